@@ -7,17 +7,17 @@ import (
 
 // Sentinels of the store, and when they come.
 var (
-	errNotFound       = errors.New("key not found")                      // get, update, delete: no live object has the key
-	errExists         = errors.New("key already exists")                 // create: a live object has the key
-	errDeleting       = errors.New("key already exists, being deleted")  // create: a live object has the key and is marked as deleting
-	errConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
-	errParentMissing  = errors.New("parent not found")                   // create: change.parent is no live object
-	errParentDeleting = errors.New("parent is being deleted")            // create: change.parent is marked as deleting
-	errCompacted      = errors.New("revision has been compacted")        // a read below compactRev
-	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
-	errDiskFull       = errors.New("no space left on the disk")          // a write: nothing changed, writes work again once there is room
-	errQuota          = errors.New("database space exceeded")            // a write (but a delete) above --quota-backend-bytes
-	errClosed         = errors.New("store is closed")                    // a write after close
+	errNotFound       = errors.New("key not found")                     // get, update, delete: no live object has the key
+	errExists         = errors.New("key already exists")                // create: a live object has the key
+	errDeleting       = errors.New("key already exists, being deleted") // create: a live object has the key and is marked as deleting
+	errConflict       = errors.New("key has changed")                   // update, delete: the newest revision is not the expected one
+	errParentMissing  = errors.New("parent not found")                  // create: change.parent is no live object
+	errParentDeleting = errors.New("parent is being deleted")           // create: change.parent is marked as deleting
+	errCompacted      = errors.New("revision has been compacted")       // a read below compactRev
+	errFutureRev      = errors.New("revision is in the future")         // a read above currentRev
+	errDiskFull       = errors.New("no space left on the disk")         // a write: nothing changed, writes work again once there is room
+	errQuota          = errors.New("database space exceeded")           // a write (but a delete) above --quota-backend-bytes
+	errClosed         = errors.New("store is closed")                   // a write after close
 )
 
 // storeOptions configure openStore.
