@@ -1,3 +1,735 @@
+// Apilet is a Kubernetes-compatible API server: one program, one bbolt file, no etcd, no cluster. Unmodified kubectl, client-go and
+// controller-runtime talk to it. A request meets the files in this order:
+//
+//	         ┌───────────────────────── main.go ─────────────────────────┐
+//	request ─▶ record · deadline ─▶ warn.go ─▶ auth.go ─▶ apf.go ─▶ route │
+//	         └────────────────────────────────────────────────────┬──────┘
+//	                         ┌────────────────────────────────────┤
+//	                         ▼ reads                              ▼ writes
+//	                  list.go, watch.go        patch.go ◀── api.go, strategy.go ──▶ defaults.go, validate.go
+//	                         │                                    │
+//	                         └──────────▶ store.go ◀──────────────┘ ◀── gc.go, which works off what was deleted
+//
+//	types.go (the table of types, codecs), discovery.go, columns.go and metrics.go are leaves: others ask them, they ask nobody.
+//
+// This file reads the flags, puts the parts together, and serves until it is told to stop.
 package main
 
-func main() {}
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+)
+
+const (
+	minorVersion  = "36"
+	gitVersion    = "v1.36.0+apilet"
+	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
+	bookmarkEvery = time.Minute
+)
+
+// config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
+type config struct {
+	data, listen, kubeconfig     string
+	ephemeral                    bool
+	tlsCert, tlsKey              string
+	auth                         authConfig
+	corsOrigins                  string
+	maxReadonly, maxMutating     int
+	requestTimeout, minTimeout   time.Duration
+	compactionInterval, eventTTL time.Duration
+	quota                        int64
+	continueKeys, featureGates   string
+	logFormat                    string
+	verbosity                    int
+	chunking                     bool
+	log                          zerolog.Logger
+}
+
+func main() {
+	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// command runs the program and returns its exit code: 0, 1 for an error, 2 for a misused command line.
+func command(args []string, stdout, stderr io.Writer) int {
+	verb := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		verb, args = args[0], args[1:]
+	}
+	cfg, flags := newConfig(stderr)
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	var err error
+	switch verb {
+	case "":
+		err = cfg.serve(stderr, flags.Args())
+	case "version":
+		fmt.Fprintln(stdout, gitVersion)
+	case "check":
+		err = runCheck(stdout, cfg.data)
+	case "defrag":
+		err = defragFile(cfg.data)
+	case "backup":
+		err = runBackup(cfg.data, flags.Args())
+	default:
+		fmt.Fprintf(stderr, "apilet: unknown command %q; the commands are version, backup, check, defrag, and none to serve\n", verb)
+		return 2
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "apilet:", err)
+		return 1
+	}
+	return 0
+}
+
+// newConfig returns the flags with their defaults.
+func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
+	c := &config{}
+	f := flag.NewFlagSet("apilet", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&c.data, "data", "apilet.db", "the `file` that holds everything")
+	f.BoolVar(&c.ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
+	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
+	f.StringVar(&c.tlsCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
+	f.StringVar(&c.tlsKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
+	f.StringVar(&c.auth.clientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
+	f.StringVar(&c.auth.tokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.BoolVar(&c.auth.anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
+	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
+	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; 0 is no limit")
+	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once; 0 is no limit")
+	f.DurationVar(&c.requestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
+	f.DurationVar(&c.minTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
+	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "history older than this is compacted; 0 keeps all")
+	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
+	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "size of the data file above which writes other than deletes are refused; 0 is no limit")
+	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
+	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
+	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
+	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
+	return c, f
+}
+
+// serve runs the server until SIGTERM or SIGINT.
+func (c *config) serve(stderr io.Writer, rest []string) error {
+	if len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	c.log = newLogger(stderr, c.logFormat)
+	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	s, err := startServer(c)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-stop.Done():
+		c.log.Info().Msg("stopping")
+	case err = <-s.failed:
+	}
+	return errors.Join(err, s.stop())
+}
+
+func newLogger(out io.Writer, format string) zerolog.Logger {
+	if format != "json" {
+		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.RFC3339}
+	}
+	return zerolog.New(out).With().Timestamp().Logger()
+}
+
+// finish checks what the flags say together and derives what follows from it.
+func (c *config) finish() error {
+	c.auth.insecure = c.auth.tokenFile == "" && c.auth.clientCAFile == ""
+	if c.corsOrigins != "" {
+		c.auth.corsOrigins = strings.Split(c.corsOrigins, ",")
+	}
+	if (c.tlsCert == "") != (c.tlsKey == "") {
+		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
+	}
+	if !c.auth.insecure && c.tlsCert == "" {
+		return errors.New("--token-auth-file and --client-ca-file need TLS: give --tls-cert-file and --tls-private-key-file")
+	}
+	c.chunking = true
+	for _, gate := range strings.FieldsFunc(c.featureGates, func(r rune) bool { return r == ',' }) {
+		switch name, value, _ := strings.Cut(gate, "="); {
+		case name == "APIListChunking" && (value == "true" || value == "false"):
+			c.chunking = value == "true"
+		default:
+			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
+		}
+	}
+	return c.auth.checkListen(c.listen)
+}
+
+// ---- The server ----
+
+// A server is a running apilet.
+type server struct {
+	cfg      *config
+	log      zerolog.Logger
+	url      string
+	st       *store
+	reg      *registry
+	rd       *reads
+	wr       *writes
+	auth     *authenticator
+	metrics  *metrics
+	usage    *deprecationTracker
+	http     *http.Server
+	stopping chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
+	idle     context.CancelFunc // ends the background work
+	workers  chan struct{}      // closed when the background work has ended
+	failed   chan error         // what ended the server, if it was not told to stop
+}
+
+// startServer opens the store, listens, and serves in the background. The caller stops it.
+func startServer(c *config) (*server, error) {
+	if err := c.finish(); err != nil {
+		return nil, err
+	}
+	s := &server{cfg: c, log: c.log, reg: newRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(),
+		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
+	var err error
+	if s.auth, err = newAuthenticator(c.auth); err != nil {
+		return nil, err
+	}
+	if s.st, err = openStore(c.data, storeOptions{ephemeral: c.ephemeral, quota: c.quota}); err != nil {
+		return nil, err
+	}
+	if err := s.start(); err != nil {
+		return nil, errors.Join(err, s.st.close())
+	}
+	return s, nil
+}
+
+func (s *server) start() error {
+	keys, err := s.continueKeys()
+	if err != nil {
+		return err
+	}
+	s.rd = &reads{st: s.st, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
+		bookmarks: bookmarkEvery, shuttingDown: s.stopping}
+	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth}
+	s.metrics.watchStore(s.storeStats)
+	if err := s.wr.ensureNamespaces(s.reg); err != nil {
+		return err
+	}
+	listener, tlsConfig, err := s.listen()
+	if err != nil {
+		return err
+	}
+	s.http = &http.Server{
+		Handler:           s.handler(),
+		TLSConfig:         tlsConfig,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       s.cfg.requestTimeout + 5*time.Second,
+		WriteTimeout:      s.cfg.requestTimeout + 10*time.Second,
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          nil,
+	}
+	s.startWorkers()
+	go s.accept(listener)
+	if s.cfg.kubeconfig != "" {
+		if err := s.writeKubeconfig(); err != nil {
+			return errors.Join(err, s.http.Close())
+		}
+	}
+	s.log.Info().Str("url", s.url).Str("data", s.cfg.data).Int64("revision", s.st.revision()).Msg("serving")
+	return nil
+}
+
+// startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
+func (s *server) startWorkers() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.idle = cancel
+	gc := &collector{st: s.st, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, log: s.log}
+	go func() {
+		defer close(s.workers)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			gc.run(ctx)
+		}()
+		s.st.run(ctx, s.cfg.compactionInterval, func(err error) { s.log.Error().Err(err).Msg("compaction") }, gc.expireEvents)
+		<-done
+	}()
+}
+
+// listen opens the port, and the TLS configuration if there is one.
+func (s *server) listen() (net.Listener, *tls.Config, error) {
+	listener, err := net.Listen("tcp", s.cfg.listen)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.url = "http://" + listener.Addr().String()
+	if s.cfg.tlsCert == "" {
+		return listener, nil, nil
+	}
+	s.url = "https://" + listener.Addr().String()
+	certificate, err := tls.LoadX509KeyPair(s.cfg.tlsCert, s.cfg.tlsKey)
+	if err != nil {
+		return nil, nil, errors.Join(err, listener.Close())
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	if s.auth.clientCAs != nil {
+		config.ClientAuth, config.ClientCAs = tls.RequestClientCert, s.auth.clientCAs
+	}
+	return listener, config, nil
+}
+
+// accept serves until the listener is closed.
+func (s *server) accept(listener net.Listener) {
+	var err error
+	if s.http.TLSConfig != nil {
+		err = s.http.ServeTLS(listener, "", "")
+	} else {
+		err = s.http.Serve(listener)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		s.failed <- err
+	}
+}
+
+// stop lets running requests end, ends watches, and closes the store.
+func (s *server) stop() error {
+	close(s.stopping)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	s.idle()
+	<-s.workers
+	return errors.Join(err, s.st.close())
+}
+
+// continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
+func (s *server) continueKeys() ([][]byte, error) {
+	if s.cfg.continueKeys == "" {
+		key, err := s.st.secret("continue-key", func() []byte {
+			key := make([]byte, 32)
+			_, _ = rand.Read(key) // never fails
+			return key
+		})
+		return [][]byte{key}, err
+	}
+	file, err := os.Open(s.cfg.continueKeys)
+	if err != nil {
+		return nil, fmt.Errorf("--continue-key-file: %w", err)
+	}
+	defer file.Close()
+	var keys [][]byte
+	for lines, n := bufio.NewScanner(file), 1; lines.Scan(); n++ {
+		text := strings.TrimSpace(lines.Text())
+		if text == "" {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(text)
+		if err != nil || len(key) < 32 {
+			return nil, fmt.Errorf("--continue-key-file: line %d is not the base64 of at least 32 bytes", n)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("--continue-key-file: no key in it")
+	}
+	return keys, nil
+}
+
+// writeKubeconfig writes how to reach this server, by way of a temporary file, so that nobody reads half of it. On the plain port it
+// says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise, the others ignore it.
+func (s *server) writeKubeconfig() error {
+	cluster := map[string]any{"server": s.url}
+	if s.cfg.tlsCert == "" {
+		cluster["insecure-skip-tls-verify"] = true
+	} else if ca, err := os.ReadFile(s.cfg.tlsCert); err == nil {
+		cluster["certificate-authority-data"] = ca
+	}
+	doc, err := json.MarshalIndent(map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "apilet",
+		"clusters": []any{map[string]any{"name": "apilet", "cluster": cluster}},
+		"users":    []any{map[string]any{"name": "apilet", "user": map[string]any{}}},
+		"contexts": []any{map[string]any{"name": "apilet", "context": map[string]any{"cluster": "apilet", "user": "apilet"}}},
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	temp := filepath.Join(filepath.Dir(s.cfg.kubeconfig), "."+filepath.Base(s.cfg.kubeconfig)+".tmp")
+	if err := os.WriteFile(temp, append(doc, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, s.cfg.kubeconfig)
+}
+
+// ---- The chain and the routes ----
+
+// handler is the way of every request: what is done for all of them, from the outside in, then the route.
+func (s *server) handler() http.Handler {
+	return s.record(s.deadline(withWarnings(s.auth.authenticate(s.auth.impersonate(s.routes())))))
+}
+
+// routes lists everything that is served.
+func (s *server) routes() http.Handler {
+	r := chi.NewRouter()
+	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.healthy}}
+	alive := []healthCheck{pingCheck}
+	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
+		endpoint := &healthEndpoint{name: name, checks: checks}
+		r.Handle("/"+name, s.guarded(endpoint.ServeHTTP))
+		r.Handle("/"+name+"/*", s.guarded(endpoint.ServeHTTP))
+	}
+	r.Handle("/version", s.guarded(s.serveVersion))
+	r.Handle("/metrics", s.guarded(s.metrics.handler().ServeHTTP))
+	r.Handle("/openapi/v3", s.guarded(s.serveOpenAPI))
+	r.Handle("/openapi/v3/*", s.guarded(s.serveOpenAPI))
+	r.Handle("/debug/deprecations", s.guarded(s.usage.ServeHTTP))
+	r.Handle("/debug/backup", s.guarded(s.serveBackup))
+	r.Handle("/api", s.guarded(s.serveDiscovery))
+	r.Handle("/apis", s.guarded(s.serveDiscovery))
+	r.Handle("/api/*", s.guarded(s.serveAPI))
+	r.Handle("/apis/*", s.guarded(s.serveAPI))
+	r.NotFound(s.guarded(http.NotFound))
+	return r
+}
+
+// guarded authorizes a request before it is handled.
+func (s *server) guarded(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := s.auth.authorize(requestFrom(r.Context())); err != nil {
+			writeError(w, r, err)
+			return
+		}
+		next(w, r)
+	}
+}
+
+func (s *server) serveDiscovery(w http.ResponseWriter, r *http.Request) { serveDiscovery(s.reg, w, r) }
+func (s *server) serveOpenAPI(w http.ResponseWriter, r *http.Request)   { serveOpenAPI(s.reg, w, r) }
+
+func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
+	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minorVersion, EmulationMajor: "1", EmulationMinor: minorVersion,
+		MinCompatibilityMajor: "1", MinCompatibilityMinor: "35", GitVersion: gitVersion, GitTreeState: "clean",
+		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
+	writeJSON(w, r, http.StatusOK, body)
+}
+
+// serveAPI answers everything below /api/ and /apis/.
+func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
+	info := &requestFrom(r.Context()).info
+	if !info.resourceRequest {
+		s.serveDiscovery(w, r)
+		return
+	}
+	res := s.reg.lookup(info.group, info.version, info.resource)
+	if res == nil {
+		s.serveUnknown(w, r, info)
+		return
+	}
+	err := s.serveResource(w, r, res)
+	if errors.Is(err, errAborted) {
+		panic(http.ErrAbortHandler)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+	}
+}
+
+// serveUnknown answers for a resource that is not served: with a Status where the group version is, with plain text elsewhere.
+func (s *server) serveUnknown(w http.ResponseWriter, r *http.Request, info *requestInfo) {
+	for _, res := range s.reg.all() {
+		if res.group == info.group && res.version == info.version {
+			writeError(w, r, errNoSuchResource())
+			return
+		}
+	}
+	http.NotFound(w, r)
+}
+
+func errNoSuchResource() error {
+	return routerError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+}
+
+func errMethodNotAllowed() error {
+	return routerError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+}
+
+// routerError is an error of the path or method: its details are there, and empty.
+func routerError(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
+		Message: message, Details: &metav1.StatusDetails{}}}
+}
+
+// fail answers with an error and logs the ones that are nobody's fault but ours.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		s.log.Error().Err(err).Str("path", r.URL.Path).Str("id", requestFrom(r.Context()).id).Msg("internal error")
+	}
+	writeError(w, r, err)
+}
+
+// serveResource answers a request for a resource that is served.
+func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *resource) error {
+	info := &requestFrom(r.Context()).info
+	if res.namespaced && info.namespace == "" && (info.name != "" || info.subresource != "") || !res.namespaced && info.namespace != "" && !ownsNamespace(info) {
+		return errNoSuchResource()
+	}
+	s.noteDeprecation(w, r, res)
+	if info.subresource != "" {
+		return s.serveSubresource(w, r, res)
+	}
+	if res.namespaced && info.namespace == "" && info.verb == "create" && !res.virtual || !res.allows(info.verb) {
+		return errMethodNotAllowed()
+	}
+	if res.virtual && info.verb != "create" {
+		return s.rd.virtual(w, r, res)
+	}
+	switch info.verb {
+	case "get":
+		return s.rd.get(w, r, res)
+	case "list":
+		return s.rd.list(w, r, res)
+	case "watch":
+		return s.rd.watch(w, r, res, func() {})
+	case "create":
+		return s.wr.create(w, r, res)
+	case "update":
+		return s.wr.update(w, r, res)
+	case "patch":
+		return s.wr.patch(w, r, res)
+	case "delete":
+		return s.wr.remove(w, r, res)
+	case "deletecollection":
+		return s.wr.removeAll(w, r, res)
+	}
+	return errMethodNotAllowed()
+}
+
+// ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.
+func ownsNamespace(info *requestInfo) bool { return info.group == "" && info.resource == "namespaces" }
+
+// serveSubresource answers a request for a part of an object.
+func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *resource) error {
+	info := &requestFrom(r.Context()).info
+	sub := res.subresource(info.subresource)
+	if sub == nil {
+		return errNoSuchResource()
+	}
+	if !sub.allows(info.verb) {
+		return errMethodNotAllowed()
+	}
+	switch info.subresource {
+	case "log", "exec", "attach", "portforward", "proxy":
+		return noPodsRun(info)
+	case "scale":
+		return serveScale(s.wr, w, r, res)
+	case "binding":
+		return bind(s.wr, w, r, res)
+	case "eviction":
+		return evict(s.wr, w, r, res)
+	case "token":
+		return apierrors.NewBadRequest("this server issues no service account tokens")
+	}
+	switch info.verb {
+	case "get":
+		return s.rd.get(w, r, res)
+	case "update":
+		return s.wr.update(w, r, res)
+	case "patch":
+		return s.wr.patch(w, r, res)
+	}
+	return errMethodNotAllowed()
+}
+
+// noteDeprecation warns whoever uses a deprecated version, and remembers who did.
+func (s *server) noteDeprecation(w http.ResponseWriter, r *http.Request, res *resource) {
+	if res.deprecation == nil || !deprecatedIn(res.deprecation, serverVersion("1", minorVersion)) {
+		return
+	}
+	rec := requestFrom(r.Context())
+	release := removedRelease(res.deprecation)
+	addWarning(r.Context(), deprecationWarning(res.group, res.version, res.kind, res.deprecation))
+	s.metrics.deprecatedUse(s.labels(r, rec), release)
+	rec.annotate("k8s.io/deprecated", "true")
+	if release != "" {
+		rec.annotate("k8s.io/removed-release", release)
+	}
+	s.usage.record(deprecatedUse{user: rec.user.name, agent: r.UserAgent(), verb: rec.info.verb, group: res.group, version: res.version,
+		resource: res.plural, removedRelease: release}, time.Now())
+}
+
+// ---- What is done for every request ----
+
+// record makes the request's record, and writes from it when the request is over: log line and metrics.
+func (s *server) record(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rec := &request{id: r.Header.Get("Audit-Id"), received: time.Now(), info: parseRequest(r)}
+		if rec.id == "" || len(rec.id) > 64 {
+			rec.id = uuid.NewString()
+		}
+		w.Header().Set("Audit-Id", rec.id)
+		w.Header().Set("Cache-Control", "no-cache, private")
+		out := &response{ResponseWriter: w}
+		inflight := s.inflight(rec)
+		inflight(1)
+		defer func() {
+			inflight(-1)
+			cause := recover()
+			s.done(r, rec, out, cause)
+			if cause != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), requestKey{}, rec)))
+	})
+}
+
+// inflight counts a request among those that run. Watches are counted apart.
+func (s *server) inflight(rec *request) func(delta int) {
+	switch verb := rec.info.verb; {
+	case verb == "watch":
+		series := s.metrics.longRunning(requestLabels{verb: "WATCH", group: rec.info.group, version: rec.info.version, resource: s.knownResource(&rec.info),
+			scope: scopeLabel(verb, rec.info.namespace, rec.info.name), component: "apiserver"})
+		return func(delta int) { series.running.Add(float64(delta)) }
+	case verb == "get" || verb == "list":
+		return func(delta int) { s.metrics.readOnlyInflight.add(delta, time.Now()) }
+	}
+	return func(delta int) { s.metrics.mutatingInflight.add(delta, time.Now()) }
+}
+
+// done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
+func (s *server) done(r *http.Request, rec *request, out *response, cause any) {
+	if cause != nil && cause != http.ErrAbortHandler {
+		s.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
+	}
+	code := out.code
+	if code == 0 {
+		code = http.StatusOK
+	}
+	elapsed := time.Since(rec.received)
+	s.metrics.observe(s.labels(r, rec), requestResult{code: code, bytes: out.bytes, elapsed: elapsed})
+	if s.cfg.verbosity >= 3 {
+		s.log.Info().Str("verb", rec.info.verb).Str("uri", r.URL.RequestURI()).Int("code", code).Int64("bytes", out.bytes).
+			Dur("elapsed", elapsed).Str("user", rec.user.name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
+			Str("apf_pl", rec.priority).Str("apf_fs", rec.flowSchema).Str("id", rec.id).Msg("request")
+	}
+}
+
+// labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series.
+func (s *server) labels(r *http.Request, rec *request) requestLabels {
+	info := &rec.info
+	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}
+	if !info.resourceRequest {
+		l.subresource = knownPath(info.path)
+		return l
+	}
+	resource := s.knownResource(info)
+	if resource == "" {
+		return l
+	}
+	l = requestLabels{verb: verbLabel(r.Method, info.verb, info.subresource, r.Header.Get("Content-Type")), group: info.group, version: info.version,
+		resource: resource, scope: scopeLabel(info.verb, info.namespace, info.name), component: "apiserver"}
+	if res := s.reg.lookup(info.group, info.version, resource); res.subresource(info.subresource) != nil {
+		l.subresource = info.subresource
+	}
+	if strings.Contains(r.URL.RawQuery, "dryRun") {
+		l.dryRun = dryRunLabel(r.URL.Query()["dryRun"])
+	}
+	return l
+}
+
+func (s *server) knownResource(info *requestInfo) string {
+	if s.reg.lookup(info.group, info.version, info.resource) == nil {
+		return ""
+	}
+	return info.resource
+}
+
+// knownPath is the route of a request that is for no resource.
+func knownPath(path string) string {
+	switch first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); first {
+	case "api", "apis", "healthz", "livez", "readyz", "metrics", "openapi", "version", "debug":
+		return "/" + first
+	}
+	return ""
+}
+
+// deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
+func (s *server) deadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info := &requestFrom(r.Context()).info
+		if info.verb == "watch" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		limit := s.cfg.requestTimeout
+		if strings.Contains(r.URL.RawQuery, "timeout=") {
+			text := r.URL.Query().Get("timeout")
+			asked, err := time.ParseDuration(text)
+			if err != nil && text != "" {
+				writeError(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
+				return
+			}
+			if asked > 0 {
+				limit = min(limit, asked)
+			}
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// response remembers what was answered.
+type response struct {
+	http.ResponseWriter
+	code  int
+	bytes int64
+}
+
+func (w *response) WriteHeader(code int) {
+	if w.code == 0 {
+		w.code = code
+	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *response) Write(p []byte) (int, error) {
+	if w.code == 0 {
+		w.code = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,1022 @@
+// This file answers the writes: create, update, patch, delete, and delete of a collection. Each is the same walk: read the body,
+// decode it into its type, prepare it (what the server alone decides about: uid, times, generation, status), judge it, and hand the
+// store one change with a precondition. A change that meets a newer version than it was computed from is computed again, unless the
+// client named the version that it meant; so nothing is locked while a request thinks, and nothing is lost.
+//
+//	body ──▶ decode ──▶ prepare ──▶ default ──▶ validate ──▶ encode ──▶ commit ──▶ 2xx, durable
+//	                       ▲                                              │
+//	                       └───────────────── newer version ◀─────────────┘
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/tidwall/gjson"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	maxBody       = 3 << 20 // bytes of a request body, as kube-apiserver's
+	generateTries = 8       // names tried for one generateName
+	deleteWorkers = 16      // objects of a collection that are deleted at once
+)
+
+// writes answers the requests that change objects.
+type writes struct {
+	st     *store
+	reg    *registry
+	rd     *reads
+	auth   *authenticator
+	queues keyQueues
+}
+
+// ---- What a write asks for ----
+
+// writeOptions are the query parameters of a write.
+type writeOptions struct {
+	dryRun     bool
+	manager    string // fieldManager, or the first word of the user agent
+	validation string // fieldValidation: Ignore, Warn (also ""), Strict
+	force      bool
+}
+
+// parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
+func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (writeOptions, error) {
+	o := writeOptions{manager: managerOf(r.UserAgent())}
+	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
+		return o, nil
+	}
+	query := r.URL.Query()
+	options := metav1.PatchOptions{DryRun: query["dryRun"], FieldManager: query.Get("fieldManager"), FieldValidation: query.Get("fieldValidation")}
+	if query.Has("force") {
+		force := truth(query, "force")
+		options.Force, o.force = &force, force
+	}
+	var errs field.ErrorList
+	if kind == "PatchOptions" {
+		errs = metavalidation.ValidatePatchOptions(&options, patchType)
+	} else {
+		create := metav1.CreateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}
+		errs = metavalidation.ValidateCreateOptions(&create)
+	}
+	if len(errs) > 0 {
+		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+	}
+	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
+	if options.FieldManager != "" {
+		o.manager = options.FieldManager
+	}
+	return o, nil
+}
+
+// managerOf is the field manager of a client that names none: its user agent up to the slash.
+func managerOf(userAgent string) string {
+	name, _, _ := strings.Cut(userAgent, "/")
+	return name[:min(len(name), 128)]
+}
+
+// readBody reads a request body of at most maxBody bytes.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxBody {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	var buf bytes.Buffer
+	if r.ContentLength > 0 {
+		buf.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	case err != nil:
+		return nil, apierrors.NewBadRequest("the request body could not be read: " + err.Error())
+	}
+	return buf.Bytes(), nil
+}
+
+// judgeStrictness turns unknown and duplicate fields into warnings, or into an error when the client asked for that.
+func judgeStrictness(ctx context.Context, res *resource, directive string, strict []error) error {
+	switch {
+	case len(strict) == 0 || directive == metav1.FieldValidationIgnore:
+		return nil
+	case directive == metav1.FieldValidationStrict:
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v",
+			res.kind, res.version, res.kind, runtime.NewStrictDecodingError(strict)))
+	}
+	for _, err := range strict {
+		addWarning(ctx, err.Error())
+	}
+	return nil
+}
+
+// matchNamespace fills in the namespace of the URL, or refuses an object that names another one.
+func matchNamespace(obj object, namespace string) error {
+	if own := obj.GetNamespace(); own != "" && namespace != "" && own != namespace {
+		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	obj.SetNamespace(namespace)
+	return nil
+}
+
+// ---- Create ----
+
+// create answers a POST to a collection.
+func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) error {
+	v, err := newView(r, res)
+	if err != nil {
+		return err
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
+	opts, err := parseWriteOptions(r, "CreateOptions", "")
+	if err != nil {
+		return err
+	}
+	obj, strict, err := res.decode(body, r.Header.Get("Content-Type"), "")
+	if err != nil {
+		return err
+	}
+	ctx := r.Context()
+	if err := judgeStrictness(ctx, res, opts.validation, strict); err != nil {
+		return err
+	}
+	if err := matchNamespace(obj, requestFrom(ctx).info.namespace); err != nil {
+		return err
+	}
+	if res.virtual {
+		return wr.answerReview(w, r, res, obj)
+	}
+	rec, err := wr.insert(ctx, res, obj, opts)
+	if err != nil {
+		return err
+	}
+	return v.respond(w, r, http.StatusCreated, &rec)
+}
+
+// answerReview answers an object that is a question: nothing is stored.
+func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, res *resource, obj object) error {
+	if err := wr.auth.review(r.Context(), obj); err != nil {
+		return err
+	}
+	obj.GetObjectKind().SetGroupVersionKind(res.gvk())
+	body, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, r, http.StatusCreated, append(body, '\n'))
+	return nil
+}
+
+// insert makes a new object of what a client sent.
+func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
+	if rv := obj.GetResourceVersion(); rv != "" {
+		if n, err := strconv.ParseUint(rv, 10, 64); err == nil && n != 0 {
+			return record{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+		}
+	}
+	fillSystemFields(obj)
+	if res.generation {
+		obj.SetGeneration(1)
+	}
+	setDefaults(obj)
+	prepareCreate(obj)
+	dedupOwners(ctx, obj)
+	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
+	for try := 1; ; try++ {
+		if generated {
+			obj.SetName(generateName(obj.GetGenerateName()))
+		}
+		rec, err := wr.insertOnce(ctx, res, obj, opts)
+		if !errors.Is(err, errExists) {
+			return rec, wr.createError(err, res, obj)
+		}
+		if !generated || try == generateTries {
+			return rec, nameConflict(res, obj, err)
+		}
+	}
+}
+
+// fillSystemFields sets what only the server decides about, whatever the client sent.
+func fillSystemFields(obj object) {
+	obj.SetUID(types.UID(uuid.NewString()))
+	obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+	obj.SetDeletionTimestamp(nil)
+	obj.SetDeletionGracePeriodSeconds(nil)
+	obj.SetSelfLink("")
+	obj.SetResourceVersion("")
+}
+
+const generatedSuffix = 5
+
+// generateName appends five random characters that spell no words to a prefix, cut so that the name stays a DNS label.
+func generateName(prefix string) string {
+	const alphabet = "bcdfghjklmnpqrstvwxz2456789"
+	prefix = prefix[:min(len(prefix), 63-generatedSuffix)]
+	suffix := make([]byte, generatedSuffix)
+	for i := range suffix {
+		suffix[i] = alphabet[rand.IntN(len(alphabet))]
+	}
+	return prefix + string(suffix)
+}
+
+// dedupOwners drops repeated owner references, with a warning, as kube-apiserver does.
+func dedupOwners(ctx context.Context, obj object) {
+	refs := obj.GetOwnerReferences()
+	if len(refs) < 2 {
+		return
+	}
+	var unique []metav1.OwnerReference
+	var repeated []string
+	for _, ref := range refs {
+		same := func(other metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(ref, other) }
+		if !slices.ContainsFunc(unique, same) {
+			unique = append(unique, ref)
+		} else if !slices.Contains(repeated, string(ref.UID)) {
+			repeated = append(repeated, string(ref.UID))
+		}
+	}
+	if len(repeated) > 0 {
+		obj.SetOwnerReferences(unique)
+		addWarning(ctx, ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject "+
+			"such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "+strings.Join(repeated, ", "))
+	}
+}
+
+// insertOnce judges, encodes and commits an object under its present name.
+func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
+	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res), field.NewPath("metadata"))
+	if errs = append(errs, validateCreate(obj)...); len(errs) > 0 {
+		if err := wr.checkNamespace(res, obj); err != nil {
+			return record{}, err
+		}
+		return record{}, apierrors.NewInvalid(res.groupKind(), obj.GetName(), errs)
+	}
+	for _, text := range objectWarnings(obj, nil) {
+		addWarning(ctx, text)
+	}
+	json, revAt, err := res.encodeStored(obj)
+	if err != nil {
+		return record{}, err
+	}
+	c := change{op: opCreate, key: res.key(obj.GetNamespace(), obj.GetName()), json: json, revAt: revAt}
+	if res.namespaced {
+		c.parent = namespaceKey(obj.GetNamespace())
+	}
+	if opts.dryRun {
+		return wr.pretendCreate(res, obj, c)
+	}
+	return wr.st.commit(ctx, c)
+}
+
+// namespaceKey is the store's key of a Namespace.
+func namespaceKey(name string) string { return "//namespaces//" + name }
+
+// checkNamespace says whether objects may be created in the object's namespace. The store checks it again, in the same transaction
+// as the create; asking here first gives the better of two errors, and dry runs their answer.
+func (wr *writes) checkNamespace(res *resource, obj object) error {
+	if !res.namespaced {
+		return nil
+	}
+	rec, err := wr.st.get(namespaceKey(obj.GetNamespace()))
+	switch {
+	case errors.Is(err, errNotFound):
+		return errParentMissing
+	case err == nil && rec.deleting:
+		return errParentDeleting
+	}
+	return err
+}
+
+// pretendCreate answers a create's dry run.
+func (wr *writes) pretendCreate(res *resource, obj object, c change) (record, error) {
+	if err := wr.checkNamespace(res, obj); err != nil {
+		return record{}, err
+	}
+	switch rec, err := wr.st.get(c.key); {
+	case err == nil && rec.deleting:
+		return record{}, errDeleting
+	case err == nil:
+		return record{}, errExists
+	case !errors.Is(err, errNotFound):
+		return record{}, err
+	}
+	return record{key: c.key, json: withoutRevision(c.json)}, nil
+}
+
+// withoutRevision drops the empty resourceVersion of an object that was never stored.
+func withoutRevision(json []byte) []byte {
+	return bytes.Replace(json, []byte(`"resourceVersion":"",`), nil, 1)
+}
+
+// createError words the store's refusals of a create.
+func (wr *writes) createError(err error, res *resource, obj object) error {
+	namespace := obj.GetNamespace()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errParentMissing):
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
+	case errors.Is(err, errParentDeleting):
+		forbidden := apierrors.NewForbidden(res.groupResource(), obj.GetName(),
+			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", namespace))
+		forbidden.ErrStatus.Details.Causes = []metav1.StatusCause{{
+			Type:    "NamespaceTerminating",
+			Message: fmt.Sprintf("namespace %s is being terminated", namespace),
+			Field:   "metadata.namespace",
+		}}
+		return forbidden
+	}
+	return storeError(err, res, obj.GetName())
+}
+
+// nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
+func nameConflict(res *resource, obj object, err error) error {
+	if obj.GetGenerateName() == "" {
+		return storeError(err, res, obj.GetName())
+	}
+	return apierrors.NewGenerateNameConflict(res.groupResource(), obj.GetName(), 1)
+}
+
+// ---- Update and patch ----
+
+// A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
+type changeFunc func(old object, rec *record) (object, error)
+
+// A target is one object, or one part of it, that a request changes.
+type target struct {
+	res             *resource
+	namespace, name string
+	sub             string // "", status, ephemeralcontainers, resize, approval, finalize
+	upsert          bool   // an object that does not exist is created
+}
+
+func targetOf(r *http.Request, res *resource) target {
+	info := &requestFrom(r.Context()).info
+	return target{res: res, namespace: info.namespace, name: info.name, sub: info.subresource}
+}
+
+// update answers a PUT.
+func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *resource) error {
+	v, err := newView(r, res)
+	if err != nil {
+		return err
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
+	opts, err := parseWriteOptions(r, "UpdateOptions", "")
+	if err != nil {
+		return err
+	}
+	sent, strict, err := res.decode(body, r.Header.Get("Content-Type"), "")
+	if err != nil {
+		return err
+	}
+	ctx, t := r.Context(), targetOf(r, res)
+	if err := judgeStrictness(ctx, res, opts.validation, strict); err != nil {
+		return err
+	}
+	if err := t.check(sent); err != nil {
+		return err
+	}
+	t.upsert = upserts(res) && t.sub == ""
+	uid := sent.GetUID()
+	rec, created, err := wr.modify(ctx, t, opts, func(old object, _ *record) (object, error) {
+		if old != nil && uid != "" && uid != old.GetUID() {
+			return nil, apierrors.NewConflict(res.groupResource(), t.name, fmt.Errorf(
+				"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
+		}
+		return sent.DeepCopyObject().(object), nil
+	})
+	if err != nil {
+		return err
+	}
+	return v.respond(w, r, statusFor(created), &rec)
+}
+
+func statusFor(created bool) int {
+	if created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
+}
+
+// check compares an object's name and namespace with the URL's.
+func (t *target) check(obj object) error {
+	switch name := obj.GetName(); {
+	case name == "":
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.name))
+	case name != t.name:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.name))
+	}
+	return matchNamespace(obj, t.namespace)
+}
+
+// patch answers a PATCH.
+func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) error {
+	v, err := newView(r, res)
+	if err != nil {
+		return err
+	}
+	kind, err := patchKindOf(r.Header.Get("Content-Type"), res)
+	if err != nil {
+		return err
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return err
+	}
+	opts, err := parseWriteOptions(r, "PatchOptions", types.PatchType(kind))
+	if err != nil {
+		return err
+	}
+	ctx, t := r.Context(), targetOf(r, res)
+	t.upsert = kind == applyPatch
+	rec, created, err := wr.modify(ctx, t, opts, func(old object, rec *record) (object, error) {
+		return wr.patched(ctx, t, opts, patchRequest{kind, body}, rec)
+	})
+	if err != nil {
+		return err
+	}
+	return v.respond(w, r, statusFor(created), &rec)
+}
+
+type patchRequest struct {
+	kind patchKind
+	body []byte
+}
+
+// patched applies a patch to the object's document, as the version of the request shows it.
+func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p patchRequest, rec *record) (object, error) {
+	whole := view{res: t.res}
+	doc, err := whole.object(nil, rec)
+	if err != nil {
+		return nil, err
+	}
+	doc, err = patch(p.kind, doc, p.body, t.res.zero())
+	if err != nil {
+		return nil, err
+	}
+	obj, strict, err := t.res.decode(doc, "application/json", "")
+	if err != nil {
+		return nil, err
+	}
+	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
+		return nil, err
+	}
+	return obj, t.check(obj)
+}
+
+// modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
+// second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
+func (wr *writes) modify(ctx context.Context, t target, opts writeOptions, change changeFunc) (rec record, created bool, err error) {
+	key := t.res.key(t.namespace, t.name)
+	for round := 0; ; round++ {
+		if round == 1 {
+			leave := wr.queues.enter(key)
+			defer leave()
+		}
+		if err := ctx.Err(); err != nil {
+			return record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
+		}
+		rec, err = wr.st.get(key)
+		switch {
+		case errors.Is(err, errNotFound) && t.upsert:
+			rec, err = wr.upsert(ctx, t, opts, change)
+			created = true
+		case err != nil:
+			return rec, false, storeError(err, t.res, t.name)
+		default:
+			created = false
+			rec, err = wr.modifyOnce(ctx, t, opts, change, rec)
+		}
+		if lost := errors.Is(err, errConflict) || created && apierrors.IsAlreadyExists(err); !lost {
+			return rec, created, storeError(err, t.res, t.name)
+		}
+	}
+}
+
+// upsert creates the object that a PUT or an apply names.
+func (wr *writes) upsert(ctx context.Context, t target, opts writeOptions, change changeFunc) (record, error) {
+	obj, err := change(nil, nil)
+	if err != nil {
+		return record{}, err
+	}
+	obj.SetResourceVersion("")
+	return wr.insert(ctx, t.res, obj, opts)
+}
+
+// modifyOnce is one round of modify.
+func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, change changeFunc, rec record) (record, error) {
+	old, err := t.res.decodeStored(rec.json)
+	if err != nil {
+		return rec, err
+	}
+	obj, err := change(old, &rec)
+	if err != nil {
+		return rec, err
+	}
+	if err := checkRevision(t.res, obj, rec.rev); err != nil {
+		return rec, err
+	}
+	if obj, err = t.prepare(obj, old); err != nil {
+		return rec, err
+	}
+	dedupOwners(ctx, obj)
+	if errs := validateChange(t.res, obj, old); len(errs) > 0 {
+		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
+	}
+	for _, text := range objectWarnings(obj, old) {
+		addWarning(ctx, text)
+	}
+	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
+}
+
+// checkRevision compares the resourceVersion that a client names with the stored one. None means any, for the types that allow it.
+func checkRevision(res *resource, obj object, rev int64) error {
+	rv := obj.GetResourceVersion()
+	if rv == "" || rv == "0" {
+		if unconditional(res) {
+			return nil
+		}
+		at := field.NewPath("metadata").Child("resourceVersion")
+		return apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: res.plural}, obj.GetName(),
+			field.ErrorList{field.Invalid(at, 0, "must be specified for an update")})
+	}
+	n, err := strconv.ParseUint(rv, 10, 64)
+	if err != nil {
+		return apierrors.NewBadRequest(field.Invalid(field.NewPath("metadata", "resourceVersion"), rv, err.Error()).Error())
+	}
+	if n != uint64(rev) {
+		return storeError(errConflict, res, obj.GetName())
+	}
+	return nil
+}
+
+// prepare takes from obj what the request may write and the rest from old.
+func (t *target) prepare(obj, old object) (object, error) {
+	obj = restrict(t.sub, obj, old)
+	obj.SetGeneration(old.GetGeneration())
+	if obj.GetUID() == "" {
+		obj.SetUID(old.GetUID())
+	}
+	obj.SetCreationTimestamp(old.GetCreationTimestamp())
+	if old.GetDeletionTimestamp() != nil {
+		obj.SetDeletionTimestamp(old.GetDeletionTimestamp())
+	}
+	if old.GetDeletionGracePeriodSeconds() != nil && obj.GetDeletionGracePeriodSeconds() == nil {
+		obj.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
+	}
+	obj.SetSelfLink("")
+	obj.SetResourceVersion(old.GetResourceVersion())
+	if t.sub == "" {
+		setDefaults(obj)
+		prepareUpdate(obj, old)
+	}
+	if t.res.generation && !sameSpec(obj, old) {
+		obj.SetGeneration(old.GetGeneration() + 1)
+	}
+	return obj, nil
+}
+
+// validateChange judges an update: metadata by its own rules and by those of what may change, then the type's rules.
+func validateChange(res *resource, obj, old object) field.ErrorList {
+	at := field.NewPath("metadata")
+	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
+	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, res.namespaced, anyName, at)...)
+	return append(errs, validateUpdate(obj, old)...)
+}
+
+// anyName accepts the name of an object that exists: its name was judged when it was created.
+func anyName(string, bool) []string { return nil }
+
+// sameSpec compares two objects apart from metadata and status: what metadata.generation counts.
+func sameSpec(a, b object) bool {
+	if ua, ok := a.(*unstructured.Unstructured); ok {
+		return apiequality.Semantic.DeepEqual(specOf(ua), specOf(b.(*unstructured.Unstructured)))
+	}
+	va, vb := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range va.NumField() {
+		switch va.Type().Field(i).Name {
+		case "TypeMeta", "ObjectMeta", "Status":
+			continue
+		}
+		if !apiequality.Semantic.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
+			return false
+		}
+	}
+	return true
+}
+
+// specOf is a custom resource without apiVersion, kind, metadata and status.
+func specOf(u *unstructured.Unstructured) map[string]any {
+	rest := make(map[string]any, len(u.Object))
+	for k, v := range u.Object {
+		switch k {
+		case "apiVersion", "kind", "metadata", "status":
+			continue
+		}
+		rest[k] = v
+	}
+	return rest
+}
+
+// store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
+func (wr *writes) store(ctx context.Context, res *resource, obj object, rec record, dryRun bool) (record, error) {
+	json, revAt, err := res.encodeStored(obj)
+	if err != nil {
+		return rec, err
+	}
+	if bytes.Equal(splice(json, revAt, rec.rev), rec.json) {
+		return rec, nil
+	}
+	if mayGo(obj) && rec.deleting {
+		return wr.finish(ctx, json, revAt, rec, dryRun)
+	}
+	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, prev: rec.json, deleting: obj.GetDeletionTimestamp() != nil}
+	if dryRun {
+		return record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}, nil
+	}
+	return wr.st.commit(ctx, c)
+}
+
+// splice puts a revision where encodeStored left room for it.
+func splice(json []byte, revAt int, rev int64) []byte {
+	out := append(make([]byte, 0, len(json)+20), json[:revAt]...)
+	return append(strconv.AppendInt(out, rev, 10), json[revAt:]...)
+}
+
+// mayGo says that nothing holds an object back that is being deleted: no finalizer, and no grace period that runs.
+func mayGo(obj object) bool {
+	grace := obj.GetDeletionGracePeriodSeconds()
+	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !holdsContent(obj)
+}
+
+// finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
+func (wr *writes) finish(ctx context.Context, json []byte, revAt int, rec record, dryRun bool) (record, error) {
+	last := record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}
+	if dryRun {
+		return last, nil
+	}
+	_, err := wr.st.commit(ctx, tombstone(&rec))
+	return last, err
+}
+
+// tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
+func tombstone(rec *record) change {
+	at := gjson.GetBytes(rec.json, "metadata.resourceVersion")
+	json := append(make([]byte, 0, len(rec.json)), rec.json[:at.Index+1]...)
+	json = append(json, rec.json[at.Index+len(at.Raw)-1:]...)
+	return change{op: opDelete, key: rec.key, expect: rec.rev, json: json, revAt: at.Index + 1, prev: rec.json}
+}
+
+// ---- Delete ----
+
+// remove answers a DELETE of one object.
+func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *resource) error {
+	v, err := newView(r, res)
+	if err != nil {
+		return err
+	}
+	options, err := deleteOptions(w, r)
+	if err != nil {
+		return err
+	}
+	info := &requestFrom(r.Context()).info
+	warnOrphans(r.Context(), res, options)
+	rec, gone, err := wr.delete(r.Context(), res, info.namespace, info.name, options)
+	if err != nil {
+		return err
+	}
+	code := http.StatusOK
+	if !gone && options.OrphanDependents != nil && !*options.OrphanDependents {
+		code = http.StatusAccepted
+	}
+	if !gone || returnsDeleted(res) {
+		return v.respond(w, r, code, &rec)
+	}
+	return respondDeleted(w, r, res, &rec, info.name)
+}
+
+// respondDeleted answers a DELETE that removed the object with a Status.
+func respondDeleted(w http.ResponseWriter, r *http.Request, res *resource, rec *record, name string) error {
+	status := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{Name: name, Group: res.group, Kind: res.plural,
+			UID: types.UID(gjson.GetBytes(rec.json, "metadata.uid").String())},
+	}
+	body, err := json.Marshal(&status)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, r, http.StatusOK, append(body, '\n'))
+	return nil
+}
+
+// warnOrphans tells who deletes a Job without a word about its Pods that they stay.
+func warnOrphans(ctx context.Context, res *resource, options *metav1.DeleteOptions) {
+	if res.group == "batch" && res.plural == "jobs" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+		addWarning(ctx, "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them "+
+			"or set propagationPolicy=Orphan to suppress this warning")
+	}
+}
+
+// deleteOptions reads the options of a DELETE from its body, or from the query when there is none.
+func deleteOptions(w http.ResponseWriter, r *http.Request) (*metav1.DeleteOptions, error) {
+	body, err := readBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	options := &metav1.DeleteOptions{}
+	if len(body) > 0 {
+		err = decodeOptions(body, r.Header.Get("Content-Type"), options)
+	} else if r.URL.RawQuery != "" {
+		err = queryDeleteOptions(r.URL.Query(), options)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+	}
+	return options, nil
+}
+
+// queryDeleteOptions reads DeleteOptions from query parameters. uid and resourceVersion act as preconditions.
+func queryDeleteOptions(query url.Values, options *metav1.DeleteOptions) error {
+	options.DryRun = query["dryRun"]
+	if text := query.Get("gracePeriodSeconds"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		options.GracePeriodSeconds = &n
+	}
+	if query.Has("orphanDependents") {
+		orphan := truth(query, "orphanDependents")
+		options.OrphanDependents = &orphan
+	}
+	if policy := metav1.DeletionPropagation(query.Get("propagationPolicy")); policy != "" {
+		options.PropagationPolicy = &policy
+	}
+	if uid, rv := types.UID(query.Get("uid")), query.Get("resourceVersion"); uid != "" || rv != "" {
+		options.Preconditions = &metav1.Preconditions{}
+		if uid != "" {
+			options.Preconditions.UID = &uid
+		}
+		if rv != "" {
+			options.Preconditions.ResourceVersion = &rv
+		}
+	}
+	return nil
+}
+
+// delete removes an object, or marks it as deleting when something holds it back. gone says which.
+func (wr *writes) delete(ctx context.Context, res *resource, namespace, name string, options *metav1.DeleteOptions) (rec record, gone bool, err error) {
+	key := res.key(namespace, name)
+	for {
+		if err := ctx.Err(); err != nil {
+			return record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
+		}
+		if rec, err = wr.st.get(key); err == nil {
+			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
+		}
+		if !errors.Is(err, errConflict) {
+			return rec, gone, storeError(err, res, name)
+		}
+	}
+}
+
+// deleteOnce is one attempt: errConflict when somebody was faster.
+func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, options *metav1.DeleteOptions) (record, bool, error) {
+	obj, err := res.decodeStored(rec.json)
+	if err != nil {
+		return rec, false, err
+	}
+	if err := checkPreconditions(res, obj, options); err != nil {
+		return rec, false, err
+	}
+	if err := protect(res, obj); err != nil {
+		return rec, false, err
+	}
+	before := obj.DeepCopyObject().(object)
+	markDeleting(res, obj, options, time.Now())
+	if !mayGo(obj) {
+		obj.SetResourceVersion("")
+		marked, err := wr.mark(ctx, res, obj, before, rec, len(options.DryRun) > 0)
+		return marked, false, err
+	}
+	if len(options.DryRun) > 0 {
+		return rec, true, nil
+	}
+	_, err = wr.st.commit(ctx, tombstone(&rec))
+	return rec, true, err
+}
+
+// mark stores the deletion marks of an object that something holds back, if they are new.
+func (wr *writes) mark(ctx context.Context, res *resource, obj, before object, rec record, dryRun bool) (record, error) {
+	obj.SetResourceVersion(before.GetResourceVersion())
+	if apiequality.Semantic.DeepEqual(obj, before) {
+		return rec, nil
+	}
+	return wr.store(ctx, res, obj, rec, dryRun)
+}
+
+// protect refuses to delete the namespaces that every cluster has.
+func protect(res *resource, obj object) error {
+	if res.group != "" || res.plural != "namespaces" {
+		return nil
+	}
+	switch name := obj.GetName(); name {
+	case "default", "kube-system", "kube-public":
+		return apierrors.NewForbidden(res.groupResource(), name, errors.New("this namespace may not be deleted"))
+	}
+	return nil
+}
+
+// checkPreconditions compares what a DELETE expects with what is stored.
+func checkPreconditions(res *resource, obj object, options *metav1.DeleteOptions) error {
+	p := options.Preconditions
+	if p == nil {
+		return nil
+	}
+	conflict := func(what string, want, have any, hint string) error {
+		return apierrors.NewConflict(schema.GroupResource{Group: res.group, Resource: res.kind}, obj.GetName(), fmt.Errorf(
+			"the %s in the precondition (%v) does not match the %s in record (%v). The object might have been %s", what, want, what, have, hint))
+	}
+	if p.UID != nil && *p.UID != obj.GetUID() {
+		return conflict("UID", *p.UID, obj.GetUID(), "deleted and then recreated")
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion() {
+		return conflict("ResourceVersion", *p.ResourceVersion, obj.GetResourceVersion(), "modified")
+	}
+	return nil
+}
+
+// markDeleting writes on an object what its deletion asks for: the finalizers of the propagation policy, the time, the grace period.
+func markDeleting(res *resource, obj object, options *metav1.DeleteOptions, now time.Time) {
+	obj.SetFinalizers(policyFinalizers(obj.GetFinalizers(), options))
+	grace := gracePeriod(obj, options)
+	if obj.GetDeletionTimestamp() != nil {
+		shortenGrace(obj, grace, now)
+		return
+	}
+	if obj.GetGeneration() > 0 {
+		obj.SetGeneration(obj.GetGeneration() + 1)
+	}
+	at := metav1.NewTime(now.Add(time.Duration(grace) * time.Second)).Rfc3339Copy()
+	obj.SetDeletionTimestamp(&at)
+	if setTerminating(obj) {
+		return
+	}
+	obj.SetDeletionGracePeriodSeconds(&grace)
+}
+
+// shortenGrace moves the end of a running grace period forward, never back.
+func shortenGrace(obj object, grace int64, now time.Time) {
+	running := obj.GetDeletionGracePeriodSeconds()
+	if running == nil || grace >= *running {
+		return
+	}
+	at := obj.GetDeletionTimestamp().Add(time.Duration(grace-*running) * time.Second)
+	if at.Before(now) {
+		at = now
+		if grace != 0 {
+			grace = 1
+		}
+	}
+	stamp := metav1.NewTime(at).Rfc3339Copy()
+	obj.SetDeletionTimestamp(&stamp)
+	obj.SetDeletionGracePeriodSeconds(&grace)
+}
+
+// policyFinalizers adds or removes the two finalizers that the garbage collector works off.
+func policyFinalizers(have []string, options *metav1.DeleteOptions) []string {
+	orphan, foreground := slices.Contains(have, metav1.FinalizerOrphanDependents), slices.Contains(have, metav1.FinalizerDeleteDependents)
+	switch {
+	case options.OrphanDependents != nil:
+		orphan, foreground = *options.OrphanDependents, foreground && !*options.OrphanDependents
+	case options.PropagationPolicy != nil:
+		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan
+		foreground = *options.PropagationPolicy == metav1.DeletePropagationForeground
+	}
+	var out []string
+	for _, name := range have {
+		if name != metav1.FinalizerOrphanDependents && name != metav1.FinalizerDeleteDependents {
+			out = append(out, name)
+		}
+	}
+	if orphan {
+		out = append(out, metav1.FinalizerOrphanDependents)
+	}
+	if foreground {
+		out = append(out, metav1.FinalizerDeleteDependents)
+	}
+	return out
+}
+
+// ---- Delete of a collection ----
+
+// removeAll answers a DELETE of a collection: a LIST whose objects are deleted as they are listed. It is not atomic, as the real one
+// is not: what was deleted before an error stays deleted.
+func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resource) error {
+	options, err := deleteOptions(w, r)
+	if err != nil {
+		return err
+	}
+	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*record) error {
+		return parallel(found, func(rec *record) error {
+			namespace, name := splitKey(rec.key)
+			_, _, err := wr.delete(ctx, res, namespace, name, options)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+	})
+}
+
+// parallel runs do for every record, a few at once so that their commits share an fsync, and returns the first error.
+func parallel(records []*record, do func(*record) error) error {
+	var group sync.WaitGroup
+	var first error
+	var once sync.Once
+	seats := make(chan struct{}, deleteWorkers)
+	for _, rec := range records {
+		seats <- struct{}{}
+		group.Go(func() {
+			defer func() { <-seats }()
+			if err := do(rec); err != nil {
+				once.Do(func() { first = err })
+			}
+		})
+	}
+	group.Wait()
+	return first
+}
+
+// ---- Turns ----
+
+// keyQueues lets writers of one key take turns.
+type keyQueues struct {
+	mu sync.Mutex // guards queues and their lengths
+	// queues holds the keys that somebody waits for or works on.
+	queues map[string]*keyQueue
+}
+
+type keyQueue struct {
+	turn   sync.Mutex
+	length int
+}
+
+// enter waits for the key's turn and returns what ends it.
+func (q *keyQueues) enter(key string) (leave func()) {
+	q.mu.Lock()
+	if q.queues == nil {
+		q.queues = map[string]*keyQueue{}
+	}
+	queue := q.queues[key]
+	if queue == nil {
+		queue = &keyQueue{}
+		q.queues[key] = queue
+	}
+	queue.length++
+	q.mu.Unlock()
+	queue.turn.Lock()
+	return func() {
+		queue.turn.Unlock()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if queue.length--; queue.length == 0 {
+			delete(q.queues, key)
+		}
+	}
+}

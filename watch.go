@@ -1,0 +1,343 @@
+// This file streams changes. A watch is nothing but a position, a revision, in the store's event log: it sends what happened after it,
+// moves on, and sleeps until the next commit that touches its resource. There is no queue per watcher, so a slow client is simply
+// behind: its events wait in the log, first in memory, then on disk, and only compaction can take them away. Because the log is on disk,
+// a watch resumes at any retained revision, also across a restart.
+//
+//	resourceVersion  sendInitialEvents  starts with
+//	---------------  -----------------  ---------------------------------------------------------------
+//	"", 0            unset              ADDED for everything (the same as true, the server's default)
+//	N                unset              what happened after N; an ERROR event 410 when N is compacted
+//	F                any                an ERROR event 504, cause ResourceVersionTooLarge
+//	"", 0, N         true               ADDED for everything now, then the bookmark that ends them, if wanted
+//	"", 0 / N        false              what happens from now on / after N
+//
+// An object that a selector matched before a change but not after it is DELETED for that watcher, with its old content and the new
+// revision. The real server is silent about a watch in the future; saying so at once spares the client a wait for nothing (it lists
+// again), and is how a client notices that the store was restored from a backup.
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	watchBuffer = 32 << 10 // bytes of frames that are collected before they are written
+	watchBatch  = 256      // events taken from the log at once
+	lastCall    = 2 * time.Second
+)
+
+// A stream is one watch in progress.
+type stream struct {
+	rd       *reads
+	w        http.ResponseWriter
+	flush    func() error
+	v        *view
+	q        *query
+	resource string // the store's name of the resource: the prefix of its keys
+	pos      int64  // everything up to this revision has been sent
+	buf      []byte // frames not written yet; nil while the watch sleeps
+	events   []event
+}
+
+var frames = sync.Pool{New: func() any { b := make([]byte, 0, watchBuffer+4096); return &b }}
+
+// errStreamEnd ends a stream that has said all it has to say.
+var errStreamEnd = errors.New("end of stream")
+
+// watch answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
+func (rd *reads) watch(w http.ResponseWriter, r *http.Request, res *resource, initialized func()) error {
+	defer initialized()
+	v, err := newView(r, res)
+	if err != nil {
+		return err
+	}
+	v.media.yaml = false
+	q, err := parseQuery(r.URL.Query(), res, &requestFrom(r.Context()).info)
+	if err != nil {
+		return err
+	}
+	from, err := rd.lowerBound(q.ResourceVersion, "")
+	var future *apierrors.StatusError
+	if err != nil && (!errors.As(err, &future) || future.ErrStatus.Code != http.StatusGatewayTimeout) {
+		return err
+	}
+	lifetime := rd.lifetime(q)
+	ctx, cancel := context.WithTimeout(r.Context(), lifetime)
+	defer cancel()
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // a reader that stopped is let go, too
+	s := &stream{rd: rd, w: w, flush: control.Flush, v: v, q: q, resource: res.keyPrefix(""), pos: from}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	if future != nil {
+		s.sendError(future)
+		return nil
+	}
+	if err := s.flush(); err != nil {
+		return nil
+	}
+	s.run(ctx, initialized)
+	return nil
+}
+
+// lifetime is how long a watch lasts: timeoutSeconds, or a random time so that watches do not all end at once.
+func (rd *reads) lifetime(q *query) time.Duration {
+	if q.TimeoutSeconds != nil && *q.TimeoutSeconds != 0 {
+		return time.Duration(max(*q.TimeoutSeconds, 0)) * time.Second
+	}
+	return rd.minTimeout + time.Duration(rand.Int64N(int64(rd.minTimeout)+1))
+}
+
+// run is the whole life of a stream: initial events, then the log, until the client, the deadline or the server ends it.
+func (s *stream) run(ctx context.Context, initialized func()) {
+	defer s.rest()
+	err := s.begin(ctx)
+	initialized()
+	if err == nil {
+		err = s.follow(ctx)
+	}
+	var status *apierrors.StatusError
+	switch {
+	case errors.Is(err, errCompacted):
+		s.sendError(apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old."))
+	case errors.As(err, &status):
+		s.sendError(status)
+	}
+}
+
+// begin sends the initial events, if any are due, and leaves pos at the revision that they show.
+func (s *stream) begin(ctx context.Context) error {
+	fresh := s.q.ResourceVersion == "" || s.q.ResourceVersion == "0"
+	initial := fresh
+	if s.q.SendInitialEvents != nil {
+		initial = *s.q.SendInitialEvents
+	}
+	if !initial {
+		if fresh {
+			s.pos = s.rd.st.revision()
+		}
+		return nil
+	}
+	if err := s.sendAll(ctx); err != nil {
+		return err
+	}
+	if s.q.AllowWatchBookmarks {
+		return s.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return s.write()
+}
+
+// sendAll sends ADDED for every object as of one revision, in key order.
+func (s *stream) sendAll(ctx context.Context) error {
+	c := chunkPool.Get().(*chunk)
+	defer chunkPool.Put(c)
+	at := span{prefix: s.q.match.span}
+	for {
+		if err := s.rd.st.chunk(at, c); err != nil {
+			return err
+		}
+		for i := range c.records {
+			rec := &c.records[i]
+			if !s.q.match.object(rec.key, rec.json) {
+				continue
+			}
+			if err := s.send("ADDED", rec); err != nil {
+				return err
+			}
+		}
+		at.rev, at.start = c.rev, c.next
+		if c.next == "" {
+			s.pos = c.rev
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errStreamEnd
+		}
+	}
+}
+
+// follow sends what the log has behind pos and sleeps for more.
+func (s *stream) follow(ctx context.Context) error {
+	tick, last := s.bookmarkTimers(ctx)
+	defer tick.Stop()
+	defer last.Stop()
+	for {
+		wake := s.rd.st.wake(s.resource) // before the log is read: a commit in between closes it
+		if err := s.drain(ctx); err != nil {
+			return err
+		}
+		s.rest()
+		select {
+		case <-wake:
+		case <-tick.C:
+			if err := s.bookmarkNow(); err != nil {
+				return err
+			}
+		case <-last.C:
+			if err := s.bookmarkNow(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return errStreamEnd
+		case <-s.rd.shuttingDown:
+			return s.farewell()
+		}
+	}
+}
+
+// bookmarkTimers fire about once a minute, and shortly before the deadline; never for a client that wants no bookmarks.
+func (s *stream) bookmarkTimers(ctx context.Context) (tick *time.Ticker, last *time.Timer) {
+	tick, last = time.NewTicker(s.rd.bookmarks), time.NewTimer(time.Hour)
+	deadline, _ := ctx.Deadline()
+	if left := time.Until(deadline); left > lastCall {
+		last.Reset(left - lastCall)
+	}
+	if !s.q.AllowWatchBookmarks {
+		tick.Stop()
+		last.Stop()
+	}
+	return tick, last
+}
+
+// farewell lets a client that wants bookmarks resume at "now" after the server's restart.
+func (s *stream) farewell() error {
+	if s.q.AllowWatchBookmarks {
+		_ = s.bookmarkNow()
+	}
+	return errStreamEnd
+}
+
+// drain sends every event up to the newest one and flushes once.
+func (s *stream) drain(ctx context.Context) error {
+	for {
+		newest := s.rd.st.revision()
+		events, upTo, err := s.rd.st.events(s.resource, s.pos, watchBatch, s.events[:0])
+		if err != nil {
+			return err
+		}
+		for i := range events {
+			if err := s.deliver(&events[i]); err != nil {
+				return err
+			}
+		}
+		s.events, s.pos = events, upTo
+		if upTo >= newest || ctx.Err() != nil {
+			break
+		}
+	}
+	return s.write()
+}
+
+// deliver sends one event of the log as this watcher sees it, if it does.
+func (s *stream) deliver(ev *event) error {
+	m := &s.q.match
+	created := ev.createRev == ev.rev
+	switch {
+	case ev.deleted:
+		if m.object(ev.key, ev.json) {
+			return s.send("DELETED", &ev.record)
+		}
+	case m.object(ev.key, ev.json):
+		if !created && (m.everything() || m.object(ev.key, ev.prev)) {
+			return s.send("MODIFIED", &ev.record)
+		}
+		return s.send("ADDED", &ev.record)
+	case !created && !m.everything() && m.object(ev.key, ev.prev):
+		gone := ev.record
+		gone.json = withRevision(ev.prev, ev.rev)
+		return s.send("DELETED", &gone)
+	}
+	return nil
+}
+
+// withRevision returns stored JSON with another resourceVersion.
+func withRevision(json []byte, rev int64) []byte {
+	at := gjson.GetBytes(json, "metadata.resourceVersion")
+	out := append(make([]byte, 0, len(json)+8), json[:at.Index]...)
+	out = append(strconv.AppendInt(append(out, '"'), rev, 10), '"')
+	return append(out, json[at.Index+len(at.Raw):]...)
+}
+
+// send appends one frame and writes when enough of them have gathered.
+func (s *stream) send(kind string, rec *record) (err error) {
+	if s.buf == nil {
+		s.buf = (*frames.Get().(*[]byte))[:0]
+	}
+	s.buf = append(append(append(s.buf, `{"type":"`...), kind...), `","object":`...)
+	if s.buf, err = s.v.object(s.buf, rec); err != nil {
+		return err
+	}
+	s.v.mute = true
+	s.buf = append(s.buf, "}\n"...)
+	if len(s.buf) < watchBuffer {
+		return nil
+	}
+	_, err = s.w.Write(s.buf)
+	s.buf = s.buf[:0]
+	return err
+}
+
+// write sends and flushes what has gathered.
+func (s *stream) write() error {
+	if len(s.buf) == 0 {
+		return nil
+	}
+	_, err := s.w.Write(s.buf)
+	s.buf = s.buf[:0]
+	if err != nil {
+		return errStreamEnd
+	}
+	return s.flush()
+}
+
+// rest gives the buffers back: a sleeping watch costs its connection and its goroutine, nothing more.
+func (s *stream) rest() {
+	if s.buf != nil && cap(s.buf) <= 2*watchBuffer {
+		buf := s.buf
+		frames.Put(&buf)
+	}
+	s.buf, s.events = nil, nil
+}
+
+// bookmarkNow tells how far the stream is, also across commits that concern other resources.
+func (s *stream) bookmarkNow() error {
+	if err := s.drain(context.Background()); err != nil {
+		return err
+	}
+	return s.bookmark(nil)
+}
+
+// bookmark sends an object that has nothing but its resourceVersion (and the annotation that ends the initial events).
+func (s *stream) bookmark(annotations map[string]string) error {
+	json, revAt, err := s.v.res.bookmark(annotations)
+	if err != nil {
+		return err
+	}
+	spliced := append(make([]byte, 0, len(json)+20), json[:revAt]...)
+	spliced = append(strconv.AppendInt(spliced, s.pos, 10), json[revAt:]...)
+	if err := s.send("BOOKMARK", &record{rev: s.pos, json: spliced}); err != nil {
+		return err
+	}
+	return s.write()
+}
+
+// sendError ends a stream with an ERROR event; its object is a Status whatever the client accepts.
+func (s *stream) sendError(status *apierrors.StatusError) {
+	body, err := encodeStatus(status)
+	if err != nil {
+		return
+	}
+	s.buf = append(append(append(s.buf, `{"type":"ERROR","object":`...), body...), "}\n"...)
+	_ = s.write()
+}
