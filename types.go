@@ -267,10 +267,11 @@ func row[T any](traits trait, names, subresources string) *resource {
 		namespaced: traits&namespaced != 0, generation: traits&counted != 0, virtual: traits&(createOnly|readOnly) != 0,
 		verbs: verbsOf(traits), deprecation: lifecycleOf(reflect.New(t).Interface()),
 	}
-	for category, has := range map[string]bool{"all": traits&inAll != 0, "api-extensions": traits&inExtensions != 0} {
-		if has {
-			res.categories = append(res.categories, category)
-		}
+	if traits&inAll != 0 {
+		res.categories = []string{"all"}
+	}
+	if traits&inExtensions != 0 {
+		res.categories = []string{"api-extensions"}
 	}
 	for _, name := range strings.Fields(subresources) {
 		res.subresources = append(res.subresources, subresourceOf(name, res.kind))
