@@ -1,0 +1,148 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func TestNegotiation(t *testing.T) {
+	const none = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml"
+	const others = "only the following media types are accepted: application/json, application/yaml"
+	const asTable = ";as=Table;g=meta.k8s.io;v=v1"
+	cases := []struct {
+		accept string
+		want   mediaType
+		err    string
+	}{
+		{accept: "", want: mediaType{format: jsonFormat}},
+		{accept: "*/*", want: mediaType{format: jsonFormat}},
+		{accept: "application/json", want: mediaType{format: jsonFormat}},
+		{accept: "application/vnd.kubernetes.protobuf,application/json", want: mediaType{format: jsonFormat}},
+		{accept: "application/vnd.kubernetes.protobuf, */*", want: mediaType{format: jsonFormat}},
+		{accept: "application/json;charset=utf-8", want: mediaType{format: jsonFormat}},
+		{accept: "application/json;stream=watch", want: mediaType{format: jsonFormat}},
+		{accept: "application/json;stream=foo", err: others},
+		{accept: "application/json;q=0", want: mediaType{format: jsonFormat}},
+		{accept: "application/json;pretty=1", want: mediaType{format: jsonFormat, pretty: true}},
+		{accept: "application/yaml", want: mediaType{format: yamlFormat}},
+		{accept: "application/yaml, application/json", want: mediaType{format: yamlFormat}},
+		{accept: "application/json;q=0.1, application/yaml;q=0.9", want: mediaType{format: yamlFormat}},
+		{accept: "*/*, application/yaml", want: mediaType{format: yamlFormat}},
+		{accept: "text/html, application/json;q=0.5", want: mediaType{format: jsonFormat}},
+		{accept: "application/json" + asTable, want: mediaType{format: jsonFormat, as: "Table", version: "v1"}},
+		{accept: "application/json; as=Table; v=v1beta1; g=meta.k8s.io", want: mediaType{format: jsonFormat, as: "Table", version: "v1beta1"}},
+		{accept: "application/yaml" + asTable, want: mediaType{format: yamlFormat, as: "Table", version: "v1"}},
+		{accept: "application/json;as=Table;v=v9;g=meta.k8s.io,application/json", want: mediaType{format: jsonFormat}},
+		{accept: "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+			want: mediaType{format: jsonFormat, as: "Table", version: "v1"}},
+		{accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", err: others},
+		{accept: "application/json;as=Table;g=meta.k8s.io;v=v9", err: others},
+		{accept: "application/json;as=Foo;g=meta.k8s.io;v=v1", err: others},
+		{accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", err: others},
+		{accept: "application/vnd.kubernetes.protobuf", err: none},
+		{accept: "application/vnd.kubernetes.protobuf" + asTable, err: none},
+		{accept: "application/cbor", err: none},
+		{accept: "application/*", err: none},
+		{accept: "text/html", err: none},
+		{accept: "garbage", err: none},
+		{accept: ",;=", err: none},
+	}
+	for _, c := range cases {
+		t.Run(c.accept, func(t *testing.T) {
+			got, err := negotiate(c.accept, "Table")
+			if c.err != "" {
+				if err == nil || err.Error() != c.err || !apierrors.IsNotAcceptable(err) {
+					t.Errorf("got %v, %v, want %s", got, err, c.err)
+				}
+				return
+			}
+			if err != nil || got != c.want {
+				t.Errorf("got %v, %v, want %v", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestListsAndObjectsHaveTheirOwnMetadataForms(t *testing.T) {
+	res := newRegistry().lookup("", "v1", "namespaces")
+	object, list := mediaType{as: "PartialObjectMetadata"}, mediaType{as: "PartialObjectMetadataList"}
+	if object.fits(res, false) != nil || list.fits(res, true) != nil || (mediaType{as: "Table"}).fits(res, true) != nil {
+		t.Error("a fitting form was refused")
+	}
+	if got := fmt.Sprint(object.fits(res, true)); got != "you requested PartialObjectMetadata, but the requested object is a list (*core.NamespaceList)" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(list.fits(res, false)); got != "you requested PartialObjectMetadataList, but the requested object is not a list (*core.Namespace)" {
+		t.Error(got)
+	}
+}
+
+func TestErrorsBecomeStatuses(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	cases := []struct {
+		name, target, accept, agent string
+		err                         error
+		wantCode                    int
+		wantType, wantRetry, want   string
+	}{
+		{name: "not found", err: apierrors.NewNotFound(pods, "x"), wantCode: 404, wantType: "application/json",
+			want: `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"x\" not found","reason":"NotFound","details":{"name":"x","kind":"pods"},"code":404}` + "\n"},
+		{name: "wrapped", err: fmt.Errorf("while reading: %w", apierrors.NewNotFound(pods, "x")), wantCode: 404, wantType: "application/json",
+			want: `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"x\" not found","reason":"NotFound","details":{"name":"x","kind":"pods"},"code":404}` + "\n"},
+		{name: "YAML", accept: "application/yaml", err: apierrors.NewNotFound(pods, "x"), wantCode: 404, wantType: "application/yaml",
+			want: "apiVersion: v1\ncode: 404\ndetails:\n  kind: pods\n  name: x\nkind: Status\nmessage: pods \"x\" not found\nmetadata: {}\nreason: NotFound\nstatus: Failure\n"},
+		{name: "protobuf only", accept: "application/vnd.kubernetes.protobuf", err: apierrors.NewBadRequest("b"), wantCode: 400, wantType: "application/json",
+			want: `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"b","reason":"BadRequest","code":400}` + "\n"},
+		{name: "curl", agent: "curl/8", err: apierrors.NewBadRequest("b"), wantCode: 400, wantType: "application/json",
+			want: "{\n  \"kind\": \"Status\",\n  \"apiVersion\": \"v1\",\n  \"metadata\": {},\n  \"status\": \"Failure\",\n  \"message\": \"b\",\n  \"reason\": \"BadRequest\",\n  \"code\": 400\n}"},
+		{name: "curl, not pretty", target: "/?pretty=false", agent: "curl/8", err: apierrors.NewBadRequest("b"), wantCode: 400, wantType: "application/json",
+			want: `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"b","reason":"BadRequest","code":400}` + "\n"},
+		{name: "retry", err: apierrors.NewTooManyRequests("later", 7), wantCode: 429, wantType: "application/json", wantRetry: "7",
+			want: `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"later","reason":"TooManyRequests","details":{"retryAfterSeconds":7},"code":429}` + "\n"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if c.target == "" {
+				c.target = "/"
+			}
+			r := httptest.NewRequest("GET", c.target, nil)
+			r.Header.Set("Accept", c.accept)
+			r.Header.Set("User-Agent", c.agent)
+			w := httptest.NewRecorder()
+			if unexpected := writeError(w, r, c.err); unexpected != nil {
+				t.Errorf("unexpected: %v", unexpected)
+			}
+			if w.Code != c.wantCode || w.Body.String() != c.want {
+				t.Errorf("got %d %s, want %d %s", w.Code, w.Body, c.wantCode, c.want)
+			}
+			if got := w.Header().Get("Content-Type"); got != c.wantType {
+				t.Errorf("Content-Type is %s, want %s", got, c.wantType)
+			}
+			if got := w.Header().Get("Retry-After"); got != c.wantRetry {
+				t.Errorf("Retry-After is %q, want %q", got, c.wantRetry)
+			}
+			if got := w.Header().Get("Cache-Control"); got != "no-cache, private" {
+				t.Errorf("Cache-Control is %q", got)
+			}
+		})
+	}
+}
+
+func TestUnknownErrorsStayInTheHouse(t *testing.T) {
+	secret := errors.New("/var/lib/secret: input/output error")
+	w := httptest.NewRecorder()
+	if writeError(w, httptest.NewRequest("GET", "/", nil), secret) != secret {
+		t.Error("the caller did not get the error to log")
+	}
+	if body := w.Body.String(); w.Code != http.StatusInternalServerError || strings.Contains(body, "secret") ||
+		!strings.Contains(body, `"message":"Internal error occurred: `) || !strings.Contains(body, `"reason":"InternalError"`) {
+		t.Errorf("got %d %s", w.Code, body)
+	}
+}

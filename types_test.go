@@ -1,0 +1,569 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// describe writes rows as testdata/types/kube-apiserver-1.36.txt does.
+func describe(rows []*resource) string {
+	dash := func(words []string) string {
+		if len(words) == 0 {
+			return "-"
+		}
+		return strings.Join(words, ",")
+	}
+	var b strings.Builder
+	for _, res := range rows {
+		scope := "Cluster"
+		if res.namespaced {
+			scope = "Namespaced"
+		}
+		fmt.Fprintln(&b, res.apiVersion(), res.plural, res.singular, res.kind, scope, dash(res.shortNames), dash(res.categories), dash(res.verbs))
+		for _, sub := range res.subresources {
+			fmt.Fprintln(&b, " ", sub.name, groupVersionString(sub.group, sub.version), sub.kind, dash(sub.verbs))
+		}
+	}
+	return b.String()
+}
+
+func TestTableIsWhatKubeAPIServerServes(t *testing.T) {
+	golden, err := os.ReadFile("testdata/types/kube-apiserver-1.36.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for line := range strings.Lines(string(golden)) {
+		if !strings.HasPrefix(line, "#") {
+			want = append(want, line)
+		}
+	}
+	removed := func(res *resource) bool { return res.deprecation != nil && res.deprecation.removed != [2]int{} }
+	got := describe(slices.DeleteFunc(slices.Clone(newRegistry().all()), removed))
+	if got != strings.Join(want, "") {
+		t.Errorf("discovery differs from kube-apiserver's, got:\n%s", got)
+	}
+}
+
+func TestEveryTypeIsComplete(t *testing.T) {
+	type groupKind struct{ group, version, kind string }
+	kinds := map[groupKind]bool{}
+	for _, res := range newRegistry().all() {
+		t.Run(res.apiVersion()+" "+res.kind, func(t *testing.T) {
+			if k := (groupKind{res.group, res.version, res.kind}); kinds[k] {
+				t.Error("kind is there twice")
+			} else {
+				kinds[k] = true
+			}
+			stored, revAt, err := res.encodeStored(res.newObject())
+			if err != nil || !bytes.HasPrefix(stored, []byte(`{"metadata":{"resourceVersion":""`)) || revAt != 32 {
+				t.Errorf("empty object stored as %s, %d, %v", stored, revAt, err)
+			}
+			doc, err := res.document(stored)
+			if err != nil || !json.Valid(doc) || !bytes.HasPrefix(doc, []byte("{"+res.prefix+`"metadata":`)) {
+				t.Errorf("document is %s, %v", doc, err)
+			}
+			if _, ok := any(newOf(res.bodyOf("").wire)).(interface{ Unmarshal([]byte) error }); !ok {
+				t.Error("body cannot be protobuf")
+			}
+			for _, sub := range res.subresources {
+				if b := res.bodyOf(sub.name); b.wire == nil && !strings.HasSuffix(b.kind, "Options") {
+					t.Errorf("body of %s has no Go type", sub.name)
+				}
+			}
+		})
+	}
+}
+
+func TestDeprecationsComeFromTheTypes(t *testing.T) {
+	want := map[string]string{
+		"v1 Endpoints":                                    "{[1 33] [0 0] discovery.k8s.io v1 EndpointSlice}",
+		"v1 ComponentStatus":                              "{[1 19] [0 0]   }",
+		"batch/v1beta1 CronJob":                           "{[1 21] [1 25] batch v1 CronJob}",
+		"policy/v1beta1 PodDisruptionBudget":              "{[1 21] [1 25] policy v1 PodDisruptionBudget}",
+		"flowcontrol.apiserver.k8s.io/v1beta3 FlowSchema": "{[1 29] [1 32] flowcontrol.apiserver.k8s.io v1 FlowSchema}",
+		"flowcontrol.apiserver.k8s.io/v1beta3 PriorityLevelConfiguration": "{[1 29] [1 32] flowcontrol.apiserver.k8s.io v1 PriorityLevelConfiguration}",
+	}
+	got := map[string]string{}
+	for _, res := range newRegistry().all() {
+		if res.deprecation != nil {
+			got[res.apiVersion()+" "+res.kind] = fmt.Sprint(*res.deprecation)
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// fill sets everything in v to something, the same each time.
+func fill(v reflect.Value) {
+	switch x := v.Addr().Interface().(type) {
+	case *metav1.Time:
+		*x = metav1.Unix(1700000000, 0)
+		return
+	case *metav1.MicroTime:
+		*x = metav1.MicroTime{Time: time.Unix(1700000000, 123456000)}
+		return
+	case *apiresource.Quantity:
+		*x = apiresource.MustParse("5Mi")
+		return
+	case *intstr.IntOrString:
+		*x = intstr.FromString("50%")
+		return
+	case *runtime.RawExtension:
+		x.Raw = []byte(`{"a":1}`)
+		return
+	case *metav1.FieldsV1:
+		*x = *metav1.NewFieldsV1("{}")
+		return
+	case *metav1.TypeMeta, *metav1.ManagedFieldsEntry:
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i))
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fill(v.Index(0))
+		fill(v.Index(1))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key)
+		fill(value)
+		v.SetMapIndex(key, value)
+	case reflect.String:
+		v.SetString(`text "resourceVersion":"7" <ü>`)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Uint8:
+		v.SetUint(7)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Float64:
+		v.SetFloat(1.5)
+	}
+}
+
+func filled(t reflect.Type) object {
+	obj := newOf(t)
+	fill(reflect.ValueOf(obj).Elem())
+	obj.SetManagedFields(nil)
+	return obj
+}
+
+func envelope(t testing.TB, res *resource, obj any) []byte {
+	raw, err := obj.(interface{ Marshal() ([]byte, error) }).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: res.apiVersion(), Kind: res.kind}, Raw: raw}
+	data, err := unknown.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]byte("k8s\x00"), data...)
+}
+
+func TestBodiesRoundTripAsProtobufAndJSON(t *testing.T) {
+	for _, res := range newRegistry().all() {
+		t.Run(res.apiVersion()+" "+res.kind, func(t *testing.T) {
+			served := filled(res.goType)
+			fromProtobuf, _, err := res.decode(envelope(t, res, served), "application/vnd.kubernetes.protobuf", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			asJSON, err := marshalAs(served, res.apiVersion(), res.kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fromJSON, strictErrs, err := res.decode(asJSON, "application/json", "")
+			if err != nil || len(strictErrs) > 0 {
+				t.Fatal(err, strictErrs)
+			}
+			if !equality.Semantic.DeepEqual(fromJSON, fromProtobuf) {
+				t.Errorf("protobuf and JSON differ:\n%+v\n%+v", fromProtobuf, fromJSON)
+			}
+			stored, revAt, err := res.encodeStored(fromJSON)
+			if err != nil {
+				t.Fatal(err)
+			}
+			withRev := slices.Concat(stored[:revAt], []byte("4711"), stored[revAt:])
+			back, err := res.decodeStored(withRev)
+			if err != nil || back.GetResourceVersion() != "4711" {
+				t.Errorf("resourceVersion came back as %q, %v from %s", back.GetResourceVersion(), err, withRev)
+			}
+			back.SetResourceVersion(fromJSON.GetResourceVersion())
+			if !equality.Semantic.DeepEqual(fromJSON, back) {
+				t.Errorf("stored object differs:\n%+v\n%+v", fromJSON, back)
+			}
+		})
+	}
+}
+
+// The rows that share a shape with their storage version must really do so.
+func TestSameShapeVersionsHaveTheSameJSON(t *testing.T) {
+	for _, res := range newRegistry().all() {
+		if res.conversion == nil || res.conversion.wire != res.conversion.stored {
+			continue
+		}
+		served, _ := json.Marshal(filled(res.goType))
+		stored, _ := json.Marshal(filled(res.conversion.stored))
+		if !bytes.Equal(served, stored) {
+			t.Errorf("%s %s:\n%s\n%s", res.apiVersion(), res.kind, served, stored)
+		}
+	}
+}
+
+func TestBadBodiesGetKubernetesTexts(t *testing.T) {
+	const jsonType, yamlType, protobufType = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
+	const unrecognized = "the object provided is unrecognized (must be of type ConfigMap): "
+	const noKind = unrecognized + "couldn't get version/kind; json parse error: "
+	const notTypeMeta = ` into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } `
+	const formats = "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+	const protobufHead = "k8s\x00\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12"
+	cases := []struct{ name, plural, contentType, body, want string }{
+		{"empty", "configmaps", jsonType, ``, noKind + `unexpected end of JSON input (<empty>)`},
+		{"open brace", "configmaps", jsonType, `{`, noKind + `unexpected end of JSON input ({)`},
+		{"prose", "configmaps", jsonType, `hello this is not json at all, you know it is not`,
+			noKind + `invalid character 'h' looking for beginning of value (68656c6c6f2074686973206973206e6f74206a736f6e20617420616c6c2c ...)`},
+		{"array", "configmaps", jsonType, `[]`, noKind + `json: cannot unmarshal array` + notTypeMeta + `(5b5d)`},
+		{"string", "configmaps", jsonType, `"x"`, noKind + `json: cannot unmarshal string` + notTypeMeta + `(227822)`},
+		{"trailing", "configmaps", jsonType, `{"metadata":{"name":"x"}} trailing`,
+			noKind + `invalid character 't' after top-level value ({"metadata":{"name":"x"}} trai ...)`},
+		{"kind is a number", "configmaps", jsonType, `{"kind":5,"apiVersion":"v1","metadata":{"name":"x"}}`,
+			noKind + `json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5,"apiVersion":"v1","m ...)`},
+		{"odd apiVersion", "configmaps", jsonType, `{"kind":"ConfigMap","apiVersion":"a/b/c","metadata":{"name":"x"}}`,
+			unrecognized + `unexpected GroupVersion string: a/b/c ({"kind":"ConfigMap","apiVersio ...)`},
+		{"too deep", "configmaps", jsonType, `{"x":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`,
+			noKind + `invalid character '[' exceeded max depth ({"x":[[[[[[[[[[[[[[[[[[[[[[[[[ ...)`},
+		{"other kind", "configmaps", jsonType, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"x"}}`,
+			`Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion`},
+		{"unknown kind", "configmaps", jsonType, `{"kind":"Foo","apiVersion":"v1","metadata":{"name":"x"}}`,
+			`Foo in version "v1" cannot be handled as a ConfigMap: no kind "Foo" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
+		{"unknown version", "configmaps", jsonType, `{"kind":"ConfigMap","apiVersion":"v9","metadata":{"name":"x"}}`,
+			`ConfigMap in version "v9" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v9" in scheme "pkg/runtime/scheme.go:111"`},
+		{"other version", "horizontalpodautoscalers", jsonType, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2"}`,
+			`the API version in the data (autoscaling/v2) does not match the expected API version (autoscaling/v1)`},
+		{"data is a number", "configmaps", jsonType, `{"metadata":{"name":"x"},"data":5}`,
+			`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type map[string]string`},
+		{"name is a number", "configmaps", jsonType, `{"metadata":{"name":5}}`,
+			`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string`},
+		{"containers is a string", "pods", jsonType, `{"spec":{"containers":"x"}}`,
+			`Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container`},
+		{"time", "pods", jsonType, `{"metadata":{"name":"a","creationTimestamp":"yesterday"}}`,
+			`Pod in version "v1" cannot be handled as a Pod: parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006"`},
+		{"quantity", "pods", jsonType, `{"metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"cpu":"zz"}}}]}}`,
+			`Pod in version "v1" cannot be handled as a Pod: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'`},
+		{"integer overflow", "deployments", jsonType, `{"spec":{"replicas":99999999999}}`,
+			`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 99999999999 into Go struct field DeploymentSpec.spec.replicas of type int32`},
+		{"huge number", "deployments", jsonType, `{"spec":{"replicas":1e400}}`,
+			`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 1e400 into Go struct field DeploymentSpec.spec.replicas of type int32`},
+		{"scale", "deployments/scale", jsonType, `{"kind":"Deployment","apiVersion":"apps/v1"}`,
+			`Deployment in version "v1" cannot be handled as a Scale: converting (v1.Deployment) to (autoscaling.Scale): unknown conversion`},
+
+		{"text", "configmaps", "text/plain", `{}`, formats},
+		{"merge patch", "configmaps", "application/merge-patch+json", `{}`, formats},
+		{"bad content type", "configmaps", "application/json; charset", `{}`, formats},
+		{"no media type", "configmaps", "json", `{}`, formats},
+
+		{"open YAML", "configmaps", yamlType, `metadata: {name: x`, unrecognized + `yaml: line 1: did not find expected ',' or '}' (6d657461646174613a207b6e616d653a2078)`},
+		{"tab in YAML", "configmaps", yamlType, "metadata:\n\tname: x", unrecognized + `yaml: line 2: found character that cannot start any token (6d657461646174613a0a096e616d653a2078)`},
+		{"YAML scalar", "configmaps", yamlType, `hello`, noKind + `json: cannot unmarshal string` + notTypeMeta + `(68656c6c6f)`},
+		{"YAML type", "configmaps", yamlType, `data: 5`,
+			`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type map[string]string`},
+		{"YAML bomb", "configmaps", yamlType, yamlBomb, unrecognized + `yaml: document contains excessive aliasing (613a202661205b226c6f6c222c226c6f6c222c226c6f6c222c226c6f6c22 ...)`},
+		{"YAML as JSON", "configmaps", jsonType, `metadata: {name: x}`,
+			noKind + `invalid character 'm' looking for beginning of value (6d657461646174613a207b6e616d653a20787d)`},
+
+		{"no protobuf", "configmaps", protobufType, `hello`,
+			unrecognized + `provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] (68656c6c6f)`},
+		{"empty protobuf", "configmaps", protobufType, ``, unrecognized + `empty data (<empty>)`},
+		{"bare prefix", "configmaps", protobufType, "k8s\x00", unrecognized + `empty body (6b387300)`},
+		{"protobuf garbage", "configmaps", protobufType, "k8s\x00hello", unrecognized + `proto: Unknown: wiretype end group for non-group (6b38730068656c6c6f)`},
+		{"short envelope", "configmaps", protobufType, protobufHead + "\x06\x0a\x04\x0a",
+			unrecognized + `unexpected EOF (6b3873000a0f0a0276311209436f6e6669674d617012060a040a)`},
+		{"lying length", "configmaps", protobufType, protobufHead + "\x08\x0a\xff\xff\xff\x07abc",
+			`ConfigMap in version "v1" cannot be handled as a ConfigMap: unexpected EOF`},
+		{"protobuf of another kind", "configmaps", protobufType, "k8s\x00\x0a\x0c\x0a\x02v1\x12\x06Secret\x12\x00",
+			`Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion`},
+
+		{"custom: empty", "foos", jsonType, ``, `the object provided is unrecognized (must be of type Foo): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
+		{"custom: no kind", "foos", jsonType, `{"metadata":{"name":"x"}}`,
+			`the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in '{"metadata":{"name":"x"}}' ({"metadata":{"name":"x"}})`},
+		{"custom: other kind", "foos", jsonType, `{"kind":"Bar","apiVersion":"x.io/v1","metadata":{"name":"x"}}`,
+			`Bar.x.io "x" is invalid: kind: Invalid value: "Bar": must be Foo`},
+		{"custom: other version", "foos", jsonType, `{"kind":"Foo","apiVersion":"x.io/v2","metadata":{"name":"x"}}`,
+			`the API version in the data (x.io/v2) does not match the expected API version (x.io/v1)`},
+		{"custom: name is a number", "foos", jsonType, `{"kind":"Foo","apiVersion":"x.io/v1","metadata":{"name":5}}`,
+			`Foo in version "v1" cannot be handled as a Foo: json: cannot unmarshal number into Go struct field ObjectMeta.name of type string`},
+		{"custom: metadata is a string", "foos", jsonType, `{"kind":"Foo","apiVersion":"x.io/v1","metadata":"x"}`,
+			`Foo in version "v1" cannot be handled as a Foo: json: cannot unmarshal string into Go value of type v1.ObjectMeta`},
+		{"custom: protobuf", "foos", protobufType, "k8s\x00",
+			`the body of the request was in an unknown format - accepted media types include: application/json, application/yaml`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			plural, sub, _ := strings.Cut(c.plural, "/")
+			_, _, err := testResource(plural).decode([]byte(c.body), c.contentType, sub)
+			if err == nil || err.Error() != c.want {
+				t.Fatalf("got  %v\nwant %s", err, c.want)
+			}
+			wantCode := int32(400)
+			switch {
+			case strings.Contains(c.want, "unknown format"):
+				wantCode = 415
+			case strings.Contains(c.want, "is invalid"):
+				wantCode = 422
+			}
+			if code := err.(apierrors.APIStatus).Status().Code; code != wantCode {
+				t.Errorf("code is %d, want %d", code, wantCode)
+			}
+		})
+	}
+}
+
+const yamlBomb = `a: &a ["lol","lol","lol","lol","lol","lol","lol","lol","lol"]
+b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]
+c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]
+d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]
+e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]
+f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]
+g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]
+`
+
+// testResource finds a resource by plural name alone, the custom resource foos of x.io included.
+func testResource(plural string) *resource {
+	reg := newRegistry()
+	reg.replaceCustom([]*resource{customFoo()})
+	var found *resource
+	for _, res := range reg.all() {
+		if res.plural == plural && (found == nil || res.version == "v1") {
+			found = res
+		}
+	}
+	return found
+}
+
+func customFoo() *resource {
+	return &resource{group: "x.io", version: "v1", kind: "Foo", plural: "foos", singular: "foo", storageGroup: "x.io", namespaced: true,
+		verbs: []string{"create", "get", "list"}}
+}
+
+func TestGoodBodies(t *testing.T) {
+	cases := []struct{ name, contentType, body string }{
+		{"kind and version absent", "", `{"metadata":{"name":"x"},"data":{"a":"b"}}`},
+		{"kind alone", "application/json", `{"kind":"ConfigMap","metadata":{"name":"x"},"data":{"a":"b"}}`},
+		{"version alone", "application/json", `{"apiVersion":"v1","metadata":{"name":"x"},"data":{"a":"b"}}`},
+		{"content type with parameter", "application/json; charset=utf-8", `{"metadata":{"name":"x"},"data":{"a":"b"}}`},
+		{"YAML", "application/yaml", "metadata: {name: x}\ndata: {a: b}"},
+		{"YAML with a second document", "application/yaml", "metadata: {name: x}\ndata: {a: b}\n---\nmetadata: {name: y}"},
+		{"YAML merge key", "application/yaml", "metadata: {name: x}\ndata: {<<: {a: b}}"},
+		{"JSON as YAML", "application/yaml", `{"metadata":{"name":"x"},"data":{"a":"b"}}`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			obj, strictErrs, err := testResource("configmaps").decode([]byte(c.body), c.contentType, "")
+			if err != nil || len(strictErrs) > 0 {
+				t.Fatal(err, strictErrs)
+			}
+			want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Data: map[string]string{"a": "b"}}
+			if !reflect.DeepEqual(obj, want) {
+				t.Errorf("got %+v", obj)
+			}
+		})
+	}
+}
+
+func TestUnknownAndDuplicateFieldsAreReported(t *testing.T) {
+	cases := []struct{ name, plural, contentType, body, strict, warnings string }{
+		{"json", "configmaps", "application/json", `{"metadata":{"name":"x","foo":1},"bogus":1,"bogus":2,"data":{"a":"1","a":"2"}}`,
+			`ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "metadata.foo", unknown field "bogus", duplicate field "data.a"`,
+			`unknown field "metadata.foo"|unknown field "bogus"|duplicate field "data.a"`},
+		{"other case", "configmaps", "application/json", `{"Data":{"a":"b"}}`,
+			`ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "Data"`, `unknown field "Data"`},
+		{"deep", "deployments", "application/json", `{"spec":{"template":{"spec":{"containers":[{"nme":"a"}]}}}}`,
+			`Deployment in version "v1" cannot be handled as a Deployment: strict decoding error: unknown field "spec.template.spec.containers[0].nme"`,
+			`unknown field "spec.template.spec.containers[0].nme"`},
+		{"yaml", "configmaps", "application/yaml", "metadata:\n  name: x\nbogus: 1\nbogus: 2\ndata:\n  a: \"1\"\n  a: \"2\"\n",
+			"ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: yaml: unmarshal errors:\n  line 4: key \"bogus\" already set in map\n  line 7: key \"a\" already set in map, unknown field \"bogus\"",
+			`line 4: key "bogus" already set in map|line 7: key "a" already set in map|unknown field "bogus"`},
+		{"custom", "foos", "application/json", `{"kind":"Foo","apiVersion":"x.io/v1","metadata":{"name":"x","foo":1},"spec":{"a":1,"a":2}}`,
+			`Foo in version "v1" cannot be handled as a Foo: strict decoding error: duplicate field "spec.a", unknown field "metadata.foo"`,
+			`duplicate field "spec.a"|unknown field "metadata.foo"`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			res := testResource(c.plural)
+			_, strictErrs, err := res.decode([]byte(c.body), c.contentType, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := res.strictError("", strictErrs).Error(); got != c.strict {
+				t.Errorf("got  %s\nwant %s", got, c.strict)
+			}
+			if got := strings.Join(strictWarnings(strictErrs), "|"); got != c.warnings {
+				t.Errorf("got  %s\nwant %s", got, c.warnings)
+			}
+		})
+	}
+}
+
+func TestEvictionsOfBothVersionsAreAccepted(t *testing.T) {
+	for _, apiVersion := range []string{"policy/v1", "policy/v1beta1"} {
+		obj, _, err := testResource("pods").decode([]byte(`{"kind":"Eviction","apiVersion":"`+apiVersion+`","metadata":{"name":"p"}}`), "", "eviction")
+		if err != nil || obj.GetName() != "p" {
+			t.Errorf("%s: %v, %v", apiVersion, obj, err)
+		}
+	}
+}
+
+func TestCustomResourcesKeepWhatTheyHold(t *testing.T) {
+	res := testResource("foos")
+	obj, _, err := res.decode([]byte(`{"kind":"Foo","apiVersion":"x.io/v1","metadata":{"name":"x","annotations":{"resourceVersion":"1"}},`+
+		`"resourceVersion":"2","spec":{"big":9007199254740993,"<>":[1.5,null]},"data":{"resourceVersion":"3"}}`), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, revAt, err := res.encodeStored(obj)
+	want := `{"metadata":{"annotations":{"resourceVersion":"1"},"name":"x","resourceVersion":""},"data":{"resourceVersion":"3"},` +
+		`"resourceVersion":"2","spec":{"\u003c\u003e":[1.5,null],"big":9007199254740993}}`
+	if err != nil || string(stored) != want || stored[revAt] != '"' || !bytes.HasSuffix(stored[:revAt], []byte(`"name":"x","resourceVersion":"`)) {
+		t.Errorf("stored %s, %d, %v", stored, revAt, err)
+	}
+	back, err := res.decodeStored(stored)
+	if err != nil || back.GetObjectKind().GroupVersionKind() != res.groupVersionKind() {
+		t.Errorf("came back as %v, %v", back, err)
+	}
+}
+
+func TestCustomResourcesComeAndGoBesideLookups(t *testing.T) {
+	reg := newRegistry()
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for range 1000 {
+				if reg.lookup("apps", "v1", "deployments") == nil {
+					t.Error("a built-in type was gone")
+				}
+				if res := reg.lookup("x.io", "v1", "foos"); res != nil && res.key("a", "b") != "/x.io/foos/a/b" {
+					t.Error("half a resource was visible")
+				}
+			}
+		})
+	}
+	kept := customFoo()
+	for range 100 {
+		reg.replaceCustom([]*resource{kept, {group: "apps", version: "v1", plural: "deployments", kind: "Impostor"}})
+		reg.replaceCustom(nil)
+	}
+	readers.Wait()
+	reg.replaceCustom([]*resource{kept, {group: "x.io", version: "v2", plural: "foos", kind: "Foo"}, {group: "x.io", version: "v1beta1", plural: "foos", kind: "Foo"}})
+	if res := reg.lookup("apps", "v1", "deployments"); res.kind != "Deployment" {
+		t.Error("a built-in type was shadowed")
+	}
+	got := ""
+	for _, res := range reg.all()[len(builtins):] {
+		got += res.apiVersion() + " "
+	}
+	if got != "x.io/v2 x.io/v1 x.io/v1beta1 " {
+		t.Errorf("custom versions are in order %s", got)
+	}
+}
+
+func FuzzKeysComeApartAgain(f *testing.F) {
+	f.Add("default", "web")
+	f.Add("", "node-1")
+	f.Add("a", "")
+	f.Add("a/b", "c")
+	rows := newRegistry().all()
+	f.Fuzz(func(t *testing.T, namespace, name string) {
+		for _, res := range rows[:3] {
+			key := res.key(namespace, name)
+			if !strings.HasPrefix(key, res.keyPrefix(namespace)) || !strings.HasPrefix(key, res.keyPrefix("")) {
+				t.Fatalf("key %q is not in the range of its namespace", key)
+			}
+			base, ns, n, ok := splitKey(key)
+			if legal := name != "" && !strings.Contains(namespace+name, "/"); ok != legal {
+				t.Fatalf("splitKey(%q) ok=%v", key, ok)
+			}
+			if ok && (base != res.base || ns != namespace || n != name) {
+				t.Fatalf("splitKey(%q) = %q, %q, %q", key, base, ns, n)
+			}
+		}
+	})
+}
+
+func FuzzDecodeNeverPanics(f *testing.F) {
+	rows := []*resource{testResource("configmaps"), testResource("pods"), testResource("horizontalpodautoscalers"), testResource("foos")}
+	f.Add([]byte(`{"kind":"Foo","apiVersion":"x.io/v1","metadata":{"name":"x"},"spec":[1,{"a":null}]}`))
+	f.Add([]byte("metadata: {name: &a x}\nspec: [*a]"))
+	f.Add([]byte(`{"metadata":{"name":"x","annotations":{"autoscaling.alpha.kubernetes.io/metrics":"[{\"object\":{}}]"}},"spec":{"containers":[{}]}}`))
+	for _, res := range rows[:3] {
+		f.Add(envelope(f, res, filled(res.goType)))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, res := range rows {
+			for _, contentType := range []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"} {
+				obj, _, err := res.decode(data, contentType, "")
+				if err != nil {
+					continue
+				}
+				stored, revAt, err := res.encodeStored(obj)
+				if err != nil || !json.Valid(slices.Concat(stored[:revAt], []byte("1"), stored[revAt:])) {
+					t.Fatalf("%q stored as %s, %v", data, stored, err)
+				}
+				if _, err := res.document(stored); err != nil {
+					t.Fatalf("%s has no document: %v", stored, err)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkCodec(b *testing.B) {
+	res := testResource("pods")
+	asJSON, _ := json.Marshal(filled(res.goType))
+	small := []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"default","labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"b","resources":{"limits":{"cpu":"1"}}}]}}`)
+	for name, body := range map[string][]byte{"small": small, "full": asJSON} {
+		obj, _, err := res.decode(body, "", "")
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(name+"/decode", func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				res.decode(body, "", "")
+			}
+		})
+		b.Run(name+"/encode", func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				res.encodeStored(obj)
+			}
+		})
+	}
+}
