@@ -1,12 +1,86 @@
 package main
 
+// This file answers the first three questions about a request: what it is for (requestInfo), who sends it (user), and whether
+// they may. Everything behind it sees only the answers, in the request's record.
+//
+//	GET /api/v1/namespaces/shop/pods?watch=1      Authorization: Bearer s3cret      Impersonate-User: alice
+//	      │                                              │                                 │
+//	parseRequest                                      identify                        impersonated
+//	      ▼                                              ▼                                 ▼
+//	watch pods in "shop"                        bob, [dev system:authenticated]   alice, [system:authenticated]
+//	      └──────────────────────────────┬───────────────────────────────────────────────┘
+//	                                  authorize      nil, or 403: pods is forbidden: User "alice" cannot watch resource ...
+//
+// The functions that decide take values and return errors; the http.Handlers around them only carry the answers. Credentials and
+// Impersonate-* headers are gone once they are read: nothing behind this file can act on them a second time.
+//
+// Two ways to run. Without an authenticator the server listens on loopback alone and everyone is system:unsecured, a cluster
+// administrator; since every web page in the user's browser can reach that port, foreign Hosts and Origins are refused. With an
+// authenticator (token file, client certificates) whoever shows a credential must show a good one, and whoever shows none is
+// system:anonymous.
+
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/csv"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
+
+// Names that Kubernetes gives to users and groups of its own.
+const (
+	userAnonymous        = "system:anonymous"
+	userUnsecured        = "system:unsecured"
+	groupMasters         = "system:masters" // may do anything, whatever the roles say
+	groupAuthenticated   = "system:authenticated"
+	groupUnauthenticated = "system:unauthenticated"
+	groupNodes           = "system:nodes"
+	groupServiceAccounts = "system:serviceaccounts"
+	serviceAccountPrefix = "system:serviceaccount:" // then namespace:name
+	nodePrefix           = "system:node:"           // then the node's name
+)
+
+// Groups that the impersonation checks and the reviews belong to.
+const (
+	authenticationGroup = "authentication.k8s.io"
+	authorizationGroup  = "authorization.k8s.io"
+)
+
+// apiAudience is what a token of this server is meant for; TokenReview reports it.
+const apiAudience = "https://kubernetes.default.svc.cluster.local"
+
+// ---- The record of a request ----
 
 // requestInfo is what a request asks for, as Kubernetes' authorizers, flow control and audit see it.
 type requestInfo struct {
@@ -19,9 +93,10 @@ type requestInfo struct {
 	subresource     string
 	name            string
 	path            string
+	rest            string // what the path holds behind the subresource, for proxies; still percent-encoded
 }
 
-// user is who asks.
+// user is who asks. Shared between requests: never changed in place.
 type user struct {
 	name, uid string
 	groups    []string
@@ -34,8 +109,9 @@ type request struct {
 	id           string // Audit-Id
 	received     time.Time
 	info         requestInfo
-	user         user  // who acts (after impersonation)
-	impersonator *user // who really asks, when that is somebody else
+	user         user   // who acts (after impersonation)
+	impersonator *user  // who really asks, when that is somebody else
+	constraint   string // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
 	flowSchema   string
 	priority     string
 	annotations  map[string]string // audit annotations
@@ -49,27 +125,1070 @@ func requestFrom(ctx context.Context) *request {
 	return rec
 }
 
+// annotate adds an audit annotation.
+func (rec *request) annotate(key, value string) {
+	if rec.annotations == nil {
+		rec.annotations = map[string]string{}
+	}
+	rec.annotations[key] = value
+}
+
+// ---- What for: requestInfo ----
+
 // parseRequest reads requestInfo off method and URL; it never fails: what is no resource path is a non-resource request.
-func parseRequest(r *http.Request) requestInfo { panic("skeleton") }
+//
+//	/api/VERSION/…   /apis/GROUP/VERSION/…   and then, [] being optional,
+//	[watch|proxy] [namespaces/NAMESPACE] RESOURCE [NAME [SUBRESOURCE [rest]]]
+//
+// namespaces/x, namespaces/x/status and namespaces/x/finalize are the namespace itself (as a resource in the namespace x: roles in
+// x may grant it). Unlike kube-apiserver's, segments are split before they are unescaped: pods/a%2Fb is the (impossible) pod "a/b",
+// not the subresource b of a.
+func parseRequest(r *http.Request) requestInfo {
+	info := requestInfo{verb: lowerMethod(r.Method), path: r.URL.Path}
+	p := pathSegments(r.URL)
+	prefix := p.next()
+	if prefix != "api" && prefix != "apis" {
+		return info
+	}
+	res := requestInfo{path: info.path, apiPrefix: prefix, resourceRequest: true}
+	if prefix == "apis" {
+		res.group = p.next()
+	}
+	res.version, res.verb = p.next(), resourceVerb(r.Method)
+	if p.done {
+		return info // a discovery document
+	}
+	res.resource = p.next()
+	if res.resource == "watch" || res.resource == "proxy" { // deprecated since 1.16, but still a verb in a path
+		if p.done {
+			return info
+		}
+		res.verb, res.resource = res.resource, p.next()
+	}
+	if res.resource == "namespaces" && !p.done {
+		res.namespace = p.next()
+		res.name = res.namespace
+		if !p.done && !isNamespaceSubresource(p.peek()) {
+			res.resource, res.name = p.next(), p.next()
+		}
+	} else {
+		res.name = p.next()
+	}
+	if res.verb != "proxy" {
+		res.subresource = p.next()
+	}
+	res.rest = p.rest
+	res.narrow(r.URL.RawQuery)
+	return res
+}
+
+// narrow finds the verb of a request that names no object: a GET is a list or a watch, a DELETE one of a collection. A list of a
+// single name through the field selector is authorized, and counted by flow control, as one for that name.
+func (info *requestInfo) narrow(query string) {
+	if info.name != "" {
+		return
+	}
+	switch info.verb {
+	case "delete":
+		info.verb = "deletecollection"
+	case "get":
+		info.verb = "list"
+		if watch, ok := firstValue(query, "watch"); ok && watch != "0" && !strings.EqualFold(watch, "false") {
+			info.verb = "watch"
+		}
+		if selector, ok := firstValue(query, "fieldSelector"); ok {
+			info.name = selectedName(selector)
+		}
+	}
+}
+
+// selectedName returns x of a field selector that demands metadata.name=x, "" when there is none or x cannot be a name.
+func selectedName(selector string) string {
+	if !strings.Contains(selector, "metadata.name") {
+		return ""
+	}
+	parsed, err := fields.ParseSelector(selector)
+	if err != nil {
+		return ""
+	}
+	name, ok := parsed.RequiresExactMatch("metadata.name")
+	if !ok || len(content.IsPathSegmentName(name)) > 0 {
+		return ""
+	}
+	return name
+}
+
+// firstValue is url.Values.Get for one key without parsing the rest of the query, and with its rules: a pair that has a semicolon
+// or does not unescape is no pair.
+func firstValue(query, key string) (string, bool) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		k, v, _ := strings.Cut(pair, "=")
+		if strings.Contains(pair, ";") || !strings.ContainsAny(k, "%+") && k != key {
+			continue
+		}
+		if k, err := url.QueryUnescape(k); err != nil || k != key {
+			continue
+		}
+		if v, err := url.QueryUnescape(v); err == nil {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// segments yields the parts of a path between slashes; behind the last one they are "".
+type segments struct {
+	rest    string
+	escaped bool // rest is percent-encoded
+	done    bool // nothing is left
+}
+
+func pathSegments(u *url.URL) segments {
+	p := segments{rest: u.Path, escaped: u.RawPath != ""}
+	if p.escaped {
+		p.rest = u.EscapedPath()
+	}
+	p.rest = strings.Trim(p.rest, "/")
+	p.done = p.rest == ""
+	return p
+}
+
+func (p *segments) peek() string {
+	q := *p
+	return q.next()
+}
+
+func (p *segments) next() string {
+	segment, rest, more := strings.Cut(p.rest, "/")
+	p.rest, p.done = rest, !more
+	if p.escaped {
+		if plain, err := url.PathUnescape(segment); err == nil {
+			return plain
+		}
+	}
+	return segment
+}
+
+func isNamespaceSubresource(s string) bool { return s == "status" || s == "finalize" }
+
+func resourceVerb(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return "get"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch, http.MethodDelete:
+		return lowerMethod(method)
+	}
+	return ""
+}
+
+// lowerMethod spares the common methods an allocation.
+func lowerMethod(method string) string {
+	switch method {
+	case http.MethodGet:
+		return "get"
+	case http.MethodPost:
+		return "post"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return strings.ToLower(method)
+}
+
+// ---- Who: the authenticator ----
 
 // authConfig are the flags of identity.
 type authConfig struct {
 	tokenFile, clientCAFile string
 	anonymous               bool
-	insecure                bool // the plain loopback port: everyone is system:unsecured
+	insecure                bool     // the plain loopback port: everyone is system:unsecured
+	alwaysAllow             bool     // --authorization-mode=AlwaysAllow
+	corsOrigins             []string // --cors-allowed-origins: regular expressions
 }
 
-type authenticator struct{}
+// checkListen refuses an address that others could reach unless they would have to say who they are.
+func (cfg authConfig) checkListen(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("--listen %s: %w", addr, err)
+	}
+	if cfg.insecure && !isLoopback(host) {
+		return fmt.Errorf("--listen %s: without an authenticator (--token-auth-file or --client-ca-file) only a loopback address is allowed, everyone would be a cluster administrator", addr)
+	}
+	return nil
+}
 
-func newAuthenticator(cfg authConfig) (*authenticator, error) { panic("skeleton") }
+// isLoopback is about the text: a name that happens to resolve to loopback may resolve to something else tomorrow.
+func isLoopback(host string) bool {
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
 
-// authenticate fills request.user or answers 401; impersonate follows the Impersonate-* headers or answers 403 or 400.
-func (a *authenticator) authenticate(next http.Handler) http.Handler { panic("skeleton") }
-func (a *authenticator) impersonate(next http.Handler) http.Handler  { panic("skeleton") }
+// authenticator knows the credentials and the policy. Safe for concurrent use.
+type authenticator struct {
+	cfg       authConfig
+	tokens    *tokenFile       // nil without --token-auth-file
+	clientCAs *x509.CertPool   // nil without --client-ca-file; the TLS listener requests certificates of these, and verifies none
+	origins   []*regexp.Regexp // of other sites' pages that may use this server
+
+	mu       sync.Mutex // guards verified
+	verified map[[sha256.Size]byte]certUser
+}
+
+// newAuthenticator reads the files that the flags name; a line of the token file that is not understood is an error.
+func newAuthenticator(cfg authConfig) (*authenticator, error) {
+	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}}
+	for _, origin := range cfg.corsOrigins {
+		re, err := regexp.Compile(origin)
+		if err != nil {
+			return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
+		}
+		a.origins = append(a.origins, re)
+	}
+	if cfg.tokenFile != "" {
+		a.tokens = &tokenFile{path: cfg.tokenFile}
+		if err := a.tokens.load(); err != nil {
+			return nil, fmt.Errorf("--token-auth-file: %w", err)
+		}
+	}
+	if cfg.clientCAFile != "" {
+		pem, err := os.ReadFile(cfg.clientCAFile)
+		if err != nil {
+			return nil, fmt.Errorf("--client-ca-file: %w", err)
+		}
+		a.clientCAs = x509.NewCertPool()
+		if !a.clientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--client-ca-file: %s holds no PEM certificate", cfg.clientCAFile)
+		}
+	}
+	return a, nil
+}
+
+// authenticate fills request.user or answers 401 (on the plain port 403: the request comes from another site's page).
+func (a *authenticator) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.allowOrigin(w.Header(), r.Header.Get("Origin")) && r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusNoContent) // a preflight
+			return
+		}
+		if _, padded := bearerToken(r.Header); padded {
+			addWarning(r.Context(), "the provided Authorization header contains extra space before the bearer token, and is ignored")
+		}
+		u, err := a.identify(r)
+		if r.ProtoMajor == 2 && (err != nil || u.name == userAnonymous) {
+			w.Header().Set("Connection", "close") // strangers may not keep HTTP/2 connections (CVE-2023-44487)
+		}
+		if err != nil {
+			writeError(w, r, err)
+			return
+		}
+		dropCredentials(r.Header)
+		requestFrom(r.Context()).user = u
+		next.ServeHTTP(w, r)
+	})
+}
+
+// identify says who sends the request: 401 for a credential that is no good, 403 for a page of another site on the plain port.
+// A certificate goes before a token; a bad one does no harm beside a good token.
+func (a *authenticator) identify(r *http.Request) (user, error) {
+	if a.cfg.insecure {
+		return user{name: userUnsecured, groups: []string{groupMasters, groupAuthenticated}}, a.screenPage(r)
+	}
+	u, ok, badCert := a.certificateUser(r)
+	if ok {
+		return u, nil
+	}
+	token, _ := bearerToken(r.Header)
+	if token != "" {
+		if u, ok := a.tokens.lookup(token); ok {
+			return u, nil
+		}
+	}
+	if token != "" || badCert || !a.cfg.anonymous {
+		return user{}, apierrors.NewUnauthorized("Unauthorized")
+	}
+	return anonymousUser(), nil
+}
+
+func anonymousUser() user { return user{name: userAnonymous, groups: []string{groupUnauthenticated}} }
+
+// bearerToken returns the token of the Authorization header. "Bearer  x", with two spaces, is no credential at all for
+// kube-apiserver, but worth a warning (padded).
+func bearerToken(h http.Header) (token string, padded bool) {
+	scheme, rest, _ := strings.Cut(strings.TrimSpace(h.Get("Authorization")), " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	token, _, more := strings.Cut(rest, " ")
+	return token, token == "" && more
+}
+
+// dropCredentials also drops what an authenticating proxy would add: a handler that trusted it would trust anybody.
+func dropCredentials(h http.Header) {
+	for _, key := range []string{"Authorization", "X-Remote-User", "X-Remote-Uid", "X-Remote-Group"} {
+		h.Del(key)
+	}
+	deletePrefixed(h, "X-Remote-Extra-")
+}
+
+func deletePrefixed(h http.Header, prefix string) {
+	for key := range h {
+		if strings.HasPrefix(key, prefix) {
+			delete(h, key)
+		}
+	}
+}
+
+// screenPage keeps other sites' pages off the plain port. A page's own requests carry its Origin; a page whose name was made to
+// resolve to 127.0.0.1 (DNS rebinding) carries that name as Host.
+func (a *authenticator) screenPage(r *http.Request) error {
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if !isLoopback(strings.Trim(host, "[]")) {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Host %q is no loopback name or address, and this port serves this machine alone", r.Host))
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && !a.knowsOrigin(origin) {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origin))
+	}
+	return nil
+}
+
+func (a *authenticator) knowsOrigin(origin string) bool {
+	return slices.ContainsFunc(a.origins, func(re *regexp.Regexp) bool { return re.MatchString(origin) })
+}
+
+// allowOrigin tells the browser that a page of this origin may read the answer, and says whether it may.
+func (a *authenticator) allowOrigin(h http.Header, origin string) bool {
+	if origin == "" || !a.knowsOrigin(origin) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Allow-Methods", "POST, GET, OPTIONS, PUT, DELETE, PATCH")
+	h.Set("Access-Control-Allow-Headers", "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since")
+	h.Set("Access-Control-Expose-Headers", "Date")
+	h.Set("Access-Control-Allow-Credentials", "true")
+	return true
+}
+
+// ---- Tokens ----
+
+// tokenFile is the table of --token-auth-file. It follows the file: at most once a second a lookup compares size and time of
+// modification. A file that cannot be read, or not be understood, leaves the table as it was.
+type tokenFile struct {
+	path    string
+	checked atomic.Int64 // Unix seconds of the last comparison
+	table   atomic.Pointer[tokenTable]
+}
+
+// tokenTable finds users by the hash of their token: how long a lookup takes says nothing about the tokens in it.
+type tokenTable struct {
+	users    map[[sha256.Size]byte]user
+	modified time.Time
+	size     int64
+}
+
+func (f *tokenFile) lookup(token string) (user, bool) {
+	if f == nil {
+		return user{}, false
+	}
+	now := time.Now().Unix()
+	if last := f.checked.Load(); now != last && f.checked.CompareAndSwap(last, now) {
+		f.follow()
+	}
+	u, ok := f.table.Load().users[sha256.Sum256([]byte(token))]
+	return u, ok
+}
+
+// follow loads the file again if it looks different. Its error is dropped: there is nobody to tell, and the old table holds.
+func (f *tokenFile) follow() {
+	stat, err := os.Stat(f.path)
+	if table := f.table.Load(); err == nil && (stat.Size() != table.size || !stat.ModTime().Equal(table.modified)) {
+		_ = f.load()
+	}
+}
+
+func (f *tokenFile) load() error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	stat, err := file.Stat() // before reading: what is written meanwhile looks newer at the next comparison
+	if err != nil {
+		return err
+	}
+	users, err := readTokens(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.path, err)
+	}
+	f.table.Store(&tokenTable{users, stat.ModTime(), stat.Size()})
+	return nil
+}
+
+// readTokens reads lines of token,user,uid[,"group1,group2"]. An empty or repeated token is refused, where kube-apiserver only
+// logs a warning: one of two users would silently not get in.
+func readTokens(r io.Reader) (map[[sha256.Size]byte]user, error) {
+	lines := csv.NewReader(r)
+	lines.FieldsPerRecord = -1
+	users := map[[sha256.Size]byte]user{}
+	for {
+		fields, err := lines.Read()
+		if err == io.EOF {
+			return users, nil
+		} else if err != nil {
+			return nil, err
+		}
+		line, _ := lines.FieldPos(0)
+		if len(fields) < 3 {
+			return nil, fmt.Errorf("line %d: want token,user,uid and maybe \"group1,group2\", found %d columns", line, len(fields))
+		}
+		key := sha256.Sum256([]byte(fields[0]))
+		if _, known := users[key]; known || fields[0] == "" {
+			return nil, fmt.Errorf("line %d: the token is empty or has been there before", line)
+		}
+		u := user{name: fields[1], uid: fields[2]}
+		if len(fields) > 3 && fields[3] != "" {
+			u.groups = strings.Split(fields[3], ",")
+		}
+		users[key] = u.authenticated()
+	}
+}
+
+// authenticated returns u with the group of everybody who showed a credential.
+func (u user) authenticated() user {
+	if u.name != userAnonymous && !slices.Contains(u.groups, groupAuthenticated) && !slices.Contains(u.groups, groupUnauthenticated) {
+		u.groups = append(slices.Clip(u.groups), groupAuthenticated)
+	}
+	return u
+}
+
+// ---- Client certificates ----
+
+// certUser is a verified certificate's user, and when its chain ends.
+type certUser struct {
+	user  user
+	until time.Time
+}
+
+// maxVerified bounds the memory of verified certificates (about 500 bytes each).
+const maxVerified = 1024
+
+// certificateUser returns the user whose certificate the connection showed. Not the handshake but this function verifies it, as in
+// kube-apiserver: a bad certificate gets a 401 that says so in HTTP, and one that has expired meanwhile ends with the connection
+// open. A signature costs a tenth of a millisecond, so a good one is remembered until its chain expires.
+func (a *authenticator) certificateUser(r *http.Request) (u user, ok, bad bool) {
+	if a.clientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return user{}, false, false
+	}
+	leaf, now := r.TLS.PeerCertificates[0], time.Now()
+	fingerprint := sha256.Sum256(leaf.Raw)
+	a.mu.Lock()
+	known, hit := a.verified[fingerprint]
+	a.mu.Unlock()
+	if hit && now.Before(known.until) && !now.Before(leaf.NotBefore) {
+		return known.user, true, false
+	}
+	until, err := a.verify(r.TLS.PeerCertificates)
+	if err != nil {
+		return user{}, false, true
+	}
+	if leaf.Subject.CommonName == "" {
+		return user{}, false, false // good, but nobody's
+	}
+	u, err = subjectUser(leaf, fingerprint)
+	if err != nil {
+		return user{}, false, true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.verified) >= maxVerified {
+		clear(a.verified)
+	}
+	a.verified[fingerprint] = certUser{u, until}
+	return u, true, false
+}
+
+// verify returns when the first certificate of the chain expires.
+func (a *authenticator) verify(shown []*x509.Certificate) (until time.Time, err error) {
+	between := x509.NewCertPool()
+	for _, cert := range shown[1:] {
+		between.AddCert(cert)
+	}
+	chains, err := shown[0].Verify(x509.VerifyOptions{
+		Roots: a.clientCAs, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return time.Time{}, err
+	}
+	until = shown[0].NotAfter
+	for _, cert := range chains[0] {
+		if cert.NotAfter.Before(until) {
+			until = cert.NotAfter
+		}
+	}
+	return until, nil
+}
+
+// uidOID marks the part of a certificate's subject that is the user's uid.
+var uidOID = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57683, 2}
+
+// subjectUser reads the common name as user, the organizations as groups.
+func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (user, error) {
+	u := user{name: cert.Subject.CommonName, groups: slices.Clone(cert.Subject.Organization),
+		extra: map[string][]string{"authentication.kubernetes.io/credential-id": {"X509SHA256=" + hex.EncodeToString(fingerprint[:])}}}
+	for _, part := range cert.Subject.Names {
+		if !part.Type.Equal(uidOID) {
+			continue
+		}
+		uid, _ := part.Value.(string)
+		if uid == "" || u.uid != "" {
+			return user{}, errors.New("the subject's UID must be one string that is not empty")
+		}
+		u.uid = uid
+	}
+	return u.authenticated(), nil
+}
+
+// ---- Impersonation ----
+
+// An impersonationMode is a narrower permission than plain "impersonate" (which comes last and allows everything it ever did): who
+// has impersonate:MODE on an identity may only do with it what impersonate-on:MODE:VERB grants them. The real server has a fifth,
+// associated-node, for service account tokens that are bound to a node; there are none here.
+type impersonationMode struct {
+	name    string
+	applies func(want user) bool
+}
+
+var impersonationModes = []impersonationMode{
+	{"arbitrary-node", func(want user) bool { return want.isBare() && isNode(want.name) }},
+	{"serviceaccount", func(want user) bool { return want.isBare() && isServiceAccount(want.name) }},
+	{"user-info", func(want user) bool { return !isNode(want.name) && !isServiceAccount(want.name) }},
+}
+
+func (u user) isBare() bool { return u.uid == "" && len(u.groups) == 0 && len(u.extra) == 0 }
+
+func isNode(name string) bool {
+	node, ok := strings.CutPrefix(name, nodePrefix)
+	return ok && len(validation.NameIsDNSSubdomain(node, false)) == 0
+}
+
+func isServiceAccount(name string) bool {
+	_, _, ok := splitServiceAccount(name)
+	return ok
+}
+
+func splitServiceAccount(username string) (namespace, name string, ok bool) {
+	account, ok := strings.CutPrefix(username, serviceAccountPrefix)
+	namespace, name, _ = strings.Cut(account, ":")
+	ok = ok && len(validation.ValidateNamespaceName(namespace, false)) == 0 && len(validation.ValidateServiceAccountName(name, false)) == 0
+	return namespace, name, ok
+}
+
+// impersonate follows the Impersonate-* headers or answers 403 or 400.
+func (a *authenticator) impersonate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		want, err := wantedUser(r.Header)
+		if err == nil && want != nil {
+			err = a.become(requestFrom(r.Context()), *want)
+		}
+		if err != nil {
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			writeError(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// wantedUser takes the Impersonate-* headers out and returns what they say, nil when they say nothing.
+func wantedUser(h http.Header) (*user, error) {
+	const extraPrefix = "Impersonate-Extra-"
+	want := user{name: h.Get("Impersonate-User"), uid: h.Get("Impersonate-Uid"), groups: slices.Clone(h["Impersonate-Group"])}
+	for key, values := range h {
+		if name, ok := strings.CutPrefix(key, extraPrefix); ok && len(values) > 0 {
+			if want.extra == nil {
+				want.extra = map[string][]string{}
+			}
+			name = unescapeExtra(strings.ToLower(name))
+			want.extra[name] = append(want.extra[name], values...)
+		}
+	}
+	if want.name == "" && want.isBare() {
+		return nil, nil
+	}
+	if want.name == "" {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("requested &user.DefaultInfo{Name:%q, UID:%q, Groups:%#v, Extra:%#v} without impersonating a user name",
+			want.name, want.uid, want.groups, want.extra))
+	}
+	h.Del("Impersonate-User")
+	h.Del("Impersonate-Uid")
+	h.Del("Impersonate-Group")
+	deletePrefixed(h, extraPrefix)
+	return &want, nil
+}
+
+// unescapeExtra: a key that does not unescape is meant literally.
+func unescapeExtra(key string) string {
+	if plain, err := url.PathUnescape(key); err == nil {
+		return plain
+	}
+	return key
+}
+
+// become makes want the user of the request if its user may impersonate it. The refusal of the first mode that applies is the one
+// that is reported.
+func (a *authenticator) become(rec *request, want user) error {
+	var refusal error
+	for _, mode := range impersonationModes {
+		if !mode.applies(want) {
+			continue
+		}
+		err := a.mayActOn(rec, mode.name)
+		if err == nil {
+			err = a.mayBe(rec.user, want, mode.name)
+		}
+		if err == nil {
+			rec.actAs(want.completed(mode.name), "impersonate:"+mode.name)
+			return nil
+		}
+		if refusal == nil {
+			refusal = err
+		}
+	}
+	if err := a.mayBe(rec.user, want, ""); err != nil {
+		if refusal != nil {
+			return refusal
+		}
+		return err
+	}
+	rec.actAs(want.completed(""), "")
+	return nil
+}
+
+func (rec *request) actAs(u user, constraint string) {
+	impersonator := rec.user
+	rec.user, rec.impersonator, rec.constraint = u, &impersonator, constraint
+}
+
+func (a *authenticator) mayActOn(rec *request, mode string) error {
+	info := rec.info
+	info.verb = "impersonate-on:" + mode + ":" + info.verb
+	return a.check(rec.user, info)
+}
+
+// mayBe checks every part of the identity: one permission each.
+func (a *authenticator) mayBe(by, want user, mode string) error {
+	for _, part := range identityParts(want, mode) {
+		if mode != "" {
+			if reason := unfitForMode(part); reason != "" {
+				return forbidden(by, part, reason)
+			}
+		}
+		if err := a.check(by, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// identityParts lists what must be allowed to become want, in the order in which it is checked.
+func identityParts(want user, mode string) []requestInfo {
+	base := requestInfo{resourceRequest: true, verb: "impersonate", version: "v1"}
+	named := base // user and groups are of the core group for plain "impersonate"
+	if mode != "" {
+		base.verb = "impersonate:" + mode
+		named.verb, named.group = base.verb, authenticationGroup
+	}
+	base.group = authenticationGroup
+	part := func(info requestInfo, resource, subresource, name string) requestInfo {
+		info.resource, info.subresource, info.name = resource, subresource, name
+		return info
+	}
+	parts := []requestInfo{part(named, "users", "", want.name)}
+	if namespace, name, ok := splitServiceAccount(want.name); ok {
+		parts[0] = part(named, "serviceaccounts", "", name)
+		parts[0].namespace = namespace
+	} else if mode != "" && isNode(want.name) {
+		parts[0] = part(named, "nodes", "", strings.TrimPrefix(want.name, nodePrefix))
+	}
+	if want.uid != "" {
+		parts = append(parts, part(base, "uids", "", want.uid))
+	}
+	for _, group := range want.groups {
+		parts = append(parts, part(named, "groups", "", group))
+	}
+	for _, key := range slices.Sorted(maps.Keys(want.extra)) {
+		for _, value := range want.extra[key] {
+			parts = append(parts, part(base, "userextras", key, value))
+		}
+	}
+	return parts
+}
+
+// unfitForMode says what no narrow mode allows, whatever the roles say.
+func unfitForMode(part requestInfo) string {
+	switch {
+	case part.resource == "groups" && part.name == "":
+		return "impersonating the empty string group is not allowed"
+	case part.resource == "groups" && part.name == groupMasters:
+		return "impersonating the system:masters group is not allowed"
+	case part.resource != "userextras":
+		return ""
+	case part.subresource == "":
+		return "impersonating the empty string key in extra is not allowed"
+	case part.name == "":
+		return "impersonating the empty string value in extra is not allowed"
+	}
+	if err := utilvalidation.IsDomainPrefixedPath(field.NewPath("extra", "key"), part.subresource).ToAggregate(); err != nil {
+		return "impersonating an invalid key in extra is not allowed: " + err.Error()
+	}
+	return ""
+}
+
+// completed adds the groups that follow from the name.
+func (u user) completed(mode string) user {
+	if namespace, _, ok := splitServiceAccount(u.name); ok && len(u.groups) == 0 {
+		u.groups = []string{groupServiceAccounts, groupServiceAccounts + ":" + namespace}
+	} else if mode == "arbitrary-node" {
+		u.groups = []string{groupNodes}
+	}
+	if u.name == userAnonymous && !slices.Contains(u.groups, groupUnauthenticated) {
+		u.groups = append(slices.Clip(u.groups), groupUnauthenticated)
+	}
+	return u.authenticated()
+}
+
+// ---- Whether they may ----
 
 // authorize returns nil or the 403 Status error for what the request record says.
-func (a *authenticator) authorize(rec *request) error { panic("skeleton") }
+func (a *authenticator) authorize(rec *request) error {
+	allowed, reason := a.decide(rec.user, rec.info)
+	rec.annotate("authorization.k8s.io/reason", reason)
+	if allowed {
+		rec.annotate("authorization.k8s.io/decision", "allow")
+		return nil
+	}
+	rec.annotate("authorization.k8s.io/decision", "forbid")
+	return forbidden(rec.user, rec.info, reason)
+}
+
+// check is authorize without a trace in the audit log.
+func (a *authenticator) check(u user, info requestInfo) error {
+	if allowed, reason := a.decide(u, info); !allowed {
+		return forbidden(u, info, reason)
+	}
+	return nil
+}
+
+// decide is the one place where a permission is given. reason is Kubernetes' text for the audit log and reviews.
+func (a *authenticator) decide(u user, info requestInfo) (allowed bool, reason string) {
+	if a.cfg.alwaysAllow || slices.Contains(u.groups, groupMasters) {
+		return true, ""
+	}
+	return basicPolicy(u, info), ""
+}
+
+// basicPolicy is what everybody may do.
+func basicPolicy(u user, info requestInfo) bool {
+	known := slices.Contains(u.groups, groupAuthenticated)
+	if info.resourceRequest {
+		self := info.group == authorizationGroup && (info.resource == "selfsubjectaccessreviews" || info.resource == "selfsubjectrulesreviews") ||
+			info.group == authenticationGroup && info.resource == "selfsubjectreviews"
+		return known && self && info.verb == "create" && info.subresource == ""
+	}
+	top, _, _ := strings.Cut(strings.TrimPrefix(info.path, "/"), "/")
+	switch top {
+	case "version", "healthz", "livez", "readyz":
+		return info.verb == "get"
+	case "api", "apis", "openapi":
+		return known && info.verb == "get"
+	}
+	return false
+}
+
+// markup is replaced in the text of a 403, which quotes the request: an old browser might take the answer for HTML.
+var markup = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+
+// forbidden is kube-apiserver's 403.
+func forbidden(u user, info requestInfo, reason string) error {
+	text := markup.Replace(refusal(u, info))
+	if reason != "" {
+		text += ": " + reason
+	}
+	return apierrors.NewForbidden(schema.GroupResource{Group: info.group, Resource: info.resource}, info.name, errors.New(text))
+}
+
+func refusal(u user, info requestInfo) string {
+	if !info.resourceRequest {
+		return fmt.Sprintf("User %q cannot %s path %q", u.name, info.verb, info.path)
+	}
+	resource := info.resource
+	if info.subresource != "" {
+		resource += "/" + info.subresource
+	}
+	where := "at the cluster scope"
+	if info.namespace != "" {
+		where = fmt.Sprintf("in the namespace %q", info.namespace)
+	}
+	return fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", u.name, info.verb, resource, info.group, where)
+}
+
+// ---- Reviews: asking instead of trying ----
 
 // review fills in the status of a TokenReview, SelfSubjectReview, SubjectAccessReview, SelfSubjectAccessReview,
-// SelfSubjectRulesReview or LocalSubjectAccessReview.
-func (a *authenticator) review(ctx context.Context, obj runtime.Object) error { panic("skeleton") }
+// SelfSubjectRulesReview or LocalSubjectAccessReview. 400 or 422 when the question makes no sense.
+func (a *authenticator) review(ctx context.Context, obj runtime.Object) error {
+	rec := requestFrom(ctx)
+	switch obj := obj.(type) {
+	case *authenticationv1.TokenReview:
+		return a.reviewToken(obj)
+	case *authenticationv1.SelfSubjectReview:
+		obj.ObjectMeta = metav1.ObjectMeta{CreationTimestamp: metav1.Now()}
+		obj.Status.UserInfo = rec.user.wire()
+		return nil
+	case *authorizationv1.SelfSubjectAccessReview:
+		spec := authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: obj.Spec.ResourceAttributes, NonResourceAttributes: obj.Spec.NonResourceAttributes}
+		if err := invalidReview(append(validateAccess(spec), validateReviewMeta(obj.ObjectMeta, "must be empty")...)); err != nil {
+			return err
+		}
+		obj.Status = a.access(rec.user, spec)
+		return nil
+	case *authorizationv1.SubjectAccessReview:
+		if err := invalidReview(append(validateSubject(obj.Spec), validateReviewMeta(obj.ObjectMeta, "must be empty")...)); err != nil {
+			return err
+		}
+		obj.Status = a.access(specUser(obj.Spec), obj.Spec)
+		return nil
+	case *authorizationv1.LocalSubjectAccessReview:
+		if err := validateLocal(obj, rec.info.namespace); err != nil {
+			return err
+		}
+		obj.Status = a.access(specUser(obj.Spec), obj.Spec)
+		return nil
+	case *authorizationv1.SelfSubjectRulesReview:
+		if obj.Spec.Namespace == "" {
+			return apierrors.NewBadRequest("no namespace on request")
+		}
+		obj.Status = a.rules(rec.user, obj.Spec.Namespace)
+		obj.ObjectMeta, obj.Spec = metav1.ObjectMeta{}, authorizationv1.SelfSubjectRulesReviewSpec{}
+		return nil
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("%T is no review", obj))
+}
+
+// wire is the user as reviews and audit events write it.
+func (u user) wire() authenticationv1.UserInfo {
+	info := authenticationv1.UserInfo{Username: u.name, UID: u.uid, Groups: u.groups}
+	for key, values := range u.extra {
+		if info.Extra == nil {
+			info.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		info.Extra[key] = values
+	}
+	return info
+}
+
+// reviewToken treats the token as if it had come in a header, so that " x" is nobody's and answers for system:anonymous.
+func (a *authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
+	if obj.Spec.Token == "" {
+		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
+	}
+	if a.cfg.insecure {
+		return nil // no authenticator knows any token
+	}
+	u, err := a.identify(&http.Request{Header: http.Header{"Authorization": {"Bearer " + obj.Spec.Token}}})
+	if err != nil || len(obj.Spec.Audiences) > 0 && !slices.Contains(obj.Spec.Audiences, apiAudience) {
+		obj.Status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
+		return nil
+	}
+	obj.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: u.wire(), Audiences: []string{apiAudience}}
+	return nil
+}
+
+// access asks decide.
+func (a *authenticator) access(u user, spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+	var info requestInfo
+	var unread []string
+	if at := spec.ResourceAttributes; at != nil {
+		info = requestInfo{resourceRequest: true, verb: at.Verb, group: at.Group, version: at.Version, namespace: at.Namespace,
+			resource: at.Resource, subresource: at.Subresource, name: at.Name}
+		unread = unreadSelectors(at)
+	} else {
+		info = requestInfo{verb: spec.NonResourceAttributes.Verb, path: spec.NonResourceAttributes.Path}
+	}
+	allowed, reason := a.decide(u, info)
+	return authorizationv1.SubjectAccessReviewStatus{Allowed: allowed, Reason: reason, EvaluationError: strings.Join(unread, "; ")}
+}
+
+func specUser(spec authorizationv1.SubjectAccessReviewSpec) user {
+	u := user{name: spec.User, uid: spec.UID, groups: spec.Groups, extra: make(map[string][]string, len(spec.Extra))}
+	for key, values := range spec.Extra {
+		u.extra[key] = values
+	}
+	return u
+}
+
+// rules lists what u may do in a namespace.
+func (a *authenticator) rules(u user, namespace string) authorizationv1.SubjectRulesReviewStatus {
+	all := []string{"*"}
+	return authorizationv1.SubjectRulesReviewStatus{
+		ResourceRules:    []authorizationv1.ResourceRule{{Verbs: all, APIGroups: all, Resources: all}},
+		NonResourceRules: []authorizationv1.NonResourceRule{{Verbs: all, NonResourceURLs: all}},
+	}
+}
+
+// ---- What makes a review's question senseless ----
+
+func invalidReview(errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationGroup}, "", errs) // kube-apiserver names no kind either
+}
+
+func validateReviewMeta(meta metav1.ObjectMeta, want string) field.ErrorList {
+	bare := meta
+	bare.ManagedFields = nil
+	if apiequality.Semantic.DeepEqual(metav1.ObjectMeta{}, bare) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata"), meta, want)}
+}
+
+// printedPath prints, in an error, as kube-apiserver's internal type does.
+type printedPath struct{ Path, Verb string }
+
+func printPath(at *authorizationv1.NonResourceAttributes) any {
+	if at == nil {
+		return nil
+	}
+	return printedPath(*at)
+}
+
+func validateAccess(spec authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList) {
+	path := field.NewPath("spec")
+	if spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil {
+		errs = append(errs, field.Invalid(path.Child("nonResourceAttributes"), printPath(spec.NonResourceAttributes), "cannot be specified in combination with resourceAttributes"))
+	}
+	if spec.ResourceAttributes == nil && spec.NonResourceAttributes == nil {
+		errs = append(errs, field.Invalid(path.Child("resourceAttributes"), printPath(spec.NonResourceAttributes), "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
+	}
+	return append(errs, validateSelectors(spec.ResourceAttributes, path.Child("resourceAttributes"))...)
+}
+
+func validateSubject(spec authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
+	errs := validateAccess(spec)
+	if spec.User != "" || len(spec.Groups) > 0 {
+		return errs
+	}
+	nobody := field.Invalid(field.NewPath("spec", "user"), spec.User, "at least one of user or group must be specified")
+	after := 0 // it stands behind the errors about the attributes and before those about their selectors
+	if (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil) {
+		after = 1
+	}
+	return slices.Insert(errs, after, nobody)
+}
+
+func validateLocal(obj *authorizationv1.LocalSubjectAccessReview, namespace string) error {
+	meta, path := obj.ObjectMeta, field.NewPath("spec")
+	meta.Namespace = ""
+	errs := append(validateSubject(obj.Spec), validateReviewMeta(meta, "must be empty except for namespace")...)
+	if at := obj.Spec.ResourceAttributes; at != nil && at.Namespace != obj.Namespace {
+		errs = append(errs, field.Invalid(path.Child("resourceAttributes", "namespace"), at.Namespace, "must match metadata.namespace"))
+	}
+	if at := obj.Spec.NonResourceAttributes; at != nil {
+		errs = append(errs, field.Invalid(path.Child("nonResourceAttributes"), printPath(at), "disallowed on this kind of request"))
+	}
+	if err := invalidReview(errs); err != nil {
+		return err
+	}
+	if namespace != obj.Namespace {
+		return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " + namespace)
+	}
+	return nil
+}
+
+func validateSelectors(at *authorizationv1.ResourceAttributes, path *field.Path) (errs field.ErrorList) {
+	if at == nil {
+		return nil
+	}
+	if s, p := at.FieldSelector, path.Child("fieldSelector"); s != nil {
+		errs = append(errs, validateSelectorForm(s.RawSelector, len(s.Requirements), p)...)
+		for i, req := range s.Requirements {
+			errs = append(errs, metav1validation.ValidateFieldSelectorRequirement(req,
+				metav1validation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}, p.Child("requirements").Index(i))...)
+		}
+	}
+	if s, p := at.LabelSelector, path.Child("labelSelector"); s != nil {
+		errs = append(errs, validateSelectorForm(s.RawSelector, len(s.Requirements), p)...)
+		for i, req := range s.Requirements {
+			errs = append(errs, metav1validation.ValidateLabelSelectorRequirement(req,
+				metav1validation.LabelSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}, p.Child("requirements").Index(i))...)
+		}
+	}
+	return errs
+}
+
+func validateSelectorForm(raw string, requirements int, path *field.Path) field.ErrorList {
+	switch {
+	case raw != "" && requirements > 0:
+		return field.ErrorList{field.Invalid(path.Child("rawSelector"), raw, "may not specified at the same time as requirements")}
+	case raw == "" && requirements == 0:
+		return field.ErrorList{field.Required(path.Child("requirements"), fmt.Sprintf("when %s is specified, requirements or rawSelector is required", path))}
+	}
+	return nil
+}
+
+// unreadSelectors reports selectors that an authorizer could not read. Roles know nothing of selectors, so nothing else comes of them.
+func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
+	note := func(which string, good, bad int) {
+		if bad > 0 && good > 0 {
+			which += " partially"
+		}
+		if bad > 0 {
+			unread = append(unread, "spec.resourceAttributes."+which+" ignored due to parse error")
+		}
+	}
+	if s := at.FieldSelector; s != nil {
+		good, bad := count(s.Requirements, func(req metav1.FieldSelectorRequirement) bool {
+			return len(req.Values) == 1 && (req.Operator == metav1.FieldSelectorOpIn || req.Operator == metav1.FieldSelectorOpNotIn)
+		})
+		if _, err := fields.ParseSelector(s.RawSelector); err != nil {
+			bad++
+		}
+		note("fieldSelector", good, bad)
+	}
+	if s := at.LabelSelector; s != nil {
+		good, bad := count(s.Requirements, func(req metav1.LabelSelectorRequirement) bool {
+			_, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{req}})
+			return err == nil
+		})
+		if _, err := labels.Parse(s.RawSelector); err != nil {
+			bad++
+		}
+		note("labelSelector", good, bad)
+	}
+	return unread
+}
+
+func count[T any](list []T, fits func(T) bool) (good, bad int) {
+	for _, item := range list {
+		if fits(item) {
+			good++
+		} else {
+			bad++
+		}
+	}
+	return good, bad
+}

@@ -1,0 +1,711 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func TestRequestInfoIsKubernetes(t *testing.T) {
+	core := func(verb, namespace, resource, name, sub string) requestInfo {
+		return requestInfo{resourceRequest: true, apiPrefix: "api", version: "v1", verb: verb, namespace: namespace, resource: resource, name: name, subresource: sub}
+	}
+	apps := func(verb, namespace, name, sub string) requestInfo {
+		return requestInfo{resourceRequest: true, apiPrefix: "apis", group: "apps", version: "v1", verb: verb, namespace: namespace, resource: "deployments", name: name, subresource: sub}
+	}
+	plain := func(verb string) requestInfo { return requestInfo{verb: verb} }
+	for _, c := range []struct {
+		method, target string
+		want           requestInfo
+	}{
+		{"GET", "/api/v1/namespaces", core("list", "", "namespaces", "", "")},
+		{"GET", "/api/v1/namespaces/", core("list", "", "namespaces", "", "")},
+		{"GET", "/api/v1/namespaces/other", core("get", "other", "namespaces", "other", "")},
+		{"PUT", "/api/v1/namespaces/other/finalize", core("update", "other", "namespaces", "other", "finalize")},
+		{"PATCH", "/api/v1/namespaces/other/status", core("patch", "other", "namespaces", "other", "status")},
+		{"GET", "/api/v1/namespaces/other/pods", core("list", "other", "pods", "", "")},
+		{"GET", "/api/v1/namespaces/other/pods/foo", core("get", "other", "pods", "foo", "")},
+		{"HEAD", "/api/v1/namespaces/other/pods/foo", core("get", "other", "pods", "foo", "")},
+		{"HEAD", "/api/v1/namespaces/other/pods", core("list", "other", "pods", "", "")},
+		{"GET", "/api/v1/pods/foo", core("get", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods", core("list", "", "pods", "", "")},
+		{"POST", "/api/v1/pods", core("create", "", "pods", "", "")},
+		{"DELETE", "/api/v1/nodes/foo", core("delete", "", "nodes", "foo", "")},
+		{"DELETE", "/api/v1/nodes", core("deletecollection", "", "nodes", "", "")},
+		{"DELETE", "/api/v1/nodes?fieldSelector=metadata.name%3Dx", core("deletecollection", "", "nodes", "", "")},
+		{"OPTIONS", "/api/v1/nodes", core("", "", "nodes", "", "")},
+		{"GET", "/api/v1/namespaces/other/pods/foo/log?follow=true", core("get", "other", "pods", "foo", "log")},
+		{"POST", "/api/v1/namespaces/other/pods/foo/binding", core("create", "other", "pods", "foo", "binding")},
+		{"GET", "/apis/apps/v1/deployments", apps("list", "", "", "")},
+		{"PATCH", "/apis/apps/v1/namespaces/n/deployments/d/scale", apps("patch", "n", "d", "scale")},
+		// The verb in the path, deprecated.
+		{"GET", "/api/v1/watch/pods", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/watch/pods?fieldSelector=metadata.name=x", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/watch/namespaces/other/pods", core("watch", "other", "pods", "", "")},
+		{"GET", "/api/v1/watch/namespaces/other/pods/foo", core("watch", "other", "pods", "foo", "")},
+		{"GET", "/api/v1/watch/namespaces/other", core("watch", "other", "namespaces", "other", "")},
+		{"GET", "/api/v1/watch", plain("get")},
+		{"GET", "/api/v1/proxy/nodes/foo", core("proxy", "", "nodes", "foo", "")},
+		// watch as a parameter.
+		{"GET", "/api/v1/pods?watch=true", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=no", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?limit=5&w%61tch=1", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=0", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=FALSE", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=false&watch=true", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=1;a=b", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods/foo?watch=true", core("get", "", "pods", "foo", "")},
+		// One name through the field selector.
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo", core("list", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods?watch=1&fieldSelector=metadata.name%3Dfoo%2Cspec.nodeName%3Dn", core("watch", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata%2Ename=foo", core("list", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name!=foo", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo/bar", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=..", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=,metadata.name=", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=%zzmetadata.name=foo", core("list", "", "pods", "", "")},
+		// No resource paths.
+		{"GET", "/", plain("get")},
+		{"POST", "/healthz", plain("post")},
+		{"HEAD", "/api/v1", plain("head")},
+		{"GET", "/apis", plain("get")},
+		{"GET", "/apis/apps", plain("get")},
+		{"GET", "/apis/apps/v1/", plain("get")},
+		{"GET", "/other/v1/pods", plain("get")},
+		{"OPTIONS", "/api", plain("options")},
+		// Tricks: each stays what kube-apiserver sees, which serves none of them.
+		{"GET", "//api/v1/pods", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1//pods", core("get", "", "", "pods", "")},
+		{"GET", "/api//v1/pods", requestInfo{resourceRequest: true, apiPrefix: "api", version: "", verb: "get", resource: "v1", name: "pods"}},
+		{"GET", "/api/v1/./pods", core("get", "", ".", "pods", "")},
+		{"GET", "/api/v1/namespaces//pods", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/namespaces/default/../../secrets", requestInfo{resourceRequest: true, apiPrefix: "api", version: "v1", verb: "get", namespace: "default", resource: "..", name: "..", subresource: "secrets"}},
+		// An escaped slash is part of the name; kube-apiserver takes it for a separator.
+		{"GET", "/api/v1/namespaces/x/pods/a%2Fb", core("get", "x", "pods", "a/b", "")},
+		{"GET", "/api/v1/namespaces/x%2Fpods/a", core("list", "x/pods", "a", "", "")},
+		{"GET", "/api%2Fv1/pods/x", plain("get")},
+		{"GET", "/api/v1/pods/%70", core("get", "", "pods", "p", "")},
+	} {
+		r := httptest.NewRequest(c.method, "http://127.0.0.1"+c.target, nil)
+		c.want.path = r.URL.Path
+		if got := parseRequest(r); got != c.want {
+			t.Errorf("%s %s\n got %+v\nwant %+v", c.method, c.target, got, c.want)
+		}
+	}
+}
+
+func TestRequestInfoKeepsTheRestOfAProxyPath(t *testing.T) {
+	for target, want := range map[string]string{
+		"/api/v1/namespaces/n/services/s/proxy/a/b%2Fc": "a/b%2Fc",
+		"/api/v1/nodes/n/proxy":                         "",
+		"/api/v1/proxy/namespaces/n/services/s/a/b":     "a/b",
+	} {
+		if got := parseRequest(httptest.NewRequest("GET", target, nil)); got.rest != want {
+			t.Errorf("%s: rest %q, want %q", target, got.rest, want)
+		}
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	f.Add("GET", "/api/v1/namespaces/x/pods/a%2Fb/log/c", "watch=1&fieldSelector=metadata.name%3Dx")
+	f.Add("DELETE", "/apis//v1/../%00/"+strings.Repeat("x", 300), "fieldSelector=;&%zz=1&watch")
+	f.Add("HEAD", "/api/v1/watch/namespaces/", "&&=&watch=0")
+	f.Fuzz(func(t *testing.T, method, path, query string) {
+		u, err := url.Parse("http://h/" + path)
+		if err != nil {
+			return
+		}
+		u.RawQuery = query
+		info := parseRequest(&http.Request{Method: method, URL: u})
+		if !info.resourceRequest && (info.resource != "" || info.name != "" || info.namespace != "" || info.verb != strings.ToLower(method)) {
+			t.Errorf("%s %q: no resource request, yet %+v", method, path, info)
+		}
+		if u.RawPath == "" {
+			if i := strings.IndexAny(info.resource+info.namespace+info.subresource+info.name, "/"); i >= 0 && info.name == "" {
+				t.Errorf("%q: a slash in %+v", path, info)
+			}
+		}
+		for _, key := range []string{"watch", "fieldSelector"} {
+			got, ok := firstValue(query, key)
+			if values := u.Query(); ok != values.Has(key) || got != values.Get(key) {
+				t.Errorf("firstValue(%q, %s) = %q, %v; url.Values has %q, %v", query, key, got, ok, values.Get(key), values.Has(key))
+			}
+		}
+	})
+}
+
+func BenchmarkParseRequest(b *testing.B) {
+	r := httptest.NewRequest("GET", "/apis/apps/v1/namespaces/default/deployments?limit=500&resourceVersion=0", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		parseRequest(r)
+	}
+}
+
+func TestListenNeedsLoopbackOrAnAuthenticator(t *testing.T) {
+	for addr, insecureOK := range map[string]bool{
+		"127.0.0.1:8080": true, "localhost:0": true, "[::1]:80": true, "127.9.9.9:1": true, "[::ffff:127.0.0.1]:1": true, "LOCALHOST.:1": true,
+		"0.0.0.0:80": false, ":80": false, "[::]:80": false, "10.0.0.1:80": false, "example.com:80": false, "localhost.example.com:80": false,
+	} {
+		if err := (authConfig{insecure: true}).checkListen(addr); (err == nil) != insecureOK {
+			t.Errorf("insecure %s: %v, want allowed=%v", addr, err, insecureOK)
+		}
+		if err := (authConfig{}).checkListen(addr); err != nil {
+			t.Errorf("with an authenticator %s: %v", addr, err)
+		}
+	}
+	if err := (authConfig{}).checkListen("8080"); err == nil {
+		t.Error("an address without a port was accepted")
+	}
+}
+
+// testAuthenticator knows bob-token (bob), dev-token (alice in dev) and root-token (system:masters).
+func testAuthenticator(t *testing.T, edit func(*authConfig)) *authenticator {
+	t.Helper()
+	cfg := authConfig{anonymous: true, tokenFile: writeTemp(t, "tokens.csv",
+		"bob-token,bob,3\ndev-token,alice,2,\"dev,ops\"\nroot-token,root,1,system:masters\n")}
+	if edit != nil {
+		edit(&cfg)
+	}
+	a, err := newAuthenticator(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func writeTemp(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// status returns code and message of a Status error, 200 for nil.
+func status(t *testing.T, err error) (int, string) {
+	t.Helper()
+	if err == nil {
+		return 200, ""
+	}
+	as, ok := err.(apierrors.APIStatus)
+	if !ok {
+		t.Fatalf("%v is no Status error", err)
+	}
+	return int(as.Status().Code), as.Status().Message
+}
+
+func TestIdentifyByToken(t *testing.T) {
+	for _, c := range []struct {
+		header, name string
+		groups       string
+		code         int
+	}{
+		{"", userAnonymous, groupUnauthenticated, 200},
+		{"Bearer bob-token", "bob", groupAuthenticated, 200},
+		{"bEARER bob-token", "bob", groupAuthenticated, 200},
+		{"  Bearer bob-token  ", "bob", groupAuthenticated, 200},
+		{"Bearer bob-token trailing words", "bob", groupAuthenticated, 200},
+		{"Bearer dev-token", "alice", "dev,ops," + groupAuthenticated, 200},
+		{"Bearer nope", "", "", 401},
+		{"Bearer  bob-token", userAnonymous, groupUnauthenticated, 200}, // and a warning
+		{"Bearer", userAnonymous, groupUnauthenticated, 200},
+		{"Basic Ym9iOnB3", userAnonymous, groupUnauthenticated, 200},
+	} {
+		a := testAuthenticator(t, nil)
+		r := httptest.NewRequest("GET", "/api", nil)
+		r.Header.Set("Authorization", c.header)
+		u, err := a.identify(r)
+		if code, _ := status(t, err); code != c.code || u.name != c.name || strings.Join(u.groups, ",") != c.groups {
+			t.Errorf("%q: %+v, %v; want %s in %s, %d", c.header, u, err, c.name, c.groups, c.code)
+		}
+	}
+	if _, padded := bearerToken(http.Header{"Authorization": {"Bearer  x"}}); !padded {
+		t.Error("two spaces before the token were not noticed")
+	}
+	closed := testAuthenticator(t, func(cfg *authConfig) { cfg.anonymous = false })
+	_, err := closed.identify(httptest.NewRequest("GET", "/api", nil))
+	if code, text := status(t, err); code != 401 || text != "Unauthorized" {
+		t.Errorf("without --anonymous-auth: %d %q", code, text)
+	}
+}
+
+func TestTokenFileMistakesAreStartErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"a,b":                    "line 1",
+		"x,bob,1\n\ny,bob\n":     "line 3",
+		"x,bob,1\nx,alice,2\n":   "line 2",
+		",bob,1\n":               "line 1",
+		"x,bob,1,\"unfinished\n": "quote",
+		"x,\"bo\"b,1\n":          "quote",
+		"x,b,1,g\ny,\n":          "line 2",
+	} {
+		_, err := newAuthenticator(authConfig{tokenFile: writeTemp(t, "tokens", text)})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one about %s", text, err, want)
+		}
+	}
+	if _, err := newAuthenticator(authConfig{tokenFile: "/does/not/exist"}); err == nil {
+		t.Error("a missing token file was accepted")
+	}
+	if _, err := newAuthenticator(authConfig{clientCAFile: writeTemp(t, "ca", "no pem")}); err == nil {
+		t.Error("a client CA file without certificates was accepted")
+	}
+	if _, err := newAuthenticator(authConfig{corsOrigins: []string{"("}}); err == nil {
+		t.Error("a broken regular expression was accepted")
+	}
+}
+
+func TestTokenFileIsFollowed(t *testing.T) {
+	a := testAuthenticator(t, nil)
+	replace := func(text string, age time.Duration) {
+		os.WriteFile(a.cfg.tokenFile, []byte(text), 0o600)
+		when := time.Now().Add(-age)
+		os.Chtimes(a.cfg.tokenFile, when, when)
+		a.tokens.checked.Store(0) // as if a second had passed
+	}
+	known := func(token string) bool { _, ok := a.tokens.lookup(token); return ok }
+	replace("new-token,bob,3\n", time.Hour)
+	if !known("new-token") || known("bob-token") {
+		t.Error("the new file is not in use")
+	}
+	replace("broken", 2*time.Hour)
+	if !known("new-token") {
+		t.Error("a broken file emptied the table")
+	}
+	os.Remove(a.cfg.tokenFile)
+	a.tokens.checked.Store(0)
+	if !known("new-token") {
+		t.Error("a missing file emptied the table")
+	}
+	replace("again,bob,3\n", 3*time.Hour)
+	if !known("again") {
+		t.Error("the repaired file is not in use")
+	}
+}
+
+func TestPlainPortKeepsForeignPagesOut(t *testing.T) {
+	a, err := newAuthenticator(authConfig{insecure: true, alwaysAllow: true, corsOrigins: []string{`^https://good\.example$`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		host, origin string
+		code         int
+	}{
+		{"localhost:8080", "", 200}, {"127.0.0.1", "", 200}, {"[::1]:8080", "", 200}, {"[::1]", "", 200}, {"LocalHost", "", 200},
+		{"evil.example:8080", "", 403}, {"localhost.evil.example", "", 403}, {"10.0.0.1:8080", "", 403}, {"", "", 403}, {"0.0.0.0:1", "", 403},
+		{"localhost:8080", "http://evil.example", 403}, {"localhost:8080", "null", 403}, {"localhost:8080", "http://localhost:8080", 403},
+		{"localhost:8080", "https://good.example", 200}, {"evil.example", "https://good.example", 403},
+	} {
+		r := httptest.NewRequest("GET", "/api/v1/secrets", nil)
+		r.Host = c.host
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		u, err := a.identify(r)
+		if code, _ := status(t, err); code != c.code || code == 200 && u.name != userUnsecured {
+			t.Errorf("Host %q Origin %q: %+v %v, want %d", c.host, c.origin, u, err, c.code)
+		}
+	}
+	h := http.Header{}
+	if a.allowOrigin(h, "https://evil.example") || len(h) > 0 {
+		t.Errorf("a foreign origin got %v", h)
+	}
+	if !a.allowOrigin(h, "https://good.example") || h.Get("Access-Control-Allow-Origin") != "https://good.example" || h.Get("Access-Control-Allow-Credentials") != "true" {
+		t.Errorf("an allowed origin got %v", h)
+	}
+}
+
+func TestPreflightIsAnsweredForAllowedOrigins(t *testing.T) {
+	a, _ := newAuthenticator(authConfig{insecure: true, corsOrigins: []string{"good"}})
+	r := httptest.NewRequest("OPTIONS", "http://localhost/api/v1/pods", nil)
+	r.Header.Set("Origin", "http://good")
+	w := httptest.NewRecorder()
+	a.authenticate(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the preflight went through") })).ServeHTTP(w, r)
+	if w.Code != 204 || w.Header().Get("Access-Control-Allow-Methods") == "" {
+		t.Errorf("preflight: %d %v", w.Code, w.Header())
+	}
+}
+
+func TestCredentialsAreGoneBehindAuthentication(t *testing.T) {
+	rec := &request{}
+	r := httptest.NewRequest("GET", "/api", nil).WithContext(context.WithValue(t.Context(), requestKey{}, rec))
+	for _, key := range []string{"Authorization", "X-Remote-User", "X-Remote-Uid", "X-Remote-Group", "X-Remote-Extra-Scopes"} {
+		r.Header.Set(key, "Bearer root-token")
+	}
+	r.Header.Set("Accept", "x")
+	testAuthenticator(t, nil).authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.Header) != 1 {
+			t.Errorf("left over: %v", r.Header)
+		}
+	})).ServeHTTP(httptest.NewRecorder(), r)
+	if rec.user.name != "root" {
+		t.Errorf("user %+v", rec.user)
+	}
+}
+
+// testCA signs client certificates.
+type testCA struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newTestCA(t *testing.T) (ca testCA, file string) {
+	t.Helper()
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, _ := x509.ParseCertificate(der)
+	return testCA{cert, key}, writeTemp(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+}
+
+func (ca testCA) issue(t *testing.T, subject pkix.Name, valid time.Duration, usage x509.ExtKeyUsage) *x509.Certificate {
+	t.Helper()
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(valid),
+		ExtKeyUsage: []x509.ExtKeyUsage{usage}}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, ca.key.Public(), ca.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, _ := x509.ParseCertificate(der)
+	return cert
+}
+
+func TestIdentifyByCertificate(t *testing.T) {
+	ca, file := newTestCA(t)
+	other, _ := newTestCA(t)
+	a := testAuthenticator(t, func(cfg *authConfig) { cfg.clientCAFile = file })
+	uid := func(ids ...string) pkix.Name {
+		name := pkix.Name{CommonName: "carol"}
+		for _, id := range ids {
+			name.ExtraNames = append(name.ExtraNames, pkix.AttributeTypeAndValue{Type: uidOID, Value: id})
+		}
+		return name
+	}
+	for _, c := range []struct {
+		title, token string
+		cert         *x509.Certificate
+		code         int
+		want         string
+	}{
+		{"user and groups", "", ca.issue(t, pkix.Name{CommonName: "carol", Organization: []string{"ops"}}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol  ops,system:authenticated"},
+		{"uid", "", ca.issue(t, uid("u-1"), time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol u-1 system:authenticated"},
+		{"two uids", "", ca.issue(t, uid("u-1", "u-2"), time.Hour, x509.ExtKeyUsageClientAuth), 401, ""},
+		{"certificate before token", "bob-token", ca.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol  system:authenticated"},
+		{"expired", "", ca.issue(t, pkix.Name{CommonName: "carol"}, -time.Minute, x509.ExtKeyUsageClientAuth), 401, ""},
+		{"expired, good token", "bob-token", ca.issue(t, pkix.Name{CommonName: "carol"}, -time.Minute, x509.ExtKeyUsageClientAuth), 200, "bob 3 system:authenticated"},
+		{"a server's", "", ca.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageServerAuth), 401, ""},
+		{"another CA's", "", other.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth), 401, ""},
+		{"nobody's", "", ca.issue(t, pkix.Name{}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "system:anonymous  system:unauthenticated"},
+	} {
+		for range 2 { // the second time from memory
+			r := httptest.NewRequest("GET", "/api", nil)
+			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.cert}}
+			if c.token != "" {
+				r.Header.Set("Authorization", "Bearer "+c.token)
+			}
+			u, err := a.identify(r)
+			got := ""
+			if err == nil {
+				got = u.name + " " + u.uid + " " + strings.Join(u.groups, ",")
+			}
+			if code, _ := status(t, err); code != c.code || got != c.want {
+				t.Errorf("%s: %d %q %v, want %d %q", c.title, code, got, err, c.code, c.want)
+			}
+		}
+	}
+}
+
+func TestRememberedCertificateExpires(t *testing.T) {
+	ca, file := newTestCA(t)
+	a := testAuthenticator(t, func(cfg *authConfig) { cfg.clientCAFile = file; cfg.anonymous = false })
+	r := httptest.NewRequest("GET", "/api", nil)
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth)}}
+	if _, err := a.identify(r); err != nil {
+		t.Fatal(err)
+	}
+	for key, known := range a.verified {
+		known.until = time.Now().Add(-time.Second)
+		a.verified[key] = known
+	}
+	r.TLS.PeerCertificates[0].NotAfter = time.Now().Add(-time.Second)
+	if _, err := a.identify(r); err == nil {
+		t.Error("an expired certificate was let in from memory")
+	}
+}
+
+func TestForbiddenIsKubernetesText(t *testing.T) {
+	for target, want := range map[string]string{
+		"/api/v1/pods":                                 `pods is forbidden: User "bob" cannot list resource "pods" in API group "" at the cluster scope`,
+		"/api/v1/namespaces/default/pods/x/log":        `pods "x" is forbidden: User "bob" cannot get resource "pods/log" in API group "" in the namespace "default"`,
+		"/apis/apps/v1/deployments":                    `deployments.apps is forbidden: User "bob" cannot list resource "deployments" in API group "apps" at the cluster scope`,
+		"/api/v1/namespaces/x":                         `namespaces "x" is forbidden: User "bob" cannot get resource "namespaces" in API group "" in the namespace "x"`,
+		"/foo%3Cb%3E":                                  `forbidden: User "bob" cannot get path "/foo&lt;b&gt;"`,
+		"/api/v1/pods?fieldSelector=metadata.name=foo": `pods "foo" is forbidden: User "bob" cannot list resource "pods" in API group "" at the cluster scope`,
+		"/api/v1//pods":                                `forbidden: User "bob" cannot get resource "" in API group "" at the cluster scope`,
+	} {
+		a := testAuthenticator(t, nil)
+		rec := &request{info: parseRequest(httptest.NewRequest("GET", target, nil)), user: user{name: "bob"}.authenticated()}
+		if code, text := status(t, a.authorize(rec)); code != 403 || strings.TrimPrefix(text, ` "pods" is `) != want {
+			t.Errorf("%s: %d %s\nwant %s", target, code, text, want)
+		}
+		if rec.annotations["authorization.k8s.io/decision"] != "forbid" {
+			t.Errorf("%s: annotations %v", target, rec.annotations)
+		}
+	}
+}
+
+func TestAuthorizeKnowsMastersAndWhatEverybodyMay(t *testing.T) {
+	a := testAuthenticator(t, nil)
+	bob := user{name: "bob"}.authenticated()
+	root := user{name: "root", groups: []string{groupMasters}}
+	for _, c := range []struct {
+		who    user
+		method string
+		target string
+		want   int
+	}{
+		{root, "DELETE", "/api/v1/nodes", 200},
+		{root, "GET", "/metrics", 200},
+		{anonymousUser(), "GET", "/version", 200},
+		{anonymousUser(), "GET", "/healthz", 200},
+		{anonymousUser(), "GET", "/livez", 200},
+		{anonymousUser(), "POST", "/readyz", 403},
+		{anonymousUser(), "GET", "/readyzz", 403},
+		{anonymousUser(), "GET", "/apis", 403},
+		{anonymousUser(), "GET", "/api/v1/pods", 403},
+		{anonymousUser(), "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", 403},
+		{bob, "GET", "/apis", 200},
+		{bob, "GET", "/apis/apps/v1", 200},
+		{bob, "GET", "/openapi/v3", 200},
+		{bob, "GET", "/metrics", 403},
+		{bob, "GET", "/api/v1/pods", 403},
+		{bob, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", 200},
+		{bob, "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", 200},
+		{bob, "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", 200},
+		{bob, "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", 403},
+	} {
+		rec := &request{user: c.who, info: parseRequest(httptest.NewRequest(c.method, c.target, nil))}
+		if code, text := status(t, a.authorize(rec)); code != c.want {
+			t.Errorf("%s %s %s: %d %s, want %d", c.who.name, c.method, c.target, code, text, c.want)
+		}
+	}
+}
+
+func TestImpersonationHeaders(t *testing.T) {
+	for _, c := range []struct {
+		headers [][2]string
+		code    int
+		want    string // name uid groups extra, or the message
+	}{
+		{nil, 200, "root  system:masters,system:authenticated map[]"},
+		{[][2]string{{"User", "alice"}}, 200, "alice  system:authenticated map[]"},
+		{[][2]string{{"User", "alice"}, {"Group", "a"}, {"Group", "b"}, {"Uid", "7"}}, 200, "alice 7 a,b,system:authenticated map[]"},
+		{[][2]string{{"User", "alice"}, {"Group", "system:unauthenticated"}}, 200, "alice  system:unauthenticated map[]"},
+		{[][2]string{{"User", "alice"}, {"Group", "system:masters"}}, 200, "alice  system:masters,system:authenticated map[]"},
+		{[][2]string{{"User", "alice"}, {"Extra-Example.com%2FScope", "x"}, {"Extra-Example.com%2Fscope", "y"}}, 200, "alice  system:authenticated map[example.com/scope:[x y]]"},
+		{[][2]string{{"User", "alice"}, {"Extra-%zz", "x"}}, 200, "alice  system:authenticated map[%zz:[x]]"},
+		{[][2]string{{"User", "system:anonymous"}}, 200, "system:anonymous  system:unauthenticated map[]"},
+		{[][2]string{{"User", "system:anonymous"}, {"Group", "g"}}, 200, "system:anonymous  g,system:unauthenticated map[]"},
+		{[][2]string{{"User", "system:serviceaccount:ns:sa"}}, 200, "system:serviceaccount:ns:sa  system:serviceaccounts,system:serviceaccounts:ns,system:authenticated map[]"},
+		{[][2]string{{"User", "system:serviceaccount:ns:sa"}, {"Group", "g"}}, 200, "system:serviceaccount:ns:sa  g,system:authenticated map[]"},
+		{[][2]string{{"User", "system:serviceaccount:NS:sa"}}, 200, "system:serviceaccount:NS:sa  system:authenticated map[]"},
+		{[][2]string{{"User", "system:node:n1"}}, 200, "system:node:n1  system:nodes,system:authenticated map[]"},
+		{[][2]string{{"Group", "x"}, {"Uid", "7"}}, 400, `requested &user.DefaultInfo{Name:"", UID:"7", Groups:[]string{"x"}, Extra:map[string][]string(nil)} without impersonating a user name`},
+		{[][2]string{{"Extra-A", "x"}}, 400, `requested &user.DefaultInfo{Name:"", UID:"", Groups:[]string(nil), Extra:map[string][]string{"a":[]string{"x"}}} without impersonating a user name`},
+		{[][2]string{{"User", ""}, {"Group", "g"}}, 400, `requested &user.DefaultInfo{Name:"", UID:"", Groups:[]string{"g"}, Extra:map[string][]string(nil)} without impersonating a user name`},
+	} {
+		a := testAuthenticator(t, nil)
+		h := http.Header{}
+		for _, kv := range c.headers {
+			h.Add("Impersonate-"+kv[0], kv[1])
+		}
+		rec := &request{user: user{name: "root", groups: []string{groupMasters, groupAuthenticated}}, info: requestInfo{verb: "get", path: "/api"}}
+		want, err := wantedUser(h)
+		if err == nil && want != nil {
+			err = a.become(rec, *want)
+		}
+		code, got := status(t, err)
+		if err == nil {
+			u := rec.user
+			got = u.name + " " + u.uid + " " + strings.Join(u.groups, ",") + " " + strings.ReplaceAll(reflect.ValueOf(u.extra).String(), "<map[string][]string Value>", sprintMap(u.extra))
+			if len(c.headers) > 0 && (rec.impersonator == nil || rec.impersonator.name != "root" || len(h) > 0) {
+				t.Errorf("%v: impersonator %+v, headers left %v", c.headers, rec.impersonator, h)
+			}
+		}
+		if code != c.code || got != c.want {
+			t.Errorf("%v\n got %d %s\nwant %d %s", c.headers, code, got, c.code, c.want)
+		}
+	}
+}
+
+func sprintMap(m map[string][]string) string {
+	var parts []string
+	for k, v := range m {
+		parts = append(parts, k+":["+strings.Join(v, " ")+"]")
+	}
+	return "map[" + strings.Join(parts, " ") + "]"
+}
+
+func TestImpersonationIsRefusedInKubernetesWords(t *testing.T) {
+	for _, c := range []struct {
+		want   user
+		target string
+		text   string
+	}{
+		{user{name: "alice"}, "/api", `forbidden: User "bob" cannot impersonate-on:user-info:get path "/api"`},
+		{user{name: "system:serviceaccount:default:foo"}, "/api", `forbidden: User "bob" cannot impersonate-on:serviceaccount:get path "/api"`},
+		{user{name: "system:node:foo"}, "/api", `forbidden: User "bob" cannot impersonate-on:arbitrary-node:get path "/api"`},
+		{user{name: "alice", groups: []string{"g"}, uid: "u"}, "/api/v1/namespaces/default/pods", `pods is forbidden: User "bob" cannot impersonate-on:user-info:list resource "pods" in API group "" in the namespace "default"`},
+		{user{name: "system:node:foo", groups: []string{"g"}}, "/api", `nodes "foo"`},
+	} {
+		a := testAuthenticator(t, nil)
+		rec := &request{user: user{name: "bob"}.authenticated(), info: parseRequest(httptest.NewRequest("GET", c.target, nil))}
+		code, text := status(t, a.become(rec, c.want))
+		if c.want.name == "system:node:foo" && len(c.want.groups) > 0 { // no narrow mode applies: the plain one answers
+			c.text = `users "system:node:foo" is forbidden: User "bob" cannot impersonate resource "users" in API group "" at the cluster scope`
+		}
+		if code != 403 || text != c.text || rec.user.name != "bob" || rec.impersonator != nil {
+			t.Errorf("%+v on %s\n got %d %s (%+v)\nwant 403 %s", c.want, c.target, code, text, rec.user, c.text)
+		}
+	}
+}
+
+func TestIdentityPartsAreOnePermissionEach(t *testing.T) {
+	want := user{name: "system:serviceaccount:ns:sa", uid: "u", groups: []string{"g"}, extra: map[string][]string{"b": {"2"}, "a": {"1", "0"}}}
+	var got []string
+	for _, part := range identityParts(want, "") {
+		got = append(got, part.verb+" "+part.group+" "+part.namespace+" "+part.resource+"/"+part.subresource+" "+part.name)
+	}
+	exp := []string{"impersonate  ns serviceaccounts/ sa", "impersonate authentication.k8s.io  uids/ u", "impersonate   groups/ g",
+		"impersonate authentication.k8s.io  userextras/a 1", "impersonate authentication.k8s.io  userextras/a 0", "impersonate authentication.k8s.io  userextras/b 2"}
+	if !reflect.DeepEqual(got, exp) {
+		t.Errorf("got  %q\nwant %q", got, exp)
+	}
+	for part, text := range map[requestInfo]string{
+		{resource: "groups"}:                                              "impersonating the empty string group is not allowed",
+		{resource: "groups", name: groupMasters}:                          "impersonating the system:masters group is not allowed",
+		{resource: "userextras", name: "x"}:                               "impersonating the empty string key in extra is not allowed",
+		{resource: "userextras", subresource: "example.com/a"}:            "impersonating the empty string value in extra is not allowed",
+		{resource: "userextras", subresource: "nodomain", name: "x"}:      "impersonating an invalid key in extra is not allowed: ",
+		{resource: "userextras", subresource: "example.com/a", name: "x"}: "",
+		{resource: "users", name: "x"}:                                    "",
+	} {
+		if got := unfitForMode(part); !strings.HasPrefix(got, text) || text == "" && got != "" {
+			t.Errorf("%+v: %q, want %q", part, got, text)
+		}
+	}
+}
+
+// reviewed runs review for a user and returns the object's status as JSON, or the message.
+func reviewed(t *testing.T, a *authenticator, u user, namespace string, obj runtime.Object) (int, string) {
+	t.Helper()
+	rec := &request{user: u, info: requestInfo{namespace: namespace}}
+	if code, text := status(t, a.review(context.WithValue(t.Context(), requestKey{}, rec), obj)); code != 200 {
+		return code, text
+	}
+	var doc struct{ Status json.RawMessage }
+	data, _ := json.Marshal(obj)
+	json.Unmarshal(data, &doc)
+	return 200, string(doc.Status)
+}
+
+func TestReviews(t *testing.T) {
+	bob := user{name: "bob", uid: "3", extra: map[string][]string{"k": {"v"}}}.authenticated()
+	root := user{name: "root", groups: []string{groupMasters}}
+	pods := &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods", Namespace: "default"}
+	api := &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/api"}
+	token := func(token string, audiences ...string) runtime.Object {
+		return &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
+	}
+	access := func(u string, groups []string, at *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) runtime.Object {
+		return &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: u, Groups: groups, ResourceAttributes: at, NonResourceAttributes: path}}
+	}
+	self := func(at *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) runtime.Object {
+		return &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: at, NonResourceAttributes: path}}
+	}
+	local := func(namespace string, at *authorizationv1.ResourceAttributes, path *authorizationv1.NonResourceAttributes) runtime.Object {
+		return &authorizationv1.LocalSubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
+			Spec: authorizationv1.SubjectAccessReviewSpec{User: "bob", ResourceAttributes: at, NonResourceAttributes: path}}
+	}
+	selectors := &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods",
+		FieldSelector: &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "Exists"}}},
+		LabelSelector: &authorizationv1.LabelSelectorAttributes{RawSelector: "a=b,&"}}
+	partly := &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods",
+		FieldSelector: &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "Foo"}, {Key: "a", Operator: "In", Values: []string{"b"}}}},
+		LabelSelector: &authorizationv1.LabelSelectorAttributes{RawSelector: "a=b"}}
+	both := &authorizationv1.ResourceAttributes{
+		FieldSelector: &authorizationv1.FieldSelectorAttributes{RawSelector: "a", Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "Foo"}}},
+		LabelSelector: &authorizationv1.LabelSelectorAttributes{}}
+	badPath := &authorizationv1.NonResourceAttributes{Path: "/x"}
+	const invalid = `.authorization.k8s.io "" is invalid: `
+	const exactlyOne = `spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`
+	for _, c := range []struct {
+		who  user
+		obj  runtime.Object
+		code int
+		want string
+	}{
+		{root, token(""), 400, "token is required for TokenReview in authentication"},
+		{root, token("bob-token"), 200, `{"authenticated":true,"user":{"username":"bob","uid":"3","groups":["system:authenticated"]},"audiences":["` + apiAudience + `"]}`},
+		{root, token("bob-token", apiAudience), 200, `{"authenticated":true,"user":{"username":"bob","uid":"3","groups":["system:authenticated"]},"audiences":["` + apiAudience + `"]}`},
+		{root, token("bob-token", "x"), 200, `{"user":{},"error":"invalid bearer token"}`},
+		{root, token("nope"), 200, `{"user":{},"error":"invalid bearer token"}`},
+		{root, token(" bob-token"), 200, `{"authenticated":true,"user":{"username":"system:anonymous","groups":["system:unauthenticated"]},"audiences":["` + apiAudience + `"]}`},
+		{bob, &authenticationv1.SelfSubjectReview{}, 200, `{"userInfo":{"username":"bob","uid":"3","groups":["system:authenticated"],"extra":{"k":["v"]}}}`},
+		{root, access("bob", nil, pods, nil), 200, `{"allowed":false}`},
+		{root, access("bob", []string{groupMasters}, pods, nil), 200, `{"allowed":true}`},
+		{root, access("bob", []string{groupAuthenticated}, nil, api), 200, `{"allowed":true}`},
+		{root, access("bob", nil, nil, api), 200, `{"allowed":false}`},
+		{root, access("", nil, nil, nil), 422, invalid + "[" + exactlyOne + `, spec.user: Invalid value: "": at least one of user or group must be specified]`},
+		{root, access("bob", nil, pods, badPath), 422, invalid + `spec.nonResourceAttributes: Invalid value: {"Path":"/x","Verb":""}: cannot be specified in combination with resourceAttributes`},
+		{root, access("", nil, both, nil), 422, invalid + `[spec.user: Invalid value: "": at least one of user or group must be specified, spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: "a": may not specified at the same time as requirements, spec.resourceAttributes.labelSelector.requirements: Required value: when spec.resourceAttributes.labelSelector is specified, requirements or rawSelector is required]`},
+		{bob, self(pods, nil), 200, `{"allowed":false}`},
+		{root, self(pods, nil), 200, `{"allowed":true}`},
+		{bob, self(nil, api), 200, `{"allowed":true}`},
+		{bob, self(nil, nil), 422, invalid + exactlyOne},
+		{root, self(selectors, nil), 200, `{"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector ignored due to parse error; spec.resourceAttributes.labelSelector ignored due to parse error"}`},
+		{root, self(partly, nil), 200, `{"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector partially ignored due to parse error"}`},
+		{root, local("default", pods, nil), 200, `{"allowed":false}`},
+		{root, local("default", &authorizationv1.ResourceAttributes{Namespace: "x"}, nil), 422, invalid + `spec.resourceAttributes.namespace: Invalid value: "x": must match metadata.namespace`},
+		{root, local("default", nil, badPath), 422, invalid + `spec.nonResourceAttributes: Invalid value: {"Path":"/x","Verb":""}: disallowed on this kind of request`},
+		{root, local("x", &authorizationv1.ResourceAttributes{Namespace: "x"}, nil), 400, "spec.resourceAttributes.namespace must match namespace: default"},
+		{bob, &authorizationv1.SelfSubjectRulesReview{}, 400, "no namespace on request"},
+		{bob, &authorizationv1.SubjectAccessReview{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: authorizationv1.SubjectAccessReviewSpec{User: "x", NonResourceAttributes: api}}, 422, invalid + `metadata: Invalid value: {"name":"x"}: must be empty`},
+	} {
+		code, got := reviewed(t, testAuthenticator(t, nil), c.who, "default", c.obj)
+		if code != c.code || got != c.want {
+			t.Errorf("%T %+v as %s\n got %d %s\nwant %d %s", c.obj, c.obj, c.who.name, code, got, c.code, c.want)
+		}
+	}
+}
