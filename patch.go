@@ -1,5 +1,40 @@
 package main
 
+// PATCH turns one JSON document into another. A client says how by the Content-Type of its body, and each way answers a different need:
+//
+//	kind             body                                  good for
+//	JSON patch       a program: six operations on paths    exact edits, with tests before them
+//	merge patch      the changed part of the document      any document; lists are replaced whole
+//	strategic merge  the changed part, lists merged by key built-in types: the key is a tag of the Go type
+//	apply            the whole intent of one manager       apply.go
+//
+// One example. The document {"spec":{"containers":[{"name":"a","image":"x:1"},{"name":"b"}]}} and the body
+// {"spec":{"containers":[{"name":"a","image":"x:2"}]}}: a merge patch forgets container b, a strategic merge patch keeps it.
+//
+// Everything here is a pure function of bytes. What it must hold: numbers pass through as their digits (a float64 would round an int64),
+// no body panics, and the work is bounded by constants, not by what 3 MiB of JSON can ask for.
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/mergepatch"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+)
+
 // patchKind is the media type of a PATCH body.
 type patchKind string
 
@@ -10,6 +45,594 @@ const (
 	applyPatch     patchKind = "application/apply-patch+yaml"
 )
 
+const (
+	maxPatchOperations = 10000    // of one JSON patch
+	maxPatchCopies     = 3 << 20  // bytes that the copy operations of one JSON patch may add
+	maxPatchWork       = 64 << 20 // bytes parsed and list elements moved for one patch: about a second
+	maxPatchLookups    = 16 << 20 // of list elements by key for one strategic merge: some seconds
+)
+
+// patchKindOf reads the Content-Type of a PATCH. strategic tells whether the resource has a Go type; custom resources have none.
+func patchKindOf(contentType string, strategic bool) (patchKind, error) {
+	accepted := []string{string(jsonPatch), string(mergePatch), string(strategicPatch), string(applyPatch)}
+	if !strategic {
+		accepted = slices.Delete(accepted, 2, 3)
+	}
+	sent, _, _ := strings.Cut(contentType, ";")
+	if slices.Contains(accepted, sent) {
+		return patchKind(sent), nil
+	}
+	if strategic && !slices.Contains(accepted, strings.TrimSpace(sent)) {
+		// The real server's router refuses these before its PATCH handler, whose message is the better one, sees them.
+		err := statusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
+		err.ErrStatus.Details = &metav1.StatusDetails{}
+		return "", err
+	}
+	return "", statusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))
+}
+
 // patch returns what one JSON document (an object with kind and apiVersion) becomes under a patch body. schema is a zero value of the
-// Go type for strategic merge patches, nil for custom resources. Errors are Status errors: 400, 413, 415, 422.
-func patch(kind patchKind, current, body []byte, schema any) ([]byte, error) { panic("skeleton") }
+// Go type for strategic merge patches, nil for custom resources. strictErrs are duplicate members and, where the result could not show
+// them any more, unknown ones: warnings or, by invalidPatch, a refusal. err is a Status error: 400, 413, 415, 422.
+func patch(kind patchKind, current, body []byte, schema any) (result []byte, strictErrs []error, err error) {
+	switch {
+	case kind == jsonPatch:
+		return patchOperations(current, body)
+	case kind == mergePatch:
+		return patchMerge(current, body)
+	case kind == strategicPatch && schema != nil:
+		return patchStrategic(current, body, schema)
+	}
+	_, err = patchKindOf("", schema != nil)
+	return nil, nil, err
+}
+
+// invalidPatch is the refusal (422) of a patch whose result is no object of its kind, or is one only to a lenient reader (cause is then
+// runtime.NewStrictDecodingError of the strictErrs). It quotes the result, but of a strategic merge patch the patch.
+func invalidPatch(kind patchKind, body, result []byte, cause error) error {
+	quoted := string(result)
+	if kind == strategicPatch {
+		members := map[string]any{}
+		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &members) // patch has read it before
+		quoted = fmt.Sprintf("%+v", members)
+	}
+	text := cause.Error()
+	if _, inner, found := strings.Cut(text, " cannot be handled as a "); found { // what decoding a body says around its cause
+		if _, inner, found = strings.Cut(inner, ": "); found {
+			text = inner
+		}
+	}
+	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, text)})
+}
+
+// patchFailed is the one answer to a JSON patch that does not apply: its cause is lost in the real server too.
+func patchFailed() error {
+	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "", 0, false)
+}
+
+func patchTooLarge() error {
+	return apierrors.NewRequestEntityTooLargeError("the patch needs too much work, split it")
+}
+
+func statusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// ---- the document under the patch
+
+// A node is one value of the document, parsed no further than a path has led: below that it stays raw, so that what a patch does not
+// touch keeps its bytes. nil is JSON's null.
+type node struct {
+	raw  json.RawMessage  // as read; stale once parsed, but for its first byte
+	obj  map[string]*node // non-nil once parsed as an object
+	list []*node          // non-nil once parsed as a list
+}
+
+func (n *node) UnmarshalJSON(raw []byte) error {
+	*n = node{raw: slices.Clone(raw)} // the decoder's bytes are only lent
+	return nil
+}
+
+func (n *node) MarshalJSON() ([]byte, error) {
+	switch {
+	case n.obj != nil:
+		return json.Marshal(n.obj)
+	case n.list != nil:
+		return json.Marshal(n.list)
+	}
+	return n.raw, nil
+}
+
+var (
+	errNoPath    = errors.New("the path leads nowhere")
+	errPatchWork = errors.New("maxPatchWork is spent")
+)
+
+// A patchedDoc is a document and the work that its patch may still cost. Opening a level reads all bytes below it, so that a path of
+// 10,000 steps into 3 MiB would read 30 GiB, and as many inserts at the head of a long list would move as much.
+type patchedDoc struct {
+	root   *node
+	work   int // what is left of maxPatchWork
+	copies int // what is left of maxPatchCopies
+}
+
+func newPatchedDoc(current []byte) *patchedDoc {
+	return &patchedDoc{root: &node{raw: bytes.TrimSpace(current)}, work: maxPatchWork, copies: maxPatchCopies}
+}
+
+func (doc *patchedDoc) spend(work int) error {
+	if doc.work -= work; doc.work < 0 {
+		return errPatchWork
+	}
+	return nil
+}
+
+// open parses one level of n; an error if n is neither object nor list.
+func (doc *patchedDoc) open(n *node) error {
+	if n == nil || n.obj != nil || n.list != nil {
+		return nil
+	}
+	if err := doc.spend(len(n.raw)); err != nil {
+		return err
+	}
+	if n.starts('[') {
+		return json.Unmarshal(n.raw, &n.list)
+	}
+	return json.Unmarshal(n.raw, &n.obj)
+}
+
+// container returns the object or list that holds the last step of path, and that step.
+func (doc *patchedDoc) container(path string) (*node, string, error) {
+	steps := strings.Split(path, "/")
+	if len(steps) < 2 {
+		return nil, "", errNoPath
+	}
+	n, last := doc.root, len(steps)-1
+	for i, step := range steps[1:] { // what stands before the first slash is ignored, as in the real server
+		if n == nil {
+			return nil, "", errNoPath
+		}
+		if err := doc.open(n); err != nil {
+			return nil, "", err
+		}
+		step = stepUnescaper.Replace(step)
+		if i+1 == last {
+			return n, step, nil
+		}
+		var err error
+		if n, err = n.get(step); err != nil {
+			return nil, "", err
+		}
+	}
+	return nil, "", errNoPath
+}
+
+var stepUnescaper = strings.NewReplacer("~1", "/", "~0", "~") // RFC 6901, section 4
+
+// index reads a step into a list of n values; negative ones count from the end.
+func index(step string, n int) (int, error) {
+	i, err := strconv.Atoi(step)
+	if i < 0 {
+		i += n
+	}
+	if err != nil || i < 0 || i >= n {
+		return 0, errNoPath
+	}
+	return i, nil
+}
+
+// get returns a member (nil when there is none) or an element.
+func (n *node) get(step string) (*node, error) {
+	if n.obj != nil {
+		return n.obj[step], nil
+	}
+	i, err := index(step, len(n.list))
+	if err != nil {
+		return nil, err
+	}
+	return n.list[i], nil
+}
+
+// set writes a member, which need not be there, or an element, which must.
+func (n *node) set(step string, value *node) error {
+	if n.obj != nil {
+		n.obj[step] = value
+		return nil
+	}
+	i, err := index(step, len(n.list))
+	if err == nil {
+		n.list[i] = value
+	}
+	return err
+}
+
+// add writes a member or inserts an element; "-" is the end of a list.
+func (n *node) add(step string, value *node) error {
+	if n.obj != nil {
+		n.obj[step] = value
+		return nil
+	}
+	i, err := len(n.list), error(nil)
+	if step != "-" {
+		i, err = index(step, len(n.list)+1)
+	}
+	if err == nil {
+		n.list = slices.Insert(n.list, i, value)
+	}
+	return err
+}
+
+func (n *node) remove(step string) error {
+	if n.obj != nil {
+		if _, found := n.obj[step]; !found {
+			return errNoPath
+		}
+		delete(n.obj, step)
+		return nil
+	}
+	i, err := index(step, len(n.list))
+	if err == nil {
+		n.list = slices.Delete(n.list, i, i+1)
+	}
+	return err
+}
+
+// equal compares values: objects regardless of order, strings as decoded, numbers by their digits (1 is not 1.0, as in the real server).
+func (doc *patchedDoc) equal(a, b *node) (bool, error) {
+	if a == nil || b == nil {
+		return a == b, nil
+	}
+	if err := doc.spend(1); err != nil {
+		return false, err
+	}
+	if a.leaf() || b.leaf() {
+		return a.leaf() && b.leaf() && sameLeaf(a.raw, b.raw), nil
+	}
+	if err := errors.Join(doc.open(a), doc.open(b)); err != nil {
+		return false, err
+	}
+	if len(a.obj) != len(b.obj) || len(a.list) != len(b.list) || (a.obj == nil) != (b.obj == nil) {
+		return false, nil
+	}
+	for key, value := range a.obj {
+		other, found := b.obj[key]
+		if same, err := doc.equal(value, other); !found || !same || err != nil {
+			return false, err
+		}
+	}
+	for i, value := range a.list {
+		if same, err := doc.equal(value, b.list[i]); !same || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (n *node) leaf() bool {
+	return n.obj == nil && n.list == nil && !n.starts('{') && !n.starts('[')
+}
+
+func (n *node) starts(c byte) bool { return len(n.raw) > 0 && n.raw[0] == c }
+
+func sameLeaf(a, b json.RawMessage) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var one, other string
+	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && one == other
+}
+
+// ---- JSON patch (RFC 6902)
+//
+// gopkg.in/evanphx/json-patch.v4, which the real server uses, panics on a few bodies and works for minutes on others, so the operations
+// are written out here with its departures from the RFC: replace may name a member that is not there, remove may count from the end, a
+// test of null passes on nothing.
+
+// An operation is one step of a JSON patch; nil members were not sent.
+type operation struct {
+	Op    string  `json:"op"`
+	Path  *string `json:"path"`
+	From  *string `json:"from"`
+	Value *node   `json:"value"`
+}
+
+// A jsonPatchOp is an operation for the strict reading: the value is any, so that duplicate members in there are seen as well.
+type jsonPatchOp struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	From  string `json:"from"`
+	Value any    `json:"value"`
+}
+
+func patchOperations(current, body []byte) ([]byte, []error, error) {
+	var strict []jsonPatchOp
+	strictErrs, err := kjson.UnmarshalStrict(body, &strict)
+	if err != nil {
+		text := strings.ReplaceAll(err.Error(), "main.jsonPatchOp", "handlers.jsonPatchOp") // the real server's package
+		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
+	}
+	for i, err := range strictErrs {
+		strictErrs[i] = fmt.Errorf("json patch %w", err)
+	}
+	if len(strict) > maxPatchOperations {
+		return nil, nil, apierrors.NewRequestEntityTooLargeError(
+			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(strict)))
+	}
+	var operations []operation
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &operations); err != nil {
+		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+	}
+	doc := newPatchedDoc(current)
+	for _, op := range operations {
+		if err := doc.apply(op); err != nil {
+			return nil, nil, patchError(err)
+		}
+	}
+	result, err := json.Marshal(doc.root)
+	return result, strictErrs, err
+}
+
+func patchError(err error) error {
+	if errors.Is(err, errPatchWork) {
+		return patchTooLarge()
+	}
+	return patchFailed()
+}
+
+func (doc *patchedDoc) apply(op operation) error {
+	if op.Path == nil {
+		return errNoPath
+	}
+	switch op.Op {
+	case "add":
+		return doc.add(*op.Path, op.Value)
+	case "remove":
+		_, err := doc.take(*op.Path)
+		return err
+	case "replace":
+		return doc.replace(*op.Path, op.Value)
+	case "test":
+		return doc.test(*op.Path, op.Value)
+	}
+	if op.From == nil {
+		return errNoPath
+	}
+	switch op.Op {
+	case "move":
+		value, err := doc.take(*op.From)
+		if err != nil {
+			return err
+		}
+		return doc.add(*op.Path, value)
+	case "copy":
+		return doc.copy(*op.From, *op.Path)
+	}
+	return fmt.Errorf("unknown operation %q", op.Op)
+}
+
+func (doc *patchedDoc) add(path string, value *node) error {
+	at, step, err := doc.container(path)
+	if err != nil {
+		return err
+	}
+	if err := doc.spend(len(at.list)); err != nil {
+		return err
+	}
+	return at.add(step, value)
+}
+
+// take removes the value at path and returns it.
+func (doc *patchedDoc) take(path string) (*node, error) {
+	at, step, err := doc.container(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := doc.spend(len(at.list)); err != nil {
+		return nil, err
+	}
+	value, err := at.get(step)
+	if err != nil {
+		return nil, err
+	}
+	return value, at.remove(step)
+}
+
+func (doc *patchedDoc) replace(path string, value *node) error {
+	if path == "" {
+		if value == nil || value.leaf() {
+			return errNoPath
+		}
+		doc.root = value
+		return nil
+	}
+	at, step, err := doc.container(path)
+	if err != nil {
+		return err
+	}
+	return at.set(step, value)
+}
+
+func (doc *patchedDoc) test(path string, value *node) error {
+	found := doc.root
+	if path != "" {
+		at, step, err := doc.container(path)
+		if err != nil {
+			return err
+		}
+		if found, err = at.get(step); err != nil {
+			return err
+		}
+	}
+	same, err := doc.equal(found, value)
+	if err == nil && !same {
+		err = errors.New("the test failed")
+	}
+	return err
+}
+
+func (doc *patchedDoc) copy(from, path string) error {
+	at, step, err := doc.container(from)
+	if err != nil {
+		return err
+	}
+	value, err := at.get(step)
+	if err != nil || value == nil {
+		return errors.Join(err, doc.add(path, nil))
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	if doc.copies -= len(raw); doc.copies < 0 {
+		return errors.New("maxPatchCopies is spent")
+	}
+	return errors.Join(doc.spend(len(raw)), doc.add(path, &node{raw: raw}))
+}
+
+// ---- merge patch (RFC 7396)
+
+func patchMerge(current, body []byte) ([]byte, []error, error) {
+	members := map[string]any{}
+	strictErrs, err := kjson.UnmarshalStrict(body, &members)
+	if err != nil {
+		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+	}
+	if members == nil {
+		return nil, nil, apierrors.NewBadRequest("Invalid JSON Patch")
+	}
+	// Read again for the digits of the numbers, which the strict reader turns into int64 and float64.
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	clear(members)
+	if err := decoder.Decode(&members); err != nil {
+		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
+	}
+	doc := newPatchedDoc(current)
+	if err := doc.merge(doc.root, members); err != nil {
+		return nil, nil, patchError(err)
+	}
+	result, err := json.Marshal(doc.root)
+	return result, strictErrs, err
+}
+
+// merge writes members into the object n: null deletes, an object is merged into an object, anything else replaces.
+func (doc *patchedDoc) merge(n *node, members map[string]any) error {
+	if err := doc.open(n); err != nil || n.obj == nil {
+		return errors.Join(err, errNoPath)
+	}
+	for key, value := range members {
+		if value == nil {
+			delete(n.obj, key)
+			continue
+		}
+		old := n.obj[key]
+		if inner, ok := value.(map[string]any); ok && old != nil && old.starts('{') {
+			if err := doc.merge(old, inner); err != nil {
+				return err
+			}
+			continue
+		}
+		raw, err := json.Marshal(withoutNulls(value))
+		if err != nil {
+			return err
+		}
+		n.obj[key] = &node{raw: raw}
+	}
+	return nil
+}
+
+// withoutNulls drops null members, also of objects in lists (which the RFC would keep), but not null elements.
+func withoutNulls(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, inner := range value {
+			if inner == nil {
+				delete(value, key)
+			} else {
+				value[key] = withoutNulls(inner)
+			}
+		}
+	case []any:
+		for i, inner := range value {
+			value[i] = withoutNulls(inner)
+		}
+	}
+	return value
+}
+
+// ---- strategic merge patch
+
+// patchStrategic merges by the patchStrategy and patchMergeKey tags of the Go type. The result goes through that type, whose looser
+// reading (1.0 is an int64) and messages belong to this kind of patch.
+func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
+	members := map[string]any{}
+	strictErrs, err := kjson.UnmarshalStrict(body, &members)
+	if err != nil {
+		return nil, nil, apierrors.NewBadRequest(err.Error())
+	}
+	document := map[string]any{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(current, &document); err != nil {
+		return nil, nil, err
+	}
+	kind, apiVersion := document["kind"], document["apiVersion"]
+	changes, longest := countElements(members)
+	_, longestOld := countElements(document)
+	// Each element of a list is looked up by a scan of that list; whether a list is merged or replaced is not asked here.
+	if changes*max(longest, longestOld) > maxPatchLookups {
+		return nil, nil, patchTooLarge()
+	}
+	merged, err := mergeByTags(document, members, schema)
+	if err != nil {
+		return nil, nil, strategicError(err)
+	}
+	merged["kind"], merged["apiVersion"] = kind, apiVersion // a patch cannot change them
+	typed := reflect.New(reflect.TypeOf(schema)).Interface()
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(merged, typed, true)
+	if unknown, ok := runtime.AsStrictDecodingError(err); ok {
+		strictErrs = append(strictErrs, unknown.Errors()...)
+	} else if err != nil {
+		return nil, nil, invalidPatch(strategicPatch, body, nil, err)
+	}
+	result, err := json.Marshal(typed)
+	return result, strictErrs, err
+}
+
+// mergeByTags keeps the library's panics in: it compares merge keys with ==, and a key may be a list.
+func mergeByTags(document, members map[string]any, schema any) (merged map[string]any, err error) {
+	defer func() {
+		if recover() != nil {
+			err = mergepatch.ErrUnsupportedStrategicMergePatchFormat
+		}
+	}()
+	return strategicpatch.StrategicMergeMapPatch(document, members, schema)
+}
+
+// countElements returns how many elements all lists in value have, and the longest one.
+func countElements(value any) (all, longest int) {
+	var inner []any
+	switch value := value.(type) {
+	case []any:
+		inner, all, longest = value, len(value), len(value)
+	case map[string]any:
+		for _, member := range value {
+			inner = append(inner, member)
+		}
+	}
+	for _, value := range inner {
+		count, length := countElements(value)
+		all, longest = all+count, max(longest, length)
+	}
+	return all, longest
+}
+
+func strategicError(err error) error {
+	switch err {
+	case mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,
+		mergepatch.ErrBadPatchFormatForSetElementOrderList, mergepatch.ErrUnsupportedStrategicMergePatchFormat:
+		return apierrors.NewBadRequest(err.Error())
+	case mergepatch.ErrNoListOfLists, mergepatch.ErrPatchContentNotMatchRetainKeys:
+		return patchFailed()
+	}
+	return statusError(http.StatusInternalServerError, "", err.Error()) // the real server has no better answer to the rest
+}
