@@ -5,9 +5,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// setDefaults fills in what kube-apiserver fills in for the built-in types: fields that typed clients read without a nil check.
-func setDefaults(obj runtime.Object) { panic("skeleton") }
-
 // validateCreate and validateUpdate return what is wrong with an object, metadata excluded, in Kubernetes' words.
 func validateCreate(obj runtime.Object) field.ErrorList      { panic("skeleton") }
 func validateUpdate(obj, old runtime.Object) field.ErrorList { panic("skeleton") }

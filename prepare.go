@@ -1,0 +1,448 @@
+package main
+
+// This file: what is decided once per write of a built-in object, after setDefaults and before validation. A request may say anything
+// about a status, a Job's selector or a Service's allocated ports; here it is put right.
+//
+//	write            function              the status becomes         the rest
+//	create           prepareCreate         the initial one            QoS class, selectors, families, ... are decided
+//	update, patch    prepareUpdate         what it was                what an update may leave out is kept
+//	.../status       prepareStatusUpdate   what the request says      what it was
+
+import (
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// prepareCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
+// set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up a Pod's priority class other than the
+// two of the system, and fills in who asks for a CertificateSigningRequest.
+func prepareCreate(obj runtime.Object) {
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		preparePod(o)
+	case *corev1.Node: // the kubelet registers itself, status included; no node is ready at first
+		taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+		if !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+			o.Spec.Taints = append(o.Spec.Taints, taint)
+		}
+	case *corev1.Namespace:
+		o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
+		if !slices.Contains(o.Spec.Finalizers, corev1.FinalizerKubernetes) {
+			o.Spec.Finalizers = append(o.Spec.Finalizers, corev1.FinalizerKubernetes)
+		}
+		labelNamespace(o)
+	case *corev1.PersistentVolume:
+		o.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
+		orNew(&o.Status.LastPhaseTransitionTime, now())
+	case *corev1.PersistentVolumeClaim:
+		o.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+		pairDataSources(&o.Spec)
+	case *corev1.ServiceAccount:
+		nameSecretsOnly(o)
+	case *corev1.Service:
+		o.Status = corev1.ServiceStatus{}
+		prepareService(o)
+	case *appsv1.DaemonSet:
+		o.Status = appsv1.DaemonSetStatus{}
+		countTemplate(o, nil)
+	case *batchv1.Job:
+		o.Status = batchv1.JobStatus{}
+		generateSelector(o)
+	case *certificatesv1.CertificateSigningRequest:
+		o.Status = certificatesv1.CertificateSigningRequestStatus{}
+	default:
+		if status := statusOf(obj); status.IsValid() {
+			status.SetZero()
+		}
+	}
+}
+
+// prepareUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
+// old where kube-apiserver does (a claim's two data sources).
+func prepareUpdate(obj, old runtime.Object) {
+	if status := statusOf(obj); status.IsValid() {
+		status.Set(statusOf(old))
+	}
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		addDefaultTolerations(o)
+	case *corev1.Namespace:
+		o.Spec.Finalizers = old.(*corev1.Namespace).Spec.Finalizers
+		labelNamespace(o)
+	case *corev1.PersistentVolumeClaim:
+		pairDataSources(&o.Spec)
+		pairDataSources(&old.(*corev1.PersistentVolumeClaim).Spec)
+	case *corev1.ServiceAccount:
+		nameSecretsOnly(o)
+	case *corev1.Service:
+		keepAllocated(&o.Spec, old.(*corev1.Service))
+		dropWhatTypeNeedsNot(o, old.(*corev1.Service))
+		prepareService(o)
+	case *appsv1.DaemonSet:
+		countTemplate(o, old.(*appsv1.DaemonSet))
+	case *certificatesv1.CertificateSigningRequest:
+		o.Spec = old.(*certificatesv1.CertificateSigningRequest).Spec
+	}
+}
+
+// prepareStatusUpdate puts back everything but metadata and status, and of metadata what a status writer may not touch.
+func prepareStatusUpdate(obj, old runtime.Object) {
+	to, from := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
+	for i := range to.NumField() {
+		switch to.Type().Field(i).Name {
+		case "TypeMeta", "ObjectMeta", "Status":
+		default:
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	switch o := obj.(type) {
+	case *corev1.Pod: // kubelets of long ago garbled owners; the class is decided at creation
+		before := old.(*corev1.Pod)
+		o.OwnerReferences = before.OwnerReferences
+		or(&o.Status.QOSClass, before.Status.QOSClass)
+	case *appsv1.Deployment:
+		o.Labels = old.(*appsv1.Deployment).Labels
+	case *corev1.PersistentVolume:
+		stampPhase(&o.Status, &old.(*corev1.PersistentVolume).Status)
+	}
+}
+
+// statusOf is the status of an object, not valid when its type has none. It is always the last field.
+func statusOf(obj runtime.Object) reflect.Value {
+	v := reflect.ValueOf(obj).Elem()
+	if last := v.NumField() - 1; v.Type().Field(last).Name == "Status" {
+		return v.Field(last)
+	}
+	return reflect.Value{}
+}
+
+// now is as fine as the wire format.
+func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
+
+// stampPhase says since when a volume is in its phase, unless the request says so.
+func stampPhase(status, before *corev1.PersistentVolumeStatus) {
+	switch stamp := status.LastPhaseTransitionTime; {
+	case status.Phase == before.Phase && stamp == nil:
+		status.LastPhaseTransitionTime = before.LastPhaseTransitionTime
+	case status.Phase != before.Phase && (stamp == nil || stamp.Equal(before.LastPhaseTransitionTime)):
+		changed := now()
+		status.LastPhaseTransitionTime = &changed
+	}
+}
+
+// preparePod does what kube-apiserver's strategy and its admission plug-ins Priority and DefaultTolerationSeconds do together.
+func preparePod(pod *corev1.Pod) {
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&pod.Spec)}
+	if len(pod.Spec.SchedulingGates) > 0 {
+		pod.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+			Message: "Scheduling is blocked due to non-empty scheduling gates", LastTransitionTime: now(),
+		}}
+	}
+	addDefaultTolerations(pod)
+	switch pod.Spec.PriorityClassName {
+	case "":
+		orNew(&pod.Spec.Priority, 0)
+	case "system-cluster-critical":
+		orNew(&pod.Spec.Priority, 2000000000)
+	case "system-node-critical":
+		orNew(&pod.Spec.Priority, 2000001000)
+	}
+	if pod.Spec.Priority != nil {
+		orNew(&pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority)
+	}
+	selectByPodLabels(pod)
+}
+
+// addDefaultTolerations lets a pod stay on a lost node for five minutes unless it says what it tolerates.
+func addDefaultTolerations(pod *corev1.Pod) {
+	for _, key := range [...]string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+		covered := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+			return (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "")
+		})
+		if !covered {
+			seconds := int64(300)
+			pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
+				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+			})
+		}
+	}
+}
+
+// selectByPodLabels writes the pod's own values of matchLabelKeys into the selectors beside them.
+func selectByPodLabels(pod *corev1.Pod) {
+	apply := func(selector *metav1.LabelSelector, keys []string, operator metav1.LabelSelectorOperator) {
+		for _, key := range keys {
+			if value, ok := pod.Labels[key]; ok && selector != nil {
+				requirement := metav1.LabelSelectorRequirement{Key: key, Operator: operator, Values: []string{value}}
+				selector.MatchExpressions = append(selector.MatchExpressions, requirement)
+			}
+		}
+	}
+	for _, term := range podAffinityTerms(pod.Spec.Affinity) {
+		apply(term.LabelSelector, term.MatchLabelKeys, metav1.LabelSelectorOpIn)
+		apply(term.LabelSelector, term.MismatchLabelKeys, metav1.LabelSelectorOpNotIn)
+	}
+	for i := range pod.Spec.TopologySpreadConstraints {
+		constraint := &pod.Spec.TopologySpreadConstraints[i]
+		apply(constraint.LabelSelector, constraint.MatchLabelKeys, metav1.LabelSelectorOpIn)
+	}
+}
+
+func podAffinityTerms(affinity *corev1.Affinity) (terms []*corev1.PodAffinityTerm) {
+	add := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range required {
+			terms = append(terms, &required[i])
+		}
+		for i := range preferred {
+			terms = append(terms, &preferred[i].PodAffinityTerm)
+		}
+	}
+	if affinity != nil && affinity.PodAffinity != nil {
+		add(affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if affinity != nil && affinity.PodAntiAffinity != nil {
+		add(affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	return terms
+}
+
+// qosClass: BestEffort asks for nothing, Guaranteed limits both CPU and memory everywhere and requests as much, the rest is Burstable.
+func qosClass(spec *corev1.PodSpec) corev1.PodQOSClass {
+	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
+	guaranteed := true
+	count := func(r *corev1.ResourceRequirements) {
+		addQuantities(requests, computeOnly(r.Requests))
+		limited := computeOnly(r.Limits)
+		addQuantities(limits, limited)
+		guaranteed = guaranteed && len(limited) == 2
+	}
+	if spec.Resources != nil {
+		count(spec.Resources)
+	} else {
+		for i := range spec.Containers {
+			count(&spec.Containers[i].Resources)
+		}
+		for i := range spec.InitContainers {
+			count(&spec.InitContainers[i].Resources)
+		}
+	}
+	for name, request := range requests {
+		guaranteed = guaranteed && request.Cmp(limits[name]) == 0
+	}
+	switch {
+	case len(requests) == 0 && len(limits) == 0:
+		return corev1.PodQOSBestEffort
+	case guaranteed && len(requests) == len(limits):
+		return corev1.PodQOSGuaranteed
+	}
+	return corev1.PodQOSBurstable
+}
+
+func computeOnly(list corev1.ResourceList) corev1.ResourceList {
+	compute := corev1.ResourceList{}
+	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if quantity := list[name]; quantity.Sign() > 0 {
+			compute[name] = quantity
+		}
+	}
+	return compute
+}
+
+// pairDataSources keeps a claim's old and new way of naming a data source the same; the old one knows two kinds only.
+func pairDataSources(spec *corev1.PersistentVolumeClaimSpec) {
+	source, ref := spec.DataSource, spec.DataSourceRef
+	switch {
+	case source != nil && ref == nil:
+		group := ""
+		if source.APIGroup != nil {
+			group = *source.APIGroup
+		}
+		known := group == "" && source.Kind == "PersistentVolumeClaim" || group == "snapshot.storage.k8s.io" && source.Kind == "VolumeSnapshot"
+		if !known {
+			spec.DataSource = nil
+			return
+		}
+		spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: source.APIGroup, Kind: source.Kind, Name: source.Name}
+	case source == nil && ref != nil && (ref.Namespace == nil || *ref.Namespace == ""):
+		spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ref.APIGroup, Kind: ref.Kind, Name: ref.Name}
+	}
+}
+
+func nameSecretsOnly(account *corev1.ServiceAccount) {
+	for i := range account.Secrets {
+		account.Secrets[i] = corev1.ObjectReference{Name: account.Secrets[i].Name}
+	}
+}
+
+// countTemplate keeps a DaemonSet's count of template changes in the annotation that outlived its field; old is nil at creation.
+func countTemplate(ds, old *appsv1.DaemonSet) {
+	count := int64(1)
+	if old != nil {
+		count, _ = strconv.ParseInt(old.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
+		if !equality.Semantic.DeepEqual(ds.Spec.Template, old.Spec.Template) {
+			count++
+		}
+	} else if given, err := strconv.ParseInt(ds.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64); err == nil && given > 1 {
+		count = given
+	}
+	if ds.Annotations == nil {
+		ds.Annotations = map[string]string{}
+	}
+	ds.Annotations[appsv1.DeprecatedTemplateGeneration] = strconv.FormatInt(count, 10)
+}
+
+// generateSelector makes a Job select its own pods by its uid, unless it says manualSelector. Labels that contradict are left for
+// validation to refuse.
+func generateSelector(job *batchv1.Job) {
+	if *job.Spec.ManualSelector {
+		return
+	}
+	if job.Spec.Template.Labels == nil {
+		job.Spec.Template.Labels = map[string]string{}
+	}
+	own := [...][2]string{
+		{"job-name", job.Name}, {batchv1.JobNameLabel, job.Name},
+		{"controller-uid", string(job.UID)}, {batchv1.ControllerUidLabel, string(job.UID)},
+	}
+	for _, label := range own {
+		if _, taken := job.Spec.Template.Labels[label[0]]; !taken {
+			job.Spec.Template.Labels[label[0]] = label[1]
+		}
+	}
+	if len(job.Labels) == 0 {
+		job.Labels = job.Spec.Template.Labels
+	}
+	orNew(&job.Spec.Selector, metav1.LabelSelector{})
+	if job.Spec.Selector.MatchLabels == nil {
+		job.Spec.Selector.MatchLabels = map[string]string{}
+	}
+	if _, taken := job.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel]; !taken {
+		job.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] = string(job.UID)
+	}
+}
+
+// prepareService fills the fields that say what a cluster with IPv4 alone gives: one family, but both for a headless Service that
+// selects nothing, since its endpoints may be anything.
+func prepareService(svc *corev1.Service) {
+	spec := &svc.Spec
+	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
+		spec.ClusterIPs = []string{spec.ClusterIP}
+	}
+	if !needsClusterIP(svc) {
+		spec.InternalTrafficPolicy = nil
+		return
+	}
+	openEnded := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0
+	if openEnded {
+		orNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
+	}
+	orNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	if openEnded && len(spec.IPFamilies) == 1 && *spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack {
+		other := corev1.IPv6Protocol
+		if spec.IPFamilies[0] == corev1.IPv6Protocol {
+			other = corev1.IPv4Protocol
+		}
+		spec.IPFamilies = append(spec.IPFamilies, other)
+	}
+}
+
+// keepAllocated gives a Service back the addresses and ports that an update left out.
+func keepAllocated(spec *corev1.ServiceSpec, old *corev1.Service) {
+	svc := &corev1.Service{Spec: *spec}
+	if needsClusterIP(svc) && needsClusterIP(old) {
+		or(&spec.ClusterIP, old.Spec.ClusterIP)
+		switch {
+		case len(spec.ClusterIPs) == 0 && spec.ClusterIP == old.Spec.ClusterIP:
+			spec.ClusterIPs = old.Spec.ClusterIPs
+		case spec.ClusterIP != old.Spec.ClusterIP && slices.Equal(spec.ClusterIPs, old.Spec.ClusterIPs):
+			spec.ClusterIPs = []string{spec.ClusterIP}
+		}
+		if spec.IPFamilyPolicy == nil {
+			spec.IPFamilyPolicy = old.Spec.IPFamilyPolicy
+		}
+		if len(spec.IPFamilies) == 0 {
+			spec.IPFamilies = old.Spec.IPFamilies
+		}
+	}
+	if needsNodePort(svc) && needsNodePort(old) {
+		keepNodePorts(spec.Ports, old.Spec.Ports)
+	}
+	if needsHealthPort(svc) && needsHealthPort(old) {
+		or(&spec.HealthCheckNodePort, old.Spec.HealthCheckNodePort)
+	}
+}
+
+// keepNodePorts matches ports by name; a node port that the update uses elsewhere is not given twice.
+func keepNodePorts(ports, old []corev1.ServicePort) {
+	for i := range ports {
+		for _, before := range old {
+			used := slices.ContainsFunc(ports, func(p corev1.ServicePort) bool { return p.NodePort == before.NodePort })
+			if before.Name == ports[i].Name && !used {
+				or(&ports[i].NodePort, before.NodePort)
+			}
+		}
+	}
+}
+
+func needsNodePort(svc *corev1.Service) bool {
+	allocate := svc.Spec.AllocateLoadBalancerNodePorts
+	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer && (allocate == nil || *allocate)
+}
+
+func needsHealthPort(svc *corev1.Service) bool {
+	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+// dropWhatTypeNeedsNot clears what the old type had and the new one has no use for, where the update did not change it.
+func dropWhatTypeNeedsNot(svc, old *corev1.Service) {
+	spec, before := &svc.Spec, &old.Spec
+	if needsClusterIP(old) && !needsClusterIP(svc) {
+		if spec.ClusterIP == before.ClusterIP && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
+			spec.ClusterIP, spec.ClusterIPs = "", nil
+		}
+		if slices.Equal(spec.IPFamilies, before.IPFamilies) {
+			spec.IPFamilies = nil
+		}
+		spec.IPFamilyPolicy = dropIfSame(spec.IPFamilyPolicy, before.IPFamilyPolicy)
+	}
+	if needsNodePort(old) && !needsNodePort(svc) && slices.EqualFunc(spec.Ports, before.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
+		for i := range spec.Ports {
+			spec.Ports[i].NodePort = 0
+		}
+	}
+	if needsHealthPort(old) && !needsHealthPort(svc) && spec.HealthCheckNodePort == before.HealthCheckNodePort {
+		spec.HealthCheckNodePort = 0
+	}
+	if spec.Type != corev1.ServiceTypeLoadBalancer {
+		if before.Type == corev1.ServiceTypeLoadBalancer {
+			spec.AllocateLoadBalancerNodePorts = dropIfSame(spec.AllocateLoadBalancerNodePorts, before.AllocateLoadBalancerNodePorts)
+			spec.LoadBalancerClass = dropIfSame(spec.LoadBalancerClass, before.LoadBalancerClass)
+		}
+		svc.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	}
+	if isExternallyReachable(old) && !isExternallyReachable(svc) && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
+		spec.ExternalTrafficPolicy = ""
+	}
+}
+
+// dropIfSame is nil for a pointer whose value did not change.
+func dropIfSame[T comparable](now, before *T) *T {
+	if now != nil && before != nil && *now == *before {
+		return nil
+	}
+	return now
+}
