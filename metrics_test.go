@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// scrape returns /metrics as a set of lines.
-func scrape(t testing.TB, m *metrics) map[string]bool {
+// scrapeMetrics returns /metrics as a set of lines.
+func scrapeMetrics(t testing.TB, m *metrics) map[string]bool {
 	t.Helper()
 	w := httptest.NewRecorder()
 	m.handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -26,7 +26,7 @@ func scrape(t testing.TB, m *metrics) map[string]bool {
 	return lines
 }
 
-func wantLines(t *testing.T, got map[string]bool, want string) {
+func wantMetrics(t *testing.T, got map[string]bool, want string) {
 	t.Helper()
 	for line := range strings.Lines(want) {
 		if line = strings.TrimSpace(line); line != "" && !got[line] {
@@ -53,8 +53,8 @@ func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	m.terminated(podList, 429)
 	m.watchListDone(watch, time.Second)
 	m.aborted(podList)
-	got := scrape(t, m)
-	wantLines(t, got, `
+	got := scrapeMetrics(t, m)
+	wantMetrics(t, got, `
 # HELP apiserver_request_total [STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.
 # TYPE apiserver_request_total counter
 apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
@@ -86,7 +86,7 @@ func TestDeprecatedGaugeStaysOne(t *testing.T) { // fact sheet cases 61, 62
 	for range 10 {
 		m.deprecatedUse(requestLabels{group: "batch", version: "v1beta1", resource: "cronjobs", subresource: "status"}, "1.25")
 	}
-	wantLines(t, scrape(t, m), `apiserver_requested_deprecated_apis{group="batch",removed_release="1.25",resource="cronjobs",subresource="status",version="v1beta1"} 1`)
+	wantMetrics(t, scrapeMetrics(t, m), `apiserver_requested_deprecated_apis{group="batch",removed_release="1.25",resource="cronjobs",subresource="status",version="v1beta1"} 1`)
 }
 
 func TestVerbLabels(t *testing.T) {
@@ -127,7 +127,7 @@ func TestLabelSetsAreBounded(t *testing.T) {
 	if len(m.series) != maxSeries+1 {
 		t.Errorf("got %d label sets, want %d", len(m.series), maxSeries+1)
 	}
-	wantLines(t, scrape(t, m), `apiserver_request_total{code="200",component="",dry_run="",group="",resource="other",scope="",subresource="",verb="GET",version=""} 50`)
+	wantMetrics(t, scrapeMetrics(t, m), `apiserver_request_total{code="200",component="",dry_run="",group="",resource="other",scope="",subresource="",verb="GET",version=""} 50`)
 }
 
 func TestPeakGaugeKeepsThePeakForASecond(t *testing.T) {
@@ -159,7 +159,7 @@ func TestStoreIsReadAtScrapeTime(t *testing.T) {
 	stats = storeStats{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
 		objects: []objectStats{{"", "pods", 2, 2048}, {"apps", "deployments", 1, 900}}}
 	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
-	wantLines(t, scrape(t, m), `
+	wantMetrics(t, scrapeMetrics(t, m), `
 apilet_store_revision 8
 apilet_store_compact_revision 2
 apilet_store_file_bytes 32768
@@ -224,7 +224,7 @@ func TestMetricsUnderConcurrentUse(t *testing.T) {
 				m.observe(requestLabels{verb: "GET", resource: fmt.Sprint(j % 20)}, requestResult{code: 200 + i%3})
 				m.readOnlyInflight.add(-1, time.Now())
 			}
-			scrape(t, m)
+			scrapeMetrics(t, m)
 		})
 	}
 	wg.Wait()
