@@ -379,21 +379,11 @@ func objectWarnings(obj, old runtime.Object) []string {
 	case *unstructured.Unstructured:
 		o.finalizers(obj, old)
 	case *corev1.Secret:
-		if obj.Type == corev1.SecretTypeTLS {
-			if _, err := tls.X509KeyPair(obj.Data[corev1.TLSCertKey], obj.Data[corev1.TLSPrivateKeyKey]); err != nil {
-				o.say("%v", err)
-			}
-		}
+		o.secret(obj)
 	case *corev1.Node:
 		o.node(obj)
 	case *nodev1.RuntimeClass:
-		if obj.Scheduling != nil {
-			for _, key := range slices.Sorted(maps.Keys(obj.Scheduling.NodeSelector)) {
-				if msg := deprecatedNodeLabels[key]; msg != "" {
-					o.at(field.NewPath("scheduling", "nodeSelector"), "%s", msg)
-				}
-			}
-		}
+		o.runtimeClass(obj)
 	}
 	return o
 }
@@ -457,6 +447,8 @@ func (o *oddities) created(obj runtime.Object) {
 		o.podName(obj.Name, "Pod names and hostnames")
 	case *batchv1.CronJob:
 		o.podName(obj.Name, "Pod names and hostnames")
+	case *batchv1beta1.CronJob:
+		o.podName(obj.Name, "Pod names and hostnames")
 	case *corev1.ResourceQuota:
 		o.quota(obj.Spec.Hard)
 		o.noEffect("ResourceQuotas")
@@ -464,6 +456,8 @@ func (o *oddities) created(obj runtime.Object) {
 		o.noEffect("LimitRanges")
 	case *admissionv1.ValidatingAdmissionPolicy:
 		o.noEffect("ValidatingAdmissionPolicies")
+	case *admissionv1.MutatingAdmissionPolicy:
+		o.noEffect("MutatingAdmissionPolicies")
 	}
 }
 
@@ -540,6 +534,26 @@ func int32Or0(n *int32) int32 {
 		return 0
 	}
 	return *n
+}
+
+func (o *oddities) secret(secret *corev1.Secret) {
+	if secret.Type != corev1.SecretTypeTLS {
+		return
+	}
+	if _, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
+		o.say("%v", err)
+	}
+}
+
+func (o *oddities) runtimeClass(class *nodev1.RuntimeClass) {
+	if class.Scheduling == nil {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(class.Scheduling.NodeSelector)) {
+		if msg := deprecatedNodeLabels[key]; msg != "" {
+			o.at(field.NewPath("scheduling", "nodeSelector"), "%s", msg)
+		}
+	}
 }
 
 func (o *oddities) node(node *corev1.Node) {
