@@ -1,6 +1,1126 @@
 package main
 
-import "context"
+// This file: advice that travels beside an answer. Whatever goes well can still come with warnings, each a header of the response:
+//
+//	Warning: 299 - "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob"
+//
+// kubectl prints them on stderr, client-go logs them. They never change status or body, and they come with errors too.
+//
+// Three parts, in the order in which a request meets them. The recorder lies in the request's context; addWarning reaches it from
+// anywhere below and writes the header at once, so whoever warns must do so before the first byte of the body. The deprecation of
+// API versions: the text, who still uses what (GET /debug/deprecations), and the refusal under --deny-deprecated. And objectWarnings:
+// what is odd, though valid, about an object that is being written.
+//
+// Invariant: the headers of one response hold at most 4096 runes of text, or about that: once it would be more, every text is cut to
+// 256 runes and what does not fit is dropped.
+
+import (
+	"container/list"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	batchv1beta1 "k8s.io/api/batch/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// --- The recorder
+
+// warningLimits are in runes of text, headers' other parts not counted.
+type warningLimits struct{ total, each int }
+
+var kubernetesWarningLimits = warningLimits{total: 4096, each: 256}
+
+// A warningRecorder turns warnings into headers of one response. It is also the context that carries it: one allocation for both.
+type warningRecorder struct {
+	context.Context
+	header http.Header
+	limits warningLimits
+
+	mu      sync.Mutex // guards what follows and header; webhooks warn in parallel
+	seen    map[string]bool
+	ordered []warning
+	written int  // runes of text in header
+	cutting bool // the total has been exceeded: texts are cut
+}
+
+type warning struct{ agent, text string }
+
+type warningKey struct{}
+
+// withWarnings lets everything below it warn. It must be outside of whatever writes the response's head.
+func withWarnings(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(warningContext(r.Context(), w.Header())))
+	})
+}
+
+// warningContext returns a context whose warnings go to header.
+func warningContext(ctx context.Context, header http.Header) context.Context {
+	return &warningRecorder{Context: ctx, header: header, limits: kubernetesWarningLimits}
+}
+
+func (rec *warningRecorder) Value(key any) any {
+	if key == (warningKey{}) {
+		return rec
+	}
+	return rec.Context.Value(key)
+}
 
 // addWarning sends text to the client as a Warning header, once per request; without a recorder in ctx it does nothing.
-func addWarning(ctx context.Context, text string) { panic("skeleton") }
+// It has no effect once the response's first byte is out. A text with a control character in it is lost, as in Kubernetes.
+func addWarning(ctx context.Context, text string) {
+	if rec, _ := ctx.Value(warningKey{}).(*warningRecorder); rec != nil {
+		rec.add("", text)
+	}
+}
+
+// add follows kube-apiserver step by step: which texts survive depends on the order of these checks.
+func (rec *warningRecorder) add(agent, text string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	full := rec.cutting && rec.written >= rec.limits.total
+	if text == "" || full || rec.seen[text] {
+		return
+	}
+	if rec.seen == nil {
+		rec.seen = map[string]bool{}
+	}
+	rec.seen[text] = true
+	rec.ordered = append(rec.ordered, warning{agent, text})
+
+	if rec.cutting || rec.written+utf8.RuneCountInString(text) <= rec.limits.total {
+		rec.sendLocked(warning{agent, text})
+		return
+	}
+	if _, err := warningHeader(299, agent, text); err != nil {
+		return // what cannot be sent does not use up the limit either
+	}
+	// Start over with every text cut. This replay does not stop at the limit.
+	rec.cutting, rec.written = true, 0
+	rec.header.Del("Warning")
+	for _, w := range rec.ordered {
+		rec.sendLocked(w)
+	}
+}
+
+func (rec *warningRecorder) sendLocked(w warning) {
+	if rec.cutting {
+		w.text = cutRunes(w.text, rec.limits.each)
+	}
+	line, err := warningHeader(299, w.agent, w.text)
+	if err != nil {
+		return
+	}
+	rec.written += utf8.RuneCountInString(w.text)
+	rec.header.Add("Warning", line)
+}
+
+// cutRunes returns at most the first n runes of s.
+func cutRunes(s string, n int) string {
+	for i := range s {
+		if n--; n < 0 {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+var errBadWarning = errors.New("a warning is UTF-8 without control characters, its agent has no spaces, quotes or backslashes either, its code three digits")
+
+// warningHeader builds a header's value, `299 - "text"`. Only quotes and backslashes are escaped; other runes travel as UTF-8.
+func warningHeader(code int, agent, text string) (string, error) {
+	if agent == "" {
+		agent = "-"
+	}
+	badInAgent := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '"' || r == '\\' }
+	if code < 0 || code > 999 ||
+		!utf8.ValidString(agent) || strings.ContainsFunc(agent, badInAgent) ||
+		!utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		return "", errBadWarning
+	}
+	return fmt.Sprintf(`%03d %s "%s"`, code, agent, quoteEscaper.Replace(text)), nil
+}
+
+var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
+
+// --- Deprecated API versions
+
+// deprecatedIn says whether a server of a version {major, minor} warns of d; the unknown version {0, 0} always does.
+func deprecatedIn(d *deprecation, server [2]int) bool {
+	if d == nil || d.deprecated == [2]int{} {
+		return false
+	}
+	return server == [2]int{} || slices.Compare(d.deprecated[:], server[:]) <= 0
+}
+
+// serverVersion reads the version of /version; of a minor like "36+" the leading digits count.
+func serverVersion(major, minor string) [2]int {
+	digits := strings.IndexFunc(minor, func(r rune) bool { return r < '0' || r > '9' })
+	if digits >= 0 {
+		minor = minor[:digits]
+	}
+	a, errMajor := strconv.Atoi(major)
+	b, errMinor := strconv.Atoi(minor)
+	if errMajor != nil || errMinor != nil {
+		return [2]int{}
+	}
+	return [2]int{a, b}
+}
+
+// removedRelease is the release that no longer has the version, like "1.25"; "" when none is known.
+func removedRelease(d *deprecation) string {
+	if d.removed == [2]int{} {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d", d.removed[0], d.removed[1])
+}
+
+// deprecationWarning is the text for whoever uses a deprecated version. kind is that of one item, for lists too, and that of the
+// subresource's object for subresources.
+func deprecationWarning(group, version, kind string, d *deprecation) string {
+	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", groupVersion(group, version), kind, d.deprecated[0], d.deprecated[1])
+	if release := removedRelease(d); release != "" {
+		text += ", unavailable in v" + release + "+"
+	}
+	if d.replaced != "" {
+		text += fmt.Sprintf("; use %s %s", groupVersion(d.replacementGroup, d.replacementVersion), d.replaced)
+	}
+	return text
+}
+
+func groupVersion(group, version string) string {
+	return schema.GroupVersion{Group: group, Version: version}.String()
+}
+
+// denyDeprecated is the refusal under --deny-deprecated; text is the warning that would have been sent.
+func denyDeprecated(group, resource, name, text string) error {
+	return apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: resource}, name,
+		fmt.Errorf("%s (this server runs with --deny-deprecated)", text))
+}
+
+// A deprecatedUse says who does what with which deprecated version.
+type deprecatedUse struct {
+	User        string `json:"user"`
+	Agent       string `json:"userAgent"`
+	Verb        string `json:"verb"`
+	Group       string `json:"group"`
+	Version     string `json:"version"`
+	Resource    string `json:"resource"`
+	Subresource string `json:"subresource,omitempty"`
+	Removed     string `json:"removedRelease,omitempty"`
+	UseInstead  string `json:"useInstead,omitempty"`
+}
+
+// A deprecatedUsage is a line of GET /debug/deprecations.
+type deprecatedUsage struct {
+	deprecatedUse
+	Count    int64     `json:"count"`
+	LastSeen time.Time `json:"lastSeen"`
+}
+
+const (
+	maxDeprecatedUsages = 1000 // the one not seen for longest makes room
+	maxAgentRunes       = 120
+)
+
+// A deprecationTracker remembers who uses deprecated versions, since the warnings themselves are seldom read where they matter:
+// in the logs of controllers. It is not kept across restarts: what matters will come again.
+type deprecationTracker struct {
+	mu     sync.Mutex // guards what follows
+	usages map[deprecatedUse]*list.Element
+	recent *list.List // of *deprecatedUsage, newest first
+}
+
+func newDeprecationTracker() *deprecationTracker {
+	return &deprecationTracker{usages: map[deprecatedUse]*list.Element{}, recent: list.New()}
+}
+
+func (t *deprecationTracker) record(use deprecatedUse, now time.Time) {
+	use.Agent, use.User = cutRunes(use.Agent, maxAgentRunes), cutRunes(use.User, maxAgentRunes)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	el := t.usages[use]
+	if el == nil {
+		el = t.recent.PushFront(&deprecatedUsage{deprecatedUse: use})
+		t.usages[use] = el
+	}
+	usage := el.Value.(*deprecatedUsage)
+	usage.Count++
+	usage.LastSeen = now
+	t.recent.MoveToFront(el)
+	if oldest := t.recent.Back(); t.recent.Len() > maxDeprecatedUsages {
+		delete(t.usages, t.recent.Remove(oldest).(*deprecatedUsage).deprecatedUse)
+	}
+}
+
+func (t *deprecationTracker) list() []deprecatedUsage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	usages := make([]deprecatedUsage, 0, t.recent.Len())
+	for el := t.recent.Front(); el != nil; el = el.Next() {
+		usages = append(usages, *el.Value.(*deprecatedUsage))
+	}
+	return usages
+}
+
+// ServeHTTP answers GET /debug/deprecations, the newest first: a table for people, JSON for who accepts it.
+func (t *deprecationTracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	usages := t.list()
+	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(map[string]any{"items": usages})
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff") // agents are strangers' text
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "LAST SEEN\tCOUNT\tUSER\tVERB\tRESOURCE\tVERSION\tREMOVED IN\tUSE INSTEAD\tUSER AGENT")
+	for _, u := range usages {
+		resource := strings.TrimSuffix(u.Resource+"/"+u.Subresource, "/")
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", u.LastSeen.UTC().Format(time.RFC3339), u.Count, printable(u.User),
+			u.Verb, resource, groupVersion(u.Group, u.Version), u.Removed, u.UseInstead, printable(u.Agent))
+	}
+	table.Flush()
+}
+
+// printable keeps a stranger's text from drawing its own table.
+func printable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// --- What is odd about an object
+
+// jobDeletionWarning is for the deletion of batch/v1 Jobs without a propagation policy: that API keeps their pods, others do not.
+const jobDeletionWarning = "child pods are preserved by default when jobs are deleted; " +
+	"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
+
+// dropDuplicateOwners removes equal ownerReferences from an object and returns the warning to give then, "" when there were none.
+// afterAdmission is "" for creates and updates; Kubernetes words it differently for patches (afterMutatingAdmission).
+func dropDuplicateOwners(obj metav1.Object, afterAdmission string) string {
+	refs := obj.GetOwnerReferences()
+	var kept []metav1.OwnerReference
+	var uids []string
+	for _, ref := range refs {
+		same := func(r metav1.OwnerReference) bool { return equality.Semantic.DeepEqual(r, ref) }
+		if slices.ContainsFunc(kept, same) {
+			uids = append(uids, string(ref.UID))
+			continue
+		}
+		kept = append(kept, ref)
+	}
+	if len(uids) == 0 {
+		return ""
+	}
+	obj.SetOwnerReferences(kept)
+	return fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, "+
+		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %s", afterAdmission, strings.Join(uids, ", "))
+}
+
+const afterMutatingAdmission = " after mutating admission happens"
+
+// oddities collects warnings about one object.
+type oddities []string
+
+// at adds a warning about a field.
+func (o *oddities) at(p *field.Path, format string, args ...any) {
+	*o = append(*o, p.String()+": "+fmt.Sprintf(format, args...))
+}
+
+func (o *oddities) say(format string, args ...any) {
+	*o = append(*o, fmt.Sprintf(format, args...))
+}
+
+// objectWarnings returns what is odd about an object that is valid: call it after validation, with defaults filled in and
+// metadata.generation counted, for the object itself and not for its subresources. old is nil for a create. Pod templates are looked
+// at when they are new or the generation has changed; Pods, which change all the time, at their creation alone.
+func objectWarnings(obj, old runtime.Object) []string {
+	var o oddities
+	if old == nil {
+		o.created(obj)
+	}
+	if path, template := podTemplate(obj); template != nil && templateChanged(obj, old) {
+		o.podSpec(path, &template.Spec, &template.ObjectMeta)
+	}
+	o.job(obj, old)
+	o.network(obj, old)
+	o.storage(obj, old)
+	switch obj := obj.(type) {
+	case *unstructured.Unstructured:
+		o.finalizers(obj, old)
+	case *corev1.Secret:
+		o.secret(obj)
+	case *corev1.Node:
+		o.node(obj)
+	case *nodev1.RuntimeClass:
+		o.runtimeClass(obj)
+	}
+	return o
+}
+
+// podTemplate returns the pod template of the kinds that have one, and where.
+func podTemplate(obj runtime.Object) (*field.Path, *corev1.PodTemplateSpec) {
+	spec := field.NewPath("spec", "template")
+	switch obj := obj.(type) {
+	case *corev1.PodTemplate:
+		return field.NewPath("template"), &obj.Template
+	case *corev1.ReplicationController:
+		return spec, obj.Spec.Template
+	case *appsv1.Deployment:
+		return spec, &obj.Spec.Template
+	case *appsv1.ReplicaSet:
+		return spec, &obj.Spec.Template
+	case *appsv1.StatefulSet:
+		return spec, &obj.Spec.Template
+	case *appsv1.DaemonSet:
+		return spec, &obj.Spec.Template
+	case *batchv1.Job:
+		return spec, &obj.Spec.Template
+	case *batchv1.CronJob:
+		return field.NewPath("spec", "jobTemplate", "spec", "template"), &obj.Spec.JobTemplate.Spec.Template
+	case *batchv1beta1.CronJob:
+		return field.NewPath("spec", "jobTemplate", "spec", "template"), &obj.Spec.JobTemplate.Spec.Template
+	}
+	return nil, nil
+}
+
+func templateChanged(obj, old runtime.Object) bool {
+	if old == nil {
+		return true
+	}
+	if ds, ok := obj.(*appsv1.DaemonSet); ok { // it counts its templates apart
+		return !equality.Semantic.DeepEqual(ds.Spec.Template, old.(*appsv1.DaemonSet).Spec.Template)
+	}
+	return generationOf(obj) != generationOf(old)
+}
+
+func generationOf(obj runtime.Object) int64 {
+	if m, ok := obj.(metav1.Object); ok {
+		return m.GetGeneration()
+	}
+	return 0
+}
+
+// created is what is said at an object's creation only.
+func (o *oddities) created(obj runtime.Object) {
+	switch obj := obj.(type) {
+	case *corev1.Pod:
+		o.podName(obj.Name, "the Pod's hostname")
+		o.podSpec(nil, &obj.Spec, &obj.ObjectMeta)
+	case *appsv1.Deployment:
+		o.podName(obj.Name, "Pod names and hostnames")
+	case *appsv1.ReplicaSet:
+		o.podName(obj.Name, "Pod names and hostnames")
+	case *corev1.ReplicationController:
+		o.podName(obj.Name, "Pod names and hostnames")
+	case *batchv1.Job:
+		o.podName(obj.Name, "Pod names and hostnames")
+	case *batchv1.CronJob:
+		o.podName(obj.Name, "Pod names and hostnames")
+	case *batchv1beta1.CronJob:
+		o.podName(obj.Name, "Pod names and hostnames")
+	case *corev1.ResourceQuota:
+		o.quota(obj.Spec.Hard)
+		o.noEffect("ResourceQuotas")
+	case *corev1.LimitRange:
+		o.noEffect("LimitRanges")
+	case *admissionv1.ValidatingAdmissionPolicy:
+		o.noEffect("ValidatingAdmissionPolicies")
+	case *admissionv1.MutatingAdmissionPolicy:
+		o.noEffect("MutatingAdmissionPolicies")
+	}
+}
+
+// noEffect is our own: nobody should trust a limit that nothing enforces.
+func (o *oddities) noEffect(kinds string) {
+	o.say("this server stores %s but does not enforce them", kinds)
+}
+
+func (o *oddities) podName(name, usedIn string) {
+	if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
+		o.say("metadata.name: this is used in %s, which can result in surprising behavior; a DNS label is recommended: %v", usedIn, msgs)
+	}
+}
+
+func (o *oddities) quota(hard corev1.ResourceList) {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage, corev1.ResourceEphemeralStorage} {
+		requests := "requests." + name
+		if _, ok := hard[requests]; !ok && (name == corev1.ResourceCPU || name == corev1.ResourceMemory) {
+			requests = name // the short form of these two
+		}
+		request, hasRequest := hard[requests]
+		limit, hasLimit := hard["limits."+name]
+		if hasRequest && hasLimit && request.Cmp(limit) > 0 {
+			o.say("ResourceQuota %s (%s) should be less than limits.%s (%s)", requests, request.String(), name, limit.String())
+		}
+	}
+}
+
+// finalizers looks at the finalizers that a custom resource has gained; built-in types refuse bad ones.
+func (o *oddities) finalizers(obj metav1.Object, old runtime.Object) {
+	var known []string
+	if m, ok := old.(metav1.Object); ok {
+		known = m.GetFinalizers()
+	}
+	known = append(slices.Clone(known), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, string(corev1.FinalizerKubernetes))
+	names := slices.Clone(obj.GetFinalizers())
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if strings.Contains(name, "/") || slices.Contains(known, name) {
+			continue
+		}
+		path := ""
+		if strings.Contains(name, ".") {
+			path = " including a path (/)"
+		}
+		o.say("metadata.finalizers: %q: prefer a domain-qualified finalizer name%s to avoid accidental conflicts with other finalizer writers", name, path)
+	}
+}
+
+// job looks at what Jobs and CronJobs have beside their pod template.
+func (o *oddities) job(obj, old runtime.Object) {
+	spec, path := (*batchv1.JobSpec)(nil), field.NewPath("spec")
+	switch obj := obj.(type) {
+	case *batchv1.Job:
+		spec = &obj.Spec
+	case *batchv1.CronJob:
+		spec, path = &obj.Spec.JobTemplate.Spec, path.Child("jobTemplate", "spec")
+		if old != nil && strings.Contains(obj.Spec.Schedule, "TZ") { // a create with it is refused
+			o.say("cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, " + // sic
+				"see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details")
+		}
+	default:
+		return
+	}
+	indexed := spec.CompletionMode != nil && *spec.CompletionMode == batchv1.IndexedCompletion
+	if indexed && int32Or0(spec.Completions) > 100_000 && int32Or0(spec.Parallelism) > 10_000 && templateChanged(obj, old) {
+		o.at(path, "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, "+
+			"Kubernetes might not be able to track completedIndexes when a big number of indexes fail")
+	}
+}
+
+func int32Or0(n *int32) int32 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+func (o *oddities) secret(secret *corev1.Secret) {
+	if secret.Type != corev1.SecretTypeTLS {
+		return
+	}
+	if _, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
+		o.say("%v", err)
+	}
+}
+
+func (o *oddities) runtimeClass(class *nodev1.RuntimeClass) {
+	if class.Scheduling == nil {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(class.Scheduling.NodeSelector)) {
+		if msg := deprecatedNodeLabels[key]; msg != "" {
+			o.at(field.NewPath("scheduling", "nodeSelector"), "%s", msg)
+		}
+	}
+}
+
+func (o *oddities) node(node *corev1.Node) {
+	if node.Spec.ConfigSource != nil {
+		o.say("spec.configSource: the feature is removed")
+	}
+	if node.Spec.DoNotUseExternalID != "" {
+		o.say("spec.externalID: this field is deprecated, and is unused by Kubernetes")
+	}
+	for i, cidr := range node.Spec.PodCIDRs {
+		o.cidr(field.NewPath("spec", "podCIDRs").Index(i), cidr)
+	}
+}
+
+// network looks at Services and the other kinds that hold addresses.
+func (o *oddities) network(obj, old runtime.Object) {
+	switch obj := obj.(type) {
+	case *corev1.Service:
+		o.service(obj)
+	case *networkingv1.Ingress:
+		_, annotated := obj.Annotations["kubernetes.io/ingress.class"]
+		if old == nil && annotated && obj.Spec.IngressClassName == nil {
+			o.say("annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead")
+		}
+	case *networkingv1.NetworkPolicy:
+		for i, rule := range obj.Spec.Ingress {
+			o.peers(field.NewPath("spec", "ingress").Index(i).Child("from"), rule.From)
+		}
+		for i, rule := range obj.Spec.Egress {
+			o.peers(field.NewPath("spec", "egress").Index(i).Child("to"), rule.To)
+		}
+	case *corev1.Endpoints:
+		for i, subset := range obj.Subsets {
+			path := field.NewPath("subsets").Index(i)
+			o.endpoints(path.Child("addresses"), subset.Addresses)
+			o.endpoints(path.Child("notReadyAddresses"), subset.NotReadyAddresses)
+		}
+	case *discoveryv1.EndpointSlice:
+		if old == nil && obj.AddressType == discoveryv1.AddressTypeFQDN {
+			o.say("spec.addressType: FQDN endpoints are deprecated")
+		}
+		for i, endpoint := range obj.Endpoints {
+			o.ips(field.NewPath("endpoints").Index(i).Child("addresses"), endpoint.Addresses)
+		}
+	}
+}
+
+func (o *oddities) peers(path *field.Path, peers []networkingv1.NetworkPolicyPeer) {
+	for i, peer := range peers {
+		if peer.IPBlock == nil {
+			continue
+		}
+		block := path.Index(i).Child("ipBlock")
+		o.cidr(block.Child("cidr"), peer.IPBlock.CIDR)
+		for j, except := range peer.IPBlock.Except {
+			o.cidr(block.Child("except").Index(j), except)
+		}
+	}
+}
+
+func (o *oddities) endpoints(path *field.Path, addresses []corev1.EndpointAddress) {
+	for i, address := range addresses {
+		o.ip(path.Index(i).Child("ip"), address.IP)
+	}
+}
+
+func (o *oddities) service(svc *corev1.Service) {
+	spec, path := &svc.Spec, field.NewPath("spec")
+	if _, ok := svc.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]; ok {
+		o.say("annotation %s is deprecated, please use %s instead", corev1.DeprecatedAnnotationTopologyAwareHints, corev1.AnnotationTopologyMode)
+	}
+	headless := spec.Type == corev1.ServiceTypeClusterIP && spec.ClusterIP == corev1.ClusterIPNone
+	external := spec.Type == corev1.ServiceTypeExternalName
+	if spec.ClusterIP != "" && spec.ClusterIP != corev1.ClusterIPNone {
+		o.ips(path.Child("clusterIPs"), spec.ClusterIPs)
+	}
+	if headless {
+		o.ignoredByHeadless(spec)
+	}
+	o.ips(path.Child("externalIPs"), spec.ExternalIPs)
+	if len(spec.ExternalIPs) > 0 && !headless && !external {
+		o.say("spec.externalIPs is deprecated and may no longer be implemented in some clusters")
+	}
+	if spec.LoadBalancerIP != "" {
+		o.ip(path.Child("loadBalancerIP"), spec.LoadBalancerIP)
+	}
+	for i, cidr := range spec.LoadBalancerSourceRanges {
+		o.cidr(path.Child("loadBalancerSourceRanges").Index(i), cidr)
+	}
+	if external && len(spec.ExternalIPs) > 0 {
+		o.say("spec.externalIPs is ignored when spec.type is %q", corev1.ServiceTypeExternalName)
+	}
+	if !external && spec.ExternalName != "" {
+		o.say("spec.externalName is ignored when spec.type is not %q", corev1.ServiceTypeExternalName)
+	}
+	if d := spec.TrafficDistribution; d != nil && *d == corev1.ServiceTrafficDistributionPreferClose {
+		o.say("spec.trafficDistribution: %q is deprecated; use %q", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone)
+	}
+}
+
+func (o *oddities) ignoredByHeadless(spec *corev1.ServiceSpec) {
+	if spec.LoadBalancerIP != "" {
+		o.say("spec.loadBalancerIP is ignored for headless services")
+	}
+	if len(spec.ExternalIPs) > 0 {
+		o.say("spec.externalIPs is ignored for headless services")
+	}
+	if spec.SessionAffinity != corev1.ServiceAffinityNone && spec.SessionAffinity != "" {
+		o.say("spec.SessionAffinity is ignored for headless services")
+	}
+}
+
+func (o *oddities) ips(path *field.Path, values []string) {
+	for i, value := range values {
+		o.ip(path.Index(i), value)
+	}
+}
+
+// ip and cidr keep quiet about what is no address at all: validation says so where it is on.
+func (o *oddities) ip(path *field.Path, value string) {
+	if len(validation.IsValidIPForLegacyField(path, value, false, nil)) == 0 {
+		*o = append(*o, validation.GetWarningsForIP(path, value)...)
+	}
+}
+
+func (o *oddities) cidr(path *field.Path, value string) {
+	if len(validation.IsValidCIDRForLegacyField(path, value, false, nil)) == 0 {
+		*o = append(*o, validation.GetWarningsForCIDR(path, value)...)
+	}
+}
+
+// storage looks at volumes, claims and classes.
+func (o *oddities) storage(obj, old runtime.Object) {
+	switch obj := obj.(type) {
+	case *corev1.PersistentVolume:
+		o.persistentVolume(obj)
+	case *corev1.PersistentVolumeClaim:
+		o.annotation(nil, obj.Annotations, "volume.beta.kubernetes.io/storage-class", `deprecated since v1.8; use "storageClassName" attribute instead`)
+		o.claim(field.NewPath("spec"), &obj.Spec)
+	case *appsv1.StatefulSet:
+		for i := range obj.Spec.VolumeClaimTemplates {
+			path := field.NewPath("spec", "volumeClaimTemplates").Index(i)
+			if old != nil {
+				path = path.Child("Spec") // sic: Kubernetes names the path so for updates alone
+			}
+			o.claim(path, &obj.Spec.VolumeClaimTemplates[i].Spec)
+		}
+		if int32Or0(obj.Spec.RevisionHistoryLimit) < 0 {
+			o.say("spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
+		}
+	case *storagev1.StorageClass:
+		for i, term := range obj.AllowedTopologies {
+			for j, e := range term.MatchLabelExpressions {
+				if msg := deprecatedNodeLabels[e.Key]; msg != "" {
+					o.at(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key"), "%s", msg)
+				}
+			}
+		}
+	}
+}
+
+func (o *oddities) annotation(path *field.Path, annotations map[string]string, key, msg string) {
+	if _, ok := annotations[key]; ok {
+		o.at(path.Child("metadata", "annotations").Key(key), "%s", msg)
+	}
+}
+
+func (o *oddities) persistentVolume(pv *corev1.PersistentVolume) {
+	spec, path := &pv.Spec, field.NewPath("spec")
+	o.annotation(nil, pv.Annotations, "volume.beta.kubernetes.io/storage-class", `deprecated since v1.8; use "storageClassName" attribute instead`)
+	o.annotation(nil, pv.Annotations, "volume.beta.kubernetes.io/mount-options", `deprecated since v1.31; use "mountOptions" attribute instead`)
+	if spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
+		o.at(path.Child("persistentVolumeReclaimPolicy"), "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
+	}
+	if spec.NodeAffinity != nil && spec.NodeAffinity.Required != nil {
+		o.nodeTerms(path.Child("nodeAffinity", "required", "nodeSelectorTerms"), spec.NodeAffinity.Required.NodeSelectorTerms)
+	}
+	o.volumePlugins(path, []volumePlugin{
+		{"cephfs", spec.CephFS != nil, cephfsGone}, {"photonPersistentDisk", spec.PhotonPersistentDisk != nil, photonGone},
+		{"scaleIO", spec.ScaleIO != nil, scaleIOGone}, {"storageOS", spec.StorageOS != nil, storageOSGone},
+		{"glusterfs", spec.Glusterfs != nil, glusterfsGone}, {"rbd", spec.RBD != nil, rbdGone},
+	})
+}
+
+// A volumePlugin that Kubernetes no longer has, or will not have for long.
+type volumePlugin struct {
+	name string
+	used bool
+	gone string
+}
+
+const (
+	photonGone    = "deprecated in v1.11, non-functional in v1.16+"
+	gitRepoGone   = "deprecated in v1.11, and disabled by default in v1.33+"
+	scaleIOGone   = "deprecated in v1.16, non-functional in v1.22+"
+	storageOSGone = "deprecated in v1.22, non-functional in v1.25+" // and Flocker, Quobyte
+	glusterfsGone = "deprecated in v1.25, non-functional in v1.26+"
+	cephfsGone    = "deprecated in v1.28, non-functional in v1.31+"
+	rbdGone       = cephfsGone
+)
+
+func (o *oddities) volumePlugins(path *field.Path, plugins []volumePlugin) {
+	for _, plugin := range plugins {
+		if plugin.used {
+			o.at(path.Child(plugin.name), "%s", plugin.gone)
+		}
+	}
+}
+
+func (o *oddities) claim(path *field.Path, spec *corev1.PersistentVolumeClaimSpec) {
+	o.wholeBytes(path.Child("resources", "requests"), spec.Resources.Requests, corev1.ResourceStorage)
+	o.wholeBytes(path.Child("resources", "limits"), spec.Resources.Limits, corev1.ResourceStorage)
+}
+
+// wholeBytes looks for quantities like 100m, which people write when they mean 100M.
+func (o *oddities) wholeBytes(path *field.Path, resources corev1.ResourceList, names ...corev1.ResourceName) {
+	for _, name := range names {
+		if q, ok := resources[name]; ok && q.MilliValue()%1000 != 0 {
+			o.at(path.Key(string(name)), "fractional byte value %q is invalid, must be an integer", q.String())
+		}
+	}
+}
+
+// --- Pods
+
+// podSpec looks at a pod (path nil) or a pod template (path says where it is).
+func (o *oddities) podSpec(path *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta) {
+	at := path.Child("spec")
+	for _, key := range slices.Sorted(maps.Keys(spec.NodeSelector)) {
+		if msg := deprecatedNodeLabels[key]; msg != "" {
+			o.at(at.Child("nodeSelector").Key(key), "%s", msg)
+		}
+	}
+	o.affinity(at.Child("affinity"), spec.Affinity)
+	for i, t := range spec.TopologySpreadConstraints {
+		o.nodeLabel(at.Child("topologySpreadConstraints").Index(i).Child("topologyKey"), t.TopologyKey)
+		o.nullSelector(at.Child("topologySpreadConstraints").Index(i), t.LabelSelector)
+	}
+	for _, a := range deprecatedPodAnnotations {
+		o.annotation(path, meta.Annotations, a.key, a.msg)
+	}
+	for i := range spec.Volumes {
+		o.volume(at.Child("volumes").Index(i), &spec.Volumes[i])
+	}
+	o.hosts(at, spec)
+	o.pullSecrets(at.Child("imagePullSecrets"), spec.ImagePullSecrets)
+	o.wholeBytes(at.Child("overhead"), spec.Overhead, corev1.ResourceMemory, corev1.ResourceEphemeralStorage)
+	o.profiles(path, spec, meta)
+
+	ports := portTable{seen: map[string][]portAt{}, names: map[string]*field.Path{}}
+	eachContainer(at, spec, func(p *field.Path, c *corev1.Container) {
+		o.wholeBytes(p.Child("resources", "limits"), c.Resources.Limits, corev1.ResourceMemory, corev1.ResourceEphemeralStorage)
+		o.wholeBytes(p.Child("resources", "requests"), c.Resources.Requests, corev1.ResourceMemory, corev1.ResourceEphemeralStorage)
+		o.env(p.Child("env"), c.Env)
+		for i, port := range c.Ports {
+			o.port(&ports, portAt{p.Child("ports").Index(i), port})
+		}
+	})
+	if s := spec.TerminationGracePeriodSeconds; s != nil && *s < 0 && path != nil { // of a pod itself it is set to 1 without a word
+		o.at(at.Child("terminationGracePeriodSeconds"), "must be >= 0; negative values are invalid and will be treated as 1")
+	}
+}
+
+func eachContainer(path *field.Path, spec *corev1.PodSpec, visit func(*field.Path, *corev1.Container)) {
+	for i := range spec.InitContainers {
+		visit(path.Child("initContainers").Index(i), &spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		visit(path.Child("containers").Index(i), &spec.Containers[i])
+	}
+	for i := range spec.EphemeralContainers {
+		c := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
+		visit(path.Child("ephemeralContainers").Index(i), &c)
+	}
+}
+
+var deprecatedNodeLabels = map[string]string{
+	"beta.kubernetes.io/arch":                       `deprecated since v1.14; use "kubernetes.io/arch" instead`,
+	"beta.kubernetes.io/os":                         `deprecated since v1.14; use "kubernetes.io/os" instead`,
+	"failure-domain.beta.kubernetes.io/region":      `deprecated since v1.17; use "topology.kubernetes.io/region" instead`,
+	"failure-domain.beta.kubernetes.io/zone":        `deprecated since v1.17; use "topology.kubernetes.io/zone" instead`,
+	"beta.kubernetes.io/instance-type":              `deprecated since v1.17; use "node.kubernetes.io/instance-type" instead`,
+	"app.kubernetes.io/created-by":                  `deprecated since v1.9`,
+	"scheduler.alpha.kubernetes.io/preferAvoidPods": `deprecated since v1.22; use Taints and Tolerations instead`,
+	"node-role.kubernetes.io/master":                `use "node-role.kubernetes.io/control-plane" instead`,
+}
+
+var deprecatedPodAnnotations = []struct{ key, msg string }{
+	{"scheduler.alpha.kubernetes.io/critical-pod", `non-functional in v1.16+; use the "priorityClassName" field instead`},
+	{"security.alpha.kubernetes.io/sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
+	{"security.alpha.kubernetes.io/unsafe-sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
+}
+
+// nodeLabel is for a label's name as a value; where it is a key of the manifest, the path names it.
+func (o *oddities) nodeLabel(path *field.Path, label string) {
+	if msg := deprecatedNodeLabels[label]; msg != "" {
+		o.at(path, "%s is %s", label, msg)
+	}
+}
+
+func (o *oddities) nodeTerms(path *field.Path, terms []corev1.NodeSelectorTerm) {
+	for i, term := range terms {
+		for j, e := range term.MatchExpressions {
+			o.nodeLabel(path.Index(i).Child("matchExpressions").Index(j).Child("key"), e.Key)
+		}
+	}
+}
+
+func (o *oddities) nullSelector(path *field.Path, selector *metav1.LabelSelector) {
+	if selector == nil {
+		o.at(path.Child("labelSelector"), "a null labelSelector results in matching no pod")
+	}
+}
+
+const (
+	requiredTerms  = "requiredDuringSchedulingIgnoredDuringExecution"
+	preferredTerms = "preferredDuringSchedulingIgnoredDuringExecution"
+)
+
+func (o *oddities) affinity(path *field.Path, a *corev1.Affinity) {
+	if a == nil {
+		return
+	}
+	if node := a.NodeAffinity; node != nil {
+		o.nodeAffinity(path.Child("nodeAffinity"), node)
+	}
+	if pod := a.PodAffinity; pod != nil {
+		o.podTerms(path.Child("podAffinity"), pod.RequiredDuringSchedulingIgnoredDuringExecution, pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if pod := a.PodAntiAffinity; pod != nil {
+		o.podTerms(path.Child("podAntiAffinity"), pod.RequiredDuringSchedulingIgnoredDuringExecution, pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+}
+
+func (o *oddities) nodeAffinity(path *field.Path, node *corev1.NodeAffinity) {
+	if required := node.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		o.nodeTerms(path.Child(requiredTerms, "nodeSelectorTerms"), required.NodeSelectorTerms)
+	}
+	for i, term := range node.PreferredDuringSchedulingIgnoredDuringExecution {
+		for j, e := range term.Preference.MatchExpressions {
+			at := path.Child(preferredTerms).Index(i).Child("preference", "matchExpressions").Index(j)
+			o.nodeLabel(at.Child("key"), e.Key)
+			for k, value := range e.Values {
+				for _, msg := range validation.IsValidLabelValue(value) { // refused in required terms
+					o.at(at.Child("values").Index(k), "%s is invalid, %s", value, msg)
+				}
+			}
+		}
+	}
+}
+
+func (o *oddities) podTerms(path *field.Path, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+	for i, term := range required {
+		o.nullSelector(path.Child(requiredTerms).Index(i), term.LabelSelector)
+	}
+	for i, term := range preferred {
+		o.nullSelector(path.Child(preferredTerms).Index(i).Child("podAffinityTerm"), term.PodAffinityTerm.LabelSelector)
+	}
+}
+
+func (o *oddities) volume(path *field.Path, v *corev1.Volume) {
+	o.volumePlugins(path, []volumePlugin{
+		{"photonPersistentDisk", v.PhotonPersistentDisk != nil, photonGone}, {"gitRepo", v.GitRepo != nil, gitRepoGone},
+		{"scaleIO", v.ScaleIO != nil, scaleIOGone}, {"flocker", v.Flocker != nil, storageOSGone},
+		{"storageOS", v.StorageOS != nil, storageOSGone}, {"quobyte", v.Quobyte != nil, storageOSGone},
+		{"glusterfs", v.Glusterfs != nil, glusterfsGone}, {"cephfs", v.CephFS != nil, cephfsGone}, {"rbd", v.RBD != nil, rbdGone},
+	})
+	if v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
+		o.claim(path.Child("ephemeral", "volumeClaimTemplate", "spec"), &v.Ephemeral.VolumeClaimTemplate.Spec)
+	}
+	o.overlaps(v)
+}
+
+// hosts looks at what the pod's resolver is told.
+func (o *oddities) hosts(path *field.Path, spec *corev1.PodSpec) {
+	seen := map[string]bool{}
+	for i, alias := range spec.HostAliases {
+		if seen[alias.IP] {
+			o.at(path.Child("hostAliases").Index(i).Child("ip"), "duplicate ip %q", alias.IP)
+		}
+		seen[alias.IP] = true
+		o.ip(path.Child("hostAliases").Index(i).Child("ip"), alias.IP)
+	}
+	if spec.DNSConfig != nil {
+		o.ips(path.Child("dnsConfig", "nameservers"), spec.DNSConfig.Nameservers)
+	}
+}
+
+func (o *oddities) pullSecrets(path *field.Path, secrets []corev1.LocalObjectReference) {
+	seen := map[string]bool{}
+	for i, secret := range secrets {
+		if seen[secret.Name] {
+			o.at(path.Index(i).Child("name"), "duplicate name %q", secret.Name)
+		}
+		seen[secret.Name] = true
+		if secret.Name == "" {
+			o.at(path.Index(i).Child("name"), "invalid empty name %q", "")
+		}
+	}
+}
+
+// profiles looks for seccomp and AppArmor annotations whose field is not set.
+func (o *oddities) profiles(path *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta) {
+	if len(meta.Annotations) == 0 {
+		return
+	}
+	const seccomp = `non-functional in v1.27+; use the "seccompProfile" field instead`
+	pod := spec.SecurityContext
+	if pod == nil || pod.SeccompProfile == nil {
+		o.annotation(path, meta.Annotations, corev1.SeccompPodAnnotationKey, seccomp)
+	}
+	podHasAppArmor := pod != nil && pod.AppArmorProfile != nil
+	eachContainer(path.Child("spec"), spec, func(_ *field.Path, c *corev1.Container) {
+		own := c.SecurityContext
+		if own == nil || own.SeccompProfile == nil {
+			o.annotation(path, meta.Annotations, corev1.SeccompContainerAnnotationKeyPrefix+c.Name, seccomp)
+		}
+		// Of pods themselves Kubernetes copies this annotation to the field, so it speaks of templates alone.
+		if path != nil && !podHasAppArmor && (own == nil || own.AppArmorProfile == nil) {
+			o.annotation(path, meta.Annotations, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name,
+				`deprecated since v1.30; use the "appArmorProfile" field instead`)
+		}
+	})
+}
+
+// env looks for variables that hide an earlier one; extending it, A=$(A):more, is what people mean.
+func (o *oddities) env(path *field.Path, env []corev1.EnvVar) {
+	seen := map[string]bool{}
+	for i, v := range env {
+		ref := "$(" + v.Name + ")"
+		extends := v.ValueFrom == nil && v.Value != ref && strings.Contains(v.Value, ref)
+		if seen[v.Name] && !extends {
+			o.at(path.Index(i), "hides previous definition of %q, which may be dropped when using apply", v.Name)
+		}
+		seen[v.Name] = true
+	}
+}
+
+// A portTable has the ports met so far, of all containers of a pod.
+type portTable struct {
+	seen  map[string][]portAt // by number and protocol
+	names map[string]*field.Path
+}
+
+type portAt struct {
+	path *field.Path
+	port corev1.ContainerPort
+}
+
+func (o *oddities) port(table *portTable, p portAt) {
+	if p.port.HostIP != "" && p.port.HostPort == 0 {
+		o.at(p.path, "hostIP set without hostPort: %+v", p.port)
+	}
+	key := fmt.Sprintf("%d/%s", p.port.ContainerPort, p.port.Protocol)
+	for _, other := range table.seen[key] {
+		if how := portClash(p.port, other.port); how != "" {
+			o.at(p.path, "%s port definition with %s", how, other.path)
+		}
+	}
+	table.seen[key] = append(table.seen[key], p)
+	if p.port.Name == "" {
+		return
+	}
+	if other := table.names[p.port.Name]; other != nil {
+		o.at(p.path, "duplicate port name %q with %s, services and probes that select ports by name will use %s", p.port.Name, other, other)
+		return
+	}
+	table.names[p.port.Name] = p.path
+}
+
+// portClash says how two ports of one number and protocol get into each other's way; "" when they do not.
+func portClash(a, b corev1.ContainerPort) string {
+	switch {
+	case a.HostIP == b.HostIP && a.HostPort == b.HostPort:
+		return "duplicate"
+	case a.HostPort == 0 || b.HostPort == 0:
+		return "overlapping"
+	case a.HostPort == b.HostPort && (a.HostIP == "") != (b.HostIP == ""):
+		return "dangerously ambiguous"
+	}
+	return ""
+}
+
+// A filePath is where a volume puts a file; source is told only where a volume has several.
+type filePath struct{ path, source string }
+
+func (f filePath) String() string {
+	if f.source == "" {
+		return strconv.Quote(f.path)
+	}
+	return fmt.Sprintf("%q (%s)", f.path, f.source)
+}
+
+// overlaps looks for files of one volume that are in the way of one another.
+func (o *oddities) overlaps(v *corev1.Volume) {
+	switch {
+	case v.ConfigMap != nil:
+		o.overlapping(v.Name, fmt.Sprintf("ConfigMap %q", v.ConfigMap.Name), keyPaths("", v.ConfigMap.Items))
+	case v.Secret != nil:
+		o.overlapping(v.Name, fmt.Sprintf("Secret %q", v.Secret.SecretName), keyPaths("", v.Secret.Items))
+	case v.DownwardAPI != nil:
+		o.overlapping(v.Name, "DownwardAPI", downwardPaths("", v.DownwardAPI.Items))
+	case v.Projected != nil:
+		var all []filePath
+		for _, source := range v.Projected.Sources {
+			if source == (corev1.VolumeProjection{}) {
+				o.say("volume %q (Projected) has no sources provided", v.Name)
+			}
+			all = append(all, projectedPaths(source)...)
+		}
+		o.overlapping(v.Name, "Projected", all)
+	}
+}
+
+func projectedPaths(source corev1.VolumeProjection) []filePath {
+	switch {
+	case source.ConfigMap != nil:
+		return keyPaths(fmt.Sprintf("ConfigMap %q", source.ConfigMap.Name), source.ConfigMap.Items)
+	case source.Secret != nil:
+		return keyPaths(fmt.Sprintf("Secret %q", source.Secret.Name), source.Secret.Items)
+	case source.DownwardAPI != nil:
+		return downwardPaths("DownwardAPI", source.DownwardAPI.Items)
+	case source.ServiceAccountToken != nil:
+		return []filePath{{source.ServiceAccountToken.Path, "ServiceAccountToken"}}
+	case source.ClusterTrustBundle != nil:
+		name := source.ClusterTrustBundle.Name
+		if name == nil {
+			name = source.ClusterTrustBundle.SignerName
+		}
+		if name == nil {
+			name = new(string)
+		}
+		return []filePath{{source.ClusterTrustBundle.Path, fmt.Sprintf("ClusterTrustBundle %q", *name)}}
+	case source.PodCertificate != nil:
+		c := source.PodCertificate
+		return []filePath{{c.CertificateChainPath, "PodCertificate chain"}, {c.KeyPath, "PodCertificate key"}, {c.CredentialBundlePath, "PodCertificate credential bundle"}}
+	}
+	return nil
+}
+
+func keyPaths(source string, items []corev1.KeyToPath) []filePath {
+	paths := make([]filePath, 0, len(items))
+	for _, item := range items {
+		paths = append(paths, filePath{item.Path, source})
+	}
+	return paths
+}
+
+func downwardPaths(source string, items []corev1.DownwardAPIVolumeFile) []filePath {
+	paths := make([]filePath, 0, len(items))
+	for _, item := range items {
+		paths = append(paths, filePath{item.Path, source})
+	}
+	return paths
+}
+
+func (o *oddities) overlapping(volume, kind string, paths []filePath) {
+	for i := range paths {
+		a := &paths[i]
+		if a.path = strings.TrimRight(a.path, "/"); a.path == "" {
+			continue
+		}
+		for _, b := range paths[:i] {
+			within := strings.HasPrefix(a.path+"/", b.path+"/") || strings.HasPrefix(b.path+"/", a.path+"/")
+			if b.path != "" && within {
+				o.say("volume %q (%s): overlapping paths: %s with %s", volume, kind, a, b)
+			}
+		}
+	}
+}

@@ -1,0 +1,566 @@
+package main
+
+// This file: what the server tells about itself. A leaf: the other chapters write to it, it calls none of them.
+//
+// Metrics carry Kubernetes' names, labels, buckets and help texts (with the stability class in front, as kube-apiserver prints it),
+// so that dashboards and alerts made for a cluster work here; what only this store has is called apilet_*. There is no global
+// registry: every server, and every test, has its own.
+//
+// A request is counted once, at its end, by observe: one map lookup finds the observers of its label set, made at the first use.
+// That map is also the bound on memory: a Prometheus series is never given back, so after maxSeries label sets every new one is
+// counted as resource "other". Callers keep far below it by naming only resources that are served.
+//
+//	apiserver_request_total{verb="LIST",resource="pods",scope="namespace",code="200",...} 17
+//
+// Health is the second half: /livez, /readyz and /healthz run a list of named checks and answer in kube-apiserver's words.
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	maxSeries   = 4096    // label sets of requests; the next ones share one per verb
+	otherLabel  = "other" // what is not told apart
+	alpha, beta = "[ALPHA] ", "[BETA] "
+	stable      = "[STABLE] "
+)
+
+// Label names in the order in which requestLabels.values gives their values.
+var (
+	sliLabels      = []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
+	durationLabels = append(slices.Clone(sliLabels), "dry_run")
+	totalLabels    = append(slices.Clone(durationLabels), "code")
+	kindLabels     = []string{"group", "version", "resource"}
+)
+
+// requestLabels says in which series a request counts. Each must come from a bounded set: resources only when they are served.
+// A path that is no resource has its route ("/livez") as subresource and an empty component.
+type requestLabels struct {
+	verb                                  string // from verbLabel
+	group, version, resource, subresource string
+	scope                                 string // from scopeLabel
+	component                             string // "apiserver"
+	dryRun                                string // "", "All" or "invalid"
+}
+
+// metrics are one server's. Counters without labels of their own are for the other chapters to increment.
+type metrics struct {
+	registry *prometheus.Registry
+
+	requests                           *prometheus.CounterVec
+	durations, sliDurations, sizes     *prometheus.HistogramVec
+	running, deprecated                *prometheus.GaugeVec
+	watchEvents                        *prometheus.CounterVec
+	watchEventSizes, watchListDuration *prometheus.HistogramVec
+	terminations, aborts               *prometheus.CounterVec
+
+	readOnlyInflight, mutatingInflight *peakGauge
+	readOnlyInqueue, mutatingInqueue   *peakGauge
+
+	authenticated, unauthenticated, authFailed prometheus.Counter // good credentials, none, bad ones
+	allowed, forbidden                         prometheus.Counter
+	auditEvents, auditErrors                   prometheus.Counter
+	tlsHandshakeErrors                         prometheus.Counter
+
+	commitDuration prometheus.Histogram
+	commitChanges  prometheus.Counter
+
+	mu     sync.RWMutex // guards series
+	series map[seriesKey]*requestSeries
+}
+
+// A seriesKey is a label set and a status code; code 0 is the request while it runs.
+type seriesKey struct {
+	requestLabels
+	code int
+}
+
+// requestSeries are the observers of one seriesKey; nil where Kubernetes does not measure.
+type requestSeries struct {
+	total               prometheus.Counter
+	duration, sli, size prometheus.Observer
+
+	running    prometheus.Gauge // these three for code 0
+	events     prometheus.Counter
+	eventSizes prometheus.Observer
+}
+
+func newMetrics() *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(), series: map[seriesKey]*requestSeries{}}
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.addRequestMetrics()
+	m.addWatchMetrics()
+	m.addInflightMetrics()
+	m.addSecurityMetrics()
+	m.addCommitMetrics()
+	return m
+}
+
+func (m *metrics) addRequestMetrics() {
+	sliBuckets := []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
+	m.requests = m.counters("apiserver_request_total",
+		stable+"Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.", totalLabels)
+	m.durations = m.histograms("apiserver_request_duration_seconds",
+		stable+"Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
+		durationLabels, append([]float64{0.005, 0.025}, sliBuckets...))
+	m.sliDurations = m.histograms("apiserver_request_sli_duration_seconds",
+		alpha+"Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
+		sliLabels, sliBuckets)
+	m.sizes = m.histograms("apiserver_response_sizes",
+		stable+"Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
+		sliLabels, prometheus.ExponentialBuckets(1000, 10, 7))
+	m.running = m.gauges("apiserver_longrunning_requests",
+		stable+"Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.", sliLabels)
+	m.deprecated = m.gauges("apiserver_requested_deprecated_apis",
+		stable+"Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
+		[]string{"group", "version", "resource", "subresource", "removed_release"})
+	m.terminations = m.counters("apiserver_request_terminations_total",
+		alpha+"Number of requests which apiserver terminated in self-defense.", append(slices.Clone(sliLabels), "code"))
+	m.aborts = m.counters("apiserver_request_aborts_total",
+		alpha+"Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope", sliLabels[:6])
+}
+
+func (m *metrics) addWatchMetrics() {
+	m.watchEvents = m.counters("apiserver_watch_events_total", alpha+"Number of events sent in watch clients", kindLabels)
+	m.watchEventSizes = m.histograms("apiserver_watch_events_sizes", alpha+"Watch event size distribution in bytes",
+		kindLabels, prometheus.ExponentialBuckets(1024, 2, 8))
+	m.watchListDuration = m.histograms("apiserver_watch_list_duration_seconds",
+		beta+"Response latency distribution in seconds for watch list requests broken by group, version, resource and scope.",
+		[]string{"group", "version", "resource", "scope"}, []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 15, 20, 30, 45, 60})
+}
+
+func (m *metrics) addInflightMetrics() {
+	inflight := "Maximal number of currently used inflight request limit of this apiserver per request kind in last second."
+	inqueue := "Maximal number of queued requests in this apiserver per request kind in last second."
+	m.readOnlyInflight = m.peak("apiserver_current_inflight_requests", stable+inflight, "readOnly")
+	m.mutatingInflight = m.peak("apiserver_current_inflight_requests", stable+inflight, "mutating")
+	m.readOnlyInqueue = m.peak("apiserver_current_inqueue_requests", alpha+inqueue, "readOnly")
+	m.mutatingInqueue = m.peak("apiserver_current_inqueue_requests", alpha+inqueue, "mutating")
+}
+
+func (m *metrics) addSecurityMetrics() {
+	attempts := m.counters("authentication_attempts", alpha+"Counter of authenticated attempts.", []string{"result"})
+	m.authenticated, m.unauthenticated, m.authFailed =
+		attempts.WithLabelValues("success"), attempts.WithLabelValues("failure"), attempts.WithLabelValues("error")
+	decisions := m.counters("authorization_attempts_total",
+		alpha+"Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", []string{"result"})
+	m.allowed, m.forbidden = decisions.WithLabelValues("allowed"), decisions.WithLabelValues("no-opinion")
+	m.auditEvents = m.counters("apiserver_audit_event_total",
+		alpha+"Counter of audit events generated and sent to the audit backend.", nil).WithLabelValues()
+	m.auditErrors = m.counters("apiserver_audit_error_total",
+		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}).WithLabelValues("log")
+	m.tlsHandshakeErrors = m.counters("apiserver_tls_handshake_errors_total",
+		alpha+"Number of requests dropped with 'TLS handshake error from' error", nil).WithLabelValues()
+}
+
+func (m *metrics) addCommitMetrics() {
+	m.commitDuration = m.histograms("apilet_store_commit_duration_seconds", "How long commits took, fsync included.",
+		nil, prometheus.ExponentialBuckets(0.00005, 2, 16)).WithLabelValues().(prometheus.Histogram)
+	m.commitChanges = m.counters("apilet_store_committed_changes_total",
+		"Changes made durable; divided by the number of commits, how many share one fsync.", nil).WithLabelValues()
+}
+
+func (m *metrics) counters(name, help string, labels []string) *prometheus.CounterVec {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	m.registry.MustRegister(vec)
+	return vec
+}
+
+func (m *metrics) gauges(name, help string, labels []string) *prometheus.GaugeVec {
+	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	m.registry.MustRegister(vec)
+	return vec
+}
+
+func (m *metrics) histograms(name, help string, labels []string, buckets []float64) *prometheus.HistogramVec {
+	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	m.registry.MustRegister(vec)
+	return vec
+}
+
+// --- Requests
+
+// verbLabel is the verb as the metrics tell it: the HTTP method in upper case, but LIST and WATCH for those reads, APPLY for a
+// server-side apply and CONNECT for streams into a pod. resourceVerb is "" when the request is for no resource.
+func verbLabel(method, resourceVerb, subresource, contentType string) string {
+	switch {
+	case resourceVerb != "" && slices.Contains([]string{"log", "exec", "portforward", "attach", "proxy"}, subresource):
+		return "CONNECT"
+	case resourceVerb == "watch":
+		return "WATCH"
+	case resourceVerb == "list":
+		return "LIST"
+	case method == http.MethodHead:
+		return http.MethodGet
+	case method == http.MethodPatch && contentType == "application/apply-patch+yaml":
+		return "APPLY"
+	}
+	switch method {
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect:
+		return method
+	}
+	return otherLabel // in lower case, as kube-apiserver has it
+}
+
+// scopeLabel says how much a request for a resource is about: one object, a namespace, or all.
+func scopeLabel(resourceVerb, namespace, name string) string {
+	switch {
+	case resourceVerb == "":
+		return ""
+	case name != "" || resourceVerb == "create":
+		return "resource"
+	case namespace != "":
+		return "namespace"
+	}
+	return "cluster"
+}
+
+// dryRunLabel cleans the values of the dryRun parameter.
+func dryRunLabel(values []string) string {
+	for _, v := range values {
+		if v != "All" {
+			return "invalid"
+		}
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return "All"
+}
+
+// A requestResult is what there is to say about a request at its end.
+type requestResult struct {
+	code    int
+	bytes   int64         // of the body
+	elapsed time.Duration // since it was received
+	waited  time.Duration // of that, in flow control's queue
+}
+
+// observe counts a request that has ended.
+func (m *metrics) observe(labels requestLabels, res requestResult) {
+	s := m.seriesOf(seriesKey{labels, res.code})
+	s.total.Inc()
+	s.duration.Observe(res.elapsed.Seconds())
+	if s.sli != nil {
+		s.sli.Observe((res.elapsed - res.waited).Seconds())
+	}
+	if s.size != nil {
+		s.size.Observe(float64(res.bytes))
+	}
+}
+
+// longRunning returns the series of a watch: running is to be raised and lowered by the caller, sent called for each event.
+func (m *metrics) longRunning(labels requestLabels) *requestSeries {
+	return m.seriesOf(seriesKey{requestLabels: labels})
+}
+
+// sent counts one event on its way to a watcher.
+func (s *requestSeries) sent(bytes int) {
+	s.events.Inc()
+	s.eventSizes.Observe(float64(bytes))
+}
+
+// deprecatedUse marks a deprecated version as used. removedRelease is like "1.32", "" when none is known.
+func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
+	m.deprecated.WithLabelValues(labels.group, labels.version, labels.resource, labels.subresource, removedRelease).Set(1)
+}
+
+// seriesOf finds or makes the observers of a key.
+func (m *metrics) seriesOf(key seriesKey) *requestSeries {
+	m.mu.RLock()
+	s := m.series[key]
+	m.mu.RUnlock()
+	if s != nil {
+		return s
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.series) >= maxSeries {
+		key.requestLabels = requestLabels{verb: key.verb, resource: otherLabel, component: key.component}
+	}
+	if s = m.series[key]; s == nil {
+		s = m.newSeries(key)
+		m.series[key] = s
+	}
+	return s
+}
+
+func (m *metrics) newSeries(key seriesKey) *requestSeries {
+	sli := []string{key.verb, key.group, key.version, key.resource, key.subresource, key.scope, key.component}
+	kind := sli[1:4]
+	if key.code == 0 {
+		return &requestSeries{
+			running:    m.running.WithLabelValues(sli...),
+			events:     m.watchEvents.WithLabelValues(kind...),
+			eventSizes: m.watchEventSizes.WithLabelValues(kind...),
+		}
+	}
+	duration := append(slices.Clone(sli), key.dryRun)
+	s := &requestSeries{
+		total:    m.requests.WithLabelValues(append(slices.Clone(duration), strconv.Itoa(key.code))...),
+		duration: m.durations.WithLabelValues(duration...),
+	}
+	// The service level leaves out what lasts as long as its client likes, and dry runs.
+	if key.verb != "WATCH" && key.verb != "CONNECT" && key.dryRun == "" {
+		s.sli = m.sliDurations.WithLabelValues(sli...)
+	}
+	if key.verb == "GET" || key.verb == "LIST" {
+		s.size = m.sizes.WithLabelValues(sli...)
+	}
+	return s
+}
+
+// terminated counts a request that the server refused or ended to protect itself (429, 504); it is observed besides.
+func (m *metrics) terminated(l requestLabels, code int) {
+	m.terminations.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, l.component, strconv.Itoa(code)).Inc()
+}
+
+// aborted counts a response that was broken off after its first byte.
+func (m *metrics) aborted(l requestLabels) {
+	m.aborts.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope).Inc()
+}
+
+// watchListDone measures a watch's initial events, from its request to the bookmark that ends them.
+func (m *metrics) watchListDone(l requestLabels, elapsed time.Duration) {
+	m.watchListDuration.WithLabelValues(l.group, l.version, l.resource, l.scope).Observe(elapsed.Seconds())
+}
+
+// committed counts one commit of the store and the changes that shared it.
+func (m *metrics) committed(changes int, elapsed time.Duration) {
+	m.commitDuration.Observe(elapsed.Seconds())
+	m.commitChanges.Add(float64(changes))
+}
+
+// A peakGauge shows the highest value of the running second and the one before: a scrape each half minute would hardly ever see the
+// value of the moment above zero.
+type peakGauge struct {
+	mu         sync.Mutex // guards what follows
+	now        int
+	second     int64 // Unix time of the second that peak is about
+	peak, last int
+}
+
+func (m *metrics) peak(name, help, kind string) *peakGauge {
+	g := &peakGauge{}
+	m.registry.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"request_kind": kind}}, g.value))
+	return g
+}
+
+// add changes the value by delta; now is the caller's clock, which it has read anyway.
+func (g *peakGauge) add(delta int, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rollLocked(now.Unix())
+	g.now += delta
+	g.peak = max(g.peak, g.now)
+}
+
+func (g *peakGauge) value() float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rollLocked(time.Now().Unix())
+	return float64(max(g.peak, g.last))
+}
+
+func (g *peakGauge) rollLocked(second int64) {
+	if second <= g.second { // equal nearly always; a clock set back must not hide a peak
+		return
+	}
+	g.last = g.now
+	if second == g.second+1 {
+		g.last = g.peak
+	}
+	g.second, g.peak = second, g.now
+}
+
+// --- What is asked at scrape time
+
+// storeStats is the store's state at one moment, filled by the caller.
+type storeStats struct {
+	revision, compactRevision int64
+	fileBytes, freeBytes      int64 // the file's size, and how much of it are free pages
+	corrupt                   int64 // records that the scrub found damaged
+	objects                   []objectStats
+}
+
+// objectStats are the live objects of one resource and their bytes of JSON.
+type objectStats struct {
+	group, resource string
+	count, bytes    int64
+}
+
+var (
+	storeRevision   = prometheus.NewDesc("apilet_store_revision", "Newest committed revision.", nil, nil)
+	storeCompacted  = prometheus.NewDesc("apilet_store_compact_revision", "Revision below which history is compacted.", nil, nil)
+	storeFileBytes  = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file.", nil, nil)
+	storeFreeBytes  = prometheus.NewDesc("apilet_store_free_bytes", "Free pages of the data file, in bytes: what defrag would give back.", nil, nil)
+	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records that the scrub found damaged.", nil, nil)
+	storageSize     = prometheus.NewDesc("apiserver_storage_size_bytes", stable+"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
+	storageObjects  = prometheus.NewDesc("apiserver_storage_objects", stable+"(Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
+	resourceObjects = prometheus.NewDesc("apiserver_resource_objects", alpha+"Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
+	resourceBytes   = prometheus.NewDesc("apiserver_resource_size_estimate_bytes", alpha+"Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
+)
+
+// storeCollector reads the store's state once a scrape.
+type storeCollector struct{ read func() storeStats }
+
+// watchStore makes the store's state part of /metrics; read is called at each scrape.
+func (m *metrics) watchStore(read func() storeStats) {
+	m.registry.MustRegister(storeCollector{read})
+}
+
+func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt,
+		storageSize, storageObjects, resourceObjects, resourceBytes} {
+		ch <- d
+	}
+}
+
+func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	s := c.read()
+	gauge(storeRevision, s.revision)
+	gauge(storeCompacted, s.compactRevision)
+	gauge(storeFileBytes, s.fileBytes)
+	gauge(storeFreeBytes, s.freeBytes)
+	gauge(storeCorrupt, s.corrupt)
+	gauge(storageSize, s.fileBytes, "bbolt")
+	for _, o := range s.objects {
+		name := o.resource
+		if o.group != "" {
+			name += "." + o.group
+		}
+		gauge(storageObjects, o.count, name)
+		gauge(resourceObjects, o.count, o.group, o.resource)
+		gauge(resourceBytes, o.bytes, o.group, o.resource)
+	}
+}
+
+// buildInfo tells which Kubernetes this server speaks as.
+func (m *metrics) buildInfo(labels map[string]string) {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubernetes_build_info", ConstLabels: labels,
+		Help: beta + "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running."})
+	g.Set(1)
+	m.registry.MustRegister(g)
+}
+
+// handler serves /metrics.
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// --- Health
+
+// A healthCheck is one condition of /livez, /readyz or /healthz; names may contain slashes.
+type healthCheck struct {
+	name  string
+	check func() error // nil: well
+}
+
+// pingCheck is always well: it answers, so it lives.
+var pingCheck = healthCheck{"ping", func() error { return nil }}
+
+// shutdownCheck fails once stop is closed; it belongs in /readyz alone, so that no new work is sent here while the old is finished.
+func shutdownCheck(stop <-chan struct{}) healthCheck {
+	return healthCheck{"shutdown", func() error {
+		select {
+		case <-stop:
+			return errors.New("process is shutting down")
+		default:
+			return nil
+		}
+	}}
+}
+
+// A healthEndpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
+type healthEndpoint struct {
+	name   string // livez, readyz or healthz
+	checks []healthCheck
+	failed func(endpoint, check string, err error) // told the cause of each failure, which a public page must not show; may be nil
+}
+
+func (h *healthEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/"+h.name)
+	if name == "" {
+		h.serveAll(w, r)
+		return
+	}
+	i := slices.IndexFunc(h.checks, func(c healthCheck) bool { return "/"+c.name == name })
+	if i < 0 {
+		http.NotFound(w, r)
+		return
+	}
+	// kube-apiserver shows the cause here, on the page of a single check.
+	if err := h.checks[i].check(); err != nil {
+		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprint(w, "ok")
+}
+
+// serveAll runs all checks but those that ?exclude= names. Details are printed when asked for, and always on failure.
+func (h *healthEndpoint) serveAll(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	report, healthy := h.run(query["exclude"])
+	if !healthy {
+		http.Error(w, report+h.name+" check failed", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if query.Has("verbose") {
+		fmt.Fprintf(w, "%s%s check passed\n", report, h.name)
+		return
+	}
+	fmt.Fprint(w, "ok")
+}
+
+func (h *healthEndpoint) run(excluded []string) (report string, healthy bool) {
+	var out bytes.Buffer
+	unknown := map[string]bool{}
+	for _, name := range excluded {
+		unknown[name] = true
+	}
+	healthy = true
+	for _, c := range h.checks {
+		if slices.Contains(excluded, c.name) {
+			delete(unknown, c.name)
+			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.name)
+			continue
+		}
+		err := c.check()
+		if err == nil {
+			fmt.Fprintf(&out, "[+]%s ok\n", c.name)
+			continue
+		}
+		healthy = false
+		fmt.Fprintf(&out, "[-]%s failed: reason withheld\n", c.name)
+		if h.failed != nil {
+			h.failed(h.name, c.name, err)
+		}
+	}
+	if len(unknown) > 0 {
+		names := make([]string, 0, len(unknown))
+		for name := range unknown {
+			names = append(names, strconv.Quote(name))
+		}
+		slices.Sort(names)
+		fmt.Fprintf(&out, "warn: some health checks cannot be excluded: no matches for %s\n", strings.Join(names, ","))
+	}
+	return out.String(), healthy
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// scrapeMetrics returns /metrics as a set of lines.
+func scrapeMetrics(t testing.TB, m *metrics) map[string]bool {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("GET /metrics: got %d\n%s", w.Code, w.Body)
+	}
+	lines := map[string]bool{}
+	for line := range strings.Lines(w.Body.String()) {
+		lines[strings.TrimSpace(line)] = true
+	}
+	return lines
+}
+
+func wantMetrics(t *testing.T, got map[string]bool, want string) {
+	t.Helper()
+	for line := range strings.Lines(want) {
+		if line = strings.TrimSpace(line); line != "" && !got[line] {
+			t.Errorf("/metrics lacks the line\n%s", line)
+		}
+	}
+}
+
+var podList = requestLabels{verb: "LIST", version: "v1", resource: "pods", scope: "namespace", component: "apiserver"}
+
+func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
+	m := newMetrics()
+	m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond, waited: 20 * time.Millisecond})
+	m.observe(podList, requestResult{code: 410, bytes: 200, elapsed: time.Millisecond})
+	watch := podList
+	watch.verb = "WATCH"
+	s := m.longRunning(watch)
+	s.running.Inc()
+	s.sent(3000)
+	m.observe(watch, requestResult{code: 200, elapsed: time.Minute})
+	dry := requestLabels{verb: "APPLY", group: "apps", version: "v1", resource: "deployments", scope: "resource", component: "apiserver", dryRun: "All"}
+	m.observe(dry, requestResult{code: 201, elapsed: time.Second})
+	m.deprecatedUse(requestLabels{version: "v1", resource: "endpoints"}, "")
+	m.terminated(podList, 429)
+	m.watchListDone(watch, time.Second)
+	m.aborted(podList)
+	got := scrapeMetrics(t, m)
+	wantMetrics(t, got, `
+# HELP apiserver_request_total [STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.
+# TYPE apiserver_request_total counter
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
+apiserver_request_total{code="410",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
+apiserver_request_total{code="201",component="apiserver",dry_run="All",group="apps",resource="deployments",scope="resource",subresource="",verb="APPLY",version="v1"} 1
+apiserver_request_duration_seconds_bucket{component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1",le="0.025"} 1
+apiserver_request_duration_seconds_bucket{component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1",le="0.05"} 2
+apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1",le="0.05"} 2
+apiserver_request_sli_duration_seconds_sum{component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 0.011
+apiserver_response_sizes_bucket{component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1",le="10000"} 2
+apiserver_longrunning_requests{component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="WATCH",version="v1"} 1
+apiserver_watch_events_total{group="",resource="pods",version="v1"} 1
+apiserver_watch_events_sizes_bucket{group="",resource="pods",version="v1",le="4096"} 1
+apiserver_requested_deprecated_apis{group="",removed_release="",resource="endpoints",subresource="",version="v1"} 1
+apiserver_request_terminations_total{code="429",component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
+apiserver_request_aborts_total{group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
+apiserver_watch_list_duration_seconds_count{group="",resource="pods",scope="namespace",version="v1"} 1
+apiserver_current_inflight_requests{request_kind="readOnly"} 0
+`)
+	for line := range got {
+		if strings.HasPrefix(line, "apiserver_request_sli") && (strings.Contains(line, "WATCH") || strings.Contains(line, "APPLY")) {
+			t.Errorf("the service level has %s; want no watches and no dry runs", line)
+		}
+	}
+}
+
+func TestDeprecatedGaugeStaysOne(t *testing.T) { // fact sheet cases 61, 62
+	m := newMetrics()
+	for range 10 {
+		m.deprecatedUse(requestLabels{group: "batch", version: "v1beta1", resource: "cronjobs", subresource: "status"}, "1.25")
+	}
+	wantMetrics(t, scrapeMetrics(t, m), `apiserver_requested_deprecated_apis{group="batch",removed_release="1.25",resource="cronjobs",subresource="status",version="v1beta1"} 1`)
+}
+
+func TestVerbLabels(t *testing.T) {
+	const apply = "application/apply-patch+yaml"
+	for _, c := range []struct{ method, verb, sub, contentType, want string }{
+		{"GET", "get", "", "", "GET"}, {"HEAD", "get", "", "", "GET"}, {"GET", "list", "", "", "LIST"}, {"HEAD", "list", "", "", "LIST"},
+		{"GET", "watch", "", "", "WATCH"}, {"POST", "create", "", "", "POST"}, {"PUT", "update", "status", "", "PUT"},
+		{"PATCH", "patch", "", "application/merge-patch+json", "PATCH"}, {"PATCH", "patch", "", apply, "APPLY"},
+		{"DELETE", "deletecollection", "", "", "DELETE"}, {"GET", "get", "log", "", "CONNECT"}, {"POST", "create", "exec", "", "CONNECT"},
+		{"GET", "", "", "", "GET"}, {"BREW", "", "", "", "other"}, {"OPTIONS", "", "", "", "other"}, {"get", "", "", "", "other"},
+	} {
+		if got := verbLabel(c.method, c.verb, c.sub, c.contentType); got != c.want {
+			t.Errorf("verbLabel(%q, %q, %q, %q) = %q, want %q", c.method, c.verb, c.sub, c.contentType, got, c.want)
+		}
+	}
+}
+
+func TestScopeAndDryRunLabels(t *testing.T) {
+	for _, c := range []struct{ verb, namespace, name, want string }{
+		{"get", "ns", "x", "resource"}, {"create", "ns", "", "resource"}, {"list", "ns", "", "namespace"}, {"list", "", "", "cluster"}, {"", "", "", ""},
+	} {
+		if got := scopeLabel(c.verb, c.namespace, c.name); got != c.want {
+			t.Errorf("scopeLabel(%q, %q, %q) = %q, want %q", c.verb, c.namespace, c.name, got, c.want)
+		}
+	}
+	for want, values := range map[string][]string{"": nil, "All": {"All", "All"}, "invalid": {"All", "x"}} {
+		if got := dryRunLabel(values); got != want {
+			t.Errorf("dryRunLabel(%q) = %q, want %q", values, got, want)
+		}
+	}
+}
+
+func TestLabelSetsAreBounded(t *testing.T) {
+	m := newMetrics()
+	for i := range maxSeries + 50 {
+		m.observe(requestLabels{verb: "GET", resource: fmt.Sprint("kind", i)}, requestResult{code: 200})
+	}
+	if len(m.series) != maxSeries+1 {
+		t.Errorf("got %d label sets, want %d", len(m.series), maxSeries+1)
+	}
+	wantMetrics(t, scrapeMetrics(t, m), `apiserver_request_total{code="200",component="",dry_run="",group="",resource="other",scope="",subresource="",verb="GET",version=""} 50`)
+}
+
+func TestPeakGaugeKeepsThePeakForASecond(t *testing.T) {
+	g := &peakGauge{}
+	at := func(second int64) int { g.rollLocked(second); return max(g.peak, g.last) }
+	now := time.Unix(1000, 0)
+	g.add(1, now)
+	g.add(1, now)
+	g.add(-2, now)
+	for _, c := range []struct {
+		second int64
+		want   int
+	}{{1000, 2}, {999, 2}, {1001, 2}, {1002, 0}} {
+		if got := at(c.second); got != c.want {
+			t.Errorf("at second %d: got %d, want %d", c.second, got, c.want)
+		}
+	}
+	g.add(1, time.Unix(1003, 0))
+	if got := at(2000); got != 1 {
+		t.Errorf("with one still running, much later: got %d, want 1", got)
+	}
+}
+
+func TestStoreIsReadAtScrapeTime(t *testing.T) {
+	m := newMetrics()
+	stats := storeStats{revision: 7}
+	m.watchStore(func() storeStats { return stats })
+	m.committed(3, 2*time.Millisecond)
+	stats = storeStats{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
+		objects: []objectStats{{"", "pods", 2, 2048}, {"apps", "deployments", 1, 900}}}
+	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
+	wantMetrics(t, scrapeMetrics(t, m), `
+apilet_store_revision 8
+apilet_store_compact_revision 2
+apilet_store_file_bytes 32768
+apilet_store_free_bytes 4096
+apilet_store_corrupt_records 1
+apilet_store_committed_changes_total 3
+apilet_store_commit_duration_seconds_count 1
+apiserver_storage_size_bytes{storage_cluster_id="bbolt"} 32768
+apiserver_storage_objects{resource="pods"} 2
+apiserver_storage_objects{resource="deployments.apps"} 1
+apiserver_resource_objects{group="apps",resource="deployments"} 1
+apiserver_resource_size_estimate_bytes{group="",resource="pods"} 2048
+kubernetes_build_info{major="1",minor="36"} 1
+`)
+}
+
+func TestHealthSpeaksKubernetesText(t *testing.T) {
+	stop := make(chan struct{})
+	var causes []string
+	sick := healthCheck{"poststarthook/rbac", func() error { return errors.New("it hurts") }}
+	failed := func(endpoint, check string, err error) {
+		causes = append(causes, fmt.Sprintf("%s %s: %v", endpoint, check, err))
+	}
+	livez := &healthEndpoint{"livez", []healthCheck{pingCheck, sick}, failed}
+	readyz := &healthEndpoint{"readyz", []healthCheck{pingCheck, {"etcd", pingCheck.check}, shutdownCheck(stop)}, nil}
+	ask := func(h http.Handler, url string) string {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", url, nil))
+		return fmt.Sprintf("%d %s %s", w.Code, w.Header().Get("Content-Type"), w.Body)
+	}
+	const text = " text/plain; charset=utf-8 "
+	check := func(h http.Handler, url, want string) {
+		t.Helper()
+		if got := ask(h, url); got != want {
+			t.Errorf("GET %s: got\n%s\nwant\n%s", url, got, want)
+		}
+	}
+	check(readyz, "/readyz", "200"+text+"ok")
+	check(readyz, "/readyz?verbose", "200"+text+"[+]ping ok\n[+]etcd ok\n[+]shutdown ok\nreadyz check passed\n")
+	check(readyz, "/readyz?verbose&exclude=etcd&exclude=foo&exclude=bar", "200"+text+
+		"[+]ping ok\n[+]etcd excluded: ok\n[+]shutdown ok\nwarn: some health checks cannot be excluded: no matches for \"bar\",\"foo\"\nreadyz check passed\n")
+	check(readyz, "/readyz/etcd", "200"+text+"ok")
+	check(readyz, "/readyz/nope", "404"+text+"404 page not found\n")
+	check(readyz, "/readyz/", "404"+text+"404 page not found\n")
+	check(livez, "/livez", "500"+text+"[+]ping ok\n[-]poststarthook/rbac failed: reason withheld\nlivez check failed\n")
+	check(livez, "/livez?exclude=poststarthook/rbac", "200"+text+"ok")
+	check(livez, "/livez/poststarthook/rbac", "500"+text+"internal server error: it hurts\n")
+	close(stop)
+	check(readyz, "/readyz", "500"+text+"[+]ping ok\n[+]etcd ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n")
+	if want := "livez poststarthook/rbac: it hurts"; len(causes) != 1 || causes[0] != want {
+		t.Errorf("causes told: got %q, want one: %q", causes, want)
+	}
+}
+
+func TestMetricsUnderConcurrentUse(t *testing.T) {
+	m := newMetrics()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 200 {
+				m.readOnlyInflight.add(1, time.Now())
+				m.observe(requestLabels{verb: "GET", resource: fmt.Sprint(j % 20)}, requestResult{code: 200 + i%3})
+				m.readOnlyInflight.add(-1, time.Now())
+			}
+			scrapeMetrics(t, m)
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkObserveRequest(b *testing.B) {
+	m := newMetrics()
+	b.ReportAllocs()
+	for b.Loop() {
+		m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond})
+	}
+}
+
+func BenchmarkPeakGauge(b *testing.B) {
+	g, now := &peakGauge{}, time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		g.add(1, now)
+		g.add(-1, now)
+	}
+}

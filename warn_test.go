@@ -1,0 +1,582 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/randfill"
+	"sigs.k8s.io/yaml"
+)
+
+// The numbers are those of the test cases in the fact sheet on warnings.
+
+func TestWarningHeaderIsBuilt(t *testing.T) {
+	for _, c := range []struct {
+		number      string
+		code        int
+		agent, text string
+		want        string // "" is refused
+	}{
+		{"1 no agent", 299, "", "mytext", `299 - "mytext"`},
+		{"2 agent", 299, "myagent", "mytext", `299 myagent "mytext"`},
+		{"3 small code", 1, "", "mytext", `001 - "mytext"`},
+		{"4 large code", 999, "", "mytext", `999 - "mytext"`},
+		{"5 negative code", -1, "", "mytext", ""},
+		{"5 code of four digits", 1000, "", "mytext", ""},
+		{"6 agent with space", 299, "a b", "mytext", ""},
+		{"6 agent with wide space", 299, "a\u2003b", "mytext", ""},
+		{"7 agent with newline", 299, "a\n", "mytext", ""},
+		{"8 agent with backslash", 299, `a\b`, "mytext", ""},
+		{"9 agent with quote", 299, `a"b`, "mytext", ""},
+		{"10 agent with NUL", 299, "a\x00", "mytext", ""},
+		{"11 agent not UTF-8", 299, "a\xc5", "mytext", ""},
+		{"12 text with LF", 299, "", "my\ntext", ""},
+		{"12 text with CR", 299, "", "my\rtext", ""},
+		{"13 text with NUL", 299, "", "my\x00text", ""},
+		{"14 text with TAB", 299, "", "my\ttext", ""},
+		{"14 text with DEL", 299, "", "my\x7ftext", ""},
+		{"14 text with next line", 299, "", "my\u0085text", ""},
+		{"15 text not UTF-8", 299, "", "my\xc5text", ""},
+		{"16 empty text", 299, "", "", `299 - ""`},
+		{"17 quote", 299, "", `a"b`, `299 - "a\"b"`},
+		{"18 backslash", 299, "", `a\b`, `299 - "a\\b"`},
+		{"19 emoji and accents", 299, "", "Iñtërnâtiônàlizætiøn 🐹", `299 - "Iñtërnâtiônàlizætiøn 🐹"`},
+	} {
+		t.Run(c.number, func(t *testing.T) {
+			got, err := warningHeader(c.code, c.agent, c.text)
+			if got != c.want || (err == nil) != (c.want != "") {
+				t.Fatalf("warningHeader(%d, %q, %q) = %q, %v; want %q", c.code, c.agent, c.text, got, err, c.want)
+			}
+			if reference, _ := utilnet.NewWarningHeader(c.code, c.agent, c.text); got != reference {
+				t.Errorf("apimachinery builds %q, we %q", reference, got)
+			}
+		})
+	}
+}
+
+// What clients make of a header: the parser is theirs, so this is about what we may send.
+func TestClientsParseWarnings(t *testing.T) {
+	for _, c := range []struct {
+		number string
+		value  string
+		want   string // "code agent text" of the first; "" is an error
+		rest   string
+	}{
+		{"20 empty", "", "", ""},
+		{"21 two segments", "A B", "", ""},
+		{"22 short code", `1 - "text"`, "", ""},
+		{"23 no code", `A - "text"`, "", ""},
+		{"24 code 321", `321 - "text"`, "321 - text", ""},
+		{"25 escapes", `299 - "text\"\\\a\b\c"`, `299 - text"\abc`, ""},
+		{"26 spaces", `  299 - "text"  `, "299 - text", ""},
+		{"27 date", `299 - "text" "Tue, 15 Nov 1994 08:12:31 GMT"`, "299 - text", ""},
+		{"28 date unclosed", `299 - "text" "Tue`, "", ""},
+		{"29 token after date", `299 - "text" "Tue" more`, "", ""},
+		{"30 comma after date", `299 - "text" "Tue",`, "299 - text", ""},
+		{"31 comma and rest", `299 - "text", 299 - "more"`, "299 - text", `299 - "more"`},
+		{"34 quoted-printable", `299 - "=?iso-8859-1?q?text=20=A3?="`, "299 - text £", ""},
+		{"35 base64", `299 - "=?UTF-8?B?dGV4dCA=?= =?UTF-8?B?bW9yZQ==?="`, "299 - text more", ""},
+		{"36 unknown charset", `299 - "=?foo?q?text?="`, "299 - =?foo?q?text?=", ""},
+		{"37 raw UTF-8", `299 - "tëxt 🐹"`, "299 - tëxt 🐹", ""},
+		{"38 control in text", "299 - \"te\x00xt\"", "", ""},
+		{"38 control in agent", "299 a\x00b \"text\"", "", ""},
+		{"39 empty text", `299 - ""`, "299 - ", ""},
+		{"40 code 199", `199 - "text"`, "199 - text", ""},
+	} {
+		t.Run(c.number, func(t *testing.T) {
+			header, rest, err := utilnet.ParseWarningHeader(c.value)
+			if c.want == "" {
+				if err == nil {
+					t.Errorf("%q parses to %+v; want an error", c.value, header)
+				}
+				return
+			}
+			if got := fmt.Sprintf("%03d %s %s", header.Code, header.Agent, header.Text); err != nil || got != c.want || rest != c.rest {
+				t.Errorf("%q parses to %q, rest %q, %v; want %q, rest %q", c.value, got, rest, err, c.want, c.rest)
+			}
+		})
+	}
+	two, errs := utilnet.ParseWarningHeaders([]string{`299 - "a", 299 - "b"`, `299 - "c", 299 - d`, `299 - "e"`}) // 32, 33
+	if len(two) != 4 || len(errs) != 1 {
+		t.Errorf("cases 32 and 33: got %d warnings and %d errors, want 4 and 1", len(two), len(errs))
+	}
+}
+
+// recordWarnings adds texts to a recorder and returns the texts that a client would read.
+func recordWarnings(t *testing.T, limits warningLimits, warnings ...warning) []string {
+	t.Helper()
+	rec := &warningRecorder{Context: t.Context(), header: http.Header{}, limits: limits}
+	for _, w := range warnings {
+		rec.add(w.agent, w.text)
+	}
+	return receivedWarnings(t, rec.header)
+}
+
+func receivedWarnings(t *testing.T, header http.Header) []string {
+	t.Helper()
+	parsed, errs := utilnet.ParseWarningHeaders(header.Values("Warning"))
+	if len(errs) > 0 {
+		t.Errorf("clients cannot parse %q: %v", header.Values("Warning"), errs)
+	}
+	var texts []string
+	for _, w := range parsed {
+		texts = append(texts, w.Text)
+	}
+	return texts
+}
+
+func warningTexts(texts ...string) []warning {
+	var ws []warning
+	for _, text := range texts {
+		ws = append(ws, warning{"", text})
+	}
+	return ws
+}
+
+// manyWarnings returns n texts of the given length in runes, all different.
+func manyWarnings(n, runes int) []warning {
+	var ws []warning
+	for i := range n {
+		ws = append(ws, warning{"", fmt.Sprintf("%04d", i) + strings.Repeat("é", runes-4)})
+	}
+	return ws
+}
+
+func TestWarningsAreSentOnceAndInOrder(t *testing.T) {
+	for _, c := range []struct {
+		number string
+		add    []warning
+		want   []string
+	}{
+		{"41 none", nil, nil},
+		{"42 empty text", warningTexts(""), nil},
+		{"43 same text, other agent", []warning{{"first", "a"}, {"second", "a"}}, []string{"a"}},
+		{"44 order", warningTexts("c", "a", "b"), []string{"c", "a", "b"}},
+		{"45 invalid", []warning{{"", "a\nb"}, {"bad agent", "x"}, {"", "ok"}}, []string{"ok"}},
+	} {
+		t.Run(c.number, func(t *testing.T) {
+			if got := recordWarnings(t, kubernetesWarningLimits, c.add...); !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWarningsAreCutAtSmallLimits(t *testing.T) { // 46
+	rec := &warningRecorder{Context: t.Context(), header: http.Header{}, limits: warningLimits{total: 25, each: 5}}
+	step := func(text string, want ...string) {
+		t.Helper()
+		rec.add("", text)
+		if got := receivedWarnings(t, rec.header); !slices.Equal(got, want) {
+			t.Errorf("after %q: got %q, want %q", text, got, want)
+		}
+	}
+	a, accents := strings.Repeat("a", 10), "ÀÁÂÃÄÅÆÇÈÉ"
+	step(a, a)
+	step("bb", a, "bb")
+	step("ccc", a, "bb", "ccc")
+	step(accents, a, "bb", "ccc", accents)
+	step("bb", a, "bb", "ccc", accents)
+	step("e", "aaaaa", "bb", "ccc", "ÀÁÂÃÄ", "e")
+	step(strings.Repeat("f", 10), "aaaaa", "bb", "ccc", "ÀÁÂÃÄ", "e", "fffff")
+	step(strings.Repeat("g", 10), "aaaaa", "bb", "ccc", "ÀÁÂÃÄ", "e", "fffff", "ggggg")
+	step("h", "aaaaa", "bb", "ccc", "ÀÁÂÃÄ", "e", "fffff", "ggggg")
+}
+
+func TestWarningsAreCutAtKubernetesLimits(t *testing.T) {
+	lengths := func(got []string) string {
+		var out []string
+		for _, s := range got {
+			if !utf8.ValidString(s) {
+				t.Errorf("%q is not UTF-8", s)
+			}
+			out = append(out, fmt.Sprint(utf8.RuneCountInString(s)))
+		}
+		return strings.Join(out, " ")
+	}
+	times := func(n int, s string) string { return strings.TrimSpace(strings.Repeat(s+" ", n)) }
+	long := strings.Repeat("x", 256)
+	for _, c := range []struct {
+		number string
+		add    []warning
+		want   string
+	}{
+		{"47 24 texts of 170", manyWarnings(24, 170), times(24, "170")},
+		{"47 the 25th still whole", manyWarnings(25, 170), times(25, "170")},
+		{"47 the 26th dropped", manyWarnings(26, 170), times(25, "170")},
+		{"48 13 texts of 300", manyWarnings(13, 300), times(13, "300")},
+		{"48 the 14th switches", manyWarnings(14, 300), times(14, "256")},
+		{"48 20 texts", manyWarnings(20, 300), times(16, "256")},
+		{"49 one of 4096", manyWarnings(1, 4096), "4096"},
+		{"50 one of 4097", manyWarnings(1, 4097), "256"},
+		{"52 equal after the cut", append(manyWarnings(1, 4097), warningTexts(long+"a", long+"b")...), "256 256 256"},
+		{"84 one of 300 alone", manyWarnings(1, 300), "300"},
+	} {
+		t.Run(c.number, func(t *testing.T) {
+			if got := lengths(recordWarnings(t, kubernetesWarningLimits, c.add...)); got != c.want {
+				t.Errorf("got texts of %s runes, want %s", got, c.want)
+			}
+		})
+	}
+	if got := cutRunes("aé🐹b", 3); got != "aé🐹" { // 51
+		t.Errorf(`cutRunes("aé🐹b", 3) = %q`, got)
+	}
+}
+
+func TestWarningsMayComeInParallel(t *testing.T) { // 53
+	header := http.Header{}
+	ctx := warningContext(t.Context(), header)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			for j := range 50 {
+				addWarning(ctx, fmt.Sprint(i*j%7))
+			}
+		})
+	}
+	wg.Wait()
+	if got := receivedWarnings(t, header); len(got) != 7 {
+		t.Errorf("got %q, want the seven numbers once each", got)
+	}
+}
+
+func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
+	srv := httptest.NewServer(withWarnings(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := context.WithValue(r.Context(), requestKey{}, "below")
+		addWarning(ctx, `say "hé"`)
+		if r.URL.Path == "/watch" {
+			w.WriteHeader(200)
+			w.(http.Flusher).Flush()
+			addWarning(ctx, "too late")
+			<-r.Context().Done()
+			return
+		}
+		http.Error(w, "conflict", 409)
+	})))
+	defer srv.Close()
+	for path, code := range map[string]int{"/x": 409, "/watch": 200} {
+		resp, err := http.Get(srv.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Header.Values("Warning"); resp.StatusCode != code || len(got) != 1 || got[0] != `299 - "say \"hé\""` {
+			t.Errorf("GET %s: got %d with warnings %q", path, resp.StatusCode, got)
+		}
+		resp.Body.Close()
+	}
+	addWarning(t.Context(), "nobody listens") // without a recorder nothing happens
+}
+
+func TestRecorderIsItsContext(t *testing.T) {
+	base, cancel := context.WithCancelCause(context.WithValue(t.Context(), requestKey{}, "v"))
+	ctx := warningContext(base, http.Header{})
+	cancel(io.EOF)
+	if ctx.Value(requestKey{}) != "v" || ctx.Err() == nil || !errors.Is(context.Cause(ctx), io.EOF) {
+		t.Errorf("value %v, err %v, cause %v; want those of the context inside", ctx.Value(requestKey{}), ctx.Err(), context.Cause(ctx))
+	}
+}
+
+func TestDeprecationWarnings(t *testing.T) {
+	in := [2]int{1, 36}
+	old := &deprecation{deprecated: [2]int{1, 21}}
+	removed := &deprecation{deprecated: [2]int{1, 21}, removed: [2]int{1, 25}}
+	replaced := &deprecation{deprecated: [2]int{1, 21}, removed: [2]int{1, 25}, replacementGroup: "batch", replacementVersion: "v1", replaced: "CronJob"}
+	core := &deprecation{deprecated: [2]int{1, 33}, replacementGroup: "discovery.k8s.io", replacementVersion: "v1", replaced: "EndpointSlice"}
+	for _, c := range []struct {
+		number, group, version, kind string
+		d                            *deprecation
+		want                         string
+	}{
+		{"54", "batch", "v1beta1", "CronJob", old, "batch/v1beta1 CronJob is deprecated in v1.21+"},
+		{"55", "batch", "v1beta1", "CronJob", removed, "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+"},
+		{"56", "batch", "v1beta1", "CronJob", replaced, "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob"},
+		{"57", "", "v1", "Endpoints", core, "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"},
+	} {
+		if got := deprecationWarning(c.group, c.version, c.kind, c.d); got != c.want || !deprecatedIn(c.d, in) {
+			t.Errorf("case %s: got %q (deprecated %v), want %q", c.number, got, deprecatedIn(c.d, in), c.want)
+		}
+	}
+	if deprecatedIn(core, [2]int{1, 32}) || deprecatedIn(core, [2]int{0, 99}) || deprecatedIn(nil, in) || deprecatedIn(&deprecation{}, [2]int{}) {
+		t.Error("case 58: deprecated in an older server, or without a deprecation")
+	}
+	if !deprecatedIn(core, [2]int{}) || !deprecatedIn(core, [2]int{1, 33}) || !deprecatedIn(core, [2]int{2, 0}) {
+		t.Error("case 59: not deprecated in an unknown, equal or newer server")
+	}
+	for minor, want := range map[string][2]int{"29+": {1, 29}, "36": {1, 36}, "2.3-build4": {1, 2}, "": {}, "x": {}} {
+		if got := serverVersion("1", minor); got != want {
+			t.Errorf("case 60: serverVersion(1, %q) = %v, want %v", minor, got, want)
+		}
+	}
+	if removedRelease(old) != "" || removedRelease(removed) != "1.25" {
+		t.Errorf("removedRelease = %q and %q, want none and 1.25", removedRelease(old), removedRelease(removed))
+	}
+}
+
+func TestDeniedDeprecationIsForbidden(t *testing.T) {
+	err := denyDeprecated("batch", "cronjobs", "x", "batch/v1beta1 CronJob is deprecated in v1.21+")
+	const want = `cronjobs.batch "x" is forbidden: batch/v1beta1 CronJob is deprecated in v1.21+ (this server runs with --deny-deprecated)`
+	if !apierrors.IsForbidden(err) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestTrackerTellsWhoUsesWhat(t *testing.T) {
+	tracker := newDeprecationTracker()
+	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	cron := deprecatedUse{User: "alice", Agent: "kubectl/v1.30\x1b[31m", Verb: "list", Group: "batch", Version: "v1beta1", Resource: "cronjobs", Removed: "1.25", UseInstead: "batch/v1 CronJob"}
+	tracker.record(cron, at)
+	tracker.record(deprecatedUse{User: "bob", Agent: strings.Repeat("é", 500), Verb: "update", Version: "v1", Resource: "endpoints", Subresource: "status"}, at.Add(time.Second))
+	tracker.record(cron, at.Add(time.Minute))
+
+	ask := func(accept string) string {
+		r, w := httptest.NewRequest("GET", "/debug/deprecations", nil), httptest.NewRecorder()
+		r.Header.Set("Accept", accept)
+		tracker.ServeHTTP(w, r)
+		return w.Body.String()
+	}
+	lines := strings.Split(ask("*/*"), "\n")
+	if len(lines) != 4 || strings.Join(strings.Fields(lines[1]), " ") !=
+		`2026-05-01T12:01:00Z 2 alice list cronjobs batch/v1beta1 1.25 batch/v1 CronJob "kubectl/v1.30\x1b[31m"` ||
+		!strings.Contains(lines[2], "endpoints/status") || strings.Count(lines[2], "é") != maxAgentRunes {
+		t.Errorf("table:\n%s", strings.Join(lines, "\n"))
+	}
+	var list struct{ Items []deprecatedUsage }
+	if err := json.Unmarshal([]byte(ask("application/json")), &list); err != nil || len(list.Items) != 2 || list.Items[0].Count != 2 || list.Items[0].User != "alice" {
+		t.Errorf("JSON: %v %+v", err, list)
+	}
+}
+
+func TestTrackerForgetsTheOldest(t *testing.T) {
+	tracker := newDeprecationTracker()
+	for i := range maxDeprecatedUsages + 10 {
+		tracker.record(deprecatedUse{User: "first"}, time.Unix(int64(i), 0))
+		tracker.record(deprecatedUse{User: fmt.Sprint(i)}, time.Unix(int64(i), 0))
+	}
+	usages := tracker.list()
+	if len(usages) != maxDeprecatedUsages || len(tracker.usages) != maxDeprecatedUsages {
+		t.Fatalf("got %d usages and %d keys, want %d", len(usages), len(tracker.usages), maxDeprecatedUsages)
+	}
+	first := slices.IndexFunc(usages, func(u deprecatedUsage) bool { return u.User == "first" })
+	if first < 0 || usages[first].Count != maxDeprecatedUsages+10 {
+		t.Errorf("the one seen all the time is at %d of %d", first, len(usages))
+	}
+}
+
+// warningKinds are those of testdata/warn.
+var warningKinds = map[string]func() runtime.Object{
+	"Pod": func() runtime.Object { return &corev1.Pod{} }, "PodTemplate": func() runtime.Object { return &corev1.PodTemplate{} },
+	"ReplicationController": func() runtime.Object { return &corev1.ReplicationController{} },
+	"Deployment":            func() runtime.Object { return &appsv1.Deployment{} }, "ReplicaSet": func() runtime.Object { return &appsv1.ReplicaSet{} },
+	"DaemonSet": func() runtime.Object { return &appsv1.DaemonSet{} }, "StatefulSet": func() runtime.Object { return &appsv1.StatefulSet{} },
+	"Job": func() runtime.Object { return &batchv1.Job{} }, "CronJob": func() runtime.Object { return &batchv1.CronJob{} },
+	"Service": func() runtime.Object { return &corev1.Service{} }, "Ingress": func() runtime.Object { return &networkingv1.Ingress{} },
+	"NetworkPolicy": func() runtime.Object { return &networkingv1.NetworkPolicy{} }, "Endpoints": func() runtime.Object { return &corev1.Endpoints{} },
+	"EndpointSlice": func() runtime.Object { return &discoveryv1.EndpointSlice{} }, "ResourceQuota": func() runtime.Object { return &corev1.ResourceQuota{} },
+	"PersistentVolume":      func() runtime.Object { return &corev1.PersistentVolume{} },
+	"PersistentVolumeClaim": func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
+	"StorageClass":          func() runtime.Object { return &storagev1.StorageClass{} }, "RuntimeClass": func() runtime.Object { return &nodev1.RuntimeClass{} },
+	"Node": func() runtime.Object { return &corev1.Node{} }, "Secret": func() runtime.Object { return &corev1.Secret{} },
+}
+
+func parseObject(t testing.TB, manifest string) runtime.Object {
+	t.Helper()
+	var meta metav1.TypeMeta
+	if err := yaml.Unmarshal([]byte(manifest), &meta); err != nil {
+		t.Fatal(err)
+	}
+	obj := warningKinds[meta.Kind]()
+	if err := yaml.UnmarshalStrict([]byte(manifest), obj); err != nil {
+		t.Fatalf("%s: %v", meta.Kind, err)
+	}
+	return obj
+}
+
+func TestObjectWarningsAreKubernetes(t *testing.T) {
+	archive, err := txtar.ParseFile("testdata/warn/objects.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for manifest := range archive.Files {
+		if manifest%2 == 1 {
+			continue
+		}
+		f, want := archive.Files[manifest], string(archive.Files[manifest+1].Data)
+		t.Run(f.Name, func(t *testing.T) {
+			got := slices.DeleteFunc(objectWarnings(parseObject(t, string(f.Data)), nil), func(s string) bool {
+				return strings.HasPrefix(s, "this server stores") // our own
+			})
+			wants := strings.Split(strings.TrimSpace(want), "\n")
+			if want == "" {
+				wants = nil
+			}
+			for _, w := range wants {
+				if !slices.Contains(got, w) {
+					t.Errorf("missing: %s", w)
+				}
+			}
+			for _, g := range got {
+				if !slices.Contains(wants, g) {
+					t.Errorf("too much: %s", g)
+				}
+			}
+		})
+	}
+}
+
+func TestFinalizerWarnings(t *testing.T) { // 94, 95
+	custom := func(finalizers ...string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		u.SetFinalizers(finalizers)
+		return u
+	}
+	const advice = `metadata.finalizers: %q: prefer a domain-qualified finalizer name%s to avoid accidental conflicts with other finalizer writers`
+	for _, c := range []struct {
+		name     string
+		obj, old runtime.Object
+		want     []string
+	}{
+		{"bare", custom("x"), nil, []string{fmt.Sprintf(advice, "x", "")}},
+		{"domain without path", custom("a.example"), nil, []string{fmt.Sprintf(advice, "a.example", " including a path (/)")}},
+		{"well named and standard", custom("example.com/x", "orphan", "foregroundDeletion", "kubernetes"), nil, nil},
+		{"there before", custom("x", "y"), custom("x"), []string{fmt.Sprintf(advice, "y", "")}},
+		{"built-in type", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"x"}}}, nil, nil},
+	} {
+		if got := objectWarnings(c.obj, c.old); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestDuplicateOwnersAreDroppedWithAWarning(t *testing.T) {
+	ref := func(uid types.UID, controller *bool) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: uid, Controller: controller}
+	}
+	yes, also := true, true // equal, not identical
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{
+		ref("u1", nil), ref("u2", &yes), ref("u1", nil), ref("u1", &yes), ref("u2", &also)}}}
+	const want = ".metadata.ownerReferences contains duplicate entries after mutating admission happens; API server dedups owner references in 1.20+, " +
+		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: u1, u2"
+	if got := dropDuplicateOwners(obj, afterMutatingAdmission); got != want || len(obj.OwnerReferences) != 3 {
+		t.Errorf("got %q and %d references, want %q and 3", got, len(obj.OwnerReferences), want)
+	}
+	if got := dropDuplicateOwners(obj, ""); got != "" {
+		t.Errorf("the second time: got %q", got)
+	}
+}
+
+func TestUpdatesWarnOfLess(t *testing.T) {
+	spec := corev1.PodSpec{NodeSelector: map[string]string{"beta.kubernetes.io/os": "linux"}}
+	template := corev1.PodTemplateSpec{Spec: spec}
+	at := func(generation int64) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "a.b", Generation: generation}
+	}
+	quota := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"cpu": quantity.MustParse("2"), "limits.cpu": quantity.MustParse("1")}}}
+	annotated := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/ingress.class": "x"}}}
+	tz := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "CRON_TZ=UTC 0 * * * *"}}
+	for _, c := range []struct {
+		name     string
+		obj, old runtime.Object
+		want     int
+	}{
+		{"pod", &corev1.Pod{Spec: spec}, &corev1.Pod{}, 0},
+		{"same generation", &appsv1.Deployment{ObjectMeta: at(2), Spec: appsv1.DeploymentSpec{Template: template}}, &appsv1.Deployment{ObjectMeta: at(2)}, 0},
+		{"new generation", &appsv1.Deployment{ObjectMeta: at(3), Spec: appsv1.DeploymentSpec{Template: template}}, &appsv1.Deployment{ObjectMeta: at(2)}, 1},
+		{"daemon set, same template", &appsv1.DaemonSet{ObjectMeta: at(3), Spec: appsv1.DaemonSetSpec{Template: template}},
+			&appsv1.DaemonSet{ObjectMeta: at(2), Spec: appsv1.DaemonSetSpec{Template: template}}, 0},
+		{"daemon set, new template", &appsv1.DaemonSet{ObjectMeta: at(3), Spec: appsv1.DaemonSetSpec{Template: template}}, &appsv1.DaemonSet{ObjectMeta: at(2)}, 1},
+		{"quota", quota, &corev1.ResourceQuota{}, 0},
+		{"ingress", annotated, &networkingv1.Ingress{}, 0},
+		{"cron job with a time zone", tz, &batchv1.CronJob{}, 1},
+		{"service", &corev1.Service{Spec: corev1.ServiceSpec{ExternalName: "x"}}, &corev1.Service{}, 1},
+	} {
+		if got := objectWarnings(c.obj, c.old); len(got) != c.want {
+			t.Errorf("update of %s: got %q, want %d", c.name, got, c.want)
+		}
+	}
+	if got := objectWarnings(quota, nil); len(got) != 2 {
+		t.Errorf("create of a quota: got %q, want Kubernetes' warning and ours", got)
+	}
+}
+
+// Objects of which every field is empty or absurd are warned about, or not; they never panic.
+func TestObjectWarningsOfRandomObjects(t *testing.T) {
+	for _, fresh := range warningKinds {
+		for seed := range int64(60) {
+			obj := fresh()
+			randfill.NewWithSeed(seed).NilChance(0.4).NumElements(0, 3).MaxDepth(12).Fill(obj)
+			objectWarnings(obj, nil)
+			objectWarnings(obj, fresh())
+		}
+		objectWarnings(fresh(), nil)
+	}
+}
+
+var keptContext context.Context // so that the benchmark's context is really made
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
+
+// The context alone is the mechanism; the middleware adds what net/http takes for putting any value into a request.
+func BenchmarkRequestWithoutWarnings(b *testing.B) {
+	header, ctx := http.Header{}, b.Context()
+	b.Run("context", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			keptContext = warningContext(ctx, header)
+		}
+	})
+	b.Run("middleware", func(b *testing.B) {
+		h := withWarnings(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		r, w := httptest.NewRequest("GET", "/", nil), discard{header}
+		b.ReportAllocs()
+		for b.Loop() {
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+func BenchmarkAddWarning(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		addWarning(warningContext(b.Context(), http.Header{}), "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob")
+	}
+}
+
+func BenchmarkObjectWarnings(b *testing.B) {
+	pod := parseObject(b, "{kind: Pod, metadata: {name: a}, spec: {volumes: [{name: v, configMap: {name: c}}], containers: "+
+		"[{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}], ports: [{containerPort: 80, name: http}], resources: {limits: {memory: 1Gi}}}]}}")
+	b.ReportAllocs()
+	for b.Loop() {
+		objectWarnings(pod, nil)
+	}
+}
