@@ -10,6 +10,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -22,7 +23,6 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -31,7 +31,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	storagemigrationv1beta1 "k8s.io/api/storagemigration/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -85,11 +84,11 @@ func containerCells(containers []corev1.Container) (names, images string) {
 	case 1:
 		return containers[0].Name, containers[0].Image
 	}
-	var n, i []string
-	for _, c := range containers {
-		n, i = append(n, c.Name), append(i, c.Image)
+	var allNames, allImages []string
+	for i := range containers {
+		allNames, allImages = append(allNames, containers[i].Name), append(allImages, containers[i].Image)
 	}
-	return strings.Join(n, ","), strings.Join(i, ",")
+	return strings.Join(allNames, ","), strings.Join(allImages, ",")
 }
 
 // Pods
@@ -164,11 +163,11 @@ func summarize(p *corev1.Pod) podSummary {
 		}
 	}
 	for i := range p.Spec.InitContainers {
-		if restartable(&p.Spec.InitContainers[i]) {
+		if restartsAlways(&p.Spec.InitContainers[i]) {
 			sum.total++
 		}
 	}
-	if sum.addInitContainers(p) || podConditionTrue(p, corev1.PodInitialized) {
+	if sum.addInitContainers(p) {
 		sum.addContainers(p)
 	}
 	if p.DeletionTimestamp != nil {
@@ -188,13 +187,13 @@ func deletedReason(p *corev1.Pod, reason string) string {
 	return "Terminating"
 }
 
-// addInitContainers reports whether all init containers are done with, or run beside the pod as sidecars. Restarts of the others are
-// forgotten once they are done.
+// addInitContainers reports whether the pod is past its init containers: each is done or runs beside the others as a sidecar, or was so
+// once and the pod is initialized (a sidecar may crash later). Only restarts of sidecars count from then on.
 func (sum *podSummary) addInitContainers(p *corev1.Pod) bool {
 	var sidecars restartCount
 	for i := range p.Status.InitContainerStatuses {
 		c := &p.Status.InitContainerStatuses[i]
-		sidecar := isSidecar(p, c.Name)
+		sidecar := runsBeside(p, c.Name)
 		sum.restarts.add(c)
 		if sidecar {
 			sidecars.add(c)
@@ -207,23 +206,24 @@ func (sum *podSummary) addInitContainers(p *corev1.Pod) bool {
 			}
 		default:
 			sum.reason = "Init:" + initReason(c, i, len(p.Spec.InitContainers))
-			if podConditionTrue(p, corev1.PodInitialized) {
-				sum.restarts = sidecars
+			if !podConditionTrue(p, corev1.PodInitialized) {
+				return false
 			}
-			return false
+			sum.restarts = sidecars
+			return true
 		}
 	}
 	sum.restarts = sidecars
 	return true
 }
 
-func restartable(c *corev1.Container) bool {
+func restartsAlways(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-func isSidecar(p *corev1.Pod, name string) bool {
+func runsBeside(p *corev1.Pod, name string) bool {
 	i := slices.IndexFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
-	return i >= 0 && restartable(&p.Spec.InitContainers[i])
+	return i >= 0 && restartsAlways(&p.Spec.InitContainers[i])
 }
 
 func initReason(c *corev1.ContainerStatus, done, total int) string {
@@ -470,7 +470,7 @@ func serviceCells(o *corev1.Service, now time.Time) []any {
 	if len(o.Spec.ClusterIPs) > 0 {
 		ip = o.Spec.ClusterIPs[0]
 	}
-	return []any{o.Name, string(o.Spec.Type), ip, externalIPCell(o), joinOr(servicePorts(o.Spec.Ports), cellNone),
+	return []any{o.Name, string(o.Spec.Type), ip, externalIPCell(o), joinOr(portCells(o.Spec.Ports), cellNone),
 		age(o.CreationTimestamp, now), labels.FormatLabels(o.Spec.Selector)}
 }
 
@@ -494,7 +494,7 @@ func externalIPCell(o *corev1.Service) string {
 	return cellUnknown
 }
 
-func servicePorts(ports []corev1.ServicePort) []string {
+func portCells(ports []corev1.ServicePort) []string {
 	list := make([]string, len(ports))
 	for i, p := range ports {
 		list[i] = strconv.Itoa(int(p.Port))
@@ -606,7 +606,7 @@ func persistentVolumeCells(o *corev1.PersistentVolume, now time.Time) []any {
 	if ref := o.Spec.ClaimRef; ref != nil {
 		claim = ref.Namespace + "/" + ref.Name
 	}
-	return []any{o.Name, o.Spec.Capacity.Storage().String(), accessModes(o.Spec.AccessModes),
+	return []any{o.Name, o.Spec.Capacity.Storage().String(), accessModesCell(o.Spec.AccessModes),
 		string(o.Spec.PersistentVolumeReclaimPolicy), string(phase), claim, volumeClass(o, o.Spec.StorageClassName),
 		derefOr(o.Spec.VolumeAttributesClassName, cellUnset), o.Status.Reason, age(o.CreationTimestamp, now),
 		string(derefOr(o.Spec.VolumeMode, cellUnset))}
@@ -619,7 +619,7 @@ func persistentVolumeClaimCells(o *corev1.PersistentVolumeClaim, now time.Time) 
 		phase = "Terminating"
 	}
 	if o.Spec.VolumeName != "" {
-		capacity, modes = o.Status.Capacity.Storage().String(), accessModes(o.Status.AccessModes)
+		capacity, modes = o.Status.Capacity.Storage().String(), accessModesCell(o.Status.AccessModes)
 	}
 	return []any{o.Name, string(phase), o.Spec.VolumeName, capacity, modes, volumeClass(o, derefOr(o.Spec.StorageClassName, "")),
 		derefOr(o.Spec.VolumeAttributesClassName, cellUnset), age(o.CreationTimestamp, now),
@@ -634,7 +634,7 @@ func volumeClass(o metav1.Object, field string) string {
 	return field
 }
 
-func accessModes(modes []corev1.PersistentVolumeAccessMode) string {
+func accessModesCell(modes []corev1.PersistentVolumeAccessMode) string {
 	var list []string
 	for _, known := range []struct {
 		mode  corev1.PersistentVolumeAccessMode
@@ -678,20 +678,7 @@ func csiDriverCells(o *storagev1.CSIDriver, now time.Time) []any {
 		tokens, derefOr(o.Spec.RequiresRepublish, false), joinOr(modes, cellNone), age(o.CreationTimestamp, now)}
 }
 
-func storageVersionMigrationCells(o *storagemigrationv1beta1.StorageVersionMigration, _ time.Time) []any {
-	status := "Unknown"
-	for _, c := range o.Status.Conditions {
-		switch storagemigrationv1beta1.MigrationConditionType(c.Type) {
-		case storagemigrationv1beta1.MigrationRunning, storagemigrationv1beta1.MigrationFailed, storagemigrationv1beta1.MigrationSucceeded:
-			if c.Status == metav1.ConditionTrue {
-				status = c.Type
-			}
-		}
-	}
-	return []any{o.Name, o.Spec.Resource.String(), status}
-}
-
-func claimState(o *resourcev1.ResourceClaim) string {
+func claimStateCell(o *resourcev1.ResourceClaim) string {
 	var states []string
 	if o.DeletionTimestamp != nil {
 		states = append(states, "deleted")
@@ -747,18 +734,6 @@ func signingRequestCells(o *certificatesv1.CertificateSigningRequest, now time.T
 		lifetime = duration.HumanDuration(time.Duration(*o.Spec.ExpirationSeconds) * time.Second)
 	}
 	return []any{o.Name, age(o.CreationTimestamp, now), cmp.Or(o.Spec.SignerName, cellNone), o.Spec.Username, lifetime, condition}
-}
-
-func podCertificateRequestCells(o *certificatesv1beta1.PodCertificateRequest, _ time.Time) []any {
-	state := "Pending"
-	for _, c := range o.Status.Conditions {
-		switch c.Type {
-		case "Issued", "Denied", "Failed":
-			state = c.Type
-		}
-	}
-	return []any{o.Name, o.Spec.PodName, o.Spec.ServiceAccountName, string(o.Spec.NodeName), o.Spec.SignerName, state,
-		labels.FormatLabels(o.Spec.UnverifiedUserAnnotations)}
 }
 
 // The cluster
@@ -867,8 +842,8 @@ func eventOfV1(o *eventsv1.Event) *corev1.Event {
 
 func resourceQuotaCells(o *corev1.ResourceQuota, now time.Time) []any {
 	var requests, limits []string
-	for name, hard := range o.Status.Hard {
-		used := o.Status.Used[name]
+	for _, name := range slices.Sorted(maps.Keys(o.Status.Hard)) {
+		used, hard := o.Status.Used[name], o.Status.Hard[name]
 		entry := fmt.Sprintf("%s: %s/%s", name, used.String(), hard.String())
 		if strings.HasPrefix(string(name), "limits.") {
 			limits = append(limits, entry)
@@ -876,8 +851,6 @@ func resourceQuotaCells(o *corev1.ResourceQuota, now time.Time) []any {
 			requests = append(requests, entry)
 		}
 	}
-	slices.Sort(requests)
-	slices.Sort(limits)
 	return []any{o.Name, strings.Join(requests, ", "), strings.Join(limits, ", "), age(o.CreationTimestamp, now)}
 }
 

@@ -12,7 +12,6 @@ package main
 // is worked out in cells.go.
 
 import (
-	"cmp"
 	"encoding/json"
 	"path"
 	"reflect"
@@ -26,8 +25,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	coordinationv1alpha2 "k8s.io/api/coordination/v1alpha2"
-	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -38,7 +35,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	rbacv1beta1 "k8s.io/api/rbac/v1beta1"
 	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta2 "k8s.io/api/resource/v1beta2"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -403,13 +399,10 @@ var storagePrinters = []printer{
 	prints(func(o *storagev1.CSINode, now time.Time) []any {
 		return []any{o.Name, int64(len(o.Spec.Drivers)), age(o.CreationTimestamp, now)}
 	}, nameColumn, intColumn(column("Drivers", "Drivers indicates the number of CSI drivers registered on the node")), ageColumn),
-	prints(storageVersionMigrationCells, docColumn("Name", metav1.ObjectMeta{}, "name"),
-		column("Resource", "GroupResource to migrate"),
-		column("Status", "Status of the migration")),
 	printsMetadata[resourcev1.DeviceClass](),
 	printsMetadata[resourcev1.ResourceClaimTemplate](),
 	prints(func(o *resourcev1.ResourceClaim, now time.Time) []any {
-		return []any{o.Name, claimState(o), age(o.CreationTimestamp, now)}
+		return []any{o.Name, claimStateCell(o), age(o.CreationTimestamp, now)}
 	}, nameColumn, column("State", "A summary of the current state (allocated, pending, reserved, etc.)."), ageColumn),
 	prints(func(o *resourcev1.ResourceSlice, now time.Time) []any {
 		return []any{o.Name, derefOr(o.Spec.NodeName, ""), o.Spec.Driver, o.Spec.Pool.Name, age(o.CreationTimestamp, now)}
@@ -417,18 +410,6 @@ var storagePrinters = []printer{
 		docColumn("Node", resourcev1.ResourceSliceSpec{}, "nodeName"),
 		docColumn("Driver", resourcev1.ResourceSliceSpec{}, "driver"),
 		docColumn("Pool", resourcev1.ResourcePool{}, "name"),
-		ageColumn),
-	prints(func(o *resourcev1beta2.DeviceTaintRule, now time.Time) []any {
-		taint, added := o.Spec.Taint, ""
-		if taint.TimeAdded != nil {
-			added = age(*taint.TimeAdded, now)
-		}
-		return []any{o.Name, taint.Key, taint.Value, string(taint.Effect), added, age(o.CreationTimestamp, now)}
-	}, nameColumn,
-		docColumn("Key", resourcev1.DeviceTaint{}, "key"),
-		docColumn("Value", resourcev1.DeviceTaint{}, "value"),
-		docColumn("Effect", resourcev1.DeviceTaint{}, "effect"),
-		docColumn("TimeAdded", resourcev1.DeviceTaint{}, "timeAdded"),
 		ageColumn),
 }
 
@@ -447,16 +428,6 @@ var accessPrinters = []printer{
 		docColumn("Requestor", certificatesv1beta1.CertificateSigningRequestSpec{}, "request"),
 		docColumn("RequestedDuration", certificatesv1beta1.CertificateSigningRequestSpec{}, "expirationSeconds"),
 		docColumn("Condition", certificatesv1beta1.CertificateSigningRequestStatus{}, "conditions")),
-	prints(func(o *certificatesv1beta1.ClusterTrustBundle, _ time.Time) []any {
-		return []any{o.Name, cmp.Or(o.Spec.SignerName, cellNone)}
-	}, nameColumn, docColumn("SignerName", certificatesv1beta1.ClusterTrustBundleSpec{}, "signerName")),
-	prints(podCertificateRequestCells, nameColumn,
-		docColumn("PodName", certificatesv1beta1.PodCertificateRequestSpec{}, "podName"),
-		docColumn("ServiceAccountName", certificatesv1beta1.PodCertificateRequestSpec{}, "serviceAccountName"),
-		docColumn("NodeName", certificatesv1beta1.PodCertificateRequestSpec{}, "nodeName"),
-		docColumn("SignerName", certificatesv1beta1.PodCertificateRequestSpec{}, "signerName"),
-		column("State", "Is the request Pending, Issued, Denied, or Failed?"),
-		docColumn("UnverifiedUserAnnotations", certificatesv1beta1.PodCertificateRequestSpec{}, "unverifiedUserAnnotations")),
 }
 
 func bindingColumns(kind string, of interface{ SwaggerDoc() map[string]string }) []metav1.TableColumnDefinition {
@@ -491,10 +462,6 @@ var clusterPrinters = []printer{
 	prints(func(o *coordinationv1.Lease, now time.Time) []any {
 		return []any{o.Name, derefOr(o.Spec.HolderIdentity, ""), age(o.CreationTimestamp, now)}
 	}, nameColumn, docColumn("Holder", coordinationv1.LeaseSpec{}, "holderIdentity"), ageColumn),
-	prints(func(o *coordinationv1beta1.LeaseCandidate, now time.Time) []any {
-		return []any{o.Name, o.Spec.LeaseName, o.Spec.BinaryVersion, o.Spec.EmulationVersion, age(o.CreationTimestamp, now)}
-	}, nameColumn, docColumn("LeaseName", coordinationv1alpha2.LeaseCandidateSpec{}, "leaseName"),
-		column("BinaryVersion", ""), column("EmulationVersion", ""), ageColumn),
 	prints(func(o *nodev1.RuntimeClass, now time.Time) []any {
 		return []any{o.Name, o.Handler, age(o.CreationTimestamp, now)}
 	}, nameColumn, column("Handler", ""), ageColumn),
