@@ -26,6 +26,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -36,6 +37,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -124,11 +127,10 @@ func judgeStrictness(ctx context.Context, res *resource, directive string, stric
 	case len(strict) == 0 || directive == metav1.FieldValidationIgnore:
 		return nil
 	case directive == metav1.FieldValidationStrict:
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v",
-			res.kind, res.version, res.kind, runtime.NewStrictDecodingError(strict)))
+		return res.strictError("", strict)
 	}
-	for _, err := range strict {
-		addWarning(ctx, err.Error())
+	for _, text := range strictWarnings(strict) {
+		addWarning(ctx, text)
 	}
 	return nil
 }
@@ -166,7 +168,7 @@ func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) 
 	if err := judgeStrictness(ctx, res, opts.validation, strict); err != nil {
 		return err
 	}
-	if err := matchNamespace(obj, requestFrom(ctx).info.namespace); err != nil {
+	if err := matchNamespace(obj, scopeOf(res, &requestFrom(ctx).info)); err != nil {
 		return err
 	}
 	if res.virtual {
@@ -184,12 +186,12 @@ func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, res *reso
 	if err := wr.auth.review(r.Context(), obj); err != nil {
 		return err
 	}
-	obj.GetObjectKind().SetGroupVersionKind(res.gvk())
+	obj.GetObjectKind().SetGroupVersionKind(res.groupVersionKind())
 	body, err := json.Marshal(obj)
 	if err != nil {
 		return err
 	}
-	writeJSON(w, r, http.StatusCreated, append(body, '\n'))
+	writeJSON(w, r, http.StatusCreated, body)
 	return nil
 }
 
@@ -363,6 +365,21 @@ func nameConflict(res *resource, obj object, err error) error {
 	return apierrors.NewGenerateNameConflict(res.groupResource(), obj.GetName(), 1)
 }
 
+// ensureNamespaces creates the namespaces that every cluster has.
+func (wr *writes) ensureNamespaces() error {
+	namespaces := wr.reg.lookup("", "v1", "namespaces")
+	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+		if _, err := wr.st.get(namespaceKey(name)); err == nil {
+			continue
+		}
+		obj := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := wr.insert(context.Background(), namespaces, obj, writeOptions{}); err != nil {
+			return fmt.Errorf("creating namespace %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // ---- Update and patch ----
 
 // A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
@@ -378,7 +395,7 @@ type target struct {
 
 func targetOf(r *http.Request, res *resource) target {
 	info := &requestFrom(r.Context()).info
-	return target{res: res, namespace: info.namespace, name: info.name, sub: info.subresource}
+	return target{res: res, namespace: scopeOf(res, info), name: info.name, sub: info.subresource}
 }
 
 // update answers a PUT.
@@ -445,7 +462,7 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) e
 	if err != nil {
 		return err
 	}
-	kind, err := patchKindOf(r.Header.Get("Content-Type"), res)
+	kind, err := patchKindOf(r.Header.Get("Content-Type"), res.goType != nil)
 	if err != nil {
 		return err
 	}
@@ -480,13 +497,16 @@ func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p pa
 	if err != nil {
 		return nil, err
 	}
-	doc, err = patch(p.kind, doc, p.body, t.res.zero())
+	doc, strict, err := patch(p.kind, doc, p.body, t.res.patchSchema())
 	if err != nil {
 		return nil, err
 	}
-	obj, strict, err := t.res.decode(doc, "application/json", "")
+	obj, unknown, err := t.res.decode(doc, "application/json", "")
 	if err != nil {
-		return nil, err
+		return nil, invalidPatch(p.kind, p.body, doc, err)
+	}
+	if strict = append(strict, unknown...); len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
+		return nil, invalidPatch(p.kind, p.body, doc, runtime.NewStrictDecodingError(strict))
 	}
 	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
 		return nil, err
@@ -582,7 +602,15 @@ func checkRevision(res *resource, obj object, rev int64) error {
 
 // prepare takes from obj what the request may write and the rest from old.
 func (t *target) prepare(obj, old object) (object, error) {
-	obj = restrict(t.sub, obj, old)
+	switch t.sub {
+	case "":
+		setDefaults(obj)
+		prepareUpdate(obj, old)
+	case "status":
+		prepareStatusUpdate(obj, old)
+	default:
+		obj = restrict(t.sub, obj, old)
+	}
 	obj.SetGeneration(old.GetGeneration())
 	if obj.GetUID() == "" {
 		obj.SetUID(old.GetUID())
@@ -596,10 +624,6 @@ func (t *target) prepare(obj, old object) (object, error) {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.sub == "" {
-		setDefaults(obj)
-		prepareUpdate(obj, old)
-	}
 	if t.res.generation && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
@@ -711,7 +735,7 @@ func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *resource) 
 	}
 	info := &requestFrom(r.Context()).info
 	warnOrphans(r.Context(), res, options)
-	rec, gone, err := wr.delete(r.Context(), res, info.namespace, info.name, options)
+	rec, gone, err := wr.delete(r.Context(), res, scopeOf(res, info), info.name, options)
 	if err != nil {
 		return err
 	}
@@ -737,7 +761,7 @@ func respondDeleted(w http.ResponseWriter, r *http.Request, res *resource, rec *
 	if err != nil {
 		return err
 	}
-	writeJSON(w, r, http.StatusOK, append(body, '\n'))
+	writeJSON(w, r, http.StatusOK, body)
 	return nil
 }
 
@@ -768,6 +792,38 @@ func deleteOptions(w http.ResponseWriter, r *http.Request) (*metav1.DeleteOption
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	return options, nil
+}
+
+// decodeOptions reads a body of DeleteOptions, of meta.k8s.io or (old clients) of any group.
+func decodeOptions(body []byte, contentType string, options *metav1.DeleteOptions) error {
+	var err error
+	switch format, _, _ := strings.Cut(contentType, ";"); format {
+	case "", "application/json":
+		err = kjson.UnmarshalCaseSensitivePreserveInts(body, options)
+	case "application/yaml":
+		err = yaml.Unmarshal(body, options)
+	case "application/vnd.kubernetes.protobuf":
+		err = decodeProtobufOptions(body, options)
+	default:
+		_, err := formatOf(contentType)
+		return err
+	}
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if kind := options.Kind; kind != "" && kind != "DeleteOptions" {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as DeleteOptions", kind, options.APIVersion))
+	}
+	return nil
+}
+
+func decodeProtobufOptions(body []byte, options *metav1.DeleteOptions) error {
+	envelope, err := openEnvelope(body)
+	if err != nil {
+		return err
+	}
+	options.TypeMeta = metav1.TypeMeta{Kind: envelope.Kind, APIVersion: envelope.APIVersion}
+	return options.Unmarshal(envelope.Raw)
 }
 
 // queryDeleteOptions reads DeleteOptions from query parameters. uid and resourceVersion act as preconditions.
@@ -829,6 +885,9 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	}
 	before := obj.DeepCopyObject().(object)
 	markDeleting(res, obj, options, time.Now())
+	if graceful(obj) {
+		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
+	}
 	if !mayGo(obj) {
 		obj.SetResourceVersion("")
 		marked, err := wr.mark(ctx, res, obj, before, rec, len(options.DryRun) > 0)
@@ -838,6 +897,30 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 		return rec, true, nil
 	}
 	_, err = wr.st.commit(ctx, tombstone(&rec))
+	return rec, true, err
+}
+
+// deleteGracefully marks an object whose deletion somebody else may have to finish, and finishes it at once where there is nothing to
+// wait for. Watchers see both steps, as with the real server.
+func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, before object, rec record, options *metav1.DeleteOptions) (record, bool, error) {
+	dryRun, done := len(options.DryRun) > 0, mayGo(obj)
+	if done && before.GetDeletionTimestamp() == nil && !dryRun {
+		stored, revAt, err := res.encodeStored(obj)
+		if err != nil {
+			return rec, false, err
+		}
+		rec, err = wr.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, prev: rec.json, deleting: true})
+		if err != nil {
+			return rec, false, err
+		}
+	} else if !done {
+		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
+		return marked, false, err
+	}
+	if dryRun {
+		return rec, true, nil
+	}
+	_, err := wr.st.commit(ctx, tombstone(&rec))
 	return rec, true, err
 }
 
@@ -883,7 +966,7 @@ func checkPreconditions(res *resource, obj object, options *metav1.DeleteOptions
 
 // markDeleting writes on an object what its deletion asks for: the finalizers of the propagation policy, the time, the grace period.
 func markDeleting(res *resource, obj object, options *metav1.DeleteOptions, now time.Time) {
-	obj.SetFinalizers(policyFinalizers(obj.GetFinalizers(), options))
+	obj.SetFinalizers(policyFinalizers(obj.GetFinalizers(), options, orphansByDefault(res)))
 	grace := gracePeriod(obj, options)
 	if obj.GetDeletionTimestamp() != nil {
 		shortenGrace(obj, grace, now)
@@ -919,7 +1002,7 @@ func shortenGrace(obj object, grace int64, now time.Time) {
 }
 
 // policyFinalizers adds or removes the two finalizers that the garbage collector works off.
-func policyFinalizers(have []string, options *metav1.DeleteOptions) []string {
+func policyFinalizers(have []string, options *metav1.DeleteOptions, orphanByDefault bool) []string {
 	orphan, foreground := slices.Contains(have, metav1.FinalizerOrphanDependents), slices.Contains(have, metav1.FinalizerDeleteDependents)
 	switch {
 	case options.OrphanDependents != nil:
@@ -927,6 +1010,8 @@ func policyFinalizers(have []string, options *metav1.DeleteOptions) []string {
 	case options.PropagationPolicy != nil:
 		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan
 		foreground = *options.PropagationPolicy == metav1.DeletePropagationForeground
+	case !orphan && !foreground:
+		orphan = orphanByDefault
 	}
 	var out []string
 	for _, name := range have {
@@ -954,7 +1039,7 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 	}
 	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*record) error {
 		return parallel(found, func(rec *record) error {
-			namespace, name := splitKey(rec.key)
+			namespace, name := namespacedName(rec.key)
 			_, _, err := wr.delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -964,23 +1049,25 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 	})
 }
 
-// parallel runs do for every record, a few at once so that their commits share an fsync, and returns the first error.
+// parallel runs do for every record, a few at once so that their commits share an fsync, and returns the error of the first in order.
 func parallel(records []*record, do func(*record) error) error {
 	var group sync.WaitGroup
-	var first error
-	var once sync.Once
+	failed := make([]error, len(records))
 	seats := make(chan struct{}, deleteWorkers)
-	for _, rec := range records {
+	for i, rec := range records {
 		seats <- struct{}{}
 		group.Go(func() {
 			defer func() { <-seats }()
-			if err := do(rec); err != nil {
-				once.Do(func() { first = err })
-			}
+			failed[i] = do(rec)
 		})
 	}
 	group.Wait()
-	return first
+	for _, err := range failed {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ---- Turns ----

@@ -23,6 +23,7 @@ const (
 // A collector deletes what nobody asks for by name. One goroutine runs it.
 type collector struct {
 	st       *store
+	upkeep   *upkeep
 	reg      *registry
 	wr       *writes
 	eventTTL time.Duration
@@ -154,7 +155,7 @@ func (gc *collector) expireEvents(ctx context.Context) error {
 	if gc.eventTTL <= 0 {
 		return nil
 	}
-	limit := gc.st.revisionBefore(time.Now().Add(-gc.eventTTL))
+	limit := gc.upkeep.revisionBefore(time.Now().Add(-gc.eventTTL))
 	for start := ""; limit > 0; {
 		records, next, err := gc.st.olderThan(eventRange, limit, 500, start)
 		if err != nil {

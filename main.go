@@ -33,6 +33,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -198,6 +199,7 @@ type server struct {
 	log      zerolog.Logger
 	url      string
 	st       *store
+	upkeep   *upkeep
 	reg      *registry
 	rd       *reads
 	wr       *writes
@@ -232,6 +234,10 @@ func startServer(c *config) (*server, error) {
 }
 
 func (s *server) start() error {
+	var err error
+	if s.upkeep, err = newUpkeep(s.st); err != nil {
+		return err
+	}
 	keys, err := s.continueKeys()
 	if err != nil {
 		return err
@@ -240,7 +246,7 @@ func (s *server) start() error {
 		bookmarks: bookmarkEvery, shuttingDown: s.stopping}
 	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth}
 	s.metrics.watchStore(s.storeStats)
-	if err := s.wr.ensureNamespaces(s.reg); err != nil {
+	if err := s.wr.ensureNamespaces(); err != nil {
 		return err
 	}
 	listener, tlsConfig, err := s.listen()
@@ -272,7 +278,7 @@ func (s *server) start() error {
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &collector{st: s.st, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, log: s.log}
+	gc := &collector{st: s.st, upkeep: s.upkeep, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, log: s.log}
 	go func() {
 		defer close(s.workers)
 		done := make(chan struct{})
@@ -280,9 +286,19 @@ func (s *server) startWorkers() {
 			defer close(done)
 			gc.run(ctx)
 		}()
-		s.st.run(ctx, s.cfg.compactionInterval, func(err error) { s.log.Error().Err(err).Msg("compaction") }, gc.expireEvents)
+		s.upkeep.run(ctx, s.cfg.compactionInterval, func(done compaction, err error) { s.afterCompaction(ctx, gc, err) })
 		<-done
 	}()
+}
+
+// afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.
+func (s *server) afterCompaction(ctx context.Context, gc *collector, err error) {
+	if err == nil {
+		err = gc.expireEvents(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.Error().Err(err).Msg("compaction")
+	}
 }
 
 // listen opens the port, and the TLS configuration if there is one.
@@ -462,10 +478,10 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveUnknown answers for a resource that is not served: with a Status where the group version is, with plain text elsewhere.
+// serveUnknown answers for a resource that is not served: with a Status where the group is known, with plain text elsewhere.
 func (s *server) serveUnknown(w http.ResponseWriter, r *http.Request, info *requestInfo) {
 	for _, res := range s.reg.all() {
-		if res.group == info.group && res.version == info.version {
+		if res.group == info.group {
 			writeError(w, r, errNoSuchResource())
 			return
 		}
@@ -499,7 +515,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 // serveResource answers a request for a resource that is served.
 func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *resource) error {
 	info := &requestFrom(r.Context()).info
-	if res.namespaced && info.namespace == "" && (info.name != "" || info.subresource != "") || !res.namespaced && info.namespace != "" && !ownsNamespace(info) {
+	if res.namespaced && info.namespace == "" && namesObject(info) || !res.namespaced && info.namespace != "" && !ownsNamespace(info) {
 		return errNoSuchResource()
 	}
 	s.noteDeprecation(w, r, res)
@@ -533,6 +549,15 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	return errMethodNotAllowed()
 }
 
+// namesObject says that the path goes down to one object. (A list has a name, too, when its field selector gives one.)
+func namesObject(info *requestInfo) bool {
+	switch info.verb {
+	case "list", "watch", "create", "deletecollection":
+		return info.subresource != ""
+	}
+	return info.name != ""
+}
+
 // ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.
 func ownsNamespace(info *requestInfo) bool { return info.group == "" && info.resource == "namespaces" }
 
@@ -543,7 +568,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 	if sub == nil {
 		return errNoSuchResource()
 	}
-	if !sub.allows(info.verb) {
+	if !slices.Contains(sub.verbs, info.verb) {
 		return errMethodNotAllowed()
 	}
 	switch info.subresource {
@@ -582,8 +607,8 @@ func (s *server) noteDeprecation(w http.ResponseWriter, r *http.Request, res *re
 	if release != "" {
 		rec.annotate("k8s.io/removed-release", release)
 	}
-	s.usage.record(deprecatedUse{user: rec.user.name, agent: r.UserAgent(), verb: rec.info.verb, group: res.group, version: res.version,
-		resource: res.plural, removedRelease: release}, time.Now())
+	s.usage.record(deprecatedUse{User: rec.user.name, Agent: r.UserAgent(), Verb: rec.info.verb, Group: res.group, Version: res.version,
+		Resource: res.plural, Subresource: rec.info.subresource, Removed: release}, time.Now())
 }
 
 // ---- What is done for every request ----

@@ -388,8 +388,8 @@ func (g *peakGauge) rollLocked(second int64) {
 
 // --- What is asked at scrape time
 
-// storeStats is the store's state at one moment, filled by the caller.
-type storeStats struct {
+// storeGauges is the store's state at one moment, filled by the caller.
+type storeGauges struct {
 	revision, compactRevision int64
 	fileBytes, freeBytes      int64 // the file's size, and how much of it are free pages
 	corrupt                   int64 // records that the scrub found damaged
@@ -415,10 +415,10 @@ var (
 )
 
 // storeCollector reads the store's state once a scrape.
-type storeCollector struct{ read func() storeStats }
+type storeCollector struct{ read func() storeGauges }
 
 // watchStore makes the store's state part of /metrics; read is called at each scrape.
-func (m *metrics) watchStore(read func() storeStats) {
+func (m *metrics) watchStore(read func() storeGauges) {
 	m.registry.MustRegister(storeCollector{read})
 }
 

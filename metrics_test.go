@@ -153,10 +153,10 @@ func TestPeakGaugeKeepsThePeakForASecond(t *testing.T) {
 
 func TestStoreIsReadAtScrapeTime(t *testing.T) {
 	m := newMetrics()
-	stats := storeStats{revision: 7}
-	m.watchStore(func() storeStats { return stats })
+	stats := storeGauges{revision: 7}
+	m.watchStore(func() storeGauges { return stats })
 	m.committed(3, 2*time.Millisecond)
-	stats = storeStats{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
+	stats = storeGauges{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
 		objects: []objectStats{{"", "pods", 2, 2048}, {"apps", "deployments", 1, 900}}}
 	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
 	wantMetrics(t, scrapeMetrics(t, m), `

@@ -115,10 +115,6 @@ func patchTooLarge() error {
 	return apierrors.NewRequestEntityTooLargeError("the patch needs too much work, split it")
 }
 
-func statusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
-}
-
 // ---- the document under the patch
 
 // A node is one value of the document, parsed no further than a path has led: below that it stays raw, so that what a patch does not

@@ -144,7 +144,7 @@ func wantsPretty(r *http.Request) bool {
 // writeError answers with the Status of err (an apierrors.APIStatus; anything else is a 500 InternalError), honouring Accept. It
 // returns err when that was no Status: the client got a generic text, so the caller logs it.
 func writeError(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
-	status, unexpected := statusOf(err)
+	status, unexpected := statusFrom(err)
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
 	}
@@ -153,7 +153,7 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) (unexpected e
 	return unexpected
 }
 
-func statusOf(err error) (status metav1.Status, unexpected error) {
+func statusFrom(err error) (status metav1.Status, unexpected error) {
 	var apiErr apierrors.APIStatus
 	if !errors.As(err, &apiErr) {
 		return apierrors.NewInternalError(errors.New("the server could not complete the request; its log says why")).ErrStatus, err

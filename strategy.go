@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"reflect"
 	"strconv"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // ---- Tables ----
@@ -66,13 +66,10 @@ func returnsDeleted(res *resource) bool { return returningDeleted[res.storageGro
 
 // ---- Which fields a request may write ----
 
-// restrict takes from obj the fields that an update of a subresource ("": of the object) writes, and the others from old.
+// restrict takes from obj the fields that an update of a rarer subresource writes, and the others from old. What an update of the object
+// or of its status may write is in prepare.go.
 func restrict(sub string, obj, old object) object {
 	switch sub {
-	case "":
-		return keepFields(obj, old, "Status")
-	case "status":
-		return restrictStatus(obj, old)
 	case "ephemeralcontainers":
 		pod, sent := old.DeepCopyObject().(*corev1.Pod), obj.(*corev1.Pod)
 		pod.ResourceVersion, pod.Spec.EphemeralContainers = sent.ResourceVersion, sent.Spec.EphemeralContainers
@@ -87,34 +84,6 @@ func restrict(sub string, obj, old object) object {
 		ns, sent := old.DeepCopyObject().(*corev1.Namespace), obj.(*corev1.Namespace)
 		ns.ResourceVersion, ns.Spec.Finalizers = sent.ResourceVersion, sent.Spec.Finalizers
 		return ns
-	}
-	return obj
-}
-
-// keepFields sets the named top-level fields of obj to old's.
-func keepFields(obj, old object, names ...string) object {
-	to, from := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
-	for _, name := range names {
-		if f := to.FieldByName(name); f.IsValid() {
-			f.Set(from.FieldByName(name))
-		}
-	}
-	return obj
-}
-
-// restrictStatus lets a write of /status change metadata and status alone.
-func restrictStatus(obj, old object) object {
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		return restrictCustomStatus(u, old.(*unstructured.Unstructured))
-	}
-	t := reflect.TypeOf(obj).Elem()
-	for i := range t.NumField() {
-		if name := t.Field(i).Name; name != "TypeMeta" && name != "ObjectMeta" && name != "Status" {
-			keepFields(obj, old, name)
-		}
-	}
-	if _, ok := obj.(*appsv1.Deployment); ok {
-		obj.SetLabels(old.GetLabels())
 	}
 	return obj
 }
@@ -166,6 +135,17 @@ func gracePeriod(obj object, options *metav1.DeleteOptions) int64 {
 		return 1
 	}
 	return grace
+}
+
+// graceful says that a deletion is marked first even if nothing holds it back.
+func graceful(obj object) bool {
+	_, ok := obj.(*corev1.Pod)
+	return ok
+}
+
+// orphansByDefault types keep their dependents when a DELETE does not say what shall become of them.
+func orphansByDefault(res *resource) bool {
+	return res.storageGroup == "batch" && res.plural == "jobs" || res.storageGroup == "" && res.plural == "replicationcontrollers"
 }
 
 // setTerminating marks a namespace, whose deletion has a phase instead of a grace period.
@@ -275,7 +255,7 @@ func respondObject(w http.ResponseWriter, r *http.Request, code int, obj any) er
 	if err != nil {
 		return err
 	}
-	writeJSON(w, r, code, append(body, '\n'))
+	writeJSON(w, r, code, body)
 	return nil
 }
 
@@ -288,7 +268,7 @@ func scaleChange(wr *writes, w http.ResponseWriter, r *http.Request, res *resour
 	contentType, kind, optionsKind := r.Header.Get("Content-Type"), patchKind(""), "UpdateOptions"
 	if r.Method == http.MethodPatch {
 		optionsKind, contentType = "PatchOptions", "application/json"
-		if kind, err = patchKindOf(r.Header.Get("Content-Type"), res); err != nil {
+		if kind, err = patchKindOf(r.Header.Get("Content-Type"), true); err != nil {
 			return writeOptions{}, nil, err
 		}
 	}
@@ -319,13 +299,16 @@ func patchScale(kind patchKind, old object, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return patch(kind, document, body, autoscalingv1.Scale{})
+	document, _, err = patch(kind, document, body, autoscalingv1.Scale{})
+	return document, err
 }
 
 // applyScale writes a Scale's replicas into the workload.
 func applyScale(res *resource, old object, scale *autoscalingv1.Scale) (object, error) {
 	if scale.Spec.Replicas < 0 {
-		return nil, invalidScale(scale)
+		at := field.NewPath("spec", "replicas")
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
+			field.Invalid(at, scale.Spec.Replicas, "must be greater than or equal to 0").WithOrigin("minimum")})
 	}
 	obj := old.DeepCopyObject().(object)
 	if scale.ResourceVersion != "" {
@@ -384,7 +367,7 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *resource, sub string
 		err = judgeStrictness(r.Context(), res, opts.validation, strict)
 	}
 	if err == nil {
-		err = matchNamespace(obj, requestFrom(r.Context()).info.namespace)
+		err = matchNamespace(obj, scopeOf(res, &requestFrom(r.Context()).info))
 	}
 	return obj, opts, err
 }

@@ -952,6 +952,15 @@ func encodeMember(buf *bytes.Buffer, before string, value any) error {
 	return nil
 }
 
+// decodeServed reads stored JSON into an object of the served version.
+func (res *resource) decodeServed(stored []byte) (object, error) {
+	obj, err := res.decodeStored(stored)
+	if err != nil || res.conversion == nil || res.conversion.out == nil {
+		return obj, err
+	}
+	return res.conversion.out(obj), nil
+}
+
 // served turns stored JSON into the members of the served version, still without kind and apiVersion: prefix belongs before them.
 // For all but the converted rows that is the stored JSON itself.
 func (res *resource) served(stored []byte) ([]byte, error) {

@@ -8,3 +8,6 @@ import (
 // validateCreate and validateUpdate return what is wrong with an object, metadata excluded, in Kubernetes' words.
 func validateCreate(obj runtime.Object) field.ErrorList      { panic("skeleton") }
 func validateUpdate(obj, old runtime.Object) field.ErrorList { panic("skeleton") }
+
+// nameRule returns the rule for names of a kind.
+func nameRule(res *resource) func(name string, prefix bool) []string { panic("skeleton") }

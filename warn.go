@@ -206,18 +206,14 @@ func removedRelease(d *deprecation) string {
 // deprecationWarning is the text for whoever uses a deprecated version. kind is that of one item, for lists too, and that of the
 // subresource's object for subresources.
 func deprecationWarning(group, version, kind string, d *deprecation) string {
-	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", groupVersion(group, version), kind, d.deprecated[0], d.deprecated[1])
+	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", groupVersionString(group, version), kind, d.deprecated[0], d.deprecated[1])
 	if release := removedRelease(d); release != "" {
 		text += ", unavailable in v" + release + "+"
 	}
 	if d.replaced != "" {
-		text += fmt.Sprintf("; use %s %s", groupVersion(d.replacementGroup, d.replacementVersion), d.replaced)
+		text += fmt.Sprintf("; use %s %s", groupVersionString(d.replacementGroup, d.replacementVersion), d.replaced)
 	}
 	return text
-}
-
-func groupVersion(group, version string) string {
-	return schema.GroupVersion{Group: group, Version: version}.String()
 }
 
 // denyDeprecated is the refusal under --deny-deprecated; text is the warning that would have been sent.
@@ -306,7 +302,7 @@ func (t *deprecationTracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, u := range usages {
 		resource := strings.TrimSuffix(u.Resource+"/"+u.Subresource, "/")
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", u.LastSeen.UTC().Format(time.RFC3339), u.Count, printable(u.User),
-			u.Verb, resource, groupVersion(u.Group, u.Version), u.Removed, u.UseInstead, printable(u.Agent))
+			u.Verb, resource, groupVersionString(u.Group, u.Version), u.Removed, u.UseInstead, printable(u.Agent))
 	}
 	table.Flush()
 }

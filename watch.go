@@ -61,7 +61,13 @@ func (rd *reads) watch(w http.ResponseWriter, r *http.Request, res *resource, in
 	if err != nil {
 		return err
 	}
-	v.media.yaml = false
+	if v.media.format != jsonFormat {
+		return statusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			"only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch")
+	}
+	if v.media.as == "PartialObjectMetadataList" {
+		v.media.as = "PartialObjectMetadata"
+	}
 	q, err := parseQuery(r.URL.Query(), res, &requestFrom(r.Context()).info)
 	if err != nil {
 		return err
@@ -320,7 +326,7 @@ func (s *stream) bookmarkNow() error {
 
 // bookmark sends an object that has nothing but its resourceVersion (and the annotation that ends the initial events).
 func (s *stream) bookmark(annotations map[string]string) error {
-	json, revAt, err := s.v.res.bookmark(annotations)
+	json, revAt, err := bookmarkOf(s.v.res, annotations)
 	if err != nil {
 		return err
 	}
@@ -334,10 +340,18 @@ func (s *stream) bookmark(annotations map[string]string) error {
 
 // sendError ends a stream with an ERROR event; its object is a Status whatever the client accepts.
 func (s *stream) sendError(status *apierrors.StatusError) {
-	body, err := encodeStatus(status)
+	doc, _ := statusFrom(status)
+	body, err := marshalAs(&doc, "v1", "Status")
 	if err != nil {
 		return
 	}
 	s.buf = append(append(append(s.buf, `{"type":"ERROR","object":`...), body...), "}\n"...)
 	_ = s.write()
+}
+
+// bookmarkOf is an empty object of a resource.
+func bookmarkOf(res *resource, annotations map[string]string) (json []byte, revAt int, err error) {
+	obj := res.newObject()
+	obj.SetAnnotations(annotations)
+	return res.encodeStored(obj)
 }

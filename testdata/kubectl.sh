@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# Runs the commands that people use with a kubectl against an apilet, and checks what they print.
+#
+#   testdata/kubectl.sh KUBECTL SERVER_URL [MANIFEST_DIR...]
+#
+# Every command must end as expected within 20 seconds. MANIFEST_DIRs are applied, read back and deleted besides. Exit 1 if one failed.
+set -u
+kubectl=$1 server=$2
+shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export HOME=$work KUBECONFIG=$work/config KUBE_EDITOR="sed -i s/greeting:.*/greeting:\ edited/"
+passed=0 failed=0
+
+k() { timeout 20 "$kubectl" --cache-dir "$work/cache" --server "$server" -n "$ns" "$@"; }
+
+# ok WANT COMMAND...: the command succeeds and what it prints matches the regular expression WANT.
+ok() { check 0 "$@"; }
+# no WANT COMMAND...: the command fails, and says WANT.
+no() { check 1 "$@"; }
+check() {
+	local code=$1 want=$2 out rc
+	shift 2
+	out=$("$@" 2>&1 </dev/null)
+	rc=$?
+	if [ $((rc != 0)) = "$code" ] && grep -qE -- "$want" <<<"$out"; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		printf 'FAIL (exit %d, want /%s/): %s\n%s\n' "$rc" "$want" "${*:2}" "$(head -n 12 <<<"$out")"
+	fi
+}
+pipe() { k "${@:2}" <"$1"; }
+
+ns=default
+ok 'GitVersion|Server Version' k version
+ok '^apps/v1$' k api-versions
+ok 'deployments +deploy +apps/v1 +true +Deployment' k api-resources
+ok 'namespace/kubectl-test created' k create namespace kubectl-test
+ns=kubectl-test
+
+# Apply, read, change.
+ok 'deployment.apps/shop created' k apply -f "$here/manifests/shop.yaml"
+ok 'configmap/shop unchanged' k apply -f "$here/manifests/shop.yaml"
+ok '^shop +0/2 +0 +0 ' k get deployments
+ok 'deployment.apps/shop +0/2' k get all
+ok 'NAME.*DATA.*AGE' k get configmaps
+ok '^shop +1 ' k get configmap shop
+ok 'configmap/shop' k get configmap -o name -l app=shop
+ok '"greeting": "hello"' k get configmap shop -o json
+ok 'greeting: hello' k get configmap shop -o yaml
+ok '^hello$' k get configmap shop -o 'jsonpath={.data.greeting}{"\n"}'
+ok 'shop +hello' k get configmap shop -o custom-columns=N:.metadata.name,G:.data.greeting
+ok 'kubectl-test +shop' k get deployments -A
+ok 'shop' k get configmaps --field-selector metadata.name=shop
+ok 'No resources found' k get configmaps -l app=nothing
+ok 'shop' k get deployments --sort-by=.metadata.name
+ok 'ledger.*created' k apply -f "$here/manifests/ledger.yaml"
+ok 'ledger +0/3' k get statefulsets
+ok 'service/ledger.*None' k get all
+ok 'fast +disk.example/local' k get storageclasses
+ok 'Name: +shop' k describe deployment shop
+ok 'Name: +kubectl-test' k describe namespace kubectl-test
+ok 'configmap/made created' k create configmap made --from-literal=a=1
+ok 'secret/hush created' k create secret generic hush --from-literal=a=1
+ok 'serviceaccount/robot created' k create serviceaccount robot
+ok 'role.rbac.authorization.k8s.io/reader created' k create role reader --verb=get --resource=pods
+ok 'rolebinding.*created' k create rolebinding readers --role=reader --serviceaccount=kubectl-test:robot
+ok 'job.batch/once created' k create job once --image=registry.example/job:1
+ok 'cronjob.batch/often created' k create cronjob often --image=registry.example/job:1 --schedule='* * * * *'
+ok 'deployment.apps/quick created' k create deployment quick --image=registry.example/quick:1
+ok 'service/quick exposed' k expose deployment quick --port=80
+ok 'pod/solo created' k run solo --image=registry.example/solo:1
+ok 'solo +0/1 +Pending' k get pods
+ok 'solo +0/1 +Pending' k get pods -o wide
+ok 'ingress.*created' k create ingress front --rule=shop.example/=shop:80
+ok 'poddisruptionbudget.*created' k create poddisruptionbudget calm --selector=app=shop --min-available=1
+ok 'resourcequota/small created' k create quota small --hard=pods=10
+ok 'configmap/made labeled' k label configmap made tier=test
+ok 'configmap/made annotated' k annotate configmap made note=here
+ok 'configmap/made patched' k patch configmap made -p '{"data":{"b":"2"}}'
+ok 'configmap/made patched' k patch configmap made --type=merge -p '{"data":{"c":"3"}}'
+ok 'configmap/made patched' k patch configmap made --type=json -p '[{"op":"add","path":"/data/d","value":"4"}]'
+ok '^1234$' k get configmap made -o 'jsonpath={.data.a}{.data.b}{.data.c}{.data.d}{"\n"}'
+ok 'configmap/shop edited' k edit configmap shop
+ok '^edited$' k get configmap shop -o 'jsonpath={.data.greeting}{"\n"}'
+ok 'deployment.apps/shop scaled' k scale deployment shop --replicas=5
+ok '^shop +0/5' k get deployment shop
+ok 'deployment.apps/shop image updated' k set image deployment/shop web=registry.example/shop:2.0
+ok 'deployment.apps/shop env updated' k set env deployment/shop COLOUR=red
+ok 'deployment.apps/shop restarted' k rollout restart deployment shop
+ok 'autoscaled' k autoscale deployment shop --max=4
+ok 'shop +Deployment/shop' k get hpa
+k get configmap made -o yaml >"$work/made.yaml" 2>/dev/null
+sed -i 's/a: "1"/a: "one"/' "$work/made.yaml"
+ok 'configmap/made replaced' k replace -f "$work/made.yaml"
+ok '^one$' k get configmap made -o 'jsonpath={.data.a}{"\n"}'
+sed 's/hello/goodbye/' "$here/manifests/shop.yaml" >"$work/shop.yaml"
+no '\+ *greeting: goodbye' k diff -f "$work/shop.yaml"
+ok 'configmap/shop configured \(server dry run\)' k apply --dry-run=server -f "$work/shop.yaml"
+ok '^edited$' k get configmap shop -o 'jsonpath={.data.greeting}{"\n"}'
+ok 'configmap/shop configured' k apply -f "$work/shop.yaml"
+ok 'serverside-applied' k apply --server-side --force-conflicts -f "$work/shop.yaml"
+
+# Ask.
+ok 'KIND: +Deployment' k explain deployment
+ok 'replicas.*<integer>' k explain deployment.spec
+ok 'containerPort' k explain pod.spec.containers --recursive
+ok '^yes' k auth can-i create pods
+ok 'Resources' k auth can-i --list
+ok 'system:unsecured|Username' k auth whoami
+ok 'jane' k auth whoami --as=jane
+ok '"major": *"1"' k get --raw /version
+ok '^ok$' k get --raw /readyz
+ok 'readyz check passed' k get --raw '/readyz?verbose'
+ok 'apiserver_request_total' k get --raw /metrics
+ok 'running at' k cluster-info
+ok 'No events|LAST SEEN' k events
+
+# Watch and wait.
+ok 'late' timeout 5 bash -c "$(declare -f k); kubectl='$kubectl' work='$work' server='$server' ns=$ns; (sleep 1; k create configmap late >/dev/null) & k get configmaps -w --request-timeout=3s | grep -m1 late"
+ok 'condition met' k wait --for=jsonpath='{.data.a}'=one configmap/made --timeout=5s
+ok 'successfully rolled out|Waiting' timeout 3 bash -c "$(declare -f k); kubectl='$kubectl' work='$work' server='$server' ns=$ns; k rollout status deployment shop --timeout=1s || true"
+
+# Refusals.
+no 'NotFound' k get configmap nothing
+no "doesn't have a resource type" k get nothings
+no 'AlreadyExists' k create configmap made
+no 'not found' k create configmap x -n no-such-namespace
+no 'unknown field|strict decoding' pipe <(printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\nbogus: 1\n') create -f -
+no 'runs none' k logs solo
+no 'may not be deleted' k delete namespace default
+
+# Chunks, and delete.
+ok 'made' k get configmaps --chunk-size=1
+ok 'pod "solo" deleted' k delete pod solo
+ok 'configmap "made" deleted' k delete configmap made
+no 'NotFound' k get configmap made
+ok 'deleted' k delete -f "$work/shop.yaml"
+ok 'deleted' k delete deployments --all
+ok 'deleted' k delete -f "$here/manifests/ledger.yaml"
+ok 'namespace "kubectl-test" deleted' k delete namespace kubectl-test
+ns=default
+no 'NotFound' k get namespace kubectl-test
+
+# Manifests that nobody here wrote.
+ok 'created' k create namespace manifests
+ns=manifests
+for dir in "$@"; do
+	for f in "$dir"/*.yaml; do
+		ok 'created|configured|unchanged' k apply -f "$f"
+		ok 'apiVersion' k get -f "$f" -o yaml
+	done
+	ok 'deleted' k delete -f "$dir" --ignore-not-found
+done
+ok 'deleted' k delete namespace manifests
+
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]
