@@ -147,6 +147,9 @@ func simulate(t *testing.T, seed uint64) {
 		s.keys = append(s.keys, fmt.Sprintf("/%s/%s/%s/n%d", []string{"", "apps"}[i%2], []string{"pods", "sets"}[i%2], []string{"", "x", "y"}[i%3], i))
 	}
 	s.open()
+	for s.st.revision() == 0 {
+		s.write()
+	}
 	for range 500 {
 		switch n := s.rnd.IntN(100); {
 		case n < 90:
@@ -162,7 +165,7 @@ func simulate(t *testing.T, seed uint64) {
 			s.list(s.retained())
 		}
 	}
-	for rev := s.st.compacted(); rev <= s.st.revision(); rev++ {
+	for rev := max(1, s.st.compacted()); rev <= s.st.revision(); rev++ {
 		s.list(rev)
 	}
 	s.replayAll()
@@ -181,8 +184,8 @@ func (s *storeSim) open() {
 }
 
 func (s *storeSim) retained() int64 {
-	low := s.st.compacted()
-	return low + s.rnd.Int64N(s.st.revision()-low+1)
+	low := max(1, s.st.compacted()) // 0 would mean the newest
+	return low + s.rnd.Int64N(max(1, s.st.revision()-low+1))
 }
 
 func (s *storeSim) write() {
