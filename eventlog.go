@@ -1,0 +1,136 @@
+package main
+
+import (
+	"slices"
+	"strings"
+)
+
+// A record is one version of one object. Its json is the object without kind and apiVersion, resourceVersion included, and is
+// shared: nobody changes it.
+type record struct {
+	key       string
+	rev       int64 // the revision that wrote this version
+	createRev int64 // the revision that created the object
+	prevRev   int64 // the version that this one replaced, 0 for a create
+	deleted   bool  // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
+	deleting  bool  // the object carries a deletionTimestamp
+	json      []byte
+}
+
+// public is what leaves the store: json copied out of the file, and no tombstone before a create.
+func (r record) public(key string, json []byte) record {
+	r.key, r.json = key, json
+	if r.createRev == r.rev {
+		r.prevRev = 0
+	}
+	return r
+}
+
+// An event is a record with the JSON that it replaced (nil for a create; for a tombstone the json before it).
+type event struct {
+	record
+	prev []byte
+}
+
+func (e *event) size() int { return len(e.json) + len(e.prev) }
+
+const (
+	ringEvents = 4096
+	ringBytes  = 8 << 20
+)
+
+// eventLog holds the newest events of all resources in one ring, so that its size is bounded however many resources there are.
+// Revisions have no gaps, so an event's place is its revision modulo the ring's length. Each event names the one before it of the
+// same resource; watchers follow that from the newest back.
+type eventLog struct {
+	slots  []logSlot
+	oldest int64 // the oldest revision in the ring, newest+1 when it is empty
+	newest int64
+	floor  int64 // currentRev at opening: of events up to there the log knows nothing
+	bytes  int
+	topics map[string]*topic // by resource prefix
+}
+
+type logSlot struct {
+	event
+	before int64 // no event of the resource lies between this revision and the slot's
+}
+
+type topic struct {
+	last int64         // no event of the resource lies above this revision
+	wake chan struct{} // closed at the resource's next event; nil while nobody waits
+}
+
+func newEventLog(rev int64) eventLog {
+	return eventLog{slots: make([]logSlot, ringEvents), oldest: rev + 1, newest: rev, floor: rev, topics: map[string]*topic{}}
+}
+
+func (l *eventLog) topic(resource string) *topic {
+	t := l.topics[resource]
+	if t == nil {
+		t = &topic{last: l.floor}
+		l.topics[strings.Clone(resource)] = t
+	}
+	return t
+}
+
+func (l *eventLog) slot(rev int64) *logSlot { return &l.slots[rev%ringEvents] }
+
+// append adds the event of revision newest+1 and returns the channel to close.
+func (l *eventLog) append(resource string, ev event) (wake chan struct{}) {
+	if ev.prevRev >= l.oldest {
+		ev.prev = l.slot(ev.prevRev).json // the same bytes, and here already
+	}
+	if l.newest-l.oldest+1 == ringEvents {
+		l.evict()
+	}
+	t := l.topic(resource)
+	*l.slot(ev.rev) = logSlot{event: ev, before: t.last}
+	l.newest, t.last = ev.rev, ev.rev
+	for l.bytes += ev.size(); l.bytes > ringBytes; {
+		l.evict()
+	}
+	wake, t.wake = t.wake, nil
+	return wake
+}
+
+func (l *eventLog) evict() {
+	s := l.slot(l.oldest)
+	l.bytes -= s.size()
+	*s = logSlot{}
+	l.oldest++
+}
+
+// since counts the resource's events after a revision and finds the first. known is false when the ring does not reach back.
+func (l *eventLog) since(resource string, after int64) (n int, first int64, known bool) {
+	last := l.floor
+	if t := l.topics[resource]; t != nil {
+		last = t.last
+	}
+	for rev := last; rev > after; rev = l.slot(rev).before {
+		if rev < l.oldest {
+			return 0, 0, false
+		}
+		n, first = n+1, rev
+	}
+	return n, first, true
+}
+
+// read appends the first max of the resource's n events after a revision, which since has counted, and returns the revision up to
+// which dst is complete.
+func (l *eventLog) read(resource string, n, max int, dst []event) ([]event, int64) {
+	if n == 0 {
+		return dst, l.newest
+	}
+	rev, upTo := l.topics[resource].last, l.newest
+	for ; n > max; n-- {
+		rev = l.slot(rev).before
+		upTo = rev
+	}
+	dst = slices.Grow(dst, n)[:len(dst)+n]
+	for i := 1; i <= n; i++ {
+		dst[len(dst)-i] = l.slot(rev).event
+		rev = l.slot(rev).before
+	}
+	return dst, upTo
+}

@@ -1,0 +1,762 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// storeDoc is a small document and where its revision belongs.
+func storeDoc(payload string) (json []byte, revAt int) {
+	const head = `{"metadata":{"resourceVersion":"`
+	return []byte(head + `"},"data":"` + payload + `"}`), len(head)
+}
+
+func storeDocAt(payload string, rev int64) string {
+	json, at := storeDoc(payload)
+	return string(json[:at]) + strconv.FormatInt(rev, 10) + string(json[at:])
+}
+
+func openTestStore(t testing.TB, path string) *store {
+	t.Helper()
+	st, err := openStore(path, storeOptions{fatal: func(err error) { t.Errorf("fatal: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.close() })
+	return st
+}
+
+func tempStore(t testing.TB) *store {
+	t.Helper()
+	st, err := openStore("", storeOptions{ephemeral: true, fatal: func(err error) { t.Errorf("fatal: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.close() })
+	return st
+}
+
+func mustUpkeep(t testing.TB, st *store) *upkeep {
+	t.Helper()
+	up, err := newUpkeep(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return up
+}
+
+func storeWrite(st *store, op changeOp, key string, expect int64, payload string) (record, error) {
+	json, at := storeDoc(payload)
+	return st.commit(context.Background(), change{op: op, key: key, expect: expect, json: json, revAt: at})
+}
+
+func mustWrite(t testing.TB, st *store, op changeOp, key string, expect int64, payload string) record {
+	t.Helper()
+	rec, err := storeWrite(st, op, key, expect, payload)
+	if err != nil {
+		t.Fatalf("write %d of %s at %d: %v", op, key, expect, err)
+	}
+	return rec
+}
+
+// storeModel is what the store is compared with: every write that ever was, in order.
+type storeModel []event
+
+// at returns the live records at a revision, in key order.
+func (m storeModel) at(rev int64) (live []record) {
+	newest := map[string]record{}
+	for _, ev := range m {
+		if ev.rev <= rev {
+			newest[ev.key] = ev.record
+		}
+	}
+	for _, r := range newest {
+		if !r.deleted {
+			live = append(live, r)
+		}
+	}
+	slices.SortFunc(live, func(a, b record) int { return strings.Compare(a.key, b.key) })
+	return live
+}
+
+func (m storeModel) newest(key string) (record, bool) {
+	for i := len(m) - 1; i >= 0; i-- {
+		if m[i].key == key {
+			return m[i].record, !m[i].deleted
+		}
+	}
+	return record{}, false
+}
+
+func (m storeModel) after(resource string, rev int64) (evs []event) {
+	for _, ev := range m {
+		if ev.rev > rev && strings.HasPrefix(ev.key, resource) {
+			evs = append(evs, ev)
+		}
+	}
+	return evs
+}
+
+func diffRecord(got, want record) string {
+	if got.key != want.key || got.rev != want.rev || got.createRev != want.createRev || got.prevRev != want.prevRev ||
+		got.deleted != want.deleted || got.deleting != want.deleting || !bytes.Equal(got.json, want.json) {
+		return fmt.Sprintf("got %+v (%s)\nwant %+v (%s)", got, got.json, want, want.json)
+	}
+	return ""
+}
+
+func TestStoreAgreesWithASliceOfWrites(t *testing.T) {
+	rounds := 6
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { simulate(t, seed) })
+	}
+}
+
+// A storeSim runs random operations against a store and its model.
+type storeSim struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	path  string
+	st    *store
+	up    *upkeep
+	model storeModel
+	keys  []string
+}
+
+func simulate(t *testing.T, seed uint64) {
+	s := &storeSim{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), path: filepath.Join(t.TempDir(), "a.db")}
+	for i := range 12 {
+		s.keys = append(s.keys, fmt.Sprintf("/%s/%s/%s/n%d", []string{"", "apps"}[i%2], []string{"pods", "sets"}[i%2], []string{"", "x", "y"}[i%3], i))
+	}
+	s.open()
+	for s.st.revision() == 0 {
+		s.write()
+	}
+	for range 500 {
+		switch n := s.rnd.IntN(100); {
+		case n < 90:
+			s.write()
+		case n < 93:
+			s.compact()
+		case n < 94:
+			if err := s.st.close(); err != nil {
+				t.Fatal(err)
+			}
+			s.open()
+		default:
+			s.list(s.retained())
+		}
+	}
+	for rev := max(1, s.st.compacted()); rev <= s.st.revision(); rev++ {
+		s.list(rev)
+	}
+	s.replayAll()
+	s.st.close()
+	s.open()
+	s.replayAll()
+	s.st.close()
+	if rep, err := checkFile(s.path); err != nil || len(rep.problems) > 0 {
+		t.Errorf("check: %v, %+v", err, rep)
+	}
+}
+
+func (s *storeSim) open() {
+	s.st = openTestStore(s.t, s.path)
+	s.up = mustUpkeep(s.t, s.st)
+}
+
+func (s *storeSim) retained() int64 {
+	low := max(1, s.st.compacted()) // 0 would mean the newest
+	return low + s.rnd.Int64N(max(1, s.st.revision()-low+1))
+}
+
+func (s *storeSim) write() {
+	key := s.keys[s.rnd.IntN(len(s.keys))]
+	op := changeOp(s.rnd.IntN(3))
+	old, live := s.model.newest(key)
+	expect := old.rev
+	if s.rnd.IntN(10) == 0 {
+		expect = s.rnd.Int64N(s.st.revision() + 2)
+	}
+	payload := strings.Repeat("x", s.rnd.IntN(200))
+	if s.rnd.IntN(20) == 0 {
+		payload = strings.Repeat("y", s.rnd.IntN(20000))
+	}
+	json, revAt := storeDoc(payload)
+	rec, err := s.st.commit(context.Background(), change{op: op, key: key, expect: expect, json: json, revAt: revAt, deleting: op == opUpdate && old.deleting})
+	var want error
+	switch {
+	case op == opCreate && live:
+		want = errExists
+	case op != opCreate && !live:
+		want = errNotFound
+	case op != opCreate && expect != old.rev:
+		want = errConflict
+	}
+	if !errors.Is(err, want) || (err != nil) != (want != nil) {
+		s.t.Fatalf("op %d of %s: got %v, want %v", op, key, err, want)
+	}
+	if err != nil {
+		return
+	}
+	rev := int64(1)
+	if n := len(s.model); n > 0 {
+		rev = s.model[n-1].rev + 1
+	}
+	ev := event{record: record{key: key, rev: rev, createRev: rev, deleted: op == opDelete, json: []byte(storeDocAt(payload, rev))}}
+	if op != opCreate {
+		ev.createRev, ev.prevRev, ev.prev = old.createRev, old.rev, old.json
+	}
+	if d := diffRecord(rec, ev.record); d != "" {
+		s.t.Fatal(d)
+	}
+	s.model = append(s.model, ev)
+}
+
+func (s *storeSim) compact() {
+	if _, err := s.up.compact(context.Background(), s.retained()); err != nil {
+		s.t.Fatal(err)
+	}
+	if below := s.st.compacted() - 1; below >= 0 {
+		if err := s.st.chunk(span{prefix: "/", rev: below}, new(chunk)); below > 0 && !errors.Is(err, errCompacted) {
+			s.t.Fatalf("list at %d: got %v, want errCompacted", below, err)
+		}
+		if _, err := s.st.countAt("/", "", below); !errors.Is(err, errCompacted) {
+			s.t.Fatalf("count at %d: got %v, want errCompacted", below, err)
+		}
+	}
+}
+
+// list compares everything that can be asked at a revision.
+func (s *storeSim) list(rev int64) {
+	for _, prefix := range []string{"/", "//pods/", "/apps/sets/", "//pods/x/", "/apps/sets//"} {
+		var want []record
+		for _, r := range s.model.at(rev) {
+			if strings.HasPrefix(r.key, prefix) {
+				want = append(want, r)
+			}
+		}
+		got := s.listChunks(prefix, rev)
+		if len(got) != len(want) {
+			s.t.Fatalf("list %s at %d: got %d objects, want %d", prefix, rev, len(got), len(want))
+		}
+		for i := range got {
+			if d := diffRecord(got[i], want[i]); d != "" {
+				s.t.Fatalf("list %s at %d: %s", prefix, rev, d)
+			}
+		}
+		if n, err := s.st.countAt(prefix, "", rev); err != nil || n != int64(len(want)) {
+			s.t.Fatalf("countAt %s at %d: got %d, %v, want %d", prefix, rev, n, err, len(want))
+		}
+		if rev == s.st.revision() && prefix != "/" {
+			s.compareCount(prefix, want)
+		}
+	}
+	if rev == s.st.revision() {
+		s.gets()
+	}
+}
+
+func (s *storeSim) listChunks(prefix string, rev int64) (got []record) {
+	c := new(chunk)
+	for sp := (span{prefix: prefix, rev: rev}); ; sp.start = c.next {
+		sp.items, sp.bytes = 1+s.rnd.IntN(5), 1+s.rnd.IntN(2000)
+		if err := s.st.chunk(sp, c); err != nil {
+			s.t.Fatal(err)
+		}
+		if len(c.records) > sp.items || c.rev != rev && rev != 0 {
+			s.t.Fatalf("%d records at %d, asked for %d at %d", len(c.records), c.rev, sp.items, rev)
+		}
+		for _, r := range c.records {
+			r.json = bytes.Clone(r.json)
+			got = append(got, r)
+		}
+		if c.next == "" {
+			return got
+		}
+	}
+}
+
+func (s *storeSim) compareCount(prefix string, want []record) {
+	var size int64
+	for _, r := range want {
+		size += int64(len(r.json))
+	}
+	objects, bytes, rev := s.st.count(prefix)
+	if objects != int64(len(want)) || bytes != size || rev != s.st.revision() {
+		s.t.Fatalf("count %s: got %d, %d at %d, want %d, %d", prefix, objects, bytes, rev, len(want), size)
+	}
+}
+
+func (s *storeSim) gets() {
+	for _, key := range s.keys {
+		want, live := s.model.newest(key)
+		got, err := s.st.get(key)
+		if !live {
+			if !errors.Is(err, errNotFound) {
+				s.t.Fatalf("get %s: got %v, want errNotFound", key, err)
+			}
+			continue
+		}
+		if d := diffRecord(got, want); err != nil || d != "" {
+			s.t.Fatalf("get %s: %v %s", key, err, d)
+		}
+	}
+}
+
+// replayAll reads the events from every revision on.
+func (s *storeSim) replayAll() {
+	for _, resource := range []string{"//pods/", "/apps/sets/", "//none/"} {
+		for after := s.st.compacted(); after <= s.st.revision(); after++ {
+			s.replay(resource, after)
+		}
+		if c := s.st.compacted(); c > 0 && len(s.model.after(resource, c-1)) > len(s.model.after(resource, c)) {
+			if _, _, err := s.st.events(resource, c-1, 10, nil); !errors.Is(err, errCompacted) {
+				s.t.Fatalf("events after %d: got %v, want errCompacted", c-1, err)
+			}
+		}
+	}
+}
+
+func (s *storeSim) replay(resource string, after int64) {
+	want := s.model.after(resource, after)
+	from := after
+	for {
+		evs, upTo, err := s.st.events(resource, after, 1+s.rnd.IntN(100), nil)
+		if err != nil {
+			s.t.Fatalf("events of %s after %d: %v", resource, after, err)
+		}
+		for _, ev := range evs {
+			if len(want) == 0 {
+				s.t.Fatalf("events of %s from %d: %s at %d is one too many", resource, from, ev.key, ev.rev)
+			}
+			if d := diffRecord(ev.record, want[0].record); d != "" || !bytes.Equal(ev.prev, want[0].prev) || ev.rev > upTo {
+				s.t.Fatalf("events of %s from %d, up to %d: %s (prev %q, want %q)", resource, from, upTo, d, ev.prev, want[0].prev)
+			}
+			want = want[1:]
+		}
+		if upTo == s.st.revision() {
+			break
+		}
+		if upTo <= after {
+			s.t.Fatalf("events of %s after %d stand still", resource, after)
+		}
+		after = upTo
+	}
+	if len(want) > 0 {
+		s.t.Fatalf("events of %s from %d: %d are missing", resource, from, len(want))
+	}
+}
+
+func TestStoreFutureRevisionIsRefused(t *testing.T) {
+	st := tempStore(t)
+	mustWrite(t, st, opCreate, "//pods/x/a", 0, "")
+	if err := st.chunk(span{prefix: "//pods/", rev: 2}, new(chunk)); !errors.Is(err, errFutureRev) {
+		t.Errorf("chunk: %v", err)
+	}
+	if _, err := st.countAt("//pods/", "", 2); !errors.Is(err, errFutureRev) {
+		t.Errorf("countAt: %v", err)
+	}
+	if _, err := mustUpkeep(t, st).compact(t.Context(), 2); !errors.Is(err, errFutureRev) {
+		t.Errorf("compact: %v", err)
+	}
+	if evs, upTo, err := st.events("//pods/", 7, 10, nil); len(evs) != 0 || upTo != 7 || err != nil {
+		t.Errorf("events: %v, %d, %v", evs, upTo, err)
+	}
+}
+
+func TestStorePreconditions(t *testing.T) {
+	st := tempStore(t)
+	create := func(key, parent string, deleting bool) error {
+		json, at := storeDoc("")
+		_, err := st.commit(t.Context(), change{op: opCreate, key: key, parent: parent, deleting: deleting, json: json, revAt: at})
+		return err
+	}
+	for _, c := range []struct {
+		key, parent string
+		deleting    bool
+		want        error
+	}{
+		{"//pods/n/a", "//namespaces//n", false, errParentMissing},
+		{"//namespaces//n", "", false, nil},
+		{"//pods/n/a", "//namespaces//n", false, nil},
+		{"//pods/n/a", "//namespaces//n", false, errExists},
+		{"//pods/n/b", "", true, nil},
+		{"//pods/n/b", "", false, errDeleting},
+		{"//namespaces//m", "", true, nil},
+		{"//pods/m/a", "//namespaces//m", false, errParentDeleting},
+	} {
+		if err := create(c.key, c.parent, c.deleting); err != c.want {
+			t.Errorf("create %s under %q: got %v, want %v", c.key, c.parent, err, c.want)
+		}
+	}
+	for _, key := range []string{"", "/", "pods", "/a/b/c", "/a/b/c/", "/a//c/d", "/a/b/c/d/e", "a/b/c/d/e", "/a/b/c/" + strings.Repeat("x", keyLengthMax)} {
+		if err := create(key, "", false); err == nil {
+			t.Errorf("create of key %q went well", key)
+		}
+	}
+}
+
+func TestStoreOneOfManyCreatesWins(t *testing.T) {
+	st := tempStore(t)
+	var won atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			switch _, err := storeWrite(st, opCreate, "//pods/x/a", 0, ""); {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, errExists):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 || st.revision() != 1 {
+		t.Errorf("%d creates won, revision %d", won.Load(), st.revision())
+	}
+}
+
+// A batch is put together by hand, so that its members surely are neighbours.
+func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
+	st := tempStore(t)
+	var batch []*envelope
+	add := func(op changeOp, key string, expect int64) {
+		json, at := storeDoc("p")
+		batch = append(batch, &envelope{change: change{op: op, key: key, expect: expect, json: json, revAt: at}, answer: make(chan struct{}, 1)})
+	}
+	add(opCreate, "//pods/x/a", 0) // 1
+	add(opCreate, "//pods/x/a", 0) // exists
+	add(opUpdate, "//pods/x/a", 1) // 2
+	add(opUpdate, "//pods/x/a", 1) // conflict
+	add(opDelete, "//pods/x/a", 2) // 3
+	add(opDelete, "//pods/x/a", 3) // not found
+	add(opCreate, "//pods/x/a", 0) // 4
+	st.commitBatch(batch)
+	for i, want := range []error{nil, errExists, nil, errConflict, nil, errNotFound, nil} {
+		if batch[i].err != want {
+			t.Errorf("member %d: got %v, want %v", i, batch[i].err, want)
+		}
+	}
+	if s := st.stats(); s.commits != 1 || s.writes != 4 || s.revision != 4 || s.objects != 1 {
+		t.Errorf("%+v", s)
+	}
+	evs, _, _ := st.events("//pods/", 0, 10, nil)
+	if len(evs) != 4 || string(evs[1].prev) != storeDocAt("p", 1) || string(evs[2].prev) != storeDocAt("p", 2) || evs[3].prev != nil {
+		t.Errorf("events %+v", evs)
+	}
+}
+
+func TestStoreContextEndsTheWaitInTheQueue(t *testing.T) {
+	st := tempStore(t)
+	hold, held := make(chan struct{}), make(chan struct{})
+	go st.maintain(context.Background(), func(*bbolt.Tx) error {
+		close(held)
+		<-hold
+		return nil
+	})
+	<-held
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		json, at := storeDoc("")
+		_, err := st.commit(ctx, change{op: opCreate, key: "//pods/x/a", json: json, revAt: at})
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	close(hold)
+	mustWrite(t, st, opCreate, "//pods/x/b", 0, "")
+	if _, err := st.get("//pods/x/a"); !errors.Is(err, errNotFound) {
+		t.Errorf("the abandoned change was made: %v", err)
+	}
+}
+
+func TestStoreQuotaSparesDeletes(t *testing.T) {
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	st.opts.quota = 1 << 20
+	var err error
+	last := 0
+	for i := 0; err == nil && i < 1000; i++ {
+		last = i
+		_, err = storeWrite(st, opCreate, fmt.Sprintf("//pods/x/%d", i), 0, strings.Repeat("x", 10_000))
+	}
+	if !errors.Is(err, errQuota) {
+		t.Fatalf("after %d creates: %v", last, err)
+	}
+	for i := range last {
+		mustWrite(t, st, opDelete, fmt.Sprintf("//pods/x/%d", i), int64(i+1), "")
+	}
+	if _, err := storeWrite(st, opCreate, "//pods/x/a", 0, ""); !errors.Is(err, errQuota) {
+		t.Errorf("before compaction: %v", err)
+	}
+	if _, err := mustUpkeep(t, st).compact(t.Context(), st.revision()); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, st, opCreate, "//pods/x/a", 0, "")
+}
+
+func TestStoreEphemeralLeavesNothing(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("TMP", os.Getenv("TMPDIR"))
+	st, err := openStore("ignored", storeOptions{ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, st, opCreate, "//pods/x/a", 0, "")
+	if err := st.close(); err != nil {
+		t.Error(err)
+	}
+	if names, _ := os.ReadDir(os.Getenv("TMPDIR")); len(names) > 0 {
+		t.Errorf("left %v", names)
+	}
+	if _, err := storeWrite(st, opCreate, "//pods/x/b", 0, ""); !errors.Is(err, errClosed) {
+		t.Errorf("write after close: %v", err)
+	}
+	if _, err := st.get("//pods/x/a"); !errors.Is(err, errClosed) {
+		t.Errorf("get after close: %v", err)
+	}
+	st.stats()
+}
+
+func TestStoreSecretIsMadeOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	values := make(chan string, 8)
+	for i := range 8 {
+		go func() {
+			v, err := st.secret("k", func() []byte { return []byte{byte(i)} })
+			if err != nil {
+				t.Error(err)
+			}
+			values <- string(v)
+		}()
+	}
+	first := <-values
+	for range 7 {
+		if v := <-values; v != first {
+			t.Errorf("got %q and %q", first, v)
+		}
+	}
+	id := st.lineage()
+	st.close()
+	st = openTestStore(t, path)
+	if v, _ := st.secret("k", func() []byte { return []byte("new") }); string(v) != first || st.lineage() != id || id == [16]byte{} {
+		t.Errorf("after reopening: %q, %x; before: %q, %x", v, st.lineage(), first, id)
+	}
+}
+
+// Writers and watchers at once: each watcher lists at some revision, then follows, and must end with what is there.
+func TestStoreListThenWatchMissesNothing(t *testing.T) {
+	st := tempStore(t)
+	const writers, each = 4, 300
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			resource := []string{"//pods/", "/apps/sets/"}[w%2]
+			for i := range each {
+				key := fmt.Sprintf("%sx/w%d-%d", resource, w, i%7)
+				var expect int64
+				op := opCreate
+				if r, err := st.get(key); err == nil {
+					expect, op = r.rev, changeOp(1+i%2)
+				}
+				if rec, err := storeWrite(st, op, key, expect, strconv.Itoa(i)); err != nil || rec.rev > st.revision() {
+					t.Errorf("%s: %v, revision %d above %d", key, err, rec.rev, st.revision())
+				}
+			}
+		})
+	}
+	for range 6 {
+		wg.Go(func() { followToRevision(ctx, t, st, "//pods/", writers*each) })
+	}
+	wg.Wait()
+}
+
+func followToRevision(ctx context.Context, t *testing.T, st *store, resource string, end int64) {
+	state := map[string]int64{}
+	var c chunk
+	if err := st.chunk(span{prefix: resource}, &c); err != nil {
+		t.Error(err)
+	}
+	for _, r := range c.records {
+		state[r.key] = r.rev
+	}
+	for at := c.rev; at < end; {
+		wake := st.wake(resource)
+		evs, upTo, err := st.events(resource, at, 50, nil)
+		if err != nil || upTo < at {
+			t.Error(err, upTo)
+			return
+		}
+		for _, ev := range evs {
+			if ev.rev <= at || state[ev.key] != ev.prevRev {
+				t.Errorf("event %d of %s after %d replaces %d, have %d", ev.rev, ev.key, at, ev.prevRev, state[ev.key])
+			}
+			if at, state[ev.key] = ev.rev, ev.rev; ev.deleted {
+				delete(state, ev.key)
+			}
+		}
+		if at = upTo; len(evs) > 0 || at >= end {
+			continue
+		}
+		select {
+		case <-wake:
+		case <-time.After(10 * time.Millisecond): // the last writes may be another resource's
+		case <-ctx.Done():
+			t.Error("watcher starved")
+			return
+		}
+	}
+	if n, err := st.countAt(resource, "", end); err != nil || int(n) != len(state) {
+		t.Errorf("watcher holds %d objects, the store %d (%v)", len(state), n, err)
+	}
+}
+
+func TestStoreRingStaysBounded(t *testing.T) {
+	st := tempStore(t)
+	big := strings.Repeat("x", 1<<20)
+	for i := range 20 {
+		mustWrite(t, st, opCreate, fmt.Sprintf("//pods/x/%d", i), 0, big)
+	}
+	if s := st.stats(); s.ringSize > ringBytes || s.ringEvents < 4 || s.ringEvents > 8 {
+		t.Errorf("ring holds %d events, %d bytes", s.ringEvents, s.ringSize)
+	}
+	mustWrite(t, st, opCreate, "//pods/x/huge", 0, strings.Repeat(big, 9))
+	if s := st.stats(); s.ringSize != 0 || s.ringEvents != 0 {
+		t.Errorf("ring holds %d events, %d bytes", s.ringEvents, s.ringSize)
+	}
+	var at, n int64
+	for at < st.revision() {
+		evs, upTo, err := st.events("//pods/", at, 100, nil)
+		if err != nil || upTo <= at {
+			t.Fatal(upTo, err)
+		}
+		at, n = upTo, n+int64(len(evs))
+	}
+	if n != 21 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func TestStoreWatcherOfAQuietResourceOutlivesCompaction(t *testing.T) {
+	st := tempStore(t)
+	mustWrite(t, st, opCreate, "//quiet/x/a", 0, "")
+	_, at, err := st.events("//quiet/", 0, 10, nil)
+	if err != nil || at != 1 {
+		t.Fatal(at, err)
+	}
+	var rev int64
+	for i := range ringEvents + 10 {
+		if i == 0 {
+			rev = mustWrite(t, st, opCreate, "//pods/x/a", 0, "").rev
+		} else {
+			rev = mustWrite(t, st, opUpdate, "//pods/x/a", rev, "").rev
+		}
+	}
+	if _, err := mustUpkeep(t, st).compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	last := mustWrite(t, st, opCreate, "//quiet/x/b", 0, "").rev
+	if evs, upTo, err := st.events("//quiet/", at, 10, nil); err != nil || len(evs) != 1 || upTo != last {
+		t.Errorf("%v, up to %d, %v", evs, upTo, err)
+	}
+	if _, _, err := st.events("//quiet/", 0, 10, nil); !errors.Is(err, errCompacted) {
+		t.Errorf("events from 0: %v", err)
+	}
+}
+
+func TestStoreChunkMakesProgressWithHugeObjects(t *testing.T) {
+	st := tempStore(t)
+	for i := range 3 {
+		mustWrite(t, st, opCreate, fmt.Sprintf("//pods/x/%d", i), 0, strings.Repeat("x", 3<<20))
+	}
+	var c chunk
+	for i, start := 0, ""; i < 3; i++ {
+		if err := st.chunk(span{prefix: "//pods/", start: start}, &c); err != nil || len(c.records) != 1 {
+			t.Fatalf("chunk %d: %d records, %v", i, len(c.records), err)
+		}
+		start = c.next
+	}
+	if c.next != "" {
+		t.Errorf("next is %q", c.next)
+	}
+}
+
+func TestStoreOlderThan(t *testing.T) {
+	st := tempStore(t)
+	for i := range 10 {
+		mustWrite(t, st, opCreate, fmt.Sprintf("//events/x/%d", i), 0, "")
+	}
+	mustWrite(t, st, opUpdate, "//events/x/3", 4, "")
+	mustWrite(t, st, opDelete, "//events/x/4", 5, "")
+	var got []string
+	for next, more := "", true; more; more = next != "" {
+		records, n, err := st.olderThan("//events/", 8, 2, next)
+		if err != nil || len(records) > 2 {
+			t.Fatal(records, err)
+		}
+		for _, r := range records {
+			got = append(got, r.key[len("//events/x/"):])
+		}
+		next = n
+	}
+	if want := "0 1 2 5 6 7"; strings.Join(got, " ") != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+func FuzzStoreRecord(f *testing.F) {
+	r := record{key: "//pods/x/a", rev: 7, createRev: 3, prevRev: 5, deleting: true}
+	f.Add(int64(7), encodeRecord(&r, []byte(`{"r":""}`), 6, 0))
+	f.Add(int64(1), []byte{})
+	f.Fuzz(func(t *testing.T, rev int64, b []byte) {
+		recordKey(b)
+		r, key, err := decodeRecord(rev, b)
+		if err != nil {
+			return
+		}
+		r.key = string(key)
+		if again := encodeRecord(&r, r.json, -1, 0); b[0] < 4 && !bytes.Equal(again, b) {
+			t.Errorf("%x decodes to %+v, which encodes to %x", b, r, again)
+		}
+	})
+}
+
+func FuzzStoreKeyPrefixes(f *testing.F) {
+	for _, key := range []string{"//pods/x/a", "/apps/sets//a", "/", "", "////", "/a/b/c/d/e", "//a/b/", "///b/c"} {
+		f.Add(key)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		resource, namespace, ok := keyPrefixes(key)
+		parts := strings.Split(key, "/")
+		if want := len(parts) == 5 && parts[0] == "" && parts[2] != "" && parts[4] != "" && len(key) <= keyLengthMax; ok != want {
+			t.Fatalf("keyPrefixes(%q): ok is %v", key, ok)
+		}
+		if ok && (resource != strings.Join(parts[:3], "/")+"/" || namespace != strings.Join(parts[:4], "/")+"/") {
+			t.Errorf("keyPrefixes(%q) = %q, %q", key, resource, namespace)
+		}
+	})
+}

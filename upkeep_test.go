@@ -1,0 +1,659 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// storeChild runs this test binary again, as the child that TestStoreChild describes.
+func storeChild(mode, path string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStoreChild$", "-test.v")
+	cmd.Env = append(os.Environ(), "APILET_STORE_CHILD="+mode, "APILET_STORE_PATH="+path)
+	return cmd
+}
+
+// TestStoreChild is no test but what other tests run in a process of its own.
+func TestStoreChild(t *testing.T) {
+	path := os.Getenv("APILET_STORE_PATH")
+	switch os.Getenv("APILET_STORE_CHILD") {
+	case "":
+		t.Skip("for other tests")
+	case "write":
+		childWrites(path)
+	case "probe":
+		childProbes(path)
+	case "limit":
+		childFillsTheDisk(t, path)
+	}
+}
+
+// childWrites writes until it is killed, and says on stdout what has been acknowledged: "ack REVISION KEY", compactions too.
+func childWrites(path string) {
+	st, err := openStore(path, storeOptions{})
+	if err != nil {
+		fmt.Println("fail", err)
+		os.Exit(3)
+	}
+	up, _ := newUpkeep(st)
+	fmt.Println("ready")
+	for w := range 6 {
+		go func() {
+			revs := map[string]int64{}
+			for i := 0; ; i++ {
+				key := fmt.Sprintf("//pods/w%d/n%d", w, i%9)
+				op := opCreate
+				if revs[key] != 0 {
+					op = opUpdate
+				} else if r, err := st.get(key); err == nil {
+					op, revs[key] = opUpdate, r.rev
+				}
+				if op == opUpdate && i%5 == 0 {
+					op = opDelete
+				}
+				rec, err := storeWrite(st, op, key, revs[key], strings.Repeat("x", i%3000))
+				if err != nil {
+					fmt.Println("fail", err)
+					os.Exit(3)
+				}
+				if revs[key] = rec.rev; op == opDelete {
+					revs[key] = 0
+				}
+				fmt.Printf("ack %d %s\n", rec.rev, key)
+			}
+		}()
+	}
+	for {
+		time.Sleep(5 * time.Millisecond)
+		if _, err := up.compact(context.Background(), max(st.compacted(), st.revision()-300)); err != nil {
+			fmt.Println("fail", err)
+			os.Exit(3)
+		}
+	}
+}
+
+func TestStoreSurvivesKill(t *testing.T) {
+	rounds, longest := 25, 150*time.Millisecond
+	if testing.Short() {
+		rounds = 4
+	}
+	path := filepath.Join(t.TempDir(), "a.db")
+	acked := map[int64]string{}
+	for round := range rounds {
+		cmd := storeChild("write", path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for lines.Scan() && lines.Text() != "ready" {
+			if strings.HasPrefix(lines.Text(), "fail") {
+				t.Error(lines.Text())
+			}
+		}
+		time.AfterFunc(rand.N(longest), func() { cmd.Process.Kill() })
+		for lines.Scan() {
+			f := strings.Fields(lines.Text())
+			if len(f) == 3 && f[0] == "ack" {
+				rev, _ := strconv.ParseInt(f[1], 10, 64)
+				if acked[rev] != "" {
+					t.Errorf("revision %d was given twice", rev)
+				}
+				acked[rev] = f[2]
+			} else if len(f) > 0 && f[0] == "fail" {
+				t.Error(lines.Text())
+			}
+		}
+		cmd.Wait()
+		if round%5 == 4 || round == rounds-1 {
+			verifyAcked(t, path, acked)
+		}
+	}
+	if len(acked) < rounds {
+		t.Errorf("only %d writes in %d rounds", len(acked), rounds)
+	}
+}
+
+// verifyAcked reads the log from compactRev on: no revision may be missing, and each has to be what was acknowledged under it.
+func verifyAcked(t *testing.T, path string, acked map[int64]string) {
+	t.Helper()
+	if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 {
+		t.Fatalf("check: %v, %v", err, rep.problems)
+	}
+	st := openTestStore(t, path)
+	defer st.close()
+	next := st.compacted() + 1
+	for at := st.compacted(); at < st.revision(); {
+		evs, upTo, err := st.events("//pods/", at, 1000, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range evs {
+			if ev.rev != next || acked[ev.rev] != "" && acked[ev.rev] != ev.key {
+				t.Fatalf("event %d of %s, want event %d of %q", ev.rev, ev.key, next, acked[next])
+			}
+			next++
+		}
+		at = upTo
+	}
+	for rev := range acked {
+		if rev > st.revision() {
+			t.Errorf("acknowledged revision %d is lost: revision is %d", rev, st.revision())
+		}
+	}
+}
+
+// childProbes does with a perhaps damaged file what a server does, and ends with 0 or, having said why in a line, 1.
+func childProbes(path string) {
+	st, err := openStore(path, storeOptions{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	up, err := newUpkeep(st)
+	if err != nil {
+		os.Exit(1)
+	}
+	var c chunk
+	for start, more := "", true; more; start, more = c.next, c.next != "" {
+		if err := st.chunk(span{prefix: "/", start: start}, &c); err != nil {
+			fmt.Println("list:", err)
+			break
+		}
+		for _, r := range c.records {
+			if _, err := st.get(r.key); err != nil {
+				fmt.Println("get:", err)
+			}
+		}
+	}
+	for at := st.compacted(); at < st.revision(); {
+		_, upTo, err := st.events("//pods/", at, 100, nil)
+		if err != nil || upTo <= at {
+			fmt.Println("events:", err)
+			break
+		}
+		at = upTo
+	}
+	rep, err := up.scrub(context.Background())
+	fmt.Println("scrub:", err, rep.problems)
+	_, err = storeWrite(st, opCreate, "//pods/probe/a", 0, "")
+	fmt.Println("write:", err)
+	_, err = up.compact(context.Background(), st.revision())
+	fmt.Println("compact:", err)
+	if err := st.close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// probe runs the probing child and the check on a file; neither may die of it.
+func probe(t *testing.T, what, path string) (out string, opened bool) {
+	t.Helper()
+	checkFile(path) // here, to see that nothing escapes it
+	var stderr bytes.Buffer
+	cmd := storeChild("probe", path)
+	cmd.Stderr = &stderr
+	b, err := cmd.Output()
+	if code := cmd.ProcessState.ExitCode(); code != 0 && code != 1 || strings.Contains(stderr.String(), "goroutine ") {
+		t.Errorf("%s: exit code %d (%v)\n%s%s", what, code, err, b, stderr.String())
+	}
+	if cmd.ProcessState.ExitCode() == 1 && strings.Count(strings.TrimSpace(stderr.String()), "\n") != 0 {
+		t.Errorf("%s: want one line, got %s", what, stderr.String())
+	}
+	return string(b) + stderr.String(), cmd.ProcessState.ExitCode() == 0
+}
+
+// smallFile makes a closed store's file of a few pages' depth and returns its bytes.
+func smallFile(t *testing.T, objects int, clean bool) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "small.db")
+	st := openTestStore(t, path)
+	for i := range objects {
+		mustWrite(t, st, opCreate, fmt.Sprintf("//pods/x/n%d", i), 0, strings.Repeat("x", 100))
+	}
+	for i := range objects / 2 {
+		mustWrite(t, st, opUpdate, fmt.Sprintf("//pods/x/n%d", i), int64(i+1), "y")
+	}
+	if clean {
+		st.close()
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := readMetas(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b[:tree.high*uint64(tree.pageSize)]
+}
+
+func writeTemp(t *testing.T, b []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.db")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
+	dir := t.TempDir()
+	newer := filepath.Join(dir, "newer.db")
+	st := openTestStore(t, newer)
+	st.db.Update(func(tx *bbolt.Tx) error { return putMetaInt(tx, "format", 2) })
+	st.close()
+	foreign := filepath.Join(dir, "foreign.db")
+	db, _ := bbolt.Open(foreign, 0o600, nil)
+	db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("b")); return err })
+	db.Close()
+	cases := map[string][2]string{
+		"a folder":          {dir, "no regular file"},
+		"a newer format":    {newer, "format 2"},
+		"another program's": {foreign, "another program"},
+		"empty":             {writeTemp(t, nil), "is empty"},
+		"text":              {writeTemp(t, []byte("hello")), "not an apilet data file"},
+		"long text":         {writeTemp(t, bytes.Repeat([]byte("hello "), 10_000)), "not an apilet data file"},
+		"zeros":             {writeTemp(t, make([]byte, 1<<16)), "not an apilet data file"},
+		"in no folder":      {filepath.Join(dir, "none", "a.db"), "folder is not there"},
+	}
+	if runtime.GOOS != "windows" {
+		pipe := filepath.Join(dir, "pipe")
+		if err := exec.Command("mkfifo", pipe).Run(); err == nil {
+			cases["a pipe"] = [2]string{pipe, "no regular file"}
+		}
+		if os.Getuid() != 0 {
+			unreadable := writeTemp(t, smallFile(t, 1, true))
+			os.Chmod(unreadable, 0)
+			cases["unreadable"] = [2]string{unreadable, "permission denied"}
+		}
+	}
+	for name, c := range cases {
+		start := time.Now()
+		_, err := openStore(c[0], storeOptions{})
+		if err == nil || !strings.Contains(err.Error(), c[1]) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want ...%s...", name, err, c[1])
+		}
+		if _, err := checkFile(c[0]); err == nil {
+			t.Errorf("%s: check found nothing", name)
+		}
+		if time.Since(start) > time.Second {
+			t.Errorf("%s: took %v", name, time.Since(start))
+		}
+	}
+}
+
+func TestStoreSecondOpenerIsToldWithinASecond(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	openTestStore(t, path)
+	start := time.Now()
+	_, err := openStore(path, storeOptions{})
+	if err == nil || !strings.Contains(err.Error(), "in use by another process") || time.Since(start) > 1100*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+}
+
+func TestStoreCutShortIsToldNotCrashed(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		whole := smallFile(t, 40, clean)
+		n := 12
+		if testing.Short() {
+			n = 3
+		}
+		for i := range n {
+			size := len(whole) * i / n
+			if i%3 == 2 {
+				size += 1 + i*97
+			}
+			path := writeTemp(t, whole[:size])
+			if out, opened := probe(t, fmt.Sprintf("cut to %d of %d", size, len(whole)), path); opened {
+				t.Errorf("cut to %d of %d: opened: %s", size, len(whole), out)
+			}
+		}
+	}
+}
+
+// Each flipped bit is found, or without consequence: an object that LIST shows is as it was written.
+func TestStoreFlippedBits(t *testing.T) {
+	n := 40
+	if testing.Short() {
+		n = 6
+	}
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	t.Logf("seed %d", seed)
+	for i := range n {
+		b := smallFile(t, 12, i%2 == 0)
+		at := rnd.IntN(len(b))
+		bit := rnd.IntN(8)
+		b[at] ^= 1 << bit
+		out, _ := probe(t, fmt.Sprintf("bit %d of byte %d", bit, at), writeTemp(t, b))
+		if strings.Contains(out, "panic") && !strings.Contains(out, errDamaged.Error()) {
+			t.Error(out)
+		}
+	}
+}
+
+func TestStoreZeroedPages(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		whole := smallFile(t, 40, clean)
+		for page := 0; page < len(whole)/4096; page++ {
+			b := bytes.Clone(whole)
+			clear(b[page*4096 : (page+1)*4096])
+			if testing.Short() && page%5 != 0 {
+				continue
+			}
+			probe(t, fmt.Sprintf("page %d of %d zeroed", page, len(whole)/4096), writeTemp(t, b))
+		}
+	}
+}
+
+// Every byte of every record and key counts: a flip in any of them makes the check name something.
+func TestStoreCheckFindsEveryFlipInARecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	mustWrite(t, st, opCreate, "//pods/x/a", 0, "payload")
+	st.close()
+	whole, _ := os.ReadFile(path)
+	record := bytes.LastIndex(whole, []byte("//pods/x/a{")) - recordHeader
+	for at := record; at < record+recordHeader+len("//pods/x/a")+len(storeDocAt("payload", 1)); at++ {
+		b := bytes.Clone(whole)
+		b[at] ^= 4
+		rep, err := checkFile(writeTemp(t, b))
+		if err == nil && len(rep.problems) == 0 {
+			t.Errorf("byte %d of the record: nothing found", at-record)
+		}
+	}
+}
+
+func TestStoreDamagedRecordIsNamedAndAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	mustWrite(t, st, opCreate, "//pods/x/a", 0, "payload")
+	mustWrite(t, st, opCreate, "//pods/x/b", 0, "other")
+	st.close()
+	whole, _ := os.ReadFile(path)
+	whole[bytes.LastIndex(whole, []byte("payload"))] ^= 1
+	st = openTestStore(t, writeTemp(t, whole))
+	if _, err := st.get("//pods/x/a"); err == nil || !strings.Contains(err.Error(), `revision 1 (key "//pods/x/a") is damaged`) {
+		t.Errorf("get: %v", err)
+	}
+	if err := st.chunk(span{prefix: "//pods/"}, new(chunk)); err == nil || !strings.Contains(err.Error(), "revision 1") {
+		t.Errorf("chunk: %v", err)
+	}
+	if _, err := st.get("//pods/x/b"); err != nil {
+		t.Errorf("get of the other: %v", err)
+	}
+	rep, err := mustUpkeep(t, st).scrub(t.Context())
+	if err != nil || len(rep.problems) != 2 || !strings.Contains(rep.problems[0], `key "//pods/x/a"`) {
+		t.Errorf("scrub: %v, %q", err, rep.problems)
+	}
+}
+
+func TestStoreFileRemovedWhileInUse(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file in use cannot be removed")
+	}
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	up := mustUpkeep(t, st)
+	mustWrite(t, st, opCreate, "//pods/x/a", 0, "")
+	os.Rename(path, path+".away")
+	up.round(t.Context(), time.Now(), 0)
+	if _, err := storeWrite(st, opCreate, "//pods/x/b", 0, ""); !errors.Is(err, errFileLost) {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := st.get("//pods/x/a"); err != nil {
+		t.Errorf("get: %v", err)
+	}
+	os.Rename(path+".away", path)
+	up.round(t.Context(), time.Now(), 0)
+	mustWrite(t, st, opCreate, "//pods/x/b", 0, "")
+}
+
+func TestStoreBackupWhileWriting(t *testing.T) {
+	dir := t.TempDir()
+	st := openTestStore(t, filepath.Join(dir, "a.db"))
+	up := mustUpkeep(t, st)
+	secret, _ := st.secret("k", func() []byte { return []byte("s") })
+	for i := range 2000 {
+		mustWriteNoSync(t, st, fmt.Sprintf("//pods/x/%d", i))
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				storeWrite(st, opCreate, fmt.Sprintf("//pods/y/%d", i), 0, "")
+			}
+		}
+	})
+	before := st.revision()
+	dest := filepath.Join(dir, "backup.db")
+	if err := up.backup(t.Context(), dest); err != nil {
+		t.Fatal(err)
+	}
+	close(stop)
+	wg.Wait()
+	if err := up.backup(t.Context(), dest); !errors.Is(err, os.ErrExist) {
+		t.Errorf("backup over a file: %v", err)
+	}
+	rep, err := checkFile(dest)
+	if err != nil || len(rep.problems) > 0 || rep.revision < before || rep.objects != rep.revision {
+		t.Fatalf("check: %v, %+v", err, rep)
+	}
+	restored := openTestStore(t, dest)
+	if restored.revision() != rep.revision+backupRevBump || restored.compacted() != restored.revision() || restored.lineage() == st.lineage() {
+		t.Errorf("restored at %d, compacted %d", restored.revision(), restored.compacted())
+	}
+	if n, err := restored.countAt("/", "", restored.revision()); err != nil || n != rep.objects {
+		t.Errorf("restored %d objects, %v, want %d", n, err, rep.objects)
+	}
+	if s, _ := restored.secret("k", nil); string(s) != string(secret) {
+		t.Errorf("secret %q", s)
+	}
+	if err := restored.chunk(span{prefix: "/", rev: before}, new(chunk)); !errors.Is(err, errCompacted) {
+		t.Errorf("list in the past: %v", err)
+	}
+	r := mustWrite(t, restored, opUpdate, "//pods/x/7", 8, "new")
+	if r.createRev != 8 || r.rev != restored.revision() {
+		t.Errorf("%+v", r)
+	}
+	if _, err := mustUpkeep(t, restored).compact(t.Context(), r.rev); err != nil {
+		t.Error(err)
+	}
+	restored.close()
+	if rep, err := checkFile(dest); err != nil || len(rep.problems) > 0 {
+		t.Errorf("check after all: %v, %+v", err, rep)
+	}
+}
+
+// mustWriteNoSync creates a key without waiting for the disk.
+func mustWriteNoSync(t *testing.T, st *store, key string) {
+	st.db.NoSync = true
+	mustWrite(t, st, opCreate, key, 0, "payload")
+	st.db.NoSync = false
+}
+
+func TestStoreDefragShrinksTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	for i := range 300 {
+		mustWriteNoSync(t, st, fmt.Sprintf("//pods/x/%d", i))
+	}
+	id := st.lineage()
+	for i := range 290 {
+		st.db.NoSync = true
+		mustWrite(t, st, opDelete, fmt.Sprintf("//pods/x/%d", i), int64(i+1), "")
+		st.db.NoSync = false
+	}
+	if _, err := mustUpkeep(t, st).compact(t.Context(), st.revision()); err != nil {
+		t.Fatal(err)
+	}
+	if err := defragFile(path); err == nil {
+		t.Error("defrag of a file in use went well")
+	}
+	st.close()
+	before, _ := os.Stat(path)
+	if err := defragFile(path); err != nil {
+		t.Fatal(err)
+	}
+	after, _ := os.Stat(path)
+	if after.Size() >= before.Size() || after.Mode() != before.Mode() {
+		t.Errorf("before %d %v, after %d %v", before.Size(), before.Mode(), after.Size(), after.Mode())
+	}
+	if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 || rep.objects != 10 {
+		t.Errorf("check: %v, %+v", err, rep)
+	}
+	st = openTestStore(t, path)
+	if st.revision() != 590 || st.lineage() != id {
+		t.Errorf("revision %d", st.revision())
+	}
+	mustWrite(t, st, opCreate, "//pods/x/new", 0, "")
+}
+
+func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	up := mustUpkeep(t, st)
+	st.db.NoSync = true
+	rev := mustWrite(t, st, opCreate, "//pods/x/a", 0, "").rev
+	for range 1500 {
+		rev = mustWrite(t, st, opUpdate, "//pods/x/a", rev, "").rev
+	}
+	rev = mustWrite(t, st, opDelete, "//pods/x/a", rev, "").rev
+	st.db.NoSync = false
+	// As far as a crash in the middle gets: the mark and some slices, but not "swept".
+	if err := st.raiseCompact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	dead, _, err := up.findDead(t.Context())
+	if err != nil || len(dead) != int(rev) {
+		t.Fatalf("%d dead of %d, %v", len(dead), rev, err)
+	}
+	if err := st.maintain(t.Context(), func(tx *bbolt.Tx) error { return deleteRecords(tx, dead[:700]) }); err != nil {
+		t.Fatal(err)
+	}
+	st.close()
+	st = openTestStore(t, path)
+	done, err := mustUpkeep(t, st).compact(t.Context(), 0)
+	if err != nil || done.rev != rev {
+		t.Errorf("%+v, %v", done, err)
+	}
+	st.view(func(s *snapshot) error {
+		if k, _ := s.revs.Cursor().First(); k != nil {
+			t.Errorf("left revision %x", k)
+		}
+		if k, _ := s.keys.Cursor().First(); k != nil {
+			t.Errorf("left key %s", k)
+		}
+		return nil
+	})
+	if st.revision() != rev {
+		t.Errorf("revision went from %d to %d", rev, st.revision())
+	}
+	st.close()
+	if st = openTestStore(t, path); st.revision() != rev {
+		t.Errorf("revision went from %d to %d", rev, st.revision())
+	}
+	if rec := mustWrite(t, st, opCreate, "//pods/x/a", 0, ""); rec.rev != rev+1 {
+		t.Errorf("next revision is %d", rec.rev)
+	}
+}
+
+func TestStoreRoundsCompactToTheIntervalBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	up := mustUpkeep(t, st)
+	const interval = 5 * time.Minute
+	start := time.Unix(1_000_000, 0)
+	for i := range 6 {
+		if i == 3 {
+			st.close()
+			st = openTestStore(t, path)
+			up = mustUpkeep(t, st)
+		}
+		mustWrite(t, st, opCreate, fmt.Sprintf("//pods/x/%d", i), 0, "")
+		done, err := up.round(t.Context(), start.Add(time.Duration(i)*interval), interval)
+		if err != nil || done.rev != int64(i) {
+			t.Errorf("round %d: %+v, %v", i, done, err)
+		}
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  int64
+	}{{-time.Second, 0}, {0, 1}, {interval - time.Second, 1}, {interval, 2}, {time.Hour, 6}} {
+		if got := up.revisionBefore(start.Add(c.after)); got != c.want {
+			t.Errorf("revision at %v: got %d, want %d", c.after, got, c.want)
+		}
+	}
+	commits := st.stats().commits
+	up.round(t.Context(), start.Add(time.Hour), interval)
+	up.round(t.Context(), start.Add(2*time.Hour), interval)
+	if n := st.stats().commits - commits; n > 2 { // the compaction to 6: its mark, and its one slice
+		t.Errorf("an idle store commits %d times", n)
+	}
+}
+
+func TestStoreMarksAreThinned(t *testing.T) {
+	var marks []mark
+	for i := range int64(10) {
+		marks = append(marks, mark{i, i})
+	}
+	if got := fmt.Sprint(thinMarks(marks)); got != "[{0 0} {2 2} {4 4} {5 5} {6 6} {7 7} {8 8} {9 9}]" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(decodeMarks(encodeMarks(marks))); got != fmt.Sprint(marks) {
+		t.Error(got)
+	}
+}
+
+func TestStoreWarnsAtOpening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	var said []string
+	open := func(path string) *store {
+		said = nil
+		st, err := openStore(path, storeOptions{warn: func(s string) { said = append(said, s) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { st.close() })
+		return st
+	}
+	st := open(path)
+	if len(said) != 1 || !strings.Contains(said[0], "new, empty") {
+		t.Errorf("new file: %q", said)
+	}
+	mustWrite(t, st, opCreate, "//pods/x/a", 0, "")
+	b, _ := os.ReadFile(path)
+	st.close()
+	open(path).close()
+	if len(said) != 0 {
+		t.Errorf("clean file: %q", said)
+	}
+	open(writeTemp(t, b))
+	if len(said) != 1 || !strings.Contains(said[0], "not closed in peace") {
+		t.Errorf("unclean file: %q", said)
+	}
+}
