@@ -668,6 +668,7 @@ func TestReviews(t *testing.T) {
 		FieldSelector: &authorizationv1.FieldSelectorAttributes{RawSelector: "a", Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "Foo"}}},
 		LabelSelector: &authorizationv1.LabelSelectorAttributes{}}
 	badPath := &authorizationv1.NonResourceAttributes{Path: "/x"}
+	const discovery = `"RBAC: allowed by ClusterRoleBinding \"system:discovery\" of ClusterRole \"system:discovery\" to Group \"system:authenticated\""`
 	const invalid = `.authorization.k8s.io "" is invalid: `
 	const exactlyOne = `spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`
 	for _, c := range []struct {
@@ -685,14 +686,14 @@ func TestReviews(t *testing.T) {
 		{bob, &authenticationv1.SelfSubjectReview{}, 200, `{"userInfo":{"username":"bob","uid":"3","groups":["system:authenticated"],"extra":{"k":["v"]}}}`},
 		{root, access("bob", nil, pods, nil), 200, `{"allowed":false}`},
 		{root, access("bob", []string{groupMasters}, pods, nil), 200, `{"allowed":true}`},
-		{root, access("bob", []string{groupAuthenticated}, nil, api), 200, `{"allowed":true}`},
+		{root, access("bob", []string{groupAuthenticated}, nil, api), 200, `{"allowed":true,"reason":` + discovery + `}`},
 		{root, access("bob", nil, nil, api), 200, `{"allowed":false}`},
 		{root, access("", nil, nil, nil), 422, invalid + "[" + exactlyOne + `, spec.user: Invalid value: "": at least one of user or group must be specified]`},
 		{root, access("bob", nil, pods, badPath), 422, invalid + `spec.nonResourceAttributes: Invalid value: {"Path":"/x","Verb":""}: cannot be specified in combination with resourceAttributes`},
 		{root, access("", nil, both, nil), 422, invalid + `[spec.user: Invalid value: "": at least one of user or group must be specified, spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: "a": may not specified at the same time as requirements, spec.resourceAttributes.labelSelector.requirements: Required value: when spec.resourceAttributes.labelSelector is specified, requirements or rawSelector is required]`},
 		{bob, self(pods, nil), 200, `{"allowed":false}`},
 		{root, self(pods, nil), 200, `{"allowed":true}`},
-		{bob, self(nil, api), 200, `{"allowed":true}`},
+		{bob, self(nil, api), 200, `{"allowed":true,"reason":` + discovery + `}`},
 		{bob, self(nil, nil), 422, invalid + exactlyOne},
 		{root, self(selectors, nil), 200, `{"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector ignored due to parse error; spec.resourceAttributes.labelSelector ignored due to parse error"}`},
 		{root, self(partly, nil), 200, `{"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector partially ignored due to parse error"}`},
