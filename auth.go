@@ -329,10 +329,10 @@ func isLoopback(host string) bool {
 // authenticator knows the credentials and the policy. Safe for concurrent use.
 type authenticator struct {
 	cfg       authConfig
-	tokens    *tokenFile       // nil without --token-auth-file
-	clientCAs *x509.CertPool   // nil without --client-ca-file; the TLS listener requests certificates of these, and verifies none
-	origins   []*regexp.Regexp // of other sites' pages that may use this server
-	policy    atomic.Pointer[rbacIndex]
+	tokens    *tokenFile                // nil without --token-auth-file
+	clientCAs *x509.CertPool            // nil without --client-ca-file; the TLS listener requests certificates of these, and verifies none
+	origins   []*regexp.Regexp          // of other sites' pages that may use this server
+	policy    atomic.Pointer[rbacIndex] // nil with alwaysAllow
 
 	mu       sync.Mutex // guards verified
 	verified map[[sha256.Size]byte]certUser
@@ -341,7 +341,9 @@ type authenticator struct {
 // newAuthenticator reads the files that the flags name; a line of the token file that is not understood is an error.
 func newAuthenticator(cfg authConfig) (*authenticator, error) {
 	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}}
-	a.setPolicy(defaultPolicy())
+	if !cfg.alwaysAllow {
+		a.setPolicy(defaultPolicy())
+	}
 	for _, origin := range cfg.corsOrigins {
 		re, err := regexp.Compile(origin)
 		if err != nil {

@@ -3,10 +3,10 @@ package main
 // This file decides by roles. It turns Roles, ClusterRoles and their bindings into an index that answers one question quickly:
 //
 //	may user bob in groups [dev] get pods in "shop"?
-//	    grants[{"", User, bob}]  grants[{"", Group, dev}]  grants[{"shop", User, bob}]  grants[{"shop", Group, dev}]
+//	    grants[User bob][""]   grants[User bob]["shop"]   grants[Group dev][""]   grants[Group dev]["shop"]
 //
 // Everything a binding gives is found under its subjects, so the bindings of others cost nothing. The first rule that fits allows;
-// no rule forbids. An index never changes: when a role or a binding does, a new index takes its place, and a request that is being
+// no rule forbids. A rule is read only when a sieve of two words lets the question through, which few do. An index never changes: when a role or a binding does, a new index takes its place, and a request that is being
 // decided keeps the one that it has.
 //
 // ClusterRoles with an aggregation rule hold the rules of those that their selectors match. In a cluster a controller writes those
@@ -16,11 +16,13 @@ package main
 // rbac_defaults.txt with its reconciliation at start.
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -43,26 +45,28 @@ type access struct {
 
 // rbacIndex is a policy, ready to be asked. Immutable.
 type rbacIndex struct {
-	rules  map[roleName][]rbacv1.PolicyRule
-	grants map[grantKey][]*grant
+	roles  map[roleName]*roleRules
+	grants map[subjectName]map[string][]*grant // by namespace; "" is everywhere
 }
 
 // roleName names a ClusterRole (namespace "") or a Role.
 type roleName struct{ namespace, name string }
 
-// grantKey finds what a subject is given in a namespace ("": everywhere). The subject of a service account is its user.
-type grantKey struct {
-	namespace string
-	kind      string // rbacv1.UserKind or rbacv1.GroupKind
-	name      string
+// subjectName names a user or a group; a service account is its user.
+type subjectName struct{ kind, name string }
+
+// roleRules are a role's rules, each with its sieve.
+type roleRules struct {
+	rules  []rbacv1.PolicyRule
+	sieves []sieve
 }
 
 // grant is one binding.
 type grant struct {
-	order    int // cluster bindings before the others, by name
-	rules    []rbacv1.PolicyRule
+	order    int // by namespace, then name: cluster bindings come first
+	role     *roleRules
 	dangling *danglingRef // the role does not exist: there are no rules, but a text for whoever is refused
-	subjects []grantKey
+	subjects []subjectName
 	reasons  []string // of each subject
 }
 
@@ -76,23 +80,20 @@ func (d *danglingRef) text(resource string) string {
 
 // newRBACIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
 func newRBACIndex(objects []object) *rbacIndex {
-	x := &rbacIndex{rules: map[roleName][]rbacv1.PolicyRule{}, grants: map[grantKey][]*grant{}}
+	x := &rbacIndex{roles: map[roleName]*roleRules{}, grants: map[subjectName]map[string][]*grant{}}
 	var bindings []object
 	for _, obj := range objects {
-		switch obj := obj.(type) {
-		case *rbacv1.Role:
-			x.rules[roleName{obj.Namespace, obj.Name}] = obj.Rules
-		case *rbacv1.ClusterRole:
-			x.rules[roleName{"", obj.Name}] = obj.Rules
-		case *rbacv1.RoleBinding, *rbacv1.ClusterRoleBinding:
+		if rules := rulesOf(obj); rules != nil {
+			x.roles[roleName{obj.GetNamespace(), obj.GetName()}] = newRoleRules(*rules)
+		} else if ref, _ := bindingParts(obj); ref != nil {
 			bindings = append(bindings, obj)
 		}
 	}
 	for _, role := range aggregated(objects) {
-		x.rules[roleName{"", role.Name}] = role.Rules
+		x.roles[roleName{"", role.Name}] = newRoleRules(role.Rules)
 	}
 	slices.SortFunc(bindings, func(a, b object) int {
-		return strings.Compare(a.GetNamespace()+"/"+a.GetName(), b.GetNamespace()+"/"+b.GetName())
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
 	})
 	for i, binding := range bindings {
 		x.add(i, binding)
@@ -102,61 +103,87 @@ func newRBACIndex(objects []object) *rbacIndex {
 
 func (x *rbacIndex) add(order int, binding object) {
 	ref, subjects := bindingParts(binding)
-	g := &grant{order: order}
-	rules, dangling := x.resolve(*ref, binding.GetNamespace())
-	g.rules, g.dangling = rules, dangling
-	title := fmt.Sprintf("RBAC: allowed by %s of %s %q to ", bindingTitle(binding), ref.Kind, ref.Name)
+	g, namespace := &grant{order: order}, binding.GetNamespace()
+	g.role, g.dangling = x.resolve(*ref, namespace)
+	title := "RBAC: allowed by " + bindingTitle(binding) + " of " + ref.Kind + " " + strconv.Quote(ref.Name) + " to "
 	for _, subject := range *subjects {
-		key, who := subjectKey(subject, binding.GetNamespace())
+		key, who := resolveSubject(subject, namespace)
 		if key.name == "" || slices.Contains(g.subjects, key) {
 			continue
 		}
 		g.subjects, g.reasons = append(g.subjects, key), append(g.reasons, title+who)
-		x.grants[key] = append(x.grants[key], g)
+		if x.grants[key] == nil {
+			x.grants[key] = map[string][]*grant{}
+		}
+		x.grants[key][namespace] = append(x.grants[key][namespace], g)
 	}
 }
 
-// resolve finds the rules of a role that a binding in namespace refers to.
-func (x *rbacIndex) resolve(ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, *danglingRef) {
+// resolve finds the rules of a role that a binding in namespace refers to; without that role they are none.
+func (x *rbacIndex) resolve(ref rbacv1.RoleRef, namespace string) (*roleRules, *danglingRef) {
 	name := roleName{"", ref.Name}
 	if ref.Kind == "Role" {
 		name.namespace = namespace
 	}
-	rules, ok := x.rules[name]
-	if !ok {
-		return nil, &danglingRef{strings.ToLower(ref.Kind), ref.Name}
+	if role := x.roles[name]; role != nil {
+		return role, nil
 	}
-	return rules, nil
+	return &roleRules{}, &danglingRef{strings.ToLower(ref.Kind), ref.Name}
 }
 
 func bindingTitle(binding object) string {
 	if namespace := binding.GetNamespace(); namespace != "" {
-		return fmt.Sprintf("RoleBinding %q", binding.GetName()+"/"+namespace)
+		return "RoleBinding " + strconv.Quote(binding.GetName()+"/"+namespace)
 	}
-	return fmt.Sprintf("ClusterRoleBinding %q", binding.GetName())
+	return "ClusterRoleBinding " + strconv.Quote(binding.GetName())
 }
 
-// subjectKey returns where a subject's grants are found and how reasons call it. A service account without a namespace is of the
-// binding's; of a cluster binding's it is nobody.
-func subjectKey(s rbacv1.Subject, namespace string) (key grantKey, who string) {
-	key = grantKey{namespace: namespace, kind: s.Kind, name: s.Name}
+// resolveSubject returns under which name a subject's grants are found and how reasons call it. A service account without a namespace
+// is of the binding's; of a cluster binding's it is nobody.
+func resolveSubject(s rbacv1.Subject, namespace string) (key subjectName, who string) {
 	switch s.Kind {
 	case rbacv1.UserKind, rbacv1.GroupKind:
-		return key, fmt.Sprintf("%s %q", s.Kind, s.Name)
+		return subjectName{s.Kind, s.Name}, s.Kind + " " + strconv.Quote(s.Name)
 	case rbacv1.ServiceAccountKind:
-		if s.Namespace == "" {
-			s.Namespace = namespace
+		namespace = cmp.Or(s.Namespace, namespace)
+		if namespace != "" {
+			return subjectName{rbacv1.UserKind, "system:serviceaccount:" + namespace + ":" + s.Name}, s.Kind + " " + strconv.Quote(s.Name+"/"+namespace)
 		}
-		if s.Namespace == "" {
-			return grantKey{}, ""
-		}
-		key.kind, key.name = rbacv1.UserKind, "system:serviceaccount:"+s.Namespace+":"+s.Name
-		return key, fmt.Sprintf("%s %q", s.Kind, s.Name+"/"+s.Namespace)
 	}
-	return grantKey{}, ""
+	return subjectName{}, ""
 }
 
 // ---- Deciding ----
+
+// sieve holds a bit, of 64, for each verb and each resource of a rule. Whose bits are missing is not in the rule; whose bits are there
+// may be.
+type sieve struct{ verbs, resources uint64 }
+
+func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
+	role := &roleRules{rules: rules, sieves: make([]sieve, len(rules))}
+	for i, rule := range rules {
+		role.sieves[i] = sieve{sieveBits(rule.Verbs), sieveBits(rule.Resources)}
+	}
+	return role
+}
+
+func sieveBits(items []string) (bits uint64) {
+	for _, item := range items {
+		if strings.HasPrefix(item, "*") { // "*" and "*/scale" stand for much
+			return ^uint64(0)
+		}
+		bits |= sieveBit(item)
+	}
+	return bits
+}
+
+func sieveBit(item string) uint64 {
+	hash := uint32(len(item))
+	for i := range len(item) {
+		hash = hash*31 + uint32(item[i])
+	}
+	return 1 << (hash % 64)
+}
 
 // allows answers the question. The reason names the binding that allows; of a refusal it names bindings that lack their role.
 func (x *rbacIndex) allows(q *access) (allowed bool, reason string) {
@@ -164,11 +191,13 @@ func (x *rbacIndex) allows(q *access) (allowed bool, reason string) {
 	if q.subresource != "" {
 		resource += "/" + q.subresource
 	}
+	verb, thing := sieveBit(q.verb), sieveBit(resource)
 	dangling := false
 	x.visit(q, func(g *grant) bool {
 		dangling = dangling || g.dangling != nil
-		for i := range g.rules {
-			if ruleAllows(&g.rules[i], q, resource) {
+		for i, s := range g.role.sieves {
+			pass := s.verbs&verb != 0 && (s.resources&thing != 0 || !q.resourceRequest)
+			if pass && ruleAllows(&g.role.rules[i], q, resource) {
 				allowed, reason = true, g.reason(q)
 				return false
 			}
@@ -184,20 +213,24 @@ func (x *rbacIndex) allows(q *access) (allowed bool, reason string) {
 // visit calls each for every grant that the user has where the question is about, until it returns false. A grant comes more than
 // once when several of its subjects apply.
 func (x *rbacIndex) visit(q *access, each func(*grant) bool) {
-	for _, namespace := range [2]string{"", q.namespace} {
-		for i := -1; i < len(q.groups); i++ {
-			key := grantKey{namespace, rbacv1.UserKind, q.user}
-			if i >= 0 {
-				key.kind, key.name = rbacv1.GroupKind, q.groups[i]
-			}
-			for _, g := range x.grants[key] {
-				if !each(g) {
-					return
-				}
+	for i := -1; i < len(q.groups); i++ {
+		key := subjectName{rbacv1.UserKind, q.user}
+		if i >= 0 {
+			key = subjectName{rbacv1.GroupKind, q.groups[i]}
+		}
+		given := x.grants[key]
+		for _, g := range given[""] {
+			if !each(g) {
+				return
 			}
 		}
 		if q.namespace == "" {
-			return
+			continue
+		}
+		for _, g := range given[q.namespace] {
+			if !each(g) {
+				return
+			}
 		}
 	}
 }
@@ -262,7 +295,7 @@ func (x *rbacIndex) applicable(q *access) []*grant {
 // rulesFor lists what a user may do in q's namespace. problem is about bindings that lack their role, "" mostly.
 func (x *rbacIndex) rulesFor(q *access) (rules []rbacv1.PolicyRule, problem string) {
 	for _, g := range x.applicable(q) {
-		rules = append(rules, g.rules...)
+		rules = append(rules, g.role.rules...)
 	}
 	return rules, x.danglingText(q, "")
 }
@@ -328,13 +361,18 @@ func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (rules []rbacv1
 				continue
 			}
 			for _, rule := range other.Rules {
-				if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return apiequality.Semantic.DeepEqual(r, rule) }) {
+				if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return sameRule(&r, &rule) }) {
 					rules = append(rules, rule)
 				}
 			}
 		}
 	}
 	return rules
+}
+
+func sameRule(a, b *rbacv1.PolicyRule) bool {
+	return slices.Equal(a.Verbs, b.Verbs) && slices.Equal(a.APIGroups, b.APIGroups) && slices.Equal(a.Resources, b.Resources) &&
+		slices.Equal(a.ResourceNames, b.ResourceNames) && slices.Equal(a.NonResourceURLs, b.NonResourceURLs)
 }
 
 // ---- Escalation: nobody gives what they do not have ----
@@ -379,11 +417,11 @@ func gathers(obj object) bool {
 
 // mayBind is for a binding that is written: a 404 Status when there is no such role, else as mayGive.
 func (x *rbacIndex) mayBind(q *access, ref rbacv1.RoleRef) error {
-	rules, dangling := x.resolve(ref, q.namespace)
+	role, dangling := x.resolve(ref, q.namespace)
 	if dangling != nil {
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: q.resource}, ref.Name)
 	}
-	return x.mayGive(q, rules)
+	return x.mayGive(q, role.rules)
 }
 
 // uncovered breaks rules into their smallest parts and returns those that no owned rule covers alone.
