@@ -49,9 +49,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
@@ -69,12 +67,6 @@ const (
 	groupServiceAccounts = "system:serviceaccounts"
 	serviceAccountPrefix = "system:serviceaccount:" // then namespace:name
 	nodePrefix           = "system:node:"           // then the node's name
-)
-
-// Groups that the impersonation checks and the reviews belong to.
-const (
-	authenticationGroup = "authentication.k8s.io"
-	authorizationGroup  = "authorization.k8s.io"
 )
 
 // apiAudience is what a token of this server is meant for; TokenReview reports it.
@@ -337,9 +329,10 @@ func isLoopback(host string) bool {
 // authenticator knows the credentials and the policy. Safe for concurrent use.
 type authenticator struct {
 	cfg       authConfig
-	tokens    *tokenFile       // nil without --token-auth-file
-	clientCAs *x509.CertPool   // nil without --client-ca-file; the TLS listener requests certificates of these, and verifies none
-	origins   []*regexp.Regexp // of other sites' pages that may use this server
+	tokens    *tokenFile                // nil without --token-auth-file
+	clientCAs *x509.CertPool            // nil without --client-ca-file; the TLS listener requests certificates of these, and verifies none
+	origins   []*regexp.Regexp          // of other sites' pages that may use this server
+	policy    atomic.Pointer[rbacIndex] // nil with alwaysAllow
 
 	mu       sync.Mutex // guards verified
 	verified map[[sha256.Size]byte]certUser
@@ -348,6 +341,9 @@ type authenticator struct {
 // newAuthenticator reads the files that the flags name; a line of the token file that is not understood is an error.
 func newAuthenticator(cfg authConfig) (*authenticator, error) {
 	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}}
+	if !cfg.alwaysAllow {
+		a.setPolicy(defaultPolicy())
+	}
 	for _, origin := range cfg.corsOrigins {
 		re, err := regexp.Compile(origin)
 		if err != nil {
@@ -808,9 +804,9 @@ func identityParts(want user, mode string) []requestInfo {
 	named := base // user and groups are of the core group for plain "impersonate"
 	if mode != "" {
 		base.verb = "impersonate:" + mode
-		named.verb, named.group = base.verb, authenticationGroup
+		named.verb, named.group = base.verb, authenticationv1.GroupName
 	}
-	base.group = authenticationGroup
+	base.group = authenticationv1.GroupName
 	part := func(info requestInfo, resource, subresource, name string) requestInfo {
 		info.resource, info.subresource, info.name = resource, subresource, name
 		return info
@@ -896,25 +892,56 @@ func (a *authenticator) decide(u user, info requestInfo) (allowed bool, reason s
 	if a.cfg.alwaysAllow || slices.Contains(u.groups, groupMasters) {
 		return true, ""
 	}
-	return basicPolicy(u, info), ""
+	q := info.question(u)
+	return a.policy.Load().allows(&q)
 }
 
-// basicPolicy is what everybody may do.
-func basicPolicy(u user, info requestInfo) bool {
-	known := slices.Contains(u.groups, groupAuthenticated)
-	if info.resourceRequest {
-		self := info.group == authorizationGroup && (info.resource == "selfsubjectaccessreviews" || info.resource == "selfsubjectrulesreviews") ||
-			info.group == authenticationGroup && info.resource == "selfsubjectreviews"
-		return known && self && info.verb == "create" && info.subresource == ""
+// question puts a request the way the roles are asked.
+func (info requestInfo) question(u user) access {
+	return access{user: u.name, groups: u.groups, resourceRequest: info.resourceRequest, verb: info.verb, group: info.group, resource: info.resource,
+		subresource: info.subresource, namespace: info.namespace, name: info.name, path: info.path}
+}
+
+// setPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
+// call the default policy is in force.
+func (a *authenticator) setPolicy(objects []object) { a.policy.Store(newRBACIndex(objects)) }
+
+// mayGrant returns a Status error when the request's user may not write this Role, ClusterRole, RoleBinding or ClusterRoleBinding:
+// nobody may give what they do not have, unless the verbs escalate (roles) and bind (bindings) let them. old is nil for a create.
+func (a *authenticator) mayGrant(rec *request, obj, old object) error {
+	info := requestInfo{resourceRequest: true, group: rec.info.group, resource: rec.info.resource, namespace: rec.info.namespace, name: rec.info.name}
+	q, index := info.question(rec.user), a.policy.Load()
+	if old != nil && onlyCollected(obj, old) {
+		return nil
 	}
-	top, _, _ := strings.Cut(strings.TrimPrefix(info.path, "/"), "/")
-	switch top {
-	case "version", "healthz", "livez", "readyz":
-		return info.verb == "get"
-	case "api", "apis", "openapi":
-		return known && info.verb == "get"
+	var err error
+	if ref, _ := bindingParts(obj); ref != nil {
+		info.verb, info.group, info.name = "bind", ref.APIGroup, ref.Name
+		info.resource = strings.ToLower(ref.Kind) + "s"
+		if allowed, _ := a.decide(rec.user, info); allowed {
+			return nil
+		}
+		err = index.mayBind(&q, *ref)
+	} else {
+		info.verb = "escalate"
+		if allowed, _ := a.decide(rec.user, info); allowed {
+			return nil
+		}
+		err = index.mayGiveRole(&q, obj, old)
 	}
-	return false
+	if err == nil || apierrors.IsNotFound(err) {
+		return err
+	}
+	return apierrors.NewForbidden(schema.GroupResource{Group: rec.info.group, Resource: rec.info.resource}, obj.GetName(), err)
+}
+
+// onlyCollected: the update touches nothing but what garbage collection needs, which must work for objects nobody could create.
+func onlyCollected(obj, old object) bool {
+	same := obj.DeepCopyObject().(object)
+	same.SetOwnerReferences(old.GetOwnerReferences())
+	same.SetFinalizers(old.GetFinalizers())
+	same.SetManagedFields(old.GetManagedFields())
+	return apiequality.Semantic.DeepEqual(same, old)
 }
 
 // markup is replaced in the text of a 403, which quotes the request: an old browser might take the answer for HTML.
@@ -1041,154 +1068,20 @@ func specUser(spec authorizationv1.SubjectAccessReviewSpec) user {
 
 // rules lists what u may do in a namespace.
 func (a *authenticator) rules(u user, namespace string) authorizationv1.SubjectRulesReviewStatus {
-	all := []string{"*"}
-	return authorizationv1.SubjectRulesReviewStatus{
-		ResourceRules:    []authorizationv1.ResourceRule{{Verbs: all, APIGroups: all, Resources: all}},
-		NonResourceRules: []authorizationv1.NonResourceRule{{Verbs: all, NonResourceURLs: all}},
+	rules, problem := fullAuthority, ""
+	if !a.cfg.alwaysAllow {
+		rules, problem = a.policy.Load().rulesFor(&access{user: u.name, groups: u.groups, namespace: namespace})
 	}
-}
-
-// ---- What makes a review's question senseless ----
-
-func invalidReview(errs field.ErrorList) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationGroup}, "", errs) // kube-apiserver names no kind either
-}
-
-func validateReviewMeta(meta metav1.ObjectMeta, want string) field.ErrorList {
-	bare := meta
-	bare.ManagedFields = nil
-	if apiequality.Semantic.DeepEqual(metav1.ObjectMeta{}, bare) {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(field.NewPath("metadata"), meta, want)}
-}
-
-// printedPath prints, in an error, as kube-apiserver's internal type does.
-type printedPath struct{ Path, Verb string }
-
-func printPath(at *authorizationv1.NonResourceAttributes) any {
-	if at == nil {
-		return nil
-	}
-	return printedPath(*at)
-}
-
-func validateAccess(spec authorizationv1.SubjectAccessReviewSpec) (errs field.ErrorList) {
-	path := field.NewPath("spec")
-	if spec.ResourceAttributes != nil && spec.NonResourceAttributes != nil {
-		errs = append(errs, field.Invalid(path.Child("nonResourceAttributes"), printPath(spec.NonResourceAttributes), "cannot be specified in combination with resourceAttributes"))
-	}
-	if spec.ResourceAttributes == nil && spec.NonResourceAttributes == nil {
-		errs = append(errs, field.Invalid(path.Child("resourceAttributes"), printPath(spec.NonResourceAttributes), "exactly one of nonResourceAttributes or resourceAttributes must be specified"))
-	}
-	return append(errs, validateSelectors(spec.ResourceAttributes, path.Child("resourceAttributes"))...)
-}
-
-func validateSubject(spec authorizationv1.SubjectAccessReviewSpec) field.ErrorList {
-	errs := validateAccess(spec)
-	if spec.User != "" || len(spec.Groups) > 0 {
-		return errs
-	}
-	nobody := field.Invalid(field.NewPath("spec", "user"), spec.User, "at least one of user or group must be specified")
-	after := 0 // it stands behind the errors about the attributes and before those about their selectors
-	if (spec.ResourceAttributes == nil) == (spec.NonResourceAttributes == nil) {
-		after = 1
-	}
-	return slices.Insert(errs, after, nobody)
-}
-
-func validateLocal(obj *authorizationv1.LocalSubjectAccessReview, namespace string) error {
-	meta, path := obj.ObjectMeta, field.NewPath("spec")
-	meta.Namespace = ""
-	errs := append(validateSubject(obj.Spec), validateReviewMeta(meta, "must be empty except for namespace")...)
-	if at := obj.Spec.ResourceAttributes; at != nil && at.Namespace != obj.Namespace {
-		errs = append(errs, field.Invalid(path.Child("resourceAttributes", "namespace"), at.Namespace, "must match metadata.namespace"))
-	}
-	if at := obj.Spec.NonResourceAttributes; at != nil {
-		errs = append(errs, field.Invalid(path.Child("nonResourceAttributes"), printPath(at), "disallowed on this kind of request"))
-	}
-	if err := invalidReview(errs); err != nil {
-		return err
-	}
-	if namespace != obj.Namespace {
-		return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " + namespace)
-	}
-	return nil
-}
-
-func validateSelectors(at *authorizationv1.ResourceAttributes, path *field.Path) (errs field.ErrorList) {
-	if at == nil {
-		return nil
-	}
-	if s, p := at.FieldSelector, path.Child("fieldSelector"); s != nil {
-		errs = append(errs, validateSelectorForm(s.RawSelector, len(s.Requirements), p)...)
-		for i, req := range s.Requirements {
-			errs = append(errs, metav1validation.ValidateFieldSelectorRequirement(req,
-				metav1validation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}, p.Child("requirements").Index(i))...)
+	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem,
+		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
+	for _, rule := range rules {
+		if len(rule.Resources) > 0 {
+			status.ResourceRules = append(status.ResourceRules, authorizationv1.ResourceRule{
+				Verbs: rule.Verbs, APIGroups: rule.APIGroups, Resources: rule.Resources, ResourceNames: rule.ResourceNames})
+		}
+		if len(rule.NonResourceURLs) > 0 {
+			status.NonResourceRules = append(status.NonResourceRules, authorizationv1.NonResourceRule{Verbs: rule.Verbs, NonResourceURLs: rule.NonResourceURLs})
 		}
 	}
-	if s, p := at.LabelSelector, path.Child("labelSelector"); s != nil {
-		errs = append(errs, validateSelectorForm(s.RawSelector, len(s.Requirements), p)...)
-		for i, req := range s.Requirements {
-			errs = append(errs, metav1validation.ValidateLabelSelectorRequirement(req,
-				metav1validation.LabelSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}, p.Child("requirements").Index(i))...)
-		}
-	}
-	return errs
-}
-
-func validateSelectorForm(raw string, requirements int, path *field.Path) field.ErrorList {
-	switch {
-	case raw != "" && requirements > 0:
-		return field.ErrorList{field.Invalid(path.Child("rawSelector"), raw, "may not specified at the same time as requirements")}
-	case raw == "" && requirements == 0:
-		return field.ErrorList{field.Required(path.Child("requirements"), fmt.Sprintf("when %s is specified, requirements or rawSelector is required", path))}
-	}
-	return nil
-}
-
-// unreadSelectors reports selectors that an authorizer could not read. Roles know nothing of selectors, so nothing else comes of them.
-func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
-	note := func(which string, good, bad int) {
-		if bad > 0 && good > 0 {
-			which += " partially"
-		}
-		if bad > 0 {
-			unread = append(unread, "spec.resourceAttributes."+which+" ignored due to parse error")
-		}
-	}
-	if s := at.FieldSelector; s != nil {
-		good, bad := count(s.Requirements, func(req metav1.FieldSelectorRequirement) bool {
-			return len(req.Values) == 1 && (req.Operator == metav1.FieldSelectorOpIn || req.Operator == metav1.FieldSelectorOpNotIn)
-		})
-		if _, err := fields.ParseSelector(s.RawSelector); err != nil {
-			bad++
-		}
-		note("fieldSelector", good, bad)
-	}
-	if s := at.LabelSelector; s != nil {
-		good, bad := count(s.Requirements, func(req metav1.LabelSelectorRequirement) bool {
-			_, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{req}})
-			return err == nil
-		})
-		if _, err := labels.Parse(s.RawSelector); err != nil {
-			bad++
-		}
-		note("labelSelector", good, bad)
-	}
-	return unread
-}
-
-func count[T any](list []T, fits func(T) bool) (good, bad int) {
-	for _, item := range list {
-		if fits(item) {
-			good++
-		} else {
-			bad++
-		}
-	}
-	return good, bad
+	return status
 }

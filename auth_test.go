@@ -23,6 +23,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -145,7 +146,7 @@ func FuzzParseRequest(f *testing.F) {
 			t.Errorf("%s %q: no resource request, yet %+v", method, path, info)
 		}
 		if u.RawPath == "" {
-			if i := strings.IndexAny(info.resource+info.namespace+info.subresource+info.name, "/"); i >= 0 && info.name == "" {
+			if strings.Contains(info.resource+info.namespace+info.subresource+info.name, "/") {
 				t.Errorf("%q: a slash in %+v", path, info)
 			}
 		}
@@ -668,6 +669,7 @@ func TestReviews(t *testing.T) {
 		FieldSelector: &authorizationv1.FieldSelectorAttributes{RawSelector: "a", Requirements: []metav1.FieldSelectorRequirement{{Key: "a", Operator: "Foo"}}},
 		LabelSelector: &authorizationv1.LabelSelectorAttributes{}}
 	badPath := &authorizationv1.NonResourceAttributes{Path: "/x"}
+	const discovery = `"RBAC: allowed by ClusterRoleBinding \"system:discovery\" of ClusterRole \"system:discovery\" to Group \"system:authenticated\""`
 	const invalid = `.authorization.k8s.io "" is invalid: `
 	const exactlyOne = `spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`
 	for _, c := range []struct {
@@ -685,14 +687,14 @@ func TestReviews(t *testing.T) {
 		{bob, &authenticationv1.SelfSubjectReview{}, 200, `{"userInfo":{"username":"bob","uid":"3","groups":["system:authenticated"],"extra":{"k":["v"]}}}`},
 		{root, access("bob", nil, pods, nil), 200, `{"allowed":false}`},
 		{root, access("bob", []string{groupMasters}, pods, nil), 200, `{"allowed":true}`},
-		{root, access("bob", []string{groupAuthenticated}, nil, api), 200, `{"allowed":true}`},
+		{root, access("bob", []string{groupAuthenticated}, nil, api), 200, `{"allowed":true,"reason":` + discovery + `}`},
 		{root, access("bob", nil, nil, api), 200, `{"allowed":false}`},
 		{root, access("", nil, nil, nil), 422, invalid + "[" + exactlyOne + `, spec.user: Invalid value: "": at least one of user or group must be specified]`},
 		{root, access("bob", nil, pods, badPath), 422, invalid + `spec.nonResourceAttributes: Invalid value: {"Path":"/x","Verb":""}: cannot be specified in combination with resourceAttributes`},
 		{root, access("", nil, both, nil), 422, invalid + `[spec.user: Invalid value: "": at least one of user or group must be specified, spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: "a": may not specified at the same time as requirements, spec.resourceAttributes.labelSelector.requirements: Required value: when spec.resourceAttributes.labelSelector is specified, requirements or rawSelector is required]`},
 		{bob, self(pods, nil), 200, `{"allowed":false}`},
 		{root, self(pods, nil), 200, `{"allowed":true}`},
-		{bob, self(nil, api), 200, `{"allowed":true}`},
+		{bob, self(nil, api), 200, `{"allowed":true,"reason":` + discovery + `}`},
 		{bob, self(nil, nil), 422, invalid + exactlyOne},
 		{root, self(selectors, nil), 200, `{"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector ignored due to parse error; spec.resourceAttributes.labelSelector ignored due to parse error"}`},
 		{root, self(partly, nil), 200, `{"allowed":true,"evaluationError":"spec.resourceAttributes.fieldSelector partially ignored due to parse error"}`},
@@ -707,5 +709,87 @@ func TestReviews(t *testing.T) {
 		if code != c.code || got != c.want {
 			t.Errorf("%T %+v as %s\n got %d %s\nwant %d %s", c.obj, c.obj, c.who.name, code, got, c.code, c.want)
 		}
+	}
+}
+
+func TestRulesReviewListsWhatTheRolesGive(t *testing.T) {
+	const basic = `{"verbs":["create"],"apiGroups":["authorization.k8s.io"],"resources":["selfsubjectaccessreviews","selfsubjectrulesreviews"]},` +
+		`{"verbs":["create"],"apiGroups":["authentication.k8s.io"],"resources":["selfsubjectreviews"]}`
+	const paths = `{"verbs":["get"],"nonResourceURLs":["/api","/api/*","/apis","/apis/*","/healthz","/livez","/openapi","/openapi/*","/readyz","/version","/version/"]},` +
+		`{"verbs":["get"],"nonResourceURLs":["/healthz","/livez","/readyz","/version","/version/"]}`
+	const all = `{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}`
+	const allPaths = `{"verbs":["*"],"nonResourceURLs":["*"]}`
+	const lost = `[clusterrole.rbac.authorization.k8s.io \"missing\" not found, role.rbac.authorization.k8s.io \"missing\" not found]`
+	a := testAuthenticator(t, nil)
+	rules := func(who user) string {
+		_, got := reviewed(t, a, who, "", &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}})
+		return got
+	}
+	bob := user{name: "bob"}.authenticated()
+	if got, want := rules(bob), `{"resourceRules":[`+basic+`],"nonResourceRules":[`+paths+`],"incomplete":false}`; got != want {
+		t.Errorf("bob\n got %s\nwant %s", got, want)
+	}
+	root := user{name: "root", groups: []string{groupMasters, groupAuthenticated}}
+	if got, want := rules(root), `{"resourceRules":[`+all+`,`+basic+`],"nonResourceRules":[`+allPaths+`,`+paths+`],"incomplete":false}`; got != want {
+		t.Errorf("root\n got %s\nwant %s", got, want)
+	}
+	toBob := rbacv1.Subject{Kind: "User", Name: "bob"}
+	a.setPolicy([]object{clusterRoleBinding("b", "missing", toBob), roleBinding("default", "b", "Role", "missing", toBob)})
+	if got, want := rules(bob), `{"resourceRules":[],"nonResourceRules":[],"incomplete":false,"evaluationError":"`+lost+`"}`; got != want {
+		t.Errorf("bound to missing roles\n got %s\nwant %s", got, want)
+	}
+	rec := &request{user: bob, info: parseRequest(httptest.NewRequest("GET", "/api/v1/namespaces/default/pods", nil))}
+	want := `pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default": RBAC: ` + strings.ReplaceAll(lost, `\"`, `"`)
+	if _, got := status(t, a.authorize(rec)); got != want {
+		t.Errorf("refusal\n got %s\nwant %s", got, want)
+	}
+}
+
+func TestAlwaysAllowAllows(t *testing.T) {
+	a, err := newAuthenticator(authConfig{insecure: true, alwaysAllow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice := user{name: "alice"}.authenticated()
+	rec := &request{user: alice, info: parseRequest(httptest.NewRequest("DELETE", "/api/v1/nodes", nil))}
+	if err := a.authorize(rec); err != nil || rec.annotations["authorization.k8s.io/decision"] != "allow" {
+		t.Errorf("authorize: %v, annotations %v", err, rec.annotations)
+	}
+	if err := a.mayGrant(rec, clusterRoleBinding("b", "cluster-admin"), nil); err != nil {
+		t.Errorf("mayGrant: %v", err)
+	}
+	if err := a.become(rec, user{name: "bob", groups: []string{"dev"}}); err != nil || rec.user.name != "bob" || rec.impersonator.name != "alice" || rec.constraint != "impersonate:user-info" {
+		t.Errorf("become: %v, %+v", err, rec)
+	}
+	if _, got := reviewed(t, a, alice, "", &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "x"}}); got !=
+		`{"resourceRules":[{"verbs":["*"],"apiGroups":["*"],"resources":["*"]}],"nonResourceRules":[{"verbs":["*"],"nonResourceURLs":["*"]}],"incomplete":false}` {
+		t.Errorf("rules %s", got)
+	}
+	if _, got := reviewed(t, a, alice, "", &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}); got != `{"user":{}}` {
+		t.Errorf("a token where none is known: %s", got)
+	}
+}
+
+func TestPolicyIsSwappedUnderLoad(t *testing.T) {
+	a := testAuthenticator(t, nil)
+	bob, info := user{name: "bob"}.authenticated(), requestInfo{resourceRequest: true, verb: "get", resource: "pods"}
+	grant := append(testPolicy("ClusterRole r\n\tget core pods\n"), clusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
+	done := make(chan struct{})
+	go func() { // ends with the loop
+		defer close(done)
+		for range 200 {
+			a.setPolicy(grant)
+			a.setPolicy(nil)
+		}
+		a.setPolicy(grant)
+	}()
+	for range 2000 {
+		if allowed, reason := a.decide(bob, info); allowed != (reason != "") {
+			t.Fatalf("%v %q", allowed, reason)
+		}
+	}
+	<-done
+	if allowed, _ := a.decide(bob, info); !allowed {
+		t.Error("the last policy is not in force")
 	}
 }
