@@ -241,13 +241,18 @@ func (a *auditLog) append(line []byte) auditOutcome {
 }
 
 func (a *auditLog) appendPendingLocked(line []byte) auditOutcome {
-	if len(a.pending)+len(line) <= maxPendingAudit {
-		a.pending = append(a.pending, line...)
-		return a.flushLocked()
+	var out auditOutcome
+	if len(a.pending)+len(line) > maxPendingAudit {
+		out = a.flushLocked() // there may be room by now
 	}
-	out := a.flushLocked() // there may be room by now, but the order is kept: this line is given up
-	out.lost++
-	return out
+	if len(a.pending)+len(line) > maxPendingAudit {
+		out.lost++
+		return out
+	}
+	a.pending = append(a.pending, line...)
+	last := a.flushLocked()
+	last.written += out.written
+	return last
 }
 
 // flushLocked writes what waits.

@@ -35,7 +35,7 @@ func auditExample(n int) auditEvent {
 	}
 }
 
-// written runs the events through a log and returns its file's lines.
+// auditLines runs the events through a log and returns its file's lines.
 func auditLines(t *testing.T, events ...auditEvent) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "audit.log")
@@ -268,9 +268,23 @@ func TestAuditDropsWhatDoesNotFitInMemory(t *testing.T) {
 	}
 }
 
+func TestAuditLosesNothingOnceThereIsRoom(t *testing.T) {
+	var told auditTold
+	disk := &smallDisk{}
+	a := &auditLog{path: "test", out: disk, hooks: told.hooks()}
+	for told.lost == 0 {
+		a.log(auditExample(1))
+	}
+	disk.room = 1 << 30
+	a.log(auditExample(2)) // what waits leaves it no room in memory, but goes out first
+	if told.lost != 1 || len(a.pending) != 0 || bytes.Count(disk.Bytes(), []byte("\n")) != told.written || len(told.trouble) != 2 {
+		t.Errorf("%d bytes wait, told %d written, %d lost, trouble %v", len(a.pending), told.written, told.lost, told.trouble)
+	}
+}
+
 func TestAuditOnARealFullDisk(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("/dev/full is Linux'")
+		t.Skip("only Linux has /dev/full")
 	}
 	var told auditTold
 	a, err := openAuditLog("/dev/full", told.hooks())
