@@ -83,7 +83,7 @@ apiserver_current_inflight_requests{request_kind="readOnly"} 0
 	}
 }
 
-func TestDeprecatedGaugeStaysOne(t *testing.T) { // fact sheet cases 61, 62
+func TestDeprecatedGaugeStaysOne(t *testing.T) {
 	m := newMetrics()
 	for range 10 {
 		m.deprecatedUse(requestLabels{group: "batch", version: "v1beta1", resource: "cronjobs", subresource: "status"}, "1.25")

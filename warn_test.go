@@ -35,7 +35,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The numbers are those of the test cases in the fact sheet on warnings.
+// Cases of what Kubernetes does with warnings go by numbers, through the whole file.
 
 func TestWarningHeaderIsBuilt(t *testing.T) {
 	for _, c := range []struct {
