@@ -250,6 +250,9 @@ type requestResult struct {
 
 // observe counts a request that has ended.
 func (m *metrics) observe(labels requestLabels, res requestResult) {
+	if res.code == 0 {
+		res.code = http.StatusOK // what net/http sends for a handler that writes nothing
+	}
 	s := m.seriesOf(seriesKey{labels, res.code})
 	s.total.Inc()
 	s.duration.Observe(res.elapsed.Seconds())

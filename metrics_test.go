@@ -53,6 +53,7 @@ func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	m.terminated(podList, 429)
 	m.watchListDone(watch, time.Second)
 	m.aborted(podList)
+	m.observe(requestLabels{verb: "GET", subresource: "/livez"}, requestResult{})
 	got := scrapeMetrics(t, m)
 	wantMetrics(t, got, `
 # HELP apiserver_request_total [STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.
@@ -60,6 +61,7 @@ func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
 apiserver_request_total{code="410",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
 apiserver_request_total{code="201",component="apiserver",dry_run="All",group="apps",resource="deployments",scope="resource",subresource="",verb="APPLY",version="v1"} 1
+apiserver_request_total{code="200",component="",dry_run="",group="",resource="",scope="",subresource="/livez",verb="GET",version=""} 1
 apiserver_request_duration_seconds_bucket{component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1",le="0.025"} 1
 apiserver_request_duration_seconds_bucket{component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1",le="0.05"} 2
 apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1",le="0.05"} 2
@@ -81,7 +83,7 @@ apiserver_current_inflight_requests{request_kind="readOnly"} 0
 	}
 }
 
-func TestDeprecatedGaugeStaysOne(t *testing.T) { // fact sheet cases 61, 62
+func TestDeprecatedGaugeStaysOne(t *testing.T) {
 	m := newMetrics()
 	for range 10 {
 		m.deprecatedUse(requestLabels{group: "batch", version: "v1beta1", resource: "cronjobs", subresource: "status"}, "1.25")

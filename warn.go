@@ -702,11 +702,15 @@ func (o *oddities) storage(obj, old runtime.Object) {
 		}
 	case *storagev1.StorageClass:
 		for i, term := range obj.AllowedTopologies {
-			for j, e := range term.MatchLabelExpressions {
-				if msg := deprecatedNodeLabels[e.Key]; msg != "" {
-					o.at(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key"), "%s", msg)
-				}
-			}
+			o.topology(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions"), term.MatchLabelExpressions)
+		}
+	}
+}
+
+func (o *oddities) topology(path *field.Path, labels []corev1.TopologySelectorLabelRequirement) {
+	for i, label := range labels {
+		if msg := deprecatedNodeLabels[label.Key]; msg != "" {
+			o.at(path.Index(i).Child("key"), "%s", msg)
 		}
 	}
 }

@@ -35,7 +35,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The numbers are those of the test cases in the fact sheet on warnings.
+// Cases of what Kubernetes does with warnings go by numbers, through the whole file.
 
 func TestWarningHeaderIsBuilt(t *testing.T) {
 	for _, c := range []struct {
@@ -579,4 +579,25 @@ func BenchmarkObjectWarnings(b *testing.B) {
 	for b.Loop() {
 		objectWarnings(pod, nil)
 	}
+}
+
+// Whatever can be built comes back from the clients' parser as it was, but for RFC 2047 words, which they decode.
+func FuzzWarningHeader(f *testing.F) {
+	for _, seed := range []string{"", `a"b\c`, "Iñtërnâtiônàlizætiøn 🐹", "a, b", "tab\there", "=?UTF-8?B?YQ==?=", "\xff", " spaces "} {
+		f.Add("", seed)
+		f.Add(seed, "text")
+	}
+	f.Fuzz(func(t *testing.T, agent, text string) {
+		value, err := warningHeader(299, agent, text)
+		reference, refErr := utilnet.NewWarningHeader(299, agent, text)
+		if value != reference || (err == nil) != (refErr == nil) {
+			t.Fatalf("warningHeader(299, %q, %q) = %q, %v; apimachinery: %q, %v", agent, text, value, err, reference, refErr)
+		}
+		if err != nil || strings.Contains(text, "=?") {
+			return
+		}
+		if parsed, rest, err := utilnet.ParseWarningHeader(value); err != nil || rest != "" || parsed.Text != text {
+			t.Errorf("%q comes back as %q, rest %q, %v", value, parsed.Text, rest, err)
+		}
+	})
 }

@@ -1,0 +1,390 @@
+package main
+
+// This file: who did what, one line of JSON for each request, as Kubernetes' audit log has it (audit.k8s.io/v1, level Metadata: who,
+// what, when and how it ended, but no object). What reads kube-apiserver's audit log reads this one:
+//
+//	jq 'select(.annotations["k8s.io/deprecated"]=="true") | .userAgent' audit.log
+//
+// A request has one line, at its end (ResponseComplete, or Panic); a watch has one at its head too (ResponseStarted), since its end may
+// be hours away. The line for the request's arrival (RequestReceived) is left out, as most audit policies do.
+//
+// Each line is one write(2) to a file opened for appending, made while the request waits: what was answered is in the file, lines of
+// two requests never mix, and logrotate may truncate the file under us. A goroutine that gathers lines from a channel was measured: it
+// is no faster, since making the line costs four times what writing it does, and a kill would lose what waits in the channel.
+//
+// A disk that is full must not stop the server. Lines that cannot be written wait in memory, up to maxPendingAudit, the rest of a line
+// that was written in part before all others; what is beyond that is lost, counted and told.
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+)
+
+const (
+	maxPendingAudit = 1 << 20 // bytes
+	maxAuditAgent   = 1024    // bytes of a user agent
+)
+
+// An auditStage says at which moment of a request an event was made.
+type auditStage string
+
+const (
+	auditStarted  auditStage = "ResponseStarted"  // the head of a watch's response is out; also, as in Kubernetes, a 401
+	auditComplete auditStage = "ResponseComplete" // the response is out
+	auditPanic    auditStage = "Panic"            // the handler panicked
+)
+
+// An auditEvent is what the caller knows about a request at one of its stages. It has no headers and no bodies: nothing secret can get
+// into the log by way of them.
+type auditEvent struct {
+	id           string
+	stage        auditStage
+	uri          *url.URL
+	verb         string
+	user         auditUser  // who sent the request; empty when nobody could be made out
+	impersonated *auditUser // whom it was made for, if that is somebody else
+	sourceIPs    []string   // from auditSourceIPs
+	agent        string
+	object       *auditObject   // nil for a path that is no resource
+	code         int            // of the response
+	status       *metav1.Status // the Status that was answered, nil when it was another object
+	received, at time.Time
+	annotations  map[string]string
+}
+
+// auditUser and auditObject are parts of the line; fields in the line's order.
+type auditUser struct {
+	Username string              `json:"username,omitempty"`
+	UID      string              `json:"uid,omitempty"`
+	Groups   []string            `json:"groups,omitempty"`
+	Extra    map[string][]string `json:"extra,omitempty"`
+}
+
+type auditObject struct {
+	Resource        string `json:"resource,omitempty"`
+	Namespace       string `json:"namespace,omitempty"`
+	Name            string `json:"name,omitempty"` // for a create, from the body when that could be read
+	UID             string `json:"uid,omitempty"`
+	APIGroup        string `json:"apiGroup,omitempty"`
+	APIVersion      string `json:"apiVersion,omitempty"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	Subresource     string `json:"subresource,omitempty"`
+}
+
+// auditLine is an event on disk; fields in kube-apiserver's order.
+type auditLine struct {
+	Kind             string            `json:"kind"`
+	APIVersion       string            `json:"apiVersion"`
+	Level            string            `json:"level"`
+	AuditID          string            `json:"auditID"`
+	Stage            auditStage        `json:"stage"`
+	RequestURI       string            `json:"requestURI"`
+	Verb             string            `json:"verb"`
+	User             auditUser         `json:"user"`
+	ImpersonatedUser *auditUser        `json:"impersonatedUser,omitempty"`
+	SourceIPs        []string          `json:"sourceIPs,omitempty"`
+	UserAgent        string            `json:"userAgent,omitempty"`
+	ObjectRef        *auditObject      `json:"objectRef,omitempty"`
+	ResponseStatus   *metav1.Status    `json:"responseStatus,omitempty"`
+	RequestReceived  string            `json:"requestReceivedTimestamp"`
+	StageTimestamp   string            `json:"stageTimestamp"`
+	Annotations      map[string]string `json:"annotations,omitempty"`
+}
+
+// auditHooks tell the caller how it goes.
+type auditHooks struct {
+	written func(events int)
+	lost    func(events int)
+	trouble func(err error) // writing began to fail, or (nil) works again; not told for each event
+}
+
+// auditOutcome is what is to be told after the lock is given back.
+type auditOutcome struct {
+	written, lost int
+	failing       error // writing has begun to fail
+	workingAgain  bool
+}
+
+// An auditLog appends events to a file.
+type auditLog struct {
+	path  string // "-" is standard output
+	hooks auditHooks
+
+	mu      sync.Mutex // guards what follows; held over the write, so that the rest of a torn line comes right after it
+	out     io.Writer  // an *os.File, but in tests
+	pending []byte     // lines that could not be written yet
+	torn    bool       // pending begins in the middle of a line, whose first part is in the file
+	closed  bool
+}
+
+// openAuditLog opens path for appending, "-" for standard output.
+func openAuditLog(path string, hooks auditHooks) (*auditLog, error) {
+	a := &auditLog{path: path, hooks: hooks}
+	if path == "-" {
+		a.out = os.Stdout
+		return a, nil
+	}
+	f, err := openAppend(path)
+	if err != nil {
+		return nil, err
+	}
+	a.out = f
+	return a, nil
+}
+
+func openAppend(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600) // who reads it learns names and habits
+	if err != nil {
+		return nil, fmt.Errorf("audit log: %w", err)
+	}
+	return f, nil
+}
+
+// reopen opens the path anew, for logrotate without copytruncate: call it at SIGHUP. If that fails the old file stays in use.
+func (a *auditLog) reopen() error {
+	if a.path == "-" {
+		return nil
+	}
+	f, err := openAppend(a.path)
+	if err != nil {
+		return err
+	}
+	old, lost := a.swap(f)
+	a.hooks.tell(auditOutcome{lost: lost})
+	return closeOutput(old)
+}
+
+// swap makes f the file and returns the one to close.
+func (a *auditLog) swap(f io.Writer) (old io.Writer, lost int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return f, 0
+	}
+	old, a.out = a.out, f
+	if a.torn { // its beginning is in the old file
+		a.pending = a.pending[bytes.IndexByte(a.pending, '\n')+1:]
+		a.torn = false
+		lost = 1
+	}
+	return old, lost
+}
+
+// close writes what waits, if it can, and closes the file. Events that come later are lost.
+func (a *auditLog) close() error {
+	out, wasClosed := a.stop()
+	a.hooks.tell(out)
+	if wasClosed || a.path == "-" {
+		return nil
+	}
+	return closeOutput(a.out)
+}
+
+func (a *auditLog) stop() (out auditOutcome, wasClosed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out, wasClosed = a.flushLocked(), a.closed
+	out.lost += bytes.Count(a.pending, []byte("\n"))
+	a.closed, a.pending = true, nil
+	return out, wasClosed
+}
+
+func closeOutput(w io.Writer) error {
+	if c, ok := w.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+var auditBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// log writes one event and returns when it is in the file, or is known to have to wait.
+func (a *auditLog) log(ev auditEvent) {
+	buf := auditBuffers.Get().(*bytes.Buffer)
+	defer auditBuffers.Put(buf)
+	buf.Reset()
+	if err := json.NewEncoder(buf).Encode(lineOf(&ev)); err != nil { // strings and numbers only: it cannot fail
+		panic(err)
+	}
+	a.hooks.tell(a.append(buf.Bytes()))
+}
+
+// append writes a line after all that wait.
+func (a *auditLog) append(line []byte) auditOutcome {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return auditOutcome{lost: 1}
+	}
+	if len(a.pending) > 0 {
+		return a.appendPendingLocked(line)
+	}
+	n, err := a.out.Write(line)
+	if err == nil {
+		return auditOutcome{written: 1}
+	}
+	a.pending = append(a.pending, line[n:]...)
+	a.torn = n > 0
+	return auditOutcome{failing: err}
+}
+
+func (a *auditLog) appendPendingLocked(line []byte) auditOutcome {
+	var out auditOutcome
+	if len(a.pending)+len(line) > maxPendingAudit {
+		out = a.flushLocked() // there may be room by now
+	}
+	if len(a.pending)+len(line) > maxPendingAudit {
+		out.lost++
+		return out
+	}
+	a.pending = append(a.pending, line...)
+	last := a.flushLocked()
+	last.written += out.written
+	return last
+}
+
+// flushLocked writes what waits.
+func (a *auditLog) flushLocked() auditOutcome {
+	if len(a.pending) == 0 || a.closed {
+		return auditOutcome{}
+	}
+	n, err := a.out.Write(a.pending)
+	out := auditOutcome{written: bytes.Count(a.pending[:n], []byte("\n")), workingAgain: err == nil}
+	if n > 0 {
+		a.torn = a.pending[n-1] != '\n'
+	}
+	if err == nil {
+		a.pending = nil // given back: it may have grown to maxPendingAudit
+	} else {
+		a.pending = slices.Delete(a.pending, 0, n)
+	}
+	return out
+}
+
+func (h auditHooks) tell(out auditOutcome) {
+	if out.written > 0 && h.written != nil {
+		h.written(out.written)
+	}
+	if out.lost > 0 && h.lost != nil {
+		h.lost(out.lost)
+	}
+	if (out.failing != nil || out.workingAgain) && h.trouble != nil {
+		h.trouble(out.failing)
+	}
+}
+
+// --- From event to line
+
+func lineOf(ev *auditEvent) *auditLine {
+	return &auditLine{
+		Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: "Metadata",
+		AuditID:          ev.id,
+		Stage:            ev.stage,
+		RequestURI:       auditURI(ev.uri),
+		Verb:             ev.verb,
+		User:             ev.user,
+		ImpersonatedUser: ev.impersonated,
+		SourceIPs:        ev.sourceIPs,
+		UserAgent:        auditAgent(ev.agent),
+		ObjectRef:        ev.object,
+		ResponseStatus:   auditStatus(ev),
+		RequestReceived:  ev.received.UTC().Format(metav1.RFC3339Micro),
+		StageTimestamp:   ev.at.UTC().Format(metav1.RFC3339Micro),
+		Annotations:      ev.annotations,
+	}
+}
+
+func auditAgent(agent string) string {
+	if len(agent) > maxAuditAgent {
+		return agent[:maxAuditAgent] + "...TRUNCATED"
+	}
+	return agent
+}
+
+// Parts of names of query parameters whose values are nobody's business. No Kubernetes API has such parameters; clients that mistake
+// this server for another one may.
+var secretNames = []string{"token", "secret", "password", "authorization"}
+
+// auditURI is the request's target with the values of secret parameters taken out; otherwise as it was sent.
+func auditURI(u *url.URL) string {
+	if u == nil {
+		return ""
+	}
+	parts := strings.Split(u.RawQuery, "&")
+	if !slices.ContainsFunc(parts, secretParameter) {
+		return u.RequestURI()
+	}
+	for i, part := range parts {
+		if secretParameter(part) {
+			name, _, _ := strings.Cut(part, "=")
+			parts[i] = name + "=REDACTED"
+		}
+	}
+	clean := *u
+	clean.RawQuery = strings.Join(parts, "&")
+	return clean.RequestURI()
+}
+
+// secretParameter says whether name=value is one whose value is to be kept out. What cannot be decoded is too.
+func secretParameter(part string) bool {
+	name, _, _ := strings.Cut(part, "=")
+	name, err := url.QueryUnescape(name)
+	if err != nil {
+		return true
+	}
+	name = strings.ToLower(name)
+	return slices.ContainsFunc(secretNames, func(secret string) bool { return strings.Contains(name, secret) })
+}
+
+// auditStatus is the Status without its kind; for other objects it is the code alone.
+func auditStatus(ev *auditEvent) *metav1.Status {
+	status := &metav1.Status{Code: int32(ev.code)}
+	if ev.status != nil {
+		*status = *ev.status
+		status.TypeMeta = metav1.TypeMeta{}
+	}
+	// Parsers and validators quote what they refuse.
+	refused := ev.code == http.StatusBadRequest || ev.code == http.StatusUnprocessableEntity
+	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) {
+		status.Message = "(not shown, because it may quote a secret)"
+		status.Details = nil
+	}
+	return status
+}
+
+func holdsSecrets(o *auditObject) bool {
+	return o != nil && (o.Resource == "secrets" || o.Resource == "tokenreviews" || o.Subresource == "token")
+}
+
+// auditPanicStatus is the status of a request whose handler panicked.
+func auditPanicStatus(cause any) *metav1.Status {
+	return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
+		Message: fmt.Sprintf("APIServer panic'd: %v", cause)}
+}
+
+// auditClosedEarly is the status of a request that ended before anything was answered.
+func auditClosedEarly() *metav1.Status {
+	return &metav1.Status{Status: metav1.StatusSuccess, Message: "Connection closed early", Code: http.StatusOK}
+}
+
+// auditSourceIPs are the client's address and those that proxies claim, the one that cannot be made up last.
+func auditSourceIPs(r *http.Request) []string {
+	ips := utilnet.SourceIPs(r)
+	texts := make([]string, len(ips))
+	for i, ip := range ips {
+		texts[i] = ip.String()
+	}
+	return texts
+}
