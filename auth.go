@@ -342,7 +342,7 @@ type authenticator struct {
 func newAuthenticator(cfg authConfig) (*authenticator, error) {
 	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}}
 	if !cfg.alwaysAllow {
-		a.setPolicy(defaultPolicy())
+		a.setPolicy(builtinPolicy())
 	}
 	for _, origin := range cfg.corsOrigins {
 		re, err := regexp.Compile(origin)

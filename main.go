@@ -34,6 +34,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -55,20 +56,20 @@ const (
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
 type config struct {
-	data, listen, kubeconfig     string
-	ephemeral                    bool
-	tlsCert, tlsKey              string
-	auth                         authConfig
-	corsOrigins                  string
-	maxReadonly, maxMutating     int
-	requestTimeout, minTimeout   time.Duration
-	compactionInterval, eventTTL time.Duration
-	quota                        int64
-	continueKeys, featureGates   string
-	logFormat                    string
-	verbosity                    int
-	chunking                     bool
-	log                          zerolog.Logger
+	data, listen, kubeconfig, server string
+	ephemeral                        bool
+	tlsCert, tlsKey                  string
+	auth                             authConfig
+	corsOrigins                      string
+	maxReadonly, maxMutating         int
+	requestTimeout, minTimeout       time.Duration
+	compactionInterval, eventTTL     time.Duration
+	quota                            int64
+	continueKeys, featureGates       string
+	logFormat                        string
+	verbosity                        int
+	chunking                         bool
+	log                              zerolog.Logger
 }
 
 func main() {
@@ -99,7 +100,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 	case "defrag":
 		err = defragFile(cfg.data)
 	case "backup":
-		err = runBackup(cfg.data, flags.Args())
+		err = runBackup(cfg, flags.Args())
 	default:
 		fmt.Fprintf(stderr, "apilet: unknown command %q; the commands are version, backup, check, defrag, and none to serve\n", verb)
 		return 2
@@ -109,6 +110,62 @@ func command(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// runCheck prints what checkFile found. Problems are an error.
+func runCheck(out io.Writer, path string) error {
+	report, err := checkFile(path)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.revision, report.compacted, report.objects, report.records)
+	for _, problem := range report.problems {
+		fmt.Fprintln(out, problem)
+	}
+	if len(report.problems) > 0 {
+		return fmt.Errorf("%s: %d problems", path, len(report.problems))
+	}
+	return nil
+}
+
+// runBackup copies a running server's objects (--server), or those of a file that no server has open, into a new file.
+func runBackup(c *config, args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: apilet backup [--server URL | --data FILE] DEST")
+	}
+	if c.server != "" {
+		return downloadBackup(c.server, args[0])
+	}
+	st, err := openStore(c.data, storeOptions{})
+	if err != nil {
+		return err
+	}
+	up, err := newUpkeep(st)
+	if err == nil {
+		err = up.backup(context.Background(), args[0])
+	}
+	return errors.Join(err, st.close())
+}
+
+// downloadBackup saves what GET /debug/backup streams, under a temporary name until it is whole.
+func downloadBackup(server, dest string) error {
+	answer, err := http.Get(strings.TrimSuffix(server, "/") + "/debug/backup")
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", server, answer.Status)
+	}
+	file, err := os.OpenFile(dest+".part", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, answer.Body)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return os.Rename(file.Name(), dest)
 }
 
 // newConfig returns the flags with their defaults.
@@ -137,6 +194,7 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
 	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
 	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
+	f.StringVar(&c.server, "server", "", "with backup: the `URL` of the server to ask")
 	return c, f
 }
 
@@ -415,7 +473,7 @@ func (s *server) handler() http.Handler {
 // routes lists everything that is served.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
-	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.healthy}}
+	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.writable}}
 	alive := []healthCheck{pingCheck}
 	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
 		endpoint := &healthEndpoint{name: name, checks: checks}
@@ -455,6 +513,50 @@ func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
 		MinCompatibilityMajor: "1", MinCompatibilityMinor: "35", GitVersion: gitVersion, GitTreeState: "clean",
 		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
 	writeJSON(w, r, http.StatusOK, body)
+}
+
+// serveBackup streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection.
+func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
+	dir, err := os.MkdirTemp(filepath.Dir(s.st.path), ".apilet-backup-")
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "backup")
+	if err := s.upkeep.backup(r.Context(), path); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil {
+		w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if _, err := io.Copy(w, file); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// storeStats is what /metrics tells of the store.
+func (s *server) storeStats() storeGauges {
+	stats := s.st.stats()
+	gauges := storeGauges{revision: stats.revision, compactRevision: stats.compactRev, fileBytes: stats.fileBytes, freeBytes: stats.freeBytes}
+	seen := map[string]bool{}
+	for _, res := range s.reg.all() {
+		if res.virtual || seen[res.keyPrefix("")] {
+			continue
+		}
+		seen[res.keyPrefix("")] = true
+		objects, bytes, _ := s.st.count(res.keyPrefix(""))
+		gauges.objects = append(gauges.objects, objectStats{group: res.storageGroup, resource: res.plural, count: objects, bytes: bytes})
+	}
+	return gauges
 }
 
 // serveAPI answers everything below /api/ and /apis/.

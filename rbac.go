@@ -505,8 +505,8 @@ var defaultPolicyText string
 // autoupdate is the annotation that keeps reconciliation away from an object when it says "false".
 const autoupdate = "rbac.authorization.kubernetes.io/autoupdate"
 
-// defaultPolicy reads rbac_defaults.txt. Its author and its reader are ours, so what it does not understand is a panic in the tests.
-func defaultPolicy() (objects []object) {
+// builtinPolicy reads rbac_defaults.txt. Its author and its reader are ours, so what it does not understand is a panic in the tests.
+func builtinPolicy() (objects []object) {
 	var role object
 	for line := range strings.Lines(defaultPolicyText) {
 		words := strings.Fields(line)

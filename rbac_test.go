@@ -225,7 +225,7 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 }
 
 func TestDefaultPolicyIsKubernetes(t *testing.T) {
-	policy := defaultPolicy()
+	policy := builtinPolicy()
 	kinds := map[string]int{}
 	for _, obj := range policy {
 		kinds[fmt.Sprintf("%T", obj)]++
@@ -261,7 +261,7 @@ func TestDefaultPolicyIsKubernetes(t *testing.T) {
 }
 
 func TestAggregatedRolesHoldWhatTheyGather(t *testing.T) {
-	policy := append(defaultPolicy(), testPolicy(`
+	policy := append(builtinPolicy(), testPolicy(`
 ClusterRole widgets aggregate-to-view
 	get example.com widgets
 Role shop/x
@@ -408,7 +408,7 @@ func TestReconcileAddsAndNeverTakes(t *testing.T) {
 
 // thousandBindings has ten for bob: five by name, five through his groups, in two namespaces and for the cluster.
 func thousandBindings() []object {
-	objects := defaultPolicy()
+	objects := builtinPolicy()
 	for i := range 1000 {
 		subject, namespace := rbacv1.Subject{Kind: "User", Name: fmt.Sprint("user-", i)}, fmt.Sprint("ns-", i%50)
 		if i < 10 {
@@ -453,6 +453,6 @@ func BenchmarkIndexOfThousandBindings(b *testing.B) {
 
 func BenchmarkDefaultPolicy(b *testing.B) {
 	for b.Loop() {
-		defaultPolicy()
+		builtinPolicy()
 	}
 }

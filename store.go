@@ -1239,6 +1239,14 @@ func (st *store) wake(resource string) <-chan struct{} {
 
 // ---- What else is kept and told
 
+// writable returns why nothing can be written now, nil while it can.
+func (st *store) writable() error {
+	if refusal := st.refusal.Load(); refusal != nil {
+		return *refusal
+	}
+	return nil
+}
+
 // secret returns the value kept under name in meta, made by fresh at the first call and durable before it is returned.
 func (st *store) secret(name string, fresh func() []byte) (value []byte, err error) {
 	key := []byte("secret/" + name)
