@@ -32,7 +32,7 @@ func refused(t *testing.T, err error, code int32, reason metav1.StatusReason) st
 	return status.Status().Message
 }
 
-func sameJSON(a, b string) bool {
+func equalDocuments(a, b string) bool {
 	var x, y any
 	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil {
 		return false
@@ -118,7 +118,7 @@ func TestJSONPatchOperations(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !sameJSON(string(got), c.want) {
+		if err != nil || !equalDocuments(string(got), c.want) {
 			t.Errorf("%s: got %s, %v, want %s", c.ops, got, err, c.want)
 		}
 	}
@@ -144,7 +144,7 @@ func TestMergePatchDocuments(t *testing.T) {
 		{`{}`, `{}`, `{}`},
 	} {
 		got, _, err := patch(mergePatch, []byte(c.doc), []byte(c.body), nil)
-		if err != nil || !sameJSON(string(got), c.want) {
+		if err != nil || !equalDocuments(string(got), c.want) {
 			t.Errorf("%s under %s: got %s, %v, want %s", c.doc, c.body, got, err, c.want)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // describe writes rows as testdata/types/kube-apiserver-1.36.txt does.
-func describe(rows []*resource) string {
+func describeRows(rows []*resource) string {
 	dash := func(words []string) string {
 		if len(words) == 0 {
 			return "-"
@@ -55,7 +55,7 @@ func TestTableIsWhatKubeAPIServerServes(t *testing.T) {
 		}
 	}
 	removed := func(res *resource) bool { return res.deprecation != nil && res.deprecation.removed != [2]int{} }
-	got := describe(slices.DeleteFunc(slices.Clone(newRegistry().all()), removed))
+	got := describeRows(slices.DeleteFunc(slices.Clone(newRegistry().all()), removed))
 	if got != strings.Join(want, "") {
 		t.Errorf("discovery differs from kube-apiserver's, got:\n%s", got)
 	}
@@ -173,7 +173,7 @@ func filled(t reflect.Type) object {
 	return obj
 }
 
-func envelope(t testing.TB, res *resource, obj any) []byte {
+func protoEnvelope(t testing.TB, res *resource, obj any) []byte {
 	raw, err := obj.(interface{ Marshal() ([]byte, error) }).Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestBodiesRoundTripAsProtobufAndJSON(t *testing.T) {
 	for _, res := range newRegistry().all() {
 		t.Run(res.apiVersion()+" "+res.kind, func(t *testing.T) {
 			served := filled(res.goType)
-			fromProtobuf, _, err := res.decode(envelope(t, res, served), "application/vnd.kubernetes.protobuf", "")
+			fromProtobuf, _, err := res.decode(protoEnvelope(t, res, served), "application/vnd.kubernetes.protobuf", "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -521,7 +521,7 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 	f.Add([]byte("metadata: {name: &a x}\nspec: [*a]"))
 	f.Add([]byte(`{"metadata":{"name":"x","annotations":{"autoscaling.alpha.kubernetes.io/metrics":"[{\"object\":{}}]"}},"spec":{"containers":[{}]}}`))
 	for _, res := range rows[:3] {
-		f.Add(envelope(f, res, filled(res.goType)))
+		f.Add(protoEnvelope(f, res, filled(res.goType)))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, res := range rows {

@@ -246,7 +246,7 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	return b[:tree.high*uint64(tree.pageSize)]
 }
 
-func writeTemp(t *testing.T, b []byte) string {
+func writeDataFile(t *testing.T, b []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.db")
 	if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -269,10 +269,10 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 		"a folder":          {dir, "no regular file"},
 		"a newer format":    {newer, "format 2"},
 		"another program's": {foreign, "another program"},
-		"empty":             {writeTemp(t, nil), "is empty"},
-		"text":              {writeTemp(t, []byte("hello")), "not an apilet data file"},
-		"long text":         {writeTemp(t, bytes.Repeat([]byte("hello "), 10_000)), "not an apilet data file"},
-		"zeros":             {writeTemp(t, make([]byte, 1<<16)), "not an apilet data file"},
+		"empty":             {writeDataFile(t, nil), "is empty"},
+		"text":              {writeDataFile(t, []byte("hello")), "not an apilet data file"},
+		"long text":         {writeDataFile(t, bytes.Repeat([]byte("hello "), 10_000)), "not an apilet data file"},
+		"zeros":             {writeDataFile(t, make([]byte, 1<<16)), "not an apilet data file"},
 		"in no folder":      {filepath.Join(dir, "none", "a.db"), "folder is not there"},
 	}
 	if runtime.GOOS != "windows" {
@@ -281,7 +281,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 			cases["a pipe"] = [2]string{pipe, "no regular file"}
 		}
 		if os.Getuid() != 0 {
-			unreadable := writeTemp(t, smallFile(t, 1, true))
+			unreadable := writeDataFile(t, smallFile(t, 1, true))
 			os.Chmod(unreadable, 0)
 			cases["unreadable"] = [2]string{unreadable, "permission denied"}
 		}
@@ -323,7 +323,7 @@ func TestStoreCutShortIsToldNotCrashed(t *testing.T) {
 			if i%3 == 2 {
 				size += 1 + i*97
 			}
-			path := writeTemp(t, whole[:size])
+			path := writeDataFile(t, whole[:size])
 			if out, opened := probe(t, fmt.Sprintf("cut to %d of %d", size, len(whole)), path); opened {
 				t.Errorf("cut to %d of %d: opened: %s", size, len(whole), out)
 			}
@@ -345,7 +345,7 @@ func TestStoreFlippedBits(t *testing.T) {
 		at := rnd.IntN(len(b))
 		bit := rnd.IntN(8)
 		b[at] ^= 1 << bit
-		out, _ := probe(t, fmt.Sprintf("bit %d of byte %d", bit, at), writeTemp(t, b))
+		out, _ := probe(t, fmt.Sprintf("bit %d of byte %d", bit, at), writeDataFile(t, b))
 		if strings.Contains(out, "panic") && !strings.Contains(out, errDamaged.Error()) {
 			t.Error(out)
 		}
@@ -361,7 +361,7 @@ func TestStoreZeroedPages(t *testing.T) {
 			if testing.Short() && page%5 != 0 {
 				continue
 			}
-			probe(t, fmt.Sprintf("page %d of %d zeroed", page, len(whole)/4096), writeTemp(t, b))
+			probe(t, fmt.Sprintf("page %d of %d zeroed", page, len(whole)/4096), writeDataFile(t, b))
 		}
 	}
 }
@@ -377,7 +377,7 @@ func TestStoreCheckFindsEveryFlipInARecord(t *testing.T) {
 	for at := record; at < record+recordHeader+len("//pods/x/a")+len(storeDocAt("payload", 1)); at++ {
 		b := bytes.Clone(whole)
 		b[at] ^= 4
-		rep, err := checkFile(writeTemp(t, b))
+		rep, err := checkFile(writeDataFile(t, b))
 		if err == nil && len(rep.problems) == 0 {
 			t.Errorf("byte %d of the record: nothing found", at-record)
 		}
@@ -392,7 +392,7 @@ func TestStoreDamagedRecordIsNamedAndAlone(t *testing.T) {
 	st.close()
 	whole, _ := os.ReadFile(path)
 	whole[bytes.LastIndex(whole, []byte("payload"))] ^= 1
-	st = openTestStore(t, writeTemp(t, whole))
+	st = openTestStore(t, writeDataFile(t, whole))
 	if _, err := st.get("//pods/x/a"); err == nil || !strings.Contains(err.Error(), `revision 1 (key "//pods/x/a") is damaged`) {
 		t.Errorf("get: %v", err)
 	}
@@ -652,7 +652,7 @@ func TestStoreWarnsAtOpening(t *testing.T) {
 	if len(said) != 0 {
 		t.Errorf("clean file: %q", said)
 	}
-	open(writeTemp(t, b))
+	open(writeDataFile(t, b))
 	if len(said) != 1 || !strings.Contains(said[0], "not closed in peace") {
 		t.Errorf("unclean file: %q", said)
 	}
