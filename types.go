@@ -508,6 +508,29 @@ func (c *catalog) remember(name string, build func(*catalog) []byte) []byte {
 	return doc.([]byte)
 }
 
+// groupVersions cuts the sorted rows into those of each group version.
+func (c *catalog) groupVersions() (all [][]*resource) {
+	for rest := c.sorted; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(res *resource) bool { return res.group != rest[0].group || res.version != rest[0].version })
+		if n < 0 {
+			n = len(rest)
+		}
+		all = append(all, rest[:n])
+		rest = rest[n:]
+	}
+	return all
+}
+
+// rowsOf are the rows of one group version; nil when it is not served.
+func (c *catalog) rowsOf(group, version string) []*resource {
+	for _, gv := range c.groupVersions() {
+		if gv[0].group == group && gv[0].version == version {
+			return gv
+		}
+	}
+	return nil
+}
+
 // storedType is the Go type of the objects in the server's hands; nil for custom resources.
 func (res *resource) storedType() reflect.Type {
 	if res.conversion != nil {
