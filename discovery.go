@@ -179,7 +179,7 @@ func serveAggregated(c *catalog, root string, w http.ResponseWriter, r *http.Req
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	dressed, newline := mediaType{}.dress(doc, wantsPretty(r))
+	dressed, newline, _ := mediaType{}.dress(doc, wantsPretty(r))
 	header.Set("Content-Type", aggregatedType)
 	header.Set("Content-Length", strconv.Itoa(len(dressed)+len(newline)))
 	w.Write(dressed)

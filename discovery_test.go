@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,8 +35,8 @@ func discoveryServer(t testing.TB, reg *registry) *httptest.Server {
 	return server
 }
 
-// ask sends a GET to the discovery or OpenAPI handler. headers are name, value, ...
-func ask(t testing.TB, reg *registry, target string, headers ...string) *httptest.ResponseRecorder {
+// askDiscovery sends a GET to the discovery or OpenAPI handler. headers are name, value, ...
+func askDiscovery(t testing.TB, reg *registry, target string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequest("GET", target, nil)
 	for i := 0; i < len(headers); i += 2 {
@@ -65,25 +66,25 @@ func TestLegacyDiscovery(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.path, func(t *testing.T) {
-			w := ask(t, reg, c.path)
+			w := askDiscovery(t, reg, c.path)
 			if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != c.want || w.Header().Get("Content-Type") != "application/json" {
 				t.Errorf("got  %d %s\nwant %s", w.Code, got, c.want)
 			}
 		})
 	}
 	for _, path := range []string{"/apis/nope", "/apis/nope/v1", "/apis/apps/v9", "/api/v2"} {
-		if w := ask(t, reg, path); w.Code != 404 || w.Body.String() != "404 page not found\n" {
+		if w := askDiscovery(t, reg, path); w.Code != 404 || w.Body.String() != "404 page not found\n" {
 			t.Errorf("%s: got %d %s", path, w.Code, w.Body)
 		}
 	}
-	if w := ask(t, reg, "/apis", "Accept", "text/html"); w.Code != 406 {
+	if w := askDiscovery(t, reg, "/apis", "Accept", "text/html"); w.Code != 406 {
 		t.Errorf("text/html: got %d", w.Code)
 	}
 }
 
 func TestCoreResourcesCarryTheStorageVersionHashOfKubeAPIServer(t *testing.T) {
 	var list metav1.APIResourceList
-	json.Unmarshal(ask(t, newRegistry(), "/api/v1").Body.Bytes(), &list)
+	json.Unmarshal(askDiscovery(t, newRegistry(), "/api/v1").Body.Bytes(), &list)
 	want := map[string]string{"configmaps": "qFsyl6wFWjQ=", "pods": "xPOwRZ+Yhw8=", "bindings": "", "pods/eviction": "", "componentstatuses": ""}
 	for _, r := range list.APIResources {
 		if hash, ok := want[r.Name]; ok && r.StorageVersionHash != hash {
@@ -110,7 +111,7 @@ func TestAggregatedDiscoveryOnlyForThoseWhoKnowIt(t *testing.T) {
 	reg := newRegistry()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			w := ask(t, reg, "/apis", "Accept", c.accept)
+			w := askDiscovery(t, reg, "/apis", "Accept", c.accept)
 			var got metav1.TypeMeta
 			json.Unmarshal(w.Body.Bytes(), &got)
 			if got.Kind != c.kind || w.Header().Get("Content-Type") != c.contentType {
@@ -123,7 +124,7 @@ func TestAggregatedDiscoveryOnlyForThoseWhoKnowIt(t *testing.T) {
 func TestAggregatedDiscoveryFollowsTheRegistry(t *testing.T) {
 	reg := newRegistry()
 	read := func() (string, apidiscoveryv2.APIGroupDiscoveryList) {
-		w := ask(t, reg, "/apis", "Accept", aggregatedType)
+		w := askDiscovery(t, reg, "/apis", "Accept", aggregatedType)
 		var list apidiscoveryv2.APIGroupDiscoveryList
 		if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
 			t.Fatal(err)
@@ -134,7 +135,7 @@ func TestAggregatedDiscoveryFollowsTheRegistry(t *testing.T) {
 	if len(list.Items) != len(groupOrder)-2 || list.Items[0].Name != "apps" { // neither the core group nor apiextensions.k8s.io
 		t.Errorf("%d groups, the first %s", len(list.Items), list.Items[0].Name)
 	}
-	if w := ask(t, reg, "/apis", "Accept", aggregatedType, "If-None-Match", etag); w.Code != 304 || w.Body.Len() > 0 {
+	if w := askDiscovery(t, reg, "/apis", "Accept", aggregatedType, "If-None-Match", etag); w.Code != 304 || w.Body.Len() > 0 {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 	reg.replaceCustom([]*resource{customFoo()})
@@ -163,12 +164,12 @@ func TestAggregatedResourceIsKubeAPIServers(t *testing.T) {
 // openAPIDocuments reads every document that the index names.
 func openAPIDocuments(t *testing.T, reg *registry) map[string]map[string]any {
 	var index struct{ Paths map[string]openAPIPathItem }
-	if err := json.Unmarshal(ask(t, reg, "/openapi/v3").Body.Bytes(), &index); err != nil {
+	if err := json.Unmarshal(askDiscovery(t, reg, "/openapi/v3").Body.Bytes(), &index); err != nil {
 		t.Fatal(err)
 	}
 	docs := map[string]map[string]any{}
 	for path, item := range index.Paths {
-		w := ask(t, reg, item.ServerRelativeURL)
+		w := askDiscovery(t, reg, item.ServerRelativeURL)
 		doc := map[string]any{}
 		if err := json.Unmarshal(w.Body.Bytes(), &doc); w.Code != 200 || err != nil {
 			t.Fatalf("%s: %d %v", item.ServerRelativeURL, w.Code, err)
@@ -189,7 +190,7 @@ func TestOpenAPIDocumentsHoldTogether(t *testing.T) {
 	docs := openAPIDocuments(t, reg)
 	for path, doc := range docs {
 		schemas := doc["components"].(map[string]any)["schemas"].(map[string]any)
-		walk(doc, func(key string, value any) {
+		walkJSON(doc, func(key string, value any) {
 			name, isRef := strings.CutPrefix(toString(value), "#/components/schemas/")
 			if key == "$ref" && (!isRef || schemas[name] == nil) {
 				t.Errorf("%s: %v leads nowhere", path, value)
@@ -200,11 +201,11 @@ func TestOpenAPIDocumentsHoldTogether(t *testing.T) {
 		if !res.allows("patch") {
 			continue
 		}
-		path := pathOf(res) + "/" + res.plural + "/{name}"
+		path := groupVersionPath(res) + "/" + res.plural + "/{name}"
 		if res.namespaced {
-			path = pathOf(res) + "/namespaces/{namespace}/" + res.plural + "/{name}"
+			path = groupVersionPath(res) + "/namespaces/{namespace}/" + res.plural + "/{name}"
 		}
-		doc := docs[strings.Trim(pathOf(res), "/")]
+		doc := docs[strings.Trim(groupVersionPath(res), "/")]
 		op, _ := doc["paths"].(map[string]any)[path].(map[string]any)["patch"].(map[string]any)
 		if text, _ := json.Marshal(op["parameters"]); !bytes.Contains(text, []byte(`"name":"fieldValidation"`)) {
 			t.Errorf("PATCH %s has parameters %s", path, text)
@@ -226,16 +227,16 @@ func TestOpenAPIDocumentsHoldTogether(t *testing.T) {
 
 func toString(value any) string { s, _ := value.(string); return s }
 
-func walk(value any, visit func(key string, value any)) {
+func walkJSON(value any, visit func(key string, value any)) {
 	switch value := value.(type) {
 	case map[string]any:
 		for key, member := range value {
 			visit(key, member)
-			walk(member, visit)
+			walkJSON(member, visit)
 		}
 	case []any:
 		for _, item := range value {
-			walk(item, visit)
+			walkJSON(item, visit)
 		}
 	}
 }
@@ -277,40 +278,40 @@ func TestSchemasDescribeFieldsAsKubeAPIServer(t *testing.T) {
 
 func TestOpenAPIDocumentsAreCachedByHash(t *testing.T) {
 	reg := newRegistry()
-	plain := ask(t, reg, "/openapi/v3/apis/apps/v1")
+	plain := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1")
 	etag := plain.Header().Get("ETag")
 	if plain.Code != 200 || plain.Header().Get("Cache-Control") != "no-cache, private" || plain.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("without hash: %d %v", plain.Code, plain.Header())
 	}
-	right := ask(t, reg, "/openapi/v3/apis/apps/v1?hash="+strings.Trim(etag, `"`))
+	right := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1?hash="+strings.Trim(etag, `"`))
 	if right.Code != 200 || right.Header().Get("Cache-Control") != "public, immutable" || right.Header().Get("Expires") == "" {
 		t.Errorf("with hash: %d %v", right.Code, right.Header())
 	}
-	wrong := ask(t, reg, "/openapi/v3/apis/apps/v1?hash=X")
+	wrong := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1?hash=X")
 	if wrong.Code != 301 || wrong.Header().Get("Location") != "/openapi/v3/apis/apps/v1?hash="+strings.Trim(etag, `"`) {
 		t.Errorf("with another hash: %d %v", wrong.Code, wrong.Header())
 	}
-	if w := ask(t, reg, "/openapi/v3/apis/apps/v1", "If-None-Match", etag); w.Code != 304 {
+	if w := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1", "If-None-Match", etag); w.Code != 304 {
 		t.Errorf("with ETag: %d", w.Code)
 	}
-	if w := ask(t, reg, "/openapi/v3/apis/nope/v1"); w.Code != 404 {
+	if w := askDiscovery(t, reg, "/openapi/v3/apis/nope/v1"); w.Code != 404 {
 		t.Errorf("unknown group: %d", w.Code)
 	}
-	if w := ask(t, reg, "/openapi/v3", "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"); w.Code != 406 {
+	if w := askDiscovery(t, reg, "/openapi/v3", "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"); w.Code != 406 {
 		t.Errorf("protobuf: %d", w.Code)
 	}
 	foo := customFoo()
 	reg.replaceCustom([]*resource{foo})
-	before := ask(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag")
+	before := askDiscovery(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag")
 	changed := customFoo()
 	changed.schemaTag = "2"
 	reg.replaceCustom([]*resource{changed})
-	if after := ask(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag"); after == before {
+	if after := askDiscovery(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag"); after == before {
 		t.Error("the hash does not follow the schema")
 	}
 }
 
-// kubectls finds the versioned binaries beside the kubectl in PATH.
+// kubectls finds the oldest and the newest of the versioned binaries beside the kubectl in PATH.
 func kubectls(t *testing.T) []string {
 	path, err := exec.LookPath("kubectl")
 	if err != nil || testing.Short() {
@@ -318,10 +319,13 @@ func kubectls(t *testing.T) []string {
 	}
 	real, _ := filepath.EvalSymlinks(path)
 	found, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "kubectl.1.*"))
-	if len(found) == 0 {
-		found = []string{path}
+	found = slices.DeleteFunc(found, func(name string) bool { // these want /openapi/v2
+		return strings.HasSuffix(name, ".1.27") || strings.HasSuffix(name, ".1.28")
+	})
+	if len(found) < 2 {
+		return []string{path}
 	}
-	return found
+	return []string{found[0], found[len(found)-1]}
 }
 
 func TestKubectlUnderstandsDiscoveryAndSchemas(t *testing.T) {
@@ -329,9 +333,6 @@ func TestKubectlUnderstandsDiscoveryAndSchemas(t *testing.T) {
 	reg.replaceCustom([]*resource{customFoo()})
 	server := discoveryServer(t, reg)
 	for _, kubectl := range kubectls(t) {
-		if strings.HasSuffix(kubectl, ".1.27") || strings.HasSuffix(kubectl, ".1.28") {
-			continue // they want /openapi/v2
-		}
 		t.Run(filepath.Base(kubectl), func(t *testing.T) {
 			cache := t.TempDir()
 			run := func(want string, args ...string) {

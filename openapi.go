@@ -89,7 +89,7 @@ type openAPIPathItem struct {
 func openAPIIndex(c *catalog) map[string]map[string]openAPIPathItem {
 	paths := map[string]openAPIPathItem{}
 	for _, rows := range c.groupVersions() {
-		path := strings.TrimPrefix(pathOf(rows[0]), "/")
+		path := strings.TrimPrefix(groupVersionPath(rows[0]), "/")
 		paths[path] = openAPIPathItem{openAPIPath(path, openAPIHash(rows))}
 	}
 	return map[string]map[string]openAPIPathItem{"paths": paths}
@@ -97,8 +97,8 @@ func openAPIIndex(c *catalog) map[string]map[string]openAPIPathItem {
 
 func openAPIPath(path, hash string) string { return "/openapi/v3/" + path + "?hash=" + hash }
 
-// pathOf is where a resource's group version lives.
-func pathOf(res *resource) string {
+// groupVersionPath is where a resource's group version lives.
+func groupVersionPath(res *resource) string {
 	if res.group == "" {
 		return "/api/" + res.version
 	}
@@ -107,7 +107,7 @@ func pathOf(res *resource) string {
 
 func rowsAtPath(c *catalog, path string) []*resource {
 	for _, rows := range c.groupVersions() {
-		if pathOf(rows[0]) == "/"+path {
+		if groupVersionPath(rows[0]) == "/"+path {
 			return rows
 		}
 	}
@@ -222,7 +222,7 @@ func typeName(t reflect.Type) string {
 	return "io." + strings.ReplaceAll(strings.ReplaceAll(t.PkgPath(), "k8s.io/", "k8s/"), "/", ".") + "." + t.Name()
 }
 
-func refTo(name string) *oaSchema { return &oaSchema{Ref: "#/components/schemas/" + name} }
+func schemaRef(name string) *oaSchema { return &oaSchema{Ref: "#/components/schemas/" + name} }
 
 // addKind adds the schemas of a resource's kind and its list.
 func (d *oaDocument) addKind(res *resource) error {
@@ -235,13 +235,14 @@ func (d *oaDocument) addKind(res *resource) error {
 		d.schemas[name] = schema
 	} else {
 		d.define(res.goType)
+		d.schemas[name].(*oaSchema).Kinds = []metav1.GroupVersionKind{{Group: res.group, Version: res.version, Kind: res.kind}}
 	}
 	if !res.allows("list") {
 		return nil
 	}
 	list := &oaSchema{Description: res.listKind + " is a list of " + res.kind, Type: "object", Required: []string{"items"},
 		Properties: d.typeMeta(), Kinds: []metav1.GroupVersionKind{{Group: res.group, Version: res.version, Kind: res.listKind}}}
-	list.Properties["items"] = &oaSchema{Description: "List of " + res.plural + ".", Type: "array", Items: refTo(name)}
+	list.Properties["items"] = &oaSchema{Description: "List of " + res.plural + ".", Type: "array", Items: schemaRef(name)}
 	list.Properties["metadata"] = &oaSchema{Description: "Standard list metadata.", AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ListMeta]())}}
 	d.schemas[listName(res)] = list
 	return nil
@@ -289,7 +290,7 @@ func (d *oaDocument) define(t reflect.Type) {
 	if d.schemas[name] != nil {
 		return
 	}
-	s := &oaSchema{Description: docs(t)[""], Kinds: kindsOf(t)}
+	s := &oaSchema{Description: docStrings(t)[""], Kinds: kindsOf(t)}
 	d.schemas[name] = s // before its fields: a type may refer to itself
 	if !scalarSchema(s, t) {
 		s.Type = "object"
@@ -316,8 +317,8 @@ func kindsOf(t reflect.Type) []metav1.GroupVersionKind {
 	return nil
 }
 
-// docs are a type's doc strings by field name, the type's own under "".
-func docs(t reflect.Type) map[string]string {
+// docStrings are a type's doc strings by field name, the type's own under "".
+func docStrings(t reflect.Type) map[string]string {
 	if documented, ok := reflect.Zero(t).Interface().(interface{ SwaggerDoc() map[string]string }); ok {
 		return documented.SwaggerDoc()
 	}
@@ -344,7 +345,7 @@ func scalarSchema(s *oaSchema, t reflect.Type) bool {
 }
 
 func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
-	texts := docs(t)
+	texts := docStrings(t)
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -438,7 +439,7 @@ func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 
 func (d *oaDocument) reference(t reflect.Type) *oaSchema {
 	d.define(t)
-	return refTo(typeName(t))
+	return schemaRef(typeName(t))
 }
 
 // An oaVerb is what a verb of a resource looks like as an operation.
@@ -472,10 +473,10 @@ type oaTarget struct {
 
 func (d *oaDocument) addPaths(res *resource) {
 	kind := metav1.GroupVersionKind{Group: res.group, Version: res.version, Kind: res.kind}
-	all := oaTarget{path: pathOf(res) + "/" + res.plural, id: res.kind, kind: kind, body: refTo(modelName(res)), list: refTo(listName(res))}
+	all := oaTarget{path: groupVersionPath(res) + "/" + res.plural, id: res.kind, kind: kind, body: schemaRef(modelName(res)), list: schemaRef(listName(res))}
 	each := all
 	if res.namespaced {
-		each.path, each.id = pathOf(res)+"/namespaces/{namespace}/"+res.plural, "Namespaced"+res.kind
+		each.path, each.id = groupVersionPath(res)+"/namespaces/{namespace}/"+res.plural, "Namespaced"+res.kind
 		all.id += "ForAllNamespaces"
 		if res.allows("list") {
 			d.addOperation(res, all, "list")
@@ -496,20 +497,20 @@ func (d *oaDocument) addPaths(res *resource) {
 
 func (d *oaDocument) addSubresource(res *resource, sub *subresource) {
 	scope := ""
-	path := pathOf(res) + "/" + res.plural + "/{name}/" + sub.name
+	path := groupVersionPath(res) + "/" + res.plural + "/{name}/" + sub.name
 	if res.namespaced {
 		scope = "Namespaced"
-		path = pathOf(res) + "/namespaces/{namespace}/" + res.plural + "/{name}/" + sub.name
+		path = groupVersionPath(res) + "/namespaces/{namespace}/" + res.plural + "/{name}/" + sub.name
 	}
-	target := oaTarget{path: path, id: scope + res.kind + title(sub.name), body: &oaSchema{Type: "string"},
+	target := oaTarget{path: path, id: scope + res.kind + titleCase(sub.name),
 		kind: metav1.GroupVersionKind{Group: sub.group, Version: sub.version, Kind: sub.kind}}
-	if t := res.bodyOf(sub.name).wire; t != nil && sub.name != "log" {
-		target.body = d.reference(t)
-		if sub.kind == res.kind {
-			target.body = refTo(modelName(res))
-		}
-	} else if t == nil && sub.kind == res.kind {
-		target.body = refTo(modelName(res))
+	switch wire := res.bodyOf(sub.name).wire; {
+	case sub.name == "log" || wire == nil && sub.kind != res.kind:
+		target.body = &oaSchema{Type: "string"}
+	case sub.kind == res.kind:
+		target.body = schemaRef(modelName(res))
+	default:
+		target.body = d.reference(wire)
 	}
 	for _, verb := range sub.verbs {
 		d.addOperation(res, target, verb)
@@ -521,7 +522,7 @@ func (d *oaDocument) addSubresource(res *resource, sub *subresource) {
 
 func (d *oaDocument) addOperation(res *resource, target oaTarget, verb string) {
 	v := oaVerbs[verb]
-	id := v.id + groupTitle(res.group) + title(res.version)
+	id := v.id + groupTitle(res.group) + titleCase(res.version)
 	if verb == "deletecollection" {
 		id += "Collection"
 	}
@@ -533,7 +534,7 @@ func (d *oaDocument) addOperation(res *resource, target oaTarget, verb string) {
 	}
 	if connects := strings.HasSuffix(target.kind.Kind, "Options"); connects {
 		op.Action, op.RequestBody, op.Parameters = "connect", nil, nil
-		op.OperationID = "connect" + groupTitle(res.group) + title(res.version) + title(v.method) + target.id
+		op.OperationID = "connect" + groupTitle(res.group) + titleCase(res.version) + titleCase(v.method) + target.id
 	}
 	for code := range strings.FieldsSeq(v.responses) {
 		status, _ := strconv.Atoi(code)
@@ -610,7 +611,7 @@ func addParameters(byName map[string]oaParameter, t reflect.Type) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		kind := cmp.Or(paramTypes[f.Type.Kind()], paramTypes[elemKind(f.Type)])
 		if name != "" && kind != "" {
-			byName[name] = oaParameter{Name: name, In: "query", Description: docs(t)[name], Schema: oaSchema{Type: kind, UniqueItems: true}}
+			byName[name] = oaParameter{Name: name, In: "query", Description: docStrings(t)[name], Schema: oaSchema{Type: kind, UniqueItems: true}}
 		}
 	}
 }
@@ -640,12 +641,12 @@ func pathParameters(path string) (params []oaParameter) {
 // groupTitle is a group in operation ids: Core, Apps, RbacAuthorization.
 func groupTitle(group string) (name string) {
 	for label := range strings.SplitSeq(strings.TrimSuffix(cmp.Or(group, "core"), ".k8s.io"), ".") {
-		name += title(label)
+		name += titleCase(label)
 	}
 	return name
 }
 
-func title(word string) string {
+func titleCase(word string) string {
 	if word == "" {
 		return ""
 	}
