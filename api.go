@@ -208,7 +208,7 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 	}
 	setDefaults(obj)
 	prepareCreate(obj)
-	dedupOwners(ctx, obj)
+	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
 		if generated {
@@ -245,29 +245,6 @@ func generateName(prefix string) string {
 		suffix[i] = alphabet[rand.IntN(len(alphabet))]
 	}
 	return prefix + string(suffix)
-}
-
-// dedupOwners drops repeated owner references, with a warning, as kube-apiserver does.
-func dedupOwners(ctx context.Context, obj object) {
-	refs := obj.GetOwnerReferences()
-	if len(refs) < 2 {
-		return
-	}
-	var unique []metav1.OwnerReference
-	var repeated []string
-	for _, ref := range refs {
-		same := func(other metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(ref, other) }
-		if !slices.ContainsFunc(unique, same) {
-			unique = append(unique, ref)
-		} else if !slices.Contains(repeated, string(ref.UID)) {
-			repeated = append(repeated, string(ref.UID))
-		}
-	}
-	if len(repeated) > 0 {
-		obj.SetOwnerReferences(unique)
-		addWarning(ctx, ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject "+
-			"such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "+strings.Join(repeated, ", "))
-	}
 }
 
 // insertOnce judges, encodes and commits an object under its present name.
@@ -569,7 +546,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if obj, err = t.prepare(obj, old); err != nil {
 		return rec, err
 	}
-	dedupOwners(ctx, obj)
+	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	if errs := validateChange(t.res, obj, old); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
@@ -729,12 +706,11 @@ func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *resource) 
 	if err != nil {
 		return err
 	}
-	options, err := deleteOptions(w, r)
+	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
 		return err
 	}
 	info := &requestFrom(r.Context()).info
-	warnOrphans(r.Context(), res, options)
 	rec, gone, err := wr.delete(r.Context(), res, scopeOf(res, info), info.name, options)
 	if err != nil {
 		return err
@@ -765,16 +741,8 @@ func respondDeleted(w http.ResponseWriter, r *http.Request, res *resource, rec *
 	return nil
 }
 
-// warnOrphans tells who deletes a Job without a word about its Pods that they stay.
-func warnOrphans(ctx context.Context, res *resource, options *metav1.DeleteOptions) {
-	if res.group == "batch" && res.plural == "jobs" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
-		addWarning(ctx, "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them "+
-			"or set propagationPolicy=Orphan to suppress this warning")
-	}
-}
-
-// deleteOptions reads the options of a DELETE from its body, or from the query when there is none.
-func deleteOptions(w http.ResponseWriter, r *http.Request) (*metav1.DeleteOptions, error) {
+// readDeleteOptions reads the options of a DELETE from its body, or from the query when there is none.
+func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *resource) (*metav1.DeleteOptions, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -787,6 +755,9 @@ func deleteOptions(w http.ResponseWriter, r *http.Request) (*metav1.DeleteOption
 	}
 	if err != nil {
 		return nil, err
+	}
+	if orphansByDefault(res) && res.group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+		addWarning(r.Context(), jobDeletionWarning)
 	}
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
@@ -1033,7 +1004,7 @@ func policyFinalizers(have []string, options *metav1.DeleteOptions, orphanByDefa
 // removeAll answers a DELETE of a collection: a LIST whose objects are deleted as they are listed. It is not atomic, as the real one
 // is not: what was deleted before an error stays deleted.
 func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resource) error {
-	options, err := deleteOptions(w, r)
+	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
 		return err
 	}

@@ -340,7 +340,7 @@ func (s *stream) bookmark(annotations map[string]string) error {
 
 // sendError ends a stream with an ERROR event; its object is a Status whatever the client accepts.
 func (s *stream) sendError(status *apierrors.StatusError) {
-	doc, _ := statusFrom(status)
+	doc, _ := errorStatus(status)
 	body, err := marshalAs(&doc, "v1", "Status")
 	if err != nil {
 		return
