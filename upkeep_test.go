@@ -408,6 +408,54 @@ func TestStoreDamagedRecordIsNamedAndAlone(t *testing.T) {
 	}
 }
 
+// What a server says whose file is cut under its feet, instead of dying of SIGBUS.
+func TestStoreFileCutWhileInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	var fatal []error
+	st, err := openStore(path, storeOptions{fatal: func(err error) { fatal = append(fatal, err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		mustWriteNoSync(t, st, fmt.Sprintf("//pods/x/%d", i))
+	}
+	if err := os.Truncate(path, 8192); err != nil {
+		t.Skip(err)
+	}
+	if _, err := st.get("//pods/x/1"); !errors.Is(err, errDamaged) || len(fatal) != 1 {
+		t.Errorf("get: %v, fatal %v", err, fatal)
+	}
+	st.refusal.Store(nil)
+	if _, err := storeWrite(st, opCreate, "//pods/x/new", 0, ""); !errors.Is(err, errDamaged) || len(fatal) != 2 {
+		t.Errorf("write: %v, fatal %v", err, fatal)
+	}
+	if _, err := storeWrite(st, opCreate, "//pods/x/new", 0, ""); !errors.Is(err, errDamaged) || len(fatal) != 2 {
+		t.Errorf("write after failing: %v, fatal %v", err, fatal)
+	}
+	st.close()
+}
+
+func TestStoreRunReportsItsRounds(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	rev := mustWrite(t, st, opCreate, "//pods/x/a", 0, "").rev
+	mustWrite(t, st, opUpdate, "//pods/x/a", rev, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	rounds := 0
+	up.run(ctx, time.Second, func(done compaction, err error) {
+		if rounds++; err != nil {
+			t.Error(err)
+		}
+		if done.rev == 2 {
+			cancel()
+		}
+		if rounds > 4 {
+			t.Errorf("compacted to %d after %d rounds", done.rev, rounds)
+			cancel()
+		}
+	})
+}
+
 func TestStoreFileRemovedWhileInUse(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be removed")
