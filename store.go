@@ -42,7 +42,7 @@ package main
 // creation: 4 is still too new, 2 is it. At revision 4 the chain of b ends on a tombstone: b did not exist. A chain is followed
 // with exact look-ups: a missing record at or below compactRev was a tombstone, above it is damage.
 //
-// Compaction to 4 first records compact=4, so that nobody starts to read below. Then it walks revisions 1 to 4: 3 has superseded 1,
+// Compaction (upkeep.go) to 4 first records compact=4, so that nobody starts to read below. Then it walks revisions 1 to 4: 3 has superseded 1,
 // 4 has superseded 2, and 4 is a tombstone itself. It deletes 1, 2 and 4 in that order, in small slices between other writes, and
 // records swept=4. Left are 3 and 5: the newest version of every key at or below 4, and all above. Running any part of it again
 // finds nothing or the same. Its cost is that of the writes since the last one, whatever the store's size.

@@ -705,3 +705,68 @@ func TestStoreWarnsAtOpening(t *testing.T) {
 		t.Errorf("unclean file: %q", said)
 	}
 }
+
+// Lists at pinned revisions while others write and compact: each is the same until it is refused.
+func TestStoreCompactionBesideReaders(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		revs := make([]int64, 20)
+		for i := 0; ctx.Err() == nil; i++ {
+			key, op := fmt.Sprintf("//pods/x/%d", i%20), opUpdate
+			if revs[i%20] == 0 {
+				op = opCreate
+			} else if i%7 == 0 {
+				op = opDelete
+			}
+			rec, err := storeWrite(st, op, key, revs[i%20], "")
+			if err != nil {
+				t.Error(err)
+			}
+			if revs[i%20] = rec.rev; op == opDelete {
+				revs[i%20] = 0
+			}
+		}
+	})
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := up.compact(ctx, max(st.compacted(), st.revision()-50)); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 3 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				rev := st.revision()
+				first, err := listText(st, rev)
+				for err == nil && ctx.Err() == nil {
+					var again string
+					if again, err = listText(st, rev); err == nil && again != first {
+						t.Errorf("list at %d changed from %s to %s", rev, first, again)
+					}
+				}
+				if err != nil && !errors.Is(err, errCompacted) {
+					t.Errorf("list at %d: %v", rev, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func listText(st *store, rev int64) (string, error) {
+	var c chunk
+	if rev == 0 {
+		return "", nil
+	}
+	err := st.chunk(span{prefix: "//pods/", rev: rev}, &c)
+	var b strings.Builder
+	for _, r := range c.records {
+		fmt.Fprintf(&b, "%s@%d ", r.key, r.rev)
+	}
+	return b.String(), err
+}
