@@ -1,9 +1,24 @@
 package main
 
+// This file has what a write leaves behind for those who watch: a record, and in the event log an event.
+//
+// Watchers pull. Each holds the revision up to which it has seen its resource and asks for what came after; nobody queues anything
+// for it, so a slow watcher costs no more than a fast one. An example of the log, with pods and leases written in turn, the ring
+// shortened to four slots, and a watcher of leases at revision 4:
+//
+//	slot        0      1      2      3       pods:   last 8
+//	event       8 pod  5 l.   6 l.   7 pod   leases: last 6
+//	before      7      3      5      4
+//
+// 6 and 5 are above 4, the one before 5 is 3, which is not: the watcher gets 5 and 6 and stands at 8. Another at 2 would need 3,
+// which has left the ring: it reads the file.
+
 import (
 	"slices"
 	"strings"
 )
+
+const keyLengthMax = 4096
 
 // A record is one version of one object. Its json is the object without kind and apiVersion, resourceVersion included, and is
 // shared: nobody changes it.
@@ -24,6 +39,27 @@ func (r record) public(key string, json []byte) record {
 		r.prevRev = 0
 	}
 	return r
+}
+
+// keyPrefixes cuts /group/resource/namespace/name into the prefixes that are counted: that of its resource and that of its
+// namespace in it. ok is false for anything else.
+func keyPrefixes(key string) (resource, namespace string, ok bool) {
+	var at [4]int
+	n := 0
+	for i := range len(key) {
+		if key[i] != '/' {
+			continue
+		}
+		if n == len(at) {
+			return "", "", false
+		}
+		at[n] = i
+		n++
+	}
+	if n != len(at) || at[0] != 0 || at[2] == at[1]+1 || at[3] == len(key)-1 || len(key) > keyLengthMax {
+		return "", "", false
+	}
+	return key[:at[2]+1], key[:at[3]+1], true
 }
 
 // An event is a record with the JSON that it replaced (nil for a create; for a tombstone the json before it).
