@@ -27,6 +27,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -44,7 +45,7 @@ import (
 const (
 	maxBody       = 3 << 20 // bytes of a request body, as kube-apiserver's
 	generateTries = 8       // names tried for one generateName
-	deleteWorkers = 16      // objects of a collection that are deleted at once
+	deleteWorkers = 16      // objects of a collection that are written at once
 )
 
 // writes answers the requests that change objects.
@@ -53,6 +54,7 @@ type writes struct {
 	reg    *registry
 	rd     *reads
 	auth   *authenticator
+	alloc  *allocator
 	queues keyQueues
 }
 
@@ -249,12 +251,22 @@ func generateName(prefix string) string {
 
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
+	if svc, ok := obj.(*corev1.Service); ok {
+		release, err := wr.alloc.assign(svc)
+		if err != nil {
+			return record{}, err
+		}
+		defer release()
+	}
 	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res), field.NewPath("metadata"))
 	if errs = append(errs, validateCreate(obj)...); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return record{}, err
 		}
 		return record{}, apierrors.NewInvalid(res.groupKind(), obj.GetName(), errs)
+	}
+	if err := wr.checkGrant(ctx, res, obj, nil); err != nil {
+		return record{}, err
 	}
 	for _, text := range objectWarnings(obj, nil) {
 		addWarning(ctx, text)
@@ -271,6 +283,15 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 		return wr.pretendCreate(res, obj, c)
 	}
 	return wr.st.commit(ctx, c)
+}
+
+// checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
+func (wr *writes) checkGrant(ctx context.Context, res *resource, obj, old object) error {
+	rec := requestFrom(ctx)
+	if res.group != rbacv1.GroupName || rec == nil || !wr.auth.enforcing() {
+		return nil
+	}
+	return wr.auth.mayGrant(rec, obj, old)
 }
 
 // namespaceKey is the store's key of a Namespace.
@@ -547,11 +568,23 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		return rec, err
 	}
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
+	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
+		release, err := wr.alloc.assign(svc)
+		if err != nil {
+			return rec, err
+		}
+		defer release()
+	}
 	if errs := validateChange(t.res, obj, old); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
-	for _, text := range objectWarnings(obj, old) {
-		addWarning(ctx, text)
+	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
+		return rec, err
+	}
+	if t.sub == "" {
+		for _, text := range objectWarnings(obj, old) {
+			addWarning(ctx, text)
+		}
 	}
 	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
 }
@@ -661,7 +694,7 @@ func (wr *writes) store(ctx context.Context, res *resource, obj object, rec reco
 	if mayGo(obj) && rec.deleting {
 		return wr.finish(ctx, json, revAt, rec, dryRun)
 	}
-	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, prev: rec.json, deleting: obj.GetDeletionTimestamp() != nil}
+	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, deleting: obj.GetDeletionTimestamp() != nil}
 	if dryRun {
 		return record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}, nil
 	}
@@ -695,7 +728,7 @@ func tombstone(rec *record) change {
 	at := gjson.GetBytes(rec.json, "metadata.resourceVersion")
 	json := append(make([]byte, 0, len(rec.json)), rec.json[:at.Index+1]...)
 	json = append(json, rec.json[at.Index+len(at.Raw)-1:]...)
-	return change{op: opDelete, key: rec.key, expect: rec.rev, json: json, revAt: at.Index + 1, prev: rec.json}
+	return change{op: opDelete, key: rec.key, expect: rec.rev, json: json, revAt: at.Index + 1}
 }
 
 // ---- Delete ----
@@ -880,7 +913,7 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 		if err != nil {
 			return rec, false, err
 		}
-		rec, err = wr.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, prev: rec.json, deleting: true})
+		rec, err = wr.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: true})
 		if err != nil {
 			return rec, false, err
 		}
@@ -1009,8 +1042,8 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 		return err
 	}
 	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*record) error {
-		return parallel(found, func(rec *record) error {
-			namespace, name := namespacedName(rec.key)
+		return together(len(found), func(i int) error {
+			namespace, name := namespacedName(found[i].key)
 			_, _, err := wr.delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -1020,16 +1053,16 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 	})
 }
 
-// parallel runs do for every record, a few at once so that their commits share an fsync, and returns the error of the first in order.
-func parallel(records []*record, do func(*record) error) error {
+// together runs do for 0 to n-1, a few at once so that their commits share an fsync, and returns the error of the lowest.
+func together(n int, do func(i int) error) error {
 	var group sync.WaitGroup
-	failed := make([]error, len(records))
+	failed := make([]error, n)
 	seats := make(chan struct{}, deleteWorkers)
-	for i, rec := range records {
+	for i := range n {
 		seats <- struct{}{}
 		group.Go(func() {
 			defer func() { <-seats }()
-			failed[i] = do(rec)
+			failed[i] = do(i)
 		})
 	}
 	group.Wait()

@@ -161,11 +161,7 @@ func (gc *collector) expireEvents(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		found := make([]*record, len(records))
-		for i := range records {
-			found[i] = &records[i]
-		}
-		if err := parallel(found, func(rec *record) error { return gc.expire(ctx, rec) }); err != nil {
+		if err := together(len(records), func(i int) error { return gc.expire(ctx, &records[i]) }); err != nil {
 			return err
 		}
 		if start = next; next == "" {

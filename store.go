@@ -145,7 +145,6 @@ type change struct {
 	deleting bool   // the new state carries a deletionTimestamp
 	json     []byte
 	revAt    int
-	prev     []byte // may be left out: for watchers with selectors the store takes what it replaces from its file, so that nobody else's buffer gets into the event log
 }
 
 // ---- Bytes
