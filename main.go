@@ -735,7 +735,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	case "list":
 		return s.rd.list(w, r, res)
 	case "watch":
-		return s.rd.watch(w, r, res, func() {})
+		return serveWatch(s.rd, w, r, res, func() {})
 	case "create":
 		return s.wr.create(w, r, res)
 	case "update":
