@@ -18,6 +18,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
@@ -673,9 +674,19 @@ func (b wantedBody) decodeYAML(data []byte) (object, []error, error) {
 	}
 	obj, strictErrs, err := b.decodeJSON(asJSON, data)
 	if strictErr != nil {
-		strictErrs = append([]error{strictErr}, strictErrs...)
+		strictErrs = append([]error{shortened(strictErr)}, strictErrs...)
 	}
 	return obj, strictErrs, err
+}
+
+// shortened cuts an error of many lines: a small file can have half a million duplicate keys. JSON's strict errors end at 100 too.
+func shortened(err error) error {
+	const most = 101
+	lines := strings.SplitN(err.Error(), "\n", most+1)
+	if len(lines) <= most {
+		return err
+	}
+	return errors.New(strings.Join(lines[:most], "\n"))
 }
 
 // decodeJSON reads JSON; original is what the client sent, for error texts. The happy path parses once and looks at kind and

@@ -315,6 +315,9 @@ var badBodies = []struct{ name, plural, contentType, body, want string }{
 	{"custom: empty", "foos", asJSONType, ``, `the object provided is unrecognized (must be of type Foo): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
 	{"custom: no kind", "foos", asJSONType, `{"metadata":{"name":"x"}}`,
 		`the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in '{"metadata":{"name":"x"}}' ({"metadata":{"name":"x"}})`},
+	{"custom: null", "foos", asJSONType, `null`, `the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in 'null' (6e756c6c)`},
+	{"custom: no version", "foos", asJSONType, `{"kind":"Foo","metadata":{"name":"x"}}`,
+		`the API version in the data () does not match the expected API version (x.io/v1)`},
 	{"custom: other kind", "foos", asJSONType, `{"kind":"Bar","apiVersion":"x.io/v1","metadata":{"name":"x"}}`,
 		`Bar.x.io "x" is invalid: kind: Invalid value: "Bar": must be Foo`},
 	{"custom: other version", "foos", asJSONType, `{"kind":"Foo","apiVersion":"x.io/v2","metadata":{"name":"x"}}`,
@@ -432,6 +435,13 @@ func TestUnknownAndDuplicateFieldsAreReported(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, c.warnings)
 			}
 		})
+	}
+}
+
+func TestManyDuplicateKeysMakeAShortError(t *testing.T) {
+	_, strictErrs, err := testResource("configmaps").decode([]byte("metadata: {name: x}\n"+strings.Repeat("bogus: 1\n", 5000)), "application/yaml", "")
+	if err != nil || len(strictWarnings(strictErrs)) != 101 { // 100 lines of YAML's and one unknown field
+		t.Errorf("%d warnings, %v", len(strictWarnings(strictErrs)), err)
 	}
 }
 
