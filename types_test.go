@@ -438,6 +438,31 @@ func TestUnknownAndDuplicateFieldsAreReported(t *testing.T) {
 	}
 }
 
+func TestDeleteOptions(t *testing.T) {
+	orphan := metav1.DeletePropagationOrphan
+	want := &metav1.DeleteOptions{PropagationPolicy: &orphan}
+	asProtobuf, _ := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "apps/v1", Kind: "DeleteOptions"}, Raw: []byte("\x22\x06Orphan")}).Marshal()
+	cases := []struct{ name, contentType, body, err string }{
+		{"json", asJSONType, `{"kind":"DeleteOptions","apiVersion":"apps/v1","propagationPolicy":"Orphan","foo":1}`, ""},
+		{"yaml", asYAMLType, `propagationPolicy: Orphan`, ""},
+		{"protobuf", asProtobufType, "k8s\x00" + string(asProtobuf), ""},
+		{"open brace", asJSONType, `{`, `couldn't get version/kind; json parse error: unexpected end of JSON input`},
+		{"other kind", asJSONType, `{"kind":"Pod","apiVersion":"v1"}`, `no kind "Pod" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
+		{"type", asJSONType, `{"gracePeriodSeconds":"x"}`, `json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64`},
+		{"open YAML", asYAMLType, `{`, `yaml: line 1: did not find expected node content`},
+		{"no protobuf", asProtobufType, `x`, `provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]`},
+		{"text", "text/plain", `{}`, formatsText},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := decodeDeleteOptions([]byte(c.body), c.contentType)
+			if c.err == "" && (err != nil || !reflect.DeepEqual(got, want)) || c.err != "" && (err == nil || err.Error() != c.err) {
+				t.Errorf("got %+v, %v, want %s", got, err, c.err)
+			}
+		})
+	}
+}
+
 func TestManyDuplicateKeysMakeAShortError(t *testing.T) {
 	_, strictErrs, err := testResource("configmaps").decode([]byte("metadata: {name: x}\n"+strings.Repeat("bogus: 1\n", 5000)), "application/yaml", "")
 	if err != nil || len(strictWarnings(strictErrs)) != 101 { // 100 lines of YAML's and one unknown field
