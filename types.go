@@ -18,6 +18,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
@@ -673,9 +674,19 @@ func (b wantedBody) decodeYAML(data []byte) (object, []error, error) {
 	}
 	obj, strictErrs, err := b.decodeJSON(asJSON, data)
 	if strictErr != nil {
-		strictErrs = append([]error{strictErr}, strictErrs...)
+		strictErrs = append([]error{shortened(strictErr)}, strictErrs...)
 	}
 	return obj, strictErrs, err
+}
+
+// shortened cuts an error of many lines: a small file can have half a million duplicate keys. JSON's strict errors end at 100 too.
+func shortened(err error) error {
+	const most = 101
+	lines := strings.SplitN(err.Error(), "\n", most+1)
+	if len(lines) <= most {
+		return err
+	}
+	return errors.New(strings.Join(lines[:most], "\n"))
 }
 
 // decodeJSON reads JSON; original is what the client sent, for error texts. The happy path parses once and looks at kind and
@@ -745,7 +756,7 @@ func (b wantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	switch {
 	case b.serves(apiVersion, gvk.Kind):
 	case known == "":
-		cause = fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, apiVersion)
+		cause = notRegistered(gvk)
 	case gvk.Kind != b.kind:
 		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, internalName(b.group, b.kind))
 	default:
@@ -753,6 +764,11 @@ func (b wantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 			apiVersion, b.apiVersion()))
 	}
 	return b.unhandled(gvk, cause)
+}
+
+// notRegistered keeps kube-apiserver's text, the place in its source included.
+func notRegistered(gvk schema.GroupVersionKind) error {
+	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
 }
 
 func (b wantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
@@ -809,6 +825,45 @@ func openEnvelope(data []byte) (*runtime.Unknown, error) {
 	}
 	envelope := &runtime.Unknown{}
 	return envelope, envelope.Unmarshal(raw)
+}
+
+// decodeDeleteOptions reads the body of a DELETE. It is lenient, as Kubernetes is: any apiVersion will do, and unknown fields are dropped.
+// err is a Status error: 400 or 415.
+func decodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions, error) {
+	format, err := formatOf(contentType)
+	if err != nil {
+		return nil, err
+	}
+	options := &metav1.DeleteOptions{}
+	switch format {
+	case protobufFormat:
+		var sealed *runtime.Unknown
+		if sealed, err = openEnvelope(data); err == nil {
+			err = options.Unmarshal(sealed.Raw)
+			options.APIVersion, options.Kind = sealed.APIVersion, sealed.Kind
+		}
+	case yamlFormat:
+		if data, err = yaml.YAMLToJSON(data); err == nil {
+			err = unmarshalOptions(data, options)
+		}
+	default:
+		err = unmarshalOptions(data, options)
+	}
+	if kind := options.Kind; err == nil && kind != "" && kind != "DeleteOptions" {
+		err = notRegistered(options.GroupVersionKind())
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	options.TypeMeta = metav1.TypeMeta{}
+	return options, nil
+}
+
+func unmarshalOptions(data []byte, options *metav1.DeleteOptions) error {
+	if _, err := interpretKind(data); err != nil {
+		return err
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(data, options)
 }
 
 // decodeUnstructured reads a custom resource. Its kind has to be there, and its metadata has to be metadata.

@@ -315,6 +315,9 @@ var badBodies = []struct{ name, plural, contentType, body, want string }{
 	{"custom: empty", "foos", asJSONType, ``, `the object provided is unrecognized (must be of type Foo): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
 	{"custom: no kind", "foos", asJSONType, `{"metadata":{"name":"x"}}`,
 		`the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in '{"metadata":{"name":"x"}}' ({"metadata":{"name":"x"}})`},
+	{"custom: null", "foos", asJSONType, `null`, `the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in 'null' (6e756c6c)`},
+	{"custom: no version", "foos", asJSONType, `{"kind":"Foo","metadata":{"name":"x"}}`,
+		`the API version in the data () does not match the expected API version (x.io/v1)`},
 	{"custom: other kind", "foos", asJSONType, `{"kind":"Bar","apiVersion":"x.io/v1","metadata":{"name":"x"}}`,
 		`Bar.x.io "x" is invalid: kind: Invalid value: "Bar": must be Foo`},
 	{"custom: other version", "foos", asJSONType, `{"kind":"Foo","apiVersion":"x.io/v2","metadata":{"name":"x"}}`,
@@ -432,6 +435,38 @@ func TestUnknownAndDuplicateFieldsAreReported(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, c.warnings)
 			}
 		})
+	}
+}
+
+func TestDeleteOptions(t *testing.T) {
+	orphan := metav1.DeletePropagationOrphan
+	want := &metav1.DeleteOptions{PropagationPolicy: &orphan}
+	asProtobuf, _ := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "apps/v1", Kind: "DeleteOptions"}, Raw: []byte("\x22\x06Orphan")}).Marshal()
+	cases := []struct{ name, contentType, body, err string }{
+		{"json", asJSONType, `{"kind":"DeleteOptions","apiVersion":"apps/v1","propagationPolicy":"Orphan","foo":1}`, ""},
+		{"yaml", asYAMLType, `propagationPolicy: Orphan`, ""},
+		{"protobuf", asProtobufType, "k8s\x00" + string(asProtobuf), ""},
+		{"open brace", asJSONType, `{`, `couldn't get version/kind; json parse error: unexpected end of JSON input`},
+		{"other kind", asJSONType, `{"kind":"Pod","apiVersion":"v1"}`, `no kind "Pod" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
+		{"type", asJSONType, `{"gracePeriodSeconds":"x"}`, `json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64`},
+		{"open YAML", asYAMLType, `{`, `yaml: line 1: did not find expected node content`},
+		{"no protobuf", asProtobufType, `x`, `provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]`},
+		{"text", "text/plain", `{}`, formatsText},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := decodeDeleteOptions([]byte(c.body), c.contentType)
+			if c.err == "" && (err != nil || !reflect.DeepEqual(got, want)) || c.err != "" && (err == nil || err.Error() != c.err) {
+				t.Errorf("got %+v, %v, want %s", got, err, c.err)
+			}
+		})
+	}
+}
+
+func TestManyDuplicateKeysMakeAShortError(t *testing.T) {
+	_, strictErrs, err := testResource("configmaps").decode([]byte("metadata: {name: x}\n"+strings.Repeat("bogus: 1\n", 5000)), "application/yaml", "")
+	if err != nil || len(strictWarnings(strictErrs)) != 101 { // 100 lines of YAML's and one unknown field
+		t.Errorf("%d warnings, %v", len(strictWarnings(strictErrs)), err)
 	}
 }
 
