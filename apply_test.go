@@ -1,0 +1,349 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+// builtInTypes are the Go types of every kind in the groups of k8s.io/api that are generally available.
+func builtInTypes(t testing.TB) map[string]reflect.Type {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
+		certificatesv1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
+		flowcontrolv1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
+		resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	types := map[string]reflect.Type{}
+	for kind, goType := range scheme.AllKnownTypes() {
+		if _, ok := reflect.New(goType).Interface().(object); ok && strings.HasPrefix(goType.PkgPath(), "k8s.io/api/") {
+			types[kind.String()] = goType
+		}
+	}
+	return types
+}
+
+func TestTypesMeanWhatOpenAPISays(t *testing.T) {
+	text, err := os.ReadFile("testdata/apply/relations.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(f) == 3 && !strings.HasPrefix(line, "#") {
+			want[f[0]+"."+f[1]] = f[2]
+		}
+	}
+	got := map[string]string{}
+	known := map[string]bool{}
+	for _, goType := range builtInTypes(t) {
+		for _, def := range typesOf(goType, nil).Schema.Types {
+			if def.Map == nil || def.Name == untypedName || def.Name == deducedName {
+				continue
+			}
+			name := openAPIName(def.Name)
+			known[name] = true
+			if def.Map.ElementRelationship == smd.Atomic {
+				got[name+"."] = "atomic"
+			}
+			for _, f := range def.Map.Fields {
+				switch {
+				case f.Type.Inlined.List != nil && f.Type.Inlined.List.ElementRelationship == smd.Associative:
+					got[name+"."+f.Name] = "set"
+					if keys := f.Type.Inlined.List.Keys; len(keys) > 0 {
+						got[name+"."+f.Name] = strings.Join(keys, ",")
+					}
+				case f.Type.Inlined.Map != nil && f.Type.Inlined.Map.ElementRelationship == smd.Atomic:
+					got[name+"."+f.Name] = "atomic"
+				case f.Type.ElementRelationship != nil:
+					got[name+"."+f.Name] = "granular"
+				}
+			}
+		}
+	}
+	for key, relation := range want {
+		name := key[:strings.LastIndex(key, ".")]
+		if known[name] && got[key] != relation && !(relation == "granular" && got[key] == "") {
+			t.Errorf("%s: got %q, want %q", key, got[key], relation)
+		}
+	}
+	for key, relation := range got {
+		if want[key] == "" {
+			t.Errorf("%s: got %q, want nothing", key, relation)
+		}
+	}
+	if len(known) < 400 {
+		t.Errorf("only %d types seen", len(known))
+	}
+}
+
+// openAPIName turns k8s.io/api/core/v1.Pod into io.k8s.api.core.v1.Pod.
+func openAPIName(goName string) string {
+	path := strings.Split(goName, "/")
+	host := strings.Split(path[0], ".")
+	slices.Reverse(host)
+	return strings.Join(append(host, path[1:]...), ".")
+}
+
+// A recordedWrite is one request and what kube-apiserver 1.36 made of it; requests to one object follow each other.
+type recordedWrite struct {
+	ID, Kind, Subresource, Manager, Body string
+	Type                                 string // media type of a PATCH, or create
+	Force                                bool
+	Schema                               map[string]any // the first line: of the custom resource
+	Status                               *metav1.Status
+	After                                json.RawMessage
+}
+
+func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
+	text, err := os.ReadFile("testdata/apply/kube-apiserver-1.36.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	goTypes := builtInTypes(t)
+	ledgers := map[string]*ownership{}
+	stored := map[string]json.RawMessage{}
+	var custom map[string]any
+	for line := range strings.Lines(string(text)) {
+		var w recordedWrite
+		if err := json.Unmarshal([]byte(line), &w); err != nil {
+			t.Fatal(err)
+		}
+		if w.Schema != nil {
+			custom = w.Schema
+			continue
+		}
+		group, kind := path.Split(w.Kind)
+		version, _ := schema.ParseGroupVersion(strings.TrimSuffix(group, "/"))
+		if ledgers[w.Kind] == nil {
+			ledgers[w.Kind] = &ownership{kind: version.WithKind(kind), goType: goTypes[version.WithKind(kind).String()], status: w.Kind != "v1/ConfigMap"}
+			if ledgers[w.Kind].goType == nil {
+				ledgers[w.Kind].schema = custom
+			}
+		}
+		name := w.Kind + strings.SplitN(w.ID, "-", 2)[0]
+		if strings.HasPrefix(w.ID, "mf-") || strings.HasPrefix(w.ID, "csa-") || kind != "ConfigMap" {
+			stored[name] = replayWrite(t, ledgers[w.Kind], stored[name], w)
+		} else {
+			stored[w.Kind] = replayWrite(t, ledgers[w.Kind], stored[w.Kind], w)
+		}
+	}
+}
+
+func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedWrite) json.RawMessage {
+	t.Helper()
+	var old, next object
+	if before != nil {
+		old = decodeObject(t, o, before)
+	}
+	var err error
+	switch {
+	case w.Type == string(applyPatch):
+		next, _, err = o.apply(old, []byte(w.Body), applier{manager: w.Manager, subresource: w.Subresource, force: w.Force})
+	case w.Subresource == "scale":
+		next = decodeObject(t, o, w.After)
+		next.SetManagedFields(replayScale(t, old, w))
+	case w.Type == "create":
+		next = decodeObject(t, o, []byte(w.Body))
+		err = o.update(nil, next, w.Manager, "")
+	default:
+		zero := any(nil)
+		if o.goType != nil {
+			zero = reflect.Zero(o.goType).Interface()
+		}
+		result, _, patchErr := patch(patchKind(w.Type), before, []byte(w.Body), zero)
+		if patchErr != nil {
+			t.Fatalf("%s: %v", w.ID, patchErr)
+		}
+		next = decodeObject(t, o, result)
+		err = o.update(old, next, w.Manager, w.Subresource)
+	}
+	if w.Status != nil {
+		var status apierrors.APIStatus
+		if !errors.As(err, &status) {
+			t.Errorf("%s: got %v, want %+v", w.ID, err, w.Status)
+			return before
+		}
+		got := status.Status()
+		for _, details := range []*metav1.StatusDetails{got.Details, w.Status.Details} {
+			if details != nil { // by manager, as its map yields them
+				slices.SortStableFunc(details.Causes, func(a, b metav1.StatusCause) int { return strings.Compare(a.Message, b.Message) })
+			}
+		}
+		if got.Code != w.Status.Code || got.Reason != w.Status.Reason || sorted(got.Message) != sorted(w.Status.Message) || !equality.Semantic.DeepEqual(got.Details, w.Status.Details) {
+			t.Errorf("%s: got %+v, want %+v", w.ID, got, w.Status)
+		}
+		return before
+	}
+	if err != nil {
+		t.Errorf("%s: got %v", w.ID, err)
+		return w.After
+	}
+	want := decodeObject(t, o, w.After)
+	if got, want := entries(next), entries(want); got != want {
+		t.Errorf("%s: got entries\n%s\nwant\n%s", w.ID, got, want)
+	}
+	if a, b := dataOf(next), dataOf(want); !equality.Semantic.DeepEqual(a, b) {
+		t.Errorf("%s: got data %v, want %v", w.ID, a, b)
+	}
+	if old != nil {
+		keepTimes(old, next)
+	}
+	if old != nil && old.GetResourceVersion() == want.GetResourceVersion() && !equality.Semantic.DeepEqual(old.GetManagedFields(), next.GetManagedFields()) {
+		t.Errorf("%s: times moved without a change", w.ID)
+	}
+	return w.After
+}
+
+func replayScale(t *testing.T, old object, w recordedWrite) []metav1.ManagedFieldsEntry {
+	handler := scaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
+	before, err := handler.ToSubresource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &ownership{kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), goType: reflect.TypeFor[autoscalingv1.Scale]()}
+	scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: old.GetName(), UID: old.GetUID(), ManagedFields: before}}
+	scale.Spec.Replicas = old.(*appsv1.Deployment).DeepCopy().Status.Replicas
+	next := scale.DeepCopy()
+	if err := json.Unmarshal([]byte(w.Body), next); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.update(scale, next, w.Manager, "scale"); err != nil {
+		t.Fatal(err)
+	}
+	after, err := handler.ToParent(next.ManagedFields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+func decodeObject(t testing.TB, o *ownership, text []byte) object {
+	obj := o.orNew(nil)
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &u.Object); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := json.Unmarshal(text, obj); err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}
+
+// sorted brings the lines of a message in one order: upstream lists several type errors as its maps yield them.
+func sorted(message string) string {
+	lines := strings.Split(message, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func dataOf(obj object) any {
+	if cm, ok := obj.(*corev1.ConfigMap); ok {
+		return cm.Data
+	}
+	return nil
+}
+
+// entries prints managedFields without times.
+func entries(obj object) string {
+	var lines []string
+	for _, e := range obj.GetManagedFields() {
+		lines = append(lines, strings.Join([]string{e.Manager, string(e.Operation), e.APIVersion, e.Subresource, string(e.FieldsV1.GetRawBytes())}, " "))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func BenchmarkApply(b *testing.B) {
+	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
+	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20)))
+	live, _, err := o.apply(nil, body, applier{manager: "m"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	live.SetUID("1")
+	changed := []byte(strings.Replace(string(body), `"replicas":2`, `"replicas":3`, 1))
+	yamlBody, err := sigsyaml.JSONToYAML(changed)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, body := range map[string][]byte{"same": body, "changed": changed, "changed yaml": yamlBody} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, _, err := o.apply(live, body, applier{manager: "m"}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("update", func(b *testing.B) {
+		b.ReportAllocs()
+		live := live.DeepCopyObject().(*appsv1.Deployment)
+		next := live.DeepCopyObject().(*appsv1.Deployment)
+		replicas := int32(0)
+		next.Spec.Replicas = &replicas
+		for b.Loop() {
+			replicas++
+			next.ManagedFields = nil
+			if err := o.update(live, next, "u", ""); err != nil || len(next.ManagedFields) != 2 {
+				b.Fatal(err, len(next.ManagedFields))
+			}
+		}
+	})
+	b.Run("create configmap", func(b *testing.B) {
+		b.ReportAllocs()
+		o := &ownership{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap]()}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, Data: map[string]string{"a": "1", "b": "2"}}
+		for b.Loop() {
+			cm.ManagedFields = nil
+			if err := o.update(nil, cm, "u", ""); err != nil || len(cm.ManagedFields) != 1 {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("types", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			typesOf(o.goType, nil)
+		}
+	})
+}
