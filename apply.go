@@ -45,7 +45,14 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
+
+// maxApplyElements bounds a list in an object whose fields are tracked: the time to tell its elements apart grows with the square.
+// An apply is refused above it, another write goes without managedFields.
+const maxApplyElements = 20000
+
+var errLongList = fmt.Errorf("a list of more than %d elements is too long to track its fields", maxApplyElements)
 
 // checkPatchOptions refuses (422) query parameters that do not fit the kind of patch: apply needs a fieldManager, force is for apply.
 func checkPatchOptions(kind patchKind, options *metav1.PatchOptions) error {
@@ -203,6 +210,9 @@ func invalidApply(strictErrs []error) error {
 }
 
 func applyError(err error) error {
+	if strings.HasSuffix(err.Error(), errLongList.Error()) { // the library keeps the text alone
+		return apierrors.NewRequestEntityTooLargeError(errLongList.Error())
+	}
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return err
 	}
@@ -273,15 +283,24 @@ type objectShape struct {
 	types *typed.ParseableType
 }
 
+// ObjectToTyped turns Go types into maps first: the library reads them in place too, but walks an object a dozen times, each time by
+// reflection.
 func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
-	if obj, ok := obj.(*unstructured.Unstructured); ok {
-		return s.types.FromUnstructured(obj.Object, options...)
+	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return nil, err
 	}
-	return s.types.FromStructured(obj, options...)
+	if _, longest := countElements(members); longest > maxApplyElements {
+		return nil, errLongList
+	}
+	if s.goType != nil && len(options) > 0 { // an object, not an apply body: the Go type has checked its fields already
+		return typed.AsTypedUnvalidated(value.NewValueInterface(members), s.types.Schema, s.types.TypeRef), nil
+	}
+	return s.types.FromUnstructured(members, options...)
 }
 
-func (s *objectShape) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
-	members, ok := value.AsValue().Unstructured().(map[string]any)
+func (s *objectShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, error) {
+	members, ok := doc.AsValue().Unstructured().(map[string]any)
 	if !ok {
 		return nil, errors.New("the document is no object")
 	}
