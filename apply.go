@@ -155,7 +155,7 @@ func keepTimes(old, next object) {
 	if len(entries) == 0 || !slices.EqualFunc(entries, before, timeless) {
 		return
 	}
-	next.SetManagedFields(before)
+	next.SetManagedFields(slices.Clone(before))
 	if !equality.Semantic.DeepEqual(old, next) {
 		next.SetManagedFields(entries)
 	}
