@@ -131,7 +131,8 @@ type applier struct {
 
 // update writes into next.managedFields what manager changed since old (nil: next is created). It starts from the entries that next
 // carries, so that a client may edit them: none, or entries that make no sense, mean those of old; [] or [{}] drops all of them. An
-// entry's time moves only when its fields do. Both objects' TypeMeta is set.
+// entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
+// fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
 func (o *ownership) update(old, next object, manager, subresource string) error {
 	ledger, err := o.manager(subresource)
 	if err != nil {

@@ -185,7 +185,8 @@ func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedW
 		next = decodeObject(t, o, w.After)
 		next.SetManagedFields(replayScale(t, old, w))
 	case w.Type == "create":
-		next = decodeObject(t, o, []byte(w.Body))
+		next = decodeObject(t, o, w.After) // so that defaults are in place, which belong to the creator
+		next.SetManagedFields(nil)
 		err = o.update(nil, next, w.Manager, "")
 	default:
 		zero := any(nil)
