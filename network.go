@@ -48,6 +48,12 @@ func isHeadless(svc *corev1.Service) bool {
 
 func (k networkChecker) service(svc, old *corev1.Service) {
 	p, spec := field.NewPath("spec"), &svc.Spec
+	if k.clusterIPs(p, svc, old); len(k.errs) > 0 {
+		return // Kubernetes looks at them before it allocates addresses, and at the rest after that
+	}
+	if k.families(p, svc); len(k.errs) > 0 {
+		return
+	}
 	if old != nil {
 		k.clusterIPsStay(p, svc, old)
 		k.ipFamiliesStay(p, svc, old)
@@ -70,7 +76,6 @@ func (k networkChecker) service(svc, old *corev1.Service) {
 	}
 	k.labels(p, "selector", spec.Selector)
 	k.sessionAffinity(p, spec)
-	k.clusterIPs(p, svc, old)
 	k.externalIPs(p, svc, old)
 	k.known(p, "type", string(spec.Type), serviceTypes)
 	k.portsAreUnique(p.Child("ports"), spec)
@@ -151,6 +156,34 @@ func (k networkChecker) clusterIPs(p *field.Path, svc, old *corev1.Service) {
 	}
 }
 
+// families are those of a cluster that has IPv4 alone. A headless Service without a selector may still name others.
+func (k networkChecker) families(p *field.Path, svc *corev1.Service) {
+	spec, policy := &svc.Spec, corev1.IPFamilyPolicySingleStack
+	if spec.IPFamilyPolicy != nil {
+		policy = *spec.IPFamilyPolicy
+	}
+	if single := policy == corev1.IPFamilyPolicySingleStack && spec.Type != corev1.ServiceTypeExternalName; single {
+		const must = "must be 'RequireDualStack' or 'PreferDualStack' when multiple "
+		if len(spec.ClusterIPs) == 2 {
+			k.invalid(p, "ipFamilyPolicy", policy, must+"cluster IPs are specified")
+		}
+		if len(spec.IPFamilies) == 2 {
+			k.invalid(p, "ipFamilyPolicy", policy, must+"IP families are specified")
+		}
+	}
+	if len(k.errs) > 0 || spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc) && len(spec.Selector) == 0 {
+		return
+	}
+	if policy == corev1.IPFamilyPolicyRequireDualStack {
+		k.invalid(p, "ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services")
+	}
+	for i, family := range spec.IPFamilies {
+		if family != corev1.IPv4Protocol {
+			k.invalid(p.Child("ipFamilies").Index(i), "", family, "not configured on this cluster")
+		}
+	}
+}
+
 func (k networkChecker) clusterIPsAreAddresses(p *field.Path, spec *corev1.ServiceSpec, old *corev1.Service) bool {
 	before, existing := len(k.errs), []string(nil)
 	if old != nil {
@@ -172,7 +205,7 @@ func (k networkChecker) clusterIPsAreAddresses(p *field.Path, spec *corev1.Servi
 
 // clusterIPsStay: the first address is for life, a second one comes and goes with the policy.
 func (k networkChecker) clusterIPsStay(p *field.Path, svc, old *corev1.Service) {
-	if svc.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc) && isHeadless(old) {
+	if !needsClusterIP(svc) || !needsClusterIP(old) || isHeadless(svc) && isHeadless(old) {
 		return
 	}
 	now, before, p0 := svc.Spec.ClusterIPs, old.Spec.ClusterIPs, p.Child("clusterIPs").Index(0)

@@ -47,27 +47,11 @@ var (
 	seLinuxPolicies    = []string{"MountOption", "Recursive"}
 	procMounts         = []string{"Default", "Unmasked"}
 	podSystems         = []string{"linux", "windows"}
-	windowsSignals     = []string{"SIGKILL", "SIGTERM"}
-	linuxSignals       = linuxSignalNames()
 	sysctlName         = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 	updatablePodFields = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 	ephemeralForbidden = []string{"Ports", "Resources", "LivenessProbe", "ReadinessProbe", "StartupProbe", "Lifecycle", "ResizePolicy", "RestartPolicy", "RestartPolicyRules"}
 	sysctlOfIPC        = []string{"kernel.sem", "kernel.shm", "kernel.msg", "fs.mqueue."}
 )
-
-func linuxSignalNames() []string {
-	names := strings.Fields("SIGABRT SIGALRM SIGBUS SIGCHLD SIGCLD SIGCONT SIGFPE SIGHUP SIGILL SIGINT SIGIO SIGIOT SIGKILL SIGPIPE SIGPOLL " +
-		"SIGPROF SIGPWR SIGQUIT SIGRTMAX SIGRTMIN SIGSEGV SIGSTKFLT SIGSTOP SIGSYS SIGTERM SIGTRAP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGUSR1 " +
-		"SIGUSR2 SIGVTALRM SIGWINCH SIGXCPU SIGXFSZ")
-	for i := 1; i <= 15; i++ {
-		names = append(names, fmt.Sprintf("SIGRTMIN+%d", i))
-		if i < 15 {
-			names = append(names, fmt.Sprintf("SIGRTMAX-%d", i))
-		}
-	}
-	slices.Sort(names)
-	return names
-}
 
 // A podChecker checks one pod spec.
 type podChecker struct {
@@ -628,7 +612,7 @@ func (c *podChecker) probe(p *field.Path, probe *corev1.Probe) {
 	c.nonNegative(p, "successThreshold", int64(probe.SuccessThreshold))
 	c.nonNegative(p, "failureThreshold", int64(probe.FailureThreshold))
 	if grace := probe.TerminationGracePeriodSeconds; grace != nil {
-		c.positive(p, "terminationGracePeriodSeconds", *grace)
+		c.aboveZero(p, "terminationGracePeriodSeconds", *grace)
 	}
 }
 
@@ -642,16 +626,6 @@ func (c *podChecker) lifecycle(p *field.Path, lifecycle *corev1.Lifecycle) {
 	}{{"postStart", lifecycle.PostStart}, {"preStop", lifecycle.PreStop}} {
 		if h := hook.handler; h != nil {
 			c.handler(p.Child(hook.name), &corev1.ProbeHandler{Exec: h.Exec, HTTPGet: h.HTTPGet, TCPSocket: h.TCPSocket}, h.Sleep)
-		}
-	}
-	if signal := lifecycle.StopSignal; signal != nil {
-		switch {
-		case c.spec.OS == nil:
-			c.forbid(p, "stopSignal", true, "may not be set for containers with empty `spec.os.name`")
-		case c.spec.OS.Name == corev1.Windows:
-			c.oneOf(p, "stopSignal", string(*signal), windowsSignals)
-		case c.spec.OS.Name == corev1.Linux:
-			c.oneOf(p, "stopSignal", string(*signal), linuxSignals)
 		}
 	}
 }

@@ -162,6 +162,13 @@ func nonNegativeRef[T int32 | int64](c *checker, p *field.Path, name string, val
 
 func (c *checker) positive(p *field.Path, name string, value int64) {
 	if value <= 0 {
+		c.invalid(p, name, value, "must be greater than zero")
+	}
+}
+
+// aboveZero is positive in the words that some kinds have for it.
+func (c *checker) aboveZero(p *field.Path, name string, value int64) {
+	if value <= 0 {
 		c.invalid(p, name, value, "must be greater than 0")
 	}
 }
@@ -359,18 +366,15 @@ func (g goValue) MarshalJSON() ([]byte, error) {
 
 func (g goValue) members() (members [][]byte, err error) {
 	for i := range g.NumField() {
-		if member := (goValue{g.Field(i)}); g.Type().Field(i).Anonymous && member.Kind() == reflect.Struct {
-			inner, err := member.members()
-			if err != nil {
-				return nil, err
-			}
-			members = append(members, inner...)
-		} else {
-			text, err := member.MarshalJSON()
-			if err != nil {
-				return nil, err
-			}
-			members = append(members, fmt.Appendf(nil, "%q:%s", g.Type().Field(i).Name, text))
+		member, of := goValue{g.Field(i)}, g.Type().Field(i)
+		text, err := member.MarshalJSON()
+		if err != nil {
+			return nil, err
+		}
+		if inline := of.Anonymous && member.Kind() == reflect.Struct; !inline {
+			members = append(members, fmt.Appendf(nil, "%q:%s", of.Name, text))
+		} else if text = bytes.Trim(text, "{}"); len(text) > 0 {
+			members = append(members, text)
 		}
 	}
 	return members, nil

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/url"
 	"reflect"
 	"slices"
@@ -146,7 +147,8 @@ func (k kindChecker) storage(obj, old runtime.Object) bool {
 	switch o := obj.(type) {
 	case *corev1.PersistentVolume:
 		if before := was[corev1.PersistentVolume](old); before != nil {
-			c.updateVolume(o, before)
+			c.volumeSpec(field.NewPath("spec"), o.Name, &o.Spec)
+			c.updateVolume(o, before) // which looks at all of it again, as in Kubernetes
 		} else {
 			c.volumeSpec(field.NewPath("spec"), o.Name, &o.Spec)
 		}
@@ -406,11 +408,31 @@ func (k kindChecker) finalizer(p *field.Path, name string) {
 	}
 }
 
+// node: an update is looked at as a new object first, as in Kubernetes.
 func (k kindChecker) node(node, old *corev1.Node) {
 	p := field.NewPath("spec")
-	if old == nil {
+	k.taints(node.Spec.Taints)
+	k.nodeResources(node)
+	for i, cidr := range node.Spec.PodCIDRs {
+		k.cidr(p.Child("podCIDRs").Index(i), "", cidr, nil)
+	}
+	for i, cidr := range node.Spec.PodCIDRs {
+		if _, _, err := net.ParseCIDR(cidr); err != nil && len(node.Spec.PodCIDRs) > 1 {
+			k.add(field.InternalError(p.Child("podCIDRs"), fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[%d]: <nil> (%w)", i, err)))
+			break
+		}
+	}
+	if !dualStack(node.Spec.PodCIDRs) {
+		k.invalid(p, "podCIDRs", node.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family")
+	}
+	if old != nil {
+		k.nodeResources(node)
+		k.nodeKeeps(p, node, old)
 		k.taints(node.Spec.Taints)
 	}
+}
+
+func (k kindChecker) nodeResources(node *corev1.Node) {
 	for _, list := range [...]struct {
 		name      string
 		resources corev1.ResourceList
@@ -418,17 +440,6 @@ func (k kindChecker) node(node, old *corev1.Node) {
 		for _, name := range sortedKeys(list.resources) {
 			k.quantity(field.NewPath("status", list.name, string(name)), string(name), list.resources[name])
 		}
-	}
-	if old != nil {
-		k.nodeKeeps(p, node, old)
-		k.taints(node.Spec.Taints)
-		return
-	}
-	for i, cidr := range node.Spec.PodCIDRs {
-		k.cidr(p.Child("podCIDRs").Index(i), "", cidr, nil)
-	}
-	if !dualStack(node.Spec.PodCIDRs) {
-		k.invalid(p, "podCIDRs", node.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family")
 	}
 }
 
@@ -745,7 +756,7 @@ func (k kindChecker) newEvent(e, old *eventsv1.Event) {
 func (k kindChecker) lease(spec *coordinationv1.LeaseSpec) {
 	p := field.NewPath("spec")
 	if seconds := spec.LeaseDurationSeconds; seconds != nil {
-		k.positive(p, "leaseDurationSeconds", int64(*seconds))
+		k.aboveZero(p, "leaseDurationSeconds", int64(*seconds))
 	}
 	nonNegativeRef(k.checker, p, "leaseTransitions", spec.LeaseTransitions)
 	if strategy := spec.Strategy; strategy != nil && strings.Contains(string(*strategy), "/") {
@@ -784,10 +795,11 @@ func (k kindChecker) priorityClass(class, old *schedulingv1.PriorityClass) {
 
 func (k kindChecker) runtimeClass(class, old *nodev1.RuntimeClass) {
 	handler := field.NewPath("handler")
-	if old != nil {
-		k.same(handler, "", class.Handler, old.Handler)
-		return
-	}
+	defer func() { // last, as in Kubernetes
+		if old != nil {
+			k.same(handler, "", class.Handler, old.Handler)
+		}
+	}()
 	k.name(handler, "", class.Handler, isLabel)
 	if class.Overhead != nil {
 		overheadOfPod(k.checker, field.NewPath("overhead"), class.Overhead.PodFixed)
@@ -1053,9 +1065,11 @@ func (k kindChecker) webhookResources(p *field.Path, resources []string) {
 		case !subresource:
 			plain = name != "*"
 			continue
-		case allOf[resource]:
+		}
+		if allOf[resource] {
 			k.invalid(p.Index(i), "", name, fmt.Sprintf("if '%s/*' is present, must not specify %s", resource, name))
-		case inAll[sub]:
+		}
+		if inAll[sub] {
 			k.invalid(p.Index(i), "", name, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, name))
 		}
 		allOf[resource] = allOf[resource] || sub == "*"

@@ -94,7 +94,7 @@ func (c volumeChecker) nodeAndDiskSource(one *choice, p *field.Path, v *corev1.V
 		c.words(p.Child("gitRepo"), "directory", s.Directory, isDescending)
 	}
 	if s := v.GCEPersistentDisk; s != nil && one.first("gcePersistentDisk") {
-		c.disk(p.Child("gcePersistentDisk"), "pdName", s.PDName, s.Partition)
+		c.disk(p.Child("persistentDisk"), "pdName", s.PDName, s.Partition)
 	}
 	if s := v.AWSElasticBlockStore; s != nil && one.first("awsElasticBlockStore") {
 		c.disk(p.Child("awsElasticBlockStore"), "volumeID", s.VolumeID, s.Partition)
@@ -408,7 +408,7 @@ func (c volumeChecker) hostPath(p *field.Path, source *corev1.HostPathVolumeSour
 func (c volumeChecker) disk(p *field.Path, name, value string, partition int32) {
 	c.filled(p, name, value)
 	if partition < 0 || partition > 255 {
-		c.invalid(p, "partition", partition, "must be between 0 and 255, inclusive")
+		c.invalid(p, "partition", partition, "must be between 1 and 255, inclusive")
 	}
 }
 
@@ -938,13 +938,6 @@ var (
 )
 
 func (c volumeChecker) storageClass(class, old *storagev1.StorageClass) {
-	if old != nil {
-		c.same(field.NewPath("parameters"), "", class.Parameters, old.Parameters)
-		c.same(field.NewPath("provisioner"), "", class.Provisioner, old.Provisioner)
-		c.same(field.NewPath("reclaimPolicy"), "", class.ReclaimPolicy, old.ReclaimPolicy)
-		c.same(field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, old.VolumeBindingMode)
-		return
-	}
 	c.provisioner(field.NewPath("provisioner"), class.Provisioner)
 	c.parameters(field.NewPath("parameters"), class.Parameters)
 	if policy := class.ReclaimPolicy; policy != nil && *policy != "" {
@@ -952,10 +945,22 @@ func (c volumeChecker) storageClass(class, old *storagev1.StorageClass) {
 	}
 	oneOfRef(c.checker, field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, bindingModes)
 	for i, term := range class.AllowedTopologies {
-		c.topologyTerm(field.NewPath("allowedTopologies").Index(i), &term)
-		if slices.ContainsFunc(class.AllowedTopologies[:i], func(other corev1.TopologySelectorTerm) bool { return equality.Semantic.DeepEqual(term, other) }) {
-			c.add(field.Duplicate(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions"), ""))
+		tp := field.NewPath("allowedTopologies").Index(i)
+		c.topologyTerm(tp, &term)
+		for range class.AllowedTopologies { // to Kubernetes an empty term is like each of those not looked at yet
+			if len(term.MatchLabelExpressions) == 0 {
+				c.add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
+			}
 		}
+		if slices.ContainsFunc(class.AllowedTopologies[:i], func(other corev1.TopologySelectorTerm) bool { return equality.Semantic.DeepEqual(term, other) }) {
+			c.add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
+		}
+	}
+	if old != nil {
+		c.same(field.NewPath("parameters"), "", class.Parameters, old.Parameters)
+		c.same(field.NewPath("provisioner"), "", class.Provisioner, old.Provisioner)
+		c.same(field.NewPath("reclaimPolicy"), "", class.ReclaimPolicy, old.ReclaimPolicy)
+		c.same(field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, old.VolumeBindingMode)
 	}
 }
 
@@ -1090,15 +1095,14 @@ func (c volumeChecker) attachment(attachment, old *storagev1.VolumeAttachment) {
 }
 
 func (c volumeChecker) storageCapacity(capacity, old *storagev1.CSIStorageCapacity) {
-	if old != nil {
-		c.same(field.NewPath("nodeTopology"), "", capacity.NodeTopology, old.NodeTopology)
-		c.same(field.NewPath("storageClassName"), "", capacity.StorageClassName, old.StorageClassName)
-		return
-	}
 	c.selector(field.NewPath("nodeTopology"), "", capacity.NodeTopology)
 	c.words(field.NewPath("storageClassName"), "", capacity.StorageClassName, isSubdomain)
 	if size := capacity.Capacity; size != nil && size.Sign() < 0 {
 		c.invalid(field.NewPath("capacity"), "", size.String(), "must be greater than or equal to 0")
+	}
+	if old != nil {
+		c.same(field.NewPath("nodeTopology"), "", capacity.NodeTopology, old.NodeTopology)
+		c.same(field.NewPath("storageClassName"), "", capacity.StorageClassName, old.StorageClassName)
 	}
 }
 

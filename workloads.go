@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	selectorvalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -270,6 +271,7 @@ func (c workloadChecker) statefulTemplate(p *field.Path, spec *appsv1.StatefulSe
 	}
 	podTemplate(c.checker, p, &template)
 	c.labels(p, "labels", template.Labels)
+	c.add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
 	podAnnotations(c.checker, p.Child("annotations"), template.Annotations, &template.Spec)
 }
 
@@ -303,9 +305,21 @@ func (c workloadChecker) controllerRevision(revision, old *appsv1.ControllerRevi
 
 func (c workloadChecker) job(job, old *batchv1.Job) {
 	p, spec := field.NewPath("spec"), &job.Spec
-	if old == nil {
-		c.generatedSelector(job)
+	c.generatedSelector(job)
+	c.selectedJob(p, spec)
+	if isIndexed(spec) && spec.Completions != nil && *spec.Completions > 0 {
+		host := fmt.Sprintf("%s-%d", job.Name, *spec.Completions-1)
+		if len(isLabel(host)) > 0 {
+			c.invalid(field.NewPath("metadata", "name"), "", job.Name, "will not able to create pod with invalid DNS label: "+host)
+		}
 	}
+	if old != nil { // Kubernetes looks at the spec of an update twice
+		c.selectedJob(p, spec)
+		c.jobKeeps(p, spec, old)
+	}
+}
+
+func (c workloadChecker) selectedJob(p *field.Path, spec *batchv1.JobSpec) {
 	c.jobSpec(p, spec)
 	if spec.Selector == nil {
 		c.required(p, "selector", "")
@@ -314,16 +328,6 @@ func (c workloadChecker) job(job, old *batchv1.Job) {
 	}
 	if match, ok := matches(spec.Selector, spec.Template.Labels); ok && !match {
 		c.invalid(p, "template.metadata.labels", spec.Template.Labels, notSelected)
-	}
-	if old != nil {
-		c.jobKeeps(p, spec, old)
-		return
-	}
-	if isIndexed(spec) && spec.Completions != nil && *spec.Completions > 0 {
-		host := fmt.Sprintf("%s-%d", job.Name, *spec.Completions-1)
-		if len(isLabel(host)) > 0 {
-			c.invalid(field.NewPath("metadata", "name"), "", job.Name, "will not able to create pod with invalid DNS label: "+host)
-		}
 	}
 }
 
