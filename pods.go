@@ -256,7 +256,7 @@ func (c *podChecker) containers(p *field.Path) {
 		container, cp := &c.spec.Containers[i], p.Index(i)
 		c.container(cp, container)
 		c.unique(cp, "name", names, container.Name)
-		c.lifecycle(cp.Child("lifecycle"), container.Lifecycle)
+		c.lifecycle(cp, container.Lifecycle)
 		c.probes(cp, container)
 		c.containerRestart(cp, container)
 	}
@@ -279,7 +279,7 @@ func (c *podChecker) initContainers(p *field.Path) {
 		// every init container is looked at alone, and reported as the first
 		c.hostPortsAreUnique(p, 0, set{}, container)
 		if isSidecar(container) {
-			c.lifecycle(cp.Child("lifecycle"), container.Lifecycle)
+			c.lifecycle(cp, container.Lifecycle)
 			c.probes(cp, container)
 			continue
 		}
@@ -331,17 +331,19 @@ func (c *podChecker) container(p *field.Path, container *corev1.Container) {
 	c.name(p, "name", container.Name, isLabel)
 	c.need(p, "image", container.Image != "", "")
 	c.known(p, "terminationMessagePolicy", string(container.TerminationMessagePolicy), messagePolicies)
-	names := set{}
-	for i := range container.Ports {
-		c.containerPort(p.Child("ports").Index(i), &container.Ports[i], names)
+	if len(container.Ports) > 0 {
+		ports, names := p.Child("ports"), set{}
+		for i := range container.Ports {
+			c.containerPort(ports.Index(i), &container.Ports[i], names)
+		}
 	}
 	for i := range container.Env {
-		c.environment(p.Child("env").Index(i), &container.Env[i])
+		c.environment(p, i, &container.Env[i])
 	}
 	for i := range container.EnvFrom {
 		c.environmentFrom(p.Child("envFrom"), i, &container.EnvFrom[i])
 	}
-	c.mounts(p.Child("volumeMounts"), container)
+	c.mounts(p, container)
 	c.devices(p.Child("volumeDevices"), container)
 	c.known(p, "imagePullPolicy", string(container.ImagePullPolicy), pullPolicies)
 	c.resources(p.Child("resources"), &container.Resources, (*checker).containerResource)
@@ -393,9 +395,13 @@ func (c *podChecker) hostPortsMatch(p *field.Path) {
 	}
 }
 
-func (c *podChecker) environment(p *field.Path, env *corev1.EnvVar) {
-	c.name(p, "name", env.Name, validation.IsRelaxedEnvVarName)
+func (c *podChecker) environment(p *field.Path, i int, env *corev1.EnvVar) {
 	from := env.ValueFrom
+	if from == nil && env.Name != "" && len(validation.IsRelaxedEnvVarName(env.Name)) == 0 {
+		return
+	}
+	p = p.Child("env").Index(i)
+	c.name(p, "name", env.Name, validation.IsRelaxedEnvVarName)
 	if from == nil {
 		return
 	}
@@ -456,6 +462,10 @@ func (c *podChecker) environmentFrom(p *field.Path, i int, from *corev1.EnvFromS
 
 // filesOfEnvironment: a file that sets a variable lies in an emptyDir.
 func (c *podChecker) filesOfEnvironment(p *field.Path) {
+	fromFile := func(env corev1.EnvVar) bool { return env.ValueFrom != nil && env.ValueFrom.FileKeyRef != nil }
+	if !c.anyContainer(func(container *corev1.Container) bool { return slices.ContainsFunc(container.Env, fromFile) }) {
+		return
+	}
 	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
 		for i := range container.Env {
 			from := container.Env[i].ValueFrom
@@ -473,6 +483,23 @@ func (c *podChecker) filesOfEnvironment(p *field.Path) {
 	})
 }
 
+// anyContainer looks before eachContainer makes its paths.
+func (c *podChecker) anyContainer(is func(*corev1.Container) bool) bool {
+	for i := range c.spec.EphemeralContainers {
+		if is((*corev1.Container)(&c.spec.EphemeralContainers[i].EphemeralContainerCommon)) {
+			return true
+		}
+	}
+	for _, list := range [...][]corev1.Container{c.spec.InitContainers, c.spec.Containers} {
+		for i := range list {
+			if is(&list[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // eachContainer visits init containers first, as kube-apiserver does.
 func (c *podChecker) eachContainer(p *field.Path, visit func(*field.Path, *corev1.Container)) {
 	for i := range c.spec.InitContainers {
@@ -488,7 +515,10 @@ func (c *podChecker) eachContainer(p *field.Path, visit func(*field.Path, *corev
 
 // mounts: paths of details lack the index, as in Kubernetes.
 func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
-	paths := set{}
+	if len(container.VolumeMounts) == 0 {
+		return
+	}
+	p, paths := p.Child("volumeMounts"), set{}
 	for i := range container.VolumeMounts {
 		mount, mp := &container.VolumeMounts[i], p.Index(i)
 		c.need(mp, "name", mount.Name != "", "")
@@ -548,6 +578,9 @@ func (c *podChecker) recursiveReadOnly(p *field.Path, mount *corev1.VolumeMount)
 }
 
 func (c *podChecker) devices(p *field.Path, container *corev1.Container) {
+	if len(container.VolumeDevices) == 0 {
+		return
+	}
 	names, paths := set{}, set{}
 	for i, device := range container.VolumeDevices {
 		dp := p.Index(i)
@@ -620,6 +653,7 @@ func (c *podChecker) lifecycle(p *field.Path, lifecycle *corev1.Lifecycle) {
 	if lifecycle == nil {
 		return
 	}
+	p = p.Child("lifecycle")
 	for _, hook := range [...]struct {
 		name    string
 		handler *corev1.LifecycleHandler
@@ -704,7 +738,6 @@ func (c *podChecker) resizePolicy(p *field.Path, policies []corev1.ContainerResi
 // ---- resources ----
 
 func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, name func(*checker, *field.Path, string)) {
-	limits, requests := p.Child("limits"), p.Child("requests")
 	hugePages, compute := false, false
 	note := func(name corev1.ResourceName) {
 		hugePages = hugePages || isHugePages(string(name))
@@ -712,28 +745,31 @@ func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, na
 	}
 	for _, resource := range sortedKeys(r.Limits) {
 		note(resource)
-		c.amountOfResource(limits.Key(string(resource)), resource, r.Limits, name)
+		c.amountOfResource(p, "limits", resource, r.Limits[resource], name)
 	}
 	for _, resource := range sortedKeys(r.Requests) {
 		note(resource)
 		request := r.Requests[resource]
-		c.amountOfResource(requests.Key(string(resource)), resource, r.Requests, name)
+		c.amountOfResource(p, "requests", resource, request, name)
 		limit, limited := r.Limits[resource]
 		switch {
 		case limited && !mayOvercommit(string(resource)) && request.Cmp(limit) != 0:
-			c.invalid(requests, "", request.String(), fmt.Sprintf("must be equal to %s limit of %s", resource, limit.String()))
+			c.invalid(p, "requests", request.String(), fmt.Sprintf("must be equal to %s limit of %s", resource, limit.String()))
 		case limited && request.Cmp(limit) > 0:
-			c.invalid(requests, "", request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", resource, limit.String()))
+			c.invalid(p, "requests", request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", resource, limit.String()))
 		case !limited && !mayOvercommit(string(resource)):
-			c.required(limits, "", "Limit must be set for non overcommitable resources")
+			c.required(p, "limits", "Limit must be set for non overcommitable resources")
 		}
 	}
 	c.forbid(p, "", hugePages && !compute, "HugePages require cpu or memory")
-	c.claimNames(p.Child("claims"), r.Claims)
+	c.claimNames(p, r.Claims)
 }
 
-func (c *podChecker) amountOfResource(p *field.Path, resource corev1.ResourceName, list corev1.ResourceList, name func(*checker, *field.Path, string)) {
-	value := list[resource]
+func (c *podChecker) amountOfResource(p *field.Path, member string, resource corev1.ResourceName, value quantities.Quantity, name func(*checker, *field.Path, string)) {
+	if compute := resource == corev1.ResourceCPU || resource == corev1.ResourceMemory; compute && value.Sign() >= 0 {
+		return // nearly all there is
+	}
+	p = p.Child(member).Key(string(resource))
 	name(c.checker, p, string(resource))
 	c.quantity(p, string(resource), value)
 	if isHugePages(string(resource)) && !isMultipleOfPage(string(resource), value.Value()) {
@@ -747,7 +783,10 @@ func isMultipleOfPage(resource string, amount int64) bool {
 }
 
 func (c *podChecker) claimNames(p *field.Path, claims []corev1.ResourceClaim) {
-	seen := set{}
+	if len(claims) == 0 {
+		return
+	}
+	p, seen := p.Child("claims"), set{}
 	for i, claim := range claims {
 		if claim.Name == "" {
 			c.required(p.Index(i), "", "")
@@ -1114,11 +1153,17 @@ func (c *podChecker) hostProcess(p *field.Path) {
 	if s := c.spec.SecurityContext; s != nil && s.WindowsOptions != nil {
 		ofPod = s.WindowsOptions.HostProcess
 	}
+	onWindows := func(container *corev1.Container) bool {
+		return container.SecurityContext != nil && container.SecurityContext.WindowsOptions != nil
+	}
+	if ofPod == nil && !c.anyContainer(onWindows) {
+		return
+	}
 	all, host := 0, 0
 	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
 		own := (*bool)(nil)
-		if s := container.SecurityContext; s != nil && s.WindowsOptions != nil {
-			own = s.WindowsOptions.HostProcess
+		if onWindows(container) {
+			own = container.SecurityContext.WindowsOptions.HostProcess
 		}
 		if own != nil && ofPod != nil && *own != *ofPod {
 			c.invalid(cp, "securityContext.windowsOptions.hostProcess", *own, fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))

@@ -26,7 +26,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -333,7 +332,17 @@ func (c *choice) first(name string) bool {
 }
 
 // sortedKeys gives maps an order to be checked in. Kubernetes has none.
-func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[K ~string, V any](m map[K]V) []K {
+	if len(m) == 0 {
+		return nil
+	}
+	keys := make([]K, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
 
 // goForm is a value as Kubernetes prints its internal types: every field of a type of k8s.io/api, by its Go name.
 func goForm(v any) any {
