@@ -1038,7 +1038,7 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 		return err
 	}
 	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*record) error {
-		return parallel(found, func(rec *record) error {
+		return parallel(found, deleteWorkers, func(rec *record) error {
 			namespace, name := namespacedName(rec.key)
 			_, _, err := wr.delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {
@@ -1049,16 +1049,17 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 	})
 }
 
-// parallel runs do for every record, a few at once so that their commits share an fsync, and returns the error of the first in order.
-func parallel(records []*record, do func(*record) error) error {
+// parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
+// the first in order.
+func parallel[T any](items []T, seats int, do func(T) error) error {
 	var group sync.WaitGroup
-	failed := make([]error, len(records))
-	seats := make(chan struct{}, deleteWorkers)
-	for i, rec := range records {
-		seats <- struct{}{}
+	failed := make([]error, len(items))
+	free := make(chan struct{}, seats)
+	for i, item := range items {
+		free <- struct{}{}
 		group.Go(func() {
-			defer func() { <-seats }()
-			failed[i] = do(rec)
+			defer func() { <-free }()
+			failed[i] = do(item)
 		})
 	}
 	group.Wait()
