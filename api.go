@@ -1042,8 +1042,8 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 		return err
 	}
 	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*record) error {
-		return together(len(found), func(i int) error {
-			namespace, name := namespacedName(found[i].key)
+		return parallel(found, deleteWorkers, func(rec *record) error {
+			namespace, name := namespacedName(rec.key)
 			_, _, err := wr.delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -1053,16 +1053,17 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 	})
 }
 
-// together runs do for 0 to n-1, a few at once so that their commits share an fsync, and returns the error of the lowest.
-func together(n int, do func(i int) error) error {
+// parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
+// the first in order.
+func parallel[T any](items []T, seats int, do func(T) error) error {
 	var group sync.WaitGroup
-	failed := make([]error, n)
-	seats := make(chan struct{}, deleteWorkers)
-	for i := range n {
-		seats <- struct{}{}
+	failed := make([]error, len(items))
+	free := make(chan struct{}, seats)
+	for i, item := range items {
+		free <- struct{}{}
 		group.Go(func() {
-			defer func() { <-seats }()
-			failed[i] = do(i)
+			defer func() { <-free }()
+			failed[i] = do(item)
 		})
 	}
 	group.Wait()

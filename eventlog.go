@@ -75,6 +75,9 @@ const (
 	ringBytes  = 8 << 20
 )
 
+// everything stands for all resources where one is asked for: whoever follows it sees every event.
+const everything = ""
+
 // eventLog holds the newest events of all resources in one ring, so that its size is bounded however many resources there are.
 // Revisions have no gaps, so an event's place is its revision modulo the ring's length. Each event names the one before it of the
 // same resource; watchers follow that from the newest back.
@@ -130,6 +133,14 @@ func (l *eventLog) append(resource string, ev event) (wake chan struct{}) {
 	return wake
 }
 
+// wakeAll returns the channel of those who follow everything, to be closed after a commit; nil when nobody waits.
+func (l *eventLog) wakeAll() (wake chan struct{}) {
+	if t := l.topics[everything]; t != nil {
+		wake, t.wake = t.wake, nil
+	}
+	return wake
+}
+
 func (l *eventLog) evict() {
 	s := l.slot(l.oldest)
 	l.bytes -= s.size()
@@ -139,6 +150,13 @@ func (l *eventLog) evict() {
 
 // since counts the resource's events after a revision and finds the first. known is false when the ring does not reach back.
 func (l *eventLog) since(resource string, after int64) (n int, first int64, known bool) {
+	if resource == everything {
+		known = after >= l.oldest-1
+		if known && after < l.newest {
+			n, first = int(l.newest-after), after+1
+		}
+		return n, first, known
+	}
 	last := l.floor
 	if t := l.topics[resource]; t != nil {
 		last = t.last
@@ -157,6 +175,15 @@ func (l *eventLog) since(resource string, after int64) (n int, first int64, know
 func (l *eventLog) read(resource string, n, max int, dst []event) ([]event, int64) {
 	if n == 0 {
 		return dst, l.newest
+	}
+	if resource == everything {
+		first := l.newest - int64(n) + 1
+		n = min(n, max)
+		dst = slices.Grow(dst, n)
+		for i := range n {
+			dst = append(dst, l.slot(first+int64(i)).event)
+		}
+		return dst, first + int64(n) - 1
 	}
 	rev, upTo := l.topics[resource].last, l.newest
 	for ; n > max; n-- {

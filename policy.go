@@ -47,8 +47,8 @@ func (k *policyKeeper) reconcile(ctx context.Context) error {
 		}
 	}
 	fresh := append(changes.create, changes.replace...)
-	if err := together(len(fresh), func(i int) error {
-		_, err := k.wr.insert(ctx, k.kindOf(fresh[i]), fresh[i], writeOptions{})
+	if err := parallel(fresh, deleteWorkers, func(obj object) error {
+		_, err := k.wr.insert(ctx, k.kindOf(obj), obj, writeOptions{})
 		return err
 	}); err != nil {
 		return fmt.Errorf("creating the default policy: %w", err)

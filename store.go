@@ -822,6 +822,9 @@ func (st *store) publish(batch []*envelope, took time.Duration) (wake []chan str
 		st.recount(e)
 		st.stat.writes++
 	}
+	if ch := st.log.wakeAll(); ch != nil {
+		wake = append(wake, ch)
+	}
 	st.currentRev.Store(rev)
 	st.stat.observeCommit(took)
 	return wake
@@ -1133,9 +1136,10 @@ func (st *store) olderThan(prefix string, rev int64, max int, start string) (rec
 
 // ---- The event log
 
-// events returns, in revision order, the events of one resource (`/group/resource/`) after revision after: at most max (and about
-// 1 MiB when they come from disk). upTo is the revision up to which dst is complete. errCompacted when after < compactRev, unless
-// the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource outlives compactions.
+// events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
+// max (and about 1 MiB when they come from disk). upTo is the revision up to which dst is complete. errCompacted when after <
+// compactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
+// outlives compactions.
 func (st *store) events(resource string, after int64, max int, dst []event) (evs []event, upTo int64, err error) {
 	if max <= 0 {
 		max = chunkItems
@@ -1207,7 +1211,8 @@ func (s *snapshot) event(r record, key []byte) (ev event, err error) {
 	return ev, err
 }
 
-// wake returns a channel that is closed at the next commit that touches the resource. Take it before reading events.
+// wake returns a channel that is closed at the next commit that touches the resource (everything: at any). Take it before reading
+// events.
 func (st *store) wake(resource string) <-chan struct{} {
 	st.mu.RLock()
 	if t := st.log.topics[resource]; t != nil && t.wake != nil {
