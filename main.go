@@ -605,8 +605,11 @@ func routerError(code int32, reason metav1.StatusReason, message string) error {
 		Message: message, Details: &metav1.StatusDetails{}}}
 }
 
-// fail answers with an error and logs the ones that are nobody's fault but ours.
+// fail answers with an error and logs the ones that are nobody's fault but ours. A request that ran out of time is not.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		s.log.Error().Err(err).Str("path", r.URL.Path).Str("id", requestFrom(r.Context()).id).Msg("internal error")
