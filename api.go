@@ -56,6 +56,9 @@ type writes struct {
 	auth   *authenticator
 	alloc  *allocator
 	queues keyQueues
+
+	managed bool     // --managed-fields
+	ledgers sync.Map // *resource (or "scale") to its *ownership, made at the first write
 }
 
 // ---- What a write asks for ----
@@ -66,11 +69,12 @@ type writeOptions struct {
 	manager    string // fieldManager, or the first word of the user agent
 	validation string // fieldValidation: Ignore, Warn (also ""), Strict
 	force      bool
+	applied    bool // the object comes out of an apply: its managedFields are written already
 }
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
 func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (writeOptions, error) {
-	o := writeOptions{manager: managerOf(r.UserAgent())}
+	o := writeOptions{manager: managerOf("", r.UserAgent())}
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
@@ -95,12 +99,6 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 		o.manager = options.FieldManager
 	}
 	return o, nil
-}
-
-// managerOf is the field manager of a client that names none: its user agent up to the slash.
-func managerOf(userAgent string) string {
-	name, _, _ := strings.Cut(userAgent, "/")
-	return name[:min(len(name), 128)]
 }
 
 // readBody reads a request body of at most maxBody bytes.
@@ -209,6 +207,9 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 		obj.SetGeneration(1)
 	}
 	setDefaults(obj)
+	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
+		return record{}, err
+	}
 	prepareCreate(obj)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
@@ -258,7 +259,7 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 		}
 		defer release()
 	}
-	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res), field.NewPath("metadata"))
+	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res.storedType()), field.NewPath("metadata"))
 	if errs = append(errs, validateCreate(obj)...); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return record{}, err
@@ -474,7 +475,11 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) e
 	}
 	ctx, t := r.Context(), targetOf(r, res)
 	t.upsert = kind == applyPatch
+	opts.applied = kind == applyPatch
 	rec, created, err := wr.modify(ctx, t, opts, func(old object, rec *record) (object, error) {
+		if kind == applyPatch {
+			return wr.applied(ctx, t, opts, body, old)
+		}
 		return wr.patched(ctx, t, opts, patchRequest{kind, body}, rec)
 	})
 	if err != nil {
@@ -510,6 +515,76 @@ func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p pa
 		return nil, err
 	}
 	return obj, t.check(obj)
+}
+
+// applied merges what a server-side apply wants into the object, in the version of the request; old is nil when there is none.
+func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body []byte, old object) (object, error) {
+	live := old
+	if old != nil {
+		live = t.res.convertOut(old.DeepCopyObject().(object))
+		live.GetObjectKind().SetGroupVersionKind(t.res.groupVersionKind())
+	}
+	merged, strict, err := wr.ledger(t.res).apply(live, body, applier{manager: opts.manager, subresource: t.sub, force: opts.force})
+	if err != nil {
+		return nil, err
+	}
+	if len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
+		return nil, invalidApply(strict)
+	}
+	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
+		return nil, err
+	}
+	if !wr.managed {
+		merged.SetManagedFields(nil)
+	}
+	obj := t.res.convertIn(merged)
+	return obj, t.check(obj)
+}
+
+// ledger is the bookkeeping of managedFields for a resource.
+func (wr *writes) ledger(res *resource) *ownership {
+	if known, ok := wr.ledgers.Load(res); ok {
+		return known.(*ownership)
+	}
+	o := &ownership{kind: res.groupVersionKind(), goType: res.goType, status: res.subresource("status") != nil}
+	if res.goType != nil {
+		o.defaults = setDefaults
+	}
+	for _, other := range wr.reg.all() {
+		if other.keyPrefix("") == res.keyPrefix("") && other != res {
+			o.versions = append(o.versions, other.apiVersion())
+		}
+	}
+	known, _ := wr.ledgers.LoadOrStore(res, o)
+	return known.(*ownership)
+}
+
+// recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
+func (wr *writes) recordOwners(res *resource, old, obj object, opts writeOptions, sub string) error {
+	if !wr.managed {
+		obj.SetManagedFields(nil)
+		return nil
+	}
+	if opts.applied {
+		return nil
+	}
+	before, after := old, res.convertOut(obj)
+	if old != nil {
+		before = res.convertOut(old)
+		before.GetObjectKind().SetGroupVersionKind(res.groupVersionKind())
+	}
+	if err := wr.ledger(res).update(before, after, opts.manager, sub); err != nil {
+		return err
+	}
+	obj.SetManagedFields(after.GetManagedFields())
+	if res.goType != nil { // typed objects in hand carry no kind
+		for _, o := range []object{obj, old} {
+			if o != nil {
+				o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+			}
+		}
+	}
+	return nil
 }
 
 // modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
@@ -564,9 +639,13 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := checkRevision(t.res, obj, rec.rev); err != nil {
 		return rec, err
 	}
-	if obj, err = t.prepare(obj, old); err != nil {
+	if t.sub == "" {
+		setDefaults(obj)
+	}
+	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
 		return rec, err
 	}
+	obj = t.prepare(obj, old)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
 		release, err := wr.alloc.assign(svc)
@@ -575,7 +654,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		}
 		defer release()
 	}
-	if errs := validateChange(t.res, obj, old); len(errs) > 0 {
+	if errs := t.validate(obj, old); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
 	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
@@ -611,10 +690,9 @@ func checkRevision(res *resource, obj object, rev int64) error {
 }
 
 // prepare takes from obj what the request may write and the rest from old.
-func (t *target) prepare(obj, old object) (object, error) {
+func (t *target) prepare(obj, old object) object {
 	switch t.sub {
 	case "":
-		setDefaults(obj)
 		prepareUpdate(obj, old)
 	case "status":
 		prepareStatusUpdate(obj, old)
@@ -637,14 +715,18 @@ func (t *target) prepare(obj, old object) (object, error) {
 	if t.res.generation && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
-	return obj, nil
+	keepTimes(old, obj)
+	return obj
 }
 
-// validateChange judges an update: metadata by its own rules and by those of what may change, then the type's rules.
-func validateChange(res *resource, obj, old object) field.ErrorList {
+// validate judges an update: metadata by its own rules and by those of what may change, then the type's rules.
+func (t *target) validate(obj, old object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
-	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, res.namespaced, anyName, at)...)
+	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
+	if t.sub == "status" {
+		return append(errs, validateStatusUpdate(obj, old)...)
+	}
 	return append(errs, validateUpdate(obj, old)...)
 }
 

@@ -1032,13 +1032,28 @@ func encodeMember(buf *bytes.Buffer, before string, value any) error {
 	return nil
 }
 
+// convertOut returns an object of the storage version as the served one, convertIn the reverse; the object itself where they are the same.
+func (res *resource) convertOut(obj object) object {
+	if res.conversion == nil || res.conversion.out == nil {
+		return obj
+	}
+	return res.conversion.out(obj)
+}
+
+func (res *resource) convertIn(obj object) object {
+	if res.conversion == nil || res.conversion.in == nil {
+		return obj
+	}
+	return res.conversion.in(obj)
+}
+
 // decodeServed reads stored JSON into an object of the served version.
 func (res *resource) decodeServed(stored []byte) (object, error) {
 	obj, err := res.decodeStored(stored)
-	if err != nil || res.conversion == nil || res.conversion.out == nil {
-		return obj, err
+	if err != nil {
+		return nil, err
 	}
-	return res.conversion.out(obj), nil
+	return res.convertOut(obj), nil
 }
 
 // served turns stored JSON into the members of the served version, still without kind and apiVersion: prefix belongs before them.
