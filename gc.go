@@ -46,7 +46,7 @@ const (
 	podRange       = "//pods/"
 
 	collectorName  = "kube-controller-manager" // field manager of the collector's updates
-	collectorSeats = 64                        // objects that are worked on at once, so that their commits share an fsync
+	collectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
 	reapBatch      = 1024                      // objects that are worked on between two looks at the log
 	reapTries      = 10                        // attempts at an object that others write to
 	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
@@ -281,7 +281,7 @@ func (rp *reaper) follow(ctx context.Context) error {
 			rp.work(ctx)
 			continue
 		}
-		clear(rp.gone)
+		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
 		rp.rest(ctx, wake)
 	}
 	return ctx.Err()
