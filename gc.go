@@ -46,7 +46,7 @@ const (
 	podRange       = "//pods/"
 
 	collectorName  = "kube-controller-manager" // field manager of the collector's updates
-	collectorSeats = 64                        // objects that are worked on at once, so that their commits share an fsync
+	collectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
 	reapBatch      = 1024                      // objects that are worked on between two looks at the log
 	reapTries      = 10                        // attempts at an object that others write to
 	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
@@ -209,6 +209,13 @@ func referencesOf(object []byte) string {
 	return gjson.GetBytes(object, "metadata.ownerReferences").Raw
 }
 
+func decodeReferences(references string) (owners []metav1.OwnerReference, err error) {
+	if references != "" {
+		err = json.Unmarshal([]byte(references), &owners)
+	}
+	return owners, err
+}
+
 func uidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
 
 func finalizersOf(object []byte) (names []string) {
@@ -281,27 +288,53 @@ func (rp *reaper) follow(ctx context.Context) error {
 			rp.work(ctx)
 			continue
 		}
-		clear(rp.gone)
+		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
 		rp.rest(ctx, wake)
 	}
 	return ctx.Err()
 }
 
-// begin makes the graph of what the store holds. Every object with owners is examined once: an owner may have gone unseen.
+// begin makes the graph of what the store holds, and looks all owners up: one may have gone unseen. Whatever happens to them after the
+// revision of the walk, the log will tell.
 func (rp *reaper) begin(ctx context.Context) (err error) {
 	*rp = reaper{gc: rp.gc, kinds: newKinds(rp.gc.reg.current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
 		gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
+	seen := map[string]bool{}
 	rp.pos, err = rp.gc.walk(ctx, "/", func(records []record) error {
 		for i := range records {
 			ev := event{record: records[i]}
-			if ev.deleting || referencesOf(ev.json) != "" {
-				ev.key = strings.Clone(ev.key) // not all the keys of the chunk with it
-				rp.apply(&ev)
+			references := referencesOf(ev.json)
+			if !ev.deleting && references == "" {
+				continue
+			}
+			ev.key = strings.Clone(ev.key) // not all the keys of the chunk with it
+			rp.apply(&ev)
+			if !ev.deleting && rp.sound(&ev, references, seen) {
+				delete(rp.dirty, ev.key)
 			}
 		}
 		return nil
 	})
 	return err
+}
+
+// sound says that nothing is to be done about an object's references. Most objects have the same ones as some other: the answer for
+// those is in seen.
+func (rp *reaper) sound(ev *event, references string, seen map[string]bool) bool {
+	namespace, _ := namespacedName(ev.key)
+	what := namespace + references
+	sound, known := seen[what]
+	if known {
+		return sound
+	}
+	owners, err := decodeReferences(references)
+	sound = err == nil
+	for i := range owners {
+		state, err := rp.lookUp(&owners[i], namespace)
+		sound = sound && err == nil && state == ownerSolid
+	}
+	seen[what] = sound
+	return sound
 }
 
 // catchUp brings the graph up to date.
@@ -515,11 +548,9 @@ const (
 
 // judge keeps, loosens or deletes an object, depending on its owners. A reference that cannot be looked up keeps the object.
 func (rp *reaper) judge(ctx context.Context, it *item) error {
-	var owners []metav1.OwnerReference
-	if references := referencesOf(it.rec.json); references == "" {
-		return nil
-	} else if err := json.Unmarshal([]byte(references), &owners); err != nil {
-		return fmt.Errorf("%s: %w", it.rec.key, err)
+	owners, err := decodeReferences(referencesOf(it.rec.json))
+	if err != nil || len(owners) == 0 {
+		return err
 	}
 	var drop []types.UID
 	solid, waiting := false, false

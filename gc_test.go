@@ -675,89 +675,205 @@ func BenchmarkGraph(b *testing.B) {
 
 // ---- Random graphs against a model ----
 
-// TestRandomGraphs makes objects that own each other at random, deletes some, and compares who is left with what the rules say.
+// A model says what shall become of objects that own each other: names and their owners' names. A name is never used again, so that it
+// is as good as a uid.
+type model map[string][]string
+
+// settle applies the rules until nothing changes: who has owners and all are gone goes, the others lose the references to those that are.
+func (m model) settle() {
+	for changed := true; changed; {
+		changed = false
+		for name, owners := range m {
+			alive := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { _, there := m[owner]; return !there })
+			if len(alive) == len(owners) {
+				continue
+			}
+			changed = true
+			if m[name] = alive; len(alive) == 0 {
+				delete(m, name)
+			}
+		}
+	}
+}
+
+func (m model) remove(name, policy string) {
+	delete(m, name)
+	if policy == "Orphan" {
+		for other, owners := range m {
+			m[other] = slices.DeleteFunc(owners, func(owner string) bool { return owner == name })
+		}
+	}
+}
+
+// A graphTest plays random steps on a server and on the model.
+type graphTest struct {
+	*cluster
+	random *rand.Rand
+	want   model
+	uids   map[string]string
+	names  []string // all that ever were
+}
+
+// TestRandomGraphs lets each step's consequences come before the next, and restarts the server now and then.
 func TestRandomGraphs(t *testing.T) {
-	for round := range 6 {
+	for round := range 4 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Logf("seed %d", seed)
-			compareWithModel(t, rand.New(rand.NewPCG(seed, 1)))
+			data := t.TempDir() + "/db"
+			g := &graphTest{random: rand.New(rand.NewPCG(seed, 1)), want: model{}, uids: map[string]string{"never": uuid.NewString()}, names: []string{"never"}}
+			for life := range 3 {
+				t.Run(fmt.Sprint(life), func(t *testing.T) {
+					g.cluster = startCluster(t, data)
+					for range 25 {
+						g.step()
+						g.want.settle()
+						g.compare()
+					}
+					g.idle() // what the last steps ask for is left to the next server
+					for range 3 {
+						g.remove([]string{"Background", "Foreground"}[g.random.IntN(2)])
+					}
+				})
+				g.want.settle()
+			}
 		})
 	}
 }
 
-// A modelObject is one object of a random graph. Its owners are older, so that there is one outcome.
-type modelObject struct {
-	owners  []int // indices; -1 is an owner that never was
-	deleted string
+// TestRandomGraphsAtOnce deletes while the consequences of what was deleted before are on their way.
+func TestRandomGraphsAtOnce(t *testing.T) {
+	for round := range 4 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Logf("seed %d", seed)
+			g := &graphTest{cluster: startCluster(t, ""), random: rand.New(rand.NewPCG(seed, 1)), want: model{},
+				uids: map[string]string{"never": uuid.NewString()}, names: []string{"never"}}
+			for range 80 {
+				g.add()
+			}
+			for range 25 {
+				g.remove([]string{"Background", "Foreground"}[g.random.IntN(2)])
+			}
+			g.want.settle()
+			g.compare()
+		})
+	}
 }
 
-func compareWithModel(t *testing.T, random *rand.Rand) {
+func (g *graphTest) step() {
+	switch g.random.IntN(8) {
+	case 0, 1, 2, 3:
+		g.add()
+	case 4:
+		g.rewire()
+	default:
+		g.remove([]string{"Background", "Foreground", "Orphan"}[g.random.IntN(3)])
+	}
+}
+
+// pickOwners draws up to three of the names that ever were.
+func (g *graphTest) pickOwners() (owners, refs []string) {
+	for range g.random.IntN(4) {
+		owner := g.names[max(0, len(g.names)-1-g.random.IntN(15))]
+		if !slices.Contains(owners, owner) {
+			owners = append(owners, owner)
+			refs = append(refs, reference("cm/"+owner, g.uids[owner], g.random.IntN(2) == 0))
+		}
+	}
+	return owners, refs
+}
+
+func (g *graphTest) add() {
+	name := fmt.Sprintf("o%d", len(g.names))
+	owners, refs := g.pickOwners()
+	g.uids[name] = g.create("cm/"+name, "", refs...)
+	g.want[name], g.names = owners, append(g.names, name)
+}
+
+// rewire gives an object other owners, which may close a circle.
+func (g *graphTest) rewire() {
+	name := g.names[g.random.IntN(len(g.names))]
+	if _, there := g.want[name]; !there {
+		return
+	}
+	owners, refs := g.pickOwners()
+	g.do("PATCH", pathAt("cm/"+name), `{"metadata":{"ownerReferences":[`+strings.Join(refs, ",")+`]}}`, 200)
+	g.want[name] = owners
+}
+
+// remove deletes an object, if the collector has not been faster.
+func (g *graphTest) remove(policy string) {
+	name := g.names[g.random.IntN(len(g.names))]
+	req, _ := http.NewRequest("DELETE", g.url+pathAt("cm/"+name), strings.NewReader(`{"propagationPolicy":"`+policy+`"}`))
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		g.Fatal(err)
+	}
+	res.Body.Close()
+	g.want.remove(name, policy)
+}
+
+// compare waits until the server is where the model is, and makes sure that it stays there.
+func (g *graphTest) compare() {
+	g.Helper()
+	got := ""
+	matches := func() bool { got = g.state(); return got == fmt.Sprint(g.want) }
+	defer func() {
+		if g.Failed() {
+			g.Logf("\n got %v\nwant %v", got, g.want)
+		}
+	}()
+	g.await("the model's state", matches)
+	g.settle()
+	if !matches() {
+		g.Fatal("it did not stay as the model says")
+	}
+}
+
+// state lists who is there and with which owners, in the model's words.
+func (g *graphTest) state() string {
+	have := model{}
+	_, err := (&collector{st: g.st}).walk(context.Background(), "//configmaps/", func(records []record) error {
+		for i := range records {
+			_, name := namespacedName(records[i].key)
+			owners := []string(nil)
+			for _, owner := range gjson.GetBytes(records[i].json, "metadata.ownerReferences.#.name").Array() {
+				owners = append(owners, owner.String())
+			}
+			have[strings.Clone(name)] = owners
+		}
+		return nil
+	})
+	if err != nil {
+		g.Fatal(err)
+	}
+	return fmt.Sprint(have)
+}
+
+// TestFollowingEverything reads all resources' events from the ring and from the file.
+func TestFollowingEverything(t *testing.T) {
 	c := startCluster(t, "")
-	objects := make([]modelObject, 60)
-	uids := make([]string, len(objects))
-	for i := range objects {
-		var refs []string
-		for range random.IntN(4) {
-			owner := random.IntN(i+1) - 1
-			if slices.Contains(objects[i].owners, owner) {
-				continue
-			}
-			objects[i].owners = append(objects[i].owners, owner)
-			name, uid := "cm/never", uuid.NewString()
-			if owner >= 0 {
-				name, uid = fmt.Sprintf("cm/o%d", owner), uids[owner]
-			}
-			refs = append(refs, reference(name, uid, random.IntN(2) == 0))
+	start := c.st.revision()
+	c.seed(c.reg.lookup("", "v1", "configmaps"), ringEvents, func(i int) object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}
+	})
+	c.create("node/n", "")
+	c.create("cm/last", "")
+	seen := start
+	pos, err := (&collector{st: c.st}).drain(everything, start, func(ev *event) {
+		if seen++; ev.rev != seen {
+			t.Fatalf("revision %d comes after %d", ev.rev, seen-1)
 		}
-		uids[i] = c.create(fmt.Sprintf("cm/o%d", i), "", refs...)
+	})
+	if err != nil || pos != c.st.revision() || seen != pos {
+		t.Errorf("drained up to %d, saw up to %d of %d: %v", pos, seen, c.st.revision(), err)
 	}
-	for range 20 {
-		i := random.IntN(len(objects))
-		policy := []string{"Background", "Foreground"}[random.IntN(2)]
-		if c.get(fmt.Sprintf("cm/o%d", i)) != "" {
-			req, _ := http.NewRequest("DELETE", c.url+pathAt(fmt.Sprintf("cm/o%d", i)), strings.NewReader(`{"propagationPolicy":"`+policy+`"}`))
-			req.Header.Set("Content-Type", "application/json")
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			res.Body.Close()
-			objects[i].deleted = policy
-		}
+	wake := c.st.wake(everything)
+	if evs, upTo, err := c.st.events(everything, pos, 0, nil); len(evs) != 0 || upTo != pos || err != nil {
+		t.Errorf("after all: %d events up to %d, %v", len(evs), upTo, err)
 	}
-	want := survivors(objects)
-	for i := range objects {
-		short := fmt.Sprintf("cm/o%d", i)
-		if want[i] {
-			c.awaitOwners(short, modelOwners(objects[i], want))
-		} else {
-			c.awaitGone(short)
-		}
-	}
-	c.settle()
-	for i := range objects {
-		if want[i] != (c.get(fmt.Sprintf("cm/o%d", i)) != "") {
-			t.Errorf("o%d: should be there: %t", i, want[i])
-		}
-	}
-}
-
-// survivors: who was not deleted and has no owners, or one that survives.
-func survivors(objects []modelObject) []bool {
-	alive := make([]bool, len(objects))
-	for i, o := range objects {
-		alive[i] = o.deleted == "" && (len(o.owners) == 0 || slices.ContainsFunc(o.owners, func(owner int) bool { return owner >= 0 && alive[owner] }))
-	}
-	return alive
-}
-
-func modelOwners(o modelObject, alive []bool) string {
-	var names []string
-	for _, owner := range o.owners {
-		if owner >= 0 && alive[owner] {
-			names = append(names, fmt.Sprintf("o%d", owner))
-		}
-	}
-	return strings.Join(names, " ")
+	c.create("node/m", "")
+	<-wake
 }

@@ -663,6 +663,10 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 		s.serveDiscovery(w, r)
 		return
 	}
+	if legacy := info.apiPrefix == "api"; legacy != (info.group == "") { // /apis//v1/pods
+		http.NotFound(w, r)
+		return
+	}
 	res := s.reg.lookup(info.group, info.version, info.resource)
 	if res == nil {
 		s.serveUnknown(w, r, info)
@@ -728,7 +732,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	if info.subresource != "" {
 		return s.serveSubresource(w, r, res)
 	}
-	if res.namespaced && info.namespace == "" && info.verb == "create" && !res.virtual || !res.allows(info.verb) {
+	if res.namespaced && info.namespace == "" && info.verb == "create" && !res.virtual || !res.allows(info.verb) || misplaced(info) {
 		return errMethodNotAllowed()
 	}
 	if res.virtual && info.verb != "create" {
@@ -762,6 +766,17 @@ func namesObject(info *requestInfo) bool {
 		return info.subresource != ""
 	}
 	return info.name != ""
+}
+
+// misplaced says that an object is to be created under a path that names one already, or changed where none is named.
+func misplaced(info *requestInfo) bool {
+	switch info.verb {
+	case "create":
+		return info.name != ""
+	case "update", "patch":
+		return info.name == ""
+	}
+	return false
 }
 
 // ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.
