@@ -363,13 +363,24 @@ type lister struct {
 	bare  bool   // nothing has been encoded yet: no separator before the next item
 }
 
-var chunkPool = sync.Pool{New: func() any { return new(chunk) }}
+var (
+	chunkPool = sync.Pool{New: func() any { return new(chunk) }}
+	itemsPool = sync.Pool{New: func() any { return new([]byte) }}
+)
 
 func newLister(st *store, v *view, q *query, pos position) *lister {
-	return &lister{st: st, v: v, q: q, pos: pos, chunk: chunkPool.Get().(*chunk), rev: pos.rev, next: pos.start, bare: true}
+	items := *itemsPool.Get().(*[]byte)
+	return &lister{st: st, v: v, q: q, pos: pos, chunk: chunkPool.Get().(*chunk), items: items[:0], rev: pos.rev, next: pos.start, bare: true}
 }
 
-func (l *lister) release() { chunkPool.Put(l.chunk) }
+// release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
+func (l *lister) release() {
+	chunkPool.Put(l.chunk)
+	if cap(l.items) <= 4*listBuffer {
+		items := l.items
+		itemsPool.Put(&items)
+	}
+}
 
 // collect appends encoded items until room bytes are used or the page is complete.
 func (l *lister) collect(ctx context.Context, room int) error {
@@ -478,16 +489,19 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 	out, finish := compress(w, r, listBuffer)
 	defer finish()
-	if _, err := out.Write(append(head, l.items...)); err != nil {
+	if _, err := out.Write(head); err != nil {
 		return errAborted
 	}
-	for !l.done {
+	for {
+		if _, err := out.Write(l.items); err != nil {
+			return errAborted
+		}
+		if l.done {
+			break
+		}
 		l.items = l.items[:0]
 		if err := l.collect(ctx, 1); err != nil {
 			return errAborted // the head is out, and a short list must not look whole
-		}
-		if _, err := out.Write(l.items); err != nil {
-			return errAborted
 		}
 	}
 	_, err := out.Write(tail)
