@@ -59,7 +59,7 @@ import (
 )
 
 const (
-	listBuffer    = 1 << 20   // bytes of encoded items that a list collects before it decides how to answer
+	listBuffer    = 1 << 20   // bytes of encoded items that a limited list collects before it looks for its end
 	gzipThreshold = 128 << 10 // bytes from which compression pays
 )
 
@@ -275,7 +275,7 @@ func (rd *reads) expired(m *matcher, token *continueToken) error {
 	return err
 }
 
-// list answers a collection. Items are collected up to listBuffer; what fits is answered whole, the rest is streamed.
+// list answers a collection. What is small is answered whole, the rest is streamed.
 func (rd *reads) list(w http.ResponseWriter, r *http.Request, res *resource) error {
 	return rd.listAnd(w, r, res, nil)
 }
@@ -303,7 +303,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *resource, 
 	l := newLister(rd.st, v, q, pos)
 	l.do = do
 	defer l.release()
-	if err := l.collect(r.Context(), listBuffer); err != nil {
+	if err := l.collect(r.Context(), l.room()); err != nil {
 		return rd.listError(err, q, pos, res)
 	}
 	rest, meta := l, listMeta{rev: l.rev}
@@ -380,6 +380,15 @@ func (l *lister) release() {
 		items := l.items
 		itemsPool.Put(&items)
 	}
+}
+
+// room is how much is collected before the head is sent. A limited list needs to know its end by then; another one only whether it is
+// small enough to be sent whole.
+func (l *lister) room() int {
+	if l.q.Limit > 0 {
+		return listBuffer
+	}
+	return gzipThreshold
 }
 
 // collect appends encoded items until room bytes are used or the page is complete.
