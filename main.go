@@ -384,7 +384,7 @@ func (s *server) startWorkers() {
 	})
 	if s.policy != nil {
 		running.Go(func() {
-			s.policy.run(ctx, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
+			s.policy.follow(ctx, s.policy.apply, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
 		})
 	}
 	go func() {
