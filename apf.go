@@ -1,0 +1,1283 @@
+package main
+
+// This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
+// It knows no HTTP, no storage and no metrics library; flows.go puts it behind the middleware.
+//
+// A server can run only so many requests at a time: it has that many seats. A request that lists thousands of objects takes
+// several seats (its width). The seats are divided among priority levels, so that garbage collection cannot starve leader
+// election; a level that does not need its seats lends some of them. Within a level the seats are divided among flows, so
+// that one runaway client cannot starve its neighbours. A request on its way to a seat:
+//
+//	request ──▶ flow schema ──▶ flow ─────────▶ hand ────────────▶ queue ───────▶ seat
+//	            first match     one user's or   6 of 128 queues,   the shortest   free, and it is
+//	            by precedence   namespace's     dealt by a hash    of the hand    this flow's turn
+//	            names a level   requests        of the flow        of that level
+//
+// Why a hand and queues, and not a queue for each flow? A level of 64 queues of 50 places bounds what waiting costs, whatever
+// names clients invent. Why not one queue then? An elephant (a flow with a thousand requests) fills the queues of its hand;
+// a mouse's hand almost surely has a card that the elephant's lacks, and there the mouse waits alone.
+//
+// Whose turn is it? Every flow with business here has an account: the seat-time that it was served (two seats for three seconds
+// are six seconds). A free seat goes to the flow that was served least. The difficulty is the account that a newcomer starts
+// with. With zero it would own the level until it had caught up with years of others' service; so there is virtual time, the
+// account of a flow that always gets exactly an even share, and newcomers start there:
+//
+//	vtime' = seats in use / active flows, and vtime is never less than the account of a flow whose request is being started.
+//
+// An example with two seats and requests of 1 s. Flow A alone keeps both seats busy; requests of A wait, and its account grows
+// by 2 a second, and with it vtime, which at t=10 is 20. Now flow B comes with many requests and starts at 20. The next free
+// seat is B's (20 is less than what A has by then), the one after is A's, and so on: each gets a seat, from B's first second.
+// Had B used a seat now and then since t=0, it would start at 20 all the same, because a flow with nothing waiting is lifted to
+// vtime by its next request: it saves nothing up, and A, which only took what nobody else wanted, owes nothing. (Kubernetes lets
+// virtual time go at the even share alone; there A would be starved for as long as it had taken more.)
+//
+// The bound: while two flows both have requests waiting, their accounts differ by no more than what a request still running
+// has taken since it started, plus the promise below. And when nobody waits there is no one to be unfair to: the books are
+// closed, and the next contention begins with everyone equal.
+//
+// How long a request will run is unknown at its start, so an account grows while the request runs, not when it ends. To this
+// the order adds a promise, the usual running time at this level for each seat that the flow holds: without it, every seat that
+// frees up within a second would go to the one flow that was a little behind, and the seats would swing to and fro.
+//
+// Keys grow only while nobody looks, so a heap whose keys may be too low, never too high, finds the least with a few corrections
+// at its top: starting a request costs the logarithm of the queues that wait, where a scan would visit all.
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+)
+
+const (
+	guess         = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
+	maxQueueWait  = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
+	adjustPeriod  = 10 * time.Second     // how often seats are lent anew
+	smoothing     = 0.977                // of the demand's envelope, for each period: it halves in five minutes
+	minTarget     = 0.001                // keeps the lending's proportions finite
+	defaultShares = 30
+	maxHand       = 15      // a hash of 64 bits deals no more cards than this evenly
+	maxLevelPart  = 0.15    // of a level's nominal seats that one request may take
+	highVtime     = 1 << 62 // virtual time is set back here, at half of what its type holds
+)
+
+// Why a request was turned away, as the metrics' label reason has it.
+const (
+	reasonQueueFull        = "queue-full"        // the shortest queue of its hand is full, and so are the seats
+	reasonConcurrencyLimit = "concurrency-limit" // the seats are taken, and the level has no queues
+	reasonTimeout          = "time-out"          // it waited as long as it may, or its client left
+)
+
+// A rejection is the error of a request that never ran.
+type rejection struct {
+	reason     string
+	cancelled  bool // the client left
+	retryAfter int  // seconds
+	schema     *flowSchema
+}
+
+func (rej *rejection) Error() string { return "rejected by flow control: " + rej.reason }
+
+// An estimate is what a request will take: seats while it runs, and seats for the tail that its watchers need after it has been
+// answered. It holds the greater of the two from its start to the end of its tail.
+type estimate struct {
+	initialSeats, finalSeats int
+	tail                     time.Duration
+	mutating                 bool
+	watchers                 int // who will be told of the change; -1 where nobody counted
+}
+
+func (est estimate) seats() int { return max(est.initialSeats, est.finalSeats) }
+
+func (est estimate) work() time.Duration {
+	return time.Duration(est.initialSeats)*guess + time.Duration(est.finalSeats)*est.tail
+}
+
+// within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
+func (est estimate) within(seats int) estimate {
+	if seats <= 0 {
+		return est
+	}
+	est.initialSeats = min(est.initialSeats, seats)
+	if est.finalSeats > seats {
+		est.tail = est.tail * time.Duration(est.finalSeats) / time.Duration(seats)
+		est.finalSeats = seats
+	}
+	return est
+}
+
+// A dispatcher holds the configuration and the priority levels. It panics when asked to dispatch before configure.
+type dispatcher struct {
+	seats   int           // the server's
+	timeout time.Duration // of requests whose context has no deadline
+	schemas atomic.Pointer[[]*flowSchema]
+	drained chan struct{} // capacity 1: a level that is no longer wanted has become empty; run takes it
+
+	mu       sync.Mutex // guards what follows; taken before a level's
+	wanted   []*flowcontrolv1.FlowSchema
+	shapes   []*flowcontrolv1.PriorityLevelConfiguration
+	levels   map[string]*level
+	fairFrac float64
+}
+
+func newDispatcher(seats int, timeout time.Duration) *dispatcher {
+	d := &dispatcher{seats: seats, timeout: timeout, levels: map[string]*level{}, drained: make(chan struct{}, 1)}
+	return d
+}
+
+// run lends seats among the levels until ctx ends.
+func (d *dispatcher) run(ctx context.Context) {
+	tick := time.NewTicker(adjustPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.adjust()
+		case <-d.drained:
+			d.mu.Lock()
+			d.rebuildLocked()
+			d.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// dispatch runs a request in the caller's goroutine as soon as it has its seats, and takes them back when run returns or panics.
+// It returns a *rejection, and run was not called, if there are too many requests or ctx ended first.
+func (d *dispatcher) dispatch(ctx context.Context, dig *digest, est estimate, run func(*ticket)) error {
+	t, err := d.admit(ctx, dig, est)
+	if err != nil {
+		return err
+	}
+	defer t.finish()
+	run(t)
+	return nil
+}
+
+func (d *dispatcher) admit(ctx context.Context, dig *digest, est estimate) (*ticket, error) {
+	for {
+		schema := classify(*d.schemas.Load(), dig)
+		t, err := schema.level.enter(schema, dig, est)
+		if err == errRetired {
+			d.mu.Lock() // whoever retired the level holds this until the schemas lead elsewhere
+			d.mu.Unlock()
+			continue
+		}
+		if err != nil || t.ready == nil {
+			return t, err
+		}
+		return t, t.wait(ctx, d.patience(ctx, dig.received))
+	}
+}
+
+// patience is how long a request received then may still wait.
+func (d *dispatcher) patience(ctx context.Context, received time.Time) time.Duration {
+	limit := d.timeout / 4
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = deadline.Sub(received) / 4
+	}
+	return min(limit, maxQueueWait) - time.Since(received)
+}
+
+// A flowSchema is a schema whose level is there. Immutable.
+type flowSchema struct {
+	flowRules
+	levelUID string
+	level    *level
+	sharded  bool       // the level has queues to choose from; otherwise the schema is one flow
+	stats    *flowStats // guarded by level.mu
+}
+
+// classify returns the first schema that matches. The last schema takes what none matches: it is the catch-all's.
+func classify(schemas []*flowSchema, dig *digest) *flowSchema {
+	for _, s := range schemas {
+		if s.matches(dig) {
+			return s
+		}
+	}
+	return schemas[len(schemas)-1]
+}
+
+// Shuffle sharding
+
+// flowHash names a flow by 64 bits.
+func flowHash(schema, distinguisher string) uint64 {
+	var room [256]byte
+	text := append(room[:0], schema...)
+	text = append(text, 0)
+	text = append(text, distinguisher...)
+	sum := sha256.Sum256(text)
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// deal appends a hand of distinct cards from a deck, all hands being as likely as the hash's bits are even. Each remainder of the
+// hash is a card's place among those left; counting the earlier cards that lie before it gives the card.
+func deal(hash uint64, deck, hand int, cards []int) []int {
+	var places [maxHand]int
+	for i := range min(hand, maxHand, deck) {
+		left := uint64(deck - i)
+		places[i] = int(hash % left)
+		hash /= left
+		card := places[i]
+		for j := i - 1; j >= 0; j-- {
+			if places[j] <= card {
+				card++
+			}
+		}
+		cards = append(cards, card)
+	}
+	return cards
+}
+
+// entropyBits is how much of the hash a hand uses up; Kubernetes allows 60, which leaves every hand nearly as likely as another.
+func entropyBits(deck, hand int) int {
+	return int(math.Ceil(math.Log2(float64(deck)) * float64(hand)))
+}
+
+// Levels, queues, flows
+
+// errRetired sends a request back to classification: its level was dropped meanwhile. Nobody outside this file sees it.
+var errRetired = errors.New("priority level is gone")
+
+// A level is one priority level: its seats, its queues and what is known of its traffic.
+type level struct {
+	name    string
+	drained chan<- struct{}
+	claim   claim // what lending knows of it, guarded by the dispatcher's mu
+
+	mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
+	exempt      bool       // every request starts at once
+	quiescing   bool       // no longer wanted, not yet empty
+	retired     bool       // no longer wanted and empty: nobody may enter
+	deck, hand  int        // how many queues there shall be (0: who finds no seat is rejected), how many of them a flow may use
+	queueLength int
+	maxSeats    int // of one request; 0: no bound
+	limit       int // how many seats there are now
+	denominator float64
+	nominal     float64
+
+	inUse        int // seats, those of lingering tails included
+	executing    int // requests that hold seats and are not yet answered
+	waiting      int
+	waitingSeats int
+	running      ticketList // in order of start, those that lent their seats included, without tails
+	queues       []*queue   // those beyond deck drain
+	heads        queueHeap  // the queues where somebody waits
+	flows        map[uint64]*flow
+	spare        []*flow
+	arrivals     int    // turns the hand, so that equally short queues are filled in turn
+	nextTurn     uint64 // in the ring of queues, for equal keys
+
+	last      time.Time     // of the newest event
+	contended time.Duration // how long anybody has waited here, all in all: the time that accounts know
+	vtime     time.Duration
+	closedAt  time.Duration // contended and vtime when the books were closed
+	closedTag time.Duration
+	usual     time.Duration // how long requests run
+
+	stats                map[string]*flowStats
+	counts               levelCounts
+	retry                retryAfter
+	demand               demand
+	seatUse, seatDemand  histogram
+	waitingUse, startUse histogram
+}
+
+// levelCounts only grow, but for the last two, which are those of the last start.
+type levelCounts struct {
+	dispatched, rejected, timedOut, cancelled, rewinds uint64
+	startVtime, startTag                               time.Duration
+}
+
+// A queue is a waiting room. Its tickets leave in order, but for those that give up.
+type queue struct {
+	index    int
+	waiting  ticketList
+	work     time.Duration // estimated, of those who wait
+	seats    int           // of those who wait
+	running  int           // requests from here that are not yet answered
+	held     int           // seats of requests from here, tails included
+	tickets  int           // from here: waiting, executing or lingering
+	key      time.Duration // of the first who waits; too low perhaps, never too high
+	turn     uint64
+	heapSlot int
+}
+
+// A flow is the account of one flow while it has requests here.
+type flow struct {
+	hash     uint64
+	tickets  int           // waiting, executing or lingering
+	waiting  int           // of these
+	seats    int           // held now
+	served   time.Duration // seat-time, up to when contended was at
+	at       time.Duration
+	promised time.Duration // for the seats held now
+}
+
+type ticketState int8
+
+const (
+	waiting ticketState = iota
+	executing
+	lingering // answered, but its tail holds the seats
+	left
+)
+
+// A ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
+type ticket struct {
+	level         *level
+	schema        *flowSchema
+	digest        digest
+	distinguisher string
+	hash          uint64
+	est           estimate
+	width         int
+	queue         *queue // nil where there are none
+	flow          *flow
+	ready         chan struct{} // closed at its start; nil if it never had to wait
+	next, prev    *ticket
+	arrived       time.Time
+	started       time.Time
+	promise       time.Duration
+	state         ticketState
+	lent          bool // executing, but its seats are with others
+}
+
+type ticketList struct {
+	first, last *ticket
+	n           int
+}
+
+func (list *ticketList) push(t *ticket) {
+	t.prev, t.next = list.last, nil
+	if list.last == nil {
+		list.first = t
+	} else {
+		list.last.next = t
+	}
+	list.last = t
+	list.n++
+}
+
+func (list *ticketList) remove(t *ticket) {
+	if t.prev == nil {
+		list.first = t.next
+	} else {
+		t.prev.next = t.next
+	}
+	if t.next == nil {
+		list.last = t.prev
+	} else {
+		t.next.prev = t.prev
+	}
+	t.prev, t.next = nil, nil
+	list.n--
+}
+
+// queueHeap has the queue whose turn it is at 0.
+type queueHeap []*queue
+
+func (h queueHeap) Len() int { return len(h) }
+func (h queueHeap) Less(i, j int) bool {
+	return h[i].key < h[j].key || h[i].key == h[j].key && h[i].turn < h[j].turn
+}
+func (h queueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapSlot, h[j].heapSlot = i, j
+}
+func (h *queueHeap) Push(q any) {
+	q.(*queue).heapSlot = len(*h)
+	*h = append(*h, q.(*queue))
+}
+func (h *queueHeap) Pop() any {
+	last := len(*h) - 1
+	q := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return q
+}
+
+// enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
+func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, error) {
+	t := &ticket{level: l, schema: schema, digest: *dig}
+	if schema.sharded {
+		t.distinguisher = schema.distinguisher(dig)
+	}
+	t.hash = flowHash(schema.name, t.distinguisher)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.retired {
+		return nil, errRetired
+	}
+	t.arrived = time.Now()
+	l.tickLocked(t.arrived)
+	t.est = est.within(l.maxSeats)
+	t.width = t.est.seats()
+	schema.stats.estimated.add(float64(t.width), 1)
+	if est.watchers >= 0 && est.mutating {
+		schema.stats.watchers.add(float64(est.watchers), 1)
+	}
+	switch {
+	case l.exempt, l.deck == 0 && l.fitsLocked(t.width):
+		l.startLocked(t, t.arrived)
+	case l.deck == 0:
+		return nil, l.rejectLocked(t, reasonConcurrencyLimit)
+	case !l.enqueueLocked(t):
+		return nil, l.rejectLocked(t, reasonQueueFull)
+	default:
+		l.fillLocked(t.arrived)
+	}
+	if t.state == waiting {
+		t.ready = make(chan struct{})
+	}
+	return t, nil
+}
+
+// wait returns when the request may run, or why it will not.
+func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-t.ready:
+		return nil
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	l := t.level
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state != waiting { // started in between: then it runs, and its handler sees what became of ctx
+		return nil
+	}
+	now := time.Now()
+	l.tickLocked(now)
+	l.unqueueLocked(t)
+	l.forgetLocked(t)
+	l.fillLocked(now) // it may have been a wide one that all others stood behind
+	rej := l.rejectLocked(t, reasonTimeout)
+	if rej.cancelled = ctx.Err() == context.Canceled; rej.cancelled {
+		l.counts.cancelled++
+	} else {
+		l.counts.timedOut++
+	}
+	return rej
+}
+
+// tickLocked lets time pass at the level. Everything that changes it calls this first.
+func (l *level) tickLocked(now time.Time) {
+	dt := now.Sub(l.last)
+	if dt <= 0 {
+		return
+	}
+	l.last = now
+	l.observeLocked(dt)
+	if l.waiting == 0 {
+		return
+	}
+	l.contended += dt
+	if n := len(l.flows); n > 0 {
+		l.vtime += time.Duration(l.inUse) * dt / time.Duration(n)
+	}
+	if l.vtime > highVtime {
+		l.rewindLocked()
+	}
+}
+
+// rewindLocked sets virtual time back to 0, and with it everything that is compared with it.
+func (l *level) rewindLocked() {
+	back := l.vtime
+	for _, f := range l.flows {
+		l.settleLocked(f)
+		f.served -= back
+	}
+	for _, q := range l.heads {
+		q.key -= back
+	}
+	l.vtime, l.closedTag = 0, 0
+	l.counts.startVtime -= back
+	l.counts.startTag -= back
+	l.counts.rewinds++
+}
+
+// settleLocked brings a flow's account up to now. An account from before the books were last closed starts at that point.
+func (l *level) settleLocked(f *flow) {
+	if f.at <= l.closedAt {
+		f.at, f.served = l.closedAt, l.closedTag
+	}
+	f.served += time.Duration(f.seats) * (l.contended - f.at)
+	f.at = l.contended
+}
+
+// enqueueLocked puts a request into the queue of its hand with the least work, unless that queue and the seats are full.
+func (l *level) enqueueLocked(t *ticket) bool {
+	q := l.chooseLocked(t.hash)
+	if l.inUse >= l.limit && q.waiting.n >= l.queueLength {
+		return false
+	}
+	f := l.flowLocked(t.hash)
+	if f.waiting == 0 {
+		l.settleLocked(f)
+		f.served = max(f.served, l.vtime)
+	}
+	t.queue, t.flow = q, f
+	f.tickets++
+	f.waiting++
+	q.tickets++
+	q.work += t.est.work()
+	q.seats += t.width
+	q.waiting.push(t)
+	l.waiting++
+	l.waitingSeats += t.width
+	l.demand.note(l.inUse + l.waitingSeats)
+	stats := t.schema.stats
+	stats.waiting++
+	stats.waitingSeats += t.width
+	stats.queueLength.add(float64(q.waiting.n), 1)
+	if q.waiting.n == 1 {
+		l.rankLocked(q)
+		heap.Push(&l.heads, q)
+	}
+	return true
+}
+
+func (l *level) chooseLocked(hash uint64) *queue {
+	var room [maxHand]int
+	cards := deal(hash, l.deck, l.hand, room[:0])
+	l.arrivals++
+	var best *queue
+	for i := range cards {
+		q := l.queues[cards[(l.arrivals+i)%len(cards)]]
+		if best == nil || q.work < best.work {
+			best = q
+		}
+	}
+	return best
+}
+
+func (l *level) flowLocked(hash uint64) *flow {
+	f := l.flows[hash]
+	if f != nil {
+		return f
+	}
+	if n := len(l.spare); n > 0 {
+		f, l.spare = l.spare[n-1], l.spare[:n-1]
+	} else {
+		f = new(flow)
+	}
+	*f = flow{hash: hash, at: l.contended, served: l.vtime}
+	l.flows[hash] = f
+	return f
+}
+
+// keyLocked is the account that the flow of a queue's first request would show if that were started now.
+func (l *level) keyLocked(q *queue) time.Duration {
+	t := q.waiting.first
+	l.settleLocked(t.flow)
+	return t.flow.served + t.flow.promised + t.est.work()
+}
+
+// rankLocked gives a queue its place among those that wait. Equal keys go around the ring of queues.
+func (l *level) rankLocked(q *queue) {
+	q.key = l.keyLocked(q)
+	n := uint64(len(l.queues))
+	q.turn = l.nextTurn + (uint64(q.index)+n-l.nextTurn%n)%n
+}
+
+// leastLocked returns the queue whose turn it is.
+func (l *level) leastLocked() *queue {
+	for {
+		q := l.heads[0]
+		key := l.keyLocked(q)
+		if key == q.key {
+			return q
+		}
+		q.key = key
+		heap.Fix(&l.heads, 0)
+	}
+}
+
+func (l *level) fitsLocked(width int) bool {
+	// A request wider than the level must run some time: alone.
+	return l.inUse+width <= l.limit || width > l.limit && l.executing == 0
+}
+
+// fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
+// enough seats are free; else a stream of narrow ones would keep it waiting for ever.
+func (l *level) fillLocked(now time.Time) {
+	for len(l.heads) > 0 && l.inUse < l.limit {
+		q := l.leastLocked()
+		t := q.waiting.first
+		if !l.fitsLocked(t.width) {
+			t.schema.stats.noAccommodation++
+			return
+		}
+		l.nextTurn = q.turn + 1
+		tag := t.flow.served
+		l.vtime = max(l.vtime, tag)
+		l.counts.startVtime, l.counts.startTag = l.vtime, tag
+		l.unqueueLocked(t)
+		l.startLocked(t, now)
+	}
+}
+
+// unqueueLocked takes a request out of its queue: to start it, or because it leaves.
+func (l *level) unqueueLocked(t *ticket) {
+	q, wasFirst := t.queue, t.queue.waiting.first == t
+	q.waiting.remove(t)
+	q.work -= t.est.work()
+	q.seats -= t.width
+	t.flow.waiting--
+	l.waiting--
+	l.waitingSeats -= t.width
+	t.schema.stats.waiting--
+	t.schema.stats.waitingSeats -= t.width
+	switch {
+	case q.waiting.n == 0:
+		heap.Remove(&l.heads, q.heapSlot)
+	case wasFirst:
+		l.rankLocked(q)
+		heap.Fix(&l.heads, q.heapSlot)
+	}
+	if l.waiting == 0 { // the books are closed
+		l.closedAt, l.closedTag = l.contended, l.vtime
+	}
+}
+
+// startLocked seats a request that waits in no queue (any more).
+func (l *level) startLocked(t *ticket, now time.Time) {
+	if t.est.finalSeats > l.limit && l.limit > 0 && !l.exempt {
+		t.est.tail = t.est.tail * time.Duration(t.est.finalSeats) / time.Duration(l.limit)
+		t.est.finalSeats = l.limit
+		t.width = t.est.seats()
+	}
+	t.state, t.started = executing, now
+	l.running.push(t)
+	if t.queue != nil {
+		t.queue.running++
+	}
+	l.seatLocked(t)
+	l.counts.dispatched++
+	stats := t.schema.stats
+	stats.dispatched++
+	stats.executing++
+	if !l.exempt {
+		stats.waitedThenRan.add(now.Sub(t.arrived).Seconds(), 1)
+	}
+	if t.ready != nil {
+		close(t.ready)
+	}
+}
+
+// seatLocked gives an executing request its seats, unseatLocked takes them back.
+func (l *level) seatLocked(t *ticket) {
+	l.inUse += t.width
+	l.executing++
+	t.schema.stats.executingSeats += t.width
+	l.demand.note(l.inUse + l.waitingSeats)
+	if t.flow == nil {
+		return
+	}
+	l.settleLocked(t.flow)
+	t.promise = time.Duration(t.width) * l.usual
+	t.flow.promised += t.promise
+	t.flow.seats += t.width
+	t.queue.held += t.width
+}
+
+func (l *level) unseatLocked(t *ticket) {
+	l.inUse -= t.width
+	t.schema.stats.executingSeats -= t.width
+	if t.flow == nil {
+		return
+	}
+	l.settleLocked(t.flow)
+	t.flow.promised -= t.promise
+	t.flow.seats -= t.width
+	t.queue.held -= t.width
+	l.rerankLocked(t.flow)
+}
+
+// rerankLocked corrects the keys of a flow whose account has become less than promised. (A queue that the hand has lost, since
+// the deck shrank, keeps a key too high until it is looked at.)
+func (l *level) rerankLocked(f *flow) {
+	if f.waiting == 0 {
+		return
+	}
+	var room [maxHand]int
+	for _, card := range deal(f.hash, l.deck, l.hand, room[:0]) {
+		if q := l.queues[card]; q.waiting.n > 0 && q.waiting.first.flow == f {
+			l.rankLocked(q)
+			heap.Fix(&l.heads, q.heapSlot)
+		}
+	}
+}
+
+// finish is to be called when the request is done, or earlier: a watch needs its seats only until it has sent what was there at
+// its start. Calls after the first do nothing.
+func (t *ticket) finish() {
+	l := t.level
+	l.mu.Lock()
+	if t.state != executing {
+		l.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	l.tickLocked(now)
+	ran := now.Sub(t.started)
+	l.usual = max(guess, l.usual+(ran+t.est.tail-l.usual)/16)
+	t.schema.stats.ended(t.digest.verb == "watch", ran)
+	l.running.remove(t)
+	if t.queue != nil {
+		t.queue.running--
+	}
+	t.state = lingering
+	if !t.lent {
+		l.executing--
+	}
+	if !t.lent && t.est.finalSeats > 0 && t.est.tail > 0 {
+		l.mu.Unlock()
+		time.AfterFunc(t.est.tail, t.leave)
+		return
+	}
+	l.mu.Unlock()
+	t.leave()
+}
+
+// leave gives the seats to others at the end of the tail.
+func (t *ticket) leave() {
+	l := t.level
+	l.mu.Lock()
+	now := time.Now()
+	l.tickLocked(now)
+	if !t.lent {
+		l.unseatLocked(t)
+	}
+	l.forgetLocked(t)
+	l.fillLocked(now)
+	empty := l.quiescing && l.emptyLocked()
+	l.mu.Unlock()
+	if empty {
+		select {
+		case l.drained <- struct{}{}:
+		default: // run has been told already
+		}
+	}
+}
+
+// lend lets others have the seats while the request waits for its own client, as when that does not read the response.
+func (t *ticket) lend() {
+	l := t.level
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state != executing || t.lent {
+		return
+	}
+	now := time.Now()
+	l.tickLocked(now)
+	t.lent = true
+	l.executing--
+	l.unseatLocked(t)
+	l.fillLocked(now)
+}
+
+// reclaim takes lent seats back at once, though there may be more in use than there are for a moment: to wait in line amid a
+// response would punish a client for one slow packet.
+func (t *ticket) reclaim() {
+	l := t.level
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state != executing || !t.lent {
+		return
+	}
+	l.tickLocked(time.Now())
+	t.lent = false
+	l.seatLocked(t)
+}
+
+// forgetLocked removes the last traces of a request, and the queues beyond the deck that have become empty: from the end, so
+// that no index changes.
+func (l *level) forgetLocked(t *ticket) {
+	t.state = left
+	f, q := t.flow, t.queue
+	if f == nil {
+		return
+	}
+	if f.tickets--; f.tickets == 0 {
+		delete(l.flows, f.hash)
+		l.spare = append(l.spare, f)
+	}
+	q.tickets--
+	l.trimLocked()
+}
+
+func (l *level) trimLocked() {
+	for n := len(l.queues); n > l.deck && l.queues[n-1].tickets == 0; n-- {
+		l.queues = l.queues[:n-1]
+	}
+}
+
+func (l *level) emptyLocked() bool { return l.waiting == 0 && l.running.n == 0 && l.inUse == 0 }
+
+func (l *level) rejectLocked(t *ticket, reason string) *rejection {
+	l.counts.rejected++
+	stats := t.schema.stats
+	stats.rejected[reason]++
+	stats.waitedInVain.add(l.last.Sub(t.arrived).Seconds(), 1)
+	return &rejection{reason: reason, retryAfter: l.retry.drop(l.last.Unix()), schema: t.schema}
+}
+
+// setLimit changes how many seats the level has; nobody loses one that is taken.
+func (l *level) setLimit(limit, serverSeats int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.tickLocked(now)
+	l.limit = limit
+	// What shares of nothing are measured by.
+	l.denominator = float64(limit)
+	if limit <= 0 {
+		l.denominator = max(1, math.Round(float64(serverSeats)/10))
+	}
+	l.fillLocked(now)
+}
+
+// shape sets up what a configuration object asks of the level. Requests that wait keep their places.
+func (l *level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tickLocked(time.Now())
+	l.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
+	l.deck, l.maxSeats, l.nominal = 0, 0, max(1, float64(nominal))
+	if spec.Limited != nil && spec.Limited.LimitResponse.Queuing != nil {
+		queuing := spec.Limited.LimitResponse.Queuing
+		l.deck, l.hand, l.queueLength = int(queuing.Queues), int(queuing.HandSize), int(queuing.QueueLengthLimit)
+		l.maxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
+	}
+	for len(l.queues) < l.deck {
+		l.queues = append(l.queues, &queue{index: len(l.queues)})
+	}
+	l.trimLocked()
+}
+
+// retire drops the level if it is empty.
+func (l *level) retire() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quiescing = true
+	l.retired = l.emptyLocked()
+	return l.retired
+}
+
+// A retryAfter is how many seconds a level tells those to wait whom it turns away. It doubles while many are, and decreases by one
+// while few are; as often as once a second, from what happened in as many seconds as it says.
+type retryAfter struct {
+	seconds int64
+	raised  int64 // when, in Unix time
+	history [64]struct{ second, drops int64 }
+}
+
+const maxRetryAfter = 32
+
+func (ra *retryAfter) drop(now int64) int {
+	slot := &ra.history[now%int64(len(ra.history))]
+	if slot.second == now {
+		slot.drops++
+		return int(ra.seconds)
+	}
+	slot.second, slot.drops = now, 1
+	var recent int64
+	for _, past := range ra.history {
+		if past.second < now && now-past.second <= ra.seconds {
+			recent += past.drops
+		}
+	}
+	switch {
+	case now-ra.raised >= ra.seconds && recent >= 3*ra.seconds:
+		ra.seconds = min(2*ra.seconds, maxRetryAfter)
+		ra.raised = now
+	case recent < ra.seconds && ra.seconds > 1:
+		ra.seconds--
+	}
+	return int(ra.seconds)
+}
+
+// Configuration
+
+// configure replaces the whole configuration while requests come and go. Levels that are gone first let those out that are in.
+// The schemas must include one that takes every request.
+func (d *dispatcher) configure(schemas []*flowcontrolv1.FlowSchema, levels []*flowcontrolv1.PriorityLevelConfiguration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wanted, d.shapes = schemas, levels
+	d.rebuildLocked()
+}
+
+// usable tells whether a level's parts fit together; one whose do not counts as missing.
+func usable(spec *flowcontrolv1.PriorityLevelConfigurationSpec) bool {
+	limited := spec.Limited
+	switch spec.Type {
+	case flowcontrolv1.PriorityLevelEnablementExempt:
+		return limited == nil
+	case flowcontrolv1.PriorityLevelEnablementLimited:
+		if limited == nil {
+			return false
+		}
+	default:
+		return false
+	}
+	queuing := limited.LimitResponse.Queuing
+	if limited.LimitResponse.Type != flowcontrolv1.LimitResponseTypeQueue {
+		return limited.LimitResponse.Type == flowcontrolv1.LimitResponseTypeReject && queuing == nil
+	}
+	return queuing != nil && queuing.Queues > 0 && queuing.HandSize > 0 && queuing.HandSize <= min(queuing.Queues, maxHand) &&
+		entropyBits(int(queuing.Queues), int(queuing.HandSize)) <= 60
+}
+
+func queuesOf(spec *flowcontrolv1.PriorityLevelConfigurationSpec) int {
+	if spec.Limited == nil || spec.Limited.LimitResponse.Queuing == nil {
+		return 0
+	}
+	return int(spec.Limited.LimitResponse.Queuing.Queues)
+}
+
+func (d *dispatcher) rebuildLocked() {
+	specs := map[string]*flowcontrolv1.PriorityLevelConfiguration{}
+	for _, obj := range d.shapes {
+		if usable(&obj.Spec) {
+			specs[obj.Name] = obj
+		}
+	}
+	for name, l := range d.levels {
+		if specs[name] == nil && l.retire() {
+			delete(d.levels, name)
+		}
+	}
+	for name, obj := range specs {
+		l := d.levels[name]
+		if l == nil {
+			l = newLevel(name, d.drained)
+			d.levels[name] = l
+		}
+		l.claim.read(&obj.Spec)
+	}
+	var shares float64
+	for _, l := range d.levels {
+		shares += float64(l.claim.shares)
+	}
+	for name, l := range d.levels {
+		l.claim.divide(d.seats, shares)
+		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
+			l.wake()
+			l.shape(&obj.Spec, l.claim.nominal)
+		}
+	}
+	compiled := d.compileLocked(specs)
+	d.schemas.Store(&compiled)
+	d.adjustLocked()
+}
+
+// compileLocked returns the schemas in the order in which they are tried. One whose level is missing is left out.
+func (d *dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) []*flowSchema {
+	var schemas []*flowSchema
+	for _, obj := range d.wanted {
+		if spec := specs[obj.Spec.PriorityLevelConfiguration.Name]; spec != nil {
+			l := d.levels[spec.Name]
+			schemas = append(schemas, &flowSchema{flowRules: newFlowRules(obj), levelUID: string(spec.UID), level: l,
+				sharded: queuesOf(&spec.Spec) > 1, stats: l.statsOf(obj.Name)})
+		}
+	}
+	slices.SortFunc(schemas, func(a, b *flowSchema) int {
+		return cmp.Or(cmp.Compare(a.precedence, b.precedence), strings.Compare(a.name, b.name))
+	})
+	return schemas
+}
+
+func newLevel(name string, drained chan<- struct{}) *level {
+	return &level{name: name, drained: drained, last: time.Now(), usual: guess, denominator: 1, nominal: 1, flows: map[uint64]*flow{},
+		stats: map[string]*flowStats{}, retry: retryAfter{seconds: 1}, seatUse: newHistogram(useBounds),
+		seatDemand: newHistogram(demandBounds), waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
+}
+
+func (l *level) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quiescing = false
+}
+
+// Lending seats
+
+// A claim is what a level says when seats are shared out, and what it gets. Its seats without lending are the nominal ones.
+type claim struct {
+	exempt   bool
+	shares   int32
+	lendable int32  // percent of the nominal seats
+	borrow   *int32 // percent of the nominal seats, nil: no bound
+	nominal  int
+	min, max int // what is left when all that may be is lent, what it has when it borrows all it may
+
+	high       int // demand in the last period: its highest,
+	mean, sd   float64
+	smoothed   float64 // and its envelope, which rises at once and falls slowly
+	target     float64 // what it would like
+	low, limit int     // what it must get at least; what it gets
+}
+
+func (c *claim) read(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
+	c.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
+	shares, lendable := (*int32)(nil), (*int32)(nil)
+	if c.exempt {
+		c.shares, c.borrow = 0, nil
+		if spec.Exempt != nil {
+			shares, lendable = spec.Exempt.NominalConcurrencyShares, spec.Exempt.LendablePercent
+		}
+	} else {
+		c.shares, c.borrow = defaultShares, spec.Limited.BorrowingLimitPercent
+		shares, lendable = spec.Limited.NominalConcurrencyShares, spec.Limited.LendablePercent
+	}
+	if shares != nil {
+		c.shares = *shares
+	}
+	c.lendable = 0
+	if lendable != nil {
+		c.lendable = *lendable
+	}
+}
+
+// divide derives the seats from the shares. Rounding up may give away a few seats more than the server has, but never none.
+func (c *claim) divide(serverSeats int, shares float64) {
+	fresh := c.limit == 0 && c.max == 0
+	if c.nominal = 0; shares > 0 {
+		c.nominal = int(math.Ceil(float64(serverSeats) * float64(c.shares) / shares))
+	}
+	percent := func(p int32) int { return int(math.Round(float64(c.nominal) * float64(p) / 100)) }
+	lendable := percent(c.lendable)
+	c.min, c.max = c.nominal-lendable, c.nominal+serverSeats
+	if c.borrow != nil {
+		c.max = c.nominal + percent(*c.borrow)
+	}
+	if fresh {
+		c.limit = c.nominal - lendable/2
+	}
+}
+
+// observe takes in the demand of a period.
+func (c *claim) observe(high int, mean, sd float64, long bool) {
+	c.high = high
+	if !long { // two changes of the configuration at one instant
+		return
+	}
+	c.mean, c.sd = mean, sd
+	envelope := mean + sd
+	c.smoothed = max(envelope, smoothing*c.smoothed+(1-smoothing)*envelope)
+}
+
+// lend shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound stops.
+// A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
+func lend(claims []*claim) (fairFrac float64) {
+	var seats, least, low int
+	for _, c := range claims {
+		seats += c.nominal
+		if c.exempt {
+			c.limit = max(c.min, c.high)
+			c.target = float64(c.limit)
+			seats -= c.limit
+			continue
+		}
+		c.low = max(c.min, min(c.nominal, c.high))
+		c.target = max(float64(c.low), c.smoothed)
+		least += c.min
+		low += c.low
+	}
+	part := 0.0 // of what is between the least and the low
+	switch {
+	case seats <= least:
+	case seats < low:
+		part = float64(seats-least) / float64(low-least)
+	default:
+		part, fairFrac = 1, solve(claims, float64(seats))
+	}
+	for _, c := range claims {
+		if c.exempt {
+			continue
+		}
+		c.limit = c.min + int(math.Round(part*float64(c.low-c.min)))
+		if fairFrac > 0 {
+			c.limit = int(math.Round(c.bounded(fairFrac)))
+		}
+	}
+	return fairFrac
+}
+
+// bounded is the fraction p of the level's target, within what the level may get.
+func (c *claim) bounded(p float64) float64 {
+	return min(float64(c.max), max(float64(c.low), p*max(c.target, minTarget)))
+}
+
+// solve returns the p with which the limited levels' bounded sums to seats. The sum is piecewise linear in p; bisection ends after
+// as many steps as a float has bits. If no p gives enough, it is the least that gives all that the levels may get.
+func solve(claims []*claim, seats float64) float64 {
+	sum := func(p float64) (total float64) {
+		for _, c := range claims {
+			if !c.exempt {
+				total += c.bounded(p)
+			}
+		}
+		return total
+	}
+	lo, hi := 0.0, 0.0
+	for _, c := range claims {
+		hi = max(hi, float64(c.max)/max(c.target, minTarget))
+	}
+	for mid := hi / 2; lo < mid && mid < hi; mid = (lo + hi) / 2 {
+		if sum(mid) <= seats {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return hi
+}
+
+// adjust is one period's end.
+func (d *dispatcher) adjust() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.adjustLocked()
+}
+
+func (d *dispatcher) adjustLocked() {
+	var claims []*claim
+	for _, l := range d.levels {
+		l.claim.observe(l.takeDemand())
+		claims = append(claims, &l.claim)
+	}
+	d.fairFrac = lend(claims)
+	for _, l := range d.levels {
+		l.setLimit(l.claim.limit, d.seats)
+	}
+}
+
+func (l *level) takeDemand() (high int, mean, sd float64, long bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tickLocked(time.Now())
+	return l.demand.take()
+}
+
+// A demand sums up how many seats were in use or waited for.
+type demand struct {
+	now, high             int
+	elapsed, sum, squares float64 // seconds, seats·s, seats²·s
+}
+
+func (m *demand) note(seats int) {
+	m.now = seats
+	m.high = max(m.high, seats)
+}
+
+func (m *demand) pass(seconds float64) {
+	x := float64(m.now)
+	m.elapsed += seconds
+	m.sum += x * seconds
+	m.squares += x * x * seconds
+}
+
+// take returns the figures since it was last called: the highest, the mean and the standard deviation, if any time has passed.
+func (m *demand) take() (high int, mean, sd float64, long bool) {
+	high = m.high
+	if m.elapsed > 0 {
+		mean = m.sum / m.elapsed
+		sd = math.Sqrt(max(0, m.squares/m.elapsed-mean*mean))
+	}
+	long = m.elapsed > 0
+	*m = demand{now: m.now, high: m.now}
+	return high, mean, sd, long
+}
+
+// What is counted
+
+// The bounds of histograms, which are Kubernetes'.
+var (
+	durationBounds = []float64{0, .005, .02, .05, .1, .2, .5, 1, 2, 5, 10, 15, 30}
+	lengthBounds   = []float64{0, 10, 25, 50, 100, 250, 500, 1000}
+	seatBounds     = []float64{1, 2, 4, 8, 16, 32, 64, 100}
+	watcherBounds  = []float64{0, 1, 10, 100, 1000, 10000}
+	useBounds      = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .99, 1}
+	demandBounds   = []float64{.2, .4, .6, .8, 1, 1.2, 1.4, 1.7, 2, 2.8, 4, 6}
+	requestBounds  = []float64{0, .001, .003, .01, .03, .1, .25, .5, .75, 1}
+)
+
+// A histogram counts values, or weighs them by the nanoseconds for which they held.
+type histogram struct {
+	bounds []float64
+	counts []uint64 // by bound, not cumulative; the last is beyond all bounds
+	sum    float64
+}
+
+func newHistogram(bounds []float64) histogram {
+	return histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
+}
+
+func (h *histogram) add(value float64, weight uint64) {
+	i := 0
+	for i < len(h.bounds) && value > h.bounds[i] {
+		i++
+	}
+	h.counts[i] += weight
+	h.sum += value * float64(weight)
+}
+
+// A flowStats is what is known of a schema's requests at its level.
+type flowStats struct {
+	waiting, waitingSeats, executing, executingSeats int
+	dispatched, noAccommodation                      uint64
+	rejected                                         map[string]uint64 // by reason
+	waitedThenRan, waitedInVain                      histogram         // seconds
+	ranRegular, ranWatch                             histogram         // seconds
+	queueLength, estimated, watchers                 histogram
+}
+
+// statsOf outlives the schema: counters do not start anew because a schema was changed.
+func (l *level) statsOf(schema string) *flowStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	stats := l.stats[schema]
+	if stats == nil {
+		stats = &flowStats{rejected: map[string]uint64{}, waitedThenRan: newHistogram(durationBounds),
+			waitedInVain: newHistogram(durationBounds), ranRegular: newHistogram(durationBounds),
+			ranWatch: newHistogram(durationBounds), queueLength: newHistogram(lengthBounds),
+			estimated: newHistogram(seatBounds), watchers: newHistogram(watcherBounds)}
+		l.stats[schema] = stats
+	}
+	return stats
+}
+
+func (stats *flowStats) ended(watch bool, ran time.Duration) {
+	stats.executing--
+	if watch {
+		stats.ranWatch.add(ran.Seconds(), 1)
+	} else {
+		stats.ranRegular.add(ran.Seconds(), 1)
+	}
+}
+
+// observeLocked weighs the state that held for dt.
+func (l *level) observeLocked(dt time.Duration) {
+	l.demand.pass(dt.Seconds())
+	weight := uint64(dt)
+	l.seatUse.add(float64(l.inUse)/l.denominator, weight)
+	l.seatDemand.add(float64(l.demand.now)/l.nominal, weight)
+	l.startUse.add(float64(l.running.n)/l.denominator, weight)
+	l.waitingUse.add(float64(l.waiting)/float64(max(1, l.deck*l.queueLength)), weight)
+}
