@@ -13,9 +13,9 @@ package main
 //	            by precedence   namespace's     dealt by a hash    of the hand    this flow's turn
 //	            names a level   requests        of the flow        of that level
 //
-// Why a hand and queues, and not a queue for each flow? A level of 64 queues of 50 places bounds what waiting costs, whatever
-// names clients invent. Why not one queue then? An elephant (a flow with a thousand requests) fills the queues of its hand;
-// a mouse's hand almost surely has a card that the elephant's lacks, and there the mouse waits alone.
+// Why a hand and queues? A level of 64 queues of 50 places bounds what waiting costs, whatever names clients invent. Why not one
+// queue of 3200 then? An elephant (a flow with a thousand requests) fills the queues of its hand; a mouse's hand almost surely has
+// a card that the elephant's lacks, and there is room for the mouse.
 //
 // Whose turn is it? Every flow with business here has an account: the seat-time that it was served (two seats for three seconds
 // are six seconds). A free seat goes to the flow that was served least. The difficulty is the account that a newcomer starts
@@ -273,8 +273,8 @@ type level struct {
 	waitingSeats int
 	running      ticketList // in order of start, those that lent their seats included, without tails
 	queues       []*queue   // those beyond deck drain
-	heads        queueHeap  // the queues where somebody waits
 	flows        map[uint64]*flow
+	turns        flowHeap // the flows that have somebody waiting
 	spare        []*flow
 	arrivals     int    // turns the hand, so that equally short queues are filled in turn
 	nextTurn     uint64 // in the ring of queues, for equal keys
@@ -300,29 +300,29 @@ type levelCounts struct {
 	startVtime, startTag                               time.Duration
 }
 
-// A queue is a waiting room. Its tickets leave in order, but for those that give up.
+// A queue is a waiting room with a bounded number of places. Its requests leave it when it is their flow's turn.
 type queue struct {
-	index    int
-	waiting  ticketList
-	work     time.Duration // estimated, of those who wait
-	seats    int           // of those who wait
-	running  int           // requests from here that are not yet answered
-	held     int           // seats of requests from here, tails included
-	tickets  int           // from here: waiting, executing or lingering
-	key      time.Duration // of the first who waits; too low perhaps, never too high
-	turn     uint64
-	heapSlot int
+	index   int
+	waiting int
+	work    time.Duration // estimated, of those who wait
+	seats   int           // of those who wait
+	running int           // requests from here that are not yet answered
+	held    int           // seats of requests from here, tails included
+	tickets int           // from here: waiting, executing or lingering
 }
 
 // A flow is the account of one flow while it has requests here.
 type flow struct {
 	hash     uint64
 	tickets  int           // waiting, executing or lingering
-	waiting  int           // of these
+	waiting  ticketList    // in order of arrival, whatever queues they are in
 	seats    int           // held now
 	served   time.Duration // seat-time, up to when contended was at
 	at       time.Duration
 	promised time.Duration // for the seats held now
+	key      time.Duration // too low perhaps, never too high
+	turn     uint64
+	heapSlot int
 }
 
 type ticketState int8
@@ -385,36 +385,36 @@ func (list *ticketList) remove(t *ticket) {
 	list.n--
 }
 
-// queueHeap has the queue whose turn it is at 0.
-type queueHeap []*queue
+// flowHeap has the flow whose turn it is at 0.
+type flowHeap []*flow
 
-func (h queueHeap) Len() int { return len(h) }
-func (h queueHeap) Less(i, j int) bool {
+func (h flowHeap) Len() int { return len(h) }
+func (h flowHeap) Less(i, j int) bool {
 	return h[i].key < h[j].key || h[i].key == h[j].key && h[i].turn < h[j].turn
 }
-func (h queueHeap) Swap(i, j int) {
+func (h flowHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].heapSlot, h[j].heapSlot = i, j
 }
-func (h *queueHeap) Push(q any) {
-	q.(*queue).heapSlot = len(*h)
-	*h = append(*h, q.(*queue))
+func (h *flowHeap) Push(f any) {
+	f.(*flow).heapSlot = len(*h)
+	*h = append(*h, f.(*flow))
 }
-func (h *queueHeap) Pop() any {
+func (h *flowHeap) Pop() any {
 	last := len(*h) - 1
-	q := (*h)[last]
+	f := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	return q
+	return f
 }
 
 // enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
 func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, error) {
 	t := &ticket{level: l, schema: schema, digest: *dig}
-	if schema.sharded {
+	if schema.sharded { // with a single queue first come is first served
 		t.distinguisher = schema.distinguisher(dig)
+		t.hash = flowHash(schema.name, t.distinguisher)
 	}
-	t.hash = flowHash(schema.name, t.distinguisher)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.retired {
@@ -501,8 +501,8 @@ func (l *level) rewindLocked() {
 		l.settleLocked(f)
 		f.served -= back
 	}
-	for _, q := range l.heads {
-		q.key -= back
+	for _, f := range l.turns {
+		f.key -= back
 	}
 	l.vtime, l.closedTag = 0, 0
 	l.counts.startVtime -= back
@@ -522,31 +522,30 @@ func (l *level) settleLocked(f *flow) {
 // enqueueLocked puts a request into the queue of its hand with the least work, unless that queue and the seats are full.
 func (l *level) enqueueLocked(t *ticket) bool {
 	q := l.chooseLocked(t.hash)
-	if l.inUse >= l.limit && q.waiting.n >= l.queueLength {
+	if l.inUse >= l.limit && q.waiting >= l.queueLength {
 		return false
 	}
-	f := l.flowLocked(t.hash)
-	if f.waiting == 0 {
-		l.settleLocked(f)
-		f.served = max(f.served, l.vtime)
-	}
-	t.queue, t.flow = q, f
-	f.tickets++
-	f.waiting++
 	q.tickets++
+	q.waiting++
 	q.work += t.est.work()
 	q.seats += t.width
-	q.waiting.push(t)
 	l.waiting++
 	l.waitingSeats += t.width
 	l.demand.note(l.inUse + l.waitingSeats)
 	stats := t.schema.stats
 	stats.waiting++
 	stats.waitingSeats += t.width
-	stats.queueLength.add(float64(q.waiting.n), 1)
-	if q.waiting.n == 1 {
-		l.rankLocked(q)
-		heap.Push(&l.heads, q)
+	stats.queueLength.add(float64(q.waiting), 1)
+
+	f := l.flowLocked(t.hash)
+	t.queue, t.flow = q, f
+	f.tickets++
+	f.waiting.push(t)
+	if f.waiting.n == 1 {
+		l.settleLocked(f)
+		f.served = max(f.served, l.vtime) // it was content until now, so nothing is due to it
+		l.rankLocked(f)
+		heap.Push(&l.turns, f)
 	}
 	return true
 }
@@ -580,30 +579,29 @@ func (l *level) flowLocked(hash uint64) *flow {
 	return f
 }
 
-// keyLocked is the account that the flow of a queue's first request would show if that were started now.
-func (l *level) keyLocked(q *queue) time.Duration {
-	t := q.waiting.first
-	l.settleLocked(t.flow)
-	return t.flow.served + t.flow.promised + t.est.work()
+// keyLocked is the account that a flow would show if its first request were started now.
+func (l *level) keyLocked(f *flow) time.Duration {
+	l.settleLocked(f)
+	return f.served + f.promised + f.waiting.first.est.work()
 }
 
-// rankLocked gives a queue its place among those that wait. Equal keys go around the ring of queues.
-func (l *level) rankLocked(q *queue) {
-	q.key = l.keyLocked(q)
+// rankLocked gives a flow its place among those that wait. Equal keys go around the ring of queues.
+func (l *level) rankLocked(f *flow) {
+	f.key = l.keyLocked(f)
 	n := uint64(len(l.queues))
-	q.turn = l.nextTurn + (uint64(q.index)+n-l.nextTurn%n)%n
+	f.turn = l.nextTurn + (uint64(f.waiting.first.queue.index)+n-l.nextTurn%n)%n
 }
 
-// leastLocked returns the queue whose turn it is.
-func (l *level) leastLocked() *queue {
+// leastLocked returns the flow whose turn it is.
+func (l *level) leastLocked() *flow {
 	for {
-		q := l.heads[0]
-		key := l.keyLocked(q)
-		if key == q.key {
-			return q
+		f := l.turns[0]
+		key := l.keyLocked(f)
+		if key == f.key {
+			return f
 		}
-		q.key = key
-		heap.Fix(&l.heads, 0)
+		f.key = key
+		heap.Fix(&l.turns, 0)
 	}
 }
 
@@ -615,17 +613,16 @@ func (l *level) fitsLocked(width int) bool {
 // fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
 // enough seats are free; else a stream of narrow ones would keep it waiting for ever.
 func (l *level) fillLocked(now time.Time) {
-	for len(l.heads) > 0 && l.inUse < l.limit {
-		q := l.leastLocked()
-		t := q.waiting.first
+	for len(l.turns) > 0 && l.inUse < l.limit {
+		f := l.leastLocked()
+		t := f.waiting.first
 		if !l.fitsLocked(t.width) {
 			t.schema.stats.noAccommodation++
 			return
 		}
-		l.nextTurn = q.turn + 1
-		tag := t.flow.served
-		l.vtime = max(l.vtime, tag)
-		l.counts.startVtime, l.counts.startTag = l.vtime, tag
+		l.nextTurn = f.turn + 1
+		l.vtime = max(l.vtime, f.served)
+		l.counts.startVtime, l.counts.startTag = l.vtime, f.served
 		l.unqueueLocked(t)
 		l.startLocked(t, now)
 	}
@@ -633,21 +630,21 @@ func (l *level) fillLocked(now time.Time) {
 
 // unqueueLocked takes a request out of its queue: to start it, or because it leaves.
 func (l *level) unqueueLocked(t *ticket) {
-	q, wasFirst := t.queue, t.queue.waiting.first == t
-	q.waiting.remove(t)
+	q, f, wasFirst := t.queue, t.flow, t.flow.waiting.first == t
+	f.waiting.remove(t)
+	q.waiting--
 	q.work -= t.est.work()
 	q.seats -= t.width
-	t.flow.waiting--
 	l.waiting--
 	l.waitingSeats -= t.width
 	t.schema.stats.waiting--
 	t.schema.stats.waitingSeats -= t.width
 	switch {
-	case q.waiting.n == 0:
-		heap.Remove(&l.heads, q.heapSlot)
+	case f.waiting.n == 0:
+		heap.Remove(&l.turns, f.heapSlot)
 	case wasFirst:
-		l.rankLocked(q)
-		heap.Fix(&l.heads, q.heapSlot)
+		l.rankLocked(f)
+		heap.Fix(&l.turns, f.heapSlot)
 	}
 	if l.waiting == 0 { // the books are closed
 		l.closedAt, l.closedTag = l.contended, l.vtime
@@ -705,21 +702,9 @@ func (l *level) unseatLocked(t *ticket) {
 	t.flow.promised -= t.promise
 	t.flow.seats -= t.width
 	t.queue.held -= t.width
-	l.rerankLocked(t.flow)
-}
-
-// rerankLocked corrects the keys of a flow whose account has become less than promised. (A queue that the hand has lost, since
-// the deck shrank, keeps a key too high until it is looked at.)
-func (l *level) rerankLocked(f *flow) {
-	if f.waiting == 0 {
-		return
-	}
-	var room [maxHand]int
-	for _, card := range deal(f.hash, l.deck, l.hand, room[:0]) {
-		if q := l.queues[card]; q.waiting.n > 0 && q.waiting.first.flow == f {
-			l.rankLocked(q)
-			heap.Fix(&l.heads, q.heapSlot)
-		}
+	if t.flow.waiting.n > 0 { // its key is too high now
+		l.rankLocked(t.flow)
+		heap.Fix(&l.turns, t.flow.heapSlot)
 	}
 }
 
