@@ -726,25 +726,25 @@ func (t *ticket) finish() {
 	if t.queue != nil {
 		t.queue.running--
 	}
-	t.state = lingering
 	if !t.lent {
 		l.executing--
 	}
 	if !t.lent && t.est.finalSeats > 0 && t.est.tail > 0 {
+		t.state = lingering
+		time.AfterFunc(t.est.tail, func() {
+			l.mu.Lock()
+			now := time.Now()
+			l.tickLocked(now)
+			l.unlockAfter(t, now)
+		})
 		l.mu.Unlock()
-		time.AfterFunc(t.est.tail, t.leave)
 		return
 	}
-	l.mu.Unlock()
-	t.leave()
+	l.unlockAfter(t, now)
 }
 
-// leave gives the seats to others at the end of the tail.
-func (t *ticket) leave() {
-	l := t.level
-	l.mu.Lock()
-	now := time.Now()
-	l.tickLocked(now)
+// unlockAfter gives the seats of one who leaves to others, and unlocks.
+func (l *level) unlockAfter(t *ticket, now time.Time) {
 	if !t.lent {
 		l.unseatLocked(t)
 	}

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -375,4 +379,248 @@ func TestADebtIsPaidOnce(t *testing.T) {
 			t.Errorf("after the debt was paid: %.3f seats, want 1 and 1", got)
 		}
 	})
+}
+
+// processorTime reports what the benchmark's process used, which says more than the clock on a machine with other work.
+func processorTime(b *testing.B) func() {
+	used := func() time.Duration {
+		var usage syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+	before := used()
+	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op") }
+}
+
+func BenchmarkUncontended(b *testing.B) {
+	for _, queues := range []int32{0, 16, 128, 1024} {
+		b.Run(fmt.Sprint("queues=", queues), func(b *testing.B) {
+			d := oneLevel(100, queues, min(6, queues), 50)
+			dig := &digest{user: "alice", verb: "get", received: time.Now()}
+			est := estimate{initialSeats: 1, watchers: -1}
+			b.ReportAllocs()
+			defer processorTime(b)()
+			for b.Loop() {
+				if err := d.dispatch(context.Background(), dig, est, func(*ticket) {}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// One request ends, the next starts, one more comes to wait, while four wait in every queue.
+func BenchmarkBacklog(b *testing.B) {
+	for _, seats := range []int{1, 600} {
+		for _, queues := range []int32{64, 1024} {
+			b.Run(fmt.Sprintf("seats=%d/queues=%d", seats, queues), func(b *testing.B) {
+				d := oneLevel(seats, queues, 6, 50)
+				l := d.levelOf("level")
+				schema := (*d.schemas.Load())[0]
+				digests := make([]digest, 4*queues)
+				for i := range digests {
+					digests[i] = digest{user: fmt.Sprint("user", i), verb: "get"}
+				}
+				est := estimate{initialSeats: 1, watchers: -1}
+				for i := range seats + len(digests) {
+					if _, err := l.enter(schema, &digests[i%len(digests)], est); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportAllocs()
+				defer processorTime(b)()
+				for b.Loop() {
+					done := l.running.first
+					done.finish()
+					if _, err := l.enter(schema, &done.digest, est); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A modelRequest is one request of a random trace; started is when it ran, by the model or by the level.
+type modelRequest struct {
+	flow    int
+	arrives time.Duration
+	runs    time.Duration
+	started time.Duration
+	promise time.Duration
+	state   ticketState
+}
+
+// A model is the rule of apf.go's opening in its plainest form: it knows no heap and settles every account at every step.
+type model struct {
+	seats, inUse, waiting  int
+	now, vtime, usual      time.Duration
+	served, held, promised map[int]time.Duration
+	requests               []*modelRequest
+	queueOf                []int
+	turn                   map[int]int
+	next, queues           int
+}
+
+func (m *model) active(flow int) (is bool) {
+	for _, q := range m.requests {
+		is = is || q.flow == flow && (q.state == executing || q.state == waiting && q.arrives <= m.now)
+	}
+	return is
+}
+
+func (m *model) first(flow int) *modelRequest {
+	for _, q := range m.requests {
+		if q.flow == flow && q.state == waiting && q.arrives <= m.now {
+			return q
+		}
+	}
+	return nil
+}
+
+func (m *model) flows() (n int) {
+	for flow := range m.queueOf {
+		if m.active(flow) {
+			n++
+		}
+	}
+	return n
+}
+
+// pass lets time go to at; nothing happens in between.
+func (m *model) pass(at time.Duration) {
+	dt := at - m.now
+	if m.waiting > 0 {
+		m.vtime += time.Duration(m.inUse) * dt / time.Duration(m.flows())
+		for flow := range m.queueOf {
+			m.served[flow] += m.held[flow] * dt
+		}
+	}
+	m.now = at
+}
+
+func (m *model) rank(flow int) {
+	m.turn[flow] = m.next + (m.queueOf[flow]+m.queues-m.next%m.queues)%m.queues
+}
+
+func (m *model) key(flow int) time.Duration { return m.served[flow] + m.promised[flow] + guess }
+
+func (m *model) fill() {
+	for m.waiting > 0 && m.inUse < m.seats {
+		best := -1
+		for flow := range m.queueOf {
+			if m.first(flow) != nil && (best < 0 || m.key(flow) < m.key(best) || m.key(flow) == m.key(best) && m.turn[flow] < m.turn[best]) {
+				best = flow
+			}
+		}
+		q := m.first(best)
+		m.next = m.turn[best] + 1
+		m.vtime = max(m.vtime, m.served[best])
+		q.state, q.started, q.promise = executing, m.now, m.usual
+		m.inUse++
+		m.held[best]++
+		m.promised[best] += q.promise
+		if m.first(best) != nil {
+			m.rank(best)
+		}
+		if m.waiting--; m.waiting == 0 {
+			for flow := range m.served {
+				m.served[flow] = m.vtime
+			}
+		}
+	}
+}
+
+func (m *model) run() {
+	for {
+		var arrival, end *modelRequest
+		for _, q := range m.requests {
+			if q.state == executing && (end == nil || q.started+q.runs < end.started+end.runs) {
+				end = q
+			}
+			if q.state == waiting && q.arrives > m.now && (arrival == nil || q.arrives < arrival.arrives) {
+				arrival = q
+			}
+		}
+		switch {
+		case end != nil && (arrival == nil || end.started+end.runs < arrival.arrives):
+			m.pass(end.started + end.runs)
+			m.usual = max(guess, m.usual+(end.runs-m.usual)/16)
+			end.state = left
+			m.inUse--
+			m.held[end.flow]--
+			m.promised[end.flow] -= end.promise
+			if m.first(end.flow) != nil {
+				m.rank(end.flow)
+			}
+			if !m.active(end.flow) {
+				delete(m.served, end.flow)
+			}
+		case arrival != nil:
+			fresh := !m.active(arrival.flow)
+			m.pass(arrival.arrives)
+			m.waiting++
+			if fresh {
+				m.served[arrival.flow] = m.vtime
+			}
+			if m.first(arrival.flow) == arrival {
+				m.served[arrival.flow] = max(m.served[arrival.flow], m.vtime)
+				m.rank(arrival.flow)
+			}
+		default:
+			return
+		}
+		m.fill()
+	}
+}
+
+// Case 66: every request starts when the model says.
+func TestTurnsAreThoseOfTheModel(t *testing.T) {
+	const traces, queues = 10_000, 8
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for trace := range traces {
+		flows, seats := 1+rng.IntN(5), 1+rng.IntN(4)
+		names := usersApart(flows, queues)
+		m := &model{seats: seats, usual: guess, served: map[int]time.Duration{}, held: map[int]time.Duration{},
+			promised: map[int]time.Duration{}, turn: map[int]int{}, queues: queues}
+		for _, name := range names {
+			m.queueOf = append(m.queueOf, deal(flowHash("level", name), queues, 1, nil)[0])
+		}
+		taken := map[time.Duration]bool{}
+		for range 4 + rng.IntN(14) {
+			at := time.Duration(1 + rng.IntN(int(100*time.Millisecond)))
+			if !taken[at] {
+				taken[at] = true
+				m.requests = append(m.requests, &modelRequest{flow: rng.IntN(flows), arrives: at,
+					runs: time.Duration(1 + rng.IntN(int(20*time.Millisecond)*(1+9*rng.IntN(2)))), state: waiting})
+			}
+		}
+		slices.SortFunc(m.requests, func(a, b *modelRequest) int { return cmp.Compare(a.arrives, b.arrives) })
+		got := make([]time.Duration, len(m.requests))
+		synctest.Test(t, func(t *testing.T) {
+			d, start := oneLevel(seats, queues, 1, 100), time.Now()
+			for i, q := range m.requests {
+				go func() {
+					time.Sleep(q.arrives)
+					_ = d.dispatch(t.Context(), &digest{user: names[q.flow], received: time.Now()}, estimate{initialSeats: 1}, func(*ticket) {
+						got[i] = time.Since(start)
+						time.Sleep(q.runs)
+					})
+				}()
+			}
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		})
+		m.run()
+		for i, q := range m.requests {
+			if got[i] != q.started {
+				t.Fatalf("seed %d, trace %d: request %d of %d (flow %d, arrives %v) started at %v, the model says %v",
+					seed, trace, i, len(m.requests), q.flow, q.arrives, got[i], q.started)
+			}
+		}
+	}
 }
