@@ -1157,36 +1157,35 @@ func (l *level) takeDemand() (high int, mean, sd float64, long bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tickLocked(time.Now())
-	return l.demand.take()
+	return l.demand.take(l.inUse + l.waitingSeats)
 }
 
 // A demand sums up how many seats were in use or waited for.
 type demand struct {
-	now, high             int
+	high                  int
 	elapsed, sum, squares float64 // seconds, seats·s, seats²·s
 }
 
-func (m *demand) note(seats int) {
-	m.now = seats
-	m.high = max(m.high, seats)
-}
+func (m *demand) note(seats int) { m.high = max(m.high, seats) }
 
-func (m *demand) pass(seconds float64) {
-	x := float64(m.now)
+// pass says how many seats were wanted for some seconds.
+func (m *demand) pass(seats int, seconds float64) {
+	x := float64(seats)
 	m.elapsed += seconds
 	m.sum += x * seconds
 	m.squares += x * x * seconds
 }
 
 // take returns the figures since it was last called: the highest, the mean and the standard deviation, if any time has passed.
-func (m *demand) take() (high int, mean, sd float64, long bool) {
+// The next period starts at seats.
+func (m *demand) take(seats int) (high int, mean, sd float64, long bool) {
 	high = m.high
 	if m.elapsed > 0 {
 		mean = m.sum / m.elapsed
 		sd = math.Sqrt(max(0, m.squares/m.elapsed-mean*mean))
 	}
 	long = m.elapsed > 0
-	*m = demand{now: m.now, high: m.now}
+	*m = demand{high: seats}
 	return high, mean, sd, long
 }
 
@@ -1221,6 +1220,13 @@ func (h *histogram) add(value float64, weight uint64) {
 	}
 	h.counts[i] += weight
 	h.sum += value * float64(weight)
+}
+
+func (h *histogram) total() (n uint64) {
+	for _, count := range h.counts {
+		n += count
+	}
+	return n
 }
 
 // A flowStats is what is known of a schema's requests at its level.
@@ -1259,10 +1265,10 @@ func (stats *flowStats) ended(watch bool, ran time.Duration) {
 
 // observeLocked weighs the state that held for dt.
 func (l *level) observeLocked(dt time.Duration) {
-	l.demand.pass(dt.Seconds())
+	l.demand.pass(l.inUse+l.waitingSeats, dt.Seconds())
 	weight := uint64(dt)
 	l.seatUse.add(float64(l.inUse)/l.denominator, weight)
-	l.seatDemand.add(float64(l.demand.now)/l.nominal, weight)
+	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)
 	l.startUse.add(float64(l.running.n)/l.denominator, weight)
 	l.waitingUse.add(float64(l.waiting)/float64(max(1, l.deck*l.queueLength)), weight)
 }

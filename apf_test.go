@@ -157,6 +157,7 @@ func (sc *scene) request(ctx context.Context, ld *load) {
 		sc.mu.Lock()
 		sc.rejected[ld.user]++
 		sc.mu.Unlock()
+		time.Sleep(time.Millisecond) // a client that asks again at once would stop the bubble's time
 	}
 }
 
