@@ -46,9 +46,8 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -60,15 +59,11 @@ import (
 )
 
 const (
-	guess         = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
-	maxQueueWait  = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
-	adjustPeriod  = 10 * time.Second     // how often seats are lent anew
-	smoothing     = 0.977                // of the demand's envelope, for each period: it halves in five minutes
-	minTarget     = 0.001                // keeps the lending's proportions finite
-	defaultShares = 30
-	maxHand       = 15      // a hash of 64 bits deals no more cards than this evenly
-	maxLevelPart  = 0.15    // of a level's nominal seats that one request may take
-	highVtime     = 1 << 62 // virtual time is set back here, at half of what its type holds
+	guess        = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
+	maxQueueWait = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
+	adjustPeriod = 10 * time.Second     // how often seats are lent anew
+	maxLevelPart = 0.15                 // of a level's nominal seats that one request may take
+	highVtime    = 1 << 62              // virtual time is set back here, at half of what its type holds
 )
 
 // Why a request was turned away, as the metrics' label reason has it.
@@ -193,56 +188,25 @@ func (d *dispatcher) patience(ctx context.Context, received time.Time) time.Dura
 // A flowSchema is a schema whose level is there. Immutable.
 type flowSchema struct {
 	flowRules
-	levelUID string
-	level    *level
-	sharded  bool       // the level has queues to choose from; otherwise the schema is one flow
-	stats    *flowStats // guarded by level.mu
+	uidHeader, levelUIDHeader []string // of its object and of its level's
+	level                     *level
+	sharded                   bool       // the level has queues to choose from; otherwise the schema is one flow
+	stats                     *flowStats // guarded by level.mu
 }
 
-// classify returns the first schema that matches. The last schema takes what none matches: it is the catch-all's.
+// classify returns the first schema that matches, or the catch-all if none does.
 func classify(schemas []*flowSchema, dig *digest) *flowSchema {
 	for _, s := range schemas {
 		if s.matches(dig) {
 			return s
 		}
 	}
-	return schemas[len(schemas)-1]
-}
-
-// Shuffle sharding
-
-// flowHash names a flow by 64 bits.
-func flowHash(schema, distinguisher string) uint64 {
-	var room [256]byte
-	text := append(room[:0], schema...)
-	text = append(text, 0)
-	text = append(text, distinguisher...)
-	sum := sha256.Sum256(text)
-	return binary.LittleEndian.Uint64(sum[:])
-}
-
-// deal appends a hand of distinct cards from a deck, all hands being as likely as the hash's bits are even. Each remainder of the
-// hash is a card's place among those left; counting the earlier cards that lie before it gives the card.
-func deal(hash uint64, deck, hand int, cards []int) []int {
-	var places [maxHand]int
-	for i := range min(hand, maxHand, deck) {
-		left := uint64(deck - i)
-		places[i] = int(hash % left)
-		hash /= left
-		card := places[i]
-		for j := i - 1; j >= 0; j-- {
-			if places[j] <= card {
-				card++
-			}
+	for _, s := range schemas {
+		if s.name == flowcontrolv1.FlowSchemaNameCatchAll {
+			return s
 		}
-		cards = append(cards, card)
 	}
-	return cards
-}
-
-// entropyBits is how much of the hash a hand uses up; Kubernetes allows 60, which leaves every hand nearly as likely as another.
-func entropyBits(deck, hand int) int {
-	return int(math.Ceil(math.Log2(float64(deck)) * float64(hand)))
+	return schemas[len(schemas)-1]
 }
 
 // Levels, queues, flows
@@ -908,34 +872,6 @@ func (d *dispatcher) configure(schemas []*flowcontrolv1.FlowSchema, levels []*fl
 	d.rebuildLocked()
 }
 
-// usable tells whether a level's parts fit together; one whose do not counts as missing.
-func usable(spec *flowcontrolv1.PriorityLevelConfigurationSpec) bool {
-	limited := spec.Limited
-	switch spec.Type {
-	case flowcontrolv1.PriorityLevelEnablementExempt:
-		return limited == nil
-	case flowcontrolv1.PriorityLevelEnablementLimited:
-		if limited == nil {
-			return false
-		}
-	default:
-		return false
-	}
-	queuing := limited.LimitResponse.Queuing
-	if limited.LimitResponse.Type != flowcontrolv1.LimitResponseTypeQueue {
-		return limited.LimitResponse.Type == flowcontrolv1.LimitResponseTypeReject && queuing == nil
-	}
-	return queuing != nil && queuing.Queues > 0 && queuing.HandSize > 0 && queuing.HandSize <= min(queuing.Queues, maxHand) &&
-		entropyBits(int(queuing.Queues), int(queuing.HandSize)) <= 60
-}
-
-func queuesOf(spec *flowcontrolv1.PriorityLevelConfigurationSpec) int {
-	if spec.Limited == nil || spec.Limited.LimitResponse.Queuing == nil {
-		return 0
-	}
-	return int(spec.Limited.LimitResponse.Queuing.Queues)
-}
-
 func (d *dispatcher) rebuildLocked() {
 	specs := map[string]*flowcontrolv1.PriorityLevelConfiguration{}
 	for _, obj := range d.shapes {
@@ -978,8 +914,9 @@ func (d *dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevel
 	for _, obj := range d.wanted {
 		if spec := specs[obj.Spec.PriorityLevelConfiguration.Name]; spec != nil {
 			l := d.levels[spec.Name]
-			schemas = append(schemas, &flowSchema{flowRules: newFlowRules(obj), levelUID: string(spec.UID), level: l,
-				sharded: queuesOf(&spec.Spec) > 1, stats: l.statsOf(obj.Name)})
+			schemas = append(schemas, &flowSchema{flowRules: newFlowRules(obj), level: l, uidHeader: []string{string(obj.UID)},
+				levelUIDHeader: []string{string(spec.UID)},
+				sharded:        queuesOf(&spec.Spec) > 1, stats: l.statsOf(obj.Name)})
 		}
 	}
 	slices.SortFunc(schemas, func(a, b *flowSchema) int {
@@ -1001,138 +938,6 @@ func (l *level) wake() {
 }
 
 // Lending seats
-
-// A claim is what a level says when seats are shared out, and what it gets. Its seats without lending are the nominal ones.
-type claim struct {
-	exempt   bool
-	shares   int32
-	lendable int32  // percent of the nominal seats
-	borrow   *int32 // percent of the nominal seats, nil: no bound
-	nominal  int
-	min, max int // what is left when all that may be is lent, what it has when it borrows all it may
-
-	high       int // demand in the last period: its highest,
-	mean, sd   float64
-	smoothed   float64 // and its envelope, which rises at once and falls slowly
-	target     float64 // what it would like
-	low, limit int     // what it must get at least; what it gets
-}
-
-func (c *claim) read(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
-	c.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
-	shares, lendable := (*int32)(nil), (*int32)(nil)
-	if c.exempt {
-		c.shares, c.borrow = 0, nil
-		if spec.Exempt != nil {
-			shares, lendable = spec.Exempt.NominalConcurrencyShares, spec.Exempt.LendablePercent
-		}
-	} else {
-		c.shares, c.borrow = defaultShares, spec.Limited.BorrowingLimitPercent
-		shares, lendable = spec.Limited.NominalConcurrencyShares, spec.Limited.LendablePercent
-	}
-	if shares != nil {
-		c.shares = *shares
-	}
-	c.lendable = 0
-	if lendable != nil {
-		c.lendable = *lendable
-	}
-}
-
-// divide derives the seats from the shares. Rounding up may give away a few seats more than the server has, but never none.
-func (c *claim) divide(serverSeats int, shares float64) {
-	fresh := c.limit == 0 && c.max == 0
-	if c.nominal = 0; shares > 0 {
-		c.nominal = int(math.Ceil(float64(serverSeats) * float64(c.shares) / shares))
-	}
-	percent := func(p int32) int { return int(math.Round(float64(c.nominal) * float64(p) / 100)) }
-	lendable := percent(c.lendable)
-	c.min, c.max = c.nominal-lendable, c.nominal+serverSeats
-	if c.borrow != nil {
-		c.max = c.nominal + percent(*c.borrow)
-	}
-	if fresh {
-		c.limit = c.nominal - lendable/2
-	}
-}
-
-// observe takes in the demand of a period.
-func (c *claim) observe(high int, mean, sd float64, long bool) {
-	c.high = high
-	if !long { // two changes of the configuration at one instant
-		return
-	}
-	c.mean, c.sd = mean, sd
-	envelope := mean + sd
-	c.smoothed = max(envelope, smoothing*c.smoothed+(1-smoothing)*envelope)
-}
-
-// lend shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound stops.
-// A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
-func lend(claims []*claim) (fairFrac float64) {
-	var seats, least, low int
-	for _, c := range claims {
-		seats += c.nominal
-		if c.exempt {
-			c.limit = max(c.min, c.high)
-			c.target = float64(c.limit)
-			seats -= c.limit
-			continue
-		}
-		c.low = max(c.min, min(c.nominal, c.high))
-		c.target = max(float64(c.low), c.smoothed)
-		least += c.min
-		low += c.low
-	}
-	part := 0.0 // of what is between the least and the low
-	switch {
-	case seats <= least:
-	case seats < low:
-		part = float64(seats-least) / float64(low-least)
-	default:
-		part, fairFrac = 1, solve(claims, float64(seats))
-	}
-	for _, c := range claims {
-		if c.exempt {
-			continue
-		}
-		c.limit = c.min + int(math.Round(part*float64(c.low-c.min)))
-		if fairFrac > 0 {
-			c.limit = int(math.Round(c.bounded(fairFrac)))
-		}
-	}
-	return fairFrac
-}
-
-// bounded is the fraction p of the level's target, within what the level may get.
-func (c *claim) bounded(p float64) float64 {
-	return min(float64(c.max), max(float64(c.low), p*max(c.target, minTarget)))
-}
-
-// solve returns the p with which the limited levels' bounded sums to seats. The sum is piecewise linear in p; bisection ends after
-// as many steps as a float has bits. If no p gives enough, it is the least that gives all that the levels may get.
-func solve(claims []*claim, seats float64) float64 {
-	sum := func(p float64) (total float64) {
-		for _, c := range claims {
-			if !c.exempt {
-				total += c.bounded(p)
-			}
-		}
-		return total
-	}
-	lo, hi := 0.0, 0.0
-	for _, c := range claims {
-		hi = max(hi, float64(c.max)/max(c.target, minTarget))
-	}
-	for mid := hi / 2; lo < mid && mid < hi; mid = (lo + hi) / 2 {
-		if sum(mid) <= seats {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	return hi
-}
 
 // adjust is one period's end.
 func (d *dispatcher) adjust() {
@@ -1187,6 +992,19 @@ func (m *demand) take(seats int) (high int, mean, sd float64, long bool) {
 	long = m.elapsed > 0
 	*m = demand{high: seats}
 	return high, mean, sd, long
+}
+
+// each calls f for every level, by name, while the level holds still: f must not wait for anything.
+func (d *dispatcher) each(f func(l *level)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(d.levels)) {
+		l := d.levels[name]
+		l.mu.Lock()
+		l.tickLocked(time.Now())
+		f(l)
+		l.mu.Unlock()
+	}
 }
 
 // What is counted
