@@ -305,6 +305,7 @@ type ticket struct {
 	digest        digest
 	distinguisher string
 	hash          uint64
+	number        int // of its arrival
 	est           estimate
 	width         int
 	queue         *queue // nil where there are none
@@ -502,7 +503,7 @@ func (l *level) enqueueLocked(t *ticket) bool {
 	stats.queueLength.add(float64(q.waiting), 1)
 
 	f := l.flowLocked(t.hash)
-	t.queue, t.flow = q, f
+	t.queue, t.flow, t.number = q, f, l.arrivals
 	f.tickets++
 	f.waiting.push(t)
 	if f.waiting.n == 1 {
@@ -994,7 +995,7 @@ func (m *demand) take(seats int) (high int, mean, sd float64, long bool) {
 	return high, mean, sd, long
 }
 
-// each calls f for every level, by name, while the level holds still: f must not wait for anything.
+// each calls f for every level, by name, while the level and its claim hold still: f must not wait for anything.
 func (d *dispatcher) each(f func(l *level)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -1005,6 +1006,12 @@ func (d *dispatcher) each(f func(l *level)) {
 		f(l)
 		l.mu.Unlock()
 	}
+}
+
+func (d *dispatcher) fairFraction() float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.fairFrac
 }
 
 // What is counted
