@@ -117,6 +117,7 @@ type dispatcher struct {
 	timeout time.Duration // of requests whose context has no deadline
 	schemas atomic.Pointer[[]*flowSchema]
 	drained chan struct{} // capacity 1: a level that is no longer wanted has become empty; run takes it
+	traffic traffic
 
 	mu       sync.Mutex // guards what follows; taken before a level's
 	wanted   []*flowcontrolv1.FlowSchema
@@ -127,6 +128,11 @@ type dispatcher struct {
 
 func newDispatcher(seats int, timeout time.Duration) *dispatcher {
 	d := &dispatcher{seats: seats, timeout: timeout, levels: map[string]*level{}, drained: make(chan struct{}, 1)}
+	for phase := range d.traffic.lanes {
+		for kind := range d.traffic.lanes[phase] {
+			d.traffic.lanes[phase][kind] = lane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
+		}
+	}
 	return d
 }
 
@@ -218,6 +224,7 @@ var errRetired = errors.New("priority level is gone")
 type level struct {
 	name    string
 	drained chan<- struct{}
+	traffic *traffic
 	claim   claim // what lending knows of it, guarded by the dispatcher's mu
 
 	mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
@@ -413,6 +420,8 @@ func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, e
 func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	t.level.traffic.move(trafficWaiting, t.est.mutating, 1, time.Now())
+	defer func() { t.level.traffic.move(trafficWaiting, t.est.mutating, -1, time.Now()) }()
 	select {
 	case <-t.ready:
 		return nil
@@ -625,6 +634,7 @@ func (l *level) startLocked(t *ticket, now time.Time) {
 	}
 	t.state, t.started = executing, now
 	l.running.push(t)
+	l.traffic.move(trafficExecuting, t.est.mutating, 1, now)
 	if t.queue != nil {
 		t.queue.running++
 	}
@@ -688,6 +698,7 @@ func (t *ticket) finish() {
 	l.usual = max(guess, l.usual+(ran+t.est.tail-l.usual)/16)
 	t.schema.stats.ended(t.digest.verb == "watch", ran)
 	l.running.remove(t)
+	l.traffic.move(trafficExecuting, t.est.mutating, -1, now)
 	if t.queue != nil {
 		t.queue.running--
 	}
@@ -888,7 +899,7 @@ func (d *dispatcher) rebuildLocked() {
 	for name, obj := range specs {
 		l := d.levels[name]
 		if l == nil {
-			l = newLevel(name, d.drained)
+			l = newLevel(name, d.drained, &d.traffic)
 			d.levels[name] = l
 		}
 		l.claim.read(&obj.Spec)
@@ -904,9 +915,24 @@ func (d *dispatcher) rebuildLocked() {
 			l.shape(&obj.Spec, l.claim.nominal)
 		}
 	}
+	d.scaleTrafficLocked(specs)
 	compiled := d.compileLocked(specs)
 	d.schemas.Store(&compiled)
 	d.adjustLocked()
+}
+
+// scaleTrafficLocked sets what the numbers of requests are measured by: the places in all queues, and the seats.
+func (d *dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
+	places, seats := 0, 0
+	for _, obj := range specs {
+		if deck := queuesOf(&obj.Spec); deck > 0 {
+			places += deck * int(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
+		}
+	}
+	for _, l := range d.levels {
+		seats += l.claim.nominal
+	}
+	d.traffic.scale(places, seats)
 }
 
 // compileLocked returns the schemas in the order in which they are tried. One whose level is missing is left out.
@@ -926,8 +952,8 @@ func (d *dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevel
 	return schemas
 }
 
-func newLevel(name string, drained chan<- struct{}) *level {
-	return &level{name: name, drained: drained, last: time.Now(), usual: guess, denominator: 1, nominal: 1, flows: map[uint64]*flow{},
+func newLevel(name string, drained chan<- struct{}, all *traffic) *level {
+	return &level{name: name, drained: drained, traffic: all, last: time.Now(), usual: guess, denominator: 1, nominal: 1, flows: map[uint64]*flow{},
 		stats: map[string]*flowStats{}, retry: retryAfter{seconds: 1}, seatUse: newHistogram(useBounds),
 		seatDemand: newHistogram(demandBounds), waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
 }
@@ -1024,6 +1050,7 @@ var (
 	watcherBounds  = []float64{0, 1, 10, 100, 1000, 10000}
 	useBounds      = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .99, 1}
 	demandBounds   = []float64{.2, .4, .6, .8, 1, 1.2, 1.4, 1.7, 2, 2.8, 4, 6}
+	trafficBounds  = []float64{0, .001, .01, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .99, 1}
 	requestBounds  = []float64{0, .001, .003, .01, .03, .1, .25, .5, .75, 1}
 )
 
@@ -1052,6 +1079,56 @@ func (h *histogram) total() (n uint64) {
 		n += count
 	}
 	return n
+}
+
+// A traffic keeps the number of requests of the whole server over time: those that wait and those that run, and of each those
+// that read and those that do not.
+type traffic struct {
+	mu    sync.Mutex // guards lanes; a level's mu may be held
+	lanes [2][2]lane
+}
+
+type lane struct {
+	now   int
+	since time.Time
+	scale float64
+	use   histogram
+}
+
+type trafficPhase int
+
+const (
+	trafficWaiting trafficPhase = iota
+	trafficExecuting
+)
+
+func (tr *traffic) move(phase trafficPhase, mutating bool, by int, now time.Time) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.moveLocked(phase, mutating, by, now)
+}
+
+func (tr *traffic) moveLocked(phase trafficPhase, mutating bool, by int, now time.Time) {
+	ln := &tr.lanes[phase][0]
+	if mutating {
+		ln = &tr.lanes[phase][1]
+	}
+	if dt := now.Sub(ln.since); dt > 0 {
+		ln.use.add(float64(ln.now)/ln.scale, uint64(dt))
+		ln.since = now
+	}
+	ln.now += by
+}
+
+func (tr *traffic) scale(places, seats int) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for kind := range tr.lanes[0] {
+		tr.moveLocked(trafficWaiting, kind == 1, 0, time.Now())
+		tr.moveLocked(trafficExecuting, kind == 1, 0, time.Now())
+		tr.lanes[trafficWaiting][kind].scale = float64(max(1, places))
+		tr.lanes[trafficExecuting][kind].scale = float64(max(1, seats))
+	}
 }
 
 // A flowStats is what is known of a schema's requests at its level.

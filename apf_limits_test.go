@@ -421,7 +421,7 @@ func TestElephantsLeaveRoomForMice(t *testing.T) {
 
 // Case 28.
 func TestTheShortestQueueOfTheHandIsChosen(t *testing.T) {
-	l := newLevel("level", nil)
+	l := newLevel("level", nil, nil)
 	l.deck, l.hand = 2, 2
 	l.queues = []*queue{{index: 0}, {index: 1}}
 	if a, b := l.chooseLocked(1), l.chooseLocked(1); a == b {

@@ -55,16 +55,11 @@ type flowControl struct {
 	dispatcher *dispatcher
 	stored     stored
 	watchers   watcherCounts
-	traffic    traffic
 }
 
 // newFlowControl shares seats out by the mandatory objects until configure is called. timeout is that of requests.
 func newFlowControl(seats int, timeout time.Duration, counts stored) *flowControl {
 	fc := &flowControl{dispatcher: newDispatcher(seats, timeout), stored: counts, watchers: watcherCounts{n: map[watched]int{}}}
-	fc.traffic.since = time.Now()
-	for i := range fc.traffic.use {
-		fc.traffic.use[i] = newHistogram(trafficBounds)
-	}
 	fc.configure(flowObjects{})
 	return fc
 }
@@ -73,14 +68,6 @@ func newFlowControl(seats int, timeout time.Duration, counts stored) *flowContro
 func (fc *flowControl) configure(objs flowObjects) {
 	objs = withMandatory(objs)
 	fc.dispatcher.configure(objs.schemas, objs.levels)
-	var seats, places int
-	for _, level := range objs.levels {
-		if deck := queuesOf(&level.Spec); deck > 0 {
-			places += deck * int(level.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
-		}
-	}
-	fc.dispatcher.each(func(l *level) { seats += int(l.nominal) })
-	fc.traffic.scale(float64(max(1, places)), float64(max(1, seats)))
 }
 
 // run lends seats among levels until ctx ends.
@@ -99,17 +86,12 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 			return
 		}
 		dig := digestOf(rec)
-		mutating := isMutating(&rec.info)
-		fc.traffic.move(mutating, 1, 0)
 		err := fc.dispatcher.dispatch(r.Context(), &dig, fc.estimate(&rec.info, r), func(t *ticket) {
-			fc.traffic.move(mutating, -1, 1)
-			defer fc.traffic.move(mutating, 0, -1)
 			announce(w, rec, t.schema)
 			fc.serve(w, r, t, next)
 		})
 		var rej *rejection
 		if errors.As(err, &rej) {
-			fc.traffic.move(mutating, -1, 0)
 			announce(w, rec, rej.schema)
 			refuse(w, rej.retryAfter)
 		}
@@ -266,7 +248,7 @@ func (sw *seatedWriter) end() {
 // Work estimates
 
 func (fc *flowControl) estimate(info *requestInfo, r *http.Request) estimate {
-	one := estimate{initialSeats: 1, watchers: -1}
+	one := estimate{initialSeats: 1, watchers: -1, mutating: isMutating(info)}
 	if !info.resourceRequest {
 		return one
 	}
@@ -281,7 +263,7 @@ func (fc *flowControl) estimate(info *requestInfo, r *http.Request) estimate {
 		one.initialSeats = listSeats(q, objects, size)
 	case "create", "update", "patch", "delete":
 		if info.resource == "serviceaccounts" && info.subresource == "token" { // nobody is told of a token
-			return estimate{initialSeats: 1, watchers: -1, mutating: true}
+			return one
 		}
 		return mutatingWork(fc.watchers.interested(info))
 	}
@@ -423,46 +405,6 @@ func (wc *watcherCounts) interested(info *requestInfo) int {
 		n += wc.n[key]
 	}
 	return n
-}
-
-// A traffic keeps the number of requests of the whole server over time, those that read apart from those that do not.
-type traffic struct {
-	mu     sync.Mutex // guards what follows
-	since  time.Time
-	now    [4]int // waiting and executing, of those that read; then of those that do not
-	scales [4]float64
-	use    [4]histogram
-}
-
-var trafficBounds = []float64{0, .001, .01, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .99, 1}
-
-func (tr *traffic) move(mutating bool, waiting, executing int) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.passLocked()
-	i := 0
-	if mutating {
-		i = 2
-	}
-	tr.now[i] += waiting
-	tr.now[i+1] += executing
-}
-
-func (tr *traffic) passLocked() {
-	now := time.Now()
-	dt := now.Sub(tr.since)
-	tr.since = now
-	for i := range tr.use {
-		tr.use[i].add(float64(tr.now[i])/max(1, tr.scales[i]), uint64(max(0, dt)))
-	}
-}
-
-// scale sets what the numbers are measured by.
-func (tr *traffic) scale(waiting, executing float64) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.passLocked()
-	tr.scales = [4]float64{waiting, executing, waiting, executing}
 }
 
 // Debug pages
@@ -678,12 +620,15 @@ func (fc *flowControl) Collect(metrics chan<- prometheus.Metric) {
 			list.flow(stats, l.exempt, l.name, schema)
 		}
 	})
-	fc.traffic.mu.Lock()
-	fc.traffic.passLocked()
-	for i, labels := range [][]string{{"waiting", "readOnly"}, {"executing", "readOnly"}, {"waiting", "mutating"}, {"executing", "mutating"}} {
-		list.distribution("read_vs_write_current_requests", &fc.traffic.use[i], labels...)
+	tr := &fc.dispatcher.traffic
+	tr.mu.Lock()
+	for phase, phaseLabel := range []string{"waiting", "executing"} {
+		for kind, kindLabel := range []string{"readOnly", "mutating"} {
+			tr.moveLocked(trafficPhase(phase), kind == 1, 0, time.Now())
+			list.distribution("read_vs_write_current_requests", &tr.lanes[phase][kind].use, phaseLabel, kindLabel)
+		}
 	}
-	fc.traffic.mu.Unlock()
+	tr.mu.Unlock()
 	for _, metric := range list {
 		metrics <- metric
 	}

@@ -217,7 +217,7 @@ func TestEstimates(t *testing.T) {
 		t.Errorf("1000 watchers in 4 seats: %+v", got)
 	}
 	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
-		l := newLevel("level", nil)
+		l := newLevel("level", nil, nil)
 		l.shape(&limited("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
 		if l.maxSeats != want {
 			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.maxSeats, want)
