@@ -44,7 +44,6 @@ package main
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"errors"
 	"maps"
@@ -357,27 +356,57 @@ func (list *ticketList) remove(t *ticket) {
 	list.n--
 }
 
-// flowHeap has the flow whose turn it is at 0.
+// A flowHeap has the flow whose turn it is at 0. (container/heap would call each of these through an interface, which doubles the
+// price of a turn.)
 type flowHeap []*flow
 
-func (h flowHeap) Len() int { return len(h) }
-func (h flowHeap) Less(i, j int) bool {
-	return h[i].key < h[j].key || h[i].key == h[j].key && h[i].turn < h[j].turn
+func (f *flow) before(g *flow) bool { return f.key < g.key || f.key == g.key && f.turn < g.turn }
+
+func (h flowHeap) put(f *flow, slot int) { h[slot], f.heapSlot = f, slot }
+
+func (h *flowHeap) push(f *flow) {
+	*h = append(*h, nil)
+	h.rise(f, len(*h)-1)
 }
-func (h flowHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].heapSlot, h[j].heapSlot = i, j
-}
-func (h *flowHeap) Push(f any) {
-	f.(*flow).heapSlot = len(*h)
-	*h = append(*h, f.(*flow))
-}
-func (h *flowHeap) Pop() any {
+
+func (h *flowHeap) remove(f *flow) {
 	last := len(*h) - 1
-	f := (*h)[last]
+	moved := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	return f
+	if moved != f {
+		h.put(moved, f.heapSlot)
+		h.fix(moved)
+	}
+}
+
+// fix finds the place of a flow whose key has changed.
+func (h flowHeap) fix(f *flow) {
+	slot := f.heapSlot
+	for {
+		child := 2*slot + 1
+		if child >= len(h) {
+			break
+		}
+		if child+1 < len(h) && h[child+1].before(h[child]) {
+			child++
+		}
+		if !h[child].before(f) {
+			break
+		}
+		h.put(h[child], slot)
+		slot = child
+	}
+	h.rise(f, slot)
+}
+
+// rise puts a flow into a slot or above it.
+func (h flowHeap) rise(f *flow, slot int) {
+	for slot > 0 && f.before(h[(slot-1)/2]) {
+		h.put(h[(slot-1)/2], slot)
+		slot = (slot - 1) / 2
+	}
+	h.put(f, slot)
 }
 
 // enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
@@ -519,7 +548,7 @@ func (l *level) enqueueLocked(t *ticket) bool {
 		l.settleLocked(f)
 		f.served = max(f.served, l.vtime) // it was content until now, so nothing is due to it
 		l.rankLocked(f)
-		heap.Push(&l.turns, f)
+		l.turns.push(f)
 	}
 	return true
 }
@@ -575,7 +604,7 @@ func (l *level) leastLocked() *flow {
 			return f
 		}
 		f.key = key
-		heap.Fix(&l.turns, 0)
+		l.turns.fix(f)
 	}
 }
 
@@ -615,10 +644,10 @@ func (l *level) unqueueLocked(t *ticket) {
 	t.schema.stats.waitingSeats -= t.width
 	switch {
 	case f.waiting.n == 0:
-		heap.Remove(&l.turns, f.heapSlot)
+		l.turns.remove(f)
 	case wasFirst:
 		l.rankLocked(f)
-		heap.Fix(&l.turns, f.heapSlot)
+		l.turns.fix(f)
 	}
 	if l.waiting == 0 { // the books are closed
 		l.closedAt, l.closedTag = l.contended, l.vtime
@@ -679,7 +708,7 @@ func (l *level) unseatLocked(t *ticket) {
 	t.queue.held -= t.width
 	if t.flow.waiting.n > 0 { // its key is too high now
 		l.rankLocked(t.flow)
-		heap.Fix(&l.turns, t.flow.heapSlot)
+		l.turns.fix(t.flow)
 	}
 }
 
@@ -1172,5 +1201,7 @@ func (l *level) observeLocked(dt time.Duration) {
 	l.seatUse.add(float64(l.inUse)/l.denominator, weight)
 	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)
 	l.startUse.add(float64(l.running.n)/l.denominator, weight)
-	l.waitingUse.add(float64(l.waiting)/float64(max(1, l.deck*l.queueLength)), weight)
+	if !l.exempt {
+		l.waitingUse.add(float64(l.waiting)/float64(max(1, l.deck*l.queueLength)), weight)
+	}
 }

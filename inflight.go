@@ -17,7 +17,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -90,8 +89,8 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 			announce(w, rec, t.schema)
 			fc.serve(w, r, t, next)
 		})
-		var rej *rejection
-		if errors.As(err, &rej) {
+		if err != nil {
+			rej := err.(*rejection) // there is no other
 			announce(w, rec, rej.schema)
 			refuse(w, rej.retryAfter)
 		}
