@@ -119,6 +119,7 @@ func TestNothingOvertakesAWideRequest(t *testing.T) {
 		two := hold(t, d, users[0], wide(2))
 		five := hold(t, d, users[1], wide(5))
 		time.Sleep(time.Second)
+		synctest.Wait()
 		one := hold(t, d, users[2], narrow)
 		if isClosed(five.started) || isClosed(one.started) {
 			t.Fatal("a request started that does not fit or whose turn it is not")
@@ -235,6 +236,12 @@ func TestRetryAfterFollowsTheDrops(t *testing.T) {
 	}
 }
 
+func inUse(l *level) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inUse
+}
+
 // Case 41: the seats of 40 watchers stay taken after the answer, a tail wider than the level becomes longer.
 func TestATailHoldsItsSeats(t *testing.T) {
 	bubble(t, func(t *testing.T, _ context.Context) {
@@ -243,16 +250,16 @@ func TestATailHoldsItsSeats(t *testing.T) {
 		l.maxSeats = 0
 		tailed := estimate{initialSeats: 1, finalSeats: 4, tail: 5 * time.Millisecond, mutating: true, watchers: 40}
 		h := hold(t, d, "a", tailed)
-		if l.inUse != 4 {
-			t.Errorf("%d seats in use, want 4", l.inUse)
+		if inUse(l) != 4 {
+			t.Errorf("%d seats in use, want 4", inUse(l))
 		}
 		h.release()
 		synctest.Wait()
-		if !isClosed(h.done) || l.inUse != 4 || l.executing != 0 {
-			t.Errorf("answered %v, %d seats in use, %d executing; want 4 seats in the tail", isClosed(h.done), l.inUse, l.executing)
+		if !isClosed(h.done) || inUse(l) != 4 {
+			t.Errorf("answered %v, %d seats in use; want 4 seats in the tail", isClosed(h.done), inUse(l))
 		}
 		time.Sleep(5*time.Millisecond - 1)
-		if l.inUse != 4 {
+		if inUse(l) != 4 {
 			t.Error("the tail ended early")
 		}
 		time.Sleep(time.Nanosecond)
@@ -493,6 +500,7 @@ func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 		sc.play(ctx, load{user: users[0], threads: 16, exec: 100 * time.Millisecond}, load{user: users[1], threads: 16, exec: time.Second})
 		for range 10 {
 			time.Sleep(10 * time.Second)
+			synctest.Wait()
 			if got := sc.seats(users, 10*time.Second); !near(got[0], 2, .05) || !near(got[1], 2, .05) {
 				t.Errorf("seats %.3f, want 2 and 2", got)
 			}
@@ -520,9 +528,11 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 				est: estimate{initialSeats: 1, finalSeats: 2, tail: 30 * time.Millisecond}})
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		for _, deck := range []int32{8, 4, 1, 64, 3, 128, 2} {
 			d.configure(schemasOf(schemaFor("level", "*")), levelsOf(limited("level", 100, deck, 1, 64)))
 			time.Sleep(300 * time.Millisecond)
+			synctest.Wait()
 			for i, q := range l.queues {
 				if q.index != i {
 					t.Fatalf("queue %d says %d", i, q.index)
@@ -530,11 +540,13 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if len(l.queues) != 2 {
 			t.Errorf("%d queues, want 2", len(l.queues))
 		}
 		d.configure(schemasOf(schemaFor("level", "*")), levelsOf(limited("level", 100, 0, 0, 0)))
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if len(l.queues) != 0 || l.waiting != 0 {
 			t.Errorf("%d queues, %d waiting; want none", len(l.queues), l.waiting)
 		}
@@ -624,6 +636,7 @@ func TestConfigurationStorm(t *testing.T) {
 		}
 		for i := range int32(2000) {
 			time.Sleep(5 * time.Millisecond)
+			synctest.Wait()
 			levels := levelsOf(limited("other", 10+i%7, 4, 2, 50))
 			if i%3 > 0 {
 				levels = append(levels, limited("level", 1+i%90, 1+i%64, 1, 50))
@@ -834,6 +847,7 @@ func TestLevelsBorrow(t *testing.T) {
 			sc := newScene(d)
 			sc.play(ctx, load{user: "busy", threads: 24, exec: 250 * time.Millisecond}, load{user: "calm", threads: 6, exec: 250 * time.Millisecond})
 			time.Sleep(11 * time.Second)
+			synctest.Wait()
 			sc.seats([]string{"busy", "calm"}, time.Second)
 			time.Sleep(15 * time.Second)
 			got := sc.seats([]string{"busy", "calm"}, 15*time.Second)
@@ -842,6 +856,7 @@ func TestLevelsBorrow(t *testing.T) {
 			}
 			sc.play(ctx, load{user: "calm", threads: 30, exec: 250 * time.Millisecond})
 			time.Sleep(11 * time.Second)
+			synctest.Wait()
 			if l := d.levelOf("second"); l.limit < 12 {
 				t.Errorf("the owner wants its seats back and has %d of 12", l.limit)
 			}
@@ -861,16 +876,24 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 		loads, stop := context.WithCancel(ctx)
 		sc.play(loads, load{user: "elephant", threads: 51, exec: 10 * time.Millisecond}, load{user: "mouse", threads: 3, exec: 10 * time.Millisecond})
 		time.Sleep(10 * time.Second)
-		if e, m := sc.served["elephant"], sc.served["mouse"]; !near(float64(e), float64(m), .1) {
+		synctest.Wait()
+		sc.mu.Lock()
+		e, m := sc.served["elephant"], sc.served["mouse"]
+		sc.mu.Unlock()
+		if !near(float64(e), float64(m), .1) {
 			t.Errorf("the elephant ran %d times, the mouse %d", e, m)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		l := d.levelOf("mouse")
+		l.mu.Lock()
 		if total := l.seatUse.total(); !near(l.seatUse.sum/float64(total), 1, .05) {
 			t.Errorf("seat utilization %.3f, want 1", l.seatUse.sum/float64(total))
 		}
+		l.mu.Unlock()
 		stop()
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		for _, l := range d.levels {
 			for _, stats := range l.stats {
 				if stats.waiting+stats.waitingSeats+stats.executing+stats.executingSeats+l.inUse+l.waiting+l.waitingSeats != 0 {

@@ -226,6 +226,7 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 					sc.play(ctx, load{user: users[i], threads: cl.threads, exec: cl.exec, think: cl.think, est: estimate{initialSeats: cl.width}})
 				}
 				time.Sleep(c.window)
+				synctest.Wait()
 				got := sc.seats(users, c.window)
 				for i, cl := range c.clients {
 					if !near(got[i], cl.want, c.margin) {
@@ -248,11 +249,13 @@ func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 				sc.play(ctx, load{user: users[0], threads: 24, exec: exec}, load{user: users[1], threads: 1, exec: exec},
 					load{user: users[1], threads: 23, exec: exec, from: uneven})
 				time.Sleep(uneven)
+				synctest.Wait()
 				if got := sc.seats(users, uneven); got[0] < 7 {
 					t.Errorf("uneven phase: %.3f, want 7 and less than 1", got)
 				}
 				for second := range 20 {
 					time.Sleep(time.Second)
+					synctest.Wait()
 					got := sc.seats(users, time.Second)
 					margin := .03
 					if second == 0 {
@@ -274,6 +277,7 @@ func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 		users := usersApart(2, 9)
 		sc.play(ctx, load{user: users[0], threads: 64, exec: time.Second}, load{user: users[1], threads: 1, exec: time.Second, from: 333 * time.Millisecond})
 		time.Sleep(100 * time.Second)
+		synctest.Wait()
 		if got := sc.seats(users, 100*time.Second); got[1] < .75 {
 			t.Errorf("the mouse held %.3f seats of 1", got[1])
 		}
@@ -298,8 +302,10 @@ func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 			sc.play(ctx, load{user: users[i], threads: threads[i], exec: 100 * time.Millisecond})
 		}
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		sc.seats(users, window)
 		time.Sleep(window)
+		synctest.Wait()
 		got := sc.seats(users, window)
 		var sum, squares, least, total float64
 		least = 1
@@ -328,6 +334,7 @@ func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
 			sc.play(ctx, load{user: fmt.Sprint("mouse", i), threads: 1, exec: exec, think: 9 * exec, from: time.Duration(i) * 47 * time.Millisecond})
 		}
 		time.Sleep(100 * time.Second)
+		synctest.Wait()
 		var slow, all int
 		for i := range 20 {
 			user := fmt.Sprint("mouse", i)
@@ -357,6 +364,7 @@ func TestAHandCountsAsOneFlow(t *testing.T) {
 			sc.play(ctx, load{user: users[i+1], threads: 4, exec: 100 * time.Millisecond})
 		}
 		time.Sleep(60 * time.Second)
+		synctest.Wait()
 		for i, got := range sc.seats(users, 60*time.Second) {
 			if !near(got, 1, .05) {
 				t.Errorf("%s held %.3f seats, want 1", users[i], got)
@@ -374,8 +382,10 @@ func TestADebtIsPaidOnce(t *testing.T) {
 		sc.play(ctx, load{user: users[0], threads: 20, exec: time.Second, from: 2 * time.Second},
 			load{user: users[1], threads: 20, exec: time.Second, from: time.Second})
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		sc.seats(users, time.Minute)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if got := sc.seats(users, time.Minute); !near(got[0], 1, .05) {
 			t.Errorf("after the debt was paid: %.3f seats, want 1 and 1", got)
 		}
@@ -614,6 +624,7 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 			}
 			synctest.Wait()
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			synctest.Wait()
 		})
 		m.run()
