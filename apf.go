@@ -60,6 +60,7 @@ import (
 const (
 	guess        = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
 	maxQueueWait = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
+	lookPeriod   = time.Second / 4      // how often one who waits is asked whether it is still there, if there is no other way
 	adjustPeriod = 10 * time.Second     // how often seats are lent anew
 	maxLevelPart = 0.15                 // of a level's nominal seats that one request may take
 	highVtime    = 1 << 62              // virtual time is set back here, at half of what its type holds
@@ -447,17 +448,13 @@ func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, e
 
 // wait returns when the request may run, or why it will not.
 func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	t.level.traffic.move(trafficWaiting, t.est.mutating, 1, time.Now())
-	defer func() { t.level.traffic.move(trafficWaiting, t.est.mutating, -1, time.Now()) }()
-	select {
-	case <-t.ready:
-		return nil
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 	l := t.level
+	l.traffic.move(trafficWaiting, t.est.mutating, 1, time.Now())
+	started, cancelled := t.await(ctx, patience)
+	l.traffic.move(trafficWaiting, t.est.mutating, -1, time.Now())
+	if started {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t.state != waiting { // started in between: then it runs, and its handler sees what became of ctx
@@ -469,12 +466,38 @@ func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
 	l.forgetLocked(t)
 	l.fillLocked(now) // it may have been a wide one that all others stood behind
 	rej := l.rejectLocked(t, reasonTimeout)
-	if rej.cancelled = ctx.Err() == context.Canceled; rej.cancelled {
+	if rej.cancelled = cancelled; cancelled {
 		l.counts.cancelled++
 	} else {
 		l.counts.timedOut++
 	}
 	return rej
+}
+
+// await returns what came first: the start, the client's leaving, or (neither) the end of patience.
+func (t *ticket) await(ctx context.Context, patience time.Duration) (started, cancelled bool) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	var look <-chan time.Time
+	if t.digest.gone != nil {
+		ticker := time.NewTicker(lookPeriod)
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	for {
+		select {
+		case <-t.ready:
+			return true, false
+		case <-timer.C:
+			return false, false
+		case <-ctx.Done():
+			return false, ctx.Err() == context.Canceled
+		case <-look:
+			if t.digest.gone() {
+				return false, true
+			}
+		}
+	}
 }
 
 // tickLocked lets time pass at the level. Everything that changes it calls this first.

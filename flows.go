@@ -32,7 +32,8 @@ type digest struct {
 	verb, path                  string
 	group, version, namespace   string
 	resource, subresource, name string
-	received                    time.Time // waiting counts from here
+	received                    time.Time   // waiting counts from here
+	gone                        func() bool // whether the client has left, where the context does not tell; may be nil
 }
 
 // Classification
@@ -636,4 +637,24 @@ func dangling(objs flowObjects, now time.Time) map[string]flowcontrolv1.FlowSche
 		}
 	}
 	return missing
+}
+
+// A pacer keeps two servers with different minds from writing conditions in turn for ever: six writes of a name in a minute.
+type pacer struct {
+	written map[string][]time.Time
+}
+
+const writesPerMinute = 6
+
+func (p *pacer) allow(name string, now time.Time) bool {
+	recent := slices.DeleteFunc(p.written[name], func(at time.Time) bool { return now.Sub(at) >= time.Minute })
+	if p.written == nil {
+		p.written = map[string][]time.Time{}
+	}
+	allowed := len(recent) < writesPerMinute
+	if allowed {
+		recent = append(recent, now)
+	}
+	p.written[name] = recent
+	return allowed
 }

@@ -299,6 +299,20 @@ func TestDanglingConditions(t *testing.T) {
 	}
 }
 
+// Case 13.
+func TestConditionsAreWrittenSixTimesAMinute(t *testing.T) {
+	var p pacer
+	now := time.Unix(1e9, 0)
+	for i := range 7 {
+		if got := p.allow("a", now.Add(time.Duration(i)*time.Second)); got != (i < 6) {
+			t.Errorf("write %d: %v", i, got)
+		}
+	}
+	if !p.allow("b", now) || !p.allow("a", now.Add(time.Minute)) {
+		t.Error("another name, or the next minute, was refused")
+	}
+}
+
 func BenchmarkClassify(b *testing.B) {
 	schemas := schemasIn(freshServer())
 	for name, dig := range map[string]*digest{

@@ -19,6 +19,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -85,6 +86,9 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 			return
 		}
 		dig := digestOf(rec)
+		if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok && r.ContentLength != 0 && r.ProtoMajor == 1 {
+			dig.gone = func() bool { return hungUp(conn) }
+		}
 		err := fc.dispatcher.dispatch(r.Context(), &dig, fc.estimate(&rec.info, r), func(t *ticket) {
 			announce(w, rec, t.schema)
 			fc.serve(w, r, t, next)
@@ -105,6 +109,13 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *ticket, 
 	}
 	defer fc.watchers.register(&t.digest, r.URL.RawQuery)()
 	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seatKey{}, t)))
+}
+
+type connKey struct{}
+
+// withConn is for http.Server.ConnContext. Without it nobody notices that a client has left whose request with a body waits.
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
 }
 
 type seatKey struct{}
@@ -650,11 +661,14 @@ func (list *flowMetricList) level(l *level) {
 	list.distribution("demand_seats", &l.seatDemand, l.name)
 	list.distribution("priority_level_seat_utilization", &l.seatUse, l.name)
 	list.distribution("priority_level_request_utilization", &l.startUse, "executing", l.name)
-	if l.exempt {
+	gauge("current_r", l.vtime.Seconds())
+	if l.exempt { // nobody ever waits
+		none := newHistogram(requestBounds)
+		none.add(0, l.seatUse.total())
+		list.distribution("priority_level_request_utilization", &none, "waiting", l.name)
 		return
 	}
 	list.distribution("priority_level_request_utilization", &l.waitingUse, "waiting", l.name)
-	gauge("current_r", l.vtime.Seconds())
 	gauge("dispatch_r", l.counts.startVtime.Seconds())
 	gauge("latest_s", l.counts.startTag.Seconds())
 	list.number("epoch_advance_total", prometheus.CounterValue, float64(l.counts.rewinds), l.name, "true")
@@ -674,7 +688,11 @@ func (list *flowMetricList) level(l *level) {
 	gauge("next_discounted_s_bounds", mostNet, "max")
 }
 
+// flow leaves out a schema that has seen no request.
 func (list *flowMetricList) flow(stats *flowStats, exempt bool, labels ...string) {
+	if stats.estimated.total() == 0 {
+		return
+	}
 	with := func(label string) []string { return append(slices.Clip(labels), label) }
 	counter, gauge := prometheus.CounterValue, prometheus.GaugeValue
 	list.number("dispatched_requests_total", counter, float64(stats.dispatched), labels...)

@@ -433,6 +433,56 @@ func TestSlowReadersDoNotKeepSeats(t *testing.T) {
 	}
 }
 
+// Case 33 over real sockets: the client of a waiting POST leaves.
+func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells")
+	}
+	fc, g := small(nothingStored), &gate{open: make(chan struct{})}
+	server := httptest.NewUnstartedServer(front(fc.middleware(g)))
+	server.Config.ConnContext = withConn
+	server.Start()
+	defer server.Close()
+	defer close(g.open)
+	var conns []net.Conn
+	for range 3 {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprint(conn, "POST /alice/create/pods/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nhalf a body")
+		conns = append(conns, conn)
+	}
+	l := fc.dispatcher.levels["small"]
+	await := func(what string, cond func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			l.mu.Lock()
+			ok := cond()
+			l.mu.Unlock()
+			if ok {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(what)
+			}
+		}
+	}
+	await("the requests did not arrive", func() bool { return l.waiting == 1 && l.executing == 2 })
+	var waits time.Time
+	l.mu.Lock()
+	waits = l.turns[0].waiting.first.arrived
+	l.mu.Unlock()
+	for _, conn := range conns { // one of the three is the one that waits
+		_ = conn.Close()
+	}
+	await("the one whose client has gone still waits", func() bool { return l.counts.cancelled == 1 })
+	if took := time.Since(waits); took > 5*time.Second {
+		t.Errorf("it left after %v", took)
+	}
+}
+
 // Case 63, with fewer connections and less time.
 func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	if testing.Short() {
