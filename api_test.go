@@ -22,7 +22,7 @@ const (
 )
 
 // needsApply skips a case that only server-side apply can answer.
-func (s *scene) needsApply(t *testing.T) {
+func (s *listScene) needsApply(t *testing.T) {
 	t.Helper()
 	a := s.send("PATCH", s.p1+"/a?fieldManager=probe&dryRun=All", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}`, serverApply)
 	if a.code != 200 {
@@ -31,7 +31,7 @@ func (s *scene) needsApply(t *testing.T) {
 }
 
 // needsCustomResources skips a case about custom resources, and otherwise makes Foos of x.io with a status subresource in p1.
-func (s *scene) needsCustomResources(t *testing.T) (path string) {
+func (s *listScene) needsCustomResources(t *testing.T) (path string) {
 	t.Helper()
 	s.send("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"foos.x.io"},"spec":{"group":"x.io","scope":"Namespaced",
 		"names":{"plural":"foos","singular":"foo","kind":"Foo","listKind":"FooList"},"versions":[{"name":"v1","served":true,"storage":true,
@@ -56,7 +56,7 @@ type writeCase struct {
 }
 
 // write runs the cases in order on one server. Paths are relative to p1's ConfigMaps unless they begin with a slash.
-func (s *scene) write(t *testing.T, cases []writeCase) {
+func (s *listScene) write(t *testing.T, cases []writeCase) {
 	for _, c := range cases {
 		t.Run(c.title, func(t *testing.T) {
 			path := s.p1 + c.path
@@ -153,7 +153,7 @@ func TestCreate(t *testing.T) { // 99 to 109
 	})
 }
 
-func checkTerminating(t *testing.T, s *scene) {
+func checkTerminating(t *testing.T, s *listScene) {
 	path := s.namespace("ending")
 	s.want(201, "POST", path, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
 	expect(t, s.want(200, "DELETE", "/api/v1/namespaces/ending", "").get("status.phase"), "Terminating")
@@ -360,7 +360,7 @@ func TestDelete(t *testing.T) { // 125 to 131, 134, 135
 	})
 }
 
-func checkFinalizers(t *testing.T, s *scene) {
+func checkFinalizers(t *testing.T, s *listScene) {
 	s.want(201, "POST", s.p1, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
 	marked := s.want(200, "DELETE", s.p1+"/fin", "")
 	expect(t, marked.get("kind"), "ConfigMap")

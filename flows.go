@@ -536,8 +536,8 @@ func withMandatory(objs flowObjects) flowObjects {
 	return objs
 }
 
-// An upkeep is what it takes to bring one kind of object up to date.
-type upkeep[T any] struct {
+// Corrections are what it takes to bring one kind of object up to date.
+type corrections[T any] struct {
 	create, update []T
 	remove         []string
 }
@@ -552,7 +552,7 @@ type upkeep[T any] struct {
 //	yes     suggested  none, or no truth value  like true if nobody has changed the spec (generation 1), else like false; annotated
 //	yes     no         true                     removed: an older version's
 //	yes     no         else                     left alone: somebody's own
-func maintainSchemas(existing []*flowcontrolv1.FlowSchema) upkeep[*flowcontrolv1.FlowSchema] {
+func maintainSchemas(existing []*flowcontrolv1.FlowSchema) corrections[*flowcontrolv1.FlowSchema] {
 	return maintain(existing, mandatoryObjects().schemas, suggestedObjects().schemas, func(obj, want *flowcontrolv1.FlowSchema) bool {
 		same := equality.Semantic.DeepEqual(obj.Spec, want.Spec)
 		obj.Spec = *want.Spec.DeepCopy()
@@ -561,7 +561,7 @@ func maintainSchemas(existing []*flowcontrolv1.FlowSchema) upkeep[*flowcontrolv1
 }
 
 // maintainLevels leaves what operators may set of the exempt level: its shares and how many of them it lends.
-func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) upkeep[*flowcontrolv1.PriorityLevelConfiguration] {
+func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) corrections[*flowcontrolv1.PriorityLevelConfiguration] {
 	return maintain(existing, mandatoryObjects().levels, suggestedObjects().levels, func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
 		spec := want.Spec.DeepCopy()
 		if spec.Exempt != nil && obj.Spec.Exempt != nil {
@@ -577,7 +577,7 @@ func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) upkeep
 func maintain[T interface {
 	metav1.Object
 	DeepCopy() T
-}](existing, mandatory, suggested []T, correct func(obj, want T) bool) (todo upkeep[T]) {
+}](existing, mandatory, suggested []T, correct func(obj, want T) bool) (todo corrections[T]) {
 	found := map[string]T{}
 	for _, obj := range existing {
 		found[obj.GetName()] = obj

@@ -23,7 +23,7 @@ func schemasIn(objs flowObjects) []*flowSchema {
 }
 
 // ask writes a digest down as "user[group,...] verb group/resource[/subresource] [namespace[/name]]" or "user[...] verb /path".
-func ask(t *testing.T, text string) *digest {
+func askFlow(t *testing.T, text string) *digest {
 	t.Helper()
 	who, what, ok := strings.Cut(text, " ")
 	fields := strings.Fields(what)
@@ -77,7 +77,7 @@ func TestAFreshServerClassifies(t *testing.T) {
 		"nobody get core/pods": "catch-all",
 		"system:serviceaccount:kube-system:sa[system:serviceaccounts,system:authenticated] watch coordination.k8s.io/leases ns/lk": "kube-system-service-accounts",
 	} {
-		if got := classify(schemas, ask(t, request)); got.name != want {
+		if got := classify(schemas, askFlow(t, request)); got.name != want {
 			t.Errorf("%s: %s, want %s", request, got.name, want)
 		}
 	}
@@ -138,12 +138,12 @@ func TestRulesMatch(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, text := range c.matches {
-				if !matchesRule(&c.rule, ask(t, text)) {
+				if !matchesRule(&c.rule, askFlow(t, text)) {
 					t.Errorf("%q does not match", text)
 				}
 			}
 			for _, text := range c.not {
-				if matchesRule(&c.rule, ask(t, text)) {
+				if matchesRule(&c.rule, askFlow(t, text)) {
 					t.Errorf("%q matches", text)
 				}
 			}
@@ -159,7 +159,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 		schema.Name, schema.Spec.MatchingPrecedence = name, precedence
 		objs.schemas = append(objs.schemas, schema)
 	}
-	winner := func() string { return classify(schemasIn(objs), ask(t, "alice get core/pods")).name }
+	winner := func() string { return classify(schemasIn(objs), askFlow(t, "alice get core/pods")).name }
 	add("b", "system", 700)
 	add("a", "system", 700)
 	if got := winner(); got != "a" {
@@ -181,7 +181,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 
 // Case 27 and the extensions.
 func TestDistinguishers(t *testing.T) {
-	dig := ask(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
+	dig := askFlow(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
 	for _, c := range []struct {
 		method      flowcontrolv1.FlowDistinguisherMethodType
 		annotations map[string]string

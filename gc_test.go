@@ -673,14 +673,14 @@ func BenchmarkGraph(b *testing.B) {
 	}
 }
 
-// ---- Random graphs against a model ----
+// ---- Random graphs against a ownerModel ----
 
-// A model says what shall become of objects that own each other: names and their owners' names. A name is never used again, so that it
+// A ownerModel says what shall become of objects that own each other: names and their owners' names. A name is never used again, so that it
 // is as good as a uid.
-type model map[string][]string
+type ownerModel map[string][]string
 
 // settle applies the rules until nothing changes: who has owners and all are gone goes, the others lose the references to those that are.
-func (m model) settle() {
+func (m ownerModel) settle() {
 	for changed := true; changed; {
 		changed = false
 		for name, owners := range m {
@@ -696,7 +696,7 @@ func (m model) settle() {
 	}
 }
 
-func (m model) remove(name, policy string) {
+func (m ownerModel) remove(name, policy string) {
 	delete(m, name)
 	if policy == "Orphan" {
 		for other, owners := range m {
@@ -705,11 +705,11 @@ func (m model) remove(name, policy string) {
 	}
 }
 
-// A graphTest plays random steps on a server and on the model.
+// A graphTest plays random steps on a server and on the ownerModel.
 type graphTest struct {
 	*cluster
 	random *rand.Rand
-	want   model
+	want   ownerModel
 	uids   map[string]string
 	names  []string // all that ever were
 }
@@ -721,7 +721,7 @@ func TestRandomGraphs(t *testing.T) {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Logf("seed %d", seed)
 			data := t.TempDir() + "/db"
-			g := &graphTest{random: rand.New(rand.NewPCG(seed, 1)), want: model{}, uids: map[string]string{"never": uuid.NewString()}, names: []string{"never"}}
+			g := &graphTest{random: rand.New(rand.NewPCG(seed, 1)), want: ownerModel{}, uids: map[string]string{"never": uuid.NewString()}, names: []string{"never"}}
 			for life := range 3 {
 				t.Run(fmt.Sprint(life), func(t *testing.T) {
 					g.cluster = startCluster(t, data)
@@ -747,7 +747,7 @@ func TestRandomGraphsAtOnce(t *testing.T) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Logf("seed %d", seed)
-			g := &graphTest{cluster: startCluster(t, ""), random: rand.New(rand.NewPCG(seed, 1)), want: model{},
+			g := &graphTest{cluster: startCluster(t, ""), random: rand.New(rand.NewPCG(seed, 1)), want: ownerModel{},
 				uids: map[string]string{"never": uuid.NewString()}, names: []string{"never"}}
 			for range 80 {
 				g.add()
@@ -815,7 +815,7 @@ func (g *graphTest) remove(policy string) {
 	g.want.remove(name, policy)
 }
 
-// compare waits until the server is where the model is, and makes sure that it stays there.
+// compare waits until the server is where the ownerModel is, and makes sure that it stays there.
 func (g *graphTest) compare() {
 	g.Helper()
 	got := ""
@@ -825,16 +825,16 @@ func (g *graphTest) compare() {
 			g.Logf("\n got %v\nwant %v", got, g.want)
 		}
 	}()
-	g.await("the model's state", matches)
+	g.await("the ownerModel's state", matches)
 	g.settle()
 	if !matches() {
-		g.Fatal("it did not stay as the model says")
+		g.Fatal("it did not stay as the ownerModel says")
 	}
 }
 
-// state lists who is there and with which owners, in the model's words.
+// state lists who is there and with which owners, in the ownerModel's words.
 func (g *graphTest) state() string {
-	have := model{}
+	have := ownerModel{}
 	_, err := (&collector{st: g.st}).walk(context.Background(), "//configmaps/", func(records []record) error {
 		for i := range records {
 			_, name := namespacedName(records[i].key)
