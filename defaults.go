@@ -221,8 +221,16 @@ func defaultPod(pod *corev1.Pod) {
 		*grace = 1
 	}
 	dropInitAnnotations(&pod.ObjectMeta)
-	if len(pod.Status.PodIPs) == 0 && pod.Status.PodIP != "" {
-		pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
+	defaultPodIPs(&pod.Status)
+}
+
+// defaultPodIPs makes the first of a pod's addresses the same in the old field and in the new one; the old one wins.
+func defaultPodIPs(status *corev1.PodStatus) {
+	switch ips := status.PodIPs; {
+	case status.PodIP == "" && len(ips) > 0:
+		status.PodIP = ips[0].IP
+	case status.PodIP != "" && (len(ips) == 0 || ips[0].IP != status.PodIP):
+		status.PodIPs = []corev1.PodIP{{IP: status.PodIP}}
 	}
 }
 

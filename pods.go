@@ -34,14 +34,11 @@ var (
 	dnsPolicies        = []string{"ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"}
 	preemptionPolicies = []string{"PreemptLowerPriority", "Never"}
 	httpSchemes        = []string{"HTTP", "HTTPS"}
-	taintEffects       = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
 	mountPropagations  = []string{"Bidirectional", "HostToContainer", "None"}
 	recursiveReadOnly  = []string{"Disabled", "Enabled", "IfPossible"}
 	profileTypes       = []string{"Localhost", "RuntimeDefault", "Unconfined"}
 	resizeResources    = []string{"cpu", "memory"}
 	resizePolicies     = []string{"NotRequired", "RestartContainer"}
-	scheduleActions    = []string{"DoNotSchedule", "ScheduleAnyway"}
-	inclusionPolicies  = []string{"Honor", "Ignore"}
 	fsGroupPolicies    = []string{"Always", "OnRootMismatch"}
 	groupsPolicies     = []string{"Merge", "Strict"}
 	seLinuxPolicies    = []string{"MountOption", "Recursive"}
@@ -141,12 +138,12 @@ func podSpec(c *checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.Objec
 		pc.podSecurity(p.Child("securityContext"), spec.SecurityContext)
 	}
 	if spec.Affinity != nil {
-		pc.affinity(p.Child("affinity"), spec.Affinity)
+		placementChecker{c}.affinity(p.Child("affinity"), spec.Affinity)
 	}
 	pc.dnsConfig(p.Child("dnsConfig"))
 	pc.gates(p)
 	for i := range spec.TopologySpreadConstraints {
-		pc.spreadConstraint(p.Child("topologySpreadConstraints").Index(i), spec.TopologySpreadConstraints[i:])
+		placementChecker{c}.spreadConstraint(p.Child("topologySpreadConstraints").Index(i), spec.TopologySpreadConstraints[i:])
 	}
 	pc.hostProcess(p)
 	pc.userNamespace(p)
@@ -217,7 +214,7 @@ func (c *podChecker) podNames(p *field.Path) {
 	}
 	c.maybe(p, "hostname", spec.Hostname, isLabel)
 	c.maybe(p, "subdomain", spec.Subdomain, isLabel)
-	tolerations(c.checker, p.Child("tolerations"), spec.Tolerations)
+	placementChecker{c.checker}.tolerations(p.Child("tolerations"), spec.Tolerations)
 	for i, alias := range spec.HostAliases {
 		c.ip(p.Child("hostAliases").Index(i), "ip", alias.IP, nil)
 		for j, name := range alias.Hostnames {
@@ -1177,148 +1174,6 @@ func (c *podChecker) hostProcess(p *field.Path) {
 	}
 	if host > 0 && !c.spec.HostNetwork {
 		c.invalid(p, "hostNetwork", false, "hostNetwork must be true if pod contains any hostProcess containers")
-	}
-}
-
-// ---- where a pod runs ----
-
-func (c *podChecker) affinity(p *field.Path, affinity *corev1.Affinity) {
-	const must, should = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
-	if node := affinity.NodeAffinity; node != nil {
-		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-			nodeSelector(c.checker, p.Child("nodeAffinity", must), node.RequiredDuringSchedulingIgnoredDuringExecution)
-		}
-		for i, term := range node.PreferredDuringSchedulingIgnoredDuringExecution {
-			tp := p.Child("nodeAffinity", should).Index(i)
-			c.weight(tp, term.Weight)
-			nodeSelectorTerm(c.checker, tp.Child("preference"), &term.Preference, false)
-		}
-	}
-	if pod := affinity.PodAffinity; pod != nil {
-		c.affinityTerms(p.Child("podAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
-		c.weightedTerms(p.Child("podAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	if pod := affinity.PodAntiAffinity; pod != nil {
-		c.affinityTerms(p.Child("podAntiAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
-		c.weightedTerms(p.Child("podAntiAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-}
-
-func (c *podChecker) weight(p *field.Path, weight int32) {
-	if weight < 1 || weight > 100 {
-		c.invalid(p, "weight", weight, "must be in the range 1-100")
-	}
-}
-
-func (c *podChecker) weightedTerms(p *field.Path, terms []corev1.WeightedPodAffinityTerm) {
-	for i := range terms {
-		c.weight(p.Index(i), terms[i].Weight)
-		c.affinityTerm(p.Index(i).Child("podAffinityTerm"), &terms[i].PodAffinityTerm)
-	}
-}
-
-func (c *podChecker) affinityTerms(p *field.Path, terms []corev1.PodAffinityTerm) {
-	for i := range terms {
-		c.affinityTerm(p.Index(i), &terms[i])
-	}
-}
-
-func (c *podChecker) affinityTerm(p *field.Path, term *corev1.PodAffinityTerm) {
-	c.selector(p, "labelSelector", term.LabelSelector)
-	c.selector(p, "namespaceSelector", term.NamespaceSelector)
-	for _, namespace := range term.Namespaces {
-		c.words(p, "namespace", namespace, isLabel)
-	}
-	c.labelKeys(p, term.MatchLabelKeys, term.MismatchLabelKeys, term.LabelSelector)
-	c.need(p, "topologyKey", term.TopologyKey != "", "can not be empty")
-	c.labelName(p, "topologyKey", term.TopologyKey)
-}
-
-// labelKeys are keys whose values come from the pod's own labels; the selector beside them may not name them too. prepareCreate has
-// written those of a Pod into the selector, which is why matchLabels alone is compared.
-func (c *podChecker) labelKeys(p *field.Path, match, mismatch []string, selector *metav1.LabelSelector) {
-	for _, keys := range [...]struct {
-		name string
-		list []string
-	}{{"matchLabelKeys", match}, {"mismatchLabelKeys", mismatch}} {
-		if len(keys.list) > 0 && selector == nil {
-			c.forbid(p, keys.name, true, "must not be specified when labelSelector is not set")
-			continue
-		}
-		for i, key := range keys.list {
-			c.labelName(p.Child(keys.name).Index(i), "", key)
-		}
-	}
-	if selector != nil {
-		seen := set{}
-		for key := range selector.MatchLabels {
-			seen[key] = true
-		}
-		for _, expression := range selector.MatchExpressions {
-			if i := slices.Index(match, expression.Key); i >= 0 && seen[expression.Key] {
-				c.invalid(p.Index(i), "", expression.Key, "exists in both matchLabelKeys and labelSelector")
-			}
-			seen[expression.Key] = true
-		}
-	}
-	for i, key := range match {
-		if slices.Contains(mismatch, key) {
-			c.invalid(p.Child("matchLabelKeys").Index(i), "", key, "exists in both matchLabelKeys and mismatchLabelKeys")
-		}
-	}
-}
-
-// spreadConstraint is the first of the constraints that are left; it may not be repeated by a later one.
-func (c *podChecker) spreadConstraint(p *field.Path, left []corev1.TopologySpreadConstraint) {
-	constraint := &left[0]
-	c.positive(p, "maxSkew", int64(constraint.MaxSkew))
-	c.need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
-	c.oneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
-	for _, other := range left[1:] {
-		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
-			c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
-			break
-		}
-	}
-	if domains := constraint.MinDomains; domains != nil {
-		c.positive(p, "minDomains", int64(*domains))
-		if constraint.WhenUnsatisfiable != corev1.DoNotSchedule {
-			c.invalid(p, "minDomains", *domains, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not %s", constraint.WhenUnsatisfiable))
-		}
-	}
-	oneOfRef(c.checker, p, "nodeAffinityPolicy", constraint.NodeAffinityPolicy, inclusionPolicies)
-	oneOfRef(c.checker, p, "nodeTaintsPolicy", constraint.NodeTaintsPolicy, inclusionPolicies)
-	c.labelKeys(p, constraint.MatchLabelKeys, nil, constraint.LabelSelector)
-	c.selector(p, "labelSelector", constraint.LabelSelector)
-}
-
-func tolerations(c *checker, p *field.Path, list []corev1.Toleration) {
-	for i, toleration := range list {
-		tp := p.Index(i)
-		c.maybe(tp, "key", toleration.Key, isQualifiedName)
-		if toleration.Key == "" && toleration.Operator != corev1.TolerationOpExists {
-			c.invalid(tp, "operator", toleration.Operator, `operator must be Exists when `+"`key`"+` is empty, which means "match all values and all keys"`)
-		}
-		if toleration.TolerationSeconds != nil && toleration.Effect != corev1.TaintEffectNoExecute {
-			c.invalid(tp, "effect", toleration.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
-		}
-		switch toleration.Operator {
-		case "", corev1.TolerationOpEqual:
-			if messages := validation.IsValidLabelValue(toleration.Value); len(messages) > 0 {
-				c.invalid(tp, "operator", toleration.Value, strings.Join(messages, ";"))
-			}
-		case corev1.TolerationOpExists:
-			if toleration.Value != "" {
-				c.invalid(tp, "operator", toleration.Value, "value must be empty when `operator` is 'Exists'")
-			}
-		case corev1.TolerationOpLt, corev1.TolerationOpGt:
-			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists", "Lt", "Gt"})
-		default:
-			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists"})
-		}
-		if toleration.Effect != "" {
-			c.oneOf(tp, "effect", string(toleration.Effect), taintEffects)
-		}
 	}
 }
 
