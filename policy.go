@@ -325,12 +325,11 @@ func (c policyChecker) webhookService(p *field.Path, service *admissionv1.Servic
 // ---- flow control ----
 
 var (
-	flowVerbs       = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
-	distinguishers  = []string{"ByNamespace", "ByUser"}
-	flowSubjects    = []string{"Group", "ServiceAccount", "User"}
-	levelTypes      = []string{"Exempt", "Limited"}
-	limitResponses  = []string{"Queue", "Reject"}
-	zeroSharesNoted = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares"
+	flowVerbs      = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
+	distinguishers = []string{"ByNamespace", "ByUser"}
+	flowSubjects   = []string{"Group", "ServiceAccount", "User"}
+	levelTypes     = []string{"Exempt", "Limited"}
+	limitResponses = []string{"Queue", "Reject"}
 )
 
 func (c policyChecker) flowSchema(schema *flowcontrolv1.FlowSchema) {
@@ -452,8 +451,8 @@ func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject
 
 func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
 	p, spec := field.NewPath("spec"), &level.Spec
-	_, noted := level.Annotations[zeroSharesNoted]
-	c.forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+zeroSharesNoted+"' is forbidden")
+	noted := metav1.HasAnnotation(level.ObjectMeta, zeroShares)
+	c.forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+zeroShares+"' is forbidden")
 	if (level.Name == "exempt") != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
 		c.invalid(p, "type", spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'")
 	}
@@ -485,8 +484,8 @@ func (c policyChecker) shares(p *field.Path, shares, lendable *int32) {
 }
 
 func (c policyChecker) limitResponse(p *field.Path, limited *flowcontrolv1.LimitedPriorityLevelConfiguration) {
-	if shares := *limited.NominalConcurrencyShares; shares < 0 {
-		c.invalid(p, "nominalConcurrencyShares", shares, "must be a non-negative integer")
+	if shares := limited.NominalConcurrencyShares; shares != nil && *shares < 0 {
+		c.invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
 	}
 	switch response := &limited.LimitResponse; response.Type {
 	case flowcontrolv1.LimitResponseTypeReject:

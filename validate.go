@@ -56,12 +56,13 @@ func validateUpdate(obj, old runtime.Object) field.ErrorList { return validate(o
 // validateStatusUpdate returns what is wrong with a status that is to follow that of old.
 func validateStatusUpdate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
-	k.status(obj, old)
+	k.status(stableForm(obj), stableForm(old))
 	return k.errs
 }
 
 func validate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
+	obj, old = stableForm(obj), stableForm(old)
 	if !k.workload(obj, old) && !k.storage(obj, old) && !k.network(obj, old) {
 		k.other(obj, old)
 	}
