@@ -128,18 +128,23 @@ func readDocuments(t testing.TB, file string) (docs [][]byte) {
 
 func decodeBuiltin(t testing.TB, doc []byte) runtime.Object {
 	t.Helper()
+	obj, err := tryDecode(doc)
+	if err != nil {
+		t.Fatalf("%v: %s", err, doc)
+	}
+	return obj
+}
+
+func tryDecode(doc []byte) (runtime.Object, error) {
 	var tm metav1.TypeMeta
 	if err := json.Unmarshal(doc, &tm); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	obj, err := builtin.New(tm.GroupVersionKind())
 	if err == nil {
 		err = json.Unmarshal(doc, obj)
 	}
-	if err != nil {
-		t.Fatalf("%v: %s", err, doc)
-	}
-	return obj
+	return obj, err
 }
 
 const testUID = "11111111-2222-3333-4444-555555555555"

@@ -742,12 +742,16 @@ func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, na
 	}
 	for _, resource := range sortedKeys(r.Limits) {
 		note(resource)
-		c.amountOfResource(p, "limits", resource, r.Limits[resource], name)
+		if limit := r.Limits[resource]; !isPlainAmount(resource, limit) {
+			c.amountOfResource(p.Child("limits").Key(string(resource)), string(resource), limit, name)
+		}
 	}
 	for _, resource := range sortedKeys(r.Requests) {
 		note(resource)
 		request := r.Requests[resource]
-		c.amountOfResource(p, "requests", resource, request, name)
+		if !isPlainAmount(resource, request) {
+			c.amountOfResource(p.Child("requests").Key(string(resource)), string(resource), request, name)
+		}
 		limit, limited := r.Limits[resource]
 		switch {
 		case limited && !mayOvercommit(string(resource)) && request.Cmp(limit) != 0:
@@ -762,14 +766,15 @@ func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, na
 	c.claimNames(p, r.Claims)
 }
 
-func (c *podChecker) amountOfResource(p *field.Path, member string, resource corev1.ResourceName, value quantities.Quantity, name func(*checker, *field.Path, string)) {
-	if compute := resource == corev1.ResourceCPU || resource == corev1.ResourceMemory; compute && value.Sign() >= 0 {
-		return // nearly all there is
-	}
-	p = p.Child(member).Key(string(resource))
-	name(c.checker, p, string(resource))
-	c.quantity(p, string(resource), value)
-	if isHugePages(string(resource)) && !isMultipleOfPage(string(resource), value.Value()) {
+// isPlainAmount is true for nearly all there is, so that no path is built for it.
+func isPlainAmount(resource corev1.ResourceName, value quantities.Quantity) bool {
+	return (resource == corev1.ResourceCPU || resource == corev1.ResourceMemory) && value.Sign() >= 0
+}
+
+func (c *podChecker) amountOfResource(p *field.Path, resource string, value quantities.Quantity, name func(*checker, *field.Path, string)) {
+	name(c.checker, p, resource)
+	c.quantity(p, resource, value)
+	if isHugePages(resource) && !isMultipleOfPage(resource, value.Value()) {
 		c.invalid(p, "", value.String(), fmt.Sprintf("%s is not positive integer multiple of %s", value.String(), resource))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -62,6 +63,7 @@ func changePlace(node any, steps []string, c *validationCase) any {
 		switch {
 		case err != nil:
 			return append(parent, c.Value)
+		case i >= len(parent): // removed before
 		case len(steps) > 1:
 			parent[i] = changePlace(parent[i], steps[1:], c)
 		case c.Remove:
@@ -369,6 +371,37 @@ func TestValidObjectsPass(t *testing.T) {
 			}
 			if errs := validateUpdate(obj.DeepCopyObject(), obj); len(errs) > 0 {
 				t.Errorf("update with itself: %s: %v", doc, errs)
+			}
+		}
+	}
+}
+
+// Whatever decodes is refused or taken, and nothing panics: every place broken, two at a time here and there, and empty objects.
+func TestBrokenObjectsNeverPanic(t *testing.T) {
+	for _, doc := range readDocuments(t, "testdata/validate/objects.yaml") {
+		all := append(breakages(t, doc, false), breakages(t, doc, true)...)
+		for i := 0; i < len(all); i += 4 { // recorded cases have the rest
+			c, broken := all[i], doc
+			if other := all[i*7919%len(all)]; !strings.HasPrefix(c.At, other.At) {
+				broken = mutate(t, doc, &other)
+			}
+			if _, err := tryDecode(mutate(t, broken, &c)); err != nil {
+				continue
+			}
+			if _, err := tryDecode(broken); err == nil || !c.Update {
+				checkCase(t, broken, &c)
+			}
+		}
+		obj := reflect.New(reflect.TypeOf(decodeBuiltin(t, doc)).Elem()).Interface().(runtime.Object)
+		setDefaults(obj)
+		validateUpdate(obj, obj)
+		prepareCreate(obj)
+		validateCreate(obj)
+	}
+	for _, doc := range readDocuments(t, "testdata/validate/statuses.yaml") {
+		for _, c := range statusBreakages(t, doc) {
+			if _, err := tryDecode(mutate(t, doc, &c)); err == nil {
+				checkStatus(t, doc, &c)
 			}
 		}
 	}
