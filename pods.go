@@ -1,6 +1,6 @@
 package main
 
-// This file: what a pod may be. Every workload's template, and the sources of volumes, which PersistentVolumes share, are checked here.
+// This file: what a pod may be, and with it the template of every workload.
 //
 // A podChecker walks one spec in kube-apiserver's order: volumes, containers of the three kinds, then the pod's own fields. What one
 // part must know of another (which volumes a mount may name) is gathered on the way; a volume that is refused cannot be mounted, so one
@@ -881,11 +881,11 @@ func (c *podChecker) containersFitPod(p *field.Path, own *corev1.ResourceRequire
 // ---- security ----
 
 func (c *podChecker) podSecurity(p *field.Path, security *corev1.PodSecurityContext) {
-	userID(c.checker, p, "fsGroup", security.FSGroup, validation.IsValidGroupID)
-	userID(c.checker, p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
-	userID(c.checker, p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
+	c.userID(p, "fsGroup", security.FSGroup, validation.IsValidGroupID)
+	c.userID(p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
+	c.userID(p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
 	for i := range security.SupplementalGroups {
-		userID(c.checker, p.Child("supplementalGroups").Index(i), "", &security.SupplementalGroups[i], validation.IsValidGroupID)
+		c.userID(p.Child("supplementalGroups").Index(i), "", &security.SupplementalGroups[i], validation.IsValidGroupID)
 	}
 	if share := c.spec.ShareProcessNamespace; share != nil && *share && c.spec.HostPID {
 		c.invalid(p, "shareProcessNamespace", *share, "ShareProcessNamespace and HostPID cannot both be enabled")
@@ -899,7 +899,7 @@ func (c *podChecker) podSecurity(p *field.Path, security *corev1.PodSecurityCont
 	oneOfRef(c.checker, p, "seLinuxChangePolicy", security.SELinuxChangePolicy, seLinuxPolicies)
 }
 
-func userID(c *checker, p *field.Path, name string, id *int64, f func(int64) []string) {
+func (c *podChecker) userID(p *field.Path, name string, id *int64, f func(int64) []string) {
 	if id != nil {
 		for _, message := range f(*id) {
 			c.invalid(p, name, *id, message)
@@ -929,8 +929,8 @@ func (c *podChecker) sysctls(p *field.Path, sysctls []corev1.Sysctl) {
 }
 
 func (c *podChecker) containerSecurity(p *field.Path, security *corev1.SecurityContext) {
-	userID(c.checker, p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
-	userID(c.checker, p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
+	c.userID(p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
+	c.userID(p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
 	if mount := security.ProcMount; mount != nil {
 		c.oneOf(p, "procMount", string(*mount), procMounts)
 		if *mount == corev1.UnmaskedProcMount && (c.spec.HostUsers == nil || *c.spec.HostUsers) {

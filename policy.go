@@ -223,8 +223,10 @@ func (c policyChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOper
 	for i, operation := range rule.Operations {
 		c.oneOf(p.Child("operations").Index(i), "", string(operation), webhookOperations)
 	}
-	c.starAlone(p, "apiGroups", rule.APIGroups, "", "API groups")
-	c.starAlone(p, "apiVersions", rule.APIVersions, "", "API versions")
+	c.need(p, "apiGroups", len(rule.APIGroups) > 0, "")
+	c.starAlone(p, "apiGroups", rule.APIGroups, "API groups")
+	c.need(p, "apiVersions", len(rule.APIVersions) > 0, "")
+	c.starAlone(p, "apiVersions", rule.APIVersions, "API versions")
 	for i, version := range rule.APIVersions {
 		c.need(p.Child("apiVersions").Index(i), "", version != "", "")
 	}
@@ -232,9 +234,8 @@ func (c policyChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOper
 	oneOfRef(c.checker, p, "scope", rule.Scope, ruleScopes)
 }
 
-// starAlone is for a list that may not be empty, and where * stands alone; needed says why it is needed.
-func (c policyChecker) starAlone(p *field.Path, name string, list []string, needed, others string) {
-	c.need(p, name, len(list) > 0, needed)
+// starAlone is for a list where * means all; others is what such a list has no more of.
+func (c policyChecker) starAlone(p *field.Path, name string, list []string, others string) {
 	if len(list) > 1 && slices.Contains(list, "*") {
 		c.invalid(p, name, list, "if '*' is present, must not specify other "+others)
 	}
@@ -358,27 +359,14 @@ func (c policyChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWi
 		c.flowSubject(p.Child("subjects").Index(i), &rule.Subjects[i])
 	}
 	c.need(p, "", len(rule.ResourceRules)+len(rule.NonResourceRules) > 0, "at least one of resourceRules and nonResourceRules has to be non-empty")
-	for i, resource := range rule.ResourceRules {
-		rp := p.Child("resourceRules").Index(i)
-		c.flowVerbs(rp, resource.Verbs)
-		c.starAlone(rp, "apiGroups", resource.APIGroups, "resource rules must supply at least one api group", "api groups")
-		c.starAlone(rp, "resources", resource.Resources, "resource rules must supply at least one resource", "resources")
-		if resource.ClusterScope && len(resource.Namespaces) == 0 {
-			continue
-		}
-		c.starAlone(rp, "namespaces", resource.Namespaces, "resource rules that are not cluster scoped must supply at least one namespace", "namespaces")
-		for j, namespace := range resource.Namespaces {
-			if !slices.Contains(resource.Namespaces, "*") {
-				for _, message := range isLabel(namespace) {
-					c.invalid(rp.Child("namespaces").Index(j), "", namespace, "each member of this list must be '*' or a DNS-1123 label; "+message)
-				}
-			}
-		}
+	for i := range rule.ResourceRules {
+		c.flowResources(p.Child("resourceRules").Index(i), &rule.ResourceRules[i])
 	}
 	for i, rest := range rule.NonResourceRules {
 		rp := p.Child("nonResourceRules").Index(i)
 		c.flowVerbs(rp, rest.Verbs)
-		c.starAlone(rp, "nonResourceURLs", rest.NonResourceURLs, "nonResourceURLs must contain at least one value", "non-resource URLs")
+		c.need(rp, "nonResourceURLs", len(rest.NonResourceURLs) > 0, "nonResourceURLs must contain at least one value")
+		c.starAlone(rp, "nonResourceURLs", rest.NonResourceURLs, "non-resource URLs")
 		for j, path := range rest.NonResourceURLs {
 			if wrong := wrongInURLPath(path); wrong != "" && !slices.Contains(rest.NonResourceURLs, "*") {
 				c.invalid(rp.Child("nonResourceURLs").Index(j), "", path, wrong)
@@ -387,8 +375,27 @@ func (c policyChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWi
 	}
 }
 
+func (c policyChecker) flowResources(p *field.Path, rule *flowcontrolv1.ResourcePolicyRule) {
+	c.flowVerbs(p, rule.Verbs)
+	c.need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
+	c.starAlone(p, "apiGroups", rule.APIGroups, "api groups")
+	c.need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
+	c.starAlone(p, "resources", rule.Resources, "resources")
+	c.need(p, "namespaces", rule.ClusterScope || len(rule.Namespaces) > 0, "resource rules that are not cluster scoped must supply at least one namespace")
+	c.starAlone(p, "namespaces", rule.Namespaces, "namespaces")
+	if slices.Contains(rule.Namespaces, "*") {
+		return
+	}
+	for i, namespace := range rule.Namespaces {
+		for _, message := range isLabel(namespace) {
+			c.invalid(p.Child("namespaces").Index(i), "", namespace, "each member of this list must be '*' or a DNS-1123 label; "+message)
+		}
+	}
+}
+
 func (c policyChecker) flowVerbs(p *field.Path, verbs []string) {
-	c.starAlone(p, "verbs", verbs, "verbs must contain at least one value", "verbs")
+	c.need(p, "verbs", len(verbs) > 0, "verbs must contain at least one value")
+	c.starAlone(p, "verbs", verbs, "verbs")
 	known := func(verb string) bool { return slices.Contains(flowVerbs, verb) }
 	if !slices.Contains(verbs, "*") && slices.ContainsFunc(verbs, func(verb string) bool { return !known(verb) }) {
 		c.unsupported(p, "verbs", verbs, flowVerbs)

@@ -341,6 +341,9 @@ func compareAll(t *testing.T, docs [][]byte, file string, check func(testing.TB,
 			t.Logf("%s %s\n got %v\nwant %v", c.At, line[:min(len(line), 120)], errs, c.Causes)
 		}
 	}
+	if refused < 100 {
+		t.Errorf("%d broken objects are too few to say anything", refused)
+	}
 	percent := func(n int) float64 { return 100 * float64(n) / float64(refused) }
 	t.Logf("%d broken objects: %.1f %% refused, %.1f %% with the same fields, %.1f %% in the same words; %d valid ones refused",
 		refused, percent(codes), percent(fields), percent(messages), wrongly)

@@ -404,31 +404,34 @@ func (c workloadChecker) indexedJob(p *field.Path, spec *batchv1.JobSpec) {
 	failed, completions, parallelism := spec.MaxFailedIndexes, spec.Completions, spec.Parallelism
 	if !isIndexed(spec) {
 		if spec.CompletionMode == nil || *spec.CompletionMode == batchv1.NonIndexedCompletion {
-			for name, value := range map[string]*int32{"backoffLimitPerIndex": spec.BackoffLimitPerIndex, "maxFailedIndexes": failed} {
-				if value != nil {
-					c.invalid(p, name, *value, "requires indexed completion mode")
-				}
-			}
+			c.indexedOnly(p, "backoffLimitPerIndex", spec.BackoffLimitPerIndex)
+			c.indexedOnly(p, "maxFailedIndexes", failed)
 		}
 		return
 	}
 	c.need(p, "completions", completions != nil, "when completion mode is Indexed")
-	c.atMost(p, "parallelism", parallelism, most, " when completion mode is Indexed")
+	c.atMost(p.Child("parallelism"), parallelism, most, " when completion mode is Indexed")
 	if completions != nil && failed != nil && *failed > *completions {
 		c.invalid(p, "maxFailedIndexes", *failed, "must be less than or equal to completions")
 	}
-	c.atMost(p, "maxFailedIndexes", failed, most, "")
+	c.atMost(p.Child("maxFailedIndexes"), failed, most, "")
 	if completions != nil && *completions > most && spec.BackoffLimitPerIndex != nil {
 		const so = " when completions are above 100000 and used with backoff limit per index"
 		c.need(p, "maxFailedIndexes", failed != nil, "must be specified when completions is above 100000")
-		c.atMost(p, "parallelism", parallelism, 10_000, so)
-		c.atMost(p, "maxFailedIndexes", failed, 10_000, so)
+		c.atMost(p.Child("parallelism"), parallelism, 10_000, so)
+		c.atMost(p.Child("maxFailedIndexes"), failed, 10_000, so)
 	}
 }
 
-func (c workloadChecker) atMost(p *field.Path, name string, value *int32, most int32, when string) {
+func (c workloadChecker) indexedOnly(p *field.Path, name string, value *int32) {
+	if value != nil {
+		c.invalid(p, name, *value, "requires indexed completion mode")
+	}
+}
+
+func (c workloadChecker) atMost(p *field.Path, value *int32, most int32, when string) {
 	if value != nil && *value > most {
-		c.invalid(p, name, *value, fmt.Sprintf("must be less than or equal to %d%s", most, when))
+		c.invalid(p, "", *value, fmt.Sprintf("must be less than or equal to %d%s", most, when))
 	}
 }
 
@@ -522,9 +525,9 @@ func (c workloadChecker) successPolicy(p *field.Path, spec *batchv1.JobSpec) {
 			}
 		}
 		nonNegativeRef(c.checker, rp, "succeededCount", rule.SucceededCount)
-		c.atMost(rp, "succeededCount", rule.SucceededCount, *spec.Completions, " (the number of specified completions)")
+		c.atMost(rp.Child("succeededCount"), rule.SucceededCount, *spec.Completions, " (the number of specified completions)")
 		if rule.SucceededIndexes != nil {
-			c.atMost(rp, "succeededCount", rule.SucceededCount, total, " (the number of indexes in the specified succeededIndexes field)")
+			c.atMost(rp.Child("succeededCount"), rule.SucceededCount, total, " (the number of indexes in the specified succeededIndexes field)")
 		}
 	}
 }
