@@ -655,9 +655,10 @@ func BenchmarkGraph(b *testing.B) {
 				runtime.ReadMemStats(&m)
 				return float64(m.HeapAlloc)
 			}
+			c := startCluster(b, "")
 			for b.Loop() {
 				before, start := heap(), time.Now()
-				rp := &reaper{graph: newGraph(), dirty: map[string]struct{}{}}
+				rp := &reaper{gc: &collector{st: c.st}, kinds: newKinds(c.reg.current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
 				for i := range events {
 					ev := events[i]
 					ev.key = strings.Clone(ev.key)
