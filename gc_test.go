@@ -538,6 +538,70 @@ func TestQuietWhileWaiting(t *testing.T) {
 	}
 }
 
+// TestFailuresAreTriedAgain lets a collector begin while nothing can be written.
+func TestFailuresAreTriedAgain(t *testing.T) {
+	c := startCluster(t, "")
+	c.idle()
+	<-c.workers
+	a, b := c.create("cm/a", ""), c.create("cm/b", "")
+	c.create("cm/child", "", ref("cm/a", a))
+	c.create("cm/orphan", "", ref("cm/b", b))
+	c.create("ns/n", "")
+	c.create("cm/n/x", "")
+	c.delete("cm/a", "")
+	c.delete("cm/b", "Orphan")
+	c.delete("ns/n", "")
+	full := errDiskFull
+	c.st.refusal.Store(&full)
+	said := &lines{said: make(chan string, 100)}
+	gc := &collector{st: c.st, upkeep: c.upkeep, reg: c.reg, wr: c.wr, log: zerolog.New(said)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { gc.run(ctx); close(done) }()
+	for missing := []string{"emptying a namespace", "collecting dependents"}; len(missing) > 0; {
+		line := <-said.said
+		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
+	}
+	c.st.refusal.Store(nil)
+	c.awaitGone("cm/child", "cm/b", "ns/n")
+	c.awaitOwners("cm/orphan", "")
+	cancel()
+	<-done
+}
+
+// lines hands on what is logged.
+type lines struct{ said chan string }
+
+func (l *lines) Write(p []byte) (int, error) {
+	select {
+	case l.said <- string(p):
+	default:
+	}
+	return len(p), nil
+}
+
+// TestManyNamespacesAtOnce deletes namespaces whose objects somebody else lets go while they are emptied.
+func TestManyNamespacesAtOnce(t *testing.T) {
+	c := startCluster(t, "")
+	const namespaces, each = 40, 5
+	c.seed(c.reg.lookup("", "v1", "namespaces"), namespaces, func(i int) object {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i)}}
+	})
+	c.seed(c.reg.lookup("", "v1", "configmaps"), namespaces*each, func(i int) object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("n%d", i/each), Name: fmt.Sprint(i), Finalizers: []string{"test/hold"}}}
+	})
+	for i := range namespaces {
+		c.delete(fmt.Sprintf("ns/n%d", i), "")
+		for j := range each {
+			short := fmt.Sprintf("cm/n%d/%d", i, i*each+j)
+			c.await(short+" to be deleting", func() bool { return gjson.Get(c.get(short), "metadata.deletionTimestamp").Exists() })
+			c.do("PATCH", at(short), `{"metadata":{"finalizers":null}}`, 200)
+		}
+	}
+	c.awaitCount(namespaceRange, 4)
+	c.awaitCount("//configmaps/", 0)
+}
+
 // ---- Many ----
 
 // seed creates n objects at once, not over HTTP.
