@@ -300,6 +300,17 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 	c.awaitGone("cm/bystander")
 }
 
+func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
+	c := startCluster(t, "")
+	a := c.create("cm/a", "")
+	c.create("cm/blocker", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
+	c.delete("cm/a", "Foreground")
+	c.await("the blocker to be deleting", func() bool { return gjson.Get(c.get("cm/blocker"), "metadata.deletionTimestamp").Exists() })
+	c.create("cm/late", "", blocking("cm/a", a)) // with the very references that were good for the one before
+	c.awaitGone("cm/late")
+	c.stays("cm/a", "cm/blocker")
+}
+
 func TestForegroundGoesDownTheChain(t *testing.T) {
 	c := startCluster(t, "")
 	owner, uid := "cm/c0", c.create("cm/c0", "")
