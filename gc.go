@@ -48,6 +48,7 @@ const (
 	collectorName  = "kube-controller-manager" // field manager of the collector's updates
 	collectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
 	reapBatch      = 1024                      // objects that are worked on between two looks at the log
+	soundMax       = 1024                      // references whose owners are remembered
 	reapTries      = 10                        // attempts at an object that others write to
 	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
 	retryLast      = time.Minute
@@ -258,6 +259,7 @@ type reaper struct {
 	graph   graph
 	pos     int64               // the graph shows the store at this revision
 	waiting map[ownerID]string  // keys of owners that are being deleted in the foreground
+	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
 	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
 	dirty   map[string]struct{} // keys of objects to examine
 
@@ -298,43 +300,18 @@ func (rp *reaper) follow(ctx context.Context) error {
 // revision of the walk, the log will tell.
 func (rp *reaper) begin(ctx context.Context) (err error) {
 	*rp = reaper{gc: rp.gc, kinds: newKinds(rp.gc.reg.current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
-		gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
-	seen := map[string]bool{}
+		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
 	rp.pos, err = rp.gc.walk(ctx, "/", func(records []record) error {
 		for i := range records {
 			ev := event{record: records[i]}
-			references := referencesOf(ev.json)
-			if !ev.deleting && references == "" {
-				continue
-			}
-			ev.key = strings.Clone(ev.key) // not all the keys of the chunk with it
-			rp.apply(&ev)
-			if !ev.deleting && rp.sound(&ev, references, seen) {
-				delete(rp.dirty, ev.key)
+			if ev.deleting || referencesOf(ev.json) != "" {
+				ev.key = strings.Clone(ev.key) // not all the keys of the chunk with it
+				rp.apply(&ev)
 			}
 		}
 		return nil
 	})
 	return err
-}
-
-// sound says that nothing is to be done about an object's references. Most objects have the same ones as some other: the answer for
-// those is in seen.
-func (rp *reaper) sound(ev *event, references string, seen map[string]bool) bool {
-	namespace, _ := namespacedName(ev.key)
-	what := namespace + references
-	sound, known := seen[what]
-	if known {
-		return sound
-	}
-	owners, err := decodeReferences(references)
-	sound = err == nil
-	for i := range owners {
-		state, err := rp.lookUp(&owners[i], namespace)
-		sound = sound && err == nil && state == ownerSolid
-	}
-	seen[what] = sound
-	return sound
 }
 
 // catchUp brings the graph up to date.
@@ -381,15 +358,41 @@ func (rp *reaper) relink(ev *event, before, after string) {
 			rp.dirty[owner] = struct{}{}
 		}
 	}
-	if after != "" {
+	if after != "" && !ev.deleting && !rp.isSound(ev.key, after) {
 		rp.dirty[ev.key] = struct{}{}
 	}
+}
+
+// isSound says that all owners are there, so that nothing is to be done. Most objects come with the references of one before them, and
+// what was found for that one holds until the log tells of an owner's end: if it ended later than that, its event will find this object in
+// the graph.
+func (rp *reaper) isSound(key, references string) bool {
+	namespace, _ := namespacedName(key)
+	what := namespace + references
+	if _, known := rp.sound[what]; known {
+		return true
+	}
+	owners, err := decodeReferences(references)
+	if err != nil {
+		return false
+	}
+	for i := range owners {
+		if state, err := rp.lookUp(&owners[i], namespace); err != nil || state != ownerSolid {
+			return false
+		}
+	}
+	if len(rp.sound) >= soundMax {
+		clear(rp.sound)
+	}
+	rp.sound[what] = struct{}{}
+	return true
 }
 
 // bury lets go of an object that is gone. Its dependents leave the graph in one step: one by one they would be cut out of the middle.
 func (rp *reaper) bury(ev *event) {
 	uid := uidOf(ev.json)
 	id := rp.graph.id(uid)
+	clear(rp.sound)
 	delete(rp.waiting, id)
 	delete(rp.parked, ev.key)
 	left := rp.graph.owners[id].keys
@@ -407,6 +410,7 @@ func (rp *reaper) applyDeletion(ev *event) {
 	foreground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
 	id := rp.graph.id(uidOf(ev.json))
 	if foreground && rp.waiting[id] == "" {
+		clear(rp.sound)
 		rp.waiting[id] = ev.key
 		rp.smudge(rp.graph.owners[id].keys)
 	}

@@ -300,6 +300,17 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 	c.awaitGone("cm/bystander")
 }
 
+func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
+	c := startCluster(t, "")
+	a := c.create("cm/a", "")
+	c.create("cm/blocker", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
+	c.delete("cm/a", "Foreground")
+	c.await("the blocker to be deleting", func() bool { return gjson.Get(c.get("cm/blocker"), "metadata.deletionTimestamp").Exists() })
+	c.create("cm/late", "", blocking("cm/a", a)) // with the very references that were good for the one before
+	c.awaitGone("cm/late")
+	c.stays("cm/a", "cm/blocker")
+}
+
 func TestForegroundGoesDownTheChain(t *testing.T) {
 	c := startCluster(t, "")
 	owner, uid := "cm/c0", c.create("cm/c0", "")
@@ -538,20 +549,81 @@ func TestQuietWhileWaiting(t *testing.T) {
 	}
 }
 
+// TestFailuresAreTriedAgain lets a collector begin while nothing can be written.
+func TestFailuresAreTriedAgain(t *testing.T) {
+	c := startCluster(t, "")
+	c.idle()
+	<-c.workers
+	a, b := c.create("cm/a", ""), c.create("cm/b", "")
+	c.create("cm/child", "", ref("cm/a", a))
+	c.create("cm/orphan", "", ref("cm/b", b))
+	c.create("ns/n", "")
+	c.create("cm/n/x", "")
+	c.delete("cm/a", "")
+	c.delete("cm/b", "Orphan")
+	c.delete("ns/n", "")
+	full := errDiskFull
+	c.st.refusal.Store(&full)
+	said := &lines{said: make(chan string, 100)}
+	gc := &collector{st: c.st, upkeep: c.upkeep, reg: c.reg, wr: c.wr, log: zerolog.New(said)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { gc.run(ctx); close(done) }()
+	for missing := []string{"emptying a namespace", "collecting dependents"}; len(missing) > 0; {
+		line := <-said.said
+		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
+	}
+	c.st.refusal.Store(nil)
+	c.awaitGone("cm/child", "cm/b", "ns/n")
+	c.awaitOwners("cm/orphan", "")
+	cancel()
+	<-done
+}
+
+// lines hands on what is logged.
+type lines struct{ said chan string }
+
+func (l *lines) Write(p []byte) (int, error) {
+	select {
+	case l.said <- string(p):
+	default:
+	}
+	return len(p), nil
+}
+
+// TestManyNamespacesAtOnce deletes namespaces whose objects somebody else lets go while they are emptied.
+func TestManyNamespacesAtOnce(t *testing.T) {
+	c := startCluster(t, "")
+	const namespaces, each = 40, 5
+	c.seed(c.reg.lookup("", "v1", "namespaces"), namespaces, func(i int) object {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i)}}
+	})
+	c.seed(c.reg.lookup("", "v1", "configmaps"), namespaces*each, func(i int) object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("n%d", i/each), Name: fmt.Sprint(i), Finalizers: []string{"test/hold"}}}
+	})
+	for i := range namespaces {
+		c.delete(fmt.Sprintf("ns/n%d", i), "")
+		for j := range each {
+			short := fmt.Sprintf("cm/n%d/%d", i, i*each+j)
+			c.await(short+" to be deleting", func() bool { return gjson.Get(c.get(short), "metadata.deletionTimestamp").Exists() })
+			c.do("PATCH", pathAt(short), `{"metadata":{"finalizers":null}}`, 200)
+		}
+	}
+	c.awaitCount(namespaceRange, 4)
+	c.awaitCount("//configmaps/", 0)
+}
+
 // ---- Many ----
 
 // seed creates n objects at once, not over HTTP.
-func (c *cluster) seed(res *resource, n int, make func(i int) object) {
+func (c *cluster) seed(res *resource, n int, build func(i int) object) {
 	c.Helper()
-	list := slices.Collect(func(yield func(int) bool) {
-		for i := range n {
-			if !yield(i) {
-				return
-			}
-		}
-	})
-	err := parallel(list, 64, func(i int) error {
-		_, err := c.wr.insert(context.Background(), res, make(i), writeOptions{})
+	numbers := make([]int, n)
+	for i := range numbers {
+		numbers[i] = i
+	}
+	err := parallel(numbers, 64, func(i int) error {
+		_, err := c.wr.insert(context.Background(), res, build(i), writeOptions{})
 		return err
 	})
 	if err != nil {
@@ -655,9 +727,10 @@ func BenchmarkGraph(b *testing.B) {
 				runtime.ReadMemStats(&m)
 				return float64(m.HeapAlloc)
 			}
+			c := startCluster(b, "")
 			for b.Loop() {
 				before, start := heap(), time.Now()
-				rp := &reaper{graph: newGraph(), dirty: map[string]struct{}{}}
+				rp := &reaper{gc: &collector{st: c.st}, kinds: newKinds(c.reg.current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
 				for i := range events {
 					ev := events[i]
 					ev.key = strings.Clone(ev.key)
@@ -805,13 +878,9 @@ func (g *graphTest) rewire() {
 // remove deletes an object, if the collector has not been faster.
 func (g *graphTest) remove(policy string) {
 	name := g.names[g.random.IntN(len(g.names))]
-	req, _ := http.NewRequest("DELETE", g.url+pathAt("cm/"+name), strings.NewReader(`{"propagationPolicy":"`+policy+`"}`))
-	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
+	if err := g.try("DELETE", pathAt("cm/"+name), `{"propagationPolicy":"`+policy+`"}`); err != nil {
 		g.Fatal(err)
 	}
-	res.Body.Close()
 	g.want.remove(name, policy)
 }
 
@@ -850,6 +919,89 @@ func (g *graphTest) state() string {
 		g.Fatal(err)
 	}
 	return fmt.Sprint(have)
+}
+
+// TestClientsAtOnce has clients make and delete owners and dependents side by side, so that dependents come just before, while and after
+// their owners go. In the end no reference may lead nowhere, and nobody may have been collected who has an owner that was never deleted.
+func TestClientsAtOnce(t *testing.T) {
+	c := startCluster(t, "")
+	const clients, roots = 8, 40
+	kept := c.create("cm/kept", "")
+	uids := make([]string, roots)
+	for i := range uids {
+		uids[i] = c.create(fmt.Sprintf("cm/root%d", i), "")
+	}
+	keepers := make([][]string, clients)
+	err := parallel([]int{0, 1, 2, 3, 4, 5, 6, 7}, clients, func(client int) error {
+		random := rand.New(rand.NewPCG(uint64(client), 7))
+		for i := range 120 {
+			root := random.IntN(roots)
+			if random.IntN(6) == 0 {
+				_ = c.try("DELETE", pathAt(fmt.Sprintf("cm/root%d", root)), `{"propagationPolicy":"`+[]string{"Background", "Foreground"}[random.IntN(2)]+`"}`)
+				continue
+			}
+			short := fmt.Sprintf("cm/c%d-%d", client, i)
+			refs := []string{reference(fmt.Sprintf("cm/root%d", root), uids[root], random.IntN(2) == 0)}
+			if random.IntN(3) == 0 {
+				refs = append(refs, blocking("cm/kept", kept))
+				keepers[client] = append(keepers[client], short)
+			}
+			_, name := apiPath(short)
+			if err := c.try("POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"`+name+`","ownerReferences":[`+strings.Join(refs, ",")+`]}}`); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dangling string
+	defer func() {
+		if t.Failed() {
+			t.Log(dangling)
+		}
+	}()
+	c.await("all references to lead somewhere", func() bool { dangling = c.dangling(); return dangling == "" })
+	c.stays(slices.Concat(keepers...)...)
+}
+
+// dangling finds an object that names an owner that is not there.
+func (c *cluster) dangling() (found string) {
+	uids, owned := map[string]bool{}, map[string]string{}
+	_, err := (&collector{st: c.st}).walk(context.Background(), "//configmaps/", func(records []record) error {
+		for i := range records {
+			uids[uidOf(records[i].json)] = true
+			for _, uid := range gjson.GetBytes(records[i].json, "metadata.ownerReferences.#.uid").Array() {
+				owned[uid.String()] = strings.Clone(records[i].key)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	for uid, key := range owned {
+		if !uids[uid] {
+			found = key + " is owned by " + uid
+		}
+	}
+	return found
+}
+
+// try sends a request and returns an error for an answer of the server's fault.
+func (c *cluster) try(method, path, body string) error {
+	req, _ := http.NewRequest(method, c.url+path, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if answer, _ := io.ReadAll(res.Body); res.StatusCode >= 500 {
+		return fmt.Errorf("%s %s: %d: %s", method, path, res.StatusCode, answer)
+	}
+	return nil
 }
 
 // TestFollowingEverything reads all resources' events from the ring and from the file.
