@@ -45,6 +45,7 @@ import (
 const (
 	maxBody       = 3 << 20 // bytes of a request body, as kube-apiserver's
 	generateTries = 8       // names tried for one generateName
+	maxName       = 1024    // bytes of a name
 	deleteWorkers = 16      // objects of a collection that are written at once
 )
 
@@ -259,8 +260,7 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 		}
 		defer release()
 	}
-	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res.storedType()), field.NewPath("metadata"))
-	if errs = append(errs, validateCreate(obj)...); len(errs) > 0 {
+	if errs := append(validateMeta(res, obj), validateCreate(obj)...); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return record{}, err
 		}
@@ -293,6 +293,19 @@ func (wr *writes) checkGrant(ctx context.Context, res *resource, obj, old object
 		return nil
 	}
 	return wr.auth.mayGrant(rec, obj, old)
+}
+
+// validateMeta judges the metadata of a new object.
+func validateMeta(res *resource, obj object) field.ErrorList {
+	at := field.NewPath("metadata")
+	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res.storedType()), at)
+	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
+		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
+	}
+	if res.goType != nil {
+		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+	}
+	return errs
 }
 
 // namespaceKey is the store's key of a Namespace.
@@ -735,6 +748,9 @@ func (t *target) validate(obj, old object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
 	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
+	if t.res.goType != nil {
+		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+	}
 	if t.sub == "status" {
 		return append(errs, validateStatusUpdate(obj, old)...)
 	}

@@ -156,7 +156,7 @@ func TestPathsStayInTheirPlace(t *testing.T) {
 		}
 	}
 	before := s.st.revision()
-	for _, name := range []string{"..", ".", "a%2fb", "%2f", "a%00b", "%20", strings.Repeat("n", 5000)} {
+	for _, name := range []string{"..", ".", "a%2fb", "%2f", "a%00b", strings.Repeat("n", 5000)} {
 		plain, _ := url.PathUnescape(name)
 		for _, path := range []string{"/api/v1/namespaces/p1/events/", "/api/v1/namespaces/p1/services/", "/apis/coordination.k8s.io/v1/namespaces/p1/leases/"} {
 			body := fmt.Sprintf(`{"metadata":{"name":%q},"involvedObject":{"namespace":"p1"}}`, plain)

@@ -77,7 +77,7 @@ func (fc *flowControl) run(ctx context.Context) { fc.dispatcher.run(ctx) }
 func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := requestFrom(r.Context())
-		if rec == nil || rec.info.verb == "" || rec.user.name == "" {
+		if rec == nil || rec.user.name == "" {
 			http.Error(w, "request without user or request information reached flow control", http.StatusInternalServerError)
 			return
 		}

@@ -347,7 +347,7 @@ func (s *server) start() error {
 		fc := newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
 		s.flows = newFlowKeeper(s.st, s.reg, s.wr, fc)
 		s.metrics.registry.MustRegister(fc)
-		if err := s.flows.apply(context.Background()); err != nil {
+		if err := s.flows.begin(context.Background()); err != nil {
 			return err
 		}
 	}

@@ -60,6 +60,17 @@ func validateStatusUpdate(obj, old runtime.Object) field.ErrorList {
 	return k.errs
 }
 
+// validateFinalizers returns what is wrong with the finalizers of a built-in object.
+func validateFinalizers(names []string, p *field.Path) field.ErrorList {
+	k := kindChecker{&checker{}}
+	for i, name := range names {
+		if len(validation.IsQualifiedName(name)) == 0 { // the rule for all metadata says the rest
+			k.finalizer(p.Index(i), name)
+		}
+	}
+	return k.errs
+}
+
 func validate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
 	obj, old = stableForm(obj), stableForm(old)
