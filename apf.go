@@ -250,7 +250,7 @@ type level struct {
 	waiting      int
 	waitingSeats int
 	running      ticketList // in order of start, those that lent their seats included, without tails
-	queues       []*queue   // those beyond deck drain
+	queues       []*queue   // nil until used, for there may be ten million; those beyond deck drain
 	flows        map[uint64]*flow
 	turns        flowHeap // the flows that have somebody waiting
 	spare        []*flow  // to be used again
@@ -594,14 +594,20 @@ func (l *level) chooseLocked(hash uint64) *queue {
 	var room [maxHand]int
 	cards := deal(hash, l.deck, l.hand, room[:0])
 	l.arrivals++
-	var best *queue
+	best, least := 0, time.Duration(math.MaxInt64)
 	for i := range cards {
-		q := l.queues[cards[(l.arrivals+i)%len(cards)]]
-		if best == nil || q.work < best.work {
-			best = q
+		card, work := cards[(l.arrivals+i)%len(cards)], time.Duration(0)
+		if q := l.queues[card]; q != nil {
+			work = q.work
+		}
+		if work < least {
+			best, least = card, work
 		}
 	}
-	return best
+	if l.queues[best] == nil {
+		l.queues[best] = &queue{index: best}
+	}
+	return l.queues[best]
 }
 
 func (l *level) flowLocked(hash uint64) *flow {
@@ -848,7 +854,7 @@ func (l *level) forgetLocked(t *ticket) {
 }
 
 func (l *level) trimLocked() {
-	for n := len(l.queues); n > l.deck && l.queues[n-1].tickets == 0; n-- {
+	for n := len(l.queues); n > l.deck && (l.queues[n-1] == nil || l.queues[n-1].tickets == 0); n-- {
 		l.queues = l.queues[:n-1]
 	}
 }
@@ -889,8 +895,8 @@ func (l *level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 		l.deck, l.hand, l.queueLength = int(queuing.Queues), int(queuing.HandSize), int(queuing.QueueLengthLimit)
 		l.maxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
 	}
-	for len(l.queues) < l.deck {
-		l.queues = append(l.queues, &queue{index: len(l.queues)})
+	if more := l.deck - len(l.queues); more > 0 {
+		l.queues = append(l.queues, make([]*queue, more)...)
 	}
 	l.trimLocked()
 }

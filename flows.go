@@ -343,8 +343,8 @@ func (c *claim) observe(high int, mean, sd float64, long bool) {
 	c.smoothed = max(envelope, smoothing*c.smoothed+(1-smoothing)*envelope)
 }
 
-// lendSeats shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound stops.
-// A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
+// lendSeats shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound
+// stops. A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
 func lendSeats(claims []*claim) (fairFrac float64) {
 	var seats, least, low int
 	for _, c := range claims {
@@ -385,8 +385,8 @@ func (c *claim) bounded(p float64) float64 {
 	return min(float64(c.max), max(float64(c.low), p*max(c.target, minTarget)))
 }
 
-// solveFairFrac returns the p with which the limited levels' bounded sums to seats. The sum is piecewise linear in p; bisection ends after
-// as many steps as a float has bits. If no p gives enough, it is the least that gives all that the levels may get.
+// solveFairFrac returns the p with which the limited levels' bounded sums to seats. The sum never falls as p grows; bisection ends
+// after as many steps as a float has bits. If many p do, it is the greatest; if none gives enough, the least that gives all.
 func solveFairFrac(claims []*claim, seats float64) float64 {
 	sum := func(p float64) (total float64) {
 		for _, c := range claims {

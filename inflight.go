@@ -457,7 +457,7 @@ func (fc *flowControl) dumpLevels(table dumpTable) {
 	fc.dispatcher.each(func(l *level) {
 		active := 0
 		for _, q := range l.queues {
-			if q.waiting > 0 {
+			if q != nil && q.waiting > 0 {
 				active++
 			}
 		}
@@ -483,6 +483,9 @@ func (fc *flowControl) dumpQueues(table dumpTable) {
 			initial[i] += t.est.initialSeats
 		}
 		for i, q := range l.queues {
+			if q == nil {
+				q = &queue{}
+			}
 			table.row(l.name, i, q.waiting, q.running, q.held, seatSeconds(next[i]), initial[i], q.seats, seatSeconds(q.work))
 		}
 	})
