@@ -16,7 +16,6 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // limitedLevel is a level that queues, or rejects when queues is 0.
@@ -24,7 +23,7 @@ func limitedLevel(name string, shares, queues, hand, length int32) *flowcontrolv
 	obj := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-level-" + metav1.ObjectMeta{Name: name}.UID}}
 	obj.Spec.Type = flowcontrolv1.PriorityLevelEnablementLimited
 	obj.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{
-		NominalConcurrencyShares: ptr.To(shares),
+		NominalConcurrencyShares: new(shares),
 		LimitResponse:            flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
 	}
 	if queues > 0 {
@@ -36,9 +35,9 @@ func limitedLevel(name string, shares, queues, hand, length int32) *flowcontrolv
 
 // lendingLevel sets the percentages of a level; borrow < 0 is no bound.
 func lendingLevel(obj *flowcontrolv1.PriorityLevelConfiguration, lendable, borrow int32) *flowcontrolv1.PriorityLevelConfiguration {
-	obj.Spec.Limited.LendablePercent = ptr.To(lendable)
+	obj.Spec.Limited.LendablePercent = new(lendable)
 	if borrow >= 0 {
-		obj.Spec.Limited.BorrowingLimitPercent = ptr.To(borrow)
+		obj.Spec.Limited.BorrowingLimitPercent = new(borrow)
 	}
 	return obj
 }
@@ -637,4 +636,27 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Every request of a stream comes from somebody new, whom virtual time lets in at an even share; it must move on meanwhile, or the
+// flow that has been here for long would starve.
+func TestNewcomersDoNotStarveWhoIsThere(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		const strangers = 50
+		sc := newScene(oneLevel(2, 64, 6, 500))
+		sc.play(ctx, seatLoad{user: "resident", threads: 10, exec: 10 * time.Millisecond})
+		for i := range strangers {
+			go func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					sc.request(ctx, &seatLoad{user: fmt.Sprint("stranger", i, "-", n), exec: 10 * time.Millisecond})
+				}
+			}()
+		}
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		fair := 2. / (strangers + 1)
+		if got := sc.seats([]string{"resident"}, 100*time.Second)[0]; got < .8*fair || got > 1.5*fair {
+			t.Errorf("the resident held %.4f seats, want about %.4f", got, fair)
+		}
+	})
 }

@@ -71,7 +71,8 @@ const (
 )
 
 func newFlowRules(obj *flowcontrolv1.FlowSchema) flowRules {
-	s := flowRules{name: obj.Name, precedence: obj.Spec.MatchingPrecedence, rules: obj.Spec.Rules, tenantPrefix: obj.Annotations[annotationTenant]}
+	s := flowRules{name: obj.Name, precedence: obj.Spec.MatchingPrecedence, rules: obj.Spec.Rules,
+		tenantPrefix: obj.Annotations[annotationTenant]}
 	if obj.Spec.DistinguisherMethod != nil {
 		s.method = obj.Spec.DistinguisherMethod.Type
 	}
@@ -440,7 +441,8 @@ var (
 		{"system-nodes", "system", 500, byUser, nodeSubjects, ruleAllRequests},
 		{"system-node-high", "node-high", 400, byUser, nodeSubjects, ruleNodeObjects},
 		{"probes", "exempt", 2, "", anyoneSubjects, ruleProbes},
-		{"system-leader-election", "leader-election", 100, byUser, slices.Concat(controllerSubjects, schedulerSubjects, kubeSystemSubjects), ruleLeaderLeases},
+		{"system-leader-election", "leader-election", 100, byUser,
+			slices.Concat(controllerSubjects, schedulerSubjects, kubeSystemSubjects), ruleLeaderLeases},
 		{"kube-controller-manager", "workload-high", 800, byNamespace, controllerSubjects, ruleAllRequests},
 		{"kube-scheduler", "workload-high", 800, byNamespace, schedulerSubjects, ruleAllRequests},
 		{"kube-system-service-accounts", "workload-high", 900, byNamespace, kubeSystemSubjects, ruleAllRequests},
@@ -468,7 +470,8 @@ var (
 		{Verbs: anyValue, APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Namespaces: anyValue, ClusterScope: true},
 		{Verbs: anyValue, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: anyValue}}}
 	ruleLeaderLeases = flowcontrolv1.PolicyRulesWithSubjects{ResourceRules: []flowcontrolv1.ResourcePolicyRule{
-		{Verbs: []string{"get", "create", "update"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: anyValue}}}
+		{Verbs: []string{"get", "create", "update"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+			Namespaces: anyValue}}}
 	ruleProbes = flowcontrolv1.PolicyRulesWithSubjects{NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{
 		{Verbs: []string{"get"}, NonResourceURLs: []string{"/healthz", "/readyz", "/livez"}}}}
 )
@@ -600,7 +603,7 @@ func maintainSchemas(existing []*flowcontrolv1.FlowSchema) upkeep[*flowcontrolv1
 
 // maintainLevels leaves what operators may set of the exempt level: its shares and how many of them it lends.
 func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) upkeep[*flowcontrolv1.PriorityLevelConfiguration] {
-	return maintain(existing, mandatoryObjects().levels, suggestedObjects().levels, func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
+	correct := func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
 		spec := want.Spec.DeepCopy()
 		if spec.Exempt != nil && obj.Spec.Exempt != nil {
 			spec.Exempt = obj.Spec.Exempt
@@ -608,7 +611,8 @@ func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) upkeep
 		same := equality.Semantic.DeepEqual(&obj.Spec, spec)
 		obj.Spec = *spec
 		return same
-	})
+	}
+	return maintain(existing, mandatoryObjects().levels, suggestedObjects().levels, correct)
 }
 
 // maintain does the work of both; correct sets an object's spec right and tells whether it was.

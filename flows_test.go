@@ -8,7 +8,6 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	"k8s.io/utils/ptr"
 )
 
 func freshServer() flowObjects {
@@ -246,7 +245,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 			obj.Annotations[key] = c.annotation
 		}
 		if c.shares > 0 {
-			obj.Spec.Limited.NominalConcurrencyShares = ptr.To(c.shares)
+			obj.Spec.Limited.NominalConcurrencyShares = new(c.shares)
 		}
 		todo := maintainLevels(objs.levels)
 		switch {
@@ -267,7 +266,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 		t.Errorf("removed %v, want what an older version left", todo.remove)
 	}
 	// Case 7.
-	fresh.levels[0].Spec.Exempt.NominalConcurrencyShares = ptr.To[int32](10)
+	fresh.levels[0].Spec.Exempt.NominalConcurrencyShares = new(int32(10))
 	if todo := maintainLevels(fresh.levels); len(todo.update) != 0 {
 		t.Error("the exempt level's shares were taken away")
 	}
