@@ -319,7 +319,8 @@ type ticket struct {
 	digest        digest
 	distinguisher string
 	hash          uint64
-	number        int // of its arrival
+	number        int  // of its arrival
+	mutating      bool // as est says, but never changed
 	est           estimate
 	width         int
 	queue         *queue // nil where there are none
@@ -426,7 +427,7 @@ func newLevel(name string, drained chan<- struct{}, all *traffic) *level {
 
 // enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
 func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, error) {
-	t := &ticket{level: l, schema: schema, digest: *dig}
+	t := &ticket{level: l, schema: schema, digest: *dig, mutating: est.mutating}
 	if schema.sharded { // with a single queue first come is first served
 		t.distinguisher = schema.distinguisher(dig)
 		t.hash = flowHash(schema.name, t.distinguisher)
@@ -463,9 +464,9 @@ func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, e
 // wait returns when the request may run, or why it will not.
 func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
 	l := t.level
-	l.traffic.move(trafficWaiting, t.est.mutating, 1, time.Now())
+	l.traffic.move(trafficWaiting, t.mutating, 1, time.Now())
 	started, cancelled := t.await(ctx, patience)
-	l.traffic.move(trafficWaiting, t.est.mutating, -1, time.Now())
+	l.traffic.move(trafficWaiting, t.mutating, -1, time.Now())
 	if started {
 		return nil
 	}
@@ -705,7 +706,7 @@ func (l *level) startLocked(t *ticket, now time.Time) {
 	}
 	t.state, t.started = isExecuting, now
 	l.running.push(t)
-	l.traffic.move(trafficExecuting, t.est.mutating, 1, now)
+	l.traffic.move(trafficExecuting, t.mutating, 1, now)
 	if t.queue != nil {
 		t.queue.running++
 	}
@@ -769,7 +770,7 @@ func (t *ticket) finish() {
 	l.usual = max(guessedTime, l.usual+(ran+t.est.tail-l.usual)/16)
 	t.schema.stats.ended(t.digest.verb == "watch", ran)
 	l.running.remove(t)
-	l.traffic.move(trafficExecuting, t.est.mutating, -1, now)
+	l.traffic.move(trafficExecuting, t.mutating, -1, now)
 	if t.queue != nil {
 		t.queue.running--
 	}

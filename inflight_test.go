@@ -523,6 +523,9 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	for i := range served {
 		total += float64(served[i].Load())
 	}
+	if total < 200 { // of 240
+		t.Skipf("%.0f requests: the machine is too busy to keep eight seats busy", total)
+	}
 	for i := range served {
 		if got := float64(served[i].Load()); !nearly(got, total/flows, .15) {
 			t.Errorf("flow %d of %d connections got %.0f of %.0f", i, 4<<(2*i), got, total)
