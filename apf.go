@@ -254,7 +254,7 @@ type level struct {
 	flows        map[uint64]*flow
 	turns        flowHeap // the flows that have somebody waiting
 	spare        []*flow  // to be used again
-	arrivals     int      // turns the hand, so that equally short queues are filled in turn
+	arrivals     uint64   // turns the hand, so that equally short queues are filled in turn
 	nextTurn     uint64   // in the ring of queues, for equal keys
 
 	last      time.Time     // of the newest event
@@ -319,8 +319,8 @@ type ticket struct {
 	digest        digest
 	distinguisher string
 	hash          uint64
-	number        int  // of its arrival
-	mutating      bool // as est says, but never changed
+	number        uint64 // of its arrival
+	mutating      bool   // as est says, but never changed
 	est           estimate
 	width         int
 	queue         *queue // nil where there are none
@@ -597,7 +597,7 @@ func (l *level) chooseLocked(hash uint64) *queue {
 	l.arrivals++
 	best, least := 0, time.Duration(math.MaxInt64)
 	for i := range cards {
-		card, work := cards[(l.arrivals+i)%len(cards)], time.Duration(0)
+		card, work := cards[(l.arrivals+uint64(i))%uint64(len(cards))], time.Duration(0)
 		if q := l.queues[card]; q != nil {
 			work = q.work
 		}
@@ -993,14 +993,14 @@ func (d *dispatcher) rebuildLocked() {
 
 // scaleTrafficLocked sets what the numbers of requests are measured by: the places in all queues, and the seats.
 func (d *dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
-	places, seats := 0, 0
+	places, seats := 0., 0.
 	for _, obj := range specs {
 		if deck := queuesOf(&obj.Spec); deck > 0 {
-			places += deck * int(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
+			places += float64(deck) * float64(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
 		}
 	}
 	for _, l := range d.levels {
-		seats += l.claim.nominal
+		seats += float64(l.claim.nominal)
 	}
 	d.traffic.scale(places, seats)
 }
@@ -1177,14 +1177,14 @@ func (tr *traffic) moveLocked(phase trafficPhase, mutating bool, by int, now tim
 	ln.now += by
 }
 
-func (tr *traffic) scale(places, seats int) {
+func (tr *traffic) scale(places, seats float64) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for kind := range tr.lanes[0] {
 		tr.moveLocked(trafficWaiting, kind == 1, 0, time.Now())
 		tr.moveLocked(trafficExecuting, kind == 1, 0, time.Now())
-		tr.lanes[trafficWaiting][kind].scale = float64(max(1, places))
-		tr.lanes[trafficExecuting][kind].scale = float64(max(1, seats))
+		tr.lanes[trafficWaiting][kind].scale = max(1, places)
+		tr.lanes[trafficExecuting][kind].scale = max(1, seats)
 	}
 }
 
@@ -1230,6 +1230,6 @@ func (l *level) observeLocked(dt time.Duration) {
 	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)
 	l.startUse.add(float64(l.running.n)/l.denominator, weight)
 	if !l.exempt {
-		l.waitingUse.add(float64(l.waiting)/float64(max(1, l.deck*l.queueLength)), weight)
+		l.waitingUse.add(float64(l.waiting)/max(1, float64(l.deck)*float64(l.queueLength)), weight)
 	}
 }

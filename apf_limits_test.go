@@ -560,6 +560,38 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 	})
 }
 
+// Case 78, Kubernetes' issue 140884: two tails end in a queue that is no longer wanted.
+func TestTailsEndInAQueueThatIsGone(t *testing.T) {
+	seatBubble(t, func(t *testing.T, _ context.Context) {
+		d := oneLevel(20, 4, 1, 10)
+		l := d.levels["level"]
+		users := usersApart(4, 4)
+		last := users[slices.IndexFunc(users, func(user string) bool { return deal(flowHash("level", user), 4, 1, nil)[0] == 3 })]
+		tailed := estimate{initialSeats: 1, finalSeats: 2, tail: time.Second}
+		a, b := holdSeat(t, d, last, tailed), holdSeat(t, d, last, tailed)
+		a.release()
+		time.Sleep(100 * time.Millisecond)
+		b.release()
+		synctest.Wait()
+		d.configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 1, 1, 10)))
+		queues := func() int {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.queues)
+		}
+		for wait, want := range []int{4, 4, 1} {
+			if got := queues(); got != want {
+				t.Errorf("%d tails have ended: %d queues, want %d", max(0, wait), got, want)
+			}
+			time.Sleep([]time.Duration{950 * time.Millisecond, 100 * time.Millisecond, 0}[wait])
+			synctest.Wait()
+		}
+		if inUse(l) != 0 {
+			t.Errorf("%d seats left", inUse(l))
+		}
+	})
+}
+
 // Case 79.
 func TestAShorterQueueEvictsNobody(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
