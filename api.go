@@ -796,23 +796,25 @@ func deleteOptions(w http.ResponseWriter, r *http.Request) (*metav1.DeleteOption
 
 // decodeOptions reads a body of DeleteOptions, of meta.k8s.io or (old clients) of any group.
 func decodeOptions(body []byte, contentType string, options *metav1.DeleteOptions) error {
-	var err error
-	switch format, _, _ := strings.Cut(contentType, ";"); format {
-	case "", "application/json":
-		err = kjson.UnmarshalCaseSensitivePreserveInts(body, options)
-	case "application/yaml":
-		err = yaml.Unmarshal(body, options)
-	case "application/vnd.kubernetes.protobuf":
-		err = decodeProtobufOptions(body, options)
-	default:
-		_, err := formatOf(contentType)
+	format, err := formatOf(contentType)
+	if err != nil {
 		return err
+	}
+	switch format {
+	case protobufFormat:
+		err = decodeProtobufOptions(body, options)
+	case yamlFormat:
+		err = yaml.Unmarshal(body, options)
+	default:
+		if _, err = interpret(body); err == nil {
+			err = kjson.UnmarshalCaseSensitivePreserveInts(body, options)
+		}
+	}
+	if err == nil && options.Kind != "" && options.Kind != "DeleteOptions" {
+		err = fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", options.Kind, options.APIVersion)
 	}
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
-	}
-	if kind := options.Kind; kind != "" && kind != "DeleteOptions" {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as DeleteOptions", kind, options.APIVersion))
 	}
 	return nil
 }

@@ -43,6 +43,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 )
@@ -627,6 +628,9 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	if res.namespaced && info.namespace == "" && namesObject(info) || !res.namespaced && info.namespace != "" && !ownsNamespace(info) {
 		return errNoSuchResource()
 	}
+	if problems := path.IsValidPathSegmentName(info.name); len(problems) > 0 && namesObject(info) {
+		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.name, strings.Join(problems, ";")))
+	}
 	s.noteDeprecation(w, r, res)
 	if info.subresource != "" {
 		return s.serveSubresource(w, r, res)
@@ -693,7 +697,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 	}
 	switch info.subresource {
 	case "log", "exec", "attach", "portforward", "proxy":
-		return noPodsRun(info)
+		return noPodsRun(s.st, res, info)
 	case "scale":
 		return serveScale(s.wr, w, r, res)
 	case "binding":
