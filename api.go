@@ -624,7 +624,7 @@ func (t *target) prepare(obj, old object) (object, error) {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.generation && !sameSpec(obj, old) {
+	if t.res.generation && t.sub != "binding" && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	return obj, nil
@@ -635,7 +635,18 @@ func validateChange(res *resource, obj, old object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
 	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, res.namespaced, anyName, at)...)
-	return append(errs, validateUpdate(obj, old)...)
+	return distinct(append(errs, validateUpdate(obj, old)...))
+}
+
+// distinct drops repeated errors: two of the judges above may find the same mistake. (kube-apiserver then names it twice.)
+func distinct(errs field.ErrorList) (out field.ErrorList) {
+	for _, err := range errs {
+		same := func(other *field.Error) bool { return other.Error() == err.Error() }
+		if !slices.ContainsFunc(out, same) {
+			out = append(out, err)
+		}
+	}
+	return out
 }
 
 // anyName accepts the name of an object that exists: its name was judged when it was created.
@@ -898,7 +909,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	if len(options.DryRun) > 0 {
 		return rec, true, nil
 	}
-	_, err = wr.st.commit(ctx, tombstone(&rec))
+	rec, err = wr.st.commit(ctx, tombstone(&rec))
 	return rec, true, err
 }
 
@@ -906,7 +917,9 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 // wait for. Watchers see both steps, as with the real server.
 func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, before object, rec record, options *metav1.DeleteOptions) (record, bool, error) {
 	dryRun, done := len(options.DryRun) > 0, mayGo(obj)
-	if done && before.GetDeletionTimestamp() == nil && !dryRun {
+	obj.SetResourceVersion(before.GetResourceVersion())
+	if marks := !apiequality.Semantic.DeepEqual(obj, before); done && marks && !dryRun {
+		obj.SetResourceVersion("")
 		stored, revAt, err := res.encodeStored(obj)
 		if err != nil {
 			return rec, false, err
@@ -922,7 +935,7 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 	if dryRun {
 		return rec, true, nil
 	}
-	_, err := wr.st.commit(ctx, tombstone(&rec))
+	rec, err := wr.st.commit(ctx, tombstone(&rec))
 	return rec, true, err
 }
 
