@@ -26,6 +26,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"os"
@@ -320,7 +321,7 @@ func (s *server) start() error {
 		WriteTimeout:      s.cfg.requestTimeout + 10*time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          nil,
+		ErrorLog:          stdlog.New(s.log, "", 0),
 	}
 	s.startWorkers()
 	go s.accept(listener)

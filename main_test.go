@@ -730,7 +730,7 @@ func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
 	acked := map[string]int64{}
 	for round := range 3 {
 		child := startChild(t, path)
-		time.AfterFunc(100*time.Millisecond, child.kill)
+		time.AfterFunc(100*time.Millisecond, func() { child.cmd.Process.Kill() })
 		writeUntilKilled(child.url, round, acked)
 		child.kill()
 	}
