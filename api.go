@@ -20,7 +20,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -38,8 +37,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -736,7 +733,7 @@ func (t *target) prepare(obj, old object) object {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.generation && !sameSpec(obj, old) {
+	if t.res.generation && t.sub != "binding" && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	keepTimes(old, obj)
@@ -751,10 +748,26 @@ func (t *target) validate(obj, old object) field.ErrorList {
 	if t.res.goType != nil {
 		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
-	if t.sub == "status" {
-		return append(errs, validateStatusUpdate(obj, old)...)
+	switch t.sub {
+	case "":
+		errs = append(errs, validateUpdate(obj, old)...)
+	case "status":
+		errs = append(errs, validateStatusUpdate(obj, old)...)
+	case "finalize":
+		errs = append(errs, validateFinalizers(namespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
 	}
-	return append(errs, validateUpdate(obj, old)...)
+	return distinct(errs)
+}
+
+// distinct drops repeated errors: two of the judges above may find the same mistake. (kube-apiserver then names it twice.)
+func distinct(errs field.ErrorList) (out field.ErrorList) {
+	for _, err := range errs {
+		same := func(other *field.Error) bool { return other.Error() == err.Error() }
+		if !slices.ContainsFunc(out, same) {
+			out = append(out, err)
+		}
+	}
+	return out
 }
 
 // anyName accepts the name of an object that exists: its name was judged when it was created.
@@ -891,7 +904,7 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *resource) (*
 	}
 	options := &metav1.DeleteOptions{}
 	if len(body) > 0 {
-		err = decodeOptions(body, r.Header.Get("Content-Type"), options)
+		options, err = decodeDeleteOptions(body, r.Header.Get("Content-Type"))
 	} else if r.URL.RawQuery != "" {
 		err = queryDeleteOptions(r.URL.Query(), options)
 	}
@@ -905,38 +918,6 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *resource) (*
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	return options, nil
-}
-
-// decodeOptions reads a body of DeleteOptions, of meta.k8s.io or (old clients) of any group.
-func decodeOptions(body []byte, contentType string, options *metav1.DeleteOptions) error {
-	var err error
-	switch format, _, _ := strings.Cut(contentType, ";"); format {
-	case "", "application/json":
-		err = kjson.UnmarshalCaseSensitivePreserveInts(body, options)
-	case "application/yaml":
-		err = yaml.Unmarshal(body, options)
-	case "application/vnd.kubernetes.protobuf":
-		err = decodeProtobufOptions(body, options)
-	default:
-		_, err := formatOf(contentType)
-		return err
-	}
-	if err != nil {
-		return apierrors.NewBadRequest(err.Error())
-	}
-	if kind := options.Kind; kind != "" && kind != "DeleteOptions" {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as DeleteOptions", kind, options.APIVersion))
-	}
-	return nil
-}
-
-func decodeProtobufOptions(body []byte, options *metav1.DeleteOptions) error {
-	envelope, err := openEnvelope(body)
-	if err != nil {
-		return err
-	}
-	options.TypeMeta = metav1.TypeMeta{Kind: envelope.Kind, APIVersion: envelope.APIVersion}
-	return options.Unmarshal(envelope.Raw)
 }
 
 // queryDeleteOptions reads DeleteOptions from query parameters. uid and resourceVersion act as preconditions.
@@ -1021,8 +1002,8 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 	if err != nil || dryRun || !done || rec.deleting { // what was marked before goes with the change of its marks
 		return marked, done, err
 	}
-	_, err = wr.st.commit(ctx, tombstone(&marked))
-	return marked, true, err
+	rec, err = wr.st.commit(ctx, tombstone(&marked))
+	return rec, true, err
 }
 
 // mark stores the deletion marks of an object that something holds back, if they are new.
