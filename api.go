@@ -55,8 +55,9 @@ type writes struct {
 	alloc  *allocator
 	queues keyQueues
 
-	managed bool     // --managed-fields
-	ledgers sync.Map // *resource (or "scale") to its *ownership, made at the first write
+	validating bool     // --validate: built-in objects are judged by their types' rules; metadata always is
+	managed    bool     // --managed-fields
+	ledgers    sync.Map // *resource (or "scale") to its *ownership, made at the first write
 }
 
 // ---- What a write asks for ----
@@ -257,7 +258,11 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 		}
 		defer release()
 	}
-	if errs := append(validateMeta(res, obj), validateCreate(obj)...); len(errs) > 0 {
+	errs := validateMeta(res, obj)
+	if wr.validating {
+		errs = append(errs, validateCreate(obj)...)
+	}
+	if len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return record{}, err
 		}
@@ -675,7 +680,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		}
 		defer release()
 	}
-	if errs := t.validate(obj, old); len(errs) > 0 {
+	if errs := t.validate(obj, old, wr.validating); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
 	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
@@ -741,19 +746,20 @@ func (t *target) prepare(obj, old object) object {
 }
 
 // validate judges an update: metadata by its own rules and by those of what may change, then the type's rules.
-func (t *target) validate(obj, old object) field.ErrorList {
+func (t *target) validate(obj, old object, byType bool) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
 	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
 	if t.res.goType != nil {
 		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
-	switch t.sub {
-	case "":
+	switch {
+	case !byType:
+	case t.sub == "":
 		errs = append(errs, validateUpdate(obj, old)...)
-	case "status":
+	case t.sub == "status":
 		errs = append(errs, validateStatusUpdate(obj, old)...)
-	case "finalize":
+	case t.sub == "finalize":
 		errs = append(errs, validateFinalizers(namespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
 	}
 	return distinct(errs)

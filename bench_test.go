@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -293,6 +294,99 @@ func BenchmarkHTTPHundredThousand(b *testing.B) {
 			b.ReportMetric(float64(ready[len(ready)/2].Microseconds())/1000, "ms-ready")
 			b.ReportMetric(float64(memory[len(memory)/2])/(1<<20), "MiB-anonymous")
 		})
+	}
+}
+
+// BenchmarkHTTPEightLists: eight clients list 100,000 objects of 1 KiB at once, one of them at 10 KB/s, while somebody writes. What the
+// server's anonymous memory grows by, and what the lists do to the 99th percentile of the writes.
+func BenchmarkHTTPEightLists(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "full.db")
+	s := startTest(b, onFile(path))
+	s.st.db.NoSync = true // while it is filled
+	s.fill(100_000, 1024)
+	s.halt()
+	child := startChild(b, path)
+	defer child.end()
+	time.Sleep(300 * time.Millisecond)
+	for b.Loop() {
+		_, alone := writesWhile(b, child, nil)
+		before := anonymousMemory(child.cmd.Process.Pid)
+		peak, beside := writesWhile(b, child, func() { eightLists(b, child.url) })
+		b.ReportMetric(float64(peak-before)/(1<<20), "MiB-growth")
+		b.ReportMetric(float64(beside)/float64(alone), "p99-of-alone")
+	}
+}
+
+// eightLists returns when the seven fast clients have their lists.
+func eightLists(b *testing.B, url string) {
+	var fast sync.WaitGroup
+	done := make(chan struct{})
+	defer close(done)
+	request := bareRequest("GET", benchPath, "")
+	go func() { // the slow one
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		defer conn.Close()
+		conn.Write(request)
+		for piece := make([]byte, 1000); ; {
+			if _, err := conn.Read(piece); err != nil {
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}()
+	for range 7 {
+		fast.Go(func() {
+			answer, err := http.Get(url + benchPath)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer answer.Body.Close()
+			if n, err := io.Copy(io.Discard, answer.Body); err != nil || n < 100_000*1024 {
+				b.Errorf("a list of %d bytes: %v", n, err)
+			}
+		})
+	}
+	fast.Wait()
+}
+
+// writesWhile creates objects one after another while work runs (nil: for a second), and returns the peak of the server's anonymous
+// memory and the 99th percentile of the creates.
+func writesWhile(b *testing.B, child *serverChild, work func()) (peak int64, p99 time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if work == nil {
+			time.Sleep(time.Second)
+			return
+		}
+		work()
+	}()
+	var took []time.Duration
+	for {
+		select {
+		case <-done:
+			slices.Sort(took)
+			return peak, took[len(took)*99/100]
+		default:
+		}
+		start := time.Now()
+		answer, err := http.Post(child.url+benchPath, "application/json", strings.NewReader(`{"metadata":{"generateName":"w-"},"data":{"k":"v"}}`))
+		if err != nil || answer.StatusCode != http.StatusCreated {
+			b.Fatal(err, answer)
+		}
+		io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		took = append(took, time.Since(start))
+		peak = max(peak, anonymousMemory(child.cmd.Process.Pid))
 	}
 }
 

@@ -71,6 +71,10 @@ type reads struct {
 	minTimeout   time.Duration // a watch without timeoutSeconds lives between one and two of these
 	bookmarks    time.Duration // between two bookmarks of a watch
 	shuttingDown <-chan struct{}
+
+	// turns bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
+	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
+	turns chan struct{}
 }
 
 // ---- GET ----
@@ -300,7 +304,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *resource, 
 	if err := v.media.fits(res, true); err != nil {
 		return err
 	}
-	l := newLister(rd.st, v, q, pos)
+	l := newLister(rd, v, q, pos)
 	l.do = do
 	defer l.release()
 	if err := l.collect(r.Context(), l.room()); err != nil {
@@ -346,6 +350,7 @@ func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta
 // A lister walks the objects of one LIST at one revision.
 type lister struct {
 	st    *store
+	turns chan struct{}
 	v     *view
 	q     *query
 	pos   position
@@ -368,9 +373,9 @@ var (
 	itemsPool = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-func newLister(st *store, v *view, q *query, pos position) *lister {
+func newLister(rd *reads, v *view, q *query, pos position) *lister {
 	items := *itemsPool.Get().(*[]byte)
-	return &lister{st: st, v: v, q: q, pos: pos, chunk: chunkPool.Get().(*chunk), items: items[:0], rev: pos.rev, next: pos.start, bare: true}
+	return &lister{st: rd.st, turns: rd.turns, v: v, q: q, pos: pos, chunk: chunkPool.Get().(*chunk), items: items[:0], rev: pos.rev, next: pos.start, bare: true}
 }
 
 // release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
@@ -394,19 +399,30 @@ func (l *lister) room() int {
 // collect appends encoded items until room bytes are used or the page is complete.
 func (l *lister) collect(ctx context.Context, room int) error {
 	for !l.done && len(l.items) < room {
-		if err := l.step(ctx); err != nil {
-			return err
-		}
-		if l.do != nil {
-			if err := l.do(ctx, l.found); err != nil {
-				return err
-			}
-		}
-		if err := l.encode(); err != nil {
+		if err := l.advance(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// advance reads and encodes one chunk, in its turn.
+func (l *lister) advance(ctx context.Context) error {
+	if l.do != nil { // it waits for commits: others need not wait for it
+		if err := l.step(ctx); err != nil {
+			return err
+		}
+		if err := l.do(ctx, l.found); err != nil {
+			return err
+		}
+		return l.encode()
+	}
+	l.turns <- struct{}{}
+	defer func() { <-l.turns }()
+	if err := l.step(ctx); err != nil {
+		return err
+	}
+	return l.encode()
 }
 
 func (l *lister) encode() (err error) {

@@ -62,24 +62,24 @@ const (
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
 type config struct {
-	data, listen, kubeconfig, server string
-	ephemeral                        bool
-	tlsCert, tlsKey                  string
-	auth                             authConfig
-	corsOrigins, authorization       string
-	auditPath                        string
-	denyDeprecated, managedFields    bool
-	flowControl                      bool
-	maxReadonly, maxMutating         int
-	requestTimeout, minTimeout       time.Duration
-	compactionInterval, eventTTL     time.Duration
-	quota                            int64
-	serviceRange                     string
-	continueKeys, featureGates       string
-	logFormat                        string
-	verbosity                        int
-	chunking                         bool
-	log                              zerolog.Logger
+	data, listen, kubeconfig, server        string
+	ephemeral                               bool
+	tlsCert, tlsKey                         string
+	auth                                    authConfig
+	corsOrigins, authorization              string
+	auditPath                               string
+	denyDeprecated, managedFields, validate bool
+	flowControl                             bool
+	maxReadonly, maxMutating                int
+	requestTimeout, minTimeout              time.Duration
+	compactionInterval, eventTTL            time.Duration
+	quota                                   int64
+	serviceRange                            string
+	continueKeys, featureGates              string
+	logFormat                               string
+	verbosity                               int
+	chunking                                bool
+	log                                     zerolog.Logger
 }
 
 func main() {
@@ -206,6 +206,7 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
 	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
 	f.StringVar(&c.auditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
+	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
 	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
@@ -335,12 +336,12 @@ func (s *server) start() error {
 		return err
 	}
 	s.rd = &reads{st: s.st, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
-		bookmarks: bookmarkEvery, shuttingDown: s.stopping}
+		bookmarks: bookmarkEvery, shuttingDown: s.stopping, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := newAllocator(s.st, s.cfg.serviceRange)
 	if err != nil {
 		return err
 	}
-	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, managed: s.cfg.managedFields}
+	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, validating: s.cfg.validate, managed: s.cfg.managedFields}
 	s.metrics.watchStore(s.storeStats)
 	if err := s.wr.ensureNamespaces(); err != nil {
 		return err
