@@ -103,6 +103,7 @@ const (
 	keyStateSize  = 17
 	flagTombstone = 1
 	flagDeleting  = 2
+	maxPatience   = 2 * time.Millisecond
 	writeBatchMax = 256     // changes in one commit
 	chunkItems    = 500     // one read transaction copies out no more than this
 	chunkBytes    = 1 << 20 // nor much more than this,
@@ -558,16 +559,58 @@ func (st *store) submit(ctx context.Context, e *envelope) error {
 func (st *store) write() {
 	defer close(st.stopped)
 	batch := make([]*envelope, 0, writeBatchMax)
+	var p pace
 	for {
 		select {
 		case e := <-st.queue:
+			expected, patience := p.next()
 			batch = st.gather(batch[:0], e)
+			if len(batch) < expected {
+				batch = st.await(batch, expected, patience)
+			}
+			start := time.Now()
 			st.commitBatch(batch)
+			p = pace{size: len(batch), waiting: len(st.queue), ended: time.Now(), took: time.Since(start)}
 			clear(batch)
 		case <-st.closing:
 			return
 		}
 	}
+}
+
+// A pace remembers the last commit. Whoever it answered is likely to write again at once, and whoever came meanwhile is waiting: if the
+// next commit started with the latter alone, the two groups would take turns for ever, each commit with half of the writers. So the
+// next one waits for both, for a part of what a commit costs at most.
+type pace struct {
+	size, waiting int
+	ended         time.Time
+	took          time.Duration
+}
+
+// next says how many changes to wait for, and how long.
+func (p *pace) next() (expected int, patience time.Duration) {
+	patience = min(p.took/3, maxPatience) - time.Since(p.ended)
+	if patience <= 0 {
+		return 0, 0
+	}
+	return min(p.size+p.waiting, writeBatchMax), patience
+}
+
+// await adds to a batch what comes until it has the expected size or patience ends.
+func (st *store) await(batch []*envelope, expected int, patience time.Duration) []*envelope {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for len(batch) < expected {
+		select {
+		case e := <-st.queue:
+			batch = st.gather(batch, e)
+		case <-timer.C:
+			return batch
+		case <-st.closing:
+			return batch
+		}
+	}
+	return batch
 }
 
 // gather takes what waits, without waiting for more: an idle store answers a lone writer at once, a busy one finds the next batch
