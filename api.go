@@ -206,8 +206,10 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 	if res.generation {
 		obj.SetGeneration(1)
 	}
-	setDefaults(obj)
-	prepareCreate(obj)
+	obj, err := prepareNew(res, obj)
+	if err != nil {
+		return record{}, err
+	}
 	dedupOwners(ctx, obj)
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
@@ -222,6 +224,22 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 			return rec, nameConflict(res, obj, err)
 		}
 	}
+}
+
+// prepareNew gives a new object its defaults and its initial status.
+func prepareNew(res *resource, obj object) (object, error) {
+	c := res.custom
+	if c == nil {
+		setDefaults(obj)
+		prepareCreate(obj)
+		return obj, nil
+	}
+	if c.admit != nil {
+		if err := c.admit(); err != nil {
+			return nil, err
+		}
+	}
+	return c.prepare(obj, nil, "")
 }
 
 // fillSystemFields sets what only the server decides about, whatever the client sent.
@@ -272,16 +290,13 @@ func dedupOwners(ctx context.Context, obj object) {
 
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
-	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res), field.NewPath("metadata"))
-	if errs = append(errs, validateCreate(obj)...); len(errs) > 0 {
+	if errs := validateNew(ctx, res, obj); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return record{}, err
 		}
 		return record{}, apierrors.NewInvalid(res.groupKind(), obj.GetName(), errs)
 	}
-	for _, text := range objectWarnings(obj, nil) {
-		addWarning(ctx, text)
-	}
+	warnAbout(ctx, res, obj, nil)
 	json, revAt, err := res.encodeStored(obj)
 	if err != nil {
 		return record{}, err
@@ -293,7 +308,40 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 	if opts.dryRun {
 		return wr.pretendCreate(res, obj, c)
 	}
-	return wr.st.commit(ctx, c)
+	return wr.commit(ctx, res, c)
+}
+
+// validateNew judges a create.
+func validateNew(ctx context.Context, res *resource, obj object) field.ErrorList {
+	if res.custom != nil {
+		return res.custom.validate(ctx, obj, nil, "")
+	}
+	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res), field.NewPath("metadata"))
+	return append(errs, validateCreate(obj)...)
+}
+
+// warnAbout tells the client what is odd about a valid object.
+func warnAbout(ctx context.Context, res *resource, obj, old object) {
+	var before runtime.Object // a nil object must be a nil runtime.Object
+	if old != nil {
+		before = old
+	}
+	texts := objectWarnings(obj, before)
+	if res.custom != nil && res.custom.warnings != nil {
+		texts = append(texts, res.custom.warnings(obj, old)...)
+	}
+	for _, text := range texts {
+		addWarning(ctx, text)
+	}
+}
+
+// commit stores one change of an object, and waits for what follows from it before anybody hears of it.
+func (wr *writes) commit(ctx context.Context, res *resource, c change) (record, error) {
+	rec, err := wr.st.commit(ctx, c)
+	if err == nil && res.custom != nil && res.custom.committed != nil {
+		err = res.custom.committed(ctx)
+	}
+	return rec, err
 }
 
 // namespaceKey is the store's key of a Namespace.
@@ -570,11 +618,11 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		return rec, err
 	}
 	dedupOwners(ctx, obj)
-	if errs := validateChange(t.res, obj, old); len(errs) > 0 {
+	if errs := t.validateChange(ctx, obj, old); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
-	for _, text := range objectWarnings(obj, old) {
-		addWarning(ctx, text)
+	if t.res.custom == nil || t.sub == "" {
+		warnAbout(ctx, t.res, obj, old)
 	}
 	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
 }
@@ -602,11 +650,16 @@ func checkRevision(res *resource, obj object, rev int64) error {
 
 // prepare takes from obj what the request may write and the rest from old.
 func (t *target) prepare(obj, old object) (object, error) {
-	switch t.sub {
-	case "":
+	var err error
+	switch {
+	case t.res.custom != nil:
+		if obj, err = t.res.custom.prepare(obj, old, t.sub); err != nil {
+			return nil, err
+		}
+	case t.sub == "":
 		setDefaults(obj)
 		prepareUpdate(obj, old)
-	case "status":
+	case t.sub == "status":
 		prepareStatusUpdate(obj, old)
 	default:
 		obj = restrict(t.sub, obj, old)
@@ -624,24 +677,28 @@ func (t *target) prepare(obj, old object) (object, error) {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.generation && !sameSpec(obj, old) {
+	if t.res.generation && t.sub != "status" && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	return obj, nil
 }
 
 // validateChange judges an update: metadata by its own rules and by those of what may change, then the type's rules.
-func validateChange(res *resource, obj, old object) field.ErrorList {
+func (t *target) validateChange(ctx context.Context, obj, old object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
-	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, res.namespaced, anyName, at)...)
+	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
+	if t.res.custom != nil {
+		return append(errs, t.res.custom.validate(ctx, obj, old, t.sub)...)
+	}
 	return append(errs, validateUpdate(obj, old)...)
 }
 
 // anyName accepts the name of an object that exists: its name was judged when it was created.
 func anyName(string, bool) []string { return nil }
 
-// sameSpec compares two objects apart from metadata and status: what metadata.generation counts.
+// sameSpec compares two objects apart from metadata and status: what metadata.generation counts. The status of a custom resource that
+// has no such subresource is a field like any other; of one that has it, old and new status are equal here.
 func sameSpec(a, b object) bool {
 	if ua, ok := a.(*unstructured.Unstructured); ok {
 		return apiequality.Semantic.DeepEqual(specOf(ua), specOf(b.(*unstructured.Unstructured)))
@@ -659,12 +716,12 @@ func sameSpec(a, b object) bool {
 	return true
 }
 
-// specOf is a custom resource without apiVersion, kind, metadata and status.
+// specOf is a custom resource without apiVersion, kind and metadata.
 func specOf(u *unstructured.Unstructured) map[string]any {
 	rest := make(map[string]any, len(u.Object))
 	for k, v := range u.Object {
 		switch k {
-		case "apiVersion", "kind", "metadata", "status":
+		case "apiVersion", "kind", "metadata":
 			continue
 		}
 		rest[k] = v
@@ -682,13 +739,13 @@ func (wr *writes) store(ctx context.Context, res *resource, obj object, rec reco
 		return rec, nil
 	}
 	if mayGo(obj) && rec.deleting {
-		return wr.finish(ctx, json, revAt, rec, dryRun)
+		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: dryRun})
 	}
 	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, prev: rec.json, deleting: obj.GetDeletionTimestamp() != nil}
 	if dryRun {
 		return record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}, nil
 	}
-	return wr.st.commit(ctx, c)
+	return wr.commit(ctx, res, c)
 }
 
 // splice puts a revision where encodeStored left room for it.
@@ -704,13 +761,20 @@ func mayGo(obj object) bool {
 }
 
 // finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
-func (wr *writes) finish(ctx context.Context, json []byte, revAt int, rec record, dryRun bool) (record, error) {
-	last := record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}
-	if dryRun {
+func (wr *writes) finish(ctx context.Context, res *resource, rec record, f finished) (record, error) {
+	last := record{key: rec.key, rev: rec.rev, json: splice(f.json, f.revAt, rec.rev)}
+	if f.dryRun {
 		return last, nil
 	}
-	_, err := wr.st.commit(ctx, tombstone(&rec))
+	_, err := wr.commit(ctx, res, tombstone(&rec))
 	return last, err
+}
+
+// finished is an object that nothing holds back any more, as encodeStored wrote it.
+type finished struct {
+	json   []byte
+	revAt  int
+	dryRun bool
 }
 
 // tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
@@ -884,7 +948,11 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 		return rec, false, err
 	}
 	before := obj.DeepCopyObject().(object)
-	markDeleting(res, obj, options, time.Now())
+	if begins := obj.GetDeletionTimestamp() == nil; begins && res.custom != nil && res.custom.deleting != nil {
+		res.custom.deleting(obj)
+	} else {
+		markDeleting(res, obj, options, time.Now())
+	}
 	if graceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
 	}
@@ -896,7 +964,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	if len(options.DryRun) > 0 {
 		return rec, true, nil
 	}
-	_, err = wr.st.commit(ctx, tombstone(&rec))
+	_, err = wr.commit(ctx, res, tombstone(&rec))
 	return rec, true, err
 }
 
@@ -909,7 +977,7 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 		if err != nil {
 			return rec, false, err
 		}
-		rec, err = wr.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, prev: rec.json, deleting: true})
+		rec, err = wr.commit(ctx, res, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, prev: rec.json, deleting: true})
 		if err != nil {
 			return rec, false, err
 		}
@@ -920,7 +988,7 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 	if dryRun {
 		return rec, true, nil
 	}
-	_, err := wr.st.commit(ctx, tombstone(&rec))
+	_, err := wr.commit(ctx, res, tombstone(&rec))
 	return rec, true, err
 }
 

@@ -36,6 +36,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -261,6 +262,7 @@ type server struct {
 	reg      *registry
 	rd       *reads
 	wr       *writes
+	types    *definitions
 	auth     *authenticator
 	metrics  *metrics
 	usage    *deprecationTracker
@@ -304,7 +306,8 @@ func (s *server) start() error {
 		bookmarks: bookmarkEvery, shuttingDown: s.stopping}
 	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth}
 	s.metrics.watchStore(s.storeStats)
-	if err := s.wr.ensureNamespaces(); err != nil {
+	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
+	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
 		return err
 	}
 	listener, tlsConfig, err := s.listen()
@@ -339,13 +342,11 @@ func (s *server) startWorkers() {
 	gc := &collector{st: s.st, upkeep: s.upkeep, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, log: s.log}
 	go func() {
 		defer close(s.workers)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			gc.run(ctx)
-		}()
+		var others sync.WaitGroup
+		others.Go(func() { gc.run(ctx) })
+		others.Go(func() { s.types.run(ctx) })
 		s.upkeep.run(ctx, s.cfg.compactionInterval, func(done compaction, err error) { s.afterCompaction(ctx, gc, err) })
-		<-done
+		others.Wait()
 	}()
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -41,6 +42,7 @@ var conditionalOnly = map[string]bool{
 	"node.k8s.io/runtimeclasses": true, "policy/poddisruptionbudgets": true, "storage.k8s.io/csidrivers": true,
 	"storage.k8s.io/csistoragecapacities": true, "storage.k8s.io/volumeattachments": true, "storage.k8s.io/csinodes": true,
 	"coordination.k8s.io/leases": true, "coordination.k8s.io/leasecandidates": true,
+	"apiextensions.k8s.io/customresourcedefinitions":                 true,
 	"admissionregistration.k8s.io/validatingadmissionpolicies":       true,
 	"admissionregistration.k8s.io/validatingadmissionpolicybindings": true,
 	"admissionregistration.k8s.io/mutatingadmissionpolicies":         true,
@@ -165,16 +167,11 @@ func holdsContent(obj object) bool {
 
 // ---- /scale ----
 
-// A scalable reads and writes the replica count that a Scale shows.
-type scalable struct {
-	replicas *int32
-	status   int32
-	selector string
-}
-
 // scaleOf finds the replica count of a workload; set, when not nil, changes it.
-func scaleOf(obj object, set *int32) (scalable, error) {
+func scaleOf(res *resource, obj object, set *int32) (scalable, error) {
 	switch o := obj.(type) {
+	case *unstructured.Unstructured:
+		return res.custom.scale(o, set)
 	case *appsv1.Deployment:
 		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, o.Spec.Selector)
 	case *appsv1.ReplicaSet:
@@ -198,9 +195,12 @@ func scaled(replicas **int32, set *int32, status int32, selector *metav1.LabelSe
 	return scalable{replicas: *replicas, status: status, selector: parsed.String()}, nil
 }
 
+// noReplicas stands for the count of a custom resource that has none, while a patch is applied to it: 0 might be meant.
+const noReplicas = math.MinInt32
+
 // scaleDocument shows a workload as a Scale of autoscaling/v1.
-func scaleDocument(obj object) (*autoscalingv1.Scale, error) {
-	s, err := scaleOf(obj, nil)
+func scaleDocument(res *resource, obj object) (*autoscalingv1.Scale, error) {
+	s, err := scaleOf(res, obj, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -210,8 +210,11 @@ func scaleDocument(obj object) (*autoscalingv1.Scale, error) {
 			ResourceVersion: obj.GetResourceVersion(), CreationTimestamp: obj.GetCreationTimestamp()},
 		Status: autoscalingv1.ScaleStatus{Replicas: s.status, Selector: s.selector},
 	}
-	if s.replicas != nil {
+	switch {
+	case s.replicas != nil:
 		scale.Spec.Replicas = *s.replicas
+	case s.path != "":
+		scale.Spec.Replicas = noReplicas
 	}
 	return scale, nil
 }
@@ -243,9 +246,13 @@ func respondScale(w http.ResponseWriter, r *http.Request, res *resource, rec *re
 	if err != nil {
 		return err
 	}
-	scale, err := scaleDocument(obj)
+	scale, err := scaleDocument(res, obj)
 	if err != nil {
 		return err
+	}
+	if scale.Spec.Replicas == noReplicas {
+		s, _ := scaleOf(res, obj, nil)
+		return apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.path))
 	}
 	return respondObject(w, r, http.StatusOK, scale)
 }
@@ -277,7 +284,7 @@ func scaleChange(wr *writes, w http.ResponseWriter, r *http.Request, res *resour
 		document := body
 		if kind != "" {
 			var err error
-			if document, err = patchScale(kind, old, body); err != nil {
+			if document, err = patchScale(kind, res, old, body); err != nil {
 				return nil, err
 			}
 		}
@@ -290,8 +297,8 @@ func scaleChange(wr *writes, w http.ResponseWriter, r *http.Request, res *resour
 	return opts, change, err
 }
 
-func patchScale(kind patchKind, old object, body []byte) ([]byte, error) {
-	scale, err := scaleDocument(old)
+func patchScale(kind patchKind, res *resource, old object, body []byte) ([]byte, error) {
+	scale, err := scaleDocument(res, old)
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +312,11 @@ func patchScale(kind patchKind, old object, body []byte) ([]byte, error) {
 
 // applyScale writes a Scale's replicas into the workload.
 func applyScale(res *resource, old object, scale *autoscalingv1.Scale) (object, error) {
-	if scale.Spec.Replicas < 0 {
+	if res.custom != nil && scale.Spec.Replicas == noReplicas {
+		s, _ := scaleOf(res, old, nil)
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", s.path))
+	}
+	if res.custom == nil && scale.Spec.Replicas < 0 {
 		at := field.NewPath("spec", "replicas")
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
 			field.Invalid(at, scale.Spec.Replicas, "must be greater than or equal to 0").WithOrigin("minimum")})
@@ -318,7 +329,7 @@ func applyScale(res *resource, old object, scale *autoscalingv1.Scale) (object, 
 		return nil, apierrors.NewConflict(res.groupResource(), old.GetName(), fmt.Errorf(
 			"Precondition failed: UID in precondition: %v, UID in object meta: %v", scale.UID, old.GetUID()))
 	}
-	_, err := scaleOf(obj, &scale.Spec.Replicas)
+	_, err := scaleOf(res, obj, &scale.Spec.Replicas)
 	return obj, err
 }
 

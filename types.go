@@ -16,6 +16,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -224,6 +225,37 @@ type resource struct {
 	// schema returns a custom resource's OpenAPI v3 schema when a client asks for it; nil: any object. schemaTag changes with it.
 	schema    func() (json.RawMessage, error)
 	schemaTag string
+
+	custom *custom // nil for the rows of the table
+}
+
+// custom is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
+// makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
+type custom struct {
+	admit     func() error // may objects be created?
+	prepare   func(obj, old object, sub string) (object, error)
+	validate  func(ctx context.Context, obj, old object, sub string) field.ErrorList // metadata included
+	warnings  func(obj, old object) []string
+	deleting  func(obj object)                // marks an object whose deletion begins
+	committed func(ctx context.Context) error // after a write, before its answer
+
+	// Of custom resources alone. Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
+	shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
+	settled    func(stored []byte) bool                                             // needs no complete
+	complete   func(*unstructured.Unstructured) error                               // stored object, as of today's schema
+	toStorage  func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
+	columns    func() []metav1.TableColumnDefinition                                // nil: name and age
+	cells      func(obj object) []any                                               // one row of them
+	scale      func(u *unstructured.Unstructured, set *int32) (scalable, error)     // set, when not nil, changes the count
+	selectable []string                                                             // fields that may be selected by, as spec.color
+}
+
+// A scalable is the replica count that a Scale shows; path says where it is in a custom resource.
+type scalable struct {
+	replicas *int32
+	status   int32
+	selector string
+	path     string
 }
 
 // A subresource is /status, /scale, /binding, ...; kind is that of its body. group and version are empty when they are the parent's.
@@ -235,6 +267,7 @@ type subresource struct {
 
 // A deprecation is what the Go type's lifecycle methods say. Versions are {major, minor}; removed is {0, 0} when none is planned.
 type deprecation struct {
+	text                                           string // the whole warning, when it is not to be made of the rest
 	deprecated, removed                            [2]int
 	replacementGroup, replacementVersion, replaced string
 }
@@ -542,6 +575,7 @@ type body struct {
 	group, version, kind string
 	wire                 reflect.Type // nil: unstructured
 	in                   func(object) object
+	shape                func(*unstructured.Unstructured) ([]error, error) // of custom resources
 }
 
 // bodyOf tells what the body of a request to the resource or its subresource sub has to be.
@@ -552,6 +586,9 @@ func (res *resource) bodyOf(sub string) body {
 	}
 	if res.conversion != nil {
 		want.wire, want.in = res.conversion.wire, res.conversion.in
+	}
+	if res.custom != nil {
+		want.shape = res.custom.shape
 	}
 	return want
 }
@@ -800,15 +837,19 @@ func (b body) decodeUnstructured(data, original []byte) (object, []error, error)
 	case gvk.Kind == "":
 		return nil, nil, b.unrecognized(runtime.NewMissingKindErr(string(original)), original)
 	}
-	metaErrs, err := coerceMetadata(content)
+	u := &unstructured.Unstructured{Object: content}
+	shape := b.shape
+	if shape == nil {
+		shape = coerceMetadata
+	}
+	unknown, err := shape(u)
 	if err != nil {
 		return nil, nil, b.unhandled(gvk, err)
 	}
-	u := &unstructured.Unstructured{Object: content}
 	if err := b.checkCustomKind(u, gvk); err != nil {
 		return nil, nil, err
 	}
-	return u, append(strictErrs, metaErrs...), nil
+	return u, append(strictErrs, unknown...), nil
 }
 
 func (b body) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
@@ -824,7 +865,8 @@ func (b body) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVers
 }
 
 // coerceMetadata replaces an unstructured object's metadata by what ObjectMeta knows of it. It returns the fields that were unknown.
-func coerceMetadata(content map[string]any) ([]error, error) {
+func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
+	content := u.Object
 	given, ok := content["metadata"]
 	if !ok || given == nil {
 		content["metadata"] = map[string]any{}
@@ -879,6 +921,9 @@ func (res *resource) decodeStored(stored []byte) (object, error) {
 		return nil, err
 	}
 	maps.Copy(u.Object, kind)
+	if c := res.custom; c != nil && !c.settled(stored) {
+		return u, c.complete(u)
+	}
 	return u, nil
 }
 
@@ -895,6 +940,11 @@ func (res *resource) encodeStored(obj object) (stored []byte, revAt int, err err
 	defer func() { buf.Reset(); buffers.Put(buf) }()
 
 	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if c := res.custom; c != nil && c.toStorage != nil {
+			if u, err = c.toStorage(u); err != nil {
+				return nil, 0, err
+			}
+		}
 		revAt, err = encodeUnstructured(buf, u)
 	} else {
 		revAt, err = encodeTyped(buf, obj)
@@ -962,8 +1012,17 @@ func (res *resource) decodeServed(stored []byte) (object, error) {
 }
 
 // served turns stored JSON into the members of the served version, still without kind and apiVersion: prefix belongs before them.
-// For all but the converted rows that is the stored JSON itself.
+// For all but the converted rows, and custom resources older than their schema, that is the stored JSON itself.
 func (res *resource) served(stored []byte) ([]byte, error) {
+	if c := res.custom; c != nil && c.settled != nil && !c.settled(stored) {
+		obj, err := res.decodeStored(stored)
+		if err != nil {
+			return nil, err
+		}
+		var buf bytes.Buffer
+		_, err = encodeUnstructured(&buf, obj.(*unstructured.Unstructured))
+		return buf.Bytes(), err
+	}
 	if res.conversion == nil || res.conversion.out == nil {
 		return stored, nil
 	}
