@@ -581,10 +581,10 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveUnknown answers for a resource that is not served: with a Status where the group is known, with plain text elsewhere.
+// serveUnknown answers for a resource that is not served: with a Status where the group is built in, with plain text elsewhere.
 func (s *server) serveUnknown(w http.ResponseWriter, r *http.Request, info *requestInfo) {
 	for _, res := range s.reg.all() {
-		if res.group == info.group {
+		if res.group == info.group && res.goType != nil {
 			writeError(w, r, errNoSuchResource())
 			return
 		}
@@ -618,7 +618,11 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 // serveResource answers a request for a resource that is served.
 func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *resource) error {
 	info := &requestFrom(r.Context()).info
-	if res.namespaced && info.namespace == "" && namesObject(info) || !res.namespaced && info.namespace != "" && !ownsNamespace(info) {
+	switch astray := res.namespaced && info.namespace == "" && namesObject(info) || !res.namespaced && info.namespace != "" && !ownsNamespace(info); {
+	case res.goType == nil && (astray || res.namespaced && info.namespace == "" && info.verb != "list" && info.verb != "watch"):
+		http.NotFound(w, r)
+		return nil
+	case astray:
 		return errNoSuchResource()
 	}
 	s.noteDeprecation(w, r, res)
@@ -668,10 +672,14 @@ func ownsNamespace(info *requestInfo) bool { return info.group == "" && info.res
 func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *resource) error {
 	info := &requestFrom(r.Context()).info
 	sub := res.subresource(info.subresource)
-	if sub == nil {
+	switch {
+	case sub == nil && res.goType == nil:
+		return apierrors.NewNotFound(res.groupResource(), info.name)
+	case sub == nil:
 		return errNoSuchResource()
-	}
-	if !slices.Contains(sub.verbs, info.verb) {
+	case !slices.Contains(sub.verbs, info.verb) && res.goType == nil:
+		return apierrors.NewMethodNotSupported(res.groupResource(), info.verb)
+	case !slices.Contains(sub.verbs, info.verb):
 		return errMethodNotAllowed()
 	}
 	switch info.subresource {

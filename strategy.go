@@ -275,7 +275,7 @@ func scaleChange(wr *writes, w http.ResponseWriter, r *http.Request, res *resour
 	contentType, kind, optionsKind := r.Header.Get("Content-Type"), patchKind(""), "UpdateOptions"
 	if r.Method == http.MethodPatch {
 		optionsKind, contentType = "PatchOptions", "application/json"
-		if kind, err = patchKindOf(r.Header.Get("Content-Type"), true); err != nil {
+		if kind, err = patchKindOf(r.Header.Get("Content-Type"), res.goType != nil); err != nil {
 			return writeOptions{}, nil, err
 		}
 	}
@@ -289,7 +289,10 @@ func scaleChange(wr *writes, w http.ResponseWriter, r *http.Request, res *resour
 			}
 		}
 		sent, _, err := res.decode(document, contentType, "scale")
-		if err != nil {
+		switch {
+		case err != nil && kind != "":
+			return nil, invalidPatch(kind, body, document, err)
+		case err != nil:
 			return nil, err
 		}
 		return applyScale(res, old, sent.(*autoscalingv1.Scale))
