@@ -339,7 +339,7 @@ func warnAbout(ctx context.Context, res *resource, obj, old object) {
 func (wr *writes) commit(ctx context.Context, res *resource, c change) (record, error) {
 	rec, err := wr.st.commit(ctx, c)
 	if err == nil && res.custom != nil && res.custom.committed != nil {
-		err = res.custom.committed(ctx)
+		err = res.custom.committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
 	}
 	return rec, err
 }

@@ -1,17 +1,15 @@
 package main
 
 // This file makes types out of data. A CustomResourceDefinition is an object like others, stored under its key; what it describes is
-// served like a built-in type, by the same walk. The file has two parts, one for the definitions and one for their objects:
+// served like a built-in type, by the same walk. One example, with the files that it meets (custom.go serves the objects):
 //
-//	definitions   follows the log of definitions and keeps the registry's rows: for each served version one, names only
-//	schemas       what a definition says about its objects, compiled at the first use and let go of after five idle minutes
+//	POST customresourcedefinitions  {widgets.example.com}
+//	     api.go: decode ▶ prepareDefinition ▶ validateDefinition ▶ commit, revision 7
+//	     sync: reads revision 7 off the log; the names are free ▶ status committed, revision 8 ▶ a row in the registry
+//	201 Created                     from here on /apis/example.com/v1/widgets is there
 //
-// A row costs a few hundred bytes; the schema stays in the store. Whoever writes, or reads what was stored under an older schema,
-// compiles the version: HTTPRoute of the Gateway API takes half a MiB then, and several more once its CEL rules are needed.
-//
-//	POST widgets.example.com ─▶ commit ─▶ sync: names? status, rows ─▶ 201       from here on /apis/example.com/v1/widgets is there
-//	POST /apis/example.com/v1/widgets ─▶ shape (prune, default) ─▶ judge (schema, lists, CEL) ─▶ toStorage ─▶ commit
-//	GET ─▶ bytes as stored, if they are no older than the schema; else complete ─▶ 200
+// sync is level-triggered: it compares what is stored with what follows from it, so it may be called after a write, at the start, or
+// once too often. A row costs a few hundred bytes; the schema stays in the store.
 //
 // All versions of a definition show the same stored objects. Conversion is what Kubernetes calls None: only apiVersion changes, and the
 // version's schema prunes. A definition that asks for a conversion webhook is accepted, with a warning, and converted by None as well:
@@ -23,16 +21,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -41,34 +35,17 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	definitionvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
-	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta/table"
-	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/version"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
-	celcommon "k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/apiserver/pkg/cel/environment"
-	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/kube-openapi/pkg/validation/spec"
-	kjson "sigs.k8s.io/json"
 )
 
-const (
-	schemaIdle   = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
-	retryCleanup = time.Second     // while objects of a deleted definition wait for their finalizers
-)
+const retryCleanup = time.Second // while objects of a deleted definition wait for their finalizers
 
 // ---- Definitions
 
@@ -133,6 +110,15 @@ func (d *definitions) run(ctx context.Context) {
 	}
 }
 
+// forgetIdle lets go of what is compiled and was not used for a while.
+func (d *definitions) forgetIdle(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, def := range d.table {
+		def.schemas.forget(now)
+	}
+}
+
 // sync brings table and registry up to what is stored, and the stored status of each definition up to what follows from it. It is
 // called after each write to a definition, before the answer: who reads the answer can use the type.
 func (d *definitions) sync(ctx context.Context) error {
@@ -141,18 +127,19 @@ func (d *definitions) sync(ctx context.Context) error {
 	changed := false
 	for {
 		current := d.st.revision()
-		events, upTo, err := d.st.events(d.row.base, d.rev, 0, nil)
-		if d.rev == 0 || errors.Is(err, errCompacted) {
-			events, upTo, err = d.reloadLocked()
-		}
+		events, upTo, err := d.newsLocked()
 		if err != nil {
 			return err
 		}
+		var judge []func() error // when all are known: names of the last may be taken by the first
 		for i := range events {
-			if err := d.takeLocked(ctx, &events[i].record); err != nil {
+			judge = append(judge, d.takeLocked(ctx, &events[i].record))
+			changed = true
+		}
+		for _, decide := range judge {
+			if err := decide(); err != nil {
 				return err
 			}
-			changed = true
 		}
 		if d.rev = upTo; len(events) == 0 && upTo >= current {
 			break
@@ -166,6 +153,17 @@ func (d *definitions) sync(ctx context.Context) error {
 		d.reg.replaceCustom(rows)
 	}
 	return nil
+}
+
+// newsLocked returns what was written to definitions since table was brought up to date, and up to which revision.
+func (d *definitions) newsLocked() (events []event, upTo int64, err error) {
+	if d.rev > 0 {
+		events, upTo, err = d.st.events(d.row.base, d.rev, 0, nil)
+	}
+	if d.rev == 0 || errors.Is(err, errCompacted) {
+		return d.reloadLocked()
+	}
+	return events, upTo, err
 }
 
 // reloadLocked reads all definitions as if each had just been written.
@@ -186,25 +184,27 @@ func (d *definitions) reloadLocked() (events []event, rev int64, err error) {
 	}
 }
 
-// takeLocked enters one written definition into the table, and decides about the names that it wants or frees.
-func (d *definitions) takeLocked(ctx context.Context, rec *record) error {
+// takeLocked enters one written definition into the table. It returns what decides about the names that it wants or frees.
+func (d *definitions) takeLocked(ctx context.Context, rec *record) (decide func() error) {
 	_, name := namespacedName(rec.key)
+	before := d.table[name]
+	delete(d.table, name)
 	if rec.deleted {
-		gone := d.table[name]
-		delete(d.table, name)
-		return d.reconsiderLocked(ctx, gone)
+		return func() error { return d.reconsiderLocked(ctx, before) }
 	}
 	obj, err := d.row.decodeStored(rec.json)
-	if err != nil {
-		return fmt.Errorf("definition %s: %w", name, err)
+	if err != nil { // of this definition nothing is served; the others are
+		d.log.Error().Err(err).Str("name", name).Msg("definition of a custom resource cannot be read")
+		return func() error { return nil }
 	}
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
-	before := d.table[name]
 	d.table[name] = d.define(crd, rec, before)
-	if err := d.decideLocked(ctx, crd, rec); err != nil {
-		return err
+	return func() error {
+		if err := d.decideLocked(ctx, crd, rec); err != nil {
+			return err
+		}
+		return d.reconsiderLocked(ctx, before)
 	}
-	return d.reconsiderLocked(ctx, before)
 }
 
 // reconsiderLocked gives the names that a definition had, and may have given up, to those that want them, oldest first.
@@ -258,55 +258,62 @@ func (d *definitions) decideLocked(ctx context.Context, crd *apiextensionsv1.Cus
 }
 
 // acceptNames writes the conditions NamesAccepted and Established, and the names: plural, singular and short names share one space
-// within a group, kind and list kind another.
+// within a group, kind and list kind another. What is taken stays as it was.
 func (d *definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
-	resources, kinds := map[string]bool{}, map[string]bool{}
+	resources, kinds := d.taken(crd)
+	want, got := crd.Spec.Names, &crd.Status.AcceptedNames
+	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted,
+		Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
+	accept := func(what string, taken map[string]bool, to *[]string, names ...string) {
+		if message := conflicts(names, taken); message != "" {
+			condition.Status, condition.Reason, condition.Message = apiextensionsv1.ConditionFalse, what+"Conflict", message
+			return
+		}
+		*to = names
+	}
+	one := func(what string, taken map[string]bool, to *string, name string) {
+		names := []string{*to}
+		accept(what, taken, &names, name)
+		*to = names[0]
+	}
+	one("Plural", resources, &got.Plural, want.Plural)
+	one("Singular", resources, &got.Singular, want.Singular)
+	accept("ShortNames", resources, &got.ShortNames, want.ShortNames...)
+	one("Kind", kinds, &got.Kind, want.Kind)
+	one("ListKind", kinds, &got.ListKind, want.ListKind)
+	got.Categories = want.Categories
+	apihelpers.SetCRDCondition(crd, condition)
+	establish(crd)
+}
+
+// taken returns the names that other definitions of the group have.
+func (d *definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
+	resources, kinds = map[string]bool{}, map[string]bool{}
 	for _, def := range d.table {
 		if def.group != crd.Spec.Group || def.name == crd.Name {
 			continue
 		}
-		for _, name := range append([]string{def.accepted.Plural, def.accepted.Singular}, def.accepted.ShortNames...) {
+		resources[def.accepted.Plural], resources[def.accepted.Singular] = true, true
+		for _, name := range def.accepted.ShortNames {
 			resources[name] = true
 		}
 		kinds[def.accepted.Kind], kinds[def.accepted.ListKind] = true, true
 	}
-	want, got := &crd.Spec.Names, &crd.Status.AcceptedNames
-	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted,
-		Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
-	accept := func(reason string, taken map[string]bool, names ...string) bool {
-		var conflicts []string
-		for _, name := range names {
-			if taken[name] {
-				conflicts = append(conflicts, fmt.Sprintf("%q is already in use", name))
-			}
+	return resources, kinds
+}
+
+// conflicts words which names are taken; "" for none.
+func conflicts(names []string, taken map[string]bool) string {
+	var texts []string
+	for _, name := range names {
+		if taken[name] {
+			texts = append(texts, fmt.Sprintf("%q is already in use", name))
 		}
-		if len(conflicts) == 0 {
-			return true
-		}
-		condition.Status, condition.Reason, condition.Message = apiextensionsv1.ConditionFalse, reason, strings.Join(conflicts, ", ")
-		if len(conflicts) > 1 {
-			condition.Message = "[" + condition.Message + "]"
-		}
-		return false
 	}
-	if accept("PluralConflict", resources, want.Plural) {
-		got.Plural = want.Plural
+	if len(texts) > 1 {
+		return "[" + strings.Join(texts, ", ") + "]"
 	}
-	if accept("SingularConflict", resources, want.Singular) {
-		got.Singular = want.Singular
-	}
-	if accept("ShortNamesConflict", resources, want.ShortNames...) {
-		got.ShortNames = want.ShortNames
-	}
-	if accept("KindConflict", kinds, want.Kind) {
-		got.Kind = want.Kind
-	}
-	if accept("ListKindConflict", kinds, want.ListKind) {
-		got.ListKind = want.ListKind
-	}
-	got.Categories = want.Categories
-	apihelpers.SetCRDCondition(crd, condition)
-	establish(crd)
+	return strings.Join(texts, "")
 }
 
 // establish sets the condition Established, which stays once it is true.
@@ -398,11 +405,6 @@ func versionDigest(stored []byte, name string) string {
 		}
 	}
 	return ""
-}
-
-func storageVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
-	name, _ := apihelpers.GetCRDStorageVersion(crd) // validation wants one
-	return name
 }
 
 // row is the row of one version.
@@ -615,537 +617,6 @@ func (d *definitions) setTerminating(ctx context.Context, def *definition, condi
 		return nil
 	}
 	return err
-}
-
-// ---- Schemas
-
-// schemas is what the versions of one definition say about objects: loaded from the store and compiled when somebody needs it.
-type schemas struct {
-	st     *store
-	key    string
-	spec   string       // digest of the definition's spec
-	stored string       // digest of the storage version's schema
-	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
-	used   atomic.Int64 // when anything compiled was last used, in Unix nanoseconds
-
-	mu       sync.Mutex // guards compiled and serialises compiling
-	compiled map[string]*compiled
-}
-
-// A compiled is one version's part that costs memory. Immutable but for rules, which come with the first write.
-type compiled struct {
-	storage string // the storage version's name
-	props   *apiextensions.JSONSchemaProps
-	schema  *structuralschema.Structural
-	columns []customColumn
-
-	mu    sync.Mutex // guards rules
-	rules *rules
-}
-
-// rules judge objects.
-type rules struct {
-	whole, status schemavalidation.SchemaValidator
-	cel           *cel.Validator // nil: no expressions
-}
-
-// version returns one compiled version; "" is the storage version. An error means that the definition has just gone.
-func (s *schemas) version(name string) (*compiled, error) {
-	s.used.Store(time.Now().UnixNano())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.compiled[name]; c != nil {
-		return c, nil
-	}
-	rec, err := s.st.get(s.key)
-	if err != nil {
-		return nil, errNoSuchVersion
-	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(rec.json, crd); err != nil {
-		return nil, err
-	}
-	c, err := compileVersion(crd, name)
-	if err != nil {
-		return nil, err
-	}
-	if s.compiled == nil {
-		s.compiled = map[string]*compiled{}
-	}
-	s.compiled[name] = c
-	return c, nil
-}
-
-// errNoSuchVersion answers a request that met the end of its type.
-var errNoSuchVersion = statusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
-
-func compileVersion(crd *apiextensionsv1.CustomResourceDefinition, name string) (*compiled, error) {
-	for i := range crd.Spec.Versions {
-		v := &crd.Spec.Versions[i]
-		if v.Name != name && !(name == "" && v.Storage) {
-			continue
-		}
-		internal := &apiextensions.CustomResourceValidation{}
-		if v.Schema != nil {
-			if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema, internal, nil); err != nil {
-				return nil, err
-			}
-		}
-		c := &compiled{storage: storageVersion(crd), props: internal.OpenAPIV3Schema, columns: compileColumns(v.AdditionalPrinterColumns)}
-		s, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
-		if err != nil {
-			return nil, err
-		}
-		c.schema = s.DeepCopy() // its defaults are shared with props
-		return c, defaulting.PruneDefaults(c.schema)
-	}
-	return nil, errNoSuchVersion
-}
-
-// judges returns what judges objects, compiled at the first write.
-func (c *compiled) judges() (*rules, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.rules != nil {
-		return c.rules, nil
-	}
-	whole, _, err := schemavalidation.NewSchemaValidator(c.props)
-	if err != nil {
-		return nil, err
-	}
-	r := &rules{whole: whole, cel: cel.NewValidator(c.schema, true, celconfig.PerCallLimit)}
-	if c.props != nil {
-		if status, ok := c.props.Properties["status"]; ok {
-			if r.status, _, err = schemavalidation.NewSchemaValidator(&status); err != nil {
-				return nil, err
-			}
-		}
-	}
-	c.rules = r
-	return r, nil
-}
-
-// forgetIdle lets go of what is compiled and was not used for a while.
-func (d *definitions) forgetIdle(now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, def := range d.table {
-		def.schemas.forget(now)
-	}
-}
-
-func (s *schemas) forget(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Sub(time.Unix(0, s.used.Load())) > schemaIdle {
-		s.compiled = nil
-	}
-}
-
-// settled says that a stored object is as today's schema wants it. An object that was shaped before a change of the schema and
-// committed after it passes, too, without a default that the change brought: the next write puts it right.
-func (s *schemas) settled(stored []byte) bool {
-	return gjson.GetBytes(stored, "metadata.resourceVersion").Int() > s.since
-}
-
-// toStorage gives an object of another version the storage version's shape.
-func (s *schemas) toStorage(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	c, err := s.version("")
-	if err != nil || isBookmark(u) {
-		return u, err
-	}
-	u = u.DeepCopy()
-	c.prune(u)
-	defaulting.Default(u.Object, c.schema)
-	return u, nil
-}
-
-// isBookmark tells a watch's bookmark, which has nothing but a revision, from an object.
-func isBookmark(u *unstructured.Unstructured) bool { return u.GetUID() == "" && u.GetName() == "" }
-
-// prune drops what the schema does not know, and nulls where it allows none. metadata, kind and apiVersion stay.
-func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
-	unknown = pruning.PruneWithOptions(u.Object, c.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
-	defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, c.schema)
-	return unknown
-}
-
-// ---- Objects
-
-// A customVersion is a served version's side of the walk of a request. Immutable.
-type customVersion struct {
-	schemas *schemas
-	version string
-	res     *resource
-	status  bool // has the subresource
-	scale   *apiextensionsv1.CustomResourceSubresourceScale
-}
-
-func (cr *customVersion) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
-
-func (cr *customVersion) refuse() error {
-	return apierrors.NewForbidden(cr.res.groupResource(), "", errors.New("create not allowed while custom resource definition is terminating"))
-}
-
-// openAPI is the version's schema as the definition has it.
-func (cr *customVersion) openAPI() (json.RawMessage, error) {
-	rec, err := cr.schemas.st.get(cr.schemas.key)
-	if err != nil {
-		return nil, errNoSuchVersion
-	}
-	for _, v := range gjson.GetBytes(rec.json, "spec.versions").Array() {
-		if s := v.Get("schema.openAPIV3Schema"); v.Get("name").String() == cr.version && s.Exists() {
-			return json.RawMessage(s.Raw), nil
-		}
-	}
-	return json.RawMessage(`{"type":"object","x-kubernetes-preserve-unknown-fields":true}`), nil
-}
-
-// structural is the version's schema as server-side apply and the others who walk through objects need it.
-func (cr *customVersion) structural() (*structuralschema.Structural, error) {
-	c, err := cr.compiled()
-	if err != nil {
-		return nil, err
-	}
-	return c.schema, nil
-}
-
-// shape makes an object out of what a client sent.
-func (cr *customVersion) shape(u *unstructured.Unstructured) (unknown []error, err error) {
-	c, err := cr.compiled()
-	if err != nil {
-		return nil, err
-	}
-	meta, found, paths, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
-	if err != nil {
-		return nil, err
-	}
-	if u.GroupVersionKind() == cr.res.groupVersionKind() {
-		paths = append(paths, c.prune(u)...)
-		coerceErr, more := objectmeta.CoerceWithOptions(nil, u.Object, c.schema, false, objectmeta.CoerceOptions{ReturnUnknownFieldPaths: true})
-		if coerceErr != nil {
-			return nil, coerceErr
-		}
-		paths = append(paths, more...)
-	}
-	if !found {
-		u.Object["metadata"] = map[string]any{}
-	} else if err := objectmeta.SetObjectMeta(u.Object, meta); err != nil {
-		return nil, err
-	}
-	defaulting.Default(u.Object, c.schema)
-	for _, path := range paths {
-		unknown = append(unknown, fmt.Errorf("unknown field %q", path))
-	}
-	return unknown, nil
-}
-
-// complete brings a stored object up to date: the storage version's defaults, and what this version's schema knows.
-func (cr *customVersion) complete(u *unstructured.Unstructured) error {
-	if isBookmark(u) {
-		return nil
-	}
-	stored, err := cr.schemas.version("")
-	if err != nil {
-		return err
-	}
-	c, err := cr.compiled()
-	if err != nil {
-		return err
-	}
-	defaulting.Default(u.Object, stored.schema)
-	c.prune(u)
-	return nil
-}
-
-// prepare keeps apart what belongs to /status and what does not.
-func (cr *customVersion) prepare(obj, old object, sub string) (object, error) {
-	u := obj.(*unstructured.Unstructured)
-	switch {
-	case sub == "status":
-		return restrictCustomStatus(u, old.(*unstructured.Unstructured)), nil
-	case !cr.status:
-		return u, nil
-	}
-	delete(u.Object, "status")
-	if old != nil {
-		if status, ok := old.(*unstructured.Unstructured).Object["status"]; ok {
-			u.Object["status"] = status
-		}
-	}
-	return u, nil
-}
-
-// validate judges an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.
-func (cr *customVersion) validate(ctx context.Context, obj, old object, sub string) field.ErrorList {
-	c, err := cr.compiled()
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
-	r, err := c.judges()
-	if err != nil {
-		return field.ErrorList{field.InternalError(nil, err)}
-	}
-	j := &judgement{cr: cr, schema: c.schema, rules: r, obj: obj.(*unstructured.Unstructured)}
-	switch {
-	case old == nil:
-		j.create()
-	case sub == "status":
-		j.statusChange(old.(*unstructured.Unstructured))
-	default:
-		j.change(old.(*unstructured.Unstructured))
-	}
-	j.expressions(ctx)
-	return j.errs
-}
-
-// A judgement is one object on trial.
-type judgement struct {
-	cr     *customVersion
-	schema *structuralschema.Structural
-	rules  *rules
-	obj    *unstructured.Unstructured
-	old    map[string]any              // nil for a create
-	same   *celcommon.CorrelatedObject // what has not changed is not held against an update
-	errs   field.ErrorList
-}
-
-func (j *judgement) add(errs field.ErrorList) { j.errs = append(j.errs, errs...) }
-
-func (j *judgement) create() {
-	j.add(validation.ValidateObjectMetaAccessor(j.obj, j.cr.res.namespaced, validation.NameIsDNSSubdomain, field.NewPath("metadata")))
-	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, j.rules.whole))
-	j.scale()
-	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
-	j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
-}
-
-// follow says from which object an update starts.
-func (j *judgement) follow(old *unstructured.Unstructured) {
-	j.old = old.Object
-	j.same = celcommon.NewCorrelatedObject(j.obj.Object, old.Object, &model.Structural{Structural: j.schema})
-	j.add(validation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
-}
-
-func (j *judgement) change(old *unstructured.Unstructured) {
-	j.follow(old)
-	j.add(schemavalidation.ValidateCustomResourceUpdate(nil, j.obj.Object, old.Object, j.rules.whole, schemavalidation.WithRatcheting(j.same)))
-	j.scale()
-	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
-	j.lists()
-}
-
-func (j *judgement) statusChange(old *unstructured.Unstructured) {
-	j.follow(old)
-	if status, ok := j.obj.Object["status"]; ok {
-		j.add(schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, old.Object["status"], j.rules.status,
-			schemavalidation.WithRatcheting(j.same.Key("status"))))
-	}
-	j.scaleStatus()
-	j.lists()
-}
-
-// lists holds repeated elements against an update only if there were none before.
-func (j *judgement) lists() {
-	if len(listtype.ValidateListSetsAndMaps(nil, j.schema, j.old)) == 0 {
-		j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
-	}
-}
-
-// expressions evaluates the CEL rules, unless the object is so wrong that they could not be relied on.
-func (j *judgement) expressions(ctx context.Context) {
-	if j.rules.cel == nil {
-		return
-	}
-	for _, err := range j.errs {
-		switch err.Type {
-		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
-			j.add(field.ErrorList{field.Invalid(nil, nil,
-				"some validation rules were not checked because the object was invalid; correct the existing errors to complete validation")})
-			return
-		}
-	}
-	var options []cel.Option
-	var old any // a nil map is not a nil any
-	if j.old != nil {
-		old, options = j.old, []cel.Option{cel.WithRatcheting(j.same)}
-	}
-	errs, _ := j.rules.cel.Validate(ctx, nil, j.schema, j.obj.Object, old, celconfig.RuntimeCELCostBudget, options...)
-	j.add(errs)
-}
-
-// ---- Scale
-
-func (j *judgement) scale() {
-	if s := j.cr.scale; s != nil {
-		j.replicas(s.SpecReplicasPath)
-	}
-	j.scaleStatus()
-}
-
-func (j *judgement) scaleStatus() {
-	s := j.cr.scale
-	if s == nil {
-		return
-	}
-	j.replicas(s.StatusReplicasPath)
-	if s.LabelSelectorPath == nil {
-		return
-	}
-	if text, _, err := unstructured.NestedString(j.obj.Object, pathSteps(*s.LabelSelectorPath)...); err != nil {
-		j.add(field.ErrorList{field.Invalid(field.NewPath(*s.LabelSelectorPath), text, err.Error())})
-	}
-}
-
-// replicas judges one of the two counts.
-func (j *judgement) replicas(path string) {
-	n, _, err := unstructured.NestedInt64(j.obj.Object, pathSteps(path)...)
-	problem := ""
-	switch {
-	case err != nil:
-		problem = err.Error()
-	case n < 0:
-		problem = "should be a non-negative integer"
-	case n > math.MaxInt32:
-		problem = fmt.Sprintf("should be less than or equal to %v", math.MaxInt32)
-	default:
-		return
-	}
-	j.add(field.ErrorList{field.Invalid(field.NewPath(path), n, problem)})
-}
-
-// pathSteps takes a path like .spec.replicas apart.
-func pathSteps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
-
-// scaleOf reads the counts that a Scale shows; set, when not nil, is written first.
-func (cr *customVersion) scaleOf(u *unstructured.Unstructured, set *int32) (scalable, error) {
-	s := scalable{path: cr.scale.SpecReplicasPath}
-	if set != nil {
-		if err := unstructured.SetNestedField(u.Object, int64(*set), pathSteps(s.path)...); err != nil {
-			return s, err
-		}
-	}
-	spec, found, err := unstructured.NestedInt64(u.Object, pathSteps(s.path)...)
-	if err != nil {
-		return s, err
-	}
-	if found {
-		n := int32(spec)
-		s.replicas = &n
-	}
-	status, _, err := unstructured.NestedInt64(u.Object, pathSteps(cr.scale.StatusReplicasPath)...)
-	if err != nil {
-		return s, err
-	}
-	s.status = int32(status)
-	if cr.scale.LabelSelectorPath != nil {
-		s.selector, _, err = unstructured.NestedString(u.Object, pathSteps(*cr.scale.LabelSelectorPath)...)
-	}
-	return s, err
-}
-
-// ---- Columns
-
-// A customColumn is one of additionalPrinterColumns; path is nil when it cannot be read.
-type customColumn struct {
-	definition metav1.TableColumnDefinition
-	path       *jsonpath.JSONPath
-	mu         *sync.Mutex // a JSONPath keeps state while it searches
-}
-
-func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []customColumn {
-	columns := []customColumn{{definition: metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name",
-		Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}}}
-	for _, c := range asked {
-		path := jsonpath.New(c.Name)
-		if path.Parse("{"+c.JSONPath+"}") != nil {
-			break // as the real server does: no further columns
-		}
-		path.AllowMissingKeys(true)
-		columns = append(columns, customColumn{path: path, mu: new(sync.Mutex), definition: metav1.TableColumnDefinition{Name: c.Name, Type: c.Type,
-			Format: c.Format, Priority: c.Priority,
-			Description: cmp.Or(c.Description, "Custom resource definition column (in JSONPath format): "+c.JSONPath)}})
-	}
-	return columns
-}
-
-func (cr *customVersion) columns() (definitions []metav1.TableColumnDefinition) {
-	c, err := cr.compiled()
-	if err != nil {
-		return nil
-	}
-	for i := range c.columns {
-		definitions = append(definitions, c.columns[i].definition)
-	}
-	return definitions
-}
-
-func (cr *customVersion) cells(obj object) []any {
-	cells := []any{obj.GetName()}
-	c, err := cr.compiled()
-	if err != nil {
-		return cells
-	}
-	for i := 1; i < len(c.columns); i++ {
-		cells = append(cells, c.columns[i].cell(obj.(*unstructured.Unstructured)))
-	}
-	return cells
-}
-
-// cell shows the first value that a column's path finds; nil when there is none, or one of another type.
-func (c *customColumn) cell(u *unstructured.Unstructured) any {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	results, err := c.path.FindResults(u.Object)
-	if err != nil || len(results) == 0 || len(results[0]) == 0 {
-		return nil
-	}
-	value := results[0][0].Interface()
-	if c.definition.Type == "string" {
-		var text bytes.Buffer
-		if c.path.PrintResults(&text, []reflect.Value{reflect.ValueOf(value)}) != nil {
-			return nil
-		}
-		return text.String()
-	}
-	return typedCell(c.definition.Type, value)
-}
-
-func typedCell(kind string, value any) any {
-	switch v := value.(type) {
-	case int64:
-		if kind == "number" {
-			return float64(v)
-		}
-		if kind == "integer" {
-			return v
-		}
-	case float64:
-		if kind == "integer" {
-			return int64(v)
-		}
-		if kind == "number" {
-			return v
-		}
-	case bool:
-		if kind == "boolean" {
-			return v
-		}
-	case string:
-		if kind == "date" {
-			return dateCell(v)
-		}
-	}
-	return nil
-}
-
-// dateCell shows how long ago a time was.
-func dateCell(text string) string {
-	var stamp metav1.Time
-	if stamp.UnmarshalQueryParameter(text) != nil {
-		return "<invalid>"
-	}
-	return table.ConvertToHumanReadableDateType(stamp)
 }
 
 // unknownFormats collects the formats in a definition's schemas that no validator knows.
