@@ -27,6 +27,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -44,7 +45,7 @@ import (
 const (
 	maxBody       = 3 << 20 // bytes of a request body, as kube-apiserver's
 	generateTries = 8       // names tried for one generateName
-	deleteWorkers = 16      // objects of a collection that are deleted at once
+	deleteWorkers = 16      // objects of a collection that are written at once
 )
 
 // writes answers the requests that change objects.
@@ -53,6 +54,7 @@ type writes struct {
 	reg    *registry
 	rd     *reads
 	auth   *authenticator
+	alloc  *allocator
 	queues keyQueues
 }
 
@@ -68,7 +70,7 @@ type writeOptions struct {
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
 func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (writeOptions, error) {
-	o := writeOptions{manager: managerOf(r.UserAgent())}
+	o := writeOptions{manager: managerOf("", r.UserAgent())}
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
@@ -93,12 +95,6 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 		o.manager = options.FieldManager
 	}
 	return o, nil
-}
-
-// managerOf is the field manager of a client that names none: its user agent up to the slash.
-func managerOf(userAgent string) string {
-	name, _, _ := strings.Cut(userAgent, "/")
-	return name[:min(len(name), 128)]
 }
 
 // readBody reads a request body of at most maxBody bytes.
@@ -210,7 +206,7 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 	if err != nil {
 		return record{}, err
 	}
-	dedupOwners(ctx, obj)
+	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
 		if generated {
@@ -265,36 +261,23 @@ func generateName(prefix string) string {
 	return prefix + string(suffix)
 }
 
-// dedupOwners drops repeated owner references, with a warning, as kube-apiserver does.
-func dedupOwners(ctx context.Context, obj object) {
-	refs := obj.GetOwnerReferences()
-	if len(refs) < 2 {
-		return
-	}
-	var unique []metav1.OwnerReference
-	var repeated []string
-	for _, ref := range refs {
-		same := func(other metav1.OwnerReference) bool { return apiequality.Semantic.DeepEqual(ref, other) }
-		if !slices.ContainsFunc(unique, same) {
-			unique = append(unique, ref)
-		} else if !slices.Contains(repeated, string(ref.UID)) {
-			repeated = append(repeated, string(ref.UID))
-		}
-	}
-	if len(repeated) > 0 {
-		obj.SetOwnerReferences(unique)
-		addWarning(ctx, ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject "+
-			"such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: "+strings.Join(repeated, ", "))
-	}
-}
-
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
+	if svc, ok := obj.(*corev1.Service); ok {
+		release, err := wr.alloc.assign(svc)
+		if err != nil {
+			return record{}, err
+		}
+		defer release()
+	}
 	if errs := validateNew(ctx, res, obj); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return record{}, err
 		}
 		return record{}, apierrors.NewInvalid(res.groupKind(), obj.GetName(), errs)
+	}
+	if err := wr.checkGrant(ctx, res, obj, nil); err != nil {
+		return record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)
 	json, revAt, err := res.encodeStored(obj)
@@ -342,6 +325,15 @@ func (wr *writes) commit(ctx context.Context, res *resource, c change) (record, 
 		err = res.custom.committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
 	}
 	return rec, err
+}
+
+// checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
+func (wr *writes) checkGrant(ctx context.Context, res *resource, obj, old object) error {
+	rec := requestFrom(ctx)
+	if res.group != rbacv1.GroupName || rec == nil || !wr.auth.enforcing() {
+		return nil
+	}
+	return wr.auth.mayGrant(rec, obj, old)
 }
 
 // namespaceKey is the store's key of a Namespace.
@@ -617,11 +609,21 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if obj, err = t.prepare(obj, old); err != nil {
 		return rec, err
 	}
-	dedupOwners(ctx, obj)
+	addWarning(ctx, dropDuplicateOwners(obj, ""))
+	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
+		release, err := wr.alloc.assign(svc)
+		if err != nil {
+			return rec, err
+		}
+		defer release()
+	}
 	if errs := t.validateChange(ctx, obj, old); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
-	if t.res.custom == nil || t.sub == "" {
+	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
+		return rec, err
+	}
+	if t.sub == "" {
 		warnAbout(ctx, t.res, obj, old)
 	}
 	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
@@ -741,7 +743,7 @@ func (wr *writes) store(ctx context.Context, res *resource, obj object, rec reco
 	if mayGo(obj) && rec.deleting {
 		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: dryRun})
 	}
-	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, prev: rec.json, deleting: obj.GetDeletionTimestamp() != nil}
+	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, deleting: obj.GetDeletionTimestamp() != nil}
 	if dryRun {
 		return record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}, nil
 	}
@@ -782,7 +784,7 @@ func tombstone(rec *record) change {
 	at := gjson.GetBytes(rec.json, "metadata.resourceVersion")
 	json := append(make([]byte, 0, len(rec.json)), rec.json[:at.Index+1]...)
 	json = append(json, rec.json[at.Index+len(at.Raw)-1:]...)
-	return change{op: opDelete, key: rec.key, expect: rec.rev, json: json, revAt: at.Index + 1, prev: rec.json}
+	return change{op: opDelete, key: rec.key, expect: rec.rev, json: json, revAt: at.Index + 1}
 }
 
 // ---- Delete ----
@@ -793,12 +795,11 @@ func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *resource) 
 	if err != nil {
 		return err
 	}
-	options, err := deleteOptions(w, r)
+	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
 		return err
 	}
 	info := &requestFrom(r.Context()).info
-	warnOrphans(r.Context(), res, options)
 	rec, gone, err := wr.delete(r.Context(), res, scopeOf(res, info), info.name, options)
 	if err != nil {
 		return err
@@ -829,16 +830,8 @@ func respondDeleted(w http.ResponseWriter, r *http.Request, res *resource, rec *
 	return nil
 }
 
-// warnOrphans tells who deletes a Job without a word about its Pods that they stay.
-func warnOrphans(ctx context.Context, res *resource, options *metav1.DeleteOptions) {
-	if res.group == "batch" && res.plural == "jobs" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
-		addWarning(ctx, "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them "+
-			"or set propagationPolicy=Orphan to suppress this warning")
-	}
-}
-
-// deleteOptions reads the options of a DELETE from its body, or from the query when there is none.
-func deleteOptions(w http.ResponseWriter, r *http.Request) (*metav1.DeleteOptions, error) {
+// readDeleteOptions reads the options of a DELETE from its body, or from the query when there is none.
+func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *resource) (*metav1.DeleteOptions, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -851,6 +844,9 @@ func deleteOptions(w http.ResponseWriter, r *http.Request) (*metav1.DeleteOption
 	}
 	if err != nil {
 		return nil, err
+	}
+	if orphansByDefault(res) && res.group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+		addWarning(r.Context(), jobDeletionWarning)
 	}
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
@@ -977,7 +973,7 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 		if err != nil {
 			return rec, false, err
 		}
-		rec, err = wr.commit(ctx, res, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, prev: rec.json, deleting: true})
+		rec, err = wr.commit(ctx, res, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: true})
 		if err != nil {
 			return rec, false, err
 		}
@@ -1101,12 +1097,12 @@ func policyFinalizers(have []string, options *metav1.DeleteOptions, orphanByDefa
 // removeAll answers a DELETE of a collection: a LIST whose objects are deleted as they are listed. It is not atomic, as the real one
 // is not: what was deleted before an error stays deleted.
 func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resource) error {
-	options, err := deleteOptions(w, r)
+	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
 		return err
 	}
 	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*record) error {
-		return parallel(found, func(rec *record) error {
+		return parallel(found, deleteWorkers, func(rec *record) error {
 			namespace, name := namespacedName(rec.key)
 			_, _, err := wr.delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {
@@ -1117,16 +1113,17 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 	})
 }
 
-// parallel runs do for every record, a few at once so that their commits share an fsync, and returns the error of the first in order.
-func parallel(records []*record, do func(*record) error) error {
+// parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
+// the first in order.
+func parallel[T any](items []T, seats int, do func(T) error) error {
 	var group sync.WaitGroup
-	failed := make([]error, len(records))
-	seats := make(chan struct{}, deleteWorkers)
-	for i, rec := range records {
-		seats <- struct{}{}
+	failed := make([]error, len(items))
+	free := make(chan struct{}, seats)
+	for i, item := range items {
+		free <- struct{}{}
 		group.Go(func() {
-			defer func() { <-seats }()
-			failed[i] = do(rec)
+			defer func() { <-free }()
+			failed[i] = do(item)
 		})
 	}
 	group.Wait()

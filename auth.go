@@ -107,6 +107,7 @@ type request struct {
 	flowSchema   string
 	priority     string
 	annotations  map[string]string // audit annotations
+	answered     *metav1.Status    // the error that was answered; nil when there was none
 }
 
 type requestKey struct{}
@@ -905,6 +906,9 @@ func (info requestInfo) question(u user) access {
 // setPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
 // call the default policy is in force.
 func (a *authenticator) setPolicy(objects []object) { a.policy.Store(newRBACIndex(objects)) }
+
+// enforcing says that requests are decided by the stored policy.
+func (a *authenticator) enforcing() bool { return !a.cfg.alwaysAllow }
 
 // mayGrant returns a Status error when the request's user may not write this Role, ClusterRole, RoleBinding or ClusterRoleBinding:
 // nobody may give what they do not have, unless the verbs escalate (roles) and bind (bindings) let them. old is nil for a create.

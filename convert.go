@@ -145,7 +145,7 @@ func hpaFromV1(in *autoscalingv1.HorizontalPodAutoscaler) *autoscalingv2.Horizon
 	out.Spec = autoscalingv2.HorizontalPodAutoscalerSpec{
 		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference(in.Spec.ScaleTargetRef),
 		MinReplicas:    in.Spec.MinReplicas, MaxReplicas: in.Spec.MaxReplicas,
-		Metrics: mapped(in.Annotations[hpaMetrics], metricFromV1), Behavior: behaviorFrom(in.Annotations[hpaBehavior]),
+		Metrics: mappedFrom(in.Annotations[hpaMetrics], metricFromV1), Behavior: behaviorFrom(in.Annotations[hpaBehavior]),
 	}
 	if target := in.Spec.TargetCPUUtilizationPercentage; target != nil {
 		out.Spec.Metrics = append(out.Spec.Metrics, cpuMetric(*target))
@@ -156,8 +156,8 @@ func hpaFromV1(in *autoscalingv1.HorizontalPodAutoscaler) *autoscalingv2.Horizon
 	out.Status = autoscalingv2.HorizontalPodAutoscalerStatus{
 		ObservedGeneration: in.Status.ObservedGeneration, LastScaleTime: in.Status.LastScaleTime,
 		CurrentReplicas: in.Status.CurrentReplicas, DesiredReplicas: in.Status.DesiredReplicas,
-		CurrentMetrics: mapped(in.Annotations[hpaCurrentMetrics], currentFromV1),
-		Conditions:     mapped(in.Annotations[hpaConditions], conditionFromV1),
+		CurrentMetrics: mappedFrom(in.Annotations[hpaCurrentMetrics], currentFromV1),
+		Conditions:     mappedFrom(in.Annotations[hpaConditions], conditionFromV1),
 	}
 	if current := in.Status.CurrentCPUUtilizationPercentage; current != nil && out.Status.CurrentMetrics == nil {
 		out.Status.CurrentMetrics = []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType,
@@ -173,8 +173,8 @@ func cpuMetric(utilization int32) autoscalingv2.MetricSpec {
 		Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU, Target: target}}
 }
 
-// mapped reads a list that an annotation carries; what is not JSON is no list.
-func mapped[A, B any](annotation string, convert func(A) B) (out []B) {
+// mappedFrom reads a list that an annotation carries; what is not JSON is no list.
+func mappedFrom[A, B any](annotation string, convert func(A) B) (out []B) {
 	var in []A
 	if annotation == "" || json.Unmarshal([]byte(annotation), &in) != nil {
 		return nil

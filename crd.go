@@ -250,7 +250,7 @@ func (d *definitions) decideLocked(ctx context.Context, crd *apiextensionsv1.Cus
 	if err != nil {
 		return err
 	}
-	_, err = d.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, prev: rec.json, deleting: rec.deleting})
+	_, err = d.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: rec.deleting})
 	if errors.Is(err, errConflict) || errors.Is(err, errNotFound) {
 		return nil // somebody was faster; the newer version is in the log
 	}

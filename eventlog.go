@@ -1,9 +1,24 @@
 package main
 
+// This file has what a write leaves behind for those who watch: a record, and in the event log an event.
+//
+// Watchers pull. Each holds the revision up to which it has seen its resource and asks for what came after; nobody queues anything
+// for it, so a slow watcher costs no more than a fast one. An example of the log, with pods and leases written in turn, the ring
+// shortened to four slots, and a watcher of leases at revision 4:
+//
+//	slot        0      1      2      3       pods:   last 8
+//	event       8 pod  5 l.   6 l.   7 pod   leases: last 6
+//	before      7      3      5      4
+//
+// 6 and 5 are above 4, the one before 5 is 3, which is not: the watcher gets 5 and 6 and stands at 8. Another at 2 would need 3,
+// which has left the ring: it reads the file.
+
 import (
 	"slices"
 	"strings"
 )
+
+const keyLengthMax = 4096
 
 // A record is one version of one object. Its json is the object without kind and apiVersion, resourceVersion included, and is
 // shared: nobody changes it.
@@ -26,6 +41,27 @@ func (r record) public(key string, json []byte) record {
 	return r
 }
 
+// keyPrefixes cuts /group/resource/namespace/name into the prefixes that are counted: that of its resource and that of its
+// namespace in it. ok is false for anything else.
+func keyPrefixes(key string) (resource, namespace string, ok bool) {
+	var at [4]int
+	n := 0
+	for i := range len(key) {
+		if key[i] != '/' {
+			continue
+		}
+		if n == len(at) {
+			return "", "", false
+		}
+		at[n] = i
+		n++
+	}
+	if n != len(at) || at[0] != 0 || at[2] == at[1]+1 || at[3] == len(key)-1 || len(key) > keyLengthMax {
+		return "", "", false
+	}
+	return key[:at[2]+1], key[:at[3]+1], true
+}
+
 // An event is a record with the JSON that it replaced (nil for a create; for a tombstone the json before it).
 type event struct {
 	record
@@ -38,6 +74,9 @@ const (
 	ringEvents = 4096
 	ringBytes  = 8 << 20
 )
+
+// everything stands for all resources where one is asked for: whoever follows it sees every event.
+const everything = ""
 
 // eventLog holds the newest events of all resources in one ring, so that its size is bounded however many resources there are.
 // Revisions have no gaps, so an event's place is its revision modulo the ring's length. Each event names the one before it of the
@@ -94,6 +133,14 @@ func (l *eventLog) append(resource string, ev event) (wake chan struct{}) {
 	return wake
 }
 
+// wakeAll returns the channel of those who follow everything, to be closed after a commit; nil when nobody waits.
+func (l *eventLog) wakeAll() (wake chan struct{}) {
+	if t := l.topics[everything]; t != nil {
+		wake, t.wake = t.wake, nil
+	}
+	return wake
+}
+
 func (l *eventLog) evict() {
 	s := l.slot(l.oldest)
 	l.bytes -= s.size()
@@ -103,6 +150,13 @@ func (l *eventLog) evict() {
 
 // since counts the resource's events after a revision and finds the first. known is false when the ring does not reach back.
 func (l *eventLog) since(resource string, after int64) (n int, first int64, known bool) {
+	if resource == everything {
+		known = after >= l.oldest-1
+		if known && after < l.newest {
+			n, first = int(l.newest-after), after+1
+		}
+		return n, first, known
+	}
 	last := l.floor
 	if t := l.topics[resource]; t != nil {
 		last = t.last
@@ -121,6 +175,15 @@ func (l *eventLog) since(resource string, after int64) (n int, first int64, know
 func (l *eventLog) read(resource string, n, max int, dst []event) ([]event, int64) {
 	if n == 0 {
 		return dst, l.newest
+	}
+	if resource == everything {
+		first := l.newest - int64(n) + 1
+		n = min(n, max)
+		dst = slices.Grow(dst, n)
+		for i := range n {
+			dst = append(dst, l.slot(first+int64(i)).event)
+		}
+		return dst, first + int64(n) - 1
 	}
 	rev, upTo := l.topics[resource].last, l.newest
 	for ; n > max; n-- {

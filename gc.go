@@ -1,10 +1,35 @@
-// This file works off what deletion leaves behind: the content of a namespace that is being deleted, and Events that have grown old.
-// It is a reader of the store's log like any watcher: it sleeps until a commit, looks at what was written, and does what follows.
+// This file works off what deletion leaves behind, as kube-controller-manager's garbage collector and namespace controller do:
+//
+//	what is there                                   what follows
+//	-------------                                   ------------
+//	a dependent whose owners are all gone           it is deleted, in the background
+//	a dependent with an owner left and one gone     it loses the reference to the one that is gone
+//	an owner, deleted in the foreground             its dependents are deleted; once none blocks it, it goes, too
+//	an owner, deleted as orphaning                  its dependents lose their references to it, then it goes
+//	a namespace that is being deleted               its pods are deleted, then all else in it, then it goes
+//	an Event older than --event-ttl                 it is deleted
+//
+// Two loops are readers of the store's event log like any watcher: the reaper follows owners, the emptier namespaces. Each finds out
+// at its start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
+// Nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is left
+// alone: an object is deleted only after each of its owners has been looked up and not been found.
+//
+// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The reaper reads the tombstone,
+// finds r among the dependents of d's uid, looks r up, finds no owner of its references, and deletes it at 11, which leads to p.
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -12,15 +37,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
 	namespaceRange = "//namespaces/"
 	eventRange     = "//events/"
-	retryEmptying  = time.Second // while objects of a namespace wait for their finalizers
+	podRange       = "//pods/"
+
+	collectorName  = "kube-controller-manager" // field manager of the collector's updates
+	collectorSeats = 64                        // objects that are worked on at once, so that their commits share an fsync
+	reapBatch      = 1024                      // objects that are worked on between two looks at the log
+	reapTries      = 10                        // attempts at an object that others write to
+	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
+	retryLast      = time.Minute
+	refreshEvery   = time.Second // at most so often a namespace that waits is looked through because something in it changed
 )
 
-// A collector deletes what nobody asks for by name. One goroutine runs it.
+// A collector deletes what nobody asks for by name.
 type collector struct {
 	st       *store
 	upkeep   *upkeep
@@ -30,118 +64,862 @@ type collector struct {
 	log      zerolog.Logger
 }
 
-// run follows the namespaces until ctx ends.
+// run collects until ctx ends.
 func (gc *collector) run(ctx context.Context) {
+	var loops sync.WaitGroup
+	loops.Go(func() { gc.keepUp(ctx, "collecting dependents", (&reaper{gc: gc}).follow) })
+	loops.Go(func() { gc.keepUp(ctx, "emptying namespaces", (&emptier{gc: gc}).follow) })
+	loops.Wait()
+}
+
+// keepUp starts a loop over when it has ended: it was so slow that its place in the log was compacted, or it could not read.
+func (gc *collector) keepUp(ctx context.Context, what string, follow func(context.Context) error) {
 	for ctx.Err() == nil {
-		wake := gc.st.wake(namespaceRange)
-		waiting, err := gc.sweep(ctx)
-		if err != nil && ctx.Err() == nil {
-			gc.log.Error().Err(err).Msg("emptying namespaces")
+		err := follow(ctx)
+		if ctx.Err() != nil || errors.Is(err, errCompacted) {
+			continue
 		}
-		var retry <-chan time.Time
-		if waiting || err != nil {
-			retry = time.After(retryEmptying)
+		gc.log.Error().Err(err).Msg(what)
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryFirst):
+		}
+	}
+}
+
+// walk calls do for all live objects of a range, as they were at the revision that it returns, chunk by chunk. The records are
+// do's until it returns.
+func (gc *collector) walk(ctx context.Context, prefix string, do func([]record) error) (rev int64, err error) {
+	c := chunkPool.Get().(*chunk)
+	defer chunkPool.Put(c)
+	for at := (span{prefix: prefix}); ; at.rev, at.start = c.rev, c.next {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		if err := gc.st.chunk(at, c); err != nil {
+			return 0, err
+		}
+		if err := do(c.records); err != nil {
+			return 0, err
+		}
+		if c.next == "" {
+			return c.rev, nil
+		}
+	}
+}
+
+// drain calls see for the events of a topic after pos and returns the new position.
+func (gc *collector) drain(topic string, pos int64, see func(*event)) (int64, error) {
+	var events []event
+	for {
+		newest := gc.st.revision()
+		var err error
+		if events, pos, err = gc.st.events(topic, pos, watchBatch, events[:0]); err != nil {
+			return 0, err
+		}
+		for i := range events {
+			see(&events[i])
+		}
+		if pos >= newest {
+			return pos, nil
+		}
+	}
+}
+
+// ---- Who depends on whom ----
+
+// A graph knows the dependents of each owner's uid, be the owner there or not. Uids are kept as 64 bits of hash: who falls together
+// with another gets a needless look, or waits for it. Keys are most of what it costs, about 100 bytes for each reference.
+type graph struct {
+	seed   maphash.Seed
+	owners map[ownerID]dependents
+}
+
+type ownerID uint64
+
+type dependents struct {
+	keys     []string // sorted
+	blocking int      // how many of them block the owner's deletion in the foreground
+}
+
+// An edge is a reference without the name, which only looking the owner up needs.
+type edge struct {
+	owner  ownerID
+	blocks bool
+}
+
+func newGraph() graph {
+	return graph{seed: maphash.MakeSeed(), owners: map[ownerID]dependents{}}
+}
+
+func (g *graph) id(uid string) ownerID { return ownerID(maphash.String(g.seed, uid)) }
+
+// edges reads references. A second reference to an owner adds nothing, and one to the object itself holds nothing back.
+func (g *graph) edges(self ownerID, references string) (edges []edge) {
+	for _, ref := range gjson.Parse(references).Array() {
+		e := edge{g.id(ref.Get("uid").String()), ref.Get("blockOwnerDeletion").Bool()}
+		at := slices.IndexFunc(edges, func(other edge) bool { return other.owner == e.owner })
+		switch {
+		case e.owner == self:
+		case at < 0:
+			edges = append(edges, e)
+		default:
+			edges[at].blocks = edges[at].blocks || e.blocks
+		}
+	}
+	return edges
+}
+
+func (g *graph) link(key string, e edge) {
+	d := g.owners[e.owner]
+	at, found := slices.BinarySearch(d.keys, key)
+	if found {
+		return
+	}
+	d.keys = slices.Insert(d.keys, at, key)
+	if e.blocks {
+		d.blocking++
+	}
+	g.owners[e.owner] = d
+}
+
+func (g *graph) unlink(key string, e edge) {
+	d := g.owners[e.owner]
+	at, found := slices.BinarySearch(d.keys, key)
+	if !found {
+		return
+	}
+	if len(d.keys) == 1 {
+		delete(g.owners, e.owner)
+		return
+	}
+	d.keys = slices.Delete(d.keys, at, at+1)
+	if e.blocks {
+		d.blocking--
+	}
+	g.owners[e.owner] = d
+}
+
+// referencesOf cuts metadata.ownerReferences out of an object's JSON, "" when there are none. Every write of the server comes by here,
+// so most objects are let through after a search for the word.
+func referencesOf(object []byte) string {
+	if !bytes.Contains(object, []byte(`"ownerReferences":[{`)) {
+		return ""
+	}
+	return gjson.GetBytes(object, "metadata.ownerReferences").Raw
+}
+
+func uidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
+
+func finalizersOf(object []byte) (names []string) {
+	for _, name := range gjson.GetBytes(object, "metadata.finalizers").Array() {
+		names = append(names, name.String())
+	}
+	return names
+}
+
+// kinds finds resources by what keys and references call them, in one state of the registry.
+type kinds struct {
+	catalog *catalog
+	byBase  map[string]*resource
+	byKind  map[kindName]*resource
+}
+
+type kindName struct{ apiVersion, kind string }
+
+func newKinds(c *catalog) *kinds {
+	k := &kinds{catalog: c, byBase: map[string]*resource{}, byKind: map[kindName]*resource{}}
+	for _, res := range c.sorted {
+		if res.virtual {
+			continue
+		}
+		k.byKind[kindName{res.apiVersion(), res.kind}] = res
+		if k.byBase[res.base] == nil || res.conversion == nil {
+			k.byBase[res.base] = res
+		}
+	}
+	return k
+}
+
+// ---- The reaper ----
+
+// A reaper works off owner references. One goroutine runs it; between two looks at the log it lets others examine objects, and changes
+// nothing that they read.
+type reaper struct {
+	gc      *collector
+	kinds   *kinds
+	graph   graph
+	pos     int64               // the graph shows the store at this revision
+	waiting map[ownerID]string  // keys of owners that are being deleted in the foreground
+	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
+	dirty   map[string]struct{} // keys of objects to examine
+
+	mu     sync.Mutex          // guards what follows while objects are examined
+	parked map[string]struct{} // keys of objects that name a kind that is not served
+	failed map[string]struct{} // keys of objects to examine again later
+	err    error               // why one of them is
+	pause  time.Duration       // until then
+	due    time.Time           // when that is; zero when no time has been set
+}
+
+var (
+	errUnserved = errors.New("the kind is not served")      // examine: of an object or of one of its owners
+	errReplaced = errors.New("another object has the name") // a change of an object that is gone
+)
+
+// follow reads what there is, then the log.
+func (rp *reaper) follow(ctx context.Context) error {
+	if err := rp.begin(ctx); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		wake := rp.gc.st.wake(everything)
+		if err := rp.catchUp(); err != nil {
+			return err
+		}
+		if len(rp.dirty) > 0 {
+			rp.work(ctx)
+			continue
+		}
+		clear(rp.gone)
+		rp.rest(ctx, wake)
+	}
+	return ctx.Err()
+}
+
+// begin makes the graph of what the store holds. Every object with owners is examined once: an owner may have gone unseen.
+func (rp *reaper) begin(ctx context.Context) (err error) {
+	*rp = reaper{gc: rp.gc, kinds: newKinds(rp.gc.reg.current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
+		gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
+	rp.pos, err = rp.gc.walk(ctx, "/", func(records []record) error {
+		for i := range records {
+			ev := event{record: records[i]}
+			if ev.deleting || referencesOf(ev.json) != "" {
+				ev.key = strings.Clone(ev.key) // not all the keys of the chunk with it
+				rp.apply(&ev)
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// catchUp brings the graph up to date.
+func (rp *reaper) catchUp() (err error) {
+	if c := rp.gc.reg.current.Load(); c != rp.kinds.catalog {
+		rp.kinds = newKinds(c)
+		maps.Copy(rp.dirty, rp.parked)
+		clear(rp.parked)
+	}
+	rp.pos, err = rp.gc.drain(everything, rp.pos, rp.apply)
+	return err
+}
+
+// apply draws one event into the graph and notes whom it concerns. Events of kind Event have owners in name only.
+func (rp *reaper) apply(ev *event) {
+	if strings.HasPrefix(ev.key, eventRange) {
+		return
+	}
+	before, after := referencesOf(ev.prev), ""
+	if !ev.deleted {
+		after = referencesOf(ev.json)
+	}
+	if before != after {
+		rp.relink(ev, before, after)
+	}
+	switch {
+	case ev.deleted:
+		rp.bury(ev)
+	case ev.deleting:
+		rp.applyDeletion(ev)
+	}
+}
+
+func (rp *reaper) relink(ev *event, before, after string) {
+	self := rp.graph.id(uidOf(ev.json))
+	for _, e := range rp.graph.edges(self, before) {
+		rp.graph.unlink(ev.key, e)
+	}
+	for _, e := range rp.graph.edges(self, after) {
+		rp.graph.link(ev.key, e)
+	}
+	for _, e := range rp.graph.edges(self, before) {
+		if owner := rp.waiting[e.owner]; owner != "" && rp.graph.owners[e.owner].blocking == 0 {
+			rp.dirty[owner] = struct{}{}
+		}
+	}
+	if after != "" {
+		rp.dirty[ev.key] = struct{}{}
+	}
+}
+
+// bury lets go of an object that is gone. Its dependents leave the graph in one step: one by one they would be cut out of the middle.
+func (rp *reaper) bury(ev *event) {
+	uid := uidOf(ev.json)
+	id := rp.graph.id(uid)
+	delete(rp.waiting, id)
+	delete(rp.parked, ev.key)
+	left := rp.graph.owners[id].keys
+	if len(left) == 0 {
+		return
+	}
+	rp.gone[uid] = struct{}{}
+	rp.smudge(left)
+	delete(rp.graph.owners, id)
+}
+
+// applyDeletion notes an owner that waits for the collector.
+func (rp *reaper) applyDeletion(ev *event) {
+	finalizers := finalizersOf(ev.json)
+	foreground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
+	id := rp.graph.id(uidOf(ev.json))
+	if foreground && rp.waiting[id] == "" {
+		rp.waiting[id] = ev.key
+		rp.smudge(rp.graph.owners[id].keys)
+	}
+	if !foreground {
+		delete(rp.waiting, id)
+	}
+	if foreground || slices.Contains(finalizers, metav1.FinalizerOrphanDependents) {
+		rp.dirty[ev.key] = struct{}{}
+	}
+}
+
+func (rp *reaper) smudge(keys []string) {
+	for _, key := range keys {
+		rp.dirty[key] = struct{}{}
+	}
+}
+
+// work examines some of the objects that are due.
+func (rp *reaper) work(ctx context.Context) {
+	batch := make([]string, 0, min(len(rp.dirty), reapBatch))
+	for key := range rp.dirty {
+		if len(batch) == reapBatch {
+			break
+		}
+		delete(rp.dirty, key)
+		batch = append(batch, key)
+	}
+	_ = parallel(batch, collectorSeats, func(key string) error {
+		if err := rp.examine(ctx, key); err != nil {
+			rp.postpone(key, err)
+		}
+		return nil
+	})
+}
+
+// postpone keeps an object for later: until the registry changes, or for some time.
+func (rp *reaper) postpone(key string, err error) {
+	rp.mu.Lock()
+	defer rp.mu.Unlock()
+	if errors.Is(err, errUnserved) {
+		rp.parked[key] = struct{}{}
+		return
+	}
+	rp.failed[key], rp.err = struct{}{}, err
+}
+
+// rest sleeps until the next commit, or until what failed is due.
+func (rp *reaper) rest(ctx context.Context, wake <-chan struct{}) {
+	var retry <-chan time.Time
+	if len(rp.failed) == 0 {
+		rp.pause = 0
+	} else {
+		if rp.due.IsZero() {
+			rp.pause = min(max(2*rp.pause, retryFirst), retryLast)
+			rp.due = time.Now().Add(rp.pause)
+			rp.gc.log.Error().Err(rp.err).Int("objects", len(rp.failed)).Msg("collecting dependents")
+		}
+		retry = time.After(time.Until(rp.due))
+	}
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-retry:
+		maps.Copy(rp.dirty, rp.failed)
+		clear(rp.failed)
+		rp.due = time.Time{}
+	}
+}
+
+// ---- Examining an object ----
+
+// An item is an object as it is stored now.
+type item struct {
+	res             *resource
+	namespace, name string
+	uid             types.UID
+	rec             record
+}
+
+func (rp *reaper) item(key string) (it item, err error) {
+	base, namespace, name, _ := splitKey(key)
+	it = item{res: rp.kinds.byBase[base], namespace: namespace, name: name}
+	if it.res == nil {
+		return it, errUnserved
+	}
+	if it.rec, err = rp.gc.st.get(key); err == nil {
+		it.uid = types.UID(uidOf(it.rec.json))
+	}
+	return it, err
+}
+
+// examine does what an object's owners, or its own deletion, ask for.
+func (rp *reaper) examine(ctx context.Context, key string) (err error) {
+	for range reapTries {
+		if err = rp.examineOnce(ctx, key); !apierrors.IsConflict(err) {
+			break
+		}
+	}
+	if errors.Is(err, errNotFound) || errors.Is(err, errReplaced) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// examineOnce sees the newest object but an older graph. Only what is decided from the graph alone has to wait for it to catch up; the
+// object's event will then bring it here again.
+func (rp *reaper) examineOnce(ctx context.Context, key string) error {
+	it, err := rp.item(key)
+	if err != nil {
+		return err
+	}
+	if !it.rec.deleting {
+		return rp.judge(ctx, &it)
+	}
+	finalizers := finalizersOf(it.rec.json)
+	switch {
+	case it.rec.rev > rp.pos:
+		return nil
+	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
+		return rp.orphan(ctx, &it)
+	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents) && rp.dependentsOf(it.uid).blocking == 0:
+		return rp.removeFinalizer(ctx, &it, metav1.FinalizerDeleteDependents)
+	}
+	return nil
+}
+
+func (rp *reaper) dependentsOf(uid types.UID) dependents {
+	return rp.graph.owners[rp.graph.id(string(uid))]
+}
+
+// ownerState is what a reference leads to.
+type ownerState int
+
+const (
+	ownerAbsent  ownerState = iota // no such object, or one of another uid
+	ownerWaiting                   // it is being deleted in the foreground
+	ownerSolid
+)
+
+// judge keeps, loosens or deletes an object, depending on its owners. A reference that cannot be looked up keeps the object.
+func (rp *reaper) judge(ctx context.Context, it *item) error {
+	var owners []metav1.OwnerReference
+	if references := referencesOf(it.rec.json); references == "" {
+		return nil
+	} else if err := json.Unmarshal([]byte(references), &owners); err != nil {
+		return fmt.Errorf("%s: %w", it.rec.key, err)
+	}
+	var drop []types.UID
+	solid, waiting := false, false
+	for i := range owners {
+		if it.misplaced(&owners[i], rp.kinds) {
+			return nil
+		}
+		state, err := rp.lookUp(&owners[i], it.namespace)
+		if err != nil {
+			return err
+		}
+		solid, waiting = solid || state == ownerSolid, waiting || state == ownerWaiting
+		if state != ownerSolid {
+			drop = append(drop, owners[i].UID)
+		}
+	}
+	switch {
+	case solid && len(drop) == 0:
+		return nil
+	case solid:
+		return rp.dropReferences(ctx, it, drop)
+	case waiting && len(rp.dependentsOf(it.uid).keys) > 0:
+		return rp.deleteInForeground(ctx, it)
+	}
+	return rp.delete(ctx, it, propagationOf(finalizersOf(it.rec.json)))
+}
+
+// misplaced says that an object of no namespace names an owner that is in one: nobody can tell which. Such an object stays.
+func (it *item) misplaced(ref *metav1.OwnerReference, k *kinds) bool {
+	owner := k.byKind[kindName{ref.APIVersion, ref.Kind}]
+	return owner != nil && owner.namespaced && it.namespace == ""
+}
+
+// lookUp finds the object that a reference names: in the dependent's own namespace, or in none.
+func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerState, error) {
+	if _, gone := rp.gone[string(ref.UID)]; gone {
+		return ownerAbsent, nil
+	}
+	res := rp.kinds.byKind[kindName{ref.APIVersion, ref.Kind}]
+	if res == nil {
+		return ownerAbsent, errUnserved
+	}
+	if !res.namespaced {
+		namespace = ""
+	}
+	rec, err := rp.gc.st.get(res.key(namespace, ref.Name))
+	switch {
+	case errors.Is(err, errNotFound):
+		return ownerAbsent, nil
+	case err != nil:
+		return ownerAbsent, err
+	case uidOf(rec.json) != string(ref.UID):
+		return ownerAbsent, nil
+	case rec.deleting && slices.Contains(finalizersOf(rec.json), metav1.FinalizerDeleteDependents):
+		return ownerWaiting, nil
+	}
+	return ownerSolid, nil
+}
+
+// propagationOf honours a finalizer that already says what shall become of an object's own dependents.
+func propagationOf(finalizers []string) metav1.DeletionPropagation {
+	switch {
+	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
+		return metav1.DeletePropagationOrphan
+	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents):
+		return metav1.DeletePropagationForeground
+	}
+	return metav1.DeletePropagationBackground
+}
+
+// delete deletes the object that was examined, and no other version of it: somebody may just have given it an owner.
+func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
+	rev := strconv.FormatInt(it.rec.rev, 10)
+	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
+	_, _, err := rp.gc.wr.delete(ctx, it.res, it.namespace, it.name, options)
+	return err
+}
+
+// deleteInForeground hands an owner's deletion on to an object that is an owner itself. In a circle the two would wait for each other:
+// an object with a dependent that is already waiting stops to hold its owners back first.
+func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
+	for _, key := range rp.dependentsOf(it.uid).keys {
+		dependent, err := rp.item(key)
+		if err != nil || !dependent.rec.deleting {
+			continue
+		}
+		if !slices.Contains(finalizersOf(dependent.rec.json), metav1.FinalizerDeleteDependents) {
+			continue
+		}
+		if err := rp.unblock(ctx, it); err != nil {
+			return err
+		}
+		break
+	}
+	return rp.delete(ctx, it, metav1.DeletePropagationForeground)
+}
+
+// ---- Changing an object ----
+
+// change edits an object if it is still the one that was examined, and remembers what became of it.
+func (rp *reaper) change(ctx context.Context, it *item, edit func(object)) error {
+	t := target{res: it.res, namespace: it.namespace, name: it.name}
+	rec, _, err := rp.gc.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old object, _ *record) (object, error) {
+		if old.GetUID() != it.uid {
+			return nil, errReplaced
+		}
+		obj := old.DeepCopyObject().(object)
+		edit(obj)
+		return obj, nil
+	})
+	if err == nil {
+		it.rec = rec
+	}
+	return err
+}
+
+// dropReferences removes the references to owners. That of one that is waiting goes, too, or it would wait for ever.
+func (rp *reaper) dropReferences(ctx context.Context, it *item, owners []types.UID) error {
+	return rp.change(ctx, it, func(obj object) {
+		var kept []metav1.OwnerReference // nil, not empty, when none is left
+		for _, ref := range obj.GetOwnerReferences() {
+			if !slices.Contains(owners, ref.UID) {
+				kept = append(kept, ref)
+			}
+		}
+		obj.SetOwnerReferences(kept)
+	})
+}
+
+// unblock lets an object's owners go before it does.
+func (rp *reaper) unblock(ctx context.Context, it *item) error {
+	return rp.change(ctx, it, func(obj object) {
+		references := obj.GetOwnerReferences()
+		for i := range references {
+			if references[i].BlockOwnerDeletion != nil {
+				no := false
+				references[i].BlockOwnerDeletion = &no
+			}
+		}
+		obj.SetOwnerReferences(references)
+	})
+}
+
+// removeFinalizer lets an owner go, as far as the collector is concerned.
+func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) error {
+	return rp.change(ctx, it, func(obj object) {
+		var kept []string
+		for _, finalizer := range obj.GetFinalizers() {
+			if finalizer != name {
+				kept = append(kept, finalizer)
+			}
+		}
+		obj.SetFinalizers(kept)
+	})
+}
+
+// orphan frees an owner's dependents, then the owner.
+func (rp *reaper) orphan(ctx context.Context, it *item) error {
+	err := parallel(rp.dependentsOf(it.uid).keys, collectorSeats, func(key string) error {
+		dependent, err := rp.item(key)
+		if err == nil {
+			err = rp.dropReferences(ctx, &dependent, []types.UID{it.uid})
+		}
+		if errors.Is(err, errNotFound) || errors.Is(err, errUnserved) || errors.Is(err, errReplaced) || apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return rp.removeFinalizer(ctx, it, metav1.FinalizerOrphanDependents)
+}
+
+// ---- Namespaces ----
+
+// An emptier deletes what is in namespaces that are being deleted, and then lets them go. One goroutine runs it.
+type emptier struct {
+	gc   *collector
+	pos  int64
+	open map[string]*emptying // by name: namespaces that are being deleted
+}
+
+// An emptying is one of them. Whoever empties it has it to itself.
+type emptying struct {
+	changed bool      // something happened in it since it was last looked through
+	last    time.Time // when that was
+	waits   []string  // ranges that held objects then
+	done    bool      // it is empty; others hold it back, if anybody
+}
+
+// follow reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
+func (e *emptier) follow(ctx context.Context) error {
+	if err := e.begin(ctx); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		topic := everything
+		if len(e.open) == 0 {
+			topic = namespaceRange
+		}
+		wake := e.gc.st.wake(topic)
+		var err error
+		if e.pos, err = e.gc.drain(topic, e.pos, e.apply); err != nil {
+			return err
+		}
+		if e.work(ctx) {
+			continue
 		}
 		select {
 		case <-ctx.Done():
 		case <-wake:
-		case <-retry:
+		case <-e.refresh():
 		}
 	}
+	return ctx.Err()
 }
 
-// sweep empties every namespace that is being deleted; waiting says that one of them could not be finished yet.
-func (gc *collector) sweep(ctx context.Context) (waiting bool, err error) {
-	var names []string
-	err = gc.each(ctx, namespaceRange, func(rec *record) error {
-		if rec.deleting {
-			_, name := namespacedName(rec.key)
-			names = append(names, name)
+func (e *emptier) begin(ctx context.Context) (err error) {
+	e.open = map[string]*emptying{}
+	e.pos, err = e.gc.walk(ctx, namespaceRange, func(records []record) error {
+		for i := range records {
+			e.apply(&event{record: records[i]})
 		}
 		return nil
 	})
-	for _, name := range names {
-		done, emptyErr := gc.empty(ctx, name)
-		waiting = waiting || !done
-		err = errors.Join(err, emptyErr)
-	}
-	return waiting, err
+	return err
 }
 
-// each calls do for every live object of a range.
-func (gc *collector) each(ctx context.Context, prefix string, do func(*record) error) error {
-	c := &chunk{}
-	for at := (span{prefix: prefix}); ; at.rev, at.start = c.rev, c.next {
-		if err := ctx.Err(); err != nil {
-			return err
+// apply notes a namespace's deletion, its end, and what happens in it in between.
+func (e *emptier) apply(ev *event) {
+	namespace, name := namespacedName(ev.key)
+	if !strings.HasPrefix(ev.key, namespaceRange) {
+		if em := e.open[namespace]; em != nil {
+			em.changed = true
 		}
-		if err := gc.st.chunk(at, c); err != nil {
-			return err
+		return
+	}
+	switch {
+	case ev.deleted:
+		delete(e.open, name)
+	case ev.deleting && e.open[name] == nil:
+		e.open[strings.Clone(name)] = &emptying{changed: true}
+	}
+}
+
+// work looks through the namespaces that are due, if there are any.
+func (e *emptier) work(ctx context.Context) bool {
+	var due []string
+	for name, em := range e.open {
+		if em.changed && !em.done && (time.Since(em.last) >= refreshEvery || e.settled(em)) {
+			due = append(due, name)
 		}
-		for i := range c.records {
-			if err := do(&c.records[i]); err != nil {
-				return err
+	}
+	_ = parallel(due, deleteWorkers, func(name string) error {
+		e.empty(ctx, name, e.open[name])
+		return nil
+	})
+	return len(due) > 0
+}
+
+// settled says that all a namespace waited for is gone.
+func (e *emptier) settled(em *emptying) bool {
+	for _, prefix := range em.waits {
+		if objects, _, _ := e.gc.st.count(prefix); objects > 0 {
+			return false
+		}
+	}
+	return len(em.waits) > 0
+}
+
+// refresh comes when the next namespace is due, and never if nothing has happened in any.
+func (e *emptier) refresh() <-chan time.Time {
+	var next <-chan time.Time
+	wait := refreshEvery
+	for _, em := range e.open {
+		if em.changed && !em.done {
+			wait = min(wait, time.Until(em.last.Add(refreshEvery)))
+			next = time.After(wait)
+		}
+	}
+	return next
+}
+
+// empty deletes what is in a namespace, tells what remains, and lets the namespace go if that is nothing.
+func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
+	em.changed, em.last, em.waits = false, time.Now(), nil
+	rest := newRemains()
+	e.clear(ctx, name, rest)
+	err := e.report(ctx, name, rest)
+	if err == nil && len(rest.objects) == 0 && len(rest.errs) == 0 {
+		err = e.release(ctx, name)
+		em.done = err == nil
+	}
+	if err = errors.Join(append(rest.errs, err)...); err != nil && ctx.Err() == nil {
+		e.gc.log.Error().Err(err).Str("namespace", name).Msg("emptying a namespace")
+		em.changed = true
+	}
+	for res := range rest.objects {
+		em.waits = append(em.waits, res.keyPrefix(name))
+	}
+}
+
+// remains is what a look through a namespace found that could not be deleted at once.
+type remains struct {
+	mu         sync.Mutex
+	objects    map[*resource]int
+	finalizers map[string]int
+	errs       []error
+}
+
+func newRemains() *remains {
+	return &remains{objects: map[*resource]int{}, finalizers: map[string]int{}}
+}
+
+func (rest *remains) add(res *resource, rec *record) {
+	rest.mu.Lock()
+	defer rest.mu.Unlock()
+	rest.objects[res]++
+	for _, name := range finalizersOf(rec.json) {
+		rest.finalizers[name]++
+	}
+}
+
+// clear deletes the pods of a namespace, and when there are none (they may need what is beside them to end well) all the rest.
+func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
+	rows := newKinds(e.gc.reg.current.Load()).byBase
+	e.clearOf(ctx, rows[podRange], namespace, rest)
+	if len(rest.objects) > 0 || len(rest.errs) > 0 {
+		return
+	}
+	for _, res := range rows {
+		if res.namespaced {
+			e.clearOf(ctx, res, namespace, rest)
+		}
+	}
+}
+
+// clearOf deletes one resource's objects in a namespace.
+func (e *emptier) clearOf(ctx context.Context, res *resource, namespace string, rest *remains) {
+	if objects, _, _ := e.gc.st.count(res.keyPrefix(namespace)); objects == 0 {
+		return
+	}
+	_, err := e.gc.walk(ctx, res.keyPrefix(namespace), func(records []record) error {
+		return parallel(records, collectorSeats, func(rec record) error {
+			gone, err := e.remove(ctx, res, &rec)
+			if err == nil && !gone {
+				rest.add(res, &rec)
 			}
-		}
-		if c.next == "" {
-			return nil
-		}
+			return err
+		})
+	})
+	if err != nil {
+		rest.errs = append(rest.errs, err)
 	}
 }
 
-// empty deletes what is in a namespace, then lets the namespace go. done is false while something in it waits for a finalizer.
-func (gc *collector) empty(ctx context.Context, namespace string) (done bool, err error) {
-	done = true
-	seen := map[string]bool{}
-	for _, res := range gc.reg.all() {
-		if !res.namespaced || res.virtual || seen[res.keyPrefix("")] {
-			continue
+// remove deletes one object, unless that has been done and something holds it back; rec is then its newest state. A pod on a node that
+// is not there has no kubelet that would ever end it.
+func (e *emptier) remove(ctx context.Context, res *resource, rec *record) (gone bool, err error) {
+	namespace, name := namespacedName(rec.key)
+	background := metav1.DeletePropagationBackground
+	options := &metav1.DeleteOptions{PropagationPolicy: &background}
+	if node := nodeOf(rec); node != "" {
+		if _, err := e.gc.st.get("//nodes//" + node); errors.Is(err, errNotFound) {
+			options.GracePeriodSeconds = new(int64)
 		}
-		seen[res.keyPrefix("")] = true
-		if objects, _, _ := gc.st.count(res.keyPrefix(namespace)); objects == 0 {
-			continue
-		}
-		gone, err := gc.emptyOf(ctx, res, namespace)
-		if err != nil {
-			return false, err
-		}
-		done = done && gone
 	}
-	if !done {
+	if rec.deleting && options.GracePeriodSeconds == nil {
 		return false, nil
 	}
-	return true, gc.release(ctx, namespace)
-}
-
-// emptyOf deletes one resource's objects in a namespace.
-func (gc *collector) emptyOf(ctx context.Context, res *resource, namespace string) (gone bool, err error) {
-	background := metav1.DeletePropagationBackground
-	gone = true
-	err = gc.each(ctx, res.keyPrefix(namespace), func(rec *record) error {
-		_, name := namespacedName(rec.key)
-		_, removed, err := gc.wr.delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		gone = gone && removed
-		return err
-	})
+	now, gone, err := e.gc.wr.delete(ctx, res, namespace, name, options)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err == nil {
+		*rec = now
+	}
 	return gone, err
 }
 
-// release removes the finalizer that kept an empty namespace, which then goes unless it has finalizers of its own.
-func (gc *collector) release(ctx context.Context, name string) error {
-	namespaces := gc.reg.lookup("", "v1", "namespaces")
-	t := target{res: namespaces, name: name, sub: "finalize"}
-	_, _, err := gc.wr.modify(ctx, t, writeOptions{}, func(old object, _ *record) (object, error) {
+func nodeOf(rec *record) string {
+	if !strings.HasPrefix(rec.key, podRange) {
+		return ""
+	}
+	return gjson.GetBytes(rec.json, "spec.nodeName").String()
+}
+
+// report writes what remains of a namespace into its status, in the words of Kubernetes' namespace controller. (That one says nothing
+// about pods while it waits for them.)
+func (e *emptier) report(ctx context.Context, name string, rest *remains) error {
+	t := target{res: e.gc.reg.lookup("", "v1", "namespaces"), name: name, sub: "status"}
+	_, _, err := e.gc.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old object, _ *record) (object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
-		kept := ns.Spec.Finalizers[:0]
-		for _, f := range ns.Spec.Finalizers {
-			if f != corev1.FinalizerKubernetes {
-				kept = append(kept, f)
-			}
+		if ns.DeletionTimestamp == nil { // another one of that name
+			return ns, nil
 		}
-		ns.Spec.Finalizers = kept
+		for _, condition := range rest.conditions() {
+			setNamespaceCondition(&ns.Status, condition)
+		}
 		return ns, nil
 	})
 	if apierrors.IsNotFound(err) {
@@ -149,6 +927,86 @@ func (gc *collector) release(ctx context.Context, name string) error {
 	}
 	return err
 }
+
+// namespaceVerdicts are the conditions of a namespace that is being deleted, and what they say when all is well and when it is not. The
+// first two cannot go wrong here: the server knows its own resources.
+var namespaceVerdicts = []struct {
+	kind                         corev1.NamespaceConditionType
+	good, goodText, bad, badText string
+}{
+	{kind: corev1.NamespaceDeletionDiscoveryFailure, good: "ResourcesDiscovered", goodText: "All resources successfully discovered"},
+	{kind: corev1.NamespaceDeletionGVParsingFailure, good: "ParsedGroupVersions", goodText: "All legacy kube types successfully parsed"},
+	{corev1.NamespaceDeletionContentFailure, "ContentDeleted", "All content successfully deleted, may be waiting on finalization",
+		"ContentDeletionFailed", "Failed to delete all resource types, %d remaining: "},
+	{corev1.NamespaceContentRemaining, "ContentRemoved", "All content successfully removed",
+		"SomeResourcesRemain", "Some resources are remaining: "},
+	{corev1.NamespaceFinalizersRemaining, "ContentHasNoFinalizers", "All content-preserving finalizers finished",
+		"SomeFinalizersRemain", "Some content in the namespace has finalizers remaining: "},
+}
+
+// conditions say what remains.
+func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
+	problems := rest.problems()
+	for _, verdict := range namespaceVerdicts {
+		c := corev1.NamespaceCondition{Type: verdict.kind, Status: corev1.ConditionFalse, Reason: verdict.good, Message: verdict.goodText}
+		if found := problems[verdict.kind]; len(found) > 0 {
+			slices.Sort(found)
+			c.Status, c.Reason = corev1.ConditionTrue, verdict.bad
+			c.Message = strings.Replace(verdict.badText, "%d", strconv.Itoa(len(found)), 1) + strings.Join(found, ", ")
+		}
+		conditions = append(conditions, c)
+	}
+	return conditions
+}
+
+func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {
+	var errs, objects, finalizers []string
+	for _, err := range rest.errs {
+		errs = append(errs, err.Error())
+	}
+	for res, n := range rest.objects {
+		objects = append(objects, fmt.Sprintf("%s.%s has %d resource instances", res.plural, res.group, n))
+	}
+	for name, n := range rest.finalizers {
+		finalizers = append(finalizers, fmt.Sprintf("%s in %d resource instances", name, n))
+	}
+	return map[corev1.NamespaceConditionType][]string{corev1.NamespaceDeletionContentFailure: errs,
+		corev1.NamespaceContentRemaining: objects, corev1.NamespaceFinalizersRemaining: finalizers}
+}
+
+// setNamespaceCondition puts a condition in its place. Its time is that of the last change between True and False.
+func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCondition) {
+	c.LastTransitionTime = metav1.Now().Rfc3339Copy()
+	for i := range status.Conditions {
+		if old := &status.Conditions[i]; old.Type == c.Type {
+			if old.Status == c.Status {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+			*old = c
+			return
+		}
+	}
+	status.Conditions = append(status.Conditions, c)
+}
+
+// release removes the finalizer that kept an empty namespace, which then goes unless it has finalizers of its own.
+func (e *emptier) release(ctx context.Context, name string) error {
+	t := target{res: e.gc.reg.lookup("", "v1", "namespaces"), name: name, sub: "finalize"}
+	_, _, err := e.gc.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old object, _ *record) (object, error) {
+		ns := old.DeepCopyObject().(*corev1.Namespace)
+		if ns.DeletionTimestamp == nil { // another one of that name
+			return ns, nil
+		}
+		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+		return ns, nil
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// ---- Events that have grown old ----
 
 // expireEvents deletes Events that were last written longer ago than eventTTL. The store knows which revision was current then.
 func (gc *collector) expireEvents(ctx context.Context) error {
@@ -161,11 +1019,7 @@ func (gc *collector) expireEvents(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		found := make([]*record, len(records))
-		for i := range records {
-			found[i] = &records[i]
-		}
-		if err := parallel(found, func(rec *record) error { return gc.expire(ctx, rec) }); err != nil {
+		if err := parallel(records, deleteWorkers, func(rec record) error { return gc.expire(ctx, &rec) }); err != nil {
 			return err
 		}
 		if start = next; next == "" {
@@ -177,7 +1031,7 @@ func (gc *collector) expireEvents(ctx context.Context) error {
 
 // expire deletes one old Event, unless it has been written again or something holds it back.
 func (gc *collector) expire(ctx context.Context, rec *record) error {
-	if gjson.GetBytes(rec.json, "metadata.finalizers.#").Int() > 0 {
+	if len(finalizersOf(rec.json)) > 0 {
 		return nil
 	}
 	_, err := gc.st.commit(ctx, tombstone(rec))

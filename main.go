@@ -37,6 +37,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -53,6 +54,8 @@ const (
 	gitVersion    = "v1.36.0+apilet"
 	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
 	bookmarkEvery = time.Minute
+	scrubAfter    = time.Minute
+	scrubEvery    = 24 * time.Hour
 )
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
@@ -61,11 +64,14 @@ type config struct {
 	ephemeral                        bool
 	tlsCert, tlsKey                  string
 	auth                             authConfig
-	corsOrigins                      string
+	corsOrigins, authorization       string
+	auditPath                        string
+	denyDeprecated                   bool
 	maxReadonly, maxMutating         int
 	requestTimeout, minTimeout       time.Duration
 	compactionInterval, eventTTL     time.Duration
 	quota                            int64
+	serviceRange                     string
 	continueKeys, featureGates       string
 	logFormat                        string
 	verbosity                        int
@@ -183,6 +189,7 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.StringVar(&c.auth.clientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
 	f.StringVar(&c.auth.tokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
 	f.BoolVar(&c.auth.anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
+	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
 	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
 	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; 0 is no limit")
 	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once; 0 is no limit")
@@ -191,8 +198,11 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "history older than this is compacted; 0 keeps all")
 	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
 	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "size of the data file above which writes other than deletes are refused; 0 is no limit")
+	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
 	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
 	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
+	f.StringVar(&c.auditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
+	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
 	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
 	f.StringVar(&c.server, "server", "", "with backup: the `URL` of the server to ask")
@@ -238,6 +248,14 @@ func (c *config) finish() error {
 	if !c.auth.insecure && c.tlsCert == "" {
 		return errors.New("--token-auth-file and --client-ca-file need TLS: give --tls-cert-file and --tls-private-key-file")
 	}
+	switch c.authorization {
+	case "":
+		c.auth.alwaysAllow = c.auth.insecure
+	case "RBAC", "AlwaysAllow":
+		c.auth.alwaysAllow = c.authorization == "AlwaysAllow"
+	default:
+		return fmt.Errorf("--authorization-mode: %q is neither RBAC nor AlwaysAllow", c.authorization)
+	}
 	c.chunking = true
 	for _, gate := range strings.FieldsFunc(c.featureGates, func(r rune) bool { return r == ',' }) {
 		switch name, value, _ := strings.Cut(gate, "="); {
@@ -266,6 +284,9 @@ type server struct {
 	auth     *authenticator
 	metrics  *metrics
 	usage    *deprecationTracker
+	audit    *auditLog              // nil without --audit-log-path
+	policy   *policyKeeper          // nil when nothing is enforced
+	damage   atomic.Pointer[string] // what the scrub found, nil while nothing
 	http     *http.Server
 	stopping chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
 	idle     context.CancelFunc // ends the background work
@@ -284,7 +305,13 @@ func startServer(c *config) (*server, error) {
 	if s.auth, err = newAuthenticator(c.auth); err != nil {
 		return nil, err
 	}
-	if s.st, err = openStore(c.data, storeOptions{ephemeral: c.ephemeral, quota: c.quota}); err != nil {
+	if c.auditPath != "" {
+		if s.audit, err = openAuditLog(c.auditPath, s.auditHooks()); err != nil {
+			return nil, fmt.Errorf("--audit-log-path: %w", err)
+		}
+	}
+	warn := func(text string) { s.log.Warn().Msg(text) }
+	if s.st, err = openStore(c.data, storeOptions{ephemeral: c.ephemeral, quota: c.quota, warn: warn}); err != nil {
 		return nil, err
 	}
 	if err := s.start(); err != nil {
@@ -304,11 +331,21 @@ func (s *server) start() error {
 	}
 	s.rd = &reads{st: s.st, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
 		bookmarks: bookmarkEvery, shuttingDown: s.stopping}
-	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth}
+	alloc, err := newAllocator(s.st, s.cfg.serviceRange)
+	if err != nil {
+		return err
+	}
+	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc}
 	s.metrics.watchStore(s.storeStats)
 	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
 	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
 		return err
+	}
+	if s.auth.enforcing() {
+		s.policy = newPolicyKeeper(s.st, s.reg, s.wr, s.auth)
+		if err := s.policy.reconcile(context.Background()); err != nil {
+			return err
+		}
 	}
 	listener, tlsConfig, err := s.listen()
 	if err != nil {
@@ -340,14 +377,70 @@ func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
 	gc := &collector{st: s.st, upkeep: s.upkeep, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, log: s.log}
+	var running sync.WaitGroup
+	running.Go(func() { gc.run(ctx) })
+	running.Go(func() { s.types.run(ctx) })
+	running.Go(func() { s.scrub(ctx) })
+	running.Go(func() {
+		s.upkeep.run(ctx, s.cfg.compactionInterval, func(_ compaction, err error) { s.afterCompaction(ctx, gc, err) })
+	})
+	if s.policy != nil {
+		running.Go(func() {
+			s.policy.run(ctx, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
+		})
+	}
 	go func() {
-		defer close(s.workers)
-		var others sync.WaitGroup
-		others.Go(func() { gc.run(ctx) })
-		others.Go(func() { s.types.run(ctx) })
-		s.upkeep.run(ctx, s.cfg.compactionInterval, func(done compaction, err error) { s.afterCompaction(ctx, gc, err) })
-		others.Wait()
+		running.Wait()
+		close(s.workers)
 	}()
+}
+
+// scrub looks for damage in the file a while after the start and then daily. What it finds is logged and makes /readyz fail.
+func (s *server) scrub(ctx context.Context) {
+	for wait := scrubAfter; ; wait = scrubEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		report, err := s.upkeep.scrub(ctx)
+		if err != nil {
+			report.problem("%v", err)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		for _, problem := range report.problems {
+			s.log.Error().Str("problem", problem).Msg("the data file is damaged")
+		}
+		s.damage.Store(nil)
+		if len(report.problems) > 0 {
+			s.damage.Store(&report.problems[0])
+		}
+	}
+}
+
+// intact is the health check that shows what the scrub found.
+func (s *server) intact() error {
+	if problem := s.damage.Load(); problem != nil {
+		return errors.New(*problem)
+	}
+	return nil
+}
+
+// auditHooks count audit events, and tell the log when they cannot be written.
+func (s *server) auditHooks() auditHooks {
+	return auditHooks{
+		written: func(n int) { s.metrics.auditEvents.Add(float64(n)) },
+		lost:    func(n int) { s.metrics.auditErrors.Add(float64(n)) },
+		trouble: func(err error) {
+			if err != nil {
+				s.log.Error().Err(err).Msg("the audit log cannot be written; events wait in memory")
+				return
+			}
+			s.log.Info().Msg("the audit log is written again")
+		},
+	}
 }
 
 // afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.
@@ -403,7 +496,11 @@ func (s *server) stop() error {
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
-	return errors.Join(err, s.st.close())
+	err = errors.Join(err, s.st.close())
+	if s.audit != nil {
+		err = errors.Join(err, s.audit.close())
+	}
+	return err
 }
 
 // continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
@@ -474,7 +571,7 @@ func (s *server) handler() http.Handler {
 // routes lists everything that is served.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
-	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.writable}}
+	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.writable}, {"scrub", s.intact}}
 	alive := []healthCheck{pingCheck}
 	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
 		endpoint := &healthEndpoint{name: name, checks: checks}
@@ -499,7 +596,8 @@ func (s *server) routes() http.Handler {
 func (s *server) guarded(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := s.auth.authorize(requestFrom(r.Context())); err != nil {
-			writeError(w, r, err)
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			s.fail(w, r, err)
 			return
 		}
 		next(w, r)
@@ -606,13 +704,14 @@ func routerError(code int32, reason metav1.StatusReason, message string) error {
 		Message: message, Details: &metav1.StatusDetails{}}}
 }
 
-// fail answers with an error and logs the ones that are nobody's fault but ours.
+// fail answers with an error, remembers it for the audit log, and logs the ones that are nobody's fault but ours.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		s.log.Error().Err(err).Str("path", r.URL.Path).Str("id", requestFrom(r.Context()).id).Msg("internal error")
+	rec := requestFrom(r.Context())
+	if unexpected := writeError(w, r, err); unexpected != nil {
+		s.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", rec.id).Msg("internal error")
 	}
-	writeError(w, r, err)
+	status, _ := errorStatus(err)
+	rec.answered = &status
 }
 
 // serveResource answers a request for a resource that is served.
@@ -625,7 +724,9 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	case astray:
 		return errNoSuchResource()
 	}
-	s.noteDeprecation(w, r, res)
+	if err := s.noteDeprecation(r, res); err != nil {
+		return err
+	}
 	if info.subresource != "" {
 		return s.serveSubresource(w, r, res)
 	}
@@ -641,7 +742,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	case "list":
 		return s.rd.list(w, r, res)
 	case "watch":
-		return s.rd.watch(w, r, res, func() {})
+		return serveWatch(s.rd, w, r, res, func() {})
 	case "create":
 		return s.wr.create(w, r, res)
 	case "update":
@@ -706,13 +807,14 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 }
 
 // noteDeprecation warns whoever uses a deprecated version, and remembers who did.
-func (s *server) noteDeprecation(w http.ResponseWriter, r *http.Request, res *resource) {
+func (s *server) noteDeprecation(r *http.Request, res *resource) error {
 	if res.deprecation == nil || !deprecatedIn(res.deprecation, serverVersion("1", minorVersion)) {
-		return
+		return nil
 	}
 	rec := requestFrom(r.Context())
 	release := removedRelease(res.deprecation)
-	addWarning(r.Context(), deprecationWarning(res.group, res.version, res.kind, res.deprecation))
+	text := deprecationWarning(res.group, res.version, res.kind, res.deprecation)
+	addWarning(r.Context(), text)
 	s.metrics.deprecatedUse(s.labels(r, rec), release)
 	rec.annotate("k8s.io/deprecated", "true")
 	if release != "" {
@@ -720,6 +822,10 @@ func (s *server) noteDeprecation(w http.ResponseWriter, r *http.Request, res *re
 	}
 	s.usage.record(deprecatedUse{User: rec.user.name, Agent: r.UserAgent(), Verb: rec.info.verb, Group: res.group, Version: res.version,
 		Resource: res.plural, Subresource: rec.info.subresource, Removed: release}, time.Now())
+	if s.cfg.denyDeprecated {
+		return denyDeprecated(res.group, res.plural, rec.info.name, text)
+	}
+	return nil
 }
 
 // ---- What is done for every request ----
@@ -771,12 +877,37 @@ func (s *server) done(r *http.Request, rec *request, out *response, cause any) {
 		code = http.StatusOK
 	}
 	elapsed := time.Since(rec.received)
+	if s.audit != nil {
+		s.logAudit(r, rec, code, cause)
+	}
 	s.metrics.observe(s.labels(r, rec), requestResult{code: code, bytes: out.bytes, elapsed: elapsed})
 	if s.cfg.verbosity >= 3 {
 		s.log.Info().Str("verb", rec.info.verb).Str("uri", r.URL.RequestURI()).Int("code", code).Int64("bytes", out.bytes).
 			Dur("elapsed", elapsed).Str("user", rec.user.name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
 			Str("apf_pl", rec.priority).Str("apf_fs", rec.flowSchema).Str("id", rec.id).Msg("request")
 	}
+}
+
+// logAudit writes the audit event of a request that has ended.
+func (s *server) logAudit(r *http.Request, rec *request, code int, cause any) {
+	ev := auditEvent{id: rec.id, stage: auditComplete, uri: r.URL, verb: rec.info.verb, user: auditUserOf(rec.user), sourceIPs: auditSourceIPs(r),
+		agent: r.UserAgent(), code: code, status: rec.answered, received: rec.received, at: time.Now(), annotations: rec.annotations}
+	if rec.impersonator != nil {
+		acting := auditUserOf(rec.user)
+		ev.user, ev.impersonated = auditUserOf(*rec.impersonator), &acting
+	}
+	if info := &rec.info; info.resourceRequest {
+		ev.object = &auditObject{Resource: info.resource, Namespace: info.namespace, Name: info.name, APIGroup: info.group,
+			APIVersion: info.version, Subresource: info.subresource}
+	}
+	if cause != nil && cause != http.ErrAbortHandler {
+		ev.stage, ev.status = auditPanic, auditPanicStatus(cause)
+	}
+	s.audit.log(ev)
+}
+
+func auditUserOf(u user) auditUser {
+	return auditUser{Username: u.name, UID: u.uid, Groups: u.groups, Extra: u.extra}
 }
 
 // labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series.

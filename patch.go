@@ -117,20 +117,20 @@ func patchTooLarge() error {
 
 // ---- the document under the patch
 
-// A node is one value of the document, parsed no further than a path has led: below that it stays raw, so that what a patch does not
+// A jsonNode is one value of the document, parsed no further than a path has led: below that it stays raw, so that what a patch does not
 // touch keeps its bytes. nil is JSON's null.
-type node struct {
-	raw  json.RawMessage  // as read; stale once parsed, but for its first byte
-	obj  map[string]*node // non-nil once parsed as an object
-	list []*node          // non-nil once parsed as a list
+type jsonNode struct {
+	raw  json.RawMessage      // as read; stale once parsed, but for its first byte
+	obj  map[string]*jsonNode // non-nil once parsed as an object
+	list []*jsonNode          // non-nil once parsed as a list
 }
 
-func (n *node) UnmarshalJSON(raw []byte) error {
-	*n = node{raw: slices.Clone(raw)} // the decoder's bytes are only lent
+func (n *jsonNode) UnmarshalJSON(raw []byte) error {
+	*n = jsonNode{raw: slices.Clone(raw)} // the decoder's bytes are only lent
 	return nil
 }
 
-func (n *node) MarshalJSON() ([]byte, error) {
+func (n *jsonNode) MarshalJSON() ([]byte, error) {
 	switch {
 	case n.obj != nil:
 		return json.Marshal(n.obj)
@@ -148,13 +148,13 @@ var (
 // A patchedDoc is a document and the work that its patch may still cost. Opening a level reads all bytes below it, so that a path of
 // 10,000 steps into 3 MiB would read 30 GiB, and as many inserts at the head of a long list would move as much.
 type patchedDoc struct {
-	root   *node
+	root   *jsonNode
 	work   int // what is left of maxPatchWork
 	copies int // what is left of maxPatchCopies
 }
 
 func newPatchedDoc(current []byte) *patchedDoc {
-	return &patchedDoc{root: &node{raw: bytes.TrimSpace(current)}, work: maxPatchWork, copies: maxPatchCopies}
+	return &patchedDoc{root: &jsonNode{raw: bytes.TrimSpace(current)}, work: maxPatchWork, copies: maxPatchCopies}
 }
 
 func (doc *patchedDoc) spend(work int) error {
@@ -165,7 +165,7 @@ func (doc *patchedDoc) spend(work int) error {
 }
 
 // open parses one level of n; an error if n is neither object nor list.
-func (doc *patchedDoc) open(n *node) error {
+func (doc *patchedDoc) open(n *jsonNode) error {
 	if n == nil || n.obj != nil || n.list != nil {
 		return nil
 	}
@@ -179,7 +179,7 @@ func (doc *patchedDoc) open(n *node) error {
 }
 
 // container returns the object or list that holds the last step of path, and that step.
-func (doc *patchedDoc) container(path string) (*node, string, error) {
+func (doc *patchedDoc) container(path string) (*jsonNode, string, error) {
 	steps := strings.Split(path, "/")
 	if len(steps) < 2 {
 		return nil, "", errNoPath
@@ -206,8 +206,8 @@ func (doc *patchedDoc) container(path string) (*node, string, error) {
 
 var stepUnescaper = strings.NewReplacer("~1", "/", "~0", "~") // RFC 6901, section 4
 
-// index reads a step into a list of n values; negative ones count from the end.
-func index(step string, n int) (int, error) {
+// elementIndex reads a step into a list of n values; negative ones count from the end.
+func elementIndex(step string, n int) (int, error) {
 	i, err := strconv.Atoi(step)
 	if i < 0 {
 		i += n
@@ -219,11 +219,11 @@ func index(step string, n int) (int, error) {
 }
 
 // get returns a member (nil when there is none) or an element.
-func (n *node) get(step string) (*node, error) {
+func (n *jsonNode) get(step string) (*jsonNode, error) {
 	if n.obj != nil {
 		return n.obj[step], nil
 	}
-	i, err := index(step, len(n.list))
+	i, err := elementIndex(step, len(n.list))
 	if err != nil {
 		return nil, err
 	}
@@ -231,12 +231,12 @@ func (n *node) get(step string) (*node, error) {
 }
 
 // set writes a member, which need not be there, or an element, which must.
-func (n *node) set(step string, value *node) error {
+func (n *jsonNode) set(step string, value *jsonNode) error {
 	if n.obj != nil {
 		n.obj[step] = value
 		return nil
 	}
-	i, err := index(step, len(n.list))
+	i, err := elementIndex(step, len(n.list))
 	if err == nil {
 		n.list[i] = value
 	}
@@ -244,14 +244,14 @@ func (n *node) set(step string, value *node) error {
 }
 
 // add writes a member or inserts an element; "-" is the end of a list.
-func (n *node) add(step string, value *node) error {
+func (n *jsonNode) add(step string, value *jsonNode) error {
 	if n.obj != nil {
 		n.obj[step] = value
 		return nil
 	}
 	i, err := len(n.list), error(nil)
 	if step != "-" {
-		i, err = index(step, len(n.list)+1)
+		i, err = elementIndex(step, len(n.list)+1)
 	}
 	if err == nil {
 		n.list = slices.Insert(n.list, i, value)
@@ -259,7 +259,7 @@ func (n *node) add(step string, value *node) error {
 	return err
 }
 
-func (n *node) remove(step string) error {
+func (n *jsonNode) remove(step string) error {
 	if n.obj != nil {
 		if _, found := n.obj[step]; !found {
 			return errNoPath
@@ -267,7 +267,7 @@ func (n *node) remove(step string) error {
 		delete(n.obj, step)
 		return nil
 	}
-	i, err := index(step, len(n.list))
+	i, err := elementIndex(step, len(n.list))
 	if err == nil {
 		n.list = slices.Delete(n.list, i, i+1)
 	}
@@ -275,7 +275,7 @@ func (n *node) remove(step string) error {
 }
 
 // equal compares values: objects regardless of order, strings as decoded, numbers by their digits (1 is not 1.0, as in the real server).
-func (doc *patchedDoc) equal(a, b *node) (bool, error) {
+func (doc *patchedDoc) equal(a, b *jsonNode) (bool, error) {
 	if a == nil || b == nil {
 		return a == b, nil
 	}
@@ -305,11 +305,11 @@ func (doc *patchedDoc) equal(a, b *node) (bool, error) {
 	return true, nil
 }
 
-func (n *node) leaf() bool {
+func (n *jsonNode) leaf() bool {
 	return n.obj == nil && n.list == nil && !n.starts('{') && !n.starts('[')
 }
 
-func (n *node) starts(c byte) bool { return len(n.raw) > 0 && n.raw[0] == c }
+func (n *jsonNode) starts(c byte) bool { return len(n.raw) > 0 && n.raw[0] == c }
 
 func sameLeaf(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) {
@@ -325,15 +325,15 @@ func sameLeaf(a, b json.RawMessage) bool {
 // are written out here with its departures from the RFC: replace may name a member that is not there, remove may count from the end, a
 // test of null passes on nothing.
 
-// An operation is one step of a JSON patch; nil members were not sent.
-type operation struct {
-	Op    string  `json:"op"`
-	Path  *string `json:"path"`
-	From  *string `json:"from"`
-	Value *node   `json:"value"`
+// A patchStep is one operation of a JSON patch; nil members were not sent.
+type patchStep struct {
+	Op    string    `json:"op"`
+	Path  *string   `json:"path"`
+	From  *string   `json:"from"`
+	Value *jsonNode `json:"value"`
 }
 
-// A jsonPatchOp is an operation for the strict reading: the value is any, so that duplicate members in there are seen as well.
+// A jsonPatchOp is a patchStep for the strict reading: the value is any, so that duplicate members in there are seen as well.
 type jsonPatchOp struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -355,7 +355,7 @@ func patchOperations(current, body []byte) ([]byte, []error, error) {
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(
 			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(strict)))
 	}
-	var operations []operation
+	var operations []patchStep
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &operations); err != nil {
 		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 	}
@@ -376,7 +376,7 @@ func patchError(err error) error {
 	return patchFailed()
 }
 
-func (doc *patchedDoc) apply(op operation) error {
+func (doc *patchedDoc) apply(op patchStep) error {
 	if op.Path == nil {
 		return errNoPath
 	}
@@ -407,7 +407,7 @@ func (doc *patchedDoc) apply(op operation) error {
 	return fmt.Errorf("unknown operation %q", op.Op)
 }
 
-func (doc *patchedDoc) add(path string, value *node) error {
+func (doc *patchedDoc) add(path string, value *jsonNode) error {
 	at, step, err := doc.container(path)
 	if err != nil {
 		return err
@@ -419,7 +419,7 @@ func (doc *patchedDoc) add(path string, value *node) error {
 }
 
 // take removes the value at path and returns it.
-func (doc *patchedDoc) take(path string) (*node, error) {
+func (doc *patchedDoc) take(path string) (*jsonNode, error) {
 	at, step, err := doc.container(path)
 	if err != nil {
 		return nil, err
@@ -434,7 +434,7 @@ func (doc *patchedDoc) take(path string) (*node, error) {
 	return value, at.remove(step)
 }
 
-func (doc *patchedDoc) replace(path string, value *node) error {
+func (doc *patchedDoc) replace(path string, value *jsonNode) error {
 	if path == "" {
 		if value == nil || value.leaf() {
 			return errNoPath
@@ -449,7 +449,7 @@ func (doc *patchedDoc) replace(path string, value *node) error {
 	return at.set(step, value)
 }
 
-func (doc *patchedDoc) test(path string, value *node) error {
+func (doc *patchedDoc) test(path string, value *jsonNode) error {
 	found := doc.root
 	if path != "" {
 		at, step, err := doc.container(path)
@@ -483,7 +483,7 @@ func (doc *patchedDoc) copy(from, path string) error {
 	if doc.copies -= len(raw); doc.copies < 0 {
 		return errors.New("maxPatchCopies is spent")
 	}
-	return errors.Join(doc.spend(len(raw)), doc.add(path, &node{raw: raw}))
+	return errors.Join(doc.spend(len(raw)), doc.add(path, &jsonNode{raw: raw}))
 }
 
 // ---- merge patch (RFC 7396)
@@ -513,7 +513,7 @@ func patchMerge(current, body []byte) ([]byte, []error, error) {
 }
 
 // merge writes members into the object n: null deletes, an object is merged into an object, anything else replaces.
-func (doc *patchedDoc) merge(n *node, members map[string]any) error {
+func (doc *patchedDoc) merge(n *jsonNode, members map[string]any) error {
 	if err := doc.open(n); err != nil || n.obj == nil {
 		return errors.Join(err, errNoPath)
 	}
@@ -533,7 +533,7 @@ func (doc *patchedDoc) merge(n *node, members map[string]any) error {
 		if err != nil {
 			return err
 		}
-		n.obj[key] = &node{raw: raw}
+		n.obj[key] = &jsonNode{raw: raw}
 	}
 	return nil
 }

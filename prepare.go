@@ -76,6 +76,12 @@ func prepareUpdate(obj, old runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		addDefaultTolerations(o)
+		if before := &old.(*corev1.Pod).Spec; o.Spec.Priority == nil {
+			o.Spec.Priority = before.Priority
+		}
+		if before := &old.(*corev1.Pod).Spec; o.Spec.PreemptionPolicy == nil {
+			o.Spec.PreemptionPolicy = before.PreemptionPolicy
+		}
 	case *corev1.Namespace:
 		o.Spec.Finalizers = old.(*corev1.Namespace).Spec.Finalizers
 		labelNamespace(o)

@@ -144,7 +144,7 @@ func wantsPretty(r *http.Request) bool {
 // writeError answers with the Status of err (an apierrors.APIStatus; anything else is a 500 InternalError), honouring Accept. It
 // returns err when that was no Status: the client got a generic text, so the caller logs it.
 func writeError(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
-	status, unexpected := statusFrom(err)
+	status, unexpected := errorStatus(err)
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
 	}
@@ -153,7 +153,7 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) (unexpected e
 	return unexpected
 }
 
-func statusFrom(err error) (status metav1.Status, unexpected error) {
+func errorStatus(err error) (status metav1.Status, unexpected error) {
 	var apiErr apierrors.APIStatus
 	if !errors.As(err, &apiErr) {
 		return apierrors.NewInternalError(errors.New("the server could not complete the request; its log says why")).ErrStatus, err
@@ -177,9 +177,9 @@ func writeJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	if err != nil {
 		m.format = jsonFormat
 	}
-	doc, newline := m.dress(doc, wantsPretty(r))
+	doc, newline, format := m.dress(doc, wantsPretty(r))
 	header := w.Header()
-	header.Set("Content-Type", string(m.format))
+	header.Set("Content-Type", string(format))
 	header.Set("Content-Length", strconv.Itoa(len(doc)+len(newline)))
 	if header.Get("Cache-Control") == "" {
 		header.Set("Cache-Control", "no-cache, private")
@@ -189,22 +189,44 @@ func writeJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	io.WriteString(w, newline)
 }
 
-// dress gives a JSON document the negotiated form, and what belongs behind it: like kube-apiserver's, compact JSON ends in a newline and
-// indented JSON does not.
-func (m mediaType) dress(doc []byte, forHumans bool) (dressed []byte, newline string) {
-	if m.format == yamlFormat {
-		asYAML, err := yaml.JSONToYAML(doc)
-		if err != nil {
-			panic("our own JSON is not YAML: " + err.Error())
-		}
-		return asYAML, ""
+// dress gives a JSON document the negotiated form, and names what belongs behind it: like kube-apiserver's, compact JSON ends in a newline
+// and indented JSON does not. What YAML cannot hold, such as a DEL character, stays JSON and says so in its format, and what is nested
+// deeply stays compact: indenting the 10,000 levels that a custom resource may have makes 100 MB of spaces.
+func (m mediaType) dress(doc []byte, forHumans bool) (dressed []byte, newline string, format bodyFormat) {
+	plain := m.format != yamlFormat && !m.pretty && !forHumans
+	if plain || nestedDeeply(doc) {
+		return doc, "\n", jsonFormat
 	}
-	if !m.pretty && !forHumans {
-		return doc, "\n"
+	if m.format == yamlFormat {
+		if asYAML, err := yaml.JSONToYAML(doc); err == nil {
+			return asYAML, "", yamlFormat
+		}
 	}
 	var indented bytes.Buffer
 	if err := json.Indent(&indented, doc, "", "  "); err != nil {
-		panic("our own JSON is not JSON: " + err.Error())
+		return doc, "\n", jsonFormat
 	}
-	return indented.Bytes(), ""
+	return indented.Bytes(), "", jsonFormat
+}
+
+// nestedDeeply tells whether a JSON document has more levels than anyone reads.
+func nestedDeeply(doc []byte) bool {
+	const most = 500
+	depth, inString := 0, false
+	for i := 0; i < len(doc); i++ {
+		switch c := doc[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > most {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
 }

@@ -146,3 +146,24 @@ func TestUnknownErrorsStayInTheHouse(t *testing.T) {
 		t.Errorf("got %d %s", w.Code, body)
 	}
 }
+
+func TestWhatHasNoGoodYAMLStaysJSON(t *testing.T) {
+	deep := strings.Repeat(`{"a":[`, 5_000) + `"}]\\"` + strings.Repeat("]}", 5_000)
+	flat := "[" + strings.Repeat(`{"a":"{["},`, 1_000) + "1]"
+	cases := []struct{ name, doc, wantType string }{
+		{"control character", "{\"a\":\"\x7f\"}", "application/json"},
+		{"deep", deep, "application/json"},
+		{"wide", flat, "application/yaml"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRequest("GET", "/?pretty=true", nil)
+			r.Header.Set("Accept", "application/yaml")
+			w := httptest.NewRecorder()
+			writeJSON(w, r, http.StatusOK, []byte(c.doc))
+			if got := w.Header().Get("Content-Type"); got != c.wantType || w.Body.Len() > 2*len(c.doc)+20 {
+				t.Errorf("got %d bytes of %s, want %s", w.Body.Len(), got, c.wantType)
+			}
+		})
+	}
+}

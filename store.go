@@ -42,7 +42,7 @@ package main
 // creation: 4 is still too new, 2 is it. At revision 4 the chain of b ends on a tombstone: b did not exist. A chain is followed
 // with exact look-ups: a missing record at or below compactRev was a tombstone, above it is damage.
 //
-// Compaction to 4 first records compact=4, so that nobody starts to read below. Then it walks revisions 1 to 4: 3 has superseded 1,
+// Compaction (upkeep.go) to 4 first records compact=4, so that nobody starts to read below. Then it walks revisions 1 to 4: 3 has superseded 1,
 // 4 has superseded 2, and 4 is a tombstone itself. It deletes 1, 2 and 4 in that order, in small slices between other writes, and
 // records swept=4. Left are 3 and 5: the newest version of every key at or below 4, and all above. Running any part of it again
 // finds nothing or the same. Its cost is that of the writes since the last one, whatever the store's size.
@@ -103,7 +103,6 @@ const (
 	keyStateSize  = 17
 	flagTombstone = 1
 	flagDeleting  = 2
-	keyLengthMax  = 4096
 	writeBatchMax = 256     // changes in one commit
 	chunkItems    = 500     // one read transaction copies out no more than this
 	chunkBytes    = 1 << 20 // nor much more than this,
@@ -146,7 +145,6 @@ type change struct {
 	deleting bool   // the new state carries a deletionTimestamp
 	json     []byte
 	revAt    int
-	prev     []byte // opUpdate, opDelete: the json of revision expect, for watchers with selectors; the store's from then on
 }
 
 // ---- Bytes
@@ -253,27 +251,6 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
 }
 
-// keyPrefixes cuts /group/resource/namespace/name into the prefixes that are counted: that of its resource and that of its
-// namespace in it. ok is false for anything else.
-func keyPrefixes(key string) (resource, namespace string, ok bool) {
-	var at [4]int
-	n := 0
-	for i := range len(key) {
-		if key[i] != '/' {
-			continue
-		}
-		if n == len(at) {
-			return "", "", false
-		}
-		at[n] = i
-		n++
-	}
-	if n != len(at) || at[0] != 0 || at[2] == at[1]+1 || at[3] == len(key)-1 || len(key) > keyLengthMax {
-		return "", "", false
-	}
-	return key[:at[2]+1], key[:at[3]+1], true
-}
-
 func revKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
 func metaInt(tx *bbolt.Tx, name string) int64 {
@@ -306,6 +283,7 @@ type store struct {
 	currentRev atomic.Int64          // set under mu, together with what belongs to it
 	compactRev atomic.Int64          // set after it is on the disk and before anything is deleted
 	refusal    atomic.Pointer[error] // why nothing can be written now; nil while it can
+	failed     atomic.Bool           // fail was called
 
 	mu      sync.RWMutex // guards what follows
 	log     eventLog
@@ -484,6 +462,9 @@ func (st *store) close() (err error) {
 	st.closeOnce.Do(func() {
 		close(st.closing)
 		<-st.stopped
+		if st.failed.Load() {
+			return // bbolt may wait for ever for the transaction that failed; the process is on its way out
+		}
 		if st.refusal.Load() == nil && !st.opts.ephemeral {
 			st.db.NoFreelistSync = false
 			err = withoutFaults(func() error { return st.db.Update(func(*bbolt.Tx) error { return nil }) })
@@ -510,6 +491,7 @@ type envelope struct {
 
 	resource, namespace string // the key's prefixes
 	was, is             keyState
+	replaced            []byte // the JSON of was, a copy
 	rec                 record
 	err                 error
 }
@@ -689,6 +671,7 @@ func (st *store) sequence() (rev int64) {
 // fail ends the process.
 func (st *store) fail(err error) {
 	st.refusal.Store(&err)
+	st.failed.Store(true)
 	if st.opts.fatal != nil {
 		st.opts.fatal(err)
 		return
@@ -778,7 +761,6 @@ func (s *stage) checkCreate(e *envelope) error {
 	case s.full:
 		return errQuota
 	}
-	e.prev = nil
 	return nil
 }
 
@@ -800,9 +782,7 @@ func (s *stage) checkChange(e *envelope) error {
 		return damagedRecord(e.was.rev, nil)
 	}
 	e.rec.createRev = old.createRev
-	if e.prev == nil {
-		e.prev = bytes.Clone(old.json)
-	}
+	e.replaced = bytes.Clone(old.json)
 	return nil
 }
 
@@ -836,11 +816,14 @@ func (st *store) publish(batch []*envelope, took time.Duration) (wake []chan str
 			continue
 		}
 		rev = e.rec.rev
-		if ch := st.log.append(e.resource, event{record: e.rec, prev: e.prev}); ch != nil {
+		if ch := st.log.append(e.resource, event{record: e.rec, prev: e.replaced}); ch != nil {
 			wake = append(wake, ch)
 		}
 		st.recount(e)
 		st.stat.writes++
+	}
+	if ch := st.log.wakeAll(); ch != nil {
+		wake = append(wake, ch)
 	}
 	st.currentRev.Store(rev)
 	st.stat.observeCommit(took)
@@ -1103,13 +1086,8 @@ func (st *store) countAt(prefix, start string, rev int64) (n int64, err error) {
 				return err
 			}
 			start, err = s.each(prefix, start, func(key []byte, state keyState) (bool, error) {
-				ok, err := state.live(), error(nil)
-				if state.rev > rev {
-					_, ok, err = s.version(key, state, rev)
-				}
-				if ok {
-					n++
-				}
+				one, err := s.countOne(key, state, rev)
+				n += one
 				return err == nil, err
 			})
 			return err
@@ -1118,6 +1096,18 @@ func (st *store) countAt(prefix, start string, rev int64) (n int64, err error) {
 			return n, err
 		}
 	}
+}
+
+// countOne answers 1 for a key that was live at a revision. What has not changed since need not be looked up.
+func (s *snapshot) countOne(key []byte, state keyState, rev int64) (int64, error) {
+	live, err := state.live(), error(nil)
+	if state.rev > rev {
+		_, live, err = s.version(key, state, rev)
+	}
+	if !live {
+		return 0, err
+	}
+	return 1, err
 }
 
 // olderThan returns live objects with prefix, from start on, that nobody has written since revision rev: at most max, and what one
@@ -1146,9 +1136,10 @@ func (st *store) olderThan(prefix string, rev int64, max int, start string) (rec
 
 // ---- The event log
 
-// events returns, in revision order, the events of one resource (`/group/resource/`) after revision after: at most max (and about
-// 1 MiB when they come from disk). upTo is the revision up to which dst is complete. errCompacted when after < compactRev, unless
-// the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource outlives compactions.
+// events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
+// max (and about 1 MiB when they come from disk). upTo is the revision up to which dst is complete. errCompacted when after <
+// compactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
+// outlives compactions.
 func (st *store) events(resource string, after int64, max int, dst []event) (evs []event, upTo int64, err error) {
 	if max <= 0 {
 		max = chunkItems
@@ -1220,7 +1211,8 @@ func (s *snapshot) event(r record, key []byte) (ev event, err error) {
 	return ev, err
 }
 
-// wake returns a channel that is closed at the next commit that touches the resource. Take it before reading events.
+// wake returns a channel that is closed at the next commit that touches the resource (everything: at any). Take it before reading
+// events.
 func (st *store) wake(resource string) <-chan struct{} {
 	st.mu.RLock()
 	if t := st.log.topics[resource]; t != nil && t.wake != nil {

@@ -760,3 +760,155 @@ func FuzzStoreKeyPrefixes(f *testing.F) {
 		}
 	})
 }
+
+// benchObject is 1 KiB as Kubernetes writes it, near enough.
+var benchObject, benchRevAt = storeDoc(strings.Repeat("0123456789abcdef", 61))
+
+// benchWriters shares b.N writes among n goroutines and reports what one takes.
+func benchWriters(b *testing.B, n int, write func(i int) error) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for range n {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+				if err := write(int(i)); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkStoreCommit(b *testing.B) {
+	for _, n := range []int{1, 16, 64} {
+		b.Run(fmt.Sprintf("writers=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
+			benchWriters(b, n, func(i int) error {
+				_, err := st.commit(context.Background(), change{op: opCreate, key: benchKey(i), json: benchObject, revAt: benchRevAt})
+				return err
+			})
+			b.ReportMetric(float64(st.stats().writes)/float64(st.stats().commits), "writes/commit")
+		})
+		b.Run(fmt.Sprintf("raw=%d", n), func(b *testing.B) { benchRaw(b, n) })
+	}
+}
+
+func benchKey(i int) string {
+	return fmt.Sprintf("//pods/namespace-%02d/app-%06d", i%50, i*7919%1_000_003)
+}
+
+// benchRaw puts the same bytes with plain bbolt, as many in one commit as half the writers would gather.
+func benchRaw(b *testing.B, writers int) {
+	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, dbOptions())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	db.Update(initBuckets)
+	value := make([]byte, recordHeader+30+len(benchObject)+6)
+	b.ResetTimer()
+	for i := 0; i < b.N; {
+		err := db.Update(func(tx *bbolt.Tx) error {
+			revs, keys := tx.Bucket(bucketRev), tx.Bucket(bucketKeys)
+			revs.FillPercent = 0.95
+			for range max(1, writers/2) {
+				i++
+				revs.Put(revKey(int64(i)), value)
+				keys.Put([]byte(benchKey(i)), value[:keyStateSize])
+			}
+			return nil
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchStore(b *testing.B, objects int) *store {
+	st := tempStore(b)
+	var wg sync.WaitGroup
+	for w := range 64 {
+		wg.Go(func() {
+			for i := w; i < objects; i += 64 {
+				if _, err := st.commit(context.Background(), change{op: opCreate, key: benchKey(i), json: benchObject, revAt: benchRevAt}); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return st
+}
+
+func BenchmarkStoreRead(b *testing.B) {
+	const objects = 10_000
+	st := benchStore(b, objects)
+	b.Run("list", func(b *testing.B) {
+		b.ReportAllocs()
+		var c chunk
+		n := 0
+		for b.Loop() {
+			for sp := (span{prefix: "//pods/"}); ; sp.start = c.next {
+				if err := st.chunk(sp, &c); err != nil {
+					b.Fatal(err)
+				}
+				if n += len(c.records); c.next == "" {
+					break
+				}
+			}
+		}
+		b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "objects/s")
+	})
+	b.Run("get", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if _, err := st.get(benchKey(i % objects)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("countAt", func(b *testing.B) {
+		for b.Loop() {
+			if n, err := st.countAt("//pods/", "", st.revision()); n != objects || err != nil {
+				b.Fatal(n, err)
+			}
+		}
+	})
+	for name, after := range map[string]int64{"events from the ring": objects - 1000, "events from the file": 1} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			var evs []event
+			for b.Loop() {
+				var err error
+				if evs, _, err = st.events("//pods/", after, 1000, evs[:0]); err != nil || len(evs) < 900 {
+					b.Fatal(len(evs), err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkStoreOpen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "a.db")
+	st := openTestStore(b, path)
+	st.db.NoSync = true
+	var wg sync.WaitGroup
+	for w := range 64 {
+		wg.Go(func() {
+			for i := w; i < 100_000; i += 64 {
+				storeWrite(st, opCreate, benchKey(i), 0, "")
+			}
+		})
+	}
+	wg.Wait()
+	st.close()
+	for b.Loop() {
+		st := openTestStore(b, path)
+		b.StopTimer()
+		st.close()
+		b.StartTimer()
+	}
+}

@@ -19,13 +19,13 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -412,7 +412,10 @@ func (res *resource) derive() {
 		return
 	}
 	res.listKind = cmp.Or(res.listKind, res.kind+"List")
-	res.prefix = `"kind":` + strconv.Quote(res.kind) + `,"apiVersion":` + strconv.Quote(res.apiVersion()) + `,`
+	res.prefix = `"kind":"` + res.kind + `","apiVersion":"` + res.apiVersion() + `",`
+	if res.goType == nil { // the order in which Kubernetes writes what is no struct
+		res.prefix = `"apiVersion":"` + res.apiVersion() + `","kind":"` + res.kind + `",`
+	}
 	res.base = "/" + res.storageGroup + "/" + res.plural + "/"
 }
 
@@ -541,6 +544,29 @@ func (c *catalog) remember(name string, build func(*catalog) []byte) []byte {
 	return doc.([]byte)
 }
 
+// groupVersions cuts the sorted rows into those of each group version.
+func (c *catalog) groupVersions() (all [][]*resource) {
+	for rest := c.sorted; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(res *resource) bool { return res.group != rest[0].group || res.version != rest[0].version })
+		if n < 0 {
+			n = len(rest)
+		}
+		all = append(all, rest[:n])
+		rest = rest[n:]
+	}
+	return all
+}
+
+// rowsOf are the rows of one group version; nil when it is not served.
+func (c *catalog) rowsOf(group, version string) []*resource {
+	for _, gv := range c.groupVersions() {
+		if gv[0].group == group && gv[0].version == version {
+			return gv
+		}
+	}
+	return nil
+}
+
 // storedType is the Go type of the objects in the server's hands; nil for custom resources.
 func (res *resource) storedType() reflect.Type {
 	if res.conversion != nil {
@@ -570,8 +596,8 @@ func (res *resource) patchSchema() any {
 	return reflect.Zero(res.goType).Interface()
 }
 
-// A body is what a request body has to be.
-type body struct {
+// A wantedBody is what the body of a request has to be.
+type wantedBody struct {
 	group, version, kind string
 	wire                 reflect.Type // nil: unstructured
 	in                   func(object) object
@@ -579,10 +605,10 @@ type body struct {
 }
 
 // bodyOf tells what the body of a request to the resource or its subresource sub has to be.
-func (res *resource) bodyOf(sub string) body {
-	want := body{group: res.group, version: res.version, kind: res.kind, wire: res.goType}
+func (res *resource) bodyOf(sub string) wantedBody {
+	want := wantedBody{group: res.group, version: res.version, kind: res.kind, wire: res.goType}
 	if s := res.subresource(sub); s != nil && s.kind != res.kind {
-		return body{group: s.group, version: s.version, kind: s.kind, wire: subresourceTypes[s.kind]}
+		return wantedBody{group: s.group, version: s.version, kind: s.kind, wire: subresourceTypes[s.kind]}
 	}
 	if res.conversion != nil {
 		want.wire, want.in = res.conversion.wire, res.conversion.in
@@ -593,11 +619,11 @@ func (res *resource) bodyOf(sub string) body {
 	return want
 }
 
-func (b body) apiVersion() string { return groupVersionString(b.group, b.version) }
+func (b wantedBody) apiVersion() string { return groupVersionString(b.group, b.version) }
 
 // serves tells whether the body's own kind and apiVersion, each of which may be absent, are the wanted ones. Evictions are as good in
 // policy/v1beta1, from before they had a v1.
-func (b body) serves(apiVersion, kind string) bool {
+func (b wantedBody) serves(apiVersion, kind string) bool {
 	if kind != "" && kind != b.kind {
 		return false
 	}
@@ -675,7 +701,7 @@ func (res *resource) decode(data []byte, contentType, sub string) (obj object, s
 
 // decodeYAML turns YAML into JSON first. The lenient reading decides, as in Kubernetes: of two equal keys the last counts, and the
 // strict reading only adds its complaint.
-func (b body) decodeYAML(data []byte) (object, []error, error) {
+func (b wantedBody) decodeYAML(data []byte) (object, []error, error) {
 	asJSON, strictErr := yaml.YAMLToJSONStrict(data)
 	if strictErr != nil {
 		var err error
@@ -685,14 +711,24 @@ func (b body) decodeYAML(data []byte) (object, []error, error) {
 	}
 	obj, strictErrs, err := b.decodeJSON(asJSON, data)
 	if strictErr != nil {
-		strictErrs = append([]error{strictErr}, strictErrs...)
+		strictErrs = append([]error{shortened(strictErr)}, strictErrs...)
 	}
 	return obj, strictErrs, err
 }
 
+// shortened cuts an error of many lines: a small file can have half a million duplicate keys. JSON's strict errors end at 100 too.
+func shortened(err error) error {
+	const most = 101
+	lines := strings.SplitN(err.Error(), "\n", most+1)
+	if len(lines) <= most {
+		return err
+	}
+	return errors.New(strings.Join(lines[:most], "\n"))
+}
+
 // decodeJSON reads JSON; original is what the client sent, for error texts. The happy path parses once and looks at kind and
 // apiVersion afterwards; only a body that fails is parsed again, to find out which of Kubernetes' texts fits.
-func (b body) decodeJSON(data, original []byte) (object, []error, error) {
+func (b wantedBody) decodeJSON(data, original []byte) (object, []error, error) {
 	if b.wire == nil {
 		return b.decodeUnstructured(data, original)
 	}
@@ -703,15 +739,15 @@ func (b body) decodeJSON(data, original []byte) (object, []error, error) {
 		*typeMeta = metav1.TypeMeta{}
 		return obj, strictErrs, nil
 	}
-	gvk, metaErr := interpret(data)
+	gvk, metaErr := interpretKind(data)
 	if metaErr != nil {
 		return nil, nil, b.unrecognized(metaErr, original)
 	}
 	return nil, nil, b.mismatch(gvk, err)
 }
 
-// interpret reads kind and apiVersion as Kubernetes does, with the standard library and thus its error texts.
-func interpret(data []byte) (gvk schema.GroupVersionKind, err error) {
+// interpretKind reads kind and apiVersion as Kubernetes does, with the standard library and thus its error texts.
+func interpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
 	meta := struct {
 		APIVersion string `json:"apiVersion,omitempty"`
 		Kind       string `json:"kind,omitempty"`
@@ -724,12 +760,12 @@ func interpret(data []byte) (gvk schema.GroupVersionKind, err error) {
 }
 
 // unrecognized is the 400 for a body without as much as a kind.
-func (b body) unrecognized(err error, data []byte) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.kind, err, summary(data)))
+func (b wantedBody) unrecognized(err error, data []byte) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.kind, err, bodySummary(data)))
 }
 
-// summary shows the first bytes of a body, in hexadecimal unless it looks like JSON.
-func summary(data []byte) string {
+// bodySummary shows the first bytes of a body, in hexadecimal unless it looks like JSON.
+func bodySummary(data []byte) string {
 	const most = 30
 	head, more := data, ""
 	if len(data) > most {
@@ -745,7 +781,7 @@ func summary(data []byte) string {
 }
 
 // mismatch is the 400 for a body of another kind or version, or one of the right kind that cause kept from being decoded.
-func (b body) mismatch(gvk schema.GroupVersionKind, cause error) error {
+func (b wantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	if gvk.Kind == "" {
 		gvk.Kind = b.kind
 	}
@@ -757,7 +793,7 @@ func (b body) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	switch {
 	case b.serves(apiVersion, gvk.Kind):
 	case known == "":
-		cause = fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, apiVersion)
+		cause = notRegistered(gvk)
 	case gvk.Kind != b.kind:
 		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, internalName(b.group, b.kind))
 	default:
@@ -767,7 +803,12 @@ func (b body) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	return b.unhandled(gvk, cause)
 }
 
-func (b body) unhandled(gvk schema.GroupVersionKind, cause error) error {
+// notRegistered keeps kube-apiserver's text, the place in its source included.
+func notRegistered(gvk schema.GroupVersionKind) error {
+	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
+}
+
+func (b wantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.kind, cause))
 }
 
@@ -793,7 +834,7 @@ func internalName(group, kind string) string {
 // protobufPrefix starts every protobuf body; a runtime.Unknown follows, which holds kind, apiVersion and the object's own bytes.
 var protobufPrefix = []byte("k8s\x00")
 
-func (b body) decodeProtobuf(data []byte) (object, error) {
+func (b wantedBody) decodeProtobuf(data []byte) (object, error) {
 	envelope, err := openEnvelope(data)
 	if err != nil {
 		return nil, b.unrecognized(err, data)
@@ -823,9 +864,48 @@ func openEnvelope(data []byte) (*runtime.Unknown, error) {
 	return envelope, envelope.Unmarshal(raw)
 }
 
+// decodeDeleteOptions reads the body of a DELETE. It is lenient, as Kubernetes is: any apiVersion will do, and unknown fields are dropped.
+// err is a Status error: 400 or 415.
+func decodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions, error) {
+	format, err := formatOf(contentType)
+	if err != nil {
+		return nil, err
+	}
+	options := &metav1.DeleteOptions{}
+	switch format {
+	case protobufFormat:
+		var sealed *runtime.Unknown
+		if sealed, err = openEnvelope(data); err == nil {
+			err = options.Unmarshal(sealed.Raw)
+			options.APIVersion, options.Kind = sealed.APIVersion, sealed.Kind
+		}
+	case yamlFormat:
+		if data, err = yaml.YAMLToJSON(data); err == nil {
+			err = unmarshalOptions(data, options)
+		}
+	default:
+		err = unmarshalOptions(data, options)
+	}
+	if kind := options.Kind; err == nil && kind != "" && kind != "DeleteOptions" {
+		err = notRegistered(options.GroupVersionKind())
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	options.TypeMeta = metav1.TypeMeta{}
+	return options, nil
+}
+
+func unmarshalOptions(data []byte, options *metav1.DeleteOptions) error {
+	if _, err := interpretKind(data); err != nil {
+		return err
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(data, options)
+}
+
 // decodeUnstructured reads a custom resource. Its kind has to be there, and its metadata has to be metadata.
-func (b body) decodeUnstructured(data, original []byte) (object, []error, error) {
-	gvk, err := interpret(data)
+func (b wantedBody) decodeUnstructured(data, original []byte) (object, []error, error) {
+	gvk, err := interpretKind(data)
 	if err != nil {
 		return nil, nil, b.unrecognized(err, original)
 	}
@@ -852,7 +932,7 @@ func (b body) decodeUnstructured(data, original []byte) (object, []error, error)
 	return u, append(strictErrs, unknown...), nil
 }
 
-func (b body) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
+func (b wantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
 	if apiVersion := gvk.GroupVersion().String(); apiVersion != b.apiVersion() {
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
 			apiVersion, b.apiVersion()))
@@ -931,13 +1011,13 @@ func (res *resource) decodeStored(stored []byte) (object, error) {
 var resourceVersionField = []byte(`"resourceVersion":"`)
 
 // encodeStored writes an object as the store keeps it: without kind and apiVersion, resourceVersion empty; revAt is where the
-// decimal revision belongs.
+// decimal revision belongs. It changes obj while it works and back at the end: nobody else may be reading it.
 func (res *resource) encodeStored(obj object) (stored []byte, revAt int, err error) {
 	before := obj.GetResourceVersion()
 	obj.SetResourceVersion("0") // an empty one would be left out
 	defer obj.SetResourceVersion(before)
-	buf := buffers.Get().(*bytes.Buffer)
-	defer func() { buf.Reset(); buffers.Put(buf) }()
+	buf := encodeBuffers.Get().(*bytes.Buffer)
+	defer func() { buf.Reset(); encodeBuffers.Put(buf) }()
 
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if c := res.custom; c != nil && c.toStorage != nil {
@@ -957,8 +1037,8 @@ func (res *resource) encodeStored(obj object) (stored []byte, revAt int, err err
 	return append(append(stored, encoded[:revAt]...), encoded[revAt+1:]...), revAt, nil
 }
 
-// buffers are for encoding; what leaves is copied out of them.
-var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// encodeBuffers are for encoding; what leaves is copied out of them.
+var encodeBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // encodeTyped relies on metadata being the first member of every type and on resourceVersion coming before all of the user's maps in
 // it: the first unescaped occurrence of the field is the object's own.

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// describe writes rows as testdata/types/kube-apiserver-1.36.txt does.
+// describeRows writes rows as testdata/types/kube-apiserver-1.36.txt does.
 func describeRows(rows []*resource) string {
 	dash := func(words []string) string {
 		if len(words) == 0 {
@@ -111,8 +111,8 @@ func TestDeprecationsComeFromTheTypes(t *testing.T) {
 	}
 }
 
-// fill sets everything in v to something, the same each time.
-func fill(v reflect.Value) {
+// fillValue sets everything in v to something, the same each time.
+func fillValue(v reflect.Value) {
 	switch x := v.Addr().Interface().(type) {
 	case *metav1.Time:
 		*x = metav1.Unix(1700000000, 0)
@@ -138,20 +138,20 @@ func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
+		fillValue(v.Elem())
 	case reflect.Struct:
 		for i := range v.NumField() {
-			fill(v.Field(i))
+			fillValue(v.Field(i))
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fill(v.Index(0))
-		fill(v.Index(1))
+		fillValue(v.Index(0))
+		fillValue(v.Index(1))
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(key)
-		fill(value)
+		fillValue(key)
+		fillValue(value)
 		v.SetMapIndex(key, value)
 	case reflect.String:
 		v.SetString(`text "resourceVersion":"7" <ü>`)
@@ -168,7 +168,7 @@ func fill(v reflect.Value) {
 
 func filled(t reflect.Type) object {
 	obj := newOf(t)
-	fill(reflect.ValueOf(obj).Elem())
+	fillValue(reflect.ValueOf(obj).Elem())
 	obj.SetManagedFields(nil)
 	return obj
 }
@@ -236,94 +236,102 @@ func TestSameShapeVersionsHaveTheSameJSON(t *testing.T) {
 	}
 }
 
+const (
+	asJSONType, asYAMLType, asProtobufType = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
+	unrecognizedText                       = "the object provided is unrecognized (must be of type ConfigMap): "
+	noKindText                             = unrecognizedText + "couldn't get version/kind; json parse error: "
+	notTypeMetaText                        = ` into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } `
+	formatsText                            = "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+	configMapEnvelope                      = "k8s\x00\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12"
+)
+
+// badBodies are bodies and what kube-apiserver 1.36 answered to them.
+var badBodies = []struct{ name, plural, contentType, body, want string }{
+	{"empty", "configmaps", asJSONType, ``, noKindText + `unexpected end of JSON input (<empty>)`},
+	{"open brace", "configmaps", asJSONType, `{`, noKindText + `unexpected end of JSON input ({)`},
+	{"prose", "configmaps", asJSONType, `hello this is not json at all, you know it is not`,
+		noKindText + `invalid character 'h' looking for beginning of value (68656c6c6f2074686973206973206e6f74206a736f6e20617420616c6c2c ...)`},
+	{"array", "configmaps", asJSONType, `[]`, noKindText + `json: cannot unmarshal array` + notTypeMetaText + `(5b5d)`},
+	{"string", "configmaps", asJSONType, `"x"`, noKindText + `json: cannot unmarshal string` + notTypeMetaText + `(227822)`},
+	{"trailing", "configmaps", asJSONType, `{"metadata":{"name":"x"}} trailing`,
+		noKindText + `invalid character 't' after top-level value ({"metadata":{"name":"x"}} trai ...)`},
+	{"kind is a number", "configmaps", asJSONType, `{"kind":5,"apiVersion":"v1","metadata":{"name":"x"}}`,
+		noKindText + `json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5,"apiVersion":"v1","m ...)`},
+	{"odd apiVersion", "configmaps", asJSONType, `{"kind":"ConfigMap","apiVersion":"a/b/c","metadata":{"name":"x"}}`,
+		unrecognizedText + `unexpected GroupVersion string: a/b/c ({"kind":"ConfigMap","apiVersio ...)`},
+	{"too deep", "configmaps", asJSONType, `{"x":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`,
+		noKindText + `invalid character '[' exceeded max depth ({"x":[[[[[[[[[[[[[[[[[[[[[[[[[ ...)`},
+	{"other kind", "configmaps", asJSONType, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"x"}}`,
+		`Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion`},
+	{"unknown kind", "configmaps", asJSONType, `{"kind":"Foo","apiVersion":"v1","metadata":{"name":"x"}}`,
+		`Foo in version "v1" cannot be handled as a ConfigMap: no kind "Foo" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
+	{"unknown version", "configmaps", asJSONType, `{"kind":"ConfigMap","apiVersion":"v9","metadata":{"name":"x"}}`,
+		`ConfigMap in version "v9" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v9" in scheme "pkg/runtime/scheme.go:111"`},
+	{"other version", "horizontalpodautoscalers", asJSONType, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2"}`,
+		`the API version in the data (autoscaling/v2) does not match the expected API version (autoscaling/v1)`},
+	{"data is a number", "configmaps", asJSONType, `{"metadata":{"name":"x"},"data":5}`,
+		`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type map[string]string`},
+	{"name is a number", "configmaps", asJSONType, `{"metadata":{"name":5}}`,
+		`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string`},
+	{"containers is a string", "pods", asJSONType, `{"spec":{"containers":"x"}}`,
+		`Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container`},
+	{"time", "pods", asJSONType, `{"metadata":{"name":"a","creationTimestamp":"yesterday"}}`,
+		`Pod in version "v1" cannot be handled as a Pod: parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006"`},
+	{"quantity", "pods", asJSONType, `{"metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"cpu":"zz"}}}]}}`,
+		`Pod in version "v1" cannot be handled as a Pod: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'`},
+	{"integer overflow", "deployments", asJSONType, `{"spec":{"replicas":99999999999}}`,
+		`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 99999999999 into Go struct field DeploymentSpec.spec.replicas of type int32`},
+	{"huge number", "deployments", asJSONType, `{"spec":{"replicas":1e400}}`,
+		`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 1e400 into Go struct field DeploymentSpec.spec.replicas of type int32`},
+	{"scale", "deployments/scale", asJSONType, `{"kind":"Deployment","apiVersion":"apps/v1"}`,
+		`Deployment in version "v1" cannot be handled as a Scale: converting (v1.Deployment) to (autoscaling.Scale): unknown conversion`},
+
+	{"text", "configmaps", "text/plain", `{}`, formatsText},
+	{"merge patch", "configmaps", "application/merge-patch+json", `{}`, formatsText},
+	{"bad content type", "configmaps", "application/json; charset", `{}`, formatsText},
+	{"no media type", "configmaps", "json", `{}`, formatsText},
+
+	{"open YAML", "configmaps", asYAMLType, `metadata: {name: x`, unrecognizedText + `yaml: line 1: did not find expected ',' or '}' (6d657461646174613a207b6e616d653a2078)`},
+	{"tab in YAML", "configmaps", asYAMLType, "metadata:\n\tname: x", unrecognizedText + `yaml: line 2: found character that cannot start any token (6d657461646174613a0a096e616d653a2078)`},
+	{"YAML scalar", "configmaps", asYAMLType, `hello`, noKindText + `json: cannot unmarshal string` + notTypeMetaText + `(68656c6c6f)`},
+	{"YAML type", "configmaps", asYAMLType, `data: 5`,
+		`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type map[string]string`},
+	{"YAML bomb", "configmaps", asYAMLType, yamlBomb, unrecognizedText + `yaml: document contains excessive aliasing (613a202661205b226c6f6c222c226c6f6c222c226c6f6c222c226c6f6c22 ...)`},
+	{"YAML as JSON", "configmaps", asJSONType, `metadata: {name: x}`,
+		noKindText + `invalid character 'm' looking for beginning of value (6d657461646174613a207b6e616d653a20787d)`},
+
+	{"no protobuf", "configmaps", asProtobufType, `hello`,
+		unrecognizedText + `provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] (68656c6c6f)`},
+	{"empty protobuf", "configmaps", asProtobufType, ``, unrecognizedText + `empty data (<empty>)`},
+	{"bare prefix", "configmaps", asProtobufType, "k8s\x00", unrecognizedText + `empty body (6b387300)`},
+	{"protobuf garbage", "configmaps", asProtobufType, "k8s\x00hello", unrecognizedText + `proto: Unknown: wiretype end group for non-group (6b38730068656c6c6f)`},
+	{"short envelope", "configmaps", asProtobufType, configMapEnvelope + "\x06\x0a\x04\x0a",
+		unrecognizedText + `unexpected EOF (6b3873000a0f0a0276311209436f6e6669674d617012060a040a)`},
+	{"lying length", "configmaps", asProtobufType, configMapEnvelope + "\x08\x0a\xff\xff\xff\x07abc",
+		`ConfigMap in version "v1" cannot be handled as a ConfigMap: unexpected EOF`},
+	{"protobuf of another kind", "configmaps", asProtobufType, "k8s\x00\x0a\x0c\x0a\x02v1\x12\x06Secret\x12\x00",
+		`Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion`},
+
+	{"custom: empty", "foos", asJSONType, ``, `the object provided is unrecognized (must be of type Foo): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
+	{"custom: no kind", "foos", asJSONType, `{"metadata":{"name":"x"}}`,
+		`the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in '{"metadata":{"name":"x"}}' ({"metadata":{"name":"x"}})`},
+	{"custom: null", "foos", asJSONType, `null`, `the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in 'null' (6e756c6c)`},
+	{"custom: no version", "foos", asJSONType, `{"kind":"Foo","metadata":{"name":"x"}}`,
+		`the API version in the data () does not match the expected API version (x.io/v1)`},
+	{"custom: other kind", "foos", asJSONType, `{"kind":"Bar","apiVersion":"x.io/v1","metadata":{"name":"x"}}`,
+		`Bar.x.io "x" is invalid: kind: Invalid value: "Bar": must be Foo`},
+	{"custom: other version", "foos", asJSONType, `{"kind":"Foo","apiVersion":"x.io/v2","metadata":{"name":"x"}}`,
+		`the API version in the data (x.io/v2) does not match the expected API version (x.io/v1)`},
+	{"custom: name is a number", "foos", asJSONType, `{"kind":"Foo","apiVersion":"x.io/v1","metadata":{"name":5}}`,
+		`Foo in version "v1" cannot be handled as a Foo: json: cannot unmarshal number into Go struct field ObjectMeta.name of type string`},
+	{"custom: metadata is a string", "foos", asJSONType, `{"kind":"Foo","apiVersion":"x.io/v1","metadata":"x"}`,
+		`Foo in version "v1" cannot be handled as a Foo: json: cannot unmarshal string into Go value of type v1.ObjectMeta`},
+	{"custom: protobuf", "foos", asProtobufType, "k8s\x00",
+		`the body of the request was in an unknown format - accepted media types include: application/json, application/yaml`},
+}
+
 func TestBadBodiesGetKubernetesTexts(t *testing.T) {
-	const jsonType, yamlType, protobufType = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
-	const unrecognized = "the object provided is unrecognized (must be of type ConfigMap): "
-	const noKind = unrecognized + "couldn't get version/kind; json parse error: "
-	const notTypeMeta = ` into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } `
-	const formats = "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf"
-	const protobufHead = "k8s\x00\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12"
-	cases := []struct{ name, plural, contentType, body, want string }{
-		{"empty", "configmaps", jsonType, ``, noKind + `unexpected end of JSON input (<empty>)`},
-		{"open brace", "configmaps", jsonType, `{`, noKind + `unexpected end of JSON input ({)`},
-		{"prose", "configmaps", jsonType, `hello this is not json at all, you know it is not`,
-			noKind + `invalid character 'h' looking for beginning of value (68656c6c6f2074686973206973206e6f74206a736f6e20617420616c6c2c ...)`},
-		{"array", "configmaps", jsonType, `[]`, noKind + `json: cannot unmarshal array` + notTypeMeta + `(5b5d)`},
-		{"string", "configmaps", jsonType, `"x"`, noKind + `json: cannot unmarshal string` + notTypeMeta + `(227822)`},
-		{"trailing", "configmaps", jsonType, `{"metadata":{"name":"x"}} trailing`,
-			noKind + `invalid character 't' after top-level value ({"metadata":{"name":"x"}} trai ...)`},
-		{"kind is a number", "configmaps", jsonType, `{"kind":5,"apiVersion":"v1","metadata":{"name":"x"}}`,
-			noKind + `json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5,"apiVersion":"v1","m ...)`},
-		{"odd apiVersion", "configmaps", jsonType, `{"kind":"ConfigMap","apiVersion":"a/b/c","metadata":{"name":"x"}}`,
-			unrecognized + `unexpected GroupVersion string: a/b/c ({"kind":"ConfigMap","apiVersio ...)`},
-		{"too deep", "configmaps", jsonType, `{"x":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`,
-			noKind + `invalid character '[' exceeded max depth ({"x":[[[[[[[[[[[[[[[[[[[[[[[[[ ...)`},
-		{"other kind", "configmaps", jsonType, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"x"}}`,
-			`Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion`},
-		{"unknown kind", "configmaps", jsonType, `{"kind":"Foo","apiVersion":"v1","metadata":{"name":"x"}}`,
-			`Foo in version "v1" cannot be handled as a ConfigMap: no kind "Foo" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
-		{"unknown version", "configmaps", jsonType, `{"kind":"ConfigMap","apiVersion":"v9","metadata":{"name":"x"}}`,
-			`ConfigMap in version "v9" cannot be handled as a ConfigMap: no kind "ConfigMap" is registered for version "v9" in scheme "pkg/runtime/scheme.go:111"`},
-		{"other version", "horizontalpodautoscalers", jsonType, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2"}`,
-			`the API version in the data (autoscaling/v2) does not match the expected API version (autoscaling/v1)`},
-		{"data is a number", "configmaps", jsonType, `{"metadata":{"name":"x"},"data":5}`,
-			`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type map[string]string`},
-		{"name is a number", "configmaps", jsonType, `{"metadata":{"name":5}}`,
-			`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.name of type string`},
-		{"containers is a string", "pods", jsonType, `{"spec":{"containers":"x"}}`,
-			`Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container`},
-		{"time", "pods", jsonType, `{"metadata":{"name":"a","creationTimestamp":"yesterday"}}`,
-			`Pod in version "v1" cannot be handled as a Pod: parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": cannot parse "yesterday" as "2006"`},
-		{"quantity", "pods", jsonType, `{"metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"cpu":"zz"}}}]}}`,
-			`Pod in version "v1" cannot be handled as a Pod: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'`},
-		{"integer overflow", "deployments", jsonType, `{"spec":{"replicas":99999999999}}`,
-			`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 99999999999 into Go struct field DeploymentSpec.spec.replicas of type int32`},
-		{"huge number", "deployments", jsonType, `{"spec":{"replicas":1e400}}`,
-			`Deployment in version "v1" cannot be handled as a Deployment: json: cannot unmarshal number 1e400 into Go struct field DeploymentSpec.spec.replicas of type int32`},
-		{"scale", "deployments/scale", jsonType, `{"kind":"Deployment","apiVersion":"apps/v1"}`,
-			`Deployment in version "v1" cannot be handled as a Scale: converting (v1.Deployment) to (autoscaling.Scale): unknown conversion`},
-
-		{"text", "configmaps", "text/plain", `{}`, formats},
-		{"merge patch", "configmaps", "application/merge-patch+json", `{}`, formats},
-		{"bad content type", "configmaps", "application/json; charset", `{}`, formats},
-		{"no media type", "configmaps", "json", `{}`, formats},
-
-		{"open YAML", "configmaps", yamlType, `metadata: {name: x`, unrecognized + `yaml: line 1: did not find expected ',' or '}' (6d657461646174613a207b6e616d653a2078)`},
-		{"tab in YAML", "configmaps", yamlType, "metadata:\n\tname: x", unrecognized + `yaml: line 2: found character that cannot start any token (6d657461646174613a0a096e616d653a2078)`},
-		{"YAML scalar", "configmaps", yamlType, `hello`, noKind + `json: cannot unmarshal string` + notTypeMeta + `(68656c6c6f)`},
-		{"YAML type", "configmaps", yamlType, `data: 5`,
-			`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type map[string]string`},
-		{"YAML bomb", "configmaps", yamlType, yamlBomb, unrecognized + `yaml: document contains excessive aliasing (613a202661205b226c6f6c222c226c6f6c222c226c6f6c222c226c6f6c22 ...)`},
-		{"YAML as JSON", "configmaps", jsonType, `metadata: {name: x}`,
-			noKind + `invalid character 'm' looking for beginning of value (6d657461646174613a207b6e616d653a20787d)`},
-
-		{"no protobuf", "configmaps", protobufType, `hello`,
-			unrecognized + `provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] (68656c6c6f)`},
-		{"empty protobuf", "configmaps", protobufType, ``, unrecognized + `empty data (<empty>)`},
-		{"bare prefix", "configmaps", protobufType, "k8s\x00", unrecognized + `empty body (6b387300)`},
-		{"protobuf garbage", "configmaps", protobufType, "k8s\x00hello", unrecognized + `proto: Unknown: wiretype end group for non-group (6b38730068656c6c6f)`},
-		{"short envelope", "configmaps", protobufType, protobufHead + "\x06\x0a\x04\x0a",
-			unrecognized + `unexpected EOF (6b3873000a0f0a0276311209436f6e6669674d617012060a040a)`},
-		{"lying length", "configmaps", protobufType, protobufHead + "\x08\x0a\xff\xff\xff\x07abc",
-			`ConfigMap in version "v1" cannot be handled as a ConfigMap: unexpected EOF`},
-		{"protobuf of another kind", "configmaps", protobufType, "k8s\x00\x0a\x0c\x0a\x02v1\x12\x06Secret\x12\x00",
-			`Secret in version "v1" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion`},
-
-		{"custom: empty", "foos", jsonType, ``, `the object provided is unrecognized (must be of type Foo): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
-		{"custom: no kind", "foos", jsonType, `{"metadata":{"name":"x"}}`,
-			`the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in '{"metadata":{"name":"x"}}' ({"metadata":{"name":"x"}})`},
-		{"custom: other kind", "foos", jsonType, `{"kind":"Bar","apiVersion":"x.io/v1","metadata":{"name":"x"}}`,
-			`Bar.x.io "x" is invalid: kind: Invalid value: "Bar": must be Foo`},
-		{"custom: other version", "foos", jsonType, `{"kind":"Foo","apiVersion":"x.io/v2","metadata":{"name":"x"}}`,
-			`the API version in the data (x.io/v2) does not match the expected API version (x.io/v1)`},
-		{"custom: name is a number", "foos", jsonType, `{"kind":"Foo","apiVersion":"x.io/v1","metadata":{"name":5}}`,
-			`Foo in version "v1" cannot be handled as a Foo: json: cannot unmarshal number into Go struct field ObjectMeta.name of type string`},
-		{"custom: metadata is a string", "foos", jsonType, `{"kind":"Foo","apiVersion":"x.io/v1","metadata":"x"}`,
-			`Foo in version "v1" cannot be handled as a Foo: json: cannot unmarshal string into Go value of type v1.ObjectMeta`},
-		{"custom: protobuf", "foos", protobufType, "k8s\x00",
-			`the body of the request was in an unknown format - accepted media types include: application/json, application/yaml`},
-	}
-	for _, c := range cases {
+	for _, c := range badBodies {
 		t.Run(c.name, func(t *testing.T) {
 			plural, sub, _ := strings.Cut(c.plural, "/")
 			_, _, err := testResource(plural).decode([]byte(c.body), c.contentType, sub)
@@ -427,6 +435,38 @@ func TestUnknownAndDuplicateFieldsAreReported(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, c.warnings)
 			}
 		})
+	}
+}
+
+func TestDeleteOptions(t *testing.T) {
+	orphan := metav1.DeletePropagationOrphan
+	want := &metav1.DeleteOptions{PropagationPolicy: &orphan}
+	asProtobuf, _ := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "apps/v1", Kind: "DeleteOptions"}, Raw: []byte("\x22\x06Orphan")}).Marshal()
+	cases := []struct{ name, contentType, body, err string }{
+		{"json", asJSONType, `{"kind":"DeleteOptions","apiVersion":"apps/v1","propagationPolicy":"Orphan","foo":1}`, ""},
+		{"yaml", asYAMLType, `propagationPolicy: Orphan`, ""},
+		{"protobuf", asProtobufType, "k8s\x00" + string(asProtobuf), ""},
+		{"open brace", asJSONType, `{`, `couldn't get version/kind; json parse error: unexpected end of JSON input`},
+		{"other kind", asJSONType, `{"kind":"Pod","apiVersion":"v1"}`, `no kind "Pod" is registered for version "v1" in scheme "pkg/runtime/scheme.go:111"`},
+		{"type", asJSONType, `{"gracePeriodSeconds":"x"}`, `json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64`},
+		{"open YAML", asYAMLType, `{`, `yaml: line 1: did not find expected node content`},
+		{"no protobuf", asProtobufType, `x`, `provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]`},
+		{"text", "text/plain", `{}`, formatsText},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := decodeDeleteOptions([]byte(c.body), c.contentType)
+			if c.err == "" && (err != nil || !reflect.DeepEqual(got, want)) || c.err != "" && (err == nil || err.Error() != c.err) {
+				t.Errorf("got %+v, %v, want %s", got, err, c.err)
+			}
+		})
+	}
+}
+
+func TestManyDuplicateKeysMakeAShortError(t *testing.T) {
+	_, strictErrs, err := testResource("configmaps").decode([]byte("metadata: {name: x}\n"+strings.Repeat("bogus: 1\n", 5000)), "application/yaml", "")
+	if err != nil || len(strictWarnings(strictErrs)) != 101 { // 100 lines of YAML's and one unknown field
+		t.Errorf("%d warnings, %v", len(strictWarnings(strictErrs)), err)
 	}
 }
 

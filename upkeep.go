@@ -110,26 +110,31 @@ func (up *upkeep) findDead(ctx context.Context) (dead []int64, upTo int64, err e
 	upTo = up.swept
 	for upTo < up.st.compacted() && len(dead) < deadMax && err == nil {
 		err = up.st.view(func(s *snapshot) error {
-			c := s.revs.Cursor()
-			k, v := c.Seek(revKey(upTo + 1))
-			for n := 0; n < replayScanMax; n++ {
-				rev := int64(math.MaxInt64)
-				if len(k) == 8 {
-					rev = int64(binary.BigEndian.Uint64(k))
-				}
-				if rev > up.st.compacted() {
-					upTo = up.st.compacted()
-					break
-				}
-				dead = appendDead(dead, rev, v)
-				upTo = rev
-				k, v = c.Next()
-			}
+			dead, upTo = walkDead(s, dead, upTo)
 			return ctx.Err()
 		})
 	}
 	slices.Sort(dead)
 	return slices.Compact(dead), upTo, err
+}
+
+// walkDead goes through 1,000 records after a revision, at most to compactRev, and returns how far it came.
+func walkDead(s *snapshot, dead []int64, after int64) ([]int64, int64) {
+	c := s.revs.Cursor()
+	k, v := c.Seek(revKey(after + 1))
+	for range replayScanMax {
+		rev := int64(math.MaxInt64)
+		if len(k) == 8 {
+			rev = int64(binary.BigEndian.Uint64(k))
+		}
+		if rev > s.compact {
+			return dead, s.compact
+		}
+		dead = appendDead(dead, rev, v)
+		after = rev
+		k, v = c.Next()
+	}
+	return dead, after
 }
 
 // appendDead adds what a record at or below compactRev makes superfluous. A damaged one cannot be believed, and stays.
@@ -168,18 +173,14 @@ func deleteRecords(tx *bbolt.Tx, revs []int64) error {
 		if len(b) < recordHeader {
 			continue
 		}
+		var err error
 		if b[0]&flagTombstone != 0 {
-			state, err := s.state(string(recordKey(b)))
-			if err != nil {
-				continue // a damaged entry; the scrub names it
-			}
-			if state.rev == rev {
-				if err := s.keys.Delete(s.key); err != nil {
-					return err
-				}
+			// A damaged entry answers the zero state and stays; the scrub names it.
+			if state, _ := s.state(string(recordKey(b))); state.rev == rev {
+				err = s.keys.Delete(s.key)
 			}
 		}
-		if err := s.revs.Delete(revKey(rev)); err != nil {
+		if err = errors.Join(err, s.revs.Delete(revKey(rev))); err != nil {
 			return err
 		}
 	}
@@ -329,28 +330,26 @@ func (up *upkeep) copyObjects(ctx context.Context, db *bbolt.DB, rev int64) erro
 		if err := errors.Join(ctx.Err(), up.st.chunk(sp, &c)); err != nil {
 			return err
 		}
-		err := db.Update(func(tx *bbolt.Tx) error {
-			s := newStage(tx)
-			for i := range c.records {
-				if err := restoreRecord(s, &c.records[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		err := db.Update(func(tx *bbolt.Tx) error { return putRecords(tx, c.records) })
 		if err != nil || c.next == "" {
 			return err
 		}
 	}
 }
 
-// restoreRecord puts a record as it is. What it replaced is no part of a backup.
-func restoreRecord(s *stage, r *record) error {
-	r.prevRev = 0
-	value := encodeRecord(r, r.json, -1, 0)
-	key := recordKey(value)
-	state := appendKeyState(nil, key, keyState{r.rev, len(r.json), value[0]})
-	return errors.Join(s.revs.Put(revKey(r.rev), value), s.keys.Put(key, state))
+// putRecords puts records as they are. What they replaced is no part of a backup.
+func putRecords(tx *bbolt.Tx, records []record) error {
+	s := newStage(tx)
+	for _, r := range records {
+		r.prevRev = 0
+		value := encodeRecord(&r, r.json, -1, 0)
+		key := recordKey(value)
+		state := appendKeyState(nil, key, keyState{r.rev, len(r.json), value[0]})
+		if err := errors.Join(s.revs.Put(revKey(r.rev), value), s.keys.Put(key, state)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (up *upkeep) copyMeta(db *bbolt.DB, rev int64) error {

@@ -408,6 +408,54 @@ func TestStoreDamagedRecordIsNamedAndAlone(t *testing.T) {
 	}
 }
 
+// What a server says whose file is cut under its feet, instead of dying of SIGBUS.
+func TestStoreFileCutWhileInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	var fatal []error
+	st, err := openStore(path, storeOptions{fatal: func(err error) { fatal = append(fatal, err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		mustWriteNoSync(t, st, fmt.Sprintf("//pods/x/%d", i))
+	}
+	if err := os.Truncate(path, 8192); err != nil {
+		t.Skip(err)
+	}
+	if _, err := st.get("//pods/x/1"); !errors.Is(err, errDamaged) || len(fatal) != 1 {
+		t.Errorf("get: %v, fatal %v", err, fatal)
+	}
+	st.refusal.Store(nil)
+	if _, err := storeWrite(st, opCreate, "//pods/x/new", 0, ""); !errors.Is(err, errDamaged) || len(fatal) != 2 {
+		t.Errorf("write: %v, fatal %v", err, fatal)
+	}
+	if _, err := storeWrite(st, opCreate, "//pods/x/new", 0, ""); !errors.Is(err, errDamaged) || len(fatal) != 2 {
+		t.Errorf("write after failing: %v, fatal %v", err, fatal)
+	}
+	st.close()
+}
+
+func TestStoreRunReportsItsRounds(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	rev := mustWrite(t, st, opCreate, "//pods/x/a", 0, "").rev
+	mustWrite(t, st, opUpdate, "//pods/x/a", rev, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	rounds := 0
+	up.run(ctx, time.Second, func(done compaction, err error) {
+		if rounds++; err != nil {
+			t.Error(err)
+		}
+		if done.rev == 2 {
+			cancel()
+		}
+		if rounds > 4 {
+			t.Errorf("compacted to %d after %d rounds", done.rev, rounds)
+			cancel()
+		}
+	})
+}
+
 func TestStoreFileRemovedWhileInUse(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be removed")
@@ -656,4 +704,69 @@ func TestStoreWarnsAtOpening(t *testing.T) {
 	if len(said) != 1 || !strings.Contains(said[0], "not closed in peace") {
 		t.Errorf("unclean file: %q", said)
 	}
+}
+
+// Lists at pinned revisions while others write and compact: each is the same until it is refused.
+func TestStoreCompactionBesideReaders(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		revs := make([]int64, 20)
+		for i := 0; ctx.Err() == nil; i++ {
+			key, op := fmt.Sprintf("//pods/x/%d", i%20), opUpdate
+			if revs[i%20] == 0 {
+				op = opCreate
+			} else if i%7 == 0 {
+				op = opDelete
+			}
+			rec, err := storeWrite(st, op, key, revs[i%20], "")
+			if err != nil {
+				t.Error(err)
+			}
+			if revs[i%20] = rec.rev; op == opDelete {
+				revs[i%20] = 0
+			}
+		}
+	})
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := up.compact(ctx, max(st.compacted(), st.revision()-50)); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 3 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				rev := st.revision()
+				first, err := listText(st, rev)
+				for err == nil && ctx.Err() == nil {
+					var again string
+					if again, err = listText(st, rev); err == nil && again != first {
+						t.Errorf("list at %d changed from %s to %s", rev, first, again)
+					}
+				}
+				if err != nil && !errors.Is(err, errCompacted) {
+					t.Errorf("list at %d: %v", rev, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func listText(st *store, rev int64) (string, error) {
+	var c chunk
+	if rev == 0 {
+		return "", nil
+	}
+	err := st.chunk(span{prefix: "//pods/", rev: rev}, &c)
+	var b strings.Builder
+	for _, r := range c.records {
+		fmt.Fprintf(&b, "%s@%d ", r.key, r.rev)
+	}
+	return b.String(), err
 }

@@ -54,8 +54,8 @@ var frames = sync.Pool{New: func() any { b := make([]byte, 0, watchBuffer+4096);
 // errStreamEnd ends a stream that has said all it has to say.
 var errStreamEnd = errors.New("end of stream")
 
-// watch answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
-func (rd *reads) watch(w http.ResponseWriter, r *http.Request, res *resource, initialized func()) error {
+// serveWatch answers with a stream of events; initialized is called once the initial ones are out. Errors before the first byte are returned; later ones are sent as an ERROR event.
+func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource, initialized func()) error {
 	defer initialized()
 	v, err := newView(r, res)
 	if err != nil {
@@ -77,7 +77,7 @@ func (rd *reads) watch(w http.ResponseWriter, r *http.Request, res *resource, in
 	if err != nil && (!errors.As(err, &future) || future.ErrStatus.Code != http.StatusGatewayTimeout) {
 		return err
 	}
-	lifetime := rd.lifetime(q)
+	lifetime := lifetimeOf(q, rd.minTimeout)
 	ctx, cancel := context.WithTimeout(r.Context(), lifetime)
 	defer cancel()
 	control := http.NewResponseController(w)
@@ -97,12 +97,12 @@ func (rd *reads) watch(w http.ResponseWriter, r *http.Request, res *resource, in
 	return nil
 }
 
-// lifetime is how long a watch lasts: timeoutSeconds, or a random time so that watches do not all end at once.
-func (rd *reads) lifetime(q *query) time.Duration {
+// lifetimeOf is how long a watch lasts: timeoutSeconds, or a random time so that watches do not all end at once.
+func lifetimeOf(q *query, least time.Duration) time.Duration {
 	if q.TimeoutSeconds != nil && *q.TimeoutSeconds != 0 {
 		return time.Duration(max(*q.TimeoutSeconds, 0)) * time.Second
 	}
-	return rd.minTimeout + time.Duration(rand.Int64N(int64(rd.minTimeout)+1))
+	return least + time.Duration(rand.Int64N(int64(least)+1))
 }
 
 // run is the whole life of a stream: initial events, then the log, until the client, the deadline or the server ends it.
@@ -340,7 +340,7 @@ func (s *stream) bookmark(annotations map[string]string) error {
 
 // sendError ends a stream with an ERROR event; its object is a Status whatever the client accepts.
 func (s *stream) sendError(status *apierrors.StatusError) {
-	doc, _ := statusFrom(status)
+	doc, _ := errorStatus(status)
 	body, err := marshalAs(&doc, "v1", "Status")
 	if err != nil {
 		return

@@ -126,7 +126,7 @@ ok 'successfully rolled out|Waiting' timeout 3 bash -c "$(declare -f k); kubectl
 # Refusals.
 no 'NotFound' k get configmap nothing
 no "doesn't have a resource type" k get nothings
-no 'AlreadyExists' k create configmap made
+no 'already exists' k create configmap made
 no 'not found' k create configmap x -n no-such-namespace
 no 'unknown field|strict decoding' pipe <(printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\nbogus: 1\n') create -f -
 no 'runs none' k logs solo

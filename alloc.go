@@ -1,0 +1,256 @@
+// This file hands out what Services share: cluster IPs of --service-cluster-ip-range, and node ports. Nothing of it is stored: the
+// stored Services say what is taken, and the event log says what has changed since, so the two cannot disagree after a crash. What a
+// request was given is held until its Service shows up in the log, or the request gives it back.
+//
+//	log:  ... ADDED web 10.96.0.7 | DELETED db 10.96.0.9 | ...
+//	taken: 10.96.0.7                                        held: 10.96.0.12 (a create that is on its way)
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+
+	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	serviceRange             = "//services/"
+	firstNodePort            = 30000
+	nodePortCount            = 2768
+	maxProbes                = 1 << 16 // addresses tried before the range counts as full
+	errTaken      allocation = "provided %s is already allocated"
+	errFull       allocation = "range is full"
+	errOutOfRange allocation = "the provided IP (%s) is not in the valid range. The range of valid IPs is %s"
+)
+
+type allocation string
+
+// An allocator knows which addresses and ports the stored Services have.
+type allocator struct {
+	st    *store
+	block netip.Prefix
+
+	mu    sync.Mutex        // guards what follows
+	pos   int64             // taken is true of this revision; 0 before the first use
+	taken map[string]string // address or port, as text, to the key of the Service that has it
+	held  map[string]bool   // given to a request that is not committed yet
+}
+
+// newAllocator parses --service-cluster-ip-range.
+func newAllocator(st *store, cidr string) (*allocator, error) {
+	block, err := netip.ParsePrefix(cidr)
+	if err != nil || !block.Addr().Is4() || block.Bits() > 30 {
+		return nil, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", cidr)
+	}
+	return &allocator{st: st, block: block.Masked(), taken: map[string]string{}, held: map[string]bool{}}, nil
+}
+
+// assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. The caller calls release
+// when its write is over.
+func (a *allocator) assign(svc *corev1.Service) (release func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.catchUp(); err != nil {
+		return nil, err
+	}
+	g := &allotment{a: a, svc: svc, key: serviceRange + svc.Namespace + "/" + svc.Name}
+	g.address()
+	g.nodePorts()
+	if len(g.errs) > 0 {
+		g.giveBackLocked()
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
+	}
+	return g.release, nil
+}
+
+// catchUp reads the Services at first, and what the log has of them later.
+func (a *allocator) catchUp() error {
+	if a.pos == 0 {
+		return a.readAll()
+	}
+	for {
+		events, upTo, err := a.st.events(serviceRange, a.pos, 500, nil)
+		if errors.Is(err, errCompacted) {
+			clear(a.taken)
+			return a.readAll()
+		}
+		if err != nil {
+			return err
+		}
+		for i := range events {
+			ev := &events[i]
+			a.note(ev.key, ev.prev, false)
+			a.note(ev.key, ev.json, !ev.deleted)
+		}
+		if a.pos = upTo; upTo >= a.st.revision() {
+			return nil
+		}
+	}
+}
+
+func (a *allocator) readAll() error {
+	c := &chunk{}
+	for at := (span{prefix: serviceRange}); ; at.rev, at.start = c.rev, c.next {
+		if err := a.st.chunk(at, c); err != nil {
+			return err
+		}
+		for i := range c.records {
+			a.note(c.records[i].key, c.records[i].json, true)
+		}
+		if c.next == "" {
+			a.pos = max(c.rev, 1)
+			return nil
+		}
+	}
+}
+
+// note marks what a stored Service has as taken, or as free again.
+func (a *allocator) note(key string, json []byte, has bool) {
+	mark := func(v gjson.Result) {
+		switch text := v.String(); {
+		case text == "" || text == corev1.ClusterIPNone || text == "0":
+		case has:
+			a.taken[text] = key
+		case a.taken[text] == key:
+			delete(a.taken, text)
+		}
+	}
+	spec := gjson.GetBytes(json, "spec")
+	mark(spec.Get("clusterIP"))
+	mark(spec.Get("healthCheckNodePort"))
+	for _, port := range spec.Get("ports.#.nodePort").Array() {
+		mark(port)
+	}
+}
+
+// An allotment is what one request is given. Its methods run under the allocator's lock.
+type allotment struct {
+	a    *allocator
+	svc  *corev1.Service
+	key  string
+	held []string
+	errs field.ErrorList
+}
+
+// take holds a value for the Service; false when another one has it.
+func (g *allotment) take(text string) bool {
+	if owner, taken := g.a.taken[text]; taken {
+		return owner == g.key
+	}
+	if g.a.held[text] {
+		return false
+	}
+	g.a.held[text] = true
+	g.held = append(g.held, text)
+	return true
+}
+
+func (g *allotment) address() {
+	spec := &g.svc.Spec
+	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
+		return
+	}
+	if spec.ClusterIP == "" {
+		spec.ClusterIP = g.freeAddress()
+		spec.ClusterIPs = []string{spec.ClusterIP}
+		return
+	}
+	addr, err := netip.ParseAddr(spec.ClusterIP)
+	at := field.NewPath("spec", "clusterIPs")
+	switch {
+	case err != nil: // validation says it better
+	case !g.a.block.Contains(addr):
+		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errOutOfRange), addr, g.a.block))
+	case !g.take(spec.ClusterIP):
+		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errTaken), "IP"))
+	}
+}
+
+func (g *allotment) refuse(at *field.Path, value any, what, why string) {
+	g.errs = append(g.errs, field.Invalid(at, value, "failed to allocate "+what+": "+why))
+}
+
+// freeAddress picks a random address of the block. The first (the network) and the last (its broadcast) are never given; the second is
+// kept for the Service "kubernetes", which every cluster has there.
+func (g *allotment) freeAddress() string {
+	size := uint32(1) << (32 - g.a.block.Bits())
+	first := g.a.block.Addr().As4()
+	base := uint32(first[0])<<24 | uint32(first[1])<<16 | uint32(first[2])<<8 | uint32(first[3])
+	start := rand.Uint32N(size)
+	for i := range min(size, maxProbes) {
+		offset := (start + i) % size
+		if offset < 2 || offset == size-1 {
+			continue
+		}
+		n := base + offset
+		text := netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}).String()
+		if _, taken := g.a.taken[text]; !taken && g.take(text) {
+			return text
+		}
+	}
+	g.refuse(field.NewPath("spec", "clusterIPs"), []string{}, "a serviceIP", string(errFull))
+	return ""
+}
+
+func (g *allotment) nodePorts() {
+	spec := &g.svc.Spec
+	wants := needsNodePort(g.svc)
+	given := map[int32]string{} // by protocol: TCP and UDP of one Service may share a number
+	for i := range spec.Ports {
+		p := &spec.Ports[i]
+		switch {
+		case p.NodePort != 0:
+			if protocol, own := given[p.NodePort]; own && protocol != string(p.Protocol) {
+				continue
+			}
+			g.wantedPort(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort)
+		case wants:
+			p.NodePort = g.freePort()
+		}
+		given[p.NodePort] = string(p.Protocol)
+	}
+	if needsHealthPort(g.svc) && spec.HealthCheckNodePort == 0 {
+		spec.HealthCheckNodePort = g.freePort()
+	}
+}
+
+func (g *allotment) wantedPort(at *field.Path, port int32) {
+	if port < firstNodePort || port >= firstNodePort+nodePortCount {
+		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d",
+			firstNodePort, firstNodePort+nodePortCount-1)))
+	} else if !g.take(fmt.Sprint(port)) {
+		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf(string(errTaken), "port")))
+	}
+}
+
+func (g *allotment) freePort() int32 {
+	start := rand.Int32N(nodePortCount)
+	for i := range int32(nodePortCount) {
+		port := firstNodePort + (start+i)%nodePortCount
+		if _, taken := g.a.taken[fmt.Sprint(port)]; !taken && g.take(fmt.Sprint(port)) {
+			return port
+		}
+	}
+	g.errs = append(g.errs, field.InternalError(field.NewPath("spec", "ports"), errors.New("failed to allocate a nodePort: "+string(errFull))))
+	return 0
+}
+
+// release ends the hold: by now the log has the Service, or its write failed.
+func (g *allotment) release() {
+	g.a.mu.Lock()
+	defer g.a.mu.Unlock()
+	g.giveBackLocked()
+}
+
+func (g *allotment) giveBackLocked() {
+	for _, text := range g.held {
+		delete(g.a.held, text)
+	}
+}

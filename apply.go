@@ -1,0 +1,659 @@
+package main
+
+// Server-side apply, and the ledger it needs: metadata.managedFields, which says for each field who set it last. Every write keeps the
+// ledger; an apply also reads it.
+//
+//	write                        what happens to the fields
+//	create, update, other patch  what changed now belongs to the writer, operation Update, and to nobody else
+//	apply                        what the body names belongs to the writer, operation Apply; what the writer named before and does not
+//	                             name now is removed, unless another manager has it too; a field that would change while another
+//	                             manager has it is a conflict (409), or with force is taken from that manager
+//
+// One example. "deploy" applies {replicas: 2, image: x}. A controller patches replicas to 5: replicas leaves deploy's entry. deploy
+// applies {replicas: 2, image: y}: 409, "conflict with "controller" using apps/v1: .spec.replicas"; applies {image: y}: image changes,
+// replicas stays 5.
+//
+// Who owns an element of a list depends on what the list means: containers are told apart by name, tolerations are one value. The Go
+// types say so in their patchMergeKey tags; what they say in comments only is in the tables at the end. The bookkeeping itself is
+// Kubernetes' own (apimachinery's managedfields on structured-merge-diff): managers compare its results byte by byte.
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+)
+
+// maxApplyElements bounds a list in an object whose fields are tracked: the time to tell its elements apart grows with the square.
+// An apply is refused above it, another write goes without managedFields.
+const maxApplyElements = 20000
+
+var errLongList = fmt.Errorf("a list of more than %d elements is too long to track its fields", maxApplyElements)
+
+// checkPatchOptions refuses (422) query parameters that do not fit the kind of patch: apply needs a fieldManager, force is for apply.
+func checkPatchOptions(kind patchKind, options *metav1.PatchOptions) error {
+	if errs := metav1validation.ValidatePatchOptions(options, types.PatchType(kind)); len(errs) > 0 {
+		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "PatchOptions"}, "", errs)
+	}
+	return nil
+}
+
+// managerOf names the writer: the fieldManager parameter, else the User-Agent up to its first slash.
+func managerOf(fieldManager, userAgent string) string {
+	if fieldManager != "" {
+		return fieldManager
+	}
+	agent, _, _ := strings.Cut(userAgent, "/")
+	name := make([]byte, 0, len(agent))
+	for _, r := range agent {
+		if !unicode.IsPrint(r) {
+			continue
+		}
+		if len(name)+utf8.RuneLen(r) > metav1validation.FieldManagerMaxLength {
+			break
+		}
+		name = utf8.AppendRune(name, r)
+	}
+	return string(name)
+}
+
+// ---- the ledger of one kind
+
+// An ownership keeps the ledger of the objects of one kind at one version. Immutable but for what it builds at first use: the types
+// take a millisecond and 100 KiB, so keep one per kind, not one per request.
+type ownership struct {
+	kind     schema.GroupVersionKind
+	goType   reflect.Type         // struct type; nil for a custom resource
+	versions []string             // other apiVersions of the kind that are served; entries of versions unknown here are dropped
+	schema   map[string]any       // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
+	status   bool                 // has a status subresource: main writes do not own status
+	defaults func(runtime.Object) // fills in defaults after an apply; may be nil
+
+	mu       sync.Mutex                             // guards what follows
+	types    *typed.ParseableType                   // nil until used
+	managers map[string]*managedfields.FieldManager // by subresource
+}
+
+// apply merges body, the fields that manager wants, into live (nil: nothing is there, an object is created; its TypeMeta is set). The
+// result carries its managedFields, defaults included. strictErrs are duplicate keys of the body. err is a Status error: 400 for a body
+// that is no apply configuration of this kind, 409 with one FieldManagerConflict cause a field, 500 for fields of a wrong type, as in
+// the real server.
+func (o *ownership) apply(live object, body []byte, by applier) (merged object, strictErrs []error, err error) {
+	wanted, strictErrs, err := decodeApply(body)
+	if err != nil {
+		return nil, nil, err
+	}
+	manager, err := o.manager(by.subresource)
+	if err != nil {
+		return nil, nil, err
+	}
+	result, err := manager.Apply(o.orNew(live), wanted, by.manager, by.force)
+	if err != nil {
+		return nil, nil, applyError(err)
+	}
+	merged, ok := result.(object)
+	if !ok {
+		return nil, nil, fmt.Errorf("apply: %T is no object", result)
+	}
+	return merged, strictErrs, nil
+}
+
+// An applier is who applies, and how.
+type applier struct {
+	manager     string
+	subresource string // "" is the object itself
+	force       bool   // take fields from their managers instead of a 409
+}
+
+// update writes into next.managedFields what manager changed since old (nil: next is created). It starts from the entries that next
+// carries, so that a client may edit them: none, or entries that make no sense, mean those of old; [] or [{}] drops all of them. An
+// entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
+// fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
+func (o *ownership) update(old, next object, manager, subresource string) error {
+	ledger, err := o.manager(subresource)
+	if err != nil {
+		return err
+	}
+	o.stamp(next)
+	if _, err := ledger.Update(o.orNew(old), next, manager); err != nil {
+		next.SetManagedFields(nil) // a write is not refused for the ledger's sake, as in the real server
+	}
+	return nil
+}
+
+// keepTimes undoes the new times in next.managedFields if nothing else tells next from old, so that a write that changes nothing is
+// stored as nothing. Call it last, when defaults and the server's own fields are in place.
+func keepTimes(old, next object) {
+	entries, before := next.GetManagedFields(), old.GetManagedFields()
+	timeless := func(a, b metav1.ManagedFieldsEntry) bool {
+		a.Time, b.Time = nil, nil
+		return equality.Semantic.DeepEqual(a, b)
+	}
+	if len(entries) == 0 || !slices.EqualFunc(entries, before, timeless) {
+		return
+	}
+	next.SetManagedFields(slices.Clone(before))
+	if !equality.Semantic.DeepEqual(old, next) {
+		next.SetManagedFields(entries)
+	}
+}
+
+// scaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
+// the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. versions
+// are the apiVersions that parent is served at, own the one it has now, replicas the path there.
+func scaleEntries(parent object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
+	var path fieldpath.Path
+	for _, step := range replicas {
+		path = append(path, fieldpath.PathElement{FieldName: &step})
+	}
+	paths := managedfields.ResourcePathMappings{own.String(): path}
+	for _, version := range versions {
+		paths[version] = path
+	}
+	return managedfields.NewScaleHandler(parent.GetManagedFields(), own, paths)
+}
+
+// decodeApply reads an apply body, YAML or JSON. The YAML reader warns by line where a key comes twice; JSON without such keys is
+// read without it, some ten times as fast.
+func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
+	wanted := &unstructured.Unstructured{}
+	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
+		if duplicates, err := kjson.UnmarshalStrict(body, &wanted.Object); err == nil && len(duplicates) == 0 {
+			return wanted, nil, nil
+		}
+		wanted.Object = nil
+	}
+	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
+		return nil, nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
+	}
+	var strictErrs []error
+	if err := yaml.UnmarshalStrict(body, &map[string]any{}); err != nil {
+		for line := range strings.SplitSeq(strings.TrimPrefix(err.Error(), yamlErrors), "\n") {
+			strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
+		}
+	}
+	return wanted, strictErrs, nil
+}
+
+const yamlErrors = "error converting YAML to JSON: yaml: unmarshal errors:\n"
+
+// invalidApply is the refusal of strictErrs.
+func invalidApply(strictErrs []error) error {
+	text := "error strict decoding YAML: " + strings.TrimSuffix(yamlErrors, "\n")
+	for _, err := range strictErrs {
+		text += "\n  " + err.Error()
+	}
+	return apierrors.NewBadRequest(text)
+}
+
+func applyError(err error) error {
+	if strings.HasSuffix(err.Error(), errLongList.Error()) { // the library keeps the text alone
+		return apierrors.NewRequestEntityTooLargeError(errLongList.Error())
+	}
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return err
+	}
+	return statusError(http.StatusInternalServerError, "", err.Error())
+}
+
+// manager returns the library's manager for a subresource, building it when first asked.
+func (o *ownership) manager(subresource string) (*managedfields.FieldManager, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if manager := o.managers[subresource]; manager != nil {
+		return manager, nil
+	}
+	if o.types == nil {
+		o.types = typesOf(o.goType, o.schema)
+		o.managers = map[string]*managedfields.FieldManager{}
+	}
+	shape := &objectShape{ownership: o, types: o.types}
+	hub := o.kind.GroupVersion()
+	manager, err := managedfields.NewDefaultFieldManager(shape, shape, shape, shape, o.kind, hub, subresource, o.resets(subresource))
+	if err == nil {
+		o.managers[subresource] = manager
+	}
+	return manager, err
+}
+
+// resets are the fields that a write through a subresource leaves as they were; nobody comes to own them by it.
+func (o *ownership) resets(subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
+	paths, special := subresourceResets[strings.TrimSuffix(o.kind.GroupKind().String()+"/"+subresource, "/")]
+	switch {
+	case special:
+	case subresource == "status" && o.goType == nil:
+		paths = []string{"metadata", "spec"}
+	case subresource == "status":
+		paths = []string{"spec"}
+	case subresource == "" && o.status:
+		paths = []string{"status"}
+	}
+	set := fieldpath.NewSet()
+	for _, path := range paths {
+		var steps []any
+		for step := range strings.SplitSeq(path, ".") {
+			steps = append(steps, step)
+		}
+		set.Insert(fieldpath.MakePathOrDie(steps...))
+	}
+	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.kind.GroupVersion().String()): set})
+}
+
+func (o *ownership) orNew(obj object) object {
+	if obj != nil && !reflect.ValueOf(obj).IsNil() {
+		return o.stamp(obj)
+	}
+	if o.goType == nil {
+		return o.stamp(&unstructured.Unstructured{Object: map[string]any{}})
+	}
+	return o.stamp(reflect.New(o.goType).Interface().(object))
+}
+
+func (o *ownership) stamp(obj object) object {
+	obj.GetObjectKind().SetGroupVersionKind(o.kind)
+	return obj
+}
+
+// An objectShape answers the library's four questions about objects: how one is typed, converted, defaulted and made.
+type objectShape struct {
+	*ownership
+	types *typed.ParseableType
+}
+
+// ObjectToTyped turns Go types into maps first: the library reads them in place too, but walks an object a dozen times, each time by
+// reflection.
+func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return nil, err
+	}
+	if _, longest := countElements(members); longest > maxApplyElements {
+		return nil, errLongList
+	}
+	if s.goType != nil && len(options) > 0 { // an object, not an apply body: the Go type has checked its fields already
+		return typed.AsTypedUnvalidated(value.NewValueInterface(members), s.types.Schema, s.types.TypeRef), nil
+	}
+	return s.types.FromUnstructured(members, options...)
+}
+
+func (s *objectShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, error) {
+	members, ok := doc.AsValue().Unstructured().(map[string]any)
+	if !ok {
+		return nil, errors.New("the document is no object")
+	}
+	return &unstructured.Unstructured{Object: members}, nil
+}
+
+// ConvertToVersion turns the library's maps into the Go type, and changes versions by name alone: a simplification, since the entry of
+// a manager that wrote through a version with other fields (autoscaling/v1) then names fields that are not found here and fades.
+func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
+	version, ok := target.(schema.GroupVersion)
+	if own := s.kind.GroupVersion(); !ok || version != own && !slices.Contains(s.versions, version.String()) {
+		return nil, runtime.NewNotRegisteredErrForTarget("", reflect.TypeOf(in), target)
+	}
+	kind := version.WithKind(s.kind.Kind)
+	members, isMap := in.(*unstructured.Unstructured)
+	if isMap && s.goType != nil {
+		out := reflect.New(s.goType).Interface().(runtime.Object)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(members.Object, out); err != nil {
+			return nil, err
+		}
+		in = out
+	} else if isMap && version != s.kind.GroupVersion() {
+		in = &unstructured.Unstructured{Object: maps.Clone(members.Object)}
+	}
+	in.GetObjectKind().SetGroupVersionKind(kind)
+	return in, nil
+}
+
+func (s *objectShape) Convert(in, out, context any) error {
+	return fmt.Errorf("%T into %T: not converted", in, out) // the library does not ask
+}
+
+func (s *objectShape) ConvertFieldLabel(kind schema.GroupVersionKind, label, value string) (string, string, error) {
+	return label, value, nil
+}
+
+func (s *objectShape) Default(obj runtime.Object) {
+	if s.defaults != nil {
+		s.defaults(obj)
+	}
+}
+
+func (s *objectShape) New(schema.GroupVersionKind) (runtime.Object, error) {
+	return s.orNew(nil), nil
+}
+
+// ---- types as structured-merge-diff wants them
+
+// typesOf derives what lists and maps mean, from a Go type or else from a custom resource's schema.
+func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
+	if goType == nil && crd == nil {
+		return &typed.DeducedParseableType
+	}
+	b := &typeBuilder{seen: map[reflect.Type]bool{}, out: &smd.Schema{Types: []smd.TypeDef{
+		{Name: untypedName, Atom: untypedAtom(untypedName, smd.Atomic)},
+		{Name: deducedName, Atom: untypedAtom(deducedName, smd.Separable)},
+	}}}
+	if goType != nil {
+		return &typed.ParseableType{Schema: b.out, TypeRef: b.ref(goType)}
+	}
+	root := b.fromSchema(crd, false)
+	b.addObjectFields(root.Map, true)
+	return &typed.ParseableType{Schema: b.out, TypeRef: smd.TypeRef{Inlined: root}}
+}
+
+type typeBuilder struct {
+	out  *smd.Schema
+	seen map[reflect.Type]bool // struct types that are in out, or will be: types may hold themselves
+}
+
+// Values of no declared type: one that is owned whole, and one whose objects are merged by member.
+const untypedName, deducedName = "untyped", "deduced"
+
+func untypedAtom(inner string, relation smd.ElementRelationship) smd.Atom {
+	scalar, whole := smd.Untyped, untypedName
+	return smd.Atom{
+		Scalar: &scalar,
+		List:   &smd.List{ElementType: smd.TypeRef{NamedType: &whole}, ElementRelationship: smd.Atomic},
+		Map:    &smd.Map{ElementType: smd.TypeRef{NamedType: &inner}, ElementRelationship: relation},
+	}
+}
+
+func namedType(name string) smd.TypeRef { return smd.TypeRef{NamedType: &name} }
+
+func scalarType(s smd.Scalar) smd.TypeRef { return smd.TypeRef{Inlined: smd.Atom{Scalar: &s}} }
+
+// ref returns the type of a Go value as JSON has it.
+func (b *typeBuilder) ref(t reflect.Type) smd.TypeRef {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if described, ok := reflect.Zero(t).Interface().(interface{ OpenAPISchemaType() []string }); ok {
+		if len(described.OpenAPISchemaType()) == 0 {
+			return namedType(deducedName)
+		}
+		return scalarType(smd.Untyped) // times, quantities: strings, but written as numbers too
+	}
+	switch t {
+	case reflect.TypeFor[runtime.RawExtension]():
+		return namedType(untypedName)
+	case reflect.TypeFor[metav1.FieldsV1]():
+		return namedType(deducedName)
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return scalarType(smd.Boolean)
+	case reflect.String:
+		return scalarType(smd.String)
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return scalarType(smd.String) // base64
+		}
+		return smd.TypeRef{Inlined: smd.Atom{List: &smd.List{ElementType: b.ref(t.Elem()), ElementRelationship: smd.Atomic}}}
+	case reflect.Map:
+		return smd.TypeRef{Inlined: smd.Atom{Map: &smd.Map{ElementType: b.ref(t.Elem())}}}
+	case reflect.Struct:
+		b.addStruct(t)
+		return namedType(goTypeName(t))
+	case reflect.Interface:
+		return namedType(deducedName)
+	}
+	return scalarType(smd.Numeric)
+}
+
+func (b *typeBuilder) addStruct(t reflect.Type) {
+	if b.seen[t] {
+		return
+	}
+	b.seen[t] = true
+	fields := &smd.Map{}
+	if slices.Contains(atomicTypes, unversioned(t)) && goTypeName(t) != "k8s.io/api/autoscaling/v2.CrossVersionObjectReference" {
+		fields.ElementRelationship = smd.Atomic
+	}
+	b.addFields(fields, t)
+	b.out.Types = append(b.out.Types, smd.TypeDef{Name: goTypeName(t), Atom: smd.Atom{Map: fields}})
+}
+
+func (b *typeBuilder) addFields(out *smd.Map, t reflect.Type) {
+	for f := range t.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" && f.Anonymous {
+			b.addFields(out, f.Type)
+		}
+		if name == "" || name == "-" {
+			continue
+		}
+		key := unversioned(t) + "." + name
+		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: keyDefaults[key]}
+		relate(&field.Type, cmp.Or(relations[key], relationOfTags(f.Tag)))
+		if field.Default == nil && !strings.Contains(options, "omitempty") && f.Type.Comparable() && field.Type.Inlined.Scalar != nil {
+			field.Default = zeroOf(f.Type)
+		}
+		out.Fields = append(out.Fields, field)
+	}
+}
+
+// zeroOf is what a member that is always written has in its absence: it may be a key of a list.
+func zeroOf(t reflect.Type) any {
+	switch t.Kind() {
+	case reflect.String:
+		return ""
+	case reflect.Bool:
+		return false
+	case reflect.Int32, reflect.Int64:
+		return 0
+	}
+	return nil
+}
+
+func goTypeName(t reflect.Type) string { return t.PkgPath() + "." + t.Name() }
+
+// unversioned names a Go type by group and type, as the tables below do: core.Container for k8s.io/api/core/v1.Container.
+func unversioned(t reflect.Type) string {
+	dirs := strings.Split(t.PkgPath(), "/")
+	return dirs[max(0, len(dirs)-2)] + "." + t.Name()
+}
+
+// relationOfTags translates the tags of strategic merge patch, in the words of the relations table.
+func relationOfTags(tag reflect.StructTag) string {
+	if !strings.HasPrefix(tag.Get("patchStrategy"), "merge") {
+		return ""
+	}
+	return cmp.Or(tag.Get("patchMergeKey"), "set")
+}
+
+// relate says what the elements of a field are to each other: atomic, granular, set, or the keys of a list's elements.
+func relate(t *smd.TypeRef, relation string) {
+	switch list, members := t.Inlined.List, t.Inlined.Map; {
+	case relation == "":
+	case list != nil && relation == "set":
+		list.ElementRelationship = smd.Associative
+	case list != nil && relation != "atomic":
+		list.ElementRelationship, list.Keys = smd.Associative, strings.Split(relation, ",")
+	case members != nil && relation == "atomic":
+		members.ElementRelationship = smd.Atomic
+	case t.NamedType != nil && relation == "granular":
+		separable := smd.Separable
+		t.ElementRelationship = &separable
+	}
+}
+
+// fromSchema translates one level of a custom resource's schema. preserve: above, unknown fields are kept.
+func (b *typeBuilder) fromSchema(s map[string]any, preserve bool) smd.Atom {
+	preserve = preserve || s["x-kubernetes-preserve-unknown-fields"] == true
+	switch s["type"] {
+	case "object":
+		return smd.Atom{Map: b.mapFromSchema(s, preserve)}
+	case "array":
+		return smd.Atom{List: b.listFromSchema(s, preserve)}
+	case "boolean":
+		return scalarType(smd.Boolean).Inlined
+	case "integer", "number":
+		return scalarType(smd.Numeric).Inlined
+	case "string":
+		if s["format"] == nil || s["format"] == "byte" {
+			return scalarType(smd.String).Inlined
+		}
+		return scalarType(smd.Untyped).Inlined
+	}
+	return smd.Atom{Scalar: scalarType(smd.Untyped).Inlined.Scalar, List: b.listFromSchema(s, preserve), Map: b.mapFromSchema(s, preserve)}
+}
+
+func (b *typeBuilder) mapFromSchema(s map[string]any, preserve bool) *smd.Map {
+	out := &smd.Map{}
+	properties, _ := s["properties"].(map[string]any)
+	for name, property := range properties {
+		inner, _ := property.(map[string]any)
+		out.Fields = append(out.Fields, smd.StructField{Name: name, Default: inner["default"],
+			Type: smd.TypeRef{Inlined: b.fromSchema(inner, preserve)}})
+	}
+	switch additional := s["additionalProperties"].(type) {
+	case map[string]any:
+		out.ElementType = smd.TypeRef{Inlined: b.fromSchema(additional, preserve)}
+	case bool:
+		if additional {
+			out.ElementType = namedType(deducedName)
+		}
+	default:
+		if preserve || len(properties) == 0 {
+			out.ElementType = namedType(deducedName)
+		}
+	}
+	if s["x-kubernetes-map-type"] == "atomic" {
+		out.ElementRelationship = smd.Atomic
+	}
+	if s["x-kubernetes-embedded-resource"] == true {
+		b.addObjectFields(out, false)
+	}
+	return out
+}
+
+func (b *typeBuilder) listFromSchema(s map[string]any, preserve bool) *smd.List {
+	out := &smd.List{ElementType: namedType(untypedName), ElementRelationship: smd.Atomic}
+	if items, ok := s["items"].(map[string]any); ok {
+		out.ElementType = smd.TypeRef{Inlined: b.fromSchema(items, preserve)}
+	}
+	switch s["x-kubernetes-list-type"] {
+	case "set":
+		out.ElementRelationship = smd.Associative
+	case "map":
+		out.ElementRelationship = smd.Associative
+		keys, _ := s["x-kubernetes-list-map-keys"].([]any)
+		for _, key := range keys {
+			out.Keys = append(out.Keys, fmt.Sprint(key))
+		}
+	}
+	return out
+}
+
+// addObjectFields gives a schema the fields that every object has. At the root they are typed whatever the schema says.
+func (b *typeBuilder) addObjectFields(out *smd.Map, root bool) {
+	for name, t := range map[string]smd.TypeRef{
+		"apiVersion": scalarType(smd.String), "kind": scalarType(smd.String), "metadata": b.ref(reflect.TypeFor[metav1.ObjectMeta]()),
+	} {
+		same := func(f smd.StructField) bool { return f.Name == name }
+		if root {
+			out.Fields = slices.DeleteFunc(out.Fields, same)
+		}
+		if !slices.ContainsFunc(out.Fields, same) {
+			out.Fields = append(out.Fields, smd.StructField{Name: name, Type: t})
+		}
+	}
+}
+
+// ---- what the Go types say in comments only (+listType, +listMapKey, +mapType, +structType, +default)
+
+// atomicTypes are owned whole wherever they stand.
+var atomicTypes = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
+	"admissionregistration.ParamKind", "admissionregistration.ParamRef", "admissionregistration.Variable",
+	"autoscaling.CrossVersionObjectReference", "core.ConfigMapKeySelector", "core.EndpointAddress", "core.EndpointPort",
+	"core.FileKeySelector", "core.LocalObjectReference", "core.NodeSelector", "core.NodeSelectorTerm", "core.ObjectFieldSelector",
+	"core.ObjectReference", "core.ResourceFieldSelector", "core.ScopeSelector", "core.SecretKeySelector", "core.SecretReference",
+	"core.TopologySelectorTerm", "core.TypedLocalObjectReference", "discovery.EndpointPort", "meta.LabelSelector",
+	"meta.OwnerReference", "networking.ServiceBackendPort", "rbac.RoleRef", "rbac.Subject"}
+
+// relations of single fields, where the tags say nothing or something else.
+var relations = map[string]string{
+	"admissionregistration.ValidatingAdmissionPolicyBindingSpec.validationActions": "set",
+	"admissionregistration.ValidatingAdmissionPolicyStatus.conditions":             "type",
+	"apiextensions.CustomResourceDefinitionStatus.conditions":                      "type",
+	"batch.JobStatus.conditions":                                                   "atomic",
+	"batch.PodFailurePolicyOnExitCodesRequirement.values":                          "set",
+	"batch.UncountedTerminatedPods.failed":                                         "set",
+	"batch.UncountedTerminatedPods.succeeded":                                      "set",
+	"certificates.CertificateSigningRequestStatus.conditions":                      "type",
+	"core.Container.ports":                                                         "containerPort,protocol",
+	"core.ContainerRestartRuleOnExitCodes.values":                                  "set",
+	"core.EphemeralContainerCommon.ports":                                          "containerPort,protocol",
+	"core.NodeAllocatableResourceClaimStatus.containers":                           "set",
+	"core.PersistentVolumeSpec.claimRef":                                           "granular",
+	"core.PodSpec.nodeSelector":                                                    "atomic",
+	"core.PodSpec.topologySpreadConstraints":                                       "topologyKey,whenUnsatisfiable",
+	"core.PodStatus.hostIPs":                                                       "atomic",
+	"core.ReplicationControllerSpec.selector":                                      "atomic",
+	"core.ResourceRequirements.claims":                                             "name",
+	"core.ResourceStatus.resources":                                                "resourceID",
+	"core.ServiceSpec.ports":                                                       "port,protocol",
+	"core.ServiceSpec.selector":                                                    "atomic",
+	"discovery.Endpoint.addresses":                                                 "set",
+	"flowcontrol.NonResourcePolicyRule.nonResourceURLs":                            "set",
+	"flowcontrol.NonResourcePolicyRule.verbs":                                      "set",
+	"flowcontrol.ResourcePolicyRule.apiGroups":                                     "set",
+	"flowcontrol.ResourcePolicyRule.namespaces":                                    "set",
+	"flowcontrol.ResourcePolicyRule.resources":                                     "set",
+	"flowcontrol.ResourcePolicyRule.verbs":                                         "set",
+	"node.Scheduling.nodeSelector":                                                 "atomic",
+	"resource.AllocatedDeviceStatus.conditions":                                    "type",
+	"resource.ResourceClaimStatus.devices":                                         "driver,device,pool,shareID",
+	"storage.CSIDriverSpec.volumeLifecycleModes":                                   "set",
+}
+
+// keyDefaults are what the keys of list elements are when the element omits them.
+var keyDefaults = map[string]any{
+	"core.ContainerPort.protocol":    "TCP",
+	"core.ServicePort.protocol":      "TCP",
+	"core.LocalObjectReference.name": "",
+}
+
+// subresourceResets lists what is not the common status (main writes) or spec (status writes).
+var subresourceResets = map[string][]string{
+	"CertificateSigningRequest.certificates.k8s.io":                  {"spec", "status"},
+	"CertificateSigningRequest.certificates.k8s.io/approval":         {"spec", "status.certificate"},
+	"CertificateSigningRequest.certificates.k8s.io/status":           {"spec", "status.conditions"},
+	"Deployment.apps/status":                                         {"spec", "metadata.labels"},
+	"FlowSchema.flowcontrol.apiserver.k8s.io/status":                 {"metadata", "spec"},
+	"Namespace/finalize":                                             {"status"},
+	"Pod/status":                                                     {"spec", "metadata.deletionTimestamp", "metadata.ownerReferences"},
+	"PodGroup.scheduling.k8s.io/status":                              {"metadata", "spec"},
+	"PriorityLevelConfiguration.flowcontrol.apiserver.k8s.io/status": {"metadata", "spec"},
+	"ResourceClaim.resource.k8s.io/status":                           {"metadata", "spec"},
+	"ServiceCIDR.networking.k8s.io/status":                           {"metadata", "spec"},
+	"StorageVersionMigration.storagemigration.k8s.io/status":         {"metadata", "spec"},
+	"ValidatingAdmissionPolicy.admissionregistration.k8s.io/status":  {"metadata", "spec"},
+	"VolumeAttachment.storage.k8s.io/status":                         {"metadata", "spec"},
+}

@@ -1,0 +1,523 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+// builtInTypes are the Go types of every kind in the groups of k8s.io/api that are generally available.
+func builtInTypes(t testing.TB) map[string]reflect.Type {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
+		certificatesv1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
+		flowcontrolv1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
+		resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	types := map[string]reflect.Type{}
+	for kind, goType := range scheme.AllKnownTypes() {
+		if _, ok := reflect.New(goType).Interface().(object); ok && strings.HasPrefix(goType.PkgPath(), "k8s.io/api/") {
+			types[kind.String()] = goType
+		}
+	}
+	return types
+}
+
+func TestTypesMeanWhatOpenAPISays(t *testing.T) {
+	text, err := os.ReadFile("testdata/apply/relations.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(f) == 3 && !strings.HasPrefix(line, "#") {
+			want[f[0]+"."+f[1]] = f[2]
+		}
+	}
+	got := map[string]string{}
+	known := map[string]bool{}
+	for _, goType := range builtInTypes(t) {
+		for _, def := range typesOf(goType, nil).Schema.Types {
+			if def.Map == nil || def.Name == untypedName || def.Name == deducedName {
+				continue
+			}
+			name := openAPIName(def.Name)
+			known[name] = true
+			if def.Map.ElementRelationship == smd.Atomic {
+				got[name+"."] = "atomic"
+			}
+			for _, f := range def.Map.Fields {
+				switch {
+				case f.Type.Inlined.List != nil && f.Type.Inlined.List.ElementRelationship == smd.Associative:
+					got[name+"."+f.Name] = "set"
+					if keys := f.Type.Inlined.List.Keys; len(keys) > 0 {
+						got[name+"."+f.Name] = strings.Join(keys, ",")
+					}
+				case f.Type.Inlined.Map != nil && f.Type.Inlined.Map.ElementRelationship == smd.Atomic:
+					got[name+"."+f.Name] = "atomic"
+				case f.Type.ElementRelationship != nil:
+					got[name+"."+f.Name] = "granular"
+				}
+			}
+		}
+	}
+	for key, relation := range want {
+		name := key[:strings.LastIndex(key, ".")]
+		if known[name] && got[key] != relation && !(relation == "granular" && got[key] == "") {
+			t.Errorf("%s: got %q, want %q", key, got[key], relation)
+		}
+	}
+	for key, relation := range got {
+		if want[key] == "" {
+			t.Errorf("%s: got %q, want nothing", key, relation)
+		}
+	}
+	if len(known) < 400 {
+		t.Errorf("only %d types seen", len(known))
+	}
+}
+
+// openAPIName turns k8s.io/api/core/v1.Pod into io.k8s.api.core.v1.Pod.
+func openAPIName(goName string) string {
+	path := strings.Split(goName, "/")
+	host := strings.Split(path[0], ".")
+	slices.Reverse(host)
+	return strings.Join(append(host, path[1:]...), ".")
+}
+
+// A recordedWrite is one request and what kube-apiserver 1.36 made of it; requests to one object follow each other.
+type recordedWrite struct {
+	ID, Kind, Subresource, Manager, Body string
+	Type                                 string // media type of a PATCH, or create
+	Force                                bool
+	Schema                               map[string]any // the first line: of the custom resource
+	Status                               *metav1.Status
+	After                                json.RawMessage
+}
+
+func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
+	text, err := os.ReadFile("testdata/apply/kube-apiserver-1.36.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	goTypes := builtInTypes(t)
+	ledgers := map[string]*ownership{}
+	stored := map[string]json.RawMessage{}
+	var custom map[string]any
+	for line := range strings.Lines(string(text)) {
+		var w recordedWrite
+		if err := json.Unmarshal([]byte(line), &w); err != nil {
+			t.Fatal(err)
+		}
+		if w.Schema != nil {
+			custom = w.Schema
+			continue
+		}
+		group, kind := path.Split(w.Kind)
+		version, _ := schema.ParseGroupVersion(strings.TrimSuffix(group, "/"))
+		if ledgers[w.Kind] == nil {
+			ledgers[w.Kind] = &ownership{kind: version.WithKind(kind), goType: goTypes[version.WithKind(kind).String()], status: w.Kind != "v1/ConfigMap"}
+			if ledgers[w.Kind].goType == nil {
+				ledgers[w.Kind].schema = custom
+			}
+		}
+		name := w.Kind + strings.SplitN(w.ID, "-", 2)[0]
+		if strings.HasPrefix(w.ID, "mf-") || strings.HasPrefix(w.ID, "csa-") || kind != "ConfigMap" {
+			stored[name] = replayWrite(t, ledgers[w.Kind], stored[name], w)
+		} else {
+			stored[w.Kind] = replayWrite(t, ledgers[w.Kind], stored[w.Kind], w)
+		}
+	}
+}
+
+func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedWrite) json.RawMessage {
+	t.Helper()
+	var old, next object
+	if before != nil {
+		old = decodeObject(t, o, before)
+	}
+	var err error
+	switch {
+	case w.Type == string(applyPatch):
+		next, _, err = o.apply(old, []byte(w.Body), applier{manager: w.Manager, subresource: w.Subresource, force: w.Force})
+	case w.Subresource == "scale":
+		next = decodeObject(t, o, w.After)
+		next.SetManagedFields(replayScale(t, old, w))
+	case w.Type == "create":
+		next = decodeObject(t, o, w.After) // so that defaults are in place, which belong to the creator
+		next.SetManagedFields(nil)
+		err = o.update(nil, next, w.Manager, "")
+	default:
+		zero := any(nil)
+		if o.goType != nil {
+			zero = reflect.Zero(o.goType).Interface()
+		}
+		result, _, patchErr := patch(patchKind(w.Type), before, []byte(w.Body), zero)
+		if patchErr != nil {
+			t.Fatalf("%s: %v", w.ID, patchErr)
+		}
+		next = decodeObject(t, o, result)
+		err = o.update(old, next, w.Manager, w.Subresource)
+	}
+	if w.Status != nil {
+		var status apierrors.APIStatus
+		if !errors.As(err, &status) {
+			t.Errorf("%s: got %v, want %+v", w.ID, err, w.Status)
+			return before
+		}
+		got := status.Status()
+		for _, details := range []*metav1.StatusDetails{got.Details, w.Status.Details} {
+			if details != nil { // by manager, as its map yields them
+				slices.SortStableFunc(details.Causes, func(a, b metav1.StatusCause) int { return strings.Compare(a.Message, b.Message) })
+			}
+		}
+		if got.Code != w.Status.Code || got.Reason != w.Status.Reason || sorted(got.Message) != sorted(w.Status.Message) || !equality.Semantic.DeepEqual(got.Details, w.Status.Details) {
+			t.Errorf("%s: got %+v, want %+v", w.ID, got, w.Status)
+		}
+		return before
+	}
+	if err != nil {
+		t.Errorf("%s: got %v", w.ID, err)
+		return w.After
+	}
+	want := decodeObject(t, o, w.After)
+	if got, want := entries(next), entries(want); got != want {
+		t.Errorf("%s: got entries\n%s\nwant\n%s", w.ID, got, want)
+	}
+	if a, b := dataOf(next), dataOf(want); !equality.Semantic.DeepEqual(a, b) {
+		t.Errorf("%s: got data %v, want %v", w.ID, a, b)
+	}
+	if old != nil {
+		keepTimes(old, next)
+	}
+	if old != nil && old.GetResourceVersion() == want.GetResourceVersion() && !equality.Semantic.DeepEqual(old.GetManagedFields(), next.GetManagedFields()) {
+		t.Errorf("%s: times moved without a change", w.ID)
+	}
+	return w.After
+}
+
+func replayScale(t *testing.T, old object, w recordedWrite) []metav1.ManagedFieldsEntry {
+	handler := scaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
+	before, err := handler.ToSubresource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &ownership{kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), goType: reflect.TypeFor[autoscalingv1.Scale]()}
+	scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: old.GetName(), UID: old.GetUID(), ManagedFields: before}}
+	scale.Spec.Replicas = old.(*appsv1.Deployment).DeepCopy().Status.Replicas
+	next := scale.DeepCopy()
+	if err := json.Unmarshal([]byte(w.Body), next); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.update(scale, next, w.Manager, "scale"); err != nil {
+		t.Fatal(err)
+	}
+	after, err := handler.ToParent(next.ManagedFields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+func decodeObject(t testing.TB, o *ownership, text []byte) object {
+	obj := o.orNew(nil)
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &u.Object); err != nil {
+			t.Fatal(err)
+		}
+	} else if err := json.Unmarshal(text, obj); err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}
+
+// sorted brings the lines of a message in one order: upstream lists several type errors as its maps yield them.
+func sorted(message string) string {
+	lines := strings.Split(message, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func dataOf(obj object) any {
+	if cm, ok := obj.(*corev1.ConfigMap); ok {
+		return cm.Data
+	}
+	return nil
+}
+
+// entries prints managedFields without times.
+func entries(obj object) string {
+	var lines []string
+	for _, e := range obj.GetManagedFields() {
+		lines = append(lines, strings.Join([]string{e.Manager, string(e.Operation), e.APIVersion, e.Subresource, string(e.FieldsV1.GetRawBytes())}, " "))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func TestManagerOf(t *testing.T) {
+	for _, c := range [][3]string{
+		{"m", "kubectl/v1.36.0 (linux/amd64)", "m"},
+		{"", "kubectl/v1.36.0 (linux/amd64)", "kubectl"},
+		{"", "curl", "curl"}, {"", "", ""}, {"", "a\nb\x00c/1", "abc"},
+		{"", strings.Repeat("ä", 100), strings.Repeat("ä", 64)},
+	} {
+		if got := managerOf(c[0], c[1]); got != c[2] {
+			t.Errorf("%q, %q: got %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+func TestPatchOptionsRefusals(t *testing.T) {
+	force := true
+	for _, c := range []struct {
+		kind    patchKind
+		options metav1.PatchOptions
+		want    string
+	}{
+		{applyPatch, metav1.PatchOptions{}, `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch`},
+		{applyPatch, metav1.PatchOptions{FieldManager: strings.Repeat("m", 129)}, `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes`},
+		{mergePatch, metav1.PatchOptions{FieldManager: "a\nb"}, `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
+		{mergePatch, metav1.PatchOptions{Force: &force}, `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
+	} {
+		if got := refused(t, checkPatchOptions(c.kind, &c.options), 422, metav1.StatusReasonInvalid); got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
+		}
+	}
+	if err := checkPatchOptions(applyPatch, &metav1.PatchOptions{FieldManager: "m", Force: &force}); err != nil {
+		t.Error(err)
+	}
+}
+
+func configMapOwnership() *ownership {
+	return &ownership{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap]()}
+}
+
+func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
+	o := configMapOwnership()
+	for _, body := range []string{
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n"},"data":{"a":"1","a":"2"}}`,
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: '1', a: '2'}\n",
+	} {
+		merged, errs, err := o.apply(nil, []byte(body), applier{manager: "m"})
+		if err != nil || merged.(*corev1.ConfigMap).Data["a"] != "2" || len(errs) != 1 || !strings.HasSuffix(errs[0].Error(), `: key "a" already set in map`) {
+			t.Fatalf("%s: got %v, %v, %v", body, merged, errs, err)
+		}
+		want := "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  " + errs[0].Error()
+		if got := refused(t, invalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestWriteOfNothingKeepsTimes(t *testing.T) {
+	o := configMapOwnership()
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Data: map[string]string{"a": "1"}}
+	if err := o.update(nil, old, "m", ""); err != nil || len(old.ManagedFields) != 1 {
+		t.Fatalf("got %v, %v", old.ManagedFields, err)
+	}
+	next := old.DeepCopy()
+	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
+	if keepTimes(old, next); !equality.Semantic.DeepEqual(old, next) {
+		t.Errorf("the time moved: %v", next.ManagedFields)
+	}
+	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
+	next.Data["a"] = "2"
+	if keepTimes(old, next); old.ManagedFields[0].Time.Equal(next.ManagedFields[0].Time) {
+		t.Errorf("the time of a change was undone")
+	}
+}
+
+func TestApplyBetweenVersions(t *testing.T) {
+	o := &ownership{kind: batchv1.SchemeGroupVersion.WithKind("CronJob"), goType: reflect.TypeFor[batchv1.CronJob](), versions: []string{"batch/v1beta1"}}
+	entry := func(version string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: "old", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: version,
+			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:schedule":{}}}`)}
+	}
+	live := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "1", ManagedFields: []metav1.ManagedFieldsEntry{entry("batch/v1beta1")}}, Spec: batchv1.CronJobSpec{Schedule: "a"}}
+	body := []byte(`{"apiVersion":"batch/v1","kind":"CronJob","metadata":{"name":"c"},"spec":{"schedule":"b"}}`)
+	_, _, err := o.apply(live, body, applier{manager: "m"})
+	if got, want := refused(t, err, 409, metav1.StatusReasonConflict), `Apply failed with 1 conflict: conflict with "old" using batch/v1beta1: .spec.schedule`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	live.ManagedFields = append(live.ManagedFields, entry("batch/v9"))
+	merged, _, err := o.apply(live, body, applier{manager: "m", force: true})
+	if err != nil || len(merged.GetManagedFields()) != 1 || merged.(*batchv1.CronJob).Spec.Schedule != "b" {
+		t.Errorf("got %v, %v", merged, err)
+	}
+}
+
+func TestLongListsAreNotTracked(t *testing.T) {
+	o := configMapOwnership()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: make([]string, maxApplyElements+1)}}
+	if err := o.update(nil, cm, "m", ""); err != nil || cm.ManagedFields != nil {
+		t.Errorf("got %v, %v", len(cm.ManagedFields), err)
+	}
+	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"finalizers":[` + strings.Repeat(`"a",`, maxApplyElements) + `"b"]}}`
+	_, _, err := o.apply(nil, []byte(body), applier{manager: "m"})
+	refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
+}
+
+func TestOwnershipServesManyAtOnce(t *testing.T) {
+	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
+	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(deploymentJSON(2))
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			live, _, err := o.apply(nil, []byte(body), applier{manager: "m", subresource: []string{"", "status"}[i%2]})
+			if err == nil {
+				err = o.update(live, live.DeepCopyObject().(object), "u", "")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func FuzzApply(f *testing.F) {
+	for _, body := range []string{
+		deploymentJSON(1), `{"apiVersion":"apps/v1","kind":"Deployment","metadata":"x"}`, `null`, `[]`, "a: &x [*x]",
+		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","managedFields":1,"annotations":[1]},"spec":{"template":{"spec":{"containers":[null,{"name":["x"]},{"name":null,"ports":[{"containerPort":{}}]}]}}}}`,
+		`{"apiVersion":"x.io/v1","kind":"X","spec":{"m":[{"k":1},{"k":"1"},{"k":null}],"s":[1,"1",null,[1],{}]}}`,
+		"apiVersion: apps/v1\nkind: Deployment\nspec: {1: 2, true: no, ~: ~}\n",
+	} {
+		f.Add(body, `{"f:spec":{"f:replicas":{}}}`)
+		f.Add(body, `{"f:spec":{"k:{\"name\":1}":{".":{}},"v:[":{}}}`)
+	}
+	built := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
+	custom := &ownership{kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, schema: map[string]any{"type": "object", "properties": map[string]any{
+		"spec": map[string]any{"type": "object", "properties": map[string]any{
+			"s": map[string]any{"type": "array", "x-kubernetes-list-type": "set", "items": map[string]any{"x-kubernetes-int-or-string": true}},
+			"m": map[string]any{"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"k"},
+				"items": map[string]any{"type": "object", "properties": map[string]any{"k": map[string]any{"x-kubernetes-preserve-unknown-fields": true}}}},
+		}}}}}
+	f.Fuzz(func(t *testing.T, body, fields string) {
+		defer time.AfterFunc(8*time.Second, func() { panic(body + "\n---\n" + fields) }).Stop()
+		for _, o := range []*ownership{built, custom} {
+			live := decodeObject(t, o, []byte(deploymentJSON(1)))
+			live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: o.kind.GroupVersion().String(),
+				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}})
+			next := live.DeepCopyObject().(object)
+			if err := o.update(live, next, "u", ""); err != nil {
+				t.Fatal(err)
+			}
+			_, _, err := o.apply(live, []byte(body), applier{manager: "m"})
+			var status apierrors.APIStatus
+			if err != nil && !errors.As(err, &status) {
+				t.Fatalf("%s: %v is no Status", body, err)
+			}
+		}
+	})
+}
+
+func BenchmarkApply(b *testing.B) {
+	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
+	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20)))
+	live, _, err := o.apply(nil, body, applier{manager: "m"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	live.SetUID("1")
+	changed := []byte(strings.Replace(string(body), `"replicas":2`, `"replicas":3`, 1))
+	yamlBody, err := sigsyaml.JSONToYAML(changed)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, body := range map[string][]byte{"same": body, "changed": changed, "changed yaml": yamlBody} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			defer reportCPU(b)()
+			for b.Loop() {
+				if _, _, err := o.apply(live, body, applier{manager: "m"}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("update", func(b *testing.B) {
+		b.ReportAllocs()
+		live := live.DeepCopyObject().(*appsv1.Deployment)
+		next := live.DeepCopyObject().(*appsv1.Deployment)
+		replicas := int32(10)
+		next.Spec.Replicas = &replicas
+		defer reportCPU(b)()
+		for b.Loop() {
+			replicas++
+			next.ManagedFields = nil
+			if err := o.update(live, next, "u", ""); err != nil || len(next.ManagedFields) != 2 {
+				b.Fatal(err, len(next.ManagedFields))
+			}
+		}
+	})
+	b.Run("create configmap", func(b *testing.B) {
+		b.ReportAllocs()
+		o := &ownership{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap]()}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, Data: map[string]string{"a": "1", "b": "2"}}
+		for b.Loop() {
+			cm.ManagedFields = nil
+			if err := o.update(nil, cm, "u", ""); err != nil || len(cm.ManagedFields) != 1 {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("types", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			typesOf(o.goType, nil)
+		}
+	})
+}
+
+// reportCPU reports the process's CPU time, which other work on the machine does not stretch.
+func reportCPU(b *testing.B) func() {
+	var before, after syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+	return func() {
+		syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+		used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+		b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
+	}
+}

@@ -1,0 +1,763 @@
+// The collector is tested from outside: a server in this process, requests over HTTP, and the store's own wake-ups to wait for what
+// follows. Nothing here sleeps to give the collector time; a test that expects nothing to happen makes something happen behind it first.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const collectDeadline = 30 * time.Second
+
+// A cluster is a running server and its client.
+type cluster struct {
+	testing.TB
+	*server
+}
+
+func startCluster(t testing.TB, data string) *cluster {
+	t.Helper()
+	cfg, _ := newConfig(io.Discard)
+	cfg.listen, cfg.data, cfg.ephemeral, cfg.log = "127.0.0.1:0", data, data == "", zerolog.Nop()
+	s, err := startServer(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &cluster{t, s}
+}
+
+// do sends a request and returns the answer; a code that is not wanted ends the test.
+func (c *cluster) do(method, path, body string, want int) string {
+	c.Helper()
+	req, _ := http.NewRequest(method, c.url+path, strings.NewReader(body))
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+		if method == "PATCH" {
+			req.Header.Set("Content-Type", "application/merge-patch+json")
+		}
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer res.Body.Close()
+	answer, _ := io.ReadAll(res.Body)
+	if res.StatusCode != want {
+		c.Fatalf("%s %s %s: %d, want %d: %s", method, path, body, res.StatusCode, want, answer)
+	}
+	return string(answer)
+}
+
+// apiPath is the path of an object that a test calls kind/name, or kind/namespace/name.
+func apiPath(short string) (collection, name string) {
+	parts := strings.Split(short, "/")
+	namespace, name := "default", parts[len(parts)-1]
+	if len(parts) == 3 {
+		namespace = parts[1]
+	}
+	switch parts[0] {
+	case "ns":
+		return "/api/v1/namespaces", name
+	case "node":
+		return "/api/v1/nodes", name
+	case "job":
+		return "/apis/batch/v1/namespaces/" + namespace + "/jobs", name
+	case "rc":
+		return "/api/v1/namespaces/" + namespace + "/replicationcontrollers", name
+	case "pod":
+		return "/api/v1/namespaces/" + namespace + "/pods", name
+	case "foo":
+		return "/apis/x.io/v1/namespaces/" + namespace + "/foos", name
+	}
+	return "/api/v1/namespaces/" + namespace + "/configmaps", name
+}
+
+func at(short string) string {
+	collection, name := apiPath(short)
+	return collection + "/" + name
+}
+
+const podSpec = `{"containers":[{"name":"c","image":"i"}]}`
+
+var specs = map[string]string{
+	"pod": `,"spec":` + podSpec,
+	"job": `,"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}`,
+	"rc":  `,"spec":{"selector":{"a":"b"},"template":{"metadata":{"labels":{"a":"b"}},"spec":` + podSpec + `}}`,
+	"foo": `,"apiVersion":"x.io/v1","kind":"Foo"`,
+}
+
+// create makes an object with references to owners and returns its uid. More goes into its metadata.
+func (c *cluster) create(short, more string, owners ...string) (uid string) {
+	c.Helper()
+	collection, name := apiPath(short)
+	kind, _, _ := strings.Cut(short, "/")
+	meta := `"name":"` + name + `"`
+	if len(owners) > 0 {
+		meta += `,"ownerReferences":[` + strings.Join(owners, ",") + `]`
+	}
+	answer := c.do("POST", collection, `{"metadata":{`+meta+more+`}`+specs[kind]+`}`, 201)
+	return gjson.Get(answer, "metadata.uid").String()
+}
+
+// ref is a reference to an object.
+func ref(short, uid string) string { return reference(short, uid, false) }
+
+// blocking is one that holds the owner's deletion in the foreground back.
+func blocking(short, uid string) string { return reference(short, uid, true) }
+
+func reference(short, uid string, blocks bool) string {
+	_, name := apiPath(short)
+	prefix, _, _ := strings.Cut(short, "/")
+	kind := map[string][2]string{"ns": {"v1", "Namespace"}, "node": {"v1", "Node"}, "job": {"batch/v1", "Job"},
+		"rc": {"v1", "ReplicationController"}, "pod": {"v1", "Pod"}, "foo": {"x.io/v1", "Foo"}, "cm": {"v1", "ConfigMap"}}[prefix]
+	return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"name":%q,"uid":%q,"blockOwnerDeletion":%t}`, kind[0], kind[1], name, uid, blocks)
+}
+
+// delete deletes with a propagation policy ("": none is named).
+func (c *cluster) delete(short, policy string) {
+	c.Helper()
+	body := ""
+	if policy != "" {
+		body = `{"propagationPolicy":"` + policy + `"}`
+	}
+	c.do("DELETE", at(short), body, 200)
+}
+
+// get returns an object's JSON, "" when there is none.
+func (c *cluster) get(short string) string {
+	c.Helper()
+	res, err := http.Get(c.url + at(short))
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, _ := io.ReadAll(res.Body)
+	if res.StatusCode == 404 {
+		return ""
+	}
+	return string(body)
+}
+
+// owners lists the names of an object's owners.
+func (c *cluster) owners(short string) string {
+	var names []string
+	for _, name := range gjson.Get(c.get(short), "metadata.ownerReferences.#.name").Array() {
+		names = append(names, name.String())
+	}
+	return strings.Join(names, " ")
+}
+
+// await waits until a condition holds, looking again at each commit.
+func (c *cluster) await(what string, holds func() bool) {
+	c.Helper()
+	deadline := time.After(collectDeadline)
+	for {
+		wake := c.st.wake(everything)
+		if holds() {
+			return
+		}
+		select {
+		case <-wake:
+		case <-deadline:
+			c.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+func (c *cluster) awaitGone(shorts ...string) {
+	c.Helper()
+	for _, short := range shorts {
+		c.await(short+" to go", func() bool { return c.get(short) == "" })
+	}
+}
+
+func (c *cluster) awaitOwners(short, want string) {
+	c.Helper()
+	c.await(short+" to be owned by "+want, func() bool { return c.owners(short) == want })
+}
+
+// settle waits until the reaper is through with all that was written before: it collects an orphan made now, and another one, which is
+// of a later batch.
+func (c *cluster) settle() {
+	c.Helper()
+	for range 2 {
+		name := "cm/canary-" + uuid.NewString()
+		c.create(name, "", ref("cm/nobody", uuid.NewString()))
+		c.awaitGone(name)
+	}
+}
+
+// stays checks that objects outlive all that follows from what was written.
+func (c *cluster) stays(shorts ...string) {
+	c.Helper()
+	c.settle()
+	for _, short := range shorts {
+		if c.get(short) == "" {
+			c.Errorf("%s is gone", short)
+		}
+	}
+}
+
+func TestDependentsGoWithTheirLastOwner(t *testing.T) {
+	c := startCluster(t, "")
+	a, b := c.create("cm/a", ""), c.create("cm/b", "")
+	c.create("cm/of-a", "", ref("cm/a", a))
+	both := c.create("cm/of-both", "", ref("cm/a", a), ref("cm/b", b))
+	c.create("cm/grandchild", "", ref("cm/of-both", both))
+	c.delete("cm/a", "")
+	c.awaitGone("cm/of-a")
+	c.awaitOwners("cm/of-both", "b")
+	c.stays("cm/of-both", "cm/grandchild")
+	c.delete("cm/b", "Background")
+	c.awaitGone("cm/of-both", "cm/grandchild")
+}
+
+func TestReferencesThatLeadNowhere(t *testing.T) {
+	c := startCluster(t, "")
+	c.create("ns/other", "")
+	a, node, far := c.create("cm/a", ""), c.create("node/n", ""), c.create("cm/other/far", "")
+	never := uuid.NewString()
+	c.create("cm/absent", "", ref("cm/nobody", never))
+	c.create("cm/wrong-uid", "", ref("cm/a", never))
+	c.create("cm/wrong-name", "", ref("cm/b", a))
+	c.create("cm/wrong-kind", "", ref("pod/a", a))
+	c.create("cm/wrong-namespace", "", ref("cm/far", far))
+	c.create("cm/one-of-two", "", ref("cm/nobody", never), ref("cm/a", a))
+	c.create("cm/of-node", "", ref("node/n", node))
+	c.create("node/misplaced", "", ref("cm/nobody", never))
+	unserved := `{"apiVersion":"no.such/v1","kind":"Thing","name":"x","uid":"` + never + `"}`
+	c.create("cm/unserved", "", unserved, ref("cm/nobody", never))
+	c.awaitGone("cm/absent", "cm/wrong-uid", "cm/wrong-name", "cm/wrong-kind", "cm/wrong-namespace")
+	c.awaitOwners("cm/one-of-two", "a")
+	c.stays("cm/of-node", "cm/unserved", "node/misplaced")
+	c.delete("node/n", "")
+	c.awaitGone("cm/of-node")
+}
+
+func TestEventsAreNotCollected(t *testing.T) {
+	c := startCluster(t, "")
+	event := `{"metadata":{"name":"e","ownerReferences":[` + ref("cm/nobody", "u") + `]},"involvedObject":{"namespace":"default"}}`
+	c.do("POST", "/api/v1/namespaces/default/events", event, 201)
+	c.settle()
+	c.do("GET", "/api/v1/namespaces/default/events/e", "", 200)
+}
+
+func TestOwnerOfTheSameNameIsAnother(t *testing.T) {
+	c := startCluster(t, "")
+	c.create("cm/child", "", ref("cm/a", c.create("cm/a", "")))
+	c.delete("cm/a", "Orphan")
+	c.awaitGone("cm/a")
+	c.awaitOwners("cm/child", "")
+	first := c.create("cm/a", "")
+	c.create("cm/old-child", "", ref("cm/a", first))
+	c.delete("cm/a", "")
+	c.create("cm/new-child", "", ref("cm/a", c.create("cm/a", "")))
+	c.awaitGone("cm/old-child")
+	c.stays("cm/a", "cm/new-child", "cm/child")
+}
+
+func TestForegroundWaitsForBlockers(t *testing.T) {
+	c := startCluster(t, "")
+	a := c.create("cm/a", "")
+	hold := `,"finalizers":["test/hold"]`
+	c.create("cm/blocker", hold, blocking("cm/a", a))
+	c.create("cm/bystander", hold, ref("cm/a", a))
+	c.create("cm/free", "", blocking("cm/a", a))
+	b := c.create("cm/b", "")
+	c.create("cm/shared", "", blocking("cm/a", a), blocking("cm/b", b))
+	c.delete("cm/a", "Foreground")
+	c.awaitGone("cm/free")
+	c.awaitOwners("cm/shared", "b")
+	c.await("the blocker to be deleting", func() bool { return gjson.Get(c.get("cm/blocker"), "metadata.deletionTimestamp").Exists() })
+	c.create("cm/late", "", blocking("cm/a", a))
+	c.awaitGone("cm/late")
+	c.stays("cm/a", "cm/blocker", "cm/bystander", "cm/shared")
+	c.do("PATCH", at("cm/blocker"), `{"metadata":{"finalizers":null}}`, 200)
+	c.awaitGone("cm/blocker", "cm/a")
+	c.stays("cm/bystander")
+	c.do("PATCH", at("cm/bystander"), `{"metadata":{"finalizers":null}}`, 200)
+	c.awaitGone("cm/bystander")
+}
+
+func TestForegroundGoesDownTheChain(t *testing.T) {
+	c := startCluster(t, "")
+	owner, uid := "cm/c0", c.create("cm/c0", "")
+	for i := 1; i < 5; i++ {
+		name, more := fmt.Sprintf("cm/c%d", i), ""
+		if i == 4 {
+			more = `,"finalizers":["test/hold"]`
+		}
+		owner, uid = name, c.create(name, more, blocking(owner, uid))
+	}
+	c.delete("cm/c0", "Foreground")
+	c.await("the last to be deleting", func() bool { return gjson.Get(c.get("cm/c4"), "metadata.deletionTimestamp").Exists() })
+	c.stays("cm/c0", "cm/c1", "cm/c2", "cm/c3")
+	c.do("PATCH", at("cm/c4"), `{"metadata":{"finalizers":null}}`, 200)
+	c.awaitGone("cm/c4", "cm/c3", "cm/c2", "cm/c1", "cm/c0")
+}
+
+func TestUnblockingLetsTheOwnerGo(t *testing.T) {
+	c := startCluster(t, "")
+	a := c.create("cm/a", "")
+	c.create("cm/child", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
+	c.delete("cm/a", "Foreground")
+	c.await("the child to be deleting", func() bool { return gjson.Get(c.get("cm/child"), "metadata.deletionTimestamp").Exists() })
+	c.do("PATCH", at("cm/child"), `{"metadata":{"ownerReferences":[`+ref("cm/a", a)+`]}}`, 200)
+	c.awaitGone("cm/a")
+	c.stays("cm/child")
+}
+
+func TestOrphansStay(t *testing.T) {
+	c := startCluster(t, "")
+	for _, owner := range []string{"job/j", "rc/r", "cm/a"} {
+		uid := c.create(owner, "")
+		_, name := apiPath(owner)
+		b := c.create("cm/beside-"+name, "")
+		c.create("cm/child-of-"+name, "", blocking(owner, uid), ref("cm/beside-"+name, b))
+		c.create("pod/child-of-"+name, "", blocking(owner, uid))
+		c.delete(owner, map[string]string{"cm/a": "Orphan"}[owner])
+		c.awaitGone(owner)
+		if got := c.owners("cm/child-of-" + name); got != "beside-"+name {
+			t.Errorf("%s left a child with owners %q", owner, got)
+		}
+		c.stays("cm/child-of-"+name, "pod/child-of-"+name)
+	}
+}
+
+func TestCyclesGo(t *testing.T) {
+	for _, policy := range []string{"Background", "Foreground"} {
+		t.Run(policy, func(t *testing.T) {
+			c := startCluster(t, "")
+			const n = 4
+			var uids [n]string
+			for i := range n {
+				uids[i] = c.create(fmt.Sprintf("cm/c%d", i), "")
+			}
+			for i := range n {
+				owner := (i + 1) % n
+				c.do("PATCH", at(fmt.Sprintf("cm/c%d", i)), `{"metadata":{"ownerReferences":[`+blocking(fmt.Sprintf("cm/c%d", owner), uids[owner])+`]}}`, 200)
+			}
+			self := c.create("cm/self", "")
+			c.do("PATCH", at("cm/self"), `{"metadata":{"ownerReferences":[`+blocking("cm/self", self)+`]}}`, 200)
+			c.stays("cm/c0", "cm/self")
+			c.delete("cm/c2", policy)
+			c.delete("cm/self", policy)
+			c.awaitGone("cm/c0", "cm/c1", "cm/c2", "cm/c3", "cm/self")
+		})
+	}
+}
+
+func TestCustomOwnersAndDependents(t *testing.T) {
+	c := startCluster(t, "")
+	foos := &resource{group: "x.io", version: "v1", kind: "Foo", plural: "foos", singular: "foo", namespaced: true, verbs: verbsOf(0), storageGroup: "x.io"}
+	c.create("cm/early", "", ref("foo/a", "0b2c7a32-0000-0000-0000-000000000000"))
+	c.stays("cm/early") // its owner's kind is not served
+	c.reg.replaceCustom([]*resource{foos})
+	a := c.create("foo/a", "")
+	c.awaitGone("cm/early")
+	c.create("foo/child", "", ref("foo/a", a))
+	c.create("cm/child", "", ref("foo/a", a))
+	c.stays("foo/child", "cm/child")
+	c.delete("foo/a", "")
+	c.awaitGone("foo/child", "cm/child")
+	kept := c.create("foo/kept", `,"finalizers":["x/y"]`)
+	c.create("foo/orphan", "", ref("foo/kept", kept))
+	c.delete("foo/kept", "Orphan")
+	c.awaitOwners("foo/orphan", "")
+	c.stays("foo/kept", "foo/orphan")
+}
+
+// TestRestartAtEachStep stops the server between the steps of a story; what is to be done is found again each time.
+func TestRestartAtEachStep(t *testing.T) {
+	data := t.TempDir() + "/db"
+	var uids = map[string]string{}
+	hold := `,"finalizers":["test/hold"]`
+	release := `{"metadata":{"finalizers":null}}`
+	steps := []func(c *cluster){
+		func(c *cluster) {
+			for _, name := range []string{"a", "b", "orphaning"} {
+				uids[name] = c.create("cm/"+name, "")
+			}
+			c.create("ns/n", "")
+			c.create("cm/n/x", hold)
+		},
+		func(c *cluster) {
+			c.create("cm/child", hold, blocking("cm/a", uids["a"]))
+			c.create("cm/of-b", "", ref("cm/b", uids["b"]))
+			c.create("cm/orphan", "", ref("cm/orphaning", uids["orphaning"]))
+		},
+		func(c *cluster) {
+			c.idle() // the collector stops: what the deletions ask for is left to the next server
+			c.delete("cm/a", "Foreground")
+			c.delete("cm/b", "")
+			c.delete("cm/orphaning", "Orphan")
+			c.delete("ns/n", "")
+		},
+		func(c *cluster) {
+			c.awaitGone("cm/of-b", "cm/orphaning")
+			c.awaitOwners("cm/orphan", "")
+			c.stays("cm/orphan", "cm/a", "cm/child", "ns/n")
+		},
+		func(c *cluster) {
+			c.idle()
+			c.do("PATCH", at("cm/child"), release, 200)
+			c.do("PATCH", at("cm/n/x"), release, 200)
+		},
+		func(c *cluster) { c.awaitGone("cm/a", "ns/n"); c.stays("cm/orphan") },
+	}
+	for i, step := range steps {
+		t.Run(fmt.Sprint(i), func(t *testing.T) { step(startCluster(t, data)) })
+	}
+}
+
+func TestNamespaceEmptiesAndGoes(t *testing.T) {
+	c := startCluster(t, "")
+	foos := &resource{group: "x.io", version: "v1", kind: "Foo", plural: "foos", singular: "foo", namespaced: true, verbs: verbsOf(0), storageGroup: "x.io"}
+	c.reg.replaceCustom([]*resource{foos})
+	c.create("ns/n", "")
+	for i := range 20 {
+		c.create(fmt.Sprintf("cm/n/c%d", i), "")
+		c.create(fmt.Sprintf("pod/n/p%d", i), "")
+		c.create(fmt.Sprintf("foo/n/f%d", i), "")
+	}
+	c.create("cm/elsewhere", "")
+	c.delete("ns/n", "")
+	c.awaitGone("ns/n")
+	for _, short := range []string{"cm/n/c0", "pod/n/p7", "foo/n/f19"} {
+		if c.get(short) != "" {
+			t.Errorf("%s has outlived its namespace", short)
+		}
+	}
+	c.stays("cm/elsewhere")
+	c.create("ns/n", "")
+	c.stays("ns/n")
+}
+
+func conditions(ns string) map[string]string {
+	said := map[string]string{}
+	for _, c := range gjson.Get(ns, "status.conditions").Array() {
+		said[c.Get("type").String()] = c.Get("status").String() + " " + c.Get("reason").String() + ": " + c.Get("message").String()
+	}
+	return said
+}
+
+func TestNamespaceSaysWhatItWaitsFor(t *testing.T) {
+	c := startCluster(t, "")
+	c.create("ns/n", "")
+	c.create("pod/n/p", `,"finalizers":["test/hold"]`)
+	c.create("cm/n/a", `,"finalizers":["test/hold","test/too"]`)
+	c.create("cm/n/b", "")
+	c.delete("ns/n", "")
+	said := func(kind, want string) func() bool {
+		return func() bool { return conditions(c.get("ns/n"))[kind] == want }
+	}
+	c.await("the pod to be named", said("NamespaceContentRemaining", "True SomeResourcesRemain: Some resources are remaining: pods. has 1 resource instances"))
+	c.stays("ns/n", "cm/n/b") // pods first
+	c.do("PATCH", at("pod/n/p"), `{"metadata":{"finalizers":null}}`, 200)
+	c.await("the other to be named", said("NamespaceContentRemaining", "True SomeResourcesRemain: Some resources are remaining: configmaps. has 1 resource instances"))
+	c.awaitGone("cm/n/b", "pod/n/p")
+	want := map[string]string{
+		"NamespaceDeletionDiscoveryFailure":           "False ResourcesDiscovered: All resources successfully discovered",
+		"NamespaceDeletionGroupVersionParsingFailure": "False ParsedGroupVersions: All legacy kube types successfully parsed",
+		"NamespaceDeletionContentFailure":             "False ContentDeleted: All content successfully deleted, may be waiting on finalization",
+		"NamespaceContentRemaining":                   "True SomeResourcesRemain: Some resources are remaining: configmaps. has 1 resource instances",
+		"NamespaceFinalizersRemaining": "True SomeFinalizersRemain: Some content in the namespace has finalizers remaining: " +
+			"test/hold in 1 resource instances, test/too in 1 resource instances",
+	}
+	if got := conditions(c.get("ns/n")); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("conditions\n got %v\nwant %v", got, want)
+	}
+	c.do("PATCH", at("cm/n/a"), `{"metadata":{"finalizers":["test/too"]}}`, 200)
+	c.await("one finalizer less", said("NamespaceFinalizersRemaining",
+		"True SomeFinalizersRemain: Some content in the namespace has finalizers remaining: test/too in 1 resource instances"))
+	c.do("PATCH", at("cm/n/a"), `{"metadata":{"finalizers":null}}`, 200)
+	c.awaitGone("cm/n/a", "ns/n")
+}
+
+func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
+	c := startCluster(t, "")
+	c.create("ns/n", `,"finalizers":["test/hold"]`)
+	c.create("cm/n/a", "")
+	c.delete("ns/n", "")
+	c.await("kubernetes to be done", func() bool { return !gjson.Get(c.get("ns/n"), "spec.finalizers").Exists() })
+	if c.get("cm/n/a") != "" {
+		t.Error("it is not empty")
+	}
+	c.do("PATCH", at("ns/n"), `{"metadata":{"finalizers":null}}`, 200)
+	c.awaitGone("ns/n")
+}
+
+func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
+	c := startCluster(t, "")
+	c.create("ns/n", "")
+	c.create("node/there", "")
+	for _, node := range []string{"there", "lost"} {
+		pod := `{"metadata":{"name":"on-` + node + `"},"spec":{"nodeName":"` + node + `","containers":[{"name":"c","image":"i"}]}}`
+		c.do("POST", "/api/v1/namespaces/n/pods", pod, 201)
+	}
+	c.delete("ns/n", "")
+	c.awaitGone("pod/n/on-lost")
+	c.stays("pod/n/on-there")
+	c.do("DELETE", at("pod/n/on-there"), `{"gracePeriodSeconds":0}`, 200)
+	c.awaitGone("ns/n")
+}
+
+// TestQuietWhileWaiting counts commits: a namespace that waits for a finalizer costs none.
+func TestQuietWhileWaiting(t *testing.T) {
+	c := startCluster(t, "")
+	c.create("ns/n", "")
+	c.create("cm/n/a", `,"finalizers":["test/hold"]`)
+	c.create("cm/unserved", "", `{"apiVersion":"no.such/v1","kind":"Thing","name":"x","uid":"u"}`)
+	c.delete("ns/n", "")
+	c.await("the finalizer to be named", func() bool { return strings.Contains(c.get("ns/n"), "test/hold in 1 resource instances") })
+	rev := c.st.revision()
+	time.Sleep(2 * refreshEvery) // nothing is waited for: nothing is to happen
+	if now := c.st.revision(); now != rev {
+		t.Errorf("%d commits while nothing happened", now-rev)
+	}
+}
+
+// ---- Many ----
+
+// seed creates n objects at once, not over HTTP.
+func (c *cluster) seed(res *resource, n int, make func(i int) object) {
+	c.Helper()
+	list := slices.Collect(func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	})
+	err := parallel(list, 64, func(i int) error {
+		_, err := c.wr.insert(context.Background(), res, make(i), writeOptions{})
+		return err
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func ownedPod(namespace string, i int, owner *metav1.OwnerReference) *corev1.Pod {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "registry.example/app:1"}}}}
+	pod.Namespace, pod.Name = namespace, fmt.Sprintf("application-7d4b9c6f8d-%06d", i)
+	if owner != nil {
+		pod.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return pod
+}
+
+func (c *cluster) awaitCount(prefix string, want int64) {
+	c.Helper()
+	c.await(fmt.Sprintf("%d objects in %s", want, prefix), func() bool {
+		objects, _, _ := c.st.count(prefix)
+		return objects == want
+	})
+}
+
+func TestThousandDependents(t *testing.T) {
+	for _, policy := range []string{"Background", "Foreground", "Orphan"} {
+		t.Run(policy, func(t *testing.T) {
+			c := startCluster(t, "")
+			pods := c.reg.lookup("", "v1", "pods")
+			owner := cascade(c, "cm/a", 1000)
+			c.delete("cm/a", policy)
+			c.awaitGone("cm/a")
+			if policy == "Orphan" {
+				c.stays("pod/" + ownedPod("", 999, nil).Name)
+				rec, _ := c.st.get(pods.key("default", ownedPod("", 0, nil).Name))
+				if strings.Contains(string(rec.json), string(owner.UID)) {
+					t.Errorf("an orphan still names its owner: %s", rec.json)
+				}
+				return
+			}
+			c.awaitCount(podRange, 0)
+		})
+	}
+}
+
+// cascade makes an owner with n pods.
+func cascade(c *cluster, short string, n int) metav1.OwnerReference {
+	c.Helper()
+	blocks := true
+	_, name := apiPath(short)
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: types.UID(c.create(short, "")), BlockOwnerDeletion: &blocks}
+	c.seed(c.reg.lookup("", "v1", "pods"), n, func(i int) object { return ownedPod("default", i, &owner) })
+	return owner
+}
+
+func TestNamespaceOfThousandsGoes(t *testing.T) {
+	c := startCluster(t, "")
+	c.create("ns/n", "")
+	c.seed(c.reg.lookup("", "v1", "pods"), 2000, func(i int) object { return ownedPod("n", i, nil) })
+	c.delete("ns/n", "")
+	c.awaitGone("ns/n")
+}
+
+func BenchmarkCascade(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		c := startCluster(b, b.TempDir()+"/db")
+		cascade(c, "cm/a", 10_000)
+		before, start := c.st.stats(), time.Now()
+		b.StartTimer()
+		c.delete("cm/a", "")
+		c.awaitCount(podRange, 0)
+		b.StopTimer()
+		after := c.st.stats()
+		b.ReportMetric(float64(after.commits-before.commits), "commits")
+		b.ReportMetric(float64(after.writes-before.writes), "writes")
+		b.ReportMetric(time.Since(start).Seconds(), "s")
+		b.StartTimer()
+	}
+}
+
+// BenchmarkGraph measures what 100,000 pods with owners cost in memory, and reading them at the start.
+func BenchmarkGraph(b *testing.B) {
+	for _, each := range []int{1, 3, 100} {
+		b.Run(fmt.Sprintf("pods-of-an-owner=%d", each), func(b *testing.B) {
+			const pods = 100_000
+			events := make([]event, pods)
+			var uid string
+			for i := range events {
+				if i%each == 0 {
+					uid = uuid.NewString()
+				}
+				pod := ownedPod("default", i, &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "application-7d4b9c6f8d", UID: types.UID(uid)})
+				pod.UID = types.UID(uuid.NewString())
+				doc, _ := json.Marshal(pod)
+				events[i].record = record{key: "//pods/default/" + pod.Name, rev: int64(i + 1), createRev: int64(i + 1), json: doc}
+			}
+			heap := func() float64 {
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				return float64(m.HeapAlloc)
+			}
+			for b.Loop() {
+				before, start := heap(), time.Now()
+				rp := &reaper{graph: newGraph(), dirty: map[string]struct{}{}}
+				for i := range events {
+					ev := events[i]
+					ev.key = strings.Clone(ev.key)
+					rp.apply(&ev)
+				}
+				b.ReportMetric(float64(time.Since(start).Nanoseconds())/pods, "ns/pod")
+				b.ReportMetric((heap()-before)/pods, "B/pod-while-dirty")
+				rp.dirty = nil
+				b.ReportMetric((heap()-before)/pods, "B/pod")
+				runtime.KeepAlive(rp)
+			}
+		})
+	}
+}
+
+// ---- Random graphs against a model ----
+
+// TestRandomGraphs makes objects that own each other at random, deletes some, and compares who is left with what the rules say.
+func TestRandomGraphs(t *testing.T) {
+	for round := range 6 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Logf("seed %d", seed)
+			compareWithModel(t, rand.New(rand.NewPCG(seed, 1)))
+		})
+	}
+}
+
+// A modelObject is one object of a random graph. Its owners are older, so that there is one outcome.
+type modelObject struct {
+	owners  []int // indices; -1 is an owner that never was
+	deleted string
+}
+
+func compareWithModel(t *testing.T, random *rand.Rand) {
+	c := startCluster(t, "")
+	objects := make([]modelObject, 60)
+	uids := make([]string, len(objects))
+	for i := range objects {
+		var refs []string
+		for range random.IntN(4) {
+			owner := random.IntN(i+1) - 1
+			if slices.Contains(objects[i].owners, owner) {
+				continue
+			}
+			objects[i].owners = append(objects[i].owners, owner)
+			name, uid := "cm/never", uuid.NewString()
+			if owner >= 0 {
+				name, uid = fmt.Sprintf("cm/o%d", owner), uids[owner]
+			}
+			refs = append(refs, reference(name, uid, random.IntN(2) == 0))
+		}
+		uids[i] = c.create(fmt.Sprintf("cm/o%d", i), "", refs...)
+	}
+	for range 20 {
+		i := random.IntN(len(objects))
+		policy := []string{"Background", "Foreground"}[random.IntN(2)]
+		if c.get(fmt.Sprintf("cm/o%d", i)) != "" {
+			req, _ := http.NewRequest("DELETE", c.url+at(fmt.Sprintf("cm/o%d", i)), strings.NewReader(`{"propagationPolicy":"`+policy+`"}`))
+			req.Header.Set("Content-Type", "application/json")
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			objects[i].deleted = policy
+		}
+	}
+	want := survivors(objects)
+	for i := range objects {
+		short := fmt.Sprintf("cm/o%d", i)
+		if want[i] {
+			c.awaitOwners(short, modelOwners(objects[i], want))
+		} else {
+			c.awaitGone(short)
+		}
+	}
+	c.settle()
+	for i := range objects {
+		if want[i] != (c.get(fmt.Sprintf("cm/o%d", i)) != "") {
+			t.Errorf("o%d: should be there: %t", i, want[i])
+		}
+	}
+}
+
+// survivors: who was not deleted and has no owners, or one that survives.
+func survivors(objects []modelObject) []bool {
+	alive := make([]bool, len(objects))
+	for i, o := range objects {
+		alive[i] = o.deleted == "" && (len(o.owners) == 0 || slices.ContainsFunc(o.owners, func(owner int) bool { return owner >= 0 && alive[owner] }))
+	}
+	return alive
+}
+
+func modelOwners(o modelObject, alive []bool) string {
+	var names []string
+	for _, owner := range o.owners {
+		if owner >= 0 && alive[owner] {
+			names = append(names, fmt.Sprintf("o%d", owner))
+		}
+	}
+	return strings.Join(names, " ")
+}

@@ -1,0 +1,1358 @@
+package main
+
+// This file: what a pod may be. Every workload's template, and the sources of volumes, which PersistentVolumes share, are checked here.
+//
+// A podChecker walks one spec in kube-apiserver's order: volumes, containers of the three kinds, then the pod's own fields. What one
+// part must know of another (which volumes a mount may name) is gathered on the way; a volume that is refused cannot be mounted, so one
+// wrong volume is reported where it is defined and where it is used, as in Kubernetes.
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	quantities "k8s.io/apimachinery/pkg/api/resource"
+	metavalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+var (
+	protocols          = []string{"SCTP", "TCP", "UDP"}
+	messagePolicies    = []string{"File", "FallbackToLogsOnError"}
+	restartPolicies    = []string{"Always", "OnFailure", "Never"}
+	containerRestarts  = []string{"Always", "Never", "OnFailure"}
+	restartRuleActions = []string{"Restart", "RestartAllContainers"}
+	setOperators       = []string{"In", "NotIn"}
+	dnsPolicies        = []string{"ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"}
+	preemptionPolicies = []string{"PreemptLowerPriority", "Never"}
+	httpSchemes        = []string{"HTTP", "HTTPS"}
+	taintEffects       = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
+	mountPropagations  = []string{"Bidirectional", "HostToContainer", "None"}
+	recursiveReadOnly  = []string{"Disabled", "Enabled", "IfPossible"}
+	profileTypes       = []string{"Localhost", "RuntimeDefault", "Unconfined"}
+	resizeResources    = []string{"cpu", "memory"}
+	resizePolicies     = []string{"NotRequired", "RestartContainer"}
+	scheduleActions    = []string{"DoNotSchedule", "ScheduleAnyway"}
+	inclusionPolicies  = []string{"Honor", "Ignore"}
+	fsGroupPolicies    = []string{"Always", "OnRootMismatch"}
+	groupsPolicies     = []string{"Merge", "Strict"}
+	seLinuxPolicies    = []string{"MountOption", "Recursive"}
+	procMounts         = []string{"Default", "Unmasked"}
+	podSystems         = []string{"linux", "windows"}
+	sysctlName         = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
+	updatablePodFields = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+	ephemeralForbidden = []string{"Ports", "Resources", "LivenessProbe", "ReadinessProbe", "StartupProbe", "Lifecycle", "ResizePolicy", "RestartPolicy", "RestartPolicyRules"}
+	sysctlOfIPC        = []string{"kernel.sem", "kernel.shm", "kernel.msg", "fs.mqueue."}
+)
+
+// A podChecker checks one pod spec.
+type podChecker struct {
+	*checker
+	spec    *corev1.PodSpec
+	meta    *metav1.ObjectMeta // of a Pod; nil for a template
+	volumes map[string]*corev1.Volume
+	claims  []string // names of spec.resourceClaims, sorted
+}
+
+// podTemplate checks the template of a workload; p is the template's path.
+func podTemplate(c *checker, p *field.Path, template *corev1.PodTemplateSpec) {
+	c.labels(p, "labels", template.Labels)
+	if len(template.Annotations) > 0 {
+		c.add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
+		podAnnotations(c, p.Child("annotations"), template.Annotations, &template.Spec)
+	}
+	spec := p.Child("spec")
+	pc := podSpec(c, spec, &template.Spec, nil)
+	pc.appArmorMatchesAnnotations(spec, template.Annotations)
+	c.forbid(spec, "ephemeralContainers", len(template.Spec.EphemeralContainers) > 0, "ephemeral containers not allowed in pod template")
+}
+
+// checkPod is what creating and updating have in common.
+func checkPod(c *checker, pod *corev1.Pod) *podChecker {
+	spec := field.NewPath("spec")
+	podAnnotations(c, field.NewPath("metadata", "annotations"), pod.Annotations, &pod.Spec)
+	pc := podSpec(c, spec, &pod.Spec, &pod.ObjectMeta)
+	for i := range pod.Spec.Volumes {
+		if projected := pod.Spec.Volumes[i].Projected; projected != nil && pod.Spec.ServiceAccountName == "" {
+			for j := range projected.Sources {
+				c.forbid(spec.Child("volumes").Index(i).Child("projected", "sources").Index(j), "serviceAccountToken",
+					projected.Sources[j].ServiceAccountToken != nil, "must not be specified when serviceAccountName is not set")
+			}
+		}
+	}
+	imagesAreTrimmed(c, spec.Child("containers"), pod.Spec.Containers)
+	imagesAreTrimmed(c, spec.Child("initContainers"), pod.Spec.InitContainers)
+	return pc
+}
+
+func createPod(c *checker, pod *corev1.Pod) {
+	spec := field.NewPath("spec")
+	pc := checkPod(c, pod)
+	c.forbid(spec, "ephemeralContainers", len(pod.Spec.EphemeralContainers) > 0, "cannot be set on create")
+	c.forbid(spec, "nodeName", pod.Spec.NodeName != "" && len(pod.Spec.SchedulingGates) > 0, "cannot be set until all schedulingGates have been cleared")
+	pc.appArmorMatchesAnnotations(spec, pod.Annotations)
+}
+
+func imagesAreTrimmed(c *checker, p *field.Path, containers []corev1.Container) {
+	for i := range containers {
+		imageIsTrimmed(c, p.Index(i), containers[i].Image)
+	}
+}
+
+func imageIsTrimmed(c *checker, p *field.Path, image string) {
+	if image != strings.TrimSpace(image) {
+		c.invalid(p, "image", image, "must not have leading or trailing whitespace")
+	}
+}
+
+func podAnnotations(c *checker, p *field.Path, annotations map[string]string, spec *corev1.PodSpec) {
+	if value, mirror := annotations[corev1.MirrorPodAnnotationKey]; mirror && spec.NodeName == "" {
+		c.invalid(p.Key(corev1.MirrorPodAnnotationKey), "", value, "must set spec.nodeName if mirror pod annotation is set")
+	}
+	if cost, ok := annotations[corev1.PodDeletionCost]; ok {
+		if value, err := strconv.ParseInt(cost, 10, 32); err != nil || strconv.FormatInt(value, 10) != cost {
+			c.invalid(p.Key(corev1.PodDeletionCost), "", cost, "must be a 32bit integer")
+		}
+	}
+}
+
+// podSpec checks the whole of a spec; meta is nil for a template.
+func podSpec(c *checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta) *podChecker {
+	pc := &podChecker{checker: c, spec: spec, meta: meta, volumes: make(map[string]*corev1.Volume, len(spec.Volumes))}
+	pc.podVolumes(p.Child("volumes"))
+	pc.resourceClaims(p.Child("resourceClaims"))
+	pc.containers(p.Child("containers"))
+	pc.initContainers(p.Child("initContainers"))
+	pc.ephemeralContainers(p.Child("ephemeralContainers"))
+	pc.podResources(p.Child("resources"))
+	pc.hostPortsMatch(p.Child("containers"))
+	c.known(p, "restartPolicy", string(spec.RestartPolicy), restartPolicies)
+	c.known(p, "dnsPolicy", string(spec.DNSPolicy), dnsPolicies)
+	c.labels(p, "nodeSelector", spec.NodeSelector)
+	if spec.SecurityContext != nil {
+		pc.podSecurity(p.Child("securityContext"), spec.SecurityContext)
+	}
+	if spec.Affinity != nil {
+		pc.affinity(p.Child("affinity"), spec.Affinity)
+	}
+	pc.dnsConfig(p.Child("dnsConfig"))
+	pc.gates(p)
+	for i := range spec.TopologySpreadConstraints {
+		pc.spreadConstraint(p.Child("topologySpreadConstraints").Index(i), spec.TopologySpreadConstraints[i:])
+	}
+	pc.hostProcess(p)
+	pc.userNamespace(p)
+	pc.podNames(p)
+	pc.podLimits(p)
+	pc.system(p)
+	pc.filesOfEnvironment(p)
+	return pc
+}
+
+// podVolumes gathers what containers may mount.
+func (c *podChecker) podVolumes(p *field.Path) {
+	names := set{}
+	vc := volumeChecker{checker: c.checker}
+	if c.meta != nil {
+		vc.pod, vc.podName = true, c.meta.Name
+	}
+	for i := range c.spec.Volumes {
+		volume, vp := &c.spec.Volumes[i], p.Index(i)
+		before := len(c.errs)
+		vc.source(vp, volume)
+		c.name(vp, "name", volume.Name, isLabel)
+		if names[volume.Name] {
+			c.add(field.Duplicate(vp.Child("name"), volume.Name))
+		}
+		if len(c.errs) == before {
+			names[volume.Name] = true
+			c.volumes[volume.Name] = volume
+		}
+		if claim := volume.PersistentVolumeClaim; claim != nil && c.isEphemeralClaim(claim.ClaimName) {
+			c.invalid(vp.Child("persistentVolumeClaim"), "claimName", claim.ClaimName, "must not reference a PVC that gets created for an ephemeral volume")
+		}
+	}
+}
+
+func (c *podChecker) isEphemeralClaim(name string) bool {
+	return c.meta != nil && c.meta.Name != "" && slices.ContainsFunc(c.spec.Volumes, func(v corev1.Volume) bool {
+		return v.Ephemeral != nil && c.meta.Name+"-"+v.Name == name
+	})
+}
+
+func (c *podChecker) gates(p *field.Path) {
+	for i, gate := range c.spec.ReadinessGates {
+		c.words(p.Child("readinessGates").Index(i), "conditionType", string(gate.ConditionType), isQualifiedName)
+	}
+	seen := set{}
+	for i, gate := range c.spec.SchedulingGates {
+		c.words(p.Child("schedulingGates").Index(i), "", gate.Name, isQualifiedName)
+		c.unique(p.Child("schedulingGates").Index(i), "", seen, gate.Name)
+	}
+}
+
+// podNames are the fields that name something.
+func (c *podChecker) podNames(p *field.Path) {
+	spec := c.spec
+	if name := spec.HostnameOverride; name != nil {
+		c.forbid(p, "hostnameOverride", spec.SetHostnameAsFQDN != nil && *spec.SetHostnameAsFQDN, "may not be specified when setHostnameAsFQDN is true")
+		c.forbid(p, "hostnameOverride", spec.HostNetwork, "may not be specified when hostNetwork is true")
+		if len(*name) > 64 {
+			c.add(field.TooLong(p.Child("hostnameOverride"), "", 64))
+		}
+		c.words(p, "hostnameOverride", *name, isSubdomain)
+	}
+	c.maybe(p, "serviceAccountName", spec.ServiceAccountName, isSubdomain)
+	c.maybe(p, "nodeName", spec.NodeName, isSubdomain)
+	if spec.ActiveDeadlineSeconds != nil {
+		c.within(p, "activeDeadlineSeconds", *spec.ActiveDeadlineSeconds, 1, math.MaxInt32)
+	}
+	c.maybe(p, "hostname", spec.Hostname, isLabel)
+	c.maybe(p, "subdomain", spec.Subdomain, isLabel)
+	tolerations(c.checker, p.Child("tolerations"), spec.Tolerations)
+	for i, alias := range spec.HostAliases {
+		c.ip(p.Child("hostAliases").Index(i), "ip", alias.IP, nil)
+		for j, name := range alias.Hostnames {
+			c.words(p.Child("hostAliases").Index(i).Child("hostnames").Index(j), "", name, isSubdomain)
+		}
+	}
+}
+
+func (c *podChecker) podLimits(p *field.Path) {
+	spec := c.spec
+	c.maybe(p, "priorityClassName", spec.PriorityClassName, isSubdomain)
+	c.maybeRef(p, "runtimeClassName", spec.RuntimeClassName, isSubdomain)
+	if spec.PreemptionPolicy != nil {
+		c.known(p, "preemptionPolicy", string(*spec.PreemptionPolicy), preemptionPolicies)
+	}
+	overheadOfPod(c.checker, p.Child("overhead"), spec.Overhead)
+}
+
+// overheadOfPod is what a runtime class adds to a pod.
+func overheadOfPod(c *checker, p *field.Path, overhead corev1.ResourceList) {
+	if overhead != nil {
+		pc := &podChecker{checker: c}
+		pc.resources(p, &corev1.ResourceRequirements{Limits: overhead}, (*checker).containerResource)
+	}
+}
+
+// ---- containers ----
+
+func (c *podChecker) containers(p *field.Path) {
+	if len(c.spec.Containers) == 0 {
+		c.required(p, "", "")
+		return
+	}
+	names, hostPorts := set{}, set{}
+	for i := range c.spec.Containers {
+		container, cp := &c.spec.Containers[i], p.Index(i)
+		c.container(cp, container)
+		c.unique(cp, "name", names, container.Name)
+		c.lifecycle(cp, container.Lifecycle)
+		c.probes(cp, container)
+		c.containerRestart(cp, container)
+	}
+	for i := range c.spec.Containers {
+		c.hostPortsAreUnique(p, i, hostPorts, &c.spec.Containers[i])
+	}
+}
+
+func (c *podChecker) initContainers(p *field.Path) {
+	names := set{}
+	for i := range c.spec.Containers {
+		names[c.spec.Containers[i].Name] = true
+	}
+	const onlySidecars = "may not be set for init containers without restartPolicy=Always"
+	for i := range c.spec.InitContainers {
+		container, cp := &c.spec.InitContainers[i], p.Index(i)
+		c.container(cp, container)
+		c.containerRestart(cp, container)
+		c.unique(cp, "name", names, container.Name)
+		// every init container is looked at alone, and reported as the first
+		c.hostPortsAreUnique(p, 0, set{}, container)
+		if isSidecar(container) {
+			c.lifecycle(cp, container.Lifecycle)
+			c.probes(cp, container)
+			continue
+		}
+		c.forbid(cp, "lifecycle", container.Lifecycle != nil, onlySidecars)
+		c.forbid(cp, "livenessProbe", container.LivenessProbe != nil, onlySidecars)
+		c.forbid(cp, "readinessProbe", container.ReadinessProbe != nil, onlySidecars)
+		c.forbid(cp, "startupProbe", container.StartupProbe != nil, onlySidecars)
+		for j, resize := range container.ResizePolicy {
+			if resize.RestartPolicy == corev1.RestartContainer {
+				c.invalid(cp.Child("resizePolicy").Index(j), "restartPolicy", resize.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers")
+			}
+		}
+	}
+}
+
+// ephemeralContainers have fewer fields than others.
+func (c *podChecker) ephemeralContainers(p *field.Path) {
+	if len(c.spec.EphemeralContainers) == 0 {
+		return
+	}
+	const never = "cannot be set for an Ephemeral Container"
+	all, others := set{}, set{}
+	for _, list := range [...][]corev1.Container{c.spec.Containers, c.spec.InitContainers} {
+		for i := range list {
+			all[list[i].Name], others[list[i].Name] = true, true
+		}
+	}
+	for i := range c.spec.EphemeralContainers {
+		ephemeral, cp := &c.spec.EphemeralContainers[i], p.Index(i)
+		container := (*corev1.Container)(&ephemeral.EphemeralContainerCommon)
+		c.container(cp, container)
+		imageIsTrimmed(c.checker, cp, container.Image)
+		c.unique(cp, "name", all, ephemeral.Name)
+		if target := ephemeral.TargetContainerName; target != "" && !others[target] {
+			c.add(field.NotFound(cp.Child("targetContainerName"), target))
+		}
+		for _, name := range ephemeralForbidden {
+			c.forbid(cp, strings.ToLower(name[:1])+name[1:], !reflect.ValueOf(container).Elem().FieldByName(name).IsZero(), never)
+		}
+		for j, mount := range container.VolumeMounts {
+			c.forbid(cp.Child("volumeMounts").Index(j), "subPath", mount.SubPath != "", never)
+			c.forbid(cp.Child("volumeMounts").Index(j), "subPathExpr", mount.SubPathExpr != "", never)
+		}
+	}
+}
+
+// container is what the three kinds of containers share.
+func (c *podChecker) container(p *field.Path, container *corev1.Container) {
+	c.name(p, "name", container.Name, isLabel)
+	c.need(p, "image", container.Image != "", "")
+	c.known(p, "terminationMessagePolicy", string(container.TerminationMessagePolicy), messagePolicies)
+	if len(container.Ports) > 0 {
+		ports, names := p.Child("ports"), set{}
+		for i := range container.Ports {
+			c.containerPort(ports.Index(i), &container.Ports[i], names)
+		}
+	}
+	for i := range container.Env {
+		c.environment(p, i, &container.Env[i])
+	}
+	for i := range container.EnvFrom {
+		c.environmentFrom(p.Child("envFrom"), i, &container.EnvFrom[i])
+	}
+	c.mounts(p, container)
+	c.devices(p.Child("volumeDevices"), container)
+	c.known(p, "imagePullPolicy", string(container.ImagePullPolicy), pullPolicies)
+	c.resources(p.Child("resources"), &container.Resources, (*checker).containerResource)
+	c.resizePolicy(p.Child("resizePolicy"), container.ResizePolicy)
+	if container.SecurityContext != nil {
+		c.containerSecurity(p.Child("securityContext"), container.SecurityContext)
+	}
+}
+
+func (c *podChecker) containerPort(p *field.Path, port *corev1.ContainerPort, names set) {
+	if port.Name != "" {
+		if messages := isPortName(port.Name); len(messages) > 0 {
+			c.words(p, "name", port.Name, isPortName)
+		} else {
+			c.unique(p, "name", names, port.Name)
+		}
+	}
+	if port.ContainerPort == 0 {
+		c.required(p, "containerPort", "")
+	} else {
+		c.port(p, "containerPort", port.ContainerPort)
+	}
+	if port.HostPort != 0 {
+		c.port(p, "hostPort", port.HostPort)
+	}
+	c.known(p, "protocol", string(port.Protocol), protocols)
+}
+
+func (c *podChecker) hostPortsAreUnique(p *field.Path, index int, seen set, container *corev1.Container) {
+	for i := range container.Ports {
+		if port := &container.Ports[i]; port.HostPort != 0 {
+			key := string(port.Protocol) + "/" + port.HostIP + "/" + strconv.Itoa(int(port.HostPort))
+			c.unique(p.Index(index).Child("ports").Index(i), "hostPort", seen, key)
+		}
+	}
+}
+
+// hostPortsMatch: on the host's network a port is a host port.
+func (c *podChecker) hostPortsMatch(p *field.Path) {
+	if !c.spec.HostNetwork {
+		return
+	}
+	for i := range c.spec.Containers {
+		for j, port := range c.spec.Containers[i].Ports {
+			if port.HostPort != port.ContainerPort && (c.meta != nil || port.HostPort != 0) {
+				c.invalid(p.Index(i).Child("ports").Index(j), "hostPort", port.HostPort, "must match `containerPort` when `hostNetwork` is true")
+			}
+		}
+	}
+}
+
+func (c *podChecker) environment(p *field.Path, i int, env *corev1.EnvVar) {
+	from := env.ValueFrom
+	if from == nil && env.Name != "" && len(validation.IsRelaxedEnvVarName(env.Name)) == 0 {
+		return
+	}
+	p = p.Child("env").Index(i)
+	c.name(p, "name", env.Name, validation.IsRelaxedEnvVarName)
+	if from == nil {
+		return
+	}
+	p = p.Child("valueFrom")
+	sources := 0
+	if from.FieldRef != nil {
+		sources++
+		fieldRef(c.checker, p.Child("fieldRef"), from.FieldRef, envFields)
+	}
+	if from.ResourceFieldRef != nil {
+		sources++
+		resourceFieldRef(c.checker, p.Child("resourceFieldRef"), from.ResourceFieldRef)
+	}
+	if ref := from.ConfigMapKeyRef; ref != nil {
+		sources++
+		c.keyRef(p.Child("configMapKeyRef"), ref.Name, ref.Key)
+	}
+	if ref := from.SecretKeyRef; ref != nil {
+		sources++
+		c.keyRef(p.Child("secretKeyRef"), ref.Name, ref.Key)
+	}
+	if ref := from.FileKeyRef; ref != nil {
+		sources++
+		c.name(p.Child("fileKeyRef"), "key", ref.Key, validation.IsRelaxedEnvVarName)
+		c.name(p.Child("fileKeyRef"), "volumeName", ref.VolumeName, isLabel)
+		c.name(p.Child("fileKeyRef"), "path", ref.Path, noBacksteps)
+	}
+	switch {
+	case sources == 0:
+		c.invalid(p, "", "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`")
+	case env.Value != "":
+		c.invalid(p, "", "", "may not be specified when `value` is not empty")
+	case sources > 1:
+		c.invalid(p, "", "", "may not have more than one field specified at a time")
+	}
+}
+
+func (c *podChecker) keyRef(p *field.Path, name, key string) {
+	c.words(p, "name", name, isSubdomain)
+	c.name(p, "key", key, isConfigKey)
+}
+
+func (c *podChecker) environmentFrom(p *field.Path, i int, from *corev1.EnvFromSource) {
+	c.maybe(p.Index(i), "prefix", from.Prefix, validation.IsRelaxedEnvVarName)
+	if from.ConfigMapRef != nil {
+		c.name(p.Index(i).Child("configMapRef"), "name", from.ConfigMapRef.Name, isSubdomain)
+	}
+	if from.SecretRef != nil {
+		c.name(p.Index(i).Child("secretRef"), "name", from.SecretRef.Name, isSubdomain)
+	}
+	switch {
+	case from.ConfigMapRef == nil && from.SecretRef == nil:
+		c.invalid(p, "", "", "must specify one of: `configMapRef` or `secretRef`")
+	case from.ConfigMapRef != nil && from.SecretRef != nil:
+		c.invalid(p, "", "", "may not have more than one field specified at a time")
+	}
+}
+
+// filesOfEnvironment: a file that sets a variable lies in an emptyDir.
+func (c *podChecker) filesOfEnvironment(p *field.Path) {
+	fromFile := func(env corev1.EnvVar) bool { return env.ValueFrom != nil && env.ValueFrom.FileKeyRef != nil }
+	if !c.anyContainer(func(container *corev1.Container) bool { return slices.ContainsFunc(container.Env, fromFile) }) {
+		return
+	}
+	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
+		for i := range container.Env {
+			from := container.Env[i].ValueFrom
+			if from == nil || from.FileKeyRef == nil {
+				continue
+			}
+			name := from.FileKeyRef.VolumeName
+			named := cp.Child("env").Index(i).Child("valueFrom", "fileKeyRef", "volumeName")
+			if at := slices.IndexFunc(c.spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }); at < 0 {
+				c.add(field.NotFound(named, name))
+			} else if c.spec.Volumes[at].EmptyDir == nil {
+				c.invalid(named, "", name, "referenced volume must be of type emptyDir")
+			}
+		}
+	})
+}
+
+// anyContainer looks before eachContainer makes its paths.
+func (c *podChecker) anyContainer(is func(*corev1.Container) bool) bool {
+	for i := range c.spec.EphemeralContainers {
+		if is((*corev1.Container)(&c.spec.EphemeralContainers[i].EphemeralContainerCommon)) {
+			return true
+		}
+	}
+	for _, list := range [...][]corev1.Container{c.spec.InitContainers, c.spec.Containers} {
+		for i := range list {
+			if is(&list[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// eachContainer visits init containers first, as kube-apiserver does.
+func (c *podChecker) eachContainer(p *field.Path, visit func(*field.Path, *corev1.Container)) {
+	for i := range c.spec.InitContainers {
+		visit(p.Child("initContainers").Index(i), &c.spec.InitContainers[i])
+	}
+	for i := range c.spec.Containers {
+		visit(p.Child("containers").Index(i), &c.spec.Containers[i])
+	}
+	for i := range c.spec.EphemeralContainers {
+		visit(p.Child("ephemeralContainers").Index(i), (*corev1.Container)(&c.spec.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+}
+
+// mounts: paths of details lack the index, as in Kubernetes.
+func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
+	if len(container.VolumeMounts) == 0 {
+		return
+	}
+	p, paths := p.Child("volumeMounts"), set{}
+	for i := range container.VolumeMounts {
+		mount, mp := &container.VolumeMounts[i], p.Index(i)
+		c.need(mp, "name", mount.Name != "", "")
+		if c.volumes[mount.Name] == nil {
+			c.add(field.NotFound(mp.Child("name"), mount.Name))
+		}
+		c.need(mp, "mountPath", mount.MountPath != "", "")
+		if paths[mount.MountPath] {
+			c.invalid(mp, "mountPath", mount.MountPath, "must be unique")
+		}
+		paths[mount.MountPath] = true
+		c.mountIsNoDevice(mp, mount, container.VolumeDevices)
+		if mount.SubPath != "" {
+			c.words(p, "subPath", mount.SubPath, isDescending)
+		}
+		if mount.SubPathExpr != "" {
+			if mount.SubPath != "" {
+				c.invalid(mp, "subPathExpr", mount.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
+			}
+			c.words(p, "subPathExpr", mount.SubPathExpr, isDescending)
+		}
+		oneOfRef(c.checker, p, "mountPropagation", mount.MountPropagation, mountPropagations)
+		if mode := mount.MountPropagation; mode != nil && *mode == corev1.MountPropagationBidirectional {
+			security := container.SecurityContext
+			privileged := security != nil && security.Privileged != nil && *security.Privileged
+			c.forbid(p, "mountPropagation", !privileged, "Bidirectional mount propagation is available only to privileged containers")
+		}
+		c.recursiveReadOnly(p, mount)
+	}
+}
+
+func (c *podChecker) mountIsNoDevice(p *field.Path, mount *corev1.VolumeMount, devices []corev1.VolumeDevice) {
+	for _, device := range devices {
+		if device.Name == mount.Name {
+			c.invalid(p, "name", mount.Name, "must not already exist in volumeDevices")
+		}
+	}
+	for _, device := range devices {
+		if device.DevicePath == mount.MountPath {
+			c.invalid(p, "mountPath", mount.MountPath, "must not already exist as a path in volumeDevices")
+		}
+	}
+}
+
+func (c *podChecker) recursiveReadOnly(p *field.Path, mount *corev1.VolumeMount) {
+	mode := mount.RecursiveReadOnly
+	if mode == nil || *mode == corev1.RecursiveReadOnlyDisabled {
+		return
+	}
+	if !slices.Contains(recursiveReadOnly, string(*mode)) {
+		c.unsupported(p, "recursiveReadOnly", *mode, recursiveReadOnly)
+		return
+	}
+	c.forbid(p, "recursiveReadOnly", !mount.ReadOnly, "may only be specified when readOnly is true")
+	propagated := mount.MountPropagation != nil && *mount.MountPropagation != corev1.MountPropagationNone
+	c.forbid(p, "recursiveReadOnly", propagated, "may only be specified when mountPropagation is None or not specified")
+}
+
+func (c *podChecker) devices(p *field.Path, container *corev1.Container) {
+	if len(container.VolumeDevices) == 0 {
+		return
+	}
+	names, paths := set{}, set{}
+	for i, device := range container.VolumeDevices {
+		dp := p.Index(i)
+		c.need(dp, "name", device.Name != "", "")
+		if names[device.Name] {
+			c.invalid(dp, "name", device.Name, "must be unique")
+		}
+		volume := c.volumes[device.Name]
+		if volume != nil && volume.PersistentVolumeClaim == nil && volume.Ephemeral == nil {
+			c.invalid(dp, "name", device.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
+		}
+		if volume == nil {
+			c.add(field.NotFound(dp.Child("name"), device.Name))
+		}
+		c.need(dp, "devicePath", device.DevicePath != "", "")
+		if paths[device.DevicePath] {
+			c.invalid(dp, "devicePath", device.DevicePath, "must be unique")
+		}
+		if device.DevicePath != "" && len(noBacksteps(device.DevicePath)) > 0 {
+			c.invalid(dp, "devicePath", device.DevicePath, "can not contain backsteps ('..')")
+		} else {
+			paths[device.DevicePath] = true
+		}
+		if slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == device.Name }) {
+			c.invalid(dp, "name", device.Name, "must not already exist in volumeMounts")
+		}
+		if slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == device.DevicePath }) {
+			c.invalid(dp, "devicePath", device.DevicePath, "must not already exist as a path in volumeMounts")
+		}
+		names[device.Name] = device.Name != ""
+	}
+}
+
+func (c *podChecker) probes(p *field.Path, container *corev1.Container) {
+	if probe := container.LivenessProbe; probe != nil {
+		c.probe(p.Child("livenessProbe"), probe)
+		c.succeedsAtOnce(p.Child("livenessProbe"), probe)
+	}
+	if probe := container.ReadinessProbe; probe != nil {
+		c.probe(p.Child("readinessProbe"), probe)
+		if grace := probe.TerminationGracePeriodSeconds; grace != nil {
+			c.invalid(p.Child("readinessProbe"), "terminationGracePeriodSeconds", grace, "must not be set for readinessProbes")
+		}
+	}
+	if probe := container.StartupProbe; probe != nil {
+		c.probe(p.Child("startupProbe"), probe)
+		c.succeedsAtOnce(p.Child("startupProbe"), probe)
+	}
+}
+
+func (c *podChecker) succeedsAtOnce(p *field.Path, probe *corev1.Probe) {
+	if probe.SuccessThreshold != 1 {
+		c.invalid(p, "successThreshold", probe.SuccessThreshold, "must be 1")
+	}
+}
+
+func (c *podChecker) probe(p *field.Path, probe *corev1.Probe) {
+	c.handler(p, &probe.ProbeHandler, nil)
+	c.nonNegative(p, "initialDelaySeconds", int64(probe.InitialDelaySeconds))
+	c.nonNegative(p, "timeoutSeconds", int64(probe.TimeoutSeconds))
+	c.nonNegative(p, "periodSeconds", int64(probe.PeriodSeconds))
+	c.nonNegative(p, "successThreshold", int64(probe.SuccessThreshold))
+	c.nonNegative(p, "failureThreshold", int64(probe.FailureThreshold))
+	if grace := probe.TerminationGracePeriodSeconds; grace != nil {
+		c.aboveZero(p, "terminationGracePeriodSeconds", *grace)
+	}
+}
+
+func (c *podChecker) lifecycle(p *field.Path, lifecycle *corev1.Lifecycle) {
+	if lifecycle == nil {
+		return
+	}
+	p = p.Child("lifecycle")
+	for _, hook := range [...]struct {
+		name    string
+		handler *corev1.LifecycleHandler
+	}{{"postStart", lifecycle.PostStart}, {"preStop", lifecycle.PreStop}} {
+		if h := hook.handler; h != nil {
+			c.handler(p.Child(hook.name), &corev1.ProbeHandler{Exec: h.Exec, HTTPGet: h.HTTPGet, TCPSocket: h.TCPSocket}, h.Sleep)
+		}
+	}
+}
+
+// handler is what a probe or a hook does; only hooks sleep.
+func (c *podChecker) handler(p *field.Path, h *corev1.ProbeHandler, sleep *corev1.SleepAction) {
+	one := choice{checker: c.checker, p: p, what: "handler type"}
+	if h.Exec != nil && one.first("exec") {
+		c.need(p.Child("exec"), "command", len(h.Exec.Command) > 0, "")
+	}
+	if h.HTTPGet != nil && one.first("httpGet") {
+		c.httpGet(p.Child("httpGet"), h.HTTPGet)
+	}
+	if h.TCPSocket != nil && one.first("tcpSocket") {
+		c.portRef(p.Child("tcpSocket"), "port", h.TCPSocket.Port)
+	}
+	if h.GRPC != nil && one.first("grpc") {
+		c.portRef(p.Child("grpc"), "port", intstr.FromInt32(h.GRPC.Port))
+	}
+	if sleep != nil && one.first("sleep") {
+		if grace := c.spec.TerminationGracePeriodSeconds; grace != nil && (sleep.Seconds < 0 || sleep.Seconds > *grace) {
+			c.invalid(p, "sleep", sleep.Seconds, fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", *grace))
+		}
+	}
+	c.need(p, "", one.count > 0, "must specify a handler type")
+}
+
+func (c *podChecker) httpGet(p *field.Path, get *corev1.HTTPGetAction) {
+	c.need(p, "path", get.Path != "", "")
+	c.portRef(p, "port", get.Port)
+	c.oneOf(p, "scheme", string(get.Scheme), httpSchemes)
+	for _, header := range get.HTTPHeaders {
+		c.words(p, "httpHeaders", header.Name, validation.IsHTTPHeaderName)
+	}
+}
+
+func (c *podChecker) containerRestart(p *field.Path, container *corev1.Container) {
+	rules := container.RestartPolicyRules
+	if container.RestartPolicy == nil {
+		c.need(p, "restartPolicy", len(rules) == 0, "must specify restartPolicy when restart rules are used")
+		if len(rules) == 0 {
+			return
+		}
+	} else {
+		c.oneOf(p, "restartPolicy", string(*container.RestartPolicy), containerRestarts)
+	}
+	if len(rules) > 20 {
+		c.add(field.TooMany(p.Child("restartPolicyRules"), len(rules), 20))
+	}
+	for i, rule := range rules {
+		rp := p.Child("restartPolicyRules").Index(i)
+		c.oneOf(rp, "action", string(rule.Action), restartRuleActions)
+		if rule.ExitCodes == nil {
+			c.required(rp, "exitCodes", "must be specified")
+			continue
+		}
+		c.oneOf(rp.Child("exitCodes"), "operator", string(rule.ExitCodes.Operator), setOperators)
+		if len(rule.ExitCodes.Values) > 255 {
+			c.add(field.TooMany(rp.Child("exitCodes", "values"), len(rule.ExitCodes.Values), 255))
+		}
+	}
+}
+
+func (c *podChecker) resizePolicy(p *field.Path, policies []corev1.ContainerResizePolicy) {
+	seen := set{}
+	for i, policy := range policies {
+		c.unique(p.Index(i), "", seen, string(policy.ResourceName))
+		c.known(p, "", string(policy.ResourceName), resizeResources)
+		c.known(p, "", string(policy.RestartPolicy), resizePolicies)
+		if c.spec.RestartPolicy == corev1.RestartPolicyNever && policy.RestartPolicy != corev1.NotRequired {
+			c.invalid(p, "", policy.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
+		}
+	}
+}
+
+// ---- resources ----
+
+func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, name func(*checker, *field.Path, string)) {
+	hugePages, compute := false, false
+	note := func(name corev1.ResourceName) {
+		hugePages = hugePages || isHugePages(string(name))
+		compute = compute || name == corev1.ResourceCPU || name == corev1.ResourceMemory
+	}
+	for _, resource := range sortedKeys(r.Limits) {
+		note(resource)
+		c.amountOfResource(p, "limits", resource, r.Limits[resource], name)
+	}
+	for _, resource := range sortedKeys(r.Requests) {
+		note(resource)
+		request := r.Requests[resource]
+		c.amountOfResource(p, "requests", resource, request, name)
+		limit, limited := r.Limits[resource]
+		switch {
+		case limited && !mayOvercommit(string(resource)) && request.Cmp(limit) != 0:
+			c.invalid(p, "requests", request.String(), fmt.Sprintf("must be equal to %s limit of %s", resource, limit.String()))
+		case limited && request.Cmp(limit) > 0:
+			c.invalid(p, "requests", request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", resource, limit.String()))
+		case !limited && !mayOvercommit(string(resource)):
+			c.required(p, "limits", "Limit must be set for non overcommitable resources")
+		}
+	}
+	c.forbid(p, "", hugePages && !compute, "HugePages require cpu or memory")
+	c.claimNames(p, r.Claims)
+}
+
+func (c *podChecker) amountOfResource(p *field.Path, member string, resource corev1.ResourceName, value quantities.Quantity, name func(*checker, *field.Path, string)) {
+	if compute := resource == corev1.ResourceCPU || resource == corev1.ResourceMemory; compute && value.Sign() >= 0 {
+		return // nearly all there is
+	}
+	p = p.Child(member).Key(string(resource))
+	name(c.checker, p, string(resource))
+	c.quantity(p, string(resource), value)
+	if isHugePages(string(resource)) && !isMultipleOfPage(string(resource), value.Value()) {
+		c.invalid(p, "", value.String(), fmt.Sprintf("%s is not positive integer multiple of %s", value.String(), resource))
+	}
+}
+
+func isMultipleOfPage(resource string, amount int64) bool {
+	page, err := quantities.ParseQuantity(strings.TrimPrefix(resource, corev1.ResourceHugePagesPrefix))
+	return err == nil && page.Sign() > 0 && page.MilliValue()%1000 == 0 && amount%page.Value() == 0
+}
+
+func (c *podChecker) claimNames(p *field.Path, claims []corev1.ResourceClaim) {
+	if len(claims) == 0 {
+		return
+	}
+	p, seen := p.Child("claims"), set{}
+	for i, claim := range claims {
+		if claim.Name == "" {
+			c.required(p.Index(i), "", "")
+			continue
+		}
+		key := claim.Name
+		if claim.Request != "" {
+			c.words(p.Index(i), "request", claim.Request, isLabel)
+			key += "/" + claim.Request
+		}
+		c.unique(p.Index(i), "", seen, key)
+		if !slices.Contains(c.claims, claim.Name) {
+			missing := field.NotFound(p.Index(i), claim.Name)
+			missing.Detail = "must be one of the names in pod.spec.resourceClaims: " + strings.Join(c.claims, ", ")
+			if len(c.claims) == 0 {
+				missing.Detail = "must be one of the names in pod.spec.resourceClaims which is empty"
+			}
+			c.add(missing)
+		}
+	}
+}
+
+// resourceClaims also gathers their names for the containers.
+func (c *podChecker) resourceClaims(p *field.Path) {
+	seen := set{}
+	for i, claim := range c.spec.ResourceClaims {
+		cp := p.Index(i)
+		switch {
+		case claim.Name == "":
+			c.required(cp, "name", "")
+		case seen[claim.Name]:
+			c.unique(cp, "name", seen, claim.Name)
+		default:
+			c.words(cp, "name", claim.Name, isLabel)
+			seen[claim.Name] = true
+		}
+		if claim.ResourceClaimName != nil && claim.ResourceClaimTemplateName != nil {
+			c.invalid(cp, "", claim, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
+		}
+		if claim.ResourceClaimName == nil && claim.ResourceClaimTemplateName == nil {
+			c.invalid(cp, "", claim, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
+		}
+		c.maybeRef(cp, "resourceClaimName", claim.ResourceClaimName, isSubdomain)
+		c.maybeRef(cp, "resourceClaimTemplateName", claim.ResourceClaimTemplateName, isSubdomain)
+	}
+	c.claims = sortedKeys(seen)
+}
+
+// podResources are those of the pod as a whole.
+func (c *podChecker) podResources(p *field.Path) {
+	own := c.spec.Resources
+	if own == nil {
+		return
+	}
+	if c.spec.OS != nil && c.spec.OS.Name == corev1.Windows {
+		c.forbid(p, "", true, "may not be set for a windows pod")
+		return
+	}
+	c.forbid(p, "claims", own.Claims != nil, "claims may not be set for Resources at pod-level")
+	c.resources(p, own, (*checker).podResource)
+	c.containersFitPod(p, own)
+}
+
+func (c *podChecker) containersFitPod(p *field.Path, own *corev1.ResourceRequirements) {
+	sum := sumContainers(c.spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests })
+	for _, name := range sortedKeys(sum) {
+		total := sum[name]
+		if request, ok := own.Requests[name]; ok && total.Cmp(request) > 0 {
+			c.invalid(p.Child("requests").Key(string(name)), "", request.String(), "must be greater than or equal to aggregate container requests of "+total.String())
+		}
+	}
+	sum = sumContainers(c.spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits })
+	for _, name := range sortedKeys(sum) {
+		total := sum[name]
+		if limit, ok := own.Limits[name]; ok && isHugePages(string(name)) && total.Cmp(limit) > 0 {
+			c.invalid(p.Child("limits").Key(string(name)), "", limit.String(), "must be greater than or equal to aggregate container limits of "+total.String())
+		}
+	}
+	for i := range c.spec.Containers {
+		limits := c.spec.Containers[i].Resources.Limits
+		for _, name := range sortedKeys(limits) {
+			limit := limits[name]
+			if most, ok := own.Limits[name]; ok && limit.Cmp(most) > 0 {
+				c.invalid(p.Child("containers").Index(i).Key(string(name)), "limits", limit.String(), "must be less than or equal to pod limits of "+most.String())
+			}
+		}
+	}
+}
+
+// ---- security ----
+
+func (c *podChecker) podSecurity(p *field.Path, security *corev1.PodSecurityContext) {
+	userID(c.checker, p, "fsGroup", security.FSGroup, validation.IsValidGroupID)
+	userID(c.checker, p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
+	userID(c.checker, p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
+	for i := range security.SupplementalGroups {
+		userID(c.checker, p.Child("supplementalGroups").Index(i), "", &security.SupplementalGroups[i], validation.IsValidGroupID)
+	}
+	if share := c.spec.ShareProcessNamespace; share != nil && *share && c.spec.HostPID {
+		c.invalid(p, "shareProcessNamespace", *share, "ShareProcessNamespace and HostPID cannot both be enabled")
+	}
+	c.sysctls(p.Child("sysctls"), security.Sysctls)
+	oneOfRef(c.checker, p, "fsGroupChangePolicy", security.FSGroupChangePolicy, fsGroupPolicies)
+	c.seccomp(p.Child("seccompProfile"), security.SeccompProfile)
+	c.windowsOptions(p.Child("windowsOptions"), security.WindowsOptions)
+	c.appArmor(p.Child("appArmorProfile"), security.AppArmorProfile)
+	oneOfRef(c.checker, p, "supplementalGroupsPolicy", security.SupplementalGroupsPolicy, groupsPolicies)
+	oneOfRef(c.checker, p, "seLinuxChangePolicy", security.SELinuxChangePolicy, seLinuxPolicies)
+}
+
+func userID(c *checker, p *field.Path, name string, id *int64, f func(int64) []string) {
+	if id != nil {
+		for _, message := range f(*id) {
+			c.invalid(p, name, *id, message)
+		}
+	}
+}
+
+func (c *podChecker) sysctls(p *field.Path, sysctls []corev1.Sysctl) {
+	seen := set{}
+	for i, sysctl := range sysctls {
+		switch {
+		case sysctl.Name == "":
+			c.required(p.Index(i), "name", "")
+		case len(sysctl.Name) > 253 || !sysctlName.MatchString(sysctl.Name):
+			c.invalid(p.Index(i), "name", sysctl.Name, fmt.Sprintf("must have at most 253 characters and match regex %s", sysctlName))
+		default:
+			c.unique(p.Index(i), "name", seen, sysctl.Name)
+		}
+		name := strings.ReplaceAll(sysctl.Name, "/", ".")
+		ofIPC := slices.ContainsFunc(sysctlOfIPC, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		if c.spec.HostNetwork && strings.HasPrefix(name, "net.") {
+			c.invalid(p.Index(i), "name", sysctl.Name, "may not be specified when 'hostNetwork' is true")
+		} else if c.spec.HostIPC && ofIPC {
+			c.invalid(p.Index(i), "name", sysctl.Name, "may not be specified when 'hostIPC' is true")
+		}
+	}
+}
+
+func (c *podChecker) containerSecurity(p *field.Path, security *corev1.SecurityContext) {
+	userID(c.checker, p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
+	userID(c.checker, p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
+	if mount := security.ProcMount; mount != nil {
+		c.oneOf(p, "procMount", string(*mount), procMounts)
+		if *mount == corev1.UnmaskedProcMount && (c.spec.HostUsers == nil || *c.spec.HostUsers) {
+			c.invalid(p, "procMount", *mount, "`hostUsers` must be false to use `Unmasked`")
+		}
+	}
+	c.seccomp(p.Child("seccompProfile"), security.SeccompProfile)
+	if escalate := security.AllowPrivilegeEscalation; escalate != nil && !*escalate {
+		if security.Privileged != nil && *security.Privileged {
+			c.invalid(p, "", security, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
+		}
+		if security.Capabilities != nil && slices.Contains(security.Capabilities.Add, "CAP_SYS_ADMIN") {
+			c.invalid(p, "", security, "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
+		}
+	}
+	c.windowsOptions(p.Child("windowsOptions"), security.WindowsOptions)
+	c.appArmor(p.Child("appArmorProfile"), security.AppArmorProfile)
+}
+
+func (c *podChecker) seccomp(p *field.Path, profile *corev1.SeccompProfile) {
+	if profile == nil {
+		return
+	}
+	if profile.Type == "" {
+		c.required(p, "type", "type is required when seccompProfile is set")
+	} else {
+		c.oneOf(p, "type", string(profile.Type), profileTypes)
+	}
+	switch local := profile.Type == corev1.SeccompProfileTypeLocalhost; {
+	case local && profile.LocalhostProfile == nil:
+		c.required(p, "localhostProfile", "must be set when seccomp type is Localhost")
+	case local:
+		c.words(p, "localhostProfile", *profile.LocalhostProfile, isDescending)
+	case profile.LocalhostProfile != nil:
+		c.invalid(p, "localhostProfile", profile, "can only be set when seccomp type is Localhost")
+	}
+}
+
+func (c *podChecker) appArmor(p *field.Path, profile *corev1.AppArmorProfile) {
+	if profile == nil {
+		return
+	}
+	if profile.Type == "" {
+		c.required(p, "type", "type is required when appArmorProfile is set")
+		return
+	}
+	c.oneOf(p, "type", string(profile.Type), profileTypes)
+	const must = "must be set when AppArmor type is Localhost"
+	switch local := profile.LocalhostProfile; {
+	case profile.Type != corev1.AppArmorProfileTypeLocalhost:
+		if local != nil && slices.Contains(profileTypes, string(profile.Type)) {
+			c.invalid(p, "localhostProfile", *local, "can only be set when AppArmor type is Localhost")
+		}
+	case local == nil || *local == "":
+		c.required(p, "localhostProfile", must)
+	case strings.TrimSpace(*local) != *local:
+		c.invalid(p, "localhostProfile", *local, "must not be padded with whitespace")
+	case len(*local) > 4095:
+		c.add(field.TooLong(p.Child("localhostProfile"), "", 4095))
+	}
+}
+
+// appArmorMatchesAnnotations: the annotation of long ago must say what the field says.
+func (c *podChecker) appArmorMatchesAnnotations(p *field.Path, annotations map[string]string) {
+	if len(annotations) == 0 || c.spec.OS != nil && c.spec.OS.Name == corev1.Windows {
+		return
+	}
+	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
+		annotation, ok := annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+container.Name]
+		var profile *corev1.AppArmorProfile
+		if c.spec.SecurityContext != nil {
+			profile = c.spec.SecurityContext.AppArmorProfile
+		}
+		if container.SecurityContext != nil && container.SecurityContext.AppArmorProfile != nil {
+			profile = container.SecurityContext.AppArmorProfile
+		}
+		if !ok || profile == nil {
+			return
+		}
+		local, isLocal := strings.CutPrefix(annotation, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
+		wrongType := false
+		switch profile.Type {
+		case corev1.AppArmorProfileTypeUnconfined:
+			wrongType = annotation != corev1.DeprecatedAppArmorBetaProfileNameUnconfined
+		case corev1.AppArmorProfileTypeRuntimeDefault:
+			wrongType = annotation != corev1.DeprecatedAppArmorBetaProfileRuntimeDefault
+		case corev1.AppArmorProfileTypeLocalhost:
+			wrongType = !isLocal
+			c.forbid(cp, "securityContext.appArmorProfile.localhostProfile", isLocal && (profile.LocalhostProfile == nil || *profile.LocalhostProfile != local),
+				"apparmor profile in annotation and field must match")
+		}
+		c.forbid(cp, "securityContext.appArmorProfile.type", wrongType, "apparmor type in annotation and field must match")
+	})
+}
+
+func (c *podChecker) windowsOptions(p *field.Path, options *corev1.WindowsSecurityContextOptions) {
+	if options == nil {
+		return
+	}
+	c.maybeRef(p, "gmsaCredentialSpecName", options.GMSACredentialSpecName, isSubdomain)
+	if spec := options.GMSACredentialSpec; spec != nil && *spec == "" {
+		c.invalid(p, "gmsaCredentialSpec", *spec, "gmsaCredentialSpec cannot be an empty string")
+	} else if spec != nil && len(*spec) > 64<<10 {
+		c.invalid(p, "gmsaCredentialSpec", *spec, "gmsaCredentialSpec size must be under 64 KiB")
+	}
+	if options.RunAsUserName != nil {
+		c.words(p, "runAsUserName", *options.RunAsUserName, isWindowsUser)
+	}
+}
+
+var (
+	controlCharacters = regexp.MustCompile(`[[:cntrl:]]+`)
+	netBIOSName       = regexp.MustCompile(`^[^\\/:\*\?"<>|\.][^\\/:\*\?"<>|]{0,14}$`)
+	windowsDomain     = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$`)
+	dotsAndSpaces     = regexp.MustCompile(`^[\. ]+$`)
+)
+
+// isWindowsUser is user or DOMAIN\user.
+func isWindowsUser(name string) (messages []string) {
+	say := func(wrong bool, message string) {
+		if wrong {
+			messages = append(messages, message)
+		}
+	}
+	parts := strings.Split(name, `\`)
+	switch {
+	case name == "":
+		return []string{"runAsUserName cannot be an empty string"}
+	case controlCharacters.MatchString(name):
+		return []string{"runAsUserName cannot contain control characters"}
+	case len(parts) > 2:
+		return []string{"runAsUserName cannot contain more than one backslash"}
+	}
+	user := parts[len(parts)-1]
+	if len(parts) == 2 {
+		say(len(parts[0]) >= 256, "runAsUserName's Domain length must be under 256 characters")
+		say(!netBIOSName.MatchString(parts[0]) && !windowsDomain.MatchString(parts[0]), "runAsUserName's Domain doesn't match the NetBios nor the DNS format")
+	}
+	say(user == "", "runAsUserName's User cannot be empty")
+	say(len(user) > 104, "runAsUserName's User length must not be longer than 104 characters")
+	say(dotsAndSpaces.MatchString(user), "runAsUserName's User cannot contain only periods or spaces")
+	say(strings.ContainsAny(user, `"/\:;|=,+*?<>@[]`), `runAsUserName's User cannot contain the following characters: "/\:;|=,+*?<>@[]`)
+	return messages
+}
+
+// userNamespace: a pod in a user namespace of its own shares few of the host's other namespaces.
+func (c *podChecker) userNamespace(p *field.Path) {
+	if c.spec.HostUsers == nil || *c.spec.HostUsers {
+		return
+	}
+	const why = "when `hostUsers` is false"
+	c.forbid(p, "hostNetwork", c.spec.HostNetwork, why)
+	c.forbid(p, "HostPID", c.spec.HostPID, why)
+	c.forbid(p, "HostIPC", c.spec.HostIPC, why)
+	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
+		c.forbid(cp, "volumeDevices", len(container.VolumeDevices) > 0, why)
+	})
+}
+
+// system refuses what the pod's operating system does not have.
+func (c *podChecker) system(p *field.Path) {
+	if c.spec.OS == nil {
+		return
+	}
+	switch name := c.spec.OS.Name; {
+	case name == "":
+		c.required(p, "os.name", "")
+	case name == corev1.Windows:
+		c.windows(p)
+	case name == corev1.Linux:
+		const why = "windows options cannot be set for a linux pod"
+		c.forbid(p, "securityContext.windowsOptions", c.spec.SecurityContext != nil && c.spec.SecurityContext.WindowsOptions != nil, why)
+		c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
+			c.forbid(cp, "securityContext.windowsOptions", container.SecurityContext != nil && container.SecurityContext.WindowsOptions != nil, why)
+		})
+	default:
+		c.unsupported(p, "os", name, podSystems)
+	}
+}
+
+func (c *podChecker) windows(p *field.Path) {
+	const why = "cannot be set for a windows pod"
+	if s := c.spec.SecurityContext; s != nil {
+		c.forbid(p, "securityContext.appArmorProfile", s.AppArmorProfile != nil, why)
+		c.forbid(p, "securityContext.seLinuxOptions", s.SELinuxOptions != nil, why)
+		c.forbid(p, "hostUsers", c.spec.HostUsers != nil, why)
+		c.forbid(p, "hostPID", c.spec.HostPID, why)
+		c.forbid(p, "hostIPC", c.spec.HostIPC, why)
+		c.forbid(p, "securityContext.seccompProfile", s.SeccompProfile != nil, why)
+		c.forbid(p, "securityContext.fsGroup", s.FSGroup != nil, why)
+		c.forbid(p, "securityContext.fsGroupChangePolicy", s.FSGroupChangePolicy != nil, why)
+		c.forbid(p, "securityContext.sysctls", len(s.Sysctls) > 0, why)
+		c.forbid(p, "shareProcessNamespace", c.spec.ShareProcessNamespace != nil, why)
+		c.forbid(p, "securityContext.runAsUser", s.RunAsUser != nil, why)
+		c.forbid(p, "securityContext.runAsGroup", s.RunAsGroup != nil, why)
+		c.forbid(p, "securityContext.supplementalGroups", s.SupplementalGroups != nil, why)
+		c.forbid(p, "securityContext.supplementalGroupsPolicy", s.SupplementalGroupsPolicy != nil, why)
+		c.forbid(p, "securityContext.seLinuxChangePolicy", s.SELinuxChangePolicy != nil, why)
+	}
+	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
+		s := container.SecurityContext
+		if s == nil {
+			return
+		}
+		cp = cp.Child("securityContext")
+		c.forbid(cp, "appArmorProfile", s.AppArmorProfile != nil, why)
+		c.forbid(cp, "seLinuxOptions", s.SELinuxOptions != nil, why)
+		c.forbid(cp, "seccompProfile", s.SeccompProfile != nil, why)
+		c.forbid(cp, "capabilities", s.Capabilities != nil, why)
+		c.forbid(cp, "readOnlyRootFilesystem", s.ReadOnlyRootFilesystem != nil, why)
+		c.forbid(cp, "privileged", s.Privileged != nil, why)
+		c.forbid(cp, "allowPrivilegeEscalation", s.AllowPrivilegeEscalation != nil, why)
+		c.forbid(cp, "procMount", s.ProcMount != nil, why)
+		c.forbid(cp, "runAsUser", s.RunAsUser != nil, why)
+		c.forbid(cp, "runAsGroup", s.RunAsGroup != nil, why)
+	})
+}
+
+// hostProcess: on Windows either all containers are processes of the host or none.
+func (c *podChecker) hostProcess(p *field.Path) {
+	ofPod := (*bool)(nil)
+	if s := c.spec.SecurityContext; s != nil && s.WindowsOptions != nil {
+		ofPod = s.WindowsOptions.HostProcess
+	}
+	onWindows := func(container *corev1.Container) bool {
+		return container.SecurityContext != nil && container.SecurityContext.WindowsOptions != nil
+	}
+	if ofPod == nil && !c.anyContainer(onWindows) {
+		return
+	}
+	all, host := 0, 0
+	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
+		own := (*bool)(nil)
+		if onWindows(container) {
+			own = container.SecurityContext.WindowsOptions.HostProcess
+		}
+		if own != nil && ofPod != nil && *own != *ofPod {
+			c.invalid(cp, "securityContext.windowsOptions.hostProcess", *own, fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))
+		}
+		if all++; own != nil && *own || own == nil && ofPod != nil && *ofPod {
+			host++
+		}
+	})
+	if host > 0 && host != all {
+		c.invalid(p, "", "", "If pod contains any hostProcess containers then all containers must be HostProcess containers")
+	}
+	if host > 0 && !c.spec.HostNetwork {
+		c.invalid(p, "hostNetwork", false, "hostNetwork must be true if pod contains any hostProcess containers")
+	}
+}
+
+// ---- where a pod runs ----
+
+func (c *podChecker) affinity(p *field.Path, affinity *corev1.Affinity) {
+	const must, should = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+	if node := affinity.NodeAffinity; node != nil {
+		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+			nodeSelector(c.checker, p.Child("nodeAffinity", must), node.RequiredDuringSchedulingIgnoredDuringExecution)
+		}
+		for i, term := range node.PreferredDuringSchedulingIgnoredDuringExecution {
+			tp := p.Child("nodeAffinity", should).Index(i)
+			c.weight(tp, term.Weight)
+			nodeSelectorTerm(c.checker, tp.Child("preference"), &term.Preference, false)
+		}
+	}
+	if pod := affinity.PodAffinity; pod != nil {
+		c.affinityTerms(p.Child("podAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
+		c.weightedTerms(p.Child("podAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if pod := affinity.PodAntiAffinity; pod != nil {
+		c.affinityTerms(p.Child("podAntiAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
+		c.weightedTerms(p.Child("podAntiAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+}
+
+func (c *podChecker) weight(p *field.Path, weight int32) {
+	if weight < 1 || weight > 100 {
+		c.invalid(p, "weight", weight, "must be in the range 1-100")
+	}
+}
+
+func (c *podChecker) weightedTerms(p *field.Path, terms []corev1.WeightedPodAffinityTerm) {
+	for i := range terms {
+		c.weight(p.Index(i), terms[i].Weight)
+		c.affinityTerm(p.Index(i).Child("podAffinityTerm"), &terms[i].PodAffinityTerm)
+	}
+}
+
+func (c *podChecker) affinityTerms(p *field.Path, terms []corev1.PodAffinityTerm) {
+	for i := range terms {
+		c.affinityTerm(p.Index(i), &terms[i])
+	}
+}
+
+func (c *podChecker) affinityTerm(p *field.Path, term *corev1.PodAffinityTerm) {
+	c.selector(p, "labelSelector", term.LabelSelector)
+	c.selector(p, "namespaceSelector", term.NamespaceSelector)
+	for _, namespace := range term.Namespaces {
+		c.words(p, "namespace", namespace, isLabel)
+	}
+	c.labelKeys(p, term.MatchLabelKeys, term.MismatchLabelKeys, term.LabelSelector)
+	c.need(p, "topologyKey", term.TopologyKey != "", "can not be empty")
+	c.labelName(p, "topologyKey", term.TopologyKey)
+}
+
+// labelKeys are keys whose values come from the pod's own labels; the selector beside them may not name them too. prepareCreate has
+// written those of a Pod into the selector, which is why matchLabels alone is compared.
+func (c *podChecker) labelKeys(p *field.Path, match, mismatch []string, selector *metav1.LabelSelector) {
+	for _, keys := range [...]struct {
+		name string
+		list []string
+	}{{"matchLabelKeys", match}, {"mismatchLabelKeys", mismatch}} {
+		if len(keys.list) > 0 && selector == nil {
+			c.forbid(p, keys.name, true, "must not be specified when labelSelector is not set")
+			continue
+		}
+		for i, key := range keys.list {
+			c.labelName(p.Child(keys.name).Index(i), "", key)
+		}
+	}
+	if selector != nil {
+		seen := set{}
+		for key := range selector.MatchLabels {
+			seen[key] = true
+		}
+		for _, expression := range selector.MatchExpressions {
+			if i := slices.Index(match, expression.Key); i >= 0 && seen[expression.Key] {
+				c.invalid(p.Index(i), "", expression.Key, "exists in both matchLabelKeys and labelSelector")
+			}
+			seen[expression.Key] = true
+		}
+	}
+	for i, key := range match {
+		if slices.Contains(mismatch, key) {
+			c.invalid(p.Child("matchLabelKeys").Index(i), "", key, "exists in both matchLabelKeys and mismatchLabelKeys")
+		}
+	}
+}
+
+// spreadConstraint is the first of the constraints that are left; it may not be repeated by a later one.
+func (c *podChecker) spreadConstraint(p *field.Path, left []corev1.TopologySpreadConstraint) {
+	constraint := &left[0]
+	c.positive(p, "maxSkew", int64(constraint.MaxSkew))
+	c.need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
+	c.oneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
+	for _, other := range left[1:] {
+		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
+			c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
+			break
+		}
+	}
+	if domains := constraint.MinDomains; domains != nil {
+		c.positive(p, "minDomains", int64(*domains))
+		if constraint.WhenUnsatisfiable != corev1.DoNotSchedule {
+			c.invalid(p, "minDomains", *domains, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not %s", constraint.WhenUnsatisfiable))
+		}
+	}
+	oneOfRef(c.checker, p, "nodeAffinityPolicy", constraint.NodeAffinityPolicy, inclusionPolicies)
+	oneOfRef(c.checker, p, "nodeTaintsPolicy", constraint.NodeTaintsPolicy, inclusionPolicies)
+	c.labelKeys(p, constraint.MatchLabelKeys, nil, constraint.LabelSelector)
+	c.selector(p, "labelSelector", constraint.LabelSelector)
+}
+
+func tolerations(c *checker, p *field.Path, list []corev1.Toleration) {
+	for i, toleration := range list {
+		tp := p.Index(i)
+		c.maybe(tp, "key", toleration.Key, isQualifiedName)
+		if toleration.Key == "" && toleration.Operator != corev1.TolerationOpExists {
+			c.invalid(tp, "operator", toleration.Operator, `operator must be Exists when `+"`key`"+` is empty, which means "match all values and all keys"`)
+		}
+		if toleration.TolerationSeconds != nil && toleration.Effect != corev1.TaintEffectNoExecute {
+			c.invalid(tp, "effect", toleration.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+		}
+		switch toleration.Operator {
+		case "", corev1.TolerationOpEqual:
+			if messages := validation.IsValidLabelValue(toleration.Value); len(messages) > 0 {
+				c.invalid(tp, "operator", toleration.Value, strings.Join(messages, ";"))
+			}
+		case corev1.TolerationOpExists:
+			if toleration.Value != "" {
+				c.invalid(tp, "operator", toleration.Value, "value must be empty when `operator` is 'Exists'")
+			}
+		case corev1.TolerationOpLt, corev1.TolerationOpGt:
+			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists", "Lt", "Gt"})
+		default:
+			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists"})
+		}
+		if toleration.Effect != "" {
+			c.oneOf(tp, "effect", string(toleration.Effect), taintEffects)
+		}
+	}
+}
+
+func (c *podChecker) dnsConfig(p *field.Path) {
+	config := c.spec.DNSConfig
+	if c.spec.DNSPolicy == corev1.DNSNone && (config == nil || len(config.Nameservers) == 0) {
+		if config == nil {
+			c.required(p, "", "must provide `dnsConfig` when `dnsPolicy` is None")
+		} else {
+			c.required(p, "nameservers", "must provide at least one DNS nameserver when `dnsPolicy` is None")
+		}
+		return
+	}
+	if config == nil {
+		return
+	}
+	if len(config.Nameservers) > 3 {
+		c.invalid(p, "nameservers", config.Nameservers, "must not have more than 3 nameservers")
+	}
+	for i, server := range config.Nameservers {
+		c.ip(p.Child("nameservers").Index(i), "", server, nil)
+	}
+	if len(config.Searches) > 32 {
+		c.invalid(p, "searches", config.Searches, "must not have more than 32 search paths")
+	}
+	if len(strings.Join(config.Searches, " ")) > 2048 {
+		c.invalid(p, "searches", config.Searches, "must not have more than 2048 characters (including spaces) in the search list")
+	}
+	for i, search := range config.Searches {
+		if search != "." {
+			c.words(p.Child("searches").Index(i), "", strings.TrimSuffix(search, "."), validation.IsDNS1123SubdomainWithUnderscore)
+		}
+	}
+	for i, option := range config.Options {
+		c.need(p.Child("options").Index(i), "", option.Name != "", "must not be empty")
+	}
+}

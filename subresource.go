@@ -1,0 +1,402 @@
+// This file holds the subresources that are small programs of their own: /scale shows a workload's replica count as an object of another
+// kind, pods/binding puts a pod on its node, once, and pods/eviction is a DELETE that asks the pod's disruption budget first. What a
+// subresource that is only a part of its object may write is in strategy.go.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// ---- /scale ----
+
+// scaleOf finds the replica count of a workload; set, when not nil, changes it.
+func scaleOf(res *resource, obj object, set *int32) (scalable, error) {
+	switch o := obj.(type) {
+	case *unstructured.Unstructured:
+		return res.custom.scale(o, set)
+	case *appsv1.Deployment:
+		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, o.Spec.Selector)
+	case *appsv1.ReplicaSet:
+		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, o.Spec.Selector)
+	case *appsv1.StatefulSet:
+		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, o.Spec.Selector)
+	case *corev1.ReplicationController:
+		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, metav1.SetAsLabelSelector(o.Spec.Selector))
+	}
+	return scalable{}, fmt.Errorf("%T does not scale", obj)
+}
+
+func scaled(replicas **int32, set *int32, status int32, selector *metav1.LabelSelector) (scalable, error) {
+	if set != nil {
+		*replicas = set
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return scalable{}, err
+	}
+	return scalable{replicas: *replicas, status: status, selector: parsed.String()}, nil
+}
+
+// noReplicas stands for the count of a custom resource that has none, while a patch is applied to it: 0 might be meant.
+const noReplicas = math.MinInt32
+
+// scaleDocument shows a workload as a Scale of autoscaling/v1.
+func scaleDocument(res *resource, obj object) (*autoscalingv1.Scale, error) {
+	s, err := scaleOf(res, obj, nil)
+	if err != nil {
+		return nil, err
+	}
+	scale := &autoscalingv1.Scale{
+		TypeMeta: metav1.TypeMeta{Kind: "Scale", APIVersion: "autoscaling/v1"},
+		ObjectMeta: metav1.ObjectMeta{Name: obj.GetName(), Namespace: obj.GetNamespace(), UID: obj.GetUID(),
+			ResourceVersion: obj.GetResourceVersion(), CreationTimestamp: obj.GetCreationTimestamp()},
+		Status: autoscalingv1.ScaleStatus{Replicas: s.status, Selector: s.selector},
+	}
+	switch {
+	case s.replicas != nil:
+		scale.Spec.Replicas = *s.replicas
+	case s.path != "":
+		scale.Spec.Replicas = noReplicas
+	}
+	return scale, nil
+}
+
+// serveScale answers GET, PUT and PATCH of /scale.
+func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
+	t := targetOf(r, res)
+	if r.Method == http.MethodGet {
+		rec, err := wr.st.get(res.key(t.namespace, t.name))
+		if err != nil {
+			return storeError(err, res, t.name)
+		}
+		return respondScale(w, r, res, &rec)
+	}
+	opts, change, err := scaleChange(wr, w, r, res)
+	if err != nil {
+		return err
+	}
+	t.sub = ""
+	rec, _, err := wr.modify(r.Context(), t, opts, change)
+	if err != nil {
+		return err
+	}
+	return respondScale(w, r, res, &rec)
+}
+
+func respondScale(w http.ResponseWriter, r *http.Request, res *resource, rec *record) error {
+	obj, err := res.decodeStored(rec.json)
+	if err != nil {
+		return err
+	}
+	scale, err := scaleDocument(res, obj)
+	if err != nil {
+		return err
+	}
+	if scale.Spec.Replicas == noReplicas {
+		s, _ := scaleOf(res, obj, nil)
+		return apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.path))
+	}
+	return respondObject(w, r, http.StatusOK, scale)
+}
+
+func respondObject(w http.ResponseWriter, r *http.Request, code int, obj any) error {
+	body, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, r, code, body)
+	return nil
+}
+
+// scaleChange reads a PUT's or PATCH's body and returns what it does to the workload.
+func scaleChange(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) (writeOptions, changeFunc, error) {
+	body, err := readBody(w, r)
+	if err != nil {
+		return writeOptions{}, nil, err
+	}
+	contentType, kind, optionsKind := r.Header.Get("Content-Type"), patchKind(""), "UpdateOptions"
+	if r.Method == http.MethodPatch {
+		optionsKind, contentType = "PatchOptions", "application/json"
+		if kind, err = patchKindOf(r.Header.Get("Content-Type"), res.goType != nil); err != nil {
+			return writeOptions{}, nil, err
+		}
+	}
+	opts, err := parseWriteOptions(r, optionsKind, types.PatchType(kind))
+	change := func(old object, _ *record) (object, error) {
+		document := body
+		if kind != "" {
+			var err error
+			if document, err = patchScale(kind, res, old, body); err != nil {
+				return nil, err
+			}
+		}
+		sent, _, err := res.decode(document, contentType, "scale")
+		switch {
+		case err != nil && kind != "":
+			return nil, invalidPatch(kind, body, document, err)
+		case err != nil:
+			return nil, err
+		}
+		return applyScale(res, old, sent.(*autoscalingv1.Scale))
+	}
+	return opts, change, err
+}
+
+func patchScale(kind patchKind, res *resource, old object, body []byte) ([]byte, error) {
+	scale, err := scaleDocument(res, old)
+	if err != nil {
+		return nil, err
+	}
+	document, err := json.Marshal(scale)
+	if err != nil {
+		return nil, err
+	}
+	document, _, err = patch(kind, document, body, autoscalingv1.Scale{})
+	return document, err
+}
+
+// applyScale writes a Scale's replicas into the workload.
+func applyScale(res *resource, old object, scale *autoscalingv1.Scale) (object, error) {
+	if res.custom != nil && scale.Spec.Replicas == noReplicas {
+		s, _ := scaleOf(res, old, nil)
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", s.path))
+	}
+	if res.custom == nil && scale.Spec.Replicas < 0 {
+		at := field.NewPath("spec", "replicas")
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
+			field.Invalid(at, scale.Spec.Replicas, "must be greater than or equal to 0").WithOrigin("minimum")})
+	}
+	obj := old.DeepCopyObject().(object)
+	if scale.ResourceVersion != "" {
+		obj.SetResourceVersion(scale.ResourceVersion)
+	}
+	if scale.UID != "" && scale.UID != old.GetUID() {
+		return nil, apierrors.NewConflict(res.groupResource(), old.GetName(), fmt.Errorf(
+			"Precondition failed: UID in precondition: %v, UID in object meta: %v", scale.UID, old.GetUID()))
+	}
+	_, err := scaleOf(res, obj, &scale.Spec.Replicas)
+	return obj, err
+}
+
+// ---- pods/binding and pods/eviction ----
+
+// bind answers POST of pods/NAME/binding (or of a Binding): a scheduler has chosen a node.
+func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
+	sent, opts, err := decodeSub(w, r, res, "binding")
+	if err != nil {
+		return err
+	}
+	binding, t := sent.(*corev1.Binding), targetOf(r, res)
+	if t.name == "" {
+		t.name = binding.Name
+	}
+	if binding.Name != t.name {
+		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
+	}
+	t.sub = "binding"
+	_, _, err = wr.modify(r.Context(), t, opts, func(old object, _ *record) (object, error) {
+		return bound(res, old.DeepCopyObject().(*corev1.Pod), binding)
+	})
+	if err != nil {
+		return err
+	}
+	return respondSuccess(w, r)
+}
+
+func respondSuccess(w http.ResponseWriter, r *http.Request) error {
+	return respondObject(w, r, http.StatusCreated, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status: metav1.StatusSuccess, Code: http.StatusCreated})
+}
+
+// decodeSub reads the body of a POST to a subresource.
+func decodeSub(w http.ResponseWriter, r *http.Request, res *resource, sub string) (object, writeOptions, error) {
+	body, err := readBody(w, r)
+	if err != nil {
+		return nil, writeOptions{}, err
+	}
+	opts, err := parseWriteOptions(r, "CreateOptions", "")
+	if err != nil {
+		return nil, opts, err
+	}
+	obj, strict, err := res.decode(body, r.Header.Get("Content-Type"), sub)
+	if err == nil {
+		err = judgeStrictness(r.Context(), res, opts.validation, strict)
+	}
+	if err == nil {
+		err = matchNamespace(obj, scopeOf(res, &requestFrom(r.Context()).info))
+	}
+	return obj, opts, err
+}
+
+// bound puts a pod on its node, once.
+func bound(res *resource, pod *corev1.Pod, binding *corev1.Binding) (object, error) {
+	conflict := func(format string, args ...any) error {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, pod.Name, fmt.Errorf(format, args...))
+	}
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return nil, conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
+	case pod.Spec.NodeName != "":
+		return nil, conflict("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
+	case len(pod.Spec.SchedulingGates) != 0:
+		return nil, conflict("pod %v has non-empty .spec.schedulingGates", pod.Name)
+	case binding.UID != "" && binding.UID != pod.UID:
+		return nil, conflict("Precondition failed: UID in precondition: %v, UID in object meta: %v", binding.UID, pod.UID)
+	}
+	pod.Spec.NodeName = binding.Target.Name
+	if pod.Annotations == nil && len(binding.Annotations) > 0 {
+		pod.Annotations = map[string]string{}
+	}
+	for k, v := range binding.Annotations {
+		pod.Annotations[k] = v
+	}
+	now := metav1.Now().Rfc3339Copy()
+	setPodCondition(&pod.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	return pod, nil
+}
+
+func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == condition.Type {
+			status.Conditions[i] = condition
+			return
+		}
+	}
+	status.Conditions = append(status.Conditions, condition)
+}
+
+// evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first.
+func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
+	sent, opts, err := decodeSub(w, r, res, "eviction")
+	if err != nil {
+		return err
+	}
+	eviction, t := sent.(*policyv1.Eviction), targetOf(r, res)
+	if eviction.Name != t.name {
+		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	options := &metav1.DeleteOptions{}
+	if eviction.DeleteOptions != nil {
+		options = eviction.DeleteOptions
+	}
+	if opts.dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	rec, err := wr.st.get(res.key(t.namespace, t.name))
+	if err != nil {
+		return storeError(err, res, t.name)
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(rec.json, &pod); err != nil {
+		return err
+	}
+	if running := pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil; running {
+		if err := takeDisruption(r.Context(), wr, &pod, len(options.DryRun) > 0); err != nil {
+			return err
+		}
+	}
+	if _, _, err := wr.delete(r.Context(), res, t.namespace, t.name, options); err != nil {
+		return err
+	}
+	return respondSuccess(w, r)
+}
+
+// takeDisruption takes one allowed disruption from the budget that covers a pod, or answers 429.
+func takeDisruption(ctx context.Context, wr *writes, pod *corev1.Pod, dryRun bool) error {
+	budgets := wr.reg.lookup("policy", "v1", "poddisruptionbudgets")
+	names, err := budgetsOf(wr.st, budgets, pod)
+	switch {
+	case err != nil || len(names) == 0:
+		return err
+	case len(names) > 1:
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}}
+	}
+	t := target{res: budgets, namespace: pod.Namespace, name: names[0], sub: "status"}
+	_, _, err = wr.modify(ctx, t, writeOptions{dryRun: dryRun}, func(old object, _ *record) (object, error) {
+		return disrupted(old.DeepCopyObject().(*policyv1.PodDisruptionBudget), pod)
+	})
+	return err
+}
+
+// budgetsOf lists the disruption budgets whose selector matches a pod.
+func budgetsOf(st *store, budgets *resource, pod *corev1.Pod) (names []string, err error) {
+	c := chunkPool.Get().(*chunk)
+	defer chunkPool.Put(c)
+	at := span{prefix: budgets.keyPrefix(pod.Namespace)}
+	for {
+		if err := st.chunk(at, c); err != nil {
+			return nil, err
+		}
+		for i := range c.records {
+			var pdb policyv1.PodDisruptionBudget
+			if err := json.Unmarshal(c.records[i].json, &pdb); err != nil {
+				return nil, err
+			}
+			selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
+			if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+				names = append(names, pdb.Name)
+			}
+		}
+		if c.next == "" {
+			return names, nil
+		}
+		at.rev, at.start = c.rev, c.next
+	}
+}
+
+// disrupted is what a budget becomes when one of its pods is evicted, or the 429 that says why none may be.
+func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (object, error) {
+	healthy := false
+	for _, c := range pod.Status.Conditions {
+		healthy = healthy || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	}
+	spare := pdb.Status.CurrentHealthy >= pdb.Status.DesiredHealthy && pdb.Status.DesiredHealthy > 0
+	always := pdb.Spec.UnhealthyPodEvictionPolicy != nil && *pdb.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
+	if !healthy && (always || spare) {
+		return pdb, nil
+	}
+	if pdb.Status.ObservedGeneration < pdb.Generation {
+		return nil, tooManyDisruptions("Cannot evict pod as it would violate the pod's disruption budget.",
+			fmt.Sprintf("The disruption budget %s is still being processed by the server.", pdb.Name), 10)
+	}
+	if pdb.Status.DisruptionsAllowed <= 0 {
+		return nil, tooManyDisruptions("Cannot evict pod as it would violate the pod's disruption budget.", fmt.Sprintf(
+			"The disruption budget %s needs %d healthy pods and has %d currently", pdb.Name, pdb.Status.DesiredHealthy, pdb.Status.CurrentHealthy), 0)
+	}
+	pdb.Status.DisruptionsAllowed--
+	if pdb.Status.DisruptedPods == nil {
+		pdb.Status.DisruptedPods = map[string]metav1.Time{}
+	}
+	pdb.Status.DisruptedPods[pod.Name] = metav1.NewTime(time.Now()).Rfc3339Copy()
+	return pdb, nil
+}
+
+func tooManyDisruptions(message, cause string, retryAfter int) error {
+	err := apierrors.NewTooManyRequests(message, retryAfter)
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: cause})
+	return err
+}
+
+// noPodsRun answers whoever asks for what only a kubelet has.
+func noPodsRun(info *requestInfo) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("pod %s has no %s: this server stores pods and runs none", strconv.Quote(info.name), info.subresource))
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// A validationCase breaks one place of one of testdata/validate/objects.yaml; Causes are kube-apiserver's, none when it takes the object.
+type validationCase struct {
+	Doc    int         `json:"doc"`
+	Update bool        `json:"update,omitempty"` // of the unbroken object
+	At     string      `json:"at"`               // /spec/ports/0/port
+	Value  any         `json:"value,omitempty"`  // absent: removed
+	Remove bool        `json:"remove,omitempty"`
+	Causes [][3]string `json:"causes,omitempty"` // reason, field, message
+}
+
+// mutate returns the document with one place set or removed.
+func mutate(t testing.TB, doc []byte, c *validationCase) []byte {
+	t.Helper()
+	var root any
+	if err := json.Unmarshal(doc, &root); err != nil {
+		t.Fatal(err)
+	}
+	root = changePlace(root, strings.Split(strings.TrimPrefix(c.At, "/"), "/"), c)
+	out, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func changePlace(node any, steps []string, c *validationCase) any {
+	switch parent := node.(type) {
+	case map[string]any:
+		key := strings.ReplaceAll(steps[0], "~1", "/")
+		if len(steps) > 1 {
+			parent[key] = changePlace(parent[key], steps[1:], c)
+		} else if c.Remove {
+			delete(parent, key)
+		} else {
+			parent[key] = c.Value
+		}
+		return parent
+	case []any:
+		i, err := strconv.Atoi(steps[0])
+		switch {
+		case err != nil:
+			return append(parent, c.Value)
+		case len(steps) > 1:
+			parent[i] = changePlace(parent[i], steps[1:], c)
+		case c.Remove:
+			return slices.Delete(parent, i, i+1)
+		default:
+			parent[i] = c.Value
+		}
+		return parent
+	}
+	return node
+}
+
+// breakages lists what is tried at every place of a document but its metadata and kind.
+func breakages(t testing.TB, doc []byte, update bool) (cases []validationCase) {
+	t.Helper()
+	var root map[string]any
+	if err := json.Unmarshal(doc, &root); err != nil {
+		t.Fatal(err)
+	}
+	try := func(at string, value any) {
+		cases = append(cases, validationCase{At: at, Value: value, Update: update})
+	}
+	var walk func(at string, node any)
+	walk = func(at string, node any) {
+		cases = append(cases, validationCase{At: at, Remove: true, Update: update})
+		switch n := node.(type) {
+		case map[string]any:
+			if !update {
+				try(at, map[string]any{})
+			}
+			for _, key := range slices.Sorted(maps.Keys(n)) {
+				walk(at+"/"+strings.ReplaceAll(key, "/", "~1"), n[key])
+			}
+			if plain := len(n) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(n)), func(v any) bool { _, ok := v.(string); return !ok }); plain {
+				try(at+"/bad key!", "1")
+				try(at+"/new", "1")
+			}
+		case []any:
+			if !update {
+				try(at, []any{})
+			}
+			for i, item := range n {
+				walk(fmt.Sprintf("%s/%d", at, i), item)
+			}
+			if len(n) > 0 {
+				try(at+"/-", n[len(n)-1])
+			}
+		case string:
+			if update {
+				try(at, "changed")
+				return
+			}
+			for _, value := range []string{"", "Bad_Value!", "ok", "-1", strings.Repeat("x", 64), "a/../b"} {
+				try(at, value)
+			}
+		case float64:
+			if update {
+				try(at, n+1)
+				return
+			}
+			for _, value := range []int{-1, 0, 100001} {
+				try(at, value)
+			}
+		case bool:
+			try(at, !n)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(root)) {
+		switch key {
+		case "apiVersion", "kind", "metadata":
+		default:
+			walk("/"+key, root[key])
+		}
+	}
+	return cases
+}
+
+var namesAndNumbers = regexp.MustCompile(`"[^"]*"|[0-9]+`)
+
+var anyUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// recordValidation asks the oracle about every breakage; what is refused for other reasons than validation is left out.
+func recordValidation(t *testing.T, docs [][]byte) {
+	var record bytes.Buffer
+	seen, refused := map[string]int{}, 0
+	ask := func(i int, c validationCase, method, path string, doc []byte) {
+		code, answer := askOracle(t, method, path, doc)
+		var status metav1.Status
+		answer = anyUID.ReplaceAll(answer, []byte(testUID))
+		if err := json.Unmarshal(answer, &status); code == http.StatusUnprocessableEntity && err == nil && status.Details != nil {
+			for _, cause := range status.Details.Causes {
+				if cause.Field == "metadata.labels" {
+					continue // copied there from a template; the caller's to check
+				}
+				c.Causes = append(c.Causes, [3]string{string(cause.Type), cause.Field, cause.Message})
+			}
+		}
+		fromElsewhere := strings.Contains(status.Message, "failed to allocate") || strings.Contains(status.Message, "metadata.finalizers") || strings.Contains(status.Message, "compilation failed")
+		if code != 200 && code != 201 && len(c.Causes) == 0 || fromElsewhere {
+			return
+		}
+		// of what reads the same but for names and numbers one is enough, and of what is taken one in eight
+		key := collectionPath(decodeBuiltin(t, docs[i]).GetObjectKind().GroupVersionKind()) + fmt.Sprint(c.Update) + namesAndNumbers.ReplaceAllString(fmt.Sprint(c.Causes), "")
+		if seen[key]++; len(c.Causes) > 0 && seen[key] > 1 || len(c.Causes) == 0 && seen[key]%8 != 1 {
+			return
+		}
+		if len(c.Causes) > 0 {
+			refused++
+		}
+		c.Doc = i
+		line, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record.Write(append(line, '\n'))
+	}
+	for i, doc := range docs {
+		obj := decodeBuiltin(t, doc)
+		path, name := collectionPath(obj.GetObjectKind().GroupVersionKind()), obj.(metav1.Object).GetName()
+		for _, c := range breakages(t, doc, false) {
+			ask(i, c, "POST", path+"?dryRun=All", mutate(t, doc, &c))
+		}
+		code, answer := askOracle(t, "POST", path, doc)
+		var made struct {
+			Metadata metav1.ObjectMeta `json:"metadata"`
+		}
+		if err := json.Unmarshal(answer, &made); err != nil || code != http.StatusCreated {
+			t.Errorf("object %d: %d %s", i, code, answer)
+			continue
+		}
+		for _, c := range breakages(t, doc, true) {
+			next := validationCase{At: "/metadata/resourceVersion", Value: made.Metadata.ResourceVersion}
+			ask(i, c, "PUT", path+"/"+name+"?dryRun=All", mutate(t, mutate(t, doc, &c), &next))
+		}
+		askOracle(t, "DELETE", path+"/"+name+"?gracePeriodSeconds=0&propagationPolicy=Background", nil)
+	}
+	t.Logf("recorded %d refused objects", refused)
+	if err := os.WriteFile("testdata/validate/cases.jsonl", record.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fixed(obj runtime.Object) runtime.Object {
+	o := obj.(metav1.Object)
+	o.SetUID(types.UID(testUID))
+	if !strings.Contains(clusterKinds, " "+obj.GetObjectKind().GroupVersionKind().Kind+" ") {
+		o.SetNamespace("default")
+	}
+	setDefaults(obj)
+	return obj
+}
+
+// check validates a case as the server does: defaults, preparation, rules.
+func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
+	obj := fixed(decodeBuiltin(t, mutate(t, doc, c)))
+	if !c.Update {
+		prepareCreate(obj)
+		return validateCreate(obj)
+	}
+	old := fixed(decodeBuiltin(t, doc))
+	prepareCreate(old)
+	setDefaults(old)
+	prepareUpdate(obj, old)
+	return validateUpdate(obj, old)
+}
+
+func TestValidation(t *testing.T) {
+	docs := readDocuments(t, "testdata/validate/objects.yaml")
+	if *oracleURL != "" {
+		recordValidation(t, docs)
+	}
+	text, err := os.ReadFile("testdata/validate/cases.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused, codes, fields, messages, wrongly int
+	for _, line := range bytes.Split(bytes.TrimSpace(text), []byte("\n")) {
+		var c validationCase
+		if err := json.Unmarshal(line, &c); err != nil {
+			t.Fatal(err)
+		}
+		errs := checkCase(t, docs[c.Doc], &c)
+		if len(c.Causes) == 0 {
+			if len(errs) > 0 {
+				wrongly++
+				t.Errorf("%s: refused: %v", line, errs)
+			}
+			continue
+		}
+		refused++
+		sameFields, sameMessages := compareCauses(errs, c.Causes)
+		if len(errs) > 0 {
+			codes++
+		}
+		if sameFields {
+			fields++
+		}
+		if sameMessages {
+			messages++
+		}
+		if testing.Verbose() && !sameMessages {
+			t.Logf("%s %s\n got %v\nwant %v", c.At, line[:min(len(line), 120)], errs, c.Causes)
+		}
+	}
+	percent := func(n int) float64 { return 100 * float64(n) / float64(refused) }
+	t.Logf("%d broken objects: %.1f %% refused, %.1f %% with the same fields, %.1f %% in the same words; %d valid ones refused",
+		refused, percent(codes), percent(fields), percent(messages), wrongly)
+	if refused < 600 || percent(codes) < 98 || percent(fields) < 95 || percent(messages) < 90 {
+		t.Errorf("want 600 objects, 98 %%, 95 %%, 90 %%")
+	}
+}
+
+func compareCauses(errs field.ErrorList, want [][3]string) (sameFields, sameMessages bool) {
+	if len(errs) != len(want) {
+		return false, false
+	}
+	var gotFields, wantFields, gotMessages, wantMessages []string
+	for i, err := range errs {
+		gotFields, wantFields = append(gotFields, err.Field), append(wantFields, want[i][1])
+		// what follows a line's end is a diff for people
+		wantMessage, _, _ := strings.Cut(want[i][2], "\n")
+		gotMessages, wantMessages = append(gotMessages, string(err.Type)+err.Field+strings.TrimSpace(err.ErrorBody())), append(wantMessages, want[i][0]+want[i][1]+strings.TrimSpace(wantMessage))
+	}
+	return slices.Equal(gotFields, wantFields), slices.Equal(gotMessages, wantMessages)
+}
+
+func TestValidObjectsPass(t *testing.T) {
+	for _, file := range []string{"testdata/defaults/objects.yaml", "testdata/validate/objects.yaml"} {
+		for _, doc := range readDocuments(t, file) {
+			obj := fixed(decodeBuiltin(t, doc))
+			prepareCreate(obj)
+			if errs := validateCreate(obj); len(errs) > 0 {
+				t.Errorf("%s: %v", doc, errs)
+			}
+			if errs := validateUpdate(obj.DeepCopyObject(), obj); len(errs) > 0 {
+				t.Errorf("update with itself: %s: %v", doc, errs)
+			}
+		}
+	}
+}
+
+func BenchmarkValidateDeployment(b *testing.B) {
+	d := twentyContainers()
+	setDefaults(d)
+	prepareCreate(d)
+	if errs := validateCreate(d); len(errs) > 0 {
+		b.Fatal(errs)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		validateCreate(d)
+	}
+}
+
+func BenchmarkValidateConfigMap(b *testing.B) {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "b", "c.conf": "d"}}
+	b.ReportAllocs()
+	for b.Loop() {
+		validateCreate(cm)
+	}
+}
