@@ -56,6 +56,9 @@ type writes struct {
 	auth   *authenticator
 	alloc  *allocator
 	queues keyQueues
+
+	managed bool     // --managed-fields
+	ledgers sync.Map // *resource (or "scale") to its *ownership, made at the first write
 }
 
 // ---- What a write asks for ----
@@ -66,6 +69,7 @@ type writeOptions struct {
 	manager    string // fieldManager, or the first word of the user agent
 	validation string // fieldValidation: Ignore, Warn (also ""), Strict
 	force      bool
+	applied    bool // the object comes out of an apply: its managedFields are written already
 }
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
@@ -202,10 +206,14 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 	if res.generation {
 		obj.SetGeneration(1)
 	}
-	obj, err := prepareNew(res, obj)
-	if err != nil {
+	if err := admit(res); err != nil {
 		return record{}, err
 	}
+	fillDefaults(res, obj)
+	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
+		return record{}, err
+	}
+	obj = prepareNew(res, obj)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
@@ -222,20 +230,31 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 	}
 }
 
-// prepareNew gives a new object its defaults and its initial status.
-func prepareNew(res *resource, obj object) (object, error) {
-	c := res.custom
-	if c == nil {
+// admit asks a type whether objects of it may be created now.
+func admit(res *resource) error {
+	if res.custom == nil || res.custom.admit == nil {
+		return nil
+	}
+	return res.custom.admit()
+}
+
+// fillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded.
+func fillDefaults(res *resource, obj object) {
+	switch {
+	case res.custom == nil:
 		setDefaults(obj)
-		prepareCreate(obj)
-		return obj, nil
+	case res.custom.defaults != nil:
+		res.custom.defaults(obj)
 	}
-	if c.admit != nil {
-		if err := c.admit(); err != nil {
-			return nil, err
-		}
+}
+
+// prepareNew gives a new object its initial status, and what else the server decides.
+func prepareNew(res *resource, obj object) object {
+	if res.custom != nil {
+		return res.custom.prepare(obj, nil, "")
 	}
-	return c.prepare(obj, nil, "")
+	prepareCreate(obj)
+	return obj
 }
 
 // fillSystemFields sets what only the server decides about, whatever the client sent.
@@ -299,7 +318,7 @@ func validateNew(ctx context.Context, res *resource, obj object) field.ErrorList
 	if res.custom != nil {
 		return res.custom.validate(ctx, obj, nil, "")
 	}
-	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res), field.NewPath("metadata"))
+	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res.storedType()), field.NewPath("metadata"))
 	return append(errs, validateCreate(obj)...)
 }
 
@@ -516,7 +535,11 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) e
 	}
 	ctx, t := r.Context(), targetOf(r, res)
 	t.upsert = kind == applyPatch
+	opts.applied = kind == applyPatch
 	rec, created, err := wr.modify(ctx, t, opts, func(old object, rec *record) (object, error) {
+		if kind == applyPatch {
+			return wr.applied(ctx, t, opts, body, old)
+		}
 		return wr.patched(ctx, t, opts, patchRequest{kind, body}, rec)
 	})
 	if err != nil {
@@ -552,6 +575,91 @@ func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p pa
 		return nil, err
 	}
 	return obj, t.check(obj)
+}
+
+// applied merges what a server-side apply wants into the object, in the version of the request; old is nil when there is none.
+func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body []byte, old object) (object, error) {
+	live := old
+	if old != nil {
+		live = t.res.convertOut(old.DeepCopyObject().(object))
+		live.GetObjectKind().SetGroupVersionKind(t.res.groupVersionKind())
+	}
+	merged, strict, err := wr.ledger(t.res).apply(live, body, applier{manager: opts.manager, subresource: t.sub, force: opts.force})
+	if err != nil {
+		return nil, err
+	}
+	if len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
+		return nil, invalidApply(strict)
+	}
+	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
+		return nil, err
+	}
+	if !wr.managed {
+		merged.SetManagedFields(nil)
+	}
+	if u, ok := merged.(*unstructured.Unstructured); ok && t.res.custom != nil {
+		if _, err := t.res.custom.shape(u); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	}
+	obj := t.res.convertIn(merged)
+	return obj, t.check(obj)
+}
+
+// ledger is the bookkeeping of managedFields for a resource.
+func (wr *writes) ledger(res *resource) *ownership {
+	if c := res.custom; c != nil && c.keep != nil {
+		return c.keep(func() any { return wr.newLedger(res) }).(*ownership)
+	}
+	if known, ok := wr.ledgers.Load(res); ok {
+		return known.(*ownership)
+	}
+	known, _ := wr.ledgers.LoadOrStore(res, wr.newLedger(res))
+	return known.(*ownership)
+}
+
+func (wr *writes) newLedger(res *resource) *ownership {
+	o := &ownership{kind: res.groupVersionKind(), goType: res.goType, status: res.subresource("status") != nil}
+	o.defaults = func(obj runtime.Object) { fillDefaults(res, obj.(object)) }
+	if res.schema != nil {
+		if own, err := res.schema(); err == nil {
+			_ = json.Unmarshal(own, &o.schema) // without a schema, maps are merged and lists are not
+		}
+	}
+	for _, other := range wr.reg.all() {
+		if other.keyPrefix("") == res.keyPrefix("") && other != res {
+			o.versions = append(o.versions, other.apiVersion())
+		}
+	}
+	return o
+}
+
+// recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
+func (wr *writes) recordOwners(res *resource, old, obj object, opts writeOptions, sub string) error {
+	if !wr.managed {
+		obj.SetManagedFields(nil)
+		return nil
+	}
+	if opts.applied {
+		return nil
+	}
+	before, after := old, res.convertOut(obj)
+	if old != nil {
+		before = res.convertOut(old)
+		before.GetObjectKind().SetGroupVersionKind(res.groupVersionKind())
+	}
+	if err := wr.ledger(res).update(before, after, opts.manager, sub); err != nil {
+		return err
+	}
+	obj.SetManagedFields(after.GetManagedFields())
+	if res.goType != nil { // typed objects in hand carry no kind
+		for _, o := range []object{obj, old} {
+			if o != nil {
+				o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+			}
+		}
+	}
+	return nil
 }
 
 // modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
@@ -606,9 +714,13 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := checkRevision(t.res, obj, rec.rev); err != nil {
 		return rec, err
 	}
-	if obj, err = t.prepare(obj, old); err != nil {
+	if t.sub == "" {
+		fillDefaults(t.res, obj)
+	}
+	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
 		return rec, err
 	}
+	obj = t.prepare(obj, old)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
 		release, err := wr.alloc.assign(svc)
@@ -617,7 +729,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		}
 		defer release()
 	}
-	if errs := t.validateChange(ctx, obj, old); len(errs) > 0 {
+	if errs := t.validate(ctx, obj, old); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
 	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
@@ -651,15 +763,11 @@ func checkRevision(res *resource, obj object, rev int64) error {
 }
 
 // prepare takes from obj what the request may write and the rest from old.
-func (t *target) prepare(obj, old object) (object, error) {
-	var err error
+func (t *target) prepare(obj, old object) object {
 	switch {
 	case t.res.custom != nil:
-		if obj, err = t.res.custom.prepare(obj, old, t.sub); err != nil {
-			return nil, err
-		}
+		obj = t.res.custom.prepare(obj, old, t.sub)
 	case t.sub == "":
-		setDefaults(obj)
 		prepareUpdate(obj, old)
 	case t.sub == "status":
 		prepareStatusUpdate(obj, old)
@@ -682,16 +790,20 @@ func (t *target) prepare(obj, old object) (object, error) {
 	if t.res.generation && t.sub != "status" && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
-	return obj, nil
+	keepTimes(old, obj)
+	return obj
 }
 
-// validateChange judges an update: metadata by its own rules and by those of what may change, then the type's rules.
-func (t *target) validateChange(ctx context.Context, obj, old object) field.ErrorList {
+// validate judges an update: metadata by its own rules and by those of what may change, then the type's rules.
+func (t *target) validate(ctx context.Context, obj, old object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
 	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
-	if t.res.custom != nil {
+	switch {
+	case t.res.custom != nil:
 		return append(errs, t.res.custom.validate(ctx, obj, old, t.sub)...)
+	case t.sub == "status":
+		return append(errs, validateStatusUpdate(obj, old)...)
 	}
 	return append(errs, validateUpdate(obj, old)...)
 }

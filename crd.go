@@ -80,7 +80,7 @@ func newDefinitions(st *store, reg *registry, wr *writes, log zerolog.Logger) *d
 	d := &definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{}}
 	d.row = groupVersion(apiextensionsv1.GroupName, "v1",
 		row[apiextensionsv1.CustomResourceDefinition](inExtensions|counted, "customresourcedefinitions crd crds", "status"))[0]
-	d.row.custom = &custom{prepare: prepareDefinition, validate: validateDefinition, warnings: definitionWarnings,
+	d.row.custom = &custom{defaults: defaultDefinition, prepare: prepareDefinition, validate: validateDefinition, warnings: definitionWarnings,
 		deleting: markTerminating, committed: d.sync}
 	reg.replaceCustom([]*resource{d.row})
 	return d
@@ -425,7 +425,8 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 	if v.Deprecated {
 		res.deprecation = &deprecation{text: deprecationText(crd, v), deprecated: [2]int{1, 0}}
 	}
-	res.custom = &custom{prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete, scale: cr.scaleOf}
+	res.custom = &custom{prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete,
+		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults}
 	if def.terminating {
 		res.custom.admit = cr.refuse
 	}
@@ -459,23 +460,26 @@ func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiexte
 
 // ---- Writing a definition
 
-// prepareDefinition fills in defaults; the status is the server's but on /status, where the spec is what it was.
-func prepareDefinition(obj, old object, sub string) (object, error) {
+func defaultDefinition(obj object) {
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(obj.(*apiextensionsv1.CustomResourceDefinition))
+}
+
+// prepareDefinition sees to it that the status is the server's, but on /status, where the spec is what it was.
+func prepareDefinition(obj, old object, sub string) object {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
-	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	var before apiextensionsv1.CustomResourceDefinition
 	if old != nil {
 		old.(*apiextensionsv1.CustomResourceDefinition).DeepCopyInto(&before)
 	}
 	if sub == "status" {
 		crd.Spec = before.Spec
-		return crd, nil
+		return crd
 	}
 	crd.Status = before.Status
 	if storage := storageVersion(crd); storage != "" && !slices.Contains(crd.Status.StoredVersions, storage) {
 		crd.Status.StoredVersions = append(crd.Status.StoredVersions, storage)
 	}
-	return crd, nil
+	return crd
 }
 
 // validateDefinition judges a definition by Kubernetes' own rules, CEL expressions and their estimated cost included.
@@ -588,7 +592,7 @@ func (d *definitions) deleteObjects(ctx context.Context, res *resource) error {
 				found = append(found, &c.records[i])
 			}
 		}
-		err := parallel(found, func(rec *record) error {
+		err := parallel(found, deleteWorkers, func(rec *record) error {
 			namespace, name := namespacedName(rec.key)
 			_, _, err := d.wr.delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
 			if apierrors.IsNotFound(err) {

@@ -65,15 +65,16 @@ type schemas struct {
 	compiled map[string]*compiled
 }
 
-// A compiled is one version's part that costs memory. Immutable but for rules, which come with the first write.
+// A compiled is one version's part that costs memory. Immutable but for what comes with the first write.
 type compiled struct {
 	storage string // the storage version's name
 	props   *apiextensions.JSONSchemaProps
 	schema  *structuralschema.Structural
 	columns []customColumn
 
-	mu    sync.Mutex // guards rules
+	mu    sync.Mutex // guards what follows
 	rules *rules
+	kept  any // what others have made of the schema
 }
 
 // rules judge objects.
@@ -279,14 +280,35 @@ func (cr *customVersion) complete(u *unstructured.Unstructured) error {
 	return nil
 }
 
+// defaults fills in what an apply left out.
+func (cr *customVersion) defaults(obj object) {
+	if c, err := cr.compiled(); err == nil {
+		defaulting.Default(obj.(*unstructured.Unstructured).Object, c.schema)
+	}
+}
+
+// keep returns what build made of the schema the first time; it goes with the schema.
+func (cr *customVersion) keep(build func() any) any {
+	c, err := cr.compiled()
+	if err != nil {
+		return build()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept == nil {
+		c.kept = build()
+	}
+	return c.kept
+}
+
 // prepare keeps apart what belongs to /status and what does not.
-func (cr *customVersion) prepare(obj, old object, sub string) (object, error) {
+func (cr *customVersion) prepare(obj, old object, sub string) object {
 	u := obj.(*unstructured.Unstructured)
 	switch {
 	case sub == "status":
-		return restrictCustomStatus(u, old.(*unstructured.Unstructured)), nil
+		return restrictCustomStatus(u, old.(*unstructured.Unstructured))
 	case !cr.status:
-		return u, nil
+		return u
 	}
 	delete(u.Object, "status")
 	if old != nil {
@@ -294,7 +316,7 @@ func (cr *customVersion) prepare(obj, old object, sub string) (object, error) {
 			u.Object["status"] = status
 		}
 	}
-	return u, nil
+	return u
 }
 
 // validate judges an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.

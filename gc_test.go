@@ -93,17 +93,17 @@ func apiPath(short string) (collection, name string) {
 	return "/api/v1/namespaces/" + namespace + "/configmaps", name
 }
 
-func at(short string) string {
+func pathAt(short string) string {
 	collection, name := apiPath(short)
 	return collection + "/" + name
 }
 
-const podSpec = `{"containers":[{"name":"c","image":"i"}]}`
+const podSpecJSON = `{"containers":[{"name":"c","image":"i"}]}`
 
 var specs = map[string]string{
-	"pod": `,"spec":` + podSpec,
+	"pod": `,"spec":` + podSpecJSON,
 	"job": `,"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}`,
-	"rc":  `,"spec":{"selector":{"a":"b"},"template":{"metadata":{"labels":{"a":"b"}},"spec":` + podSpec + `}}`,
+	"rc":  `,"spec":{"selector":{"a":"b"},"template":{"metadata":{"labels":{"a":"b"}},"spec":` + podSpecJSON + `}}`,
 	"foo": `,"apiVersion":"x.io/v1","kind":"Foo"`,
 }
 
@@ -141,13 +141,13 @@ func (c *cluster) delete(short, policy string) {
 	if policy != "" {
 		body = `{"propagationPolicy":"` + policy + `"}`
 	}
-	c.do("DELETE", at(short), body, 200)
+	c.do("DELETE", pathAt(short), body, 200)
 }
 
 // get returns an object's JSON, "" when there is none.
 func (c *cluster) get(short string) string {
 	c.Helper()
-	res, err := http.Get(c.url + at(short))
+	res, err := http.Get(c.url + pathAt(short))
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -293,10 +293,10 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 	c.create("cm/late", "", blocking("cm/a", a))
 	c.awaitGone("cm/late")
 	c.stays("cm/a", "cm/blocker", "cm/bystander", "cm/shared")
-	c.do("PATCH", at("cm/blocker"), `{"metadata":{"finalizers":null}}`, 200)
+	c.do("PATCH", pathAt("cm/blocker"), `{"metadata":{"finalizers":null}}`, 200)
 	c.awaitGone("cm/blocker", "cm/a")
 	c.stays("cm/bystander")
-	c.do("PATCH", at("cm/bystander"), `{"metadata":{"finalizers":null}}`, 200)
+	c.do("PATCH", pathAt("cm/bystander"), `{"metadata":{"finalizers":null}}`, 200)
 	c.awaitGone("cm/bystander")
 }
 
@@ -313,7 +313,7 @@ func TestForegroundGoesDownTheChain(t *testing.T) {
 	c.delete("cm/c0", "Foreground")
 	c.await("the last to be deleting", func() bool { return gjson.Get(c.get("cm/c4"), "metadata.deletionTimestamp").Exists() })
 	c.stays("cm/c0", "cm/c1", "cm/c2", "cm/c3")
-	c.do("PATCH", at("cm/c4"), `{"metadata":{"finalizers":null}}`, 200)
+	c.do("PATCH", pathAt("cm/c4"), `{"metadata":{"finalizers":null}}`, 200)
 	c.awaitGone("cm/c4", "cm/c3", "cm/c2", "cm/c1", "cm/c0")
 }
 
@@ -323,7 +323,7 @@ func TestUnblockingLetsTheOwnerGo(t *testing.T) {
 	c.create("cm/child", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
 	c.delete("cm/a", "Foreground")
 	c.await("the child to be deleting", func() bool { return gjson.Get(c.get("cm/child"), "metadata.deletionTimestamp").Exists() })
-	c.do("PATCH", at("cm/child"), `{"metadata":{"ownerReferences":[`+ref("cm/a", a)+`]}}`, 200)
+	c.do("PATCH", pathAt("cm/child"), `{"metadata":{"ownerReferences":[`+ref("cm/a", a)+`]}}`, 200)
 	c.awaitGone("cm/a")
 	c.stays("cm/child")
 }
@@ -356,10 +356,10 @@ func TestCyclesGo(t *testing.T) {
 			}
 			for i := range n {
 				owner := (i + 1) % n
-				c.do("PATCH", at(fmt.Sprintf("cm/c%d", i)), `{"metadata":{"ownerReferences":[`+blocking(fmt.Sprintf("cm/c%d", owner), uids[owner])+`]}}`, 200)
+				c.do("PATCH", pathAt(fmt.Sprintf("cm/c%d", i)), `{"metadata":{"ownerReferences":[`+blocking(fmt.Sprintf("cm/c%d", owner), uids[owner])+`]}}`, 200)
 			}
 			self := c.create("cm/self", "")
-			c.do("PATCH", at("cm/self"), `{"metadata":{"ownerReferences":[`+blocking("cm/self", self)+`]}}`, 200)
+			c.do("PATCH", pathAt("cm/self"), `{"metadata":{"ownerReferences":[`+blocking("cm/self", self)+`]}}`, 200)
 			c.stays("cm/c0", "cm/self")
 			c.delete("cm/c2", policy)
 			c.delete("cm/self", policy)
@@ -421,8 +421,8 @@ func TestRestartAtEachStep(t *testing.T) {
 		},
 		func(c *cluster) {
 			c.idle()
-			c.do("PATCH", at("cm/child"), release, 200)
-			c.do("PATCH", at("cm/n/x"), release, 200)
+			c.do("PATCH", pathAt("cm/child"), release, 200)
+			c.do("PATCH", pathAt("cm/n/x"), release, 200)
 		},
 		func(c *cluster) { c.awaitGone("cm/a", "ns/n"); c.stays("cm/orphan") },
 	}
@@ -474,7 +474,7 @@ func TestNamespaceSaysWhatItWaitsFor(t *testing.T) {
 	}
 	c.await("the pod to be named", said("NamespaceContentRemaining", "True SomeResourcesRemain: Some resources are remaining: pods. has 1 resource instances"))
 	c.stays("ns/n", "cm/n/b") // pods first
-	c.do("PATCH", at("pod/n/p"), `{"metadata":{"finalizers":null}}`, 200)
+	c.do("PATCH", pathAt("pod/n/p"), `{"metadata":{"finalizers":null}}`, 200)
 	c.await("the other to be named", said("NamespaceContentRemaining", "True SomeResourcesRemain: Some resources are remaining: configmaps. has 1 resource instances"))
 	c.awaitGone("cm/n/b", "pod/n/p")
 	want := map[string]string{
@@ -488,10 +488,10 @@ func TestNamespaceSaysWhatItWaitsFor(t *testing.T) {
 	if got := conditions(c.get("ns/n")); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("conditions\n got %v\nwant %v", got, want)
 	}
-	c.do("PATCH", at("cm/n/a"), `{"metadata":{"finalizers":["test/too"]}}`, 200)
+	c.do("PATCH", pathAt("cm/n/a"), `{"metadata":{"finalizers":["test/too"]}}`, 200)
 	c.await("one finalizer less", said("NamespaceFinalizersRemaining",
 		"True SomeFinalizersRemain: Some content in the namespace has finalizers remaining: test/too in 1 resource instances"))
-	c.do("PATCH", at("cm/n/a"), `{"metadata":{"finalizers":null}}`, 200)
+	c.do("PATCH", pathAt("cm/n/a"), `{"metadata":{"finalizers":null}}`, 200)
 	c.awaitGone("cm/n/a", "ns/n")
 }
 
@@ -504,7 +504,7 @@ func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
 	if c.get("cm/n/a") != "" {
 		t.Error("it is not empty")
 	}
-	c.do("PATCH", at("ns/n"), `{"metadata":{"finalizers":null}}`, 200)
+	c.do("PATCH", pathAt("ns/n"), `{"metadata":{"finalizers":null}}`, 200)
 	c.awaitGone("ns/n")
 }
 
@@ -519,7 +519,7 @@ func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
 	c.delete("ns/n", "")
 	c.awaitGone("pod/n/on-lost")
 	c.stays("pod/n/on-there")
-	c.do("DELETE", at("pod/n/on-there"), `{"gracePeriodSeconds":0}`, 200)
+	c.do("DELETE", pathAt("pod/n/on-there"), `{"gracePeriodSeconds":0}`, 200)
 	c.awaitGone("ns/n")
 }
 
@@ -716,7 +716,7 @@ func compareWithModel(t *testing.T, random *rand.Rand) {
 		i := random.IntN(len(objects))
 		policy := []string{"Background", "Foreground"}[random.IntN(2)]
 		if c.get(fmt.Sprintf("cm/o%d", i)) != "" {
-			req, _ := http.NewRequest("DELETE", c.url+at(fmt.Sprintf("cm/o%d", i)), strings.NewReader(`{"propagationPolicy":"`+policy+`"}`))
+			req, _ := http.NewRequest("DELETE", c.url+pathAt(fmt.Sprintf("cm/o%d", i)), strings.NewReader(`{"propagationPolicy":"`+policy+`"}`))
 			req.Header.Set("Content-Type", "application/json")
 			res, err := http.DefaultClient.Do(req)
 			if err != nil {

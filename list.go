@@ -1078,7 +1078,8 @@ func (c *tokenCodec) seal(t continueToken, m *matcher) string {
 func (c *tokenCodec) open(text string, m *matcher) (*continueToken, error) {
 	bad := apierrors.NewBadRequest("invalid continue token: continue key is not valid")
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(text) > maxToken || len(raw) < tokenHeader || raw[0] != tokenVersion {
+	lines := strings.ContainsAny(text, "\r\n") // which the decoder skips
+	if err != nil || lines || len(text) > maxToken || len(raw) < tokenHeader || raw[0] != tokenVersion {
 		return nil, bad
 	}
 	for i := range c.keys {

@@ -66,7 +66,7 @@ type config struct {
 	auth                             authConfig
 	corsOrigins, authorization       string
 	auditPath                        string
-	denyDeprecated                   bool
+	denyDeprecated, managedFields    bool
 	maxReadonly, maxMutating         int
 	requestTimeout, minTimeout       time.Duration
 	compactionInterval, eventTTL     time.Duration
@@ -202,6 +202,7 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
 	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
 	f.StringVar(&c.auditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
+	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
 	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
@@ -335,7 +336,7 @@ func (s *server) start() error {
 	if err != nil {
 		return err
 	}
-	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc}
+	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, managed: s.cfg.managedFields}
 	s.metrics.watchStore(s.storeStats)
 	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
 	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
@@ -704,9 +705,13 @@ func routerError(code int32, reason metav1.StatusReason, message string) error {
 		Message: message, Details: &metav1.StatusDetails{}}}
 }
 
-// fail answers with an error, remembers it for the audit log, and logs the ones that are nobody's fault but ours.
+// fail answers with an error, remembers it for the audit log, and logs the ones that are nobody's fault but ours. A request that ran out
+// of time is not.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	rec := requestFrom(r.Context())
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	}
 	if unexpected := writeError(w, r, err); unexpected != nil {
 		s.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", rec.id).Msg("internal error")
 	}

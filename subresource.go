@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -89,12 +91,12 @@ func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resourc
 		}
 		return respondScale(w, r, res, &rec)
 	}
-	opts, change, err := scaleChange(wr, w, r, res)
+	req, err := readScale(wr, w, r, res)
 	if err != nil {
 		return err
 	}
-	t.sub = ""
-	rec, _, err := wr.modify(r.Context(), t, opts, change)
+	t.sub, req.opts.applied = "", true // as far as the workload is concerned, its managedFields are written
+	rec, _, err := wr.modify(r.Context(), t, req.opts, req.change)
 	if err != nil {
 		return err
 	}
@@ -126,51 +128,105 @@ func respondObject(w http.ResponseWriter, r *http.Request, code int, obj any) er
 	return nil
 }
 
-// scaleChange reads a PUT's or PATCH's body and returns what it does to the workload.
-func scaleChange(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) (writeOptions, changeFunc, error) {
-	body, err := readBody(w, r)
-	if err != nil {
-		return writeOptions{}, nil, err
-	}
-	contentType, kind, optionsKind := r.Header.Get("Content-Type"), patchKind(""), "UpdateOptions"
-	if r.Method == http.MethodPatch {
-		optionsKind, contentType = "PatchOptions", "application/json"
-		if kind, err = patchKindOf(r.Header.Get("Content-Type"), res.goType != nil); err != nil {
-			return writeOptions{}, nil, err
-		}
-	}
-	opts, err := parseWriteOptions(r, optionsKind, types.PatchType(kind))
-	change := func(old object, _ *record) (object, error) {
-		document := body
-		if kind != "" {
-			var err error
-			if document, err = patchScale(kind, res, old, body); err != nil {
-				return nil, err
-			}
-		}
-		sent, _, err := res.decode(document, contentType, "scale")
-		switch {
-		case err != nil && kind != "":
-			return nil, invalidPatch(kind, body, document, err)
-		case err != nil:
-			return nil, err
-		}
-		return applyScale(res, old, sent.(*autoscalingv1.Scale))
-	}
-	return opts, change, err
+// A scaleRequest is a PUT's or PATCH's body, and how it is to be read.
+type scaleRequest struct {
+	wr          *writes
+	res         *resource
+	opts        writeOptions
+	contentType string
+	kind        patchKind // "" for a PUT
+	body        []byte
 }
 
-func patchScale(kind patchKind, res *resource, old object, body []byte) ([]byte, error) {
-	scale, err := scaleDocument(res, old)
+// readScale reads the request of a change of /scale.
+func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) (*scaleRequest, error) {
+	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
 	}
-	document, err := json.Marshal(scale)
+	req := &scaleRequest{wr: wr, res: res, body: body, contentType: r.Header.Get("Content-Type")}
+	optionsKind := "UpdateOptions"
+	if r.Method == http.MethodPatch {
+		optionsKind = "PatchOptions"
+		if req.kind, err = patchKindOf(req.contentType, res.goType != nil); err != nil {
+			return nil, err
+		}
+	}
+	req.opts, err = parseWriteOptions(r, optionsKind, types.PatchType(req.kind))
+	return req, err
+}
+
+// change writes the Scale that the request makes of the present one into the workload. The fields of a Scale have owners of their own,
+// which are kept among the workload's.
+func (req *scaleRequest) change(old object, _ *record) (object, error) {
+	before, err := scaleDocument(req.res, old)
 	if err != nil {
 		return nil, err
 	}
-	document, _, err = patch(kind, document, body, autoscalingv1.Scale{})
-	return document, err
+	owners := scaleEntries(old, schema.GroupVersion{Group: req.res.group, Version: req.res.version}, nil, countPath(req.res, old)...)
+	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
+		return nil, err
+	}
+	after, err := req.after(before)
+	if err != nil {
+		return nil, err
+	}
+	obj, err := applyScale(req.res, old, after)
+	if err != nil || !req.wr.managed {
+		return obj, err
+	}
+	entries, err := owners.ToParent(after.ManagedFields)
+	obj.SetManagedFields(entries)
+	return obj, err
+}
+
+// countPath is where the replica count is.
+func countPath(res *resource, obj object) []string {
+	if s, err := scaleOf(res, obj, nil); err == nil && s.path != "" {
+		return strings.Split(strings.TrimPrefix(s.path, "."), ".")
+	}
+	return []string{"spec", "replicas"}
+}
+
+// after is the Scale that is to be, its managedFields written.
+func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+	if req.kind == applyPatch {
+		merged, _, err := req.ledger().apply(before, req.body, applier{manager: req.opts.manager, subresource: "scale", force: req.opts.force})
+		if err != nil {
+			return nil, err
+		}
+		return merged.(*autoscalingv1.Scale), nil
+	}
+	document, contentType := req.body, req.contentType
+	if req.kind != "" {
+		current, err := json.Marshal(before)
+		if err != nil {
+			return nil, err
+		}
+		contentType = "application/json"
+		if document, _, err = patch(req.kind, current, req.body, autoscalingv1.Scale{}); err != nil {
+			return nil, err
+		}
+	}
+	sent, _, err := req.res.decode(document, contentType, "scale")
+	if err != nil {
+		if req.kind != "" {
+			err = invalidPatch(req.kind, req.body, document, err)
+		}
+		return nil, err
+	}
+	after := sent.(*autoscalingv1.Scale)
+	return after, req.ledger().update(before.DeepCopy(), after, req.opts.manager, "scale")
+}
+
+// ledger keeps the owners of a Scale's fields, whatever it scales.
+func (req *scaleRequest) ledger() *ownership {
+	known, ok := req.wr.ledgers.Load("scale")
+	if !ok {
+		known, _ = req.wr.ledgers.LoadOrStore("scale", &ownership{kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+			goType: reflect.TypeFor[autoscalingv1.Scale]()})
+	}
+	return known.(*ownership)
 }
 
 // applyScale writes a Scale's replicas into the workload.

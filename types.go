@@ -233,7 +233,8 @@ type resource struct {
 // makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
 type custom struct {
 	admit     func() error // may objects be created?
-	prepare   func(obj, old object, sub string) (object, error)
+	defaults  func(obj object)
+	prepare   func(obj, old object, sub string) object
 	validate  func(ctx context.Context, obj, old object, sub string) field.ErrorList // metadata included
 	warnings  func(obj, old object) []string
 	deleting  func(obj object)                // marks an object whose deletion begins
@@ -247,6 +248,7 @@ type custom struct {
 	columns    func() []metav1.TableColumnDefinition                                // nil: name and age
 	cells      func(obj object) []any                                               // one row of them
 	scale      func(u *unstructured.Unstructured, set *int32) (scalable, error)     // set, when not nil, changes the count
+	keep       func(build func() any) any                                           // what build makes of the schema, for as long as that is kept
 	selectable []string                                                             // fields that may be selected by, as spec.color
 }
 
@@ -1082,13 +1084,28 @@ func encodeMember(buf *bytes.Buffer, before string, value any) error {
 	return nil
 }
 
+// convertOut returns an object of the storage version as the served one, convertIn the reverse; the object itself where they are the same.
+func (res *resource) convertOut(obj object) object {
+	if res.conversion == nil || res.conversion.out == nil {
+		return obj
+	}
+	return res.conversion.out(obj)
+}
+
+func (res *resource) convertIn(obj object) object {
+	if res.conversion == nil || res.conversion.in == nil {
+		return obj
+	}
+	return res.conversion.in(obj)
+}
+
 // decodeServed reads stored JSON into an object of the served version.
 func (res *resource) decodeServed(stored []byte) (object, error) {
 	obj, err := res.decodeStored(stored)
-	if err != nil || res.conversion == nil || res.conversion.out == nil {
-		return obj, err
+	if err != nil {
+		return nil, err
 	}
-	return res.conversion.out(obj), nil
+	return res.convertOut(obj), nil
 }
 
 // served turns stored JSON into the members of the served version, still without kind and apiVersion: prefix belongs before them.

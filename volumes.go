@@ -27,7 +27,7 @@ var (
 	azureDiskKinds      = []string{"Dedicated", "Managed", "Shared"}
 	envFields           = []string{"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"}
 	volumeFields        = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
-	selectableFields    = append([]string{"metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"}, envFields...)
+	downwardFields      = append([]string{"metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"}, envFields...)
 	resourceFields      = []string{"limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory"}
 	iscsiNames          = map[string]*regexp.Regexp{"iqn": regexp.MustCompile(`iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`), "eui": regexp.MustCompile(`^eui.[[:alnum:]]{16}$`), "naa": regexp.MustCompile(`^naa.[[:alnum:]]{32}$`)}
 	pullPolicies        = []string{"Always", "IfNotPresent", "Never"}
@@ -569,7 +569,7 @@ func fieldRef(c *checker, p *field.Path, ref *corev1.ObjectFieldSelector, allowe
 		c.words(p, "", subscript, isQualifiedName)
 	case subscripted:
 		c.invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: field label does not support subscript: "+ref.FieldPath)
-	case !slices.Contains(selectableFields, ref.FieldPath) && ref.FieldPath != "spec.host":
+	case !slices.Contains(downwardFields, ref.FieldPath) && ref.FieldPath != "spec.host":
 		c.invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: field label not supported: "+ref.FieldPath)
 	case !slices.Contains(allowed, ref.FieldPath) && ref.FieldPath != "spec.host":
 		c.unsupported(p, "fieldPath", ref.FieldPath, allowed)

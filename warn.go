@@ -368,7 +368,7 @@ func objectWarnings(obj, old runtime.Object) []string {
 	if old == nil {
 		o.created(obj)
 	}
-	if path, template := podTemplate(obj); template != nil && templateChanged(obj, old) {
+	if path, template := templateOf(obj); template != nil && templateChanged(obj, old) {
 		o.podSpec(path, &template.Spec, &template.ObjectMeta)
 	}
 	o.job(obj, old)
@@ -387,8 +387,8 @@ func objectWarnings(obj, old runtime.Object) []string {
 	return o
 }
 
-// podTemplate returns the pod template of the kinds that have one, and where.
-func podTemplate(obj runtime.Object) (*field.Path, *corev1.PodTemplateSpec) {
+// templateOf returns the pod template of the kinds that have one, and where.
+func templateOf(obj runtime.Object) (*field.Path, *corev1.PodTemplateSpec) {
 	spec := field.NewPath("spec", "template")
 	switch obj := obj.(type) {
 	case *corev1.PodTemplate:

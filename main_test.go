@@ -1,0 +1,738 @@
+package main
+
+// This file starts whole servers, in this process and on a loopback port, and talks HTTP to them. The other end-to-end tests stand on
+// the few helpers at its top: startTest, send, and want. Every test that uses them also fails if its server logged a panic.
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+	"golang.org/x/tools/txtar"
+)
+
+var update = flag.Bool("update", false, "rewrite the answers in testdata/conversations")
+
+// ---- A server under test ----
+
+// A testServer is a running server and a client of it.
+type testServer struct {
+	*server
+	t       testing.TB
+	conf    config // as given to startServer, which completes its copy
+	client  *http.Client
+	log     *logLines
+	stopped bool
+}
+
+// logLines keeps what a server logs.
+type logLines struct {
+	mu    sync.Mutex // guards lines
+	lines bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
+// startTest starts a server on a free loopback port, on a temporary file without fsync. edit changes its flags.
+func startTest(t testing.TB, edit ...func(*config)) *testServer {
+	t.Helper()
+	c, _ := newConfig(io.Discard)
+	c.listen, c.ephemeral, c.compactionInterval = "127.0.0.1:0", true, 0
+	s := &testServer{t: t, log: &logLines{}}
+	c.log = zerolog.New(s.log).Level(zerolog.ErrorLevel)
+	for _, e := range edit {
+		e(c)
+	}
+	s.conf = *c
+	s.start()
+	t.Cleanup(func() {
+		s.halt()
+		if log := s.log.String(); strings.Contains(log, "panic") {
+			t.Errorf("the server panicked:\n%s", log)
+		}
+	})
+	return s
+}
+
+// onFile is an edit: the data lies in a file that a restart finds again.
+func onFile(path string) func(*config) {
+	return func(c *config) { c.ephemeral, c.data = false, path }
+}
+
+func (s *testServer) start() {
+	s.t.Helper()
+	conf := s.conf
+	running, err := startServer(&conf)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.server, s.stopped = running, false
+	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+}
+
+// halt stops the server.
+func (s *testServer) halt() {
+	s.t.Helper()
+	if s.stopped {
+		return
+	}
+	s.stopped = true
+	s.client.CloseIdleConnections()
+	if err := s.stop(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// restart stops the server and starts another on the same file, on another port.
+func (s *testServer) restart() {
+	s.t.Helper()
+	s.halt()
+	s.start()
+}
+
+// compactNow forgets the history before rev.
+func (s *testServer) compactNow(rev int64) {
+	s.t.Helper()
+	if _, err := s.upkeep.compact(context.Background(), rev); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// An answer is an HTTP response, read to its end.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (a answer) get(path string) gjson.Result { return gjson.GetBytes(a.body, path) }
+
+func (a answer) rev() int64 { return a.get("metadata.resourceVersion").Int() }
+
+func (a answer) token() string { return a.get("metadata.continue").String() }
+
+// names are those of a list's items, whatever form it has.
+func (a answer) names() string {
+	var names []string
+	for _, path := range []string{"items.#.metadata.name", "rows.#.object.metadata.name"} {
+		for _, name := range a.get(path).Array() {
+			names = append(names, name.String())
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// failure is an error's code, reason and message in one line.
+func (a answer) failure() string {
+	return fmt.Sprintf("%d %s %s", a.code, a.get("reason"), a.get("message"))
+}
+
+// send makes a request. headers are lines like "Accept: text/html".
+func (s *testServer) send(method, path, body string, headers ...string) answer {
+	s.t.Helper()
+	a, err := s.try(method, path, body, headers...)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return a
+}
+
+// try is send for goroutines and for servers that may be gone.
+func (s *testServer) try(method, path, body string, headers ...string) (answer, error) {
+	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	setHeaders(r, headers)
+	response, err := s.client.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	a := answer{code: response.StatusCode, header: response.Header}
+	a.body, err = io.ReadAll(response.Body)
+	return a, err
+}
+
+func setHeaders(r *http.Request, headers []string) {
+	for _, line := range headers {
+		key, value, _ := strings.Cut(line, ": ")
+		if key == "Host" {
+			r.Host = value
+			continue
+		}
+		r.Header.Set(key, value)
+	}
+}
+
+// want is send for a request whose status is known.
+func (s *testServer) want(code int, method, path, body string, headers ...string) answer {
+	s.t.Helper()
+	a := s.send(method, path, body, headers...)
+	if a.code != code {
+		s.t.Fatalf("%s %s: got %d, want %d: %s", method, path, a.code, code, a.body)
+	}
+	if a.code >= 400 {
+		s.checkStatus(a)
+	}
+	return a
+}
+
+// checkStatus holds an error's body against what every Status has in common.
+func (s *testServer) checkStatus(a answer) {
+	s.t.Helper()
+	kind := fmt.Sprintf("%s %s %s %s", a.get("kind"), a.get("apiVersion"), a.get("status"), a.get("code"))
+	if want := fmt.Sprintf("Status v1 Failure %d", a.code); kind != want {
+		s.t.Errorf("an error's body is no Status: %s", a.body)
+	}
+	retry := a.get("details.retryAfterSeconds").Int()
+	if header := a.header.Get("Retry-After"); (header != "") != (retry > 0) {
+		s.t.Errorf("Retry-After is %q beside retryAfterSeconds %d", header, retry)
+	}
+}
+
+// raw sends bytes as they are and returns the status line's code and the rest of the answer; 0 when the connection was closed.
+func (s *testServer) raw(request string) (int, string) {
+	s.t.Helper()
+	conn := s.dial()
+	defer conn.Close()
+	fmt.Fprint(conn, request)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(body)
+}
+
+func (s *testServer) dial() net.Conn {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return conn
+}
+
+// namespace makes one, and returns the path of its ConfigMaps.
+func (s *testServer) namespace(name string) string {
+	s.t.Helper()
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"}}`)
+	return "/api/v1/namespaces/" + name + "/configmaps"
+}
+
+// configMap is the JSON of one.
+func configMap(name string, keyValues ...string) string {
+	data := map[string]string{}
+	for i := 0; i+1 < len(keyValues); i += 2 {
+		data[keyValues[i]] = keyValues[i+1]
+	}
+	text, _ := json.Marshal(map[string]any{"metadata": map[string]any{"name": name}, "data": data})
+	return string(text)
+}
+
+// ---- Conversations ----
+
+// TestConversations replays testdata/conversations/*.txtar. A file is a row of "request" and "response" sections. A request is its
+// line, headers, an empty line and the body; a response the status, the headers that do not go without saying, and the body, indented.
+// What differs from run to run has names that are given in the order of appearance and may be used in later requests: rev1 is
+// the lowest resourceVersion seen, and uid1, token1 the first uid and continue token.
+func TestConversations(t *testing.T) {
+	files, err := filepath.Glob("testdata/conversations/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no conversations", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { replayFile(t, file) })
+	}
+}
+
+func replayFile(t *testing.T, file string) {
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	talk := &conversation{s: startTest(t), names: map[string]string{}, values: map[string]string{}, counts: map[string]int{}}
+	var out []txtar.File
+	for _, section := range archive.Files {
+		if section.Name != "request" {
+			continue
+		}
+		got := talk.exchange(string(section.Data))
+		out = append(out, section, txtar.File{Name: "response", Data: []byte(got)})
+	}
+	got := txtar.Format(&txtar.Archive{Comment: archive.Comment, Files: out})
+	want, _ := os.ReadFile(file)
+	switch {
+	case bytes.Equal(got, want):
+	case *update:
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s differs (-update rewrites it); got:\n%s", file, firstDifference(string(got), string(want)))
+	}
+}
+
+// firstDifference shows the lines around the first one that differs.
+func firstDifference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range g {
+		if i >= len(w) || g[i] != w[i] {
+			from := max(0, i-6)
+			return strings.Join(g[from:min(len(g), i+6)], "\n") + "\nwant:\n" + strings.Join(w[min(len(w), from):min(len(w), i+6)], "\n")
+		}
+	}
+	return "fewer lines"
+}
+
+// A conversation remembers the names of volatile values.
+type conversation struct {
+	s      *testServer
+	names  map[string]string // by value
+	values map[string]string // by name
+	counts map[string]int    // of names, by kind
+}
+
+var (
+	placeholder = regexp.MustCompile(`\$\{(\w+)\}`)
+	volatile    = regexp.MustCompile(`"(uid|resourceVersion|continue)": "([^"]+)"`)
+	timestamp   = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"`)
+	currentRev  = regexp.MustCompile(`current: \d+`)
+	ageCell     = regexp.MustCompile(`"\d+m?s"`)
+)
+
+// exchange sends a request section and returns the response section.
+func (talk *conversation) exchange(section string) string {
+	section = placeholder.ReplaceAllStringFunc(section, func(name string) string { return talk.values[name[2:len(name)-1]] })
+	head, body, _ := strings.Cut(section, "\n\n")
+	lines := strings.Split(strings.TrimSpace(head), "\n")
+	method, path, _ := strings.Cut(lines[0], " ")
+	a := talk.s.send(method, path, strings.TrimSpace(body), lines[1:]...)
+	out := fmt.Sprintln(a.code)
+	for _, key := range []string{"Content-Type", "Warning", "Retry-After"} {
+		for _, value := range a.header[key] {
+			if value != "application/json" {
+				out += key + ": " + value + "\n"
+			}
+		}
+	}
+	return out + "\n" + talk.normal(a.body) + "\n"
+}
+
+// normal is a body with its volatile values replaced by their names.
+func (talk *conversation) normal(body []byte) string {
+	var indented bytes.Buffer
+	text := strings.TrimSpace(string(body))
+	if json.Indent(&indented, body, "", "  ") == nil {
+		text = withoutManagedFields(strings.TrimSpace(indented.String()))
+	}
+	text = volatile.ReplaceAllStringFunc(text, func(pair string) string {
+		m := volatile.FindStringSubmatch(pair)
+		kind := map[string]string{"uid": "uid", "resourceVersion": "rev", "continue": "token"}[m[1]]
+		return `"` + m[1] + `": "` + talk.nameOf(kind, m[2]) + `"`
+	})
+	for value, name := range talk.names {
+		if len(value) > 20 {
+			text = strings.ReplaceAll(text, value, name)
+		}
+	}
+	text = currentRev.ReplaceAllString(timestamp.ReplaceAllString(text, `"TIME"`), "current: REV")
+	return ageCell.ReplaceAllString(text, `"AGE"`)
+}
+
+// withoutManagedFields drops what field ownership adds to indented objects: it has tests of its own, and would drown everything else.
+func withoutManagedFields(text string) string {
+	var out []string
+	end := ""
+	for line := range strings.SplitSeq(text, "\n") {
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		switch closing := strings.TrimSuffix(line, ","); {
+		case end != "" && closing == end:
+			if n := len(out) - 1; closing == line {
+				out[n] = strings.TrimSuffix(out[n], ",")
+			}
+			end = ""
+		case end == "" && strings.HasPrefix(line, indent+`"managedFields": [`):
+			end = indent + "]"
+		case end == "":
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func (talk *conversation) nameOf(kind, value string) string {
+	if talk.names[value] == "" {
+		talk.counts[kind]++
+		name := kind + strconv.Itoa(talk.counts[kind])
+		talk.names[value], talk.values[name] = name, value
+	}
+	return talk.names[value]
+}
+
+// ---- Ports, credentials, shutdown ----
+
+// serverCertificate writes a certificate for 127.0.0.1 and its key, and returns the pool that trusts it.
+func serverCertificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
+	t.Helper()
+	ca, _ := newTestCA(t)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "apilet"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	certFile, keyFile = issuePair(t, ca, tmpl)
+	pool = x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	return certFile, keyFile, pool
+}
+
+// issuePair signs a certificate over the authority's own key and writes both as PEM.
+func issuePair(t *testing.T, ca testCA, tmpl *x509.Certificate) (certFile, keyFile string) {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, ca.key.Public(), ca.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(ca.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return writeTemp(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
+		writeTemp(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+}
+
+// startTLS starts a server that knows three tokens and one authority of client certificates.
+func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients testCA) {
+	t.Helper()
+	certFile, keyFile, pool := serverCertificate(t)
+	clients, caFile := newTestCA(t)
+	tokens := writeTemp(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
+	s = startTest(t, append([]func(*config){func(c *config) {
+		c.tlsCert, c.tlsKey, c.auth.tokenFile, c.auth.clientCAFile = certFile, keyFile, tokens, caFile
+	}}, edit...)...)
+	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
+	return s, clients
+}
+
+func TestCredentialsOverTLS(t *testing.T) {
+	s, clients := startTLS(t)
+	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
+	pods := "/api/v1/namespaces/default/pods"
+	for _, c := range []struct {
+		title, method, path string
+		headers             []string
+		want                string
+	}{
+		{"a master may", "GET", pods, []string{root}, "200"},
+		{"a known user without a role may not", "GET", pods, []string{bob},
+			`403 Forbidden pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default"`},
+		{"nobody in particular may not", "GET", pods, nil,
+			`403 Forbidden pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group "" in the namespace "default"`},
+		{"140 a bad token is 401", "GET", pods, []string{"Authorization: Bearer nope"}, "401 Unauthorized Unauthorized"},
+		{"the version is for everybody", "GET", "/version", nil, "200"},
+		{"health is for everybody", "GET", "/readyz", nil, "200"},
+		{"metrics are not", "GET", "/metrics", nil, `403 Forbidden forbidden: User "system:anonymous" cannot get path "/metrics"`},
+		{"a master may be another", "GET", pods, []string{root, "Impersonate-User: bob"},
+			`403 Forbidden pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default"`},
+		{"others may not", "GET", pods, []string{bob, "Impersonate-User: root"},
+			`403 Forbidden pods is forbidden: User "bob" cannot impersonate-on:user-info:list resource "pods" in API group "" in the namespace "default"`},
+		{"a refused write changes nothing", "POST", pods, []string{bob},
+			`403 Forbidden pods is forbidden: User "bob" cannot create resource "pods" in API group "" in the namespace "default"`},
+	} {
+		t.Run(c.title, func(t *testing.T) {
+			a := s.send(c.method, c.path, "", c.headers...)
+			got := a.failure()
+			if a.code == 200 {
+				got = "200"
+			}
+			if got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+	t.Run("a client certificate is its user", func(t *testing.T) { checkClientCertificate(t, s, clients) })
+	t.Run("two spaces before the token are warned of", func(t *testing.T) {
+		a := s.send("GET", "/version", "", "Authorization: Bearer  root-token")
+		want := `299 - "the provided Authorization header contains extra space before the bearer token, and is ignored"`
+		if got := a.header.Get("Warning"); a.code != 200 || got != want {
+			t.Errorf("got %d with warning %s", a.code, got)
+		}
+	})
+}
+
+// checkClientCertificate asks with a certificate that the server's authority has signed, and with one of another authority.
+func checkClientCertificate(t *testing.T, s *testServer, clients testCA) {
+	strangers, _ := newTestCA(t)
+	for want, ca := range map[int]testCA{200: clients, 401: strangers} {
+		subject := pkix.Name{CommonName: "carol", Organization: []string{"system:masters"}}
+		cert := ca.issue(t, subject, time.Hour, x509.ExtKeyUsageClientAuth)
+		config := s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
+		config.Certificates = []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: ca.key}}
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+		response, err := client.Get(s.url + "/api/v1/pods")
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("got %d, want %d", response.StatusCode, want)
+		}
+	}
+}
+
+func TestAnonymousCanBeRefused(t *testing.T) {
+	s, _ := startTLS(t, func(c *config) { c.auth.anonymous = false })
+	if got := s.want(401, "GET", "/version", "").failure(); got != "401 Unauthorized Unauthorized" {
+		t.Error(got)
+	}
+}
+
+func TestPlainPortRefusesOtherSites(t *testing.T) {
+	s := startTest(t, func(c *config) { c.corsOrigins = `^https://good\.example$` })
+	for _, c := range []struct {
+		header string
+		code   int
+	}{
+		{"Host: evil.example", 403}, {"Host: localhost:1234", 200}, {"Host: [::1]:80", 200},
+		{"Origin: https://evil.example", 403}, {"Origin: https://good.example", 200}, {"Origin: null", 403},
+	} {
+		s.want(c.code, "GET", "/api/v1/pods", "", c.header)
+	}
+	a := s.send("OPTIONS", "/api/v1/pods", "", "Origin: https://good.example", "Access-Control-Request-Method: GET")
+	if a.code != 204 || a.header.Get("Access-Control-Allow-Origin") != "https://good.example" {
+		t.Errorf("a preflight got %d %v", a.code, a.header)
+	}
+}
+
+func TestKubeconfigIsWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config")
+	s := startTest(t, func(c *config) { c.kubeconfig = path })
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := gjson.GetBytes(text, "clusters.0.cluster.server").String(); got != s.url {
+		t.Errorf("the kubeconfig leads to %q instead of %q", got, s.url)
+	}
+	if !gjson.GetBytes(text, "clusters.0.cluster.insecure-skip-tls-verify").Bool() {
+		t.Error("the JavaScript client refuses a plain port without insecure-skip-tls-verify")
+	}
+	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
+		t.Errorf("the kubeconfig has mode %v", info.Mode())
+	}
+}
+
+func TestHealthVersionMetrics(t *testing.T) {
+	s := startTest(t)
+	for _, path := range []string{"/healthz", "/livez", "/readyz", "/readyz/ping"} {
+		if a := s.send("GET", path, ""); a.code != 200 || string(a.body) != "ok" {
+			t.Errorf("%s: %d %s", path, a.code, a.body)
+		}
+		if a := s.send("GET", path+"?verbose", ""); a.code != 200 || !strings.Contains(string(a.body), "ok") {
+			t.Errorf("%s?verbose: %d %s", path, a.code, a.body)
+		}
+	}
+	if a := s.send("GET", "/readyz?verbose", ""); !strings.Contains(string(a.body), "[+]store ok") {
+		t.Errorf("readyz?verbose does not name the store: %s", a.body)
+	}
+	if a := s.want(200, "GET", "/version", ""); a.get("gitVersion").String() != gitVersion || a.get("minor").String() != minorVersion {
+		t.Errorf("version: %s", a.body)
+	}
+	s.want(404, "GET", "/api/v1/namespaces/default/pods/none", "")
+	metrics := string(s.send("GET", "/metrics", "").body)
+	for _, want := range []string{"apiserver_request_total{", `resource="pods"`, `code="404"`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in /metrics", want)
+		}
+	}
+}
+
+func TestDeadlineIsKept(t *testing.T) {
+	s := startTest(t)
+	if got := s.want(400, "GET", "/api/v1/pods?timeout=abc", "").failure(); !strings.Contains(got,
+		`invalid timeout specified in the request URL - time: invalid duration "abc"`) {
+		t.Error(got)
+	}
+	a := s.send("GET", "/api/v1/pods?timeout=1ns", "")
+	if a.code != 504 || a.get("reason").String() != "Timeout" {
+		t.Errorf("a list that ran out of time got %d %s", a.code, a.body)
+	}
+}
+
+// TestStopLetsRequestsEnd stops a server while a body is half sent: that request ends well, /readyz fails, and nobody else gets in.
+func TestStopLetsRequestsEnd(t *testing.T) {
+	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))
+	body := configMap("late")
+	conn := s.dial()
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:9])
+	waitFor(t, "the request to arrive", func() bool {
+		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 1
+	})
+	done := make(chan struct{})
+	go func() { defer close(done); s.halt() }()
+	waitFor(t, "the listener to close", func() bool { _, err := s.try("GET", "/readyz", ""); return err != nil })
+	fmt.Fprint(conn, body[9:])
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || response.StatusCode != 201 {
+		t.Errorf("the running request got %v, %v", response, err)
+	}
+	<-done
+	s.start()
+	s.want(200, "GET", "/api/v1/namespaces/default/configmaps/late", "")
+}
+
+// metricValue reads one series of /metrics, -1 when it is not there.
+func metricValue(s *testServer, series string) float64 {
+	a, _ := s.try("GET", "/metrics", "")
+	for line := range strings.Lines(string(a.body)) {
+		if rest, ok := strings.CutPrefix(line, series+" "); ok {
+			value, _ := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			return value
+		}
+	}
+	return -1
+}
+
+// waitFor polls for what another goroutine will bring about.
+func waitFor(t testing.TB, what string, ready func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ready() {
+			return
+		}
+	}
+	t.Fatalf("waited 20 s for %s", what)
+}
+
+// ---- A server in a process of its own ----
+
+// TestServerChild is no test but a server for others: it serves APILET_SERVER_FILE until it is killed or its stdin ends.
+func TestServerChild(t *testing.T) {
+	path := os.Getenv("APILET_SERVER_FILE")
+	if path == "" {
+		t.Skip("for other tests")
+	}
+	begin := time.Now()
+	s := startTest(t, onFile(path))
+	fmt.Println("ready", s.url, time.Since(begin).Microseconds())
+	io.Copy(io.Discard, os.Stdin)
+}
+
+// A serverChild is a server in another process.
+type serverChild struct {
+	cmd   *exec.Cmd
+	url   string
+	ready time.Duration // its own time from start to listening
+	stdin io.Closer
+}
+
+func startChild(t testing.TB, path string) *serverChild {
+	t.Helper()
+	child := &serverChild{cmd: exec.Command(os.Args[0], "-test.run=^TestServerChild$")}
+	child.cmd.Env = append(os.Environ(), "APILET_SERVER_FILE="+path)
+	out, err := child.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if child.stdin, err = child.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := child.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(child.kill)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var micros int64
+		if n, _ := fmt.Sscanf(lines.Text(), "ready %s %d", &child.url, &micros); n == 2 {
+			child.ready = time.Duration(micros) * time.Microsecond
+			go io.Copy(io.Discard, out) // until the child ends
+			return child
+		}
+	}
+	t.Fatal("the child said nothing")
+	return nil
+}
+
+func (child *serverChild) kill() {
+	child.cmd.Process.Kill()
+	child.cmd.Wait()
+}
+
+// TestKilledServerKeepsWhatItAcknowledged kills a server (-9) in the middle of writes, a few times over one file, and looks for every
+// object whose create was answered with 201.
+func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	acked := map[string]int64{}
+	for round := range 3 {
+		child := startChild(t, path)
+		time.AfterFunc(100*time.Millisecond, child.kill)
+		writeUntilKilled(child.url, round, acked)
+		child.kill()
+	}
+	if len(acked) < 10 {
+		t.Errorf("only %d writes were acknowledged", len(acked))
+	}
+	s := startTest(t, onFile(path))
+	for name, rev := range acked {
+		if a := s.send("GET", "/api/v1/namespaces/default/configmaps/"+name, ""); a.code != 200 || a.rev() != rev {
+			t.Errorf("%s was acknowledged at %d; now: %d %s", name, rev, a.code, a.body)
+		}
+	}
+}
+
+func writeUntilKilled(url string, round int, acked map[string]int64) {
+	s := &testServer{server: &server{url: url}, client: &http.Client{Timeout: 5 * time.Second}}
+	var mu sync.Mutex // guards acked
+	var writers sync.WaitGroup
+	for w := range 4 {
+		writers.Go(func() {
+			for i := 0; ; i++ {
+				name := fmt.Sprintf("r%d-w%d-%d", round, w, i)
+				a, err := s.try("POST", "/api/v1/namespaces/default/configmaps", configMap(name))
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				acked[name] = a.rev()
+				mu.Unlock()
+			}
+		})
+	}
+	writers.Wait()
+}
