@@ -376,7 +376,7 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		res := def.row(crd, v)
-		res.custom.settled = def.schemas.settled
+		res.custom.storageVersion, res.custom.settled = storage, def.schemas.settled
 		if tag := versionDigest(rec.json, v.Name); tag != def.schemas.stored {
 			res.custom.settled = func([]byte) bool { return false }
 			res.custom.toStorage = def.schemas.toStorage
@@ -405,6 +405,11 @@ func versionDigest(stored []byte, name string) string {
 		}
 	}
 	return ""
+}
+
+func storageVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
+	name, _ := apihelpers.GetCRDStorageVersion(crd) // validation wants one
+	return name
 }
 
 // row is the row of one version.

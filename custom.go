@@ -25,7 +25,6 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
@@ -61,16 +60,15 @@ type schemas struct {
 	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
 	used   atomic.Int64 // when anything compiled was last used, in Unix nanoseconds
 
-	mu       sync.Mutex // guards compiled and serialises compiling
-	compiled map[string]*compiled
+	mu       sync.Mutex                // guards what follows and serialises compiling
+	compiled map[string]*compiled      // by version
+	columns  map[string][]customColumn // by version; apart, since a list needs no more
 }
 
 // A compiled is one version's part that costs memory. Immutable but for what comes with the first write.
 type compiled struct {
-	storage string // the storage version's name
-	props   *apiextensions.JSONSchemaProps
-	schema  *structuralschema.Structural
-	columns []customColumn
+	props  *apiextensions.JSONSchemaProps
+	schema *structuralschema.Structural
 
 	mu    sync.Mutex // guards what follows
 	rules *rules
@@ -83,6 +81,23 @@ type rules struct {
 	cel           *cel.Validator // nil: no expressions
 }
 
+// errNoSuchVersion answers a request that met the end of its type.
+var errNoSuchVersion = statusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+
+// load reads one version from the definition in the store; "" is the storage version.
+func (s *schemas) load(name string) (gjson.Result, error) {
+	rec, err := s.st.get(s.key)
+	if err != nil {
+		return gjson.Result{}, errNoSuchVersion
+	}
+	for _, v := range gjson.GetBytes(rec.json, "spec.versions").Array() {
+		if v.Get("name").String() == name || name == "" && v.Get("storage").Bool() {
+			return v, nil
+		}
+	}
+	return gjson.Result{}, errNoSuchVersion
+}
+
 // version returns one compiled version; "" is the storage version. An error means that the definition has just gone.
 func (s *schemas) version(name string) (*compiled, error) {
 	s.used.Store(time.Now().UnixNano())
@@ -91,15 +106,11 @@ func (s *schemas) version(name string) (*compiled, error) {
 	if c := s.compiled[name]; c != nil {
 		return c, nil
 	}
-	rec, err := s.st.get(s.key)
+	v, err := s.load(name)
 	if err != nil {
-		return nil, errNoSuchVersion
-	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(rec.json, crd); err != nil {
 		return nil, err
 	}
-	c, err := compileVersion(crd, name)
+	c, err := compileSchema([]byte(v.Get("schema").Raw))
 	if err != nil {
 		return nil, err
 	}
@@ -110,35 +121,21 @@ func (s *schemas) version(name string) (*compiled, error) {
 	return c, nil
 }
 
-// errNoSuchVersion answers a request that met the end of its type.
-var errNoSuchVersion = statusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
-
-func compileVersion(crd *apiextensionsv1.CustomResourceDefinition, name string) (*compiled, error) {
-	for i := range crd.Spec.Versions {
-		v := &crd.Spec.Versions[i]
-		if v.Name != name && !(name == "" && v.Storage) {
-			continue
-		}
-		internal := &apiextensions.CustomResourceValidation{}
-		if v.Schema != nil {
-			if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema, internal, nil); err != nil {
-				return nil, err
-			}
-		}
-		c := &compiled{storage: storageVersion(crd), props: internal.OpenAPIV3Schema, columns: compileColumns(v.AdditionalPrinterColumns)}
-		s, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
-		if err != nil {
-			return nil, err
-		}
-		c.schema = s.DeepCopy() // its defaults are shared with props
-		return c, defaulting.PruneDefaults(c.schema)
+func compileSchema(raw []byte) (*compiled, error) {
+	var asked apiextensionsv1.CustomResourceValidation
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &asked); err != nil {
+		return nil, err
 	}
-	return nil, errNoSuchVersion
-}
-
-func storageVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
-	name, _ := apihelpers.GetCRDStorageVersion(crd) // validation wants one
-	return name
+	var internal apiextensions.CustomResourceValidation
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(&asked, &internal, nil); err != nil {
+		return nil, err
+	}
+	s, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	if err != nil {
+		return nil, err
+	}
+	c := &compiled{props: internal.OpenAPIV3Schema, schema: s.DeepCopy()} // its defaults are shared with props
+	return c, defaulting.PruneDefaults(c.schema)
 }
 
 // judges returns what judges objects, compiled at the first write.
@@ -169,7 +166,7 @@ func (s *schemas) forget(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Sub(time.Unix(0, s.used.Load())) > schemaIdle {
-		s.compiled = nil
+		s.compiled, s.columns = nil, nil
 	}
 }
 
@@ -220,16 +217,11 @@ func (cr *customVersion) refuse() error {
 
 // openAPI is the version's schema as the definition has it.
 func (cr *customVersion) openAPI() (json.RawMessage, error) {
-	rec, err := cr.schemas.st.get(cr.schemas.key)
+	v, err := cr.schemas.load(cr.version)
 	if err != nil {
-		return nil, errNoSuchVersion
+		return nil, err
 	}
-	for _, v := range gjson.GetBytes(rec.json, "spec.versions").Array() {
-		if s := v.Get("schema.openAPIV3Schema"); v.Get("name").String() == cr.version && s.Exists() {
-			return json.RawMessage(s.Raw), nil
-		}
-	}
-	return json.RawMessage(`{"type":"object","x-kubernetes-preserve-unknown-fields":true}`), nil
+	return json.RawMessage(v.Get("schema.openAPIV3Schema").Raw), nil
 }
 
 // shape makes an object out of what a client sent.
@@ -512,25 +504,37 @@ func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []cu
 	return columns
 }
 
-func (cr *customVersion) columns() (definitions []metav1.TableColumnDefinition) {
-	c, err := cr.compiled()
-	if err != nil {
-		return nil
+// printed returns a version's columns; the first is the name.
+func (s *schemas) printed(name string) []customColumn {
+	s.used.Store(time.Now().UnixNano())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if columns := s.columns[name]; columns != nil {
+		return columns
 	}
-	for i := range c.columns {
-		definitions = append(definitions, c.columns[i].definition)
+	var asked []apiextensionsv1.CustomResourceColumnDefinition
+	if v, err := s.load(name); err != nil || json.Unmarshal([]byte(v.Get("additionalPrinterColumns").Raw), &asked) != nil {
+		asked = nil
+	}
+	if s.columns == nil {
+		s.columns = map[string][]customColumn{}
+	}
+	s.columns[name] = compileColumns(asked)
+	return s.columns[name]
+}
+
+func (cr *customVersion) columns() (definitions []metav1.TableColumnDefinition) {
+	for _, c := range cr.schemas.printed(cr.version) {
+		definitions = append(definitions, c.definition)
 	}
 	return definitions
 }
 
 func (cr *customVersion) cells(obj object) []any {
 	cells := []any{obj.GetName()}
-	c, err := cr.compiled()
-	if err != nil {
-		return cells
-	}
-	for i := 1; i < len(c.columns); i++ {
-		cells = append(cells, c.columns[i].cell(obj.(*unstructured.Unstructured)))
+	columns := cr.schemas.printed(cr.version)
+	for i := range columns[1:] {
+		cells = append(cells, columns[1+i].cell(obj.(*unstructured.Unstructured)))
 	}
 	return cells
 }

@@ -240,7 +240,8 @@ type custom struct {
 	deleting  func(obj object)                // marks an object whose deletion begins
 	committed func(ctx context.Context) error // after a write, before its answer
 
-	// Of custom resources alone. Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
+	storageVersion string // of custom resources, as all that follows
+	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
 	shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
 	settled    func(stored []byte) bool                                             // needs no complete
 	complete   func(*unstructured.Unstructured) error                               // stored object, as of today's schema
