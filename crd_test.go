@@ -330,7 +330,7 @@ func TestColumnsAndSelectors(t *testing.T) {
 		t.Errorf("table:\n%s\nwant:\n%s", got, want)
 	}
 	cells := table.get("rows.1.cells").Array()
-	if got := fmt.Sprint(cells[1], cells[2], cells[3], cells[4], cells[6], cells[7]); got != `red 2 1.5 true False ["ta","tb"]` || !strings.HasSuffix(cells[5].String(), "y") {
+	if got := fmt.Sprint(cells[1], cells[2], cells[3], cells[4], cells[6], cells[7]); got != `red 2 1.5 true False ["ta","tb"]` || !strings.Contains(cells[5].String(), "y") {
 		t.Errorf("cells %s", cells)
 	}
 	for selector, want := range map[string]string{"spec.color=blue": "other", "spec.color!=blue": "x", "spec.size=4": "x", "spec.size=": "other",
