@@ -508,11 +508,15 @@ func statusFor(created bool) int {
 func (t *target) check(obj object) error {
 	switch name := obj.GetName(); {
 	case name == "":
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.name))
+		return t.nameless()
 	case name != t.name:
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.name))
 	}
 	return matchNamespace(obj, t.namespace)
+}
+
+func (t *target) nameless() error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.name))
 }
 
 // patch answers a PATCH.
@@ -534,7 +538,7 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) e
 		return err
 	}
 	ctx, t := r.Context(), targetOf(r, res)
-	t.upsert = kind == applyPatch
+	t.upsert = kind == applyPatch && t.sub == ""
 	opts.applied = kind == applyPatch
 	rec, created, err := wr.modify(ctx, t, opts, func(old object, rec *record) (object, error) {
 		if kind == applyPatch {
@@ -563,6 +567,9 @@ func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p pa
 	doc, strict, err := patch(p.kind, doc, p.body, t.res.patchSchema())
 	if err != nil {
 		return nil, err
+	}
+	if !gjson.GetBytes(doc, "apiVersion").Exists() {
+		return nil, t.nameless()
 	}
 	obj, unknown, err := t.res.decode(doc, "application/json", "")
 	if err != nil {
@@ -696,6 +703,10 @@ func (wr *writes) upsert(ctx context.Context, t target, opts writeOptions, chang
 	obj, err := change(nil, nil)
 	if err != nil {
 		return record{}, err
+	}
+	if uid := obj.GetUID(); uid != "" && opts.applied {
+		return record{}, apierrors.NewConflict(t.res.groupResource(), t.name,
+			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", uid))
 	}
 	obj.SetResourceVersion("")
 	return wr.insert(ctx, t.res, obj, opts)
@@ -1072,7 +1083,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	if len(options.DryRun) > 0 {
 		return rec, true, nil
 	}
-	_, err = wr.commit(ctx, res, tombstone(&rec))
+	rec, err = wr.commit(ctx, res, tombstone(&rec))
 	return rec, true, err
 }
 
@@ -1080,24 +1091,12 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 // wait for. Watchers see both steps, as with the real server.
 func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, before object, rec record, options *metav1.DeleteOptions) (record, bool, error) {
 	dryRun, done := len(options.DryRun) > 0, mayGo(obj)
-	if done && before.GetDeletionTimestamp() == nil && !dryRun {
-		stored, revAt, err := res.encodeStored(obj)
-		if err != nil {
-			return rec, false, err
-		}
-		rec, err = wr.commit(ctx, res, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: true})
-		if err != nil {
-			return rec, false, err
-		}
-	} else if !done {
-		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
-		return marked, false, err
+	marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
+	if err != nil || dryRun || !done || rec.deleting { // what was marked before goes with the change of its marks
+		return marked, done, err
 	}
-	if dryRun {
-		return rec, true, nil
-	}
-	_, err := wr.commit(ctx, res, tombstone(&rec))
-	return rec, true, err
+	_, err = wr.commit(ctx, res, tombstone(&marked))
+	return marked, true, err
 }
 
 // mark stores the deletion marks of an object that something holds back, if they are new.

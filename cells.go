@@ -305,11 +305,11 @@ func jobCells(o *batchv1.Job, now time.Time) []any {
 		took = duration.HumanDuration(end.Sub(start.Time))
 	}
 	names, images := containerCells(o.Spec.Template.Spec.Containers)
-	return []any{o.Name, jobStatus(o), completions, took, age(o.CreationTimestamp, now), names, images,
+	return []any{o.Name, jobCellStatus(o), completions, took, age(o.CreationTimestamp, now), names, images,
 		metav1.FormatLabelSelector(o.Spec.Selector)}
 }
 
-func jobStatus(o *batchv1.Job) string {
+func jobCellStatus(o *batchv1.Job) string {
 	has := func(kind batchv1.JobConditionType) bool {
 		i := slices.IndexFunc(o.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind })
 		return i >= 0 && o.Status.Conditions[i].Status == corev1.ConditionTrue

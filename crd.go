@@ -360,7 +360,7 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	def.wanting = !accepted
-	def.schemas = &schemas{st: d.st, key: rec.key, since: rec.rev, spec: digest(gjson.GetBytes(rec.json, "spec").Raw)}
+	def.schemas = &schemas{st: d.st, key: rec.key, since: rec.rev, spec: schemaDigest(gjson.GetBytes(rec.json, "spec").Raw)}
 	storage := storageVersion(crd)
 	def.schemas.stored = versionDigest(rec.json, storage)
 	if before != nil && before.created == def.created {
@@ -392,7 +392,7 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	return def
 }
 
-func digest(text string) string {
+func schemaDigest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
 }
@@ -401,7 +401,7 @@ func digest(text string) string {
 func versionDigest(stored []byte, name string) string {
 	for _, v := range gjson.GetBytes(stored, "spec.versions").Array() {
 		if v.Get("name").String() == name {
-			return digest(v.Get("schema").Raw)
+			return schemaDigest(v.Get("schema").Raw)
 		}
 	}
 	return ""

@@ -36,8 +36,8 @@ func definitionFile(t testing.TB, name string) string {
 	return string(asJSON)
 }
 
-// flow is JSON written as YAML's flow style: {a: b}.
-func flow(t testing.TB, text string) string {
+// fromFlow is JSON written as YAML's flow style: {a: b}.
+func fromFlow(t testing.TB, text string) string {
 	t.Helper()
 	asJSON, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil {
@@ -56,14 +56,14 @@ func (s *testServer) define(file string) {
 func simpleDefinition(t testing.TB, kind, group, schema, more string) string {
 	t.Helper()
 	plural := strings.ToLower(kind) + "s"
-	return flow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.%s}, spec: {group: %s,
+	return fromFlow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.%s}, spec: {group: %s,
 		scope: Namespaced, names: {plural: %s, kind: %s}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: %s}%s}]}}`,
 		plural, group, group, plural, kind, schema, more))
 }
 
 func gadget(t testing.TB, name, spec string) string {
 	t.Helper()
-	return flow(t, fmt.Sprintf(`{apiVersion: example.com/v1, kind: Gadget, metadata: {name: %s}, spec: {%s}}`, name, spec))
+	return fromFlow(t, fmt.Sprintf(`{apiVersion: example.com/v1, kind: Gadget, metadata: {name: %s}, spec: {%s}}`, name, spec))
 }
 
 func TestTypeIsServedWhenItsDefinitionIsAnswered(t *testing.T) {
@@ -187,7 +187,7 @@ func TestObjectsAreJudged(t *testing.T) {
 	} {
 		a := s.send("POST", gadgets+"?dryRun=All&fieldValidation=Ignore", gadget(t, "x", spec))
 		if strings.HasPrefix(want, "{") {
-			if got := a.get("spec").Raw; a.code != 201 || !sameFields(t, got, flow(t, want)) {
+			if got := a.get("spec").Raw; a.code != 201 || !sameFields(t, got, fromFlow(t, want)) {
 				t.Errorf("%q: got %d %s, want %s", spec, a.code, a.body, want)
 			}
 		} else if a.code != 422 || !strings.Contains(a.get("message").String(), want) {

@@ -29,7 +29,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
+	celmodel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
@@ -358,7 +358,7 @@ func (j *judgement) create() {
 // follow says from which object an update starts.
 func (j *judgement) follow(old *unstructured.Unstructured) {
 	j.old = old.Object
-	j.same = celcommon.NewCorrelatedObject(j.obj.Object, old.Object, &model.Structural{Structural: j.schema})
+	j.same = celcommon.NewCorrelatedObject(j.obj.Object, old.Object, &celmodel.Structural{Structural: j.schema})
 	j.add(validation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
 }
 

@@ -10,22 +10,29 @@ package main
 // Two helpers make most of it a table: or(&field, value) fills a zero value, orNew(&field, value) a nil pointer.
 
 import (
+	"encoding/json"
+	"reflect"
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	batchv1beta1 "k8s.io/api/batch/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	flowcontrolv1beta3 "k8s.io/api/flowcontrol/v1beta3"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	policyv1beta1 "k8s.io/api/policy/v1beta1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagev1beta1 "k8s.io/api/storage/v1beta1"
 	quantities "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -80,7 +87,64 @@ func setDefaults(obj runtime.Object) {
 	default:
 		defaultCluster(obj)
 		defaultPolicy(obj)
+		defaultDeprecated(obj)
 	}
+}
+
+// zeroShares is how v1beta3, whose shares are no pointer, tells a zero that is meant from one left out.
+const zeroShares = flowcontrolv1beta3.PriorityLevelPreserveZeroConcurrencySharesKey
+
+// successors are the stable kinds of deprecated versions that look the same on the wire.
+var successors = map[reflect.Type]func() runtime.Object{
+	reflect.TypeFor[*batchv1beta1.CronJob]():                          func() runtime.Object { return &batchv1.CronJob{} },
+	reflect.TypeFor[*policyv1beta1.PodDisruptionBudget]():             func() runtime.Object { return &policyv1.PodDisruptionBudget{} },
+	reflect.TypeFor[*storagev1beta1.VolumeAttributesClass]():          func() runtime.Object { return &storagev1.VolumeAttributesClass{} },
+	reflect.TypeFor[*admissionv1beta1.ValidatingAdmissionPolicy]():    func() runtime.Object { return &admissionv1.ValidatingAdmissionPolicy{} },
+	reflect.TypeFor[*admissionv1beta1.MutatingAdmissionPolicy]():      func() runtime.Object { return &admissionv1.MutatingAdmissionPolicy{} },
+	reflect.TypeFor[*flowcontrolv1beta3.FlowSchema]():                 func() runtime.Object { return &flowcontrolv1.FlowSchema{} },
+	reflect.TypeFor[*flowcontrolv1beta3.PriorityLevelConfiguration](): func() runtime.Object { return &flowcontrolv1.PriorityLevelConfiguration{} },
+}
+
+// stableForm is an object of a deprecated version as the kind that followed it; any other object is its own stable form.
+func stableForm(obj runtime.Object) runtime.Object {
+	successor := successors[reflect.TypeOf(obj)]
+	if successor == nil {
+		return obj
+	}
+	stable := successor()
+	rewrite(obj, stable)
+	if level, ok := stable.(*flowcontrolv1.PriorityLevelConfiguration); ok {
+		limited, meant := level.Spec.Limited, metav1.HasAnnotation(level.ObjectMeta, zeroShares)
+		delete(level.Annotations, zeroShares)
+		if limited != nil && *limited.NominalConcurrencyShares == 0 && !meant {
+			limited.NominalConcurrencyShares = nil
+		}
+	}
+	return stable
+}
+
+// rewrite makes one object what another is on the wire.
+func rewrite(from, to runtime.Object) {
+	reflect.ValueOf(to).Elem().SetZero()
+	text, err := json.Marshal(from)
+	if err == nil {
+		err = json.Unmarshal(text, to)
+	}
+	if err != nil {
+		panic(err) // the types are Kubernetes' own and alike
+	}
+}
+
+func defaultDeprecated(obj runtime.Object) {
+	stable := stableForm(obj)
+	if stable == obj {
+		return
+	}
+	setDefaults(stable)
+	if level, ok := stable.(*flowcontrolv1.PriorityLevelConfiguration); ok && level.Spec.Limited != nil && *level.Spec.Limited.NominalConcurrencyShares == 0 {
+		metav1.SetMetaDataAnnotation(&level.ObjectMeta, zeroShares, "")
+	}
+	rewrite(stable, obj)
 }
 
 // defaultCluster is for the small kinds of core, storage and scheduling.
@@ -165,12 +229,8 @@ func defaultPolicy(obj runtime.Object) {
 		defaultMatchResources(o.Spec.MatchResources)
 	case *flowcontrolv1.FlowSchema:
 		or(&o.Spec.MatchingPrecedence, 1000)
-	case *flowcontrolv1beta3.FlowSchema:
-		or(&o.Spec.MatchingPrecedence, 1000)
 	case *flowcontrolv1.PriorityLevelConfiguration:
 		defaultPriorityLevel(&o.Spec)
-	case *flowcontrolv1beta3.PriorityLevelConfiguration:
-		defaultOldPriorityLevel(o)
 	}
 }
 
@@ -221,8 +281,16 @@ func defaultPod(pod *corev1.Pod) {
 		*grace = 1
 	}
 	dropInitAnnotations(&pod.ObjectMeta)
-	if len(pod.Status.PodIPs) == 0 && pod.Status.PodIP != "" {
-		pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
+	defaultPodIPs(&pod.Status)
+}
+
+// defaultPodIPs makes the first of a pod's addresses the same in the old field and in the new one; the old one wins.
+func defaultPodIPs(status *corev1.PodStatus) {
+	switch ips := status.PodIPs; {
+	case status.PodIP == "" && len(ips) > 0:
+		status.PodIP = ips[0].IP
+	case status.PodIP != "" && (len(ips) == 0 || ips[0].IP != status.PodIP):
+		status.PodIPs = []corev1.PodIP{{IP: status.PodIP}}
 	}
 }
 
@@ -953,25 +1021,6 @@ func defaultPriorityLevel(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
 	}
 	if limited := spec.Limited; limited != nil {
 		orNew(&limited.NominalConcurrencyShares, 30)
-		orNew(&limited.LendablePercent, 0)
-		if queuing := limited.LimitResponse.Queuing; queuing != nil {
-			or(&queuing.HandSize, 8)
-			or(&queuing.Queues, 64)
-			or(&queuing.QueueLengthLimit, 50)
-		}
-	}
-}
-
-// defaultOldPriorityLevel: v1beta3 has no pointer to its shares, so an annotation tells a zero that is meant from one left out.
-func defaultOldPriorityLevel(level *flowcontrolv1beta3.PriorityLevelConfiguration) {
-	if exempt := level.Spec.Exempt; exempt != nil {
-		orNew(&exempt.NominalConcurrencyShares, 0)
-		orNew(&exempt.LendablePercent, 0)
-	}
-	if limited := level.Spec.Limited; limited != nil {
-		if _, zero := level.Annotations[flowcontrolv1beta3.PriorityLevelPreserveZeroConcurrencySharesKey]; !zero {
-			or(&limited.NominalConcurrencyShares, 30)
-		}
 		orNew(&limited.LendablePercent, 0)
 		if queuing := limited.LimitResponse.Queuing; queuing != nil {
 			or(&queuing.HandSize, 8)

@@ -18,6 +18,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	batchv1beta1 "k8s.io/api/batch/v1beta1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -127,18 +128,23 @@ func readDocuments(t testing.TB, file string) (docs [][]byte) {
 
 func decodeBuiltin(t testing.TB, doc []byte) runtime.Object {
 	t.Helper()
+	obj, err := tryDecode(doc)
+	if err != nil {
+		t.Fatalf("%v: %s", err, doc)
+	}
+	return obj
+}
+
+func tryDecode(doc []byte) (runtime.Object, error) {
 	var tm metav1.TypeMeta
 	if err := json.Unmarshal(doc, &tm); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	obj, err := builtin.New(tm.GroupVersionKind())
 	if err == nil {
 		err = json.Unmarshal(doc, obj)
 	}
-	if err != nil {
-		t.Fatalf("%v: %s", err, doc)
-	}
-	return obj
+	return obj, err
 }
 
 const testUID = "11111111-2222-3333-4444-555555555555"
@@ -283,6 +289,35 @@ func diffJSON(t testing.TB, got, want []byte) (diffs []string) {
 	}
 	walk("", g, w)
 	return diffs
+}
+
+// A deprecated version gets the defaults and the rules of its successor.
+func TestDeprecatedVersions(t *testing.T) {
+	cron := &batchv1beta1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: batchv1beta1.CronJobSpec{Schedule: "often"}}
+	setDefaults(cron)
+	if cron.Spec.ConcurrencyPolicy != batchv1beta1.AllowConcurrent || cron.Name != "c" {
+		t.Errorf("got %+v", cron)
+	}
+	if errs := validateCreate(cron); len(errs) == 0 || errs[0].Field != "spec.schedule" {
+		t.Errorf("got %v", errs)
+	}
+	for _, annotations := range []map[string]string{nil, {zeroShares: ""}} {
+		level := &flowcontrolv1beta3.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "l", Annotations: annotations}}
+		level.Spec.Type = flowcontrolv1beta3.PriorityLevelEnablementLimited
+		level.Spec.Limited = &flowcontrolv1beta3.LimitedPriorityLevelConfiguration{LimitResponse: flowcontrolv1beta3.LimitResponse{Type: "Reject"}}
+		setDefaults(level)
+		setDefaults(level)
+		want := int32(30)
+		if annotations != nil {
+			want = 0
+		}
+		if got := level.Spec.Limited.NominalConcurrencyShares; got != want || len(level.Annotations) != len(annotations) {
+			t.Errorf("%d shares, want %d; %v", got, want, level.Annotations)
+		}
+		if errs := validateCreate(level); len(errs) > 0 {
+			t.Error(errs)
+		}
+	}
 }
 
 func TestStatusIsTheLastField(t *testing.T) {

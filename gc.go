@@ -46,8 +46,9 @@ const (
 	podRange       = "//pods/"
 
 	collectorName  = "kube-controller-manager" // field manager of the collector's updates
-	collectorSeats = 64                        // objects that are worked on at once, so that their commits share an fsync
+	collectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
 	reapBatch      = 1024                      // objects that are worked on between two looks at the log
+	soundMax       = 1024                      // references whose owners are remembered
 	reapTries      = 10                        // attempts at an object that others write to
 	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
 	retryLast      = time.Minute
@@ -209,6 +210,13 @@ func referencesOf(object []byte) string {
 	return gjson.GetBytes(object, "metadata.ownerReferences").Raw
 }
 
+func decodeReferences(references string) (owners []metav1.OwnerReference, err error) {
+	if references != "" {
+		err = json.Unmarshal([]byte(references), &owners)
+	}
+	return owners, err
+}
+
 func uidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
 
 func finalizersOf(object []byte) (names []string) {
@@ -251,6 +259,7 @@ type reaper struct {
 	graph   graph
 	pos     int64               // the graph shows the store at this revision
 	waiting map[ownerID]string  // keys of owners that are being deleted in the foreground
+	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
 	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
 	dirty   map[string]struct{} // keys of objects to examine
 
@@ -281,16 +290,17 @@ func (rp *reaper) follow(ctx context.Context) error {
 			rp.work(ctx)
 			continue
 		}
-		clear(rp.gone)
+		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
 		rp.rest(ctx, wake)
 	}
 	return ctx.Err()
 }
 
-// begin makes the graph of what the store holds. Every object with owners is examined once: an owner may have gone unseen.
+// begin makes the graph of what the store holds, and looks all owners up: one may have gone unseen. Whatever happens to them after the
+// revision of the walk, the log will tell.
 func (rp *reaper) begin(ctx context.Context) (err error) {
 	*rp = reaper{gc: rp.gc, kinds: newKinds(rp.gc.reg.current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
-		gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
+		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
 	rp.pos, err = rp.gc.walk(ctx, "/", func(records []record) error {
 		for i := range records {
 			ev := event{record: records[i]}
@@ -348,15 +358,41 @@ func (rp *reaper) relink(ev *event, before, after string) {
 			rp.dirty[owner] = struct{}{}
 		}
 	}
-	if after != "" {
+	if after != "" && !ev.deleting && !rp.isSound(ev.key, after) {
 		rp.dirty[ev.key] = struct{}{}
 	}
+}
+
+// isSound says that all owners are there, so that nothing is to be done. Most objects come with the references of one before them, and
+// what was found for that one holds until the log tells of an owner's end: if it ended later than that, its event will find this object in
+// the graph.
+func (rp *reaper) isSound(key, references string) bool {
+	namespace, _ := namespacedName(key)
+	what := namespace + references
+	if _, known := rp.sound[what]; known {
+		return true
+	}
+	owners, err := decodeReferences(references)
+	if err != nil {
+		return false
+	}
+	for i := range owners {
+		if state, err := rp.lookUp(&owners[i], namespace); err != nil || state != ownerSolid {
+			return false
+		}
+	}
+	if len(rp.sound) >= soundMax {
+		clear(rp.sound)
+	}
+	rp.sound[what] = struct{}{}
+	return true
 }
 
 // bury lets go of an object that is gone. Its dependents leave the graph in one step: one by one they would be cut out of the middle.
 func (rp *reaper) bury(ev *event) {
 	uid := uidOf(ev.json)
 	id := rp.graph.id(uid)
+	clear(rp.sound)
 	delete(rp.waiting, id)
 	delete(rp.parked, ev.key)
 	left := rp.graph.owners[id].keys
@@ -374,6 +410,7 @@ func (rp *reaper) applyDeletion(ev *event) {
 	foreground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
 	id := rp.graph.id(uidOf(ev.json))
 	if foreground && rp.waiting[id] == "" {
+		clear(rp.sound)
 		rp.waiting[id] = ev.key
 		rp.smudge(rp.graph.owners[id].keys)
 	}
@@ -515,11 +552,9 @@ const (
 
 // judge keeps, loosens or deletes an object, depending on its owners. A reference that cannot be looked up keeps the object.
 func (rp *reaper) judge(ctx context.Context, it *item) error {
-	var owners []metav1.OwnerReference
-	if references := referencesOf(it.rec.json); references == "" {
-		return nil
-	} else if err := json.Unmarshal([]byte(references), &owners); err != nil {
-		return fmt.Errorf("%s: %w", it.rec.key, err)
+	owners, err := decodeReferences(referencesOf(it.rec.json))
+	if err != nil || len(owners) == 0 {
+		return err
 	}
 	var drop []types.UID
 	solid, waiting := false, false

@@ -300,6 +300,17 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 	c.awaitGone("cm/bystander")
 }
 
+func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
+	c := startCluster(t, "")
+	a := c.create("cm/a", "")
+	c.create("cm/blocker", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
+	c.delete("cm/a", "Foreground")
+	c.await("the blocker to be deleting", func() bool { return gjson.Get(c.get("cm/blocker"), "metadata.deletionTimestamp").Exists() })
+	c.create("cm/late", "", blocking("cm/a", a)) // with the very references that were good for the one before
+	c.awaitGone("cm/late")
+	c.stays("cm/a", "cm/blocker")
+}
+
 func TestForegroundGoesDownTheChain(t *testing.T) {
 	c := startCluster(t, "")
 	owner, uid := "cm/c0", c.create("cm/c0", "")
@@ -538,20 +549,81 @@ func TestQuietWhileWaiting(t *testing.T) {
 	}
 }
 
+// TestFailuresAreTriedAgain lets a collector begin while nothing can be written.
+func TestFailuresAreTriedAgain(t *testing.T) {
+	c := startCluster(t, "")
+	c.idle()
+	<-c.workers
+	a, b := c.create("cm/a", ""), c.create("cm/b", "")
+	c.create("cm/child", "", ref("cm/a", a))
+	c.create("cm/orphan", "", ref("cm/b", b))
+	c.create("ns/n", "")
+	c.create("cm/n/x", "")
+	c.delete("cm/a", "")
+	c.delete("cm/b", "Orphan")
+	c.delete("ns/n", "")
+	full := errDiskFull
+	c.st.refusal.Store(&full)
+	said := &lines{said: make(chan string, 100)}
+	gc := &collector{st: c.st, upkeep: c.upkeep, reg: c.reg, wr: c.wr, log: zerolog.New(said)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { gc.run(ctx); close(done) }()
+	for missing := []string{"emptying a namespace", "collecting dependents"}; len(missing) > 0; {
+		line := <-said.said
+		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
+	}
+	c.st.refusal.Store(nil)
+	c.awaitGone("cm/child", "cm/b", "ns/n")
+	c.awaitOwners("cm/orphan", "")
+	cancel()
+	<-done
+}
+
+// lines hands on what is logged.
+type lines struct{ said chan string }
+
+func (l *lines) Write(p []byte) (int, error) {
+	select {
+	case l.said <- string(p):
+	default:
+	}
+	return len(p), nil
+}
+
+// TestManyNamespacesAtOnce deletes namespaces whose objects somebody else lets go while they are emptied.
+func TestManyNamespacesAtOnce(t *testing.T) {
+	c := startCluster(t, "")
+	const namespaces, each = 40, 5
+	c.seed(c.reg.lookup("", "v1", "namespaces"), namespaces, func(i int) object {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i)}}
+	})
+	c.seed(c.reg.lookup("", "v1", "configmaps"), namespaces*each, func(i int) object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("n%d", i/each), Name: fmt.Sprint(i), Finalizers: []string{"test/hold"}}}
+	})
+	for i := range namespaces {
+		c.delete(fmt.Sprintf("ns/n%d", i), "")
+		for j := range each {
+			short := fmt.Sprintf("cm/n%d/%d", i, i*each+j)
+			c.await(short+" to be deleting", func() bool { return gjson.Get(c.get(short), "metadata.deletionTimestamp").Exists() })
+			c.do("PATCH", pathAt(short), `{"metadata":{"finalizers":null}}`, 200)
+		}
+	}
+	c.awaitCount(namespaceRange, 4)
+	c.awaitCount("//configmaps/", 0)
+}
+
 // ---- Many ----
 
 // seed creates n objects at once, not over HTTP.
-func (c *cluster) seed(res *resource, n int, make func(i int) object) {
+func (c *cluster) seed(res *resource, n int, build func(i int) object) {
 	c.Helper()
-	list := slices.Collect(func(yield func(int) bool) {
-		for i := range n {
-			if !yield(i) {
-				return
-			}
-		}
-	})
-	err := parallel(list, 64, func(i int) error {
-		_, err := c.wr.insert(context.Background(), res, make(i), writeOptions{})
+	numbers := make([]int, n)
+	for i := range numbers {
+		numbers[i] = i
+	}
+	err := parallel(numbers, 64, func(i int) error {
+		_, err := c.wr.insert(context.Background(), res, build(i), writeOptions{})
 		return err
 	})
 	if err != nil {
@@ -655,9 +727,10 @@ func BenchmarkGraph(b *testing.B) {
 				runtime.ReadMemStats(&m)
 				return float64(m.HeapAlloc)
 			}
+			c := startCluster(b, "")
 			for b.Loop() {
 				before, start := heap(), time.Now()
-				rp := &reaper{graph: newGraph(), dirty: map[string]struct{}{}}
+				rp := &reaper{gc: &collector{st: c.st}, kinds: newKinds(c.reg.current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
 				for i := range events {
 					ev := events[i]
 					ev.key = strings.Clone(ev.key)
@@ -673,91 +746,286 @@ func BenchmarkGraph(b *testing.B) {
 	}
 }
 
-// ---- Random graphs against a model ----
+// ---- Random graphs against a ownerModel ----
 
-// TestRandomGraphs makes objects that own each other at random, deletes some, and compares who is left with what the rules say.
+// A ownerModel says what shall become of objects that own each other: names and their owners' names. A name is never used again, so that it
+// is as good as a uid.
+type ownerModel map[string][]string
+
+// settle applies the rules until nothing changes: who has owners and all are gone goes, the others lose the references to those that are.
+func (m ownerModel) settle() {
+	for changed := true; changed; {
+		changed = false
+		for name, owners := range m {
+			alive := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { _, there := m[owner]; return !there })
+			if len(alive) == len(owners) {
+				continue
+			}
+			changed = true
+			if m[name] = alive; len(alive) == 0 {
+				delete(m, name)
+			}
+		}
+	}
+}
+
+func (m ownerModel) remove(name, policy string) {
+	delete(m, name)
+	if policy == "Orphan" {
+		for other, owners := range m {
+			m[other] = slices.DeleteFunc(owners, func(owner string) bool { return owner == name })
+		}
+	}
+}
+
+// A graphTest plays random steps on a server and on the ownerModel.
+type graphTest struct {
+	*cluster
+	random *rand.Rand
+	want   ownerModel
+	uids   map[string]string
+	names  []string // all that ever were
+}
+
+// TestRandomGraphs lets each step's consequences come before the next, and restarts the server now and then.
 func TestRandomGraphs(t *testing.T) {
-	for round := range 6 {
+	for round := range 4 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Logf("seed %d", seed)
-			compareWithModel(t, rand.New(rand.NewPCG(seed, 1)))
+			data := t.TempDir() + "/db"
+			g := &graphTest{random: rand.New(rand.NewPCG(seed, 1)), want: ownerModel{}, uids: map[string]string{"never": uuid.NewString()}, names: []string{"never"}}
+			for life := range 3 {
+				t.Run(fmt.Sprint(life), func(t *testing.T) {
+					g.cluster = startCluster(t, data)
+					for range 25 {
+						g.step()
+						g.want.settle()
+						g.compare()
+					}
+					g.idle() // what the last steps ask for is left to the next server
+					for range 3 {
+						g.remove([]string{"Background", "Foreground"}[g.random.IntN(2)])
+					}
+				})
+				g.want.settle()
+			}
 		})
 	}
 }
 
-// A modelObject is one object of a random graph. Its owners are older, so that there is one outcome.
-type modelObject struct {
-	owners  []int // indices; -1 is an owner that never was
-	deleted string
+// TestRandomGraphsAtOnce deletes while the consequences of what was deleted before are on their way.
+func TestRandomGraphsAtOnce(t *testing.T) {
+	for round := range 4 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Logf("seed %d", seed)
+			g := &graphTest{cluster: startCluster(t, ""), random: rand.New(rand.NewPCG(seed, 1)), want: ownerModel{},
+				uids: map[string]string{"never": uuid.NewString()}, names: []string{"never"}}
+			for range 80 {
+				g.add()
+			}
+			for range 25 {
+				g.remove([]string{"Background", "Foreground"}[g.random.IntN(2)])
+			}
+			g.want.settle()
+			g.compare()
+		})
+	}
 }
 
-func compareWithModel(t *testing.T, random *rand.Rand) {
+func (g *graphTest) step() {
+	switch g.random.IntN(8) {
+	case 0, 1, 2, 3:
+		g.add()
+	case 4:
+		g.rewire()
+	default:
+		g.remove([]string{"Background", "Foreground", "Orphan"}[g.random.IntN(3)])
+	}
+}
+
+// pickOwners draws up to three of the names that ever were.
+func (g *graphTest) pickOwners() (owners, refs []string) {
+	for range g.random.IntN(4) {
+		owner := g.names[max(0, len(g.names)-1-g.random.IntN(15))]
+		if !slices.Contains(owners, owner) {
+			owners = append(owners, owner)
+			refs = append(refs, reference("cm/"+owner, g.uids[owner], g.random.IntN(2) == 0))
+		}
+	}
+	return owners, refs
+}
+
+func (g *graphTest) add() {
+	name := fmt.Sprintf("o%d", len(g.names))
+	owners, refs := g.pickOwners()
+	g.uids[name] = g.create("cm/"+name, "", refs...)
+	g.want[name], g.names = owners, append(g.names, name)
+}
+
+// rewire gives an object other owners, which may close a circle.
+func (g *graphTest) rewire() {
+	name := g.names[g.random.IntN(len(g.names))]
+	if _, there := g.want[name]; !there {
+		return
+	}
+	owners, refs := g.pickOwners()
+	g.do("PATCH", pathAt("cm/"+name), `{"metadata":{"ownerReferences":[`+strings.Join(refs, ",")+`]}}`, 200)
+	g.want[name] = owners
+}
+
+// remove deletes an object, if the collector has not been faster.
+func (g *graphTest) remove(policy string) {
+	name := g.names[g.random.IntN(len(g.names))]
+	if err := g.try("DELETE", pathAt("cm/"+name), `{"propagationPolicy":"`+policy+`"}`); err != nil {
+		g.Fatal(err)
+	}
+	g.want.remove(name, policy)
+}
+
+// compare waits until the server is where the ownerModel is, and makes sure that it stays there.
+func (g *graphTest) compare() {
+	g.Helper()
+	got := ""
+	matches := func() bool { got = g.state(); return got == fmt.Sprint(g.want) }
+	defer func() {
+		if g.Failed() {
+			g.Logf("\n got %v\nwant %v", got, g.want)
+		}
+	}()
+	g.await("the ownerModel's state", matches)
+	g.settle()
+	if !matches() {
+		g.Fatal("it did not stay as the ownerModel says")
+	}
+}
+
+// state lists who is there and with which owners, in the ownerModel's words.
+func (g *graphTest) state() string {
+	have := ownerModel{}
+	_, err := (&collector{st: g.st}).walk(context.Background(), "//configmaps/", func(records []record) error {
+		for i := range records {
+			_, name := namespacedName(records[i].key)
+			owners := []string(nil)
+			for _, owner := range gjson.GetBytes(records[i].json, "metadata.ownerReferences.#.name").Array() {
+				owners = append(owners, owner.String())
+			}
+			have[strings.Clone(name)] = owners
+		}
+		return nil
+	})
+	if err != nil {
+		g.Fatal(err)
+	}
+	return fmt.Sprint(have)
+}
+
+// TestClientsAtOnce has clients make and delete owners and dependents side by side, so that dependents come just before, while and after
+// their owners go. In the end no reference may lead nowhere, and nobody may have been collected who has an owner that was never deleted.
+func TestClientsAtOnce(t *testing.T) {
 	c := startCluster(t, "")
-	objects := make([]modelObject, 60)
-	uids := make([]string, len(objects))
-	for i := range objects {
-		var refs []string
-		for range random.IntN(4) {
-			owner := random.IntN(i+1) - 1
-			if slices.Contains(objects[i].owners, owner) {
+	const clients, roots = 8, 40
+	kept := c.create("cm/kept", "")
+	uids := make([]string, roots)
+	for i := range uids {
+		uids[i] = c.create(fmt.Sprintf("cm/root%d", i), "")
+	}
+	keepers := make([][]string, clients)
+	err := parallel([]int{0, 1, 2, 3, 4, 5, 6, 7}, clients, func(client int) error {
+		random := rand.New(rand.NewPCG(uint64(client), 7))
+		for i := range 120 {
+			root := random.IntN(roots)
+			if random.IntN(6) == 0 {
+				_ = c.try("DELETE", pathAt(fmt.Sprintf("cm/root%d", root)), `{"propagationPolicy":"`+[]string{"Background", "Foreground"}[random.IntN(2)]+`"}`)
 				continue
 			}
-			objects[i].owners = append(objects[i].owners, owner)
-			name, uid := "cm/never", uuid.NewString()
-			if owner >= 0 {
-				name, uid = fmt.Sprintf("cm/o%d", owner), uids[owner]
+			short := fmt.Sprintf("cm/c%d-%d", client, i)
+			refs := []string{reference(fmt.Sprintf("cm/root%d", root), uids[root], random.IntN(2) == 0)}
+			if random.IntN(3) == 0 {
+				refs = append(refs, blocking("cm/kept", kept))
+				keepers[client] = append(keepers[client], short)
 			}
-			refs = append(refs, reference(name, uid, random.IntN(2) == 0))
-		}
-		uids[i] = c.create(fmt.Sprintf("cm/o%d", i), "", refs...)
-	}
-	for range 20 {
-		i := random.IntN(len(objects))
-		policy := []string{"Background", "Foreground"}[random.IntN(2)]
-		if c.get(fmt.Sprintf("cm/o%d", i)) != "" {
-			req, _ := http.NewRequest("DELETE", c.url+pathAt(fmt.Sprintf("cm/o%d", i)), strings.NewReader(`{"propagationPolicy":"`+policy+`"}`))
-			req.Header.Set("Content-Type", "application/json")
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
+			_, name := apiPath(short)
+			if err := c.try("POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"`+name+`","ownerReferences":[`+strings.Join(refs, ",")+`]}}`); err != nil {
+				return err
 			}
-			res.Body.Close()
-			objects[i].deleted = policy
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	want := survivors(objects)
-	for i := range objects {
-		short := fmt.Sprintf("cm/o%d", i)
-		if want[i] {
-			c.awaitOwners(short, modelOwners(objects[i], want))
-		} else {
-			c.awaitGone(short)
+	var dangling string
+	defer func() {
+		if t.Failed() {
+			t.Log(dangling)
 		}
-	}
-	c.settle()
-	for i := range objects {
-		if want[i] != (c.get(fmt.Sprintf("cm/o%d", i)) != "") {
-			t.Errorf("o%d: should be there: %t", i, want[i])
-		}
-	}
+	}()
+	c.await("all references to lead somewhere", func() bool { dangling = c.dangling(); return dangling == "" })
+	c.stays(slices.Concat(keepers...)...)
 }
 
-// survivors: who was not deleted and has no owners, or one that survives.
-func survivors(objects []modelObject) []bool {
-	alive := make([]bool, len(objects))
-	for i, o := range objects {
-		alive[i] = o.deleted == "" && (len(o.owners) == 0 || slices.ContainsFunc(o.owners, func(owner int) bool { return owner >= 0 && alive[owner] }))
+// dangling finds an object that names an owner that is not there.
+func (c *cluster) dangling() (found string) {
+	uids, owned := map[string]bool{}, map[string]string{}
+	_, err := (&collector{st: c.st}).walk(context.Background(), "//configmaps/", func(records []record) error {
+		for i := range records {
+			uids[uidOf(records[i].json)] = true
+			for _, uid := range gjson.GetBytes(records[i].json, "metadata.ownerReferences.#.uid").Array() {
+				owned[uid.String()] = strings.Clone(records[i].key)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		c.Fatal(err)
 	}
-	return alive
-}
-
-func modelOwners(o modelObject, alive []bool) string {
-	var names []string
-	for _, owner := range o.owners {
-		if owner >= 0 && alive[owner] {
-			names = append(names, fmt.Sprintf("o%d", owner))
+	for uid, key := range owned {
+		if !uids[uid] {
+			found = key + " is owned by " + uid
 		}
 	}
-	return strings.Join(names, " ")
+	return found
+}
+
+// try sends a request and returns an error for an answer of the server's fault.
+func (c *cluster) try(method, path, body string) error {
+	req, _ := http.NewRequest(method, c.url+path, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if answer, _ := io.ReadAll(res.Body); res.StatusCode >= 500 {
+		return fmt.Errorf("%s %s: %d: %s", method, path, res.StatusCode, answer)
+	}
+	return nil
+}
+
+// TestFollowingEverything reads all resources' events from the ring and from the file.
+func TestFollowingEverything(t *testing.T) {
+	c := startCluster(t, "")
+	start := c.st.revision()
+	c.seed(c.reg.lookup("", "v1", "configmaps"), ringEvents, func(i int) object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}
+	})
+	c.create("node/n", "")
+	c.create("cm/last", "")
+	seen := start
+	pos, err := (&collector{st: c.st}).drain(everything, start, func(ev *event) {
+		if seen++; ev.rev != seen {
+			t.Fatalf("revision %d comes after %d", ev.rev, seen-1)
+		}
+	})
+	if err != nil || pos != c.st.revision() || seen != pos {
+		t.Errorf("drained up to %d, saw up to %d of %d: %v", pos, seen, c.st.revision(), err)
+	}
+	wake := c.st.wake(everything)
+	if evs, upTo, err := c.st.events(everything, pos, 0, nil); len(evs) != 0 || upTo != pos || err != nil {
+		t.Errorf("after all: %d events up to %d, %v", len(evs), upTo, err)
+	}
+	c.create("node/m", "")
+	<-wake
 }

@@ -59,7 +59,7 @@ import (
 )
 
 const (
-	listBuffer    = 1 << 20   // bytes of encoded items that a list collects before it decides how to answer
+	listBuffer    = 1 << 20   // bytes of encoded items that a limited list collects before it looks for its end
 	gzipThreshold = 128 << 10 // bytes from which compression pays
 )
 
@@ -275,7 +275,7 @@ func (rd *reads) expired(m *matcher, token *continueToken) error {
 	return err
 }
 
-// list answers a collection. Items are collected up to listBuffer; what fits is answered whole, the rest is streamed.
+// list answers a collection. What is small is answered whole, the rest is streamed.
 func (rd *reads) list(w http.ResponseWriter, r *http.Request, res *resource) error {
 	return rd.listAnd(w, r, res, nil)
 }
@@ -303,7 +303,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *resource, 
 	l := newLister(rd.st, v, q, pos)
 	l.do = do
 	defer l.release()
-	if err := l.collect(r.Context(), listBuffer); err != nil {
+	if err := l.collect(r.Context(), l.room()); err != nil {
 		return rd.listError(err, q, pos, res)
 	}
 	rest, meta := l, listMeta{rev: l.rev}
@@ -363,13 +363,33 @@ type lister struct {
 	bare  bool   // nothing has been encoded yet: no separator before the next item
 }
 
-var chunkPool = sync.Pool{New: func() any { return new(chunk) }}
+var (
+	chunkPool = sync.Pool{New: func() any { return new(chunk) }}
+	itemsPool = sync.Pool{New: func() any { return new([]byte) }}
+)
 
 func newLister(st *store, v *view, q *query, pos position) *lister {
-	return &lister{st: st, v: v, q: q, pos: pos, chunk: chunkPool.Get().(*chunk), rev: pos.rev, next: pos.start, bare: true}
+	items := *itemsPool.Get().(*[]byte)
+	return &lister{st: st, v: v, q: q, pos: pos, chunk: chunkPool.Get().(*chunk), items: items[:0], rev: pos.rev, next: pos.start, bare: true}
 }
 
-func (l *lister) release() { chunkPool.Put(l.chunk) }
+// release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
+func (l *lister) release() {
+	chunkPool.Put(l.chunk)
+	if cap(l.items) <= 4*listBuffer {
+		items := l.items
+		itemsPool.Put(&items)
+	}
+}
+
+// room is how much is collected before the head is sent. A limited list needs to know its end by then; another one only whether it is
+// small enough to be sent whole.
+func (l *lister) room() int {
+	if l.q.Limit > 0 {
+		return listBuffer
+	}
+	return gzipThreshold
+}
 
 // collect appends encoded items until room bytes are used or the page is complete.
 func (l *lister) collect(ctx context.Context, room int) error {
@@ -478,16 +498,19 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 	out, finish := compress(w, r, listBuffer)
 	defer finish()
-	if _, err := out.Write(append(head, l.items...)); err != nil {
+	if _, err := out.Write(head); err != nil {
 		return errAborted
 	}
-	for !l.done {
+	for {
+		if _, err := out.Write(l.items); err != nil {
+			return errAborted
+		}
+		if l.done {
+			break
+		}
 		l.items = l.items[:0]
 		if err := l.collect(ctx, 1); err != nil {
 			return errAborted // the head is out, and a short list must not look whole
-		}
-		if _, err := out.Write(l.items); err != nil {
-			return errAborted
 		}
 	}
 	_, err := out.Write(tail)

@@ -3,7 +3,7 @@ package main
 // This file tests the reads of list.go from outside. The numbers in sub-tests' names are those of a list of 141 cases that were observed
 // on kube-apiserver 1.36; where apilet answers differently, and means to, the case says so.
 //
-// Most tests stand on a scene: ConfigMaps a to e in namespace p1 and z in p2, written in this order. An answer is compared as a line:
+// Most tests stand on a listScene: ConfigMaps a to e in namespace p1 and z in p2, written in this order. An answer is compared as a line:
 //
 //	a b @now, more, 3 left        a list of a and b at the newest revision, with a continue token and remainingItemCount 3
 //	a b c @c                      a list at the revision that wrote c
@@ -36,16 +36,16 @@ const (
 	asPartial = "Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 )
 
-// A scene is a server with a few objects whose revisions have names.
-type scene struct {
+// A listScene is a server with a few objects whose revisions have names.
+type listScene struct {
 	*testServer
 	p1  string // path of the ConfigMaps of namespace p1
 	rev map[string]int64
 }
 
-func startScene(t *testing.T, edit ...func(*config)) *scene {
+func startScene(t *testing.T, edit ...func(*config)) *listScene {
 	t.Helper()
-	s := &scene{testServer: startTest(t, edit...), rev: map[string]int64{}}
+	s := &listScene{testServer: startTest(t, edit...), rev: map[string]int64{}}
 	s.p1 = s.namespace("p1")
 	p2 := s.namespace("p2")
 	for i, name := range []string{"a", "b", "c", "d", "e"} {
@@ -61,13 +61,13 @@ func labelled(name, odd string) string {
 }
 
 // list makes a GET of p1's ConfigMaps and returns the answer as a line.
-func (s *scene) list(query string, headers ...string) string {
+func (s *listScene) list(query string, headers ...string) string {
 	s.t.Helper()
 	return s.brief(s.send("GET", s.p1+"?"+query, "", headers...))
 }
 
 // brief is an answer as a line.
-func (s *scene) brief(a answer) string {
+func (s *listScene) brief(a answer) string {
 	s.t.Helper()
 	if a.code != 200 {
 		s.checkStatus(a)
@@ -83,7 +83,7 @@ func (s *scene) brief(a answer) string {
 	return line
 }
 
-func (s *scene) revName(rev int64) string {
+func (s *listScene) revName(rev int64) string {
 	if rev == s.st.revision() {
 		return "now"
 	}
@@ -96,7 +96,7 @@ func (s *scene) revName(rev int64) string {
 }
 
 // fillIn replaces r(x) by the revision that wrote x, F by one of the future, and TOKEN by the token after a and b.
-func (s *scene) fillIn(text string) string {
+func (s *listScene) fillIn(text string) string {
 	for name, rev := range s.rev {
 		text = strings.ReplaceAll(text, "r("+name+")", strconv.FormatInt(rev, 10))
 	}
@@ -111,7 +111,7 @@ const futureRev = "99999999"
 // A briefCase is a query and the line that answers it.
 type briefCase struct{ title, query, want string }
 
-func (s *scene) check(t *testing.T, cases []briefCase) {
+func (s *listScene) check(t *testing.T, cases []briefCase) {
 	for _, c := range cases {
 		t.Run(c.title, func(t *testing.T) {
 			if got := s.list(s.fillIn(c.query)); got != c.want {
@@ -312,7 +312,7 @@ func TestListChunks(t *testing.T) { // 11 to 27
 }
 
 // walk follows tokens to the end and checks the arithmetic of every page.
-func (s *scene) walk(t *testing.T, path, want string) {
+func (s *listScene) walk(t *testing.T, path, want string) {
 	t.Helper()
 	total := len(strings.Fields(want))
 	var got []string
@@ -329,7 +329,7 @@ func (s *scene) walk(t *testing.T, path, want string) {
 }
 
 // checkSnapshot changes the collection between two pages: the pages do not show it, a watch from their revision does.
-func checkSnapshot(t *testing.T, s *scene) {
+func checkSnapshot(t *testing.T, s *listScene) {
 	first := s.want(200, "GET", s.p1+"?limit=2", "")
 	s.want(201, "POST", s.p1, configMap("bb"))
 	s.want(200, "DELETE", s.p1+"/d", "")
@@ -567,7 +567,7 @@ func TestServersShareTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	two := &scene{testServer: startTest(t, onFile(writeTemp(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
+	two := &listScene{testServer: startTest(t, onFile(writeTemp(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
 	one.start()
 	token := one.send("GET", one.p1+"?limit=2", "").token()
 	expect(t, two.list("limit=2&continue="+token), "c d @now, more, 1 left")
@@ -680,7 +680,7 @@ func TestListAtARevision(t *testing.T) { // 44 to 60
 	t.Run("55, 56 the past keeps what is gone", func(t *testing.T) { checkPast(t, s) })
 }
 
-func checkPast(t *testing.T, s *scene) {
+func checkPast(t *testing.T, s *listScene) {
 	before := s.st.revision()
 	s.want(200, "PUT", s.p1+"/a", configMap("a", "of", "later"))
 	s.want(200, "DELETE", s.p1+"/b", "")
@@ -740,7 +740,7 @@ func TestSelectors(t *testing.T) { // 61 to 68
 }
 
 // checkEventSelectors asks as kubectl describe does.
-func checkEventSelectors(t *testing.T, s *scene) {
+func checkEventSelectors(t *testing.T, s *listScene) {
 	events := "/api/v1/namespaces/p1/events"
 	for _, name := range []string{"one", "two"} {
 		s.want(201, "POST", events, `{"metadata":{"name":"`+name+`"},"involvedObject":{"kind":"Pod","namespace":"p1","name":"`+name+
@@ -792,7 +792,7 @@ func TestGetObject(t *testing.T) { // 69 to 71
 func TestListsAreConsistentUnderLoad(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	l := &load{testServer: startTest(t), path: "/api/v1/namespaces/default/configmaps"}
+	l := &listLoad{testServer: startTest(t), path: "/api/v1/namespaces/default/configmaps"}
 	first := l.st.revision()
 	ctx, cancel := context.WithTimeout(context.Background(), 1500*time.Millisecond)
 	defer cancel()
@@ -832,8 +832,8 @@ func TestListsAreConsistentUnderLoad(t *testing.T) {
 	t.Logf("%d writes, %d lists", len(events), len(l.lists))
 }
 
-// load is what the writers and listers of a test have seen.
-type load struct {
+// listLoad is what the writers and listers of a test have seen.
+type listLoad struct {
 	*testServer
 	path    string
 	mu      sync.Mutex // guards what follows
@@ -871,7 +871,7 @@ func liveText(live map[string]string) string {
 }
 
 // write changes nine names of its own as fast as it can.
-func (l *load) write(ctx context.Context, w int, random *rand.Rand) {
+func (l *listLoad) write(ctx context.Context, w int, random *rand.Rand) {
 	exists := map[string]bool{}
 	for i := 0; ctx.Err() == nil; i++ {
 		name, data := fmt.Sprintf("w%d-%d", w, random.IntN(9)), fmt.Sprintf("%d.%d", w, i)
@@ -894,7 +894,7 @@ func (l *load) write(ctx context.Context, w int, random *rand.Rand) {
 	}
 }
 
-func (l *load) note(rev int64, data string) {
+func (l *listLoad) note(rev int64, data string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if data == "" {
@@ -908,7 +908,7 @@ func (l *load) note(rev int64, data string) {
 }
 
 // listAll lists again and again, in chunks.
-func (l *load) listAll(ctx context.Context, limit int) {
+func (l *listLoad) listAll(ctx context.Context, limit int) {
 	for ctx.Err() == nil {
 		var items []string
 		var rev int64
@@ -935,7 +935,7 @@ func (l *load) listAll(ctx context.Context, limit int) {
 }
 
 // replay watches from a revision up to now.
-func (l *load) replay(from int64) (events []loadEvent) {
+func (l *listLoad) replay(from int64) (events []loadEvent) {
 	end := l.want(201, "POST", l.path, fmt.Sprintf(`{"metadata":{"generateName":"end-%d-"}}`, from)).get("metadata.name").String()
 	w := l.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", l.path, from))
 	defer w.close()

@@ -67,6 +67,7 @@ type config struct {
 	corsOrigins, authorization       string
 	auditPath                        string
 	denyDeprecated, managedFields    bool
+	flowControl                      bool
 	maxReadonly, maxMutating         int
 	requestTimeout, minTimeout       time.Duration
 	compactionInterval, eventTTL     time.Duration
@@ -191,13 +192,14 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.BoolVar(&c.auth.anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
 	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
 	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
-	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; 0 is no limit")
-	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once; 0 is no limit")
+	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; the sum with the next flag is flow control's seats")
+	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once")
 	f.DurationVar(&c.requestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
 	f.DurationVar(&c.minTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
 	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "history older than this is compacted; 0 keeps all")
 	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
 	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "size of the data file above which writes other than deletes are refused; 0 is no limit")
+	f.BoolVar(&c.flowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
 	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
 	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
 	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
@@ -286,6 +288,7 @@ type server struct {
 	metrics  *metrics
 	usage    *deprecationTracker
 	audit    *auditLog              // nil without --audit-log-path
+	flows    *flowKeeper            // nil without flow control
 	policy   *policyKeeper          // nil when nothing is enforced
 	damage   atomic.Pointer[string] // what the scrub found, nil while nothing
 	http     *http.Server
@@ -342,6 +345,14 @@ func (s *server) start() error {
 	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
 		return err
 	}
+	if s.cfg.flowControl {
+		fc := newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
+		s.flows = newFlowKeeper(s.st, s.reg, s.wr, fc)
+		s.metrics.registry.MustRegister(fc)
+		if err := s.flows.apply(context.Background()); err != nil {
+			return err
+		}
+	}
 	if s.auth.enforcing() {
 		s.policy = newPolicyKeeper(s.st, s.reg, s.wr, s.auth)
 		if err := s.policy.reconcile(context.Background()); err != nil {
@@ -360,7 +371,7 @@ func (s *server) start() error {
 		WriteTimeout:      s.cfg.requestTimeout + 10*time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          nil,
+		ConnContext:       withConn,
 	}
 	s.startWorkers()
 	go s.accept(listener)
@@ -385,9 +396,15 @@ func (s *server) startWorkers() {
 	running.Go(func() {
 		s.upkeep.run(ctx, s.cfg.compactionInterval, func(_ compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
+	if s.flows != nil {
+		running.Go(func() { s.flows.fc.run(ctx) })
+		running.Go(func() {
+			s.flows.follow(ctx, s.flows.apply, func(err error) { s.log.Error().Err(err).Msg("reading flow schemas and priority levels") })
+		})
+	}
 	if s.policy != nil {
 		running.Go(func() {
-			s.policy.run(ctx, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
+			s.policy.follow(ctx, s.policy.apply, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
 		})
 	}
 	go func() {
@@ -566,7 +583,15 @@ func (s *server) writeKubeconfig() error {
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
-	return s.record(s.deadline(withWarnings(s.auth.authenticate(s.auth.impersonate(s.routes())))))
+	return s.record(s.deadline(withWarnings(s.auth.authenticate(s.auth.impersonate(s.shareOut(s.routes()))))))
+}
+
+// shareOut gives requests their seats: by flow control, or by counting alone when that is switched off.
+func (s *server) shareOut(next http.Handler) http.Handler {
+	if s.flows == nil {
+		return maxInFlight(s.cfg.maxReadonly, s.cfg.maxMutating, next)
+	}
+	return s.flows.fc.middleware(next)
 }
 
 // routes lists everything that is served.
@@ -584,6 +609,11 @@ func (s *server) routes() http.Handler {
 	r.Handle("/openapi/v3", s.guarded(s.serveOpenAPI))
 	r.Handle("/openapi/v3/*", s.guarded(s.serveOpenAPI))
 	r.Handle("/debug/deprecations", s.guarded(s.usage.ServeHTTP))
+	if s.flows != nil {
+		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
+			r.Handle("/debug/api_priority_and_fairness/"+page, s.guarded(s.flows.fc.serveDump))
+		}
+	}
 	r.Handle("/debug/backup", s.guarded(s.serveBackup))
 	r.Handle("/api", s.guarded(s.serveDiscovery))
 	r.Handle("/apis", s.guarded(s.serveDiscovery))
@@ -643,6 +673,17 @@ func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// stored tells flow control how much a resource holds.
+func (s *server) stored(group, resource, namespace string) (objects, bytes int64) {
+	for _, res := range s.reg.all() {
+		if res.group == group && res.plural == resource {
+			objects, bytes, _ = s.st.count(res.keyPrefix(namespace))
+			return objects, bytes
+		}
+	}
+	return -1, 0
+}
+
 // storeStats is what /metrics tells of the store.
 func (s *server) storeStats() storeGauges {
 	stats := s.st.stats()
@@ -664,6 +705,10 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	info := &requestFrom(r.Context()).info
 	if !info.resourceRequest {
 		s.serveDiscovery(w, r)
+		return
+	}
+	if legacy := info.apiPrefix == "api"; legacy != (info.group == "") { // /apis//v1/pods
+		http.NotFound(w, r)
 		return
 	}
 	res := s.reg.lookup(info.group, info.version, info.resource)
@@ -735,7 +780,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	if info.subresource != "" {
 		return s.serveSubresource(w, r, res)
 	}
-	if res.namespaced && info.namespace == "" && info.verb == "create" && !res.virtual || !res.allows(info.verb) {
+	if res.namespaced && info.namespace == "" && info.verb == "create" && !res.virtual || !res.allows(info.verb) || misplaced(info) {
 		return errMethodNotAllowed()
 	}
 	if res.virtual && info.verb != "create" {
@@ -747,7 +792,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	case "list":
 		return s.rd.list(w, r, res)
 	case "watch":
-		return serveWatch(s.rd, w, r, res, func() {})
+		return serveWatch(s.rd, w, r, res, func() { watchBegun(r.Context()) })
 	case "create":
 		return s.wr.create(w, r, res)
 	case "update":
@@ -769,6 +814,17 @@ func namesObject(info *requestInfo) bool {
 		return info.subresource != ""
 	}
 	return info.name != ""
+}
+
+// misplaced says that an object is to be created under a path that names one already, or changed where none is named.
+func misplaced(info *requestInfo) bool {
+	switch info.verb {
+	case "create":
+		return info.name != ""
+	case "update", "patch":
+		return info.name == ""
+	}
+	return false
 }
 
 // ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.

@@ -189,12 +189,13 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 
 func setHeaders(r *http.Request, headers []string) {
 	for _, line := range headers {
-		key, value, _ := strings.Cut(line, ": ")
-		if key == "Host" {
+		switch key, value, _ := strings.Cut(line, ": "); key {
+		case "":
+		case "Host":
 			r.Host = value
-			continue
+		default:
+			r.Header.Set(key, value)
 		}
-		r.Header.Set(key, value)
 	}
 }
 

@@ -1,6 +1,6 @@
 package main
 
-// This file: what a pod may be. Every workload's template, and the sources of volumes, which PersistentVolumes share, are checked here.
+// This file: what a pod may be, and with it the template of every workload.
 //
 // A podChecker walks one spec in kube-apiserver's order: volumes, containers of the three kinds, then the pod's own fields. What one
 // part must know of another (which volumes a mount may name) is gathered on the way; a volume that is refused cannot be mounted, so one
@@ -34,14 +34,11 @@ var (
 	dnsPolicies        = []string{"ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"}
 	preemptionPolicies = []string{"PreemptLowerPriority", "Never"}
 	httpSchemes        = []string{"HTTP", "HTTPS"}
-	taintEffects       = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
 	mountPropagations  = []string{"Bidirectional", "HostToContainer", "None"}
 	recursiveReadOnly  = []string{"Disabled", "Enabled", "IfPossible"}
 	profileTypes       = []string{"Localhost", "RuntimeDefault", "Unconfined"}
 	resizeResources    = []string{"cpu", "memory"}
 	resizePolicies     = []string{"NotRequired", "RestartContainer"}
-	scheduleActions    = []string{"DoNotSchedule", "ScheduleAnyway"}
-	inclusionPolicies  = []string{"Honor", "Ignore"}
 	fsGroupPolicies    = []string{"Always", "OnRootMismatch"}
 	groupsPolicies     = []string{"Merge", "Strict"}
 	seLinuxPolicies    = []string{"MountOption", "Recursive"}
@@ -141,12 +138,12 @@ func podSpec(c *checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.Objec
 		pc.podSecurity(p.Child("securityContext"), spec.SecurityContext)
 	}
 	if spec.Affinity != nil {
-		pc.affinity(p.Child("affinity"), spec.Affinity)
+		placementChecker{c}.affinity(p.Child("affinity"), spec.Affinity)
 	}
 	pc.dnsConfig(p.Child("dnsConfig"))
 	pc.gates(p)
 	for i := range spec.TopologySpreadConstraints {
-		pc.spreadConstraint(p.Child("topologySpreadConstraints").Index(i), spec.TopologySpreadConstraints[i:])
+		placementChecker{c}.spreadConstraint(p.Child("topologySpreadConstraints").Index(i), spec.TopologySpreadConstraints[i:])
 	}
 	pc.hostProcess(p)
 	pc.userNamespace(p)
@@ -217,7 +214,7 @@ func (c *podChecker) podNames(p *field.Path) {
 	}
 	c.maybe(p, "hostname", spec.Hostname, isLabel)
 	c.maybe(p, "subdomain", spec.Subdomain, isLabel)
-	tolerations(c.checker, p.Child("tolerations"), spec.Tolerations)
+	placementChecker{c.checker}.tolerations(p.Child("tolerations"), spec.Tolerations)
 	for i, alias := range spec.HostAliases {
 		c.ip(p.Child("hostAliases").Index(i), "ip", alias.IP, nil)
 		for j, name := range alias.Hostnames {
@@ -745,12 +742,16 @@ func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, na
 	}
 	for _, resource := range sortedKeys(r.Limits) {
 		note(resource)
-		c.amountOfResource(p, "limits", resource, r.Limits[resource], name)
+		if limit := r.Limits[resource]; !isPlainAmount(resource, limit) {
+			c.amountOfResource(p.Child("limits").Key(string(resource)), string(resource), limit, name)
+		}
 	}
 	for _, resource := range sortedKeys(r.Requests) {
 		note(resource)
 		request := r.Requests[resource]
-		c.amountOfResource(p, "requests", resource, request, name)
+		if !isPlainAmount(resource, request) {
+			c.amountOfResource(p.Child("requests").Key(string(resource)), string(resource), request, name)
+		}
 		limit, limited := r.Limits[resource]
 		switch {
 		case limited && !mayOvercommit(string(resource)) && request.Cmp(limit) != 0:
@@ -765,14 +766,15 @@ func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, na
 	c.claimNames(p, r.Claims)
 }
 
-func (c *podChecker) amountOfResource(p *field.Path, member string, resource corev1.ResourceName, value quantities.Quantity, name func(*checker, *field.Path, string)) {
-	if compute := resource == corev1.ResourceCPU || resource == corev1.ResourceMemory; compute && value.Sign() >= 0 {
-		return // nearly all there is
-	}
-	p = p.Child(member).Key(string(resource))
-	name(c.checker, p, string(resource))
-	c.quantity(p, string(resource), value)
-	if isHugePages(string(resource)) && !isMultipleOfPage(string(resource), value.Value()) {
+// isPlainAmount is true for nearly all there is, so that no path is built for it.
+func isPlainAmount(resource corev1.ResourceName, value quantities.Quantity) bool {
+	return (resource == corev1.ResourceCPU || resource == corev1.ResourceMemory) && value.Sign() >= 0
+}
+
+func (c *podChecker) amountOfResource(p *field.Path, resource string, value quantities.Quantity, name func(*checker, *field.Path, string)) {
+	name(c.checker, p, resource)
+	c.quantity(p, resource, value)
+	if isHugePages(resource) && !isMultipleOfPage(resource, value.Value()) {
 		c.invalid(p, "", value.String(), fmt.Sprintf("%s is not positive integer multiple of %s", value.String(), resource))
 	}
 }
@@ -879,11 +881,11 @@ func (c *podChecker) containersFitPod(p *field.Path, own *corev1.ResourceRequire
 // ---- security ----
 
 func (c *podChecker) podSecurity(p *field.Path, security *corev1.PodSecurityContext) {
-	userID(c.checker, p, "fsGroup", security.FSGroup, validation.IsValidGroupID)
-	userID(c.checker, p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
-	userID(c.checker, p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
+	c.userID(p, "fsGroup", security.FSGroup, validation.IsValidGroupID)
+	c.userID(p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
+	c.userID(p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
 	for i := range security.SupplementalGroups {
-		userID(c.checker, p.Child("supplementalGroups").Index(i), "", &security.SupplementalGroups[i], validation.IsValidGroupID)
+		c.userID(p.Child("supplementalGroups").Index(i), "", &security.SupplementalGroups[i], validation.IsValidGroupID)
 	}
 	if share := c.spec.ShareProcessNamespace; share != nil && *share && c.spec.HostPID {
 		c.invalid(p, "shareProcessNamespace", *share, "ShareProcessNamespace and HostPID cannot both be enabled")
@@ -897,7 +899,7 @@ func (c *podChecker) podSecurity(p *field.Path, security *corev1.PodSecurityCont
 	oneOfRef(c.checker, p, "seLinuxChangePolicy", security.SELinuxChangePolicy, seLinuxPolicies)
 }
 
-func userID(c *checker, p *field.Path, name string, id *int64, f func(int64) []string) {
+func (c *podChecker) userID(p *field.Path, name string, id *int64, f func(int64) []string) {
 	if id != nil {
 		for _, message := range f(*id) {
 			c.invalid(p, name, *id, message)
@@ -927,8 +929,8 @@ func (c *podChecker) sysctls(p *field.Path, sysctls []corev1.Sysctl) {
 }
 
 func (c *podChecker) containerSecurity(p *field.Path, security *corev1.SecurityContext) {
-	userID(c.checker, p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
-	userID(c.checker, p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
+	c.userID(p, "runAsUser", security.RunAsUser, validation.IsValidUserID)
+	c.userID(p, "runAsGroup", security.RunAsGroup, validation.IsValidGroupID)
 	if mount := security.ProcMount; mount != nil {
 		c.oneOf(p, "procMount", string(*mount), procMounts)
 		if *mount == corev1.UnmaskedProcMount && (c.spec.HostUsers == nil || *c.spec.HostUsers) {
@@ -1177,148 +1179,6 @@ func (c *podChecker) hostProcess(p *field.Path) {
 	}
 	if host > 0 && !c.spec.HostNetwork {
 		c.invalid(p, "hostNetwork", false, "hostNetwork must be true if pod contains any hostProcess containers")
-	}
-}
-
-// ---- where a pod runs ----
-
-func (c *podChecker) affinity(p *field.Path, affinity *corev1.Affinity) {
-	const must, should = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
-	if node := affinity.NodeAffinity; node != nil {
-		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-			nodeSelector(c.checker, p.Child("nodeAffinity", must), node.RequiredDuringSchedulingIgnoredDuringExecution)
-		}
-		for i, term := range node.PreferredDuringSchedulingIgnoredDuringExecution {
-			tp := p.Child("nodeAffinity", should).Index(i)
-			c.weight(tp, term.Weight)
-			nodeSelectorTerm(c.checker, tp.Child("preference"), &term.Preference, false)
-		}
-	}
-	if pod := affinity.PodAffinity; pod != nil {
-		c.affinityTerms(p.Child("podAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
-		c.weightedTerms(p.Child("podAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-	if pod := affinity.PodAntiAffinity; pod != nil {
-		c.affinityTerms(p.Child("podAntiAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
-		c.weightedTerms(p.Child("podAntiAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
-	}
-}
-
-func (c *podChecker) weight(p *field.Path, weight int32) {
-	if weight < 1 || weight > 100 {
-		c.invalid(p, "weight", weight, "must be in the range 1-100")
-	}
-}
-
-func (c *podChecker) weightedTerms(p *field.Path, terms []corev1.WeightedPodAffinityTerm) {
-	for i := range terms {
-		c.weight(p.Index(i), terms[i].Weight)
-		c.affinityTerm(p.Index(i).Child("podAffinityTerm"), &terms[i].PodAffinityTerm)
-	}
-}
-
-func (c *podChecker) affinityTerms(p *field.Path, terms []corev1.PodAffinityTerm) {
-	for i := range terms {
-		c.affinityTerm(p.Index(i), &terms[i])
-	}
-}
-
-func (c *podChecker) affinityTerm(p *field.Path, term *corev1.PodAffinityTerm) {
-	c.selector(p, "labelSelector", term.LabelSelector)
-	c.selector(p, "namespaceSelector", term.NamespaceSelector)
-	for _, namespace := range term.Namespaces {
-		c.words(p, "namespace", namespace, isLabel)
-	}
-	c.labelKeys(p, term.MatchLabelKeys, term.MismatchLabelKeys, term.LabelSelector)
-	c.need(p, "topologyKey", term.TopologyKey != "", "can not be empty")
-	c.labelName(p, "topologyKey", term.TopologyKey)
-}
-
-// labelKeys are keys whose values come from the pod's own labels; the selector beside them may not name them too. prepareCreate has
-// written those of a Pod into the selector, which is why matchLabels alone is compared.
-func (c *podChecker) labelKeys(p *field.Path, match, mismatch []string, selector *metav1.LabelSelector) {
-	for _, keys := range [...]struct {
-		name string
-		list []string
-	}{{"matchLabelKeys", match}, {"mismatchLabelKeys", mismatch}} {
-		if len(keys.list) > 0 && selector == nil {
-			c.forbid(p, keys.name, true, "must not be specified when labelSelector is not set")
-			continue
-		}
-		for i, key := range keys.list {
-			c.labelName(p.Child(keys.name).Index(i), "", key)
-		}
-	}
-	if selector != nil {
-		seen := set{}
-		for key := range selector.MatchLabels {
-			seen[key] = true
-		}
-		for _, expression := range selector.MatchExpressions {
-			if i := slices.Index(match, expression.Key); i >= 0 && seen[expression.Key] {
-				c.invalid(p.Index(i), "", expression.Key, "exists in both matchLabelKeys and labelSelector")
-			}
-			seen[expression.Key] = true
-		}
-	}
-	for i, key := range match {
-		if slices.Contains(mismatch, key) {
-			c.invalid(p.Child("matchLabelKeys").Index(i), "", key, "exists in both matchLabelKeys and mismatchLabelKeys")
-		}
-	}
-}
-
-// spreadConstraint is the first of the constraints that are left; it may not be repeated by a later one.
-func (c *podChecker) spreadConstraint(p *field.Path, left []corev1.TopologySpreadConstraint) {
-	constraint := &left[0]
-	c.positive(p, "maxSkew", int64(constraint.MaxSkew))
-	c.need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
-	c.oneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
-	for _, other := range left[1:] {
-		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
-			c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
-			break
-		}
-	}
-	if domains := constraint.MinDomains; domains != nil {
-		c.positive(p, "minDomains", int64(*domains))
-		if constraint.WhenUnsatisfiable != corev1.DoNotSchedule {
-			c.invalid(p, "minDomains", *domains, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not %s", constraint.WhenUnsatisfiable))
-		}
-	}
-	oneOfRef(c.checker, p, "nodeAffinityPolicy", constraint.NodeAffinityPolicy, inclusionPolicies)
-	oneOfRef(c.checker, p, "nodeTaintsPolicy", constraint.NodeTaintsPolicy, inclusionPolicies)
-	c.labelKeys(p, constraint.MatchLabelKeys, nil, constraint.LabelSelector)
-	c.selector(p, "labelSelector", constraint.LabelSelector)
-}
-
-func tolerations(c *checker, p *field.Path, list []corev1.Toleration) {
-	for i, toleration := range list {
-		tp := p.Index(i)
-		c.maybe(tp, "key", toleration.Key, isQualifiedName)
-		if toleration.Key == "" && toleration.Operator != corev1.TolerationOpExists {
-			c.invalid(tp, "operator", toleration.Operator, `operator must be Exists when `+"`key`"+` is empty, which means "match all values and all keys"`)
-		}
-		if toleration.TolerationSeconds != nil && toleration.Effect != corev1.TaintEffectNoExecute {
-			c.invalid(tp, "effect", toleration.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
-		}
-		switch toleration.Operator {
-		case "", corev1.TolerationOpEqual:
-			if messages := validation.IsValidLabelValue(toleration.Value); len(messages) > 0 {
-				c.invalid(tp, "operator", toleration.Value, strings.Join(messages, ";"))
-			}
-		case corev1.TolerationOpExists:
-			if toleration.Value != "" {
-				c.invalid(tp, "operator", toleration.Value, "value must be empty when `operator` is 'Exists'")
-			}
-		case corev1.TolerationOpLt, corev1.TolerationOpGt:
-			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists", "Lt", "Gt"})
-		default:
-			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists"})
-		}
-		if toleration.Effect != "" {
-			c.oneOf(tp, "effect", string(toleration.Effect), taintEffects)
-		}
 	}
 }
 

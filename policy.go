@@ -1,118 +1,537 @@
-// This file ties the authorizer to the store. Roles and bindings are objects like any other; rbac.go decides from an index of them that
-// never changes. Here the default policy that users know is brought into the store at start, and a new index is built whenever one of the
-// four kinds has changed: the keeper sleeps until a commit touches them, as a watcher would.
 package main
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"reflect"
+// This file: the rules of what tells the API server how to act: RBAC, admission webhooks, and priority and fairness.
 
+import (
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// policyPlurals are the kinds that a policy consists of.
-var policyPlurals = []string{"clusterroles", "clusterrolebindings", "roles", "rolebindings"}
+// A policyChecker checks one of these objects; old is nil when it is created.
+type policyChecker struct{ *checker }
 
-// A policyKeeper keeps an authenticator's policy that of the store.
-type policyKeeper struct {
-	st    *store
-	wr    *writes
-	auth  *authenticator
-	kinds []*resource
-}
-
-func newPolicyKeeper(st *store, reg *registry, wr *writes, auth *authenticator) *policyKeeper {
-	k := &policyKeeper{st: st, wr: wr, auth: auth}
-	for _, plural := range policyPlurals {
-		k.kinds = append(k.kinds, reg.lookup(rbacv1.GroupName, "v1", plural))
+// policy is for the kinds that tell the API server what to do.
+func (c policyChecker) policy(obj, old runtime.Object) {
+	switch o := obj.(type) {
+	case *rbacv1.Role:
+		c.rules(o.Rules, true)
+	case *rbacv1.ClusterRole:
+		c.rules(o.Rules, false)
+		c.aggregation(o.AggregationRule)
+	case *rbacv1.RoleBinding:
+		c.binding(&o.RoleRef, o.Subjects, []string{"Role", "ClusterRole"})
+		if before := was[rbacv1.RoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
+			c.invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
+		}
+	case *rbacv1.ClusterRoleBinding:
+		c.binding(&o.RoleRef, o.Subjects, []string{"ClusterRole"})
+		if before := was[rbacv1.ClusterRoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
+			c.invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
+		}
+	case *admissionv1.ValidatingWebhookConfiguration:
+		c.webhooks(validatingHooks(o))
+	case *admissionv1.MutatingWebhookConfiguration:
+		c.webhooks(mutatingHooks(o))
+	case *flowcontrolv1.FlowSchema:
+		c.flowSchema(o)
+	case *flowcontrolv1.PriorityLevelConfiguration:
+		c.priorityLevel(o)
 	}
-	return k
 }
 
-// reconcile writes what the stored policy lacks of the default one, and puts the result in force.
-func (k *policyKeeper) reconcile(ctx context.Context) error {
-	stored, err := k.load()
+// ---- RBAC ----
+
+func (c policyChecker) rules(rules []rbacv1.PolicyRule, namespaced bool) {
+	for i, rule := range rules {
+		p := field.NewPath("rules").Index(i)
+		c.need(p, "verbs", len(rule.Verbs) > 0, "verbs must contain at least one value")
+		if urls := rule.NonResourceURLs; len(urls) > 0 {
+			if namespaced {
+				c.invalid(p, "nonResourceURLs", urls, "namespaced rules cannot apply to non-resource URLs")
+			}
+			if len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0 {
+				c.invalid(p, "nonResourceURLs", urls, "rules cannot apply to both regular resources and non-resource URLs")
+			}
+			continue
+		}
+		c.need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
+		c.need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
+	}
+}
+
+func (c policyChecker) aggregation(rule *rbacv1.AggregationRule) {
+	if rule == nil {
+		return
+	}
+	p := field.NewPath("aggregationRule", "clusterRoleSelectors")
+	c.need(p, "", len(rule.ClusterRoleSelectors) > 0, "at least one clusterRoleSelector required if aggregationRule is non-nil")
+	for i := range rule.ClusterRoleSelectors {
+		c.selector(p.Index(i), "", &rule.ClusterRoleSelectors[i])
+		if _, err := metav1.LabelSelectorAsSelector(&rule.ClusterRoleSelectors[i]); err != nil {
+			c.invalid(p.Index(i), "", nil, "invalid label selector.")
+		}
+	}
+}
+
+var subjectKinds = []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}
+
+// binding: who may bind cluster roles alone must also say where a service account lives.
+func (c policyChecker) binding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string) {
+	p, group := field.NewPath("roleRef"), []string{rbacv1.GroupName}
+	c.oneOf(p, "apiGroup", ref.APIGroup, group)
+	c.oneOf(p, "kind", ref.Kind, kinds)
+	c.name(p, "name", ref.Name, isPathSegment)
+	for i, subject := range subjects {
+		sp := field.NewPath("subjects").Index(i)
+		c.need(sp, "name", subject.Name != "", "")
+		switch subject.Kind {
+		case rbacv1.ServiceAccountKind:
+			c.maybe(sp, "name", subject.Name, isSubdomain)
+			c.oneOf(sp, "apiGroup", subject.APIGroup, []string{""})
+			c.need(sp, "namespace", len(kinds) > 1 || subject.Namespace != "", "")
+		case rbacv1.UserKind, rbacv1.GroupKind:
+			c.oneOf(sp, "apiGroup", subject.APIGroup, group)
+		default:
+			c.unsupported(sp, "kind", subject.Kind, subjectKinds)
+		}
+	}
+}
+
+// ---- webhooks ----
+
+var (
+	failurePolicies    = []string{"Fail", "Ignore"}
+	matchPolicies      = []string{"Equivalent", "Exact"}
+	sideEffects        = []string{"None", "NoneOnDryRun"}
+	reinvocations      = []string{"IfNeeded", "Never"}
+	webhookOperations  = []string{"*", "CONNECT", "CREATE", "DELETE", "UPDATE"}
+	ruleScopes         = []string{"*", "Cluster", "Namespaced"}
+	reviewVersions     = []string{"v1", "v1beta1"}
+	reviewVersionWords = strings.Join(reviewVersions, ", ")
+)
+
+// A webhook is a validating one, or a mutating one with a reinvocation policy.
+type webhook struct {
+	admissionv1.ValidatingWebhook
+	reinvocation *admissionv1.ReinvocationPolicyType
+}
+
+func validatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks []webhook) {
+	for i := range config.Webhooks {
+		hooks = append(hooks, webhook{ValidatingWebhook: config.Webhooks[i]})
+	}
+	return hooks
+}
+
+func mutatingHooks(config *admissionv1.MutatingWebhookConfiguration) (hooks []webhook) {
+	for i := range config.Webhooks {
+		h := &config.Webhooks[i]
+		hooks = append(hooks, webhook{admissionv1.ValidatingWebhook{
+			Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy,
+			NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector, SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds,
+			AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
+		}, h.ReinvocationPolicy})
+	}
+	return hooks
+}
+
+func (c policyChecker) webhooks(hooks []webhook) {
+	names := set{}
+	for i := range hooks {
+		p := field.NewPath("webhooks").Index(i)
+		c.webhook(p, &hooks[i])
+		c.reviewVersions(p.Child("admissionReviewVersions"), hooks[i].AdmissionReviewVersions)
+		if hooks[i].Name != "" {
+			c.unique(p, "name", names, hooks[i].Name)
+		}
+	}
+}
+
+func (c policyChecker) webhook(p *field.Path, hook *webhook) {
+	c.add(validation.IsFullyQualifiedName(p.Child("name"), hook.Name)...)
+	for i := range hook.Rules {
+		c.webhookRule(p.Child("rules").Index(i), &hook.Rules[i])
+	}
+	oneOfRef(c.checker, p, "failurePolicy", hook.FailurePolicy, failurePolicies)
+	oneOfRef(c.checker, p, "matchPolicy", hook.MatchPolicy, matchPolicies)
+	c.need(p, "sideEffects", hook.SideEffects != nil, "must specify one of None, NoneOnDryRun")
+	oneOfRef(c.checker, p, "sideEffects", hook.SideEffects, sideEffects)
+	if timeout := hook.TimeoutSeconds; timeout != nil && (*timeout < 1 || *timeout > 30) {
+		c.invalid(p, "timeoutSeconds", *timeout, "the timeout value must be between 1 and 30 seconds")
+	}
+	c.selector(p, "namespaceSelector", hook.NamespaceSelector)
+	c.selector(p, "objectSelector", hook.ObjectSelector)
+	oneOfRef(c.checker, p, "reinvocationPolicy", hook.reinvocation, reinvocations)
+	switch client := &hook.ClientConfig; {
+	case (client.URL == nil) == (client.Service == nil):
+		c.required(p, "clientConfig", "exactly one of url or service is required")
+	case client.URL != nil:
+		c.webhookURL(p.Child("clientConfig", "url"), *client.URL)
+	default:
+		c.webhookService(p.Child("clientConfig", "service"), client.Service)
+	}
+	c.matchConditions(p.Child("matchConditions"), hook.MatchConditions)
+}
+
+// matchConditions: their expressions are compiled where they are used.
+func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.MatchCondition) {
+	if len(conditions) > 64 {
+		c.add(field.TooMany(p, len(conditions), 64))
+	}
+	names := set{}
+	for i, condition := range conditions {
+		c.need(p.Index(i), "expression", strings.TrimSpace(condition.Expression) != "", "")
+		c.name(p.Index(i), "name", condition.Name, isQualifiedName)
+		if condition.Name != "" {
+			c.unique(p.Index(i), "name", names, condition.Name)
+		}
+	}
+}
+
+func (c policyChecker) reviewVersions(p *field.Path, versions []string) {
+	c.need(p, "", len(versions) > 0, "must specify one of "+reviewVersionWords)
+	accepted := len(versions) == 0
+	for i, version := range versions {
+		if slices.Contains(versions[:i], version) {
+			c.invalid(p.Index(i), "", version, "duplicate version")
+			continue
+		}
+		c.words(p.Index(i), "", version, validation.IsDNS1035Label)
+		accepted = accepted || slices.Contains(reviewVersions, version)
+	}
+	if !accepted {
+		c.invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
+	}
+}
+
+func (c policyChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOperations) {
+	c.need(p, "operations", len(rule.Operations) > 0, "")
+	if len(rule.Operations) > 1 && slices.Contains(rule.Operations, admissionv1.OperationAll) {
+		c.invalid(p, "operations", rule.Operations, "if '*' is present, must not specify other operations")
+	}
+	for i, operation := range rule.Operations {
+		c.oneOf(p.Child("operations").Index(i), "", string(operation), webhookOperations)
+	}
+	c.need(p, "apiGroups", len(rule.APIGroups) > 0, "")
+	c.starAlone(p, "apiGroups", rule.APIGroups, "API groups")
+	c.need(p, "apiVersions", len(rule.APIVersions) > 0, "")
+	c.starAlone(p, "apiVersions", rule.APIVersions, "API versions")
+	for i, version := range rule.APIVersions {
+		c.need(p.Child("apiVersions").Index(i), "", version != "", "")
+	}
+	c.webhookResources(p.Child("resources"), rule.Resources)
+	oneOfRef(c.checker, p, "scope", rule.Scope, ruleScopes)
+}
+
+// starAlone is for a list where * means all; others is what such a list has no more of.
+func (c policyChecker) starAlone(p *field.Path, name string, list []string, others string) {
+	if len(list) > 1 && slices.Contains(list, "*") {
+		c.invalid(p, name, list, "if '*' is present, must not specify other "+others)
+	}
+}
+
+func (c policyChecker) webhookResources(p *field.Path, resources []string) {
+	c.need(p, "", len(resources) > 0, "")
+	allOf, inAll := set{}, set{} // resources of which all, subresources of which everyone's are named
+	plain := false
+	for i, name := range resources {
+		resource, sub, subresource := strings.Cut(name, "/")
+		switch {
+		case name == "":
+			c.required(p.Index(i), "", "")
+			continue
+		case !subresource:
+			plain = name != "*"
+			continue
+		}
+		if allOf[resource] {
+			c.invalid(p.Index(i), "", name, fmt.Sprintf("if '%s/*' is present, must not specify %s", resource, name))
+		}
+		if inAll[sub] {
+			c.invalid(p.Index(i), "", name, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, name))
+		}
+		allOf[resource] = allOf[resource] || sub == "*"
+		inAll[sub] = inAll[sub] || resource == "*"
+	}
+	if len(resources) > 1 && slices.Contains(resources, "*/*") {
+		c.invalid(p, "", resources, "if '*/*' is present, must not specify other resources")
+	}
+	if plain && slices.Contains(resources, "*") {
+		c.invalid(p, "", resources, "if '*' is present, must not specify other resources without subresources")
+	}
+}
+
+func (c policyChecker) webhookURL(p *field.Path, address string) {
+	const form = "; desired format: https://host[/path]"
+	u, err := url.Parse(address)
 	if err != nil {
-		return err
+		c.required(p, "", "url must be a valid URL: "+err.Error()+form)
+		return
 	}
-	changes := reconcilePolicy(stored, builtinPolicy())
-	for _, obj := range changes.replace {
-		res := k.kindOf(obj)
-		if _, _, err := k.wr.delete(ctx, res, obj.GetNamespace(), obj.GetName(), &metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("replacing %s %s: %w", res.kind, obj.GetName(), err)
+	for _, part := range [...]struct {
+		wrong         bool
+		value, detail string
+	}{
+		{u.Scheme != "https", u.Scheme, "'https' is the only allowed URL scheme" + form},
+		{u.Host == "", u.Host, "host must be specified" + form},
+		{u.User != nil, u.User.String(), "user information is not permitted in the URL"},
+		{u.Fragment != "", u.Fragment, "fragments are not permitted in the URL"},
+		{u.RawQuery != "", u.RawQuery, "query parameters are not permitted in the URL"},
+	} {
+		if part.wrong {
+			c.invalid(p, "", part.value, part.detail)
 		}
-	}
-	fresh := append(changes.create, changes.replace...)
-	if err := parallel(fresh, deleteWorkers, func(obj object) error {
-		_, err := k.wr.insert(ctx, k.kindOf(obj), obj, writeOptions{})
-		return err
-	}); err != nil {
-		return fmt.Errorf("creating the default policy: %w", err)
-	}
-	for _, obj := range changes.update {
-		t := target{res: k.kindOf(obj), namespace: obj.GetNamespace(), name: obj.GetName()}
-		if _, _, err := k.wr.modify(ctx, t, writeOptions{}, func(object, *record) (object, error) { return obj.DeepCopyObject().(object), nil }); err != nil {
-			return fmt.Errorf("updating the default policy: %w", err)
-		}
-	}
-	return k.apply()
-}
-
-// run follows changes until ctx ends. An index that cannot be built leaves the one before it in force; report is told.
-func (k *policyKeeper) run(ctx context.Context, report func(error)) {
-	for ctx.Err() == nil {
-		cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
-		for _, res := range k.kinds {
-			cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(k.st.wake(res.keyPrefix("")))})
-		}
-		if err := k.apply(); err != nil {
-			report(err)
-		}
-		reflect.Select(cases)
 	}
 }
 
-// apply builds an index of the stored policy and puts it in force.
-func (k *policyKeeper) apply() error {
-	stored, err := k.load()
-	if err == nil {
-		k.auth.setPolicy(stored)
+func (c policyChecker) webhookService(p *field.Path, service *admissionv1.ServiceReference) {
+	// the server calls its check with name and namespace exchanged
+	c.filled(p, "name", service.Namespace, "namespace", service.Name)
+	if port := *service.Port; port < 1 || port > 65535 {
+		c.invalid(p, "port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
 	}
-	return err
+	if service.Path == nil || *service.Path == "" || *service.Path == "/" {
+		return
+	}
+	path := *service.Path
+	if path == "//" {
+		c.invalid(p, "path", path, "segment[0] may not be empty")
+		return
+	}
+	if !strings.HasPrefix(path, "/") {
+		c.invalid(p, "path", path, "must start with a '/'")
+	}
+	for i, segment := range strings.Split(strings.TrimSuffix(path[1:], "/"), "/") {
+		if segment == "" {
+			c.invalid(p, "path", path, fmt.Sprintf("segment[%d] may not be empty", i))
+			continue
+		}
+		for _, message := range isSubdomain(segment) {
+			c.invalid(p, "path", path, fmt.Sprintf("segment[%d]: %s", i, message))
+		}
+	}
 }
 
-// load reads the stored policy.
-func (k *policyKeeper) load() (objects []object, err error) {
-	c := &chunk{}
-	for _, res := range k.kinds {
-		for at := (span{prefix: res.keyPrefix("")}); ; at.rev, at.start = c.rev, c.next {
-			if err := k.st.chunk(at, c); err != nil {
-				return nil, err
+// ---- flow control ----
+
+var (
+	flowVerbs      = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
+	distinguishers = []string{"ByNamespace", "ByUser"}
+	flowSubjects   = []string{"Group", "ServiceAccount", "User"}
+	levelTypes     = []string{"Exempt", "Limited"}
+	limitResponses = []string{"Queue", "Reject"}
+)
+
+func (c policyChecker) flowSchema(schema *flowcontrolv1.FlowSchema) {
+	p, spec := field.NewPath("spec"), &schema.Spec
+	if precedence := spec.MatchingPrecedence; precedence <= 0 {
+		c.invalid(p, "matchingPrecedence", precedence, "must be a positive value")
+	} else if precedence > 10000 {
+		c.invalid(p, "matchingPrecedence", precedence, "must not be greater than 10000")
+	} else if precedence == 1 && schema.Name != "exempt" {
+		c.invalid(p, "matchingPrecedence", precedence, "only the schema named 'exempt' may have matchingPrecedence 1")
+	}
+	if method := spec.DistinguisherMethod; method != nil && !slices.Contains(distinguishers, string(method.Type)) {
+		c.unsupported(p, "distinguisherMethod.type", method, distinguishers)
+	}
+	level := spec.PriorityLevelConfiguration.Name
+	c.need(p, "priorityLevelConfiguration.name", level != "", "must reference a priority level")
+	c.maybe(p, "priorityLevelConfiguration.name", level, isSubdomain)
+	for i := range spec.Rules {
+		c.flowRule(p.Child("rules").Index(i), &spec.Rules[i])
+	}
+}
+
+func (c policyChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWithSubjects) {
+	c.need(p, "subjects", len(rule.Subjects) > 0, "subjects must contain at least one value")
+	for i := range rule.Subjects {
+		c.flowSubject(p.Child("subjects").Index(i), &rule.Subjects[i])
+	}
+	c.need(p, "", len(rule.ResourceRules)+len(rule.NonResourceRules) > 0, "at least one of resourceRules and nonResourceRules has to be non-empty")
+	for i := range rule.ResourceRules {
+		c.flowResources(p.Child("resourceRules").Index(i), &rule.ResourceRules[i])
+	}
+	for i, rest := range rule.NonResourceRules {
+		rp := p.Child("nonResourceRules").Index(i)
+		c.flowVerbs(rp, rest.Verbs)
+		c.need(rp, "nonResourceURLs", len(rest.NonResourceURLs) > 0, "nonResourceURLs must contain at least one value")
+		c.starAlone(rp, "nonResourceURLs", rest.NonResourceURLs, "non-resource URLs")
+		for j, path := range rest.NonResourceURLs {
+			if wrong := wrongInURLPath(path); wrong != "" && !slices.Contains(rest.NonResourceURLs, "*") {
+				c.invalid(rp.Child("nonResourceURLs").Index(j), "", path, wrong)
 			}
-			for i := range c.records {
-				obj, err := res.decodeStored(c.records[i].json)
-				if err != nil {
-					return nil, errors.Join(fmt.Errorf("reading %s", c.records[i].key), err)
-				}
-				objects = append(objects, obj)
-			}
-			if c.next == "" {
-				break
-			}
 		}
 	}
-	return objects, nil
 }
 
-func (k *policyKeeper) kindOf(obj object) *resource {
-	for _, res := range k.kinds {
-		if res.goType == reflect.TypeOf(obj).Elem() {
-			return res
+func (c policyChecker) flowResources(p *field.Path, rule *flowcontrolv1.ResourcePolicyRule) {
+	c.flowVerbs(p, rule.Verbs)
+	c.need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
+	c.starAlone(p, "apiGroups", rule.APIGroups, "api groups")
+	c.need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
+	c.starAlone(p, "resources", rule.Resources, "resources")
+	c.need(p, "namespaces", rule.ClusterScope || len(rule.Namespaces) > 0, "resource rules that are not cluster scoped must supply at least one namespace")
+	c.starAlone(p, "namespaces", rule.Namespaces, "namespaces")
+	if slices.Contains(rule.Namespaces, "*") {
+		return
+	}
+	for i, namespace := range rule.Namespaces {
+		for _, message := range isLabel(namespace) {
+			c.invalid(p.Child("namespaces").Index(i), "", namespace, "each member of this list must be '*' or a DNS-1123 label; "+message)
 		}
 	}
-	panic(fmt.Sprintf("%T is no part of a policy", obj))
+}
+
+func (c policyChecker) flowVerbs(p *field.Path, verbs []string) {
+	c.need(p, "verbs", len(verbs) > 0, "verbs must contain at least one value")
+	c.starAlone(p, "verbs", verbs, "verbs")
+	known := func(verb string) bool { return slices.Contains(flowVerbs, verb) }
+	if !slices.Contains(verbs, "*") && slices.ContainsFunc(verbs, func(verb string) bool { return !known(verb) }) {
+		c.unsupported(p, "verbs", verbs, flowVerbs)
+	}
+}
+
+func wrongInURLPath(path string) string {
+	stars := strings.Count(path, "*")
+	switch {
+	case path == "":
+		return "must not be empty"
+	case path == "/":
+		return ""
+	case !strings.HasPrefix(path, "/"):
+		return "must start with slash"
+	case strings.Contains(path, " "):
+		return "must not contain white-space"
+	case strings.Contains(path, "//"):
+		return "must not contain double slash"
+	case stars > 1 || stars == 1 && !strings.HasSuffix(path, "/*"):
+		return "wildcard can only do suffix matching"
+	}
+	return ""
+}
+
+func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject) {
+	if !slices.Contains(flowSubjects, string(subject.Kind)) {
+		c.unsupported(p, "kind", subject.Kind, flowSubjects)
+		return
+	}
+	members := [...]struct {
+		name string
+		kind flowcontrolv1.SubjectKind
+		set  bool
+	}{
+		{"serviceAccount", flowcontrolv1.SubjectKindServiceAccount, subject.ServiceAccount != nil},
+		{"user", flowcontrolv1.SubjectKindUser, subject.User != nil}, {"group", flowcontrolv1.SubjectKindGroup, subject.Group != nil},
+	}
+	for _, member := range members {
+		if member.kind == subject.Kind {
+			c.need(p, member.name, member.set, fmt.Sprintf("%s is required when subject kind is '%s'", member.name, member.kind))
+		}
+	}
+	switch account := subject.ServiceAccount; {
+	case subject.Kind == flowcontrolv1.SubjectKindServiceAccount && account != nil:
+		if account.Name != "*" {
+			c.name(p, "serviceAccount.name", account.Name, isSubdomain)
+		}
+		c.need(p, "serviceAccount.namespace", account.Namespace != "", "must specify namespace for service account")
+		c.maybe(p, "serviceAccount.namespace", account.Namespace, isLabel)
+	case subject.Kind == flowcontrolv1.SubjectKindUser && subject.User != nil:
+		c.filled(p, "user.name", subject.User.Name)
+	case subject.Kind == flowcontrolv1.SubjectKindGroup && subject.Group != nil:
+		c.filled(p, "group.name", subject.Group.Name)
+	}
+	for _, member := range members {
+		c.forbid(p, member.name, member.set && member.kind != subject.Kind, fmt.Sprintf("%s is forbidden when subject kind is not '%s'", member.name, member.kind))
+	}
+}
+
+func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
+	p, spec := field.NewPath("spec"), &level.Spec
+	noted := metav1.HasAnnotation(level.ObjectMeta, zeroShares)
+	c.forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+zeroShares+"' is forbidden")
+	if (level.Name == "exempt") != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
+		c.invalid(p, "type", spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'")
+	}
+	switch spec.Type {
+	case flowcontrolv1.PriorityLevelEnablementExempt:
+		c.forbid(p, "limited", spec.Limited != nil, "must be nil if the type is not Limited")
+		if exempt := spec.Exempt; exempt != nil {
+			c.shares(p.Child("exempt"), exempt.NominalConcurrencyShares, exempt.LendablePercent)
+		}
+	case flowcontrolv1.PriorityLevelEnablementLimited:
+		c.forbid(p, "exempt", spec.Exempt != nil, "must be nil if the type is Limited")
+		if spec.Limited == nil {
+			c.required(p, "limited", "must not be empty when type is Limited")
+			return
+		}
+		c.limitResponse(p.Child("limited"), spec.Limited)
+	default:
+		c.unsupported(p, "type", spec.Type, levelTypes)
+	}
+}
+
+func (c policyChecker) shares(p *field.Path, shares, lendable *int32) {
+	if *shares < 0 {
+		c.invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
+	}
+	if *lendable < 0 || *lendable > 100 {
+		c.invalid(p, "lendablePercent", *lendable, "must be between 0 and 100, inclusive")
+	}
+}
+
+func (c policyChecker) limitResponse(p *field.Path, limited *flowcontrolv1.LimitedPriorityLevelConfiguration) {
+	if shares := limited.NominalConcurrencyShares; shares != nil && *shares < 0 {
+		c.invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
+	}
+	switch response := &limited.LimitResponse; response.Type {
+	case flowcontrolv1.LimitResponseTypeReject:
+		c.forbid(p, "limitResponse.queuing", response.Queuing != nil, "must be nil if limited.limitResponse.type is not Limited")
+	case flowcontrolv1.LimitResponseTypeQueue:
+		c.need(p, "limitResponse.queuing", response.Queuing != nil, "must not be empty if limited.limitResponse.type is Limited")
+		if response.Queuing != nil {
+			c.queuing(p.Child("limitResponse", "queuing"), response.Queuing)
+		}
+	default:
+		c.unsupported(p, "limitResponse.type", response.Type, limitResponses)
+	}
+	if lendable := *limited.LendablePercent; lendable < 0 || lendable > 100 {
+		c.invalid(p, "lendablePercent", lendable, "must be between 0 and 100, inclusive")
+	}
+	if most := limited.BorrowingLimitPercent; most != nil && *most < 0 {
+		c.invalid(p, "borrowingLimitPercent", *most, "if specified, must be a non-negative integer")
+	}
+}
+
+// queuing: a hand is dealt from a 60-bit hash.
+func (c policyChecker) queuing(p *field.Path, queuing *flowcontrolv1.QueuingConfiguration) {
+	mustBePositive := func(name string, value int32) bool {
+		if value <= 0 {
+			c.invalid(p, name, value, "must be positive")
+		}
+		return value > 0
+	}
+	queues, hand := queuing.Queues, queuing.HandSize
+	mustBePositive("queueLengthLimit", queuing.QueueLengthLimit)
+	if mustBePositive("queues", queues) && queues > 10_000_000 {
+		c.invalid(p, "queues", queues, "must not be greater than 10000000")
+	}
+	if !mustBePositive("handSize", hand) {
+		return
+	}
+	if bits := int(math.Ceil(math.Log2(float64(queues)) * float64(hand))); hand > queues {
+		c.invalid(p, "handSize", hand, fmt.Sprintf("should not be greater than queues (%d)", queues))
+	} else if bits > 60 {
+		c.invalid(p, "handSize", hand, fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than 60", queues, hand))
+	}
 }

@@ -39,6 +39,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	selectorvalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -50,6 +51,12 @@ type format func(string) []string
 // A checker collects what is wrong with one object, in the order of the calls.
 type checker struct {
 	errs field.ErrorList
+}
+
+// was is the object before an update as what it is; nil for a new object.
+func was[T any](old runtime.Object) *T {
+	t, _ := any(old).(*T)
+	return t
 }
 
 // at is the path of a field; the empty name is p itself.
@@ -382,7 +389,7 @@ func (g goValue) members() (members [][]byte, err error) {
 		}
 		if inline := of.Anonymous && member.Kind() == reflect.Struct; !inline {
 			members = append(members, fmt.Appendf(nil, "%q:%s", of.Name, text))
-		} else if text = bytes.Trim(text, "{}"); len(text) > 0 {
+		} else if text = text[1 : len(text)-1]; len(text) > 0 {
 			members = append(members, text)
 		}
 	}
@@ -540,6 +547,3 @@ func (c *checker) quantity(p *field.Path, name string, value quantities.Quantity
 		c.invalid(p, "", value, "must be an integer")
 	}
 }
-
-// goDiff is left out: Kubernetes appends a unified diff of its internal types, which no client reads.
-func goDiff(old, now any) string { return "" }

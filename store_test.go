@@ -761,8 +761,8 @@ func FuzzStoreKeyPrefixes(f *testing.F) {
 	})
 }
 
-// benchObject is 1 KiB as Kubernetes writes it, near enough.
-var benchObject, benchRevAt = storeDoc(strings.Repeat("0123456789abcdef", 61))
+// benchRecord is 1 KiB as Kubernetes writes it, near enough.
+var benchRecord, benchRevAt = storeDoc(strings.Repeat("0123456789abcdef", 61))
 
 // benchWriters shares b.N writes among n goroutines and reports what one takes.
 func benchWriters(b *testing.B, n int, write func(i int) error) {
@@ -787,7 +787,7 @@ func BenchmarkStoreCommit(b *testing.B) {
 			b.ReportAllocs()
 			st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
 			benchWriters(b, n, func(i int) error {
-				_, err := st.commit(context.Background(), change{op: opCreate, key: benchKey(i), json: benchObject, revAt: benchRevAt})
+				_, err := st.commit(context.Background(), change{op: opCreate, key: benchKey(i), json: benchRecord, revAt: benchRevAt})
 				return err
 			})
 			b.ReportMetric(float64(st.stats().writes)/float64(st.stats().commits), "writes/commit")
@@ -808,7 +808,7 @@ func benchRaw(b *testing.B, writers int) {
 	}
 	defer db.Close()
 	db.Update(initBuckets)
-	value := make([]byte, recordHeader+30+len(benchObject)+6)
+	value := make([]byte, recordHeader+30+len(benchRecord)+6)
 	b.ResetTimer()
 	for i := 0; i < b.N; {
 		err := db.Update(func(tx *bbolt.Tx) error {
@@ -833,7 +833,7 @@ func benchStore(b *testing.B, objects int) *store {
 	for w := range 64 {
 		wg.Go(func() {
 			for i := w; i < objects; i += 64 {
-				if _, err := st.commit(context.Background(), change{op: opCreate, key: benchKey(i), json: benchObject, revAt: benchRevAt}); err != nil {
+				if _, err := st.commit(context.Background(), change{op: opCreate, key: benchKey(i), json: benchRecord, revAt: benchRevAt}); err != nil {
 					b.Error(err)
 				}
 			}

@@ -17,15 +17,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math"
 	"net"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -35,7 +32,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -60,12 +56,13 @@ func validateUpdate(obj, old runtime.Object) field.ErrorList { return validate(o
 // validateStatusUpdate returns what is wrong with a status that is to follow that of old.
 func validateStatusUpdate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
-	k.status(obj, old)
+	k.status(stableForm(obj), stableForm(old))
 	return k.errs
 }
 
 func validate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
+	obj, old = stableForm(obj), stableForm(old)
 	if !k.workload(obj, old) && !k.storage(obj, old) && !k.network(obj, old) {
 		k.other(obj, old)
 	}
@@ -94,12 +91,6 @@ func nameRule(goType reflect.Type) metavalidation.ValidateNameFunc {
 
 // A kindChecker knows which rules a kind has.
 type kindChecker struct{ *checker }
-
-// was is the old object with its type, nil when there is none.
-func was[T any](old runtime.Object) *T {
-	o, _ := any(old).(*T)
-	return o
-}
 
 // workload is false when obj is none.
 func (k kindChecker) workload(obj, old runtime.Object) bool {
@@ -229,59 +220,30 @@ func (k kindChecker) other(obj, old runtime.Object) {
 	case *certificatesv1.CertificateSigningRequest:
 		k.signingRequest(o)
 	default:
-		k.policy(obj, old)
-	}
-}
-
-// policy is for the kinds that tell the API server what to do.
-func (k kindChecker) policy(obj, old runtime.Object) {
-	switch o := obj.(type) {
-	case *rbacv1.Role:
-		k.rules(o.Rules, true)
-	case *rbacv1.ClusterRole:
-		k.rules(o.Rules, false)
-		k.aggregation(o.AggregationRule)
-	case *rbacv1.RoleBinding:
-		k.binding(&o.RoleRef, o.Subjects, []string{"Role", "ClusterRole"})
-		if before := was[rbacv1.RoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
-			k.invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
-		}
-	case *rbacv1.ClusterRoleBinding:
-		k.binding(&o.RoleRef, o.Subjects, []string{"ClusterRole"})
-		if before := was[rbacv1.ClusterRoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
-			k.invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
-		}
-	case *admissionv1.ValidatingWebhookConfiguration:
-		k.webhooks(validatingHooks(o))
-	case *admissionv1.MutatingWebhookConfiguration:
-		k.webhooks(mutatingHooks(o))
-	case *flowcontrolv1.FlowSchema:
-		k.flowSchema(o)
-	case *flowcontrolv1.PriorityLevelConfiguration:
-		k.priorityLevel(o)
+		policyChecker{k.checker}.policy(obj, old)
 	}
 }
 
 // status is for the kinds whose status has rules.
 func (k kindChecker) status(obj, old runtime.Object) {
-	c := workloadChecker{k.checker}
+	c := statusChecker{k.checker}
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		updatePodStatus(k.checker, o, was[corev1.Pod](old))
+		c.pod(o, was[corev1.Pod](old))
 	case *appsv1.Deployment:
-		c.deploymentStatus(&o.Status, &was[appsv1.Deployment](old).Status)
+		c.deployment(&o.Status, &was[appsv1.Deployment](old).Status)
 	case *appsv1.ReplicaSet:
-		c.replicaSetStatus(&o.Status)
+		c.replicaSet(&o.Status)
 	case *appsv1.StatefulSet:
-		c.statefulSetStatus(&o.Status, &was[appsv1.StatefulSet](old).Status)
+		c.statefulSet(&o.Status, &was[appsv1.StatefulSet](old).Status)
 	case *appsv1.DaemonSet:
-		c.daemonSetStatus(&o.Status, &was[appsv1.DaemonSet](old).Status)
+		c.daemonSet(&o.Status, &was[appsv1.DaemonSet](old).Status)
 	case *corev1.ReplicationController:
-		c.replicationControllerStatus(&o.Status)
+		c.replicationController(&o.Status)
 	case *batchv1.Job:
-		c.jobStatus(o, was[batchv1.Job](old))
+		c.job(o, was[batchv1.Job](old))
 	case *policyv1.PodDisruptionBudget:
-		c.disruptionBudgetStatus(&o.Status)
+		c.disruptionBudget(&o.Status)
 	case *autoscalingv1.HorizontalPodAutoscaler:
 		c.counts(field.NewPath("status"), "currentReplicas", o.Status.CurrentReplicas, "desiredReplicas", o.Status.DesiredReplicas)
 	case *autoscalingv2.HorizontalPodAutoscaler:
@@ -291,20 +253,14 @@ func (k kindChecker) status(obj, old runtime.Object) {
 	case *networkingv1.Ingress:
 		networkChecker{k.checker}.ingressStatus(&o.Status.LoadBalancer)
 	case *corev1.Namespace:
-		want, when := corev1.NamespaceActive, "empty"
-		if !o.DeletionTimestamp.IsZero() {
-			want, when = corev1.NamespaceTerminating, "not empty"
-		}
-		if o.Status.Phase != want {
-			k.invalid(field.NewPath("status", "Phase"), "", o.Status.Phase, fmt.Sprintf("may only be '%s' if `deletionTimestamp` is %s", want, when))
-		}
+		c.namespace(o)
 	case *corev1.Node:
-		k.node(o, was[corev1.Node](old))
+		k.nodeUpdate(o, was[corev1.Node](old))
 	case *corev1.ResourceQuota:
 		k.quotaAmounts(field.NewPath("status", "hard"), o.Status.Hard)
 		k.quotaAmounts(field.NewPath("status", "used"), o.Status.Used)
 	case *corev1.PersistentVolumeClaim:
-		volumeChecker{checker: k.checker}.claimStatus(&o.Status)
+		c.claim(&o.Status)
 	}
 }
 
@@ -411,7 +367,7 @@ func (k kindChecker) finalizer(p *field.Path, name string) {
 // node: an update is looked at as a new object first, as in Kubernetes.
 func (k kindChecker) node(node, old *corev1.Node) {
 	p := field.NewPath("spec")
-	k.taints(node.Spec.Taints)
+	placementChecker{k.checker}.taints(node.Spec.Taints)
 	k.nodeResources(node)
 	for i, cidr := range node.Spec.PodCIDRs {
 		k.cidr(p.Child("podCIDRs").Index(i), "", cidr, nil)
@@ -426,10 +382,15 @@ func (k kindChecker) node(node, old *corev1.Node) {
 		k.invalid(p, "podCIDRs", node.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family")
 	}
 	if old != nil {
-		k.nodeResources(node)
-		k.nodeKeeps(p, node, old)
-		k.taints(node.Spec.Taints)
+		k.nodeUpdate(node, old)
 	}
+}
+
+// nodeUpdate is for updates of a node and of its status.
+func (k kindChecker) nodeUpdate(node, old *corev1.Node) {
+	k.nodeResources(node)
+	k.nodeKeeps(field.NewPath("spec"), node, old)
+	placementChecker{k.checker}.taints(node.Spec.Taints)
 }
 
 func (k kindChecker) nodeResources(node *corev1.Node) {
@@ -455,29 +416,6 @@ func (k kindChecker) nodeKeeps(p *field.Path, node, old *corev1.Node) {
 	k.forbid(p, "podCIDRs", len(cidrs) > 0 && !slices.Equal(cidrs, node.Spec.PodCIDRs), `node updates may not change podCIDR except from "" to valid`)
 	k.forbid(p, "providerID", old.Spec.ProviderID != "" && old.Spec.ProviderID != node.Spec.ProviderID, `node updates may not change providerID except from "" to valid`)
 	k.forbid(p, "externalID", node.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID, "may not be updated")
-}
-
-// taints are reported below metadata, as in Kubernetes.
-func (k kindChecker) taints(taints []corev1.Taint) {
-	p := field.NewPath("metadata", "taints")
-	type key struct {
-		name   string
-		effect corev1.TaintEffect
-	}
-	seen := map[key]bool{}
-	for i, taint := range taints {
-		k.labelName(p.Index(i), "key", taint.Key)
-		if messages := validation.IsValidLabelValue(taint.Value); len(messages) > 0 {
-			k.invalid(p.Index(i), "value", taint.Value, strings.Join(messages, ";"))
-		}
-		k.known(p.Index(i), "effect", string(taint.Effect), taintEffects)
-		if seen[key{taint.Key, taint.Effect}] {
-			duplicate := field.Duplicate(p.Index(i), goForm(taint))
-			duplicate.Detail = "taints must be unique by key and effect pair"
-			k.add(duplicate)
-		}
-		seen[key{taint.Key, taint.Effect}] = true
-	}
 }
 
 func (k kindChecker) limitRange(limits *corev1.LimitRange) {
@@ -809,7 +747,7 @@ func (k kindChecker) runtimeClass(class, old *nodev1.RuntimeClass) {
 	}
 	p := field.NewPath("scheduling")
 	k.labels(p, "nodeSelector", class.Scheduling.NodeSelector)
-	tolerations(k.checker, p.Child("tolerations"), class.Scheduling.Tolerations)
+	placementChecker{k.checker}.tolerations(p.Child("tolerations"), class.Scheduling.Tolerations)
 	for i, toleration := range class.Scheduling.Tolerations {
 		same := func(t corev1.Toleration) bool {
 			t.TolerationSeconds = toleration.TolerationSeconds
@@ -860,484 +798,4 @@ func checkRequest(request []byte) error {
 		return err
 	}
 	return parsed.CheckSignature()
-}
-
-// ---- RBAC ----
-
-func (k kindChecker) rules(rules []rbacv1.PolicyRule, namespaced bool) {
-	for i, rule := range rules {
-		p := field.NewPath("rules").Index(i)
-		k.need(p, "verbs", len(rule.Verbs) > 0, "verbs must contain at least one value")
-		if urls := rule.NonResourceURLs; len(urls) > 0 {
-			if namespaced {
-				k.invalid(p, "nonResourceURLs", urls, "namespaced rules cannot apply to non-resource URLs")
-			}
-			if len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0 {
-				k.invalid(p, "nonResourceURLs", urls, "rules cannot apply to both regular resources and non-resource URLs")
-			}
-			continue
-		}
-		k.need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
-		k.need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
-	}
-}
-
-func (k kindChecker) aggregation(rule *rbacv1.AggregationRule) {
-	if rule == nil {
-		return
-	}
-	p := field.NewPath("aggregationRule", "clusterRoleSelectors")
-	k.need(p, "", len(rule.ClusterRoleSelectors) > 0, "at least one clusterRoleSelector required if aggregationRule is non-nil")
-	for i := range rule.ClusterRoleSelectors {
-		k.selector(p.Index(i), "", &rule.ClusterRoleSelectors[i])
-		if _, err := metav1.LabelSelectorAsSelector(&rule.ClusterRoleSelectors[i]); err != nil {
-			k.invalid(p.Index(i), "", nil, "invalid label selector.")
-		}
-	}
-}
-
-var subjectKinds = []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}
-
-// binding: who may bind cluster roles alone must also say where a service account lives.
-func (k kindChecker) binding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds []string) {
-	p, group := field.NewPath("roleRef"), []string{rbacv1.GroupName}
-	k.oneOf(p, "apiGroup", ref.APIGroup, group)
-	k.oneOf(p, "kind", ref.Kind, kinds)
-	k.name(p, "name", ref.Name, isPathSegment)
-	for i, subject := range subjects {
-		sp := field.NewPath("subjects").Index(i)
-		k.need(sp, "name", subject.Name != "", "")
-		switch subject.Kind {
-		case rbacv1.ServiceAccountKind:
-			k.maybe(sp, "name", subject.Name, isSubdomain)
-			k.oneOf(sp, "apiGroup", subject.APIGroup, []string{""})
-			k.need(sp, "namespace", len(kinds) > 1 || subject.Namespace != "", "")
-		case rbacv1.UserKind, rbacv1.GroupKind:
-			k.oneOf(sp, "apiGroup", subject.APIGroup, group)
-		default:
-			k.unsupported(sp, "kind", subject.Kind, subjectKinds)
-		}
-	}
-}
-
-// ---- webhooks ----
-
-var (
-	failurePolicies    = []string{"Fail", "Ignore"}
-	matchPolicies      = []string{"Equivalent", "Exact"}
-	sideEffects        = []string{"None", "NoneOnDryRun"}
-	reinvocations      = []string{"IfNeeded", "Never"}
-	webhookOperations  = []string{"*", "CONNECT", "CREATE", "DELETE", "UPDATE"}
-	ruleScopes         = []string{"*", "Cluster", "Namespaced"}
-	reviewVersions     = []string{"v1", "v1beta1"}
-	reviewVersionWords = strings.Join(reviewVersions, ", ")
-)
-
-// A webhook is a validating one, or a mutating one with a reinvocation policy.
-type webhook struct {
-	admissionv1.ValidatingWebhook
-	reinvocation *admissionv1.ReinvocationPolicyType
-}
-
-func validatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks []webhook) {
-	for i := range config.Webhooks {
-		hooks = append(hooks, webhook{ValidatingWebhook: config.Webhooks[i]})
-	}
-	return hooks
-}
-
-func mutatingHooks(config *admissionv1.MutatingWebhookConfiguration) (hooks []webhook) {
-	for i := range config.Webhooks {
-		h := &config.Webhooks[i]
-		hooks = append(hooks, webhook{admissionv1.ValidatingWebhook{
-			Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy,
-			NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector, SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds,
-			AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
-		}, h.ReinvocationPolicy})
-	}
-	return hooks
-}
-
-func (k kindChecker) webhooks(hooks []webhook) {
-	names := set{}
-	for i := range hooks {
-		p := field.NewPath("webhooks").Index(i)
-		k.webhook(p, &hooks[i])
-		k.reviewVersions(p.Child("admissionReviewVersions"), hooks[i].AdmissionReviewVersions)
-		if hooks[i].Name != "" {
-			k.unique(p, "name", names, hooks[i].Name)
-		}
-	}
-}
-
-func (k kindChecker) webhook(p *field.Path, hook *webhook) {
-	k.add(validation.IsFullyQualifiedName(p.Child("name"), hook.Name)...)
-	for i := range hook.Rules {
-		k.webhookRule(p.Child("rules").Index(i), &hook.Rules[i])
-	}
-	oneOfRef(k.checker, p, "failurePolicy", hook.FailurePolicy, failurePolicies)
-	oneOfRef(k.checker, p, "matchPolicy", hook.MatchPolicy, matchPolicies)
-	k.need(p, "sideEffects", hook.SideEffects != nil, "must specify one of None, NoneOnDryRun")
-	oneOfRef(k.checker, p, "sideEffects", hook.SideEffects, sideEffects)
-	if timeout := hook.TimeoutSeconds; timeout != nil && (*timeout < 1 || *timeout > 30) {
-		k.invalid(p, "timeoutSeconds", *timeout, "the timeout value must be between 1 and 30 seconds")
-	}
-	k.selector(p, "namespaceSelector", hook.NamespaceSelector)
-	k.selector(p, "objectSelector", hook.ObjectSelector)
-	oneOfRef(k.checker, p, "reinvocationPolicy", hook.reinvocation, reinvocations)
-	switch client := &hook.ClientConfig; {
-	case (client.URL == nil) == (client.Service == nil):
-		k.required(p, "clientConfig", "exactly one of url or service is required")
-	case client.URL != nil:
-		k.webhookURL(p.Child("clientConfig", "url"), *client.URL)
-	default:
-		k.webhookService(p.Child("clientConfig", "service"), client.Service)
-	}
-	k.matchConditions(p.Child("matchConditions"), hook.MatchConditions)
-}
-
-// matchConditions: their expressions are compiled where they are used.
-func (k kindChecker) matchConditions(p *field.Path, conditions []admissionv1.MatchCondition) {
-	if len(conditions) > 64 {
-		k.add(field.TooMany(p, len(conditions), 64))
-	}
-	names := set{}
-	for i, condition := range conditions {
-		k.need(p.Index(i), "expression", strings.TrimSpace(condition.Expression) != "", "")
-		k.name(p.Index(i), "name", condition.Name, isQualifiedName)
-		if condition.Name != "" {
-			k.unique(p.Index(i), "name", names, condition.Name)
-		}
-	}
-}
-
-func (k kindChecker) reviewVersions(p *field.Path, versions []string) {
-	k.need(p, "", len(versions) > 0, "must specify one of "+reviewVersionWords)
-	accepted := len(versions) == 0
-	for i, version := range versions {
-		if slices.Contains(versions[:i], version) {
-			k.invalid(p.Index(i), "", version, "duplicate version")
-			continue
-		}
-		k.words(p.Index(i), "", version, validation.IsDNS1035Label)
-		accepted = accepted || slices.Contains(reviewVersions, version)
-	}
-	if !accepted {
-		k.invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
-	}
-}
-
-func (k kindChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOperations) {
-	k.need(p, "operations", len(rule.Operations) > 0, "")
-	if len(rule.Operations) > 1 && slices.Contains(rule.Operations, admissionv1.OperationAll) {
-		k.invalid(p, "operations", rule.Operations, "if '*' is present, must not specify other operations")
-	}
-	for i, operation := range rule.Operations {
-		k.oneOf(p.Child("operations").Index(i), "", string(operation), webhookOperations)
-	}
-	k.starAlone(p, "apiGroups", rule.APIGroups, "", "API groups")
-	k.starAlone(p, "apiVersions", rule.APIVersions, "", "API versions")
-	for i, version := range rule.APIVersions {
-		k.need(p.Child("apiVersions").Index(i), "", version != "", "")
-	}
-	k.webhookResources(p.Child("resources"), rule.Resources)
-	oneOfRef(k.checker, p, "scope", rule.Scope, ruleScopes)
-}
-
-// starAlone is for a list that may not be empty, and where * stands alone; needed says why it is needed.
-func (k kindChecker) starAlone(p *field.Path, name string, list []string, needed, others string) {
-	k.need(p, name, len(list) > 0, needed)
-	if len(list) > 1 && slices.Contains(list, "*") {
-		k.invalid(p, name, list, "if '*' is present, must not specify other "+others)
-	}
-}
-
-func (k kindChecker) webhookResources(p *field.Path, resources []string) {
-	k.need(p, "", len(resources) > 0, "")
-	allOf, inAll := set{}, set{} // resources of which all, subresources of which everyone's are named
-	plain := false
-	for i, name := range resources {
-		resource, sub, subresource := strings.Cut(name, "/")
-		switch {
-		case name == "":
-			k.required(p.Index(i), "", "")
-			continue
-		case !subresource:
-			plain = name != "*"
-			continue
-		}
-		if allOf[resource] {
-			k.invalid(p.Index(i), "", name, fmt.Sprintf("if '%s/*' is present, must not specify %s", resource, name))
-		}
-		if inAll[sub] {
-			k.invalid(p.Index(i), "", name, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, name))
-		}
-		allOf[resource] = allOf[resource] || sub == "*"
-		inAll[sub] = inAll[sub] || resource == "*"
-	}
-	if len(resources) > 1 && slices.Contains(resources, "*/*") {
-		k.invalid(p, "", resources, "if '*/*' is present, must not specify other resources")
-	}
-	if plain && slices.Contains(resources, "*") {
-		k.invalid(p, "", resources, "if '*' is present, must not specify other resources without subresources")
-	}
-}
-
-func (k kindChecker) webhookURL(p *field.Path, address string) {
-	const form = "; desired format: https://host[/path]"
-	u, err := url.Parse(address)
-	if err != nil {
-		k.required(p, "", "url must be a valid URL: "+err.Error()+form)
-		return
-	}
-	for _, part := range [...]struct {
-		wrong         bool
-		value, detail string
-	}{
-		{u.Scheme != "https", u.Scheme, "'https' is the only allowed URL scheme" + form},
-		{u.Host == "", u.Host, "host must be specified" + form},
-		{u.User != nil, u.User.String(), "user information is not permitted in the URL"},
-		{u.Fragment != "", u.Fragment, "fragments are not permitted in the URL"},
-		{u.RawQuery != "", u.RawQuery, "query parameters are not permitted in the URL"},
-	} {
-		if part.wrong {
-			k.invalid(p, "", part.value, part.detail)
-		}
-	}
-}
-
-func (k kindChecker) webhookService(p *field.Path, service *admissionv1.ServiceReference) {
-	// the server calls its check with name and namespace exchanged
-	k.filled(p, "name", service.Namespace, "namespace", service.Name)
-	if port := *service.Port; port < 1 || port > 65535 {
-		k.invalid(p, "port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
-	}
-	if service.Path == nil || *service.Path == "" || *service.Path == "/" {
-		return
-	}
-	path := *service.Path
-	if path == "//" {
-		k.invalid(p, "path", path, "segment[0] may not be empty")
-		return
-	}
-	if !strings.HasPrefix(path, "/") {
-		k.invalid(p, "path", path, "must start with a '/'")
-	}
-	for i, segment := range strings.Split(strings.TrimSuffix(path[1:], "/"), "/") {
-		if segment == "" {
-			k.invalid(p, "path", path, fmt.Sprintf("segment[%d] may not be empty", i))
-			continue
-		}
-		for _, message := range isSubdomain(segment) {
-			k.invalid(p, "path", path, fmt.Sprintf("segment[%d]: %s", i, message))
-		}
-	}
-}
-
-// ---- flow control ----
-
-var (
-	flowVerbs       = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
-	distinguishers  = []string{"ByNamespace", "ByUser"}
-	flowSubjects    = []string{"Group", "ServiceAccount", "User"}
-	levelTypes      = []string{"Exempt", "Limited"}
-	limitResponses  = []string{"Queue", "Reject"}
-	zeroSharesNoted = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares"
-)
-
-func (k kindChecker) flowSchema(schema *flowcontrolv1.FlowSchema) {
-	p, spec := field.NewPath("spec"), &schema.Spec
-	if precedence := spec.MatchingPrecedence; precedence <= 0 {
-		k.invalid(p, "matchingPrecedence", precedence, "must be a positive value")
-	} else if precedence > 10000 {
-		k.invalid(p, "matchingPrecedence", precedence, "must not be greater than 10000")
-	} else if precedence == 1 && schema.Name != "exempt" {
-		k.invalid(p, "matchingPrecedence", precedence, "only the schema named 'exempt' may have matchingPrecedence 1")
-	}
-	if method := spec.DistinguisherMethod; method != nil && !slices.Contains(distinguishers, string(method.Type)) {
-		k.unsupported(p, "distinguisherMethod.type", method, distinguishers)
-	}
-	level := spec.PriorityLevelConfiguration.Name
-	k.need(p, "priorityLevelConfiguration.name", level != "", "must reference a priority level")
-	k.maybe(p, "priorityLevelConfiguration.name", level, isSubdomain)
-	for i := range spec.Rules {
-		k.flowRule(p.Child("rules").Index(i), &spec.Rules[i])
-	}
-}
-
-func (k kindChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWithSubjects) {
-	k.need(p, "subjects", len(rule.Subjects) > 0, "subjects must contain at least one value")
-	for i := range rule.Subjects {
-		k.flowSubject(p.Child("subjects").Index(i), &rule.Subjects[i])
-	}
-	k.need(p, "", len(rule.ResourceRules)+len(rule.NonResourceRules) > 0, "at least one of resourceRules and nonResourceRules has to be non-empty")
-	for i, resource := range rule.ResourceRules {
-		rp := p.Child("resourceRules").Index(i)
-		k.flowVerbs(rp, resource.Verbs)
-		k.starAlone(rp, "apiGroups", resource.APIGroups, "resource rules must supply at least one api group", "api groups")
-		k.starAlone(rp, "resources", resource.Resources, "resource rules must supply at least one resource", "resources")
-		if resource.ClusterScope && len(resource.Namespaces) == 0 {
-			continue
-		}
-		k.starAlone(rp, "namespaces", resource.Namespaces, "resource rules that are not cluster scoped must supply at least one namespace", "namespaces")
-		for j, namespace := range resource.Namespaces {
-			if !slices.Contains(resource.Namespaces, "*") {
-				for _, message := range isLabel(namespace) {
-					k.invalid(rp.Child("namespaces").Index(j), "", namespace, "each member of this list must be '*' or a DNS-1123 label; "+message)
-				}
-			}
-		}
-	}
-	for i, rest := range rule.NonResourceRules {
-		rp := p.Child("nonResourceRules").Index(i)
-		k.flowVerbs(rp, rest.Verbs)
-		k.starAlone(rp, "nonResourceURLs", rest.NonResourceURLs, "nonResourceURLs must contain at least one value", "non-resource URLs")
-		for j, path := range rest.NonResourceURLs {
-			if wrong := wrongInURLPath(path); wrong != "" && !slices.Contains(rest.NonResourceURLs, "*") {
-				k.invalid(rp.Child("nonResourceURLs").Index(j), "", path, wrong)
-			}
-		}
-	}
-}
-
-func (k kindChecker) flowVerbs(p *field.Path, verbs []string) {
-	k.starAlone(p, "verbs", verbs, "verbs must contain at least one value", "verbs")
-	known := func(verb string) bool { return slices.Contains(flowVerbs, verb) }
-	if !slices.Contains(verbs, "*") && slices.ContainsFunc(verbs, func(verb string) bool { return !known(verb) }) {
-		k.unsupported(p, "verbs", verbs, flowVerbs)
-	}
-}
-
-func wrongInURLPath(path string) string {
-	stars := strings.Count(path, "*")
-	switch {
-	case path == "":
-		return "must not be empty"
-	case path == "/":
-		return ""
-	case !strings.HasPrefix(path, "/"):
-		return "must start with slash"
-	case strings.Contains(path, " "):
-		return "must not contain white-space"
-	case strings.Contains(path, "//"):
-		return "must not contain double slash"
-	case stars > 1 || stars == 1 && !strings.HasSuffix(path, "/*"):
-		return "wildcard can only do suffix matching"
-	}
-	return ""
-}
-
-func (k kindChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject) {
-	if !slices.Contains(flowSubjects, string(subject.Kind)) {
-		k.unsupported(p, "kind", subject.Kind, flowSubjects)
-		return
-	}
-	members := [...]struct {
-		name string
-		kind flowcontrolv1.SubjectKind
-		set  bool
-	}{
-		{"serviceAccount", flowcontrolv1.SubjectKindServiceAccount, subject.ServiceAccount != nil},
-		{"user", flowcontrolv1.SubjectKindUser, subject.User != nil}, {"group", flowcontrolv1.SubjectKindGroup, subject.Group != nil},
-	}
-	for _, member := range members {
-		if member.kind == subject.Kind {
-			k.need(p, member.name, member.set, fmt.Sprintf("%s is required when subject kind is '%s'", member.name, member.kind))
-		}
-	}
-	switch account := subject.ServiceAccount; {
-	case subject.Kind == flowcontrolv1.SubjectKindServiceAccount && account != nil:
-		if account.Name != "*" {
-			k.name(p, "serviceAccount.name", account.Name, isSubdomain)
-		}
-		k.need(p, "serviceAccount.namespace", account.Namespace != "", "must specify namespace for service account")
-		k.maybe(p, "serviceAccount.namespace", account.Namespace, isLabel)
-	case subject.Kind == flowcontrolv1.SubjectKindUser && subject.User != nil:
-		k.filled(p, "user.name", subject.User.Name)
-	case subject.Kind == flowcontrolv1.SubjectKindGroup && subject.Group != nil:
-		k.filled(p, "group.name", subject.Group.Name)
-	}
-	for _, member := range members {
-		k.forbid(p, member.name, member.set && member.kind != subject.Kind, fmt.Sprintf("%s is forbidden when subject kind is not '%s'", member.name, member.kind))
-	}
-}
-
-func (k kindChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
-	p, spec := field.NewPath("spec"), &level.Spec
-	_, noted := level.Annotations[zeroSharesNoted]
-	k.forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+zeroSharesNoted+"' is forbidden")
-	if (level.Name == "exempt") != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
-		k.invalid(p, "type", spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'")
-	}
-	switch spec.Type {
-	case flowcontrolv1.PriorityLevelEnablementExempt:
-		k.forbid(p, "limited", spec.Limited != nil, "must be nil if the type is not Limited")
-		if exempt := spec.Exempt; exempt != nil {
-			k.shares(p.Child("exempt"), exempt.NominalConcurrencyShares, exempt.LendablePercent)
-		}
-	case flowcontrolv1.PriorityLevelEnablementLimited:
-		k.forbid(p, "exempt", spec.Exempt != nil, "must be nil if the type is Limited")
-		if spec.Limited == nil {
-			k.required(p, "limited", "must not be empty when type is Limited")
-			return
-		}
-		k.limitResponse(p.Child("limited"), spec.Limited)
-	default:
-		k.unsupported(p, "type", spec.Type, levelTypes)
-	}
-}
-
-func (k kindChecker) shares(p *field.Path, shares, lendable *int32) {
-	if *shares < 0 {
-		k.invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
-	}
-	if *lendable < 0 || *lendable > 100 {
-		k.invalid(p, "lendablePercent", *lendable, "must be between 0 and 100, inclusive")
-	}
-}
-
-func (k kindChecker) limitResponse(p *field.Path, limited *flowcontrolv1.LimitedPriorityLevelConfiguration) {
-	if shares := *limited.NominalConcurrencyShares; shares < 0 {
-		k.invalid(p, "nominalConcurrencyShares", shares, "must be a non-negative integer")
-	}
-	switch response := &limited.LimitResponse; response.Type {
-	case flowcontrolv1.LimitResponseTypeReject:
-		k.forbid(p, "limitResponse.queuing", response.Queuing != nil, "must be nil if limited.limitResponse.type is not Limited")
-	case flowcontrolv1.LimitResponseTypeQueue:
-		k.need(p, "limitResponse.queuing", response.Queuing != nil, "must not be empty if limited.limitResponse.type is Limited")
-		if response.Queuing != nil {
-			k.queuing(p.Child("limitResponse", "queuing"), response.Queuing)
-		}
-	default:
-		k.unsupported(p, "limitResponse.type", response.Type, limitResponses)
-	}
-	if lendable := *limited.LendablePercent; lendable < 0 || lendable > 100 {
-		k.invalid(p, "lendablePercent", lendable, "must be between 0 and 100, inclusive")
-	}
-	if most := limited.BorrowingLimitPercent; most != nil && *most < 0 {
-		k.invalid(p, "borrowingLimitPercent", *most, "if specified, must be a non-negative integer")
-	}
-}
-
-// queuing: a hand is dealt from a 60-bit hash.
-func (k kindChecker) queuing(p *field.Path, queuing *flowcontrolv1.QueuingConfiguration) {
-	mustBePositive := func(name string, value int32) bool {
-		if value <= 0 {
-			k.invalid(p, name, value, "must be positive")
-		}
-		return value > 0
-	}
-	queues, hand := queuing.Queues, queuing.HandSize
-	mustBePositive("queueLengthLimit", queuing.QueueLengthLimit)
-	if mustBePositive("queues", queues) && queues > 10_000_000 {
-		k.invalid(p, "queues", queues, "must not be greater than 10000000")
-	}
-	if !mustBePositive("handSize", hand) {
-		return
-	}
-	if bits := int(math.Ceil(math.Log2(float64(queues)) * float64(hand))); hand > queues {
-		k.invalid(p, "handSize", hand, fmt.Sprintf("should not be greater than queues (%d)", queues))
-	} else if bits > 60 {
-		k.invalid(p, "handSize", hand, fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than 60", queues, hand))
-	}
 }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -739,7 +738,7 @@ func (c volumeChecker) nodeAffinity(p *field.Path, affinity *corev1.VolumeNodeAf
 		c.required(p, "nodeAffinity.required", "must specify required node constraints")
 		return
 	}
-	nodeSelector(c.checker, p.Child("nodeAffinity", "required"), affinity.Required)
+	placementChecker{c.checker}.nodeSelector(p.Child("nodeAffinity", "required"), affinity.Required)
 }
 
 // persistentSource is the one member that says where a PersistentVolume comes from.
@@ -875,7 +874,7 @@ func (c volumeChecker) updateVolume(pv, old *corev1.PersistentVolume) {
 		source.CSI.ControllerExpandSecretRef = nil
 	}
 	if !equality.Semantic.DeepEqual(source, &old.Spec.PersistentVolumeSource) {
-		c.forbid(p, "persistentvolumesource", true, "spec.persistentvolumesource is immutable after creation\n"+goDiff(old.Spec.PersistentVolumeSource, *source))
+		c.forbid(p, "persistentvolumesource", true, "spec.persistentvolumesource is immutable after creation")
 	}
 	c.same(field.NewPath("volumeMode"), "", pv.Spec.VolumeMode, old.Spec.VolumeMode)
 	if affinity := old.Spec.NodeAffinity; affinity != nil && !equality.Semantic.DeepEqual(pv.Spec.NodeAffinity, affinity) {
@@ -903,7 +902,7 @@ func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 		spec.VolumeAttributesClassName = old.Spec.VolumeAttributesClassName
 	}
 	if !equality.Semantic.DeepEqual(spec, &old.Spec) {
-		c.forbid(p, "", true, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n"+goDiff(old.Spec, *spec))
+		c.forbid(p, "", true, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims")
 	}
 	size, before := claim.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
 	if size.Cmp(before) < 0 && size.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
@@ -915,14 +914,6 @@ func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 		changed := !equality.Semantic.DeepEqual(class, old.Spec.VolumeAttributesClassName)
 		c.forbid(p, "volumeAttributesClassName", changed && class == nil, "update to nil"+set)
 		c.forbid(p, "volumeAttributesClassName", changed && class != nil && *class == "", "update to empty string"+set)
-	}
-}
-
-func (c volumeChecker) claimStatus(status *corev1.PersistentVolumeClaimStatus) {
-	for _, name := range sortedKeys(status.Capacity) {
-		if size := status.Capacity[name]; size.Value() < 0 {
-			c.invalid(field.NewPath("status", "capacity").Key(string(name)), "", size.Value(), "must be a valid resource quantity")
-		}
 	}
 }
 
@@ -1103,52 +1094,5 @@ func (c volumeChecker) storageCapacity(capacity, old *storagev1.CSIStorageCapaci
 	if old != nil {
 		c.same(field.NewPath("nodeTopology"), "", capacity.NodeTopology, old.NodeTopology)
 		c.same(field.NewPath("storageClassName"), "", capacity.StorageClassName, old.StorageClassName)
-	}
-}
-
-// ---- nodes that a volume or a pod can use ----
-
-func nodeSelector(c *checker, p *field.Path, selector *corev1.NodeSelector) {
-	c.need(p, "nodeSelectorTerms", len(selector.NodeSelectorTerms) > 0, "must have at least one node selector term")
-	for i := range selector.NodeSelectorTerms {
-		nodeSelectorTerm(c, p.Child("nodeSelectorTerms").Index(i), &selector.NodeSelectorTerms[i], true)
-	}
-}
-
-// nodeSelectorTerm: values of labels count only where the term is required.
-func nodeSelectorTerm(c *checker, p *field.Path, term *corev1.NodeSelectorTerm, required bool) {
-	for i, requirement := range term.MatchExpressions {
-		rp := p.Child("matchExpressions").Index(i)
-		values := len(requirement.Values)
-		switch requirement.Operator {
-		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-			c.need(rp, "values", values > 0, "must be specified when `operator` is 'In' or 'NotIn'")
-		case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
-			c.forbid(rp, "values", values > 0, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
-		case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-			c.need(rp, "values", values == 1, "must be specified single value when `operator` is 'Lt' or 'Gt'")
-		default:
-			c.invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
-		}
-		c.labelName(rp, "key", requirement.Key)
-		for j := 0; j < values && required; j++ {
-			c.words(rp.Child("values").Index(j), "", requirement.Values[j], validation.IsValidLabelValue)
-		}
-	}
-	for i, requirement := range term.MatchFields {
-		rp := p.Child("matchFields").Index(i)
-		switch requirement.Operator {
-		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-			c.need(rp, "values", len(requirement.Values) == 1, "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
-		default:
-			c.invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
-		}
-		if requirement.Key != metav1.ObjectNameField {
-			c.invalid(rp, "key", requirement.Key, "not a valid field selector key")
-			continue
-		}
-		for j, value := range requirement.Values {
-			c.words(rp.Child("values").Index(j), "", value, isSubdomain)
-		}
 	}
 }

@@ -117,7 +117,7 @@ func (w *watcher) end() {
 }
 
 // follow opens a watch of p1's ConfigMaps.
-func (s *scene) follow(query string, headers ...string) *watcher {
+func (s *listScene) follow(query string, headers ...string) *watcher {
 	s.t.Helper()
 	return s.watch(s.p1+"?watch=1&"+s.fillIn(query), headers...)
 }
@@ -125,7 +125,7 @@ func (s *scene) follow(query string, headers ...string) *watcher {
 var initial = []string{"ADDED a", "ADDED b", "ADDED c", "ADDED d", "ADDED e"}
 
 // marker writes an object that must be the next event of every given watcher: whatever came before it has been seen.
-func (s *scene) marker(t *testing.T, watchers ...*watcher) {
+func (s *listScene) marker(t *testing.T, watchers ...*watcher) {
 	t.Helper()
 	name := "m" + strconv.FormatInt(s.st.revision(), 10)
 	s.want(201, "POST", s.p1, labelled(name, "y"))

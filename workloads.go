@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	selectorvalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -405,31 +404,34 @@ func (c workloadChecker) indexedJob(p *field.Path, spec *batchv1.JobSpec) {
 	failed, completions, parallelism := spec.MaxFailedIndexes, spec.Completions, spec.Parallelism
 	if !isIndexed(spec) {
 		if spec.CompletionMode == nil || *spec.CompletionMode == batchv1.NonIndexedCompletion {
-			for name, value := range map[string]*int32{"backoffLimitPerIndex": spec.BackoffLimitPerIndex, "maxFailedIndexes": failed} {
-				if value != nil {
-					c.invalid(p, name, *value, "requires indexed completion mode")
-				}
-			}
+			c.indexedOnly(p, "backoffLimitPerIndex", spec.BackoffLimitPerIndex)
+			c.indexedOnly(p, "maxFailedIndexes", failed)
 		}
 		return
 	}
 	c.need(p, "completions", completions != nil, "when completion mode is Indexed")
-	c.atMost(p, "parallelism", parallelism, most, " when completion mode is Indexed")
+	c.atMost(p.Child("parallelism"), parallelism, most, " when completion mode is Indexed")
 	if completions != nil && failed != nil && *failed > *completions {
 		c.invalid(p, "maxFailedIndexes", *failed, "must be less than or equal to completions")
 	}
-	c.atMost(p, "maxFailedIndexes", failed, most, "")
+	c.atMost(p.Child("maxFailedIndexes"), failed, most, "")
 	if completions != nil && *completions > most && spec.BackoffLimitPerIndex != nil {
 		const so = " when completions are above 100000 and used with backoff limit per index"
 		c.need(p, "maxFailedIndexes", failed != nil, "must be specified when completions is above 100000")
-		c.atMost(p, "parallelism", parallelism, 10_000, so)
-		c.atMost(p, "maxFailedIndexes", failed, 10_000, so)
+		c.atMost(p.Child("parallelism"), parallelism, 10_000, so)
+		c.atMost(p.Child("maxFailedIndexes"), failed, 10_000, so)
 	}
 }
 
-func (c workloadChecker) atMost(p *field.Path, name string, value *int32, most int32, when string) {
+func (c workloadChecker) indexedOnly(p *field.Path, name string, value *int32) {
+	if value != nil {
+		c.invalid(p, name, *value, "requires indexed completion mode")
+	}
+}
+
+func (c workloadChecker) atMost(p *field.Path, value *int32, most int32, when string) {
 	if value != nil && *value > most {
-		c.invalid(p, name, *value, fmt.Sprintf("must be less than or equal to %d%s", most, when))
+		c.invalid(p, "", *value, fmt.Sprintf("must be less than or equal to %d%s", most, when))
 	}
 }
 
@@ -523,9 +525,9 @@ func (c workloadChecker) successPolicy(p *field.Path, spec *batchv1.JobSpec) {
 			}
 		}
 		nonNegativeRef(c.checker, rp, "succeededCount", rule.SucceededCount)
-		c.atMost(rp, "succeededCount", rule.SucceededCount, *spec.Completions, " (the number of specified completions)")
+		c.atMost(rp.Child("succeededCount"), rule.SucceededCount, *spec.Completions, " (the number of specified completions)")
 		if rule.SucceededIndexes != nil {
-			c.atMost(rp, "succeededCount", rule.SucceededCount, total, " (the number of indexes in the specified succeededIndexes field)")
+			c.atMost(rp.Child("succeededCount"), rule.SucceededCount, total, " (the number of indexes in the specified succeededIndexes field)")
 		}
 	}
 }
@@ -1008,134 +1010,6 @@ func (c workloadChecker) resourceTarget(p *field.Path, target *autoscalingv2.Met
 	c.forbid(p, "averageValue", utilization && average, "may not set both a target raw value and a target utilization")
 }
 
-// ---- statuses ----
-
-// counts are the numbers of a status, none of them negative; some may not pass another.
-func (c workloadChecker) counts(p *field.Path, pairs ...any) {
-	for i := 0; i < len(pairs); i += 2 {
-		switch name := pairs[i].(string); value := pairs[i+1].(type) {
-		case int32:
-			c.nonNegative(p, name, int64(value))
-		case int64:
-			c.nonNegative(p, name, value)
-		case *int32:
-			nonNegativeRef(c.checker, p, name, value)
-		}
-	}
-}
-
-func (c workloadChecker) notAbove(p *field.Path, name string, value, most int32, than string) {
-	if value > most {
-		c.invalid(p, name, value, "cannot be greater than "+than)
-	}
-}
-
-func (c workloadChecker) neverLess(p *field.Path, now, old *int32) {
-	if old != nil && (now == nil || *now < *old) {
-		value := int32(0)
-		if now != nil {
-			value = *now
-		}
-		c.invalid(p, "collisionCount", value, "cannot be decremented")
-	}
-}
-
-func (c workloadChecker) deploymentStatus(status, old *appsv1.DeploymentStatus) {
-	p := field.NewPath("status")
-	c.counts(p, "observedGeneration", status.ObservedGeneration, "replicas", status.Replicas, "updatedReplicas", status.UpdatedReplicas,
-		"readyReplicas", status.ReadyReplicas, "availableReplicas", status.AvailableReplicas, "unavailableReplicas", status.UnavailableReplicas,
-		"terminatingReplicas", status.TerminatingReplicas, "collisionCount", status.CollisionCount)
-	c.notAbove(p, "updatedReplicas", status.UpdatedReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "readyReplicas", status.ReadyReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.ReadyReplicas, "readyReplicas")
-	c.neverLess(p, status.CollisionCount, old.CollisionCount)
-}
-
-func (c workloadChecker) replicaSetStatus(status *appsv1.ReplicaSetStatus) {
-	p := field.NewPath("status")
-	c.counts(p, "replicas", status.Replicas, "fullyLabeledReplicas", status.FullyLabeledReplicas, "readyReplicas", status.ReadyReplicas,
-		"availableReplicas", status.AvailableReplicas, "observedGeneration", status.ObservedGeneration, "terminatingReplicas", status.TerminatingReplicas)
-	c.notAbove(p, "fullyLabeledReplicas", status.FullyLabeledReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "readyReplicas", status.ReadyReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.ReadyReplicas, "readyReplicas")
-}
-
-func (c workloadChecker) statefulSetStatus(status, old *appsv1.StatefulSetStatus) {
-	p := field.NewPath("status")
-	c.counts(p, "replicas", status.Replicas, "readyReplicas", status.ReadyReplicas, "currentReplicas", status.CurrentReplicas,
-		"updatedReplicas", status.UpdatedReplicas, "availableReplicas", status.AvailableReplicas, "observedGeneration", status.ObservedGeneration,
-		"collisionCount", status.CollisionCount)
-	c.notAbove(p, "readyReplicas", status.ReadyReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "currentReplicas", status.CurrentReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "updatedReplicas", status.UpdatedReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.ReadyReplicas, "status.readyReplicas")
-	c.neverLess(p, status.CollisionCount, old.CollisionCount)
-}
-
-func (c workloadChecker) daemonSetStatus(status, old *appsv1.DaemonSetStatus) {
-	p := field.NewPath("status")
-	c.counts(p, "currentNumberScheduled", status.CurrentNumberScheduled, "numberMisscheduled", status.NumberMisscheduled,
-		"desiredNumberScheduled", status.DesiredNumberScheduled, "numberReady", status.NumberReady, "observedGeneration", status.ObservedGeneration,
-		"updatedNumberScheduled", status.UpdatedNumberScheduled, "numberAvailable", status.NumberAvailable,
-		"numberUnavailable", status.NumberUnavailable, "collisionCount", status.CollisionCount)
-	c.neverLess(p, status.CollisionCount, old.CollisionCount)
-}
-
-func (c workloadChecker) replicationControllerStatus(status *corev1.ReplicationControllerStatus) {
-	p := field.NewPath("status")
-	c.counts(p, "replicas", status.Replicas, "fullyLabeledReplicas", status.FullyLabeledReplicas, "readyReplicas", status.ReadyReplicas,
-		"availableReplicas", status.AvailableReplicas, "observedGeneration", status.ObservedGeneration)
-	c.notAbove(p, "fullyLabeledReplicas", status.FullyLabeledReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "readyReplicas", status.ReadyReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.Replicas, "status.replicas")
-	c.notAbove(p, "availableReplicas", status.AvailableReplicas, status.ReadyReplicas, "readyReplicas")
-}
-
-// jobStatus holds what a controller may not report; the finer order of a Job's conditions is left to it.
-func (c workloadChecker) jobStatus(job, old *batchv1.Job) {
-	p, status := field.NewPath("status"), &job.Status
-	c.counts(p, "active", status.Active, "succeeded", status.Succeeded, "failed", status.Failed, "ready", status.Ready, "terminating", status.Terminating)
-	complete, failed := isJobTrue(job, batchv1.JobComplete), isJobTrue(job, batchv1.JobFailed)
-	conditions := func(wrong bool, detail string) {
-		if wrong {
-			c.invalid(p, "conditions", field.OmitValueType{}, detail)
-		}
-	}
-	conditions(complete && failed, "cannot set Complete=True and Failed=true conditions")
-	if status.CompletionTime != nil && !complete {
-		c.invalid(p, "completionTime", status.CompletionTime, "cannot set completionTime when there is no Complete=True condition")
-	}
-	c.need(p, "completionTime", !complete || status.CompletionTime != nil, "completionTime is required for Complete jobs")
-	conditions(failed && !isJobTrue(job, batchv1.JobFailureTarget), "cannot set Failed=True condition without the FailureTarget=true condition")
-	conditions(complete && !isJobTrue(job, batchv1.JobSuccessCriteriaMet), "cannot set Complete=True condition without the SuccessCriteriaMet=true condition")
-	if status.Active > 0 && (complete || failed) {
-		c.invalid(p, "active", status.Active, "active>0 is invalid for finished job")
-	}
-	c.need(p, "startTime", !(complete || failed) || status.StartTime != nil, "startTime is required for finished job")
-	if ready := status.Ready; ready != nil && *ready > status.Active {
-		c.invalid(p, "ready", *ready, "cannot set more ready pods than active")
-	}
-	for _, condition := range [...]batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobComplete, batchv1.JobFailureTarget} {
-		conditions(isJobTrue(old, condition) && !isJobTrue(job, condition), fmt.Sprintf("cannot disable the terminal %s=True condition", condition))
-	}
-	if status.Failed < old.Status.Failed {
-		c.invalid(p, "failed", status.Failed, "cannot decrease the failed counter")
-	}
-	if status.Succeeded < old.Status.Succeeded {
-		c.invalid(p, "succeeded", status.Succeeded, "cannot decrease the succeeded counter")
-	}
-}
-
-func (c workloadChecker) disruptionBudgetStatus(status *policyv1.PodDisruptionBudgetStatus) {
-	p := field.NewPath("status")
-	c.add(selectorvalidation.ValidateConditions(status.Conditions, p.Child("conditions"))...)
-	c.counts(p, "disruptionsAllowed", status.DisruptionsAllowed, "currentHealthy", status.CurrentHealthy, "desiredHealthy", status.DesiredHealthy,
-		"expectedPods", status.ExpectedPods)
-}
-
 // ---- what may change in a pod ----
 
 func updatePod(c *checker, pod, old *corev1.Pod) {
@@ -1208,7 +1082,7 @@ func tolerationsGrow(c *checker, p *field.Path, now, old []corev1.Toleration) {
 			return
 		}
 	}
-	tolerations(c, p, now)
+	placementChecker{c}.tolerations(p, now)
 }
 
 // gatedPodNarrows lets a pod that is not scheduled yet ask for fewer nodes; munged gets back what was checked here.
@@ -1258,38 +1132,4 @@ func termNarrows(now, old *corev1.NodeSelectorTerm) bool {
 	return len(now.MatchExpressions) >= expressions && len(now.MatchFields) >= fields &&
 		equality.Semantic.DeepEqual(now.MatchExpressions[:expressions], old.MatchExpressions) &&
 		equality.Semantic.DeepEqual(now.MatchFields[:fields], old.MatchFields)
-}
-
-// updatePodStatus looks at what a kubelet, or one who speaks for it, reports.
-func updatePodStatus(c *checker, pod, old *corev1.Pod) {
-	p := field.NewPath("status")
-	for i, condition := range pod.Status.Conditions {
-		switch condition.Type {
-		case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized:
-		default:
-			c.words(p.Child("conditions").Index(i), "Type", string(condition.Type), isQualifiedName)
-		}
-	}
-	if name := pod.Status.NominatedNodeName; name != "" && name != old.Status.NominatedNodeName {
-		c.words(p, "nominatedNodeName", name, isSubdomain)
-		c.forbid(p, "nominatedNodeName", old.Spec.NodeName != "", "may not be set on pods that are already bound to a node")
-	}
-	if pod.Status.ObservedGeneration < 0 {
-		c.invalid(p, "observedGeneration", pod.Status.ObservedGeneration, "must be a non-negative integer")
-	}
-	c.same(p, "qosClass", pod.Status.QOSClass, old.Status.QOSClass)
-	addresses := make([]string, len(pod.Status.PodIPs))
-	for i := range addresses {
-		addresses[i] = pod.Status.PodIPs[i].IP
-		c.ip(p.Child("podIPs").Index(i), "", addresses[i], nil)
-	}
-	if !dualStack(addresses) {
-		c.invalid(p, "podIPs", pod.Status.PodIPs, "may specify no more than one IP for each IP family")
-	}
-	if hosts := pod.Status.HostIPs; len(hosts) > 0 && hosts[0].IP != pod.Status.HostIP {
-		c.invalid(p.Child("hostIPs").Index(0), "ip", hosts[0].IP, "must be equal to `hostIP`")
-	}
-	for i := range pod.Status.HostIPs {
-		c.ip(p.Child("hostIPs").Index(i), "", pod.Status.HostIPs[i].IP, nil)
-	}
 }

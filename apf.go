@@ -1,0 +1,1230 @@
+package main
+
+// This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
+// It knows no HTTP, no storage and no metrics library; flows.go puts it behind the middleware.
+//
+// A server can run only so many requests at a time: it has that many seats. A request that lists thousands of objects takes
+// several seats (its width). The seats are divided among priority levels, so that garbage collection cannot starve leader
+// election; a level that does not need its seats lends some of them. Within a level the seats are divided among flows, so
+// that one runaway client cannot starve its neighbours. A request on its way to a seat:
+//
+//	request ──▶ flow schema ──▶ flow ─────────▶ hand ────────────▶ queue ───────▶ seat
+//	            first match     one user's or   6 of 128 queues,   the shortest   free, and it is
+//	            by precedence   namespace's     dealt by a hash    of the hand    this flow's turn
+//	            names a level   requests        of the flow        of that level
+//
+// Why a hand and queues? A level of 64 queues of 50 places bounds what waiting costs, whatever names clients invent. Why not one
+// queue of 3200 then? An elephant (a flow with a thousand requests) fills the queues of its hand; a mouse's hand almost surely has
+// a card that the elephant's lacks, and there is room for the mouse.
+//
+// Whose turn is it? Every flow with business here has an account: the seat-time that it was served (two seats for three seconds
+// are six seconds). A free seat goes to the flow that was served least. The difficulty is the account that a newcomer starts
+// with. With zero it would own the level until it had caught up with years of others' service; so there is virtual time, the
+// account of a flow that always gets exactly an even share, and newcomers start there:
+//
+//	vtime' = seats in use / active flows, and vtime is never less than the account of a flow whose request is being started.
+//
+// An example with two seats and requests of 1 s. Flow A alone keeps both seats busy; requests of A wait, and its account grows
+// by 2 a second, and with it vtime, which at t=10 is 20. Now flow B comes with many requests and starts at 20. The next free
+// seat is B's (20 is less than what A has by then), the one after is A's, and so on: each gets a seat, from B's first second.
+// Had B used a seat now and then since t=0, it would start at 20 all the same, because a flow with nothing waiting is lifted to
+// vtime by its next request: it saves nothing up, and A, which only took what nobody else wanted, owes nothing. (Kubernetes lets
+// virtual time go at the even share alone; there A would be starved for as long as it had taken more.)
+//
+// The bound: while two flows both have requests waiting, their accounts differ by no more than what a request still running
+// has taken since it started, plus the promise below. And when nobody waits there is no one to be unfair to: the books are
+// closed, and the next contention begins with everyone equal.
+//
+// How long a request will run is unknown at its start, so an account grows while the request runs, not when it ends. To this
+// the order adds a promise, the usual running time at this level for each seat that the flow holds: without it, every seat that
+// frees up within a second would go to the one flow that was a little behind, and the seats would swing to and fro.
+//
+// Keys grow only while nobody looks, so a heap whose keys may be too low, never too high, finds the least with a few corrections
+// at its top: starting a request costs the logarithm of the queues that wait, where a scan would visit all.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+)
+
+const (
+	guess        = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
+	maxQueueWait = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
+	lookPeriod   = time.Second / 4      // how often one who waits is asked whether it is still there, if there is no other way
+	adjustPeriod = 10 * time.Second     // how often seats are lent anew
+	maxLevelPart = 0.15                 // of a level's nominal seats that one request may take
+	highVtime    = 1 << 62              // virtual time is set back here, at half of what its type holds
+)
+
+// Why a request was turned away, as the metrics' label reason has it.
+const (
+	reasonQueueFull        = "queue-full"        // the shortest queue of its hand is full, and so are the seats
+	reasonConcurrencyLimit = "concurrency-limit" // the seats are taken, and the level has no queues
+	reasonTimeout          = "time-out"          // it waited as long as it may, or its client left
+)
+
+// A rejection is the error of a request that never ran.
+type rejection struct {
+	reason     string
+	cancelled  bool // the client left
+	retryAfter int  // seconds
+	schema     *flowSchema
+}
+
+func (rej *rejection) Error() string { return "rejected by flow control: " + rej.reason }
+
+// An estimate is what a request will take: seats while it runs, and seats for the tail that its watchers need after it has been
+// answered. It holds the greater of the two from its start to the end of its tail.
+type estimate struct {
+	initialSeats, finalSeats int
+	tail                     time.Duration
+	mutating                 bool
+	watchers                 int // who will be told of the change; -1 where nobody counted
+}
+
+func (est estimate) seats() int { return max(est.initialSeats, est.finalSeats) }
+
+func (est estimate) work() time.Duration {
+	return time.Duration(est.initialSeats)*guess + time.Duration(est.finalSeats)*est.tail
+}
+
+// within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
+func (est estimate) within(seats int) estimate {
+	if seats <= 0 {
+		return est
+	}
+	est.initialSeats = min(est.initialSeats, seats)
+	if est.finalSeats > seats {
+		est.tail = est.tail * time.Duration(est.finalSeats) / time.Duration(seats)
+		est.finalSeats = seats
+	}
+	return est
+}
+
+// A dispatcher holds the configuration and the priority levels. It panics when asked to dispatch before configure.
+type dispatcher struct {
+	seats   int           // the server's
+	timeout time.Duration // of requests whose context has no deadline
+	schemas atomic.Pointer[[]*flowSchema]
+	drained chan struct{} // capacity 1: a level that is no longer wanted has become empty; run takes it
+	traffic traffic
+
+	mu       sync.Mutex // guards what follows; taken before a level's
+	wanted   []*flowcontrolv1.FlowSchema
+	shapes   []*flowcontrolv1.PriorityLevelConfiguration
+	levels   map[string]*level
+	fairFrac float64
+}
+
+func newDispatcher(seats int, timeout time.Duration) *dispatcher {
+	d := &dispatcher{seats: seats, timeout: timeout, levels: map[string]*level{}, drained: make(chan struct{}, 1)}
+	for phase := range d.traffic.lanes {
+		for kind := range d.traffic.lanes[phase] {
+			d.traffic.lanes[phase][kind] = lane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
+		}
+	}
+	return d
+}
+
+// run lends seats among the levels until ctx ends.
+func (d *dispatcher) run(ctx context.Context) {
+	tick := time.NewTicker(adjustPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.adjust()
+		case <-d.drained:
+			d.mu.Lock()
+			d.rebuildLocked()
+			d.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// dispatch runs a request in the caller's goroutine as soon as it has its seats, and takes them back when run returns or panics.
+// It returns a *rejection, and run was not called, if there are too many requests or ctx ended first.
+func (d *dispatcher) dispatch(ctx context.Context, dig *digest, est estimate, run func(*ticket)) error {
+	t, err := d.admit(ctx, dig, est)
+	if err != nil {
+		return err
+	}
+	defer t.finish()
+	run(t)
+	return nil
+}
+
+func (d *dispatcher) admit(ctx context.Context, dig *digest, est estimate) (*ticket, error) {
+	for {
+		schema := classify(*d.schemas.Load(), dig)
+		t, err := schema.level.enter(schema, dig, est)
+		if err == errRetired {
+			d.mu.Lock() // whoever retired the level holds this until the schemas lead elsewhere
+			d.mu.Unlock()
+			continue
+		}
+		if err != nil || t.ready == nil {
+			return t, err
+		}
+		return t, t.wait(ctx, d.patience(ctx, dig.received))
+	}
+}
+
+// patience is how long a request received then may still wait.
+func (d *dispatcher) patience(ctx context.Context, received time.Time) time.Duration {
+	limit := d.timeout / 4
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = deadline.Sub(received) / 4
+	}
+	return min(limit, maxQueueWait) - time.Since(received)
+}
+
+// A flowSchema is a schema whose level is there. Immutable.
+type flowSchema struct {
+	flowRules
+	uidHeader, levelUIDHeader []string // of its object and of its level's
+	level                     *level
+	sharded                   bool       // the level has queues to choose from; otherwise the schema is one flow
+	stats                     *flowStats // guarded by level.mu
+}
+
+// classify returns the first schema that matches, or the catch-all if none does.
+func classify(schemas []*flowSchema, dig *digest) *flowSchema {
+	for _, s := range schemas {
+		if s.matches(dig) {
+			return s
+		}
+	}
+	for _, s := range schemas {
+		if s.name == flowcontrolv1.FlowSchemaNameCatchAll {
+			return s
+		}
+	}
+	return schemas[len(schemas)-1]
+}
+
+// Levels, queues, flows
+
+// errRetired sends a request back to classification: its level was dropped meanwhile. Nobody outside this file sees it.
+var errRetired = errors.New("priority level is gone")
+
+// A level is one priority level: its seats, its queues and what is known of its traffic.
+type level struct {
+	name    string
+	drained chan<- struct{}
+	traffic *traffic
+	claim   claim // what lending knows of it, guarded by the dispatcher's mu
+
+	mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
+	exempt      bool       // every request starts at once
+	quiescing   bool       // no longer wanted, not yet empty
+	retired     bool       // no longer wanted and empty: nobody may enter
+	deck, hand  int        // how many queues there shall be (0: who finds no seat is rejected), how many of them a flow may use
+	queueLength int
+	maxSeats    int // of one request; 0: no bound
+	limit       int // how many seats there are now
+	denominator float64
+	nominal     float64
+
+	inUse        int // seats, those of lingering tails included
+	executing    int // requests that hold seats and are not yet answered
+	waiting      int
+	waitingSeats int
+	running      ticketList // in order of start, those that lent their seats included, without tails
+	queues       []*queue   // those beyond deck drain
+	flows        map[uint64]*flow
+	turns        flowHeap // the flows that have somebody waiting
+	spare        []*flow
+	arrivals     int    // turns the hand, so that equally short queues are filled in turn
+	nextTurn     uint64 // in the ring of queues, for equal keys
+
+	last      time.Time     // of the newest event
+	contended time.Duration // how long anybody has waited here, all in all: the time that accounts know
+	vtime     time.Duration
+	closedAt  time.Duration // contended and vtime when the books were closed
+	closedTag time.Duration
+	usual     time.Duration // how long requests run
+
+	stats                map[string]*flowStats
+	counts               levelCounts
+	retry                retryAfter
+	demand               demand
+	seatUse, seatDemand  histogram
+	waitingUse, startUse histogram
+}
+
+// levelCounts only grow, but for the last two, which are those of the last start.
+type levelCounts struct {
+	dispatched, rejected, timedOut, cancelled, rewinds uint64
+	startVtime, startTag                               time.Duration
+}
+
+// A queue is a waiting room with a bounded number of places. Its requests leave it when it is their flow's turn.
+type queue struct {
+	index   int
+	waiting int
+	work    time.Duration // estimated, of those who wait
+	seats   int           // of those who wait
+	running int           // requests from here that are not yet answered
+	held    int           // seats of requests from here, tails included
+	tickets int           // from here: waiting, executing or lingering
+}
+
+// A flow is the account of one flow while it has requests here.
+type flow struct {
+	hash     uint64
+	tickets  int           // waiting, executing or lingering
+	waiting  ticketList    // in order of arrival, whatever queues they are in
+	seats    int           // held now
+	served   time.Duration // seat-time, up to when contended was at
+	at       time.Duration
+	promised time.Duration // for the seats held now
+	key      time.Duration // too low perhaps, never too high
+	turn     uint64
+	heapSlot int
+}
+
+type ticketState int8
+
+const (
+	waiting ticketState = iota
+	executing
+	lingering // answered, but its tail holds the seats
+	left
+)
+
+// A ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
+type ticket struct {
+	level         *level
+	schema        *flowSchema
+	digest        digest
+	distinguisher string
+	hash          uint64
+	number        int // of its arrival
+	est           estimate
+	width         int
+	queue         *queue // nil where there are none
+	flow          *flow
+	ready         chan struct{} // closed at its start; nil if it never had to wait
+	next, prev    *ticket
+	arrived       time.Time
+	started       time.Time
+	promise       time.Duration
+	state         ticketState
+	lent          bool // executing, but its seats are with others
+}
+
+type ticketList struct {
+	first, last *ticket
+	n           int
+}
+
+func (list *ticketList) push(t *ticket) {
+	t.prev, t.next = list.last, nil
+	if list.last == nil {
+		list.first = t
+	} else {
+		list.last.next = t
+	}
+	list.last = t
+	list.n++
+}
+
+func (list *ticketList) remove(t *ticket) {
+	if t.prev == nil {
+		list.first = t.next
+	} else {
+		t.prev.next = t.next
+	}
+	if t.next == nil {
+		list.last = t.prev
+	} else {
+		t.next.prev = t.prev
+	}
+	t.prev, t.next = nil, nil
+	list.n--
+}
+
+// A flowHeap has the flow whose turn it is at 0. (container/heap would call each of these through an interface, which doubles the
+// price of a turn.)
+type flowHeap []*flow
+
+func (f *flow) before(g *flow) bool { return f.key < g.key || f.key == g.key && f.turn < g.turn }
+
+func (h flowHeap) put(f *flow, slot int) { h[slot], f.heapSlot = f, slot }
+
+func (h *flowHeap) push(f *flow) {
+	*h = append(*h, nil)
+	h.rise(f, len(*h)-1)
+}
+
+func (h *flowHeap) remove(f *flow) {
+	last := len(*h) - 1
+	moved := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	if moved != f {
+		h.put(moved, f.heapSlot)
+		h.fix(moved)
+	}
+}
+
+// fix finds the place of a flow whose key has changed.
+func (h flowHeap) fix(f *flow) {
+	slot := f.heapSlot
+	for {
+		child := 2*slot + 1
+		if child >= len(h) {
+			break
+		}
+		if child+1 < len(h) && h[child+1].before(h[child]) {
+			child++
+		}
+		if !h[child].before(f) {
+			break
+		}
+		h.put(h[child], slot)
+		slot = child
+	}
+	h.rise(f, slot)
+}
+
+// rise puts a flow into a slot or above it.
+func (h flowHeap) rise(f *flow, slot int) {
+	for slot > 0 && f.before(h[(slot-1)/2]) {
+		h.put(h[(slot-1)/2], slot)
+		slot = (slot - 1) / 2
+	}
+	h.put(f, slot)
+}
+
+// enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
+func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, error) {
+	t := &ticket{level: l, schema: schema, digest: *dig}
+	if schema.sharded { // with a single queue first come is first served
+		t.distinguisher = schema.distinguisher(dig)
+		t.hash = flowHash(schema.name, t.distinguisher)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.retired {
+		return nil, errRetired
+	}
+	t.arrived = time.Now()
+	l.tickLocked(t.arrived)
+	t.est = est.within(l.maxSeats)
+	t.width = t.est.seats()
+	schema.stats.estimated.add(float64(t.width), 1)
+	if est.watchers >= 0 && est.mutating {
+		schema.stats.watchers.add(float64(est.watchers), 1)
+	}
+	switch {
+	case l.exempt, l.deck == 0 && l.fitsLocked(t.width):
+		l.startLocked(t, t.arrived)
+	case l.deck == 0:
+		return nil, l.rejectLocked(t, reasonConcurrencyLimit)
+	case !l.enqueueLocked(t):
+		return nil, l.rejectLocked(t, reasonQueueFull)
+	default:
+		l.fillLocked(t.arrived)
+	}
+	if t.state == waiting {
+		t.ready = make(chan struct{})
+	}
+	return t, nil
+}
+
+// wait returns when the request may run, or why it will not.
+func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
+	l := t.level
+	l.traffic.move(trafficWaiting, t.est.mutating, 1, time.Now())
+	started, cancelled := t.await(ctx, patience)
+	l.traffic.move(trafficWaiting, t.est.mutating, -1, time.Now())
+	if started {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state != waiting { // started in between: then it runs, and its handler sees what became of ctx
+		return nil
+	}
+	now := time.Now()
+	l.tickLocked(now)
+	l.unqueueLocked(t)
+	l.forgetLocked(t)
+	l.fillLocked(now) // it may have been a wide one that all others stood behind
+	rej := l.rejectLocked(t, reasonTimeout)
+	if rej.cancelled = cancelled; cancelled {
+		l.counts.cancelled++
+	} else {
+		l.counts.timedOut++
+	}
+	return rej
+}
+
+// await returns what came first: the start, the client's leaving, or (neither) the end of patience.
+func (t *ticket) await(ctx context.Context, patience time.Duration) (started, cancelled bool) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	var look <-chan time.Time
+	if t.digest.gone != nil {
+		ticker := time.NewTicker(lookPeriod)
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	for {
+		select {
+		case <-t.ready:
+			return true, false
+		case <-timer.C:
+			return false, false
+		case <-ctx.Done():
+			return false, ctx.Err() == context.Canceled
+		case <-look:
+			if t.digest.gone() {
+				return false, true
+			}
+		}
+	}
+}
+
+// tickLocked lets time pass at the level. Everything that changes it calls this first.
+func (l *level) tickLocked(now time.Time) {
+	dt := now.Sub(l.last)
+	if dt <= 0 {
+		return
+	}
+	l.last = now
+	l.observeLocked(dt)
+	if l.waiting == 0 {
+		return
+	}
+	l.contended += dt
+	if n := len(l.flows); n > 0 {
+		l.vtime += time.Duration(l.inUse) * dt / time.Duration(n)
+	}
+	if l.vtime > highVtime {
+		l.rewindLocked()
+	}
+}
+
+// rewindLocked sets virtual time back to 0, and with it everything that is compared with it.
+func (l *level) rewindLocked() {
+	back := l.vtime
+	for _, f := range l.flows {
+		l.settleLocked(f)
+		f.served -= back
+	}
+	for _, f := range l.turns {
+		f.key -= back
+	}
+	l.vtime, l.closedTag = 0, 0
+	l.counts.startVtime -= back
+	l.counts.startTag -= back
+	l.counts.rewinds++
+}
+
+// settleLocked brings a flow's account up to now. An account from before the books were last closed starts at that point.
+func (l *level) settleLocked(f *flow) {
+	if f.at <= l.closedAt {
+		f.at, f.served = l.closedAt, l.closedTag
+	}
+	f.served += time.Duration(f.seats) * (l.contended - f.at)
+	f.at = l.contended
+}
+
+// enqueueLocked puts a request into the queue of its hand with the least work, unless that queue and the seats are full.
+func (l *level) enqueueLocked(t *ticket) bool {
+	q := l.chooseLocked(t.hash)
+	if l.inUse >= l.limit && q.waiting >= l.queueLength {
+		return false
+	}
+	q.tickets++
+	q.waiting++
+	q.work += t.est.work()
+	q.seats += t.width
+	l.waiting++
+	l.waitingSeats += t.width
+	l.demand.note(l.inUse + l.waitingSeats)
+	stats := t.schema.stats
+	stats.waiting++
+	stats.waitingSeats += t.width
+	stats.queueLength.add(float64(q.waiting), 1)
+
+	f := l.flowLocked(t.hash)
+	t.queue, t.flow, t.number = q, f, l.arrivals
+	f.tickets++
+	f.waiting.push(t)
+	if f.waiting.n == 1 {
+		l.settleLocked(f)
+		f.served = max(f.served, l.vtime) // it was content until now, so nothing is due to it
+		l.rankLocked(f)
+		l.turns.push(f)
+	}
+	return true
+}
+
+func (l *level) chooseLocked(hash uint64) *queue {
+	var room [maxHand]int
+	cards := deal(hash, l.deck, l.hand, room[:0])
+	l.arrivals++
+	var best *queue
+	for i := range cards {
+		q := l.queues[cards[(l.arrivals+i)%len(cards)]]
+		if best == nil || q.work < best.work {
+			best = q
+		}
+	}
+	return best
+}
+
+func (l *level) flowLocked(hash uint64) *flow {
+	f := l.flows[hash]
+	if f != nil {
+		return f
+	}
+	if n := len(l.spare); n > 0 {
+		f, l.spare = l.spare[n-1], l.spare[:n-1]
+	} else {
+		f = new(flow)
+	}
+	*f = flow{hash: hash, at: l.contended, served: l.vtime}
+	l.flows[hash] = f
+	return f
+}
+
+// keyLocked is the account that a flow would show if its first request were started now.
+func (l *level) keyLocked(f *flow) time.Duration {
+	l.settleLocked(f)
+	return f.served + f.promised + f.waiting.first.est.work()
+}
+
+// rankLocked gives a flow its place among those that wait. Equal keys go around the ring of queues.
+func (l *level) rankLocked(f *flow) {
+	f.key = l.keyLocked(f)
+	n := uint64(len(l.queues))
+	f.turn = l.nextTurn + (uint64(f.waiting.first.queue.index)+n-l.nextTurn%n)%n
+}
+
+// leastLocked returns the flow whose turn it is.
+func (l *level) leastLocked() *flow {
+	for {
+		f := l.turns[0]
+		key := l.keyLocked(f)
+		if key == f.key {
+			return f
+		}
+		f.key = key
+		l.turns.fix(f)
+	}
+}
+
+func (l *level) fitsLocked(width int) bool {
+	// A request wider than the level must run some time: alone.
+	return l.inUse+width <= l.limit || width > l.limit && l.executing == 0
+}
+
+// fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
+// enough seats are free; else a stream of narrow ones would keep it waiting for ever.
+func (l *level) fillLocked(now time.Time) {
+	for len(l.turns) > 0 && l.inUse < l.limit {
+		f := l.leastLocked()
+		t := f.waiting.first
+		if !l.fitsLocked(t.width) {
+			t.schema.stats.noAccommodation++
+			return
+		}
+		l.nextTurn = f.turn + 1
+		l.vtime = max(l.vtime, f.served)
+		l.counts.startVtime, l.counts.startTag = l.vtime, f.served
+		l.unqueueLocked(t)
+		l.startLocked(t, now)
+	}
+}
+
+// unqueueLocked takes a request out of its queue: to start it, or because it leaves.
+func (l *level) unqueueLocked(t *ticket) {
+	q, f, wasFirst := t.queue, t.flow, t.flow.waiting.first == t
+	f.waiting.remove(t)
+	q.waiting--
+	q.work -= t.est.work()
+	q.seats -= t.width
+	l.waiting--
+	l.waitingSeats -= t.width
+	t.schema.stats.waiting--
+	t.schema.stats.waitingSeats -= t.width
+	switch {
+	case f.waiting.n == 0:
+		l.turns.remove(f)
+	case wasFirst:
+		l.rankLocked(f)
+		l.turns.fix(f)
+	}
+	if l.waiting == 0 { // the books are closed
+		l.closedAt, l.closedTag = l.contended, l.vtime
+	}
+}
+
+// startLocked seats a request that waits in no queue (any more).
+func (l *level) startLocked(t *ticket, now time.Time) {
+	if t.est.finalSeats > l.limit && l.limit > 0 && !l.exempt {
+		t.est.tail = t.est.tail * time.Duration(t.est.finalSeats) / time.Duration(l.limit)
+		t.est.finalSeats = l.limit
+		t.width = t.est.seats()
+	}
+	t.state, t.started = executing, now
+	l.running.push(t)
+	l.traffic.move(trafficExecuting, t.est.mutating, 1, now)
+	if t.queue != nil {
+		t.queue.running++
+	}
+	l.seatLocked(t)
+	l.counts.dispatched++
+	stats := t.schema.stats
+	stats.dispatched++
+	stats.executing++
+	if !l.exempt {
+		stats.waitedThenRan.add(now.Sub(t.arrived).Seconds(), 1)
+	}
+	if t.ready != nil {
+		close(t.ready)
+	}
+}
+
+// seatLocked gives an executing request its seats, unseatLocked takes them back.
+func (l *level) seatLocked(t *ticket) {
+	l.inUse += t.width
+	l.executing++
+	t.schema.stats.executingSeats += t.width
+	l.demand.note(l.inUse + l.waitingSeats)
+	if t.flow == nil {
+		return
+	}
+	l.settleLocked(t.flow)
+	t.promise = time.Duration(t.width) * l.usual
+	t.flow.promised += t.promise
+	t.flow.seats += t.width
+	t.queue.held += t.width
+}
+
+func (l *level) unseatLocked(t *ticket) {
+	l.inUse -= t.width
+	t.schema.stats.executingSeats -= t.width
+	if t.flow == nil {
+		return
+	}
+	l.settleLocked(t.flow)
+	t.flow.promised -= t.promise
+	t.flow.seats -= t.width
+	t.queue.held -= t.width
+	if t.flow.waiting.n > 0 { // its key is too high now
+		l.rankLocked(t.flow)
+		l.turns.fix(t.flow)
+	}
+}
+
+// finish is to be called when the request is done, or earlier: a watch needs its seats only until it has sent what was there at
+// its start. Calls after the first do nothing.
+func (t *ticket) finish() {
+	l := t.level
+	l.mu.Lock()
+	if t.state != executing {
+		l.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	l.tickLocked(now)
+	ran := now.Sub(t.started)
+	l.usual = max(guess, l.usual+(ran+t.est.tail-l.usual)/16)
+	t.schema.stats.ended(t.digest.verb == "watch", ran)
+	l.running.remove(t)
+	l.traffic.move(trafficExecuting, t.est.mutating, -1, now)
+	if t.queue != nil {
+		t.queue.running--
+	}
+	if !t.lent {
+		l.executing--
+	}
+	if !t.lent && t.est.finalSeats > 0 && t.est.tail > 0 {
+		t.state = lingering
+		time.AfterFunc(t.est.tail, func() {
+			l.mu.Lock()
+			now := time.Now()
+			l.tickLocked(now)
+			l.unlockAfter(t, now)
+		})
+		l.mu.Unlock()
+		return
+	}
+	l.unlockAfter(t, now)
+}
+
+// unlockAfter gives the seats of one who leaves to others, and unlocks.
+func (l *level) unlockAfter(t *ticket, now time.Time) {
+	if !t.lent {
+		l.unseatLocked(t)
+	}
+	l.forgetLocked(t)
+	l.fillLocked(now)
+	empty := l.quiescing && l.emptyLocked()
+	l.mu.Unlock()
+	if empty {
+		select {
+		case l.drained <- struct{}{}:
+		default: // run has been told already
+		}
+	}
+}
+
+// lend lets others have the seats while the request waits for its own client, as when that does not read the response.
+func (t *ticket) lend() {
+	l := t.level
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state != executing || t.lent {
+		return
+	}
+	now := time.Now()
+	l.tickLocked(now)
+	t.lent = true
+	l.executing--
+	l.unseatLocked(t)
+	l.fillLocked(now)
+}
+
+// reclaim takes lent seats back at once, though there may be more in use than there are for a moment: to wait in line amid a
+// response would punish a client for one slow packet.
+func (t *ticket) reclaim() {
+	l := t.level
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state != executing || !t.lent {
+		return
+	}
+	l.tickLocked(time.Now())
+	t.lent = false
+	l.seatLocked(t)
+}
+
+// forgetLocked removes the last traces of a request, and the queues beyond the deck that have become empty: from the end, so
+// that no index changes.
+func (l *level) forgetLocked(t *ticket) {
+	t.state = left
+	f, q := t.flow, t.queue
+	if f == nil {
+		return
+	}
+	if f.tickets--; f.tickets == 0 {
+		delete(l.flows, f.hash)
+		l.spare = append(l.spare, f)
+	}
+	q.tickets--
+	l.trimLocked()
+}
+
+func (l *level) trimLocked() {
+	for n := len(l.queues); n > l.deck && l.queues[n-1].tickets == 0; n-- {
+		l.queues = l.queues[:n-1]
+	}
+}
+
+func (l *level) emptyLocked() bool { return l.waiting == 0 && l.running.n == 0 && l.inUse == 0 }
+
+func (l *level) rejectLocked(t *ticket, reason string) *rejection {
+	l.counts.rejected++
+	stats := t.schema.stats
+	stats.rejected[reason]++
+	stats.waitedInVain.add(l.last.Sub(t.arrived).Seconds(), 1)
+	return &rejection{reason: reason, retryAfter: l.retry.drop(l.last.Unix()), schema: t.schema}
+}
+
+// setLimit changes how many seats the level has; nobody loses one that is taken.
+func (l *level) setLimit(limit, serverSeats int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.tickLocked(now)
+	l.limit = limit
+	// What shares of nothing are measured by.
+	l.denominator = float64(limit)
+	if limit <= 0 {
+		l.denominator = max(1, math.Round(float64(serverSeats)/10))
+	}
+	l.fillLocked(now)
+}
+
+// shape sets up what a configuration object asks of the level. Requests that wait keep their places.
+func (l *level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tickLocked(time.Now())
+	l.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
+	l.deck, l.maxSeats, l.nominal = 0, 0, max(1, float64(nominal))
+	if spec.Limited != nil && spec.Limited.LimitResponse.Queuing != nil {
+		queuing := spec.Limited.LimitResponse.Queuing
+		l.deck, l.hand, l.queueLength = int(queuing.Queues), int(queuing.HandSize), int(queuing.QueueLengthLimit)
+		l.maxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
+	}
+	for len(l.queues) < l.deck {
+		l.queues = append(l.queues, &queue{index: len(l.queues)})
+	}
+	l.trimLocked()
+}
+
+// retire drops the level if it is empty.
+func (l *level) retire() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quiescing = true
+	l.retired = l.emptyLocked()
+	return l.retired
+}
+
+// A retryAfter is how many seconds a level tells those to wait whom it turns away. It doubles while many are, and decreases by one
+// while few are; as often as once a second, from what happened in as many seconds as it says.
+type retryAfter struct {
+	seconds int64
+	raised  int64 // when, in Unix time
+	history [64]struct{ second, drops int64 }
+}
+
+const maxRetryAfter = 32
+
+func (ra *retryAfter) drop(now int64) int {
+	slot := &ra.history[now%int64(len(ra.history))]
+	if slot.second == now {
+		slot.drops++
+		return int(ra.seconds)
+	}
+	slot.second, slot.drops = now, 1
+	var recent int64
+	for _, past := range ra.history {
+		if past.second < now && now-past.second <= ra.seconds {
+			recent += past.drops
+		}
+	}
+	switch {
+	case now-ra.raised >= ra.seconds && recent >= 3*ra.seconds:
+		ra.seconds = min(2*ra.seconds, maxRetryAfter)
+		ra.raised = now
+	case recent < ra.seconds && ra.seconds > 1:
+		ra.seconds--
+	}
+	return int(ra.seconds)
+}
+
+// Configuration
+
+// configure replaces the whole configuration while requests come and go. Levels that are gone first let those out that are in.
+// The schemas must include one that takes every request.
+func (d *dispatcher) configure(schemas []*flowcontrolv1.FlowSchema, levels []*flowcontrolv1.PriorityLevelConfiguration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wanted, d.shapes = schemas, levels
+	d.rebuildLocked()
+}
+
+func (d *dispatcher) rebuildLocked() {
+	specs := map[string]*flowcontrolv1.PriorityLevelConfiguration{}
+	for _, obj := range d.shapes {
+		if usable(&obj.Spec) {
+			specs[obj.Name] = obj
+		}
+	}
+	for name, l := range d.levels {
+		if specs[name] == nil && l.retire() {
+			delete(d.levels, name)
+		}
+	}
+	for name, obj := range specs {
+		l := d.levels[name]
+		if l == nil {
+			l = newLevel(name, d.drained, &d.traffic)
+			d.levels[name] = l
+		}
+		l.claim.read(&obj.Spec)
+	}
+	var shares float64
+	for _, l := range d.levels {
+		shares += float64(l.claim.shares)
+	}
+	for name, l := range d.levels {
+		l.claim.divide(d.seats, shares)
+		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
+			l.wake()
+			l.shape(&obj.Spec, l.claim.nominal)
+		}
+	}
+	d.scaleTrafficLocked(specs)
+	compiled := d.compileLocked(specs)
+	d.schemas.Store(&compiled)
+	d.adjustLocked()
+}
+
+// scaleTrafficLocked sets what the numbers of requests are measured by: the places in all queues, and the seats.
+func (d *dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
+	places, seats := 0, 0
+	for _, obj := range specs {
+		if deck := queuesOf(&obj.Spec); deck > 0 {
+			places += deck * int(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
+		}
+	}
+	for _, l := range d.levels {
+		seats += l.claim.nominal
+	}
+	d.traffic.scale(places, seats)
+}
+
+// compileLocked returns the schemas in the order in which they are tried. One whose level is missing is left out.
+func (d *dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) []*flowSchema {
+	var schemas []*flowSchema
+	for _, obj := range d.wanted {
+		if spec := specs[obj.Spec.PriorityLevelConfiguration.Name]; spec != nil {
+			l := d.levels[spec.Name]
+			schemas = append(schemas, &flowSchema{flowRules: newFlowRules(obj), level: l, uidHeader: []string{string(obj.UID)},
+				levelUIDHeader: []string{string(spec.UID)},
+				sharded:        queuesOf(&spec.Spec) > 1, stats: l.statsOf(obj.Name)})
+		}
+	}
+	slices.SortFunc(schemas, func(a, b *flowSchema) int {
+		return cmp.Or(cmp.Compare(a.precedence, b.precedence), strings.Compare(a.name, b.name))
+	})
+	return schemas
+}
+
+func newLevel(name string, drained chan<- struct{}, all *traffic) *level {
+	return &level{name: name, drained: drained, traffic: all, last: time.Now(), usual: guess, denominator: 1, nominal: 1, flows: map[uint64]*flow{},
+		stats: map[string]*flowStats{}, retry: retryAfter{seconds: 1}, seatUse: newHistogram(useBounds),
+		seatDemand: newHistogram(demandBounds), waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
+}
+
+func (l *level) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quiescing = false
+}
+
+// Lending seats
+
+// adjust is one period's end.
+func (d *dispatcher) adjust() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.adjustLocked()
+}
+
+func (d *dispatcher) adjustLocked() {
+	var claims []*claim
+	for _, l := range d.levels {
+		l.claim.observe(l.takeDemand())
+		claims = append(claims, &l.claim)
+	}
+	d.fairFrac = lend(claims)
+	for _, l := range d.levels {
+		l.setLimit(l.claim.limit, d.seats)
+	}
+}
+
+func (l *level) takeDemand() (high int, mean, sd float64, long bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tickLocked(time.Now())
+	return l.demand.take(l.inUse + l.waitingSeats)
+}
+
+// A demand sums up how many seats were in use or waited for.
+type demand struct {
+	high                  int
+	elapsed, sum, squares float64 // seconds, seats·s, seats²·s
+}
+
+func (m *demand) note(seats int) { m.high = max(m.high, seats) }
+
+// pass says how many seats were wanted for some seconds.
+func (m *demand) pass(seats int, seconds float64) {
+	x := float64(seats)
+	m.elapsed += seconds
+	m.sum += x * seconds
+	m.squares += x * x * seconds
+}
+
+// take returns the figures since it was last called: the highest, the mean and the standard deviation, if any time has passed.
+// The next period starts at seats.
+func (m *demand) take(seats int) (high int, mean, sd float64, long bool) {
+	high = m.high
+	if m.elapsed > 0 {
+		mean = m.sum / m.elapsed
+		sd = math.Sqrt(max(0, m.squares/m.elapsed-mean*mean))
+	}
+	long = m.elapsed > 0
+	*m = demand{high: seats}
+	return high, mean, sd, long
+}
+
+// each calls f for every level, by name, while the level and its claim hold still: f must not wait for anything.
+func (d *dispatcher) each(f func(l *level)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(d.levels)) {
+		l := d.levels[name]
+		l.mu.Lock()
+		l.tickLocked(time.Now())
+		f(l)
+		l.mu.Unlock()
+	}
+}
+
+func (d *dispatcher) fairFraction() float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.fairFrac
+}
+
+// What is counted
+
+// The bounds of histograms, which are Kubernetes'.
+var (
+	durationBounds = []float64{0, .005, .02, .05, .1, .2, .5, 1, 2, 5, 10, 15, 30}
+	lengthBounds   = []float64{0, 10, 25, 50, 100, 250, 500, 1000}
+	seatBounds     = []float64{1, 2, 4, 8, 16, 32, 64, 100}
+	watcherBounds  = []float64{0, 1, 10, 100, 1000, 10000}
+	useBounds      = []float64{0, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .99, 1}
+	demandBounds   = []float64{.2, .4, .6, .8, 1, 1.2, 1.4, 1.7, 2, 2.8, 4, 6}
+	trafficBounds  = []float64{0, .001, .01, .1, .2, .3, .4, .5, .6, .7, .8, .9, .95, .99, 1}
+	requestBounds  = []float64{0, .001, .003, .01, .03, .1, .25, .5, .75, 1}
+)
+
+// A histogram counts values, or weighs them by the nanoseconds for which they held.
+type histogram struct {
+	bounds []float64
+	counts []uint64 // by bound, not cumulative; the last is beyond all bounds
+	sum    float64
+}
+
+func newHistogram(bounds []float64) histogram {
+	return histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
+}
+
+func (h *histogram) add(value float64, weight uint64) {
+	i := 0
+	for i < len(h.bounds) && value > h.bounds[i] {
+		i++
+	}
+	h.counts[i] += weight
+	h.sum += value * float64(weight)
+}
+
+func (h *histogram) total() (n uint64) {
+	for _, count := range h.counts {
+		n += count
+	}
+	return n
+}
+
+// A traffic keeps the number of requests of the whole server over time: those that wait and those that run, and of each those
+// that read and those that do not.
+type traffic struct {
+	mu    sync.Mutex // guards lanes; a level's mu may be held
+	lanes [2][2]lane
+}
+
+type lane struct {
+	now   int
+	since time.Time
+	scale float64
+	use   histogram
+}
+
+type trafficPhase int
+
+const (
+	trafficWaiting trafficPhase = iota
+	trafficExecuting
+)
+
+func (tr *traffic) move(phase trafficPhase, mutating bool, by int, now time.Time) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.moveLocked(phase, mutating, by, now)
+}
+
+func (tr *traffic) moveLocked(phase trafficPhase, mutating bool, by int, now time.Time) {
+	ln := &tr.lanes[phase][0]
+	if mutating {
+		ln = &tr.lanes[phase][1]
+	}
+	if dt := now.Sub(ln.since); dt > 0 {
+		ln.use.add(float64(ln.now)/ln.scale, uint64(dt))
+		ln.since = now
+	}
+	ln.now += by
+}
+
+func (tr *traffic) scale(places, seats int) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for kind := range tr.lanes[0] {
+		tr.moveLocked(trafficWaiting, kind == 1, 0, time.Now())
+		tr.moveLocked(trafficExecuting, kind == 1, 0, time.Now())
+		tr.lanes[trafficWaiting][kind].scale = float64(max(1, places))
+		tr.lanes[trafficExecuting][kind].scale = float64(max(1, seats))
+	}
+}
+
+// A flowStats is what is known of a schema's requests at its level.
+type flowStats struct {
+	waiting, waitingSeats, executing, executingSeats int
+	dispatched, noAccommodation                      uint64
+	rejected                                         map[string]uint64 // by reason
+	waitedThenRan, waitedInVain                      histogram         // seconds
+	ranRegular, ranWatch                             histogram         // seconds
+	queueLength, estimated, watchers                 histogram
+}
+
+// statsOf outlives the schema: counters do not start anew because a schema was changed.
+func (l *level) statsOf(schema string) *flowStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	stats := l.stats[schema]
+	if stats == nil {
+		stats = &flowStats{rejected: map[string]uint64{}, waitedThenRan: newHistogram(durationBounds),
+			waitedInVain: newHistogram(durationBounds), ranRegular: newHistogram(durationBounds),
+			ranWatch: newHistogram(durationBounds), queueLength: newHistogram(lengthBounds),
+			estimated: newHistogram(seatBounds), watchers: newHistogram(watcherBounds)}
+		l.stats[schema] = stats
+	}
+	return stats
+}
+
+func (stats *flowStats) ended(watch bool, ran time.Duration) {
+	stats.executing--
+	if watch {
+		stats.ranWatch.add(ran.Seconds(), 1)
+	} else {
+		stats.ranRegular.add(ran.Seconds(), 1)
+	}
+}
+
+// observeLocked weighs the state that held for dt.
+func (l *level) observeLocked(dt time.Duration) {
+	l.demand.pass(l.inUse+l.waitingSeats, dt.Seconds())
+	weight := uint64(dt)
+	l.seatUse.add(float64(l.inUse)/l.denominator, weight)
+	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)
+	l.startUse.add(float64(l.running.n)/l.denominator, weight)
+	if !l.exempt {
+		l.waitingUse.add(float64(l.waiting)/float64(max(1, l.deck*l.queueLength)), weight)
+	}
+}

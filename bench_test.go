@@ -1,0 +1,402 @@
+package main
+
+// This file measures the whole server over HTTP on loopback, the client on the same cores, each figure beside what the machine can do
+// at most: raw commits of the same bytes, a handler that writes the same bytes. Run it with
+//
+//	go test -run xxx -bench 'HTTP|Watch'
+//
+// The client is a bare one (a request is bytes, an answer is skipped), so that what is measured is the server.
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+const benchPath = "/api/v1/namespaces/default/configmaps"
+
+// A benchConn is one connection of a client that wastes nothing.
+type benchConn struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func benchDial(b testing.TB, url string) *benchConn {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	return &benchConn{conn, bufio.NewReaderSize(conn, 64<<10)}
+}
+
+func bareRequest(method, path, body string) []byte {
+	return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
+}
+
+// head sends a request and reads the answer's head: its code, and its length, -1 when it is chunked.
+func (c *benchConn) head(request []byte) (code, length int, err error) {
+	if _, err := c.conn.Write(request); err != nil {
+		return 0, 0, err
+	}
+	length = -1
+	for first := true; ; first = false {
+		line, err := c.in.ReadSlice('\n')
+		switch {
+		case err != nil:
+			return code, length, err
+		case first:
+			code, _ = strconv.Atoi(string(line[9:12]))
+		case len(line) <= 2:
+			return code, length, nil
+		case bytes.HasPrefix(line, []byte("Content-Length: ")):
+			length, _ = strconv.Atoi(string(bytes.TrimSpace(line[16:])))
+		}
+	}
+}
+
+// do sends a request and skips the answer's body. It returns the body's size.
+func (c *benchConn) do(request []byte) (size int, err error) {
+	code, length, err := c.head(request)
+	if err != nil {
+		return 0, err
+	}
+	if code >= 300 {
+		return 0, errors.New("status " + strconv.Itoa(code))
+	}
+	if length >= 0 {
+		return c.in.Discard(length)
+	}
+	for { // chunks
+		line, err := c.in.ReadSlice('\n')
+		if err != nil {
+			return size, err
+		}
+		n, _ := strconv.ParseInt(string(bytes.TrimSpace(line)), 16, 64)
+		if _, err := c.in.Discard(int(n) + 2); err != nil || n == 0 {
+			return size, err
+		}
+		size += int(n)
+	}
+}
+
+// hammer makes n requests from as many connections at once, and returns how many a second.
+func hammer(b testing.TB, url string, clients, n int, request func(client, i int) []byte) float64 {
+	conns := make([]*benchConn, clients)
+	for i := range conns {
+		conns[i] = benchDial(b, url)
+	}
+	var next atomic.Int64
+	var group sync.WaitGroup
+	begin := time.Now()
+	for c, conn := range conns {
+		group.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				if _, err := conn.do(request(c, int(i))); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	return float64(n) / time.Since(begin).Seconds()
+}
+
+// report gives a rate and its ratio to what was measured beside it.
+func report(b *testing.B, rate float64, unit string, baseline float64) {
+	b.ReportMetric(rate, unit)
+	b.ReportMetric(rate/baseline, "of-baseline")
+	b.ReportMetric(0, "ns/op")
+}
+
+// rawCommits is how many objects a second bare bbolt takes, so many of them in each commit.
+func rawCommits(b *testing.B, size, perCommit int) float64 {
+	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	value := bytes.Repeat([]byte("x"), size)
+	begin, n := time.Now(), 0
+	for ; time.Since(begin) < 500*time.Millisecond; n += perCommit {
+		err = errors.Join(err, db.Update(func(tx *bbolt.Tx) error {
+			bucket, err := tx.CreateBucketIfNotExists([]byte("rev"))
+			for i := range perCommit {
+				err = errors.Join(err, bucket.Put(revKey(int64(n+i)), value))
+			}
+			return err
+		}))
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return float64(n) / time.Since(begin).Seconds()
+}
+
+// static serves the same bytes to every request.
+func static(b *testing.B, body []byte) string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		w.Write(body)
+	}))
+	b.Cleanup(server.Close)
+	return server.URL
+}
+
+func benchObject(name string, n int) string {
+	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"},"data":{"n":"` + strconv.Itoa(n) + `","k":"` + strings.Repeat("x", 750) + `"}}`
+}
+
+// BenchmarkHTTPCreate: every create is on the disk when it is answered. Beside it, bbolt commits as many objects at once as there are
+// clients.
+func BenchmarkHTTPCreate(b *testing.B) {
+	s := startTest(b, onFile(filepath.Join(b.TempDir(), "a.db")))
+	round := 0
+	for _, clients := range []int{1, 16, 64} {
+		b.Run("clients="+strconv.Itoa(clients), func(b *testing.B) {
+			round++
+			rate := hammer(b, s.url, clients, b.N, func(_, i int) []byte {
+				return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("r%d-%d", round, i), i))
+			})
+			b.StopTimer()
+			report(b, rate, "creates/s", rawCommits(b, 1000, clients))
+		})
+	}
+}
+
+func BenchmarkHTTPGet(b *testing.B) {
+	s := startTest(b)
+	body := s.want(201, "POST", benchPath, benchObject("a", 1)).body
+	get := bareRequest("GET", benchPath+"/a", "")
+	b.Run("clients=16", func(b *testing.B) {
+		rate := hammer(b, s.url, 16, b.N, func(_, _ int) []byte { return get })
+		b.StopTimer()
+		report(b, rate, "gets/s", hammer(b, static(b, body), 16, 20_000, func(_, _ int) []byte { return get }))
+	})
+}
+
+func BenchmarkHTTPUpdate(b *testing.B) {
+	s := startTest(b, onFile(filepath.Join(b.TempDir(), "a.db")))
+	for c := range 16 {
+		s.want(201, "POST", benchPath, benchObject(fmt.Sprintf("u%d", c), 0))
+	}
+	round := 0
+	b.Run("clients=16", func(b *testing.B) {
+		round++
+		rate := hammer(b, s.url, 16, b.N, func(c, i int) []byte {
+			name := fmt.Sprintf("u%d", c)
+			return bareRequest("PUT", benchPath+"/"+name, benchObject(name, round*1_000_000_000+i))
+		})
+		b.StopTimer()
+		report(b, rate, "updates/s", rawCommits(b, 1000, 16))
+	})
+}
+
+// BenchmarkHTTPList: 10,000 objects of 1 KiB, whole, in chunks, and as they were before half of them changed.
+func BenchmarkHTTPList(b *testing.B) {
+	const objects = 10_000
+	s := startTest(b)
+	s.fill(objects, 1024)
+	old := s.st.revision()
+	whole := s.want(200, "GET", benchPath, "").body
+	staticURL := static(b, whole)
+	perSecond := func(b *testing.B, url string, n int, request []byte) float64 {
+		return objects * hammer(b, url, 1, n, func(_, _ int) []byte { return request })
+	}
+	list := func(query string) func(*testing.B) {
+		return func(b *testing.B) {
+			get := bareRequest("GET", benchPath+query, "")
+			rate := perSecond(b, s.url, b.N, get)
+			b.StopTimer()
+			report(b, rate, "objects/s", perSecond(b, staticURL, 30, get))
+		}
+	}
+	b.Run("whole", list(""))
+	b.Run("label-selector", list("?labelSelector=half"))
+	b.Run("chunks=500", func(b *testing.B) {
+		conn := benchDial(b, s.url)
+		begin := time.Now()
+		for b.Loop() {
+			benchChunks(b, conn)
+		}
+		rate := objects * float64(b.N) / time.Since(begin).Seconds()
+		report(b, rate, "objects/s", perSecond(b, staticURL, 30, bareRequest("GET", "/", "")))
+	})
+	for i := 0; i < objects; i += 2 {
+		s.want(200, "PATCH", fmt.Sprintf("%s/c%06d", benchPath, i), `{"data":{"changed":"yes"}}`, jsonMerge)
+	}
+	b.Run("half-changed-since", list(fmt.Sprintf("?resourceVersion=%d&resourceVersionMatch=Exact", old)))
+	b.Run("half-changed-now", list(""))
+}
+
+// benchChunks lists everything in chunks of 500. The token stands in the first bytes of a chunk.
+func benchChunks(b *testing.B, conn *benchConn) {
+	for token := []byte{}; ; {
+		code, length, err := conn.head(bareRequest("GET", benchPath+"?limit=500&continue="+string(token), ""))
+		if err != nil || code != http.StatusOK || length < 0 {
+			b.Fatal(code, length, err)
+		}
+		start, err := conn.in.Peek(1024)
+		if err != nil {
+			b.Fatal(err)
+		}
+		_, after, more := bytes.Cut(start, []byte(`"continue":"`))
+		token, _, _ = bytes.Cut(bytes.Clone(after), []byte(`"`))
+		if _, err := conn.in.Discard(length); err != nil || !more {
+			return
+		}
+	}
+}
+
+// BenchmarkHTTPHundredThousand: what a large file costs at the start, in memory, and for the first chunk of a list.
+func BenchmarkHTTPHundredThousand(b *testing.B) {
+	empty, full := filepath.Join(b.TempDir(), "empty.db"), filepath.Join(b.TempDir(), "full.db")
+	startTest(b, onFile(empty)).halt()
+	s := startTest(b, onFile(full))
+	s.st.db.NoSync = true // while it is filled
+	s.fill(100_000, 1024)
+	s.st.db.NoSync = false
+	b.Run("first-chunk", func(b *testing.B) {
+		rate := hammer(b, s.url, 1, b.N, func(_, _ int) []byte { return bareRequest("GET", benchPath+"?limit=500", "") })
+		b.ReportMetric(1000/rate, "ms")
+	})
+	s.halt()
+	for name, path := range map[string]string{"start-empty": empty, "start-full": full} {
+		b.Run(name, func(b *testing.B) {
+			var ready []time.Duration
+			var memory []int64
+			for b.Loop() {
+				child := startChild(b, path)
+				time.Sleep(300 * time.Millisecond) // for the work that a start begins
+				ready, memory = append(ready, child.ready), append(memory, anonymousMemory(child.cmd.Process.Pid))
+				child.end()
+			}
+			slices.Sort(ready)
+			slices.Sort(memory)
+			b.ReportMetric(float64(ready[len(ready)/2].Microseconds())/1000, "ms-ready")
+			b.ReportMetric(float64(memory[len(memory)/2])/(1<<20), "MiB-anonymous")
+		})
+	}
+}
+
+// end lets a child stop in peace.
+func (child *serverChild) end() {
+	child.stdin.Close()
+	child.cmd.Wait()
+}
+
+// anonymousMemory is a process's RssAnon in bytes, 0 where there is no /proc.
+func anonymousMemory(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kib, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// BenchmarkWatch: 100 watchers of one collection, and a writer. The time is that of both ends on the same cores.
+func BenchmarkWatch(b *testing.B) {
+	const watchers = 100
+	s := startTest(b)
+	b.Run("watchers=100", func(b *testing.B) {
+		from := s.st.revision()
+		var group sync.WaitGroup
+		for range watchers {
+			conn := benchDial(b, s.url)
+			if _, _, err := conn.head(bareRequest("GET", fmt.Sprintf("%s?watch=1&resourceVersion=%d", benchPath, from), "")); err != nil {
+				b.Fatal(err)
+			}
+			group.Go(func() { countEvents(b, conn, b.N) })
+		}
+		b.ResetTimer()
+		begin := time.Now()
+		hammer(b, s.url, 16, b.N, func(_, i int) []byte {
+			return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("w%d-%d", from, i), i))
+		})
+		group.Wait()
+		events := float64(b.N * watchers)
+		b.ReportMetric(events/time.Since(begin).Seconds(), "events/s")
+		b.ReportMetric(float64(time.Since(begin).Microseconds())/events, "us/event")
+	})
+	b.Run("resume-10000", func(b *testing.B) { benchResume(b, s) })
+	b.Run("idle", benchIdleWatchers)
+}
+
+// countEvents reads a stream until it has had n events.
+func countEvents(b *testing.B, conn *benchConn, n int) {
+	for seen := 0; seen < n; {
+		line, err := conn.in.ReadSlice('\n')
+		if bytes.HasSuffix(line, []byte("}\n")) {
+			seen++
+		}
+		if err != nil && err != bufio.ErrBufferFull {
+			b.Error(err)
+			return
+		}
+	}
+}
+
+// benchResume: a watch that begins 10,000 revisions back, in the part of the log that only the disk has.
+func benchResume(b *testing.B, s *testServer) {
+	const revisions = 10_000
+	from := s.st.revision()
+	hammer(b, s.url, 16, revisions, func(_, i int) []byte {
+		return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("r%d-%d", from, i), i))
+	})
+	begin := time.Now()
+	for b.Loop() {
+		conn := benchDial(b, s.url)
+		if _, _, err := conn.head(bareRequest("GET", fmt.Sprintf("%s?watch=1&resourceVersion=%d", benchPath, from), "")); err != nil {
+			b.Fatal(err)
+		}
+		countEvents(b, conn, revisions)
+		conn.conn.Close()
+	}
+	b.ReportMetric(float64(b.N)*revisions/time.Since(begin).Seconds(), "events/s")
+}
+
+// benchIdleWatchers: what a watch that waits costs the server, in a process of its own.
+func benchIdleWatchers(b *testing.B) {
+	if runtime.GOOS != "linux" {
+		b.Skip("reads /proc")
+	}
+	const watchers = 1000
+	for b.Loop() {
+		child := startChild(b, filepath.Join(b.TempDir(), "a.db"))
+		before := anonymousMemory(child.cmd.Process.Pid)
+		var conns []*benchConn
+		for range watchers {
+			conn := benchDial(b, child.url)
+			if _, _, err := conn.head(bareRequest("GET", benchPath+"?watch=1&resourceVersion=1", "")); err != nil {
+				b.Fatal(err)
+			}
+			conns = append(conns, conn)
+		}
+		time.Sleep(300 * time.Millisecond)
+		b.ReportMetric(float64(anonymousMemory(child.cmd.Process.Pid)-before)/watchers/1024, "KiB/watcher")
+		for _, conn := range conns {
+			conn.conn.Close()
+		}
+		child.end()
+	}
+}

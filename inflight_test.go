@@ -1,0 +1,588 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// front makes the request record that the middleware before flow control makes: the user is the first path segment, the verb the
+// second, then resource, namespace and name; "-" is none. A deadline comes from ?timeout=.
+func front(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		part := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		for i := range part {
+			part[i] = strings.TrimPrefix(part[i], "-")
+		}
+		part = append(part, "", "", "", "", "")
+		resource, subresource, _ := strings.Cut(part[2], ".")
+		rec := &request{received: time.Now(), user: user{name: part[0], groups: []string{"system:authenticated"}},
+			info: requestInfo{resourceRequest: resource != "", verb: part[1], version: "v1", resource: resource, subresource: subresource,
+				namespace: part[3], name: part[4], path: r.URL.Path}}
+		if part[0] == "admin" {
+			rec.user.groups = append(rec.user.groups, "system:masters")
+		}
+		ctx := context.WithValue(r.Context(), requestKey{}, rec)
+		if timeout, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func nothingStored(string, string, string) (int64, int64) { return -1, 0 }
+
+// small is flow control of two seats, a queue of one place for everybody but the exempt.
+func small(counts stored) *flowControl {
+	fc := newFlowControl(2, time.Minute, counts)
+	level, schema := limited("small", 1000, 1, 1, 1), schemaFor("small", "*")
+	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
+	fc.configure(flowObjects{schemas: schemasOf(schema), levels: levelsOf(level)})
+	fc.dispatcher.levels["small"].setLimit(2, 2)
+	return fc
+}
+
+// A gate is a handler that holds every request until it is opened.
+type gate struct {
+	open chan struct{}
+	in   atomic.Int32
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.in.Add(1)
+	defer g.in.Add(-1)
+	select {
+	case <-g.open:
+	case <-r.Context().Done():
+	}
+}
+
+func call(handler http.Handler, method, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	return w
+}
+
+// Cases 30, 32, 34 and 36.
+func TestTooManyRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		handler := front(small(nothingStored).middleware(g))
+		for range 2 {
+			go call(handler, "GET", "/alice/get/pods/ns/a")
+		}
+		synctest.Wait()
+		start := time.Now()
+		late := make(chan *httptest.ResponseRecorder, 1)
+		go func() { late <- call(handler, "GET", "/alice/get/pods/ns/a?timeout=8s") }()
+		synctest.Wait()
+		if g.in.Load() != 2 {
+			t.Fatalf("%d run, want 2", g.in.Load())
+		}
+		for _, w := range []*httptest.ResponseRecorder{call(handler, "GET", "/alice/get/pods/ns/a"), <-late} {
+			if w.Code != 429 || w.Body.String() != tooManyRequests+"\n" {
+				t.Errorf("%d %q", w.Code, w.Body)
+			}
+			for name, want := range map[string]string{"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff",
+				"Retry-After": "1", "X-Kubernetes-PF-FlowSchema-UID": "schema-uid", "X-Kubernetes-PF-PriorityLevel-UID": "level-uid"} {
+				if got := w.Header().Get(name); got != want {
+					t.Errorf("%s: %q, want %q", name, got, want)
+				}
+			}
+		}
+		if waited := time.Since(start); waited != 2*time.Second {
+			t.Errorf("waited %v of 8 s, want 2 s", waited)
+		}
+		go call(handler, "GET", "/admin/get/pods/ns/a")
+		synctest.Wait()
+		if g.in.Load() != 3 {
+			t.Error("an administrator waits")
+		}
+		close(g.open)
+		synctest.Wait()
+		if w := call(handler, "GET", "/alice/get/pods/ns/a"); w.Code != 200 || w.Header().Get("X-Kubernetes-PF-FlowSchema-UID") != "schema-uid" {
+			t.Errorf("afterwards: %d, %v", w.Code, w.Header())
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Cases 43 and 44.
+func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		fc := small(nothingStored)
+		handler := front(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			watchBegun(r.Context())
+			g.ServeHTTP(w, r)
+		})))
+		for _, path := range []string{"/a/get/pods.exec/ns/p", "/a/create/pods.attach/ns/p", "/a/get/pods.log/ns/p", "/a/create/pods.portforward/ns/p", "/a/get/services.proxy/ns/p"} {
+			go call(handler, "GET", path)
+		}
+		for range 100 {
+			go call(handler, "GET", "/a/watch/pods/ns")
+			synctest.Wait()
+		}
+		if g.in.Load() != 105 {
+			t.Errorf("%d run, want 105", g.in.Load())
+		}
+		if n := fc.watchers.interested(&requestInfo{resource: "pods", namespace: "ns"}); n != 100 {
+			t.Errorf("%d watchers, want 100", n)
+		}
+		stats := fc.dispatcher.levels["small"].stats["small"]
+		if stats.ranWatch.total() != 100 || stats.ranRegular.total() != 0 || stats.executing != 0 {
+			t.Errorf("%+v", stats)
+		}
+		close(g.open)
+		synctest.Wait()
+		if len(fc.watchers.n) != 0 {
+			t.Errorf("watchers left: %v", fc.watchers.n)
+		}
+	})
+}
+
+// Cases 45 to 49, the sheet's widths among them.
+func TestEstimates(t *testing.T) {
+	const kb = 1000
+	for _, c := range []struct {
+		query      string
+		watch      bool
+		single     bool
+		count, avg int64
+		want       int
+	}{
+		{"limit=399&resourceVersion=1", false, false, 699, 10 * kb, 40},
+		{"resourceVersion=1", false, false, 699, 10 * kb, 10},
+		{"resourceVersion=1", false, false, 69, 10 * kb, 7},
+		{"continue=abc&limit=399", false, false, 699, 10 * kb, 40},
+		{"resourceVersion=0&limit=20", false, false, 699, 10 * kb, 2},
+		{"labelSelector=a&resourceVersion=1&resourceVersionMatch=Exact", false, false, 799, 10 * kb, 80},
+		{"labelSelector=a&limit=49&resourceVersion=1", false, false, 799, 10 * kb, 40},
+		{"labelSelector=a&limit=699&resourceVersion=1", false, false, 799, 10 * kb, 70},
+		{"labelSelector=a&resourceVersion=0", false, false, 799, 10 * kb, 10},
+		{"labelSelector=a&resourceVersion=0&limit=29", false, false, 799, 10 * kb, 3},
+		{"", false, true, 799, 200 * kb, 2},
+		{"resourceVersion=1&resourceVersionMatch=Exact", false, true, 799, 1500 * kb, 15},
+		{"resourceVersionMatch=Exact&resourceVersion=1", false, false, 5000, 10 * kb, 100},
+		{"resourceVersionMatch=NotOlderThan&resourceVersion=1&limit=5000", false, false, 5000, 10 * kb, 10},
+		{"", false, false, -1, 0, 1},
+		{"", false, false, 0, 0, 1},
+		{"", false, false, 5, 1 * kb, 1},
+		{"", false, false, 4, 1000 * kb, 10},
+		{"limit=1&resourceVersion=7", false, false, 1e9, 1500 * kb, 15},
+		{"", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=0", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=99", true, false, 799, 1 * kb, 1},
+		{"resourceVersion=99&sendInitialEvents=true", true, false, 799, 1 * kb, 8},
+		{"limit=many", false, false, 5, 1 * kb, 100},
+		{"limit=%zz", false, false, 5, 1 * kb, 100},
+	} {
+		fc := &flowControl{stored: func(string, string, string) (int64, int64) { return c.count, c.count * c.avg }}
+		info := &requestInfo{resourceRequest: true, verb: "list", resource: "pods"}
+		if c.watch {
+			info.verb = "watch"
+		}
+		if c.single {
+			info.name = "x"
+		}
+		if got := fc.estimate(info, httptest.NewRequest("GET", "/?"+c.query, nil)).initialSeats; got != c.want {
+			t.Errorf("%s %q, %d of %d bytes: %d seats, want %d", info.verb, c.query, c.count, c.avg, got, c.want)
+		}
+	}
+	for watchers, want := range map[int]estimate{9: {}, 10: {finalSeats: 1, tail: 5 * time.Millisecond}, 25: {finalSeats: 3, tail: 5 * time.Millisecond},
+		1000: {finalSeats: 10, tail: 50 * time.Millisecond}} {
+		got := mutatingWork(watchers)
+		if got.initialSeats != 1 || got.finalSeats != want.finalSeats || got.tail != want.tail {
+			t.Errorf("%d watchers: %+v", watchers, got)
+		}
+	}
+	if got := mutatingWork(1000).within(4); got.finalSeats != 4 || got.tail != 125*time.Millisecond {
+		t.Errorf("1000 watchers in 4 seats: %+v", got)
+	}
+	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
+		l := newLevel("level", nil, nil)
+		l.shape(&limited("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
+		if l.maxSeats != want {
+			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.maxSeats, want)
+		}
+	}
+}
+
+func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
+	wc := watcherCounts{n: map[watched]int{}}
+	dig := func(namespace, name string) *digest {
+		return &digest{resource: "pods", namespace: namespace, name: name}
+	}
+	var stop []func()
+	for _, w := range []struct{ namespace, name, query string }{{"", "", ""}, {"ns", "", ""}, {"ns", "p", ""}, {"other", "", ""},
+		{"", "", "fieldSelector=spec.nodeName%3Dn1"}, {"", "", "fieldSelector=spec.nodeName%3D"}} {
+		stop = append(stop, wc.register(dig(w.namespace, w.name), w.query))
+	}
+	for info, want := range map[[2]string]int{{"ns", "p"}: 4, {"ns", ""}: 3, {"ns", "q"}: 3, {"other", "p"}: 3, {"", ""}: 2} {
+		if got := wc.interested(&requestInfo{resource: "pods", namespace: info[0], name: info[1]}); got != want {
+			t.Errorf("%v: %d watchers, want %d", info, got, want)
+		}
+	}
+	for _, f := range stop {
+		f()
+	}
+	if len(wc.n) != 0 {
+		t.Error("left over:", wc.n)
+	}
+}
+
+// Case 84.
+func TestDumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		fc := small(nothingStored)
+		handler := front(fc.middleware(g))
+		for _, target := range []string{"/alice/get/pods/ns/a", "/alice/list/pods/ns", "/bob/update/pods/ns/b"} {
+			go call(handler, "GET", target)
+			synctest.Wait()
+		}
+		call(handler, "GET", "/late/get/pods/ns/a")
+		page := func(name string) []string {
+			w := call(http.HandlerFunc(fc.serveDump), "GET", "/debug/api_priority_and_fairness/"+name)
+			if w.Code != 200 || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
+				t.Errorf("%s: %d %v", name, w.Code, w.Header())
+			}
+			return strings.Split(w.Body.String(), "\n")
+		}
+		want := func(name string, lines ...string) {
+			got := page(name)
+			for _, line := range lines {
+				if !slices.Contains(got, line) {
+					t.Errorf("%s lacks\n%q in\n%s", name, line, strings.Join(got, "\n"))
+				}
+			}
+		}
+		want("dump_priority_levels",
+			"PriorityLevelName, ActiveQueues, IsIdle, IsQuiescing, WaitingRequests, ExecutingRequests, DispatchedRequests, RejectedRequests, TimedoutRequests, CancelledRequests",
+			"catch-all,         0,            true,   false,       0,               0,                 0,                  0,                0,                0",
+			"small,             1,            false,  false,       1,               2,                 2,                  1,                0,                0")
+		want("dump_queues",
+			"PriorityLevelName, Index,  PendingRequests, ExecutingRequests, SeatsInUse, NextDispatchR, InitialSeatsSum, MaxSeatsSum, TotalWorkSum",
+			"small,             0,      1,               2,                 2,          0.00000000ss,  1,               1,           0.00300000ss")
+		want("dump_requests",
+			"PriorityLevelName, FlowSchemaName, QueueIndex, RequestIndexInQueue, FlowDistingsher, ArriveTime,           InitialSeats, FinalSeats, AdditionalLatency, StartTime",
+			"small,             small,          0,          0,                   ,                2000-01-01T00:00:00Z, 1,            0,          0s,                0001-01-01T00:00:00Z",
+			"small,             small,          0,          -1,                  ,                2000-01-01T00:00:00Z, 1,            0,          0s,                2000-01-01T00:00:00Z")
+		want("dump_requests?includeRequestDetails=1",
+			"PriorityLevelName, FlowSchemaName, QueueIndex, RequestIndexInQueue, FlowDistingsher, ArriveTime,           InitialSeats, FinalSeats, AdditionalLatency, StartTime,            UserName, Verb,   APIPath,               Namespace, Name,   APIVersion, Resource, SubResource",
+			"small,             small,          0,          0,                   ,                2000-01-01T00:00:00Z, 1,            0,          0s,                0001-01-01T00:00:00Z, bob,      update, /bob/update/pods/ns/b, ns,        b,      v1,         pods,     ")
+		close(g.open)
+	})
+}
+
+// Cases 83 and 85: names, labels and sums; a registry refuses what is inconsistent.
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		fc := small(nothingStored)
+		registry := prometheus.NewPedanticRegistry()
+		if err := registry.Register(fc); err != nil {
+			t.Fatal(err)
+		}
+		handler := front(fc.middleware(g))
+		for _, target := range []string{"/alice/get/pods/ns/a", "/admin/get/pods/ns/a", "/alice/list/pods/ns", "/bob/update/pods/ns/b", "/late/get/pods/ns/a"} {
+			go call(handler, "GET", target)
+			synctest.Wait()
+			time.Sleep(time.Second)
+		}
+		values := func() map[string]float64 {
+			got := map[string]float64{}
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, family := range families {
+				for _, m := range family.GetMetric() {
+					var labels []string
+					for _, label := range m.GetLabel() {
+						labels = append(labels, label.GetName()+"="+label.GetValue())
+					}
+					key := strings.TrimPrefix(family.GetName(), "apiserver_flowcontrol_") + "{" + strings.Join(labels, ",") + "}"
+					got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+				}
+			}
+			return got
+		}
+		want := func(wanted map[string]float64) {
+			t.Helper()
+			got := values()
+			for key, value := range wanted {
+				if v, ok := got[key]; !ok || v != value {
+					t.Errorf("%s: %v (%v), want %v", key, v, ok, value)
+				}
+			}
+			if t.Failed() {
+				t.Log(got)
+			}
+		}
+		want(map[string]float64{
+			"dispatched_requests_total{flow_schema=small,priority_level=small}":                   2,
+			"dispatched_requests_total{flow_schema=exempt,priority_level=exempt}":                 1,
+			"rejected_requests_total{flow_schema=small,priority_level=small,reason=queue-full}":   1,
+			"current_inqueue_requests{flow_schema=small,priority_level=small}":                    1,
+			"current_inqueue_seats{flow_schema=small,priority_level=small}":                       1,
+			"current_executing_requests{flow_schema=small,priority_level=small}":                  2,
+			"current_executing_seats{flow_schema=small,priority_level=small}":                     2,
+			"request_wait_duration_seconds{execute=true,flow_schema=small,priority_level=small}":  2,
+			"request_wait_duration_seconds{execute=false,flow_schema=small,priority_level=small}": 1,
+			"request_queue_length_after_enqueue{flow_schema=small,priority_level=small}":          3,
+			"work_estimated_seats{flow_schema=small,priority_level=small}":                        4,
+			"watch_count_samples{flow_schema=small,priority_level=small}":                         1,
+			"current_limit_seats{priority_level=exempt}":                                          0,
+			"upper_limit_seats{priority_level=small}":                                             4,
+			"priority_level_seat_utilization{phase=executing,priority_level=small}":               5e9,
+			"priority_level_request_utilization{phase=waiting,priority_level=small}":              5e9,
+			"priority_level_request_utilization{phase=executing,priority_level=exempt}":           5e9,
+			"demand_seats{priority_level=small}":                                                  5e9,
+			"read_vs_write_current_requests{phase=waiting,request_kind=mutating}":                 5e9,
+			"epoch_advance_total{priority_level=small,success=true}":                              0,
+		})
+		close(g.open)
+		time.Sleep(time.Minute)
+		want(map[string]float64{
+			"current_inqueue_requests{flow_schema=small,priority_level=small}":               0,
+			"current_executing_seats{flow_schema=small,priority_level=small}":                0,
+			"dispatched_requests_total{flow_schema=small,priority_level=small}":              3,
+			"request_execution_seconds{flow_schema=small,priority_level=small,type=regular}": 3,
+		})
+	})
+}
+
+// The off switch.
+func TestMaxInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		handler := front(maxInFlight(2, 1, g))
+		for _, target := range []string{"/a/get/pods", "/a/list/pods", "/a/create/pods", "/a/watch/pods", "/a/watch/pods", "/admin/get/pods"} {
+			go call(handler, "GET", target)
+			synctest.Wait()
+		}
+		if g.in.Load() != 6 {
+			t.Errorf("%d run, want 6", g.in.Load())
+		}
+		for _, target := range []string{"/a/get/pods", "/a/delete/pods/ns/p"} {
+			if w := call(handler, "GET", target); w.Code != 429 || w.Header().Get("Retry-After") != "1" || w.Body.String() != tooManyRequests+"\n" {
+				t.Errorf("%s: %d %v", target, w.Code, w.Header())
+			}
+		}
+		close(g.open)
+		synctest.Wait()
+		if w := call(handler, "GET", "/a/get/pods"); w.Code != 200 {
+			t.Errorf("afterwards: %d", w.Code)
+		}
+	})
+}
+
+// Over real sockets: readers of one byte in a while have large responses, and a mouse does not wait for them.
+func TestSlowReadersDoNotKeepSeats(t *testing.T) {
+	fc := small(nothingStored)
+	page := make([]byte, 1<<20)
+	server := httptest.NewServer(front(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/list/") {
+			for range 64 {
+				if _, err := w.Write(page); err != nil {
+					return
+				}
+			}
+		}
+	}))))
+	defer server.Close()
+	for range 6 {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprint(conn, "GET /slow/list/pods HTTP/1.1\r\nHost: x\r\n\r\n")
+		if line, err := bufio.NewReaderSize(conn, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	for range 20 {
+		start := time.Now()
+		resp, err := server.Client().Get(server.URL + "/mouse/get/pods/ns/p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if took := time.Since(start); resp.StatusCode != 200 || took > time.Second {
+			t.Errorf("the mouse got %d after %v", resp.StatusCode, took)
+		}
+	}
+}
+
+// Case 33 over real sockets: the client of a waiting POST leaves.
+func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells")
+	}
+	fc, g := small(nothingStored), &gate{open: make(chan struct{})}
+	server := httptest.NewUnstartedServer(front(fc.middleware(g)))
+	server.Config.ConnContext = withConn
+	server.Start()
+	defer server.Close()
+	defer close(g.open)
+	var conns []net.Conn
+	for range 3 {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprint(conn, "POST /alice/create/pods/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nhalf a body")
+		conns = append(conns, conn)
+	}
+	l := fc.dispatcher.levels["small"]
+	await := func(what string, cond func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			l.mu.Lock()
+			ok := cond()
+			l.mu.Unlock()
+			if ok {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(what)
+			}
+		}
+	}
+	await("the requests did not arrive", func() bool { return l.waiting == 1 && l.executing == 2 })
+	var waits time.Time
+	l.mu.Lock()
+	waits = l.turns[0].waiting.first.arrived
+	l.mu.Unlock()
+	for _, conn := range conns { // one of the three is the one that waits
+		_ = conn.Close()
+	}
+	await("the one whose client has gone still waits", func() bool { return l.counts.cancelled == 1 })
+	if took := time.Since(waits); took > 5*time.Second {
+		t.Errorf("it left after %v", took)
+	}
+}
+
+// Case 63, with fewer connections and less time.
+func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes three seconds")
+	}
+	fc := newFlowControl(8, time.Minute, nothingStored)
+	level, schema := limited("level", 10000, 64, 6, 500), schemaFor("level", "*")
+	schema.Spec.MatchingPrecedence = 10
+	fc.configure(flowObjects{schemas: schemasOf(schema), levels: levelsOf(level)})
+	fc.dispatcher.levels["level"].setLimit(8, 8)
+	server := httptest.NewServer(front(fc.middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) }))))
+	defer server.Close()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
+	const flows = 4
+	var served [flows]atomic.Int32
+	var wg sync.WaitGroup
+	stop := time.Now().Add(3 * time.Second)
+	for i := range flows {
+		for range 4 << (2 * i) {
+			wg.Go(func() {
+				for time.Now().Before(stop) {
+					resp, err := client.Get(fmt.Sprintf("%s/user%d/get/pods/ns/p", server.URL, i))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+					if time.Now().Before(stop) {
+						served[i].Add(1)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	total := 0.
+	for i := range served {
+		total += float64(served[i].Load())
+	}
+	for i := range served {
+		if got := float64(served[i].Load()); !near(got, total/flows, .15) {
+			t.Errorf("flow %d of %d connections got %.0f of %.0f", i, 4<<(2*i), got, total)
+		}
+	}
+}
+
+// What waits costs no more than this beside its goroutine.
+func TestMemoryOfAWaitingRequest(t *testing.T) {
+	d := oneLevel(1, 64, 6, 1000)
+	l := d.levels["level"]
+	schema := (*d.schemas.Load())[0]
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.GC() // the first only marks what earlier tests left
+	runtime.ReadMemStats(&before)
+	const n = 10_000
+	tickets := make([]*ticket, n)
+	for i := range tickets {
+		var err error
+		if tickets[i], err = l.enter(schema, &digest{user: fmt.Sprint("user", i)}, narrow); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if each := (after.HeapAlloc - before.HeapAlloc) / n; each > 1024 {
+		t.Errorf("%d bytes each", each)
+	} else {
+		t.Logf("%d bytes each", each)
+	}
+	runtime.KeepAlive(tickets)
+}
+
+type discardResponse struct{ header http.Header }
+
+func (w *discardResponse) Header() http.Header         { return w.header }
+func (w *discardResponse) Write(p []byte) (int, error) { return len(p), nil }
+func (w *discardResponse) WriteHeader(int)             {}
+
+func BenchmarkMiddleware(b *testing.B) {
+	fc := newFlowControl(600, time.Minute, nothingStored)
+	fresh := freshServer()
+	for _, obj := range fresh.schemas {
+		obj.UID = types.UID("uid-of-" + obj.Name)
+	}
+	fc.configure(fresh)
+	handler := fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
+	for name, group := range map[string]string{"exempt": "system:masters", "global-default": "system:authenticated"} {
+		b.Run(name, func(b *testing.B) {
+			r := httptest.NewRequest("GET", "/api/v1/namespaces/ns/pods/p", nil)
+			rec := &request{received: time.Now(), user: user{name: "alice", groups: []string{group}},
+				info: requestInfo{resourceRequest: true, verb: "get", version: "v1", resource: "pods", namespace: "ns", name: "p"}}
+			r = r.WithContext(context.WithValue(r.Context(), requestKey{}, rec))
+			w := &discardResponse{http.Header{}}
+			b.ReportAllocs()
+			defer processorTime(b)()
+			for b.Loop() {
+				handler.ServeHTTP(w, r)
+			}
+		})
+	}
+}

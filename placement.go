@@ -1,0 +1,231 @@
+package main
+
+// This file: where a pod may run: what pods, PersistentVolumes and RuntimeClasses say about nodes, and what nodes say in return.
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+var (
+	taintEffects      = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
+	scheduleActions   = []string{"DoNotSchedule", "ScheduleAnyway"}
+	inclusionPolicies = []string{"Honor", "Ignore"}
+)
+
+// A placementChecker checks affinity, constraints, tolerations and taints.
+type placementChecker struct{ *checker }
+
+func (c placementChecker) affinity(p *field.Path, affinity *corev1.Affinity) {
+	const must, should = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+	if node := affinity.NodeAffinity; node != nil {
+		if node.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+			c.nodeSelector(p.Child("nodeAffinity", must), node.RequiredDuringSchedulingIgnoredDuringExecution)
+		}
+		for i, term := range node.PreferredDuringSchedulingIgnoredDuringExecution {
+			tp := p.Child("nodeAffinity", should).Index(i)
+			c.weight(tp, term.Weight)
+			c.nodeSelectorTerm(tp.Child("preference"), &term.Preference, false)
+		}
+	}
+	if pod := affinity.PodAffinity; pod != nil {
+		c.affinityTerms(p.Child("podAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
+		c.weightedTerms(p.Child("podAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if pod := affinity.PodAntiAffinity; pod != nil {
+		c.affinityTerms(p.Child("podAntiAffinity", must), pod.RequiredDuringSchedulingIgnoredDuringExecution)
+		c.weightedTerms(p.Child("podAntiAffinity", should), pod.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+}
+
+func (c placementChecker) weight(p *field.Path, weight int32) {
+	if weight < 1 || weight > 100 {
+		c.invalid(p, "weight", weight, "must be in the range 1-100")
+	}
+}
+
+func (c placementChecker) weightedTerms(p *field.Path, terms []corev1.WeightedPodAffinityTerm) {
+	for i := range terms {
+		c.weight(p.Index(i), terms[i].Weight)
+		c.affinityTerm(p.Index(i).Child("podAffinityTerm"), &terms[i].PodAffinityTerm)
+	}
+}
+
+func (c placementChecker) affinityTerms(p *field.Path, terms []corev1.PodAffinityTerm) {
+	for i := range terms {
+		c.affinityTerm(p.Index(i), &terms[i])
+	}
+}
+
+func (c placementChecker) affinityTerm(p *field.Path, term *corev1.PodAffinityTerm) {
+	c.selector(p, "labelSelector", term.LabelSelector)
+	c.selector(p, "namespaceSelector", term.NamespaceSelector)
+	for _, namespace := range term.Namespaces {
+		c.words(p, "namespace", namespace, isLabel)
+	}
+	c.labelKeys(p, term.MatchLabelKeys, term.MismatchLabelKeys, term.LabelSelector)
+	c.need(p, "topologyKey", term.TopologyKey != "", "can not be empty")
+	c.labelName(p, "topologyKey", term.TopologyKey)
+}
+
+// labelKeys are keys whose values come from the pod's own labels; the selector beside them may not name them too. prepareCreate has
+// written those of a Pod into the selector, which is why matchLabels alone is compared.
+func (c placementChecker) labelKeys(p *field.Path, match, mismatch []string, selector *metav1.LabelSelector) {
+	for _, keys := range [...]struct {
+		name string
+		list []string
+	}{{"matchLabelKeys", match}, {"mismatchLabelKeys", mismatch}} {
+		if len(keys.list) > 0 && selector == nil {
+			c.forbid(p, keys.name, true, "must not be specified when labelSelector is not set")
+			continue
+		}
+		for i, key := range keys.list {
+			c.labelName(p.Child(keys.name).Index(i), "", key)
+		}
+	}
+	if selector != nil {
+		seen := set{}
+		for key := range selector.MatchLabels {
+			seen[key] = true
+		}
+		for _, expression := range selector.MatchExpressions {
+			if i := slices.Index(match, expression.Key); i >= 0 && seen[expression.Key] {
+				c.invalid(p.Index(i), "", expression.Key, "exists in both matchLabelKeys and labelSelector")
+			}
+			seen[expression.Key] = true
+		}
+	}
+	for i, key := range match {
+		if slices.Contains(mismatch, key) {
+			c.invalid(p.Child("matchLabelKeys").Index(i), "", key, "exists in both matchLabelKeys and mismatchLabelKeys")
+		}
+	}
+}
+
+// spreadConstraint is the first of the constraints that are left; it may not be repeated by a later one.
+func (c placementChecker) spreadConstraint(p *field.Path, left []corev1.TopologySpreadConstraint) {
+	constraint := &left[0]
+	c.positive(p, "maxSkew", int64(constraint.MaxSkew))
+	c.need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
+	c.oneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
+	for _, other := range left[1:] {
+		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
+			c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
+			break
+		}
+	}
+	if domains := constraint.MinDomains; domains != nil {
+		c.positive(p, "minDomains", int64(*domains))
+		if constraint.WhenUnsatisfiable != corev1.DoNotSchedule {
+			c.invalid(p, "minDomains", *domains, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not %s", constraint.WhenUnsatisfiable))
+		}
+	}
+	oneOfRef(c.checker, p, "nodeAffinityPolicy", constraint.NodeAffinityPolicy, inclusionPolicies)
+	oneOfRef(c.checker, p, "nodeTaintsPolicy", constraint.NodeTaintsPolicy, inclusionPolicies)
+	c.labelKeys(p, constraint.MatchLabelKeys, nil, constraint.LabelSelector)
+	c.selector(p, "labelSelector", constraint.LabelSelector)
+}
+
+func (c placementChecker) tolerations(p *field.Path, list []corev1.Toleration) {
+	for i, toleration := range list {
+		tp := p.Index(i)
+		c.maybe(tp, "key", toleration.Key, isQualifiedName)
+		if toleration.Key == "" && toleration.Operator != corev1.TolerationOpExists {
+			c.invalid(tp, "operator", toleration.Operator, `operator must be Exists when `+"`key`"+` is empty, which means "match all values and all keys"`)
+		}
+		if toleration.TolerationSeconds != nil && toleration.Effect != corev1.TaintEffectNoExecute {
+			c.invalid(tp, "effect", toleration.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+		}
+		switch toleration.Operator {
+		case "", corev1.TolerationOpEqual:
+			if messages := validation.IsValidLabelValue(toleration.Value); len(messages) > 0 {
+				c.invalid(tp, "operator", toleration.Value, strings.Join(messages, ";"))
+			}
+		case corev1.TolerationOpExists:
+			if toleration.Value != "" {
+				c.invalid(tp, "operator", toleration.Value, "value must be empty when `operator` is 'Exists'")
+			}
+		case corev1.TolerationOpLt, corev1.TolerationOpGt:
+			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists", "Lt", "Gt"})
+		default:
+			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists"})
+		}
+		if toleration.Effect != "" {
+			c.oneOf(tp, "effect", string(toleration.Effect), taintEffects)
+		}
+	}
+}
+
+func (c placementChecker) nodeSelector(p *field.Path, selector *corev1.NodeSelector) {
+	c.need(p, "nodeSelectorTerms", len(selector.NodeSelectorTerms) > 0, "must have at least one node selector term")
+	for i := range selector.NodeSelectorTerms {
+		c.nodeSelectorTerm(p.Child("nodeSelectorTerms").Index(i), &selector.NodeSelectorTerms[i], true)
+	}
+}
+
+// nodeSelectorTerm: values of labels count only where the term is required.
+func (c placementChecker) nodeSelectorTerm(p *field.Path, term *corev1.NodeSelectorTerm, required bool) {
+	for i, requirement := range term.MatchExpressions {
+		rp := p.Child("matchExpressions").Index(i)
+		values := len(requirement.Values)
+		switch requirement.Operator {
+		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+			c.need(rp, "values", values > 0, "must be specified when `operator` is 'In' or 'NotIn'")
+		case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
+			c.forbid(rp, "values", values > 0, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
+		case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
+			c.need(rp, "values", values == 1, "must be specified single value when `operator` is 'Lt' or 'Gt'")
+		default:
+			c.invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
+		}
+		c.labelName(rp, "key", requirement.Key)
+		for j := 0; j < values && required; j++ {
+			c.words(rp.Child("values").Index(j), "", requirement.Values[j], validation.IsValidLabelValue)
+		}
+	}
+	for i, requirement := range term.MatchFields {
+		rp := p.Child("matchFields").Index(i)
+		switch requirement.Operator {
+		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
+			c.need(rp, "values", len(requirement.Values) == 1, "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
+		default:
+			c.invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
+		}
+		if requirement.Key != metav1.ObjectNameField {
+			c.invalid(rp, "key", requirement.Key, "not a valid field selector key")
+			continue
+		}
+		for j, value := range requirement.Values {
+			c.words(rp.Child("values").Index(j), "", value, isSubdomain)
+		}
+	}
+}
+
+// taints are reported below metadata, as in Kubernetes.
+func (c placementChecker) taints(taints []corev1.Taint) {
+	p := field.NewPath("metadata", "taints")
+	type key struct {
+		name   string
+		effect corev1.TaintEffect
+	}
+	seen := map[key]bool{}
+	for i, taint := range taints {
+		c.labelName(p.Index(i), "key", taint.Key)
+		if messages := validation.IsValidLabelValue(taint.Value); len(messages) > 0 {
+			c.invalid(p.Index(i), "value", taint.Value, strings.Join(messages, ";"))
+		}
+		c.known(p.Index(i), "effect", string(taint.Effect), taintEffects)
+		if seen[key{taint.Key, taint.Effect}] {
+			duplicate := field.Duplicate(p.Index(i), goForm(taint))
+			duplicate.Detail = "taints must be unique by key and effect pair"
+			c.add(duplicate)
+		}
+		seen[key{taint.Key, taint.Effect}] = true
+	}
+}
