@@ -428,9 +428,9 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.subresources = append(res.subresources, subresourceOf("scale", names.Kind))
 	}
 	if v.Deprecated {
-		res.deprecation = &deprecation{text: deprecationText(crd, v), deprecated: [2]int{1, 0}}
+		res.deprecation = &deprecation{deprecated: [2]int{1, 0}}
 	}
-	res.custom = &custom{prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete,
+	res.custom = &custom{deprecation: deprecationText(crd, v), prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete,
 		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults}
 	if def.terminating {
 		res.custom.admit = cr.refuse

@@ -875,6 +875,9 @@ func (s *server) noteDeprecation(r *http.Request, res *resource) error {
 	rec := requestFrom(r.Context())
 	release := removedRelease(res.deprecation)
 	text := deprecationWarning(res.group, res.version, res.kind, res.deprecation)
+	if res.custom != nil {
+		text = res.custom.deprecation
+	}
 	addWarning(r.Context(), text)
 	s.metrics.deprecatedUse(s.labels(r, rec), release)
 	rec.annotate("k8s.io/deprecated", "true")

@@ -241,6 +241,7 @@ type custom struct {
 	committed func(ctx context.Context) error // after a write, before its answer
 
 	storageVersion string // of custom resources, as all that follows
+	deprecation    string // the warning of a deprecated version
 	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
 	shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
 	settled    func(stored []byte) bool                                             // needs no complete
@@ -270,7 +271,6 @@ type subresource struct {
 
 // A deprecation is what the Go type's lifecycle methods say. Versions are {major, minor}; removed is {0, 0} when none is planned.
 type deprecation struct {
-	text                                           string // the whole warning, when it is not to be made of the rest
 	deprecated, removed                            [2]int
 	replacementGroup, replacementVersion, replaced string
 }
@@ -568,6 +568,11 @@ func (c *catalog) rowsOf(group, version string) []*resource {
 		}
 	}
 	return nil
+}
+
+// storesAsIs says that a row serves the storage version: what it reads and writes again is not the poorer for it.
+func (res *resource) storesAsIs() bool {
+	return res.conversion == nil && (res.custom == nil || res.custom.toStorage == nil)
 }
 
 // storedType is the Go type of the objects in the server's hands; nil for custom resources.

@@ -206,9 +206,6 @@ func removedRelease(d *deprecation) string {
 // deprecationWarning is the text for whoever uses a deprecated version. kind is that of one item, for lists too, and that of the
 // subresource's object for subresources.
 func deprecationWarning(group, version, kind string, d *deprecation) string {
-	if d.text != "" {
-		return d.text
-	}
 	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", groupVersionString(group, version), kind, d.deprecated[0], d.deprecated[1])
 	if release := removedRelease(d); release != "" {
 		text += ", unavailable in v" + release + "+"
