@@ -1,7 +1,8 @@
 package main
 
 // This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
-// It knows no HTTP, no storage and no metrics library; flows.go puts it behind the middleware.
+// It knows no HTTP, no storage and no metrics library. flows.go has what the configuration says (which flow a request belongs to,
+// how many seats a level has); inflight.go puts both behind the middleware.
 //
 // A server can run only so many requests at a time: it has that many seats. A request that lists thousands of objects takes
 // several seats (its width). The seats are divided among priority levels, so that garbage collection cannot starve leader
@@ -31,16 +32,18 @@ package main
 // vtime by its next request: it saves nothing up, and A, which only took what nobody else wanted, owes nothing. (Kubernetes lets
 // virtual time go at the even share alone; there A would be starved for as long as it had taken more.)
 //
-// The bound: while two flows both have requests waiting, their accounts differ by no more than what a request still running
-// has taken since it started, plus the promise below. And when nobody waits there is no one to be unfair to: the books are
-// closed, and the next contention begins with everyone equal.
+// And when nobody waits there is no one to be unfair to: the books are closed, and the next contention begins with everyone equal.
 //
 // How long a request will run is unknown at its start, so an account grows while the request runs, not when it ends. To this
 // the order adds a promise, the usual running time at this level for each seat that the flow holds: without it, every seat that
 // frees up within a second would go to the one flow that was a little behind, and the seats would swing to and fro.
 //
-// Keys grow only while nobody looks, so a heap whose keys may be too low, never too high, finds the least with a few corrections
-// at its top: starting a request costs the logarithm of the queues that wait, where a scan would visit all.
+// The bound: while two flows both have requests waiting, their accounts, promises included, differ by no more than one request's
+// promise and what running requests have taken beyond theirs. The latter cannot be helped; nobody is interrupted.
+//
+// Between two events an account can only grow. So the flows that wait stand in a heap whose keys may be too low, never too high,
+// and a few corrections at its top find the least: starting a request costs the logarithm of the flows that wait, where Kubernetes
+// visits all queues. (A queue for each flow's turn, as there, would also make an elephant as many flows as its hand has cards.)
 
 import (
 	"cmp"
@@ -58,7 +61,7 @@ import (
 )
 
 const (
-	guess        = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
+	guessedTime  = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
 	maxQueueWait = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
 	lookPeriod   = time.Second / 4      // how often one who waits is asked whether it is still there, if there is no other way
 	adjustPeriod = 10 * time.Second     // how often seats are lent anew
@@ -95,7 +98,7 @@ type estimate struct {
 func (est estimate) seats() int { return max(est.initialSeats, est.finalSeats) }
 
 func (est estimate) work() time.Duration {
-	return time.Duration(est.initialSeats)*guess + time.Duration(est.finalSeats)*est.tail
+	return time.Duration(est.initialSeats)*guessedTime + time.Duration(est.finalSeats)*est.tail
 }
 
 // within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
@@ -104,6 +107,10 @@ func (est estimate) within(seats int) estimate {
 		return est
 	}
 	est.initialSeats = min(est.initialSeats, seats)
+	return est.tailWithin(seats)
+}
+
+func (est estimate) tailWithin(seats int) estimate {
 	if est.finalSeats > seats {
 		est.tail = est.tail * time.Duration(est.finalSeats) / time.Duration(seats)
 		est.finalSeats = seats
@@ -130,7 +137,7 @@ func newDispatcher(seats int, timeout time.Duration) *dispatcher {
 	d := &dispatcher{seats: seats, timeout: timeout, levels: map[string]*level{}, drained: make(chan struct{}, 1)}
 	for phase := range d.traffic.lanes {
 		for kind := range d.traffic.lanes[phase] {
-			d.traffic.lanes[phase][kind] = lane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
+			d.traffic.lanes[phase][kind] = trafficLane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
 		}
 	}
 	return d
@@ -233,9 +240,9 @@ type level struct {
 	retired     bool       // no longer wanted and empty: nobody may enter
 	deck, hand  int        // how many queues there shall be (0: who finds no seat is rejected), how many of them a flow may use
 	queueLength int
-	maxSeats    int // of one request; 0: no bound
-	limit       int // how many seats there are now
-	denominator float64
+	maxSeats    int     // of one request; 0: no bound
+	limit       int     // how many seats there are now
+	denominator float64 // what the use of seats is measured by: limit, unless that is 0
 	nominal     float64
 
 	inUse        int // seats, those of lingering tails included
@@ -243,12 +250,12 @@ type level struct {
 	waiting      int
 	waitingSeats int
 	running      ticketList // in order of start, those that lent their seats included, without tails
-	queues       []*queue   // those beyond deck drain
+	queues       []*queue   // nil until used, for there may be ten million; those beyond deck drain
 	flows        map[uint64]*flow
 	turns        flowHeap // the flows that have somebody waiting
-	spare        []*flow
-	arrivals     int    // turns the hand, so that equally short queues are filled in turn
-	nextTurn     uint64 // in the ring of queues, for equal keys
+	spare        []*flow  // to be used again
+	arrivals     uint64   // turns the hand, so that equally short queues are filled in turn
+	nextTurn     uint64   // in the ring of queues, for equal keys
 
 	last      time.Time     // of the newest event
 	contended time.Duration // how long anybody has waited here, all in all: the time that accounts know
@@ -260,7 +267,7 @@ type level struct {
 	stats                map[string]*flowStats
 	counts               levelCounts
 	retry                retryAfter
-	demand               demand
+	demand               seatDemand
 	seatUse, seatDemand  histogram
 	waitingUse, startUse histogram
 }
@@ -299,10 +306,10 @@ type flow struct {
 type ticketState int8
 
 const (
-	waiting ticketState = iota
-	executing
-	lingering // answered, but its tail holds the seats
-	left
+	isWaiting ticketState = iota
+	isExecuting
+	isLingering // answered, but its tail holds the seats
+	hasLeft
 )
 
 // A ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
@@ -312,7 +319,8 @@ type ticket struct {
 	digest        digest
 	distinguisher string
 	hash          uint64
-	number        int // of its arrival
+	number        uint64 // of its arrival
+	mutating      bool   // as est says, but never changed
 	est           estimate
 	width         int
 	queue         *queue // nil where there are none
@@ -410,9 +418,16 @@ func (h flowHeap) rise(f *flow, slot int) {
 	h.put(f, slot)
 }
 
+func newLevel(name string, drained chan<- struct{}, all *traffic) *level {
+	return &level{name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
+		flows: map[uint64]*flow{}, stats: map[string]*flowStats{}, retry: retryAfter{seconds: 1},
+		seatUse: newHistogram(useBounds), seatDemand: newHistogram(demandBounds),
+		waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
+}
+
 // enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
 func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, error) {
-	t := &ticket{level: l, schema: schema, digest: *dig}
+	t := &ticket{level: l, schema: schema, digest: *dig, mutating: est.mutating}
 	if schema.sharded { // with a single queue first come is first served
 		t.distinguisher = schema.distinguisher(dig)
 		t.hash = flowHash(schema.name, t.distinguisher)
@@ -440,7 +455,7 @@ func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, e
 	default:
 		l.fillLocked(t.arrived)
 	}
-	if t.state == waiting {
+	if t.state == isWaiting {
 		t.ready = make(chan struct{})
 	}
 	return t, nil
@@ -449,15 +464,15 @@ func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, e
 // wait returns when the request may run, or why it will not.
 func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
 	l := t.level
-	l.traffic.move(trafficWaiting, t.est.mutating, 1, time.Now())
+	l.traffic.move(trafficWaiting, t.mutating, 1, time.Now())
 	started, cancelled := t.await(ctx, patience)
-	l.traffic.move(trafficWaiting, t.est.mutating, -1, time.Now())
+	l.traffic.move(trafficWaiting, t.mutating, -1, time.Now())
 	if started {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != waiting { // started in between: then it runs, and its handler sees what became of ctx
+	if t.state != isWaiting { // started in between: then it runs, and its handler sees what became of ctx
 		return nil
 	}
 	now := time.Now()
@@ -580,14 +595,20 @@ func (l *level) chooseLocked(hash uint64) *queue {
 	var room [maxHand]int
 	cards := deal(hash, l.deck, l.hand, room[:0])
 	l.arrivals++
-	var best *queue
+	best, least := 0, time.Duration(math.MaxInt64)
 	for i := range cards {
-		q := l.queues[cards[(l.arrivals+i)%len(cards)]]
-		if best == nil || q.work < best.work {
-			best = q
+		card, work := cards[(l.arrivals+uint64(i))%uint64(len(cards))], time.Duration(0)
+		if q := l.queues[card]; q != nil {
+			work = q.work
+		}
+		if work < least {
+			best, least = card, work
 		}
 	}
-	return best
+	if l.queues[best] == nil {
+		l.queues[best] = &queue{index: best}
+	}
+	return l.queues[best]
 }
 
 func (l *level) flowLocked(hash uint64) *flow {
@@ -679,14 +700,13 @@ func (l *level) unqueueLocked(t *ticket) {
 
 // startLocked seats a request that waits in no queue (any more).
 func (l *level) startLocked(t *ticket, now time.Time) {
-	if t.est.finalSeats > l.limit && l.limit > 0 && !l.exempt {
-		t.est.tail = t.est.tail * time.Duration(t.est.finalSeats) / time.Duration(l.limit)
-		t.est.finalSeats = l.limit
+	if l.limit > 0 && !l.exempt {
+		t.est = t.est.tailWithin(l.limit)
 		t.width = t.est.seats()
 	}
-	t.state, t.started = executing, now
+	t.state, t.started = isExecuting, now
 	l.running.push(t)
-	l.traffic.move(trafficExecuting, t.est.mutating, 1, now)
+	l.traffic.move(trafficExecuting, t.mutating, 1, now)
 	if t.queue != nil {
 		t.queue.running++
 	}
@@ -740,17 +760,17 @@ func (l *level) unseatLocked(t *ticket) {
 func (t *ticket) finish() {
 	l := t.level
 	l.mu.Lock()
-	if t.state != executing {
+	if t.state != isExecuting {
 		l.mu.Unlock()
 		return
 	}
 	now := time.Now()
 	l.tickLocked(now)
 	ran := now.Sub(t.started)
-	l.usual = max(guess, l.usual+(ran+t.est.tail-l.usual)/16)
+	l.usual = max(guessedTime, l.usual+(ran+t.est.tail-l.usual)/16)
 	t.schema.stats.ended(t.digest.verb == "watch", ran)
 	l.running.remove(t)
-	l.traffic.move(trafficExecuting, t.est.mutating, -1, now)
+	l.traffic.move(trafficExecuting, t.mutating, -1, now)
 	if t.queue != nil {
 		t.queue.running--
 	}
@@ -758,7 +778,7 @@ func (t *ticket) finish() {
 		l.executing--
 	}
 	if !t.lent && t.est.finalSeats > 0 && t.est.tail > 0 {
-		t.state = lingering
+		t.state = isLingering
 		time.AfterFunc(t.est.tail, func() {
 			l.mu.Lock()
 			now := time.Now()
@@ -793,7 +813,7 @@ func (t *ticket) lend() {
 	l := t.level
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != executing || t.lent {
+	if t.state != isExecuting || t.lent {
 		return
 	}
 	now := time.Now()
@@ -810,7 +830,7 @@ func (t *ticket) reclaim() {
 	l := t.level
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != executing || !t.lent {
+	if t.state != isExecuting || !t.lent {
 		return
 	}
 	l.tickLocked(time.Now())
@@ -821,7 +841,7 @@ func (t *ticket) reclaim() {
 // forgetLocked removes the last traces of a request, and the queues beyond the deck that have become empty: from the end, so
 // that no index changes.
 func (l *level) forgetLocked(t *ticket) {
-	t.state = left
+	t.state = hasLeft
 	f, q := t.flow, t.queue
 	if f == nil {
 		return
@@ -835,7 +855,7 @@ func (l *level) forgetLocked(t *ticket) {
 }
 
 func (l *level) trimLocked() {
-	for n := len(l.queues); n > l.deck && l.queues[n-1].tickets == 0; n-- {
+	for n := len(l.queues); n > l.deck && (l.queues[n-1] == nil || l.queues[n-1].tickets == 0); n-- {
 		l.queues = l.queues[:n-1]
 	}
 }
@@ -856,9 +876,7 @@ func (l *level) setLimit(limit, serverSeats int) {
 	defer l.mu.Unlock()
 	now := time.Now()
 	l.tickLocked(now)
-	l.limit = limit
-	// What shares of nothing are measured by.
-	l.denominator = float64(limit)
+	l.limit, l.denominator = limit, float64(limit)
 	if limit <= 0 {
 		l.denominator = max(1, math.Round(float64(serverSeats)/10))
 	}
@@ -870,6 +888,7 @@ func (l *level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tickLocked(time.Now())
+	l.quiescing = false
 	l.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
 	l.deck, l.maxSeats, l.nominal = 0, 0, max(1, float64(nominal))
 	if spec.Limited != nil && spec.Limited.LimitResponse.Queuing != nil {
@@ -877,8 +896,8 @@ func (l *level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 		l.deck, l.hand, l.queueLength = int(queuing.Queues), int(queuing.HandSize), int(queuing.QueueLengthLimit)
 		l.maxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
 	}
-	for len(l.queues) < l.deck {
-		l.queues = append(l.queues, &queue{index: len(l.queues)})
+	if more := l.deck - len(l.queues); more > 0 {
+		l.queues = append(l.queues, make([]*queue, more)...)
 	}
 	l.trimLocked()
 }
@@ -939,7 +958,7 @@ func (d *dispatcher) configure(schemas []*flowcontrolv1.FlowSchema, levels []*fl
 func (d *dispatcher) rebuildLocked() {
 	specs := map[string]*flowcontrolv1.PriorityLevelConfiguration{}
 	for _, obj := range d.shapes {
-		if usable(&obj.Spec) {
+		if usableLevel(&obj.Spec) {
 			specs[obj.Name] = obj
 		}
 	}
@@ -963,7 +982,6 @@ func (d *dispatcher) rebuildLocked() {
 	for name, l := range d.levels {
 		l.claim.divide(d.seats, shares)
 		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
-			l.wake()
 			l.shape(&obj.Spec, l.claim.nominal)
 		}
 	}
@@ -975,14 +993,14 @@ func (d *dispatcher) rebuildLocked() {
 
 // scaleTrafficLocked sets what the numbers of requests are measured by: the places in all queues, and the seats.
 func (d *dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
-	places, seats := 0, 0
+	places, seats := 0., 0.
 	for _, obj := range specs {
 		if deck := queuesOf(&obj.Spec); deck > 0 {
-			places += deck * int(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
+			places += float64(deck) * float64(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
 		}
 	}
 	for _, l := range d.levels {
-		seats += l.claim.nominal
+		seats += float64(l.claim.nominal)
 	}
 	d.traffic.scale(places, seats)
 }
@@ -993,27 +1011,14 @@ func (d *dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevel
 	for _, obj := range d.wanted {
 		if spec := specs[obj.Spec.PriorityLevelConfiguration.Name]; spec != nil {
 			l := d.levels[spec.Name]
-			schemas = append(schemas, &flowSchema{flowRules: newFlowRules(obj), level: l, uidHeader: []string{string(obj.UID)},
-				levelUIDHeader: []string{string(spec.UID)},
-				sharded:        queuesOf(&spec.Spec) > 1, stats: l.statsOf(obj.Name)})
+			schemas = append(schemas, &flowSchema{flowRules: newFlowRules(obj), level: l, stats: l.statsOf(obj.Name),
+				sharded: queuesOf(&spec.Spec) > 1, uidHeader: []string{string(obj.UID)}, levelUIDHeader: []string{string(spec.UID)}})
 		}
 	}
 	slices.SortFunc(schemas, func(a, b *flowSchema) int {
 		return cmp.Or(cmp.Compare(a.precedence, b.precedence), strings.Compare(a.name, b.name))
 	})
 	return schemas
-}
-
-func newLevel(name string, drained chan<- struct{}, all *traffic) *level {
-	return &level{name: name, drained: drained, traffic: all, last: time.Now(), usual: guess, denominator: 1, nominal: 1, flows: map[uint64]*flow{},
-		stats: map[string]*flowStats{}, retry: retryAfter{seconds: 1}, seatUse: newHistogram(useBounds),
-		seatDemand: newHistogram(demandBounds), waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
-}
-
-func (l *level) wake() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.quiescing = false
 }
 
 // Lending seats
@@ -1031,7 +1036,7 @@ func (d *dispatcher) adjustLocked() {
 		l.claim.observe(l.takeDemand())
 		claims = append(claims, &l.claim)
 	}
-	d.fairFrac = lend(claims)
+	d.fairFrac = lendSeats(claims)
 	for _, l := range d.levels {
 		l.setLimit(l.claim.limit, d.seats)
 	}
@@ -1044,16 +1049,16 @@ func (l *level) takeDemand() (high int, mean, sd float64, long bool) {
 	return l.demand.take(l.inUse + l.waitingSeats)
 }
 
-// A demand sums up how many seats were in use or waited for.
-type demand struct {
+// A seatDemand sums up how many seats were in use or waited for.
+type seatDemand struct {
 	high                  int
 	elapsed, sum, squares float64 // seconds, seats·s, seats²·s
 }
 
-func (m *demand) note(seats int) { m.high = max(m.high, seats) }
+func (m *seatDemand) note(seats int) { m.high = max(m.high, seats) }
 
 // pass says how many seats were wanted for some seconds.
-func (m *demand) pass(seats int, seconds float64) {
+func (m *seatDemand) pass(seats int, seconds float64) {
 	x := float64(seats)
 	m.elapsed += seconds
 	m.sum += x * seconds
@@ -1062,14 +1067,14 @@ func (m *demand) pass(seats int, seconds float64) {
 
 // take returns the figures since it was last called: the highest, the mean and the standard deviation, if any time has passed.
 // The next period starts at seats.
-func (m *demand) take(seats int) (high int, mean, sd float64, long bool) {
+func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 	high = m.high
 	if m.elapsed > 0 {
 		mean = m.sum / m.elapsed
 		sd = math.Sqrt(max(0, m.squares/m.elapsed-mean*mean))
 	}
 	long = m.elapsed > 0
-	*m = demand{high: seats}
+	*m = seatDemand{high: seats}
 	return high, mean, sd, long
 }
 
@@ -1137,10 +1142,10 @@ func (h *histogram) total() (n uint64) {
 // that read and those that do not.
 type traffic struct {
 	mu    sync.Mutex // guards lanes; a level's mu may be held
-	lanes [2][2]lane
+	lanes [2][2]trafficLane
 }
 
-type lane struct {
+type trafficLane struct {
 	now   int
 	since time.Time
 	scale float64
@@ -1172,14 +1177,14 @@ func (tr *traffic) moveLocked(phase trafficPhase, mutating bool, by int, now tim
 	ln.now += by
 }
 
-func (tr *traffic) scale(places, seats int) {
+func (tr *traffic) scale(places, seats float64) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for kind := range tr.lanes[0] {
 		tr.moveLocked(trafficWaiting, kind == 1, 0, time.Now())
 		tr.moveLocked(trafficExecuting, kind == 1, 0, time.Now())
-		tr.lanes[trafficWaiting][kind].scale = float64(max(1, places))
-		tr.lanes[trafficExecuting][kind].scale = float64(max(1, seats))
+		tr.lanes[trafficWaiting][kind].scale = max(1, places)
+		tr.lanes[trafficExecuting][kind].scale = max(1, seats)
 	}
 }
 
@@ -1225,6 +1230,6 @@ func (l *level) observeLocked(dt time.Duration) {
 	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)
 	l.startUse.add(float64(l.running.n)/l.denominator, weight)
 	if !l.exempt {
-		l.waitingUse.add(float64(l.waiting)/float64(max(1, l.deck*l.queueLength)), weight)
+		l.waitingUse.add(float64(l.waiting)/max(1, float64(l.deck)*float64(l.queueLength)), weight)
 	}
 }

@@ -16,15 +16,14 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
-// limited is a level that queues, or rejects when queues is 0.
-func limited(name string, shares, queues, hand, length int32) *flowcontrolv1.PriorityLevelConfiguration {
+// limitedLevel is a level that queues, or rejects when queues is 0.
+func limitedLevel(name string, shares, queues, hand, length int32) *flowcontrolv1.PriorityLevelConfiguration {
 	obj := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-level-" + metav1.ObjectMeta{Name: name}.UID}}
 	obj.Spec.Type = flowcontrolv1.PriorityLevelEnablementLimited
 	obj.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{
-		NominalConcurrencyShares: ptr.To(shares),
+		NominalConcurrencyShares: new(shares),
 		LimitResponse:            flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
 	}
 	if queues > 0 {
@@ -34,11 +33,11 @@ func limited(name string, shares, queues, hand, length int32) *flowcontrolv1.Pri
 	return obj
 }
 
-// lending sets the percentages of a level; borrow < 0 is no bound.
-func lending(obj *flowcontrolv1.PriorityLevelConfiguration, lendable, borrow int32) *flowcontrolv1.PriorityLevelConfiguration {
-	obj.Spec.Limited.LendablePercent = ptr.To(lendable)
+// lendingLevel sets the percentages of a level; borrow < 0 is no bound.
+func lendingLevel(obj *flowcontrolv1.PriorityLevelConfiguration, lendable, borrow int32) *flowcontrolv1.PriorityLevelConfiguration {
+	obj.Spec.Limited.LendablePercent = new(lendable)
 	if borrow >= 0 {
-		obj.Spec.Limited.BorrowingLimitPercent = ptr.To(borrow)
+		obj.Spec.Limited.BorrowingLimitPercent = new(borrow)
 	}
 	return obj
 }
@@ -67,7 +66,7 @@ func schemaFor(level, group string) *flowcontrolv1.FlowSchema {
 func oneLevel(seats int, queues, hand, length int32) *dispatcher {
 	d := newDispatcher(seats, 4*time.Minute)
 	d.configure([]*flowcontrolv1.FlowSchema{schemaFor("level", "*")},
-		[]*flowcontrolv1.PriorityLevelConfiguration{limited("level", 100, queues, hand, length)})
+		[]*flowcontrolv1.PriorityLevelConfiguration{limitedLevel("level", 100, queues, hand, length)})
 	return d
 }
 
@@ -88,8 +87,8 @@ func usersApart(n, queues int) []string {
 	return names
 }
 
-// A load is what one client does: threads that execute and think in turn.
-type load struct {
+// A seatLoad is what one client does: threads that execute and think in turn.
+type seatLoad struct {
 	user        string
 	threads     int
 	exec, think time.Duration
@@ -136,7 +135,7 @@ func (sc *scene) seats(users []string, window time.Duration) []float64 {
 	return got
 }
 
-func (sc *scene) request(ctx context.Context, ld *load) {
+func (sc *scene) request(ctx context.Context, ld *seatLoad) {
 	arrived := time.Now()
 	est := ld.est
 	if est.initialSeats == 0 {
@@ -162,7 +161,7 @@ func (sc *scene) request(ctx context.Context, ld *load) {
 }
 
 // play starts the loads' threads; they end with the context.
-func (sc *scene) play(ctx context.Context, loads ...load) {
+func (sc *scene) play(ctx context.Context, loads ...seatLoad) {
 	for i := range loads {
 		ld := loads[i]
 		for j := range ld.threads {
@@ -177,8 +176,8 @@ func (sc *scene) play(ctx context.Context, loads ...load) {
 	}
 }
 
-// bubble runs f in a synctest bubble with a context that ends before the bubble does.
-func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
+// seatBubble runs f in a synctest bubble with a context that ends before the bubble does.
+func seatBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -190,7 +189,7 @@ func bubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	})
 }
 
-func near(got, want, margin float64) bool { return math.Abs(got-want) <= margin*math.Abs(want) }
+func nearly(got, want, margin float64) bool { return math.Abs(got-want) <= margin*math.Abs(want) }
 
 // Cases 50, 51, 54, 55, 56 and those of Kubernetes' own queue-set tests.
 func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
@@ -218,18 +217,18 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 		{"wider than the level", 6, 64, 7, 400 * s, .2, []client{{15, s, 0, 2, 1.2}, {15, s, 0, 2, 1.2}, {15, s, 0, 2, 1.2}, {15, s, 0, 2, 1.2}, {15, s, 0, 7, 1.4}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, ctx context.Context) {
+			seatBubble(t, func(t *testing.T, ctx context.Context) {
 				sc := newScene(oneLevel(c.seats, int32(c.queues), c.hand, 64))
 				sc.d.levelOf("level").maxSeats = 0
 				users := usersApart(len(c.clients), c.queues)
 				for i, cl := range c.clients {
-					sc.play(ctx, load{user: users[i], threads: cl.threads, exec: cl.exec, think: cl.think, est: estimate{initialSeats: cl.width}})
+					sc.play(ctx, seatLoad{user: users[i], threads: cl.threads, exec: cl.exec, think: cl.think, est: estimate{initialSeats: cl.width}})
 				}
 				time.Sleep(c.window)
 				synctest.Wait()
 				got := sc.seats(users, c.window)
 				for i, cl := range c.clients {
-					if !near(got[i], cl.want, c.margin) {
+					if !nearly(got[i], cl.want, c.margin) {
 						t.Errorf("client %d held %.3f seats, want %.3f within %v", i, got[i], cl.want, c.margin)
 					}
 				}
@@ -242,12 +241,12 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	for _, uneven := range []time.Duration{40 * time.Second, 200 * time.Second, 800 * time.Second} {
 		t.Run(uneven.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, ctx context.Context) {
+			seatBubble(t, func(t *testing.T, ctx context.Context) {
 				const exec = 250 * time.Millisecond
 				sc := newScene(oneLevel(8, 9, 1, 64))
 				users := usersApart(2, 9)
-				sc.play(ctx, load{user: users[0], threads: 24, exec: exec}, load{user: users[1], threads: 1, exec: exec},
-					load{user: users[1], threads: 23, exec: exec, from: uneven})
+				sc.play(ctx, seatLoad{user: users[0], threads: 24, exec: exec}, seatLoad{user: users[1], threads: 1, exec: exec},
+					seatLoad{user: users[1], threads: 23, exec: exec, from: uneven})
 				time.Sleep(uneven)
 				synctest.Wait()
 				if got := sc.seats(users, uneven); got[0] < 7 {
@@ -261,7 +260,7 @@ func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 					if second == 0 {
 						margin = .1
 					}
-					if !near(got[0], 4, margin) || !near(got[1], 4, margin) {
+					if !nearly(got[0], 4, margin) || !nearly(got[1], 4, margin) {
 						t.Errorf("second %d after both want all: %.3f, want 4 and 4", second, got)
 					}
 				}
@@ -272,10 +271,10 @@ func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 
 // Case 51. A single thread that asks again at once finds its seat taken: it waits for the next that frees up, no longer.
 func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(4, 9, 1, 64))
 		users := usersApart(2, 9)
-		sc.play(ctx, load{user: users[0], threads: 64, exec: time.Second}, load{user: users[1], threads: 1, exec: time.Second, from: 333 * time.Millisecond})
+		sc.play(ctx, seatLoad{user: users[0], threads: 64, exec: time.Second}, seatLoad{user: users[1], threads: 1, exec: time.Second, from: 333 * time.Millisecond})
 		time.Sleep(100 * time.Second)
 		synctest.Wait()
 		if got := sc.seats(users, 100*time.Second); got[1] < .75 {
@@ -291,7 +290,7 @@ func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 
 // Cases 52 and 62: a hundred flows of unlike size, and the share of each where queues collide.
 func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const flows, window = 100, 300 * time.Second
 		sc := newScene(oneLevel(20, 128, 6, 50))
 		var users []string
@@ -299,7 +298,7 @@ func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 		for i := range flows {
 			users = append(users, fmt.Sprint("client", i))
 			threads = append(threads, max(1, 60/(i+1)))
-			sc.play(ctx, load{user: users[i], threads: threads[i], exec: 100 * time.Millisecond})
+			sc.play(ctx, seatLoad{user: users[i], threads: threads[i], exec: 100 * time.Millisecond})
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -324,14 +323,14 @@ func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 
 // Case 53.
 func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const exec = 100 * time.Millisecond
 		sc := newScene(oneLevel(6, 64, 6, 50))
 		for i := range 3 {
-			sc.play(ctx, load{user: fmt.Sprint("elephant", i), threads: 40, exec: exec + time.Duration(i)*7*time.Millisecond})
+			sc.play(ctx, seatLoad{user: fmt.Sprint("elephant", i), threads: 40, exec: exec + time.Duration(i)*7*time.Millisecond})
 		}
 		for i := range 20 {
-			sc.play(ctx, load{user: fmt.Sprint("mouse", i), threads: 1, exec: exec, think: 9 * exec, from: time.Duration(i) * 47 * time.Millisecond})
+			sc.play(ctx, seatLoad{user: fmt.Sprint("mouse", i), threads: 1, exec: exec, think: 9 * exec, from: time.Duration(i) * 47 * time.Millisecond})
 		}
 		time.Sleep(100 * time.Second)
 		synctest.Wait()
@@ -355,18 +354,18 @@ func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
 
 // The elephant has requests in all queues of its hand, and is one flow all the same.
 func TestAHandCountsAsOneFlow(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(9, 64, 8, 50))
 		users := []string{"elephant"}
-		sc.play(ctx, load{user: "elephant", threads: 300, exec: 100 * time.Millisecond})
+		sc.play(ctx, seatLoad{user: "elephant", threads: 300, exec: 100 * time.Millisecond})
 		for i := range 8 {
 			users = append(users, fmt.Sprint("mouse", i))
-			sc.play(ctx, load{user: users[i+1], threads: 4, exec: 100 * time.Millisecond})
+			sc.play(ctx, seatLoad{user: users[i+1], threads: 4, exec: 100 * time.Millisecond})
 		}
 		time.Sleep(60 * time.Second)
 		synctest.Wait()
 		for i, got := range sc.seats(users, 60*time.Second) {
-			if !near(got, 1, .05) {
+			if !nearly(got, 1, .05) {
 				t.Errorf("%s held %.3f seats, want 1", users[i], got)
 			}
 		}
@@ -375,18 +374,18 @@ func TestAHandCountsAsOneFlow(t *testing.T) {
 
 // Case 59: the slow flow took both seats for a minute while another waited; it pays that back and no more.
 func TestADebtIsPaidOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(2, 9, 1, 500))
 		users := usersApart(2, 9)
-		sc.play(ctx, load{user: users[0], threads: 2, exec: time.Minute, until: time.Second})
-		sc.play(ctx, load{user: users[0], threads: 20, exec: time.Second, from: 2 * time.Second},
-			load{user: users[1], threads: 20, exec: time.Second, from: time.Second})
+		sc.play(ctx, seatLoad{user: users[0], threads: 2, exec: time.Minute, until: time.Second})
+		sc.play(ctx, seatLoad{user: users[0], threads: 20, exec: time.Second, from: 2 * time.Second},
+			seatLoad{user: users[1], threads: 20, exec: time.Second, from: time.Second})
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		sc.seats(users, time.Minute)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := sc.seats(users, time.Minute); !near(got[0], 1, .05) {
+		if got := sc.seats(users, time.Minute); !nearly(got[0], 1, .05) {
 			t.Errorf("after the debt was paid: %.3f seats, want 1 and 1", got)
 		}
 	})
@@ -464,8 +463,8 @@ type modelRequest struct {
 	state   ticketState
 }
 
-// A model is the rule of apf.go's opening in its plainest form: it knows no heap and settles every account at every step.
-type model struct {
+// A turnModel is the rule of apf.go's opening in its plainest form: it knows no heap and settles every account at every step.
+type turnModel struct {
 	seats, inUse, waiting  int
 	now, vtime, usual      time.Duration
 	served, held, promised map[int]time.Duration
@@ -475,23 +474,23 @@ type model struct {
 	next, queues           int
 }
 
-func (m *model) active(flow int) (is bool) {
+func (m *turnModel) active(flow int) (is bool) {
 	for _, q := range m.requests {
-		is = is || q.flow == flow && (q.state == executing || q.state == waiting && q.arrives <= m.now)
+		is = is || q.flow == flow && (q.state == isExecuting || q.state == isWaiting && q.arrives <= m.now)
 	}
 	return is
 }
 
-func (m *model) first(flow int) *modelRequest {
+func (m *turnModel) first(flow int) *modelRequest {
 	for _, q := range m.requests {
-		if q.flow == flow && q.state == waiting && q.arrives <= m.now {
+		if q.flow == flow && q.state == isWaiting && q.arrives <= m.now {
 			return q
 		}
 	}
 	return nil
 }
 
-func (m *model) flows() (n int) {
+func (m *turnModel) flows() (n int) {
 	for flow := range m.queueOf {
 		if m.active(flow) {
 			n++
@@ -501,7 +500,7 @@ func (m *model) flows() (n int) {
 }
 
 // pass lets time go to at; nothing happens in between.
-func (m *model) pass(at time.Duration) {
+func (m *turnModel) pass(at time.Duration) {
 	dt := at - m.now
 	if m.waiting > 0 {
 		m.vtime += time.Duration(m.inUse) * dt / time.Duration(m.flows())
@@ -512,13 +511,15 @@ func (m *model) pass(at time.Duration) {
 	m.now = at
 }
 
-func (m *model) rank(flow int) {
+func (m *turnModel) rank(flow int) {
 	m.turn[flow] = m.next + (m.queueOf[flow]+m.queues-m.next%m.queues)%m.queues
 }
 
-func (m *model) key(flow int) time.Duration { return m.served[flow] + m.promised[flow] + guess }
+func (m *turnModel) key(flow int) time.Duration {
+	return m.served[flow] + m.promised[flow] + guessedTime
+}
 
-func (m *model) fill() {
+func (m *turnModel) fill() {
 	for m.waiting > 0 && m.inUse < m.seats {
 		best := -1
 		for flow := range m.queueOf {
@@ -529,7 +530,7 @@ func (m *model) fill() {
 		q := m.first(best)
 		m.next = m.turn[best] + 1
 		m.vtime = max(m.vtime, m.served[best])
-		q.state, q.started, q.promise = executing, m.now, m.usual
+		q.state, q.started, q.promise = isExecuting, m.now, m.usual
 		m.inUse++
 		m.held[best]++
 		m.promised[best] += q.promise
@@ -544,22 +545,22 @@ func (m *model) fill() {
 	}
 }
 
-func (m *model) run() {
+func (m *turnModel) run() {
 	for {
 		var arrival, end *modelRequest
 		for _, q := range m.requests {
-			if q.state == executing && (end == nil || q.started+q.runs < end.started+end.runs) {
+			if q.state == isExecuting && (end == nil || q.started+q.runs < end.started+end.runs) {
 				end = q
 			}
-			if q.state == waiting && q.arrives > m.now && (arrival == nil || q.arrives < arrival.arrives) {
+			if q.state == isWaiting && q.arrives > m.now && (arrival == nil || q.arrives < arrival.arrives) {
 				arrival = q
 			}
 		}
 		switch {
 		case end != nil && (arrival == nil || end.started+end.runs < arrival.arrives):
 			m.pass(end.started + end.runs)
-			m.usual = max(guess, m.usual+(end.runs-m.usual)/16)
-			end.state = left
+			m.usual = max(guessedTime, m.usual+(end.runs-m.usual)/16)
+			end.state = hasLeft
 			m.inUse--
 			m.held[end.flow]--
 			m.promised[end.flow] -= end.promise
@@ -595,7 +596,7 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 	for trace := range traces {
 		flows, seats := 1+rng.IntN(5), 1+rng.IntN(4)
 		names := usersApart(flows, queues)
-		m := &model{seats: seats, usual: guess, served: map[int]time.Duration{}, held: map[int]time.Duration{},
+		m := &turnModel{seats: seats, usual: guessedTime, served: map[int]time.Duration{}, held: map[int]time.Duration{},
 			promised: map[int]time.Duration{}, turn: map[int]int{}, queues: queues}
 		for _, name := range names {
 			m.queueOf = append(m.queueOf, deal(flowHash("level", name), queues, 1, nil)[0])
@@ -606,7 +607,7 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 			if !taken[at] {
 				taken[at] = true
 				m.requests = append(m.requests, &modelRequest{flow: rng.IntN(flows), arrives: at,
-					runs: time.Duration(1 + rng.IntN(int(20*time.Millisecond)*(1+9*rng.IntN(2)))), state: waiting})
+					runs: time.Duration(1 + rng.IntN(int(20*time.Millisecond)*(1+9*rng.IntN(2)))), state: isWaiting})
 			}
 		}
 		slices.SortFunc(m.requests, func(a, b *modelRequest) int { return cmp.Compare(a.arrives, b.arrives) })
@@ -635,4 +636,27 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Every request of a stream comes from somebody new, whom virtual time lets in at an even share; it must move on meanwhile, or the
+// flow that has been here for long would starve.
+func TestNewcomersDoNotStarveWhoIsThere(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		const strangers = 50
+		sc := newScene(oneLevel(2, 64, 6, 500))
+		sc.play(ctx, seatLoad{user: "resident", threads: 10, exec: 10 * time.Millisecond})
+		for i := range strangers {
+			go func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					sc.request(ctx, &seatLoad{user: fmt.Sprint("stranger", i, "-", n), exec: 10 * time.Millisecond})
+				}
+			}()
+		}
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		fair := 2. / (strangers + 1)
+		if got := sc.seats([]string{"resident"}, 100*time.Second)[0]; got < .8*fair || got > 1.5*fair {
+			t.Errorf("the resident held %.4f seats, want about %.4f", got, fair)
+		}
+	})
 }

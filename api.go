@@ -20,7 +20,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -38,13 +37,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 const (
 	maxBody       = 3 << 20 // bytes of a request body, as kube-apiserver's
 	generateTries = 8       // names tried for one generateName
+	maxName       = 1024    // bytes of a name
 	deleteWorkers = 16      // objects of a collection that are written at once
 )
 
@@ -318,8 +316,7 @@ func validateNew(ctx context.Context, res *resource, obj object) field.ErrorList
 	if res.custom != nil {
 		return res.custom.validate(ctx, obj, nil, "")
 	}
-	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res.storedType()), field.NewPath("metadata"))
-	return append(errs, validateCreate(obj)...)
+	return append(validateMeta(res, obj), validateCreate(obj)...)
 }
 
 // warnAbout tells the client what is odd about a valid object.
@@ -353,6 +350,19 @@ func (wr *writes) checkGrant(ctx context.Context, res *resource, obj, old object
 		return nil
 	}
 	return wr.auth.mayGrant(rec, obj, old)
+}
+
+// validateMeta judges the metadata of a new object.
+func validateMeta(res *resource, obj object) field.ErrorList {
+	at := field.NewPath("metadata")
+	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res.storedType()), at)
+	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
+		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
+	}
+	if res.goType != nil {
+		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+	}
+	return errs
 }
 
 // namespaceKey is the store's key of a Namespace.
@@ -798,7 +808,7 @@ func (t *target) prepare(obj, old object) object {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.generation && t.sub != "status" && !sameSpec(obj, old) {
+	if t.res.generation && t.sub != "status" && t.sub != "binding" && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	keepTimes(old, obj)
@@ -810,13 +820,31 @@ func (t *target) validate(ctx context.Context, obj, old object) field.ErrorList 
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
 	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
+	if t.res.goType != nil && t.res.custom == nil {
+		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+	}
 	switch {
 	case t.res.custom != nil:
-		return append(errs, t.res.custom.validate(ctx, obj, old, t.sub)...)
+		errs = append(errs, t.res.custom.validate(ctx, obj, old, t.sub)...)
+	case t.sub == "":
+		errs = append(errs, validateUpdate(obj, old)...)
 	case t.sub == "status":
-		return append(errs, validateStatusUpdate(obj, old)...)
+		errs = append(errs, validateStatusUpdate(obj, old)...)
+	case t.sub == "finalize":
+		errs = append(errs, validateFinalizers(namespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
 	}
-	return append(errs, validateUpdate(obj, old)...)
+	return distinct(errs)
+}
+
+// distinct drops repeated errors: two of the judges above may find the same mistake. (kube-apiserver then names it twice.)
+func distinct(errs field.ErrorList) (out field.ErrorList) {
+	for _, err := range errs {
+		same := func(other *field.Error) bool { return other.Error() == err.Error() }
+		if !slices.ContainsFunc(out, same) {
+			out = append(out, err)
+		}
+	}
+	return out
 }
 
 // anyName accepts the name of an object that exists: its name was judged when it was created.
@@ -961,7 +989,7 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *resource) (*
 	}
 	options := &metav1.DeleteOptions{}
 	if len(body) > 0 {
-		err = decodeOptions(body, r.Header.Get("Content-Type"), options)
+		options, err = decodeDeleteOptions(body, r.Header.Get("Content-Type"))
 	} else if r.URL.RawQuery != "" {
 		err = queryDeleteOptions(r.URL.Query(), options)
 	}
@@ -975,38 +1003,6 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *resource) (*
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	return options, nil
-}
-
-// decodeOptions reads a body of DeleteOptions, of meta.k8s.io or (old clients) of any group.
-func decodeOptions(body []byte, contentType string, options *metav1.DeleteOptions) error {
-	var err error
-	switch format, _, _ := strings.Cut(contentType, ";"); format {
-	case "", "application/json":
-		err = kjson.UnmarshalCaseSensitivePreserveInts(body, options)
-	case "application/yaml":
-		err = yaml.Unmarshal(body, options)
-	case "application/vnd.kubernetes.protobuf":
-		err = decodeProtobufOptions(body, options)
-	default:
-		_, err := formatOf(contentType)
-		return err
-	}
-	if err != nil {
-		return apierrors.NewBadRequest(err.Error())
-	}
-	if kind := options.Kind; kind != "" && kind != "DeleteOptions" {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as DeleteOptions", kind, options.APIVersion))
-	}
-	return nil
-}
-
-func decodeProtobufOptions(body []byte, options *metav1.DeleteOptions) error {
-	envelope, err := openEnvelope(body)
-	if err != nil {
-		return err
-	}
-	options.TypeMeta = metav1.TypeMeta{Kind: envelope.Kind, APIVersion: envelope.APIVersion}
-	return options.Unmarshal(envelope.Raw)
 }
 
 // queryDeleteOptions reads DeleteOptions from query parameters. uid and resourceVersion act as preconditions.
@@ -1095,8 +1091,8 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 	if err != nil || dryRun || !done || rec.deleting { // what was marked before goes with the change of its marks
 		return marked, done, err
 	}
-	_, err = wr.commit(ctx, res, tombstone(&marked))
-	return marked, true, err
+	rec, err = wr.commit(ctx, res, tombstone(&marked))
+	return rec, true, err
 }
 
 // mark stores the deletion marks of an object that something holds back, if they are new.

@@ -131,7 +131,7 @@ func TestCreate(t *testing.T) { // 99 to 109
 	})
 	t.Run("103 bad finalizer", func(t *testing.T) {
 		a := s.send("POST", s.p1+"?dryRun=All", `{"metadata":{"name":"l","finalizers":["x"]}}`)
-		if pod := s.send("POST", "/api/v1/namespaces/p1/pods?dryRun=All", `{"metadata":{"name":"l"}}`); pod.code == 201 {
+		if !s.validates() {
 			t.Skip("the validation of built-in types is missing")
 		}
 		expect(t, a.code, 422)

@@ -1,11 +1,22 @@
 package main
 
+// This file is what the configuration of flow control says, and nothing of it moves: which flow schema takes a request, how that
+// tells flows apart, which queues a flow may use, how many seats a level has and how many it lends. apf.go lives by it.
+//
+// A FlowSchema names whom and what it takes, its place in the order (matchingPrecedence, then name) and a priority level. The
+// first that matches takes the request:
+//
+//	exempt             1   system:masters, anything                     ──▶ exempt: no seats, no queues
+//	system-nodes     500   system:nodes, anything          by user      ──▶ system: 30 shares, lends 33 %, 64 queues, hands of 6
+//	catch-all      10000   everybody, anything             by user      ──▶ catch-all: 5 shares, no queues
+//
+// A level's seats are its part of the server's by shares: nominal = ceil(server's seats · shares / all shares). Of these it lends
+// what it may and does not need, every ten seconds; see lendSeats.
+
 import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"maps"
 	"math"
 	"regexp"
@@ -15,6 +26,8 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -58,7 +71,8 @@ const (
 )
 
 func newFlowRules(obj *flowcontrolv1.FlowSchema) flowRules {
-	s := flowRules{name: obj.Name, precedence: obj.Spec.MatchingPrecedence, rules: obj.Spec.Rules, tenantPrefix: obj.Annotations[annotationTenant]}
+	s := flowRules{name: obj.Name, precedence: obj.Spec.MatchingPrecedence, rules: obj.Spec.Rules,
+		tenantPrefix: obj.Annotations[annotationTenant]}
 	if obj.Spec.DistinguisherMethod != nil {
 		s.method = obj.Spec.DistinguisherMethod.Type
 	}
@@ -235,8 +249,8 @@ func entropyBits(deck, hand int) int {
 
 // Levels
 
-// usable tells whether a level's parts fit together; one whose do not counts as missing.
-func usable(spec *flowcontrolv1.PriorityLevelConfigurationSpec) bool {
+// usableLevel tells whether a level's parts fit together; one whose do not counts as missing.
+func usableLevel(spec *flowcontrolv1.PriorityLevelConfigurationSpec) bool {
 	limited := spec.Limited
 	switch spec.Type {
 	case flowcontrolv1.PriorityLevelEnablementExempt:
@@ -330,9 +344,9 @@ func (c *claim) observe(high int, mean, sd float64, long bool) {
 	c.smoothed = max(envelope, smoothing*c.smoothed+(1-smoothing)*envelope)
 }
 
-// lend shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound stops.
-// A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
-func lend(claims []*claim) (fairFrac float64) {
+// lendSeats shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound
+// stops. A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
+func lendSeats(claims []*claim) (fairFrac float64) {
 	var seats, least, low int
 	for _, c := range claims {
 		seats += c.nominal
@@ -353,7 +367,7 @@ func lend(claims []*claim) (fairFrac float64) {
 	case seats < low:
 		part = float64(seats-least) / float64(low-least)
 	default:
-		part, fairFrac = 1, solve(claims, float64(seats))
+		part, fairFrac = 1, solveFairFrac(claims, float64(seats))
 	}
 	for _, c := range claims {
 		if c.exempt {
@@ -372,9 +386,9 @@ func (c *claim) bounded(p float64) float64 {
 	return min(float64(c.max), max(float64(c.low), p*max(c.target, minTarget)))
 }
 
-// solve returns the p with which the limited levels' bounded sums to seats. The sum is piecewise linear in p; bisection ends after
-// as many steps as a float has bits. If no p gives enough, it is the least that gives all that the levels may get.
-func solve(claims []*claim, seats float64) float64 {
+// solveFairFrac returns the p with which the limited levels' bounded sums to seats. The sum never falls as p grows; bisection ends
+// after as many steps as a float has bits. If many p do, it is the greatest; if none gives enough, the least that gives all.
+func solveFairFrac(claims []*claim, seats float64) float64 {
 	sum := func(p float64) (total float64) {
 		for _, c := range claims {
 			if !c.exempt {
@@ -405,66 +419,62 @@ type flowObjects struct {
 	levels  []*flowcontrolv1.PriorityLevelConfiguration
 }
 
-// mandatoryObjects are those without which nothing works: they keep administrators in and have a place for every request.
-func mandatoryObjects() flowObjects {
-	all := []string{"*"}
-	everything := flowcontrolv1.PolicyRulesWithSubjects{
-		ResourceRules:    []flowcontrolv1.ResourcePolicyRule{{Verbs: all, APIGroups: all, Resources: all, Namespaces: all, ClusterScope: true}},
-		NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: all, NonResourceURLs: all}},
-	}
-	exempt := builtInLevel("exempt", flowcontrolv1.PriorityLevelEnablementExempt)
-	exempt.Spec.Exempt = &flowcontrolv1.ExemptPriorityLevelConfiguration{NominalConcurrencyShares: new(int32), LendablePercent: new(int32)}
-	return flowObjects{
-		schemas: []*flowcontrolv1.FlowSchema{
-			builtInSchema("exempt", "exempt", 1, "", groupSubjects("system:masters"), everything),
-			builtInSchema("catch-all", "catch-all", 10000, byUser, groupSubjects("system:unauthenticated", "system:authenticated"), everything),
-		},
-		levels: []*flowcontrolv1.PriorityLevelConfiguration{exempt, builtInQueues("catch-all", 5, 0, 0, 0)},
-	}
-}
-
-// suggestedObjects are a good start.
-func suggestedObjects() flowObjects {
-	all := []string{"*"}
-	resources := func(verbs, groups, resources []string, clusterScope bool) flowcontrolv1.ResourcePolicyRule {
-		return flowcontrolv1.ResourcePolicyRule{Verbs: verbs, APIGroups: groups, Resources: resources, Namespaces: all, ClusterScope: clusterScope}
-	}
-	only := func(rules ...flowcontrolv1.ResourcePolicyRule) flowcontrolv1.PolicyRulesWithSubjects {
-		return flowcontrolv1.PolicyRulesWithSubjects{ResourceRules: rules}
-	}
-	everything := only(resources(all, all, all, true))
-	everything.NonResourceRules = []flowcontrolv1.NonResourcePolicyRule{{Verbs: all, NonResourceURLs: all}}
-	probes := flowcontrolv1.PolicyRulesWithSubjects{NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{
-		{Verbs: []string{"get"}, NonResourceURLs: []string{"/healthz", "/readyz", "/livez"}}}}
-	leases, coordination := []string{"leases"}, []string{"coordination.k8s.io"}
-	kubeSystem := []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindServiceAccount,
+var (
+	anyValue           = []string{"*"}
+	anyoneSubjects     = groupSubjects("system:unauthenticated", "system:authenticated")
+	nodeSubjects       = groupSubjects("system:nodes")
+	kubeSystemSubjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindServiceAccount,
 		ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: "kube-system", Name: "*"}}}
-	nodes, anybody := groupSubjects("system:nodes"), groupSubjects("system:unauthenticated", "system:authenticated")
-	leaders := append(userSubjects("system:kube-controller-manager", "system:kube-scheduler"), kubeSystem...)
-	return flowObjects{
-		schemas: []*flowcontrolv1.FlowSchema{
-			builtInSchema("system-nodes", "system", 500, byUser, nodes, everything),
-			builtInSchema("system-node-high", "node-high", 400, byUser, nodes,
-				only(resources(all, []string{""}, []string{"nodes", "nodes/status"}, true), resources(all, coordination, leases, false))),
-			builtInSchema("probes", "exempt", 2, "", anybody, probes),
-			builtInSchema("system-leader-election", "leader-election", 100, byUser, leaders,
-				only(resources([]string{"get", "create", "update"}, coordination, leases, false))),
-			builtInSchema("kube-controller-manager", "workload-high", 800, byNamespace, userSubjects("system:kube-controller-manager"), everything),
-			builtInSchema("kube-scheduler", "workload-high", 800, byNamespace, userSubjects("system:kube-scheduler"), everything),
-			builtInSchema("kube-system-service-accounts", "workload-high", 900, byNamespace, kubeSystem, everything),
-			builtInSchema("service-accounts", "workload-low", 9000, byUser, groupSubjects("system:serviceaccounts"), everything),
-			builtInSchema("global-default", "global-default", 9900, byUser, anybody, everything),
-		},
-		levels: []*flowcontrolv1.PriorityLevelConfiguration{
-			builtInQueues("system", 30, 33, 64, 6),
-			builtInQueues("node-high", 40, 25, 64, 6),
-			builtInQueues("leader-election", 10, 0, 16, 4),
-			builtInQueues("workload-high", 40, 50, 128, 6),
-			builtInQueues("workload-low", 100, 90, 128, 6),
-			builtInQueues("global-default", 20, 50, 128, 6),
-		},
+	controllerSubjects, schedulerSubjects = userSubjects("system:kube-controller-manager"), userSubjects("system:kube-scheduler")
+
+	// mandatory are the objects without which nothing works: they keep administrators in and have a place for every request.
+	mandatorySchemas = []builtInSchema{
+		{"exempt", "exempt", 1, "", groupSubjects("system:masters"), ruleAllRequests},
+		{"catch-all", "catch-all", 10000, byUser, anyoneSubjects, ruleAllRequests},
 	}
-}
+	mandatoryLevels = []builtInLevel{
+		{name: "exempt", exempt: true},
+		{name: "catch-all", shares: 5},
+	}
+	// suggested are a good start.
+	suggestedSchemas = []builtInSchema{
+		{"system-nodes", "system", 500, byUser, nodeSubjects, ruleAllRequests},
+		{"system-node-high", "node-high", 400, byUser, nodeSubjects, ruleNodeObjects},
+		{"probes", "exempt", 2, "", anyoneSubjects, ruleProbes},
+		{"system-leader-election", "leader-election", 100, byUser,
+			slices.Concat(controllerSubjects, schedulerSubjects, kubeSystemSubjects), ruleLeaderLeases},
+		{"kube-controller-manager", "workload-high", 800, byNamespace, controllerSubjects, ruleAllRequests},
+		{"kube-scheduler", "workload-high", 800, byNamespace, schedulerSubjects, ruleAllRequests},
+		{"kube-system-service-accounts", "workload-high", 900, byNamespace, kubeSystemSubjects, ruleAllRequests},
+		{"service-accounts", "workload-low", 9000, byUser, groupSubjects("system:serviceaccounts"), ruleAllRequests},
+		{"global-default", "global-default", 9900, byUser, anyoneSubjects, ruleAllRequests},
+	}
+	suggestedLevels = []builtInLevel{
+		{name: "system", shares: 30, lendable: 33, queues: 64, hand: 6},
+		{name: "node-high", shares: 40, lendable: 25, queues: 64, hand: 6},
+		{name: "leader-election", shares: 10, lendable: 0, queues: 16, hand: 4},
+		{name: "workload-high", shares: 40, lendable: 50, queues: 128, hand: 6},
+		{name: "workload-low", shares: 100, lendable: 90, queues: 128, hand: 6},
+		{name: "global-default", shares: 20, lendable: 50, queues: 128, hand: 6},
+	}
+)
+
+// What the built-in schemas take.
+var (
+	ruleAllRequests = flowcontrolv1.PolicyRulesWithSubjects{
+		ResourceRules: []flowcontrolv1.ResourcePolicyRule{
+			{Verbs: anyValue, APIGroups: anyValue, Resources: anyValue, Namespaces: anyValue, ClusterScope: true}},
+		NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: anyValue, NonResourceURLs: anyValue}},
+	}
+	ruleNodeObjects = flowcontrolv1.PolicyRulesWithSubjects{ResourceRules: []flowcontrolv1.ResourcePolicyRule{
+		{Verbs: anyValue, APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Namespaces: anyValue, ClusterScope: true},
+		{Verbs: anyValue, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: anyValue}}}
+	ruleLeaderLeases = flowcontrolv1.PolicyRulesWithSubjects{ResourceRules: []flowcontrolv1.ResourcePolicyRule{
+		{Verbs: []string{"get", "create", "update"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+			Namespaces: anyValue}}}
+	ruleProbes = flowcontrolv1.PolicyRulesWithSubjects{NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{
+		{Verbs: []string{"get"}, NonResourceURLs: []string{"/healthz", "/readyz", "/livez"}}}}
+)
 
 const (
 	byUser      = flowcontrolv1.FlowDistinguisherMethodByUserType
@@ -476,33 +486,64 @@ func autoUpdate(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Annotations: map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}}
 }
 
-func builtInLevel(name string, kind flowcontrolv1.PriorityLevelEnablement) *flowcontrolv1.PriorityLevelConfiguration {
-	return &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: autoUpdate(name),
-		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{Type: kind}}
+type builtInSchema struct {
+	name, level string
+	precedence  int32
+	method      flowcontrolv1.FlowDistinguisherMethodType
+	subjects    []flowcontrolv1.Subject
+	rules       flowcontrolv1.PolicyRulesWithSubjects
 }
 
-// builtInQueues is a level of so many shares; without queues it rejects.
-func builtInQueues(name string, shares, lendable, queues, hand int32) *flowcontrolv1.PriorityLevelConfiguration {
-	obj := builtInLevel(name, flowcontrolv1.PriorityLevelEnablementLimited)
-	obj.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &shares, LendablePercent: &lendable,
-		LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}}
-	if queues > 0 {
-		obj.Spec.Limited.LimitResponse = flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue,
-			Queuing: &flowcontrolv1.QueuingConfiguration{Queues: queues, HandSize: hand, QueueLengthLimit: 50}}
+func (row builtInSchema) object() *flowcontrolv1.FlowSchema {
+	row.rules.Subjects = row.subjects
+	obj := &flowcontrolv1.FlowSchema{ObjectMeta: autoUpdate(row.name)}
+	obj.Spec = flowcontrolv1.FlowSchemaSpec{MatchingPrecedence: row.precedence, Rules: []flowcontrolv1.PolicyRulesWithSubjects{row.rules},
+		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: row.level}}
+	if row.method != "" {
+		obj.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: row.method}
 	}
+	return obj.DeepCopy() // of the tables' slices
+}
+
+// A builtInLevel without queues rejects.
+type builtInLevel struct {
+	name                           string
+	exempt                         bool
+	shares, lendable, queues, hand int32
+}
+
+func (row builtInLevel) object() *flowcontrolv1.PriorityLevelConfiguration {
+	obj := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: autoUpdate(row.name)}
+	if row.exempt {
+		obj.Spec.Type = flowcontrolv1.PriorityLevelEnablementExempt
+		obj.Spec.Exempt = &flowcontrolv1.ExemptPriorityLevelConfiguration{NominalConcurrencyShares: &row.shares, LendablePercent: &row.lendable}
+		return obj
+	}
+	response := flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}
+	if row.queues > 0 {
+		response = flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue,
+			Queuing: &flowcontrolv1.QueuingConfiguration{Queues: row.queues, HandSize: row.hand, QueueLengthLimit: 50}}
+	}
+	obj.Spec.Type = flowcontrolv1.PriorityLevelEnablementLimited
+	obj.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &row.shares, LendablePercent: &row.lendable,
+		LimitResponse: response}
 	return obj
 }
 
-func builtInSchema(name, level string, precedence int32, method flowcontrolv1.FlowDistinguisherMethodType,
-	subjects []flowcontrolv1.Subject, rules flowcontrolv1.PolicyRulesWithSubjects) *flowcontrolv1.FlowSchema {
-	rules.Subjects = subjects
-	obj := &flowcontrolv1.FlowSchema{ObjectMeta: autoUpdate(name)}
-	obj.Spec = flowcontrolv1.FlowSchemaSpec{MatchingPrecedence: precedence, Rules: []flowcontrolv1.PolicyRulesWithSubjects{rules},
-		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level}}
-	if method != "" {
-		obj.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: method}
+// objectsOf makes fresh objects of rows.
+func objectsOf[T any, R interface{ object() T }](rows []R) (objs []T) {
+	for _, row := range rows {
+		objs = append(objs, row.object())
 	}
-	return obj
+	return objs
+}
+
+func mandatoryObjects() flowObjects {
+	return flowObjects{objectsOf(mandatorySchemas), objectsOf(mandatoryLevels)}
+}
+
+func suggestedObjects() flowObjects {
+	return flowObjects{objectsOf(suggestedSchemas), objectsOf(suggestedLevels)}
 }
 
 func groupSubjects(names ...string) (subjects []flowcontrolv1.Subject) {
@@ -528,7 +569,7 @@ func withMandatory(objs flowObjects) flowObjects {
 	}
 	for _, level := range mandatoryObjects().levels {
 		if !slices.ContainsFunc(objs.levels, func(obj *flowcontrolv1.PriorityLevelConfiguration) bool {
-			return obj.Name == level.Name && usable(&obj.Spec)
+			return obj.Name == level.Name && usableLevel(&obj.Spec)
 		}) {
 			objs.levels = append(slices.Clip(objs.levels), level)
 		}
@@ -562,7 +603,7 @@ func maintainSchemas(existing []*flowcontrolv1.FlowSchema) corrections[*flowcont
 
 // maintainLevels leaves what operators may set of the exempt level: its shares and how many of them it lends.
 func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) corrections[*flowcontrolv1.PriorityLevelConfiguration] {
-	return maintain(existing, mandatoryObjects().levels, suggestedObjects().levels, func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
+	correct := func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
 		spec := want.Spec.DeepCopy()
 		if spec.Exempt != nil && obj.Spec.Exempt != nil {
 			spec.Exempt = obj.Spec.Exempt
@@ -570,7 +611,8 @@ func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) correc
 		same := equality.Semantic.DeepEqual(&obj.Spec, spec)
 		obj.Spec = *spec
 		return same
-	})
+	}
+	return maintain(existing, mandatoryObjects().levels, suggestedObjects().levels, correct)
 }
 
 // maintain does the work of both; correct sets an object's spec right and tells whether it was.
@@ -619,7 +661,7 @@ func dangling(objs flowObjects, now time.Time) map[string]flowcontrolv1.FlowSche
 	missing := map[string]flowcontrolv1.FlowSchemaCondition{}
 	usableLevels := map[string]bool{}
 	for _, level := range withMandatory(objs).levels {
-		usableLevels[level.Name] = usable(&level.Spec)
+		usableLevels[level.Name] = usableLevel(&level.Spec)
 	}
 	for _, schema := range objs.schemas {
 		name := schema.Spec.PriorityLevelConfiguration.Name

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	"k8s.io/utils/ptr"
 )
 
 func freshServer() flowObjects {
@@ -22,8 +21,8 @@ func schemasIn(objs flowObjects) []*flowSchema {
 	return *d.schemas.Load()
 }
 
-// ask writes a digest down as "user[group,...] verb group/resource[/subresource] [namespace[/name]]" or "user[...] verb /path".
-func askFlow(t *testing.T, text string) *digest {
+// digestOfText reads a digest from "user[group,...] verb group/resource[/subresource] [namespace[/name]]" or "user[...] verb /path".
+func digestOfText(t *testing.T, text string) *digest {
 	t.Helper()
 	who, what, ok := strings.Cut(text, " ")
 	fields := strings.Fields(what)
@@ -77,7 +76,7 @@ func TestAFreshServerClassifies(t *testing.T) {
 		"nobody get core/pods": "catch-all",
 		"system:serviceaccount:kube-system:sa[system:serviceaccounts,system:authenticated] watch coordination.k8s.io/leases ns/lk": "kube-system-service-accounts",
 	} {
-		if got := classify(schemas, askFlow(t, request)); got.name != want {
+		if got := classify(schemas, digestOfText(t, request)); got.name != want {
 			t.Errorf("%s: %s, want %s", request, got.name, want)
 		}
 	}
@@ -138,12 +137,12 @@ func TestRulesMatch(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, text := range c.matches {
-				if !matchesRule(&c.rule, askFlow(t, text)) {
+				if !matchesRule(&c.rule, digestOfText(t, text)) {
 					t.Errorf("%q does not match", text)
 				}
 			}
 			for _, text := range c.not {
-				if matchesRule(&c.rule, askFlow(t, text)) {
+				if matchesRule(&c.rule, digestOfText(t, text)) {
 					t.Errorf("%q matches", text)
 				}
 			}
@@ -159,7 +158,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 		schema.Name, schema.Spec.MatchingPrecedence = name, precedence
 		objs.schemas = append(objs.schemas, schema)
 	}
-	winner := func() string { return classify(schemasIn(objs), askFlow(t, "alice get core/pods")).name }
+	winner := func() string { return classify(schemasIn(objs), digestOfText(t, "alice get core/pods")).name }
 	add("b", "system", 700)
 	add("a", "system", 700)
 	if got := winner(); got != "a" {
@@ -173,7 +172,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	if got := winner(); got != "z" {
 		t.Errorf("%s wins, want z: the other's level is missing", got)
 	}
-	objs.levels = append(objs.levels, limited("missing", 1, 1, 1, 1))
+	objs.levels = append(objs.levels, limitedLevel("missing", 1, 1, 1, 1))
 	if got := winner(); got != "dangling" {
 		t.Errorf("%s wins, want dangling: its level is there now", got)
 	}
@@ -181,7 +180,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 
 // Case 27 and the extensions.
 func TestDistinguishers(t *testing.T) {
-	dig := askFlow(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
+	dig := digestOfText(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
 	for _, c := range []struct {
 		method      flowcontrolv1.FlowDistinguisherMethodType
 		annotations map[string]string
@@ -246,7 +245,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 			obj.Annotations[key] = c.annotation
 		}
 		if c.shares > 0 {
-			obj.Spec.Limited.NominalConcurrencyShares = ptr.To(c.shares)
+			obj.Spec.Limited.NominalConcurrencyShares = new(c.shares)
 		}
 		todo := maintainLevels(objs.levels)
 		switch {
@@ -261,13 +260,13 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 			}
 		}
 	}
-	old, own := limited("old", 1, 0, 0, 0), limited("own", 1, 0, 0, 0)
+	old, own := limitedLevel("old", 1, 0, 0, 0), limitedLevel("own", 1, 0, 0, 0)
 	old.Annotations = map[string]string{key: "true"}
 	if todo := maintainLevels(append(fresh.levels, old, own)); !slices.Equal(todo.remove, []string{"old"}) {
 		t.Errorf("removed %v, want what an older version left", todo.remove)
 	}
 	// Case 7.
-	fresh.levels[0].Spec.Exempt.NominalConcurrencyShares = ptr.To[int32](10)
+	fresh.levels[0].Spec.Exempt.NominalConcurrencyShares = new(int32(10))
 	if todo := maintainLevels(fresh.levels); len(todo.update) != 0 {
 		t.Error("the exempt level's shares were taken away")
 	}
@@ -276,7 +275,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 // Cases 10 and 12.
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	objs := flowObjects{schemas: schemasOf(schemaFor("here", "*"), schemaFor("gone", "*"), schemaFor("exempt", "*")), levels: levelsOf(limited("here", 1, 1, 1, 1))}
+	objs := flowObjects{schemas: schemasOf(schemaFor("here", "*"), schemaFor("gone", "*"), schemaFor("exempt", "*")), levels: levelsOf(limitedLevel("here", 1, 1, 1, 1))}
 	got := dangling(objs, now)
 	for name, want := range map[string]string{
 		"here":   `False Found This FlowSchema references the PriorityLevelConfiguration object named "here" and it exists`,
@@ -293,7 +292,7 @@ func TestDanglingConditions(t *testing.T) {
 	if again := dangling(objs, now.Add(time.Hour)); len(again) != 0 {
 		t.Errorf("nothing has changed, but: %v", again)
 	}
-	objs.levels = append(objs.levels, limited("gone", 1, 1, 1, 1))
+	objs.levels = append(objs.levels, limitedLevel("gone", 1, 1, 1, 1))
 	if again := dangling(objs, now); len(again) != 1 || again["gone"].Status != flowcontrolv1.ConditionFalse {
 		t.Errorf("the level came, but: %v", again)
 	}

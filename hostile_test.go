@@ -156,7 +156,7 @@ func TestPathsStayInTheirPlace(t *testing.T) {
 		}
 	}
 	before := s.st.revision()
-	for _, name := range []string{"..", ".", "a%2fb", "%2f", "a%00b", "%20", strings.Repeat("n", 5000)} {
+	for _, name := range []string{"..", ".", "a%2fb", "%2f", "a%00b", strings.Repeat("n", 5000)} {
 		plain, _ := url.PathUnescape(name)
 		for _, path := range []string{"/api/v1/namespaces/p1/events/", "/api/v1/namespaces/p1/services/", "/apis/coordination.k8s.io/v1/namespaces/p1/leases/"} {
 			body := fmt.Sprintf(`{"metadata":{"name":%q},"involvedObject":{"namespace":"p1"}}`, plain)
@@ -243,11 +243,11 @@ func FuzzRequest(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2], seed[3])
 	}
 	f.Fuzz(func(t *testing.T, method, path, body, contentType string) {
-		if contentType == "application/apply-patch+yaml" || skeleton && !strings.HasPrefix(path, "/api/v1/") && !strings.HasPrefix(path, "/apis/") {
-			t.Skip()
-		}
 		r, err := http.NewRequest(method, path, strings.NewReader(body))
 		if err != nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(r.URL.Path, "/debug") {
+			t.Skip()
+		}
+		if contentType == "application/apply-patch+yaml" || skeleton && !parseRequest(r).resourceRequest {
 			t.Skip()
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
@@ -255,7 +255,7 @@ func FuzzRequest(f *testing.F) {
 		r.Host, r.RemoteAddr, r.RequestURI = "127.0.0.1", "127.0.0.1:1", path
 		r.Header.Set("Content-Type", contentType)
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r.WithContext(ctx))
+		serveAborting(t, handler, w, r.WithContext(ctx))
 		reasonless := !strings.Contains(w.Body.String(), `"reason"`) // a strategic merge patch that the type cannot take, as in kube-apiserver
 		if w.Code >= 500 && w.Code != http.StatusGatewayTimeout && !reasonless {
 			t.Errorf("%s %q gets %d %s", method, path, w.Code, w.Body)
@@ -263,6 +263,17 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
+// serveAborting lets a handler end its connection in the middle, as net/http does.
+func serveAborting(t *testing.T, handler http.Handler, w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
+			t.Errorf("panic: %v", cause)
+		}
+	}()
+	handler.ServeHTTP(w, r)
+}
+
+// works says whether a path is answered with 200.
 func works(handler http.Handler, path string) (ok bool) {
 	defer func() { _ = recover() }()
 	r := httptest.NewRequest("GET", path, nil)

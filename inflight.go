@@ -41,25 +41,25 @@ const (
 	watchersTime     = 5 * time.Millisecond
 	maxMutatingSeats = 10
 
-	stuck    = 10 * time.Millisecond // a write that takes longer lends its seat
-	buffered = 2048                  // bytes that net/http keeps before it writes anything to the client
+	stuckAfter  = 10 * time.Millisecond // a write that takes longer lends its seat
+	unsentBytes = 2048                  // bytes that net/http keeps before it writes anything to the client
 )
 
 const tooManyRequests = "Too many requests, please try again later."
 
-// stored is what the store has of a resource, in one namespace or ("") all; objects is -1 if it has no such resource.
-type stored func(group, resource, namespace string) (objects, bytes int64)
+// storedCounts is what the store has of a resource, in one namespace or ("") all; objects is -1 if it has no such resource.
+type storedCounts func(group, resource, namespace string) (objects, bytes int64)
 
 // A flowControl is API Priority and Fairness for one server.
 type flowControl struct {
 	dispatcher *dispatcher
-	stored     stored
+	stored     storedCounts
 	watchers   watcherCounts
 }
 
 // newFlowControl shares seats out by the mandatory objects until configure is called. timeout is that of requests.
-func newFlowControl(seats int, timeout time.Duration, counts stored) *flowControl {
-	fc := &flowControl{dispatcher: newDispatcher(seats, timeout), stored: counts, watchers: watcherCounts{n: map[watched]int{}}}
+func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
+	fc := &flowControl{dispatcher: newDispatcher(seats, timeout), stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
 	fc.configure(flowObjects{})
 	return fc
 }
@@ -77,7 +77,7 @@ func (fc *flowControl) run(ctx context.Context) { fc.dispatcher.run(ctx) }
 func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := requestFrom(r.Context())
-		if rec == nil || rec.info.verb == "" || rec.user.name == "" {
+		if rec == nil || rec.user.name == "" {
 			http.Error(w, "request without user or request information reached flow control", http.StatusInternalServerError)
 			return
 		}
@@ -90,13 +90,13 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 			dig.gone = func() bool { return hungUp(conn) }
 		}
 		err := fc.dispatcher.dispatch(r.Context(), &dig, fc.estimate(&rec.info, r), func(t *ticket) {
-			announce(w, rec, t.schema)
+			announceFlow(w, rec, t.schema)
 			fc.serve(w, r, t, next)
 		})
 		if err != nil {
 			rej := err.(*rejection) // there is no other
-			announce(w, rec, rej.schema)
-			refuse(w, rej.retryAfter)
+			announceFlow(w, rec, rej.schema)
+			refuseBusy(w, rej.retryAfter)
 		}
 	})
 }
@@ -128,15 +128,15 @@ func watchBegun(ctx context.Context) {
 	}
 }
 
-// announce says what class the request fell into: by UID to the client, so as not to tell it the configuration's names.
-func announce(w http.ResponseWriter, rec *request, schema *flowSchema) {
+// announceFlow says what class the request fell into: by UID to the client, so as not to tell it the configuration's names.
+func announceFlow(w http.ResponseWriter, rec *request, schema *flowSchema) {
 	rec.flowSchema, rec.priority = schema.name, schema.level.name
 	header := w.Header()
 	header["X-Kubernetes-Pf-Flowschema-Uid"] = schema.uidHeader
 	header["X-Kubernetes-Pf-Prioritylevel-Uid"] = schema.levelUIDHeader
 }
 
-func refuse(w http.ResponseWriter, retryAfter int) {
+func refuseBusy(w http.ResponseWriter, retryAfter int) {
 	w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
 	http.Error(w, tooManyRequests, http.StatusTooManyRequests)
 }
@@ -187,7 +187,7 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 				next.ServeHTTP(w, r)
 				return
 			}
-			refuse(w, 1)
+			refuseBusy(w, 1)
 		}
 	})
 }
@@ -209,7 +209,7 @@ type seatedWriter struct {
 func (sw *seatedWriter) Unwrap() http.ResponseWriter { return sw.ResponseWriter }
 
 func (sw *seatedWriter) Write(p []byte) (int, error) {
-	if sw.written += len(p); sw.written <= buffered {
+	if sw.written += len(p); sw.written <= unsentBytes {
 		return sw.ResponseWriter.Write(p)
 	}
 	sw.begin()
@@ -228,9 +228,9 @@ func (sw *seatedWriter) begin() {
 	defer sw.mu.Unlock()
 	sw.writing = true
 	if sw.timer == nil {
-		sw.timer = time.AfterFunc(stuck, sw.lend)
+		sw.timer = time.AfterFunc(stuckAfter, sw.lend)
 	} else {
-		sw.timer.Reset(stuck)
+		sw.timer.Reset(stuckAfter)
 	}
 }
 
@@ -361,12 +361,12 @@ func mutatingWork(watchers int) estimate {
 	return est
 }
 
-// watched is what a watch watches: a resource, a namespace of it, or one object.
-type watched struct{ group, resource, namespace, name string }
+// watchTarget is what a watch watches: a resource, a namespace of it, or one object.
+type watchTarget struct{ group, resource, namespace, name string }
 
 type watcherCounts struct {
 	mu sync.Mutex // guards n
-	n  map[watched]int
+	n  map[watchTarget]int
 }
 
 // register counts a watch until the returned function is called.
@@ -374,7 +374,7 @@ func (wc *watcherCounts) register(dig *digest, query string) func() {
 	if dig.resource == "pods" && watchesOneNode(query) {
 		return func() {} // each kubelet watches its own pods, and hears of few
 	}
-	key := watched{dig.group, dig.resource, dig.namespace, dig.name}
+	key := watchTarget{dig.group, dig.resource, dig.namespace, dig.name}
 	add := func(n int) {
 		wc.mu.Lock()
 		defer wc.mu.Unlock()
@@ -404,7 +404,7 @@ func watchesOneNode(query string) bool {
 func (wc *watcherCounts) interested(info *requestInfo) int {
 	wc.mu.Lock()
 	defer wc.mu.Unlock()
-	key := watched{group: info.group, resource: info.resource}
+	key := watchTarget{group: info.group, resource: info.resource}
 	n := wc.n[key]
 	if info.namespace != "" {
 		key.namespace = info.namespace
@@ -457,7 +457,7 @@ func (fc *flowControl) dumpLevels(table dumpTable) {
 	fc.dispatcher.each(func(l *level) {
 		active := 0
 		for _, q := range l.queues {
-			if q.waiting > 0 {
+			if q != nil && q.waiting > 0 {
 				active++
 			}
 		}
@@ -483,6 +483,9 @@ func (fc *flowControl) dumpQueues(table dumpTable) {
 			initial[i] += t.est.initialSeats
 		}
 		for i, q := range l.queues {
+			if q == nil {
+				q = &queue{}
+			}
 			table.row(l.name, i, q.waiting, q.running, q.held, seatSeconds(next[i]), initial[i], q.seats, seatSeconds(q.work))
 		}
 	})

@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// front makes the request record that the middleware before flow control makes: the user is the first path segment, the verb the
+// flowFront makes the request record that the middleware before flow control makes: the user is the first path segment, the verb the
 // second, then resource, namespace and name; "-" is none. A deadline comes from ?timeout=.
-func front(next http.Handler) http.Handler {
+func flowFront(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		part := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
 		for i := range part {
@@ -49,23 +49,23 @@ func front(next http.Handler) http.Handler {
 
 func nothingStored(string, string, string) (int64, int64) { return -1, 0 }
 
-// small is flow control of two seats, a queue of one place for everybody but the exempt.
-func small(counts stored) *flowControl {
+// smallFlowControl is flow control of two seats, a queue of one place for everybody but the exempt.
+func smallFlowControl(counts storedCounts) *flowControl {
 	fc := newFlowControl(2, time.Minute, counts)
-	level, schema := limited("small", 1000, 1, 1, 1), schemaFor("small", "*")
+	level, schema := limitedLevel("small", 1000, 1, 1, 1), schemaFor("small", "*")
 	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
 	fc.configure(flowObjects{schemas: schemasOf(schema), levels: levelsOf(level)})
 	fc.dispatcher.levels["small"].setLimit(2, 2)
 	return fc
 }
 
-// A gate is a handler that holds every request until it is opened.
-type gate struct {
+// A seatGate is a handler that holds every request until it is opened.
+type seatGate struct {
 	open chan struct{}
 	in   atomic.Int32
 }
 
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *seatGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.in.Add(1)
 	defer g.in.Add(-1)
 	select {
@@ -74,7 +74,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func call(handler http.Handler, method, target string) *httptest.ResponseRecorder {
+func flowCall(handler http.Handler, method, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest(method, target, nil))
 	return w
@@ -83,20 +83,20 @@ func call(handler http.Handler, method, target string) *httptest.ResponseRecorde
 // Cases 30, 32, 34 and 36.
 func TestTooManyRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{open: make(chan struct{})}
-		handler := front(small(nothingStored).middleware(g))
+		g := &seatGate{open: make(chan struct{})}
+		handler := flowFront(smallFlowControl(nothingStored).middleware(g))
 		for range 2 {
-			go call(handler, "GET", "/alice/get/pods/ns/a")
+			go flowCall(handler, "GET", "/alice/get/pods/ns/a")
 		}
 		synctest.Wait()
 		start := time.Now()
 		late := make(chan *httptest.ResponseRecorder, 1)
-		go func() { late <- call(handler, "GET", "/alice/get/pods/ns/a?timeout=8s") }()
+		go func() { late <- flowCall(handler, "GET", "/alice/get/pods/ns/a?timeout=8s") }()
 		synctest.Wait()
 		if g.in.Load() != 2 {
 			t.Fatalf("%d run, want 2", g.in.Load())
 		}
-		for _, w := range []*httptest.ResponseRecorder{call(handler, "GET", "/alice/get/pods/ns/a"), <-late} {
+		for _, w := range []*httptest.ResponseRecorder{flowCall(handler, "GET", "/alice/get/pods/ns/a"), <-late} {
 			if w.Code != 429 || w.Body.String() != tooManyRequests+"\n" {
 				t.Errorf("%d %q", w.Code, w.Body)
 			}
@@ -110,14 +110,14 @@ func TestTooManyRequests(t *testing.T) {
 		if waited := time.Since(start); waited != 2*time.Second {
 			t.Errorf("waited %v of 8 s, want 2 s", waited)
 		}
-		go call(handler, "GET", "/admin/get/pods/ns/a")
+		go flowCall(handler, "GET", "/admin/get/pods/ns/a")
 		synctest.Wait()
 		if g.in.Load() != 3 {
 			t.Error("an administrator waits")
 		}
 		close(g.open)
 		synctest.Wait()
-		if w := call(handler, "GET", "/alice/get/pods/ns/a"); w.Code != 200 || w.Header().Get("X-Kubernetes-PF-FlowSchema-UID") != "schema-uid" {
+		if w := flowCall(handler, "GET", "/alice/get/pods/ns/a"); w.Code != 200 || w.Header().Get("X-Kubernetes-PF-FlowSchema-UID") != "schema-uid" {
 			t.Errorf("afterwards: %d, %v", w.Code, w.Header())
 		}
 		time.Sleep(time.Minute)
@@ -127,17 +127,17 @@ func TestTooManyRequests(t *testing.T) {
 // Cases 43 and 44.
 func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{open: make(chan struct{})}
-		fc := small(nothingStored)
-		handler := front(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g := &seatGate{open: make(chan struct{})}
+		fc := smallFlowControl(nothingStored)
+		handler := flowFront(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			watchBegun(r.Context())
 			g.ServeHTTP(w, r)
 		})))
 		for _, path := range []string{"/a/get/pods.exec/ns/p", "/a/create/pods.attach/ns/p", "/a/get/pods.log/ns/p", "/a/create/pods.portforward/ns/p", "/a/get/services.proxy/ns/p"} {
-			go call(handler, "GET", path)
+			go flowCall(handler, "GET", path)
 		}
 		for range 100 {
-			go call(handler, "GET", "/a/watch/pods/ns")
+			go flowCall(handler, "GET", "/a/watch/pods/ns")
 			synctest.Wait()
 		}
 		if g.in.Load() != 105 {
@@ -218,7 +218,7 @@ func TestEstimates(t *testing.T) {
 	}
 	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
 		l := newLevel("level", nil, nil)
-		l.shape(&limited("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
+		l.shape(&limitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
 		if l.maxSeats != want {
 			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.maxSeats, want)
 		}
@@ -226,7 +226,7 @@ func TestEstimates(t *testing.T) {
 }
 
 func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
-	wc := watcherCounts{n: map[watched]int{}}
+	wc := watcherCounts{n: map[watchTarget]int{}}
 	dig := func(namespace, name string) *digest {
 		return &digest{resource: "pods", namespace: namespace, name: name}
 	}
@@ -251,16 +251,16 @@ func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
 // Case 84.
 func TestDumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{open: make(chan struct{})}
-		fc := small(nothingStored)
-		handler := front(fc.middleware(g))
+		g := &seatGate{open: make(chan struct{})}
+		fc := smallFlowControl(nothingStored)
+		handler := flowFront(fc.middleware(g))
 		for _, target := range []string{"/alice/get/pods/ns/a", "/alice/list/pods/ns", "/bob/update/pods/ns/b"} {
-			go call(handler, "GET", target)
+			go flowCall(handler, "GET", target)
 			synctest.Wait()
 		}
-		call(handler, "GET", "/late/get/pods/ns/a")
+		flowCall(handler, "GET", "/late/get/pods/ns/a")
 		page := func(name string) []string {
-			w := call(http.HandlerFunc(fc.serveDump), "GET", "/debug/api_priority_and_fairness/"+name)
+			w := flowCall(http.HandlerFunc(fc.serveDump), "GET", "/debug/api_priority_and_fairness/"+name)
 			if w.Code != 200 || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
 				t.Errorf("%s: %d %v", name, w.Code, w.Header())
 			}
@@ -295,15 +295,15 @@ func TestDumps(t *testing.T) {
 // Cases 83 and 85: names, labels and sums; a registry refuses what is inconsistent.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{open: make(chan struct{})}
-		fc := small(nothingStored)
+		g := &seatGate{open: make(chan struct{})}
+		fc := smallFlowControl(nothingStored)
 		registry := prometheus.NewPedanticRegistry()
 		if err := registry.Register(fc); err != nil {
 			t.Fatal(err)
 		}
-		handler := front(fc.middleware(g))
+		handler := flowFront(fc.middleware(g))
 		for _, target := range []string{"/alice/get/pods/ns/a", "/admin/get/pods/ns/a", "/alice/list/pods/ns", "/bob/update/pods/ns/b", "/late/get/pods/ns/a"} {
-			go call(handler, "GET", target)
+			go flowCall(handler, "GET", target)
 			synctest.Wait()
 			time.Sleep(time.Second)
 		}
@@ -373,23 +373,23 @@ func TestMetrics(t *testing.T) {
 // The off switch.
 func TestMaxInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate{open: make(chan struct{})}
-		handler := front(maxInFlight(2, 1, g))
+		g := &seatGate{open: make(chan struct{})}
+		handler := flowFront(maxInFlight(2, 1, g))
 		for _, target := range []string{"/a/get/pods", "/a/list/pods", "/a/create/pods", "/a/watch/pods", "/a/watch/pods", "/admin/get/pods"} {
-			go call(handler, "GET", target)
+			go flowCall(handler, "GET", target)
 			synctest.Wait()
 		}
 		if g.in.Load() != 6 {
 			t.Errorf("%d run, want 6", g.in.Load())
 		}
 		for _, target := range []string{"/a/get/pods", "/a/delete/pods/ns/p"} {
-			if w := call(handler, "GET", target); w.Code != 429 || w.Header().Get("Retry-After") != "1" || w.Body.String() != tooManyRequests+"\n" {
+			if w := flowCall(handler, "GET", target); w.Code != 429 || w.Header().Get("Retry-After") != "1" || w.Body.String() != tooManyRequests+"\n" {
 				t.Errorf("%s: %d %v", target, w.Code, w.Header())
 			}
 		}
 		close(g.open)
 		synctest.Wait()
-		if w := call(handler, "GET", "/a/get/pods"); w.Code != 200 {
+		if w := flowCall(handler, "GET", "/a/get/pods"); w.Code != 200 {
 			t.Errorf("afterwards: %d", w.Code)
 		}
 	})
@@ -397,9 +397,9 @@ func TestMaxInFlight(t *testing.T) {
 
 // Over real sockets: readers of one byte in a while have large responses, and a mouse does not wait for them.
 func TestSlowReadersDoNotKeepSeats(t *testing.T) {
-	fc := small(nothingStored)
+	fc := smallFlowControl(nothingStored)
 	page := make([]byte, 1<<20)
-	server := httptest.NewServer(front(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(flowFront(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "/list/") {
 			for range 64 {
 				if _, err := w.Write(page); err != nil {
@@ -438,8 +438,8 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells")
 	}
-	fc, g := small(nothingStored), &gate{open: make(chan struct{})}
-	server := httptest.NewUnstartedServer(front(fc.middleware(g)))
+	fc, g := smallFlowControl(nothingStored), &seatGate{open: make(chan struct{})}
+	server := httptest.NewUnstartedServer(flowFront(fc.middleware(g)))
 	server.Config.ConnContext = withConn
 	server.Start()
 	defer server.Close()
@@ -489,11 +489,11 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 		t.Skip("takes three seconds")
 	}
 	fc := newFlowControl(8, time.Minute, nothingStored)
-	level, schema := limited("level", 10000, 64, 6, 500), schemaFor("level", "*")
+	level, schema := limitedLevel("level", 10000, 64, 6, 500), schemaFor("level", "*")
 	schema.Spec.MatchingPrecedence = 10
 	fc.configure(flowObjects{schemas: schemasOf(schema), levels: levelsOf(level)})
 	fc.dispatcher.levels["level"].setLimit(8, 8)
-	server := httptest.NewServer(front(fc.middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) }))))
+	server := httptest.NewServer(flowFront(fc.middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) }))))
 	defer server.Close()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
 	const flows = 4
@@ -523,8 +523,11 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	for i := range served {
 		total += float64(served[i].Load())
 	}
+	if total < 200 { // of 240
+		t.Skipf("%.0f requests: the machine is too busy to keep eight seats busy", total)
+	}
 	for i := range served {
-		if got := float64(served[i].Load()); !near(got, total/flows, .15) {
+		if got := float64(served[i].Load()); !nearly(got, total/flows, .15) {
 			t.Errorf("flow %d of %d connections got %.0f of %.0f", i, 4<<(2*i), got, total)
 		}
 	}
@@ -543,7 +546,7 @@ func TestMemoryOfAWaitingRequest(t *testing.T) {
 	tickets := make([]*ticket, n)
 	for i := range tickets {
 		var err error
-		if tickets[i], err = l.enter(schema, &digest{user: fmt.Sprint("user", i)}, narrow); err != nil {
+		if tickets[i], err = l.enter(schema, &digest{user: fmt.Sprint("user", i)}, narrowRequest); err != nil {
 			t.Fatal(err)
 		}
 	}

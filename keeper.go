@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -155,6 +157,11 @@ func newFlowKeeper(st *store, reg *registry, wr *writes, fc *flowControl) *flowK
 	return &flowKeeper{keeper: newKeeper(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), fc: fc}
 }
 
+// begin has everything in place before the first request: the objects in the first round, their conditions in the second.
+func (k *flowKeeper) begin(ctx context.Context) error {
+	return errors.Join(k.apply(ctx), k.apply(ctx))
+}
+
 // apply brings the stored objects up to date and puts them in force.
 func (k *flowKeeper) apply(ctx context.Context) error {
 	objs, err := k.objects()
@@ -197,21 +204,20 @@ func (k *flowKeeper) named(schemas, levels []string) (found []object) {
 // tellDangling writes the conditions that are not as they should be, paced, in case another server thinks otherwise.
 func (k *flowKeeper) tellDangling(ctx context.Context, objs flowObjects) error {
 	now := time.Now()
-	for name, condition := range dangling(objs, now.Truncate(time.Second)) {
-		if !k.pacer.allow(name, now) {
-			continue
-		}
+	missing := dangling(objs, now.Truncate(time.Second))
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.allow(name, now) })
+	return parallel(names, deleteWorkers, func(name string) error {
 		t := target{res: k.kinds[0], name: name, sub: "status"}
 		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old object, _ *record) (object, error) {
 			schema := old.DeepCopyObject().(*flowcontrolv1.FlowSchema)
-			setFlowCondition(&schema.Status, condition)
+			setFlowCondition(&schema.Status, missing[name])
 			return schema, nil
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("writing the status of flow schema %s: %w", name, err)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func setFlowCondition(status *flowcontrolv1.FlowSchemaStatus, condition flowcontrolv1.FlowSchemaCondition) {

@@ -26,6 +26,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"os"
@@ -45,6 +46,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 )
@@ -349,7 +351,7 @@ func (s *server) start() error {
 		fc := newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
 		s.flows = newFlowKeeper(s.st, s.reg, s.wr, fc)
 		s.metrics.registry.MustRegister(fc)
-		if err := s.flows.apply(context.Background()); err != nil {
+		if err := s.flows.begin(context.Background()); err != nil {
 			return err
 		}
 	}
@@ -372,6 +374,7 @@ func (s *server) start() error {
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
+		ErrorLog:          stdlog.New(s.log, "", 0),
 	}
 	s.startWorkers()
 	go s.accept(listener)
@@ -774,6 +777,9 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	case astray:
 		return errNoSuchResource()
 	}
+	if problems := path.IsValidPathSegmentName(info.name); len(problems) > 0 && namesObject(info) {
+		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.name, strings.Join(problems, ";")))
+	}
 	if err := s.noteDeprecation(r, res); err != nil {
 		return err
 	}
@@ -846,7 +852,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 	}
 	switch info.subresource {
 	case "log", "exec", "attach", "portforward", "proxy":
-		return noPodsRun(info)
+		return noPodsRun(s.st, res, info)
 	case "scale":
 		return serveScale(s.wr, w, r, res)
 	case "binding":

@@ -771,7 +771,7 @@ func (s *stage) checkChange(e *envelope) error {
 		return errNotFound
 	case e.was.rev != e.expect:
 		return errConflict
-	case s.full && e.op != opDelete:
+	case s.full && e.op != opDelete && !e.deleting: // what is on its way out makes room
 		return errQuota
 	}
 	old, key, err := decodeRecord(e.was.rev, s.revs.Get(revKey(e.was.rev)))

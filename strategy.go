@@ -142,6 +142,14 @@ func setTerminating(obj object) bool {
 	return ok
 }
 
+// namespaceFinalizers are those of a namespace's spec, which say what has to be emptied.
+func namespaceFinalizers(obj object) (names []string) {
+	for _, name := range obj.(*corev1.Namespace).Spec.Finalizers {
+		names = append(names, string(name))
+	}
+	return names
+}
+
 // holdsContent says that a namespace has not been emptied: spec.finalizers is removed when it is.
 func holdsContent(obj object) bool {
 	ns, ok := obj.(*corev1.Namespace)

@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/http"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -452,7 +451,11 @@ func tooManyDisruptions(message, cause string, retryAfter int) error {
 	return err
 }
 
-// noPodsRun answers whoever asks for what only a kubelet has.
-func noPodsRun(info *requestInfo) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("pod %s has no %s: this server stores pods and runs none", strconv.Quote(info.name), info.subresource))
+// noPodsRun answers whoever asks an object that exists for what only a kubelet has.
+func noPodsRun(st *store, res *resource, info *requestInfo) error {
+	if _, err := st.get(res.key(scopeOf(res, info), info.name)); err != nil {
+		return storeError(err, res, info.name)
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none",
+		strings.ToLower(res.kind), info.name, info.subresource))
 }

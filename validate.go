@@ -60,6 +60,15 @@ func validateStatusUpdate(obj, old runtime.Object) field.ErrorList {
 	return k.errs
 }
 
+// validateFinalizers returns what is wrong with the finalizers of a built-in object.
+func validateFinalizers(names []string, p *field.Path) field.ErrorList {
+	k := kindChecker{&checker{}}
+	for i, name := range names {
+		k.standardFinalizer(p.Index(i), name) // the rule for all metadata says the rest
+	}
+	return k.errs
+}
+
 func validate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
 	obj, old = stableForm(obj), stableForm(old)
@@ -359,6 +368,10 @@ func (k kindChecker) secretType(p *field.Path, s *corev1.Secret) {
 // finalizer is a qualified name, or one of Kubernetes' own.
 func (k kindChecker) finalizer(p *field.Path, name string) {
 	k.words(p, "", name, isQualifiedName)
+	k.standardFinalizer(p, name)
+}
+
+func (k kindChecker) standardFinalizer(p *field.Path, name string) {
 	if !strings.Contains(name, "/") && name != string(corev1.FinalizerKubernetes) && name != metav1.FinalizerOrphanDependents && name != metav1.FinalizerDeleteDependents {
 		k.invalid(p, "", name, "name is neither a standard finalizer name nor is it fully qualified")
 	}

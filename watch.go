@@ -129,6 +129,9 @@ func (s *stream) begin(ctx context.Context) error {
 	if s.q.SendInitialEvents != nil {
 		initial = *s.q.SendInitialEvents
 	}
+	if ctx.Err() != nil { // timeoutSeconds=-1
+		return errStreamEnd
+	}
 	if !initial {
 		if fresh {
 			s.pos = s.rd.st.revision()
