@@ -1086,12 +1086,22 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 // deleteGracefully marks an object whose deletion somebody else may have to finish, and finishes it at once where there is nothing to
 // wait for. Watchers see both steps, as with the real server.
 func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, before object, rec record, options *metav1.DeleteOptions) (record, bool, error) {
-	dryRun, done := len(options.DryRun) > 0, mayGo(obj)
-	marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
-	if err != nil || dryRun || !done || rec.deleting { // what was marked before goes with the change of its marks
+	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
+		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
 		return marked, done, err
 	}
-	rec, err = wr.commit(ctx, res, tombstone(&marked))
+	obj.SetResourceVersion(before.GetResourceVersion())
+	if !apiequality.Semantic.DeepEqual(obj, before) {
+		stored, revAt, err := res.encodeStored(obj)
+		if err != nil {
+			return rec, false, err
+		}
+		rec, err = wr.commit(ctx, res, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: true})
+		if err != nil {
+			return rec, false, err
+		}
+	}
+	rec, err := wr.commit(ctx, res, tombstone(&rec))
 	return rec, true, err
 }
 
