@@ -127,10 +127,10 @@ func resourceList(c *catalog, group, version string) any {
 // storageVersionHash names the version that objects are stored in; storage migration tools compare it.
 func storageVersionHash(c *catalog, res *resource) string {
 	switch {
-	case res.virtual:
-		return ""
 	case res.custom != nil && res.custom.storageVersion != "":
 		return versionHash(res.group, res.custom.storageVersion, res.kind)
+	case res.virtual || res.goType == nil:
+		return ""
 	}
 	stored := res
 	for _, other := range c.sorted {
