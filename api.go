@@ -205,11 +205,14 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 	if res.generation {
 		obj.SetGeneration(1)
 	}
-	setDefaults(obj)
+	if err := admit(res); err != nil {
+		return record{}, err
+	}
+	fillDefaults(res, obj)
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return record{}, err
 	}
-	prepareCreate(obj)
+	obj = prepareNew(res, obj)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
@@ -224,6 +227,33 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 			return rec, nameConflict(res, obj, err)
 		}
 	}
+}
+
+// admit asks a type whether objects of it may be created now.
+func admit(res *resource) error {
+	if res.custom == nil || res.custom.admit == nil {
+		return nil
+	}
+	return res.custom.admit()
+}
+
+// fillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded.
+func fillDefaults(res *resource, obj object) {
+	switch {
+	case res.custom == nil:
+		setDefaults(obj)
+	case res.custom.defaults != nil:
+		res.custom.defaults(obj)
+	}
+}
+
+// prepareNew gives a new object its initial status, and what else the server decides.
+func prepareNew(res *resource, obj object) object {
+	if res.custom != nil {
+		return res.custom.prepare(obj, nil, "")
+	}
+	prepareCreate(obj)
+	return obj
 }
 
 // fillSystemFields sets what only the server decides about, whatever the client sent.
@@ -258,11 +288,7 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 		}
 		defer release()
 	}
-	errs := validateMeta(res, obj)
-	if wr.validating {
-		errs = append(errs, validateCreate(obj)...)
-	}
-	if len(errs) > 0 {
+	if errs := wr.validateNew(ctx, res, obj); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return record{}, err
 		}
@@ -271,9 +297,7 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 	if err := wr.checkGrant(ctx, res, obj, nil); err != nil {
 		return record{}, err
 	}
-	for _, text := range objectWarnings(obj, nil) {
-		addWarning(ctx, text)
-	}
+	warnAbout(ctx, res, obj, nil)
 	json, revAt, err := res.encodeStored(obj)
 	if err != nil {
 		return record{}, err
@@ -285,7 +309,42 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 	if opts.dryRun {
 		return wr.pretendCreate(res, obj, c)
 	}
-	return wr.st.commit(ctx, c)
+	return wr.commit(ctx, res, c)
+}
+
+// validateNew judges a create.
+func (wr *writes) validateNew(ctx context.Context, res *resource, obj object) field.ErrorList {
+	switch {
+	case res.custom != nil:
+		return res.custom.validate(ctx, obj, nil, "")
+	case !wr.validating:
+		return validateMeta(res, obj)
+	}
+	return append(validateMeta(res, obj), validateCreate(obj)...)
+}
+
+// warnAbout tells the client what is odd about a valid object.
+func warnAbout(ctx context.Context, res *resource, obj, old object) {
+	var before runtime.Object // a nil object must be a nil runtime.Object
+	if old != nil {
+		before = old
+	}
+	texts := objectWarnings(obj, before)
+	if res.custom != nil && res.custom.warnings != nil {
+		texts = append(texts, res.custom.warnings(obj, old)...)
+	}
+	for _, text := range texts {
+		addWarning(ctx, text)
+	}
+}
+
+// commit stores one change of an object, and waits for what follows from it before anybody hears of it.
+func (wr *writes) commit(ctx context.Context, res *resource, c change) (record, error) {
+	rec, err := wr.st.commit(ctx, c)
+	if err == nil && res.custom != nil && res.custom.committed != nil {
+		err = res.custom.committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
+	}
+	return rec, err
 }
 
 // checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
@@ -559,26 +618,41 @@ func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body
 	if !wr.managed {
 		merged.SetManagedFields(nil)
 	}
+	if u, ok := merged.(*unstructured.Unstructured); ok && t.res.custom != nil {
+		if _, err := t.res.custom.shape(u); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+	}
 	obj := t.res.convertIn(merged)
 	return obj, t.check(obj)
 }
 
 // ledger is the bookkeeping of managedFields for a resource.
 func (wr *writes) ledger(res *resource) *ownership {
+	if c := res.custom; c != nil && c.keep != nil {
+		return c.keep(func() any { return wr.newLedger(res) }).(*ownership)
+	}
 	if known, ok := wr.ledgers.Load(res); ok {
 		return known.(*ownership)
 	}
+	known, _ := wr.ledgers.LoadOrStore(res, wr.newLedger(res))
+	return known.(*ownership)
+}
+
+func (wr *writes) newLedger(res *resource) *ownership {
 	o := &ownership{kind: res.groupVersionKind(), goType: res.goType, status: res.subresource("status") != nil}
-	if res.goType != nil {
-		o.defaults = setDefaults
+	o.defaults = func(obj runtime.Object) { fillDefaults(res, obj.(object)) }
+	if res.schema != nil {
+		if own, err := res.schema(); err == nil {
+			_ = json.Unmarshal(own, &o.schema) // without a schema, maps are merged and lists are not
+		}
 	}
 	for _, other := range wr.reg.all() {
 		if other.keyPrefix("") == res.keyPrefix("") && other != res {
 			o.versions = append(o.versions, other.apiVersion())
 		}
 	}
-	known, _ := wr.ledgers.LoadOrStore(res, o)
-	return known.(*ownership)
+	return o
 }
 
 // recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
@@ -666,7 +740,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		return rec, err
 	}
 	if t.sub == "" {
-		setDefaults(obj)
+		fillDefaults(t.res, obj)
 	}
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
 		return rec, err
@@ -680,16 +754,14 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		}
 		defer release()
 	}
-	if errs := t.validate(obj, old, wr.validating); len(errs) > 0 {
+	if errs := wr.validateChanged(ctx, &t, obj, old); len(errs) > 0 {
 		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
 	}
 	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
 		return rec, err
 	}
 	if t.sub == "" {
-		for _, text := range objectWarnings(obj, old) {
-			addWarning(ctx, text)
-		}
+		warnAbout(ctx, t.res, obj, old)
 	}
 	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
 }
@@ -717,10 +789,12 @@ func checkRevision(res *resource, obj object, rev int64) error {
 
 // prepare takes from obj what the request may write and the rest from old.
 func (t *target) prepare(obj, old object) object {
-	switch t.sub {
-	case "":
+	switch {
+	case t.res.custom != nil:
+		obj = t.res.custom.prepare(obj, old, t.sub)
+	case t.sub == "":
 		prepareUpdate(obj, old)
-	case "status":
+	case t.sub == "status":
 		prepareStatusUpdate(obj, old)
 	default:
 		obj = restrict(t.sub, obj, old)
@@ -738,23 +812,25 @@ func (t *target) prepare(obj, old object) object {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.generation && t.sub != "binding" && !sameSpec(obj, old) {
+	if t.res.generation && t.sub != "status" && t.sub != "binding" && !sameSpec(obj, old) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	keepTimes(old, obj)
 	return obj
 }
 
-// validate judges an update: metadata by its own rules and by those of what may change, then the type's rules.
-func (t *target) validate(obj, old object, byType bool) field.ErrorList {
+// validateChanged judges an update: metadata by its own rules and by those of what may change, then the type's rules.
+func (wr *writes) validateChanged(ctx context.Context, t *target, obj, old object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
 	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
-	if t.res.goType != nil {
+	if t.res.goType != nil && t.res.custom == nil {
 		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
 	switch {
-	case !byType:
+	case t.res.custom != nil:
+		errs = append(errs, t.res.custom.validate(ctx, obj, old, t.sub)...)
+	case !wr.validating:
 	case t.sub == "":
 		errs = append(errs, validateUpdate(obj, old)...)
 	case t.sub == "status":
@@ -779,7 +855,8 @@ func distinct(errs field.ErrorList) (out field.ErrorList) {
 // anyName accepts the name of an object that exists: its name was judged when it was created.
 func anyName(string, bool) []string { return nil }
 
-// sameSpec compares two objects apart from metadata and status: what metadata.generation counts.
+// sameSpec compares two objects apart from metadata and status: what metadata.generation counts. The status of a custom resource that
+// has no such subresource is a field like any other; of one that has it, old and new status are equal here.
 func sameSpec(a, b object) bool {
 	if ua, ok := a.(*unstructured.Unstructured); ok {
 		return apiequality.Semantic.DeepEqual(specOf(ua), specOf(b.(*unstructured.Unstructured)))
@@ -797,12 +874,12 @@ func sameSpec(a, b object) bool {
 	return true
 }
 
-// specOf is a custom resource without apiVersion, kind, metadata and status.
+// specOf is a custom resource without apiVersion, kind and metadata.
 func specOf(u *unstructured.Unstructured) map[string]any {
 	rest := make(map[string]any, len(u.Object))
 	for k, v := range u.Object {
 		switch k {
-		case "apiVersion", "kind", "metadata", "status":
+		case "apiVersion", "kind", "metadata":
 			continue
 		}
 		rest[k] = v
@@ -820,13 +897,13 @@ func (wr *writes) store(ctx context.Context, res *resource, obj object, rec reco
 		return rec, nil
 	}
 	if mayGo(obj) && rec.deleting {
-		return wr.finish(ctx, json, revAt, rec, dryRun)
+		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: dryRun})
 	}
 	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, deleting: obj.GetDeletionTimestamp() != nil}
 	if dryRun {
 		return record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}, nil
 	}
-	return wr.st.commit(ctx, c)
+	return wr.commit(ctx, res, c)
 }
 
 // splice puts a revision where encodeStored left room for it.
@@ -842,13 +919,20 @@ func mayGo(obj object) bool {
 }
 
 // finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
-func (wr *writes) finish(ctx context.Context, json []byte, revAt int, rec record, dryRun bool) (record, error) {
-	last := record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}
-	if dryRun {
+func (wr *writes) finish(ctx context.Context, res *resource, rec record, f finished) (record, error) {
+	last := record{key: rec.key, rev: rec.rev, json: splice(f.json, f.revAt, rec.rev)}
+	if f.dryRun {
 		return last, nil
 	}
-	_, err := wr.st.commit(ctx, tombstone(&rec))
+	_, err := wr.commit(ctx, res, tombstone(&rec))
 	return last, err
+}
+
+// finished is an object that nothing holds back any more, as encodeStored wrote it.
+type finished struct {
+	json   []byte
+	revAt  int
+	dryRun bool
 }
 
 // tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
@@ -984,7 +1068,11 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 		return rec, false, err
 	}
 	before := obj.DeepCopyObject().(object)
-	markDeleting(res, obj, options, time.Now())
+	if begins := obj.GetDeletionTimestamp() == nil; begins && res.custom != nil && res.custom.deleting != nil {
+		res.custom.deleting(obj)
+	} else {
+		markDeleting(res, obj, options, time.Now())
+	}
 	if graceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
 	}
@@ -996,7 +1084,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	if len(options.DryRun) > 0 {
 		return rec, true, nil
 	}
-	rec, err = wr.st.commit(ctx, tombstone(&rec))
+	rec, err = wr.commit(ctx, res, tombstone(&rec))
 	return rec, true, err
 }
 
@@ -1013,12 +1101,12 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 		if err != nil {
 			return rec, false, err
 		}
-		rec, err = wr.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: true})
+		rec, err = wr.commit(ctx, res, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: true})
 		if err != nil {
 			return rec, false, err
 		}
 	}
-	rec, err := wr.st.commit(ctx, tombstone(&rec))
+	rec, err := wr.commit(ctx, res, tombstone(&rec))
 	return rec, true, err
 }
 

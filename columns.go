@@ -49,10 +49,20 @@ type printer struct {
 }
 
 // columnsOf returns the table columns of a resource, as kubectl get prints them. All callers share the slice: it is for reading.
-func columnsOf(res *resource) []metav1.TableColumnDefinition { return printerOf(res).columns }
+func columnsOf(res *resource) []metav1.TableColumnDefinition {
+	if c := res.custom; c != nil && c.columns != nil {
+		return c.columns()
+	}
+	return printerOf(res).columns
+}
 
 // cellsOf returns one row's cells for columnsOf(res). now is for ages.
-func cellsOf(res *resource, obj object, now time.Time) []any { return printerOf(res).cells(obj, now) }
+func cellsOf(res *resource, obj object, now time.Time) []any {
+	if c := res.custom; c != nil && c.cells != nil {
+		return c.cells(obj)
+	}
+	return printerOf(res).cells(obj, now)
+}
 
 // rowConditionsOf tells a table's reader which rows are done with: pods that ran to their end, well or badly.
 func rowConditionsOf(obj object) []metav1.TableRowCondition {

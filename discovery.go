@@ -124,10 +124,12 @@ func resourceList(c *catalog, group, version string) any {
 	return list
 }
 
-// storageVersionHash names the version that objects are stored in; storage migration tools compare it. It is left out, as it may be, for
-// custom resources: their rows do not say which version that is.
+// storageVersionHash names the version that objects are stored in; storage migration tools compare it.
 func storageVersionHash(c *catalog, res *resource) string {
-	if res.virtual || res.goType == nil {
+	switch {
+	case res.custom != nil && res.custom.storageVersion != "":
+		return versionHash(res.group, res.custom.storageVersion, res.kind)
+	case res.virtual || res.goType == nil:
 		return ""
 	}
 	stored := res
@@ -137,7 +139,11 @@ func storageVersionHash(c *catalog, res *resource) string {
 			break
 		}
 	}
-	sum := sha256.Sum256([]byte(stored.group + "/" + stored.version + "/" + stored.kind))
+	return versionHash(stored.group, stored.version, stored.kind)
+}
+
+func versionHash(group, version, kind string) string {
+	sum := sha256.Sum256([]byte(group + "/" + version + "/" + kind))
 	return base64.StdEncoding.EncodeToString(sum[:8])
 }
 

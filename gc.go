@@ -242,7 +242,7 @@ func newKinds(c *catalog) *kinds {
 			continue
 		}
 		k.byKind[kindName{res.apiVersion(), res.kind}] = res
-		if k.byBase[res.base] == nil || res.conversion == nil {
+		if k.byBase[res.base] == nil || res.storesAsIs() {
 			k.byBase[res.base] = res
 		}
 	}

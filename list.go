@@ -767,7 +767,7 @@ func (v *view) listKind() string {
 	if v.media.as != "" {
 		return v.media.as
 	}
-	return v.res.kind + "List"
+	return v.res.listKind
 }
 
 func (v *view) listVersion() string {
@@ -956,6 +956,9 @@ func fieldTermFor(res *resource, name string) (fieldTerm, error) {
 			return fieldTermFor(res, "spec.nodeName")
 		}
 	}
+	if res.custom != nil && slices.Contains(res.custom.selectable, name) {
+		return customTerm(res, name), nil
+	}
 	for _, known := range selectableFields[id] {
 		path, empty, _ := strings.Cut(known, "|")
 		if path == name || res.group == "events.k8s.io" && eventField(name) == path {
@@ -969,6 +972,24 @@ func fieldTermFor(res *resource, name string) (fieldTerm, error) {
 		return fieldTerm{}, fmt.Errorf("field label not supported: %s", name)
 	}
 	return fieldTerm{}, fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", name)
+}
+
+// customTerm reads a field of a custom resource as it is served: a default may have been added since it was stored.
+func customTerm(res *resource, name string) fieldTerm {
+	var path strings.Builder
+	for i, step := range strings.Split(name, ".") {
+		if i > 0 {
+			path.WriteByte('.')
+		}
+		path.WriteString(gjson.Escape(step))
+	}
+	return fieldTerm{fixed: func(obj gjson.Result) string {
+		members, err := res.served([]byte(obj.Raw))
+		if err != nil {
+			return ""
+		}
+		return gjson.GetBytes(members, path.String()).String()
+	}}
 }
 
 func pathTerm(path, empty string) fieldTerm {

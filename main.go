@@ -286,6 +286,7 @@ type server struct {
 	reg      *registry
 	rd       *reads
 	wr       *writes
+	types    *definitions
 	auth     *authenticator
 	metrics  *metrics
 	usage    *deprecationTracker
@@ -343,7 +344,8 @@ func (s *server) start() error {
 	}
 	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, validating: s.cfg.validate, managed: s.cfg.managedFields}
 	s.metrics.watchStore(s.storeStats)
-	if err := s.wr.ensureNamespaces(); err != nil {
+	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
+	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
 		return err
 	}
 	if s.cfg.flowControl {
@@ -393,6 +395,7 @@ func (s *server) startWorkers() {
 	gc := &collector{st: s.st, upkeep: s.upkeep, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, log: s.log}
 	var running sync.WaitGroup
 	running.Go(func() { gc.run(ctx) })
+	running.Go(func() { s.types.run(ctx) })
 	running.Go(func() { s.scrub(ctx) })
 	running.Go(func() {
 		s.upkeep.run(ctx, s.cfg.compactionInterval, func(_ compaction, err error) { s.afterCompaction(ctx, gc, err) })
@@ -726,10 +729,10 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveUnknown answers for a resource that is not served: with a Status where the group is known, with plain text elsewhere.
+// serveUnknown answers for a resource that is not served: with a Status where the group is built in, with plain text elsewhere.
 func (s *server) serveUnknown(w http.ResponseWriter, r *http.Request, info *requestInfo) {
 	for _, res := range s.reg.all() {
-		if res.group == info.group {
+		if res.group == info.group && res.goType != nil {
 			writeError(w, r, errNoSuchResource())
 			return
 		}
@@ -768,7 +771,11 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 // serveResource answers a request for a resource that is served.
 func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *resource) error {
 	info := &requestFrom(r.Context()).info
-	if res.namespaced && info.namespace == "" && namesObject(info) || !res.namespaced && info.namespace != "" && !ownsNamespace(info) {
+	switch astray := res.namespaced && info.namespace == "" && namesObject(info) || !res.namespaced && info.namespace != "" && !ownsNamespace(info); {
+	case res.goType == nil && (astray || res.namespaced && info.namespace == "" && info.verb != "list" && info.verb != "watch"):
+		http.NotFound(w, r)
+		return nil
+	case astray:
 		return errNoSuchResource()
 	}
 	if problems := path.IsValidPathSegmentName(info.name); len(problems) > 0 && namesObject(info) {
@@ -834,10 +841,14 @@ func ownsNamespace(info *requestInfo) bool { return info.group == "" && info.res
 func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *resource) error {
 	info := &requestFrom(r.Context()).info
 	sub := res.subresource(info.subresource)
-	if sub == nil {
+	switch {
+	case sub == nil && res.goType == nil:
+		return apierrors.NewNotFound(res.groupResource(), info.name)
+	case sub == nil:
 		return errNoSuchResource()
-	}
-	if !slices.Contains(sub.verbs, info.verb) {
+	case !slices.Contains(sub.verbs, info.verb) && res.goType == nil:
+		return apierrors.NewMethodNotSupported(res.groupResource(), info.verb)
+	case !slices.Contains(sub.verbs, info.verb):
 		return errMethodNotAllowed()
 	}
 	switch info.subresource {
@@ -871,6 +882,9 @@ func (s *server) noteDeprecation(r *http.Request, res *resource) error {
 	rec := requestFrom(r.Context())
 	release := removedRelease(res.deprecation)
 	text := deprecationWarning(res.group, res.version, res.kind, res.deprecation)
+	if res.custom != nil {
+		text = res.custom.deprecation
+	}
 	addWarning(r.Context(), text)
 	s.metrics.deprecatedUse(s.labels(r, rec), release)
 	rec.annotate("k8s.io/deprecated", "true")

@@ -25,6 +25,7 @@ var conditionalOnly = map[string]bool{
 	"node.k8s.io/runtimeclasses": true, "policy/poddisruptionbudgets": true, "storage.k8s.io/csidrivers": true,
 	"storage.k8s.io/csistoragecapacities": true, "storage.k8s.io/volumeattachments": true, "storage.k8s.io/csinodes": true,
 	"coordination.k8s.io/leases": true, "coordination.k8s.io/leasecandidates": true,
+	"apiextensions.k8s.io/customresourcedefinitions":                 true,
 	"admissionregistration.k8s.io/validatingadmissionpolicies":       true,
 	"admissionregistration.k8s.io/validatingadmissionpolicybindings": true,
 	"admissionregistration.k8s.io/mutatingadmissionpolicies":         true,

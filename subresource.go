@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"reflect"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,16 +28,11 @@ import (
 
 // ---- /scale ----
 
-// A scalable reads and writes the replica count that a Scale shows.
-type scalable struct {
-	replicas *int32
-	status   int32
-	selector string
-}
-
 // scaleOf finds the replica count of a workload; set, when not nil, changes it.
-func scaleOf(obj object, set *int32) (scalable, error) {
+func scaleOf(res *resource, obj object, set *int32) (scalable, error) {
 	switch o := obj.(type) {
+	case *unstructured.Unstructured:
+		return res.custom.scale(o, set)
 	case *appsv1.Deployment:
 		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, o.Spec.Selector)
 	case *appsv1.ReplicaSet:
@@ -59,9 +56,12 @@ func scaled(replicas **int32, set *int32, status int32, selector *metav1.LabelSe
 	return scalable{replicas: *replicas, status: status, selector: parsed.String()}, nil
 }
 
+// noReplicas stands for the count of a custom resource that has none, while a patch is applied to it: 0 might be meant.
+const noReplicas = math.MinInt32
+
 // scaleDocument shows a workload as a Scale of autoscaling/v1.
-func scaleDocument(obj object) (*autoscalingv1.Scale, error) {
-	s, err := scaleOf(obj, nil)
+func scaleDocument(res *resource, obj object) (*autoscalingv1.Scale, error) {
+	s, err := scaleOf(res, obj, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +71,11 @@ func scaleDocument(obj object) (*autoscalingv1.Scale, error) {
 			ResourceVersion: obj.GetResourceVersion(), CreationTimestamp: obj.GetCreationTimestamp()},
 		Status: autoscalingv1.ScaleStatus{Replicas: s.status, Selector: s.selector},
 	}
-	if s.replicas != nil {
+	switch {
+	case s.replicas != nil:
 		scale.Spec.Replicas = *s.replicas
+	case s.path != "":
+		scale.Spec.Replicas = noReplicas
 	}
 	return scale, nil
 }
@@ -104,9 +107,13 @@ func respondScale(w http.ResponseWriter, r *http.Request, res *resource, rec *re
 	if err != nil {
 		return err
 	}
-	scale, err := scaleDocument(obj)
+	scale, err := scaleDocument(res, obj)
 	if err != nil {
 		return err
+	}
+	if scale.Spec.Replicas == noReplicas {
+		s, _ := scaleOf(res, obj, nil)
+		return apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.path))
 	}
 	return respondObject(w, r, http.StatusOK, scale)
 }
@@ -140,7 +147,7 @@ func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource
 	optionsKind := "UpdateOptions"
 	if r.Method == http.MethodPatch {
 		optionsKind = "PatchOptions"
-		if req.kind, err = patchKindOf(req.contentType, true); err != nil {
+		if req.kind, err = patchKindOf(req.contentType, res.goType != nil); err != nil {
 			return nil, err
 		}
 	}
@@ -151,11 +158,11 @@ func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource
 // change writes the Scale that the request makes of the present one into the workload. The fields of a Scale have owners of their own,
 // which are kept among the workload's.
 func (req *scaleRequest) change(old object, _ *record) (object, error) {
-	before, err := scaleDocument(old)
+	before, err := scaleDocument(req.res, old)
 	if err != nil {
 		return nil, err
 	}
-	owners := scaleEntries(old, schema.GroupVersion{Group: req.res.group, Version: req.res.version}, nil, "spec", "replicas")
+	owners := scaleEntries(old, schema.GroupVersion{Group: req.res.group, Version: req.res.version}, nil, countPath(req.res, old)...)
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}
@@ -170,6 +177,14 @@ func (req *scaleRequest) change(old object, _ *record) (object, error) {
 	entries, err := owners.ToParent(after.ManagedFields)
 	obj.SetManagedFields(entries)
 	return obj, err
+}
+
+// countPath is where the replica count is.
+func countPath(res *resource, obj object) []string {
+	if s, err := scaleOf(res, obj, nil); err == nil && s.path != "" {
+		return strings.Split(strings.TrimPrefix(s.path, "."), ".")
+	}
+	return []string{"spec", "replicas"}
 }
 
 // after is the Scale that is to be, its managedFields written.
@@ -215,7 +230,11 @@ func (req *scaleRequest) ledger() *ownership {
 
 // applyScale writes a Scale's replicas into the workload.
 func applyScale(res *resource, old object, scale *autoscalingv1.Scale) (object, error) {
-	if scale.Spec.Replicas < 0 {
+	if res.custom != nil && scale.Spec.Replicas == noReplicas {
+		s, _ := scaleOf(res, old, nil)
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", s.path))
+	}
+	if res.custom == nil && scale.Spec.Replicas < 0 {
 		at := field.NewPath("spec", "replicas")
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
 			field.Invalid(at, scale.Spec.Replicas, "must be greater than or equal to 0").WithOrigin("minimum")})
@@ -228,7 +247,7 @@ func applyScale(res *resource, old object, scale *autoscalingv1.Scale) (object, 
 		return nil, apierrors.NewConflict(res.groupResource(), old.GetName(), fmt.Errorf(
 			"Precondition failed: UID in precondition: %v, UID in object meta: %v", scale.UID, old.GetUID()))
 	}
-	_, err := scaleOf(obj, &scale.Spec.Replicas)
+	_, err := scaleOf(res, obj, &scale.Spec.Replicas)
 	return obj, err
 }
 

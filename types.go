@@ -16,6 +16,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -224,6 +225,41 @@ type resource struct {
 	// schema returns a custom resource's OpenAPI v3 schema when a client asks for it; nil: any object. schemaTag changes with it.
 	schema    func() (json.RawMessage, error)
 	schemaTag string
+
+	custom *custom // nil for the rows of the table
+}
+
+// custom is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
+// makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
+type custom struct {
+	admit     func() error // may objects be created?
+	defaults  func(obj object)
+	prepare   func(obj, old object, sub string) object
+	validate  func(ctx context.Context, obj, old object, sub string) field.ErrorList // metadata included
+	warnings  func(obj, old object) []string
+	deleting  func(obj object)                // marks an object whose deletion begins
+	committed func(ctx context.Context) error // after a write, before its answer
+
+	storageVersion string // of custom resources, as all that follows
+	deprecation    string // the warning of a deprecated version
+	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
+	shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
+	settled    func(stored []byte) bool                                             // needs no complete
+	complete   func(*unstructured.Unstructured) error                               // stored object, as of today's schema
+	toStorage  func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
+	columns    func() []metav1.TableColumnDefinition                                // nil: name and age
+	cells      func(obj object) []any                                               // one row of them
+	scale      func(u *unstructured.Unstructured, set *int32) (scalable, error)     // set, when not nil, changes the count
+	keep       func(build func() any) any                                           // what build makes of the schema, for as long as that is kept
+	selectable []string                                                             // fields that may be selected by, as spec.color
+}
+
+// A scalable is the replica count that a Scale shows; path says where it is in a custom resource.
+type scalable struct {
+	replicas *int32
+	status   int32
+	selector string
+	path     string
 }
 
 // A subresource is /status, /scale, /binding, ...; kind is that of its body. group and version are empty when they are the parent's.
@@ -534,6 +570,11 @@ func (c *catalog) rowsOf(group, version string) []*resource {
 	return nil
 }
 
+// storesAsIs says that a row serves the storage version: what it reads and writes again is not the poorer for it.
+func (res *resource) storesAsIs() bool {
+	return res.conversion == nil && (res.custom == nil || res.custom.toStorage == nil)
+}
+
 // storedType is the Go type of the objects in the server's hands; nil for custom resources.
 func (res *resource) storedType() reflect.Type {
 	if res.conversion != nil {
@@ -568,6 +609,7 @@ type wantedBody struct {
 	group, version, kind string
 	wire                 reflect.Type // nil: unstructured
 	in                   func(object) object
+	shape                func(*unstructured.Unstructured) ([]error, error) // of custom resources
 }
 
 // bodyOf tells what the body of a request to the resource or its subresource sub has to be.
@@ -578,6 +620,9 @@ func (res *resource) bodyOf(sub string) wantedBody {
 	}
 	if res.conversion != nil {
 		want.wire, want.in = res.conversion.wire, res.conversion.in
+	}
+	if res.custom != nil {
+		want.shape = res.custom.shape
 	}
 	return want
 }
@@ -880,15 +925,19 @@ func (b wantedBody) decodeUnstructured(data, original []byte) (object, []error, 
 	case gvk.Kind == "":
 		return nil, nil, b.unrecognized(runtime.NewMissingKindErr(string(original)), original)
 	}
-	metaErrs, err := coerceMetadata(content)
+	u := &unstructured.Unstructured{Object: content}
+	shape := b.shape
+	if shape == nil {
+		shape = coerceMetadata
+	}
+	unknown, err := shape(u)
 	if err != nil {
 		return nil, nil, b.unhandled(gvk, err)
 	}
-	u := &unstructured.Unstructured{Object: content}
 	if err := b.checkCustomKind(u, gvk); err != nil {
 		return nil, nil, err
 	}
-	return u, append(strictErrs, metaErrs...), nil
+	return u, append(strictErrs, unknown...), nil
 }
 
 func (b wantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
@@ -904,7 +953,8 @@ func (b wantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.Gro
 }
 
 // coerceMetadata replaces an unstructured object's metadata by what ObjectMeta knows of it. It returns the fields that were unknown.
-func coerceMetadata(content map[string]any) ([]error, error) {
+func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
+	content := u.Object
 	given, ok := content["metadata"]
 	if !ok || given == nil {
 		content["metadata"] = map[string]any{}
@@ -959,6 +1009,9 @@ func (res *resource) decodeStored(stored []byte) (object, error) {
 		return nil, err
 	}
 	maps.Copy(u.Object, kind)
+	if c := res.custom; c != nil && !c.settled(stored) {
+		return u, c.complete(u)
+	}
 	return u, nil
 }
 
@@ -975,6 +1028,11 @@ func (res *resource) encodeStored(obj object) (stored []byte, revAt int, err err
 	defer func() { buf.Reset(); encodeBuffers.Put(buf) }()
 
 	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if c := res.custom; c != nil && c.toStorage != nil {
+			if u, err = c.toStorage(u); err != nil {
+				return nil, 0, err
+			}
+		}
 		revAt, err = encodeUnstructured(buf, u)
 	} else {
 		revAt, err = encodeTyped(buf, obj)
@@ -1057,8 +1115,17 @@ func (res *resource) decodeServed(stored []byte) (object, error) {
 }
 
 // served turns stored JSON into the members of the served version, still without kind and apiVersion: prefix belongs before them.
-// For all but the converted rows that is the stored JSON itself.
+// For all but the converted rows, and custom resources older than their schema, that is the stored JSON itself.
 func (res *resource) served(stored []byte) ([]byte, error) {
+	if c := res.custom; c != nil && c.settled != nil && !c.settled(stored) {
+		obj, err := res.decodeStored(stored)
+		if err != nil {
+			return nil, err
+		}
+		var buf bytes.Buffer
+		_, err = encodeUnstructured(&buf, obj.(*unstructured.Unstructured))
+		return buf.Bytes(), err
+	}
 	if res.conversion == nil || res.conversion.out == nil {
 		return stored, nil
 	}

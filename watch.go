@@ -83,6 +83,9 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // a reader that stopped is let go, too
 	s := &stream{rd: rd, w: w, flush: control.Flush, v: v, q: q, resource: res.keyPrefix(""), pos: from}
+	if q.ResourceVersion == "" || q.ResourceVersion == "0" {
+		s.pos = rd.st.revision() // before the client sees the head: what it writes then is news
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
@@ -133,9 +136,6 @@ func (s *stream) begin(ctx context.Context) error {
 		return errStreamEnd
 	}
 	if !initial {
-		if fresh {
-			s.pos = s.rd.st.revision()
-		}
 		return nil
 	}
 	if err := s.sendAll(ctx); err != nil {

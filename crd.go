@@ -1,0 +1,657 @@
+package main
+
+// This file makes types out of data. A CustomResourceDefinition is an object like others, stored under its key; what it describes is
+// served like a built-in type, by the same walk. One example, with the files that it meets (custom.go serves the objects):
+//
+//	POST customresourcedefinitions  {widgets.example.com}
+//	     api.go: decode ▶ prepareDefinition ▶ validateDefinition ▶ commit, revision 7
+//	     sync: reads revision 7 off the log; the names are free ▶ status committed, revision 8 ▶ a row in the registry
+//	201 Created                     from here on /apis/example.com/v1/widgets is there
+//
+// sync is level-triggered: it compares what is stored with what follows from it, so it may be called after a write, at the start, or
+// once too often. A row costs a few hundred bytes; the schema stays in the store.
+//
+// All versions of a definition show the same stored objects. Conversion is what Kubernetes calls None: only apiVersion changes, and the
+// version's schema prunes. A definition that asks for a conversion webhook is accepted, with a warning, and converted by None as well:
+// most of them can do without as long as all clients speak the storage version.
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	definitionvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+const retryCleanup = time.Second // while objects of a deleted definition wait for their finalizers
+
+// ---- Definitions
+
+// definitions keeps the registry in step with the stored definitions. sync may be called by anybody; one goroutine runs run.
+type definitions struct {
+	st  *store
+	reg *registry
+	wr  *writes // deletes the objects of a definition that goes
+	log zerolog.Logger
+	row *resource // the type of definitions itself
+
+	mu    sync.Mutex // guards what follows; held while the status of a definition is committed
+	rev   int64      // what table shows
+	table map[string]*definition
+}
+
+// A definition is what is kept in memory of a stored one. Immutable.
+type definition struct {
+	name, group string
+	created     int64 // its createRev: of two that want a name the older one gets it
+	accepted    apiextensionsv1.CustomResourceDefinitionNames
+	wanting     bool // some name is not accepted
+	terminating bool
+	established bool
+	rows        []*resource // the served versions
+	storage     *resource   // the storage version, served or not
+	schemas     *schemas
+}
+
+// newDefinitions serves the type of definitions. sync then brings in those that are stored.
+func newDefinitions(st *store, reg *registry, wr *writes, log zerolog.Logger) *definitions {
+	d := &definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{}}
+	d.row = groupVersion(apiextensionsv1.GroupName, "v1",
+		row[apiextensionsv1.CustomResourceDefinition](inExtensions|counted, "customresourcedefinitions crd crds", "status"))[0]
+	d.row.custom = &custom{defaults: defaultDefinition, prepare: prepareDefinition, validate: validateDefinition, warnings: definitionWarnings,
+		deleting: markTerminating, committed: d.sync}
+	reg.replaceCustom([]*resource{d.row})
+	return d
+}
+
+// run follows the definitions until ctx ends: it empties those that are deleted, and lets go of what is compiled and idle.
+func (d *definitions) run(ctx context.Context) {
+	idle := time.NewTicker(schemaIdle / 5)
+	defer idle.Stop()
+	for ctx.Err() == nil {
+		wake := d.st.wake(d.row.base)
+		waiting, err := d.cleanUp(ctx)
+		if err != nil && ctx.Err() == nil {
+			d.log.Error().Err(err).Msg("definitions of custom resources")
+		}
+		var retry <-chan time.Time
+		if waiting || err != nil {
+			retry = time.After(retryCleanup)
+		}
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		case <-retry:
+		case now := <-idle.C:
+			d.forgetIdle(now)
+		}
+	}
+}
+
+// forgetIdle lets go of what is compiled and was not used for a while.
+func (d *definitions) forgetIdle(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, def := range d.table {
+		def.schemas.forget(now)
+	}
+}
+
+// sync brings table and registry up to what is stored, and the stored status of each definition up to what follows from it. It is
+// called after each write to a definition, before the answer: who reads the answer can use the type.
+func (d *definitions) sync(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	changed := false
+	for {
+		current := d.st.revision()
+		events, upTo, err := d.newsLocked()
+		if err != nil {
+			return err
+		}
+		var judge []func() error // when all are known: names of the last may be taken by the first
+		for i := range events {
+			judge = append(judge, d.takeLocked(ctx, &events[i].record))
+			changed = true
+		}
+		for _, decide := range judge {
+			if err := decide(); err != nil {
+				return err
+			}
+		}
+		if d.rev = upTo; len(events) == 0 && upTo >= current {
+			break
+		}
+	}
+	if changed {
+		rows := []*resource{d.row}
+		for _, def := range d.table {
+			rows = append(rows, def.rows...)
+		}
+		d.reg.replaceCustom(rows)
+	}
+	return nil
+}
+
+// newsLocked returns what was written to definitions since table was brought up to date, and up to which revision.
+func (d *definitions) newsLocked() (events []event, upTo int64, err error) {
+	if d.rev > 0 {
+		events, upTo, err = d.st.events(d.row.base, d.rev, 0, nil)
+	}
+	if d.rev == 0 || errors.Is(err, errCompacted) {
+		return d.reloadLocked()
+	}
+	return events, upTo, err
+}
+
+// reloadLocked reads all definitions as if each had just been written.
+func (d *definitions) reloadLocked() (events []event, rev int64, err error) {
+	clear(d.table)
+	c := &chunk{}
+	for at := (span{prefix: d.row.base}); ; at.rev, at.start = c.rev, c.next {
+		if err := d.st.chunk(at, c); err != nil {
+			return nil, 0, err
+		}
+		for _, rec := range c.records {
+			rec.json = bytes.Clone(rec.json) // the chunk's buffer is used again
+			events = append(events, event{record: rec})
+		}
+		if c.next == "" {
+			return events, c.rev, nil
+		}
+	}
+}
+
+// takeLocked enters one written definition into the table. It returns what decides about the names that it wants or frees.
+func (d *definitions) takeLocked(ctx context.Context, rec *record) (decide func() error) {
+	_, name := namespacedName(rec.key)
+	before := d.table[name]
+	delete(d.table, name)
+	if rec.deleted {
+		return func() error { return d.reconsiderLocked(ctx, before) }
+	}
+	obj, err := d.row.decodeStored(rec.json)
+	if err != nil { // of this definition nothing is served; the others are
+		d.log.Error().Err(err).Str("name", name).Msg("definition of a custom resource cannot be read")
+		return func() error { return nil }
+	}
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	d.table[name] = d.define(crd, rec, before)
+	return func() error {
+		if err := d.decideLocked(ctx, crd, rec); err != nil {
+			return err
+		}
+		return d.reconsiderLocked(ctx, before)
+	}
+}
+
+// reconsiderLocked gives the names that a definition had, and may have given up, to those that want them, oldest first.
+func (d *definitions) reconsiderLocked(ctx context.Context, before *definition) error {
+	if before == nil {
+		return nil
+	}
+	var wanting []*definition
+	for _, def := range d.table {
+		if def.wanting && def.group == before.group && def.name != before.name {
+			wanting = append(wanting, def)
+		}
+	}
+	slices.SortFunc(wanting, func(a, b *definition) int { return cmp.Compare(a.created, b.created) })
+	for _, def := range wanting {
+		rec, err := d.st.get(d.row.key("", def.name))
+		if errors.Is(err, errNotFound) {
+			continue // its deletion is in the log, too
+		}
+		if err != nil {
+			return err
+		}
+		obj, err := d.row.decodeStored(rec.json)
+		if err != nil {
+			return err
+		}
+		if err := d.decideLocked(ctx, obj.(*apiextensionsv1.CustomResourceDefinition), &rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decideLocked stores the status that follows from a definition, if it is new. The write shows up in the log as an event of its own.
+func (d *definitions) decideLocked(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, rec *record) error {
+	before := crd.Status.DeepCopy()
+	d.acceptNames(crd)
+	judgeApproval(crd)
+	if apiequality.Semantic.DeepEqual(before, &crd.Status) {
+		return nil
+	}
+	stored, revAt, err := d.row.encodeStored(crd)
+	if err != nil {
+		return err
+	}
+	_, err = d.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: rec.deleting})
+	if errors.Is(err, errConflict) || errors.Is(err, errNotFound) {
+		return nil // somebody was faster; the newer version is in the log
+	}
+	return err
+}
+
+// acceptNames writes the conditions NamesAccepted and Established, and the names: plural, singular and short names share one space
+// within a group, kind and list kind another. What is taken stays as it was.
+func (d *definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
+	resources, kinds := d.taken(crd)
+	want, got := crd.Spec.Names, &crd.Status.AcceptedNames
+	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted,
+		Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
+	accept := func(what string, taken map[string]bool, to *[]string, names ...string) {
+		if message := conflicts(names, taken); message != "" {
+			condition.Status, condition.Reason, condition.Message = apiextensionsv1.ConditionFalse, what+"Conflict", message
+			return
+		}
+		*to = names
+	}
+	one := func(what string, taken map[string]bool, to *string, name string) {
+		names := []string{*to}
+		accept(what, taken, &names, name)
+		*to = names[0]
+	}
+	one("Plural", resources, &got.Plural, want.Plural)
+	one("Singular", resources, &got.Singular, want.Singular)
+	accept("ShortNames", resources, &got.ShortNames, want.ShortNames...)
+	one("Kind", kinds, &got.Kind, want.Kind)
+	one("ListKind", kinds, &got.ListKind, want.ListKind)
+	got.Categories = want.Categories
+	apihelpers.SetCRDCondition(crd, condition)
+	establish(crd)
+}
+
+// taken returns the names that other definitions of the group have.
+func (d *definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
+	resources, kinds = map[string]bool{}, map[string]bool{}
+	for _, def := range d.table {
+		if def.group != crd.Spec.Group || def.name == crd.Name {
+			continue
+		}
+		resources[def.accepted.Plural], resources[def.accepted.Singular] = true, true
+		for _, name := range def.accepted.ShortNames {
+			resources[name] = true
+		}
+		kinds[def.accepted.Kind], kinds[def.accepted.ListKind] = true, true
+	}
+	return resources, kinds
+}
+
+// conflicts words which names are taken; "" for none.
+func conflicts(names []string, taken map[string]bool) string {
+	var texts []string
+	for _, name := range names {
+		if taken[name] {
+			texts = append(texts, fmt.Sprintf("%q is already in use", name))
+		}
+	}
+	if len(texts) > 1 {
+		return "[" + strings.Join(texts, ", ") + "]"
+	}
+	return strings.Join(texts, "")
+}
+
+// establish sets the condition Established, which stays once it is true.
+func establish(crd *apiextensionsv1.CustomResourceDefinition) {
+	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established,
+		Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
+	switch {
+	case apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established):
+		return
+	case apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted):
+		condition.Status, condition.Reason = apiextensionsv1.ConditionTrue, "InitialNamesAccepted"
+		condition.Message = "the initial names have been accepted"
+	}
+	apihelpers.SetCRDCondition(crd, condition)
+}
+
+// judgeApproval sets the condition that tells whether a type in a group of Kubernetes' own, such as k8s.io, has been approved.
+func judgeApproval(crd *apiextensionsv1.CustomResourceDefinition) {
+	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
+		return
+	}
+	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.KubernetesAPIApprovalPolicyConformant,
+		Status: apiextensionsv1.ConditionFalse}
+	state, message := apihelpers.GetAPIApprovalState(crd.Annotations)
+	condition.Message = message
+	switch state {
+	case apihelpers.APIApproved:
+		condition.Status, condition.Reason = apiextensionsv1.ConditionTrue, "ApprovedAnnotation"
+	case apihelpers.APIApprovalBypassed:
+		condition.Reason = "UnapprovedAnnotation"
+	case apihelpers.APIApprovalMissing:
+		condition.Reason = "MissingAnnotation"
+	default:
+		condition.Reason = "InvalidAnnotation"
+	}
+	apihelpers.SetCRDCondition(crd, condition)
+}
+
+// ---- From a definition to rows
+
+// define makes the rows of a definition. What before has compiled, and knows about the age of its schema, it hands on.
+func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec *record, before *definition) *definition {
+	def := &definition{name: crd.Name, group: crd.Spec.Group, created: rec.createRev, accepted: crd.Status.AcceptedNames,
+		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
+	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
+	def.wanting = !accepted
+	def.schemas = &schemas{st: d.st, key: rec.key, since: rec.rev, spec: schemaDigest(gjson.GetBytes(rec.json, "spec").Raw)}
+	storage := storageVersion(crd)
+	def.schemas.stored = versionDigest(rec.json, storage)
+	if before != nil && before.created == def.created {
+		if before.schemas.spec == def.schemas.spec {
+			def.schemas = before.schemas
+		} else if before.schemas.stored == def.schemas.stored {
+			def.schemas.since = before.schemas.since
+		}
+	}
+	if !accepted && !def.established {
+		return def
+	}
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		res := def.row(crd, v)
+		res.custom.storageVersion, res.custom.settled = storage, def.schemas.settled
+		if tag := versionDigest(rec.json, v.Name); tag != def.schemas.stored {
+			res.custom.settled = func([]byte) bool { return false }
+			res.custom.toStorage = def.schemas.toStorage
+		}
+		res.schemaTag = def.schemas.spec
+		if v.Storage {
+			def.storage = res
+		}
+		if v.Served {
+			def.rows = append(def.rows, res)
+		}
+	}
+	return def
+}
+
+func schemaDigest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+// versionDigest tells versions with different schemas apart.
+func versionDigest(stored []byte, name string) string {
+	for _, v := range gjson.GetBytes(stored, "spec.versions").Array() {
+		if v.Get("name").String() == name {
+			return schemaDigest(v.Get("schema").Raw)
+		}
+	}
+	return ""
+}
+
+func storageVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
+	name, _ := apihelpers.GetCRDStorageVersion(crd) // validation wants one
+	return name
+}
+
+// row is the row of one version.
+func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) *resource {
+	names := &crd.Status.AcceptedNames
+	res := &resource{kind: names.Kind, listKind: names.ListKind, plural: names.Plural, singular: names.Singular, shortNames: names.ShortNames,
+		categories: names.Categories, namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, generation: true,
+		verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}}
+	cr := &customVersion{schemas: def.schemas, version: v.Name, res: res}
+	if subs := v.Subresources; subs != nil && subs.Status != nil {
+		cr.status = true
+		res.subresources = append(res.subresources, subresourceOf("status", names.Kind))
+	}
+	if subs := v.Subresources; subs != nil && subs.Scale != nil {
+		cr.scale = subs.Scale
+		res.subresources = append(res.subresources, subresourceOf("scale", names.Kind))
+	}
+	if v.Deprecated {
+		res.deprecation = &deprecation{deprecated: [2]int{1, 0}}
+	}
+	res.custom = &custom{deprecation: deprecationText(crd, v), prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete,
+		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults}
+	if def.terminating {
+		res.custom.admit = cr.refuse
+	}
+	if len(v.AdditionalPrinterColumns) > 0 {
+		res.custom.columns, res.custom.cells = cr.columns, cr.cells
+	}
+	for _, f := range v.SelectableFields {
+		res.custom.selectable = append(res.custom.selectable, strings.TrimPrefix(f.JSONPath, "."))
+	}
+	res.schema = cr.openAPI
+	return groupVersion(crd.Spec.Group, v.Name, res)[0]
+}
+
+// deprecationText is the definition's own, or one that names the newest version to use instead.
+func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiextensionsv1.CustomResourceDefinitionVersion) string {
+	if old.DeprecationWarning != nil {
+		return *old.DeprecationWarning
+	}
+	best := old.Name
+	for _, v := range crd.Spec.Versions {
+		if v.Served && !v.Deprecated && version.CompareKubeAwareVersionStrings(v.Name, best) > 0 {
+			best = v.Name
+		}
+	}
+	text := fmt.Sprintf("%s/%s %s is deprecated", crd.Spec.Group, old.Name, crd.Spec.Names.Kind)
+	if best != old.Name {
+		text += fmt.Sprintf("; use %s/%s %s", crd.Spec.Group, best, crd.Spec.Names.Kind)
+	}
+	return text
+}
+
+// ---- Writing a definition
+
+func defaultDefinition(obj object) {
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(obj.(*apiextensionsv1.CustomResourceDefinition))
+}
+
+// prepareDefinition sees to it that the status is the server's, but on /status, where the spec is what it was.
+func prepareDefinition(obj, old object, sub string) object {
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	var before apiextensionsv1.CustomResourceDefinition
+	if old != nil {
+		old.(*apiextensionsv1.CustomResourceDefinition).DeepCopyInto(&before)
+	}
+	if sub == "status" {
+		crd.Spec = before.Spec
+		return crd
+	}
+	crd.Status = before.Status
+	if storage := storageVersion(crd); storage != "" && !slices.Contains(crd.Status.StoredVersions, storage) {
+		crd.Status.StoredVersions = append(crd.Status.StoredVersions, storage)
+	}
+	return crd
+}
+
+// validateDefinition judges a definition by Kubernetes' own rules, CEL expressions and their estimated cost included.
+func validateDefinition(ctx context.Context, obj, old object, sub string) field.ErrorList {
+	now, before := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
+	if err := internalDefinition(obj, now); err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	if old == nil {
+		return definitionvalidation.ValidateCustomResourceDefinition(ctx, now)
+	}
+	if err := internalDefinition(old, before); err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	if sub == "status" {
+		return definitionvalidation.ValidateUpdateCustomResourceDefinitionStatus(now, before)
+	}
+	return definitionvalidation.ValidateCustomResourceDefinitionUpdate(ctx, now, before)
+}
+
+func internalDefinition(obj object, out *apiextensions.CustomResourceDefinition) error {
+	in := obj.DeepCopyObject().(*apiextensionsv1.CustomResourceDefinition)
+	return apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(in, out, nil)
+}
+
+// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, and conversion by a webhook.
+func definitionWarnings(obj, old object) (texts []string) {
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	known := map[string]bool{}
+	if old != nil {
+		unknownFormats(old.(*apiextensionsv1.CustomResourceDefinition), known)
+	}
+	added := map[string]bool{}
+	unknownFormats(crd, added)
+	for _, format := range slices.Sorted(maps.Keys(added)) {
+		if !known[format] {
+			texts = append(texts, fmt.Sprintf("unrecognized format %q", format))
+		}
+	}
+	if crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
+		texts = append(texts, "spec.conversion: this server calls no conversion webhooks; versions are converted as with strategy None, which changes apiVersion alone")
+	}
+	return texts
+}
+
+// markTerminating is what DELETE does to a definition: it goes when its objects have gone.
+func markTerminating(obj object) {
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	stamp := metav1.Now().Rfc3339Copy()
+	crd.DeletionTimestamp = &stamp
+	if !slices.Contains(crd.Finalizers, apiextensionsv1.CustomResourceCleanupFinalizer) {
+		crd.Finalizers = append(crd.Finalizers, apiextensionsv1.CustomResourceCleanupFinalizer)
+	}
+	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating,
+		Status: apiextensionsv1.ConditionTrue, Reason: "InstanceDeletionPending",
+		Message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"})
+}
+
+// cleanUp deletes the objects of definitions that are being deleted, then lets those go that have none left. waiting says that an
+// object is held back by its finalizers.
+func (d *definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
+	if err := d.sync(ctx); err != nil {
+		return false, err
+	}
+	d.mu.Lock()
+	var going []*definition
+	for _, def := range d.table {
+		if def.terminating {
+			going = append(going, def)
+		}
+	}
+	d.mu.Unlock()
+	for _, def := range going {
+		done, emptyErr := d.empty(ctx, def)
+		waiting = waiting || !done
+		err = errors.Join(err, emptyErr)
+	}
+	return waiting, err
+}
+
+// empty is one round for one definition.
+func (d *definitions) empty(ctx context.Context, def *definition) (done bool, err error) {
+	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionFalse,
+		Reason: "NeverEstablished", Message: "resource was never established"}
+	if def.established && def.storage != nil {
+		condition.Reason, condition.Message = "InstanceDeletionCompleted", "removed all instances"
+		if err := d.deleteObjects(ctx, def.storage); err != nil {
+			return false, err
+		}
+		if left, _, _ := d.st.count(def.storage.base); left > 0 {
+			condition.Status, condition.Reason = apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress"
+			condition.Message = "CustomResource deletion is in progress"
+			return false, d.setTerminating(ctx, def, condition)
+		}
+	}
+	return true, d.setTerminating(ctx, def, condition)
+}
+
+// deleteObjects deletes what is not being deleted already.
+func (d *definitions) deleteObjects(ctx context.Context, res *resource) error {
+	background := metav1.DeletePropagationBackground
+	c := &chunk{}
+	for at := (span{prefix: res.base}); ; at.rev, at.start = c.rev, c.next {
+		if err := d.st.chunk(at, c); err != nil {
+			return err
+		}
+		var found []*record
+		for i := range c.records {
+			if !c.records[i].deleting {
+				found = append(found, &c.records[i])
+			}
+		}
+		err := parallel(found, deleteWorkers, func(rec *record) error {
+			namespace, name := namespacedName(rec.key)
+			_, _, err := d.wr.delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+		if err != nil || c.next == "" {
+			return err
+		}
+	}
+}
+
+// setTerminating tells how far the deletion of a definition is; once it is no longer going on, nothing holds the definition back.
+func (d *definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
+	t := target{res: d.row, name: def.name, sub: "status"}
+	_, _, err := d.wr.modify(ctx, t, writeOptions{}, func(old object, _ *record) (object, error) {
+		crd := old.DeepCopyObject().(*apiextensionsv1.CustomResourceDefinition)
+		apihelpers.SetCRDCondition(crd, condition)
+		if condition.Status == apiextensionsv1.ConditionFalse {
+			apihelpers.CRDRemoveFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer)
+		}
+		return crd, nil
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// unknownFormats collects the formats in a definition's schemas that no validator knows.
+func unknownFormats(crd *apiextensionsv1.CustomResourceDefinition, found map[string]bool) {
+	var visit func(s *apiextensionsv1.JSONSchemaProps)
+	visit = func(s *apiextensionsv1.JSONSchemaProps) {
+		if s == nil {
+			return
+		}
+		asked := &spec.Schema{SchemaProps: spec.SchemaProps{Format: s.Format, Type: spec.StringOrArray{s.Type}}}
+		for _, format := range schemavalidation.GetUnrecognizedFormats(asked, environment.DefaultCompatibilityVersion()) {
+			found[format] = true
+		}
+		for _, p := range s.Properties {
+			visit(&p)
+		}
+		if s.Items != nil {
+			visit(s.Items.Schema)
+		}
+		if s.AdditionalProperties != nil {
+			visit(s.AdditionalProperties.Schema)
+		}
+	}
+	for _, v := range crd.Spec.Versions {
+		if v.Schema != nil {
+			visit(v.Schema.OpenAPIV3Schema)
+		}
+	}
+}

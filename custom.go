@@ -1,0 +1,596 @@
+package main
+
+// This file serves the objects of types that are data: what the walk of a request asks a custom resource's row, it asks here.
+//
+//	body ──▶ shape: prune, coerce, default ──▶ judgement: schema, lists, CEL ──▶ toStorage ──▶ stored
+//	stored, younger than the schema ──▶ as it is             else ──▶ complete: default, prune ──▶ answer
+//
+// What a version's schema says is compiled at the first use, from the definition in the store, and let go of when nobody has used it for
+// a while: HTTPRoute of the Gateway API takes half a MiB then, and several more once its CEL rules are needed.
+//
+// Kubernetes' own packages prune, default and judge. This file is the order in which they are asked, and what lies between.
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	celmodel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta/table"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	celcommon "k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/client-go/util/jsonpath"
+	kjson "sigs.k8s.io/json"
+)
+
+const schemaIdle = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
+
+// ---- Schemas
+
+// schemas is what the versions of one definition say about objects: loaded from the store and compiled when somebody needs it.
+type schemas struct {
+	st     *store
+	key    string
+	spec   string       // digest of the definition's spec
+	stored string       // digest of the storage version's schema
+	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
+	used   atomic.Int64 // when anything compiled was last used, in Unix nanoseconds
+
+	mu       sync.Mutex                // guards what follows and serialises compiling
+	compiled map[string]*compiled      // by version
+	columns  map[string][]customColumn // by version; apart, since a list needs no more
+}
+
+// A compiled is one version's part that costs memory. Immutable but for what comes with the first write.
+type compiled struct {
+	props  *apiextensions.JSONSchemaProps
+	schema *structuralschema.Structural
+
+	mu    sync.Mutex // guards what follows
+	rules *rules
+	kept  any // what others have made of the schema
+}
+
+// rules judge objects.
+type rules struct {
+	whole, status schemavalidation.SchemaValidator
+	cel           *cel.Validator // nil: no expressions
+}
+
+// errNoSuchVersion answers a request that met the end of its type.
+var errNoSuchVersion = statusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+
+// load reads one version from the definition in the store; "" is the storage version.
+func (s *schemas) load(name string) (gjson.Result, error) {
+	rec, err := s.st.get(s.key)
+	if err != nil {
+		return gjson.Result{}, errNoSuchVersion
+	}
+	for _, v := range gjson.GetBytes(rec.json, "spec.versions").Array() {
+		if v.Get("name").String() == name || name == "" && v.Get("storage").Bool() {
+			return v, nil
+		}
+	}
+	return gjson.Result{}, errNoSuchVersion
+}
+
+// version returns one compiled version; "" is the storage version. An error means that the definition has just gone.
+func (s *schemas) version(name string) (*compiled, error) {
+	s.used.Store(time.Now().UnixNano())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.compiled[name]; c != nil {
+		return c, nil
+	}
+	v, err := s.load(name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := compileSchema([]byte(v.Get("schema").Raw))
+	if err != nil {
+		return nil, err
+	}
+	if s.compiled == nil {
+		s.compiled = map[string]*compiled{}
+	}
+	s.compiled[name] = c
+	return c, nil
+}
+
+func compileSchema(raw []byte) (*compiled, error) {
+	var asked apiextensionsv1.CustomResourceValidation
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &asked); err != nil {
+		return nil, err
+	}
+	var internal apiextensions.CustomResourceValidation
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(&asked, &internal, nil); err != nil {
+		return nil, err
+	}
+	s, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	if err != nil {
+		return nil, err
+	}
+	c := &compiled{props: internal.OpenAPIV3Schema, schema: s.DeepCopy()} // its defaults are shared with props
+	return c, defaulting.PruneDefaults(c.schema)
+}
+
+// judges returns what judges objects, compiled at the first write.
+func (c *compiled) judges() (*rules, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rules != nil {
+		return c.rules, nil
+	}
+	whole, _, err := schemavalidation.NewSchemaValidator(c.props)
+	if err != nil {
+		return nil, err
+	}
+	r := &rules{whole: whole, cel: cel.NewValidator(c.schema, true, celconfig.PerCallLimit)}
+	if c.props != nil {
+		if status, ok := c.props.Properties["status"]; ok {
+			if r.status, _, err = schemavalidation.NewSchemaValidator(&status); err != nil {
+				return nil, err
+			}
+		}
+	}
+	c.rules = r
+	return r, nil
+}
+
+// forget lets go of what was not used for a while.
+func (s *schemas) forget(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(time.Unix(0, s.used.Load())) > schemaIdle {
+		s.compiled, s.columns = nil, nil
+	}
+}
+
+// settled says that a stored object is as today's schema wants it. An object that was shaped before a change of the schema and
+// committed after it passes, too, without a default that the change brought: the next write puts it right.
+func (s *schemas) settled(stored []byte) bool {
+	return gjson.GetBytes(stored, "metadata.resourceVersion").Int() > s.since
+}
+
+// toStorage gives an object of another version the storage version's shape.
+func (s *schemas) toStorage(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	c, err := s.version("")
+	if err != nil || isBookmark(u) {
+		return u, err
+	}
+	u = u.DeepCopy()
+	c.prune(u)
+	defaulting.Default(u.Object, c.schema)
+	return u, nil
+}
+
+// isBookmark tells a watch's bookmark, which has nothing but a revision, from an object.
+func isBookmark(u *unstructured.Unstructured) bool { return u.GetUID() == "" && u.GetName() == "" }
+
+// prune drops what the schema does not know, and nulls where it allows none. metadata, kind and apiVersion stay.
+func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
+	unknown = pruning.PruneWithOptions(u.Object, c.schema, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, c.schema)
+	return unknown
+}
+
+// ---- Objects
+
+// A customVersion is a served version's side of the walk of a request. Immutable.
+type customVersion struct {
+	schemas *schemas
+	version string
+	res     *resource
+	status  bool // has the subresource
+	scale   *apiextensionsv1.CustomResourceSubresourceScale
+}
+
+func (cr *customVersion) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
+
+func (cr *customVersion) refuse() error {
+	return apierrors.NewForbidden(cr.res.groupResource(), "", errors.New("create not allowed while custom resource definition is terminating"))
+}
+
+// openAPI is the version's schema as the definition has it.
+func (cr *customVersion) openAPI() (json.RawMessage, error) {
+	v, err := cr.schemas.load(cr.version)
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(v.Get("schema.openAPIV3Schema").Raw), nil
+}
+
+// shape makes an object out of what a client sent.
+func (cr *customVersion) shape(u *unstructured.Unstructured) (unknown []error, err error) {
+	c, err := cr.compiled()
+	if err != nil {
+		return nil, err
+	}
+	meta, found, paths, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
+	if err != nil {
+		return nil, err
+	}
+	if u.GroupVersionKind() == cr.res.groupVersionKind() {
+		paths = append(paths, c.prune(u)...)
+		coerceErr, more := objectmeta.CoerceWithOptions(nil, u.Object, c.schema, false, objectmeta.CoerceOptions{ReturnUnknownFieldPaths: true})
+		if coerceErr != nil {
+			return nil, coerceErr
+		}
+		paths = append(paths, more...)
+	}
+	if !found {
+		u.Object["metadata"] = map[string]any{}
+	} else if err := objectmeta.SetObjectMeta(u.Object, meta); err != nil {
+		return nil, err
+	}
+	defaulting.Default(u.Object, c.schema)
+	for _, path := range paths {
+		unknown = append(unknown, fmt.Errorf("unknown field %q", path))
+	}
+	return unknown, nil
+}
+
+// complete brings a stored object up to date: the storage version's defaults, and what this version's schema knows.
+func (cr *customVersion) complete(u *unstructured.Unstructured) error {
+	if isBookmark(u) {
+		return nil
+	}
+	stored, err := cr.schemas.version("")
+	if err != nil {
+		return err
+	}
+	c, err := cr.compiled()
+	if err != nil {
+		return err
+	}
+	defaulting.Default(u.Object, stored.schema)
+	c.prune(u)
+	return nil
+}
+
+// defaults fills in what an apply left out.
+func (cr *customVersion) defaults(obj object) {
+	if c, err := cr.compiled(); err == nil {
+		defaulting.Default(obj.(*unstructured.Unstructured).Object, c.schema)
+	}
+}
+
+// keep returns what build made of the schema the first time; it goes with the schema.
+func (cr *customVersion) keep(build func() any) any {
+	c, err := cr.compiled()
+	if err != nil {
+		return build()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept == nil {
+		c.kept = build()
+	}
+	return c.kept
+}
+
+// prepare keeps apart what belongs to /status and what does not.
+func (cr *customVersion) prepare(obj, old object, sub string) object {
+	u := obj.(*unstructured.Unstructured)
+	switch {
+	case sub == "status":
+		return restrictCustomStatus(u, old.(*unstructured.Unstructured))
+	case !cr.status:
+		return u
+	}
+	delete(u.Object, "status")
+	if old != nil {
+		if status, ok := old.(*unstructured.Unstructured).Object["status"]; ok {
+			u.Object["status"] = status
+		}
+	}
+	return u
+}
+
+// validate judges an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.
+func (cr *customVersion) validate(ctx context.Context, obj, old object, sub string) field.ErrorList {
+	c, err := cr.compiled()
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	r, err := c.judges()
+	if err != nil {
+		return field.ErrorList{field.InternalError(nil, err)}
+	}
+	j := &judgement{cr: cr, schema: c.schema, rules: r, obj: obj.(*unstructured.Unstructured)}
+	switch {
+	case old == nil:
+		j.create()
+	case sub == "status":
+		j.statusChange(old.(*unstructured.Unstructured))
+	default:
+		j.change(old.(*unstructured.Unstructured))
+	}
+	j.expressions(ctx)
+	return j.errs
+}
+
+// A judgement is one object on trial.
+type judgement struct {
+	cr     *customVersion
+	schema *structuralschema.Structural
+	rules  *rules
+	obj    *unstructured.Unstructured
+	old    map[string]any              // nil for a create
+	same   *celcommon.CorrelatedObject // what has not changed is not held against an update
+	errs   field.ErrorList
+}
+
+func (j *judgement) add(errs field.ErrorList) { j.errs = append(j.errs, errs...) }
+
+func (j *judgement) create() {
+	j.add(validation.ValidateObjectMetaAccessor(j.obj, j.cr.res.namespaced, validation.NameIsDNSSubdomain, field.NewPath("metadata")))
+	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, j.rules.whole))
+	j.scale()
+	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
+	j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
+}
+
+// follow says from which object an update starts.
+func (j *judgement) follow(old *unstructured.Unstructured) {
+	j.old = old.Object
+	j.same = celcommon.NewCorrelatedObject(j.obj.Object, old.Object, &celmodel.Structural{Structural: j.schema})
+	j.add(validation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
+}
+
+func (j *judgement) change(old *unstructured.Unstructured) {
+	j.follow(old)
+	j.add(schemavalidation.ValidateCustomResourceUpdate(nil, j.obj.Object, old.Object, j.rules.whole, schemavalidation.WithRatcheting(j.same)))
+	j.scale()
+	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
+	j.lists()
+}
+
+func (j *judgement) statusChange(old *unstructured.Unstructured) {
+	j.follow(old)
+	if status, ok := j.obj.Object["status"]; ok {
+		j.add(schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, old.Object["status"], j.rules.status,
+			schemavalidation.WithRatcheting(j.same.Key("status"))))
+	}
+	j.scaleStatus()
+	j.lists()
+}
+
+// lists holds repeated elements against an update only if there were none before.
+func (j *judgement) lists() {
+	if len(listtype.ValidateListSetsAndMaps(nil, j.schema, j.old)) == 0 {
+		j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
+	}
+}
+
+// expressions evaluates the CEL rules, unless the object is so wrong that they could not be relied on.
+func (j *judgement) expressions(ctx context.Context) {
+	if j.rules.cel == nil {
+		return
+	}
+	for _, err := range j.errs {
+		switch err.Type {
+		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+			j.add(field.ErrorList{field.Invalid(nil, nil,
+				"some validation rules were not checked because the object was invalid; correct the existing errors to complete validation")})
+			return
+		}
+	}
+	var options []cel.Option
+	var old any // a nil map is not a nil any
+	if j.old != nil {
+		old, options = j.old, []cel.Option{cel.WithRatcheting(j.same)}
+	}
+	errs, _ := j.rules.cel.Validate(ctx, nil, j.schema, j.obj.Object, old, celconfig.RuntimeCELCostBudget, options...)
+	j.add(errs)
+}
+
+// ---- Scale
+
+func (j *judgement) scale() {
+	if s := j.cr.scale; s != nil {
+		j.replicas(s.SpecReplicasPath)
+	}
+	j.scaleStatus()
+}
+
+func (j *judgement) scaleStatus() {
+	s := j.cr.scale
+	if s == nil {
+		return
+	}
+	j.replicas(s.StatusReplicasPath)
+	if s.LabelSelectorPath == nil {
+		return
+	}
+	if text, _, err := unstructured.NestedString(j.obj.Object, pathSteps(*s.LabelSelectorPath)...); err != nil {
+		j.add(field.ErrorList{field.Invalid(field.NewPath(*s.LabelSelectorPath), text, err.Error())})
+	}
+}
+
+// replicas judges one of the two counts.
+func (j *judgement) replicas(path string) {
+	n, _, err := unstructured.NestedInt64(j.obj.Object, pathSteps(path)...)
+	problem := ""
+	switch {
+	case err != nil:
+		problem = err.Error()
+	case n < 0:
+		problem = "should be a non-negative integer"
+	case n > math.MaxInt32:
+		problem = fmt.Sprintf("should be less than or equal to %v", math.MaxInt32)
+	default:
+		return
+	}
+	j.add(field.ErrorList{field.Invalid(field.NewPath(path), n, problem)})
+}
+
+// pathSteps takes a path like .spec.replicas apart.
+func pathSteps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
+
+// scaleOf reads the counts that a Scale shows; set, when not nil, is written first.
+func (cr *customVersion) scaleOf(u *unstructured.Unstructured, set *int32) (scalable, error) {
+	s := scalable{path: cr.scale.SpecReplicasPath}
+	if set != nil {
+		if err := unstructured.SetNestedField(u.Object, int64(*set), pathSteps(s.path)...); err != nil {
+			return s, err
+		}
+	}
+	spec, found, err := unstructured.NestedInt64(u.Object, pathSteps(s.path)...)
+	if err != nil {
+		return s, err
+	}
+	if found {
+		n := int32(spec)
+		s.replicas = &n
+	}
+	status, _, err := unstructured.NestedInt64(u.Object, pathSteps(cr.scale.StatusReplicasPath)...)
+	if err != nil {
+		return s, err
+	}
+	s.status = int32(status)
+	if cr.scale.LabelSelectorPath != nil {
+		s.selector, _, err = unstructured.NestedString(u.Object, pathSteps(*cr.scale.LabelSelectorPath)...)
+	}
+	return s, err
+}
+
+// ---- Columns
+
+// A customColumn is one of additionalPrinterColumns; path is nil when it cannot be read.
+type customColumn struct {
+	definition metav1.TableColumnDefinition
+	path       *jsonpath.JSONPath
+	mu         *sync.Mutex // a JSONPath keeps state while it searches
+}
+
+func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []customColumn {
+	columns := []customColumn{{definition: metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name",
+		Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}}}
+	for _, c := range asked {
+		path := jsonpath.New(c.Name)
+		if path.Parse("{"+c.JSONPath+"}") != nil {
+			break // as the real server does: no further columns
+		}
+		path.AllowMissingKeys(true)
+		columns = append(columns, customColumn{path: path, mu: new(sync.Mutex), definition: metav1.TableColumnDefinition{Name: c.Name, Type: c.Type,
+			Format: c.Format, Priority: c.Priority,
+			Description: cmp.Or(c.Description, "Custom resource definition column (in JSONPath format): "+c.JSONPath)}})
+	}
+	return columns
+}
+
+// printed returns a version's columns; the first is the name.
+func (s *schemas) printed(name string) []customColumn {
+	s.used.Store(time.Now().UnixNano())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if columns := s.columns[name]; columns != nil {
+		return columns
+	}
+	var asked []apiextensionsv1.CustomResourceColumnDefinition
+	if v, err := s.load(name); err != nil || json.Unmarshal([]byte(v.Get("additionalPrinterColumns").Raw), &asked) != nil {
+		asked = nil
+	}
+	if s.columns == nil {
+		s.columns = map[string][]customColumn{}
+	}
+	s.columns[name] = compileColumns(asked)
+	return s.columns[name]
+}
+
+func (cr *customVersion) columns() (definitions []metav1.TableColumnDefinition) {
+	for _, c := range cr.schemas.printed(cr.version) {
+		definitions = append(definitions, c.definition)
+	}
+	return definitions
+}
+
+func (cr *customVersion) cells(obj object) []any {
+	cells := []any{obj.GetName()}
+	columns := cr.schemas.printed(cr.version)
+	for i := range columns[1:] {
+		cells = append(cells, columns[1+i].cell(obj.(*unstructured.Unstructured)))
+	}
+	return cells
+}
+
+// cell shows the first value that a column's path finds; nil when there is none, or one of another type.
+func (c *customColumn) cell(u *unstructured.Unstructured) any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	results, err := c.path.FindResults(u.Object)
+	if err != nil || len(results) == 0 || len(results[0]) == 0 {
+		return nil
+	}
+	value := results[0][0].Interface()
+	if c.definition.Type == "string" {
+		var text bytes.Buffer
+		if c.path.PrintResults(&text, []reflect.Value{reflect.ValueOf(value)}) != nil {
+			return nil
+		}
+		return text.String()
+	}
+	return typedCell(c.definition.Type, value)
+}
+
+func typedCell(kind string, value any) any {
+	switch v := value.(type) {
+	case int64:
+		if kind == "number" {
+			return float64(v)
+		}
+		if kind == "integer" {
+			return v
+		}
+	case float64:
+		if kind == "integer" {
+			return int64(v)
+		}
+		if kind == "number" {
+			return v
+		}
+	case bool:
+		if kind == "boolean" {
+			return v
+		}
+	case string:
+		if kind == "date" {
+			return dateCell(v)
+		}
+	}
+	return nil
+}
+
+// dateCell shows how long ago a time was.
+func dateCell(text string) string {
+	var stamp metav1.Time
+	if stamp.UnmarshalQueryParameter(text) != nil {
+		return "<invalid>"
+	}
+	return table.ConvertToHumanReadableDateType(stamp)
+}
