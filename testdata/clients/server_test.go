@@ -187,7 +187,7 @@ func attach(config *rest.Config) *tap {
 	return p
 }
 
-// count says how many requests of a kind there were: streaming list, watch, list, other.
+// count says how many requests of a kind there were: "streaming list", "watch", "list" or "other".
 func (p *tap) count(kind string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +201,7 @@ func kindOf(r *http.Request) string {
 		return "streaming list"
 	case query.Has("watch"):
 		return "watch"
-	case r.Method == http.MethodGet && query.Has("resourceVersion") || query.Has("limit"):
+	case r.Method == http.MethodGet && (query.Has("resourceVersion") || query.Has("limit")):
 		return "list"
 	}
 	return "other"
