@@ -1,0 +1,268 @@
+package clients
+
+// This file starts servers for the other files, and clients of them. A server is a process on a port of its own; what a test breaks is
+// its own server. A client's config can be counted and cut off, to see how a program asks, and what it does when nobody answers.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+const (
+	ns       = "default"
+	protobuf = runtime.ContentTypeProtobuf
+	patience = 20 * time.Second // for what needs no waiting at all on an idle machine
+)
+
+var apilet string // the binary
+
+func TestMain(m *testing.M) {
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	klog.SetLogger(klog.Logger{}) // the clients' own complaints about servers that the tests stop
+	ctrllog.SetLogger(klog.Logger{})
+	if apilet = os.Getenv("APILET"); apilet != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "apilet-clients-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	apilet = filepath.Join(dir, "apilet")
+	build := exec.Command("go", "build", "-o", apilet, ".")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// ---- Servers ----
+
+// A server is an apilet process that ends with its test.
+type server struct {
+	t    testing.TB
+	dir  string
+	args []string // the listen address is not among them: the first start picks a port, and the next ones take it again
+	host string   // URL
+	proc *exec.Cmd
+	log  *bytes.Buffer
+}
+
+// startEphemeral starts a server that keeps nothing.
+func startEphemeral(t testing.TB, args ...string) *server {
+	return start(t, append(args, "--ephemeral"))
+}
+
+// startOnFile starts a server whose objects are on disk, and whose history expires within seconds. It can be restarted.
+func startOnFile(t testing.TB) *server {
+	return start(t, []string{"--data", filepath.Join(t.TempDir(), "apilet.db"), "--compaction-interval", "1s"})
+}
+
+func start(t testing.TB, args []string) *server {
+	t.Helper()
+	s := &server{t: t, dir: t.TempDir(), args: args, log: &bytes.Buffer{}}
+	s.run("127.0.0.1:0")
+	t.Cleanup(func() {
+		s.stop(syscall.SIGKILL)
+		for _, bad := range []string{"panic", "internal error"} {
+			if strings.Contains(s.log.String(), bad) {
+				t.Errorf("the server logged a %s:\n%s", bad, s.log)
+			}
+		}
+	})
+	return s
+}
+
+func (s *server) kubeconfig() string { return filepath.Join(s.dir, "kubeconfig") }
+
+// run starts the process and waits for its kubeconfig: from then on it serves.
+func (s *server) run(listen string) {
+	s.t.Helper()
+	_ = os.Remove(s.kubeconfig())
+	s.proc = exec.Command(apilet, append(s.args, "--listen", listen, "--kubeconfig", s.kubeconfig())...)
+	s.proc.Stderr = s.log
+	if err := s.proc.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(s.kubeconfig()); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			s.stop(syscall.SIGKILL)
+			s.t.Fatalf("no kubeconfig after %v; the server says:\n%s", patience, s.log)
+		}
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.host = config.Host
+}
+
+func (s *server) stop(how syscall.Signal) {
+	_ = s.proc.Process.Signal(how)
+	_ = s.proc.Wait()
+}
+
+// restart ends the process, SIGKILL being a crash, and starts it again on its file and its port.
+func (s *server) restart(how syscall.Signal) {
+	s.t.Helper()
+	s.stop(how)
+	s.run(strings.TrimPrefix(s.host, "http://"))
+}
+
+// ---- Clients ----
+
+// config is for clients without a limit of their own, so that the server's speed shows. Bodies go in contentType.
+func (s *server) config(contentType string) *rest.Config {
+	s.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config.QPS = -1
+	config.ContentType = contentType
+	if contentType == protobuf {
+		config.AcceptContentTypes = protobuf + "," + runtime.ContentTypeJSON
+	}
+	return config
+}
+
+// typed is the clientset as most controllers have it: protobuf wherever the server takes it.
+func (s *server) typed() kubernetes.Interface {
+	s.t.Helper()
+	return must(kubernetes.NewForConfig(s.config(protobuf)))
+}
+
+// A tap sees the requests of a client, and can keep them from the server.
+type tap struct {
+	cut atomic.Bool // while set, nobody listens at the server's port, as far as this client can tell
+
+	mu   sync.Mutex     // guards seen
+	seen map[string]int // requests by kind
+}
+
+// attach puts a tap into a config.
+func attach(config *rest.Config) *tap {
+	p := &tap{seen: map[string]int{}}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if p.cut.Load() {
+				return nil, &os.SyscallError{Syscall: "connect", Err: syscall.ECONNREFUSED}
+			}
+			p.mu.Lock()
+			p.seen[kindOf(r)]++
+			p.mu.Unlock()
+			return next.RoundTrip(r)
+		})
+	})
+	return p
+}
+
+// count says how many requests of a kind there were: "streaming list", "watch", "list" or "other".
+func (p *tap) count(kind string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen[kind]
+}
+
+func kindOf(r *http.Request) string {
+	query := r.URL.Query()
+	switch {
+	case query.Get("sendInitialEvents") == "true":
+		return "streaming list"
+	case query.Has("watch"):
+		return "watch"
+	case r.Method == http.MethodGet && (query.Has("resourceVersion") || query.Has("limit")):
+		return "list"
+	}
+	return "other"
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// ---- Small help ----
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// check fails the test with what was attempted.
+func check(t testing.TB, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// eventually waits until a thing is so.
+func eventually(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not after %v: %s", patience, what)
+		}
+	}
+}
+
+// expire waits until the server has forgotten revision rv. It writes, because an idle server forgets nothing.
+func (s *server) expire(ctx context.Context, rv string) {
+	s.t.Helper()
+	cs := s.typed()
+	past := metav1.ListOptions{ResourceVersion: rv, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: 1}
+	turn := 0
+	eventually(s.t, "revision "+rv+" is compacted", func() bool {
+		turn++
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"turn":"%d"}}}`, turn)
+		_, err := cs.CoreV1().Namespaces().Patch(ctx, "kube-public", "application/merge-patch+json", []byte(patch), metav1.PatchOptions{})
+		check(s.t, "a write that passes the time", err)
+		time.Sleep(100 * time.Millisecond)
+		_, err = cs.CoreV1().Namespaces().List(ctx, past)
+		if err != nil && !apierrors.IsResourceExpired(err) {
+			s.t.Fatalf("LIST at %s: %v", rv, err)
+		}
+		return err != nil
+	})
+}
+
+// cause is the first cause of a Status error.
+func cause(err error) metav1.StatusCause {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && status.Status().Details != nil && len(status.Status().Details.Causes) > 0 {
+		return status.Status().Details.Causes[0]
+	}
+	return metav1.StatusCause{}
+}
