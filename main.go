@@ -295,6 +295,7 @@ type server struct {
 	policy   *policyKeeper          // nil when nothing is enforced
 	damage   atomic.Pointer[string] // what the scrub found, nil while nothing
 	http     *http.Server
+	unused   unusedConns
 	stopping chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
 	idle     context.CancelFunc // ends the background work
 	workers  chan struct{}      // closed when the background work has ended
@@ -375,6 +376,7 @@ func (s *server) start() error {
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
+		ConnState:         s.unused.note,
 		ErrorLog:          stdlog.New(s.log, "", 0),
 	}
 	s.startWorkers()
@@ -515,6 +517,7 @@ func (s *server) stop() error {
 	close(s.stopping)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
+	s.unused.close()
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
@@ -523,6 +526,35 @@ func (s *server) stop() error {
 		err = errors.Join(err, s.audit.close())
 	}
 	return err
+}
+
+// unusedConns are connections that were opened and not used yet, as clients that dial ahead have them. Shutdown would wait five
+// seconds for their first request.
+type unusedConns struct {
+	mu    sync.Mutex // guards conns
+	conns map[net.Conn]bool
+}
+
+// note is for http.Server.ConnState.
+func (u *unusedConns) note(conn net.Conn, state http.ConnState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if state != http.StateNew {
+		delete(u.conns, conn)
+		return
+	}
+	if u.conns == nil {
+		u.conns = map[net.Conn]bool{}
+	}
+	u.conns[conn] = true
+}
+
+func (u *unusedConns) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for conn := range u.conns {
+		_ = conn.Close()
+	}
 }
 
 // continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
