@@ -23,7 +23,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
-	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -33,7 +33,6 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	rbacv1beta1 "k8s.io/api/rbac/v1beta1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -423,25 +422,32 @@ var storagePrinters = []printer{
 		ageColumn),
 }
 
-// Who may do what
+// Who may do what. Kubernetes describes these columns as in v1beta1, whose types are linked nowhere else; so what differs from v1 is here.
+
+const signerDoc = "Requested signer for the request. It is a qualified name in the form: `scope-hostname.io/name`. If empty, it will be defaulted:\n" +
+	" 1. If it's a kubelet client certificate, it is assigned\n    \"kubernetes.io/kube-apiserver-client-kubelet\".\n" +
+	" 2. If it's a kubelet serving certificate, it is assigned\n    \"kubernetes.io/kubelet-serving\".\n" +
+	" 3. Otherwise, it is assigned \"kubernetes.io/legacy-unknown\".\n" +
+	"Distribution of trust for signers happens out of band. You can select on this field using `spec.signerName`."
 
 var accessPrinters = []printer{
 	printsMetadata[corev1.ServiceAccount](),
 	prints(func(o *rbacv1.RoleBinding, now time.Time) []any {
 		return bindingCells(o, o.RoleRef, o.Subjects, now)
-	}, bindingColumns("roleBinding", rbacv1beta1.RoleBinding{})...),
+	}, bindingColumns("roleBinding", rbacv1.RoleBinding{})...),
 	prints(func(o *rbacv1.ClusterRoleBinding, now time.Time) []any {
 		return bindingCells(o, o.RoleRef, o.Subjects, now)
-	}, bindingColumns("clusterRoleBinding", rbacv1beta1.ClusterRoleBinding{})...),
+	}, bindingColumns("clusterRoleBinding", rbacv1.ClusterRoleBinding{})...),
 	prints(signingRequestCells, nameColumn, ageColumn,
-		docColumn("SignerName", certificatesv1beta1.CertificateSigningRequestSpec{}, "signerName"),
-		docColumn("Requestor", certificatesv1beta1.CertificateSigningRequestSpec{}, "request"),
-		docColumn("RequestedDuration", certificatesv1beta1.CertificateSigningRequestSpec{}, "expirationSeconds"),
-		docColumn("Condition", certificatesv1beta1.CertificateSigningRequestStatus{}, "conditions")),
+		column("SignerName", signerDoc),
+		column("Requestor", "Base64-encoded PKCS#10 CSR data"),
+		docColumn("RequestedDuration", certificatesv1.CertificateSigningRequestSpec{}, "expirationSeconds"),
+		column("Condition", "Conditions applied to the request, such as approval or denial.")),
 }
 
 func bindingColumns(kind string, of interface{ SwaggerDoc() map[string]string }) []metav1.TableColumnDefinition {
-	return []metav1.TableColumnDefinition{nameColumn, docColumn("Role", of, "roleRef"), ageColumn,
+	role := column("Role", strings.TrimSuffix(of.SwaggerDoc()["roleRef"], " This field is immutable."))
+	return []metav1.TableColumnDefinition{nameColumn, role, ageColumn,
 		wideColumn(column("Users", "Users in the "+kind)),
 		wideColumn(column("Groups", "Groups in the "+kind)),
 		wideColumn(column("ServiceAccounts", "ServiceAccounts in the "+kind))}

@@ -34,7 +34,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	definitionvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -494,15 +493,15 @@ func validateDefinition(ctx context.Context, obj, old object, sub string) field.
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if old == nil {
-		return definitionvalidation.ValidateCustomResourceDefinition(ctx, now)
+		return validateNewDefinition(ctx, now)
 	}
 	if err := internalDefinition(old, before); err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if sub == "status" {
-		return definitionvalidation.ValidateUpdateCustomResourceDefinitionStatus(now, before)
+		return validateDefinitionStatus(now, before)
 	}
-	return definitionvalidation.ValidateCustomResourceDefinitionUpdate(ctx, now, before)
+	return validateChangedDefinition(ctx, now, before)
 }
 
 func internalDefinition(obj object, out *apiextensions.CustomResourceDefinition) error {

@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	admissionv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -32,7 +31,6 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	storagev1beta1 "k8s.io/api/storage/v1beta1"
 	quantities "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -98,9 +96,6 @@ const zeroShares = flowcontrolv1beta3.PriorityLevelPreserveZeroConcurrencyShares
 var successors = map[reflect.Type]func() runtime.Object{
 	reflect.TypeFor[*batchv1beta1.CronJob]():                          func() runtime.Object { return &batchv1.CronJob{} },
 	reflect.TypeFor[*policyv1beta1.PodDisruptionBudget]():             func() runtime.Object { return &policyv1.PodDisruptionBudget{} },
-	reflect.TypeFor[*storagev1beta1.VolumeAttributesClass]():          func() runtime.Object { return &storagev1.VolumeAttributesClass{} },
-	reflect.TypeFor[*admissionv1beta1.ValidatingAdmissionPolicy]():    func() runtime.Object { return &admissionv1.ValidatingAdmissionPolicy{} },
-	reflect.TypeFor[*admissionv1beta1.MutatingAdmissionPolicy]():      func() runtime.Object { return &admissionv1.MutatingAdmissionPolicy{} },
 	reflect.TypeFor[*flowcontrolv1beta3.FlowSchema]():                 func() runtime.Object { return &flowcontrolv1.FlowSchema{} },
 	reflect.TypeFor[*flowcontrolv1beta3.PriorityLevelConfiguration](): func() runtime.Object { return &flowcontrolv1.PriorityLevelConfiguration{} },
 }
