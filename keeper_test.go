@@ -1,0 +1,76 @@
+package main
+
+// These tests change flow control's objects under a running server, as an operator would.
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+const flowAPI = "/apis/flowcontrol.apiserver.k8s.io/v1/"
+
+func TestDeletedDefaultsComeBack(t *testing.T) {
+	s := startTest(t)
+	for _, path := range []string{"flowschemas/probes", "flowschemas/exempt", "flowschemas/catch-all", "prioritylevelconfigurations/workload-low",
+		"prioritylevelconfigurations/exempt", "prioritylevelconfigurations/catch-all"} {
+		before := s.want(200, "GET", flowAPI+path, "")
+		s.want(200, "DELETE", flowAPI+path, "")
+		waitFor(t, path+" to come back", func() bool {
+			a := s.send("GET", flowAPI+path, "")
+			return a.code == 200 && a.get("metadata.uid").String() != before.get("metadata.uid").String() &&
+				a.get("spec").String() == before.get("spec").String()
+		})
+	}
+	uid := s.want(200, "GET", flowAPI+"flowschemas/probes", "").get("metadata.uid").String()
+	waitFor(t, "the probes to be told their schema's new UID", func() bool {
+		return s.want(200, "GET", "/healthz", "", "Impersonate-User: alice").header.Get("X-Kubernetes-Pf-Flowschema-Uid") == uid
+	})
+}
+
+func TestChangedLevelTakesEffect(t *testing.T) {
+	s := startTest(t)
+	const series = `apiserver_flowcontrol_nominal_limit_seats{priority_level="narrow"}`
+	s.want(201, "POST", flowAPI+"prioritylevelconfigurations", narrowLevel("narrow"))
+	waitFor(t, "the level", func() bool { return metricValue(s, series) == 3 }) // 600 seats · 1 of 246 shares
+	s.want(200, "PATCH", flowAPI+"prioritylevelconfigurations/narrow", `{"spec":{"limited":{"nominalConcurrencyShares":245}}}`,
+		"Content-Type: application/merge-patch+json")
+	waitFor(t, "its greater part", func() bool { return metricValue(s, series) == 300 })
+	s.want(200, "DELETE", flowAPI+"prioritylevelconfigurations/narrow", "")
+	waitFor(t, "its end", func() bool { return metricValue(s, series) == -1 })
+}
+
+func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
+	s := startTest(t)
+	condition := func() gjson.Result {
+		return s.want(200, "GET", flowAPI+"flowschemas/lost", "").get(`status.conditions.#(type=="Dangling")`)
+	}
+	becomes := func(status, reason string) {
+		t.Helper()
+		waitFor(t, "Dangling to be "+status, func() bool { return condition().Get("status").String() == status })
+		if got := condition().Get("reason").String(); got != reason {
+			t.Errorf("the condition Dangling is %s: got reason %q, want %q", status, got, reason)
+		}
+		a := s.want(200, "GET", flowAPI+"flowschemas/lost", "", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io")
+		if cells := a.get("rows.0.cells").Array(); len(cells) == 0 || cells[len(cells)-1].String() != status {
+			t.Errorf("kubectl get shows %v, want %s last", cells, status)
+		}
+	}
+	s.want(201, "POST", flowAPI+"flowschemas", `{"metadata":{"name":"lost"},"spec":{"matchingPrecedence":1000,
+		"priorityLevelConfiguration":{"name":"narrow"},"rules":[{"subjects":[{"kind":"User","user":{"name":"eve"}}],
+		"nonResourceRules":[{"verbs":["get"],"nonResourceURLs":["/version"]}]}]}}`)
+	becomes("True", "NotFound")
+	s.want(201, "POST", flowAPI+"prioritylevelconfigurations", narrowLevel("narrow"))
+	becomes("False", "Found")
+	s.want(200, "DELETE", flowAPI+"prioritylevelconfigurations/narrow", "")
+	becomes("True", "NotFound")
+	if message := condition().Get("message").String(); !strings.Contains(message, `"narrow" but there is no such object`) {
+		t.Errorf("the condition does not name the level: %s", message)
+	}
+}
+
+// narrowLevel is the JSON of a level with one share.
+func narrowLevel(name string) string {
+	return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":1,"limitResponse":{"type":"Reject"}}}}`
+}

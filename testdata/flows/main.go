@@ -1,0 +1,555 @@
+// Flows plays the bad scenarios that flow control is for (KEP-1040, Goals) against a running server, and prints who got what.
+// Everybody is impersonated, as kubectl --as does, so the server must be one on a plain loopback port:
+//
+//	go run ./testdata/flows                                  # starts two small servers, with flow control and without, and compares
+//	go run ./testdata/flows -server http://127.0.0.1:8080    # plays against this one
+//
+// A culprit asks as fast as it is answered and takes no notice of Retry-After. The others ask 20 times a second, less often only when
+// an answer takes longer. LISTs have a selector that finds nothing, so that they cost the server and not this program, which
+// shares the machine with it. The program ends with 1 if lease renewals took too long.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+)
+
+const (
+	modulePath   = "apilet"
+	renewalLimit = 100 * time.Millisecond // for the 99th percentile of lease renewals
+	tries        = 3                      // a busy machine may spoil one
+	afterRefusal = 10 * time.Millisecond  // keeps a culprit from spending this machine on being refused
+	apis         = "/apis/flowcontrol.apiserver.k8s.io/v1/"
+)
+
+var (
+	serverURL = flag.String("server", "", "`URL` of a server to play against; without it two are started")
+	only      = flag.String("only", "", "a `word` of the title of the scenarios to play")
+	length    = flag.Duration("length", 3*time.Second, "how long each scenario lasts")
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ok, err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "flows:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// run plays everything. ok is whether leases were renewed in time under flow control.
+func run(ctx context.Context) (ok bool, err error) {
+	stages, closeStages, err := openStages(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer closeStages()
+	for _, st := range stages {
+		if err := st.furnish(ctx); err != nil {
+			return false, err
+		}
+		defer st.clear()
+	}
+	for _, sc := range scenarios() {
+		if !strings.Contains(sc.title, *only) {
+			continue
+		}
+		if _, err := playOn(ctx, stages, sc); err != nil {
+			return false, err
+		}
+	}
+	if !strings.Contains(renewals().title, *only) {
+		return true, nil
+	}
+	for range tries {
+		worst, err := playOn(ctx, stages, renewals())
+		if err != nil {
+			return false, err
+		}
+		if ok = worst > 0 && worst <= renewalLimit; ok {
+			break
+		}
+	}
+	fmt.Printf("leases renewed within %v (p99): %s\n", renewalLimit, map[bool]string{true: "yes", false: "no"}[ok])
+	return ok, nil
+}
+
+// ---- Servers
+
+// A stage is a server to play on.
+type stage struct {
+	title, url string
+	admin      *http.Client
+}
+
+func openStages(ctx context.Context) (stages []*stage, closeAll func(), err error) {
+	if *serverURL != "" {
+		return []*stage{{"", strings.TrimSuffix(*serverURL, "/"), &http.Client{}}}, func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "flows")
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var servers []*exec.Cmd
+	closeAll = func() {
+		cancel()
+		for _, server := range servers {
+			_ = server.Wait() // it was interrupted, and says so
+		}
+		_ = os.RemoveAll(dir) // a temporary directory
+	}
+	program := filepath.Join(dir, "apilet.exe") // a name that runs on every system
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, modulePath)
+	build.Stderr = os.Stderr
+	if err = build.Run(); err != nil {
+		closeAll()
+		return nil, nil, fmt.Errorf("building the server: %w", err)
+	}
+	for _, title := range []string{"with flow control", "without"} {
+		st, server, err := startServer(ctx, program, filepath.Join(dir, title), title)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		stages, servers = append(stages, st), append(servers, server)
+	}
+	return stages, closeAll, nil
+}
+
+// startServer starts a server of 30 seats, few enough to be fought for. Ending ctx stops it.
+func startServer(ctx context.Context, program, kubeconfig, title string) (*stage, *exec.Cmd, error) {
+	server := exec.CommandContext(ctx, program, "--ephemeral", "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig,
+		"--max-requests-inflight", "20", "--max-mutating-requests-inflight", "10",
+		fmt.Sprintf("--enable-priority-and-fairness=%t", title != "without"))
+	server.Cancel = func() error { return server.Process.Signal(os.Interrupt) }
+	server.WaitDelay = 5 * time.Second
+	if err := server.Start(); err != nil {
+		return nil, nil, err
+	}
+	for range 200 {
+		text, _ := os.ReadFile(kubeconfig) // not there yet
+		if url := regexp.MustCompile(`http://[0-9.:]+`).Find(text); url != nil {
+			return &stage{title, string(url), &http.Client{}}, server, nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil, nil, errors.Join(errors.New("the server does not start"), server.Process.Kill())
+}
+
+// ask makes a request as administrator, whom flow control exempts. What is there already and what is gone are no errors.
+func (st *stage) ask(ctx context.Context, method, path, body string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, st.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := st.admin.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if code := answer.StatusCode; err == nil && code >= 400 && code != http.StatusConflict && code != http.StatusNotFound {
+		err = fmt.Errorf("%s %s: %s", method, path, text)
+	}
+	return text, err
+}
+
+var (
+	namespaces = []string{"flows-kubelets", "flows-doom", "flows-shop", "flows-loud", "flows-quiet"}
+	leaseDirs  = map[string]string{"node": "kube-node-lease", "leader": "kube-system"}
+)
+
+const (
+	podsPerNamespace = 300
+	leaseHolders     = 6
+)
+
+// furnish makes what the scenarios find there.
+func (st *stage) furnish(ctx context.Context) error {
+	for _, namespace := range namespaces {
+		if _, err := st.ask(ctx, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+namespace+`"}}`); err != nil {
+			return err
+		}
+		for i := range podsPerNamespace {
+			pod := fmt.Sprintf(`{"metadata":{"name":"pod-%d"},"spec":{"containers":[{"name":"main","image":"registry.k8s.io/pause:3.10"}]}}`, i)
+			if _, err := st.ask(ctx, "POST", podsOf(namespace), pod); err != nil {
+				return err
+			}
+		}
+	}
+	for kind, namespace := range leaseDirs {
+		for i := range leaseHolders {
+			lease := fmt.Sprintf(`{"metadata":{"name":"flows-%s-%d"},"spec":{"holderIdentity":"%s-%d"}}`, kind, i, kind, i)
+			if _, err := st.ask(ctx, "POST", leasesOf(namespace), lease); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// clear removes it, for a server that goes on.
+func (st *stage) clear() {
+	paths := []string{apis + "flowschemas/flows-tenants"}
+	for _, namespace := range namespaces {
+		paths = append(paths, "/api/v1/namespaces/"+namespace)
+	}
+	for kind, namespace := range leaseDirs {
+		for i := range leaseHolders {
+			paths = append(paths, fmt.Sprintf("%s/flows-%s-%d", leasesOf(namespace), kind, i))
+		}
+	}
+	for _, path := range paths {
+		if _, err := st.ask(context.Background(), "DELETE", path, ""); err != nil {
+			fmt.Fprintln(os.Stderr, "flows: left behind:", err)
+		}
+	}
+}
+
+func podsOf(namespace string) string { return "/api/v1/namespaces/" + namespace + "/pods" }
+func leasesOf(namespace string) string {
+	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
+}
+
+// classes resolves the UIDs in response headers to names.
+func (st *stage) classes(ctx context.Context) (map[string]string, error) {
+	names := map[string]string{}
+	for _, plural := range []string{"flowschemas", "prioritylevelconfigurations"} {
+		text, err := st.ask(ctx, "GET", apis+plural, "")
+		if err != nil {
+			return nil, err
+		}
+		var list struct {
+			Items []struct{ Metadata struct{ Name, UID string } }
+		}
+		if err := json.Unmarshal(text, &list); err != nil {
+			return nil, err
+		}
+		for _, item := range list.Items {
+			names[item.Metadata.UID] = item.Metadata.Name
+		}
+	}
+	return names, nil
+}
+
+// ---- Scenarios
+
+// An actor is a client, or several of one kind.
+type actor struct {
+	name        string
+	user        string
+	groups      []string
+	connections int
+	every       time.Duration // between the requests of a connection; 0 is as fast as can be
+	script      script
+}
+
+// A script tells what a connection asks for after so many steps; revision is the resourceVersion that it saw last.
+type script func(connection, step int, revision string) call
+
+type call struct{ method, path, body string }
+
+type scenario struct {
+	title  string
+	schema string // a FlowSchema to add, if any
+	actors []actor
+}
+
+func scenarios() []scenario {
+	return []scenario{kubeletAmuck(), deploymentOfDoom(), overbearingTenant(),
+		manyAccounts("a tenant with four accounts, each of them a flow", ""),
+		manyAccounts("the same, all accounts of a tenant one flow", `"flowcontrol.apilet.dev/distinguisher-pattern":"^system:serviceaccount:([^:]+):"`)}
+}
+
+const (
+	calm     = 50 * time.Millisecond
+	selector = "?fieldSelector=spec.nodeName%3Dnode-of-none" // as a kubelet asks for its pods
+)
+
+var searchPods = fetch("/api/v1/pods" + selector)
+
+func kubeletAmuck() scenario {
+	sc := scenario{title: "kubelet amuck: one node lists all pods over 80 connections",
+		actors: []actor{node(1, "lists pods", 80, 0, searchPods)}}
+	for i := 2; i <= 4; i++ {
+		sc.actors = append(sc.actors, node(i, "reads its pod", 1, calm, fetch(podsOf("flows-kubelets")+"/pod-1")))
+	}
+	sc.actors = append(sc.actors, account("flows-shop", "app", "lists pods of its own", 1, calm, fetch(podsOf("flows-shop")+selector)))
+	return sc
+}
+
+func deploymentOfDoom() scenario {
+	return scenario{title: "deployment of doom: a controller creates and deletes over 60 connections", actors: []actor{
+		account("flows-doom", "deployer", "creates, deletes", 60, 0, createDelete("flows-doom")),
+		account("flows-shop", "app", "creates, deletes", 1, calm, createDelete("flows-shop")),
+		account("flows-quiet", "app", "creates, deletes", 1, calm, createDelete("flows-quiet")),
+		account("kube-system", "generic-garbage-collector", "creates, deletes", 1, calm, createDelete("flows-kubelets")),
+	}}
+}
+
+func overbearingTenant() scenario {
+	return scenario{title: "overbearing tenant: 50 connections against two of 20 requests a second", actors: []actor{
+		account("flows-loud", "app", "lists pods", 50, 0, searchPods),
+		account("flows-quiet", "app", "lists pods of its own", 1, calm, fetch(podsOf("flows-quiet")+selector)),
+		account("flows-shop", "app", "lists pods of its own", 1, calm, fetch(podsOf("flows-shop")+selector)),
+	}}
+}
+
+func manyAccounts(title, annotations string) scenario {
+	sc := scenario{title: title, schema: fmt.Sprintf(`{"metadata":{"name":"flows-tenants","annotations":{%s}},"spec":{
+		"matchingPrecedence":5000,"priorityLevelConfiguration":{"name":"workload-low"},"distinguisherMethod":{"type":"ByUser"},
+		"rules":[{"subjects":[{"kind":"Group","group":{"name":"system:serviceaccounts"}}],"resourceRules":[
+			{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"namespaces":["*"],"clusterScope":true}]}]}}`, annotations)}
+	for i := range 4 {
+		sc.actors = append(sc.actors, account("flows-loud", fmt.Sprint("app-", i), "lists pods", 25, 0, searchPods))
+	}
+	sc.actors = append(sc.actors, account("flows-quiet", "app", "lists pods", 25, 0, searchPods))
+	return sc
+}
+
+// renewals is the scenario by which the program's exit code goes. Its renewals come first.
+func renewals() scenario {
+	sc := scenario{title: "self-maintenance: leases are renewed while 200 clients list all pods", actors: []actor{
+		node(0, "renews its lease", 1, calm, renew("node", 0)), node(1, "renews its lease", 1, calm, renew("node", 1)),
+		{"system:kube-controller-manager renews its lease", "system:kube-controller-manager", nil, 1, calm, renew("leader", 0)},
+	}}
+	for i := range 4 {
+		sc.actors = append(sc.actors, account("flows-loud", fmt.Sprint("app-", i), "lists pods", 50, 0, searchPods))
+	}
+	return sc
+}
+
+func node(i int, does string, connections int, every time.Duration, script script) actor {
+	name := fmt.Sprint("system:node:node-", i)
+	return actor{name + " " + does, name, []string{"system:nodes", "system:authenticated"}, connections, every, script}
+}
+
+func account(namespace, name, does string, connections int, every time.Duration, script script) actor {
+	return actor{namespace + "/" + name + " " + does, "system:serviceaccount:" + namespace + ":" + name,
+		[]string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}, connections, every, script}
+}
+
+func fetch(path string) script {
+	return func(int, int, string) call { return call{"GET", path, ""} }
+}
+
+func createDelete(namespace string) script {
+	path := "/api/v1/namespaces/" + namespace + "/configmaps"
+	return func(connection, step int, _ string) call {
+		name := fmt.Sprintf("made-%d-%d", connection, step/2)
+		if step%2 == 1 {
+			return call{"DELETE", path + "/" + name, ""}
+		}
+		return call{"POST", path, `{"metadata":{"name":"` + name + `"}}`}
+	}
+}
+
+// renew is what client-go's leader election does: a PUT with the resourceVersion of the answer before.
+func renew(kind string, holder int) script {
+	path := fmt.Sprintf("%s/flows-%s-%d", leasesOf(leaseDirs[kind]), kind, holder)
+	return func(_, _ int, revision string) call {
+		if revision == "" {
+			return call{"GET", path, ""}
+		}
+		return call{"PUT", path, fmt.Sprintf(`{"metadata":{"name":"flows-%s-%d","resourceVersion":"%s"},"spec":{"renewTime":"%s"}}`,
+			kind, holder, revision, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))}
+	}
+}
+
+// ---- Playing
+
+// An outcome is what an actor got.
+type outcome struct {
+	mu              sync.Mutex // guards what follows
+	latencies       []time.Duration
+	refused, failed int
+	schema, level   string // UIDs
+}
+
+func (o *outcome) percentile(p float64) time.Duration {
+	if len(o.latencies) == 0 {
+		return 0
+	}
+	slices.Sort(o.latencies)
+	return o.latencies[int(p*float64(len(o.latencies)-1))]
+}
+
+// playOn plays a scenario on all stages and prints it. It returns the greatest 99th percentile of those who renew, on the first stage.
+func playOn(ctx context.Context, stages []*stage, sc scenario) (worst time.Duration, err error) {
+	fmt.Printf("\n%s\n", sc.title)
+	all := make([][]*outcome, len(stages))
+	for i, st := range stages {
+		if all[i], err = st.play(ctx, sc); err != nil {
+			return 0, err
+		}
+	}
+	for i := range sc.actors {
+		if strings.Contains(sc.actors[i].name, "renews") {
+			worst = max(worst, all[0][i].percentile(0.99))
+		}
+	}
+	names, err := stages[0].classes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return worst, print(stages, sc, all, names)
+}
+
+func (st *stage) play(ctx context.Context, sc scenario) ([]*outcome, error) {
+	if sc.schema != "" {
+		if _, err := st.ask(ctx, "POST", apis+"flowschemas", sc.schema); err != nil {
+			return nil, err
+		}
+		defer func() { _, _ = st.ask(ctx, "DELETE", apis+"flowschemas/flows-tenants", "") }()
+		time.Sleep(time.Second) // for a server that takes its time
+	}
+	limited, cancel := context.WithTimeout(ctx, *length)
+	defer cancel()
+	outcomes := make([]*outcome, len(sc.actors))
+	var running sync.WaitGroup
+	for i, a := range sc.actors {
+		outcomes[i] = &outcome{}
+		transport := &http.Transport{MaxIdleConnsPerHost: a.connections, DisableCompression: true}
+		defer transport.CloseIdleConnections()
+		for connection := range a.connections {
+			running.Go(func() { st.act(limited, &http.Client{Transport: transport}, a, connection, outcomes[i]) })
+		}
+	}
+	running.Wait()
+	return outcomes, nil
+}
+
+// act makes requests until ctx ends. A step that was refused is tried again.
+func (st *stage) act(ctx context.Context, client *http.Client, a actor, connection int, o *outcome) {
+	revision := ""
+	for step := 0; ctx.Err() == nil; {
+		start := time.Now()
+		got := st.send(ctx, client, a, a.script(connection, step, revision))
+		if ctx.Err() != nil {
+			return
+		}
+		o.note(got, time.Since(start))
+		pause := time.Until(start.Add(a.every))
+		if got.code < 400 {
+			step, revision = step+1, got.revision
+		} else if a.every == 0 {
+			pause = afterRefusal
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (o *outcome) note(got reply, latency time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case got.code < 400:
+		o.latencies = append(o.latencies, latency)
+	case got.code == http.StatusTooManyRequests:
+		o.refused++
+	default:
+		o.failed++
+	}
+	o.schema = cmp.Or(got.header.Get("X-Kubernetes-Pf-Flowschema-Uid"), o.schema)
+	o.level = cmp.Or(got.header.Get("X-Kubernetes-Pf-Prioritylevel-Uid"), o.level)
+}
+
+// A reply is an answer without its body.
+type reply struct {
+	code     int
+	header   http.Header
+	revision string
+}
+
+var (
+	broken          = reply{code: 599} // a connection that broke
+	resourceVersion = regexp.MustCompile(`"resourceVersion":"([0-9]+)"`)
+)
+
+func (st *stage) send(ctx context.Context, client *http.Client, a actor, c call) reply {
+	r, err := http.NewRequestWithContext(ctx, c.method, st.url+c.path, strings.NewReader(c.body))
+	if err != nil {
+		return broken
+	}
+	r.Header.Set("Impersonate-User", a.user)
+	r.Header["Impersonate-Group"] = a.groups
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := client.Do(r)
+	if err != nil {
+		return broken
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return broken
+	}
+	got := reply{code: answer.StatusCode, header: answer.Header}
+	if match := resourceVersion.FindSubmatch(body); match != nil {
+		got.revision = string(match[1])
+	}
+	return got
+}
+
+// ---- The table
+
+func print(stages []*stage, sc scenario, all [][]*outcome, names map[string]string) error {
+	var text bytes.Buffer
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	if len(stages) > 1 {
+		fmt.Fprintf(table, "\t\t%s\t\t\t\t%s\n", stages[0].title, stages[1].title)
+	}
+	fmt.Fprint(table, "who\tflow schema, level", strings.Repeat("\tserved/s\tp50\tp99\t429/s", len(stages)), "\n")
+	for i, a := range sc.actors {
+		first := all[0][i]
+		fmt.Fprintf(table, "%s\t%s, %s", a.name, cmp.Or(names[first.schema], "-"), cmp.Or(names[first.level], "-"))
+		for _, outcomes := range all {
+			fmt.Fprint(table, outcomes[i].cells())
+		}
+		fmt.Fprintln(table)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := text.WriteTo(os.Stdout)
+	return err
+}
+
+func (o *outcome) cells() string {
+	round := func(d time.Duration) string {
+		if len(o.latencies) == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.1fms", d.Seconds()*1000)
+	}
+	rate := func(n int) float64 { return float64(n) / length.Seconds() }
+	cells := fmt.Sprintf("\t%.0f\t%s\t%s\t%.0f", rate(len(o.latencies)), round(o.percentile(0.5)), round(o.percentile(0.99)), rate(o.refused))
+	if o.failed > 0 {
+		cells += fmt.Sprintf(" (+%d failed)", o.failed)
+	}
+	return cells
+}
