@@ -60,22 +60,25 @@ func main() {
 
 // run plays everything. ok is whether leases were renewed in time under flow control.
 func run(ctx context.Context) (ok bool, err error) {
-	stages, closeStages, err := openStages(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer closeStages()
-	for _, st := range stages {
-		if err := st.furnish(ctx); err != nil {
+	program := ""
+	if *serverURL == "" {
+		dir, err := os.MkdirTemp("", "flows")
+		if err != nil {
 			return false, err
 		}
-		defer st.clear()
+		defer os.RemoveAll(dir)
+		program = filepath.Join(dir, "apilet.exe") // a name that runs on every system
+		build := exec.CommandContext(ctx, "go", "build", "-o", program, modulePath)
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return false, fmt.Errorf("building the server: %w", err)
+		}
 	}
 	for _, sc := range scenarios() {
 		if !strings.Contains(sc.title, *only) {
 			continue
 		}
-		if _, err := playOn(ctx, stages, sc); err != nil {
+		if _, err := playAfresh(ctx, program, sc); err != nil {
 			return false, err
 		}
 	}
@@ -83,7 +86,7 @@ func run(ctx context.Context) (ok bool, err error) {
 		return true, nil
 	}
 	for range tries {
-		worst, err := playOn(ctx, stages, renewals())
+		worst, err := playAfresh(ctx, program, renewals())
 		if err != nil {
 			return false, err
 		}
@@ -91,8 +94,24 @@ func run(ctx context.Context) (ok bool, err error) {
 			break
 		}
 	}
-	fmt.Printf("leases renewed within %v (p99): %s\n", renewalLimit, map[bool]string{true: "yes", false: "no"}[ok])
+	fmt.Printf("\nleases renewed within %v (p99): %s\n", renewalLimit, map[bool]string{true: "yes", false: "no"}[ok])
 	return ok, nil
+}
+
+// playAfresh plays a scenario on new servers: what a level borrowed in one would still be there in the next.
+func playAfresh(ctx context.Context, program string, sc scenario) (worst time.Duration, err error) {
+	stages, closeStages, err := openStages(ctx, program)
+	if err != nil {
+		return 0, err
+	}
+	defer closeStages()
+	for _, st := range stages {
+		defer st.clear()
+		if err := st.furnish(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return playOn(ctx, stages, sc)
 }
 
 // ---- Servers
@@ -103,13 +122,10 @@ type stage struct {
 	admin      *http.Client
 }
 
-func openStages(ctx context.Context) (stages []*stage, closeAll func(), err error) {
+// openStages starts two servers, unless there is one to play against.
+func openStages(ctx context.Context, program string) (stages []*stage, closeAll func(), err error) {
 	if *serverURL != "" {
 		return []*stage{{"", strings.TrimSuffix(*serverURL, "/"), &http.Client{}}}, func() {}, nil
-	}
-	dir, err := os.MkdirTemp("", "flows")
-	if err != nil {
-		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var servers []*exec.Cmd
@@ -118,17 +134,11 @@ func openStages(ctx context.Context) (stages []*stage, closeAll func(), err erro
 		for _, server := range servers {
 			_ = server.Wait() // it was interrupted, and says so
 		}
-		_ = os.RemoveAll(dir) // a temporary directory
-	}
-	program := filepath.Join(dir, "apilet.exe") // a name that runs on every system
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, modulePath)
-	build.Stderr = os.Stderr
-	if err = build.Run(); err != nil {
-		closeAll()
-		return nil, nil, fmt.Errorf("building the server: %w", err)
 	}
 	for _, title := range []string{"with flow control", "without"} {
-		st, server, err := startServer(ctx, program, filepath.Join(dir, title), title)
+		kubeconfig := filepath.Join(filepath.Dir(program), title)
+		_ = os.Remove(kubeconfig) // of the scenario before, if any
+		st, server, err := startServer(ctx, program, kubeconfig, title)
 		if err != nil {
 			closeAll()
 			return nil, nil, err
@@ -385,7 +395,7 @@ type outcome struct {
 	mu              sync.Mutex // guards what follows
 	latencies       []time.Duration
 	refused, failed int
-	schema, level   string // UIDs
+	schema, level   string // UIDs, names once it is over
 }
 
 func (o *outcome) percentile(p float64) time.Duration {
@@ -410,11 +420,7 @@ func playOn(ctx context.Context, stages []*stage, sc scenario) (worst time.Durat
 			worst = max(worst, all[0][i].percentile(0.99))
 		}
 	}
-	names, err := stages[0].classes(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return worst, print(stages, sc, all, names)
+	return worst, print(stages, sc, all)
 }
 
 func (st *stage) play(ctx context.Context, sc scenario) ([]*outcome, error) {
@@ -438,7 +444,11 @@ func (st *stage) play(ctx context.Context, sc scenario) ([]*outcome, error) {
 		}
 	}
 	running.Wait()
-	return outcomes, nil
+	names, err := st.classes(ctx)
+	for _, o := range outcomes {
+		o.schema, o.level = names[o.schema], names[o.level]
+	}
+	return outcomes, err
 }
 
 // act makes requests until ctx ends. A step that was refused is tried again.
@@ -517,7 +527,7 @@ func (st *stage) send(ctx context.Context, client *http.Client, a actor, c call)
 
 // ---- The table
 
-func print(stages []*stage, sc scenario, all [][]*outcome, names map[string]string) error {
+func print(stages []*stage, sc scenario, all [][]*outcome) error {
 	var text bytes.Buffer
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	if len(stages) > 1 {
@@ -526,7 +536,7 @@ func print(stages []*stage, sc scenario, all [][]*outcome, names map[string]stri
 	fmt.Fprint(table, "who\tflow schema, level", strings.Repeat("\tserved/s\tp50\tp99\t429/s", len(stages)), "\n")
 	for i, a := range sc.actors {
 		first := all[0][i]
-		fmt.Fprintf(table, "%s\t%s, %s", a.name, cmp.Or(names[first.schema], "-"), cmp.Or(names[first.level], "-"))
+		fmt.Fprintf(table, "%s\t%s, %s", a.name, cmp.Or(first.schema, "-"), cmp.Or(first.level, "-"))
 		for _, outcomes := range all {
 			fmt.Fprint(table, outcomes[i].cells())
 		}
