@@ -220,8 +220,11 @@ func (st *stage) furnish(ctx context.Context) error {
 	return nil
 }
 
-// clear removes it, for a server that goes on.
+// clear removes it from a server that goes on, and waits until the namespaces have emptied.
 func (st *stage) clear() {
+	if *serverURL == "" {
+		return
+	}
 	paths := []string{apis + "flowschemas/flows-tenants"}
 	for _, namespace := range namespaces {
 		paths = append(paths, "/api/v1/namespaces/"+namespace)
@@ -234,6 +237,15 @@ func (st *stage) clear() {
 	for _, path := range paths {
 		if _, err := st.ask(context.Background(), "DELETE", path, ""); err != nil {
 			fmt.Fprintln(os.Stderr, "flows: left behind:", err)
+		}
+	}
+	for _, namespace := range namespaces {
+		for range 100 {
+			text, err := st.ask(context.Background(), "GET", "/api/v1/namespaces/"+namespace, "")
+			if err != nil || bytes.Contains(text, []byte(`"reason":"NotFound"`)) {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
 	}
 }
