@@ -1038,7 +1038,7 @@ func (d *dispatcher) adjustLocked() {
 	}
 	d.fairFrac = lendSeats(claims)
 	for _, l := range d.levels {
-		l.setLimit(l.claim.limit, d.seats)
+		l.setLimit(max(l.claim.limit, min(1, l.claim.nominal)), d.seats) // a level that lent everything still serves one at a time
 	}
 }
 

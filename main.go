@@ -237,9 +237,16 @@ func (c *config) serve(stderr io.Writer, rest []string) error {
 
 func newLogger(out io.Writer, format string) zerolog.Logger {
 	if format != "json" {
-		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.RFC3339}
+		file, ok := out.(*os.File)
+		terminal := ok && isTerminal(file)
+		out = zerolog.ConsoleWriter{Out: out, TimeFormat: time.RFC3339, NoColor: !terminal}
 	}
 	return zerolog.New(out).With().Timestamp().Logger()
+}
+
+func isTerminal(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // finish checks what the flags say together and derives what follows from it.
@@ -386,7 +393,7 @@ func (s *server) start() error {
 			return errors.Join(err, s.http.Close())
 		}
 	}
-	s.log.Info().Str("url", s.url).Str("data", s.cfg.data).Int64("revision", s.st.revision()).Msg("serving")
+	s.log.Info().Str("url", s.url).Str("data", s.st.path).Int64("revision", s.st.revision()).Msg("serving")
 	return nil
 }
 
@@ -924,7 +931,7 @@ func (s *server) noteDeprecation(r *http.Request, res *resource) error {
 		rec.annotate("k8s.io/removed-release", release)
 	}
 	s.usage.record(deprecatedUse{User: rec.user.name, Agent: r.UserAgent(), Verb: rec.info.verb, Group: res.group, Version: res.version,
-		Resource: res.plural, Subresource: rec.info.subresource, Removed: release}, time.Now())
+		Resource: res.plural, Subresource: rec.info.subresource, Removed: release, UseInstead: replacementOf(res.deprecation)}, time.Now())
 	if s.cfg.denyDeprecated {
 		return denyDeprecated(res.group, res.plural, rec.info.name, text)
 	}

@@ -211,9 +211,17 @@ func deprecationWarning(group, version, kind string, d *deprecation) string {
 		text += ", unavailable in v" + release + "+"
 	}
 	if d.replaced != "" {
-		text += fmt.Sprintf("; use %s %s", groupVersionString(d.replacementGroup, d.replacementVersion), d.replaced)
+		text += "; use " + replacementOf(d)
 	}
 	return text
+}
+
+// replacementOf names what to use instead, "" when nothing is known.
+func replacementOf(d *deprecation) string {
+	if d.replaced == "" {
+		return ""
+	}
+	return groupVersionString(d.replacementGroup, d.replacementVersion) + " " + d.replaced
 }
 
 // denyDeprecated is the refusal under --deny-deprecated; text is the warning that would have been sent.
