@@ -2,7 +2,7 @@
 // controller-runtime talk to it. A request meets the files in this order:
 //
 //	         ┌───────────────────────── main.go ─────────────────────────┐
-//	request ─▶ record · deadline ─▶ warn.go ─▶ auth.go ─▶ apf.go ─▶ route │
+//	request ─▶ record.go ─▶ warn.go ─▶ auth.go ─▶ inflight.go ─▶ route    │
 //	         └────────────────────────────────────────────────────┬──────┘
 //	                         ┌────────────────────────────────────┤
 //	                         ▼ reads                              ▼ writes
@@ -33,7 +33,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +42,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
@@ -302,6 +300,7 @@ type server struct {
 	policy   *policyKeeper          // nil when nothing is enforced
 	damage   atomic.Pointer[string] // what the scrub found, nil while nothing
 	http     *http.Server
+	books    *bookkeeper
 	unused   unusedConns
 	stopping chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
 	idle     context.CancelFunc // ends the background work
@@ -351,6 +350,7 @@ func (s *server) start() error {
 		return err
 	}
 	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, validating: s.cfg.validate, managed: s.cfg.managedFields}
+	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
 	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
@@ -626,7 +626,7 @@ func (s *server) writeKubeconfig() error {
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
-	return s.record(s.deadline(withWarnings(s.auth.authenticate(s.auth.impersonate(s.shareOut(s.routes()))))))
+	return s.books.record(s.books.deadline(withWarnings(s.auth.authenticate(s.auth.impersonate(s.shareOut(s.routes()))))))
 }
 
 // shareOut gives requests their seats: by flow control, or by counting alone when that is switched off.
@@ -925,7 +925,7 @@ func (s *server) noteDeprecation(r *http.Request, res *resource) error {
 		text = res.custom.deprecation
 	}
 	addWarning(r.Context(), text)
-	s.metrics.deprecatedUse(s.labels(r, rec), release)
+	s.metrics.deprecatedUse(s.books.labels(r, rec), release)
 	rec.annotate("k8s.io/deprecated", "true")
 	if release != "" {
 		rec.annotate("k8s.io/removed-release", release)
@@ -937,176 +937,3 @@ func (s *server) noteDeprecation(r *http.Request, res *resource) error {
 	}
 	return nil
 }
-
-// ---- What is done for every request ----
-
-// record makes the request's record, and writes from it when the request is over: log line and metrics.
-func (s *server) record(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := &request{id: r.Header.Get("Audit-Id"), received: time.Now(), info: parseRequest(r)}
-		if rec.id == "" || len(rec.id) > 64 {
-			rec.id = uuid.NewString()
-		}
-		w.Header().Set("Audit-Id", rec.id)
-		w.Header().Set("Cache-Control", "no-cache, private")
-		out := &response{ResponseWriter: w}
-		inflight := s.inflight(rec)
-		inflight(1)
-		defer func() {
-			inflight(-1)
-			cause := recover()
-			s.done(r, rec, out, cause)
-			if cause != nil {
-				panic(http.ErrAbortHandler)
-			}
-		}()
-		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), requestKey{}, rec)))
-	})
-}
-
-// inflight counts a request among those that run. Watches are counted apart.
-func (s *server) inflight(rec *request) func(delta int) {
-	switch verb := rec.info.verb; {
-	case verb == "watch":
-		series := s.metrics.longRunning(requestLabels{verb: "WATCH", group: rec.info.group, version: rec.info.version, resource: s.knownResource(&rec.info),
-			scope: scopeLabel(verb, rec.info.namespace, rec.info.name), component: "apiserver"})
-		return func(delta int) { series.running.Add(float64(delta)) }
-	case verb == "get" || verb == "list":
-		return func(delta int) { s.metrics.readOnlyInflight.add(delta, time.Now()) }
-	}
-	return func(delta int) { s.metrics.mutatingInflight.add(delta, time.Now()) }
-}
-
-// done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
-func (s *server) done(r *http.Request, rec *request, out *response, cause any) {
-	if cause != nil && cause != http.ErrAbortHandler {
-		s.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
-	}
-	code := out.code
-	if code == 0 {
-		code = http.StatusOK
-	}
-	elapsed := time.Since(rec.received)
-	if s.audit != nil {
-		s.logAudit(r, rec, code, cause)
-	}
-	s.metrics.observe(s.labels(r, rec), requestResult{code: code, bytes: out.bytes, elapsed: elapsed})
-	if s.cfg.verbosity >= 3 {
-		s.log.Info().Str("verb", rec.info.verb).Str("uri", r.URL.RequestURI()).Int("code", code).Int64("bytes", out.bytes).
-			Dur("elapsed", elapsed).Str("user", rec.user.name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
-			Str("apf_pl", rec.priority).Str("apf_fs", rec.flowSchema).Str("id", rec.id).Msg("request")
-	}
-}
-
-// logAudit writes the audit event of a request that has ended.
-func (s *server) logAudit(r *http.Request, rec *request, code int, cause any) {
-	ev := auditEvent{id: rec.id, stage: auditComplete, uri: r.URL, verb: rec.info.verb, user: auditUserOf(rec.user), sourceIPs: auditSourceIPs(r),
-		agent: r.UserAgent(), code: code, status: rec.answered, received: rec.received, at: time.Now(), annotations: rec.annotations}
-	if rec.impersonator != nil {
-		acting := auditUserOf(rec.user)
-		ev.user, ev.impersonated = auditUserOf(*rec.impersonator), &acting
-	}
-	if info := &rec.info; info.resourceRequest {
-		ev.object = &auditObject{Resource: info.resource, Namespace: info.namespace, Name: info.name, APIGroup: info.group,
-			APIVersion: info.version, Subresource: info.subresource}
-	}
-	if cause != nil && cause != http.ErrAbortHandler {
-		ev.stage, ev.status = auditPanic, auditPanicStatus(cause)
-	}
-	s.audit.log(ev)
-}
-
-func auditUserOf(u user) auditUser {
-	return auditUser{Username: u.name, UID: u.uid, Groups: u.groups, Extra: u.extra}
-}
-
-// labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series.
-func (s *server) labels(r *http.Request, rec *request) requestLabels {
-	info := &rec.info
-	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}
-	if !info.resourceRequest {
-		l.subresource = knownPath(info.path)
-		return l
-	}
-	resource := s.knownResource(info)
-	if resource == "" {
-		return l
-	}
-	l = requestLabels{verb: verbLabel(r.Method, info.verb, info.subresource, r.Header.Get("Content-Type")), group: info.group, version: info.version,
-		resource: resource, scope: scopeLabel(info.verb, info.namespace, info.name), component: "apiserver"}
-	if res := s.reg.lookup(info.group, info.version, resource); res.subresource(info.subresource) != nil {
-		l.subresource = info.subresource
-	}
-	if strings.Contains(r.URL.RawQuery, "dryRun") {
-		l.dryRun = dryRunLabel(r.URL.Query()["dryRun"])
-	}
-	return l
-}
-
-func (s *server) knownResource(info *requestInfo) string {
-	if s.reg.lookup(info.group, info.version, info.resource) == nil {
-		return ""
-	}
-	return info.resource
-}
-
-// knownPath is the route of a request that is for no resource.
-func knownPath(path string) string {
-	switch first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); first {
-	case "api", "apis", "healthz", "livez", "readyz", "metrics", "openapi", "version", "debug":
-		return "/" + first
-	}
-	return ""
-}
-
-// deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
-func (s *server) deadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info := &requestFrom(r.Context()).info
-		if info.verb == "watch" {
-			next.ServeHTTP(w, r)
-			return
-		}
-		limit := s.cfg.requestTimeout
-		if strings.Contains(r.URL.RawQuery, "timeout=") {
-			text := r.URL.Query().Get("timeout")
-			asked, err := time.ParseDuration(text)
-			if err != nil && text != "" {
-				writeError(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
-				return
-			}
-			if asked > 0 {
-				limit = min(limit, asked)
-			}
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), limit)
-		defer cancel()
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
-// response remembers what was answered.
-type response struct {
-	http.ResponseWriter
-	code  int
-	bytes int64
-}
-
-func (w *response) WriteHeader(code int) {
-	if w.code == 0 {
-		w.code = code
-	}
-	w.ResponseWriter.WriteHeader(code)
-}
-
-func (w *response) Write(p []byte) (int, error) {
-	if w.code == 0 {
-		w.code = http.StatusOK
-	}
-	n, err := w.ResponseWriter.Write(p)
-	w.bytes += int64(n)
-	return n, err
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
