@@ -11,11 +11,14 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -948,5 +951,42 @@ func (l *listLoad) replay(from int64) (events []loadEvent) {
 		if strings.HasPrefix(name, "w") {
 			events = append(events, loadEvent{f.kind, name, f.object.Get("data.k").String(), f.object.Get("metadata.resourceVersion").Int()})
 		}
+	}
+}
+
+// TestLargeListIsCompressedForOtherHosts: gzip is for clients that want it and are not on this host, and only where it pays.
+func TestLargeListIsCompressedForOtherHosts(t *testing.T) {
+	s := startTest(t)
+	s.fill(600, 1024)
+	for _, c := range []struct {
+		name, from, accepts, query, want string
+	}{
+		{"another host", "192.0.2.1:1", "gzip", "", "gzip"},
+		{"this host", "127.0.0.1:1", "gzip", "", ""},
+		{"a client that does not want it", "192.0.2.1:1", "", "", ""},
+		{"a small list", "192.0.2.1:1", "gzip", "?limit=5", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRequest("GET", benchPath+c.query, nil)
+			r.RemoteAddr, r.Host = c.from, "127.0.0.1"
+			r.Header.Set("Accept-Encoding", c.accepts)
+			w := httptest.NewRecorder()
+			s.http.Handler.ServeHTTP(w, r)
+			expect(t, w.Header().Get("Content-Encoding"), c.want)
+			var in io.Reader = w.Body
+			if c.want == "gzip" {
+				var err error
+				if in, err = gzip.NewReader(w.Body); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var list struct{ Items []json.RawMessage }
+			if err := json.NewDecoder(in).Decode(&list); err != nil {
+				t.Fatal(err)
+			}
+			if want := map[bool]int{true: 5, false: 600}[c.query != ""]; len(list.Items) != want {
+				t.Errorf("got %d items, want %d", len(list.Items), want)
+			}
+		})
 	}
 }
