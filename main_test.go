@@ -477,6 +477,23 @@ func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients testC
 	return s, clients
 }
 
+// TestTLSSpeaksHTTP2: client-go multiplexes its watches over one connection.
+func TestTLSSpeaksHTTP2(t *testing.T) {
+	s, _ := startTLS(t)
+	s.client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	request, _ := http.NewRequest("GET", s.url+"/api/v1/namespaces?watch=1&timeoutSeconds=1", nil)
+	request.Header.Set("Authorization", "Bearer root-token")
+	answer, err := s.client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.ProtoMajor != 2 || bytes.Count(text, []byte("ADDED")) != 4 {
+		t.Errorf("%s %s: %s, %v", answer.Proto, answer.Status, text, err)
+	}
+}
+
 func TestCredentialsOverTLS(t *testing.T) {
 	s, clients := startTLS(t)
 	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
