@@ -352,6 +352,8 @@ func (s *server) start() error {
 	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, validating: s.cfg.validate, managed: s.cfg.managedFields}
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
+	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
+		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
 	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
 		return err
@@ -406,6 +408,9 @@ func (s *server) startWorkers() {
 	running.Go(func() { gc.run(ctx) })
 	running.Go(func() { s.types.run(ctx) })
 	running.Go(func() { s.scrub(ctx) })
+	if s.audit != nil {
+		running.Go(func() { s.reopenAudit(ctx) })
+	}
 	running.Go(func() {
 		s.upkeep.run(ctx, s.cfg.compactionInterval, func(_ compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
@@ -471,6 +476,23 @@ func (s *server) auditHooks() auditHooks {
 			}
 			s.log.Info().Msg("the audit log is written again")
 		},
+	}
+}
+
+// reopenAudit opens the audit log anew at each SIGHUP: that is how logrotate tells that it has moved the file.
+func (s *server) reopenAudit(ctx context.Context) {
+	hangup := make(chan os.Signal, 1) // one waiting signal stands for all that come before it is seen
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			if err := s.audit.reopen(); err != nil {
+				s.log.Error().Err(err).Msg("reopening the audit log")
+			}
+		}
 	}
 }
 

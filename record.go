@@ -76,7 +76,14 @@ func (b *bookkeeper) done(r *http.Request, rec *request, out *response, cause an
 	if b.audit != nil {
 		b.logAudit(r, rec, code, cause)
 	}
-	b.metrics.observe(b.labels(r, rec), requestResult{code: code, bytes: out.bytes, elapsed: elapsed})
+	labels := b.labels(r, rec)
+	switch {
+	case cause != nil:
+		b.metrics.aborted(labels)
+	case code == http.StatusTooManyRequests || code == http.StatusGatewayTimeout:
+		b.metrics.terminated(labels, code)
+	}
+	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed})
 	if b.verbosity >= 3 {
 		b.log.Info().Str("verb", rec.info.verb).Str("uri", r.URL.RequestURI()).Int("code", code).Int64("bytes", out.bytes).
 			Dur("elapsed", elapsed).Str("user", rec.user.name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).

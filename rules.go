@@ -459,8 +459,6 @@ func isConfigKey(s string) []string {
 
 func isPathSegment(s string) []string { return content.IsPathSegmentName(s) }
 
-func isLower(f format) format { return func(s string) []string { return f(strings.ToLower(s)) } }
-
 // ---- resources ----
 
 var (
