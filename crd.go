@@ -145,13 +145,18 @@ func (d *definitions) sync(ctx context.Context) error {
 		}
 	}
 	if changed {
-		rows := []*resource{d.row}
-		for _, def := range d.table {
-			rows = append(rows, def.rows...)
-		}
-		d.reg.replaceCustom(rows)
+		d.serveLocked()
 	}
 	return nil
+}
+
+// serveLocked makes the registry show what the table has.
+func (d *definitions) serveLocked() {
+	rows := []*resource{d.row}
+	for _, def := range d.table {
+		rows = append(rows, def.rows...)
+	}
+	d.reg.replaceCustom(rows)
 }
 
 // newsLocked returns what was written to definitions since table was brought up to date, and up to which revision.
@@ -238,6 +243,7 @@ func (d *definitions) reconsiderLocked(ctx context.Context, before *definition) 
 }
 
 // decideLocked stores the status that follows from a definition, if it is new. The write shows up in the log as an event of its own.
+// What the status promises is served before it can be read: who waits for Established finds the type.
 func (d *definitions) decideLocked(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, rec *record) error {
 	before := crd.Status.DeepCopy()
 	d.acceptNames(crd)
@@ -249,6 +255,8 @@ func (d *definitions) decideLocked(ctx context.Context, crd *apiextensionsv1.Cus
 	if err != nil {
 		return err
 	}
+	d.table[crd.Name] = d.define(crd, rec, d.table[crd.Name])
+	d.serveLocked()
 	_, err = d.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: rec.deleting})
 	if errors.Is(err, errConflict) || errors.Is(err, errNotFound) {
 		return nil // somebody was faster; the newer version is in the log
