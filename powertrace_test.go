@@ -1,0 +1,291 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+// This file records what a program does to the files of one folder, as the kernel is told: each write with its bytes, each change of a
+// size or a name, each sync, in order. The program runs as a traced child and stops at every system call; nothing in it knows. So a
+// sync that the program leaves out, or does to the wrong file, is missing in the recording too, which hooks in our own code would hide.
+//
+// The child says what it asks for and what has been answered by writing a line to a file named "said": a line among the writes and
+// syncs, so that it is known which of these came before.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+type diskOp int
+
+const (
+	diskCreate   diskOp = iota // name is file now
+	diskWrite                  // data at off
+	diskTruncate               // to off bytes
+	diskSync                   // of file, or of the folder when file is 0
+	diskLink                   // name is also to
+	diskRename                 // name becomes to
+	diskRemove                 // of name
+	diskSaid                   // name is the line
+)
+
+// A diskEvent is one system call. Files have numbers, from 1 on, since names move.
+type diskEvent struct {
+	op       diskOp
+	file     int
+	off      int64
+	data     []byte
+	name, to string
+}
+
+const (
+	ptraceGetSyscallInfo = 0x420e
+	waitNoThread         = 0x20000000 // children of this thread alone: others' are none of ours
+)
+
+// A diskTracer turns the stops of one child into events.
+type diskTracer struct {
+	pid    int
+	dir    string
+	mem    *os.File       // the child's memory
+	names  map[string]int // the folder as it is now
+	files  map[uint64]int // by inode, while it has a name
+	ends   map[int]int64  // where the next plain write goes
+	last   int
+	events []diskEvent
+}
+
+// recordDisk runs the child to its end and returns what it did to the files below dir. Where tracing is forbidden the test is skipped.
+func recordDisk(t *testing.T, cmd *exec.Cmd, dir string) []diskEvent {
+	t.Helper()
+	type result struct {
+		events []diskEvent
+		err    error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread() // the kernel takes the tracer's requests from this thread alone; it ends with the goroutine
+		events, err := traceDisk(cmd, dir)
+		done <- result{events, err}
+	}()
+	r := <-done
+	if errors.Is(r.err, syscall.EPERM) || errors.Is(r.err, syscall.ENOSYS) || errors.Is(r.err, syscall.EIO) {
+		t.Skipf("tracing a child is not allowed here: %v", r.err)
+	}
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	return r.events
+}
+
+func traceDisk(cmd *exec.Cmd, dir string) ([]diskEvent, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	defer cmd.Process.Release()
+	tr := &diskTracer{pid: cmd.Process.Pid, dir: dir, names: map[string]int{}, files: map[uint64]int{}, ends: map[int]int64{}}
+	watchdog := time.AfterFunc(3*time.Minute, func() { syscall.Kill(tr.pid, syscall.SIGKILL) })
+	defer watchdog.Stop()
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(tr.pid, &status, 0, nil); err != nil {
+		return nil, err
+	}
+	const exitKill = 0x100000
+	err := syscall.PtraceSetOptions(tr.pid, syscall.PTRACE_O_TRACESYSGOOD|syscall.PTRACE_O_TRACECLONE|exitKill)
+	if err == nil {
+		tr.mem, err = os.Open(fmt.Sprintf("/proc/%d/mem", tr.pid))
+	}
+	if err != nil {
+		syscall.Kill(tr.pid, syscall.SIGKILL)
+		syscall.Wait4(tr.pid, &status, 0, nil)
+		return nil, err
+	}
+	defer tr.mem.Close()
+	return tr.events, errors.Join(tr.run(), err)
+}
+
+// run lets the child's threads go on from stop to stop until it has exited.
+func (tr *diskTracer) run() error {
+	for tid, signal := tr.pid, 0; ; {
+		if err := syscall.PtraceSyscall(tid, signal); err != nil && err != syscall.ESRCH { // a thread may be gone meanwhile
+			return err
+		}
+		var status syscall.WaitStatus
+		for again := true; again; {
+			var err error
+			tid, err = syscall.Wait4(-1, &status, syscall.WALL|waitNoThread, nil)
+			if err != nil && err != syscall.EINTR {
+				return err
+			}
+			if tid == tr.pid && (status.Exited() || status.Signaled()) {
+				if status.ExitStatus() != 0 {
+					return fmt.Errorf("the traced child ended with %d, signal %v", status.ExitStatus(), status.Signal())
+				}
+				return nil
+			}
+			again = err != nil || !status.Stopped()
+		}
+		signal = 0
+		switch s := status.StopSignal(); s {
+		case syscall.SIGTRAP | 0x80:
+			if err := tr.note(tid); err != nil {
+				return err
+			}
+		case syscall.SIGTRAP, syscall.SIGSTOP: // a new thread, on both sides
+		default:
+			signal = int(s)
+		}
+	}
+}
+
+// note adds the event of the call that a thread is about to make. The kernel says number and arguments in the same form on every
+// architecture.
+func (tr *diskTracer) note(tid int) error {
+	var info [88]byte
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
+	if errno == syscall.ESRCH {
+		return nil
+	}
+	if errno != 0 {
+		return errno
+	}
+	const entry = 1
+	if info[0] != entry {
+		return nil
+	}
+	var args [6]uint64
+	for i := range args {
+		args[i] = binary.NativeEndian.Uint64(info[32+8*i:])
+	}
+	return tr.noteCall(int(binary.NativeEndian.Uint64(info[24:])), args)
+}
+
+func (tr *diskTracer) noteCall(number int, args [6]uint64) error {
+	switch number {
+	case syscall.SYS_WRITE, syscall.SYS_PWRITE64:
+		return tr.noteWrite(number == syscall.SYS_WRITE, args)
+	case syscall.SYS_FTRUNCATE:
+		if id, _ := tr.file(args[0]); id != 0 {
+			tr.add(diskEvent{op: diskTruncate, file: id, off: int64(args[1])})
+		}
+	case syscall.SYS_FSYNC, syscall.SYS_FDATASYNC:
+		if id, path := tr.file(args[0]); id != 0 || path == tr.dir {
+			tr.add(diskEvent{op: diskSync, file: id})
+		}
+	case syscall.SYS_LINKAT:
+		return tr.noteName(diskLink, args[0], args[1], args[3])
+	case syscall.SYS_RENAMEAT:
+		return tr.noteName(diskRename, args[0], args[1], args[3])
+	case syscall.SYS_UNLINKAT:
+		return tr.noteName(diskRemove, args[0], args[1], 0)
+	}
+	return nil
+}
+
+func (tr *diskTracer) add(ev diskEvent) { tr.events = append(tr.events, ev) }
+
+func (tr *diskTracer) noteWrite(plain bool, args [6]uint64) error {
+	id, path := tr.file(args[0])
+	if id == 0 {
+		return nil
+	}
+	data := make([]byte, args[2])
+	if _, err := tr.mem.ReadAt(data, int64(args[1])); err != nil {
+		return fmt.Errorf("reading the child's memory: %w", err)
+	}
+	if filepath.Base(path) == "said" {
+		tr.add(diskEvent{op: diskSaid, name: string(data)})
+		return nil
+	}
+	off := int64(args[3])
+	if plain { // of a file that is written from its start to its end
+		off = tr.ends[id]
+		tr.ends[id] += int64(len(data))
+	}
+	tr.add(diskEvent{op: diskWrite, file: id, off: off, data: data})
+	return nil
+}
+
+// file finds out which file a descriptor of the child is; 0 for a folder and for what lies elsewhere.
+func (tr *diskTracer) file(fd uint64) (id int, path string) {
+	link := fmt.Sprintf("/proc/%d/fd/%d", tr.pid, fd)
+	path, err := os.Readlink(link)
+	if err != nil || !strings.HasPrefix(path, tr.dir) {
+		return 0, ""
+	}
+	info, err := os.Stat(link)
+	if err != nil || info.IsDir() {
+		return 0, path
+	}
+	inode := info.Sys().(*syscall.Stat_t).Ino
+	if tr.files[inode] == 0 {
+		tr.last++
+		tr.files[inode], tr.names[path] = tr.last, tr.last
+		tr.add(diskEvent{op: diskCreate, file: tr.last, name: path})
+	}
+	return tr.files[inode], path
+}
+
+func (tr *diskTracer) noteName(op diskOp, folder, from, to uint64) error {
+	ev := diskEvent{op: op}
+	var err error
+	if ev.name, err = tr.path(folder, from); err == nil && to != 0 {
+		ev.to, err = tr.path(folder, to)
+	}
+	id := tr.names[ev.name]
+	if err != nil || id == 0 {
+		return err
+	}
+	replaced := tr.names[ev.to]
+	switch op {
+	case diskLink:
+		tr.names[ev.to] = id
+	case diskRename:
+		delete(tr.names, ev.name)
+		tr.names[ev.to] = id
+		tr.forget(replaced)
+	case diskRemove:
+		delete(tr.names, ev.name)
+		tr.forget(id)
+	}
+	tr.add(ev)
+	return nil
+}
+
+// forget lets a file's inode go with its last name: the next file may get it.
+func (tr *diskTracer) forget(id int) {
+	for _, other := range tr.names {
+		if other == id {
+			return
+		}
+	}
+	for inode, other := range tr.files {
+		if other == id {
+			delete(tr.files, inode)
+		}
+	}
+}
+
+// path reads a path at an address, relative to a folder's descriptor.
+func (tr *diskTracer) path(folder, at uint64) (string, error) {
+	buf := make([]byte, 4096)
+	n, err := tr.mem.ReadAt(buf, int64(at))
+	if n == 0 {
+		return "", fmt.Errorf("reading the child's memory: %w", err)
+	}
+	name, _, _ := strings.Cut(string(buf[:n]), "\x00")
+	if filepath.IsAbs(name) || int32(folder) < 0 {
+		return name, nil
+	}
+	parent, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tr.pid, folder))
+	return filepath.Join(parent, name), err
+}
