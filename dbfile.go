@@ -71,12 +71,20 @@ func dbOptions() *bbolt.Options {
 	return o
 }
 
-// createFile makes the file at path, complete and synced, or leaves nothing there: fill works on a temporary name. An existing file
-// is never replaced (fs.ErrExist).
+// createFile makes the data file at path as placeFile does. fill is to put into it what belongs there.
 func createFile(path string, fill func(*bbolt.DB) error) error {
+	return placeFile(path, func(temp string) error { return fillFile(temp, fill) })
+}
+
+// placeFile makes the file at path, complete and synced, or leaves nothing there: fill writes and syncs the file of a temporary name.
+// An existing file is never replaced (fs.ErrExist).
+func placeFile(path string, fill func(temp string) error) error {
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); err != nil {
 		return fmt.Errorf("cannot make %s: its folder is not there: make that first (%w)", path, err)
+	}
+	if _, err := os.Lstat(path); err == nil { // the link below decides, but nobody should wait for that
+		return fmt.Errorf("cannot make %s: %w", path, fs.ErrExist)
 	}
 	temp, err := os.CreateTemp(dir, ".apilet-*.tmp") // mode 0600
 	if err != nil {
@@ -84,7 +92,7 @@ func createFile(path string, fill func(*bbolt.DB) error) error {
 	}
 	temp.Close()
 	defer os.Remove(temp.Name())
-	if err := fillFile(temp.Name(), fill); err != nil {
+	if err := fill(temp.Name()); err != nil {
 		return fmt.Errorf("cannot make %s: %w", path, err)
 	}
 	// A link fails where the name is taken, so of two processes that start at once one wins. Simple file systems have no links.

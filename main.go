@@ -56,11 +56,15 @@ const (
 	bookmarkEvery = time.Minute
 	scrubAfter    = time.Minute
 	scrubEvery    = 24 * time.Hour
+
+	backupPiece    = 1 << 20     // a client that does not read one of these
+	backupPatience = time.Minute // within this time gets no more
 )
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
 type config struct {
-	data, listen, kubeconfig, server        string
+	data, listen, kubeconfig                string
+	source                                  backupSource
 	ephemeral                               bool
 	tlsCert, tlsKey                         string
 	auth                                    authConfig
@@ -139,10 +143,10 @@ func runCheck(out io.Writer, path string) error {
 // runBackup copies a running server's objects (--server), or those of a file that no server has open, into a new file.
 func runBackup(c *config, args []string) error {
 	if len(args) != 1 {
-		return errors.New("usage: apilet backup [--server URL | --data FILE] DEST")
+		return errors.New("usage: apilet backup [--server URL [--token-file FILE] [--certificate-authority FILE] | --data FILE] DEST")
 	}
-	if c.server != "" {
-		return downloadBackup(c.server, args[0])
+	if c.source.server != "" {
+		return c.source.download(args[0])
 	}
 	st, err := openStore(c.data, storeOptions{})
 	if err != nil {
@@ -153,27 +157,6 @@ func runBackup(c *config, args []string) error {
 		err = up.backup(context.Background(), args[0])
 	}
 	return errors.Join(err, st.close())
-}
-
-// downloadBackup saves what GET /debug/backup streams, under a temporary name until it is whole.
-func downloadBackup(server, dest string) error {
-	answer, err := http.Get(strings.TrimSuffix(server, "/") + "/debug/backup")
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", server, answer.Status)
-	}
-	file, err := os.OpenFile(dest+".part", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(file, answer.Body)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	return os.Rename(file.Name(), dest)
 }
 
 // newConfig returns the flags with their defaults.
@@ -209,7 +192,9 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
 	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
-	f.StringVar(&c.server, "server", "", "with backup: the `URL` of the server to ask")
+	f.StringVar(&c.source.server, "server", "", "with backup: the `URL` of the server to ask")
+	f.StringVar(&c.source.tokenFile, "token-file", "", "with backup: a `file` with the bearer token to show to --server")
+	f.StringVar(&c.source.caFile, "certificate-authority", "", "with backup: PEM `file` of the authorities that may vouch for --server")
 	return c, f
 }
 
@@ -710,7 +695,8 @@ func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, r, http.StatusOK, body)
 }
 
-// serveBackup streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection.
+// serveBackup streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection. It may
+// take longer than --request-timeout, as long as the client is there and reads.
 func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 	dir, err := os.MkdirTemp(filepath.Dir(s.st.path), ".apilet-backup-")
 	if err != nil {
@@ -718,8 +704,10 @@ func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer os.RemoveAll(dir)
+	ctx, cancel := withoutDeadline(r.Context())
+	defer cancel()
 	path := filepath.Join(dir, "backup")
-	if err := s.upkeep.backup(r.Context(), path); err != nil {
+	if err := s.upkeep.backup(ctx, path); err != nil {
 		s.fail(w, r, err)
 		return
 	}
@@ -733,9 +721,24 @@ func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	if _, err := io.Copy(w, file); err != nil {
+	for control := http.NewResponseController(w); err == nil; {
+		_ = control.SetWriteDeadline(time.Now().Add(backupPatience)) // at worst the server's own limit holds
+		_, err = io.CopyN(w, file, backupPiece)
+	}
+	if err != io.EOF {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// withoutDeadline is cancelled with ctx, but not by its deadline. Once that has passed nothing cancels it but the caller.
+func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel()
+		}
+	})
+	return free, func() { stop(); cancel() }
 }
 
 // stored tells flow control how much a resource holds.
