@@ -91,6 +91,9 @@ var (
 	errQuota          = errors.New("database space exceeded")           // a write (but a delete) above --quota-backend-bytes
 	errClosed         = errors.New("store is closed")                   // a write after close
 
+	// A write while the file's name leads nowhere or elsewhere: what goes to a removed file is lost at exit. Reads go on.
+	errFileLost = errors.New("the data file was removed or replaced while in use: put it back, or take a backup from the running server and start on that")
+
 	errUnchanged = errors.New("no member of the batch changed anything") // ends a write transaction without a commit
 )
 
@@ -144,6 +147,7 @@ type store struct {
 	path     string
 	db       *bbolt.DB
 	pageSize int
+	file     os.FileInfo // what lies at path; nil when nothing does, being ephemeral
 	opts     storeOptions
 	id       [16]byte
 	queue    chan *envelope // buffered so that writers gather while a commit runs; never closed
@@ -262,6 +266,11 @@ func (st *store) load() (err error) {
 		return err
 	}
 	st.pageSize = st.db.Info().PageSize
+	if !st.opts.ephemeral {
+		if st.file, err = os.Stat(st.path); err != nil {
+			return err
+		}
+	}
 	if err := st.adoptBackup(); err != nil {
 		return err
 	}
@@ -543,8 +552,8 @@ func (st *store) commitBatch(batch []*envelope) {
 // commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map
 // may show the new state already.
 func (st *store) update(fn func(*bbolt.Tx) error) error {
-	if refusal := st.refusal.Load(); refusal != nil {
-		return *refusal
+	if err := st.writable(); err != nil { // looking for the file takes a microsecond, each of the commit's syncs some hundred
+		return err
 	}
 	committing := false
 	before := st.currentRev.Load()
@@ -1150,6 +1159,12 @@ func (st *store) wake(resource string) <-chan struct{} {
 func (st *store) writable() error {
 	if refusal := st.refusal.Load(); refusal != nil {
 		return *refusal
+	}
+	if st.file == nil {
+		return nil
+	}
+	if info, err := os.Stat(st.path); err != nil || !os.SameFile(info, st.file) {
+		return fmt.Errorf("%s: %w", st.path, errFileLost)
 	}
 	return nil
 }

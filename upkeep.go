@@ -1,7 +1,7 @@
 package main
 
-// This file does to the store what no request asks for: it compacts the history, notices when the data file is gone, makes backups,
-// looks for damage, and packs files. All of it works in small pieces between the requests, through the store's own transactions.
+// This file does to the store what no request asks for: it compacts the history, makes backups, looks for damage, and packs
+// files. All of it works in small pieces between the requests, through the store's own transactions.
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"sort"
 	"sync"
@@ -18,8 +17,6 @@ import (
 
 	"go.etcd.io/bbolt"
 )
-
-var errFileLost = errors.New("the data file was removed or replaced while in use: stop, and put it back or restore a backup")
 
 const (
 	deadMax        = 64_000 // dead revisions that compaction holds in memory
@@ -30,7 +27,6 @@ const (
 // upkeep keeps house in a store.
 type upkeep struct {
 	st      *store
-	file    os.FileInfo   // what lay at the store's path at opening; nil when nothing can be there
 	history chan struct{} // holds one token while somebody compacts or makes a backup: the one must not run beside the other
 	swept   int64         // how far compaction has deleted; the token's holder's
 
@@ -45,9 +41,6 @@ func newUpkeep(st *store) (*upkeep, error) {
 		up.marks = decodeMarks(s.tx.Bucket(bucketMeta).Get([]byte("marks")))
 		return nil
 	})
-	if err == nil && !up.st.opts.ephemeral {
-		up.file, err = os.Stat(up.st.path)
-	}
 	return up, err
 }
 
@@ -253,9 +246,8 @@ func (up *upkeep) revisionBefore(t time.Time) int64 {
 	return up.marks[n-1].rev
 }
 
-// round is one turn of run: notice a lost file, mark the revision, compact to what was current an interval ago (0: keep all).
+// round is one turn of run: mark the revision, compact to what was current an interval ago (0: keep all).
 func (up *upkeep) round(ctx context.Context, now time.Time, interval time.Duration) (compaction, error) {
-	up.checkPresence()
 	if err := up.addMark(ctx, now); err != nil || interval <= 0 {
 		return compaction{rev: up.st.compacted()}, err
 	}
@@ -282,23 +274,6 @@ func (up *upkeep) run(ctx context.Context, interval time.Duration, report func(c
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-// checkPresence refuses writes while path does not lead to the open file: what is written to a removed file is lost at exit.
-func (up *upkeep) checkPresence() {
-	if up.file == nil {
-		return
-	}
-	info, err := os.Stat(up.st.path)
-	there := err == nil && os.SameFile(info, up.file)
-	refusal := up.st.refusal.Load()
-	switch {
-	case !there && refusal == nil:
-		lost := fmt.Errorf("%s: %w", up.st.path, errFileLost)
-		up.st.refusal.CompareAndSwap(nil, &lost)
-	case there && refusal != nil && errors.Is(*refusal, errFileLost):
-		up.st.refusal.CompareAndSwap(refusal, nil)
 	}
 }
 

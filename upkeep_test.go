@@ -456,24 +456,35 @@ func TestStoreRunReportsItsRounds(t *testing.T) {
 	})
 }
 
+// Nothing is acknowledged that would go to a file without a name. What is in it can still be read, and so saved.
 func TestStoreFileRemovedWhileInUse(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be removed")
 	}
 	path := filepath.Join(t.TempDir(), "a.db")
 	st := openTestStore(t, path)
-	up := mustUpkeep(t, st)
 	mustWrite(t, st, opCreate, "//pods/x/a", 0, "")
-	os.Rename(path, path+".away")
-	up.round(t.Context(), time.Now(), 0)
-	if _, err := storeWrite(st, opCreate, "//pods/x/b", 0, ""); !errors.Is(err, errFileLost) {
-		t.Errorf("write: %v", err)
+	lost := func(what string) {
+		t.Helper()
+		if _, err := storeWrite(st, opCreate, "//pods/x/b", 0, ""); !errors.Is(err, errFileLost) || !errors.Is(st.writable(), errFileLost) {
+			t.Errorf("%s: write: %v, writable: %v", what, err, st.writable())
+		}
 	}
+	os.Rename(path, path+".away")
+	lost("gone")
 	if _, err := st.get("//pods/x/a"); err != nil {
 		t.Errorf("get: %v", err)
 	}
+	saved := path + ".saved"
+	if err := mustUpkeep(t, st).backup(t.Context(), saved); err != nil {
+		t.Errorf("backup: %v", err)
+	}
+	if _, err := openTestStore(t, saved).get("//pods/x/a"); err != nil {
+		t.Errorf("get from the backup: %v", err)
+	}
+	os.WriteFile(path, nil, 0o600)
+	lost("replaced")
 	os.Rename(path+".away", path)
-	up.round(t.Context(), time.Now(), 0)
 	mustWrite(t, st, opCreate, "//pods/x/b", 0, "")
 }
 
