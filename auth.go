@@ -21,6 +21,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -69,9 +70,6 @@ const (
 	serviceAccountPrefix = "system:serviceaccount:" // then namespace:name
 	nodePrefix           = "system:node:"           // then the node's name
 )
-
-// apiAudience is what a token of this server is meant for; TokenReview reports it.
-const apiAudience = "https://kubernetes.default.svc.cluster.local"
 
 // ---- The record of a request ----
 
@@ -341,6 +339,7 @@ type authenticator struct {
 	cfg       authConfig
 	tokens    *followed[tokenTable]     // nil without --token-auth-file
 	clientCAs *followed[x509.CertPool]  // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
+	accounts  *accountTokens            // service accounts' tokens: none are known before the store is open and this is set, once
 	origins   []*regexp.Regexp          // of other sites' pages that may use this server
 	policy    atomic.Pointer[rbacIndex] // nil with alwaysAllow
 
@@ -350,7 +349,7 @@ type authenticator struct {
 
 // newAuthenticator reads the files that the flags name; a line of the token file that is not understood is an error.
 func newAuthenticator(cfg authConfig) (*authenticator, error) {
-	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}}
+	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, accounts: &accountTokens{audiences: []string{defaultIssuer}}}
 	if !cfg.alwaysAllow {
 		a.setPolicy(builtinPolicy())
 	}
@@ -399,26 +398,76 @@ func (a *authenticator) authenticate(next http.Handler) http.Handler {
 	})
 }
 
+// errBadToken is about a token that nobody here knows.
+var errBadToken = errors.New("invalid bearer token")
+
 // identify says who sends the request: 401 for a credential that is no good, 403 for a page of another site on the plain port.
 // A certificate goes before a token; a bad one does no harm beside a good token.
+//
+// On the plain port everybody is trusted who shows nothing else. A service account's token is somebody else there, too, and a bad one is
+// refused: a controller whose account has gone must not become an administrator. Any other token there is nobody's, and ignored.
 func (a *authenticator) identify(r *http.Request) (user, error) {
+	token, _ := bearerToken(r.Header)
 	if a.cfg.insecure {
-		return user{name: userUnsecured, groups: []string{groupMasters, groupAuthenticated}}, a.screenPage(r)
+		if err := a.screenPage(r); err != nil {
+			return user{}, err
+		}
+		u, _, err := a.tokenUser(token, a.accounts.audiences)
+		if token == "" || err == errBadToken {
+			return user{name: userUnsecured, groups: []string{groupMasters, groupAuthenticated}}, nil
+		}
+		return u, unauthorizedIf(err)
 	}
 	u, ok, badCert := a.certificateUser(r)
 	if ok {
 		return u, nil
 	}
-	token, _ := bearerToken(r.Header)
 	if token != "" {
-		if u, ok := a.fileUser(token); ok {
-			return u, nil
-		}
+		u, _, err := a.tokenUser(token, a.accounts.audiences)
+		return u, unauthorizedIf(err)
 	}
-	if token != "" || badCert || !a.cfg.anonymous {
-		return user{}, apierrors.NewUnauthorized("Unauthorized")
+	if badCert || !a.cfg.anonymous {
+		return user{}, unauthorizedIf(errBadToken)
 	}
 	return anonymousUser(), nil
+}
+
+// unauthorizedIf keeps to itself what is wrong with a credential. A TokenReview tells it, to those who may ask.
+func unauthorizedIf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return apierrors.NewUnauthorized("Unauthorized")
+}
+
+// tokenUser returns whose a token is that is meant for one of the audiences, and those of them for which it is. A token of
+// --token-auth-file is meant for this server. The error is errBadToken unless a service account's issuer has issued the token.
+func (a *authenticator) tokenUser(token string, audiences []string) (u user, meantFor []string, err error) {
+	if u, ok := a.fileUser(token); ok {
+		if meantFor = a.ownAudiences(audiences); len(meantFor) == 0 {
+			return user{}, nil, errBadToken
+		}
+		return u, meantFor, nil
+	}
+	id, err := a.accounts.check(token, audiences)
+	switch {
+	case err == errNotOurs:
+		return user{}, nil, errBadToken
+	case err != nil:
+		return user{}, nil, fmt.Errorf("[%w, %w]", errBadToken, err)
+	}
+	return user{name: serviceAccountPrefix + id.namespace + ":" + id.name, uid: id.uid, extra: id.extra,
+		groups: []string{groupServiceAccounts, groupServiceAccounts + ":" + id.namespace, groupAuthenticated}}, id.audiences, nil
+}
+
+// ownAudiences returns those of the audiences that are this server.
+func (a *authenticator) ownAudiences(audiences []string) (own []string) {
+	for _, audience := range audiences {
+		if slices.Contains(a.accounts.audiences, audience) {
+			own = append(own, audience)
+		}
+	}
+	return own
 }
 
 func anonymousUser() user { return user{name: userAnonymous, groups: []string{groupUnauthenticated}} }
@@ -1005,15 +1054,20 @@ func (a *authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
 	if obj.Spec.Token == "" {
 		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
 	}
-	if a.cfg.insecure {
-		return nil // no authenticator knows any token
+	audiences := obj.Spec.Audiences
+	if len(audiences) == 0 {
+		audiences = a.accounts.audiences
 	}
-	u, err := a.identify(&http.Request{Header: http.Header{"Authorization": {"Bearer " + obj.Spec.Token}}})
-	if err != nil || len(obj.Spec.Audiences) > 0 && !slices.Contains(obj.Spec.Audiences, apiAudience) {
-		obj.Status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
+	token, _ := bearerToken(http.Header{"Authorization": {"Bearer " + obj.Spec.Token}})
+	u, meantFor, err := a.tokenUser(token, audiences)
+	if token == "" && a.cfg.anonymous && !a.cfg.insecure {
+		u, meantFor, err = anonymousUser(), a.ownAudiences(audiences), nil
+	}
+	if err != nil || len(meantFor) == 0 {
+		obj.Status = authenticationv1.TokenReviewStatus{Error: cmp.Or(err, errBadToken).Error()}
 		return nil
 	}
-	obj.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: u.wire(), Audiences: []string{apiAudience}}
+	obj.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: u.wire(), Audiences: meantFor}
 	return nil
 }
 

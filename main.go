@@ -17,6 +17,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -66,8 +67,9 @@ type config struct {
 	tlsCert, tlsKey, certDir                string
 	ownCerts                                bool // TLS with a certificate of the server's own making
 	auth                                    authConfig
+	accounts                                accountConfig
 	corsOrigins, authorization              string
-	auditPath                               string
+	auditPath, jwksURI                      string
 	denyDeprecated, managedFields, validate bool
 	flowControl                             bool
 	maxReadonly, maxMutating                int
@@ -192,6 +194,11 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.StringVar(&c.certDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
 	f.StringVar(&c.auth.clientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
 	f.StringVar(&c.auth.tokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.StringVar(&c.accounts.signingKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", appendTo(&c.accounts.keyFiles))
+	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+defaultIssuer+")", appendTo(&c.accounts.issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", appendList(&c.accounts.audiences))
+	f.StringVar(&c.jwksURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
 	f.BoolVar(&c.auth.anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
 	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
 	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
@@ -214,6 +221,25 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
 	f.StringVar(&c.server, "server", "", "with backup: the `URL` of the server to ask")
 	return c, f
+}
+
+// appendTo is a flag that may be repeated.
+func appendTo(list *[]string) func(string) error {
+	return func(value string) error {
+		if value == "" {
+			return errors.New("must not be empty")
+		}
+		*list = append(*list, value)
+		return nil
+	}
+}
+
+// appendList is a flag that may be repeated, each time with a comma-separated list.
+func appendList(list *[]string) func(string) error {
+	return func(values string) error {
+		*list = append(*list, strings.FieldsFunc(values, func(r rune) bool { return r == ',' })...)
+		return nil
+	}
 }
 
 // serve runs the server until SIGTERM or SIGINT.
@@ -254,6 +280,9 @@ func isTerminal(file *os.File) bool {
 func (c *config) finish() error {
 	if err := c.finishTLS(); err != nil {
 		return err
+	}
+	if len(c.accounts.issuers) == 0 {
+		c.accounts.issuers = []string{defaultIssuer}
 	}
 	if c.corsOrigins != "" {
 		c.auth.corsOrigins = strings.Split(c.corsOrigins, ",")
@@ -357,6 +386,9 @@ func startServer(c *config) (*server, error) {
 func (s *server) start() error {
 	var err error
 	if s.upkeep, err = newUpkeep(s.st); err != nil {
+		return err
+	}
+	if s.auth.accounts, err = newAccountTokens(s.st, s.cfg.accounts); err != nil {
 		return err
 	}
 	keys, err := s.continueKeys()
@@ -748,6 +780,10 @@ func (s *server) routes() http.Handler {
 		r.Handle("/"+name+"/*", s.guarded(endpoint.ServeHTTP))
 	}
 	r.Handle("/version", s.guarded(s.serveVersion))
+	if config, ok := s.auth.accounts.openIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
+		r.Handle("/.well-known/openid-configuration", s.guarded(document("application/json", config)))
+		r.Handle("/openid/v1/jwks", s.guarded(document("application/jwk-set+json", s.auth.accounts.keySet())))
+	}
 	r.Handle("/metrics", s.guarded(s.metrics.handler().ServeHTTP))
 	r.Handle("/openapi/v3", s.guarded(s.serveOpenAPI))
 	r.Handle("/openapi/v3/*", s.guarded(s.serveOpenAPI))
@@ -764,6 +800,19 @@ func (s *server) routes() http.Handler {
 	r.Handle("/apis/*", s.guarded(s.serveAPI))
 	r.NotFound(s.guarded(http.NotFound))
 	return r
+}
+
+// document serves bytes that do not change while the server runs.
+func document(contentType string, body []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			writeError(w, r, errMethodNotAllowed())
+			return
+		}
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Cache-Control", "public, max-age=3600")
+		_, _ = w.Write(body) // the client is gone otherwise
+	}
 }
 
 // guarded authorizes a request before it is handled.
@@ -1000,7 +1049,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 	case "eviction":
 		return evict(s.wr, w, r, res)
 	case "token":
-		return apierrors.NewBadRequest("this server issues no service account tokens")
+		return issueToken(s.wr, w, r, res)
 	}
 	switch info.verb {
 	case "get":
