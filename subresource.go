@@ -293,7 +293,11 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *resource, sub string
 		return nil, opts, err
 	}
 	obj, strict, err := res.decode(body, r.Header.Get("Content-Type"), sub)
-	if err == nil {
+	switch {
+	case err != nil:
+	case len(strict) > 0 && opts.validation == metav1.FieldValidationStrict:
+		err = res.strictError(sub, strict)
+	default:
 		err = judgeStrictness(r.Context(), res, opts.validation, strict)
 	}
 	if err == nil {
