@@ -139,9 +139,54 @@ func (o *ownership) update(old, next object, manager, subresource string) error 
 		return err
 	}
 	o.stamp(next)
-	if _, err := ledger.Update(o.orNew(old), next, manager); err != nil {
+	if o.continues(old, next, subresource) {
+		err = o.updateNarrowed(ledger, old, next, manager)
+	} else {
+		_, err = ledger.Update(o.orNew(old), next, manager)
+	}
+	if err != nil {
 		next.SetManagedFields(nil) // a write is not refused for the ledger's sake, as in the real server
 	}
+	return nil
+}
+
+// continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
+// merged, and all are of this version.
+func (o *ownership) continues(old, next object, subresource string) bool {
+	if old == nil || reflect.ValueOf(old).IsNil() || old.GetName() == "" || next.GetName() == "" {
+		return false
+	}
+	entries := old.GetManagedFields()
+	if sent := next.GetManagedFields(); subresource == "" && sent != nil && !equality.Semantic.DeepEqual(sent, entries) {
+		return false
+	}
+	return len(entries) > 0 && len(entries) < maxUpdateManagers && o.ofThisVersion(entries)
+}
+
+// maxUpdateManagers is how many entries of updates the library keeps apart; it merges the oldest above that.
+const maxUpdateManagers = 10
+
+func (o *ownership) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
+	own := o.kind.GroupVersion().String()
+	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
+}
+
+// updateNarrowed is update asked about what differs alone (narrow.go). The entries of a custom resource are all shown to the library: it
+// adapts them when the schema has changed.
+func (o *ownership) updateNarrowed(ledger *managedfields.FieldManager, old, next object, manager string) error {
+	before, after, paths := narrowed(o.types, old, next)
+	asked, rest := old.GetManagedFields(), []metav1.ManagedFieldsEntry(nil)
+	if o.goType != nil {
+		asked, rest = involved(asked, manager, paths)
+	}
+	o.stamp(before).SetManagedFields(asked)
+	before.SetUID("") // an object with a UID but without entries would not be tracked
+	o.stamp(after).SetUID("")
+	after.SetManagedFields(nil)
+	if _, err := ledger.Update(before, after, manager); err != nil {
+		return err
+	}
+	next.SetManagedFields(sortEntries(append(rest, after.GetManagedFields()...)))
 	return nil
 }
 
