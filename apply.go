@@ -28,9 +28,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,6 +113,9 @@ func (o *ownership) apply(live object, body []byte, by applier) (merged object, 
 	if err != nil {
 		return nil, nil, err
 	}
+	if merged, ok := o.applyAgain(live, wanted, by); ok {
+		return merged, strictErrs, nil
+	}
 	result, err := manager.Apply(o.orNew(live), wanted, by.manager, by.force)
 	if err != nil {
 		return nil, nil, applyError(err)
@@ -120,6 +125,58 @@ func (o *ownership) apply(live object, body []byte, by applier) (merged object, 
 		return nil, nil, fmt.Errorf("apply: %T is no object", result)
 	}
 	return merged, strictErrs, nil
+}
+
+// applyAgain is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
+// are all of this version (reapply.go). live stays as it is. ok is false where the library has to look at it.
+func (o *ownership) applyAgain(live object, wanted *unstructured.Unstructured, by applier) (merged object, ok bool) {
+	if o.goType == nil || wanted.GroupVersionKind() != o.kind {
+		return nil, false
+	}
+	body, owned, ok := appliedParts(wanted.Object, o.resetPaths(by.subresource))
+	if !ok {
+		return nil, false
+	}
+	fields, ok := fieldsOf(o.types, owned)
+	if !ok {
+		return nil, false
+	}
+	merged, others := o.orNew(nil), []metav1.ManagedFieldsEntry(nil)
+	if live != nil && !reflect.ValueOf(live).IsNil() {
+		if others, ok = o.othersOf(live.GetManagedFields(), by, fields); !ok {
+			return nil, false
+		}
+		merged = o.stamp(live.DeepCopyObject().(object))
+	}
+	m := merger{types: o.types.Schema, others: others}
+	if !m.merge(o.types.TypeRef, reflect.ValueOf(merged).Elem(), body, nil) || by.manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
+		return nil, false
+	}
+	if o.defaults != nil {
+		o.defaults(merged)
+	}
+	now := metav1.NewTime(time.Now().UTC())
+	merged.SetManagedFields(sortEntries(append(others, metav1.ManagedFieldsEntry{Manager: by.manager, Operation: metav1.ManagedFieldsOperationApply,
+		APIVersion: o.kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields)), Subresource: by.subresource})))
+	return merged, true
+}
+
+// lastApplied is an annotation that an apply by kubectl keeps up to date.
+const lastApplied = corev1.LastAppliedConfigAnnotation
+
+// othersOf returns all entries but the applier's own; ok only if that names just these fields, and all entries are of this version.
+func (o *ownership) othersOf(entries []metav1.ManagedFieldsEntry, by applier, fields []byte) (others []metav1.ManagedFieldsEntry, ok bool) {
+	for _, entry := range entries {
+		own := entry.Manager == by.manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == by.subresource
+		if !own {
+			others = append(others, entry)
+			continue
+		}
+		if ok = entry.FieldsV1 != nil && bytes.Equal(entry.FieldsV1.GetRawBytes(), fields); !ok {
+			return nil, false
+		}
+	}
+	return others, ok && o.ofThisVersion(entries)
 }
 
 // An applier is who applies, and how.
@@ -287,6 +344,18 @@ func (o *ownership) manager(subresource string) (*managedfields.FieldManager, er
 
 // resets are the fields that a write through a subresource leaves as they were; nobody comes to own them by it.
 func (o *ownership) resets(subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
+	set := fieldpath.NewSet()
+	for _, path := range o.resetPaths(subresource) {
+		var steps []any
+		for _, step := range path {
+			steps = append(steps, step)
+		}
+		set.Insert(fieldpath.MakePathOrDie(steps...))
+	}
+	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.kind.GroupVersion().String()): set})
+}
+
+func (o *ownership) resetPaths(subresource string) (split [][]string) {
 	paths, special := subresourceResets[strings.TrimSuffix(o.kind.GroupKind().String()+"/"+subresource, "/")]
 	switch {
 	case special:
@@ -297,15 +366,10 @@ func (o *ownership) resets(subresource string) map[fieldpath.APIVersion]fieldpat
 	case subresource == "" && o.status:
 		paths = []string{"status"}
 	}
-	set := fieldpath.NewSet()
 	for _, path := range paths {
-		var steps []any
-		for step := range strings.SplitSeq(path, ".") {
-			steps = append(steps, step)
-		}
-		set.Insert(fieldpath.MakePathOrDie(steps...))
+		split = append(split, strings.Split(path, "."))
 	}
-	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.kind.GroupVersion().String()): set})
+	return split
 }
 
 func (o *ownership) orNew(obj object) object {
