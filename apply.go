@@ -289,14 +289,17 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 		}
 		wanted.Object = nil
 	}
+	strictErr := yaml.UnmarshalStrict(body, &wanted.Object)
+	if strictErr == nil {
+		return wanted, nil, nil
+	}
+	wanted.Object = nil
 	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
 		return nil, nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
 	var strictErrs []error
-	if err := yaml.UnmarshalStrict(body, &map[string]any{}); err != nil {
-		for line := range strings.SplitSeq(strings.TrimPrefix(err.Error(), yamlErrors), "\n") {
-			strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
-		}
+	for line := range strings.SplitSeq(strings.TrimPrefix(strictErr.Error(), yamlErrors), "\n") {
+		strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
 	}
 	return wanted, strictErrs, nil
 }

@@ -85,7 +85,7 @@ func dropReset(body map[string]any, path []string) bool {
 
 // fieldsOf returns the FieldsV1 of an apply's body.
 func fieldsOf(types *typed.ParseableType, owned map[string]any) (fields []byte, ok bool) {
-	return appendFields(nil, fieldsAt{types.Schema, types.TypeRef, false}, owned)
+	return appendFields(make([]byte, 0, 4<<10), fieldsAt{types.Schema, types.TypeRef, false}, owned)
 }
 
 // fieldsAt is where appendFields is. own: the place itself is owned, not just what it holds.
@@ -142,7 +142,12 @@ func appendMembers(out []byte, at fieldsAt, t *smd.Map, members map[string]any) 
 		out = append(out, `".":{},`...)
 	}
 	ok := true
-	for _, name := range slices.Sorted(maps.Keys(members)) {
+	names := make([]string, 0, len(members))
+	for name := range members {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
 		field, known := t.FindField(name)
 		inner := fieldsAt{at.types, field.Type, false}
 		if !known {
@@ -224,8 +229,13 @@ func keyOf(types *smd.Schema, t *smd.List, part func(name string) any) (key elem
 	if element.Map == nil {
 		return key, false
 	}
-	text := append([]byte(nil), `k:{`...)
-	for _, name := range slices.Sorted(slices.Values(t.Keys)) {
+	names := t.Keys
+	if !slices.IsSorted(names) {
+		names = slices.Sorted(slices.Values(names))
+	}
+	text := append(make([]byte, 0, 64), `k:{`...)
+	key.values = make([]any, 0, len(names))
+	for _, name := range names {
 		field, _ := element.Map.FindField(name)
 		v := part(name)
 		if v == nil {
@@ -366,7 +376,7 @@ func (m *merger) mergeList(t *smd.List, live reflect.Value, elements []any, path
 	if live.Len() > maxReapplyElements {
 		return false
 	}
-	var known []string
+	known := make([]string, 0, live.Len())
 	for i := range live.Len() {
 		key, ok := keyOfLive(m.types, t, live.Index(i))
 		if !ok || slices.Contains(known, key.text) {
