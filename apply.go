@@ -28,9 +28,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,6 +113,9 @@ func (o *ownership) apply(live object, body []byte, by applier) (merged object, 
 	if err != nil {
 		return nil, nil, err
 	}
+	if merged, ok := o.applyAgain(live, wanted, by); ok {
+		return merged, strictErrs, nil
+	}
 	result, err := manager.Apply(o.orNew(live), wanted, by.manager, by.force)
 	if err != nil {
 		return nil, nil, applyError(err)
@@ -120,6 +125,58 @@ func (o *ownership) apply(live object, body []byte, by applier) (merged object, 
 		return nil, nil, fmt.Errorf("apply: %T is no object", result)
 	}
 	return merged, strictErrs, nil
+}
+
+// applyAgain is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
+// are all of this version (reapply.go). live stays as it is. ok is false where the library has to look at it.
+func (o *ownership) applyAgain(live object, wanted *unstructured.Unstructured, by applier) (merged object, ok bool) {
+	if o.goType == nil || wanted.GroupVersionKind() != o.kind {
+		return nil, false
+	}
+	body, owned, ok := appliedParts(wanted.Object, o.resetPaths(by.subresource))
+	if !ok {
+		return nil, false
+	}
+	fields, ok := fieldsOf(o.types, owned)
+	if !ok {
+		return nil, false
+	}
+	merged, others := o.orNew(nil), []metav1.ManagedFieldsEntry(nil)
+	if live != nil && !reflect.ValueOf(live).IsNil() {
+		if others, ok = o.othersOf(live.GetManagedFields(), by, fields); !ok {
+			return nil, false
+		}
+		merged = o.stamp(live.DeepCopyObject().(object))
+	}
+	m := merger{types: o.types.Schema, others: others}
+	if !m.merge(o.types.TypeRef, reflect.ValueOf(merged).Elem(), body, nil) || by.manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
+		return nil, false
+	}
+	if o.defaults != nil {
+		o.defaults(merged)
+	}
+	now := metav1.NewTime(time.Now().UTC())
+	merged.SetManagedFields(sortEntries(append(others, metav1.ManagedFieldsEntry{Manager: by.manager, Operation: metav1.ManagedFieldsOperationApply,
+		APIVersion: o.kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields)), Subresource: by.subresource})))
+	return merged, true
+}
+
+// lastApplied is an annotation that an apply by kubectl keeps up to date.
+const lastApplied = corev1.LastAppliedConfigAnnotation
+
+// othersOf returns all entries but the applier's own; ok only if that names just these fields, and all entries are of this version.
+func (o *ownership) othersOf(entries []metav1.ManagedFieldsEntry, by applier, fields []byte) (others []metav1.ManagedFieldsEntry, ok bool) {
+	for _, entry := range entries {
+		own := entry.Manager == by.manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == by.subresource
+		if !own {
+			others = append(others, entry)
+			continue
+		}
+		if ok = entry.FieldsV1 != nil && bytes.Equal(entry.FieldsV1.GetRawBytes(), fields); !ok {
+			return nil, false
+		}
+	}
+	return others, ok && o.ofThisVersion(entries)
 }
 
 // An applier is who applies, and how.
@@ -139,9 +196,54 @@ func (o *ownership) update(old, next object, manager, subresource string) error 
 		return err
 	}
 	o.stamp(next)
-	if _, err := ledger.Update(o.orNew(old), next, manager); err != nil {
+	if o.continues(old, next, subresource) {
+		err = o.updateNarrowed(ledger, old, next, manager)
+	} else {
+		_, err = ledger.Update(o.orNew(old), next, manager)
+	}
+	if err != nil {
 		next.SetManagedFields(nil) // a write is not refused for the ledger's sake, as in the real server
 	}
+	return nil
+}
+
+// continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
+// merged, and all are of this version.
+func (o *ownership) continues(old, next object, subresource string) bool {
+	if old == nil || reflect.ValueOf(old).IsNil() || old.GetName() == "" || next.GetName() == "" {
+		return false
+	}
+	entries := old.GetManagedFields()
+	if sent := next.GetManagedFields(); subresource == "" && sent != nil && !equality.Semantic.DeepEqual(sent, entries) {
+		return false
+	}
+	return len(entries) > 0 && len(entries) < maxUpdateManagers && o.ofThisVersion(entries)
+}
+
+// maxUpdateManagers is how many entries of updates the library keeps apart; it merges the oldest above that.
+const maxUpdateManagers = 10
+
+func (o *ownership) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
+	own := o.kind.GroupVersion().String()
+	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
+}
+
+// updateNarrowed is update asked about what differs alone (narrow.go). The entries of a custom resource are all shown to the library: it
+// adapts them when the schema has changed.
+func (o *ownership) updateNarrowed(ledger *managedfields.FieldManager, old, next object, manager string) error {
+	before, after, paths := narrowed(o.types, old, next)
+	asked, rest := old.GetManagedFields(), []metav1.ManagedFieldsEntry(nil)
+	if o.goType != nil {
+		asked, rest = involved(asked, manager, paths)
+	}
+	o.stamp(before).SetManagedFields(asked)
+	before.SetUID("") // an object with a UID but without entries would not be tracked
+	o.stamp(after).SetUID("")
+	after.SetManagedFields(nil)
+	if _, err := ledger.Update(before, after, manager); err != nil {
+		return err
+	}
+	next.SetManagedFields(sortEntries(append(rest, after.GetManagedFields()...)))
 	return nil
 }
 
@@ -187,14 +289,17 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 		}
 		wanted.Object = nil
 	}
+	strictErr := yaml.UnmarshalStrict(body, &wanted.Object)
+	if strictErr == nil {
+		return wanted, nil, nil
+	}
+	wanted.Object = nil
 	if err := yaml.Unmarshal(body, &wanted.Object); err != nil {
 		return nil, nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
 	var strictErrs []error
-	if err := yaml.UnmarshalStrict(body, &map[string]any{}); err != nil {
-		for line := range strings.SplitSeq(strings.TrimPrefix(err.Error(), yamlErrors), "\n") {
-			strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
-		}
+	for line := range strings.SplitSeq(strings.TrimPrefix(strictErr.Error(), yamlErrors), "\n") {
+		strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
 	}
 	return wanted, strictErrs, nil
 }
@@ -242,6 +347,18 @@ func (o *ownership) manager(subresource string) (*managedfields.FieldManager, er
 
 // resets are the fields that a write through a subresource leaves as they were; nobody comes to own them by it.
 func (o *ownership) resets(subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
+	set := fieldpath.NewSet()
+	for _, path := range o.resetPaths(subresource) {
+		var steps []any
+		for _, step := range path {
+			steps = append(steps, step)
+		}
+		set.Insert(fieldpath.MakePathOrDie(steps...))
+	}
+	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.kind.GroupVersion().String()): set})
+}
+
+func (o *ownership) resetPaths(subresource string) (split [][]string) {
 	paths, special := subresourceResets[strings.TrimSuffix(o.kind.GroupKind().String()+"/"+subresource, "/")]
 	switch {
 	case special:
@@ -252,15 +369,10 @@ func (o *ownership) resets(subresource string) map[fieldpath.APIVersion]fieldpat
 	case subresource == "" && o.status:
 		paths = []string{"status"}
 	}
-	set := fieldpath.NewSet()
 	for _, path := range paths {
-		var steps []any
-		for step := range strings.SplitSeq(path, ".") {
-			steps = append(steps, step)
-		}
-		set.Insert(fieldpath.MakePathOrDie(steps...))
+		split = append(split, strings.Split(path, "."))
 	}
-	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.kind.GroupVersion().String()): set})
+	return split
 }
 
 func (o *ownership) orNew(obj object) object {
