@@ -743,7 +743,7 @@ func (v *hearing) apply(k *hook, row *resource, answer *reviewAnswer) (changed b
 	before := v.shown[row].obj
 	after, _, err := patch(jsonPatch, before, answer.Patch, nil)
 	if err != nil {
-		return false, apierrors.NewInternalError(fmt.Errorf("the patch of admission webhook %q does not apply: %w", k.Name, err))
+		return false, apierrors.NewInternalError(fmt.Errorf("the JSON patch of admission webhook %q does not apply to the object", k.Name))
 	}
 	obj, err := v.parse(row, after)
 	if err != nil {

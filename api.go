@@ -254,6 +254,9 @@ func (wr *writes) mutated(ctx context.Context, res *resource, obj object, opts w
 	if err := wr.checkNamespace(res, obj); err != nil {
 		return nil, wr.createError(err, res, obj)
 	}
+	if pod, ok := obj.(*corev1.Pod); ok {
+		admitPod(pod)
+	}
 	obj, err := wr.hooks.mutate(ctx, opts.admission(res, "", opHookCreate), obj, nil)
 	if err == nil && res.namespaced {
 		err = matchNamespace(obj, namespace)

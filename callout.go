@@ -112,21 +112,20 @@ func reviewVersion(accepted []string) (string, error) {
 // decodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
 func decodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
 	var got review
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &got); err != nil {
-		return nil, fmt.Errorf("failed to call webhook: %w", unreadable(err, body))
+	gvk, err := interpretKind(body)
+	if named := gvk != (schema.GroupVersionKind{}); err == nil && named && (gvk.Group != reviewGroup || gvk.Kind != reviewKind) {
+		err = notRegistered(gvk)
+	}
+	if err == nil {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(body, &got)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to call webhook: %w", err)
 	}
 	if err := checkReview(&got, version, uid, kind); err != nil {
 		return nil, fmt.Errorf("received invalid webhook response: %w", err)
 	}
 	return got.Response, nil
-}
-
-// unreadable words a body that is no JSON object, as a client of Kubernetes does.
-func unreadable(err error, body []byte) error {
-	if !json.Valid(body) {
-		return fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
-	}
-	return err
 }
 
 func checkReview(got *review, version string, uid types.UID, kind hookKind) error {
@@ -227,6 +226,8 @@ func (c *caller) post(ctx context.Context, body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("unexpected error when reading response body. Please retry. Original error: %w", err)
 	case response.StatusCode < 200 || response.StatusCode > 299:
 		return nil, refusedCall(response, answer)
+	case len(answer) == 0:
+		return nil, fmt.Errorf("0-length response with status code: %d and content type: %s", response.StatusCode, response.Header.Get("Content-Type"))
 	case len(answer) > maxReviewAnswer:
 		return nil, fmt.Errorf("the response is longer than %d bytes", maxReviewAnswer)
 	}

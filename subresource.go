@@ -177,7 +177,7 @@ func (req *scaleRequest) change(ctx context.Context, old object) (object, error)
 	}
 	obj, err := applyScale(req.res, old, after)
 	if err == nil {
-		err = req.wr.hooks.validate(ctx, admission, after, before)
+		err = req.judged(ctx, admission, obj, old)
 	}
 	if err != nil || !req.wr.managed {
 		return obj, err
@@ -189,11 +189,33 @@ func (req *scaleRequest) change(ctx context.Context, old object) (object, error)
 
 // mutated lets webhooks change the Scale.
 func (req *scaleRequest) mutated(ctx context.Context, a admission, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
-	obj, err := req.wr.hooks.mutate(ctx, a, after, before)
+	if !req.wr.hooks.active() {
+		return after, nil
+	}
+	shown := before.DeepCopy()
+	shown.Spec.Replicas = max(shown.Spec.Replicas, 0) // of noReplicas nobody else shall know
+	obj, err := req.wr.hooks.mutate(ctx, a, after, shown)
 	if err != nil {
 		return nil, err
 	}
 	return obj.(*autoscalingv1.Scale), nil
+}
+
+// judged asks the validating webhooks. They see the Scale that a GET would show, before and after.
+func (req *scaleRequest) judged(ctx context.Context, a admission, obj, old object) error {
+	if !req.wr.hooks.active() {
+		return nil
+	}
+	after, err := scaleDocument(req.res, obj)
+	if err != nil {
+		return err
+	}
+	before, err := scaleDocument(req.res, old)
+	if err != nil {
+		return err
+	}
+	before.Spec.Replicas = max(before.Spec.Replicas, 0) // of noReplicas nobody else shall know
+	return req.wr.hooks.validate(ctx, a, after, before)
 }
 
 // countPath is where the replica count is.
