@@ -174,17 +174,19 @@ func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) 
 	if err := judgeStrictness(ctx, res, opts.validation, strict); err != nil {
 		return err
 	}
-	if err := matchNamespace(obj, scopeOf(res, &requestFrom(ctx).info)); err != nil {
+	rec := requestFrom(ctx)
+	rec.noteBody(obj)
+	if err := matchNamespace(obj, scopeOf(res, &rec.info)); err != nil {
 		return err
 	}
 	if res.virtual {
 		return wr.answerReview(w, r, res, obj, opts)
 	}
-	rec, err := wr.insert(ctx, res, obj, opts)
+	stored, err := wr.insert(ctx, res, obj, opts)
 	if err != nil {
 		return err
 	}
-	return v.respond(w, r, http.StatusCreated, &rec)
+	return v.respond(w, r, http.StatusCreated, &stored)
 }
 
 // answerReview answers an object that is a question: nothing is stored.
@@ -540,6 +542,7 @@ func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *resource) 
 	if err := judgeStrictness(ctx, res, opts.validation, strict); err != nil {
 		return err
 	}
+	requestFrom(ctx).noteBody(sent)
 	if err := t.check(sent); err != nil {
 		return err
 	}
@@ -1038,6 +1041,7 @@ func respondDeleted(w http.ResponseWriter, r *http.Request, res *resource, rec *
 	if err != nil {
 		return err
 	}
+	requestFrom(r.Context()).answered = &status
 	writeJSON(w, r, http.StatusOK, body)
 	return nil
 }

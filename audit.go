@@ -6,7 +6,8 @@ package main
 //	jq 'select(.annotations["k8s.io/deprecated"]=="true") | .userAgent' audit.log
 //
 // A request has one line, at its end (ResponseComplete, or Panic); a watch has one at its head too (ResponseStarted), since its end may
-// be hours away. The line for the request's arrival (RequestReceived) is left out, as most audit policies do.
+// be hours away. Whoever is refused before it is known who asks has a ResponseStarted alone, as in Kubernetes. The line for the request's
+// arrival (RequestReceived) is left out, as most audit policies do.
 //
 // Each line is one write(2) to a file opened for appending, made while the request waits: what was answered is in the file, lines of
 // two requests never mix, and logrotate may truncate the file under us. A goroutine that gathers lines from a channel was measured: it
@@ -17,6 +18,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -41,7 +43,7 @@ const (
 type auditStage string
 
 const (
-	auditStarted  auditStage = "ResponseStarted"  // the head of a watch's response is out; also, as in Kubernetes, a 401
+	auditStarted  auditStage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
 	auditComplete auditStage = "ResponseComplete" // the response is out
 	auditPanic    auditStage = "Panic"            // the handler panicked
 )
@@ -55,6 +57,7 @@ type auditEvent struct {
 	verb         string
 	user         auditUser  // who sent the request; empty when nobody could be made out
 	impersonated *auditUser // whom it was made for, if that is somebody else
+	constraint   string     // the narrower permission that allowed it, "" for plain "impersonate"
 	sourceIPs    []string   // from auditSourceIPs
 	agent        string
 	object       *auditObject   // nil for a path that is no resource
@@ -83,6 +86,11 @@ type auditObject struct {
 	Subresource     string `json:"subresource,omitempty"`
 }
 
+// auditProof says by which permission somebody is another user.
+type auditProof struct {
+	ImpersonationConstraint string `json:"impersonationConstraint"`
+}
+
 // auditLine is an event on disk; fields in kube-apiserver's order.
 type auditLine struct {
 	Kind             string            `json:"kind"`
@@ -94,6 +102,7 @@ type auditLine struct {
 	Verb             string            `json:"verb"`
 	User             auditUser         `json:"user"`
 	ImpersonatedUser *auditUser        `json:"impersonatedUser,omitempty"`
+	Authentication   *auditProof       `json:"authenticationMetadata,omitempty"`
 	SourceIPs        []string          `json:"sourceIPs,omitempty"`
 	UserAgent        string            `json:"userAgent,omitempty"`
 	ObjectRef        *auditObject      `json:"objectRef,omitempty"`
@@ -288,7 +297,7 @@ func (h auditHooks) tell(out auditOutcome) {
 // --- From event to line
 
 func lineOf(ev *auditEvent) *auditLine {
-	return &auditLine{
+	line := &auditLine{
 		Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: "Metadata",
 		AuditID:          ev.id,
 		Stage:            ev.stage,
@@ -304,6 +313,10 @@ func lineOf(ev *auditEvent) *auditLine {
 		StageTimestamp:   ev.at.UTC().Format(metav1.RFC3339Micro),
 		Annotations:      ev.annotations,
 	}
+	if ev.constraint != "" {
+		line.Authentication = &auditProof{ev.constraint}
+	}
+	return line
 }
 
 func auditAgent(agent string) string {
@@ -350,11 +363,12 @@ func secretParameter(part string) bool {
 
 // auditStatus is the Status without its kind; for other objects it is the code alone.
 func auditStatus(ev *auditEvent) *metav1.Status {
-	status := &metav1.Status{Code: int32(ev.code)}
+	status := &metav1.Status{}
 	if ev.status != nil {
 		*status = *ev.status
 		status.TypeMeta = metav1.TypeMeta{}
 	}
+	status.Code = cmp.Or(status.Code, int32(ev.code))
 	// Parsers and validators quote what they refuse.
 	refused := ev.code == http.StatusBadRequest || ev.code == http.StatusUnprocessableEntity
 	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) {
@@ -372,11 +386,6 @@ func holdsSecrets(o *auditObject) bool {
 func auditPanicStatus(cause any) *metav1.Status {
 	return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
 		Message: fmt.Sprintf("APIServer panic'd: %v", cause)}
-}
-
-// auditClosedEarly is the status of a request that ended before anything was answered.
-func auditClosedEarly() *metav1.Status {
-	return &metav1.Status{Status: metav1.StatusSuccess, Message: "Connection closed early", Code: http.StatusOK}
 }
 
 // auditSourceIPs are the client's address and those that proxies claim, the one that cannot be made up last.

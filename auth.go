@@ -105,11 +105,16 @@ type request struct {
 	constraint   string // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
 	flowSchema   string
 	priority     string
-	answered     *metav1.Status // the error that was answered; nil when there was none
+	waited       time.Duration  // in flow control's queue
+	sent         bodyID         // what the body calls its object
+	answered     *metav1.Status // the Status that was answered; nil when it was another object
 
 	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
 	annotations map[string]string // audit annotations
 }
+
+// bodyID is what a body calls its object.
+type bodyID struct{ namespace, name, uid, resourceVersion string }
 
 type requestKey struct{}
 
@@ -139,6 +144,20 @@ func (rec *request) annotateOnce(key, value string) {
 	if _, told := rec.annotations[key]; !told {
 		rec.annotations[key] = value
 	}
+}
+
+// noteBody keeps what the body of a create or an update calls its object: the path of a create does not say.
+func (rec *request) noteBody(obj metav1.Object) {
+	rec.sent = bodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
+}
+
+// refuse answers with an error, which the audit log is to tell. It returns err when that was no Status, as writeError does.
+func refuse(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
+	if rec := requestFrom(r.Context()); rec != nil {
+		status, _ := errorStatus(err)
+		rec.answered = &status
+	}
+	return writeError(w, r, err)
 }
 
 // ---- What for: requestInfo ----
@@ -405,7 +424,7 @@ func (a *authenticator) authenticate(next http.Handler) http.Handler {
 			w.Header().Set("Connection", "close") // strangers may not keep HTTP/2 connections (CVE-2023-44487)
 		}
 		if err != nil {
-			writeError(w, r, err)
+			refuse(w, r, err)
 			return
 		}
 		dropCredentials(r.Header)
@@ -736,7 +755,7 @@ func (a *authenticator) impersonate(next http.Handler) http.Handler {
 		}
 		if err != nil {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
-			writeError(w, r, err)
+			refuse(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -40,7 +40,7 @@ func serveDiscovery(reg *registry, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, err := negotiate(r.Header.Get("Accept")); err != nil {
-		writeError(w, r, err)
+		refuse(w, r, err)
 		return
 	}
 	doc, _ := json.Marshal(answer)

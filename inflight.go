@@ -91,6 +91,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 		}
 		err := fc.dispatcher.dispatch(r.Context(), &dig, fc.estimate(&rec.info, r), func(t *ticket) {
 			announceFlow(w, rec, t.schema)
+			rec.waited = t.started.Sub(t.arrived)
 			fc.serve(w, r, t, next)
 		})
 		if err != nil {

@@ -325,10 +325,10 @@ type server struct {
 	certs     *certFolder // nil without TLS, or with --tls-cert-file
 	metrics   *metrics
 	usage     *deprecationTracker
-	audit     *auditLog              // nil without --audit-log-path
-	flows     *flowKeeper            // nil without flow control
-	policy    *policyKeeper          // nil when nothing is enforced
-	damage    atomic.Pointer[string] // what the scrub found, nil while nothing
+	audit     *auditLog                // nil without --audit-log-path
+	flows     *flowKeeper              // nil without flow control
+	policy    *policyKeeper            // nil when nothing is enforced
+	damage    atomic.Pointer[[]string] // what the last scrub found
 	http      *http.Server
 	books     *bookkeeper
 	unused    unusedConns
@@ -426,7 +426,7 @@ func (s *server) start() error {
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
 		ConnState:         s.unused.note,
-		ErrorLog:          stdlog.New(s.log, "", 0),
+		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(s.log), "", 0),
 	}
 	if s.cfg.kubeconfig != "" {
 		if err := s.writeKubeconfig(); err != nil {
@@ -492,17 +492,14 @@ func (s *server) scrub(ctx context.Context) {
 		for _, problem := range report.problems {
 			s.log.Error().Str("problem", problem).Msg("the data file is damaged")
 		}
-		s.damage.Store(nil)
-		if len(report.problems) > 0 {
-			s.damage.Store(&report.problems[0])
-		}
+		s.damage.Store(&report.problems)
 	}
 }
 
 // intact is the health check that shows what the scrub found.
 func (s *server) intact() error {
-	if problem := s.damage.Load(); problem != nil {
-		return errors.New(*problem)
+	if problems := s.damage.Load(); problems != nil && len(*problems) > 0 {
+		return errors.New((*problems)[0])
 	}
 	return nil
 }
@@ -532,9 +529,11 @@ func (s *server) auditHooks() auditHooks {
 		lost:    func(n int) { s.metrics.auditErrors.Add(float64(n)) },
 		trouble: func(err error) {
 			if err != nil {
+				s.metrics.auditFailing.Set(1)
 				s.log.Error().Err(err).Msg("the audit log cannot be written; events wait in memory")
 				return
 			}
+			s.metrics.auditFailing.Set(0)
 			s.log.Info().Msg("the audit log is written again")
 		},
 	}
@@ -747,7 +746,7 @@ func (s *server) writeKubeconfig() error {
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
-	return s.books.record(s.books.deadline(withWarnings(s.auth.authenticate(s.auth.impersonate(s.shareOut(s.routes()))))))
+	return s.books.record(s.books.deadline(s.auth.authenticate(s.auth.impersonate(s.shareOut(s.routes())))))
 }
 
 // shareOut gives requests their seats: by flow control, or by counting alone when that is switched off.
@@ -887,6 +886,15 @@ func (s *server) stored(group, resource, namespace string) (objects, bytes int64
 func (s *server) storeStats() storeGauges {
 	stats := s.st.stats()
 	gauges := storeGauges{revision: stats.revision, compactRevision: stats.compactRev, fileBytes: stats.fileBytes, freeBytes: stats.freeBytes}
+	gauges.commits, gauges.changes, gauges.commitSeconds, gauges.commitBuckets = stats.commits, stats.writes, stats.commitSeconds, map[float64]uint64{}
+	var sum int64
+	for i, bound := range commitBounds {
+		sum += stats.commitBuckets[i]
+		gauges.commitBuckets[bound] = uint64(sum)
+	}
+	if problems := s.damage.Load(); problems != nil {
+		gauges.corrupt = int64(len(*problems))
+	}
 	seen := map[string]bool{}
 	for _, res := range s.reg.all() {
 		if res.virtual || seen[res.keyPrefix("")] {
@@ -928,7 +936,7 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 func (s *server) serveUnknown(w http.ResponseWriter, r *http.Request, info *requestInfo) {
 	for _, res := range s.reg.all() {
 		if res.group == info.group && res.goType != nil {
-			writeError(w, r, errNoSuchResource())
+			refuse(w, r, errNoSuchResource())
 			return
 		}
 	}
@@ -949,18 +957,15 @@ func routerError(code int32, reason metav1.StatusReason, message string) error {
 		Message: message, Details: &metav1.StatusDetails{}}}
 }
 
-// fail answers with an error, remembers it for the audit log, and logs the ones that are nobody's fault but ours. A request that ran out
+// fail answers with an error, and logs the ones that are nobody's fault but ours. A request that ran out
 // of time is not.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	rec := requestFrom(r.Context())
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
-	if unexpected := writeError(w, r, err); unexpected != nil {
-		s.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", rec.id).Msg("internal error")
+	if unexpected := refuse(w, r, err); unexpected != nil {
+		s.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", requestFrom(r.Context()).id).Msg("internal error")
 	}
-	status, _ := errorStatus(err)
-	rec.answered = &status
 }
 
 // serveResource answers a request for a resource that is served.
@@ -979,6 +984,9 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	if err := s.noteDeprecation(r, res); err != nil {
 		return err
 	}
+	if r.Method == http.MethodHead {
+		return errMethodNotAllowed()
+	}
 	if info.subresource != "" {
 		return s.serveSubresource(w, r, res)
 	}
@@ -994,7 +1002,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	case "list":
 		return s.rd.list(w, r, res)
 	case "watch":
-		return serveWatch(s.rd, w, r, res, func() { watchBegun(r.Context()) })
+		return serveWatch(s.rd, w, r, res, s.watchHooks(r.Context()))
 	case "create":
 		return s.wr.create(w, r, res)
 	case "update":
@@ -1007,6 +1015,17 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 		return s.wr.removeAll(w, r, res)
 	}
 	return errMethodNotAllowed()
+}
+
+// watchHooks connect a watch with flow control and the metrics.
+func (s *server) watchHooks(ctx context.Context) watchHooks {
+	rec := requestFrom(ctx)
+	labels := s.books.watchLabels(&rec.info)
+	return watchHooks{
+		begun:  func() { watchBegun(ctx) },
+		listed: func() { s.metrics.watchListDone(labels, time.Since(rec.received)) },
+		sent:   s.metrics.longRunning(labels).sent,
+	}
 }
 
 // namesObject says that the path goes down to one object. (A list has a name, too, when its field selector gives one.)

@@ -18,6 +18,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -67,18 +68,15 @@ type metrics struct {
 	terminations, aborts               *prometheus.CounterVec
 
 	readOnlyInflight, mutatingInflight *peakGauge
-	readOnlyInqueue, mutatingInqueue   *peakGauge
 
 	authenticated, unauthenticated, authFailed prometheus.Counter // good credentials, none, bad ones
 	allowed, forbidden                         prometheus.Counter
 	auditEvents, auditErrors                   prometheus.Counter
+	auditFailing                               prometheus.Gauge // 1 while events wait in memory
 	tlsHandshakeErrors                         prometheus.Counter
 
 	hookCalls, hookRejections, hookFailOpens *prometheus.CounterVec
 	hookDurations                            *prometheus.HistogramVec
-
-	commitDuration prometheus.Histogram
-	commitChanges  prometheus.Counter
 
 	mu     sync.RWMutex // guards series
 	series map[seriesKey]*requestSeries
@@ -108,7 +106,6 @@ func newMetrics() *metrics {
 	m.addInflightMetrics()
 	m.addSecurityMetrics()
 	m.addWebhookMetrics()
-	m.addCommitMetrics()
 	return m
 }
 
@@ -147,11 +144,8 @@ func (m *metrics) addWatchMetrics() {
 
 func (m *metrics) addInflightMetrics() {
 	inflight := "Maximal number of currently used inflight request limit of this apiserver per request kind in last second."
-	inqueue := "Maximal number of queued requests in this apiserver per request kind in last second."
 	m.readOnlyInflight = m.peak("apiserver_current_inflight_requests", stable+inflight, "readOnly")
 	m.mutatingInflight = m.peak("apiserver_current_inflight_requests", stable+inflight, "mutating")
-	m.readOnlyInqueue = m.peak("apiserver_current_inqueue_requests", alpha+inqueue, "readOnly")
-	m.mutatingInqueue = m.peak("apiserver_current_inqueue_requests", alpha+inqueue, "mutating")
 }
 
 func (m *metrics) addSecurityMetrics() {
@@ -165,6 +159,7 @@ func (m *metrics) addSecurityMetrics() {
 		alpha+"Counter of audit events generated and sent to the audit backend.", nil).WithLabelValues()
 	m.auditErrors = m.counters("apiserver_audit_error_total",
 		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}).WithLabelValues("log")
+	m.auditFailing = m.gauges("apilet_audit_failing", "1 while the audit log cannot be written and events wait in memory.", nil).WithLabelValues()
 	m.tlsHandshakeErrors = m.counters("apiserver_tls_handshake_errors_total",
 		alpha+"Number of requests dropped with 'TLS handshake error from' error", nil).WithLabelValues()
 }
@@ -181,13 +176,6 @@ func (m *metrics) addWebhookMetrics() {
 		[]string{"name", "type", "operation", "error_type", "rejection_code"})
 	m.hookFailOpens = m.counters("apiserver_admission_webhook_fail_open_count",
 		alpha+"Admission webhook fail open count, identified by name and broken out for each admission type (validating or admit).", []string{"name", "type"})
-}
-
-func (m *metrics) addCommitMetrics() {
-	m.commitDuration = m.histograms("apilet_store_commit_duration_seconds", "How long commits took, fsync included.",
-		nil, prometheus.ExponentialBuckets(0.00005, 2, 16)).WithLabelValues().(prometheus.Histogram)
-	m.commitChanges = m.counters("apilet_store_committed_changes_total",
-		"Changes made durable; divided by the number of commits, how many share one fsync.", nil).WithLabelValues()
 }
 
 func (m *metrics) counters(name, help string, labels []string) *prometheus.CounterVec {
@@ -282,7 +270,7 @@ func (m *metrics) observe(labels requestLabels, res requestResult) {
 	}
 }
 
-// longRunning returns the series of a watch: running is to be raised and lowered by the caller, sent called for each event.
+// longRunning returns the series of a watch: running is to be raised and lowered by the caller, sent is called for each event.
 func (m *metrics) longRunning(labels requestLabels) *requestSeries {
 	return m.seriesOf(seriesKey{requestLabels: labels})
 }
@@ -381,10 +369,21 @@ func (m *metrics) watchListDone(l requestLabels, elapsed time.Duration) {
 	m.watchListDuration.WithLabelValues(l.group, l.version, l.resource, l.scope).Observe(elapsed.Seconds())
 }
 
-// committed counts one commit of the store and the changes that shared it.
-func (m *metrics) committed(changes int, elapsed time.Duration) {
-	m.commitDuration.Observe(elapsed.Seconds())
-	m.commitChanges.Add(float64(changes))
+// An errorCounter is the log of an http.Server, which tells of failed TLS handshakes there alone.
+type errorCounter struct {
+	io.Writer
+	handshakes prometheus.Counter
+}
+
+func (m *metrics) countHandshakeErrors(log io.Writer) io.Writer {
+	return errorCounter{log, m.tlsHandshakeErrors}
+}
+
+func (c errorCounter) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("TLS handshake error from")) {
+		c.handshakes.Inc()
+	}
+	return c.Writer.Write(line)
 }
 
 // A peakGauge shows the highest value of the running second and the one before: a scrape each half minute would hardly ever see the
@@ -436,7 +435,10 @@ func (g *peakGauge) rollLocked(second int64) {
 type storeGauges struct {
 	revision, compactRevision int64
 	fileBytes, freeBytes      int64 // the file's size, and how much of it are free pages
-	corrupt                   int64 // records that the scrub found damaged
+	corrupt                   int64 // what the scrub found damaged
+	commits, changes          int64
+	commitSeconds             float64
+	commitBuckets             map[float64]uint64 // by their upper bound in seconds; each has those of the smaller ones in it
 	objects                   []objectStats
 }
 
@@ -451,7 +453,9 @@ var (
 	storeCompacted  = prometheus.NewDesc("apilet_store_compact_revision", "Revision below which history is compacted.", nil, nil)
 	storeFileBytes  = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file.", nil, nil)
 	storeFreeBytes  = prometheus.NewDesc("apilet_store_free_bytes", "Free pages of the data file, in bytes: what defrag would give back.", nil, nil)
-	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records that the scrub found damaged.", nil, nil)
+	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records and pages that the last scrub found damaged.", nil, nil)
+	storeCommits    = prometheus.NewDesc("apilet_store_commit_duration_seconds", "How long commits took, fsync included.", nil, nil)
+	storeChanges    = prometheus.NewDesc("apilet_store_committed_changes_total", "Changes made durable; divided by the number of commits, how many share one fsync.", nil, nil)
 	storageSize     = prometheus.NewDesc("apiserver_storage_size_bytes", stable+"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
 	storageObjects  = prometheus.NewDesc("apiserver_storage_objects", stable+"(Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
 	resourceObjects = prometheus.NewDesc("apiserver_resource_objects", alpha+"Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
@@ -467,7 +471,7 @@ func (m *metrics) watchStore(read func() storeGauges) {
 }
 
 func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt,
+	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeCommits, storeChanges,
 		storageSize, storageObjects, resourceObjects, resourceBytes} {
 		ch <- d
 	}
@@ -483,6 +487,8 @@ func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(storeFileBytes, s.fileBytes)
 	gauge(storeFreeBytes, s.freeBytes)
 	gauge(storeCorrupt, s.corrupt)
+	ch <- prometheus.MustNewConstHistogram(storeCommits, uint64(s.commits), s.commitSeconds, s.commitBuckets)
+	ch <- prometheus.MustNewConstMetric(storeChanges, prometheus.CounterValue, float64(s.changes))
 	gauge(storageSize, s.fileBytes, "bbolt")
 	for _, o := range s.objects {
 		name := o.resource

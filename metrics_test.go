@@ -157,8 +157,8 @@ func TestStoreIsReadAtScrapeTime(t *testing.T) {
 	m := newMetrics()
 	stats := storeGauges{revision: 7}
 	m.watchStore(func() storeGauges { return stats })
-	m.committed(3, 2*time.Millisecond)
 	stats = storeGauges{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
+		commits: 2, changes: 3, commitSeconds: 0.01, commitBuckets: map[float64]uint64{0.001: 1, 0.01: 2},
 		objects: []objectStats{{"", "pods", 2, 2048}, {"apps", "deployments", 1, 900}}}
 	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
 	wantMetrics(t, scrapeMetrics(t, m), `
@@ -168,7 +168,8 @@ apilet_store_file_bytes 32768
 apilet_store_free_bytes 4096
 apilet_store_corrupt_records 1
 apilet_store_committed_changes_total 3
-apilet_store_commit_duration_seconds_count 1
+apilet_store_commit_duration_seconds_bucket{le="0.001"} 1
+apilet_store_commit_duration_seconds_count 2
 apiserver_storage_size_bytes{storage_cluster_id="bbolt"} 32768
 apiserver_storage_objects{resource="pods"} 2
 apiserver_storage_objects{resource="deployments.apps"} 1

@@ -74,7 +74,7 @@ func writeOpenAPI(w http.ResponseWriter, r *http.Request, etag string, makeDoc f
 	}
 	doc, err := makeDoc()
 	if err != nil {
-		writeError(w, r, err)
+		refuse(w, r, err)
 		return
 	}
 	header.Set("Content-Type", "application/json")

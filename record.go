@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -36,6 +37,9 @@ func (b *bookkeeper) record(next http.Handler) http.Handler {
 		w.Header().Set("Audit-Id", rec.id)
 		w.Header().Set("Cache-Control", "no-cache, private")
 		out := &response{ResponseWriter: w}
+		if b.audit != nil && longRunning(&rec.info) {
+			out.begun = func() { b.logBegun(r, rec, out.code) }
+		}
 		inflight := b.inflight(rec)
 		inflight(1)
 		defer func() {
@@ -46,7 +50,8 @@ func (b *bookkeeper) record(next http.Handler) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}()
-		next.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), requestKey{}, rec)))
+		ctx := context.WithValue(r.Context(), requestKey{}, rec)
+		next.ServeHTTP(out, r.WithContext(warningContext(ctx, w.Header()))) // one copy of r for both: that is what a value costs most
 	})
 }
 
@@ -54,13 +59,17 @@ func (b *bookkeeper) record(next http.Handler) http.Handler {
 func (b *bookkeeper) inflight(rec *request) func(delta int) {
 	switch verb := rec.info.verb; {
 	case verb == "watch":
-		series := b.metrics.longRunning(requestLabels{verb: "WATCH", group: rec.info.group, version: rec.info.version, resource: b.knownResource(&rec.info),
-			scope: scopeLabel(verb, rec.info.namespace, rec.info.name), component: "apiserver"})
+		series := b.metrics.longRunning(b.watchLabels(&rec.info))
 		return func(delta int) { series.running.Add(float64(delta)) }
 	case verb == "get" || verb == "list":
 		return func(delta int) { b.metrics.readOnlyInflight.add(delta, time.Now()) }
 	}
 	return func(delta int) { b.metrics.mutatingInflight.add(delta, time.Now()) }
+}
+
+func (b *bookkeeper) watchLabels(info *requestInfo) requestLabels {
+	return requestLabels{verb: "WATCH", group: info.group, version: info.version, resource: b.knownResource(info),
+		scope: scopeLabel(info.verb, info.namespace, info.name), component: "apiserver"}
 }
 
 // done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
@@ -74,8 +83,9 @@ func (b *bookkeeper) done(r *http.Request, rec *request, out *response, cause an
 	}
 	elapsed := time.Since(rec.received)
 	if b.audit != nil {
-		b.logAudit(r, rec, code, cause)
+		b.logDone(r, rec, code, cause)
 	}
+	b.countDecisions(r, rec, code)
 	labels := b.labels(r, rec)
 	switch {
 	case cause != nil:
@@ -83,7 +93,7 @@ func (b *bookkeeper) done(r *http.Request, rec *request, out *response, cause an
 	case code == http.StatusTooManyRequests || code == http.StatusGatewayTimeout:
 		b.metrics.terminated(labels, code)
 	}
-	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed})
+	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.waited})
 	if b.verbosity >= 3 {
 		b.log.Info().Str("verb", rec.info.verb).Str("uri", r.URL.RequestURI()).Int("code", code).Int64("bytes", out.bytes).
 			Dur("elapsed", elapsed).Str("user", rec.user.name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
@@ -91,20 +101,58 @@ func (b *bookkeeper) done(r *http.Request, rec *request, out *response, cause an
 	}
 }
 
-// logAudit writes the audit event of a request that has ended.
-func (b *bookkeeper) logAudit(r *http.Request, rec *request, code int, cause any) {
-	ev := auditEvent{id: rec.id, stage: auditComplete, uri: r.URL, verb: rec.info.verb, user: auditUserOf(rec.user), sourceIPs: auditSourceIPs(r),
-		agent: r.UserAgent(), code: code, status: rec.answered, received: rec.received, at: time.Now(), annotations: rec.annotations}
+// countDecisions counts how the request came through authentication and authorization.
+func (b *bookkeeper) countDecisions(r *http.Request, rec *request, code int) {
+	m := b.metrics
+	switch shown := r.Header.Get("Authorization") != "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
+	case rec.user.name != "":
+		m.authenticated.Inc()
+	case code == http.StatusUnauthorized && shown:
+		m.authFailed.Inc()
+	case code == http.StatusUnauthorized:
+		m.unauthenticated.Inc()
+	}
+	switch rec.annotations["authorization.k8s.io/decision"] {
+	case "allow":
+		m.allowed.Inc()
+	case "forbid":
+		m.forbidden.Inc()
+	}
+}
+
+// logBegun writes the audit event of a request that may last for hours and whose response begins. One that nobody could be made out for
+// has no other event, so it is left to logDone.
+func (b *bookkeeper) logBegun(r *http.Request, rec *request, code int) {
+	if rec.user.name != "" {
+		b.logAudit(r, rec, auditEvent{stage: auditStarted, code: code, status: rec.answered})
+	}
+}
+
+// logDone writes the audit event of a request that has ended.
+func (b *bookkeeper) logDone(r *http.Request, rec *request, code int, cause any) {
+	ev := auditEvent{stage: auditComplete, code: code, status: rec.answered}
+	switch {
+	case cause != nil && cause != http.ErrAbortHandler:
+		ev.stage, ev.status = auditPanic, auditPanicStatus(cause)
+	case rec.user.name == "":
+		ev.stage = auditStarted
+	}
+	b.logAudit(r, rec, ev)
+}
+
+// logAudit writes an audit event; the caller says what the request has come to.
+func (b *bookkeeper) logAudit(r *http.Request, rec *request, ev auditEvent) {
+	ev.id, ev.received, ev.at, ev.annotations = rec.id, rec.received, time.Now(), rec.annotations
+	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.info.verb, r.UserAgent(), auditSourceIPs(r)
+	ev.user = auditUserOf(rec.user)
 	if rec.impersonator != nil {
-		acting := auditUserOf(rec.user)
-		ev.user, ev.impersonated = auditUserOf(*rec.impersonator), &acting
+		acting := ev.user
+		ev.user, ev.impersonated, ev.constraint = auditUserOf(*rec.impersonator), &acting, rec.constraint
 	}
 	if info := &rec.info; info.resourceRequest {
-		ev.object = &auditObject{Resource: info.resource, Namespace: info.namespace, Name: info.name, APIGroup: info.group,
-			APIVersion: info.version, Subresource: info.subresource}
-	}
-	if cause != nil && cause != http.ErrAbortHandler {
-		ev.stage, ev.status = auditPanic, auditPanicStatus(cause)
+		ev.object = &auditObject{Resource: info.resource, Namespace: cmp.Or(info.namespace, rec.sent.namespace),
+			Name: cmp.Or(info.name, rec.sent.name), UID: rec.sent.uid, APIGroup: info.group, APIVersion: info.version,
+			ResourceVersion: rec.sent.resourceVersion, Subresource: info.subresource}
 	}
 	b.audit.log(ev)
 }
@@ -165,7 +213,7 @@ func (b *bookkeeper) deadline(next http.Handler) http.Handler {
 			text := r.URL.Query().Get("timeout")
 			asked, err := time.ParseDuration(text)
 			if err != nil && text != "" {
-				writeError(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
+				refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
 				return
 			}
 			if asked > 0 {
@@ -183,19 +231,25 @@ type response struct {
 	http.ResponseWriter
 	code  int
 	bytes int64
+	begun func() // called before the head goes out; may be nil
 }
 
 func (w *response) WriteHeader(code int) {
-	if w.code == 0 {
-		w.code = code
-	}
+	w.begin(code)
 	w.ResponseWriter.WriteHeader(code)
 }
 
-func (w *response) Write(p []byte) (int, error) {
-	if w.code == 0 {
-		w.code = http.StatusOK
+func (w *response) begin(code int) {
+	if w.code != 0 {
+		return
 	}
+	if w.code = code; w.begun != nil {
+		w.begun()
+	}
+}
+
+func (w *response) Write(p []byte) (int, error) {
+	w.begin(http.StatusOK)
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)
 	return n, err

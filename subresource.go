@@ -320,8 +320,9 @@ func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) err
 }
 
 func respondSuccess(w http.ResponseWriter, r *http.Request) error {
-	return respondObject(w, r, http.StatusCreated, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status: metav1.StatusSuccess, Code: http.StatusCreated})
+	status := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
+	requestFrom(r.Context()).answered = status
+	return respondObject(w, r, http.StatusCreated, status)
 }
 
 // decodeSub reads the body of a POST to a subresource.
@@ -343,7 +344,9 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *resource, sub string
 		err = judgeStrictness(r.Context(), res, opts.validation, strict)
 	}
 	if err == nil {
-		err = matchNamespace(obj, scopeOf(res, &requestFrom(r.Context()).info))
+		rec := requestFrom(r.Context())
+		rec.noteBody(obj)
+		err = matchNamespace(obj, scopeOf(res, &rec.info))
 	}
 	return obj, opts, err
 }

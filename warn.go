@@ -58,13 +58,20 @@ type warningLimits struct{ total, each int }
 
 var kubernetesWarningLimits = warningLimits{total: 4096, each: 256}
 
-// A warningRecorder turns warnings into headers of one response. It is also the context that carries it: one allocation for both.
+// A warningRecorder turns warnings into headers of one response. It is also the context that carries it: one small allocation for both,
+// since most requests are not warned of anything.
 type warningRecorder struct {
 	context.Context
-	header http.Header
-	limits warningLimits
+	header http.Header // of the response
 
-	mu      sync.Mutex // guards what follows and header; webhooks warn in parallel
+	mu   sync.Mutex  // guards said, what it points to, and header; webhooks warn in parallel
+	said *warningSet // nil before the first warning
+}
+
+// A warningSet is what a recorder has been told, and as which headers it is sent.
+type warningSet struct {
+	header  http.Header
+	limits  warningLimits
 	seen    map[string]bool
 	ordered []warning
 	written int  // runes of text in header
@@ -75,16 +82,9 @@ type warning struct{ agent, text string }
 
 type warningKey struct{}
 
-// withWarnings lets everything below it warn. It must be outside of whatever writes the response's head.
-func withWarnings(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(warningContext(r.Context(), w.Header())))
-	})
-}
-
-// warningContext returns a context whose warnings go to header.
+// warningContext returns a context whose warnings go to header, that of a response whose head is not out yet.
 func warningContext(ctx context.Context, header http.Header) context.Context {
-	return &warningRecorder{Context: ctx, header: header, limits: kubernetesWarningLimits}
+	return &warningRecorder{Context: ctx, header: header}
 }
 
 func (rec *warningRecorder) Value(key any) any {
@@ -102,45 +102,49 @@ func addWarning(ctx context.Context, text string) {
 	}
 }
 
-// add follows kube-apiserver step by step: which texts survive depends on the order of these checks.
 func (rec *warningRecorder) add(agent, text string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	full := rec.cutting && rec.written >= rec.limits.total
-	if text == "" || full || rec.seen[text] {
-		return
+	if rec.said == nil {
+		rec.said = &warningSet{header: rec.header, limits: kubernetesWarningLimits, seen: map[string]bool{}}
 	}
-	if rec.seen == nil {
-		rec.seen = map[string]bool{}
-	}
-	rec.seen[text] = true
-	rec.ordered = append(rec.ordered, warning{agent, text})
+	rec.said.add(warning{agent, text})
+}
 
-	if rec.cutting || rec.written+utf8.RuneCountInString(text) <= rec.limits.total {
-		rec.sendLocked(warning{agent, text})
+// add follows kube-apiserver step by step: which texts survive depends on the order of these checks.
+func (set *warningSet) add(w warning) {
+	full := set.cutting && set.written >= set.limits.total
+	if w.text == "" || full || set.seen[w.text] {
 		return
 	}
-	if _, err := warningHeader(299, agent, text); err != nil {
+	set.seen[w.text] = true
+	set.ordered = append(set.ordered, w)
+
+	if set.cutting || set.written+utf8.RuneCountInString(w.text) <= set.limits.total {
+		set.send(w)
+		return
+	}
+	if _, err := warningHeader(299, w.agent, w.text); err != nil {
 		return // what cannot be sent does not use up the limit either
 	}
 	// Start over with every text cut. This replay does not stop at the limit.
-	rec.cutting, rec.written = true, 0
-	rec.header.Del("Warning")
-	for _, w := range rec.ordered {
-		rec.sendLocked(w)
+	set.cutting, set.written = true, 0
+	set.header.Del("Warning")
+	for _, earlier := range set.ordered {
+		set.send(earlier)
 	}
 }
 
-func (rec *warningRecorder) sendLocked(w warning) {
-	if rec.cutting {
-		w.text = cutRunes(w.text, rec.limits.each)
+func (set *warningSet) send(w warning) {
+	if set.cutting {
+		w.text = cutRunes(w.text, set.limits.each)
 	}
 	line, err := warningHeader(299, w.agent, w.text)
 	if err != nil {
 		return
 	}
-	rec.written += utf8.RuneCountInString(w.text)
-	rec.header.Add("Warning", line)
+	set.written += utf8.RuneCountInString(w.text)
+	set.header.Add("Warning", line)
 }
 
 // cutRunes returns at most the first n runes of s.

@@ -36,9 +36,17 @@ const (
 	lastCall    = 2 * time.Second
 )
 
+// watchHooks are told how a watch goes.
+type watchHooks struct {
+	begun  func()          // the initial events are out, or none will come; called at least once
+	listed func()          // the bookmark that ends them is out
+	sent   func(bytes int) // one event is
+}
+
 // A stream is one watch in progress.
 type stream struct {
 	rd       *reads
+	hooks    watchHooks
 	w        http.ResponseWriter
 	flush    func() error
 	v        *view
@@ -54,9 +62,9 @@ var frames = sync.Pool{New: func() any { b := make([]byte, 0, watchBuffer+4096);
 // errStreamEnd ends a stream that has said all it has to say.
 var errStreamEnd = errors.New("end of stream")
 
-// serveWatch answers with a stream of events; initialized is called once the initial ones are out. Errors before the first byte are returned; later ones are sent as an ERROR event.
-func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource, initialized func()) error {
-	defer initialized()
+// serveWatch answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
+func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource, hooks watchHooks) error {
+	defer hooks.begun()
 	v, err := newView(r, res)
 	if err != nil {
 		return err
@@ -82,7 +90,7 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource
 	defer cancel()
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // a reader that stopped is let go, too
-	s := &stream{rd: rd, w: w, flush: control.Flush, v: v, q: q, resource: res.keyPrefix(""), pos: from}
+	s := &stream{rd: rd, hooks: hooks, w: w, flush: control.Flush, v: v, q: q, resource: res.keyPrefix(""), pos: from}
 	if q.ResourceVersion == "" || q.ResourceVersion == "0" {
 		s.pos = rd.st.revision() // before the client sees the head: what it writes then is news
 	}
@@ -96,7 +104,7 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource
 	if err := s.flush(); err != nil {
 		return nil
 	}
-	s.run(ctx, initialized)
+	s.run(ctx)
 	return nil
 }
 
@@ -109,10 +117,10 @@ func lifetimeOf(q *query, least time.Duration) time.Duration {
 }
 
 // run is the whole life of a stream: initial events, then the log, until the client, the deadline or the server ends it.
-func (s *stream) run(ctx context.Context, initialized func()) {
+func (s *stream) run(ctx context.Context) {
 	defer s.rest()
 	err := s.begin(ctx)
-	initialized()
+	s.hooks.begun()
 	if err == nil {
 		err = s.follow(ctx)
 	}
@@ -142,7 +150,9 @@ func (s *stream) begin(ctx context.Context) error {
 		return err
 	}
 	if s.q.AllowWatchBookmarks {
-		return s.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		err := s.bookmark(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		s.hooks.listed()
+		return err
 	}
 	return s.write()
 }
@@ -283,12 +293,14 @@ func (s *stream) send(kind string, rec *record) (err error) {
 	if s.buf == nil {
 		s.buf = (*frames.Get().(*[]byte))[:0]
 	}
+	before := len(s.buf)
 	s.buf = append(append(append(s.buf, `{"type":"`...), kind...), `","object":`...)
 	if s.buf, err = s.v.object(s.buf, rec); err != nil {
 		return err
 	}
 	s.v.mute = true
 	s.buf = append(s.buf, "}\n"...)
+	s.hooks.sent(len(s.buf) - before)
 	if len(s.buf) < watchBuffer {
 		return nil
 	}
