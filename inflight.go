@@ -11,13 +11,14 @@ package main
 //	other   1
 //
 // Two things are better than there. Counts and bytes are the store's own, not a minute old. And a client that does not read its
-// response does not sit on a seat: while a write to it is stuck, the seat is lent to others.
+// response, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others.
 
 import (
 	"bytes"
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -41,7 +42,7 @@ const (
 	watchersTime     = 5 * time.Millisecond
 	maxMutatingSeats = 10
 
-	stuckAfter  = 10 * time.Millisecond // a write that takes longer lends its seat
+	stuckAfter  = 10 * time.Millisecond // a write to the client, or a read from it, that takes longer lends its seat
 	unsentBytes = 2048                  // bytes that net/http keeps before it writes anything to the client
 )
 
@@ -104,8 +105,11 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 
 func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *ticket, next http.Handler) {
 	if t.digest.verb != "watch" {
-		sw := &seatedWriter{ResponseWriter: w, ticket: t}
-		next.ServeHTTP(sw, r)
+		seat := &loan{ticket: t}
+		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = &seatedBody{r.Body, seat}
+		}
+		next.ServeHTTP(&seatedWriter{ResponseWriter: w, seat: seat}, r)
 		return
 	}
 	defer fc.watchers.register(&t.digest, r.URL.RawQuery)()
@@ -193,18 +197,56 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	})
 }
 
-// Slow readers
+// Slow clients
+
+// A loan lends a request's seats to others while its handler waits for the client.
+type loan struct {
+	ticket *ticket
+
+	mu      sync.Mutex // guards what follows
+	waiting bool
+	lent    bool
+	timer   *time.Timer
+}
+
+// begin and end enclose what may take as long as the client likes.
+func (seat *loan) begin() {
+	seat.mu.Lock()
+	defer seat.mu.Unlock()
+	seat.waiting = true
+	if seat.timer == nil {
+		seat.timer = time.AfterFunc(stuckAfter, seat.lend)
+	} else {
+		seat.timer.Reset(stuckAfter)
+	}
+}
+
+// lend runs in the timer's goroutine, which may have started just before the wait ended.
+func (seat *loan) lend() {
+	seat.mu.Lock()
+	defer seat.mu.Unlock()
+	if seat.waiting {
+		seat.lent = true
+		seat.ticket.lend()
+	}
+}
+
+func (seat *loan) end() {
+	seat.timer.Stop()
+	seat.mu.Lock()
+	defer seat.mu.Unlock()
+	seat.waiting = false
+	if seat.lent {
+		seat.lent = false
+		seat.ticket.reclaim()
+	}
+}
 
 // A seatedWriter lends the request's seats whenever writing to the client is stuck.
 type seatedWriter struct {
 	http.ResponseWriter
-	ticket  *ticket
+	seat    *loan
 	written int
-
-	mu      sync.Mutex // guards what follows
-	writing bool
-	lent    bool
-	timer   *time.Timer
 }
 
 func (sw *seatedWriter) Unwrap() http.ResponseWriter { return sw.ResponseWriter }
@@ -213,47 +255,27 @@ func (sw *seatedWriter) Write(p []byte) (int, error) {
 	if sw.written += len(p); sw.written <= unsentBytes {
 		return sw.ResponseWriter.Write(p)
 	}
-	sw.begin()
-	defer sw.end()
+	sw.seat.begin()
+	defer sw.seat.end()
 	return sw.ResponseWriter.Write(p)
 }
 
 func (sw *seatedWriter) Flush() {
-	sw.begin()
-	defer sw.end()
+	sw.seat.begin()
+	defer sw.seat.end()
 	_ = http.NewResponseController(sw.ResponseWriter).Flush() // a writer that cannot flush has nothing to be flushed
 }
 
-func (sw *seatedWriter) begin() {
-	sw.mu.Lock()
-	defer sw.mu.Unlock()
-	sw.writing = true
-	if sw.timer == nil {
-		sw.timer = time.AfterFunc(stuckAfter, sw.lend)
-	} else {
-		sw.timer.Reset(stuckAfter)
-	}
+// A seatedBody lends them whenever the client keeps its body waiting.
+type seatedBody struct {
+	io.ReadCloser
+	seat *loan
 }
 
-// lend runs in the timer's goroutine, which may have started just before the write ended.
-func (sw *seatedWriter) lend() {
-	sw.mu.Lock()
-	defer sw.mu.Unlock()
-	if sw.writing {
-		sw.lent = true
-		sw.ticket.lend()
-	}
-}
-
-func (sw *seatedWriter) end() {
-	sw.timer.Stop()
-	sw.mu.Lock()
-	defer sw.mu.Unlock()
-	sw.writing = false
-	if sw.lent {
-		sw.lent = false
-		sw.ticket.reclaim()
-	}
+func (b *seatedBody) Read(p []byte) (int, error) {
+	b.seat.begin()
+	defer b.seat.end()
+	return b.ReadCloser.Read(p)
 }
 
 // Work estimates

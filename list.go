@@ -70,6 +70,7 @@ type reads struct {
 	chunking     bool          // the feature gate APIListChunking
 	minTimeout   time.Duration // a watch without timeoutSeconds lives between one and two of these
 	bookmarks    time.Duration // between two bookmarks of a watch
+	patience     time.Duration // with a watcher that takes nothing
 	shuttingDown <-chan struct{}
 
 	// turns bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a

@@ -381,7 +381,7 @@ func (s *server) start() error {
 		return err
 	}
 	s.rd = &reads{st: s.st, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
-		bookmarks: bookmarkEvery, shuttingDown: s.stopping, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		bookmarks: bookmarkEvery, patience: s.cfg.requestTimeout, shuttingDown: s.stopping, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := newAllocator(s.st, s.cfg.serviceRange)
 	if err != nil {
 		return err

@@ -95,7 +95,7 @@ func (b *bookkeeper) done(r *http.Request, rec *request, out *response, cause an
 	}
 	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.waited})
 	if b.verbosity >= 3 {
-		b.log.Info().Str("verb", rec.info.verb).Str("uri", r.URL.RequestURI()).Int("code", code).Int64("bytes", out.bytes).
+		b.log.Info().Str("verb", rec.info.verb).Str("uri", auditURI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
 			Dur("elapsed", elapsed).Str("user", rec.user.name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
 			Str("apf_pl", rec.priority).Str("apf_fs", rec.flowSchema).Str("id", rec.id).Msg("request")
 	}

@@ -1,7 +1,8 @@
 // This file streams changes. A watch is nothing but a position, a revision, in the store's event log: it sends what happened after it,
 // moves on, and sleeps until the next commit that touches its resource. There is no queue per watcher, so a slow client is simply
-// behind: its events wait in the log, first in memory, then on disk, and only compaction can take them away. Because the log is on disk,
-// a watch resumes at any retained revision, also across a restart.
+// behind: its events wait in the log, first in memory, then on disk, and only compaction can take them away. One that takes nothing at
+// all for as long as any other request may last is let go. Because the log is on disk, a watch resumes at any retained revision, also
+// across a restart.
 //
 //	resourceVersion  sendInitialEvents  starts with
 //	---------------  -----------------  ---------------------------------------------------------------
@@ -49,6 +50,7 @@ type stream struct {
 	hooks    watchHooks
 	w        http.ResponseWriter
 	flush    func() error
+	stalled  *time.Timer // runs while the client is waited for, and cuts the connection
 	v        *view
 	q        *query
 	resource string // the store's name of the resource: the prefix of its keys
@@ -89,8 +91,10 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource
 	ctx, cancel := context.WithTimeout(r.Context(), lifetime)
 	defer cancel()
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // a reader that stopped is let go, too
-	s := &stream{rd: rd, hooks: hooks, w: w, flush: control.Flush, v: v, q: q, resource: res.keyPrefix(""), pos: from}
+	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // in place of the server's, which is too short
+	stalled := time.AfterFunc(time.Hour, func() { _ = control.SetWriteDeadline(time.Now()) })
+	stalled.Stop()
+	s := &stream{rd: rd, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.keyPrefix(""), pos: from}
 	if q.ResourceVersion == "" || q.ResourceVersion == "0" {
 		s.pos = rd.st.revision() // before the client sees the head: what it writes then is news
 	}
@@ -304,9 +308,7 @@ func (s *stream) send(kind string, rec *record) (err error) {
 	if len(s.buf) < watchBuffer {
 		return nil
 	}
-	_, err = s.w.Write(s.buf)
-	s.buf = s.buf[:0]
-	return err
+	return s.push()
 }
 
 // write sends and flushes what has gathered.
@@ -314,12 +316,29 @@ func (s *stream) write() error {
 	if len(s.buf) == 0 {
 		return nil
 	}
-	_, err := s.w.Write(s.buf)
+	if err := s.push(); err != nil {
+		return err
+	}
+	s.stalled.Reset(s.rd.patience)
+	defer s.stalled.Stop()
+	return s.flush()
+}
+
+// push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time. (A write
+// deadline for each piece would say the same, but HTTP/2 ends a stream at its deadline even when nothing is being written.)
+func (s *stream) push() (err error) {
+	defer s.stalled.Stop()
+	for rest := s.buf; len(rest) > 0 && err == nil; {
+		piece := rest[:min(len(rest), watchBuffer)]
+		rest = rest[len(piece):]
+		s.stalled.Reset(s.rd.patience)
+		_, err = s.w.Write(piece)
+	}
 	s.buf = s.buf[:0]
 	if err != nil {
 		return errStreamEnd
 	}
-	return s.flush()
+	return nil
 }
 
 // rest gives the buffers back: a sleeping watch costs its connection and its goroutine, nothing more.

@@ -1,0 +1,232 @@
+package main
+
+// This file watches. A watcher keeps what it has been told of each object and holds every event against it: the count of writes goes up
+// by one, an object is ADDED when it was not there and DELETED when it was. It resumes where it was, also on a restarted server, and
+// begins anew with a list only when it is told that its revision is compacted.
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A manner is how a watcher treats its connection.
+type manner int
+
+const (
+	steady manner = iota // reads what comes
+	slow                 // takes naps, and long ones at times, so that it is behind
+	fickle               // hangs up, and comes back later, at times too late
+)
+
+// A watcher is a client of one kind's changes.
+type watcher struct {
+	s     *subject
+	k     *kind
+	how   manner
+	known map[string]entry
+	rev   string // where it is; "" before a list
+}
+
+func (s *subject) startWatchers(running *sync.WaitGroup) {
+	for _, k := range kinds {
+		for _, how := range []manner{steady, steady, slow, fickle} {
+			w := &watcher{s: s, k: k, how: how}
+			running.Go(w.run)
+		}
+	}
+}
+
+// run watches until the ledger is drained and the watcher knows all of it.
+func (w *watcher) run() {
+	begin := time.Time{}
+	for {
+		if w.rev == "" {
+			w.list()
+		}
+		w.follow()
+		select {
+		case <-w.s.draining:
+			if begin.IsZero() {
+				begin = time.Now()
+			}
+			if w.complete() {
+				return
+			}
+			if time.Since(begin) > patience {
+				w.s.fault("a watch of %s did not catch up with the ledger", w.k.path)
+				return
+			}
+		default:
+		}
+	}
+}
+
+// complete compares what the watcher was told with what was acknowledged.
+func (w *watcher) complete() bool {
+	for name, e := range w.s.ledger.copy(w.k) {
+		if was := w.known[name]; was.there != e.there || was.there && was != e {
+			return false
+		}
+	}
+	return true
+}
+
+// list begins anew. Nothing may be older than what the watcher knows.
+func (w *watcher) list() {
+	items, rev, ok := w.s.listAll(w.k.path)
+	if !ok {
+		time.Sleep(time.Second)
+		return
+	}
+	known := map[string]entry{}
+	for name, o := range items {
+		known[name] = entry{n: o.n(), there: true, rev: o.Metadata.ResourceVersion}
+		if was := w.known[name]; was.n > o.n() {
+			w.s.fault("LIST %s: %s is at write %d, a watch had %d", w.k.path, name, o.n(), was.n)
+		}
+	}
+	for name, was := range w.known { // what is gone was deleted, after that many writes or more
+		if !known[name].there {
+			known[name] = entry{n: -max(was.n, -was.n)}
+		}
+	}
+	w.known, w.rev = known, rev
+}
+
+// follow is one watch request.
+func (w *watcher) follow() {
+	if w.rev == "" {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // ends with the request
+		select {
+		case <-w.s.draining:
+			cancelLater(ctx, cancel)
+		case <-ctx.Done():
+		}
+	}()
+	if w.how == fickle {
+		time.AfterFunc(time.Duration(rand.IntN(20_000))*time.Millisecond, cancel)
+	}
+	r, err := http.NewRequestWithContext(ctx, "GET", *w.s.url.Load()+w.k.path+"?watch=1&allowWatchBookmarks=true&resourceVersion="+w.rev, nil)
+	if err != nil {
+		w.s.fault("%v", err)
+		return
+	}
+	response, err := w.s.client.Do(r)
+	if err != nil {
+		time.Sleep(50 * time.Millisecond)
+		return
+	}
+	defer response.Body.Close()
+	if response.StatusCode != 200 {
+		w.s.fault("WATCH %s at %s: %d", w.k.path, w.rev, response.StatusCode)
+		time.Sleep(time.Second)
+	}
+	w.take(json.NewDecoder(bufio.NewReader(response.Body)))
+	if w.how == fickle && !w.drained() {
+		time.Sleep(time.Duration(rand.IntN(25_000)) * time.Millisecond)
+	}
+}
+
+// cancelLater gives a watch a moment to tell the last events.
+func cancelLater(ctx context.Context, cancel func()) {
+	select {
+	case <-time.After(2 * time.Second):
+	case <-ctx.Done():
+	}
+	cancel()
+}
+
+func (w *watcher) drained() bool {
+	select {
+	case <-w.s.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// take reads events until the stream ends.
+func (w *watcher) take(events *json.Decoder) {
+	for {
+		var raw struct {
+			Type   string
+			Object json.RawMessage
+		}
+		if events.Decode(&raw) != nil {
+			return
+		}
+		if raw.Type == "ERROR" {
+			w.refused(raw.Object)
+			return
+		}
+		var o object
+		if err := json.Unmarshal(raw.Object, &o); err != nil {
+			w.s.fault("WATCH %s: %v in %.200s", w.k.path, err, raw.Object)
+			return
+		}
+		w.event(raw.Type, &o)
+		if w.how == slow && !w.drained() {
+			w.nap()
+		}
+	}
+}
+
+func (w *watcher) nap() {
+	if rand.IntN(200) == 0 {
+		time.Sleep(40 * time.Second)
+	}
+	time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+}
+
+// refused is an ERROR event: the revision is compacted, or the watch is at fault.
+func (w *watcher) refused(status json.RawMessage) {
+	var doc struct{ Code int }
+	_ = json.Unmarshal(status, &doc)
+	if doc.Code != http.StatusGone {
+		w.s.fault("WATCH %s at %s: %.300s", w.k.path, w.rev, status)
+	}
+	w.s.counts.expired.Add(1)
+	w.rev = ""
+}
+
+// event holds one event against what is known.
+func (w *watcher) event(kind string, o *object) {
+	rev := o.Metadata.ResourceVersion
+	if revisionOf(rev) < revisionOf(w.rev) || revisionOf(rev) == revisionOf(w.rev) && kind != "BOOKMARK" {
+		w.s.fault("WATCH %s: %s %s at %s after %s", w.k.path, kind, o.Metadata.Name, rev, w.rev)
+	}
+	w.rev = rev
+	if kind == "BOOKMARK" {
+		return
+	}
+	w.s.counts.events.Add(1)
+	was, now := w.known[o.Metadata.Name], entry{n: o.n(), there: kind != "DELETED", rev: rev}
+	fits := false
+	switch kind {
+	case "ADDED":
+		fits = !was.there && (now.n == was.n+1 || was.n < 0 && now.n > -was.n || !w.seen(o.Metadata.Name))
+	case "MODIFIED":
+		fits = was.there && (now.n == was.n+1 || now.n == was.n && o.Metadata.Deleted != "") // a Pod is marked, and then goes
+	case "DELETED":
+		fits = was.there && now.n == was.n
+	}
+	if !fits {
+		w.s.fault("WATCH %s: %s %s with write %d at %s; before it was at write %d (there: %t)", w.k.path, kind, o.Metadata.Name, now.n, rev, was.n, was.there)
+	}
+	w.known[o.Metadata.Name] = now
+}
+
+// seen says that the watcher has heard of an object before: of another it cannot know how often it was written.
+func (w *watcher) seen(name string) bool {
+	_, ok := w.known[name]
+	return ok
+}
