@@ -27,6 +27,7 @@ import (
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -233,6 +234,9 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 		obj.SetGeneration(1)
 	}
 	obj = prepareNew(res, obj)
+	if err := wr.complete(ctx, res, obj); err != nil {
+		return record{}, wr.createError(err, res, obj)
+	}
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
@@ -249,7 +253,8 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 	}
 }
 
-// mutated lets webhooks change a new object. Before they are asked, its namespace has to be there.
+// mutated lets webhooks change a new object. Before they are asked its namespace has to be there, and its classes have their say: what
+// the webhooks change, they say again.
 func (wr *writes) mutated(ctx context.Context, res *resource, obj object, opts writeOptions) (object, error) {
 	if !wr.hooks.active() {
 		return obj, nil
@@ -259,7 +264,10 @@ func (wr *writes) mutated(ctx context.Context, res *resource, obj object, opts w
 		return nil, wr.createError(err, res, obj)
 	}
 	if pod, ok := obj.(*corev1.Pod); ok {
-		admitPod(pod)
+		addDefaultTolerations(pod)
+	}
+	if err := wr.complete(ctx, res, obj); err != nil {
+		return nil, wr.createError(err, res, obj)
 	}
 	obj, err := wr.hooks.mutate(ctx, opts.admission(res, "", opHookCreate), obj, nil)
 	if err == nil && res.namespaced {
@@ -293,6 +301,21 @@ func prepareNew(res *resource, obj object) object {
 	}
 	prepareCreate(obj)
 	return obj
+}
+
+// complete fills in what other stored objects, or the request, say of a new one. A missing namespace is the better of two errors.
+func (wr *writes) complete(ctx context.Context, res *resource, obj object) error {
+	if rec := requestFrom(ctx); rec != nil {
+		nameRequester(obj, &rec.user)
+	}
+	err := refusedByClass(classes{wr.st}.complete(obj), res, obj)
+	if err == nil {
+		return nil
+	}
+	if missing := wr.checkNamespace(res, obj); missing != nil {
+		return missing
+	}
+	return err
 }
 
 // fillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
@@ -469,7 +492,7 @@ func (wr *writes) createError(err error, res *resource, obj object) error {
 	case errors.Is(err, errParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
 	case errors.Is(err, errParentDeleting):
-		forbidden := apierrors.NewForbidden(res.groupResource(), obj.GetName(),
+		forbidden := apierrors.NewForbidden(res.groupResource(), askedName(obj),
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", namespace))
 		forbidden.ErrStatus.Details.Causes = []metav1.StatusCause{{
 			Type:    "NamespaceTerminating",
@@ -487,21 +510,6 @@ func nameConflict(res *resource, obj object, err error) error {
 		return storeError(err, res, obj.GetName())
 	}
 	return apierrors.NewGenerateNameConflict(res.groupResource(), obj.GetName(), 1)
-}
-
-// ensureNamespaces creates the namespaces that every cluster has.
-func (wr *writes) ensureNamespaces() error {
-	namespaces := wr.reg.lookup("", "v1", "namespaces")
-	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-		if _, err := wr.st.get(namespaceKey(name)); err == nil {
-			continue
-		}
-		obj := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := wr.insert(context.Background(), namespaces, obj, writeOptions{}); err != nil {
-			return fmt.Errorf("creating namespace %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
 // ---- Update and patch ----
@@ -818,6 +826,11 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
 		return rec, err
 	}
+	if class, ok := obj.(*schedulingv1.PriorityClass); ok {
+		if err := (classes{wr.st}).onlyDefault(class); err != nil {
+			return rec, refusedByClass(err, t.res, obj)
+		}
+	}
 	if t.sub == "" {
 		warnAbout(ctx, t.res, obj, old)
 	}
@@ -1126,7 +1139,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	if err := checkPreconditions(res, obj, options); err != nil {
 		return rec, false, err
 	}
-	if err := protect(res, obj); err != nil {
+	if err := protect(res, obj.GetName()); err != nil {
 		return rec, false, err
 	}
 	a := admission{res: res, operation: opHookDelete, dryRun: len(options.DryRun) > 0, deleting: options}
@@ -1183,18 +1196,6 @@ func (wr *writes) mark(ctx context.Context, res *resource, obj, before object, r
 		return rec, nil
 	}
 	return wr.store(ctx, res, obj, rec, dryRun)
-}
-
-// protect refuses to delete the namespaces that every cluster has.
-func protect(res *resource, obj object) error {
-	if res.group != "" || res.plural != "namespaces" {
-		return nil
-	}
-	switch name := obj.GetName(); name {
-	case "default", "kube-system", "kube-public":
-		return apierrors.NewForbidden(res.groupResource(), name, errors.New("this namespace may not be deleted"))
-	}
-	return nil
 }
 
 // checkPreconditions compares what a DELETE expects with what is stored.

@@ -166,6 +166,7 @@ func defaultCluster(obj runtime.Object) {
 	case *corev1.PersistentVolumeClaim:
 		defaultClaim(o)
 	case *corev1.LimitRange:
+		dropEmpty(&o.Spec.Limits)
 		for i := range o.Spec.Limits {
 			defaultLimits(&o.Spec.Limits[i])
 		}

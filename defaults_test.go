@@ -197,13 +197,16 @@ func stripAnswer(t testing.TB, answer []byte) []byte {
 	return stripped
 }
 
-// madeHere is what defaults and preparation make of a document.
-func madeHere(t testing.TB, doc []byte) (runtime.Object, []byte) {
+// madeHere is what defaults, preparation and the classes of an empty cluster make of a document.
+func madeHere(t testing.TB, st *store, doc []byte) (runtime.Object, []byte) {
 	t.Helper()
 	obj := decodeBuiltin(t, doc)
 	setDefaults(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
 	prepareCreate(obj)
+	if err := (classes{st}).complete(obj.(object)); err != nil {
+		t.Fatal(err)
+	}
 	out, err := json.Marshal(obj)
 	if err != nil {
 		t.Fatal(err)
@@ -236,8 +239,9 @@ func TestDefaultsAreKubernetes(t *testing.T) {
 	if len(answers) != len(docs) {
 		t.Fatalf("%d objects, %d answers", len(docs), len(answers))
 	}
+	st := startTest(t).server.st
 	for i, doc := range docs {
-		obj, got := madeHere(t, doc)
+		obj, got := madeHere(t, st, doc)
 		name := fmt.Sprintf("%s/%s", obj.GetObjectKind().GroupVersionKind().Kind, obj.(metav1.Object).GetName())
 		for _, diff := range diffJSON(t, got, []byte(answers[i])) {
 			t.Errorf("%s: %s", name, diff)

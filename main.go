@@ -395,7 +395,7 @@ func (s *server) start() error {
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
-	if err := errors.Join(s.wr.ensureNamespaces(), s.types.sync(context.Background())); err != nil {
+	if err := errors.Join(founder{s.wr, s.reg}.namespaces(context.Background()), s.types.sync(context.Background())); err != nil {
 		return err
 	}
 	if s.cfg.flowControl {
@@ -415,6 +415,9 @@ func (s *server) start() error {
 	listener, secured, err := s.listen()
 	if err != nil {
 		return err
+	}
+	if err := (founder{s.wr, s.reg}).cluster(context.Background(), alloc.block, listener.Addr().(*net.TCPAddr).Port); err != nil {
+		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
 	s.http = &http.Server{
 		Handler:           s.handler(),

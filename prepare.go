@@ -24,8 +24,8 @@ import (
 )
 
 // prepareCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
-// set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up a Pod's priority class other than the
-// two of the system, and fills in who asks for a CertificateSigningRequest.
+// set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up classes, and fills in who asks for a
+// CertificateSigningRequest.
 func prepareCreate(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
@@ -146,7 +146,7 @@ func stampPhase(status, before *corev1.PersistentVolumeStatus) {
 	}
 }
 
-// preparePod gives a new pod its status, and what kube-apiserver's plug-ins bring.
+// preparePod does what kube-apiserver's strategy and its admission plug-in DefaultTolerationSeconds do together.
 func preparePod(pod *corev1.Pod) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&pod.Spec)}
 	if len(pod.Spec.SchedulingGates) > 0 {
@@ -155,25 +155,8 @@ func preparePod(pod *corev1.Pod) {
 			Message: "Scheduling is blocked due to non-empty scheduling gates", LastTransitionTime: now(),
 		}}
 	}
-	admitPod(pod)
-	selectByPodLabels(pod)
-}
-
-// admitPod does what kube-apiserver's plug-ins Priority and DefaultTolerationSeconds do. Webhooks see it done, and it is done again after
-// them.
-func admitPod(pod *corev1.Pod) {
 	addDefaultTolerations(pod)
-	switch pod.Spec.PriorityClassName {
-	case "":
-		orNew(&pod.Spec.Priority, 0)
-	case "system-cluster-critical":
-		orNew(&pod.Spec.Priority, 2000000000)
-	case "system-node-critical":
-		orNew(&pod.Spec.Priority, 2000001000)
-	}
-	if pod.Spec.Priority != nil {
-		orNew(&pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority)
-	}
+	selectByPodLabels(pod)
 }
 
 // addDefaultTolerations lets a pod stay on a lost node for five minutes unless it says what it tolerates.

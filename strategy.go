@@ -73,6 +73,21 @@ func restrict(sub string, obj, old object) object {
 	return obj
 }
 
+// nameRequester writes into a request for a certificate who makes it, whatever the request says.
+func nameRequester(obj object, by *user) {
+	csr, ok := obj.(*certificatesv1.CertificateSigningRequest)
+	if !ok {
+		return
+	}
+	csr.Spec.Username, csr.Spec.UID, csr.Spec.Groups, csr.Spec.Extra = by.name, by.uid, by.groups, nil
+	for key, values := range by.extra {
+		if csr.Spec.Extra == nil {
+			csr.Spec.Extra = map[string]certificatesv1.ExtraValue{}
+		}
+		csr.Spec.Extra[key] = values
+	}
+}
+
 // restrictCustomStatus takes only status (and what managed fields record of it) from a write to a custom resource's /status.
 func restrictCustomStatus(obj, old *unstructured.Unstructured) object {
 	out := old.DeepCopy()

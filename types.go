@@ -294,9 +294,13 @@ const (
 	oneByOne           // no deletecollection
 )
 
-// row is one line of the table. What T tells is read off T.
+// row is one line of the table. What T tells is read off T. It is apart from rowOf because a generic function is compiled once for each
+// T, and this one has seventy.
 func row[T any](traits trait, names, subresources string) *resource {
-	t := reflect.TypeFor[T]()
+	return rowOf(reflect.TypeFor[T](), traits, names, subresources)
+}
+
+func rowOf(t reflect.Type, traits trait, names, subresources string) *resource {
 	words := strings.Fields(names)
 	res := &resource{
 		kind: t.Name(), plural: words[0], singular: strings.ToLower(t.Name()), shortNames: words[1:], goType: t,
