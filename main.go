@@ -81,7 +81,38 @@ type config struct {
 }
 
 func main() {
-	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(commandAs(programName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
+func commandAs(program string, args []string, stdout, stderr io.Writer) int {
+	var err error
+	switch program {
+	case "etcd":
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer cancel()
+		err = serveAsEtcd(ctx, args, stderr)
+	case "kube-apiserver":
+		_, own := newConfig(stderr)
+		args, err = translateAPIServer(args, own, stderr)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			printAPIServerHelp(stdout, own)
+			return 0
+		case errors.Is(err, errShowVersion):
+			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
+			return 0
+		case err == nil:
+			return command(args, stdout, stderr)
+		}
+	default:
+		return command(args, stdout, stderr)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, program+":", err)
+		return 1
+	}
+	return 0
 }
 
 // command runs the program and returns its exit code: 0, 1 for an error, 2 for a misused command line.
