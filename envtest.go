@@ -193,16 +193,24 @@ func (t *translation) listen() {
 	t.args = append(t.args, "--listen="+net.JoinHostPort(host, port))
 }
 
-// certificate finds the serving certificate where kube-apiserver would: in the folder of certificates, unless one was given.
+// certificate finds the serving certificate where kube-apiserver would: in the folder of certificates, unless one was given. A folder with
+// an authority in it is one that apilet keeps itself.
 func (t *translation) certificate() {
 	dir := t.given["cert-dir"]
 	if dir == "" || t.given["tls-cert-file"] != "" {
 		return
 	}
 	cert, key := filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
-	if _, err := os.Stat(cert); err == nil {
+	if there(cert) && !there(filepath.Join(dir, "ca.crt")) {
 		t.args = append(t.args, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
+		return
 	}
+	t.pass("cert-dir", dir)
+}
+
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // authorizationMode is the one of apilet's modes that a list of kube-apiserver's comes to. Node has nobody to restrict here; AlwaysAllow
