@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"sync"
 
@@ -50,6 +51,15 @@ func newAllocator(st *store, cidr string) (*allocator, error) {
 		return nil, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", cidr)
 	}
 	return &allocator{st: st, block: block.Masked(), taken: map[string]string{}, held: map[string]bool{}}, nil
+}
+
+// firstServiceIP is the address that Kubernetes gives the API server's own Service.
+func firstServiceIP(cidr string) (net.IP, error) {
+	a, err := newAllocator(nil, cidr)
+	if err != nil {
+		return nil, err
+	}
+	return a.block.Addr().Next().AsSlice(), nil
 }
 
 // assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. The caller calls release

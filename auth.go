@@ -20,6 +20,8 @@ package main
 // system:anonymous.
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -34,7 +36,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +43,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -68,9 +70,6 @@ const (
 	serviceAccountPrefix = "system:serviceaccount:" // then namespace:name
 	nodePrefix           = "system:node:"           // then the node's name
 )
-
-// apiAudience is what a token of this server is meant for; TokenReview reports it.
-const apiAudience = "https://kubernetes.default.svc.cluster.local"
 
 // ---- The record of a request ----
 
@@ -300,10 +299,12 @@ func lowerMethod(method string) string {
 // authConfig are the flags of identity.
 type authConfig struct {
 	tokenFile, clientCAFile string
+	ownCA                   []byte // the certificate of this server's own authority, if it has one: what that signs is accepted, too
 	anonymous               bool
 	insecure                bool     // the plain loopback port: everyone is system:unsecured
 	alwaysAllow             bool     // --authorization-mode=AlwaysAllow
 	corsOrigins             []string // --cors-allowed-origins: regular expressions
+	log                     zerolog.Logger
 }
 
 // checkListen refuses an address that others could reach unless they would have to say who they are.
@@ -318,6 +319,12 @@ func (cfg authConfig) checkListen(addr string) error {
 	return nil
 }
 
+// staysHere says that only this machine can reach addr. An address that is none is for checkListen.
+func staysHere(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err != nil || isLoopback(host)
+}
+
 // isLoopback is about the text: a name that happens to resolve to loopback may resolve to something else tomorrow.
 func isLoopback(host string) bool {
 	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
@@ -330,8 +337,9 @@ func isLoopback(host string) bool {
 // authenticator knows the credentials and the policy. Safe for concurrent use.
 type authenticator struct {
 	cfg       authConfig
-	tokens    *tokenFile                // nil without --token-auth-file
-	clientCAs *x509.CertPool            // nil without --client-ca-file; the TLS listener requests certificates of these, and verifies none
+	tokens    *followed[tokenTable]     // nil without --token-auth-file
+	clientCAs *followed[x509.CertPool]  // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
+	accounts  *accountTokens            // service accounts' tokens: none are known before the store is open and this is set, once
 	origins   []*regexp.Regexp          // of other sites' pages that may use this server
 	policy    atomic.Pointer[rbacIndex] // nil with alwaysAllow
 
@@ -341,7 +349,7 @@ type authenticator struct {
 
 // newAuthenticator reads the files that the flags name; a line of the token file that is not understood is an error.
 func newAuthenticator(cfg authConfig) (*authenticator, error) {
-	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}}
+	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, accounts: &accountTokens{audiences: []string{defaultIssuer}}}
 	if !cfg.alwaysAllow {
 		a.setPolicy(builtinPolicy())
 	}
@@ -352,20 +360,15 @@ func newAuthenticator(cfg authConfig) (*authenticator, error) {
 		}
 		a.origins = append(a.origins, re)
 	}
+	var err error
 	if cfg.tokenFile != "" {
-		a.tokens = &tokenFile{path: cfg.tokenFile}
-		if err := a.tokens.load(); err != nil {
-			return nil, fmt.Errorf("--token-auth-file: %w", err)
+		if a.tokens, err = follow(cfg.log, parseTokenFile, cfg.tokenFile); err != nil {
+			return nil, fmt.Errorf("--token-auth-file %s: %w", cfg.tokenFile, err)
 		}
 	}
-	if cfg.clientCAFile != "" {
-		pem, err := os.ReadFile(cfg.clientCAFile)
-		if err != nil {
+	if cfg.clientCAFile != "" || cfg.ownCA != nil {
+		if a.clientCAs, err = followAuthorities(cfg.log, cfg.clientCAFile, cfg.ownCA); err != nil {
 			return nil, fmt.Errorf("--client-ca-file: %w", err)
-		}
-		a.clientCAs = x509.NewCertPool()
-		if !a.clientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--client-ca-file: %s holds no PEM certificate", cfg.clientCAFile)
 		}
 	}
 	return a, nil
@@ -395,26 +398,76 @@ func (a *authenticator) authenticate(next http.Handler) http.Handler {
 	})
 }
 
+// errBadToken is about a token that nobody here knows.
+var errBadToken = errors.New("invalid bearer token")
+
 // identify says who sends the request: 401 for a credential that is no good, 403 for a page of another site on the plain port.
 // A certificate goes before a token; a bad one does no harm beside a good token.
+//
+// On the plain port everybody is trusted who shows nothing else. A service account's token is somebody else there, too, and a bad one is
+// refused: a controller whose account has gone must not become an administrator. Any other token there is nobody's, and ignored.
 func (a *authenticator) identify(r *http.Request) (user, error) {
+	token, _ := bearerToken(r.Header)
 	if a.cfg.insecure {
-		return user{name: userUnsecured, groups: []string{groupMasters, groupAuthenticated}}, a.screenPage(r)
+		if err := a.screenPage(r); err != nil {
+			return user{}, err
+		}
+		u, _, err := a.tokenUser(token, a.accounts.audiences)
+		if token == "" || err == errBadToken {
+			return user{name: userUnsecured, groups: []string{groupMasters, groupAuthenticated}}, nil
+		}
+		return u, unauthorizedIf(err)
 	}
 	u, ok, badCert := a.certificateUser(r)
 	if ok {
 		return u, nil
 	}
-	token, _ := bearerToken(r.Header)
 	if token != "" {
-		if u, ok := a.tokens.lookup(token); ok {
-			return u, nil
-		}
+		u, _, err := a.tokenUser(token, a.accounts.audiences)
+		return u, unauthorizedIf(err)
 	}
-	if token != "" || badCert || !a.cfg.anonymous {
-		return user{}, apierrors.NewUnauthorized("Unauthorized")
+	if badCert || !a.cfg.anonymous {
+		return user{}, unauthorizedIf(errBadToken)
 	}
 	return anonymousUser(), nil
+}
+
+// unauthorizedIf keeps to itself what is wrong with a credential. A TokenReview tells it, to those who may ask.
+func unauthorizedIf(err error) error {
+	if err == nil {
+		return nil
+	}
+	return apierrors.NewUnauthorized("Unauthorized")
+}
+
+// tokenUser returns whose a token is that is meant for one of the audiences, and those of them for which it is. A token of
+// --token-auth-file is meant for this server. The error is errBadToken unless a service account's issuer has issued the token.
+func (a *authenticator) tokenUser(token string, audiences []string) (u user, meantFor []string, err error) {
+	if u, ok := a.fileUser(token); ok {
+		if meantFor = a.ownAudiences(audiences); len(meantFor) == 0 {
+			return user{}, nil, errBadToken
+		}
+		return u, meantFor, nil
+	}
+	id, err := a.accounts.check(token, audiences)
+	switch {
+	case err == errNotOurs:
+		return user{}, nil, errBadToken
+	case err != nil:
+		return user{}, nil, fmt.Errorf("[%w, %w]", errBadToken, err)
+	}
+	return user{name: serviceAccountPrefix + id.namespace + ":" + id.name, uid: id.uid, extra: id.extra,
+		groups: []string{groupServiceAccounts, groupServiceAccounts + ":" + id.namespace, groupAuthenticated}}, id.audiences, nil
+}
+
+// ownAudiences returns those of the audiences that are this server.
+func (a *authenticator) ownAudiences(audiences []string) (own []string) {
+	for _, audience := range audiences {
+		if slices.Contains(a.accounts.audiences, audience) {
+			own = append(own, audience)
+		}
+	}
+	return own
 }
 
 func anonymousUser() user { return user{name: userAnonymous, groups: []string{groupUnauthenticated}} }
@@ -481,65 +534,30 @@ func (a *authenticator) allowOrigin(h http.Header, origin string) bool {
 
 // ---- Tokens ----
 
-// tokenFile is the table of --token-auth-file. It follows the file: at most once a second a lookup compares size and time of
-// modification. A file that cannot be read, or not be understood, leaves the table as it was.
-type tokenFile struct {
-	path    string
-	checked atomic.Int64 // Unix seconds of the last comparison
-	table   atomic.Pointer[tokenTable]
+// tokenTable is what --token-auth-file says. It finds users by the hash of their token: how long a lookup takes says nothing about the
+// tokens in it.
+type tokenTable map[[sha256.Size]byte]user
+
+func parseTokenFile(contents [][]byte) (*tokenTable, error) {
+	table, err := readTokens(bytes.NewReader(contents[0]))
+	return &table, err
 }
 
-// tokenTable finds users by the hash of their token: how long a lookup takes says nothing about the tokens in it.
-type tokenTable struct {
-	users    map[[sha256.Size]byte]user
-	modified time.Time
-	size     int64
-}
-
-func (f *tokenFile) lookup(token string) (user, bool) {
-	if f == nil {
+// fileUser finds the user of a token of --token-auth-file as it is now.
+func (a *authenticator) fileUser(token string) (user, bool) {
+	if a.tokens == nil {
 		return user{}, false
 	}
-	now := time.Now().Unix()
-	if last := f.checked.Load(); now != last && f.checked.CompareAndSwap(last, now) {
-		f.follow()
-	}
-	u, ok := f.table.Load().users[sha256.Sum256([]byte(token))]
+	u, ok := (*a.tokens.now())[sha256.Sum256([]byte(token))]
 	return u, ok
-}
-
-// follow loads the file again if it looks different. Its error is dropped: there is nobody to tell, and the old table holds.
-func (f *tokenFile) follow() {
-	stat, err := os.Stat(f.path)
-	if table := f.table.Load(); err == nil && (stat.Size() != table.size || !stat.ModTime().Equal(table.modified)) {
-		_ = f.load()
-	}
-}
-
-func (f *tokenFile) load() error {
-	file, err := os.Open(f.path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	stat, err := file.Stat() // before reading: what is written meanwhile looks newer at the next comparison
-	if err != nil {
-		return err
-	}
-	users, err := readTokens(file)
-	if err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
-	}
-	f.table.Store(&tokenTable{users, stat.ModTime(), stat.Size()})
-	return nil
 }
 
 // readTokens reads lines of token,user,uid[,"group1,group2"]. An empty or repeated token is refused, where kube-apiserver only
 // logs a warning: one of two users would silently not get in.
-func readTokens(r io.Reader) (map[[sha256.Size]byte]user, error) {
+func readTokens(r io.Reader) (tokenTable, error) {
 	lines := csv.NewReader(r)
 	lines.FieldsPerRecord = -1
-	users := map[[sha256.Size]byte]user{}
+	users := tokenTable{}
 	for {
 		fields, err := lines.Read()
 		if err == io.EOF {
@@ -573,9 +591,10 @@ func (u user) authenticated() user {
 
 // ---- Client certificates ----
 
-// certUser is a verified certificate's user, and when its chain ends.
+// certUser is a verified certificate's user, who trusts it, and when its chain ends.
 type certUser struct {
 	user  user
+	roots *x509.CertPool
 	until time.Time
 }
 
@@ -590,14 +609,14 @@ func (a *authenticator) certificateUser(r *http.Request) (u user, ok, bad bool) 
 		return user{}, false, false
 	}
 	leaf, now := r.TLS.PeerCertificates[0], time.Now()
-	fingerprint := sha256.Sum256(leaf.Raw)
+	fingerprint, roots := sha256.Sum256(leaf.Raw), a.clientCAs.now()
 	a.mu.Lock()
 	known, hit := a.verified[fingerprint]
 	a.mu.Unlock()
-	if hit && now.Before(known.until) && !now.Before(leaf.NotBefore) {
+	if hit && known.roots == roots && now.Before(known.until) && !now.Before(leaf.NotBefore) {
 		return known.user, true, false
 	}
-	until, err := a.verify(r.TLS.PeerCertificates)
+	until, err := verifyChain(r.TLS.PeerCertificates, roots)
 	if err != nil {
 		return user{}, false, true
 	}
@@ -613,18 +632,18 @@ func (a *authenticator) certificateUser(r *http.Request) (u user, ok, bad bool) 
 	if len(a.verified) >= maxVerified {
 		clear(a.verified)
 	}
-	a.verified[fingerprint] = certUser{u, until}
+	a.verified[fingerprint] = certUser{u, roots, until}
 	return u, true, false
 }
 
-// verify returns when the first certificate of the chain expires.
-func (a *authenticator) verify(shown []*x509.Certificate) (until time.Time, err error) {
+// verifyChain returns when the first certificate of the chain expires.
+func verifyChain(shown []*x509.Certificate, roots *x509.CertPool) (until time.Time, err error) {
 	between := x509.NewCertPool()
 	for _, cert := range shown[1:] {
 		between.AddCert(cert)
 	}
 	chains, err := shown[0].Verify(x509.VerifyOptions{
-		Roots: a.clientCAs, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -1035,15 +1054,20 @@ func (a *authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
 	if obj.Spec.Token == "" {
 		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
 	}
-	if a.cfg.insecure {
-		return nil // no authenticator knows any token
+	audiences := obj.Spec.Audiences
+	if len(audiences) == 0 {
+		audiences = a.accounts.audiences
 	}
-	u, err := a.identify(&http.Request{Header: http.Header{"Authorization": {"Bearer " + obj.Spec.Token}}})
-	if err != nil || len(obj.Spec.Audiences) > 0 && !slices.Contains(obj.Spec.Audiences, apiAudience) {
-		obj.Status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
+	token, _ := bearerToken(http.Header{"Authorization": {"Bearer " + obj.Spec.Token}})
+	u, meantFor, err := a.tokenUser(token, audiences)
+	if token == "" && a.cfg.anonymous && !a.cfg.insecure {
+		u, meantFor, err = anonymousUser(), a.ownAudiences(audiences), nil
+	}
+	if err != nil || len(meantFor) == 0 {
+		obj.Status = authenticationv1.TokenReviewStatus{Error: cmp.Or(err, errBadToken).Error()}
 		return nil
 	}
-	obj.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: u.wire(), Audiences: []string{apiAudience}}
+	obj.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: u.wire(), Audiences: meantFor}
 	return nil
 }
 

@@ -17,6 +17,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -57,16 +58,19 @@ const (
 	bookmarkEvery = time.Minute
 	scrubAfter    = time.Minute
 	scrubEvery    = 24 * time.Hour
+	renewEvery    = 6 * time.Hour // certificates are looked at; see certs.go
 )
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
 type config struct {
 	data, listen, kubeconfig, server        string
 	ephemeral                               bool
-	tlsCert, tlsKey                         string
+	tlsCert, tlsKey, certDir                string
+	ownCerts                                bool // TLS with a certificate of the server's own making
 	auth                                    authConfig
+	accounts                                accountConfig
 	corsOrigins, authorization              string
-	auditPath                               string
+	auditPath, jwksURI                      string
 	denyDeprecated, managedFields, validate bool
 	flowControl                             bool
 	maxReadonly, maxMutating                int
@@ -219,8 +223,14 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
 	f.StringVar(&c.tlsCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
 	f.StringVar(&c.tlsKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
+	f.StringVar(&c.certDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
 	f.StringVar(&c.auth.clientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
 	f.StringVar(&c.auth.tokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.StringVar(&c.accounts.signingKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", appendTo(&c.accounts.keyFiles))
+	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+defaultIssuer+")", appendTo(&c.accounts.issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", appendList(&c.accounts.audiences))
+	f.StringVar(&c.jwksURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
 	f.BoolVar(&c.auth.anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
 	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
 	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
@@ -243,6 +253,25 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
 	f.StringVar(&c.server, "server", "", "with backup: the `URL` of the server to ask")
 	return c, f
+}
+
+// appendTo is a flag that may be repeated.
+func appendTo(list *[]string) func(string) error {
+	return func(value string) error {
+		if value == "" {
+			return errors.New("must not be empty")
+		}
+		*list = append(*list, value)
+		return nil
+	}
+}
+
+// appendList is a flag that may be repeated, each time with a comma-separated list.
+func appendList(list *[]string) func(string) error {
+	return func(values string) error {
+		*list = append(*list, strings.FieldsFunc(values, func(r rune) bool { return r == ',' })...)
+		return nil
+	}
 }
 
 // serve runs the server until SIGTERM or SIGINT.
@@ -281,15 +310,14 @@ func isTerminal(file *os.File) bool {
 
 // finish checks what the flags say together and derives what follows from it.
 func (c *config) finish() error {
-	c.auth.insecure = c.auth.tokenFile == "" && c.auth.clientCAFile == ""
+	if err := c.finishTLS(); err != nil {
+		return err
+	}
+	if len(c.accounts.issuers) == 0 {
+		c.accounts.issuers = []string{defaultIssuer}
+	}
 	if c.corsOrigins != "" {
 		c.auth.corsOrigins = strings.Split(c.corsOrigins, ",")
-	}
-	if (c.tlsCert == "") != (c.tlsKey == "") {
-		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
-	}
-	if !c.auth.insecure && c.tlsCert == "" {
-		return errors.New("--token-auth-file and --client-ca-file need TLS: give --tls-cert-file and --tls-private-key-file")
 	}
 	switch c.authorization {
 	case "":
@@ -308,36 +336,54 @@ func (c *config) finish() error {
 			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
 		}
 	}
+	c.auth.log = c.log
 	return c.auth.checkListen(c.listen)
+}
+
+// finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
+// --cert-dir each ask for TLS. A certificate of the server's own making comes with an authority, whose client certificates authenticate.
+func (c *config) finishTLS() error {
+	if (c.tlsCert == "") != (c.tlsKey == "") {
+		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
+	}
+	authenticator := c.auth.tokenFile != "" || c.auth.clientCAFile != ""
+	c.ownCerts = c.tlsCert == "" && (authenticator || c.certDir != "" || !staysHere(c.listen))
+	c.auth.insecure = !authenticator && !c.ownCerts
+	if c.certDir == "" && !c.ephemeral {
+		c.certDir = strings.TrimSuffix(c.data, filepath.Ext(c.data)) + "-certs"
+	}
+	return nil
 }
 
 // ---- The server ----
 
 // A server is a running apilet.
 type server struct {
-	cfg      *config
-	log      zerolog.Logger
-	url      string
-	st       *store
-	upkeep   *upkeep
-	reg      *registry
-	rd       *reads
-	wr       *writes
-	types    *definitions
-	auth     *authenticator
-	metrics  *metrics
-	usage    *deprecationTracker
-	audit    *auditLog              // nil without --audit-log-path
-	flows    *flowKeeper            // nil without flow control
-	policy   *policyKeeper          // nil when nothing is enforced
-	damage   atomic.Pointer[string] // what the scrub found, nil while nothing
-	http     *http.Server
-	books    *bookkeeper
-	resting  restingConns
-	stopping chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
-	idle     context.CancelFunc // ends the background work
-	workers  chan struct{}      // closed when the background work has ended
-	failed   chan error         // what ended the server, if it was not told to stop
+	cfg       *config
+	log       zerolog.Logger
+	url       string
+	st        *store
+	upkeep    *upkeep
+	reg       *registry
+	rd        *reads
+	wr        *writes
+	types     *definitions
+	auth      *authenticator
+	certs     *certFolder // nil without TLS, or with --tls-cert-file
+	metrics   *metrics
+	usage     *deprecationTracker
+	audit     *auditLog              // nil without --audit-log-path
+	flows     *flowKeeper            // nil without flow control
+	policy    *policyKeeper          // nil when nothing is enforced
+	damage    atomic.Pointer[string] // what the scrub found, nil while nothing
+	http      *http.Server
+	books     *bookkeeper
+	resting   restingConns
+	adminEnds time.Time          // of the certificate in the kubeconfig
+	stopping  chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
+	idle      context.CancelFunc // ends the background work
+	workers   chan struct{}      // closed when the background work has ended
+	failed    chan error         // what ended the server, if it was not told to stop
 }
 
 // startServer opens the store, listens, and serves in the background. The caller stops it.
@@ -348,6 +394,9 @@ func startServer(c *config) (*server, error) {
 	s := &server{cfg: c, log: c.log, reg: newRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(),
 		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
 	var err error
+	if err = s.openCerts(); err != nil {
+		return nil, fmt.Errorf("--cert-dir: %w", err)
+	}
 	if s.auth, err = newAuthenticator(c.auth); err != nil {
 		return nil, err
 	}
@@ -369,6 +418,9 @@ func startServer(c *config) (*server, error) {
 func (s *server) start() error {
 	var err error
 	if s.upkeep, err = newUpkeep(s.st); err != nil {
+		return err
+	}
+	if s.auth.accounts, err = newAccountTokens(s.st, s.cfg.accounts); err != nil {
 		return err
 	}
 	keys, err := s.continueKeys()
@@ -404,13 +456,13 @@ func (s *server) start() error {
 			return err
 		}
 	}
-	listener, tlsConfig, err := s.listen()
+	listener, secured, err := s.listen()
 	if err != nil {
 		return err
 	}
 	s.http = &http.Server{
 		Handler:           s.handler(),
-		TLSConfig:         tlsConfig,
+		TLSConfig:         secured,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       s.cfg.requestTimeout + 5*time.Second,
 		WriteTimeout:      s.cfg.requestTimeout + 10*time.Second,
@@ -420,13 +472,13 @@ func (s *server) start() error {
 		ConnState:         s.resting.note,
 		ErrorLog:          stdlog.New(s.log, "", 0),
 	}
-	s.startWorkers()
-	go s.accept(listener)
 	if s.cfg.kubeconfig != "" {
 		if err := s.writeKubeconfig(); err != nil {
-			return errors.Join(err, s.http.Close())
+			return errors.Join(fmt.Errorf("--kubeconfig: %w", err), listener.Close())
 		}
 	}
+	s.startWorkers()
+	go s.accept(listener)
 	s.log.Info().Str("url", s.url).Str("data", s.st.path).Int64("revision", s.st.revision()).Msg("serving")
 	return nil
 }
@@ -442,6 +494,9 @@ func (s *server) startWorkers() {
 	running.Go(func() { s.scrub(ctx) })
 	if s.audit != nil {
 		running.Go(func() { s.reopenAudit(ctx) })
+	}
+	if s.certs != nil {
+		running.Go(func() { s.renewCerts(ctx) })
 	}
 	running.Go(func() {
 		s.upkeep.run(ctx, s.cfg.compactionInterval, func(_ compaction, err error) { s.afterCompaction(ctx, gc, err) })
@@ -496,6 +551,24 @@ func (s *server) intact() error {
 	return nil
 }
 
+// renewCerts keeps the certificates that the server makes from expiring under it.
+func (s *server) renewCerts(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(renewEvery):
+		}
+		err := s.certs.renew()
+		if err == nil && s.cfg.kubeconfig != "" && time.Now().Add(renewBefore).After(s.adminEnds) {
+			err = s.writeKubeconfig()
+		}
+		if err != nil {
+			s.log.Error().Err(err).Msg("renewing certificates")
+		}
+	}
+}
+
 // auditHooks count audit events, and tell the log when they cannot be written.
 func (s *server) auditHooks() auditHooks {
 	return auditHooks{
@@ -538,26 +611,53 @@ func (s *server) afterCompaction(ctx context.Context, gc *collector, err error) 
 	}
 }
 
+// openCerts opens --cert-dir where the server needs it. The authority there is one that may sign client certificates.
+func (s *server) openCerts() error {
+	if !s.cfg.ownCerts {
+		return nil
+	}
+	host, _, _ := net.SplitHostPort(s.cfg.listen) // checked with the flags
+	serviceIP, err := firstServiceIP(s.cfg.serviceRange)
+	if err != nil {
+		return err
+	}
+	s.certs, err = openCertFolder(s.cfg.certDir, func() []string { return ownHosts(host, serviceIP) }, s.log)
+	if err == nil {
+		s.cfg.auth.ownCA = s.certs.authority.certPEM
+	}
+	return err
+}
+
 // listen opens the port, and the TLS configuration if there is one.
 func (s *server) listen() (net.Listener, *tls.Config, error) {
 	listener, err := net.Listen("tcp", s.cfg.listen)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.url = "http://" + listener.Addr().String()
-	if s.cfg.tlsCert == "" {
+	addr := listener.Addr().(*net.TCPAddr)
+	host := addr.String()
+	if addr.IP.IsUnspecified() { // listens on all addresses, but it is none
+		host = net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port))
+	}
+	s.url = "http://" + host
+	var certificate func() *tls.Certificate
+	switch {
+	case s.certs != nil:
+		certificate = s.certs.serving.Load
+	case s.cfg.tlsCert != "":
+		pair, err := followPair(s.log, s.cfg.tlsCert, s.cfg.tlsKey)
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("--tls-cert-file: %w", err), listener.Close())
+		}
+		certificate = pair.now
+	default:
 		return listener, nil, nil
 	}
-	s.url = "https://" + listener.Addr().String()
-	certificate, err := tls.LoadX509KeyPair(s.cfg.tlsCert, s.cfg.tlsKey)
-	if err != nil {
-		return nil, nil, errors.Join(err, listener.Close())
+	s.url = "https://" + host
+	if s.auth.clientCAs == nil {
+		return listener, tlsConfig(certificate, nil), nil
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	if s.auth.clientCAs != nil {
-		config.ClientAuth, config.ClientCAs = tls.RequestClientCert, s.auth.clientCAs
-	}
-	return listener, config, nil
+	return listener, tlsConfig(certificate, s.auth.clientCAs.now), nil
 }
 
 // accept serves until the listener is closed.
@@ -658,29 +758,39 @@ func (s *server) continueKeys() ([][]byte, error) {
 	return keys, nil
 }
 
-// writeKubeconfig writes how to reach this server, by way of a temporary file, so that nobody reads half of it. On the plain port it
-// says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise, the others ignore it.
+// writeKubeconfig writes how to reach this server, at once and whole. On the plain port it says insecure-skip-tls-verify: the JavaScript
+// client refuses plain HTTP otherwise, the others ignore it. A server with an authority of its own adds an administrator's certificate;
+// another cannot make one, and leaves the user empty.
 func (s *server) writeKubeconfig() error {
-	cluster := map[string]any{"server": s.url}
-	if s.cfg.tlsCert == "" {
-		cluster["insecure-skip-tls-verify"] = true
-	} else if ca, err := os.ReadFile(s.cfg.tlsCert); err == nil {
+	cluster, admin := map[string]any{"server": s.url}, map[string]any{}
+	switch {
+	case s.certs != nil:
+		cluster["certificate-authority-data"] = s.certs.authority.certPEM
+		pair, err := s.certs.issueAdmin()
+		if err != nil {
+			return err
+		}
+		admin["client-certificate-data"], admin["client-key-data"] = pair.certPEM, pair.keyPEM
+		s.adminEnds = pair.cert.NotAfter
+	case s.cfg.tlsCert != "":
+		ca, err := os.ReadFile(s.cfg.tlsCert)
+		if err != nil {
+			return err
+		}
 		cluster["certificate-authority-data"] = ca
+	default:
+		cluster["insecure-skip-tls-verify"] = true
 	}
 	doc, err := json.MarshalIndent(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "apilet",
 		"clusters": []any{map[string]any{"name": "apilet", "cluster": cluster}},
-		"users":    []any{map[string]any{"name": "apilet", "user": map[string]any{}}},
+		"users":    []any{map[string]any{"name": "apilet", "user": admin}},
 		"contexts": []any{map[string]any{"name": "apilet", "context": map[string]any{"cluster": "apilet", "user": "apilet"}}},
 	}, "", "  ")
 	if err != nil {
 		return err
 	}
-	temp := filepath.Join(filepath.Dir(s.cfg.kubeconfig), "."+filepath.Base(s.cfg.kubeconfig)+".tmp")
-	if err := os.WriteFile(temp, append(doc, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, s.cfg.kubeconfig)
+	return saveFile(s.cfg.kubeconfig, append(doc, '\n'))
 }
 
 // ---- The chain and the routes ----
@@ -709,6 +819,10 @@ func (s *server) routes() http.Handler {
 		r.Handle("/"+name+"/*", s.guarded(endpoint.ServeHTTP))
 	}
 	r.Handle("/version", s.guarded(s.serveVersion))
+	if config, ok := s.auth.accounts.openIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
+		r.Handle("/.well-known/openid-configuration", s.guarded(document("application/json", config)))
+		r.Handle("/openid/v1/jwks", s.guarded(document("application/jwk-set+json", s.auth.accounts.keySet())))
+	}
 	r.Handle("/metrics", s.guarded(s.metrics.handler().ServeHTTP))
 	r.Handle("/openapi/v3", s.guarded(s.serveOpenAPI))
 	r.Handle("/openapi/v3/*", s.guarded(s.serveOpenAPI))
@@ -725,6 +839,19 @@ func (s *server) routes() http.Handler {
 	r.Handle("/apis/*", s.guarded(s.serveAPI))
 	r.NotFound(s.guarded(http.NotFound))
 	return r
+}
+
+// document serves bytes that do not change while the server runs.
+func document(contentType string, body []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			writeError(w, r, errMethodNotAllowed())
+			return
+		}
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Cache-Control", "public, max-age=3600")
+		_, _ = w.Write(body) // the client is gone otherwise
+	}
 }
 
 // guarded authorizes a request before it is handled.
@@ -961,7 +1088,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 	case "eviction":
 		return evict(s.wr, w, r, res)
 	case "token":
-		return apierrors.NewBadRequest("this server issues no service account tokens")
+		return issueToken(s.wr, w, r, res)
 	}
 	switch info.verb {
 	case "get":

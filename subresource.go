@@ -14,6 +14,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -292,7 +293,11 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *resource, sub string
 		return nil, opts, err
 	}
 	obj, strict, err := res.decode(body, r.Header.Get("Content-Type"), sub)
-	if err == nil {
+	switch {
+	case err != nil:
+	case len(strict) > 0 && opts.validation == metav1.FieldValidationStrict:
+		err = res.strictError(sub, strict)
+	default:
 		err = judgeStrictness(r.Context(), res, opts.validation, strict)
 	}
 	if err == nil {
@@ -449,6 +454,26 @@ func tooManyDisruptions(message, cause string, retryAfter int) error {
 	err := apierrors.NewTooManyRequests(message, retryAfter)
 	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: cause})
 	return err
+}
+
+// issueToken answers POST /token of a service account.
+func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
+	obj, _, err := decodeSub(w, r, res, "token")
+	if err != nil {
+		return err
+	}
+	rec, request := requestFrom(r.Context()), obj.(*authenticationv1.TokenRequest)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rec.info.namespace, Name: rec.info.name}}
+	if err := wr.checkNamespace(res, account); err != nil {
+		return wr.createError(err, res, account)
+	}
+	credential, err := wr.auth.accounts.request(request, rec.info.namespace, rec.info.name)
+	if err != nil {
+		return err
+	}
+	rec.annotate("authentication.kubernetes.io/issued-credential-id", credential)
+	request.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
+	return respondObject(w, r, http.StatusCreated, request)
 }
 
 // noPodsRun answers whoever asks an object that exists for what only a kubelet has.

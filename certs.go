@@ -1,0 +1,419 @@
+// This file keeps the files that credentials come from, and makes the ones that nobody gave.
+//
+// A file that somebody else keeps (--tls-cert-file, --client-ca-file, --token-auth-file) is followed: whoever needs what is in it looks
+// whether the file has changed, and reads it again if it has. There is no timer: a token that is taken out of its file is refused by the
+// next request, and a handshake shows the certificate that is there now, also when a mounted Secret changes by swapping a symlink. What
+// cannot be read or understood is logged once and leaves in force what was there before. Connections that are open go on.
+//
+// Where TLS is wanted and no certificate given, the folder --cert-dir gets four files and keeps them:
+//
+//	ca.key         ca.crt         an authority of this server's own, ten years
+//	apiserver.key  apiserver.crt  what it serves with, signed by that; a year, made anew 30 days before its end or for other names
+//
+// Each file appears whole or not at all, the key before its certificate. So a power cut leaves no ca.crt, and the authority is made anew,
+// which nobody has trusted yet; or an apiserver.crt that its key does not fit, and the pair is made anew. But a ca.crt that is there and
+// no good is an error: clients trust it, and a new one in its place would lock all of them out.
+package main
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+)
+
+const (
+	authorityLife   = 10 * 365 * 24 * time.Hour
+	certificateLife = 365 * 24 * time.Hour
+	renewBefore     = 30 * 24 * time.Hour
+	clockSkew       = time.Hour // certificates begin that much ago, for clients whose clock is behind
+)
+
+// ---- Files that somebody else keeps ----
+
+// followed is a value that is read from files, and read again when one of them looks different. Safe for concurrent use.
+type followed[T any] struct {
+	paths []string
+	parse func(contents [][]byte) (*T, error)
+	log   zerolog.Logger
+	last  atomic.Pointer[reading[T]]
+}
+
+// reading is a value, and how the files looked just before they were read for it, or were read and found to be no good.
+type reading[T any] struct {
+	looks []os.FileInfo // nil for a file that is not there
+	value *T
+}
+
+// follow reads the files for the first time; here an error is the caller's.
+func follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error), paths ...string) (*followed[T], error) {
+	f := &followed[T]{paths: paths, parse: parse, log: log}
+	looks := f.look()
+	value, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	f.last.Store(&reading[T]{looks, value})
+	return f, nil
+}
+
+// now returns the value of the files as they are: the same pointer as long as they do not change.
+func (f *followed[T]) now() *T {
+	last := f.last.Load()
+	looks := f.look()
+	if slices.EqualFunc(looks, last.looks, sameLook) {
+		return last.value
+	}
+	value, err := f.read()
+	if err != nil {
+		value = last.value
+	}
+	if !f.last.CompareAndSwap(last, &reading[T]{looks, value}) {
+		return f.last.Load().value // somebody else has read them meanwhile, and tells
+	}
+	if err != nil {
+		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are no good; what was in them before stays in force")
+	} else {
+		f.log.Info().Strs("files", f.paths).Msg("read changed files")
+	}
+	return value
+}
+
+// look is taken before reading, so that what is written meanwhile looks different the next time.
+func (f *followed[T]) look() []os.FileInfo {
+	looks := make([]os.FileInfo, len(f.paths))
+	for i, path := range f.paths {
+		looks[i], _ = os.Stat(path)
+	}
+	return looks
+}
+
+func sameLook(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+func (f *followed[T]) read() (*T, error) {
+	contents := make([][]byte, len(f.paths))
+	for i, path := range f.paths {
+		var err error
+		if contents[i], err = os.ReadFile(path); err != nil {
+			return nil, err
+		}
+	}
+	return f.parse(contents)
+}
+
+// followPair follows the files of a certificate and its key.
+func followPair(log zerolog.Logger, certFile, keyFile string) (*followed[tls.Certificate], error) {
+	return follow(log, func(contents [][]byte) (*tls.Certificate, error) {
+		pair, err := tls.X509KeyPair(contents[0], contents[1])
+		return &pair, err
+	}, certFile, keyFile)
+}
+
+// followAuthorities follows --client-ca-file, which may be "", and adds the certificates of own.
+func followAuthorities(log zerolog.Logger, file string, own []byte) (*followed[x509.CertPool], error) {
+	var paths []string
+	if file != "" {
+		paths = append(paths, file)
+	}
+	return follow(log, func(contents [][]byte) (*x509.CertPool, error) {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(own)
+		for i, pem := range contents {
+			if !pool.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("%s holds no PEM certificate", paths[i])
+			}
+		}
+		return pool, nil
+	}, paths...)
+}
+
+// tlsConfig asks for the certificate, and for the authorities whose client certificates are wanted, at each handshake. It verifies no
+// client certificate: a bad one is to get an answer in HTTP. authorities may be nil.
+func tlsConfig(certificate func() *tls.Certificate, authorities func() *x509.CertPool) *tls.Config {
+	config := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate(), nil },
+	}
+	if authorities == nil {
+		return config
+	}
+	config.ClientAuth = tls.RequestClientCert
+	base := config.Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		current := base.Clone()
+		current.ClientCAs = authorities()
+		return current, nil
+	}
+	return config
+}
+
+// ---- Files that this server makes ----
+
+// certFolder is --cert-dir: an authority and what it signs.
+type certFolder struct {
+	dir       string          // "" keeps all in memory
+	hosts     func() []string // names and addresses that clients may call the server by
+	log       zerolog.Logger
+	authority *keyPair
+	serving   atomic.Pointer[tls.Certificate]
+}
+
+type keyPair struct {
+	cert            *x509.Certificate
+	key             crypto.Signer
+	certPEM, keyPEM []byte
+	shown           tls.Certificate // both, as a handshake wants them
+}
+
+// openCertFolder reads the folder, and makes what is missing in it.
+func openCertFolder(dir string, hosts func() []string, log zerolog.Logger) (*certFolder, error) {
+	f := &certFolder{dir: dir, hosts: hosts, log: log}
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.openAuthority(); err != nil {
+		return nil, err
+	}
+	return f, f.renew()
+}
+
+func (f *certFolder) file(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *certFolder) openAuthority() (err error) {
+	if f.dir != "" {
+		if _, err = os.Stat(f.file("ca.crt")); err == nil {
+			f.authority, err = f.readAuthority()
+			return err
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	f.authority, err = newPair(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-ca"}, NotAfter: time.Now().Add(authorityLife), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature}, nil)
+	if err == nil && f.dir != "" {
+		err = f.save("ca", f.authority)
+		f.log.Info().Str("file", f.file("ca.crt")).Msg("made a certificate authority")
+	}
+	return err
+}
+
+func (f *certFolder) readAuthority() (*keyPair, error) {
+	ca, err := f.load("ca")
+	switch {
+	case err != nil:
+	case !ca.cert.IsCA:
+		err = errors.New("the certificate is not an authority's")
+	case time.Now().After(ca.cert.NotAfter):
+		err = fmt.Errorf("the certificate has expired at %s", ca.cert.NotAfter.Format(time.RFC3339))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the authority in %s and %s is no good: %w; restore both files, or remove both and give the new ca.crt to every client",
+			f.file("ca.crt"), f.file("ca.key"), err)
+	}
+	return ca, nil
+}
+
+// renew makes the serving certificate anew if the one in use, or in the folder, does not fit (any more). It is to be called now and then.
+func (f *certFolder) renew() error {
+	hosts := f.hosts()
+	pair, err := f.current()
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	} else {
+		reason = f.unfit(pair.cert, hosts)
+	}
+	if reason != "" {
+		if !errors.Is(err, fs.ErrNotExist) {
+			f.log.Warn().Str("reason", reason).Msg("making the serving certificate anew")
+		}
+		if pair, err = f.issue(servingTemplate(hosts)); err != nil {
+			return err
+		}
+		if err := f.save("apiserver", pair); err != nil {
+			return err
+		}
+	}
+	f.serving.Store(&pair.shown)
+	return nil
+}
+
+// current is the pair of the folder, or the one in memory where there is no folder.
+func (f *certFolder) current() (*keyPair, error) {
+	if f.dir != "" {
+		if _, err := os.Stat(f.file("apiserver.crt")); err != nil {
+			return nil, err
+		}
+		return f.load("apiserver")
+	}
+	if serving := f.serving.Load(); serving != nil {
+		return &keyPair{cert: serving.Leaf, shown: *serving}, nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+// unfit says why cert cannot serve hosts, "" if it can.
+func (f *certFolder) unfit(cert *x509.Certificate, hosts []string) string {
+	if err := cert.CheckSignatureFrom(f.authority.cert); err != nil {
+		return "another authority has signed it"
+	}
+	if now := time.Now(); now.Add(renewBefore).After(cert.NotAfter) || now.Before(cert.NotBefore) {
+		return "it ends at " + cert.NotAfter.Format(time.RFC3339)
+	}
+	for _, host := range hosts {
+		ip := net.ParseIP(host)
+		if !slices.Contains(cert.DNSNames, host) && !slices.ContainsFunc(cert.IPAddresses, ip.Equal) {
+			return "it does not name " + host
+		}
+	}
+	return ""
+}
+
+func servingTemplate(hosts []string) *x509.Certificate {
+	tmpl := &x509.Certificate{Subject: pkix.Name{CommonName: "kube-apiserver"}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+		} else {
+			tmpl.DNSNames = append(tmpl.DNSNames, host)
+		}
+	}
+	return tmpl
+}
+
+// issueAdmin makes a credential of a cluster administrator.
+func (f *certFolder) issueAdmin() (*keyPair, error) {
+	return f.issue(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-admin", Organization: []string{"system:masters"}},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+}
+
+// issue signs a certificate for a new key, no longer good than the authority itself.
+func (f *certFolder) issue(tmpl *x509.Certificate) (*keyPair, error) {
+	tmpl.NotAfter = time.Now().Add(certificateLife)
+	if end := f.authority.cert.NotAfter; tmpl.NotAfter.After(end) {
+		tmpl.NotAfter = end
+	}
+	return newPair(tmpl, f.authority)
+}
+
+// newPair makes a key and has by sign a certificate for it; nil is the key itself.
+func newPair(tmpl *x509.Certificate, by *keyPair) (*keyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	tmpl.NotBefore = time.Now().Add(-clockSkew)
+	parent, signer := tmpl, crypto.Signer(key)
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, key.Public(), signer)
+	if err != nil {
+		return nil, err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return parsePair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
+}
+
+func parsePair(certPEM, keyPEM []byte) (*keyPair, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("the key cannot sign")
+	}
+	return &keyPair{cert: pair.Leaf, key: key, certPEM: certPEM, keyPEM: keyPEM, shown: pair}, nil
+}
+
+func (f *certFolder) load(name string) (*keyPair, error) {
+	certPEM, err := os.ReadFile(f.file(name + ".crt"))
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := os.ReadFile(f.file(name + ".key"))
+	if err != nil {
+		return nil, err
+	}
+	return parsePair(certPEM, keyPEM)
+}
+
+// save writes the key first: a certificate that is there has its key beside it.
+func (f *certFolder) save(name string, pair *keyPair) error {
+	if f.dir == "" {
+		return nil
+	}
+	if err := saveFile(f.file(name+".key"), pair.keyPEM); err != nil {
+		return err
+	}
+	return saveFile(f.file(name+".crt"), pair.certPEM)
+}
+
+// saveFile makes or replaces a file that its owner alone may read. After a power cut it is there whole, as before, or not at all.
+func saveFile(path string, content []byte) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), ".apilet-*.tmp") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	_, err = temp.Write(content)
+	if err = errors.Join(err, temp.Sync(), temp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temp.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// ownHosts are the names and addresses of a server that listens on host, which may be "" or an address that stands for all.
+func ownHosts(host string, serviceIP net.IP) []string {
+	hosts := []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local", serviceIP.String()}
+	if name, err := os.Hostname(); err == nil && len(utilvalidation.IsDNS1123Subdomain(strings.ToLower(name))) == 0 {
+		hosts = append(hosts, strings.ToLower(name))
+	}
+	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		hosts = append(hosts, host)
+	} else if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, addr := range addrs {
+			if n, ok := addr.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+				hosts = append(hosts, n.IP.String())
+			}
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
