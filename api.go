@@ -54,6 +54,7 @@ type writes struct {
 	auth   *authenticator
 	alloc  *allocator
 	queues keyQueues
+	hooks  *webhooks
 
 	validating bool     // --validate: built-in objects are judged by their types' rules; metadata always is
 	managed    bool     // --managed-fields
@@ -66,6 +67,7 @@ type writes struct {
 type writeOptions struct {
 	dryRun     bool
 	manager    string // fieldManager, or the first word of the user agent
+	asked      string // fieldManager as sent
 	validation string // fieldValidation: Ignore, Warn (also ""), Strict
 	force      bool
 	applied    bool // the object comes out of an apply: its managedFields are written already
@@ -94,10 +96,15 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
 	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
-	if options.FieldManager != "" {
-		o.manager = options.FieldManager
+	if o.asked = options.FieldManager; o.asked != "" {
+		o.manager = o.asked
 	}
 	return o, nil
+}
+
+// admission is the write as webhooks are told of it.
+func (o *writeOptions) admission(res *resource, sub, operation string) admission {
+	return admission{res: res, sub: sub, operation: operation, manager: o.asked, fieldValidation: o.validation, dryRun: o.dryRun}
 }
 
 // readBody reads a request body of at most maxBody bytes.
@@ -171,7 +178,7 @@ func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) 
 		return err
 	}
 	if res.virtual {
-		return wr.answerReview(w, r, res, obj)
+		return wr.answerReview(w, r, res, obj, opts)
 	}
 	rec, err := wr.insert(ctx, res, obj, opts)
 	if err != nil {
@@ -181,7 +188,11 @@ func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) 
 }
 
 // answerReview answers an object that is a question: nothing is stored.
-func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, res *resource, obj object) error {
+func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, res *resource, obj object, opts writeOptions) error {
+	obj, err := wr.hooks.decide(r.Context(), opts.admission(res, "", opHookCreate), obj)
+	if err != nil {
+		return err
+	}
 	if err := wr.auth.review(r.Context(), obj); err != nil {
 		return err
 	}
@@ -201,16 +212,21 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 			return record{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 		}
 	}
-	fillSystemFields(obj)
-	if res.generation {
-		obj.SetGeneration(1)
-	}
+	wipeSystemFields(obj)
 	if err := admit(res); err != nil {
 		return record{}, err
 	}
 	fillDefaults(res, obj)
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return record{}, err
+	}
+	obj, err := wr.mutated(ctx, res, obj, opts)
+	if err != nil {
+		return record{}, err
+	}
+	fillSystemFields(obj)
+	if res.generation {
+		obj.SetGeneration(1)
 	}
 	obj = prepareNew(res, obj)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
@@ -227,6 +243,25 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 			return rec, nameConflict(res, obj, err)
 		}
 	}
+}
+
+// mutated lets webhooks change a new object. Before they are asked, its namespace has to be there.
+func (wr *writes) mutated(ctx context.Context, res *resource, obj object, opts writeOptions) (object, error) {
+	if !wr.hooks.active() {
+		return obj, nil
+	}
+	namespace := obj.GetNamespace()
+	if err := wr.checkNamespace(res, obj); err != nil {
+		return nil, wr.createError(err, res, obj)
+	}
+	if pod, ok := obj.(*corev1.Pod); ok {
+		admitPod(pod)
+	}
+	obj, err := wr.hooks.mutate(ctx, opts.admission(res, "", opHookCreate), obj, nil)
+	if err == nil && res.namespaced {
+		err = matchNamespace(obj, namespace)
+	}
+	return obj, err
 }
 
 // admit asks a type whether objects of it may be created now.
@@ -256,10 +291,16 @@ func prepareNew(res *resource, obj object) object {
 	return obj
 }
 
-// fillSystemFields sets what only the server decides about, whatever the client sent.
+// fillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
 func fillSystemFields(obj object) {
+	wipeSystemFields(obj)
 	obj.SetUID(types.UID(uuid.NewString()))
 	obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+}
+
+func wipeSystemFields(obj object) {
+	obj.SetUID("")
+	obj.SetCreationTimestamp(metav1.Time{})
 	obj.SetDeletionTimestamp(nil)
 	obj.SetDeletionGracePeriodSeconds(nil)
 	obj.SetSelfLink("")
@@ -298,6 +339,9 @@ func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opt
 		return record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)
+	if err := wr.hooks.validate(ctx, opts.admission(res, "", opHookCreate), obj, nil); err != nil {
+		return record{}, err
+	}
 	json, revAt, err := res.encodeStored(obj)
 	if err != nil {
 		return record{}, err
@@ -341,6 +385,9 @@ func warnAbout(ctx context.Context, res *resource, obj, old object) {
 // commit stores one change of an object, and waits for what follows from it before anybody hears of it.
 func (wr *writes) commit(ctx context.Context, res *resource, c change) (record, error) {
 	rec, err := wr.st.commit(ctx, c)
+	if err == nil {
+		wr.hooks.committed(res)
+	}
 	if err == nil && res.custom != nil && res.custom.committed != nil {
 		err = res.custom.committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
 	}
@@ -689,7 +736,10 @@ func (wr *writes) modify(ctx context.Context, t target, opts writeOptions, chang
 	key := t.res.key(t.namespace, t.name)
 	for round := 0; ; round++ {
 		if round == 1 {
-			leave := wr.queues.enter(key)
+			leave, err := wr.queues.enter(ctx, key)
+			if err != nil {
+				return record{}, false, err
+			}
 			defer leave()
 		}
 		if err := ctx.Err(); err != nil {
@@ -745,6 +795,9 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
 		return rec, err
 	}
+	if obj, err = wr.hooks.mutate(ctx, opts.admission(t.res, t.sub, opHookUpdate), obj, old); err != nil {
+		return rec, err
+	}
 	obj = t.prepare(obj, old)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
@@ -762,6 +815,9 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	}
 	if t.sub == "" {
 		warnAbout(ctx, t.res, obj, old)
+	}
+	if err := wr.hooks.validate(ctx, opts.admission(t.res, t.sub, opHookUpdate), obj, old); err != nil {
+		return rec, err
 	}
 	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
 }
@@ -1067,6 +1123,10 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	if err := protect(res, obj); err != nil {
 		return rec, false, err
 	}
+	a := admission{res: res, operation: opHookDelete, dryRun: len(options.DryRun) > 0, deleting: options}
+	if err := wr.hooks.decideDeletion(ctx, a, obj); err != nil {
+		return rec, false, err
+	}
 	before := obj.DeepCopyObject().(object)
 	if begins := obj.GetDeletionTimestamp() == nil; begins && res.custom != nil && res.custom.deleting != nil {
 		res.custom.deleting(obj)
@@ -1233,64 +1293,4 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resourc
 			return err
 		})
 	})
-}
-
-// parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
-// the first in order.
-func parallel[T any](items []T, seats int, do func(T) error) error {
-	var group sync.WaitGroup
-	failed := make([]error, len(items))
-	free := make(chan struct{}, seats)
-	for i, item := range items {
-		free <- struct{}{}
-		group.Go(func() {
-			defer func() { <-free }()
-			failed[i] = do(item)
-		})
-	}
-	group.Wait()
-	for _, err := range failed {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ---- Turns ----
-
-// keyQueues lets writers of one key take turns.
-type keyQueues struct {
-	mu sync.Mutex // guards queues and their lengths
-	// queues holds the keys that somebody waits for or works on.
-	queues map[string]*keyQueue
-}
-
-type keyQueue struct {
-	turn   sync.Mutex
-	length int
-}
-
-// enter waits for the key's turn and returns what ends it.
-func (q *keyQueues) enter(key string) (leave func()) {
-	q.mu.Lock()
-	if q.queues == nil {
-		q.queues = map[string]*keyQueue{}
-	}
-	queue := q.queues[key]
-	if queue == nil {
-		queue = &keyQueue{}
-		q.queues[key] = queue
-	}
-	queue.length++
-	q.mu.Unlock()
-	queue.turn.Lock()
-	return func() {
-		queue.turn.Unlock()
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if queue.length--; queue.length == 0 {
-			delete(q.queues, key)
-		}
-	}
 }

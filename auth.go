@@ -105,8 +105,10 @@ type request struct {
 	constraint   string // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
 	flowSchema   string
 	priority     string
-	annotations  map[string]string // audit annotations
-	answered     *metav1.Status    // the error that was answered; nil when there was none
+	answered     *metav1.Status // the error that was answered; nil when there was none
+
+	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
+	annotations map[string]string // audit annotations
 }
 
 type requestKey struct{}
@@ -119,10 +121,24 @@ func requestFrom(ctx context.Context) *request {
 
 // annotate adds an audit annotation.
 func (rec *request) annotate(key, value string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
 	if rec.annotations == nil {
 		rec.annotations = map[string]string{}
 	}
 	rec.annotations[key] = value
+}
+
+// annotateOnce adds an audit annotation, unless there is one of that key.
+func (rec *request) annotateOnce(key, value string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.annotations == nil {
+		rec.annotations = map[string]string{}
+	}
+	if _, told := rec.annotations[key]; !told {
+		rec.annotations[key] = value
+	}
 }
 
 // ---- What for: requestInfo ----

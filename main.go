@@ -434,6 +434,9 @@ func (s *server) start() error {
 		return err
 	}
 	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, validating: s.cfg.validate, managed: s.cfg.managedFields}
+	s.wr.hooks = &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, metrics: s.metrics, log: s.log,
+		may: s.auth.decide, defaults: fillDefaults}
+	s.wr.hooks.reload()
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
@@ -682,6 +685,7 @@ func (s *server) stop() error {
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
+	s.wr.hooks.close()
 	err = errors.Join(err, s.st.close())
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.close())

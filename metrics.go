@@ -74,6 +74,9 @@ type metrics struct {
 	auditEvents, auditErrors                   prometheus.Counter
 	tlsHandshakeErrors                         prometheus.Counter
 
+	hookCalls, hookRejections, hookFailOpens *prometheus.CounterVec
+	hookDurations                            *prometheus.HistogramVec
+
 	commitDuration prometheus.Histogram
 	commitChanges  prometheus.Counter
 
@@ -104,6 +107,7 @@ func newMetrics() *metrics {
 	m.addWatchMetrics()
 	m.addInflightMetrics()
 	m.addSecurityMetrics()
+	m.addWebhookMetrics()
 	m.addCommitMetrics()
 	return m
 }
@@ -163,6 +167,20 @@ func (m *metrics) addSecurityMetrics() {
 		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}).WithLabelValues("log")
 	m.tlsHandshakeErrors = m.counters("apiserver_tls_handshake_errors_total",
 		alpha+"Number of requests dropped with 'TLS handshake error from' error", nil).WithLabelValues()
+}
+
+func (m *metrics) addWebhookMetrics() {
+	m.hookDurations = m.histograms("apiserver_admission_webhook_admission_duration_seconds",
+		stable+"Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+		[]string{"name", "type", "operation", "rejected"}, []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 25})
+	m.hookCalls = m.counters("apiserver_admission_webhook_request_total",
+		alpha+"Admission webhook request total, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify whether the request was rejected or not and an HTTP status code. Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
+		[]string{"name", "type", "operation", "code", "rejected"})
+	m.hookRejections = m.counters("apiserver_admission_webhook_rejection_count",
+		alpha+"Admission webhook rejection count, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify an error type (calling_webhook_error or apiserver_internal_error if an error occurred; no_error otherwise) and optionally a non-zero rejection code if the webhook rejects the request with an HTTP status code (honored by the apiserver when the code is greater or equal to 400). Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
+		[]string{"name", "type", "operation", "error_type", "rejection_code"})
+	m.hookFailOpens = m.counters("apiserver_admission_webhook_fail_open_count",
+		alpha+"Admission webhook fail open count, identified by name and broken out for each admission type (validating or admit).", []string{"name", "type"})
 }
 
 func (m *metrics) addCommitMetrics() {
@@ -278,6 +296,29 @@ func (s *requestSeries) sent(bytes int) {
 // deprecatedUse marks a deprecated version as used. removedRelease is like "1.32", "" when none is known.
 func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
 	m.deprecated.WithLabelValues(labels.group, labels.version, labels.resource, labels.subresource, removedRelease).Set(1)
+}
+
+// A hookCall is what came of asking one webhook.
+type hookCall struct {
+	name, kind, operation string // kind is admit or validating
+	code                  int    // 0 when it was not the webhook that failed
+	rejected              bool
+	cause                 string // of the rejection; "" is not counted as one
+	failedOpen            bool
+	took                  time.Duration
+}
+
+// webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
+func (m *metrics) webhookCalled(c hookCall) {
+	code, rejected := strconv.Itoa(min(c.code, 600)), strconv.FormatBool(c.rejected)
+	m.hookCalls.WithLabelValues(c.name, c.kind, c.operation, code, rejected).Inc()
+	m.hookDurations.WithLabelValues(c.name, c.kind, c.operation, rejected).Observe(c.took.Seconds())
+	if c.cause != "" {
+		m.hookRejections.WithLabelValues(c.name, c.kind, c.operation, c.cause, code).Inc()
+	}
+	if c.failedOpen {
+		m.hookFailOpens.WithLabelValues(c.name, c.kind).Inc()
+	}
 }
 
 // seriesOf finds or makes the observers of a key.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/cel/environment"
 )
 
 // A policyChecker checks one of these objects; old is nil when it is created.
@@ -184,14 +185,18 @@ func (c policyChecker) webhook(p *field.Path, hook *webhook) {
 	c.matchConditions(p.Child("matchConditions"), hook.MatchConditions)
 }
 
-// matchConditions: their expressions are compiled where they are used.
+// matchConditions: expressions have to compile.
 func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.MatchCondition) {
 	if len(conditions) > 64 {
 		c.add(field.TooMany(p, len(conditions), 64))
 	}
 	names := set{}
 	for i, condition := range conditions {
-		c.need(p.Index(i), "expression", strings.TrimSpace(condition.Expression) != "", "")
+		if strings.TrimSpace(condition.Expression) == "" {
+			c.required(p.Index(i), "expression", "")
+		} else if _, err := compileCondition(condition.Expression, (*environment.EnvSet).NewExpressionsEnv); err != nil {
+			c.invalid(p.Index(i), "expression", condition.Expression, err.Error())
+		}
 		c.name(p.Index(i), "name", condition.Name, isQualifiedName)
 		if condition.Name != "" {
 			c.unique(p.Index(i), "name", names, condition.Name)

@@ -146,7 +146,7 @@ func stampPhase(status, before *corev1.PersistentVolumeStatus) {
 	}
 }
 
-// preparePod does what kube-apiserver's strategy and its admission plug-ins Priority and DefaultTolerationSeconds do together.
+// preparePod gives a new pod its status, and what kube-apiserver's plug-ins bring.
 func preparePod(pod *corev1.Pod) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&pod.Spec)}
 	if len(pod.Spec.SchedulingGates) > 0 {
@@ -155,6 +155,13 @@ func preparePod(pod *corev1.Pod) {
 			Message: "Scheduling is blocked due to non-empty scheduling gates", LastTransitionTime: now(),
 		}}
 	}
+	admitPod(pod)
+	selectByPodLabels(pod)
+}
+
+// admitPod does what kube-apiserver's plug-ins Priority and DefaultTolerationSeconds do. Webhooks see it done, and it is done again after
+// them.
+func admitPod(pod *corev1.Pod) {
 	addDefaultTolerations(pod)
 	switch pod.Spec.PriorityClassName {
 	case "":
@@ -167,7 +174,6 @@ func preparePod(pod *corev1.Pod) {
 	if pod.Spec.Priority != nil {
 		orNew(&pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority)
 	}
-	selectByPodLabels(pod)
 }
 
 // addDefaultTolerations lets a pod stay on a lost node for five minutes unless it says what it tolerates.

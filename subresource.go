@@ -96,7 +96,8 @@ func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resourc
 		return err
 	}
 	t.sub, req.opts.applied = "", true // as far as the workload is concerned, its managedFields are written
-	rec, _, err := wr.modify(r.Context(), t, req.opts, req.change)
+	ctx := r.Context()
+	rec, _, err := wr.modify(ctx, t, req.opts, func(old object, _ *record) (object, error) { return req.change(ctx, old) })
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource
 
 // change writes the Scale that the request makes of the present one into the workload. The fields of a Scale have owners of their own,
 // which are kept among the workload's.
-func (req *scaleRequest) change(old object, _ *record) (object, error) {
+func (req *scaleRequest) change(ctx context.Context, old object) (object, error) {
 	before, err := scaleDocument(req.res, old)
 	if err != nil {
 		return nil, err
@@ -171,13 +172,51 @@ func (req *scaleRequest) change(old object, _ *record) (object, error) {
 	if err != nil {
 		return nil, err
 	}
+	admission := req.opts.admission(req.res, "scale", opHookUpdate)
+	if after, err = req.mutated(ctx, admission, after, before); err != nil {
+		return nil, err
+	}
 	obj, err := applyScale(req.res, old, after)
+	if err == nil {
+		err = req.judged(ctx, admission, obj, old)
+	}
 	if err != nil || !req.wr.managed {
 		return obj, err
 	}
 	entries, err := owners.ToParent(after.ManagedFields)
 	obj.SetManagedFields(entries)
 	return obj, err
+}
+
+// mutated lets webhooks change the Scale.
+func (req *scaleRequest) mutated(ctx context.Context, a admission, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+	if !req.wr.hooks.active() {
+		return after, nil
+	}
+	shown := before.DeepCopy()
+	shown.Spec.Replicas = max(shown.Spec.Replicas, 0) // of noReplicas nobody else shall know
+	obj, err := req.wr.hooks.mutate(ctx, a, after, shown)
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*autoscalingv1.Scale), nil
+}
+
+// judged asks the validating webhooks. They see the Scale that a GET would show, before and after.
+func (req *scaleRequest) judged(ctx context.Context, a admission, obj, old object) error {
+	if !req.wr.hooks.active() {
+		return nil
+	}
+	after, err := scaleDocument(req.res, obj)
+	if err != nil {
+		return err
+	}
+	before, err := scaleDocument(req.res, old)
+	if err != nil {
+		return err
+	}
+	before.Spec.Replicas = max(before.Spec.Replicas, 0) // of noReplicas nobody else shall know
+	return req.wr.hooks.validate(ctx, a, after, before)
 }
 
 // countPath is where the replica count is.
@@ -267,7 +306,10 @@ func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) err
 	if binding.Name != t.name {
 		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	t.sub = "binding"
+	if sent, err = wr.hooks.decide(r.Context(), opts.admission(res, "binding", opHookCreate), binding); err != nil {
+		return err
+	}
+	binding, t.sub = sent.(*corev1.Binding), "binding"
 	_, _, err = wr.modify(r.Context(), t, opts, func(old object, _ *record) (object, error) {
 		return bound(res, old.DeepCopyObject().(*corev1.Pod), binding)
 	})
@@ -353,6 +395,10 @@ func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) er
 	if eviction.Name != t.name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
 	}
+	if sent, err = wr.hooks.decide(r.Context(), opts.admission(res, "eviction", opHookCreate), eviction); err != nil {
+		return err
+	}
+	eviction = sent.(*policyv1.Eviction)
 	options := &metav1.DeleteOptions{}
 	if eviction.DeleteOptions != nil {
 		options = eviction.DeleteOptions

@@ -1,0 +1,804 @@
+package main
+
+// This file lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
+// ValidatingWebhookConfiguration name them. A write meets them twice on its walk:
+//
+//	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
+//
+// A mutating webhook may answer with a JSON patch. If one changes the object, those before it that asked for that (reinvocationPolicy
+// IfNeeded) are called once more, in a second round:
+//
+//	round 0   a: adds a label   b: adds a container   c: nothing        b has changed what a saw
+//	round 1   a: sees the container
+//
+// Nothing is locked while a webhook thinks: the write is computed from a version of the object and committed only if that is still the
+// newest; a write that lost the race asks again. What bounds the wait is the webhook's timeoutSeconds and the request's own deadline.
+//
+// The configurations in force are read from the store after each write to one, before that write is answered, and hang on one atomic
+// pointer: while there are none a write pays for loading that. Only what a request itself asks for is shown to webhooks. The server's
+// own writes are not, such as the collector's deletions, the emptying of a namespace, a definition's status, the budget that an eviction
+// takes from and the pod that it deletes, though kube-apiserver, whose controllers are clients, shows most of these.
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/validation"
+	celuser "k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/cel/library"
+	kjson "sigs.k8s.io/json"
+)
+
+const defaultHookTimeout = 10 * time.Second
+
+// Operations, as rules and reviews name them.
+const (
+	opHookCreate = "CREATE"
+	opHookUpdate = "UPDATE"
+	opHookDelete = "DELETE"
+)
+
+// ---- What is configured
+
+// webhooks are the configured webhooks of a server.
+type webhooks struct {
+	st       *store
+	reg      *registry
+	services *serviceBook
+	metrics  *metrics
+	log      zerolog.Logger
+	may      func(u user, info requestInfo) (allowed bool, reason string) // for the variable authorizer of conditions
+	defaults func(res *resource, obj object)                              // fills in what a patch left out
+
+	current atomic.Pointer[hookSet] // nil: none are configured
+
+	mu      sync.Mutex         // one reload at a time; guards what follows
+	callers map[string]*caller // by kind, configuration, webhook and how to reach it: connections outlive a reload
+}
+
+// A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
+type hookSet struct{ mutating, validating []*hook }
+
+// A hook is one webhook.
+type hook struct {
+	webhook
+	kind                hookKind
+	configuration       string
+	namespaces, objects labels.Selector
+	conditions          *conditionSet
+	caller              *caller
+	broken              error // why it cannot be called
+}
+
+// active says that some webhook is configured.
+func (h *webhooks) active() bool { return h != nil && h.current.Load() != nil }
+
+// committed brings what is in force up to date after a write to a resource.
+func (h *webhooks) committed(res *resource) {
+	if h != nil && res.group == admissionv1.GroupName && isExempt(res) {
+		h.reload()
+	}
+}
+
+// reload reads the configurations. One that cannot be read is told in the log and left out.
+func (h *webhooks) reload() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := h.callers
+	h.callers = map[string]*caller{}
+	set := &hookSet{}
+	h.eachLocked("mutatingwebhookconfigurations", func(obj object) {
+		config := obj.(*admissionv1.MutatingWebhookConfiguration)
+		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, mutatingHooks(config), before)...)
+	})
+	h.eachLocked("validatingwebhookconfigurations", func(obj object) {
+		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
+		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, validatingHooks(config), before)...)
+	})
+	if len(set.mutating)+len(set.validating) == 0 {
+		set = nil
+	}
+	h.current.Store(set)
+	for key, c := range before {
+		if h.callers[key] != c {
+			c.close()
+		}
+	}
+}
+
+// eachLocked visits the stored objects of a resource in the order of their names.
+func (h *webhooks) eachLocked(plural string, visit func(object)) {
+	res := h.reg.lookup(admissionv1.GroupName, "v1", plural)
+	c := &chunk{}
+	for at := (span{prefix: res.keyPrefix("")}); ; at.rev, at.start = c.rev, c.next {
+		err := h.st.chunk(at, c)
+		for i := range c.records {
+			obj, decodeErr := res.decodeStored(c.records[i].json)
+			if decodeErr != nil {
+				h.log.Error().Err(decodeErr).Str("key", c.records[i].key).Msg("configuration of webhooks cannot be read")
+				continue
+			}
+			visit(obj)
+		}
+		if err != nil {
+			h.log.Error().Err(err).Msg("reading the configurations of webhooks")
+		}
+		if err != nil || c.next == "" {
+			return
+		}
+	}
+}
+
+// hooksLocked makes the webhooks of one configuration, on the connections that are there.
+func (h *webhooks) hooksLocked(kind hookKind, configuration string, asked []webhook, before map[string]*caller) (hooks []*hook) {
+	for i := range asked {
+		k := &hook{webhook: asked[i], kind: kind, configuration: configuration, conditions: &conditionSet{asked: asked[i].MatchConditions}}
+		var errs [3]error
+		k.namespaces, errs[0] = selectorOf(asked[i].NamespaceSelector)
+		k.objects, errs[1] = selectorOf(asked[i].ObjectSelector)
+		target, _ := json.Marshal(&asked[i].ClientConfig)
+		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
+		if k.caller = before[key]; k.caller == nil {
+			k.caller, errs[2] = newCaller(&asked[i].ClientConfig, h.services)
+		}
+		if k.caller != nil {
+			h.callers[key] = k.caller
+		}
+		if k.broken = errors.Join(errs[:]...); k.broken != nil {
+			k.broken = fmt.Errorf("could not get REST client: %w", k.broken)
+		}
+		hooks = append(hooks, k)
+	}
+	return hooks
+}
+
+// close ends the connections that no call uses. The server calls it last.
+func (h *webhooks) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.callers {
+		c.close()
+	}
+}
+
+func (k *hook) failsOpen() bool {
+	return k.FailurePolicy != nil && *k.FailurePolicy == admissionv1.Ignore
+}
+
+// ---- What is asked
+
+// An admission is a write as webhooks are told of it. Everything else they learn from the request's record.
+type admission struct {
+	res             *resource
+	sub             string
+	operation       string
+	manager         string // fieldManager, as sent
+	fieldValidation string
+	dryRun          bool
+	deleting        *metav1.DeleteOptions // of a deletion
+}
+
+// askedBy says that the request itself asks for the write, which is not one of those that follow from it.
+func (a *admission) askedBy(rec *request) bool {
+	if rec == nil || rec.info.resource != a.res.plural || rec.info.group != a.res.group || rec.info.subresource != a.sub || isExempt(a.res) {
+		return false
+	}
+	switch rec.info.verb {
+	case "create":
+		return a.operation == opHookCreate
+	case "update", "patch":
+		return a.operation != opHookDelete
+	case "delete", "deletecollection":
+		return a.operation == opHookDelete
+	}
+	return false
+}
+
+// options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
+func (a *admission) options() (json.RawMessage, error) {
+	var dryRun []string
+	if a.dryRun {
+		dryRun = []string{metav1.DryRunAll}
+	}
+	of := func(kind string) metav1.TypeMeta {
+		return metav1.TypeMeta{Kind: kind, APIVersion: metav1.SchemeGroupVersion.String()}
+	}
+	switch a.operation {
+	case opHookCreate:
+		return json.Marshal(&metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.manager, FieldValidation: a.fieldValidation})
+	case opHookUpdate:
+		return json.Marshal(&metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.manager, FieldValidation: a.fieldValidation})
+	}
+	options := metav1.DeleteOptions{}
+	if a.deleting != nil {
+		options = *a.deleting
+	}
+	options.TypeMeta = of("DeleteOptions")
+	return json.Marshal(&options)
+}
+
+// mutate lets the mutating webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is the result.
+func (h *webhooks) mutate(ctx context.Context, a admission, obj, old object) (object, error) {
+	if !h.active() {
+		return obj, nil
+	}
+	set, rec := h.current.Load(), requestFrom(ctx)
+	if set == nil || len(set.mutating) == 0 || !a.askedBy(rec) {
+		return obj, nil
+	}
+	v := newHearing(h, &a, rec, obj, old)
+	var entries []metav1.ManagedFieldsEntry
+	if obj != nil {
+		entries = obj.GetManagedFields()
+	}
+	if err := v.rounds(ctx, set.mutating); err != nil || v.obj == nil {
+		return nil, err
+	}
+	if err := managedfields.ValidateManagedFields(v.obj.GetManagedFields()); err != nil {
+		v.obj.SetManagedFields(entries)
+		addWarning(ctx, fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an "+
+			"outdated mutating admission controller; please fix your requests: %v", err))
+	}
+	return v.obj, nil
+}
+
+// validate asks the validating webhooks whether they let the write pass.
+func (h *webhooks) validate(ctx context.Context, a admission, obj, old object) error {
+	if !h.active() {
+		return nil
+	}
+	set, rec := h.current.Load(), requestFrom(ctx)
+	if set == nil || len(set.validating) == 0 || !a.askedBy(rec) {
+		return nil
+	}
+	return newHearing(h, &a, rec, obj, old).all(ctx, set.validating)
+}
+
+// decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
+func (h *webhooks) decide(ctx context.Context, a admission, obj object) (object, error) {
+	obj, err := h.mutate(ctx, a, obj, nil)
+	if err != nil {
+		return nil, err
+	}
+	return obj, h.validate(ctx, a, obj, nil)
+}
+
+// decideDeletion asks the webhooks of both kinds about an object that is to go.
+func (h *webhooks) decideDeletion(ctx context.Context, a admission, old object) error {
+	if _, err := h.mutate(ctx, a, nil, old); err != nil {
+		return err
+	}
+	return h.validate(ctx, a, nil, old)
+}
+
+// ---- A hearing
+
+// A hearing is one write before the webhooks of one kind.
+type hearing struct {
+	h        *webhooks
+	a        *admission
+	rec      *request
+	obj, old object // in the storage version; nil where there is none
+	target   ruleTarget
+	name     string
+
+	equivalents *[]*resource // of a.res; nil until asked for
+	shown       map[*resource]*hookDocuments
+}
+
+// hookDocuments are the objects as one version shows them.
+type hookDocuments struct{ obj, old json.RawMessage }
+
+func newHearing(h *webhooks, a *admission, rec *request, obj, old object) *hearing {
+	v := &hearing{h: h, a: a, rec: rec, obj: obj, old: old, name: rec.info.name, shown: map[*resource]*hookDocuments{}}
+	if v.name == "" && a.operation == opHookCreate {
+		v.name = obj.GetName()
+	}
+	v.target = ruleTarget{group: a.res.group, version: a.res.version, resource: a.res.plural, subresource: a.sub, operation: a.operation,
+		namespace: rec.info.namespace}
+	if v.target.isNamespace() {
+		v.target.namespace = v.name
+	}
+	return v
+}
+
+// concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
+func (v *hearing) concerns(ctx context.Context, k *hook) (*resource, error) {
+	row := matchingRow(&k.webhook, &v.target, v.a.res, v.equivalentRows)
+	if row == nil || k.objects == nil || k.namespaces == nil {
+		return row, nil // what cannot be read fails in the call
+	}
+	if !selects(k.objects, v.obj, v.old) {
+		return nil, nil
+	}
+	if ok, err := v.inNamespace(k.namespaces); !ok || err != nil {
+		return nil, err
+	}
+	if len(k.MatchConditions) == 0 {
+		return row, nil
+	}
+	variables, err := v.variables(row)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	switch ok, err := k.conditions.hold(ctx, variables); {
+	case err != nil && !k.failsOpen():
+		return nil, apierrors.NewForbidden(v.a.res.groupResource(), v.name, err)
+	case !ok:
+		return nil, nil
+	}
+	return row, nil
+}
+
+func (v *hearing) equivalentRows() []*resource {
+	if v.equivalents == nil {
+		rows := equivalentRows(v.h.reg, v.a.res, v.a.sub)
+		v.equivalents = &rows
+	}
+	return *v.equivalents
+}
+
+// inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
+func (v *hearing) inNamespace(selector labels.Selector) (bool, error) {
+	if selector.Empty() || v.target.namespace == "" {
+		return true, nil
+	}
+	if v.target.isNamespace() && v.a.sub == "" && v.obj != nil {
+		return selector.Matches(labels.Set(v.obj.GetLabels())), nil
+	}
+	rec, err := v.h.st.get(v.h.reg.lookup("", "v1", "namespaces").key("", v.target.namespace))
+	if errors.Is(err, errNotFound) {
+		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.namespace)
+	}
+	if err != nil {
+		return false, err
+	}
+	set := labels.Set{}
+	for key, value := range gjson.GetBytes(rec.json, "metadata.labels").Map() {
+		set[key] = value.String()
+	}
+	return selector.Matches(set), nil
+}
+
+// ---- Objects in other versions
+
+// documents shows the objects in a version.
+func (v *hearing) documents(row *resource) (*hookDocuments, error) {
+	if d := v.shown[row]; d != nil {
+		return d, nil
+	}
+	var d hookDocuments
+	var errs [2]error
+	d.obj, errs[0] = v.document(row, v.obj)
+	d.old, errs[1] = v.document(row, v.old)
+	v.shown[row] = &d
+	return &d, errors.Join(errs[:]...)
+}
+
+func (v *hearing) document(row *resource, obj object) (json.RawMessage, error) {
+	if obj == nil {
+		return nil, nil
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if row != v.a.res {
+			var err error
+			if u, err = movedTo(row, u.DeepCopy()); err != nil {
+				return nil, err
+			}
+		}
+		return json.Marshal(u.Object)
+	}
+	want := row.bodyOf(v.a.sub)
+	if want.kind == row.kind {
+		obj = row.convertOut(obj)
+	}
+	kind := obj.GetObjectKind()
+	defer kind.SetGroupVersionKind(kind.GroupVersionKind()) // typed objects in hand carry no kind
+	return marshalAs(obj, want.apiVersion(), want.kind)
+}
+
+// movedTo makes a custom resource one of another version: conversion is by name alone, and by what the schema knows.
+func movedTo(row *resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	u.SetAPIVersion(row.apiVersion())
+	_, err := row.custom.shape(u)
+	return u, err
+}
+
+// parse is the reverse of document.
+func (v *hearing) parse(row *resource, document []byte) (object, error) {
+	obj, _, err := row.decode(document, "application/json", v.a.sub)
+	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && row != v.a.res {
+		return movedTo(v.a.res, u)
+	}
+	return obj, err
+}
+
+// request makes the question that goes to a webhook, but for its uid.
+func (v *hearing) request(row *resource) (*reviewRequest, error) {
+	d, err := v.documents(row)
+	if err != nil {
+		return nil, err
+	}
+	options, err := v.a.options()
+	if err != nil {
+		return nil, err
+	}
+	kind, asked := row.bodyOf(v.a.sub), v.a.res.bodyOf(v.a.sub)
+	user := authenticationv1.UserInfo{Username: v.rec.user.name, UID: v.rec.user.uid, Groups: v.rec.user.groups}
+	for key, values := range v.rec.user.extra {
+		if user.Extra == nil {
+			user.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		user.Extra[key] = values
+	}
+	return &reviewRequest{
+		Kind:               metav1.GroupVersionKind{Group: kind.group, Version: kind.version, Kind: kind.kind},
+		Resource:           metav1.GroupVersionResource{Group: row.group, Version: row.version, Resource: row.plural},
+		SubResource:        v.a.sub,
+		RequestKind:        &metav1.GroupVersionKind{Group: asked.group, Version: asked.version, Kind: asked.kind},
+		RequestResource:    &metav1.GroupVersionResource{Group: v.a.res.group, Version: v.a.res.version, Resource: v.a.res.plural},
+		RequestSubResource: v.a.sub,
+		Name:               v.name, Namespace: v.target.namespace, Operation: v.a.operation, UserInfo: user,
+		Object: d.obj, OldObject: d.old, DryRun: &v.a.dryRun, Options: options,
+	}, nil
+}
+
+// variables are what a webhook's conditions can see.
+func (v *hearing) variables(row *resource) (map[string]any, error) {
+	question, err := v.request(row)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{"namespaceObject": nil}
+	bare := *question
+	bare.Object, bare.OldObject = nil, nil
+	asked, err := json.Marshal(&bare)
+	if err != nil {
+		return nil, err
+	}
+	for name, document := range map[string][]byte{"object": question.Object, "oldObject": question.OldObject, "request": asked} {
+		var value any
+		if document != nil {
+			err = errors.Join(err, kjson.UnmarshalCaseSensitivePreserveInts(document, &value))
+		}
+		out[name] = value
+	}
+	who := &celuser.DefaultInfo{Name: v.rec.user.name, UID: v.rec.user.uid, Groups: v.rec.user.groups, Extra: v.rec.user.extra}
+	out["authorizer"] = library.NewAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize))
+	out["authorizer.requestResource"] = library.NewResourceAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize), &authorizedResource{v})
+	return out, err
+}
+
+// An authorizedResource is what authorizer.requestResource asks about.
+type authorizedResource struct{ v *hearing }
+
+func (r *authorizedResource) GetName() string        { return r.v.name }
+func (r *authorizedResource) GetNamespace() string   { return r.v.target.namespace }
+func (r *authorizedResource) GetSubresource() string { return r.v.a.sub }
+func (r *authorizedResource) GetResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: r.v.target.group, Version: r.v.target.version, Resource: r.v.target.resource}
+}
+
+// authorize answers what an expression asks the authorizer.
+func (h *webhooks) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
+	who := q.GetUser()
+	allowed, reason := h.may(user{name: who.GetName(), uid: who.GetUID(), groups: who.GetGroups(), extra: who.GetExtra()},
+		requestInfo{resourceRequest: q.IsResourceRequest(), verb: q.GetVerb(), group: q.GetAPIGroup(), version: q.GetAPIVersion(),
+			namespace: q.GetNamespace(), resource: q.GetResource(), subresource: q.GetSubresource(), name: q.GetName(), path: q.GetPath()})
+	if allowed {
+		return authorizer.DecisionAllow, reason, nil
+	}
+	return authorizer.DecisionNoOpinion, reason, nil
+}
+
+// ---- One webhook is asked
+
+// A callFailure says that a webhook could not be asked, or did not answer what one does; failurePolicy decides what comes of it.
+type callFailure struct {
+	hook  string
+	cause error
+	code  int // for the metrics
+}
+
+func (e *callFailure) Error() string {
+	return fmt.Sprintf("failed calling webhook %q: %v", e.hook, e.cause)
+}
+func (e *callFailure) Unwrap() error { return e.cause }
+
+// A denial is a webhook's no.
+type denial struct{ *apierrors.StatusError }
+
+// denied words a webhook's no. It keeps the status that the webhook gives, but for success.
+func denied(name string, result *metav1.Status) *denial {
+	status := metav1.Status{}
+	if result != nil {
+		status = *result
+	}
+	status.Code = max(status.Code, http.StatusBadRequest)
+	if status.Status == "" || status.Status == metav1.StatusSuccess {
+		status.Status = metav1.StatusFailure
+	}
+	said := fmt.Sprintf("admission webhook %q denied the request", name)
+	if why := cmp.Or(status.Message, string(status.Reason)); why != "" {
+		status.Message = said + ": " + why
+	} else {
+		status.Message = said + " without explanation"
+	}
+	return &denial{&apierrors.StatusError{ErrStatus: status}}
+}
+
+// A hearsay is what came of asking one webhook.
+type hearsay struct {
+	answer *reviewAnswer // nil when there was none
+	err    error         // a callFailure, a denial, or another refusal
+	took   time.Duration
+}
+
+// ask sends a question to a webhook. It touches nothing that others use, so that many may run at once.
+func (k *hook) ask(ctx context.Context, question reviewRequest) (said hearsay) {
+	start := time.Now()
+	defer func() { said.took = time.Since(start) }()
+	if *question.DryRun && (k.SideEffects == nil || *k.SideEffects != admissionv1.SideEffectClassNone && *k.SideEffects != admissionv1.SideEffectClassNoneOnDryRun) {
+		said.err = apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", k.Name))
+		return said
+	}
+	failed := func(code int, err error) hearsay {
+		return hearsay{err: &callFailure{hook: k.Name, cause: err, code: code}}
+	}
+	version, err := reviewVersion(k.AdmissionReviewVersions)
+	if err != nil {
+		return failed(http.StatusBadRequest, fmt.Errorf("could not create admission objects: %w", err))
+	}
+	if k.broken != nil {
+		return failed(http.StatusInternalServerError, k.broken)
+	}
+	question.UID = types.UID(uuid.NewString())
+	body, err := json.Marshal(&review{TypeMeta: metav1.TypeMeta{Kind: reviewKind, APIVersion: reviewGroup + "/" + version}, Request: &question})
+	if err != nil {
+		return failed(http.StatusInternalServerError, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.timeout())
+	defer cancel()
+	got, err := k.caller.post(ctx, body)
+	if err != nil {
+		return failed(codeOf(err), fmt.Errorf("failed to call webhook: %w", err))
+	}
+	if said.answer, err = decodeReview(got, version, question.UID, k.kind); err != nil {
+		return failed(http.StatusServiceUnavailable, err)
+	}
+	if !said.answer.Allowed {
+		said.err = denied(k.Name, said.answer.Result)
+	}
+	return said
+}
+
+func (k *hook) timeout() time.Duration {
+	if k.TimeoutSeconds == nil {
+		return defaultHookTimeout
+	}
+	return time.Duration(*k.TimeoutSeconds) * time.Second
+}
+
+// codeOf is the code that metrics have for a call that failed.
+func codeOf(err error) int {
+	var status *apierrors.StatusError
+	if errors.As(err, &status) {
+		return int(status.ErrStatus.Code)
+	}
+	return http.StatusServiceUnavailable
+}
+
+// heard passes on what a webhook has to tell besides yes and no.
+func (v *hearing) heard(ctx context.Context, k *hook, said *hearsay) {
+	if said.answer == nil {
+		return
+	}
+	for name, value := range said.answer.AuditAnnotations {
+		key := k.Name + "/" + name
+		if strings.Count(key, "/") == 1 && len(validation.IsQualifiedName(key)) == 0 {
+			v.rec.annotateOnce(key, value)
+		}
+	}
+	for _, text := range said.answer.Warnings {
+		addWarning(ctx, text)
+	}
+}
+
+// settle counts a call, and decides what its error means for the request: nil when it failed and may.
+func (v *hearing) settle(ctx context.Context, k *hook, said *hearsay, failedOpenKey string) error {
+	err, outcome := said.err, hookCall{name: k.Name, kind: string(k.kind), operation: v.a.operation, took: said.took}
+	var failure *callFailure
+	var no *denial
+	switch {
+	case err == nil:
+		outcome.code = http.StatusOK
+	case errors.As(err, &failure):
+		gone := errors.Is(err, context.Canceled) // the client has hung up: that is not the webhook's fault
+		outcome.code, outcome.rejected = failure.code, !k.failsOpen()
+		if outcome.rejected {
+			err = apierrors.NewInternalError(failure)
+			if !gone {
+				outcome.cause = "calling_webhook_error"
+			}
+			break
+		}
+		err = nil
+		if !gone {
+			outcome.failedOpen = true
+			v.rec.annotateOnce(failedOpenKey, k.Name)
+			v.h.log.Warn().Err(failure).Str("configuration", k.configuration).Msg("webhook failed, and its failurePolicy lets that pass")
+		}
+	case errors.As(err, &no):
+		err = no.StatusError
+		outcome.code, outcome.rejected, outcome.cause = int(no.ErrStatus.Code), true, "no_error"
+	default:
+		outcome.rejected, outcome.cause = true, "apiserver_internal_error"
+	}
+	v.h.metrics.webhookCalled(outcome)
+	return err
+}
+
+// ---- Mutating webhooks
+
+// rounds asks the mutating webhooks in order, and once more those that want to know what others have changed since.
+func (v *hearing) rounds(ctx context.Context, hooks []*hook) error {
+	var asked, again []*hook // that want to be asked again; that will be
+	for round := range 2 {
+		for i, k := range hooks {
+			if round == 1 && !slices.Contains(again, k) {
+				continue
+			}
+			row, err := v.concerns(ctx, k)
+			if err != nil {
+				return err
+			}
+			if row == nil {
+				continue
+			}
+			changed, err := v.change(ctx, k, row, fmt.Sprintf("round_%d_index_%d", round, i))
+			if err != nil {
+				return err
+			}
+			if changed {
+				again, asked = append(again, asked...), nil
+			}
+			if k.reinvocation != nil && *k.reinvocation == admissionv1.IfNeededReinvocationPolicy {
+				asked = append(asked, k)
+			}
+		}
+	}
+	return nil
+}
+
+// change asks one webhook and applies its patch. place is the call's in the audit annotations.
+func (v *hearing) change(ctx context.Context, k *hook, row *resource, place string) (changed bool, err error) {
+	question, err := v.request(row)
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	said := k.ask(ctx, *question)
+	v.heard(ctx, k, &said)
+	failed := said.err != nil
+	if !failed {
+		changed, said.err = v.apply(k, row, said.answer)
+	}
+	note, _ := json.Marshal(&struct {
+		Configuration string `json:"configuration"`
+		Webhook       string `json:"webhook"`
+		Mutated       bool   `json:"mutated"`
+	}{k.configuration, k.Name, changed})
+	v.rec.annotateOnce("mutation.webhook.admission.k8s.io/"+place, string(note))
+	err = v.settle(ctx, k, &said, "failed-open.mutation.webhook.admission.k8s.io/"+place)
+	if err == nil && said.err != nil && ctx.Err() != nil {
+		return false, apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
+	}
+	return changed, err
+}
+
+// apply makes the object what a webhook's patch says. A patch that cannot be read is a failed call; one that can and does not fit
+// refuses the request whatever the failurePolicy.
+func (v *hearing) apply(k *hook, row *resource, answer *reviewAnswer) (changed bool, err error) {
+	if len(answer.Patch) == 0 {
+		return false, nil
+	}
+	failed := func(err error) error {
+		return &callFailure{hook: k.Name, cause: err, code: http.StatusServiceUnavailable}
+	}
+	var operations []json.RawMessage
+	if err := json.Unmarshal(answer.Patch, &operations); err != nil {
+		return false, failed(fmt.Errorf("received undecodable patch in webhook response: %w", err))
+	}
+	switch {
+	case len(operations) == 0:
+		return false, nil
+	case v.obj == nil:
+		return false, apierrors.NewInternalError(fmt.Errorf(
+			"admission webhook %q attempted to modify the object, which is not supported for this operation", k.Name))
+	case answer.PatchType != nil && *answer.PatchType != "JSONPatch":
+		return false, failed(fmt.Errorf("unsupported patch type %q", *answer.PatchType))
+	}
+	before := v.shown[row].obj
+	after, _, err := patch(jsonPatch, before, answer.Patch, nil)
+	if err != nil {
+		return false, apierrors.NewInternalError(fmt.Errorf("the JSON patch of admission webhook %q does not apply to the object", k.Name))
+	}
+	obj, err := v.parse(row, after)
+	if err != nil {
+		return false, apierrors.NewInternalError(fmt.Errorf("the patch of admission webhook %q makes no %s: %w", k.Name, row.kind, err))
+	}
+	same, err := v.parse(row, before) // not v.obj: what a version cannot show is no change
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	changed = !apiequality.Semantic.DeepEqual(same, obj)
+	if row.bodyOf(v.a.sub).kind == row.kind {
+		v.h.defaults(v.a.res, obj)
+	}
+	v.obj = obj
+	clear(v.shown)
+	return changed, nil
+}
+
+// ---- Validating webhooks
+
+// all asks all validating webhooks at once. The first refusal, in their order, is the request's.
+func (v *hearing) all(ctx context.Context, hooks []*hook) error {
+	type call struct {
+		hook     *hook
+		question *reviewRequest
+		said     hearsay
+	}
+	var calls []*call
+	for _, k := range hooks {
+		row, err := v.concerns(ctx, k)
+		if err != nil {
+			return err
+		}
+		if row == nil {
+			continue
+		}
+		question, err := v.request(row)
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		calls = append(calls, &call{hook: k, question: question})
+	}
+	if len(calls) > 0 && ctx.Err() != nil {
+		return apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
+	}
+	var running sync.WaitGroup
+	for _, c := range calls {
+		running.Go(func() { c.said = c.hook.ask(ctx, *c.question) })
+	}
+	running.Wait()
+	var refusal error
+	for i, c := range calls {
+		v.heard(ctx, c.hook, &c.said)
+		err := v.settle(ctx, c.hook, &c.said, fmt.Sprintf("failed-open.validating.webhook.admission.k8s.io/round_0_index_%d", i))
+		refusal = cmp.Or(refusal, err)
+	}
+	return refusal
+}

@@ -1,0 +1,221 @@
+// Webhook is an admission webhook to try things out with. It makes its own certificate, serves on a loopback port and prints the
+// configuration that makes an API server call it, so that two commands are enough:
+//
+//	go run ./testdata/webhook > webhook.yaml &        # in the project's folder; it says on stderr what it is asked
+//	kubectl apply -f webhook.yaml                     # once the file is there
+//
+// From then on, in every namespace but kube-system:
+//
+//	kubectl create configmap a                        # gets the label webhook.example.com/seen: "true"
+//	kubectl create configmap forbidden                # is refused
+//	kubectl run web --image nginx:latest              # is let pass, with a warning
+//	kubectl delete configmap a                        # is seen, too
+//
+// and without them again:
+//
+//	kubectl delete -f webhook.yaml
+//
+// With -delay it answers late, which shows what timeoutSeconds and failurePolicy do; with -policy Ignore it can be killed and nothing
+// but a line in the server's log (and in its audit log) tells. It is a program for trying and for reading: a webhook for use would keep
+// its certificate, and check that of its caller.
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+const (
+	label     = "webhook.example.com/seen"
+	forbidden = "forbidden"
+)
+
+// A review is as much of an AdmissionReview as is needed here.
+type review struct {
+	APIVersion string    `json:"apiVersion"`
+	Kind       string    `json:"kind"`
+	Request    *request  `json:"request,omitempty"`
+	Response   *response `json:"response,omitempty"`
+}
+
+type request struct {
+	UID       string `json:"uid"`
+	Operation string `json:"operation"`
+	Resource  struct {
+		Resource string `json:"resource"`
+	} `json:"resource"`
+	SubResource string `json:"subResource"`
+	Namespace   string `json:"namespace"`
+	Name        string `json:"name"`
+	UserInfo    struct {
+		Username string `json:"username"`
+	} `json:"userInfo"`
+	Object struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+		Spec struct {
+			Containers []struct {
+				Name  string `json:"name"`
+				Image string `json:"image"`
+			} `json:"containers"`
+		} `json:"spec"`
+	} `json:"object"`
+}
+
+type response struct {
+	UID              string            `json:"uid"`
+	Allowed          bool              `json:"allowed"`
+	Status           *status           `json:"status,omitempty"`
+	Patch            []byte            `json:"patch,omitempty"` // in base64, as encoding/json has it
+	PatchType        string            `json:"patchType,omitempty"`
+	Warnings         []string          `json:"warnings,omitempty"`
+	AuditAnnotations map[string]string `json:"auditAnnotations,omitempty"`
+}
+
+type status struct {
+	Message string `json:"message"`
+	Reason  string `json:"reason"`
+	Code    int    `json:"code"`
+}
+
+// mutate adds a label to what does not have it.
+func mutate(asked *request) *response {
+	answer := &response{Allowed: true, AuditAnnotations: map[string]string{"seen": "yes"}}
+	if _, ok := asked.Object.Metadata.Labels[label]; ok || asked.Operation == "DELETE" {
+		return answer
+	}
+	var patch []map[string]any
+	if asked.Object.Metadata.Labels == nil {
+		patch = append(patch, map[string]any{"op": "add", "path": "/metadata/labels", "value": map[string]string{}})
+	}
+	path := "/metadata/labels/" + strings.ReplaceAll(label, "/", "~1")
+	patch = append(patch, map[string]any{"op": "add", "path": path, "value": "true"})
+	answer.Patch, _ = json.Marshal(patch) // of strings: it cannot fail
+	answer.PatchType = "JSONPatch"
+	return answer
+}
+
+// validate refuses one name and warns about images that may change under their tag.
+func validate(asked *request) *response {
+	answer := &response{Allowed: true}
+	if asked.Name == forbidden {
+		answer.Allowed = false
+		answer.Status = &status{Code: http.StatusForbidden, Reason: "Forbidden", Message: "nothing may be called " + forbidden}
+	}
+	for _, c := range asked.Object.Spec.Containers {
+		if _, tag, _ := strings.Cut(c.Image, ":"); tag == "" || tag == "latest" {
+			answer.Warnings = append(answer.Warnings, fmt.Sprintf("container %q runs %s, which is another image tomorrow", c.Name, c.Image))
+		}
+	}
+	return answer
+}
+
+// handler answers reviews with what judge makes of them.
+func handler(delay time.Duration, judge func(*request) *response) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var asked review
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || asked.Request == nil {
+			http.Error(w, "no AdmissionReview", http.StatusBadRequest)
+			return
+		}
+		q := asked.Request
+		log.Printf("%s %s: %s asks to %s %s %s/%s", r.URL.Path, r.URL.RawQuery, q.UserInfo.Username, q.Operation,
+			strings.TrimSuffix(q.Resource.Resource+"/"+q.SubResource, "/"), q.Namespace, q.Name)
+		select {
+		case <-time.After(delay):
+		case <-r.Context().Done():
+			return
+		}
+		answer := judge(q)
+		answer.UID = q.UID
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(&review{APIVersion: asked.APIVersion, Kind: asked.Kind, Response: answer}) // who is gone needs no answer
+	}
+}
+
+// certificate makes one for loopback that is its own authority, and returns it in PEM, too.
+func certificate() (tls.Certificate, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "webhook"},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().AddDate(0, 0, 7),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
+
+const configuration = `apiVersion: admissionregistration.k8s.io/v1
+kind: %sWebhookConfiguration
+metadata:
+  name: example
+webhooks:
+- name: %s.example.com
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  failurePolicy: %s
+  timeoutSeconds: 5
+  clientConfig:
+    url: https://%s/%s
+    caBundle: %s
+  rules:
+  - operations: [CREATE, UPDATE, DELETE]
+    apiGroups: [""]
+    apiVersions: [v1]
+    resources: [configmaps, pods]
+  namespaceSelector:
+    matchExpressions:
+    - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system]}
+`
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:0", "where to serve; port 0 picks a free one")
+	delay := flag.Duration("delay", 0, "how long to think about each question")
+	policy := flag.String("policy", "Fail", "the failurePolicy of the configuration: Fail or Ignore")
+	flag.Parse()
+	own, authority, err := certificate()
+	if err != nil {
+		log.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", *listen, &tls.Config{Certificates: []tls.Certificate{own}, NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	bundle := base64.StdEncoding.EncodeToString(authority)
+	fmt.Printf(configuration, "Mutating", "mutate", *policy, listener.Addr(), "mutate", bundle)
+	fmt.Print("---\n")
+	fmt.Printf(configuration, "Validating", "validate", *policy, listener.Addr(), "validate", bundle)
+	if err := os.Stdout.Close(); err != nil { // kubectl apply -f - waits for it
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /mutate", handler(*delay, mutate))
+	mux.HandleFunc("POST /validate", handler(*delay, validate))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	log.Fatal(server.Serve(listener))
+}

@@ -1,0 +1,81 @@
+package main
+
+// This file says who works at the same time and who waits. Writers of one key take turns. A write is computed outside of any lock and committed if nobody was faster; fifty writers
+// of one object would so cost fifty rounds each. Who has lost once waits here for its turn, and computes again when it comes. Writers of
+// other keys, and those that come first, never wait.
+
+import (
+	"context"
+	"sync"
+)
+
+// keyQueues are the queues of keys that somebody waits for or works on.
+type keyQueues struct {
+	mu     sync.Mutex // guards queues and their lengths
+	queues map[string]*keyQueue
+}
+
+type keyQueue struct {
+	turn   chan struct{} // holds one token while somebody has the turn
+	length int
+}
+
+// enter waits for the key's turn, no longer than ctx lasts, and returns what ends the turn. Who has it may be waiting for a webhook.
+func (q *keyQueues) enter(ctx context.Context, key string) (leave func(), err error) {
+	queue := q.join(key)
+	select {
+	case queue.turn <- struct{}{}:
+		return func() {
+			<-queue.turn
+			q.leave(key, queue)
+		}, nil
+	case <-ctx.Done():
+		q.leave(key, queue)
+		return nil, ctx.Err()
+	}
+}
+
+func (q *keyQueues) join(key string) *keyQueue {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.queues == nil {
+		q.queues = map[string]*keyQueue{}
+	}
+	queue := q.queues[key]
+	if queue == nil {
+		queue = &keyQueue{turn: make(chan struct{}, 1)}
+		q.queues[key] = queue
+	}
+	queue.length++
+	return queue
+}
+
+func (q *keyQueues) leave(key string, queue *keyQueue) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if queue.length--; queue.length == 0 {
+		delete(q.queues, key)
+	}
+}
+
+// parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
+// the first in order.
+func parallel[T any](items []T, seats int, do func(T) error) error {
+	var group sync.WaitGroup
+	failed := make([]error, len(items))
+	free := make(chan struct{}, seats)
+	for i, item := range items {
+		free <- struct{}{}
+		group.Go(func() {
+			defer func() { <-free }()
+			failed[i] = do(item)
+		})
+	}
+	group.Wait()
+	for _, err := range failed {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
