@@ -802,7 +802,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := checkRevision(t.res, obj, rec.rev); err != nil {
 		return rec, err
 	}
-	if t.sub == "" {
+	if t.sub == "" || t.sub == "ephemeralcontainers" || t.sub == "resize" {
 		fillDefaults(t.res, obj)
 	}
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {

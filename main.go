@@ -53,7 +53,8 @@ import (
 const (
 	minorVersion  = "36"
 	gitVersion    = "v1.36.0+apilet"
-	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
+	shutdownGrace = 20 * time.Second      // for requests that run when the server is told to stop
+	farewell      = 50 * time.Millisecond // for HTTP/2 clients to hear that the server goes, and begin nothing new
 	bookmarkEvery = time.Minute
 	scrubAfter    = time.Minute
 	scrubEvery    = 24 * time.Hour
@@ -89,7 +90,38 @@ type config struct {
 }
 
 func main() {
-	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(commandAs(programName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
+func commandAs(program string, args []string, stdout, stderr io.Writer) int {
+	var err error
+	switch program {
+	case "etcd":
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer cancel()
+		err = serveAsEtcd(ctx, args, stderr)
+	case "kube-apiserver":
+		_, own := newConfig(stderr)
+		args, err = translateAPIServer(args, own, stderr)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			printAPIServerHelp(stdout, own)
+			return 0
+		case errors.Is(err, errShowVersion):
+			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
+			return 0
+		case err == nil:
+			return command(args, stdout, stderr)
+		}
+	default:
+		return command(args, stdout, stderr)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, program+":", err)
+		return 1
+	}
+	return 0
 }
 
 // command runs the program and returns its exit code: 0, 1 for an error, 2 for a misused command line.
@@ -331,7 +363,7 @@ type server struct {
 	damage    atomic.Pointer[[]string] // what the last scrub found
 	http      *http.Server
 	books     *bookkeeper
-	unused    unusedConns
+	resting   restingConns
 	adminEnds time.Time          // of the certificate in the kubeconfig
 	stopping  chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
 	idle      context.CancelFunc // ends the background work
@@ -428,7 +460,7 @@ func (s *server) start() error {
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
-		ConnState:         s.unused.note,
+		ConnState:         s.resting.note,
 		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(s.log), "", 0),
 	}
 	if s.cfg.kubeconfig != "" {
@@ -636,7 +668,7 @@ func (s *server) stop() error {
 	close(s.stopping)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	s.unused.close()
+	time.AfterFunc(farewell, s.resting.close)
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
@@ -648,33 +680,40 @@ func (s *server) stop() error {
 	return err
 }
 
-// unusedConns are connections that were opened and not used yet, as clients that dial ahead have them. Shutdown would wait five
-// seconds for their first request.
-type unusedConns struct {
-	mu    sync.Mutex // guards conns
-	conns map[net.Conn]bool
+// restingConns are connections without a request: opened and not used yet, as clients that dial ahead have them, or idle. Shutdown would
+// wait five seconds for the first request of the former, and one for HTTP/2 clients to leave the latter.
+type restingConns struct {
+	mu       sync.Mutex // guards what follows
+	conns    map[net.Conn]bool
+	stopping bool
 }
 
 // note is for http.Server.ConnState.
-func (u *unusedConns) note(conn net.Conn, state http.ConnState) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if state != http.StateNew {
-		delete(u.conns, conn)
+func (c *restingConns) note(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state != http.StateNew && state != http.StateIdle {
+		delete(c.conns, conn)
 		return
 	}
-	if u.conns == nil {
-		u.conns = map[net.Conn]bool{}
+	if c.conns == nil {
+		c.conns = map[net.Conn]bool{}
 	}
-	u.conns[conn] = true
+	c.conns[conn] = true
+	if c.stopping {
+		time.AfterFunc(farewell, c.close)
+	}
 }
 
-func (u *unusedConns) close() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for conn := range u.conns {
-		_ = conn.Close()
+// close ends what rests, and a while later each connection that comes to rest after it.
+func (c *restingConns) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopping = true
+	for conn := range c.conns {
+		go conn.Close() // which waits for a client that reads nothing
 	}
+	clear(c.conns)
 }
 
 // continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.

@@ -102,13 +102,36 @@ ok 'configmap/shop configured \(server dry run\)' k apply --dry-run=server -f "$
 ok '^edited$' k get configmap shop -o 'jsonpath={.data.greeting}{"\n"}'
 ok 'configmap/shop configured' k apply -f "$work/shop.yaml"
 ok 'serverside-applied' k apply --server-side --force-conflicts -f "$work/shop.yaml"
+ok '"greeting": *"goodbye"' k apply view-last-applied configmap shop -o json
+ok 'no changes required' k apply set-last-applied -f "$work/shop.yaml"
+
+# From client-side to server-side apply, and what others own.
+printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: moved}\ndata: {a: "1"}\n' >"$work/moved.yaml"
+sed 's/"1"/"2"/' "$work/moved.yaml" >"$work/moved2.yaml"
+ok 'configmap/moved created' k apply -f "$work/moved.yaml"
+ok 'configmap/moved serverside-applied' k apply --server-side -f "$work/moved.yaml"
+ok '^kubectl Apply, kubectl-last-applied Apply, $' k get configmap moved -o 'jsonpath={range .metadata.managedFields[*]}{.manager} {.operation}, {end}{"\n"}'
+ok '^$' k diff --server-side -f "$work/moved.yaml"
+no '\+ *a: "2"' k diff --server-side -f "$work/moved2.yaml"
+ok 'configmap/moved serverside-applied' k apply --server-side -f "$work/moved2.yaml"
+no 'Apply failed with 1 conflict: conflict with "kubectl": .data.a' k apply --server-side --field-manager=other -f "$work/moved.yaml"
+no 'conflict' k diff --server-side --field-manager=other -f "$work/moved.yaml"
+ok 'configmap/moved serverside-applied' k apply --server-side --field-manager=other --force-conflicts -f "$work/moved.yaml"
+ok 'configmap/moved configured' k apply -f "$work/moved2.yaml"
+ok '^2$' k get configmap moved -o 'jsonpath={.data.a}{"\n"}'
 
 # Ask.
 ok 'KIND: +Deployment' k explain deployment
 ok 'replicas.*<integer>' k explain deployment.spec
 ok 'containerPort' k explain pod.spec.containers --recursive
+ok 'containerPort.*-required-' k explain pod.spec.containers.ports
+no 'field "nothing" does not exist' k explain deployment.nothing
+ok '^deployments +deploy +apps/v1 +true +Deployment +create,delete,deletecollection,get,list,patch,update,watch +all' k api-resources --api-group=apps -o wide
+ok '^nodes$' k api-resources --namespaced=false --verbs=list -o name
 ok '^yes' k auth can-i create pods
-ok 'Resources' k auth can-i --list
+ok '^yes' k auth can-i get pods/log
+ok '\*\.\* +\[\] +\[\] +\[\*\]' k auth can-i --list
+ok 'reconciled' k auth reconcile -f <(printf 'apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: reader, namespace: kubectl-test}\nrules: [{apiGroups: [""], resources: [pods], verbs: [list]}]\n')
 ok 'system:unsecured|Username' k auth whoami
 ok 'jane' k auth whoami --as=jane
 ok '"major": *"1"' k get --raw /version
@@ -122,6 +145,16 @@ ok 'No events|LAST SEEN' k events
 ok 'late' timeout 5 bash -c "$(declare -f k); kubectl='$kubectl' work='$work' server='$server' ns=$ns; (sleep 1; k create configmap late >/dev/null) & k get configmaps -w --request-timeout=3s | grep -m1 late"
 ok 'condition met' k wait --for=jsonpath='{.data.a}'=one configmap/made --timeout=5s
 ok 'successfully rolled out|Waiting' timeout 3 bash -c "$(declare -f k); kubectl='$kubectl' work='$work' server='$server' ns=$ns; k rollout status deployment shop --timeout=1s || true"
+ok 'deployment.apps/quick patched' k patch deployment quick --subresource=status --type=merge -p '{"status":{"observedGeneration":9,"replicas":1,"updatedReplicas":1,"availableReplicas":1,"readyReplicas":1,"conditions":[{"type":"Available","status":"True"}]}}'
+ok 'condition met' k wait --for=condition=Available deployment/quick --timeout=10s
+ok 'successfully rolled out' k rollout status deployment quick --timeout=10s
+no 'timed out' k wait --for=condition=Ready pod/solo --timeout=1s
+ok 'quick' k rollout history deployment quick
+ok 'paused' k rollout pause deployment quick
+ok 'resumed' k rollout resume deployment quick
+no 'no rollout history' k rollout undo deployment quick
+ok 'Defaulting debug container name' k debug solo --image=registry.example/debug:1 --profile=general
+ok '^IfNotPresent$' k get pod solo -o 'jsonpath={.spec.ephemeralContainers[0].imagePullPolicy}{"\n"}'
 
 # Refusals.
 no 'NotFound' k get configmap nothing
@@ -129,7 +162,14 @@ no "doesn't have a resource type" k get nothings
 no 'already exists' k create configmap made
 no 'not found' k create configmap x -n no-such-namespace
 no 'unknown field|strict decoding' pipe <(printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: odd}\nbogus: 1\n') create -f -
-no 'runs none' k logs solo
+no 'runs none' k logs solo -c solo
+no 'runs none' k exec solo -c solo -- ls
+no 'runs none' k attach solo -c solo
+no 'runs none' k cp solo:/etc/hosts "$work/hosts" -c solo
+no 'not running' k port-forward pod/solo 8080:80
+no 'Metrics API not available' k top pods
+no 'Metrics API not available' k top nodes
+no 'NotFound' k cordon no-such-node
 no 'may not be deleted' k delete namespace default
 
 # Chunks, and delete.

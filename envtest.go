@@ -1,0 +1,317 @@
+package main
+
+// This file lets apilet stand in for the two programs that a Kubernetes control plane is tested with. controller-runtime's envtest, and
+// what is built like it, looks for kube-apiserver and etcd in a folder, starts both with their own arguments, asks /health and /healthz
+// until they answer, and ends them with SIGTERM. With links of those names to apilet, nothing in such a test has to change:
+//
+//	ln -s $(command -v apilet) bin/kube-apiserver; ln -s $(command -v apilet) bin/etcd
+//	KUBEBUILDER_ASSETS=$PWD/bin go test ./...
+//
+// Called as kube-apiserver, apilet translates the arguments to its own and goes on as ever, except that it keeps nothing: what it stores
+// ends with the process. Flags are known by a table of kube-apiserver's names. One that apilet has, too, is passed on; the few that
+// mean the same under another name are translated; the rest is accepted, and named in one line of the log, because most of them (caches,
+// kubelets, etcd's certificates) are about parts that are not here. A name that kube-apiserver does not know is refused, as it would
+// do: a test that works here must not fail there for a typing error.
+//
+// Called as etcd, apilet stores nothing and speaks no gRPC: it is healthy until told to stop. The objects are in the other process.
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// errShowVersion is --version among kube-apiserver's arguments.
+var errShowVersion = errors.New("version asked for")
+
+// apiserverSwitches are kube-apiserver 1.36's flags that are true when they stand alone.
+var apiserverSwitches = strings.Fields(`
+	aggregator-reject-forwarding-redirect allow-privileged anonymous-auth audit-log-batch-throttle-enable audit-log-compress
+	audit-log-truncate-enabled audit-webhook-batch-throttle-enable audit-webhook-truncate-enabled contention-profiling
+	disable-http2-serving emulation-forward-compatible enable-aggregator-routing enable-bootstrap-token-auth enable-garbage-collector
+	enable-logs-handler enable-priority-and-fairness encryption-provider-config-automatic-reload log-json-split-stream
+	log-text-split-stream permit-address-sharing permit-port-sharing profiling runtime-config-emulation-forward-compatible
+	service-account-extend-token-expiration service-account-lookup shutdown-send-retry-after watch-cache`)
+
+// apiserverSettings are kube-apiserver 1.36's flags that take a value.
+var apiserverSettings = strings.Fields(`
+	admission-control admission-control-config-file advertise-address allow-metric-labels allow-metric-labels-manifest api-audiences
+	audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait audit-log-batch-throttle-burst
+	audit-log-batch-throttle-qps audit-log-format audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-mode audit-log-path
+	audit-log-truncate-max-batch-size audit-log-truncate-max-event-size audit-log-version audit-policy-file
+	audit-webhook-batch-buffer-size audit-webhook-batch-max-size audit-webhook-batch-max-wait audit-webhook-batch-throttle-burst
+	audit-webhook-batch-throttle-qps audit-webhook-config-file audit-webhook-initial-backoff audit-webhook-mode
+	audit-webhook-truncate-max-batch-size audit-webhook-truncate-max-event-size audit-webhook-version authentication-config
+	authentication-token-webhook-cache-ttl authentication-token-webhook-config-file authentication-token-webhook-version
+	authorization-config authorization-mode authorization-policy-file authorization-webhook-cache-authorized-ttl
+	authorization-webhook-cache-unauthorized-ttl authorization-webhook-config-file authorization-webhook-version bind-address cert-dir
+	client-ca-file coordinated-leadership-lease-duration coordinated-leadership-renew-deadline coordinated-leadership-retry-period
+	cors-allowed-origins debug-socket-path default-not-ready-toleration-seconds default-unreachable-toleration-seconds
+	delete-collection-workers disable-admission-plugins disabled-metrics egress-selector-config-file emulated-version
+	enable-admission-plugins encryption-provider-config endpoint-reconciler-type etcd-cafile etcd-certfile etcd-compaction-interval
+	etcd-count-metric-poll-period etcd-db-metric-poll-interval etcd-healthcheck-timeout etcd-keyfile etcd-prefix
+	etcd-readycheck-timeout etcd-servers etcd-servers-overrides event-ttl external-hostname feature-gates goaway-chance
+	http2-max-streams-per-connection kubelet-certificate-authority kubelet-client-certificate kubelet-client-key
+	kubelet-preferred-address-types kubelet-timeout kubernetes-service-node-port lease-reuse-duration-seconds livez-grace-period
+	log-flush-frequency log-json-info-buffer-size log-text-info-buffer-size logging-format max-connection-bytes-per-sec
+	max-mutating-requests-inflight max-requests-inflight min-compatibility-version min-request-timeout oidc-ca-file oidc-client-id
+	oidc-groups-claim oidc-groups-prefix oidc-issuer-url oidc-required-claim oidc-signing-algs oidc-username-claim oidc-username-prefix
+	peer-advertise-ip peer-advertise-port peer-ca-file proxy-client-cert-file proxy-client-key-file request-timeout
+	requestheader-allowed-names requestheader-client-ca-file requestheader-extra-headers-prefix requestheader-group-headers
+	requestheader-uid-headers requestheader-username-headers runtime-config secure-port service-account-issuer service-account-jwks-uri
+	service-account-key-file service-account-max-token-expiration service-account-signing-endpoint service-account-signing-key-file
+	service-cluster-ip-range service-node-port-range show-hidden-metrics-for-version shutdown-delay-duration
+	shutdown-watch-termination-grace-period storage-backend storage-initialization-timeout storage-media-type
+	strict-transport-security-directives tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
+	tls-sni-cert-key token-auth-file tracing-config-file v vmodule watch-cache-sizes`)
+
+// programName is the name under which a program was called.
+func programName(path string) string {
+	return strings.TrimSuffix(filepath.Base(path), ".exe")
+}
+
+// ---- kube-apiserver ----
+
+// A translation turns kube-apiserver's arguments into apilet's.
+type translation struct {
+	own    *flag.FlagSet // apilet's
+	given  map[string]string
+	args   []string
+	unused []string // flags that have no effect here
+}
+
+// translateAPIServer returns apilet's arguments for those of kube-apiserver. own is what apilet understands. What goes by without effect is
+// told to notes. It returns flag.ErrHelp after it has answered --help, and errShowVersion for --version.
+func translateAPIServer(args []string, own *flag.FlagSet, notes io.Writer) ([]string, error) {
+	t := &translation{own: own, given: map[string]string{}, args: []string{"--ephemeral"}}
+	for len(args) > 0 {
+		name, value, rest, err := nextFlag(args)
+		if err != nil {
+			return nil, err
+		}
+		args = rest
+		if err := t.add(name, value); err != nil {
+			return nil, err
+		}
+	}
+	t.listen()
+	t.certificate()
+	if len(t.unused) > 0 {
+		slices.Sort(t.unused)
+		fmt.Fprintf(notes, "apilet in the place of kube-apiserver: without effect here: --%s\n", strings.Join(slices.Compact(t.unused), " --"))
+	}
+	return t.args, nil
+}
+
+// nextFlag takes the first flag off a command line: --name=value, --name value, or --name for a switch.
+func nextFlag(args []string) (name, value string, rest []string, err error) {
+	text, rest := args[0], args[1:]
+	switch text {
+	case "-h", "--help":
+		return "", "", nil, flag.ErrHelp
+	case "--version", "--version=true":
+		return "", "", nil, errShowVersion
+	}
+	if short, ok := strings.CutPrefix(text, "-v"); ok && (short == "" || short[0] == '=') {
+		text = "--v" + short
+	}
+	text, long := strings.CutPrefix(text, "--")
+	if !long || text == "" {
+		return "", "", nil, fmt.Errorf("unexpected argument %q", args[0])
+	}
+	name, value, given := strings.Cut(text, "=")
+	name = strings.ReplaceAll(name, "_", "-")
+	switch {
+	case slices.Contains(apiserverSwitches, name):
+		if !given {
+			value = "true"
+		}
+	case !slices.Contains(apiserverSettings, name):
+		return "", "", nil, fmt.Errorf("unknown flag: --%s", name)
+	case !given && len(rest) == 0:
+		return "", "", nil, fmt.Errorf("flag needs an argument: --%s", name)
+	case !given:
+		value, rest = rest[0], rest[1:]
+	}
+	return name, value, rest, nil
+}
+
+// add translates one flag.
+func (t *translation) add(name, value string) error {
+	switch name {
+	case "bind-address", "secure-port", "cert-dir":
+		t.given[name] = value // put together when all are known
+	case "tls-cert-file":
+		t.given[name] = value
+		t.pass(name, value)
+	case "min-request-timeout":
+		t.pass(name, value+"s")
+	case "logging-format":
+		t.pass("log-format", strings.Replace(value, "text", "console", 1))
+	case "authorization-mode":
+		mode, err := authorizationMode(value)
+		t.pass(name, mode)
+		return err
+	case "service-cluster-ip-range":
+		t.pass(name, firstIPv4(value))
+	case "feature-gates":
+		t.unused = append(t.unused, name) // all that kube-apiserver 1.36 has are about other things
+	default:
+		t.pass(name, value)
+	}
+	return nil
+}
+
+// pass hands a flag on if apilet has it.
+func (t *translation) pass(name, value string) {
+	if t.own.Lookup(name) == nil {
+		t.unused = append(t.unused, name)
+		return
+	}
+	t.args = append(t.args, "--"+name+"="+value)
+}
+
+// listen puts address and port together. Their defaults are kube-apiserver's.
+func (t *translation) listen() {
+	host, port := t.given["bind-address"], t.given["secure-port"]
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	if port == "" {
+		port = "6443"
+	}
+	t.args = append(t.args, "--listen="+net.JoinHostPort(host, port))
+}
+
+// certificate finds the serving certificate where kube-apiserver would: in the folder of certificates, unless one was given. A folder with
+// an authority in it is one that apilet keeps itself.
+func (t *translation) certificate() {
+	dir := t.given["cert-dir"]
+	if dir == "" || t.given["tls-cert-file"] != "" {
+		return
+	}
+	cert, key := filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
+	if there(cert) && !there(filepath.Join(dir, "ca.crt")) {
+		t.args = append(t.args, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
+		return
+	}
+	t.pass("cert-dir", dir)
+}
+
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// authorizationMode is the one of apilet's modes that a list of kube-apiserver's comes to. Node has nobody to restrict here; AlwaysAllow
+// anywhere in the list allows all that those before it do not.
+func authorizationMode(list string) (string, error) {
+	modes := strings.Split(list, ",")
+	switch {
+	case slices.Contains(modes, "AlwaysAllow"):
+		return "AlwaysAllow", nil
+	case slices.Contains(modes, "RBAC"):
+		return "RBAC", nil
+	}
+	return "", fmt.Errorf("--authorization-mode=%s: apilet has RBAC and AlwaysAllow", list)
+}
+
+// firstIPv4 is the range of a dual-stack pair that apilet hands out addresses from.
+func firstIPv4(ranges string) string {
+	for text := range strings.SplitSeq(ranges, ",") {
+		if prefix, err := netip.ParsePrefix(text); err == nil && prefix.Addr().Is4() {
+			return text
+		}
+	}
+	return ranges
+}
+
+// printAPIServerHelp answers --help. envtest reads it to learn whether there still is an --insecure-port.
+func printAPIServerHelp(out io.Writer, own *flag.FlagSet) {
+	fmt.Fprint(out, "apilet in the place of kube-apiserver. It keeps its objects in a temporary file and asks no etcd.\n\nFlags with effect:\n")
+	names := append(slices.Clone(apiserverSwitches), apiserverSettings...)
+	slices.Sort(names)
+	var others []string
+	for _, name := range names {
+		switch {
+		case own.Lookup(name) != nil || name == "bind-address" || name == "secure-port" || name == "cert-dir" || name == "logging-format":
+			fmt.Fprintf(out, "      --%s\n", name)
+		default:
+			others = append(others, name)
+		}
+	}
+	fmt.Fprint(out, "\nAccepted, without effect:\n")
+	for _, name := range others {
+		fmt.Fprintf(out, "      --%s\n", name)
+	}
+}
+
+// ---- etcd ----
+
+// serveAsEtcd is healthy at etcd's client URLs until ctx ends. Of etcd's arguments it looks for these URLs alone.
+func serveAsEtcd(ctx context.Context, args []string, stderr io.Writer) error {
+	if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
+		_, err := fmt.Fprintln(stderr, "apilet in the place of etcd: healthy at --listen-client-urls, and nothing else; other flags have no effect")
+		return err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(answerAsEtcd)}
+	failed := make(chan error, 1) // the first failure is the one that is told
+	defer server.Close()
+	for address := range strings.SplitSeq(clientURLs(args), ",") {
+		at, err := url.Parse(address)
+		if err != nil || at.Scheme != "http" || at.Host == "" {
+			return fmt.Errorf("--listen-client-urls: %q is no http:// URL", address)
+		}
+		listener, err := net.Listen("tcp", at.Host)
+		if err != nil {
+			return err
+		}
+		go func() { // until server.Close
+			select {
+			case failed <- server.Serve(listener):
+			default:
+			}
+		}()
+	}
+	fmt.Fprintln(stderr, "apilet in the place of etcd: healthy, and stores nothing; the objects are in the process called kube-apiserver")
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+// clientURLs is the value of --listen-client-urls, which etcd also takes with one dash.
+func clientURLs(args []string) string {
+	for i, text := range args {
+		name, value, given := strings.Cut(strings.TrimLeft(text, "-"), "=")
+		switch {
+		case name != "listen-client-urls":
+		case given:
+			return value
+		case i+1 < len(args):
+			return args[i+1]
+		}
+	}
+	return "http://localhost:2379"
+}
+
+func answerAsEtcd(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/health" {
+		http.Error(w, "no etcd here: apilet keeps its objects in the process called kube-apiserver", http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, `{"health":"true","reason":""}`)
+}

@@ -1,0 +1,139 @@
+package clients
+
+// envtest, unchanged, with links to apilet where it looks for kube-apiserver and etcd: it starts both, installs definitions and
+// webhooks, provisions users by client certificates, and stops both.
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// assets is a folder as envtest wants it: programs called kube-apiserver and etcd.
+func assets(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, program := range []string{"kube-apiserver", "etcd"} {
+		check(t, "link", os.Symlink(must(filepath.Abs(apilet)), filepath.Join(dir, program)))
+	}
+	return dir
+}
+
+func TestEnvtestStartsAndStops(t *testing.T) {
+	t.Parallel()
+	env := &envtest.Environment{BinaryAssetsDirectory: assets(t), CRDDirectoryPaths: []string{filepath.Join("..", "crds")}, ErrorIfCRDPathMissing: true}
+	env.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "SomeGate=true").Append("max-requests-inflight", "100").
+		Set("runtime-config", "batch/v2alpha1=true").Append("disable-admission-plugins", "ServiceAccount", "NamespaceLifecycle")
+	started := time.Now()
+	config, err := env.Start()
+	check(t, "start", err)
+	took, stopped := time.Since(started), false
+	t.Cleanup(func() {
+		if !stopped {
+			check(t, "stop", env.Stop())
+		}
+	})
+	t.Run("definitions are installed", func(t *testing.T) { useDefinition(t, config) })
+	t.Run("users are who their certificates say", func(t *testing.T) { useUsers(t, env) })
+	t.Run("kubectl", func(t *testing.T) { useKubectl(t, env) })
+
+	w, err := must(kubernetes.NewForConfig(config)).CoreV1().ConfigMaps(ns).Watch(t.Context(), metav1.ListOptions{})
+	check(t, "watch", err)
+	defer w.Stop()
+	stopping, dir := time.Now(), env.ControlPlane.APIServer.CertDir
+	stopped = true
+	check(t, "stop", env.Stop())
+	t.Logf("started in %v with %d definitions, stopped in %v", took.Round(time.Millisecond), len(env.CRDs), time.Since(stopping).Round(time.Millisecond))
+	if time.Since(stopping) > 10*time.Second {
+		t.Errorf("stopping took %v", time.Since(stopping))
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+}
+
+func useDefinition(t *testing.T, config *rest.Config) {
+	c := must(client.New(config, client.Options{}))
+	planet := &unstructured.Unstructured{Object: map[string]any{"moons": int64(1)}}
+	planet.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.com", Version: "v2", Kind: "Planet"})
+	planet.SetName("earth")
+	check(t, "create", c.Create(t.Context(), planet))
+	if mass, _, _ := unstructured.NestedInt64(planet.Object, "mass"); mass != 7 {
+		t.Errorf("mass %d, want the default, 7", mass)
+	}
+}
+
+// useUsers provisions one who may do nothing until a role is bound, and an administrator.
+func useUsers(t *testing.T, env *envtest.Environment) {
+	ctx := t.Context()
+	jane, err := env.AddUser(envtest.User{Name: "jane", Groups: []string{"readers"}}, nil)
+	check(t, "add user", err)
+	root, err := env.AddUser(envtest.User{Name: "root", Groups: []string{"system:masters"}}, &rest.Config{QPS: 100, Burst: 200})
+	check(t, "add user", err)
+	hers, all := must(kubernetes.NewForConfig(jane.Config())), must(kubernetes.NewForConfig(root.Config()))
+	if _, err := hers.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("list without a role: %v, want Forbidden", err)
+	}
+	_, err = all.RbacV1().Roles(ns).Create(ctx, &rbacv1.Role{ObjectMeta: named("reader"),
+		Rules: []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"pods"}}}}, metav1.CreateOptions{})
+	check(t, "create role", err)
+	_, err = all.RbacV1().RoleBindings(ns).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: named("readers"),
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reader"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "readers"}}}, metav1.CreateOptions{})
+	check(t, "bind", err)
+	eventually(t, "jane may list pods", func() bool {
+		_, err := hers.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+		return err == nil
+	})
+	if _, err := hers.CoreV1().Pods(ns).Create(ctx, pod("p"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("create: %v, want Forbidden", err)
+	}
+	nobody := rest.AnonymousClientConfig(root.Config())
+	if _, err := must(kubernetes.NewForConfig(nobody)).CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("anonymous list: %v, want Forbidden", err)
+	}
+}
+
+// useKubectl takes the kubeconfig that envtest writes for a user.
+func useKubectl(t *testing.T, env *envtest.Environment) {
+	program, err := exec.LookPath("kubectl")
+	if err != nil {
+		t.Skip("no kubectl on this machine")
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	check(t, "write", os.WriteFile(file, env.KubeConfig, 0o600))
+	kubectl := exec.CommandContext(t.Context(), program, "--kubeconfig", file, "--cache-dir", t.TempDir(), "auth", "whoami")
+	out, err := kubectl.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "admin") || !strings.Contains(string(out), "system:masters") {
+		t.Errorf("kubectl auth whoami: %v\n%s", err, out)
+	}
+}
+
+// TestEnvtestUsesAnExistingServer is the other way: apilet's own kubeconfig.
+func TestEnvtestUsesAnExistingServer(t *testing.T) {
+	t.Parallel()
+	s := startEphemeral(t)
+	env := &envtest.Environment{UseExistingCluster: new(true), Config: s.config(""), CRDDirectoryPaths: []string{filepath.Join("..", "crds")},
+		CRDInstallOptions: envtest.CRDInstallOptions{CleanUpAfterUse: true}}
+	config, err := env.Start()
+	check(t, "start", err)
+	useDefinition(t, config)
+	check(t, "stop", env.Stop())
+	if _, err := s.typed().CoreV1().Namespaces().Get(t.Context(), corev1.NamespaceDefault, metav1.GetOptions{}); err != nil {
+		t.Errorf("after stop: %v", err)
+	}
+}
