@@ -71,4 +71,3 @@ func TestNoDescriptorsLeft(t *testing.T) {
 		return err == nil && a.code == 200
 	})
 }
-
