@@ -6,14 +6,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/gzip"
 )
 
 const asProtobuf = "Content-Type: application/vnd.kubernetes.protobuf"
@@ -77,6 +81,18 @@ func TestHugeInputs(t *testing.T) {
 		{"YAML aliases", "POST", "", bomb, "400", "Content-Type: application/yaml"},
 		{"patch 10,000 deep", "PATCH", "/a", deep(10_000), "400 422 200", jsonMerge},
 		{"patch of 20,000 steps", "PATCH", "/a", "[" + strings.Repeat(`{"op":"add","path":"/data/k","value":"v"},`, 20_000) + `{"op":"test","path":"/x","value":1}]`, "413", jsonSteps},
+		{"a patch that copies itself", "PATCH", "/a", "[" + strings.Repeat(`{"op":"copy","from":"/data","path":"/data/x"},{"op":"move","from":"/data/x","path":"/data/y"},`, 40) + `{"op":"test","path":"/x","value":1}]`, "413 422", jsonSteps},
+		{"an apply of YAML aliases", "PATCH", "/a?fieldManager=m", bomb, "400", "Content-Type: application/apply-patch+yaml"},
+		{"a gzip bomb", "POST", "", gzipBomb(t), "400", "Content-Encoding: gzip"},
+		{"a gzip bomb as protobuf", "POST", "", gzipBomb(t), "400", asProtobuf + "\nContent-Encoding: gzip"},
+		{"a protobuf message longer than its body", "POST", "", "k8s\x00\x0a\x04\x0a\x02v1\x12\xff\xff\xff\x7f", "400", asProtobuf},
+		{"a protobuf message of 2^63 bytes", "POST", "", "k8s\x00\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "400", asProtobuf},
+		{"a protobuf message of negative length", "POST", "", "k8s\x00\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "400", asProtobuf},
+		{"protobuf groups 500,000 deep", "POST", "", protoConfigMap(strings.Repeat("\x0b", 500_000)), "400", asProtobuf},
+		{"a protobuf list of a million nothings", "POST", "", protoConfigMap(strings.Repeat("\x12\x00", 1_000_000)), "422 400", asProtobuf},
+		{"100,000 selector terms", "GET", "?labelSelector=" + strings.TrimPrefix(numbered(100_000, ",k%d"), ","), "", "431", ""},
+		{"100,000 parameters", "GET", "?" + strings.Repeat("a&", 30_000), "", "200", ""},
+		{"10,000 headers", "GET", "", "", "431", strings.TrimPrefix(numbered(10_000, "\nX-%d: y"), "\n")},
 		{"a body of 3 MiB and one byte", "PUT", "/a", strings.Repeat(" ", 3*megabyte+1), "413", ""},
 		{"labels of a megabyte", "POST", "", `{"metadata":{"name":"x","labels":{"k":"` + strings.Repeat("v", megabyte) + `"}}}`, "422", ""},
 		{"annotations of a megabyte", "POST", "", `{"metadata":{"name":"x","annotations":{"k":"` + strings.Repeat("v", megabyte) + `"}}}`, "422", ""},
@@ -91,8 +107,8 @@ func TestHugeInputs(t *testing.T) {
 		{"a time-out of 2^63-1", "GET", "?timeoutSeconds=9223372036854775807", "", "200", ""},
 	} {
 		t.Run(c.title, func(t *testing.T) {
-			begin := time.Now()
-			a, err := s.try(c.method, s.p1+c.path, c.body, c.header)
+			begin, allocated := time.Now(), totalAllocated()
+			a, err := s.try(c.method, s.p1+c.path, c.body, strings.Split(c.header, "\n")...)
 			if err != nil && !strings.Contains(c.codes, "431") {
 				t.Fatal(err)
 			}
@@ -105,9 +121,62 @@ func TestHugeInputs(t *testing.T) {
 			if took := time.Since(begin); took > 5*time.Second {
 				t.Errorf("it took %v", took)
 			}
+			if n := totalAllocated() - allocated; n > 100*megabyte {
+				t.Errorf("it took %d MiB of memory, not all of it at once", n/megabyte)
+			}
 		})
 	}
 	expect(t, strings.HasPrefix(s.list(""), "a b c d e @"), true)
+}
+
+// TestHugeSelectors: selectors also come in bodies, and hold as many terms as a body has room for.
+func TestHugeSelectors(t *testing.T) {
+	s := startScene(t)
+	const n = 40_000
+	terms := func(format string) string { return "[" + strings.TrimPrefix(numbered(n, ","+format), ",") + "]" }
+	expressions := terms(`{"key":"k%d","operator":"Exists"}`)
+	for _, c := range []struct{ path, body, codes string }{
+		{"/apis/apps/v1/namespaces/p1/deployments", `{"metadata":{"name":"d"},"spec":{"selector":{"matchExpressions":` + expressions +
+			`},"template":{"metadata":{"labels":{"k1":"v"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`, "422"},
+		{"/apis/policy/v1/namespaces/p1/poddisruptionbudgets", `{"metadata":{"name":"b"},"spec":{"minAvailable":1,"selector":{"matchExpressions":` + expressions + `}}}`, "201 500"},
+		{"/apis/networking.k8s.io/v1/namespaces/p1/networkpolicies", `{"metadata":{"name":"n"},"spec":{"podSelector":{"matchExpressions":` + expressions + `}}}`, "201 500"},
+		{"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"list","resource":"pods","labelSelector":{"requirements":` + expressions + `}}}}`, "201"},
+	} {
+		begin := time.Now()
+		a := s.send("POST", c.path, c.body)
+		if took := time.Since(begin); !strings.Contains(c.codes, fmt.Sprint(a.code)) || took > 5*time.Second {
+			t.Errorf("%s: %d after %v: %.300s", c.path, a.code, took, a.body)
+		}
+	}
+}
+
+// totalAllocated is what this process has allocated so far, in bytes; what was freed counts, too.
+func totalAllocated() uint64 {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.TotalAlloc
+}
+
+// gzipBomb is 256 MiB of spaces and an empty object, compressed.
+func gzipBomb(t *testing.T) string {
+	t.Helper()
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	spaces := bytes.Repeat([]byte(" "), 1<<20)
+	for range 256 {
+		z.Write(spaces)
+	}
+	z.Write([]byte("{}"))
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// protoConfigMap is the protobuf envelope of a ConfigMap whose bytes are raw.
+func protoConfigMap(raw string) string {
+	envelope := []byte("k8s\x00\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12")
+	return string(binary.AppendUvarint(envelope, uint64(len(raw)))) + raw
 }
 
 // numbered is n copies of a format with one number.

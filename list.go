@@ -317,6 +317,8 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *resource, 
 			return rd.listError(err, q, pos, res)
 		}
 	}
+	l.setAside()
+	defer rest.setAside()
 	return rest.send(r.Context(), w, r, meta)
 }
 
@@ -376,16 +378,25 @@ var (
 
 func newLister(rd *reads, v *view, q *query, pos position) *lister {
 	items := *itemsPool.Get().(*[]byte)
-	return &lister{st: rd.st, turns: rd.turns, v: v, q: q, pos: pos, chunk: chunkPool.Get().(*chunk), items: items[:0], rev: pos.rev, next: pos.start, bare: true}
+	return &lister{st: rd.st, turns: rd.turns, v: v, q: q, pos: pos, items: items[:0], rev: pos.rev, next: pos.start, bare: true}
 }
 
 // release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
 func (l *lister) release() {
-	chunkPool.Put(l.chunk)
+	l.setAside()
 	if cap(l.items) <= 4*listBuffer {
 		items := l.items
 		itemsPool.Put(&items)
 	}
+}
+
+// setAside gives the chunk back while the client is waited for: what was found in it is encoded, and the next is read into another.
+func (l *lister) setAside() {
+	if l.chunk == nil {
+		return
+	}
+	chunkPool.Put(l.chunk)
+	l.chunk, l.found = nil, nil
 }
 
 // room is how much is collected before the head is sent. A limited list needs to know its end by then; another one only whether it is
@@ -447,6 +458,9 @@ func (l *lister) step(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if l.chunk == nil {
+		l.chunk = chunkPool.Get().(*chunk)
+	}
 	s := span{prefix: l.q.match.span, start: l.next, rev: l.rev}
 	if l.q.Limit > 0 && l.q.match.everything() {
 		s.items = int(min(l.q.Limit-l.taken+1, 500))
@@ -478,7 +492,7 @@ func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 		return l, nil
 	}
 	rest := *l
-	rest.found = nil
+	rest.chunk, rest.found = nil, nil
 	for !l.done {
 		if err := l.step(ctx); err != nil {
 			return &rest, err
@@ -519,6 +533,7 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		return errAborted
 	}
 	for {
+		l.setAside()
 		if _, err := out.Write(l.items); err != nil {
 			return errAborted
 		}

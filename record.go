@@ -36,6 +36,11 @@ func (b *bookkeeper) record(next http.Handler) http.Handler {
 		}
 		w.Header().Set("Audit-Id", rec.id)
 		w.Header().Set("Cache-Control", "no-cache, private")
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
+			// a part of this one, so there is none (RFC 9112, section 6.1).
+			w.Header().Set("Connection", "close")
+		}
 		out := &response{ResponseWriter: w}
 		if b.audit != nil && longRunning(&rec.info) {
 			out.begun = func() { b.logBegun(r, rec, out.code) }

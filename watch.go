@@ -56,6 +56,7 @@ type stream struct {
 	resource string // the store's name of the resource: the prefix of its keys
 	pos      int64  // everything up to this revision has been sent
 	buf      []byte // frames not written yet; nil while the watch sleeps
+	dirty    bool   // something was written since the last flush: net/http may keep the end of it
 	events   []event
 }
 
@@ -313,7 +314,7 @@ func (s *stream) send(kind string, rec *record) (err error) {
 
 // write sends and flushes what has gathered.
 func (s *stream) write() error {
-	if len(s.buf) == 0 {
+	if len(s.buf) == 0 && !s.dirty {
 		return nil
 	}
 	if err := s.push(); err != nil {
@@ -321,6 +322,7 @@ func (s *stream) write() error {
 	}
 	s.stalled.Reset(s.rd.patience)
 	defer s.stalled.Stop()
+	s.dirty = false
 	return s.flush()
 }
 
@@ -328,6 +330,7 @@ func (s *stream) write() error {
 // deadline for each piece would say the same, but HTTP/2 ends a stream at its deadline even when nothing is being written.)
 func (s *stream) push() (err error) {
 	defer s.stalled.Stop()
+	s.dirty = true
 	for rest := s.buf; len(rest) > 0 && err == nil; {
 		piece := rest[:min(len(rest), watchBuffer)]
 		rest = rest[len(piece):]

@@ -147,7 +147,7 @@ type bound struct {
 }
 
 var bounds = []bound{
-	{"anonymous memory", func(s sample) float64 { return s.memory }, 1.2, 4 << 20},
+	{"anonymous memory", func(s sample) float64 { return s.memory }, 1.15, 2 << 20},
 	{"goroutines", func(s sample) float64 { return s.goroutines }, 1.2, 10},
 	{"open files", func(s sample) float64 { return s.files }, 1.2, 5},
 	{"the data file", func(s sample) float64 { return s.size }, 1.25, 1 << 20},

@@ -131,8 +131,8 @@ func (w *watcher) follow() {
 		time.Sleep(time.Second)
 	}
 	w.take(json.NewDecoder(bufio.NewReader(response.Body)))
-	if w.how == fickle && !w.drained() {
-		time.Sleep(time.Duration(rand.IntN(25_000)) * time.Millisecond)
+	if w.how == fickle {
+		w.sleep(time.Duration(rand.IntN(25_000)) * time.Millisecond)
 	}
 }
 
@@ -181,10 +181,19 @@ func (w *watcher) take(events *json.Decoder) {
 }
 
 func (w *watcher) nap() {
+	pause := time.Duration(rand.IntN(300)) * time.Millisecond
 	if rand.IntN(200) == 0 {
-		time.Sleep(40 * time.Second)
+		pause = 40 * time.Second
 	}
-	time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+	w.sleep(pause)
+}
+
+// sleep ends when the watchers are to catch up.
+func (w *watcher) sleep(pause time.Duration) {
+	select {
+	case <-time.After(pause):
+	case <-w.s.draining:
+	}
 }
 
 // refused is an ERROR event: the revision is compacted, or the watch is at fault.

@@ -1,0 +1,10 @@
+// Package linear kills a server in the midst of writes, over and over, and asks whether what its clients saw can be explained by one
+// object after another being written, each at one moment between a request and its answer: linearizability, as etcd has it and
+// Kubernetes builds on it. Porcupine looks for the explanation. Watches that resume across the restarts are held against the writes:
+// each event once, in order, none left out.
+//
+//	go test .                                   # about half a minute, on a server built from the folder above
+//	LINEAR=10m APILET=./apilet go test -timeout 30m .
+//
+// It is a module of its own, so that the server's needs no checker.
+package linear

@@ -1,0 +1,478 @@
+package linear
+
+// This file makes a history: clients who fight over a few ConfigMaps, while the server is killed and started again, and watches that
+// are to tell of every write. Rounds are short, each in a namespace of its own, since the search for an explanation takes the longer
+// the more there is to explain.
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+const (
+	clients     = 6
+	watchers    = 3
+	roundLength = 8 * time.Second
+	searchTime  = time.Minute
+	lastKey     = keys // of the object that tells the watchers that a round is over
+)
+
+func TestHistoriesAreLinearizable(t *testing.T) {
+	length := 3 * roundLength
+	if text := os.Getenv("LINEAR"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal("LINEAR:", err)
+		}
+	}
+	s := startServer(t)
+	begin := time.Now()
+	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
+		r := &round{t: t, s: s, name: fmt.Sprint("round-", n), begin: time.Now()}
+		r.play()
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// A round is a namespace, and what happened in it.
+type round struct {
+	t     *testing.T
+	s     *server
+	name  string
+	begin time.Time
+
+	mu      sync.Mutex // guards what follows
+	history []porcupine.Operation
+	lost    int
+}
+
+func (r *round) path(key int) string {
+	path := "/api/v1/namespaces/" + r.name + "/configmaps"
+	if key >= 0 {
+		path += "/o" + strconv.Itoa(key)
+	}
+	return path
+}
+
+func (r *round) play() {
+	if code, body, err := r.send("POST", "/api/v1/namespaces", `{"metadata":{"name":"`+r.name+`"}}`, ""); err != nil || code != 201 {
+		r.t.Fatal(code, string(body), err)
+	}
+	var watching, writing, killing sync.WaitGroup
+	stories := make([][]event, watchers)
+	since := r.listRev()
+	for i := range stories {
+		watching.Go(func() { stories[i] = r.watch(since) })
+	}
+	over := make(chan struct{})
+	for i := range clients {
+		writing.Go(func() { r.fight(i, over) })
+	}
+	lives := 0
+	killing.Go(func() { lives = r.restarts(over) })
+	time.Sleep(roundLength)
+	close(over)
+	killing.Wait()
+	writing.Wait()
+	if code, body, err := r.send("POST", r.path(-1), r.body(lastKey, "last", "last", 0), "application/json"); err != nil || code != 201 {
+		r.t.Error(code, string(body), err)
+	}
+	watching.Wait()
+	r.t.Logf("%s: %d requests, %d answers lost, %d restarts, %d events", r.name, len(r.history), r.lost, lives, len(stories[0]))
+	begin := time.Now()
+	switch porcupine.CheckOperationsTimeout(model(), r.history, searchTime) {
+	case porcupine.Illegal:
+		r.t.Errorf("%s: the history is not linearizable", r.name)
+		r.show()
+	case porcupine.Unknown:
+		r.t.Errorf("%s: no verdict after %v", r.name, searchTime)
+	}
+	r.t.Logf("searched for %v", time.Since(begin).Round(time.Millisecond))
+	for i, story := range stories {
+		for _, problem := range judge(story, r.history) {
+			r.t.Errorf("%s, watch %d: %s", r.name, i, problem)
+		}
+	}
+}
+
+// show writes a history that was refused to a file that a browser can show.
+func (r *round) show() {
+	_, info := porcupine.CheckOperationsVerbose(model(), r.history, searchTime)
+	file, err := os.CreateTemp("", "linear-*.html")
+	if err == nil {
+		err = errors.Join(porcupine.Visualize(model(), info, file), file.Close())
+	}
+	r.t.Log("see", file.Name(), err)
+}
+
+// restarts ends the server, and starts it, until the round is over. Two of three ends are crashes.
+func (r *round) restarts(over <-chan struct{}) (n int) {
+	for {
+		select {
+		case <-over:
+			return n
+		case <-time.After(time.Duration(200+rand.IntN(1500)) * time.Millisecond):
+		}
+		how := syscall.SIGKILL
+		if n++; n%3 == 0 {
+			how = syscall.SIGTERM
+		}
+		r.s.kill(how)
+		if err := r.s.start(); err != nil {
+			r.t.Error(err)
+			return n
+		}
+	}
+}
+
+// ---- Clients ----
+
+// An object is a ConfigMap as far as it matters.
+type object struct {
+	Metadata struct{ Name, ResourceVersion string }
+	Data     struct{ V, P string }
+}
+
+func (o *object) rev() int64 {
+	rev, _ := strconv.ParseInt(o.Metadata.ResourceVersion, 10, 64)
+	return rev
+}
+
+func (o *object) key() int {
+	key, _ := strconv.Atoi(strings.TrimPrefix(o.Metadata.Name, "o"))
+	return key
+}
+
+func (o *object) cell() cell { return cell{there: true, rev: o.rev(), v: o.Data.V, p: o.Data.P} }
+
+func (r *round) body(key int, v, p string, at int64) string {
+	version := ""
+	if at != 0 {
+		version = fmt.Sprintf(`,"resourceVersion":"%d"`, at)
+	}
+	return fmt.Sprintf(`{"metadata":{"name":"o%d"%s},"data":{"v":"%s","p":"%s"}}`, key, version, v, p)
+}
+
+// fight sends random requests until the round is over.
+func (r *round) fight(client int, over <-chan struct{}) {
+	var seen [keys]int64 // resourceVersions; others write meanwhile
+	for n := 0; ; n++ {
+		select {
+		case <-over:
+			return
+		case <-time.After(time.Duration(rand.IntN(12)) * time.Millisecond):
+		}
+		in := input{key: rand.IntN(keys), value: fmt.Sprintf("c%d-%d", client, n)}
+		in.verb = []verb{create, create, get, get, update, update, update, patch, patch, remove, list}[rand.IntN(11)]
+		if in.verb == update {
+			if in.at = seen[in.key]; in.at == 0 {
+				in.verb = get
+			}
+		}
+		out, ok := r.request(client, in)
+		if !ok {
+			continue
+		}
+		if out.cell.there {
+			seen[in.key] = out.cell.rev
+		}
+		for key, c := range out.cells {
+			if c.there {
+				seen[key] = c.rev
+			}
+		}
+	}
+}
+
+// request makes one, and notes it. A read without an answer, and what could not be sent, says nothing.
+func (r *round) request(client int, in input) (out output, ok bool) {
+	present := r.s.now.Load()
+	op := porcupine.Operation{ClientId: client, Input: in, Call: time.Since(r.begin).Nanoseconds()}
+	code, body, err := r.try(present, in)
+	op.Return = time.Since(r.begin).Nanoseconds()
+	var unsent *net.OpError
+	switch {
+	case err == nil:
+		if out, err = answerOf(in, code, body); err != nil {
+			r.t.Errorf("%s o%d: %v", in.verb, in.key, err)
+			return out, false
+		}
+	case !r.died(present):
+		r.t.Errorf("%s o%d: %v, and the server lives", in.verb, in.key, err)
+		return out, false
+	case in.verb == get || in.verb == list || errors.As(err, &unsent) && unsent.Op == "dial":
+		return out, false
+	default:
+		op.Return = max(op.Call+1, present.end.Sub(r.begin).Nanoseconds()) // what it has not done by then it never will
+	}
+	op.Output = out
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history = append(r.history, op)
+	if out.code == 0 {
+		r.lost++
+	}
+	return out, true
+}
+
+// died waits for the end of a life that has failed a client, and for the next.
+func (r *round) died(present *life) bool {
+	select {
+	case <-present.dead:
+	case <-time.After(patience):
+		return false
+	}
+	for begin := time.Now(); r.s.now.Load() == present && time.Since(begin) < patience; {
+		time.Sleep(time.Millisecond)
+	}
+	return true
+}
+
+func (r *round) try(present *life, in input) (code int, body []byte, err error) {
+	const asJSON, asMerge = "application/json", "application/merge-patch+json"
+	switch in.verb {
+	case create:
+		return exchange(present, "POST", r.path(-1), r.body(in.key, in.value, in.value, 0), asJSON)
+	case update:
+		return exchange(present, "PUT", r.path(in.key), r.body(in.key, in.value, in.value, in.at), asJSON)
+	case patch:
+		return exchange(present, "PATCH", r.path(in.key), `{"data":{"p":"`+in.value+`"}}`, asMerge)
+	case remove:
+		return exchange(present, "DELETE", r.path(in.key), "", asJSON)
+	case get:
+		return exchange(present, "GET", r.path(in.key), "", "")
+	}
+	return exchange(present, "GET", r.path(-1), "", "")
+}
+
+var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients}}
+
+func exchange(present *life, method, path, body, contentType string) (int, []byte, error) {
+	request, err := http.NewRequest(method, present.url+path, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("Content-Type", contentType)
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
+}
+
+// send is for requests between the fights.
+func (r *round) send(method, path, body, contentType string) (int, []byte, error) {
+	return exchange(r.s.now.Load(), method, path, body, contentType)
+}
+
+// answerOf reads an answer. Codes that no state explains are left to the model.
+func answerOf(in input, code int, body []byte) (out output, err error) {
+	out.code = code
+	switch {
+	case code >= 300 && code != 404 && code != 409:
+		return out, fmt.Errorf("%d %s", code, body)
+	case in.verb == list:
+		l, err := listOf(body)
+		for _, o := range l.Items {
+			if key := o.key(); key < keys {
+				out.cells[key] = o.cell()
+			}
+		}
+		out.rev = l.rev()
+		return out, err
+	case code >= 300 || in.verb == remove:
+		return out, nil
+	}
+	var o object
+	err = json.Unmarshal(body, &o)
+	out.cell, out.rev = o.cell(), o.rev()
+	return out, err
+}
+
+// An objectList is a list as far as it matters.
+type objectList struct {
+	object
+	Items []object
+}
+
+func listOf(body []byte) (l objectList, err error) {
+	err = json.Unmarshal(body, &l)
+	return l, err
+}
+
+func (r *round) listRev() int64 {
+	_, body, err := r.send("GET", r.path(-1), "", "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	l, err := listOf(body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return l.rev()
+}
+
+// ---- Watches ----
+
+// An event is what a watch tells.
+type event struct {
+	kind string
+	key  int
+	rev  int64
+	v, p string
+}
+
+// watch follows the round from a revision to its last object, across all restarts.
+func (r *round) watch(since int64) (story []event) {
+	for begin := time.Now(); time.Since(begin) < roundLength+2*patience; time.Sleep(time.Millisecond) {
+		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.s.now.Load().url, r.path(-1), since))
+		if err != nil {
+			continue
+		}
+		lines := bufio.NewReader(response.Body)
+		for {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				break
+			}
+			ev, err := eventOf(line)
+			if err != nil {
+				response.Body.Close()
+				r.t.Errorf("a watch at %d: %v", since, err)
+				return story
+			}
+			if ev.key == lastKey {
+				response.Body.Close()
+				return story
+			}
+			story, since = append(story, ev), ev.rev
+		}
+		response.Body.Close()
+	}
+	r.t.Error("a watch has not come to the round's end")
+	return story
+}
+
+func eventOf(line []byte) (ev event, err error) {
+	var frame struct {
+		Type   string
+		Object object
+	}
+	if err := json.Unmarshal(line, &frame); err != nil || frame.Type == "ERROR" {
+		return ev, fmt.Errorf("%s, %w", bytes.TrimSpace(line), err)
+	}
+	o := &frame.Object
+	return event{frame.Type, o.key(), o.rev(), o.Data.V, o.Data.P}, nil
+}
+
+// judge holds what a watch told against the answers: each write that was acknowledged is told once, in the order of revisions, and
+// nothing is told that nobody wrote.
+func judge(story []event, history []porcupine.Operation) (problems []string) {
+	told := map[int64]event{}
+	cells := [keys]cell{}
+	for i, ev := range story {
+		if i > 0 && ev.rev <= story[i-1].rev {
+			problems = append(problems, fmt.Sprintf("%+v comes after %d", ev, story[i-1].rev))
+		}
+		told[ev.rev] = ev
+		was, fits := cells[ev.key], false
+		switch ev.kind {
+		case "ADDED":
+			fits = !was.there
+		case "MODIFIED":
+			fits = was.there
+		case "DELETED":
+			fits = was.there && was.v == ev.v && was.p == ev.p
+		}
+		if !fits {
+			problems = append(problems, fmt.Sprintf("%+v comes when there is %+v", ev, was))
+		}
+		cells[ev.key] = cell{there: ev.kind != "DELETED", rev: ev.rev, v: ev.v, p: ev.p}
+	}
+	return append(problems, judgeWrites(told, story, history)...)
+}
+
+func judgeWrites(told map[int64]event, story []event, history []porcupine.Operation) (problems []string) {
+	written := map[string]bool{}
+	deletes, maybe := [keys]int{}, [keys]int{}
+	for _, op := range history {
+		in, out := op.Input.(input), op.Output.(output)
+		written[in.value] = true
+		switch {
+		case in.verb == remove && out.code == 200:
+			deletes[in.key]++
+		case in.verb == remove && out.code == 0:
+			maybe[in.key]++
+		case in.verb != get && in.verb != list && out.code/100 == 2:
+			if ev := told[out.rev]; ev.key != in.key || ev.v != out.cell.v || ev.p != out.cell.p || ev.kind == "DELETED" {
+				problems = append(problems, fmt.Sprintf("%+v was acknowledged with %+v, and told is %+v", in, out.cell, ev))
+			}
+		}
+	}
+	for _, ev := range story {
+		if !written[ev.v] || !written[ev.p] {
+			problems = append(problems, fmt.Sprintf("nobody wrote %+v", ev))
+		}
+		if ev.kind == "DELETED" {
+			deletes[ev.key]--
+		}
+	}
+	for key := range deletes {
+		if deletes[key] > 0 || -deletes[key] > maybe[key] {
+			problems = append(problems, fmt.Sprintf("o%d: %d deletes were acknowledged and not told; %d answers were lost", key, deletes[key], maybe[key]))
+		}
+	}
+	return problems
+}
+
+// TestStoriesWithGapsAreRefused: the judge must be able to say no.
+func TestStoriesWithGapsAreRefused(t *testing.T) {
+	wrote := func(v verb, value string, code int, c cell) porcupine.Operation {
+		return porcupine.Operation{Input: input{verb: v, value: value}, Output: output{code: code, rev: c.rev, cell: c}}
+	}
+	history := []porcupine.Operation{wrote(create, "a", 201, cell{true, 5, "a", "a"}), wrote(patch, "b", 200, cell{true, 6, "a", "b"}),
+		wrote(remove, "c", 200, cell{}), wrote(create, "d", 0, cell{})}
+	story := []event{{"ADDED", 0, 5, "a", "a"}, {"MODIFIED", 0, 6, "a", "b"}, {"DELETED", 0, 7, "a", "b"}, {"ADDED", 0, 8, "d", "d"}}
+	if problems := judge(story, history); problems != nil {
+		t.Errorf("the whole story: %v", problems)
+	}
+	if problems := judge(story[:3], history); problems != nil {
+		t.Errorf("the lost answer did not happen: %v", problems)
+	}
+	for i := range 3 {
+		if judge(slices.Delete(slices.Clone(story), i, i+1), history) == nil {
+			t.Errorf("event %d may be missing", i)
+		}
+	}
+	for i := range story {
+		if judge(slices.Insert(slices.Clone(story), i, story[i]), history) == nil {
+			t.Errorf("event %d may be there twice", i)
+		}
+	}
+	foreign := slices.Clone(story)
+	foreign[3].v = "x"
+	if judge(foreign, history) == nil {
+		t.Error("what nobody wrote may be told")
+	}
+}
