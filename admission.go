@@ -701,8 +701,7 @@ func (v *hearing) change(ctx context.Context, k *hook, row *resource, place stri
 	}
 	said := k.ask(ctx, *question)
 	v.heard(ctx, k, &said)
-	failed := said.err != nil
-	if !failed {
+	if said.err == nil {
 		changed, said.err = v.apply(k, row, said.answer)
 	}
 	note, _ := json.Marshal(&struct {
@@ -712,7 +711,7 @@ func (v *hearing) change(ctx context.Context, k *hook, row *resource, place stri
 	}{k.configuration, k.Name, changed})
 	v.rec.annotateOnce("mutation.webhook.admission.k8s.io/"+place, string(note))
 	err = v.settle(ctx, k, &said, "failed-open.mutation.webhook.admission.k8s.io/"+place)
-	if err == nil && said.err != nil && ctx.Err() != nil {
+	if failedOpen := err == nil && said.err != nil; failedOpen && ctx.Err() != nil {
 		return false, apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
 	}
 	return changed, err

@@ -224,7 +224,7 @@ func (c *caller) post(ctx context.Context, body []byte) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("unexpected error when reading response body. Please retry. Original error: %w", err)
-	case response.StatusCode < 200 || response.StatusCode > 299:
+	case response.StatusCode < 200 || response.StatusCode > http.StatusPartialContent:
 		return nil, refusedCall(response, answer)
 	case len(answer) == 0:
 		return nil, fmt.Errorf("0-length response with status code: %d and content type: %s", response.StatusCode, response.Header.Get("Content-Type"))

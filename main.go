@@ -419,9 +419,7 @@ func (s *server) start() error {
 		return err
 	}
 	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, validating: s.cfg.validate, managed: s.cfg.managedFields}
-	s.wr.hooks = &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, metrics: s.metrics, log: s.log,
-		may: s.auth.decide, defaults: fillDefaults}
-	s.wr.hooks.reload()
+	s.wr.hooks = s.webhooks()
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
@@ -472,6 +470,14 @@ func (s *server) start() error {
 	go s.accept(listener)
 	s.log.Info().Str("url", s.url).Str("data", s.st.path).Int64("revision", s.st.revision()).Msg("serving")
 	return nil
+}
+
+// webhooks reads the configured webhooks.
+func (s *server) webhooks() *webhooks {
+	h := &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, metrics: s.metrics, log: s.log,
+		may: s.auth.decide, defaults: fillDefaults}
+	h.reload()
+	return h
 }
 
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.

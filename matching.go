@@ -61,8 +61,10 @@ func scopeMatches(scope *admissionv1.ScopeType, t *ruleTarget) bool {
 	if scope == nil || *scope == admissionv1.AllScopes {
 		return true
 	}
-	inNamespace := t.namespace != "" && !t.isNamespace()
-	return inNamespace == (*scope == admissionv1.NamespacedScope)
+	if inNamespace := t.namespace != "" && !t.isNamespace(); inNamespace {
+		return *scope == admissionv1.NamespacedScope
+	}
+	return *scope == admissionv1.ClusterScope
 }
 
 // exemptKinds are never shown to a webhook: a bad one could not be removed any more.
