@@ -59,6 +59,7 @@ type definitions struct {
 	mu    sync.Mutex // guards what follows; held while the status of a definition is committed
 	rev   int64      // what table shows
 	table map[string]*definition
+	ended []chan struct{} // of definitions that are no more as they were; to be closed when the registry has forgotten them
 }
 
 // A definition is what is kept in memory of a stored one. Immutable.
@@ -72,6 +73,7 @@ type definition struct {
 	rows        []*resource // the served versions
 	storage     *resource   // the storage version, served or not
 	schemas     *schemas
+	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
 }
 
 // newDefinitions serves the type of definitions. sync then brings in those that are stored.
@@ -157,6 +159,10 @@ func (d *definitions) serveLocked() {
 		rows = append(rows, def.rows...)
 	}
 	d.reg.replaceCustom(rows)
+	for _, over := range d.ended {
+		close(over)
+	}
+	d.ended = nil
 }
 
 // newsLocked returns what was written to definitions since table was brought up to date, and up to which revision.
@@ -172,6 +178,9 @@ func (d *definitions) newsLocked() (events []event, upTo int64, err error) {
 
 // reloadLocked reads all definitions as if each had just been written.
 func (d *definitions) reloadLocked() (events []event, rev int64, err error) {
+	for _, def := range d.table {
+		d.ended = append(d.ended, def.over)
+	}
 	clear(d.table)
 	c := &chunk{}
 	for at := (span{prefix: d.row.base}); ; at.rev, at.start = c.rev, c.next {
@@ -194,6 +203,9 @@ func (d *definitions) takeLocked(ctx context.Context, rec *record) (decide func(
 	before := d.table[name]
 	delete(d.table, name)
 	if rec.deleted {
+		if before != nil {
+			d.ended = append(d.ended, before.over)
+		}
 		return func() error { return d.reconsiderLocked(ctx, before) }
 	}
 	obj, err := d.row.decodeStored(rec.json)
@@ -377,6 +389,7 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 			def.schemas.since = before.schemas.since
 		}
 	}
+	def.over = d.overLocked(def, before)
 	if !accepted && !def.established {
 		return def
 	}
@@ -397,6 +410,18 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		}
 	}
 	return def
+}
+
+// overLocked is the end of watches of def: that of before, if nothing has changed but status and metadata.
+func (d *definitions) overLocked(def, before *definition) chan struct{} {
+	if before == nil {
+		return make(chan struct{})
+	}
+	if def.schemas == before.schemas && apiequality.Semantic.DeepEqual(def.accepted, before.accepted) {
+		return before.over
+	}
+	d.ended = append(d.ended, before.over)
+	return make(chan struct{})
 }
 
 func schemaDigest(text string) string {
@@ -438,7 +463,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.deprecation = &deprecation{deprecated: [2]int{1, 0}}
 	}
 	res.custom = &custom{deprecation: deprecationText(crd, v), prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete,
-		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults}
+		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults, over: def.over}
 	if def.terminating {
 		res.custom.admit = cr.refuse
 	}
@@ -517,24 +542,51 @@ func internalDefinition(obj object, out *apiextensions.CustomResourceDefinition)
 	return apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(in, out, nil)
 }
 
-// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, and conversion by a webhook.
+// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, sets that apply and CEL do not treat
+// as such, and conversion by a webhook. Of an update, what is new.
 func definitionWarnings(obj, old object) (texts []string) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	known := map[string]bool{}
 	if old != nil {
-		unknownFormats(old.(*apiextensionsv1.CustomResourceDefinition), known)
+		known = schemaWarnings(old.(*apiextensionsv1.CustomResourceDefinition))
 	}
-	added := map[string]bool{}
-	unknownFormats(crd, added)
-	for _, format := range slices.Sorted(maps.Keys(added)) {
-		if !known[format] {
-			texts = append(texts, fmt.Sprintf("unrecognized format %q", format))
+	for _, text := range slices.Sorted(maps.Keys(schemaWarnings(crd))) {
+		if !known[text] {
+			texts = append(texts, text)
 		}
 	}
 	if crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
 		texts = append(texts, "spec.conversion: this server calls no conversion webhooks; versions are converted as with strategy None, which changes apiVersion alone")
 	}
 	return texts
+}
+
+// schemaWarnings is what is odd in a definition's schemas. (kube-apiserver speaks of sets since 1.37.)
+func schemaWarnings(crd *apiextensionsv1.CustomResourceDefinition) map[string]bool {
+	texts, internal := map[string]bool{}, &apiextensions.CustomResourceDefinition{}
+	if internalDefinition(crd, internal) != nil {
+		return nil // validation has said so
+	}
+	for root := range rootSchemas(&internal.Spec) {
+		for s := range allSchemas(root) {
+			noteFormat(s, texts)
+			isSet := s.XListType != nil && *s.XListType == "set" && s.Items != nil && s.Items.Schema != nil
+			if isSet && (s.Items.Schema.Type == "object" || s.Items.Schema.Type == "array") {
+				texts[fmt.Sprintf("x-kubernetes-list-type: set for items of type %q is not supported by server-side apply or CEL validation rules", s.Items.Schema.Type)] = true
+			}
+		}
+	}
+	return texts
+}
+
+func noteFormat(s *apiextensions.JSONSchemaProps, texts map[string]bool) {
+	if s.Format == "" {
+		return
+	}
+	asked := &spec.Schema{SchemaProps: spec.SchemaProps{Format: s.Format, Type: spec.StringOrArray{s.Type}}}
+	for _, format := range schemavalidation.GetUnrecognizedFormats(asked, environment.DefaultCompatibilityVersion()) {
+		texts[fmt.Sprintf("unrecognized format %q", format)] = true
+	}
 }
 
 // markTerminating is what DELETE does to a definition: it goes when its objects have gone.
@@ -633,32 +685,4 @@ func (d *definitions) setTerminating(ctx context.Context, def *definition, condi
 		return nil
 	}
 	return err
-}
-
-// unknownFormats collects the formats in a definition's schemas that no validator knows.
-func unknownFormats(crd *apiextensionsv1.CustomResourceDefinition, found map[string]bool) {
-	var visit func(s *apiextensionsv1.JSONSchemaProps)
-	visit = func(s *apiextensionsv1.JSONSchemaProps) {
-		if s == nil {
-			return
-		}
-		asked := &spec.Schema{SchemaProps: spec.SchemaProps{Format: s.Format, Type: spec.StringOrArray{s.Type}}}
-		for _, format := range schemavalidation.GetUnrecognizedFormats(asked, environment.DefaultCompatibilityVersion()) {
-			found[format] = true
-		}
-		for _, p := range s.Properties {
-			visit(&p)
-		}
-		if s.Items != nil {
-			visit(s.Items.Schema)
-		}
-		if s.AdditionalProperties != nil {
-			visit(s.AdditionalProperties.Schema)
-		}
-	}
-	for _, v := range crd.Spec.Versions {
-		if v.Schema != nil {
-			visit(v.Schema.OpenAPIV3Schema)
-		}
-	}
 }
