@@ -16,7 +16,6 @@ package main
 // most of them can do without as long as all clients speak the storage version.
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -31,6 +30,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -128,21 +128,18 @@ func (d *definitions) sync(ctx context.Context) error {
 	changed := false
 	for {
 		current := d.st.revision()
-		events, upTo, err := d.newsLocked()
+		var judge []func() error // when all are known: names of the last may be taken by the first
+		upTo, err := d.newsLocked(func(rec *record) { judge = append(judge, d.takeLocked(ctx, rec)) })
 		if err != nil {
 			return err
 		}
-		var judge []func() error // when all are known: names of the last may be taken by the first
-		for i := range events {
-			judge = append(judge, d.takeLocked(ctx, &events[i].record))
-			changed = true
-		}
+		changed = changed || len(judge) > 0
 		for _, decide := range judge {
 			if err := decide(); err != nil {
 				return err
 			}
 		}
-		if d.rev = upTo; len(events) == 0 && upTo >= current {
+		if d.rev = upTo; len(judge) == 0 && upTo >= current {
 			break
 		}
 	}
@@ -165,19 +162,24 @@ func (d *definitions) serveLocked() {
 	d.ended = nil
 }
 
-// newsLocked returns what was written to definitions since table was brought up to date, and up to which revision.
-func (d *definitions) newsLocked() (events []event, upTo int64, err error) {
-	if d.rev > 0 {
-		events, upTo, err = d.st.events(d.row.base, d.rev, 0, nil)
+// newsLocked shows what was written to definitions since table was brought up to date, and returns up to which revision.
+func (d *definitions) newsLocked(show func(rec *record)) (upTo int64, err error) {
+	if d.rev == 0 {
+		return d.reloadLocked(show)
 	}
-	if d.rev == 0 || errors.Is(err, errCompacted) {
-		return d.reloadLocked()
+	events, upTo, err := d.st.events(d.row.base, d.rev, 0, nil)
+	if errors.Is(err, errCompacted) {
+		return d.reloadLocked(show)
 	}
-	return events, upTo, err
+	for i := range events {
+		show(&events[i].record)
+	}
+	return upTo, err
 }
 
-// reloadLocked reads all definitions as if each had just been written.
-func (d *definitions) reloadLocked() (events []event, rev int64, err error) {
+// reloadLocked shows all definitions as if each had just been written. A record is good until show returns: five hundred definitions are
+// more to hold than this server needs otherwise.
+func (d *definitions) reloadLocked(show func(rec *record)) (rev int64, err error) {
 	for _, def := range d.table {
 		d.ended = append(d.ended, def.over)
 	}
@@ -185,14 +187,13 @@ func (d *definitions) reloadLocked() (events []event, rev int64, err error) {
 	c := &chunk{}
 	for at := (span{prefix: d.row.base}); ; at.rev, at.start = c.rev, c.next {
 		if err := d.st.chunk(at, c); err != nil {
-			return nil, 0, err
+			return 0, err
 		}
-		for _, rec := range c.records {
-			rec.json = bytes.Clone(rec.json) // the chunk's buffer is used again
-			events = append(events, event{record: rec})
+		for i := range c.records {
+			show(&c.records[i])
 		}
 		if c.next == "" {
-			return events, c.rev, nil
+			return c.rev, nil
 		}
 	}
 }
@@ -208,15 +209,18 @@ func (d *definitions) takeLocked(ctx context.Context, rec *record) (decide func(
 		}
 		return func() error { return d.reconsiderLocked(ctx, before) }
 	}
-	obj, err := d.row.decodeStored(rec.json)
+	crd, err := d.outline(rec)
 	if err != nil { // of this definition nothing is served; the others are
+		if before != nil {
+			d.ended = append(d.ended, before.over)
+		}
 		d.log.Error().Err(err).Str("name", name).Msg("definition of a custom resource cannot be read")
 		return func() error { return nil }
 	}
-	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	d.table[name] = d.define(crd, rec, before)
+	key, rev := rec.key, rec.rev
 	return func() error {
-		if err := d.decideLocked(ctx, crd, rec); err != nil {
+		if err := d.decideLocked(ctx, crd, key, rev); err != nil {
 			return err
 		}
 		return d.reconsiderLocked(ctx, before)
@@ -243,33 +247,69 @@ func (d *definitions) reconsiderLocked(ctx context.Context, before *definition) 
 		if err != nil {
 			return err
 		}
-		obj, err := d.row.decodeStored(rec.json)
+		crd, err := d.outline(&rec)
 		if err != nil {
 			return err
 		}
-		if err := d.decideLocked(ctx, obj.(*apiextensionsv1.CustomResourceDefinition), &rec); err != nil {
+		if err := d.decideLocked(ctx, crd, rec.key, rec.rev); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// decideLocked stores the status that follows from a definition, if it is new. The write shows up in the log as an event of its own.
-// What the status promises is served before it can be read: who waits for Established finds the type.
-func (d *definitions) decideLocked(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, rec *record) error {
-	before := crd.Status.DeepCopy()
-	d.acceptNames(crd)
-	judgeApproval(crd)
-	if apiequality.Semantic.DeepEqual(before, &crd.Status) {
+// outline decodes a definition without what makes it large: the schemas, managedFields, and what kubectl has applied last.
+func (d *definitions) outline(rec *record) (*apiextensionsv1.CustomResourceDefinition, error) {
+	obj, err := d.row.decodeStored(withoutSchemas(rec.json))
+	if err != nil {
+		return nil, err
+	}
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	crd.ManagedFields = nil
+	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
+	return crd, nil
+}
+
+func withoutSchemas(stored []byte) []byte {
+	out, from := make([]byte, 0, 4096), 0
+	for _, v := range gjson.GetBytes(stored, "spec.versions").Array() {
+		if schema := v.Get("schema"); schema.Exists() {
+			out = append(append(out, stored[from:schema.Index]...), "null"...)
+			from = schema.Index + len(schema.Raw)
+		}
+	}
+	return append(out, stored[from:]...)
+}
+
+// decideLocked stores the status that follows from a definition, given in outline, if it is new. The write shows up in the log as an event
+// of its own. What the status promises is served before it can be read: who waits for Established finds the type.
+func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1.CustomResourceDefinition, key string, rev int64) error {
+	before := outline.Status.DeepCopy()
+	d.acceptNames(outline)
+	judgeApproval(outline)
+	if apiequality.Semantic.DeepEqual(before, &outline.Status) {
 		return nil
 	}
+	rec, err := d.st.get(key)
+	if errors.Is(err, errNotFound) || err == nil && rec.rev != rev {
+		return nil // the newer version is in the log
+	}
+	if err != nil {
+		return err
+	}
+	obj, err := d.row.decodeStored(rec.json)
+	if err != nil {
+		return err
+	}
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	crd.Status = outline.Status
 	stored, revAt, err := d.row.encodeStored(crd)
 	if err != nil {
 		return err
 	}
-	d.table[crd.Name] = d.define(crd, rec, d.table[crd.Name])
+	d.table[crd.Name] = d.define(crd, &rec, d.table[crd.Name])
 	d.serveLocked()
-	_, err = d.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: rec.deleting})
+	_, err = d.st.commit(ctx, change{op: opUpdate, key: key, expect: rev, json: stored, revAt: revAt, deleting: rec.deleting})
 	if errors.Is(err, errConflict) || errors.Is(err, errNotFound) {
 		return nil // somebody was faster; the newer version is in the log
 	}
