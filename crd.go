@@ -16,7 +16,6 @@ package main
 // most of them can do without as long as all clients speak the storage version.
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -31,6 +30,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -59,6 +59,7 @@ type definitions struct {
 	mu    sync.Mutex // guards what follows; held while the status of a definition is committed
 	rev   int64      // what table shows
 	table map[string]*definition
+	ended []chan struct{} // of definitions that are no more as they were; to be closed when the registry has forgotten them
 }
 
 // A definition is what is kept in memory of a stored one. Immutable.
@@ -72,6 +73,7 @@ type definition struct {
 	rows        []*resource // the served versions
 	storage     *resource   // the storage version, served or not
 	schemas     *schemas
+	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
 }
 
 // newDefinitions serves the type of definitions. sync then brings in those that are stored.
@@ -126,21 +128,18 @@ func (d *definitions) sync(ctx context.Context) error {
 	changed := false
 	for {
 		current := d.st.revision()
-		events, upTo, err := d.newsLocked()
+		var judge []func() error // when all are known: names of the last may be taken by the first
+		upTo, err := d.newsLocked(func(rec *record) { judge = append(judge, d.takeLocked(ctx, rec)) })
 		if err != nil {
 			return err
 		}
-		var judge []func() error // when all are known: names of the last may be taken by the first
-		for i := range events {
-			judge = append(judge, d.takeLocked(ctx, &events[i].record))
-			changed = true
-		}
+		changed = changed || len(judge) > 0
 		for _, decide := range judge {
 			if err := decide(); err != nil {
 				return err
 			}
 		}
-		if d.rev = upTo; len(events) == 0 && upTo >= current {
+		if d.rev = upTo; len(judge) == 0 && upTo >= current {
 			break
 		}
 	}
@@ -157,33 +156,44 @@ func (d *definitions) serveLocked() {
 		rows = append(rows, def.rows...)
 	}
 	d.reg.replaceCustom(rows)
+	for _, over := range d.ended {
+		close(over)
+	}
+	d.ended = nil
 }
 
-// newsLocked returns what was written to definitions since table was brought up to date, and up to which revision.
-func (d *definitions) newsLocked() (events []event, upTo int64, err error) {
-	if d.rev > 0 {
-		events, upTo, err = d.st.events(d.row.base, d.rev, 0, nil)
+// newsLocked shows what was written to definitions since table was brought up to date, and returns up to which revision.
+func (d *definitions) newsLocked(show func(rec *record)) (upTo int64, err error) {
+	if d.rev == 0 {
+		return d.reloadLocked(show)
 	}
-	if d.rev == 0 || errors.Is(err, errCompacted) {
-		return d.reloadLocked()
+	events, upTo, err := d.st.events(d.row.base, d.rev, 0, nil)
+	if errors.Is(err, errCompacted) {
+		return d.reloadLocked(show)
 	}
-	return events, upTo, err
+	for i := range events {
+		show(&events[i].record)
+	}
+	return upTo, err
 }
 
-// reloadLocked reads all definitions as if each had just been written.
-func (d *definitions) reloadLocked() (events []event, rev int64, err error) {
+// reloadLocked shows all definitions as if each had just been written. A record is good until show returns: five hundred definitions are
+// more to hold than this server needs otherwise.
+func (d *definitions) reloadLocked(show func(rec *record)) (rev int64, err error) {
+	for _, def := range d.table {
+		d.ended = append(d.ended, def.over)
+	}
 	clear(d.table)
 	c := &chunk{}
 	for at := (span{prefix: d.row.base}); ; at.rev, at.start = c.rev, c.next {
 		if err := d.st.chunk(at, c); err != nil {
-			return nil, 0, err
+			return 0, err
 		}
-		for _, rec := range c.records {
-			rec.json = bytes.Clone(rec.json) // the chunk's buffer is used again
-			events = append(events, event{record: rec})
+		for i := range c.records {
+			show(&c.records[i])
 		}
 		if c.next == "" {
-			return events, c.rev, nil
+			return c.rev, nil
 		}
 	}
 }
@@ -194,17 +204,23 @@ func (d *definitions) takeLocked(ctx context.Context, rec *record) (decide func(
 	before := d.table[name]
 	delete(d.table, name)
 	if rec.deleted {
+		if before != nil {
+			d.ended = append(d.ended, before.over)
+		}
 		return func() error { return d.reconsiderLocked(ctx, before) }
 	}
-	obj, err := d.row.decodeStored(rec.json)
+	crd, err := d.outline(rec)
 	if err != nil { // of this definition nothing is served; the others are
+		if before != nil {
+			d.ended = append(d.ended, before.over)
+		}
 		d.log.Error().Err(err).Str("name", name).Msg("definition of a custom resource cannot be read")
 		return func() error { return nil }
 	}
-	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	d.table[name] = d.define(crd, rec, before)
+	key, rev := rec.key, rec.rev
 	return func() error {
-		if err := d.decideLocked(ctx, crd, rec); err != nil {
+		if err := d.decideLocked(ctx, crd, key, rev); err != nil {
 			return err
 		}
 		return d.reconsiderLocked(ctx, before)
@@ -231,33 +247,69 @@ func (d *definitions) reconsiderLocked(ctx context.Context, before *definition) 
 		if err != nil {
 			return err
 		}
-		obj, err := d.row.decodeStored(rec.json)
+		crd, err := d.outline(&rec)
 		if err != nil {
 			return err
 		}
-		if err := d.decideLocked(ctx, obj.(*apiextensionsv1.CustomResourceDefinition), &rec); err != nil {
+		if err := d.decideLocked(ctx, crd, rec.key, rec.rev); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// decideLocked stores the status that follows from a definition, if it is new. The write shows up in the log as an event of its own.
-// What the status promises is served before it can be read: who waits for Established finds the type.
-func (d *definitions) decideLocked(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, rec *record) error {
-	before := crd.Status.DeepCopy()
-	d.acceptNames(crd)
-	judgeApproval(crd)
-	if apiequality.Semantic.DeepEqual(before, &crd.Status) {
+// outline decodes a definition without what makes it large: the schemas, managedFields, and what kubectl has applied last.
+func (d *definitions) outline(rec *record) (*apiextensionsv1.CustomResourceDefinition, error) {
+	obj, err := d.row.decodeStored(withoutSchemas(rec.json))
+	if err != nil {
+		return nil, err
+	}
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	crd.ManagedFields = nil
+	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
+	return crd, nil
+}
+
+func withoutSchemas(stored []byte) []byte {
+	out, from := make([]byte, 0, 4096), 0
+	for _, v := range gjson.GetBytes(stored, "spec.versions").Array() {
+		if schema := v.Get("schema"); schema.Exists() {
+			out = append(append(out, stored[from:schema.Index]...), "null"...)
+			from = schema.Index + len(schema.Raw)
+		}
+	}
+	return append(out, stored[from:]...)
+}
+
+// decideLocked stores the status that follows from a definition, given in outline, if it is new. The write shows up in the log as an event
+// of its own. What the status promises is served before it can be read: who waits for Established finds the type.
+func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1.CustomResourceDefinition, key string, rev int64) error {
+	before := outline.Status.DeepCopy()
+	d.acceptNames(outline)
+	judgeApproval(outline)
+	if apiequality.Semantic.DeepEqual(before, &outline.Status) {
 		return nil
 	}
+	rec, err := d.st.get(key)
+	if errors.Is(err, errNotFound) || err == nil && rec.rev != rev {
+		return nil // the newer version is in the log
+	}
+	if err != nil {
+		return err
+	}
+	obj, err := d.row.decodeStored(rec.json)
+	if err != nil {
+		return err
+	}
+	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
+	crd.Status = outline.Status
 	stored, revAt, err := d.row.encodeStored(crd)
 	if err != nil {
 		return err
 	}
-	d.table[crd.Name] = d.define(crd, rec, d.table[crd.Name])
+	d.table[crd.Name] = d.define(crd, &rec, d.table[crd.Name])
 	d.serveLocked()
-	_, err = d.st.commit(ctx, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: rec.deleting})
+	_, err = d.st.commit(ctx, change{op: opUpdate, key: key, expect: rev, json: stored, revAt: revAt, deleting: rec.deleting})
 	if errors.Is(err, errConflict) || errors.Is(err, errNotFound) {
 		return nil // somebody was faster; the newer version is in the log
 	}
@@ -377,6 +429,7 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 			def.schemas.since = before.schemas.since
 		}
 	}
+	def.over = d.overLocked(def, before)
 	if !accepted && !def.established {
 		return def
 	}
@@ -397,6 +450,18 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		}
 	}
 	return def
+}
+
+// overLocked is the end of watches of def: that of before, if nothing has changed but status and metadata.
+func (d *definitions) overLocked(def, before *definition) chan struct{} {
+	if before == nil {
+		return make(chan struct{})
+	}
+	if def.schemas == before.schemas && apiequality.Semantic.DeepEqual(def.accepted, before.accepted) {
+		return before.over
+	}
+	d.ended = append(d.ended, before.over)
+	return make(chan struct{})
 }
 
 func schemaDigest(text string) string {
@@ -438,7 +503,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.deprecation = &deprecation{deprecated: [2]int{1, 0}}
 	}
 	res.custom = &custom{deprecation: deprecationText(crd, v), prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete,
-		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults}
+		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults, over: def.over}
 	if def.terminating {
 		res.custom.admit = cr.refuse
 	}
@@ -517,24 +582,51 @@ func internalDefinition(obj object, out *apiextensions.CustomResourceDefinition)
 	return apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(in, out, nil)
 }
 
-// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, and conversion by a webhook.
+// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, sets that apply and CEL do not treat
+// as such, and conversion by a webhook. Of an update, what is new.
 func definitionWarnings(obj, old object) (texts []string) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	known := map[string]bool{}
 	if old != nil {
-		unknownFormats(old.(*apiextensionsv1.CustomResourceDefinition), known)
+		known = schemaWarnings(old.(*apiextensionsv1.CustomResourceDefinition))
 	}
-	added := map[string]bool{}
-	unknownFormats(crd, added)
-	for _, format := range slices.Sorted(maps.Keys(added)) {
-		if !known[format] {
-			texts = append(texts, fmt.Sprintf("unrecognized format %q", format))
+	for _, text := range slices.Sorted(maps.Keys(schemaWarnings(crd))) {
+		if !known[text] {
+			texts = append(texts, text)
 		}
 	}
 	if crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
 		texts = append(texts, "spec.conversion: this server calls no conversion webhooks; versions are converted as with strategy None, which changes apiVersion alone")
 	}
 	return texts
+}
+
+// schemaWarnings is what is odd in a definition's schemas. (kube-apiserver speaks of sets since 1.37.)
+func schemaWarnings(crd *apiextensionsv1.CustomResourceDefinition) map[string]bool {
+	texts, internal := map[string]bool{}, &apiextensions.CustomResourceDefinition{}
+	if internalDefinition(crd, internal) != nil {
+		return nil // validation has said so
+	}
+	for root := range rootSchemas(&internal.Spec) {
+		for s := range allSchemas(root) {
+			noteFormat(s, texts)
+			isSet := s.XListType != nil && *s.XListType == "set" && s.Items != nil && s.Items.Schema != nil
+			if isSet && (s.Items.Schema.Type == "object" || s.Items.Schema.Type == "array") {
+				texts[fmt.Sprintf("x-kubernetes-list-type: set for items of type %q is not supported by server-side apply or CEL validation rules", s.Items.Schema.Type)] = true
+			}
+		}
+	}
+	return texts
+}
+
+func noteFormat(s *apiextensions.JSONSchemaProps, texts map[string]bool) {
+	if s.Format == "" {
+		return
+	}
+	asked := &spec.Schema{SchemaProps: spec.SchemaProps{Format: s.Format, Type: spec.StringOrArray{s.Type}}}
+	for _, format := range schemavalidation.GetUnrecognizedFormats(asked, environment.DefaultCompatibilityVersion()) {
+		texts[fmt.Sprintf("unrecognized format %q", format)] = true
+	}
 }
 
 // markTerminating is what DELETE does to a definition: it goes when its objects have gone.
@@ -633,32 +725,4 @@ func (d *definitions) setTerminating(ctx context.Context, def *definition, condi
 		return nil
 	}
 	return err
-}
-
-// unknownFormats collects the formats in a definition's schemas that no validator knows.
-func unknownFormats(crd *apiextensionsv1.CustomResourceDefinition, found map[string]bool) {
-	var visit func(s *apiextensionsv1.JSONSchemaProps)
-	visit = func(s *apiextensionsv1.JSONSchemaProps) {
-		if s == nil {
-			return
-		}
-		asked := &spec.Schema{SchemaProps: spec.SchemaProps{Format: s.Format, Type: spec.StringOrArray{s.Type}}}
-		for _, format := range schemavalidation.GetUnrecognizedFormats(asked, environment.DefaultCompatibilityVersion()) {
-			found[format] = true
-		}
-		for _, p := range s.Properties {
-			visit(&p)
-		}
-		if s.Items != nil {
-			visit(s.Items.Schema)
-		}
-		if s.AdditionalProperties != nil {
-			visit(s.AdditionalProperties.Schema)
-		}
-	}
-	for _, v := range crd.Spec.Versions {
-		if v.Schema != nil {
-			visit(v.Schema.OpenAPIV3Schema)
-		}
-	}
 }

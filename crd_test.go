@@ -1,16 +1,22 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tidwall/gjson"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -128,16 +134,18 @@ func TestDefinitionsAreJudged(t *testing.T) {
 
 func TestDefinitionsWarnOfWhatTheyDoNotGet(t *testing.T) {
 	s := startTest(t)
-	odd := simpleDefinition(t, "Odd", "example.com", `{type: object, properties: {a: {type: string, format: zap}}}`, "")
+	odd := simpleDefinition(t, "Odd", "example.com", `{type: object, properties: {a: {type: string, format: zap},
+		b: {type: array, x-kubernetes-list-type: set, items: {type: object, x-kubernetes-map-type: atomic}}}}`, "")
 	a := s.want(201, "POST", definitionsPath, strings.Replace(odd, `"scope"`,
 		`"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":{"url":"https://x/"}}},"scope"`, 1))
 	texts := strings.Join(a.header.Values("Warning"), "\n")
-	if !strings.Contains(texts, `unrecognized format \"zap\"`) || !strings.Contains(texts, "no conversion webhooks") {
+	if !strings.Contains(texts, `unrecognized format \"zap\"`) || !strings.Contains(texts, "no conversion webhooks") ||
+		!strings.Contains(texts, `set for items of type \"object\" is not supported`) {
 		t.Errorf("warnings: %s", texts)
 	}
 	s.want(201, "POST", "/apis/example.com/v1/namespaces/default/odds", `{"apiVersion":"example.com/v1","kind":"Odd","metadata":{"name":"a"},"a":"anything"}`)
 	a = s.want(200, "PATCH", definitionsPath+"/odds.example.com", `{"metadata":{"labels":{"x":"y"}}}`, asMergePatch)
-	if texts := strings.Join(a.header.Values("Warning"), "\n"); strings.Contains(texts, "zap") {
+	if texts := strings.Join(a.header.Values("Warning"), "\n"); strings.Contains(texts, "zap") || strings.Contains(texts, "set for") {
 		t.Errorf("an old format warns again: %s", texts)
 	}
 }
@@ -499,6 +507,49 @@ func TestObjectsGoWithTheirDefinition(t *testing.T) {
 	}
 }
 
+// As in kube-apiserver: a watch ends with its definition, and when spec or names of that change; not with its metadata.
+func TestWatchesEndWithTheirDefinition(t *testing.T) {
+	s := startTest(t)
+	for i, c := range []struct {
+		title, method, patch string
+		ends                 bool
+	}{
+		{"deleted", "DELETE", "", true},
+		{"a schema changes", "PATCH", `{"spec":{"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, true},
+		{"no longer served", "PATCH", `{"spec":{"versions":[{"name":"v1","served":false,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`, true},
+		{"another name", "PATCH", `{"spec":{"names":{"shortNames":["zz"]}}}`, true},
+		{"a label", "PATCH", `{"metadata":{"labels":{"a":"b"}}}`, false},
+	} {
+		t.Run(c.title, func(t *testing.T) {
+			group := fmt.Sprintf("g%d.example.com", i)
+			s.want(201, "POST", definitionsPath, simpleDefinition(t, "Thing", group, "{type: object, x-kubernetes-preserve-unknown-fields: true}", ""))
+			things := "/apis/" + group + "/v1/namespaces/default/things"
+			s.want(201, "POST", things, fmt.Sprintf(`{"apiVersion":"%s/v1","kind":"Thing","metadata":{"name":"a"}}`, group))
+			open, err := http.Get(s.url + things + "?watch=1&timeoutSeconds=60")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer open.Body.Close()
+			lines := bufio.NewReader(open.Body)
+			if first, err := lines.ReadString('\n'); !strings.Contains(first, "ADDED") {
+				t.Fatalf("the watch begins with %q, %v", first, err)
+			}
+			s.want(200, c.method, definitionsPath+"/things."+group, c.patch, asMergePatch)
+			if !c.ends {
+				s.want(201, "POST", things, fmt.Sprintf(`{"apiVersion":"%s/v1","kind":"Thing","metadata":{"name":"b"}}`, group))
+				if next, err := lines.ReadString('\n'); !strings.Contains(next, `"name":"b"`) {
+					t.Errorf("the watch goes on with %q, %v", next, err)
+				}
+				return
+			}
+			rest, err := io.ReadAll(lines)
+			if err != nil || strings.Contains(string(rest), "ERROR") || strings.Contains(string(rest), "DELETED") != (c.method == "DELETE") {
+				t.Errorf("the watch ends with %q, %v", rest, err)
+			}
+		})
+	}
+}
+
 func TestDefinitionsAreFoundAtTheStart(t *testing.T) {
 	s := startTest(t, onFile(t.TempDir()+"/db"))
 	s.define("gadgets")
@@ -632,4 +683,77 @@ func BenchmarkIdleDefinition(b *testing.B) {
 	}
 	b.ReportMetric(float64(heap()-before)/float64(b.N), "heap-B/definition")
 	runtime.KeepAlive(s)
+}
+
+func TestOutlineIsADefinitionWithoutSchemas(t *testing.T) {
+	for _, text := range []string{definitionFile(t, "planets"), definitionFile(t, "gadgets"), `{"spec":{"versions":[{"name":"v1"}]}}`, `{"spec":{}}`} {
+		var want, got apiextensionsv1.CustomResourceDefinition
+		if err := json.Unmarshal([]byte(text), &want); err != nil {
+			t.Fatal(err)
+		}
+		for i := range want.Spec.Versions {
+			want.Spec.Versions[i].Schema = nil
+		}
+		if err := json.Unmarshal(withoutSchemas([]byte(text)), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%.60s…: got %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+}
+
+// realisticDefinition is as large as those of the Gateway API: tens of KB of schema with descriptions, patterns, defaults, lists that are maps
+// and CEL rules, in two versions, with status and columns.
+func realisticDefinition(n int) string {
+	lore := strings.Repeat("Describes at length what this field is for and which values implementations support. ", 3)
+	field := func(i int) string {
+		return fmt.Sprintf(`"field%d":{"description":%q,"type":"object","x-kubernetes-validations":[{"rule":"has(self.name) || has(self.refs)","message":"one is needed"}],
+			"properties":{"name":{"description":%q,"type":"string","maxLength":63,"pattern":"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+			"weight":{"description":%q,"type":"integer","format":"int32","minimum":0,"maximum":100,"default":1},
+			"mode":{"description":%q,"type":"string","enum":["Exact","Prefix","Regex"],"default":"Exact"},
+			"refs":{"description":%q,"type":"array","maxItems":16,"x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["key"],
+			"items":{"type":"object","required":["key"],"properties":{"key":{"type":"string","maxLength":63},"value":{"description":%q,"type":"string","maxLength":253}}}}}}`,
+			i, lore, lore, lore, lore, lore, lore)
+	}
+	var fields []string
+	for i := range 12 {
+		fields = append(fields, field(i))
+	}
+	schema := `{"openAPIV3Schema":{"type":"object","required":["spec"],"properties":{"apiVersion":{"type":"string"},"kind":{"type":"string"},"metadata":{"type":"object"},
+		"spec":{"type":"object","properties":{` + strings.Join(fields, ",") + `}},
+		"status":{"type":"object","properties":{"conditions":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["type"],
+		"items":{"type":"object","required":["type","status"],"properties":{"type":{"type":"string"},"status":{"type":"string"},"message":{"type":"string"}}}}}}}}}`
+	version := `{"name":"%s","served":true,"storage":%v,"schema":%s,"subresources":{"status":{}},
+		"additionalPrinterColumns":[{"name":"Name","type":"string","jsonPath":".spec.field0.name"}]}`
+	return fmt.Sprintf(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"reals.g%d.example.com"},"spec":{"group":"g%d.example.com",
+		"scope":"Namespaced","names":{"plural":"reals","kind":"Real","categories":["real-api"]},"versions":[`, n, n) +
+		fmt.Sprintf(version, "v1", true, schema) + "," + fmt.Sprintf(version, "v1beta1", false, schema) + `]}}`
+}
+
+// BenchmarkCustomDefinitions starts a server on a file with 500 definitions: what each costs in memory, and how long the start takes.
+func BenchmarkCustomDefinitions(b *testing.B) {
+	const definitions = 500
+	path, bare := filepath.Join(b.TempDir(), "a.db"), filepath.Join(b.TempDir(), "bare.db")
+	s := startTest(b, onFile(path))
+	for i := range definitions {
+		s.want(201, "POST", definitionsPath, realisticDefinition(i))
+	}
+	s.halt()
+	idle := func(path string) (memory int64, ready, cpu time.Duration) {
+		child := startChild(b, path)
+		if _, err := http.Get(child.url + "/apis"); err != nil { // discovery, as clients begin
+			b.Fatal(err)
+		}
+		time.Sleep(time.Second) // what the start leaves behind is given back
+		memory = anonymousMemory(child.cmd.Process.Pid)
+		child.end()
+		return memory, child.ready, child.cmd.ProcessState.UserTime() + child.cmd.ProcessState.SystemTime()
+	}
+	for b.Loop() {
+		with, ready, cpu := idle(path)
+		without, _, _ := idle(bare)
+		b.ReportMetric(float64(len(realisticDefinition(0)))/1024, "KiB-JSON/definition")
+		b.ReportMetric(float64(with-without)/1024/definitions, "KiB/definition")
+		b.ReportMetric(float64(with)/(1<<20), "idle-MiB")
+		b.ReportMetric(float64(ready.Milliseconds()), "start-ms")
+		b.ReportMetric(float64(cpu.Milliseconds()), "start-CPU-ms")
+	}
 }

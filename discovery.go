@@ -36,7 +36,11 @@ func serveDiscovery(reg *registry, w http.ResponseWriter, r *http.Request) {
 	}
 	answer := legacyAnswer(c, root, rest, r)
 	if answer == nil {
-		http.NotFound(w, r)
+		group := ""
+		if root == "apis" {
+			group, _, _ = strings.Cut(rest, "/")
+		}
+		serveUnknown(reg, w, r, group)
 		return
 	}
 	if _, err := negotiate(r.Header.Get("Accept")); err != nil {
@@ -45,6 +49,17 @@ func serveDiscovery(reg *registry, w http.ResponseWriter, r *http.Request) {
 	}
 	doc, _ := json.Marshal(answer)
 	writeJSON(w, r, http.StatusOK, doc)
+}
+
+// serveUnknown answers for what is not served: with a Status where the group is built in, with plain text elsewhere.
+func serveUnknown(reg *registry, w http.ResponseWriter, r *http.Request, group string) {
+	for _, res := range reg.all() {
+		if res.group == group && res.goType != nil {
+			refuse(w, r, errNoSuchResource())
+			return
+		}
+	}
+	http.NotFound(w, r)
 }
 
 // legacyAnswer is the answer for root ("api" or "apis") and the path below it; nil when there is nothing.

@@ -46,7 +46,6 @@ import (
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 )
 
@@ -968,7 +967,7 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 	res := s.reg.lookup(info.group, info.version, info.resource)
 	if res == nil {
-		s.serveUnknown(w, r, info)
+		serveUnknown(s.reg, w, r, info.group)
 		return
 	}
 	err := s.serveResource(w, r, res)
@@ -978,31 +977,6 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.fail(w, r, err)
 	}
-}
-
-// serveUnknown answers for a resource that is not served: with a Status where the group is built in, with plain text elsewhere.
-func (s *server) serveUnknown(w http.ResponseWriter, r *http.Request, info *requestInfo) {
-	for _, res := range s.reg.all() {
-		if res.group == info.group && res.goType != nil {
-			refuse(w, r, errNoSuchResource())
-			return
-		}
-	}
-	http.NotFound(w, r)
-}
-
-func errNoSuchResource() error {
-	return routerError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
-}
-
-func errMethodNotAllowed() error {
-	return routerError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
-}
-
-// routerError is an error of the path or method: its details are there, and empty.
-func routerError(code int32, reason metav1.StatusReason, message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
-		Message: message, Details: &metav1.StatusDetails{}}}
 }
 
 // fail answers with an error, and logs the ones that are nobody's fault but ours. A request that ran out

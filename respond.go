@@ -170,6 +170,20 @@ func errorStatus(err error) (status metav1.Status, unexpected error) {
 	return status, nil
 }
 
+func errNoSuchResource() error {
+	return routerError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+}
+
+func errMethodNotAllowed() error {
+	return routerError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+}
+
+// routerError is an error of the path or method: its details are there, and empty.
+func routerError(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
+		Message: message, Details: &metav1.StatusDetails{}}}
+}
+
 // writeJSON answers with a JSON document, as YAML when the request's Accept prefers it. An Accept that cannot be met gets JSON: the
 // handler has refused it before, and errors have to go out somehow.
 func writeJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {

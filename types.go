@@ -240,8 +240,9 @@ type custom struct {
 	deleting  func(obj object)                // marks an object whose deletion begins
 	committed func(ctx context.Context) error // after a write, before its answer
 
-	storageVersion string // of custom resources, as all that follows
-	deprecation    string // the warning of a deprecated version
+	storageVersion string          // of custom resources, as all that follows
+	over           <-chan struct{} // closed when the definition was changed, or went: watches end
+	deprecation    string          // the warning of a deprecated version
 	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
 	shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
 	settled    func(stored []byte) bool                                             // needs no complete

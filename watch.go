@@ -12,6 +12,8 @@
 //	"", 0, N         true               ADDED for everything now, then the bookmark that ends them, if wanted
 //	"", 0 / N        false              what happens from now on / after N
 //
+// It ends after its timeout, when the server stops, or when the definition of its type changes or goes.
+//
 // An object that a selector matched before a change but not after it is DELETED for that watcher, with its old content and the new
 // revision. The real server is silent about a watch in the future; saying so at once spares the client a wait for nothing (it lists
 // again), and is how a client notices that the store was restored from a backup.
@@ -131,6 +133,7 @@ func (s *stream) run(ctx context.Context) {
 	}
 	var status *apierrors.StatusError
 	switch {
+	case errors.Is(err, errNoSuchVersion): // the type goes at this moment: the end says so, and to begin again says the rest
 	case errors.Is(err, errCompacted):
 		s.sendError(apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old."))
 	case errors.As(err, &status):
@@ -196,6 +199,10 @@ func (s *stream) follow(ctx context.Context) error {
 	tick, last := s.bookmarkTimers(ctx)
 	defer tick.Stop()
 	defer last.Stop()
+	var over <-chan struct{} // a type that a definition made may change, or go
+	if s.v.res.custom != nil {
+		over = s.v.res.custom.over
+	}
 	for {
 		wake := s.rd.st.wake(s.resource) // before the log is read: a commit in between closes it
 		if err := s.drain(ctx); err != nil {
@@ -213,6 +220,9 @@ func (s *stream) follow(ctx context.Context) error {
 				return err
 			}
 		case <-ctx.Done():
+			return errStreamEnd
+		case <-over:
+			_ = s.drain(ctx) // the deletions that came before; the type may be too far gone for it
 			return errStreamEnd
 		case <-s.rd.shuttingDown:
 			return s.farewell()
