@@ -536,6 +536,55 @@ func TestRememberedSignaturesAreBounded(t *testing.T) {
 	}
 }
 
+// ---- Secrets that hold a token
+
+// TestTokenOfASecretIsFilledIn, counts without an end, and dies with its Secret, its account, or when another takes its place.
+func TestTokenOfASecretIsFilledIn(t *testing.T) {
+	s := startShop(t)
+	secret := func(metadata string) answer {
+		t.Helper()
+		return s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"type":"kubernetes.io/service-account-token","metadata":{`+metadata+`}}`, masterToken)
+	}
+	annotated := func(account string) string {
+		return `"annotations":{"kubernetes.io/service-account.name":"` + account + `"}`
+	}
+	tokenIn := func(a answer) string {
+		text, _ := base64.StdEncoding.DecodeString(a.get("data.token").String())
+		return string(text)
+	}
+	first, second := secret(`"name":"one",`+annotated("app")), secret(`"generateName":"two-",`+annotated("app"))
+	uid := s.want(200, "GET", shopAccounts+"/app", "", masterToken).get("metadata.uid").String()
+	if got := first.get(`metadata.annotations.kubernetes\.io/service-account\.uid`).String(); got != uid || first.get("data.namespace").String() != "c2hvcA==" {
+		t.Errorf("the account %s is in %s", uid, first.body)
+	}
+	alive := `system:serviceaccount:shop:app ["` + defaultIssuer + `"]`
+	for _, a := range []answer{first, second} {
+		if got := s.reviewOf(tokenIn(a)); got != alive {
+			t.Errorf("%s: %s", a.get("metadata.name"), got)
+		}
+		if claims := claimsOf(t, tokenIn(a)); claims.Get("exp").Exists() || claims.Get(`kubernetes\.io/serviceaccount/secret\.name`).String() != a.get("metadata.name").String() {
+			t.Errorf("claims %s", claims.Raw)
+		}
+	}
+	for _, metadata := range []string{`"name":"nobody",` + annotated("nope"), `"name":"stale","annotations":{"kubernetes.io/service-account.name":"app","kubernetes.io/service-account.uid":"x"}`} {
+		if a := secret(metadata); a.get("data").Exists() {
+			t.Errorf("%s was filled", a.body)
+		}
+	}
+	s.want(200, "PATCH", "/api/v1/namespaces/shop/secrets/"+second.get("metadata.name").String(), `{"data":{"token":"eA=="}}`, masterToken, "Content-Type: application/merge-patch+json")
+	s.want(200, "DELETE", "/api/v1/namespaces/shop/secrets/one", "", masterToken)
+	for want, a := range map[string]answer{"Token has been invalidated": first, "Token does not match server's copy": second} {
+		if got := s.reviewOf(tokenIn(a)); got != "[invalid bearer token, "+want+"]" {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	third := secret(`"name":"three",` + annotated("other"))
+	s.want(200, "DELETE", shopAccounts+"/other", "", masterToken)
+	if got := s.reviewOf(tokenIn(third)); got != `[invalid bearer token, serviceaccounts "other" not found]` {
+		t.Error(got)
+	}
+}
+
 // ---- Discovery
 
 // TestOthersCanVerifyTokens: by what /openid/v1/jwks says alone, with nothing of this program's.
@@ -642,7 +691,7 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	}
 	for _, review := range []string{token, token + "x", "stranger-token", "bob-token"} {
 		reviewed := s.want(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"}}`)
-		answers.WriteString(reviewed.get("status").Raw) // its spec is what the client has sent
+		answers.WriteString(reviewed.get("status").Raw)                                                     // its spec is what the client has sent
 		s.want(400, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"`) // quotes it to the client alone
 	}
 	s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"s"},"data":{"x":"c2VjcmV0LWRhdGE="}}`)
