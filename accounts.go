@@ -39,6 +39,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -72,6 +73,7 @@ type accountConfig struct {
 	keyFiles       []string
 	issuers        []string // the first issues tokens, all are accepted
 	audiences      []string // what a token for this server is meant for; by default the issuers
+	rootCA         []byte
 }
 
 // accountTokens issues and checks tokens. Safe for concurrent use.
@@ -81,6 +83,7 @@ type accountTokens struct {
 	audiences []string
 	signer    accountKey
 	keys      []accountKey // that are accepted
+	rootCA    []byte       // for the ca.crt of Secrets; nil without an authority of this server's own
 
 	mu    sync.Mutex // guards known
 	known map[[sha256.Size]byte]*tokenClaims
@@ -130,7 +133,7 @@ type accountIdentity struct {
 
 // newAccountTokens reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
 func newAccountTokens(st *store, cfg accountConfig) (*accountTokens, error) {
-	t := &accountTokens{st: st, issuers: cfg.issuers, audiences: cfg.audiences, known: map[[sha256.Size]byte]*tokenClaims{}}
+	t := &accountTokens{st: st, issuers: cfg.issuers, audiences: cfg.audiences, rootCA: cfg.rootCA, known: map[[sha256.Size]byte]*tokenClaims{}}
 	if len(t.audiences) == 0 {
 		t.audiences = t.issuers
 	}
@@ -381,10 +384,39 @@ func (t *accountTokens) sign(claims *tokenClaims) (string, error) {
 	return token.SignedString(t.signer.private)
 }
 
-// legacy makes the token of a Secret that names the account.
-func (t *accountTokens) legacy(namespace, secret string, account objectID) (string, error) {
-	return t.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: legacyIssuer, Subject: serviceAccountName(namespace, account.Name)},
-		legacyClaims: legacyClaims{Namespace: namespace, SecretName: secret, AccountName: account.Name, AccountUID: account.UID}})
+// fillSecret gives a new Secret of type kubernetes.io/service-account-token what it is made for. In a cluster the token controller does
+// that a moment later. A Secret whose account is not there stays empty (the controller would delete it).
+func (t *accountTokens) fillSecret(obj object) error {
+	secret, ok := obj.(*corev1.Secret)
+	if !ok || secret.Type != corev1.SecretTypeServiceAccountToken || len(secret.Data[corev1.ServiceAccountTokenKey]) > 0 && secret.GenerateName == "" {
+		return nil
+	}
+	name, uid := secret.Annotations[corev1.ServiceAccountNameKey], secret.Annotations[corev1.ServiceAccountUIDKey]
+	found, err := t.object("serviceaccounts", secret.Namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	account := objectID{name, found.Get("metadata.uid").String()}
+	if uid != "" && uid != account.UID {
+		return nil
+	}
+	token, err := t.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: legacyIssuer, Subject: serviceAccountName(secret.Namespace, name)},
+		legacyClaims: legacyClaims{Namespace: secret.Namespace, SecretName: secret.Name, AccountName: name, AccountUID: account.UID}})
+	if err != nil {
+		return err
+	}
+	secret.Annotations[corev1.ServiceAccountUIDKey] = account.UID
+	if secret.Data == nil {
+		secret.Data = map[string][]byte{}
+	}
+	secret.Data[corev1.ServiceAccountTokenKey], secret.Data[corev1.ServiceAccountNamespaceKey] = []byte(token), []byte(secret.Namespace)
+	if t.rootCA != nil {
+		secret.Data[corev1.ServiceAccountRootCAKey] = t.rootCA
+	}
+	return nil
 }
 
 // object reads one object of the core group; 404 as Kubernetes words it.

@@ -243,6 +243,9 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 		if generated {
 			obj.SetName(generateName(obj.GetGenerateName()))
 		}
+		if err := wr.auth.accounts.fillSecret(obj); err != nil {
+			return record{}, err
+		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
 		if !errors.Is(err, errExists) {
 			return rec, wr.createError(err, res, obj)

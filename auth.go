@@ -715,7 +715,7 @@ func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (user, e
 
 // An impersonationMode is a narrower permission than plain "impersonate" (which comes last and allows everything it ever did): who
 // has impersonate:MODE on an identity may only do with it what impersonate-on:MODE:VERB grants them. The real server has a fifth,
-// associated-node, for service account tokens that are bound to a node; there are none here.
+// associated-node, by which a service account may act as the node that its token is bound to; it is not here.
 type impersonationMode struct {
 	name    string
 	applies func(want user) bool

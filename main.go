@@ -404,6 +404,7 @@ func (s *server) start() error {
 	if s.upkeep, err = newUpkeep(s.st); err != nil {
 		return err
 	}
+	s.cfg.accounts.rootCA = s.cfg.auth.ownCA
 	if s.auth.accounts, err = newAccountTokens(s.st, s.cfg.accounts); err != nil {
 		return err
 	}

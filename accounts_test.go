@@ -1,0 +1,753 @@
+package main
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+)
+
+const (
+	shopAccounts = "/api/v1/namespaces/shop/serviceaccounts"
+	masterToken  = "Authorization: Bearer root-token"
+	whoamiPath   = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+	whoamiBody   = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
+)
+
+// startShop starts a TLS server with a namespace that has accounts app and other, pods, a secret, and a node.
+func startShop(t *testing.T, edit ...func(*config)) *testServer {
+	t.Helper()
+	s, _ := startTLS(t, edit...)
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"shop"}}`, masterToken)
+	for _, name := range []string{"app", "other"} {
+		s.want(201, "POST", shopAccounts, `{"metadata":{"name":"`+name+`"}}`, masterToken)
+	}
+	s.want(201, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1"}}`, masterToken)
+	s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"s"}}`, masterToken)
+	for pod, node := range map[string]string{"p": "", "on-n1": "n1", "on-none": "gone"} {
+		s.want(201, "POST", "/api/v1/namespaces/shop/pods", podOf(pod, node), masterToken)
+	}
+	return s
+}
+
+func podOf(name, node string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"serviceAccountName":"app","nodeName":%q,"containers":[{"name":"c","image":"i"}]}}`, name, node)
+}
+
+// tokenFor asks for a token of app; spec is the inside of a TokenRequest's.
+func (s *testServer) tokenFor(spec string) string {
+	s.t.Helper()
+	return s.want(201, "POST", shopAccounts+"/app/token", `{"spec":{`+spec+`}}`, masterToken).get("status.token").String()
+}
+
+// claimsOf reads a token's claims without checking anything.
+func claimsOf(t *testing.T, token string) gjson.Result {
+	t.Helper()
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		t.Fatalf("%q is no token", token)
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gjson.ParseBytes(payload)
+}
+
+// reviewOf is a TokenReview's status: the name and the audiences, or the error.
+func (s *testServer) reviewOf(token string, audiences ...string) string {
+	s.t.Helper()
+	body, _ := json.Marshal(map[string]any{"spec": map[string]any{"token": token, "audiences": audiences}})
+	a := s.want(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", string(body), masterToken)
+	if problem := a.get("status.error").String(); problem != "" {
+		if a.get("status.authenticated").Bool() {
+			s.t.Errorf("authenticated, and %s", problem)
+		}
+		return problem
+	}
+	return a.get("status.user.username").String() + " " + a.get("status.audiences").Raw
+}
+
+func boundTo(kind, name string) string {
+	return fmt.Sprintf(`"boundObjectRef":{"kind":%q,"apiVersion":"v1","name":%q}`, kind, name)
+}
+
+// TestTokenRequestIsKubernetes: the answers are kube-apiserver 1.36's.
+func TestTokenRequestIsKubernetes(t *testing.T) {
+	s := startShop(t)
+	for _, c := range []struct{ path, body, want string }{
+		{"app", `{"spec":{"expirationSeconds":599}}`, `422 Invalid TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes`},
+		{"app", `{"spec":{"expirationSeconds":0}}`, `422 Invalid TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: Invalid value: 0: may not specify a duration less than 10 minutes`},
+		{"app", `{"spec":{"expirationSeconds":4294967297}}`, `422 Invalid TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: Invalid value: 4294967297: may not specify a duration larger than 2^32 seconds`},
+		{"app", `{"metadata":{"name":"zz"}}`, `422 Invalid TokenRequest.authentication.k8s.io "app" is invalid: metadata.name: Invalid value: "zz": must match the service account name if specified`},
+		{"app", `{"metadata":{"namespace":"zz"}}`, `400 BadRequest the namespace of the provided object does not match the namespace sent on the request`},
+		{"nope", `{}`, `404 NotFound serviceaccounts "nope" not found`},
+		{"app", `{"spec":{` + boundTo("Pod", "nope") + `}}`, `404 NotFound pods "nope" not found`},
+		{"app", `{"spec":{` + boundTo("Node", "nope") + `}}`, `404 NotFound nodes "nope" not found`},
+		{"app", `{"spec":{` + boundTo("Secret", "nope") + `}}`, `404 NotFound secrets "nope" not found`},
+		{"app", `{"spec":{` + boundTo("Pod", "") + `}}`, `400 BadRequest Name parameter required.`},
+		{"app", `{"spec":{` + boundTo("ConfigMap", "s") + `}}`, `400 BadRequest cannot bind token to object of type /v1, Kind=ConfigMap`},
+		{"app", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"apps/v1","name":"p"}}}`, `400 BadRequest cannot bind token to object of type apps/v1, Kind=Pod`},
+		{"app", `{"spec":{"boundObjectRef":{}}}`, `400 BadRequest cannot bind token to object of type /, Kind=`},
+		{"app", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"p","uid":"x"}}}`, `409 Conflict Operation cannot be fulfilled on Pod "p": the UID in the bound object reference (x) does not match the UID in record. The object might have been deleted and then recreated`},
+		{"other", `{"spec":{` + boundTo("Pod", "p") + `}}`, `400 BadRequest cannot bind token for serviceaccount "other" to pod running with different serviceaccount name.`},
+		{"app", `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{"foo":1}}`, ``},
+		{"app/token?fieldValidation=Strict&x=", `{"spec":{"foo":1}}`, `400 BadRequest TokenRequest in version "v1" cannot be handled as a TokenRequest: strict decoding error: unknown field "spec.foo"`},
+		{"app", ``, `400 BadRequest the object provided is unrecognized (must be of type TokenRequest): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
+		{"app", `{"apiVersion":"v1","kind":"Pod"}`, `400 BadRequest Pod in version "v1" cannot be handled as a TokenRequest: converting (v1.Pod) to (authentication.TokenRequest): unknown conversion`},
+	} {
+		path := shopAccounts + "/" + c.path
+		if !strings.Contains(path, "/token") {
+			path += "/token"
+		}
+		a := s.send("POST", path, c.body, masterToken)
+		if got := a.failure(); got != c.want && (c.want != "" || a.code != 201) {
+			t.Errorf("%s %s\n got %s\nwant %s", c.path, c.body, got, c.want)
+		}
+	}
+	uid := s.want(200, "GET", shopAccounts+"/app", "", masterToken).get("metadata.uid").String()
+	if got, want := s.send("POST", shopAccounts+"/app/token", `{"metadata":{"uid":"x"}}`, masterToken).failure(), `409 Conflict Operation cannot be fulfilled on `+
+		`TokenRequest.authentication.k8s.io "app": the UID in the token request (x) does not match the UID of the service account (`+uid+`)`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := s.send("POST", "/api/v1/namespaces/nope/serviceaccounts/app/token", `{}`, masterToken).failure(); got != `404 NotFound namespaces "nope" not found` {
+		t.Error(got)
+	}
+	for _, method := range []string{"GET", "PUT", "DELETE"} {
+		s.want(405, method, shopAccounts+"/app/token", "{}", masterToken)
+	}
+}
+
+// TestTokenSaysWhoItsBearerIs: claims, defaults, and what a request with the token tells of its sender.
+func TestTokenSaysWhoItsBearerIs(t *testing.T) {
+	s := startShop(t)
+	uid := func(path string) string {
+		return s.want(200, "GET", path, "", masterToken).get("metadata.uid").String()
+	}
+	account := uid(shopAccounts + "/app")
+	pods, node := "/api/v1/namespaces/shop/pods/", uid("/api/v1/nodes/n1")
+	for _, c := range []struct{ spec, bound, extra string }{
+		{``, ``, ``},
+		{boundTo("Pod", "p"), `"pod":{"name":"p","uid":"` + uid(pods+"p") + `"}`, `pod-name=p pod-uid=` + uid(pods+"p")},
+		{boundTo("Pod", "on-n1"), `"pod":{"name":"on-n1","uid":"` + uid(pods+"on-n1") + `"},"node":{"name":"n1","uid":"` + node + `"}`,
+			"node-name=n1 node-uid=" + node + " pod-name=on-n1 pod-uid=" + uid(pods+"on-n1")},
+		{boundTo("Pod", "on-none"), `"pod":{"name":"on-none","uid":"` + uid(pods+"on-none") + `"},"node":{"name":"gone"}`,
+			"node-name=gone pod-name=on-none pod-uid=" + uid(pods+"on-none")},
+		{boundTo("Node", "n1"), `"node":{"name":"n1","uid":"` + node + `"}`, "node-name=n1 node-uid=" + node},
+		{boundTo("Secret", "s"), `"secret":{"name":"s","uid":"` + uid("/api/v1/namespaces/shop/secrets/s") + `"}`, ``},
+	} {
+		answer := s.want(201, "POST", shopAccounts+"/app/token", `{"spec":{`+c.spec+`}}`, masterToken)
+		token := answer.get("status.token").String()
+		claims := claimsOf(t, token)
+		want := `{"namespace":"shop","serviceaccount":{"name":"app","uid":"` + account + `"}`
+		if c.bound != "" {
+			want += "," + c.bound
+		}
+		if got := claims.Get(`kubernetes\.io`).Raw; got != want+"}" {
+			t.Errorf("%s: %s, want %s}", c.spec, got, want)
+		}
+		life := claims.Get("exp").Int() - claims.Get("iat").Int()
+		if claims.Get("sub").String() != "system:serviceaccount:shop:app" || claims.Get("aud").Raw != `["`+defaultIssuer+`"]` ||
+			claims.Get("iss").String() != defaultIssuer || life != 3600 || claims.Get("nbf").Int() != claims.Get("iat").Int() {
+			t.Errorf("%s: claims %s", c.spec, claims.Raw)
+		}
+		if got := answer.get("spec.expirationSeconds").Int(); got != 3600 || answer.get("kind").String() != "TokenRequest" || answer.get("metadata.uid").String() != account {
+			t.Errorf("%s: answered %s", c.spec, answer.body)
+		}
+		who := s.want(201, "POST", whoamiPath, whoamiBody, "Authorization: Bearer "+token).get("status.userInfo")
+		extra := strings.TrimSpace(c.extra + " credential-id=JTI=" + claims.Get("jti").String())
+		var told []string
+		for _, key := range []string{"node-name", "node-uid", "pod-name", "pod-uid", "credential-id"} {
+			if value := who.Get(`extra.authentication\.kubernetes\.io/` + key + ".0").String(); value != "" {
+				told = append(told, key+"="+value)
+			}
+		}
+		if got := strings.Join(told, " "); got != extra || who.Get("username").String() != "system:serviceaccount:shop:app" || who.Get("uid").String() != account ||
+			who.Get("groups").Raw != `["system:serviceaccounts","system:serviceaccounts:shop","system:authenticated"]` {
+			t.Errorf("%s: %s, want extra %s", c.spec, who.Raw, extra)
+		}
+	}
+}
+
+// TestTokenDiesWithWhatItIsBoundTo: at once, and for good: another object of the same name does not wake it.
+func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
+	s := startShop(t)
+	plain, toPod, toOld := s.tokenFor(""), s.tokenFor(boundTo("Pod", "p")), s.tokenFor(boundTo("Pod", "on-none"))
+	toNode, toSecret, ofPodOnNode := s.tokenFor(boundTo("Node", "n1")), s.tokenFor(boundTo("Secret", "s")), s.tokenFor(boundTo("Pod", "on-n1"))
+	alive := `system:serviceaccount:shop:app ["` + defaultIssuer + `"]`
+	for _, token := range []string{plain, toPod, toOld, toNode, toSecret, ofPodOnNode} {
+		if got := s.reviewOf(token); got != alive {
+			t.Fatal(got)
+		}
+	}
+	invalidated := "[invalid bearer token, service account token has been invalidated]"
+	expect := func(title, token, want string) {
+		t.Helper()
+		if got := s.reviewOf(token); got != want && !(strings.HasSuffix(want, "…") && strings.HasPrefix(got, strings.TrimSuffix(want, "…"))) {
+			t.Errorf("%s: %s, want %s", title, got, want)
+		}
+		code := 401
+		if want == alive {
+			code = 201
+		}
+		s.want(code, "POST", whoamiPath, whoamiBody, "Authorization: Bearer "+token)
+	}
+	s.want(200, "DELETE", "/api/v1/namespaces/shop/secrets/s", "", masterToken)
+	expect("secret", toSecret, invalidated)
+	s.want(200, "DELETE", "/api/v1/nodes/n1", "", masterToken)
+	expect("node", toNode, invalidated)
+	expect("a pod of that node", ofPodOnNode, alive)
+	for _, pod := range []string{"p", "on-none"} {
+		s.want(200, "DELETE", "/api/v1/namespaces/shop/pods/"+pod+"?gracePeriodSeconds=0", "", masterToken)
+	}
+	s.want(201, "POST", "/api/v1/namespaces/shop/pods", podOf("on-none", ""), masterToken)
+	expect("pod", toPod, invalidated)
+	expect("pod of the same name", toOld, "[invalid bearer token, pod UID (…")
+	expect("the account is there", plain, alive)
+	s.want(200, "DELETE", shopAccounts+"/app", "", masterToken)
+	expect("account", plain, `[invalid bearer token, serviceaccounts "app" not found]`)
+	s.want(201, "POST", shopAccounts, `{"metadata":{"name":"app"}}`, masterToken)
+	expect("account of the same name", plain, "[invalid bearer token, service account UID (…")
+}
+
+// forge signs claims with the server's own key: what only a server with a wrong clock would.
+func forge(t *testing.T, s *testServer, edit func(*tokenClaims)) string {
+	t.Helper()
+	uid := s.want(200, "GET", shopAccounts+"/app", "", masterToken).get("metadata.uid").String()
+	claims := &tokenClaims{Bound: &boundClaims{Namespace: "shop", Account: objectID{"app", uid}}, RegisteredClaims: jwt.RegisteredClaims{
+		Issuer: defaultIssuer, Subject: "system:serviceaccount:shop:app", Audience: jwt.ClaimStrings{defaultIssuer}, ID: "j"}}
+	edit(claims)
+	token, err := s.auth.accounts.sign(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// TestTokenTimesHaveAMinuteOfLeeway, as kube-apiserver's.
+func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
+	s := startShop(t)
+	at := func(d time.Duration) *jwt.NumericDate { return jwt.NewNumericDate(time.Now().Add(d)) }
+	for _, c := range []struct {
+		title string
+		edit  func(*tokenClaims)
+		want  string
+	}{
+		{"just expired", func(c *tokenClaims) { c.ExpiresAt = at(-30 * time.Second) }, ""},
+		{"expired", func(c *tokenClaims) { c.ExpiresAt = at(-62 * time.Second) }, "service account token has expired"},
+		{"nearly valid", func(c *tokenClaims) { c.NotBefore = at(30 * time.Second) }, ""},
+		{"not yet valid", func(c *tokenClaims) { c.NotBefore = at(90 * time.Second) }, "service account token is not valid yet"},
+		{"of the future", func(c *tokenClaims) { c.IssuedAt = at(90 * time.Second) }, "service account token is issued in the future"},
+		{"without bond", func(c *tokenClaims) { c.Bound = nil }, `serviceaccounts "" not found`},
+		{"of a foreign name", func(c *tokenClaims) { c.Bound.Namespace = "shop/app/.." }, `serviceaccounts "app" not found`},
+	} {
+		want := `system:serviceaccount:shop:app ["` + defaultIssuer + `"]`
+		if c.want != "" {
+			want = "[invalid bearer token, " + c.want + "]"
+		}
+		token := forge(t, s, c.edit)
+		for range 2 { // the second time the signature is remembered
+			if got := s.reviewOf(token); got != want {
+				t.Errorf("%s: %s, want %s", c.title, got, want)
+			}
+		}
+	}
+}
+
+// TestTokenOfADeletedPodLastsAMinute beyond the pod's time, when its finalizers keep it here.
+func TestTokenOfADeletedPodLastsAMinute(t *testing.T) {
+	for title, c := range map[string]struct {
+		object string
+		gone   bool
+	}{
+		"not deleted": {`{"metadata":{}}`, false},
+		"in grace":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(time.Minute).UTC().Format(time.RFC3339) + `"}}`, false},
+		"just now":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-30*time.Second).UTC().Format(time.RFC3339) + `"}}`, false},
+		"long ago":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-90*time.Second).UTC().Format(time.RFC3339) + `"}}`, true},
+	} {
+		if got := deletedBy(gjson.Parse(c.object), time.Now().Add(-tokenLeeway)); got != c.gone {
+			t.Errorf("%s: %v", title, got)
+		}
+	}
+}
+
+// TestTokenReviewKnowsAudiences: the table is kube-apiserver's answers.
+func TestTokenReviewKnowsAudiences(t *testing.T) {
+	s := startShop(t)
+	plain, xy, both := s.tokenFor(""), s.tokenFor(`"audiences":["x","y"]`), s.tokenFor(`"audiences":["x","`+defaultIssuer+`"]`)
+	app, us := "system:serviceaccount:shop:app ", defaultIssuer
+	for _, c := range []struct {
+		title, token string
+		audiences    []string
+		want         string
+	}{
+		{"plain", plain, nil, app + `["` + us + `"]`},
+		{"plain", plain, []string{"x"}, `[invalid bearer token, token audiences ["` + us + `"] is invalid for the target audiences ["x"]]`},
+		{"plain", plain, []string{"x", us}, app + `["` + us + `"]`},
+		{"x and y", xy, nil, `[invalid bearer token, token audiences ["x" "y"] is invalid for the target audiences ["` + us + `"]]`},
+		{"x and y", xy, []string{"y", "x"}, app + `["y","x"]`},
+		{"x and us", both, nil, app + `["` + us + `"]`},
+		{"x and us", both, []string{"x", "z"}, app + `["x"]`},
+		{"a line of the token file", "root-token", nil, `root ["` + us + `"]`},
+		{"a line of the token file", "root-token", []string{"x", us}, `root ["` + us + `"]`},
+		{"a line of the token file", "root-token", []string{"x"}, "invalid bearer token"},
+		{"junk", "junk", nil, "invalid bearer token"},
+		{"junk with dots", "a.b.c", nil, "invalid bearer token"},
+	} {
+		if got := s.reviewOf(c.token, c.audiences...); got != c.want {
+			t.Errorf("%s for %v: %s, want %s", c.title, c.audiences, got, c.want)
+		}
+	}
+	s.want(401, "GET", "/version", "", "Authorization: Bearer "+xy)
+	s.want(200, "GET", "/version", "", "Authorization: Bearer "+both)
+}
+
+// TestForgedTokensAreRefused: every way to sign that is not a key of the server.
+func TestForgedTokensAreRefused(t *testing.T) {
+	s := startShop(t)
+	good := s.tokenFor("")
+	parts := strings.Split(good, ".")
+	encode := base64.RawURLEncoding.EncodeToString
+	public, err := x509.MarshalPKIXPublicKey(s.auth.accounts.signer.public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	signed := func(method jwt.SigningMethod, kid string, key any) string {
+		token := jwt.NewWithClaims(method, jwt.MapClaims(claimsOf(t, good).Value().(map[string]any)))
+		token.Header["kid"] = kid
+		text, err := token.SignedString(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	kid := s.auth.accounts.signer.id
+	noKeys, bad := "[invalid bearer token, invalid signature, no keys found]", "[invalid bearer token, invalid signature]"
+	for title, c := range map[string]struct{ token, want string }{
+		"no signature":                 {parts[0] + "." + parts[1] + ".", bad},
+		"algorithm none":               {signed(jwt.SigningMethodNone, kid, jwt.UnsafeAllowNoneSignatureType), bad},
+		"the public key as a password": {signed(jwt.SigningMethodHS256, kid, public), bad},
+		"PEM as a password":            {signed(jwt.SigningMethodHS256, kid, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})), bad},
+		"a stranger's key":             {signed(jwt.SigningMethodES256, kid, stranger), bad},
+		"a stranger's key and id":      {signed(jwt.SigningMethodES256, "x", stranger), noKeys},
+		"a stranger's key and no id":   {signed(jwt.SigningMethodES256, "", stranger), bad},
+		"other claims":                 {parts[0] + "." + encode([]byte(`{"iss":"`+defaultIssuer+`"}`)) + "." + parts[2], bad},
+		"another issuer":               {parts[0] + "." + encode([]byte(`{"iss":"https://elsewhere"}`)) + "." + parts[2], "invalid bearer token"},
+		"the older kind's issuer":      {parts[0] + "." + encode([]byte(`{"iss":"kubernetes/serviceaccount"}`)) + "." + parts[2], bad},
+		"no header":                    {"." + parts[1] + "." + parts[2], bad},
+	} {
+		if got := s.reviewOf(c.token); got != c.want {
+			t.Errorf("%s: %s, want %s", title, got, c.want)
+		}
+		s.want(401, "GET", "/version", "", "Authorization: Bearer "+c.token)
+	}
+}
+
+// FuzzAccountToken: whatever is shown, check ends, and lets in nothing that the key has not signed.
+func FuzzAccountToken(f *testing.F) {
+	key, err := parseKey(pemOfKey(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	tokens := &accountTokens{issuers: []string{defaultIssuer}, audiences: []string{defaultIssuer}, signer: key, keys: []accountKey{key}}
+	good, _ := tokens.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: defaultIssuer}})
+	head, rest, _ := strings.Cut(good, ".")
+	f.Add(rest[:len(rest)-3] + "abc")
+	f.Add("e30.")
+	f.Fuzz(func(t *testing.T, rest string) {
+		token := head + "." + rest
+		if token == good || strings.Contains(rest, "\n") {
+			return
+		}
+		if claims, err := tokens.verified(token); err == nil {
+			t.Errorf("%q was let in as %+v", token, claims)
+		}
+		claimedIssuer(rest)
+	})
+}
+
+func pemOfKey(t testing.TB) *pem.Block {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &pem.Block{Type: "PRIVATE KEY", Bytes: der}
+}
+
+// ---- Keys
+
+// TestTokensOutliveARestart: the data file keeps the key.
+func TestTokensOutliveARestart(t *testing.T) {
+	s := startShop(t, onFile(filepath.Join(t.TempDir(), "a.db")))
+	token, transport := s.tokenFor(""), s.client.Transport
+	s.restart()
+	s.client.Transport = transport
+	s.want(201, "POST", whoamiPath, whoamiBody, "Authorization: Bearer "+token)
+}
+
+// keyFiles writes keys of every form that openssl and Kubernetes' tools write.
+func keyFiles(t *testing.T) map[string]string {
+	t.Helper()
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	write := func(name, kind string, der []byte, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = writeTemp(t, name, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+	}
+	write("rsa", "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsaKey), nil)
+	write("rsa.pub", "RSA PUBLIC KEY", x509.MarshalPKCS1PublicKey(&rsaKey.PublicKey), nil)
+	for name, curve := range map[string]elliptic.Curve{"p256": elliptic.P256(), "p384": elliptic.P384(), "p521": elliptic.P521()} {
+		key, _ := ecdsa.GenerateKey(curve, rand.Reader)
+		der, err := x509.MarshalECPrivateKey(key)
+		write(name, "EC PRIVATE KEY", der, err)
+		der, err = x509.MarshalPKIXPublicKey(&key.PublicKey)
+		write(name+".pub", "PUBLIC KEY", der, err)
+	}
+	f, _, err := openTestCerts(t, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["pkcs8"], files["certificate"] = writeTemp(t, "k", string(f.authority.keyPEM)), writeTemp(t, "c", string(f.authority.certPEM))
+	return files
+}
+
+// TestKeysOfEveryFormSignAndVerify: a token that one server signs with a private key is good for another that has the public one.
+func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
+	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
+	for private, c := range map[string]struct{ public, alg string }{
+		"rsa": {"rsa.pub", "RS256"}, "p256": {"p256.pub", "ES256"}, "p384": {"p384.pub", "ES384"}, "p521": {"p521.pub", "ES512"}, "pkcs8": {"certificate", "ES256"},
+	} {
+		issuer, err := newAccountTokens(st, accountConfig{signingKeyFile: files[private], issuers: []string{"https://i"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := issuer.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := newAccountTokens(st, accountConfig{keyFiles: []string{files["rsa.pub"], files[c.public]}, issuers: []string{"https://j", "https://i"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.verified(token); err != nil || issuer.signer.method.Alg() != c.alg {
+			t.Errorf("%s (%s): %v", private, issuer.signer.method.Alg(), err)
+		}
+		alone, err := newAccountTokens(st, accountConfig{issuers: []string{"https://i"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := alone.verified(token); err != errNoKey {
+			t.Errorf("%s: a server without the key says %v", private, err)
+		}
+	}
+}
+
+func TestWhichKeySigns(t *testing.T) {
+	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
+	for _, c := range []struct {
+		title string
+		cfg   accountConfig
+		alg   string
+		keys  int
+	}{
+		{"the data file's", accountConfig{}, "ES256", 1},
+		{"the data file's beside a public one", accountConfig{keyFiles: []string{files["rsa.pub"]}}, "ES256", 2},
+		{"a private one among those that verify", accountConfig{keyFiles: []string{files["p384.pub"], files["rsa"]}}, "RS256", 2},
+		{"the signing one", accountConfig{keyFiles: []string{files["rsa"]}, signingKeyFile: files["p521"]}, "ES512", 2},
+		{"the signing one, once", accountConfig{keyFiles: []string{files["rsa.pub"]}, signingKeyFile: files["rsa"]}, "RS256", 1},
+	} {
+		tokens, err := newAccountTokens(st, c.cfg)
+		if err != nil || tokens.signer.method.Alg() != c.alg || len(tokens.keys) != c.keys {
+			t.Errorf("%s: %v, %+v", c.title, err, tokens)
+		}
+	}
+	for want, cfg := range map[string]accountConfig{
+		"--service-account-signing-key-file: open":                {signingKeyFile: "/does/not/exist"},
+		"holds no private key":                                    {signingKeyFile: files["rsa.pub"]},
+		"--service-account-key-file: open":                        {keyFiles: []string{"/does/not/exist"}},
+		"holds no PEM key":                                        {keyFiles: []string{writeTemp(t, "x", "secret-text")}},
+		`a "DSA PRIVATE KEY" is no key`:                           {keyFiles: []string{writeTemp(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
+		"--service-account-key-file: " + files["rsa"] + "-broken": {keyFiles: []string{broken(t, files["rsa"])}},
+	} {
+		_, err := newAccountTokens(st, cfg)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret-text") || strings.Contains(err.Error(), "BEGIN") {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// broken writes a PEM file whose contents is cut short.
+func broken(t *testing.T, path string) string {
+	t.Helper()
+	block, _ := pem.Decode(mustReadFile(t, path))
+	block.Bytes = block.Bytes[:len(block.Bytes)/2]
+	mustWriteFile(t, path+"-broken", pem.EncodeToMemory(block))
+	return path + "-broken"
+}
+
+// TestRememberedSignaturesAreBounded, in number and in size.
+func TestRememberedSignaturesAreBounded(t *testing.T) {
+	tokens, err := newAccountTokens(openTestStore(t, filepath.Join(t.TempDir(), "a.db")), accountConfig{issuers: []string{"https://i"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func(id string) string {
+		token, _ := tokens.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i", ID: id}})
+		return token
+	}
+	for i := range maxKnownTokens {
+		tokens.known[sha256.Sum256([]byte{byte(i), byte(i >> 8)})] = &tokenClaims{}
+	}
+	if _, err := tokens.verified(sign("one more")); err != nil || len(tokens.known) != 1 {
+		t.Errorf("%v, and %d tokens are remembered", err, len(tokens.known))
+	}
+	clear(tokens.known)
+	if _, err := tokens.verified(sign(strings.Repeat("x", maxKnownToken))); err != nil || len(tokens.known) != 0 {
+		t.Errorf("%v, and %d large tokens are remembered", err, len(tokens.known))
+	}
+}
+
+// ---- Secrets that hold a token
+
+// TestTokenOfASecretIsFilledIn, counts without an end, and dies with its Secret, its account, or when another takes its place.
+func TestTokenOfASecretIsFilledIn(t *testing.T) {
+	s := startShop(t)
+	secret := func(metadata string) answer {
+		t.Helper()
+		return s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"type":"kubernetes.io/service-account-token","metadata":{`+metadata+`}}`, masterToken)
+	}
+	annotated := func(account string) string {
+		return `"annotations":{"kubernetes.io/service-account.name":"` + account + `"}`
+	}
+	tokenIn := func(a answer) string {
+		text, _ := base64.StdEncoding.DecodeString(a.get("data.token").String())
+		return string(text)
+	}
+	first, second := secret(`"name":"one",`+annotated("app")), secret(`"generateName":"two-",`+annotated("app"))
+	uid := s.want(200, "GET", shopAccounts+"/app", "", masterToken).get("metadata.uid").String()
+	if got := first.get(`metadata.annotations.kubernetes\.io/service-account\.uid`).String(); got != uid || first.get("data.namespace").String() != "c2hvcA==" {
+		t.Errorf("the account %s is in %s", uid, first.body)
+	}
+	alive := `system:serviceaccount:shop:app ["` + defaultIssuer + `"]`
+	for _, a := range []answer{first, second} {
+		if got := s.reviewOf(tokenIn(a)); got != alive {
+			t.Errorf("%s: %s", a.get("metadata.name"), got)
+		}
+		if claims := claimsOf(t, tokenIn(a)); claims.Get("exp").Exists() || claims.Get(`kubernetes\.io/serviceaccount/secret\.name`).String() != a.get("metadata.name").String() {
+			t.Errorf("claims %s", claims.Raw)
+		}
+	}
+	for _, metadata := range []string{`"name":"nobody",` + annotated("nope"), `"name":"stale","annotations":{"kubernetes.io/service-account.name":"app","kubernetes.io/service-account.uid":"x"}`} {
+		if a := secret(metadata); a.get("data").Exists() {
+			t.Errorf("%s was filled", a.body)
+		}
+	}
+	s.want(200, "PATCH", "/api/v1/namespaces/shop/secrets/"+second.get("metadata.name").String(), `{"data":{"token":"eA=="}}`, masterToken, "Content-Type: application/merge-patch+json")
+	s.want(200, "DELETE", "/api/v1/namespaces/shop/secrets/one", "", masterToken)
+	for want, a := range map[string]answer{"Token has been invalidated": first, "Token does not match server's copy": second} {
+		if got := s.reviewOf(tokenIn(a)); got != "[invalid bearer token, "+want+"]" {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	third := secret(`"name":"three",` + annotated("other"))
+	s.want(200, "DELETE", shopAccounts+"/other", "", masterToken)
+	if got := s.reviewOf(tokenIn(third)); got != `[invalid bearer token, serviceaccounts "other" not found]` {
+		t.Error(got)
+	}
+}
+
+// ---- Discovery
+
+// TestOthersCanVerifyTokens: by what /openid/v1/jwks says alone, with nothing of this program's.
+func TestOthersCanVerifyTokens(t *testing.T) {
+	for name, edit := range map[string]func(*config){
+		"ES256": func(*config) {},
+		"RS256": func(c *config) { c.accounts.signingKeyFile = keyFiles(t)["rsa"] },
+	} {
+		s := startShop(t, edit)
+		token := s.tokenFor("")
+		config := s.want(200, "GET", "/.well-known/openid-configuration", "", masterToken)
+		want := `{"issuer":"` + defaultIssuer + `","jwks_uri":"` + s.url + `/openid/v1/jwks","response_types_supported":["id_token"],` +
+			`"subject_types_supported":["public"],"id_token_signing_alg_values_supported":["` + name + `"]}`
+		if string(config.body) != want || config.header.Get("Cache-Control") != "public, max-age=3600" || config.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %v", config.body, config.header)
+		}
+		set := s.want(200, "GET", "/openid/v1/jwks", "", "Authorization: Bearer "+token) // every account may
+		if set.header.Get("Content-Type") != "application/jwk-set+json" {
+			t.Errorf("the keys come as %s", set.header.Get("Content-Type"))
+		}
+		if !verifiesAlone(t, set.get("keys.0"), token) {
+			t.Errorf("%s does not verify a token", set.body)
+		}
+		s.want(405, "POST", "/openid/v1/jwks", "{}", masterToken)
+		s.want(403, "GET", "/openid/v1/jwks", "")
+	}
+	s, _ := startTLS(t, func(c *config) { c.accounts.issuers = []string{"not-a-url"} })
+	if a := s.send("GET", "/.well-known/openid-configuration", "", masterToken); a.code != 404 {
+		t.Errorf("an issuer that is no URL is described by %s", a.body)
+	}
+}
+
+// verifiesAlone checks a token's signature by a JSON web key.
+func verifiesAlone(t *testing.T, key gjson.Result, token string) bool {
+	t.Helper()
+	number := func(text string) *big.Int {
+		b, err := base64.RawURLEncoding.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return new(big.Int).SetBytes(b)
+	}
+	dot := strings.LastIndexByte(token, '.')
+	sum, sig := sha256.Sum256([]byte(token[:dot])), number(token[dot+1:]).Bytes()
+	if key.Get("kty").String() == "RSA" {
+		public := &rsa.PublicKey{N: number(key.Get("n").String()), E: int(number(key.Get("e").String()).Int64())}
+		return rsa.VerifyPKCS1v15(public, crypto.SHA256, sum[:], sig) == nil
+	}
+	public := &ecdsa.PublicKey{Curve: elliptic.P256(), X: number(key.Get("x").String()), Y: number(key.Get("y").String())}
+	both, _ := base64.RawURLEncoding.DecodeString(token[dot+1:])
+	return key.Get("crv").String() == "P-256" && ecdsa.Verify(public, sum[:], new(big.Int).SetBytes(both[:32]), new(big.Int).SetBytes(both[32:]))
+}
+
+// ---- The plain port, and what must not be told
+
+// TestPlainPortKnowsServiceAccounts: a token there is its account; a dead one is nobody, and never an administrator.
+func TestPlainPortKnowsServiceAccounts(t *testing.T) {
+	s := startTest(t)
+	s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"app"}}`)
+	token := s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts/app/token", `{}`).get("status.token").String()
+	who := func(headers ...string) string {
+		return s.want(201, "POST", whoamiPath, whoamiBody, headers...).get("status.userInfo.username").String()
+	}
+	if got := who("Authorization: Bearer " + token); got != "system:serviceaccount:default:app" {
+		t.Errorf("a service account is %s", got)
+	}
+	if got := who("Authorization: Bearer other"); got != userUnsecured {
+		t.Errorf("a token of nobody here is %s", got)
+	}
+	if got := who(); got != userUnsecured {
+		t.Errorf("without token: %s", got)
+	}
+	s.want(200, "DELETE", "/api/v1/namespaces/default/serviceaccounts/app", "")
+	s.want(401, "POST", whoamiPath, whoamiBody, "Authorization: Bearer "+token)
+}
+
+// TestSecretsAreNeverTold: not in log lines, not in the audit log, not in metrics, not in answers to others than the one who asked.
+func TestSecretsAreNeverTold(t *testing.T) {
+	dir := t.TempDir()
+	audit, kubeconfig := filepath.Join(dir, "audit"), filepath.Join(dir, "kubeconfig")
+	told := &logLines{}
+	tokens := writeTemp(t, "tokens", "root-token,root,1,system:masters\nbob-token,bob,2\n")
+	s := startTest(t, func(c *config) {
+		c.log, c.verbosity = zerolog.New(told), 9
+		c.auditPath, c.kubeconfig, c.certDir, c.auth.tokenFile = audit, kubeconfig, filepath.Join(dir, "certs"), tokens
+	})
+	s.client, _ = kubeconfigClient(t, kubeconfig)
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"shop"}}`)
+	s.want(201, "POST", shopAccounts, `{"metadata":{"name":"app"}}`)
+	token := s.want(201, "POST", shopAccounts+"/app/token", `{}`).get("status.token").String()
+	secrets := map[string]string{"the account's token": token, "a stranger's token": "stranger-token", "a line of the token file": "bob-token",
+		"a new line": "new-token", "the account's signature": token[strings.LastIndexByte(token, '.')+1:], "a secret's data": "c2VjcmV0LWRhdGE="}
+	for _, name := range []string{"ca.key", "apiserver.key"} {
+		secrets[name] = strings.Split(string(mustReadFile(t, filepath.Join(dir, "certs", name))), "\n")[1]
+	}
+	secrets["the administrator's key"] = gjson.GetBytes(mustReadFile(t, kubeconfig), "users.0.user.client-key-data").String()
+	plain := s.withoutCertificate
+	var answers bytes.Buffer
+	for _, header := range []string{token, token[:len(token)-4], token + "x", "stranger-token", "bob-token", " bob-token"} {
+		for _, path := range []string{"/api/v1/pods", "/metrics", "/api/v1/namespaces/shop/serviceaccounts/app/token", "/version?token=" + "x"} {
+			answers.Write(plain("GET", path, "", header))
+			answers.Write(plain("POST", path, "{broken", header))
+		}
+	}
+	for _, review := range []string{token, token + "x", "stranger-token", "bob-token"} {
+		reviewed := s.want(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"}}`)
+		answers.WriteString(reviewed.get("status").Raw)                                                     // its spec is what the client has sent
+		s.want(400, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"`) // quotes it to the client alone
+	}
+	s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"s"},"data":{"x":"c2VjcmV0LWRhdGE="}}`)
+	mustWriteFile(t, tokens, []byte("new-token\n"))
+	plain("GET", "/version", "", "new-token")
+	answers.Write(s.want(200, "GET", "/metrics", "").body)
+	answers.Write(s.want(200, "GET", "/debug/deprecations", "").body)
+	s.halt()
+	events := mustReadFile(t, audit)
+	if len(told.String()) < 1000 || len(events) < 1000 {
+		t.Fatalf("%d bytes of log, %d of audit: this test sees nothing", len(told.String()), len(events))
+	}
+	for what, secret := range secrets {
+		for where, text := range map[string]string{"the log": told.String(), "the audit log": string(events), "an answer": answers.String()} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s is in %s", what, where)
+			}
+		}
+	}
+	if !strings.Contains(string(events), `"authentication.kubernetes.io/issued-credential-id":"JTI=`+claimsOf(t, token).Get("jti").String()) {
+		t.Error("the audit log does not name the credential that was issued")
+	}
+}
+
+// withoutCertificate sends requests with a bearer token and without the administrator's certificate, and returns the bodies.
+func (s *testServer) withoutCertificate(method, path, body, token string) []byte {
+	s.t.Helper()
+	config := s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.Certificates, config.NextProtos = nil, nil
+	bare := &testServer{t: s.t, server: s.server, client: &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}}
+	a, err := bare.try(method, path, body, "Authorization: Bearer "+token)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return a.body
+}
+
+// ---- Cost
+
+// BenchmarkAccountToken: with the signature remembered, and without.
+func BenchmarkAccountToken(b *testing.B) {
+	for name, forget := range map[string]bool{"remembered": false, "new": true} {
+		b.Run(name, func(b *testing.B) {
+			s := startTest(b)
+			s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"app"}}`)
+			token := s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts/app/token", `{}`).get("status.token").String()
+			tokens := s.auth.accounts
+			b.ReportAllocs()
+			for b.Loop() {
+				if forget {
+					clear(tokens.known)
+				}
+				if _, err := tokens.check(token, tokens.audiences); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
