@@ -149,7 +149,7 @@ func storeError(err error, res *resource, name string) error {
 		return apierrors.NewConflict(gr, name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	case errors.Is(err, errCompacted):
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
-	case errors.Is(err, errDiskFull), errors.Is(err, errQuota):
+	case errors.Is(err, errDiskFull), errors.Is(err, errQuota), errors.Is(err, errFileLost):
 		return apierrors.NewInternalError(err)
 	}
 	return err

@@ -393,6 +393,7 @@ func startServer(c *config) (*server, error) {
 	if s.st, err = openStore(c.data, storeOptions{ephemeral: c.ephemeral, quota: c.quota, warn: warn}); err != nil {
 		return nil, err
 	}
+	removeLeftovers(s.st.path)
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.st.close())
 	}
@@ -876,7 +877,11 @@ func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
 // serveBackup streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection. It may
 // take longer than --request-timeout, as long as the client is there and reads.
 func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
-	dir, err := os.MkdirTemp(filepath.Dir(s.st.path), ".apilet-backup-")
+	parent, pattern := filepath.Split(backupFolders(s.st.path))
+	if s.cfg.ephemeral { // whose folder is gone already
+		parent = ""
+	}
+	dir, err := os.MkdirTemp(parent, pattern)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -886,6 +891,9 @@ func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	path := filepath.Join(dir, "backup")
 	if err := s.upkeep.backup(ctx, path); err != nil {
+		if isDiskFull(err) {
+			err = apierrors.NewInternalError(errDiskFull)
+		}
 		s.fail(w, r, err)
 		return
 	}
@@ -905,6 +913,19 @@ func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != io.EOF {
 		panic(http.ErrAbortHandler)
+	}
+}
+
+// backupFolders is the pattern of the folders in which the backups of a data file are made. Those of a server that was killed are
+// removed by the next one, which has the file to itself.
+func backupFolders(data string) string {
+	return filepath.Join(filepath.Dir(data), "."+filepath.Base(data)+".backup-*")
+}
+
+func removeLeftovers(data string) {
+	folders, _ := filepath.Glob(backupFolders(data))
+	for _, folder := range folders {
+		_ = os.RemoveAll(folder) // what stays is in nobody's way
 	}
 }
 

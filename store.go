@@ -1164,7 +1164,7 @@ func (st *store) writable() error {
 		return nil
 	}
 	if info, err := os.Stat(st.path); err != nil || !os.SameFile(info, st.file) {
-		return fmt.Errorf("%s: %w", st.path, errFileLost)
+		return errFileLost
 	}
 	return nil
 }

@@ -1,0 +1,218 @@
+package main
+
+// These tests fetch backups from running servers: what is in them, who may have them, and what is left of those that went wrong.
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+// A writer of a chain makes its objects one after the other, each when the one before it was acknowledged: whoever holds one and not the
+// one before has no state that ever was.
+func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
+	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))
+	maps := s.namespace("chains")
+	var made [4]atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	for w := range made {
+		writers.Go(func() {
+			for i := 1; ctx.Err() == nil; i++ {
+				if a, err := s.try("POST", maps, configMap(fmt.Sprintf("w%d-%d", w, i), "pad", strings.Repeat("x", 500))); err != nil || a.code != 201 {
+					t.Errorf("create: %d, %v", a.code, err)
+					return
+				}
+				made[w].Store(int64(i))
+			}
+		})
+	}
+	for n := range 3 {
+		waitFor(t, "writes", func() bool { return made[0].Load() > int64(20*(n+1)) })
+		var before [4]int64
+		for w := range made {
+			before[w] = made[w].Load()
+		}
+		copied := filepath.Join(t.TempDir(), "copy.db")
+		if err := (backupSource{server: s.url}).download(copied); err != nil {
+			t.Fatal(err)
+		}
+		checkChains(t, copied, before)
+	}
+	cancel()
+	writers.Wait()
+}
+
+// checkChains starts a server on a backup, which is what restoring is.
+func checkChains(t *testing.T, path string, before [4]int64) {
+	t.Helper()
+	s := startTest(t, onFile(path))
+	defer s.halt()
+	have := map[string]bool{}
+	for _, name := range strings.Fields(s.want(200, "GET", "/api/v1/namespaces/chains/configmaps", "").names()) {
+		have[name] = true
+	}
+	total := 0
+	for w := range before {
+		n := int64(0)
+		for have[fmt.Sprintf("w%d-%d", w, n+1)] {
+			n++
+		}
+		if total += int(n); n < before[w] {
+			t.Errorf("writer %d: %d of at least %d objects are in the backup", w, n, before[w])
+		}
+	}
+	if delete(have, "kube-root-ca.crt"); total != len(have) {
+		t.Errorf("%d objects, of which %d follow what was there before them", len(have), total)
+	}
+	s.want(201, "POST", "/api/v1/namespaces/chains/configmaps", configMap("new"))
+}
+
+// tlsSource says how to fetch from a server of startTLS.
+func tlsSource(t *testing.T, s *testServer, token string) backupSource {
+	t.Helper()
+	chain := s.http.TLSConfig.Certificates[0].Certificate
+	return backupSource{
+		server:    s.url + "/",
+		tokenFile: writeTemp(t, "token", token+"\n"),
+		caFile:    writeTemp(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1]}))),
+	}
+}
+
+func TestBackupIsForAdministrators(t *testing.T) {
+	s, _ := startTLS(t)
+	root := "Authorization: Bearer root-token"
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		`{"metadata":{"name":"dev-admin"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"},
+		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"dev"}]}`, root)
+	waitFor(t, "bob's role", func() bool {
+		return s.send("GET", "/api/v1/secrets", "", "Authorization: Bearer bob-token").code == 200
+	})
+	for _, c := range []struct{ title, token, want string }{
+		{"a master", "root-token", ""},
+		{"an admin of all namespaces", "bob-token", `403 Forbidden: forbidden: User "bob" cannot get path "/debug/backup"`},
+		{"a stranger", "no-token", "401 Unauthorized: Unauthorized"},
+	} {
+		dest := filepath.Join(t.TempDir(), "copy.db")
+		if err := tlsSource(t, s, c.token).download(dest); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", c.title, err, c.want)
+		}
+		if _, err := os.Stat(dest); (err == nil) != (c.want == "") {
+			t.Errorf("%s: the file: %v", c.title, err)
+		}
+	}
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+		`{"metadata":{"name":"keeper"},"rules":[{"nonResourceURLs":["/debug/backup"],"verbs":["get"]}]}`, root)
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		`{"metadata":{"name":"keeper"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"keeper"},
+		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`, root)
+	waitFor(t, "bob's backup", func() bool {
+		return tlsSource(t, s, "bob-token").download(filepath.Join(t.TempDir(), "copy.db")) == nil
+	})
+}
+
+func TestBackupCommandLine(t *testing.T) {
+	s, _ := startTLS(t)
+	source, dest := tlsSource(t, s, "root-token"), filepath.Join(t.TempDir(), "copy.db")
+	for _, c := range []struct {
+		title string
+		args  []string
+		code  int
+		want  string
+	}{
+		{"no authority", []string{"--server", s.url, "--token-file", source.tokenFile, dest}, 1, "certificate"},
+		{"no token", []string{"--server", s.url, "--certificate-authority", source.caFile, dest}, 1, `User "system:anonymous" cannot get path`},
+		{"a token for all to read", []string{"--server", "http://127.0.0.1:1", "--token-file", source.tokenFile, dest}, 1, "needs a --server of https"},
+		{"no such token file", []string{"--server", s.url, "--token-file", dest, dest}, 1, "--token-file: open"},
+		{"an authority that is none", []string{"--server", s.url, "--certificate-authority", source.tokenFile, dest}, 1, "no certificate in"},
+		{"all", []string{"--server", s.url, "--token-file", source.tokenFile, "--certificate-authority", source.caFile, dest}, 0, ""},
+		{"there already", []string{"--server", s.url, "--token-file", source.tokenFile, "--certificate-authority", source.caFile, dest}, 1, "file already exists"},
+	} {
+		var out, errs bytes.Buffer
+		code := command(append([]string{"backup"}, c.args...), &out, &errs)
+		if code != c.code || !strings.Contains(errs.String(), c.want) {
+			t.Errorf("%s: exit code %d, %s", c.title, code, errs.String())
+		}
+	}
+	if rep, err := checkFile(dest); err != nil || len(rep.problems) > 0 || rep.objects == 0 {
+		t.Errorf("check: %v, %+v", err, rep)
+	}
+}
+
+// What did not arrive whole does not get the name, nor is anything else left in the folder.
+func TestBrokenDownloadLeavesNothing(t *testing.T) {
+	whole := smallFile(t, 40, true)
+	damaged := bytes.ReplaceAll(whole, []byte("xxxx"), []byte("xxyx"))
+	for title, c := range map[string]struct {
+		answer func(w http.ResponseWriter)
+		want   string
+	}{
+		"cut off": {func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
+			w.Write(whole[:len(whole)/2])
+		}, "EOF"},
+		"aborted": {func(w http.ResponseWriter) {
+			w.Write(whole[:len(whole)/2])
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}, "EOF"},
+		"cut off where nobody sees it": {func(w http.ResponseWriter) { w.Write(whole[:len(whole)/2]) }, "no sound backup"},
+		"damaged":                      {func(w http.ResponseWriter) { w.Write(damaged) }, "no sound backup"},
+		"a proxy's page":               {func(w http.ResponseWriter) { w.Write([]byte("<html>")) }, "no sound backup"},
+		"an error":                     {func(w http.ResponseWriter) { w.WriteHeader(502) }, "502 Bad Gateway"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w) }))
+		dir := t.TempDir()
+		err := backupSource{server: server.URL}.download(filepath.Join(dir, "copy.db"))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", title, err, c.want)
+		}
+		if left, _ := os.ReadDir(dir); len(left) > 0 {
+			t.Errorf("%s: left %v", title, left)
+		}
+		server.Close()
+	}
+}
+
+func TestBackupLeavesNothingBesideTheData(t *testing.T) {
+	dir := t.TempDir()
+	s := startTest(t, onFile(filepath.Join(dir, "a.db")))
+	if a := s.want(200, "GET", "/debug/backup", ""); gjson.ValidBytes(a.body) || a.header.Get("Content-Type") != "application/octet-stream" {
+		t.Errorf("%v %.80s", a.header, a.body)
+	}
+	s.halt()
+	os.MkdirAll(filepath.Join(dir, ".a.db.backup-123", "backup"), 0o700) // of a server that was killed
+	os.MkdirAll(filepath.Join(dir, ".b.db.backup-123", "backup"), 0o700) // of another's, who may be at it
+	s.start()
+	left, _ := os.ReadDir(dir)
+	if len(left) != 2 || left[0].Name() != ".b.db.backup-123" || left[1].Name() != "a.db" {
+		t.Errorf("beside the data file: %v", left)
+	}
+}
+
+func TestWithoutDeadlineKeepsCancellation(t *testing.T) {
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	<-late.Done()
+	free, release := withoutDeadline(late)
+	defer release()
+	if err := free.Err(); err != nil {
+		t.Errorf("after the deadline: %v", err)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	free, release = withoutDeadline(gone)
+	defer release()
+	leave()
+	<-free.Done()
+}

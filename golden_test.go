@@ -1,0 +1,181 @@
+package main
+
+// These tests open data files of every format that was ever released, as they were written then. testdata/golden has for each format
+// the file, packed with gzip, and one line of JSON for each thing in it: the live objects, and the history that was not compacted.
+//
+// A new format gets new files (go test -run TestGoldenFiles -update writes those of storeFormat when they are missing). The old ones are
+// never written again: they are what people have on their disks.
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+// A goldenLine is one live object ("object") or one event ("event", "gone" for a tombstone).
+type goldenLine struct {
+	What      string
+	Key       string
+	Rev       int64
+	CreateRev int64
+	PrevRev   int64 `json:",omitempty"`
+	Deleting  bool  `json:",omitempty"`
+	JSON      json.RawMessage
+}
+
+func TestGoldenFiles(t *testing.T) {
+	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
+		t.Skip("bbolt's files have the byte order of the machine that wrote them, and these are little endian")
+	}
+	for format := 1; format <= storeFormat; format++ {
+		t.Run(fmt.Sprintf("format %d", format), func(t *testing.T) { openGolden(t, format) })
+	}
+}
+
+func openGolden(t *testing.T, format int) {
+	name := fmt.Sprintf("testdata/golden/format-%d", format)
+	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && format == storeFormat {
+		makeGolden(t, name)
+	}
+	packed, err := os.Open(name + ".db.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	unpacked, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := io.ReadAll(unpacked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(name + ".jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := writeDataFile(t, file)
+	if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 {
+		t.Errorf("check: %v, %v", err, rep.problems)
+	}
+	st := openTestStore(t, path)
+	if got := goldenLines(t, st); got != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	next := st.revision() + 1
+	if rec := mustWrite(t, st, opCreate, "//configmaps/later/a", 0, ""); rec.rev != next {
+		t.Errorf("the next write has revision %d, want %d", rec.rev, next)
+	}
+	if _, err := mustUpkeep(t, st).compact(t.Context(), next); err != nil {
+		t.Error(err)
+	}
+	st.close()
+	if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 {
+		t.Errorf("check after use: %v, %v", err, rep.problems)
+	}
+	serveGolden(t, file, string(want))
+}
+
+// serveGolden starts a server on the file and lists over HTTP.
+func serveGolden(t *testing.T, file []byte, lines string) {
+	s := startTest(t, onFile(writeDataFile(t, file)))
+	served := map[string]bool{}
+	for _, item := range s.want(200, "GET", "/api/v1/configmaps", "").get("items").Array() {
+		served[item.Get("metadata.namespace").String()+"/"+item.Get("metadata.name").String()+"@"+item.Get("metadata.resourceVersion").String()] = true
+	}
+	for _, text := range strings.Split(strings.TrimSpace(lines), "\n") {
+		var line goldenLine
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatal(err)
+		}
+		name, ours := strings.CutPrefix(line.Key, "//configmaps/")
+		if ours && line.What == "object" && !served[fmt.Sprintf("%s@%d", name, line.Rev)] {
+			t.Errorf("%s is not served: %v", line.Key, served)
+		}
+	}
+}
+
+func goldenLines(t *testing.T, st *store) string {
+	var b bytes.Buffer
+	put := func(what string, r *record) {
+		text, err := json.Marshal(goldenLine{what, r.key, r.rev, r.createRev, r.prevRev, r.deleting, r.json})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(append(text, '\n'))
+	}
+	for sp, c := (span{prefix: "/"}), new(chunk); ; sp.start = c.next {
+		if err := st.chunk(sp, c); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range c.records {
+			put("object", &r)
+		}
+		if c.next == "" {
+			break
+		}
+	}
+	for at := st.compacted(); at < st.revision(); {
+		evs, upTo, err := st.events(everything, at, 100, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range evs {
+			what := "event"
+			if ev.deleted {
+				what = "gone"
+			}
+			put(what, &ev.record)
+		}
+		at = upTo
+	}
+	return b.String()
+}
+
+// makeGolden lets a server write what a format can hold: objects that were changed, deleted, made again, and that are being deleted, with
+// a part of the history compacted.
+func makeGolden(t *testing.T, name string) {
+	path := filepath.Join(t.TempDir(), "golden.db")
+	s := startTest(t, onFile(path), func(c *config) { c.flowControl = false })
+	maps := s.namespace("golden")
+	for i := range 6 {
+		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%d", i), "k", strings.Repeat("v", i*i*60)))
+	}
+	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "second"))
+	s.want(200, "DELETE", maps+"/m2", "")
+	s.compactNow(s.st.revision())
+	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "third"))
+	s.want(200, "DELETE", maps+"/m3", "")
+	s.want(201, "POST", maps, configMap("m3", "k", "again"))
+	s.want(201, "POST", maps, `{"metadata":{"name":"held","finalizers":["example.com/hold"]}}`)
+	s.want(200, "DELETE", maps+"/held", "")
+	s.want(200, "DELETE", maps+"/m4", "")
+	s.halt()
+	lines := goldenLines(t, openTestStore(t, path))
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := readMetas(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	z.Write(b[:tree.high*uint64(tree.pageSize)])
+	z.Close()
+	os.MkdirAll(filepath.Dir(name), 0o755)
+	if err := os.WriteFile(name+".db.gz", packed.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name+".jsonl", []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
