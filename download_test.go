@@ -82,7 +82,11 @@ func checkChains(t *testing.T, path string, before [4]int64) {
 // tlsSource says how to fetch from a server of startTLS.
 func tlsSource(t *testing.T, s *testServer, token string) backupSource {
 	t.Helper()
-	chain := s.http.TLSConfig.Certificates[0].Certificate
+	cert, err := s.http.TLSConfig.GetCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := cert.Certificate
 	return backupSource{
 		server:    s.url + "/",
 		tokenFile: writeTemp(t, "token", token+"\n"),

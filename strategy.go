@@ -3,8 +3,11 @@
 package main
 
 import (
+	"errors"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -169,4 +172,18 @@ func namespaceFinalizers(obj object) (names []string) {
 func holdsContent(obj object) bool {
 	ns, ok := obj.(*corev1.Namespace)
 	return ok && len(ns.Spec.Finalizers) > 0
+}
+
+// protect refuses to delete what every cluster has to keep.
+func protect(res *resource, name string) error {
+	why := ""
+	switch res.base + name {
+	case "//namespaces/default", "//namespaces/kube-system", "//namespaces/kube-public":
+		why = "this namespace may not be deleted"
+	case priorityClasses + systemNodeCritical, priorityClasses + systemClusterCritical:
+		why = "this is a system priority class and cannot be deleted"
+	default:
+		return nil
+	}
+	return apierrors.NewForbidden(res.groupResource(), name, errors.New(why))
 }
