@@ -249,7 +249,8 @@ func (h *webhooks) mutate(ctx context.Context, a admission, obj, old object) (ob
 	if set == nil || len(set.mutating) == 0 || !a.askedBy(rec) {
 		return obj, nil
 	}
-	v := newHearing(h, &a, rec, obj, old)
+	subject := a // on the heap: a must not be, for those who find nothing configured
+	v := newHearing(h, &subject, rec, obj, old)
 	var entries []metav1.ManagedFieldsEntry
 	if obj != nil {
 		entries = obj.GetManagedFields()
@@ -274,7 +275,8 @@ func (h *webhooks) validate(ctx context.Context, a admission, obj, old object) e
 	if set == nil || len(set.validating) == 0 || !a.askedBy(rec) {
 		return nil
 	}
-	return newHearing(h, &a, rec, obj, old).all(ctx, set.validating)
+	subject := a
+	return newHearing(h, &subject, rec, obj, old).all(ctx, set.validating)
 }
 
 // decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
