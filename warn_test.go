@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -562,6 +563,84 @@ func BenchmarkObjectWarnings(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		objectWarnings(pod, nil)
+	}
+}
+
+// Warnings of the numbered cases, as a client gets them over HTTP.
+func TestWarningsOverHTTP(t *testing.T) {
+	s := startTest(t)
+	const maps, things = "/api/v1/namespaces/default/configmaps", "/apis/example.com/v1/namespaces/default/things"
+	const odd = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s"},"bogus":1,"data":{"a":"b","a":"c"}}`
+	const unknown, duplicate = `unknown field "bogus"`, `duplicate field "data.a"`
+	const fraction = `spec.containers[0].resources.limits[memory]: fractional byte value "100m" is invalid, must be an integer`
+	const finalizer = `metadata.finalizers: "x": prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers`
+	const endpoints = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
+	pod := func(name, image string) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"%s"},"spec":{"containers":[{"name":"c","image":"%s","resources":{"limits":{"memory":"100m"}}}]}}`, name, image)
+	}
+	thing := func(name, finalizer string) string {
+		return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":"%s","finalizers":["%s"]}}`, name, finalizer)
+	}
+	s.want(201, "POST", definitionsPath, simpleDefinition(t, "Thing", "example.com", "{type: object, x-kubernetes-preserve-unknown-fields: true}", ""))
+	for _, c := range []struct {
+		title, method, path, body string
+		code                      int
+		want                      []string
+	}{
+		{"64 on a 404", "GET", "/api/v1/namespaces/default/endpoints/none", "", 404, []string{endpoints}},
+		{"64 on a 422", "POST", "/api/v1/namespaces/default/endpoints", `{"apiVersion":"v1","kind":"Endpoints","metadata":{"name":"BAD"}}`, 422, []string{endpoints}},
+		{"65 in the head of a watch", "GET", "/api/v1/namespaces/default/endpoints?watch=1&timeoutSeconds=1", "", 200, []string{endpoints}},
+		{"90 and 93 by default", "POST", maps, fmt.Sprintf(odd, "a"), 201, []string{unknown, duplicate}},
+		{"91 ignored", "POST", maps + "?fieldValidation=Ignore", fmt.Sprintf(odd, "b"), 201, nil},
+		{"92 strict", "POST", maps + "?fieldValidation=Strict", fmt.Sprintf(odd, "c"), 400, nil},
+		{"94 a bare finalizer", "POST", things, thing("a", "x"), 201, []string{finalizer}},
+		{"94 a finalizer with domain and path", "POST", things, thing("b", "example.com/x"), 201, nil},
+		{"94 there before", "PATCH", things + "/a", `{"spec":1}`, 200, nil},
+		{"97 errors suppress", "POST", "/api/v1/namespaces/default/pods", pod("p", ""), 422, nil},
+		{"98 and 100 dry run", "POST", "/api/v1/namespaces/default/pods?dryRun=All", pod("p", "i"), 201,
+			[]string{fraction, strings.Replace(fraction, "limits", "requests", 1)}}, // which default to the limits
+	} {
+		var headers []string
+		if c.method == "PATCH" {
+			headers = append(headers, asMergePatch)
+		}
+		a := s.send(c.method, c.path, c.body, headers...)
+		got := receivedWarnings(t, a.header)
+		slices.Sort(got)
+		slices.Sort(c.want)
+		if a.code != c.code || !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %d with %q, want %d with %q", c.title, a.code, got, c.code, c.want)
+		}
+	}
+	if a := s.send("PATCH", maps+"/z?fieldManager=m&fieldValidation=Strict", fmt.Sprintf(odd, "z"), "Content-Type: application/apply-patch+yaml"); a.code < 400 {
+		t.Errorf("99: a strict apply with an unknown field got %d", a.code)
+	}
+	for _, verb := range []string{"GET", "DELETE", "GET"} { // 61, 62
+		s.send(verb, "/apis/batch/v1beta1/namespaces/default/cronjobs/none", "")
+	}
+	s.send("GET", "/apis/batch/v1beta1/namespaces/default/cronjobs/none/status", "")
+	for _, sub := range []string{"", "status"} {
+		series := `apiserver_requested_deprecated_apis{group="batch",removed_release="1.25",resource="cronjobs",subresource="` + sub + `",version="v1beta1"}`
+		if got := metricValue(s, series); got != 1 {
+			t.Errorf("%s is %v, want 1", series, got)
+		}
+	}
+}
+
+func TestDeprecationWarningsOfDefinitionsAreJudged(t *testing.T) {
+	s := startTest(t)
+	for title, c := range map[string]struct{ deprecated, text, want string }{
+		"74 not deprecated":     {"false", `"x"`, "can only be set for deprecated versions"},
+		"75 257 bytes":          {"true", strconv.Quote(strings.Repeat("a", 257)), "must be <= 256 characters long"},
+		"76 bytes, not letters": {"true", strconv.Quote(strings.Repeat("€", 86)), "must be <= 256 characters long"},
+		"77 empty":              {"true", `""`, "must not be an empty string"},
+		"78 a line break":       {"true", `"a\nb"`, "must only contain printable UTF-8 characters; non-printable character found at index 1"},
+	} {
+		more := ", deprecated: " + c.deprecated + ", deprecationWarning: " + c.text
+		a := s.want(422, "POST", definitionsPath, simpleDefinition(t, "Thing", "example.com", "{type: object}", more))
+		if cause := a.get("details.causes.0"); cause.Get("field").String() != "spec.versions[0].deprecationWarning" || !strings.HasSuffix(cause.Get("message").String(), c.want) {
+			t.Errorf("%s: got %s", title, a.body)
+		}
 	}
 }
 
