@@ -433,10 +433,6 @@ func (t *accountTokens) object(resource, namespace, name string) (gjson.Result, 
 // check says whose a token is, if it is meant for one of the audiences: errNotOurs when it is none of these issuers' tokens at all, else
 // why it does not count. No error quotes a token.
 func (t *accountTokens) check(token string, audiences []string) (*accountIdentity, error) {
-	issuer, ok := claimedIssuer(token)
-	if !ok || issuer != legacyIssuer && !slices.Contains(t.issuers, issuer) {
-		return nil, errNotOurs
-	}
 	claims, err := t.verified(token)
 	if err != nil {
 		return nil, err
@@ -454,7 +450,7 @@ func (t *accountTokens) check(token string, audiences []string) (*accountIdentit
 	if len(id.audiences) == 0 {
 		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", meantFor, audiences)
 	}
-	if issuer == legacyIssuer {
+	if claims.Issuer == legacyIssuer {
 		return id, t.checkLegacy(claims, token, id)
 	}
 	return id, t.checkBound(claims, id)
@@ -473,7 +469,7 @@ func claimedIssuer(token string) (string, bool) {
 	return claims.Issuer, err == nil && json.Unmarshal(payload, &claims) == nil && claims.Issuer != ""
 }
 
-// verified returns the claims of a token whose signature is good.
+// verified returns the claims of a token of these issuers whose signature is good; errNotOurs for another's.
 func (t *accountTokens) verified(token string) (*tokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()
@@ -481,6 +477,9 @@ func (t *accountTokens) verified(token string) (*tokenClaims, error) {
 	t.mu.Unlock()
 	if claims != nil {
 		return claims, nil
+	}
+	if issuer, ok := claimedIssuer(token); !ok || issuer != legacyIssuer && !slices.Contains(t.issuers, issuer) {
+		return nil, errNotOurs
 	}
 	claims = &tokenClaims{}
 	// Times are checked at each request, not with the signature.

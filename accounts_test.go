@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -749,5 +750,40 @@ func BenchmarkAccountToken(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestWhatADataFileGivesAway to its thief: every Secret, and the key that signs account tokens unless that lies elsewhere. Not the other
+// credentials: they are in files of their own.
+func TestWhatADataFileGivesAway(t *testing.T) {
+	dir := t.TempDir()
+	signing := keyFiles(t)["p256"]
+	for _, keyFile := range []string{"", signing} {
+		path := filepath.Join(dir, fmt.Sprint("data", len(keyFile), ".db"))
+		s := startShop(t, onFile(path), func(c *config) {
+			c.accounts.signingKeyFile = keyFile
+		})
+		s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"open"},"data":{"x":"c2VjcmV0LWRhdGE="}}`, masterToken)
+		token := s.tokenFor("")
+		s.halt()
+		if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
+			t.Errorf("the file has mode %v", info.Mode())
+		}
+		file := mustReadFile(t, path)
+		tlsKey, _ := pem.Decode(mustReadFile(t, s.conf.tlsKey))
+		for what, c := range map[string]struct {
+			secret []byte
+			in     bool
+		}{
+			"a Secret":                      {[]byte("c2VjcmV0LWRhdGE="), true},
+			"the service accounts' key":     {[]byte("secret/service-account-key"), keyFile == ""},
+			"a token that was issued":       {[]byte(token), false},
+			"a line of the token file":      {[]byte("root-token"), false},
+			"the certificate's private key": {tlsKey.Bytes, false},
+		} {
+			if got := bytes.Contains(file, c.secret); got != c.in {
+				t.Errorf("signing with %q: %s is in the data file: %v", keyFile, what, got)
+			}
+		}
 	}
 }
