@@ -5,6 +5,7 @@ package main
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -64,86 +65,115 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 // fillTheDisk writes until a server's disk is full, tries everything that there is to try then, makes room, and looks whether anything
 // is lost. A server that ends the process ends the test.
 func fillTheDisk(t *testing.T, dir string) {
-	s := startTest(t, onFile(filepath.Join(dir, "a.db")))
-	maps := s.namespace("full")
-	made := 0
-	full := func(what string, a answer) {
-		t.Helper()
-		if a.code != 500 || a.get("reason").String() != "InternalError" || !strings.Contains(a.get("message").String(), errDiskFull.Error()) {
-			t.Errorf("%s: %s", what, a.failure())
-		}
-	}
-	for ; ; made++ {
-		a := s.send("POST", maps, configMap(fmt.Sprintf("m%d", made), "pad", strings.Repeat("x", 20_000)))
+	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db"))), dir: dir, dest: filepath.Join(dir, "copy.db")}
+	f.maps = f.namespace("full")
+	for a := f.create(20_000); ; a = f.create(20_000) {
 		if a.code != 201 {
-			full("create", a)
+			f.full("create", a)
 			break
 		}
+		f.made++
 	}
-	intact := func(what string) {
-		t.Helper()
-		names := strings.Fields(s.want(200, "GET", maps, "").names())
-		have := 0
-		for _, name := range names {
-			if name != "kube-root-ca.crt" {
-				have++
-			}
+	f.intact("when full")
+	f.attempts()
+	f.restart() // on the full disk
+	f.intact("after a restart")
+	f.full("create", f.create(200_000))
+	f.halt()
+	f.attemptsWhenStopped()
+	f.start()
+	f.intact("after another restart")
+	remount(t, dir, 0, "size=64m")
+	if a := f.create(200_000); a.code != 201 {
+		t.Errorf("create with room: %s", a.failure())
+	}
+	f.made++
+	f.cleanUp()
+}
+
+// A fullDisk is a server whose disk is small.
+type fullDisk struct {
+	*testServer
+	dir, dest, maps string
+	made            int // objects that were acknowledged
+}
+
+func (f *fullDisk) create(size int) answer {
+	return f.send("POST", f.maps, configMap(fmt.Sprintf("m%d", f.made), "pad", strings.Repeat("x", size)))
+}
+
+// full wants an answer that names the disk.
+func (f *fullDisk) full(what string, a answer) {
+	f.t.Helper()
+	if a.code != 500 || a.get("reason").String() != "InternalError" || !strings.Contains(a.get("message").String(), errDiskFull.Error()) {
+		f.t.Errorf("%s: %s", what, a.failure())
+	}
+}
+
+// intact wants all that was acknowledged, and nothing else.
+func (f *fullDisk) intact(what string) {
+	f.t.Helper()
+	have := 0
+	for _, name := range strings.Fields(f.want(200, "GET", f.maps, "").names()) {
+		if name != "kube-root-ca.crt" {
+			have++
 		}
-		if have != made {
-			t.Errorf("%s: %d of %d objects are listed", what, have, made)
-		}
 	}
-	intact("when full")
-	s.want(200, "GET", "/readyz", "")
-	full("backup over HTTP", s.send("GET", "/debug/backup", ""))
-	dest := filepath.Join(dir, "copy.db")
-	if err := s.upkeep.backup(t.Context(), dest); err == nil || !isDiskFull(err) {
-		t.Errorf("backup: %v", err)
+	if have != f.made {
+		f.t.Errorf("%s: %d of %d objects are listed", what, have, f.made)
 	}
-	if err := (backupSource{server: s.url}).download(dest); err == nil {
-		t.Error("a download found room")
+}
+
+// attempts at what needs room may fail, and change nothing.
+func (f *fullDisk) attempts() {
+	f.want(200, "GET", "/readyz", "")
+	f.full("backup over HTTP", f.send("GET", "/debug/backup", ""))
+	if err := f.upkeep.backup(f.t.Context(), f.dest); err == nil || !isDiskFull(err) {
+		f.t.Errorf("backup: %v", err)
 	}
-	if _, err := s.upkeep.compact(t.Context(), s.st.revision()); err != nil && !isDiskFull(err) && err != errDiskFull {
-		t.Errorf("compaction: %v", err)
+	if err := (backupSource{server: f.url}).download(f.dest); err == nil {
+		f.t.Error("a download found room")
 	}
-	intact("after the attempts")
-	s.restart() // on the full disk
-	intact("after a restart")
-	full("create", s.send("POST", maps, configMap("again", "pad", strings.Repeat("x", 200_000))))
-	s.halt()
-	data := filepath.Join(dir, "a.db")
+	if _, err := f.upkeep.compact(f.t.Context(), f.st.revision()); err != nil && !errors.Is(err, errDiskFull) {
+		f.t.Errorf("compaction: %v", err)
+	}
+	f.intact("after the attempts")
+}
+
+func (f *fullDisk) attemptsWhenStopped() {
+	data := filepath.Join(f.dir, "a.db")
 	before, _ := os.ReadFile(data)
 	if err := defragFile(data); err == nil || !isDiskFull(err) {
-		t.Errorf("defrag: %v", err)
+		f.t.Errorf("defrag: %v", err)
 	}
 	if after, _ := os.ReadFile(data); sha256.Sum256(before) != sha256.Sum256(after) {
-		t.Error("the failed defrag has changed the file")
+		f.t.Error("the failed defrag has changed the file")
 	}
-	if _, err := openStore(filepath.Join(dir, "new.db"), storeOptions{}); err == nil || !isDiskFull(err) {
-		t.Errorf("a new store: %v", err)
+	if _, err := openStore(filepath.Join(f.dir, "new.db"), storeOptions{}); err == nil || !isDiskFull(err) {
+		f.t.Errorf("a new store: %v", err)
 	}
-	if left, _ := os.ReadDir(dir); len(left) != 1 {
-		t.Errorf("left: %v", left)
+	if left, _ := os.ReadDir(f.dir); len(left) != 1 {
+		f.t.Errorf("left: %v", left)
 	}
-	s.start()
-	intact("after another restart")
-	remount(t, dir, 0, "size=64m")
-	s.want(201, "POST", maps, configMap(fmt.Sprintf("m%d", made), "pad", strings.Repeat("x", 200_000)))
-	made++
-	if _, err := s.upkeep.compact(t.Context(), s.st.revision()); err != nil {
-		t.Errorf("compaction with room: %v", err)
+}
+
+// cleanUp does with room what failed without.
+func (f *fullDisk) cleanUp() {
+	data := filepath.Join(f.dir, "a.db")
+	if _, err := f.upkeep.compact(f.t.Context(), f.st.revision()); err != nil {
+		f.t.Errorf("compaction with room: %v", err)
 	}
-	if err := (backupSource{server: s.url}).download(dest); err != nil {
-		t.Errorf("download with room: %v", err)
+	if err := (backupSource{server: f.url}).download(f.dest); err != nil {
+		f.t.Errorf("download with room: %v", err)
 	}
-	intact("with room")
-	s.halt()
+	f.intact("with room")
+	f.halt()
 	if err := defragFile(data); err != nil {
-		t.Errorf("defrag with room: %v", err)
+		f.t.Errorf("defrag with room: %v", err)
 	}
-	for _, path := range []string{data, dest} {
-		if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 || rep.objects < int64(made) {
-			t.Errorf("check of %s: %v, %+v", path, err, rep)
+	for _, path := range []string{data, f.dest} {
+		if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 || rep.objects < int64(f.made) {
+			f.t.Errorf("check of %s: %v, %+v", path, err, rep)
 		}
 	}
 }
