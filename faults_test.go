@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -190,6 +191,34 @@ func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 		up.compact(context.Background(), st.revision())
 	}
 	return shown, err
+}
+
+// ---- Lost files
+
+// A client is told what has happened to the file, the probes too, and nothing is answered 201 that would be gone at exit.
+func TestClientsAreToldOfALostFile(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file in use cannot be removed")
+	}
+	path := filepath.Join(t.TempDir(), "a.db")
+	s := startTest(t, onFile(path))
+	maps := s.namespace("lost")
+	s.want(201, "POST", maps, configMap("kept"))
+	os.Rename(path, path+".away")
+	if a := s.want(500, "POST", maps, configMap("refused")); !strings.Contains(a.get("message").String(), "data file was removed or replaced") {
+		t.Errorf("got %s", a.failure())
+	}
+	if a := s.send("GET", "/readyz", ""); a.code != 500 {
+		t.Errorf("/readyz: %d %s", a.code, a.body)
+	}
+	s.want(200, "GET", maps+"/kept", "")
+	saved := filepath.Join(t.TempDir(), "saved.db")
+	if err := (backupSource{server: s.url}).download(saved); err != nil {
+		t.Error(err)
+	}
+	startTest(t, onFile(saved)).want(200, "GET", maps+"/kept", "")
+	os.Rename(path+".away", path)
+	s.want(201, "POST", maps, configMap("refused"))
 }
 
 // ---- Clocks

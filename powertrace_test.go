@@ -5,6 +5,7 @@ package main
 // This file records what a program does to the files of one folder, as the kernel is told: each write with its bytes, each change of a
 // size or a name, each sync, in order. The program runs as a traced child and stops at every system call; nothing in it knows. So a
 // sync that the program leaves out, or does to the wrong file, is missing in the recording too, which hooks in our own code would hide.
+// It can also let a call fail as a broken disk would.
 //
 // The child says what it asks for and what has been answered by writing a line to a file named "said": a line among the writes and
 // syncs, so that it is known which of these came before.
@@ -61,43 +62,44 @@ type diskTracer struct {
 	ends   map[int]int64  // where the next plain write goes
 	last   int
 	events []diskEvent
+	exit   int // the child's code
+
+	fault  func(diskEvent) syscall.Errno // which calls fail, and how; nil: none
+	denied map[int]syscall.Errno         // by thread: the call that it is in fails
 }
 
-// recordDisk runs the child to its end and returns what it did to the files below dir. Where tracing is forbidden the test is skipped.
-func recordDisk(t *testing.T, cmd *exec.Cmd, dir string) []diskEvent {
+func newDiskTracer(dir string) *diskTracer {
+	return &diskTracer{dir: dir, names: map[string]int{}, files: map[uint64]int{}, ends: map[int]int64{}, denied: map[int]syscall.Errno{}}
+}
+
+// record runs the child to its end and notes what it does to the files below dir. Where tracing is forbidden the test is skipped.
+func (tr *diskTracer) record(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	type result struct {
-		events []diskEvent
-		err    error
-	}
-	done := make(chan result)
+	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the kernel takes the tracer's requests from this thread alone; it ends with the goroutine
-		events, err := traceDisk(cmd, dir)
-		done <- result{events, err}
+		done <- tr.trace(cmd)
 	}()
-	r := <-done
-	if errors.Is(r.err, syscall.EPERM) || errors.Is(r.err, syscall.ENOSYS) || errors.Is(r.err, syscall.EIO) {
-		t.Skipf("tracing a child is not allowed here: %v", r.err)
+	err := <-done
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EIO) || errors.Is(err, errors.ErrUnsupported) {
+		t.Skipf("tracing a child is not possible here: %v", err)
 	}
-	if r.err != nil {
-		t.Fatal(r.err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return r.events
 }
 
-func traceDisk(cmd *exec.Cmd, dir string) ([]diskEvent, error) {
+func (tr *diskTracer) trace(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return err
 	}
-	defer cmd.Process.Release()
-	tr := &diskTracer{pid: cmd.Process.Pid, dir: dir, names: map[string]int{}, files: map[uint64]int{}, ends: map[int]int64{}}
+	tr.pid = cmd.Process.Pid
 	watchdog := time.AfterFunc(3*time.Minute, func() { syscall.Kill(tr.pid, syscall.SIGKILL) })
 	defer watchdog.Stop()
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(tr.pid, &status, 0, nil); err != nil {
-		return nil, err
+		return err
 	}
 	const exitKill = 0x100000
 	err := syscall.PtraceSetOptions(tr.pid, syscall.PTRACE_O_TRACESYSGOOD|syscall.PTRACE_O_TRACECLONE|exitKill)
@@ -107,10 +109,12 @@ func traceDisk(cmd *exec.Cmd, dir string) ([]diskEvent, error) {
 	if err != nil {
 		syscall.Kill(tr.pid, syscall.SIGKILL)
 		syscall.Wait4(tr.pid, &status, 0, nil)
-		return nil, err
+		return err
 	}
 	defer tr.mem.Close()
-	return tr.events, errors.Join(tr.run(), err)
+	err = tr.run()
+	cmd.Wait() // its output is read to the end; that it is gone already is the one error
+	return err
 }
 
 // run lets the child's threads go on from stop to stop until it has exited.
@@ -127,9 +131,7 @@ func (tr *diskTracer) run() error {
 				return err
 			}
 			if tid == tr.pid && (status.Exited() || status.Signaled()) {
-				if status.ExitStatus() != 0 {
-					return fmt.Errorf("the traced child ended with %d, signal %v", status.ExitStatus(), status.Signal())
-				}
+				tr.exit = status.ExitStatus() // -1: a signal
 				return nil
 			}
 			again = err != nil || !status.Stopped()
@@ -158,7 +160,11 @@ func (tr *diskTracer) note(tid int) error {
 	if errno != 0 {
 		return errno
 	}
-	const entry = 1
+	const entry, exit = 1, 2
+	if no := tr.denied[tid]; no != 0 && info[0] == exit {
+		delete(tr.denied, tid)
+		return setCallResult(tid, no)
+	}
 	if info[0] != entry {
 		return nil
 	}
@@ -166,7 +172,16 @@ func (tr *diskTracer) note(tid int) error {
 	for i := range args {
 		args[i] = binary.NativeEndian.Uint64(info[32+8*i:])
 	}
-	return tr.noteCall(int(binary.NativeEndian.Uint64(info[24:])), args)
+	known := len(tr.events)
+	if err := tr.noteCall(int(binary.NativeEndian.Uint64(info[24:])), args); err != nil || tr.fault == nil || len(tr.events) == known {
+		return err
+	}
+	no := tr.fault(tr.events[len(tr.events)-1])
+	if no == 0 {
+		return nil
+	}
+	tr.denied[tid] = no
+	return skipCall(tid)
 }
 
 func (tr *diskTracer) noteCall(number int, args [6]uint64) error {

@@ -1,0 +1,64 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+// This test lets single system calls of a writing store fail as a dying disk lets them (powertrace_test.go), and looks at what the store
+// made of it: an end with one line, since nobody knows what such a disk holds, and after a restart all that was acknowledged.
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestFailingDiskEndsTheServer(t *testing.T) {
+	for _, c := range []struct {
+		title string
+		fails func(ev diskEvent) bool
+		after int // so many such calls go well
+	}{
+		{"sync of data", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 24},
+		{"sync of a meta page", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 25},
+		{"write", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off >= 2*powerPage }, 40},
+		{"write of a meta page", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off < 2*powerPage }, 15},
+	} {
+		t.Run(c.title, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.db")
+			openTestStore(t, path).close() // that it is made is another test's matter
+			cmd := storeChild("write", path)
+			cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
+			var out, errs bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &errs
+			tr, calls := newDiskTracer(filepath.Dir(path)), 0
+			tr.fault = func(ev diskEvent) syscall.Errno {
+				if !c.fails(ev) {
+					return 0
+				}
+				if calls++; calls <= c.after {
+					return 0
+				}
+				return syscall.EIO // and all that follow: the disk is dead
+			}
+			tr.record(t, cmd)
+			said := strings.TrimSpace(errs.String())
+			if tr.exit != 1 || strings.Contains(said, "\n") || !strings.Contains(said, "cannot write "+path) || !strings.Contains(said, syscall.EIO.Error()) {
+				t.Errorf("exit code %d: %s", tr.exit, said)
+			}
+			acked := map[int64]string{}
+			for _, line := range strings.Split(out.String(), "\n") {
+				var rev int64
+				var key string
+				if n, _ := fmt.Sscanf(line, "ack %d %s", &rev, &key); n == 2 {
+					acked[rev] = key
+				}
+			}
+			if len(acked) == 0 {
+				t.Errorf("nothing was acknowledged before: %s", out.String())
+			}
+			verifyAcked(t, path, acked)
+		})
+	}
+}

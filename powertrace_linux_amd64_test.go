@@ -1,0 +1,23 @@
+package main
+
+import "syscall"
+
+// skipCall keeps the kernel from making the call that a stopped thread is about to make.
+func skipCall(tid int) error {
+	var regs syscall.PtraceRegs
+	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {
+		return err
+	}
+	regs.Orig_rax = ^uint64(0)
+	return syscall.PtraceSetRegs(tid, &regs)
+}
+
+// setCallResult lets a skipped call have failed.
+func setCallResult(tid int, no syscall.Errno) error {
+	var regs syscall.PtraceRegs
+	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {
+		return err
+	}
+	regs.Rax = -uint64(no)
+	return syscall.PtraceSetRegs(tid, &regs)
+}
