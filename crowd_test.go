@@ -19,6 +19,9 @@ import (
 	"time"
 )
 
+// tooLong is for what takes well below a second: machines that run tests are busy, and what these tests are about would take minutes.
+const tooLong = 30 * time.Second
+
 // heldMemory is what this process, its servers among it, holds in heap and stacks.
 func heldMemory() int64 {
 	runtime.GC()
@@ -43,7 +46,7 @@ func (s *testServer) expectServed(what string) {
 	s.t.Helper()
 	begin := time.Now()
 	s.want(200, "GET", "/api/v1/namespaces/default/configmaps?limit=1", "")
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > tooLong {
 		s.t.Errorf("beside %s, a request took %v", what, took)
 	}
 }
@@ -54,7 +57,7 @@ func (s *testServer) crowd(n int, request string) []net.Conn {
 	conns := make([]net.Conn, n)
 	for i := range conns {
 		conns[i] = s.dial()
-		conns[i].SetDeadline(time.Now().Add(time.Minute))
+		conns[i].SetDeadline(time.Now().Add(4 * tooLong))
 		fmt.Fprint(conns[i], request)
 	}
 	s.t.Cleanup(func() {
@@ -114,9 +117,8 @@ func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
 	})
 	begin := time.Now()
-	a := s.send("GET", "/api/v1/namespaces/default/configmaps", "", "Impersonate-User: bob")
-	if took := time.Since(begin); a.code != 200 || took > time.Second {
-		t.Errorf("beside 40 bodies that trickle, a request gets %d after %v", a.code, took)
+	if a := s.send("GET", "/api/v1/namespaces/default/configmaps", "", "Impersonate-User: bob"); a.code != 200 {
+		t.Errorf("beside 40 bodies that trickle, a request gets %d", a.code) // 429, were their seats not lent
 	}
 	done := make(chan struct{})
 	defer close(done)
@@ -126,7 +128,7 @@ func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if took := time.Since(begin); took > 15*time.Second {
+	if took := time.Since(begin); took > tooLong {
 		t.Errorf("they lasted %v", took)
 	}
 }
@@ -167,7 +169,7 @@ func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
 	for i := range writes { // 10 MB: more than the sockets take
 		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap(fmt.Sprint("big", i), "k", payload))
 	}
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > 2*tooLong {
 		t.Errorf("%d writes took %v", writes, took)
 	}
 	expectMemory(t, before, 16<<20+watchers*256<<10) // the newest events, which all watchers share, and what is each one's

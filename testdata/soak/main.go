@@ -93,6 +93,7 @@ type sample struct {
 	goroutines float64
 	files      float64 // open descriptors
 	size       float64 // of the data file, bytes
+	used       float64 // pages of it that are not free, bytes
 }
 
 // A table prints a row for each server, and keeps the samples for the verdict.
@@ -105,8 +106,8 @@ const samplesPerRow = 6
 
 // fill samples and prints until ctx ends.
 func (t *table) fill(ctx context.Context, subjects []*subject) {
-	fmt.Fprintf(t.out, "%8s %-7s %8s %11s %6s %8s %9s %8s %7s %9s %8s %7s %7s %7s %6s\n", "time", "server", "anon MiB", "goroutines",
-		"files", "file MiB", "requests", "written", "listed", "events", "expired", "starts", "cut off", "errors", "cpu %")
+	fmt.Fprintf(t.out, "%8s %-7s %8s %11s %6s %8s %8s %9s %8s %7s %9s %8s %7s %7s %7s %6s\n", "time", "server", "anon MiB", "goroutines",
+		"files", "file MiB", "used MiB", "requests", "written", "listed", "events", "expired", "starts", "cut off", "errors", "cpu %")
 	ticker := time.NewTicker(*row / samplesPerRow)
 	defer ticker.Stop()
 	for n := 1; ; n++ {
@@ -130,13 +131,16 @@ func (t *table) fill(ctx context.Context, subjects []*subject) {
 
 func (t *table) print(s *subject, now sample) {
 	c := &s.counts
-	fmt.Fprintf(t.out, "%8s %-7s %8.1f %11.0f %6.0f %8.1f %9d %8d %7d %9d %8d %7d %7d %7d %6.1f\n",
-		time.Since(t.began).Round(time.Second), s.name, now.memory/(1<<20), now.goroutines, now.files, now.size/(1<<20),
+	fmt.Fprintf(t.out, "%8s %-7s %8.1f %11.0f %6.0f %8.1f %8.2f %9d %8d %7d %9d %8d %7d %7d %7d %6.1f\n",
+		time.Since(t.began).Round(time.Second), s.name, now.memory/(1<<20), now.goroutines, now.files, now.size/(1<<20), now.used/(1<<20),
 		c.requests.Load(), c.written.Load(), c.listed.Load(), c.events.Load(), c.expired.Load(), c.starts.Load(), c.cutOff.Load(), s.faults(),
 		s.processor())
 }
 
 // ---- The verdict ----
+
+// settled is the least length of a run whose growth is judged: a server that has just begun grows.
+const settled = 20 * time.Minute
 
 // A bound says how much a quantity may differ between the second and the last quarter of a run.
 type bound struct {
@@ -151,6 +155,7 @@ var bounds = []bound{
 	{"goroutines", func(s sample) float64 { return s.goroutines }, 1.2, 10},
 	{"open files", func(s sample) float64 { return s.files }, 1.2, 5},
 	{"the data file", func(s sample) float64 { return s.size }, 1.25, 1 << 20},
+	{"its used pages", func(s sample) float64 { return s.used }, 1.15, 256 << 10},
 }
 
 // growth compares the medians of the second and the last quarter.

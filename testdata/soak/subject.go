@@ -190,7 +190,9 @@ func (s *subject) checkFile() error {
 
 var (
 	anonymous  = regexp.MustCompile(`RssAnon:\s+(\d+) kB`)
-	goroutines = regexp.MustCompile(`(?m)^go_goroutines (\d+)`)
+	goroutines = regexp.MustCompile(`(?m)^go_goroutines (\S+)`)
+	fileBytes  = regexp.MustCompile(`(?m)^apilet_store_file_bytes (\S+)`)
+	freeBytes  = regexp.MustCompile(`(?m)^apilet_store_free_bytes (\S+)`)
 )
 
 // sample reads what the server holds now, from the outside and from /metrics.
@@ -204,7 +206,7 @@ func (s *subject) sample() (now sample, ok bool) {
 		return now, false
 	}
 	return sample{memory: 1024 * number(anonymous, status), goroutines: number(goroutines, a.body), files: float64(len(files)),
-		size: float64(info.Size())}, true
+		size: float64(info.Size()), used: number(fileBytes, a.body) - number(freeBytes, a.body)}, true
 }
 
 func number(pattern *regexp.Regexp, text []byte) float64 {
@@ -308,7 +310,7 @@ func (s *subject) verdict(out io.Writer) error {
 	for _, b := range bounds {
 		before, after, grown := growth(s.samples, b)
 		fmt.Fprintf(out, "%-7s %-17s %12.0f in the second quarter, %12.0f in the last (medians)\n", s.name, b.title, before, after)
-		if grown {
+		if grown && *length >= settled {
 			s.fault("%s grew from %.0f to %.0f", b.title, before, after)
 		}
 	}
