@@ -141,23 +141,27 @@ func (o *ownership) applyAgain(live object, wanted *unstructured.Unstructured, b
 	if !ok {
 		return nil, false
 	}
-	merged, others := o.orNew(nil), []metav1.ManagedFieldsEntry(nil)
-	if live != nil && !reflect.ValueOf(live).IsNil() {
-		if others, ok = o.othersOf(live.GetManagedFields(), by, fields); !ok {
-			return nil, false
-		}
+	m := merger{types: o.types.Schema, changed: nullStamp(wanted.Object)}
+	merged = o.orNew(nil)
+	if live == nil || reflect.ValueOf(live).IsNil() {
+		ok = m.replace(reflect.ValueOf(merged).Elem(), body, nil)
+	} else if m.others, ok = o.othersOf(live.GetManagedFields(), by, fields); ok {
 		merged = o.stamp(live.DeepCopyObject().(object))
+		ok = m.merge(o.types.TypeRef, reflect.ValueOf(merged), body, nil)
 	}
-	m := merger{types: o.types.Schema, others: others}
-	if !m.merge(o.types.TypeRef, reflect.ValueOf(merged).Elem(), body, nil) || by.manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
+	if !ok || by.manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
 		return nil, false
+	}
+	if !m.changed {
+		return merged, true
 	}
 	if o.defaults != nil {
 		o.defaults(merged)
 	}
 	now := metav1.NewTime(time.Now().UTC())
-	merged.SetManagedFields(sortEntries(append(others, metav1.ManagedFieldsEntry{Manager: by.manager, Operation: metav1.ManagedFieldsOperationApply,
-		APIVersion: o.kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields)), Subresource: by.subresource})))
+	own := metav1.ManagedFieldsEntry{Manager: by.manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: by.subresource,
+		APIVersion: o.kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields))}
+	merged.SetManagedFields(sortEntries(append(m.others, own)))
 	return merged, true
 }
 

@@ -46,7 +46,7 @@ func appliedParts(body map[string]any, resets [][]string) (wanted, owned map[str
 	}
 	wanted, meta = maps.Clone(body), maps.Clone(meta)
 	wanted["metadata"] = meta
-	if meta["creationTimestamp"] == nil { // generated manifests say null
+	if nullStamp(body) {
 		delete(meta, "creationTimestamp")
 	}
 	for _, path := range resets {
@@ -64,6 +64,13 @@ func appliedParts(body map[string]any, resets [][]string) (wanted, owned map[str
 		delete(owned, "metadata")
 	}
 	return wanted, owned, len(owned) > 0
+}
+
+// nullStamp tells a creationTimestamp of null, as manifests are generated with. It counts as a change of the time, which the server undoes.
+func nullStamp(body map[string]any) bool {
+	meta, _ := body["metadata"].(map[string]any)
+	stamp, sent := meta["creationTimestamp"]
+	return sent && stamp == nil
 }
 
 // dropReset removes an empty object at path, which manifests are generated with; false if there is more than that.
@@ -297,10 +304,12 @@ func keyOfLive(types *smd.Schema, t *smd.List, element reflect.Value) (elementKe
 
 // ---- the merge
 
-// A merger writes a body into a live object of a Go type. It gives up, the object half written, where it has to decide something.
+// A merger writes a body into a live object of a Go type. It gives up, the object half written, where it has to decide something: also
+// where a zero value is to become zero, since it may have been absent before, and absent is another thing.
 type merger struct {
-	types  *smd.Schema
-	others []metav1.ManagedFieldsEntry // of the other managers
+	types   *smd.Schema
+	others  []metav1.ManagedFieldsEntry // of the other managers
+	changed bool                        // something was not as wanted
 }
 
 // merge writes wanted into live, which is at path; t is live's type.
@@ -330,8 +339,8 @@ func (m *merger) merge(t smd.TypeRef, live reflect.Value, wanted any, path []str
 }
 
 func (m *merger) mergeStruct(t *smd.Map, live reflect.Value, members map[string]any, path []string) bool {
-	if len(members) == 0 && live.IsZero() && !m.mayChange(path) { // it may not even be there
-		return false
+	if len(members) == 0 {
+		return !live.IsZero()
 	}
 	fields := value.TypeReflectEntryOf(live.Type()).Fields()
 	for name, member := range members {
@@ -359,7 +368,7 @@ func (m *merger) mergeMap(t *smd.Map, live reflect.Value, members map[string]any
 			live.SetMapIndex(key, inner)
 			continue
 		}
-		inner.Set(old)
+		inner.Set(old) // the elements of a Go map cannot be changed in place
 		if !m.merge(t.ElementType, inner, member, append(path, name)) {
 			return false
 		}
@@ -399,25 +408,16 @@ func (m *merger) mergeList(t *smd.List, live reflect.Value, elements []any, path
 func (m *merger) scalar(live reflect.Value, wanted any, path []string) bool {
 	switch v := wanted.(type) {
 	case string:
-		if live.Kind() == reflect.String {
-			same := v == live.String() && v != "" // "" may be absent, and absent is another thing
-			live.SetString(v)
-			return same || m.mayChange(path)
+		if live.Kind() == reflect.String && live.String() == v {
+			return v != ""
 		}
 	case int64:
-		if live.CanInt() {
-			same := v == live.Int() && v != 0
-			if live.OverflowInt(v) {
-				return false
-			}
-			live.SetInt(v)
-			return same || m.mayChange(path)
+		if live.CanInt() && live.Int() == v {
+			return v != 0
 		}
 	case bool:
-		if live.Kind() == reflect.Bool {
-			same := v == live.Bool() && v
-			live.SetBool(v)
-			return same || m.mayChange(path)
+		if live.Kind() == reflect.Bool && live.Bool() == v {
+			return v
 		}
 	}
 	return m.leaf(live, wanted, path)
@@ -431,15 +431,18 @@ func (m *merger) leaf(live reflect.Value, wanted any, path []string) bool {
 		err = kjson.UnmarshalCaseSensitivePreserveInts(text, &present)
 	}
 	if err == nil && reflect.DeepEqual(present, wanted) {
-		return true
+		return !live.IsZero()
 	}
 	return m.replace(live, wanted, path)
 }
 
+// replace sets what is at path, unless another manager may own something there.
 func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
-	if !m.mayChange(path) {
+	mayOwnIt := func(e metav1.ManagedFieldsEntry) bool { return mayOwn(&e, path) }
+	if slices.ContainsFunc(m.others, mayOwnIt) {
 		return false
 	}
+	m.changed = true
 	text, err := json.Marshal(wanted)
 	if err != nil {
 		return false
@@ -448,9 +451,4 @@ func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	strictErrs, err := kjson.UnmarshalStrict(text, fresh.Interface())
 	live.Set(fresh.Elem())
 	return err == nil && len(strictErrs) == 0
-}
-
-// mayChange is false if another manager may own what is at path.
-func (m *merger) mayChange(path []string) bool {
-	return !slices.ContainsFunc(m.others, func(e metav1.ManagedFieldsEntry) bool { return mayOwn(&e, path) })
 }

@@ -1,0 +1,348 @@
+package main
+
+// The short ways of narrow.go and reapply.go are compared with the general machine: random objects, written by random managers in random
+// ways, each write made both ways. Whatever the short way answers has to be the same to the byte.
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+)
+
+// ownershipsToCompare are kinds with all that lists and maps can mean, and an object of each.
+func ownershipsToCompare() map[*ownership]string {
+	defaults := func(obj runtime.Object) { setDefaults(obj) }
+	custom := map[string]any{"type": "object", "properties": map[string]any{
+		"spec": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": map[string]any{
+			"whole": map[string]any{"type": "object", "x-kubernetes-map-type": "atomic", "additionalProperties": map[string]any{"type": "string"}},
+			"set":   map[string]any{"type": "array", "x-kubernetes-list-type": "set", "items": map[string]any{"type": "string"}},
+			"list": map[string]any{"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"k"},
+				"items": map[string]any{"type": "object", "properties": map[string]any{"k": map[string]any{"type": "string"}, "v": map[string]any{"type": "integer"}}}},
+		}},
+		"status": map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "integer"}},
+	}}
+	return map[*ownership]string{
+		{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true, defaults: defaults}: deploymentJSON(2),
+		{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap](), defaults: defaults}: `{"apiVersion":"v1","kind":"ConfigMap",
+			"metadata":{"name":"c","labels":{"a":"b"},"annotations":{"x":"<y>"},"finalizers":["a/b","c/d"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"}]},
+			"data":{"a":"1","b":"2"},"binaryData":{"z":"AAEC"},"immutable":true}`,
+		{kind: corev1.SchemeGroupVersion.WithKind("Pod"), goType: reflect.TypeFor[corev1.Pod](), status: true, defaults: defaults}: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"a":"b"}},
+			"spec":{"nodeSelector":{"a":"b"},"hostNetwork":true,"tolerations":[{"key":"a","operator":"Exists","tolerationSeconds":3}],"imagePullSecrets":[{"name":"s"}],
+			"volumes":[{"name":"v","emptyDir":{}},{"name":"w","configMap":{"name":"c","items":[{"key":"k","path":"p"}]}}],"securityContext":{},
+			"initContainers":[{"name":"i","image":"j"}],
+			"containers":[{"name":"a","image":"x","args":["1","2"],"resources":{"limits":{"cpu":"1000m","memory":64},"requests":{"cpu":"1"}},"volumeMounts":[{"name":"v","mountPath":"/v"}],
+			"env":[{"name":"E","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}},{"name":"F","value":"f"}],"ports":[{"containerPort":80},{"containerPort":80,"protocol":"UDP"},{"containerPort":9}],
+			"livenessProbe":{"httpGet":{"path":"/","port":"http"},"periodSeconds":10}}]},
+			"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"Initialized","status":"True","lastTransitionTime":"2020-01-01T00:00:00Z"}],"podIPs":[{"ip":"1.2.3.4"}]}}`,
+		{kind: corev1.SchemeGroupVersion.WithKind("Service"), goType: reflect.TypeFor[corev1.Service](), status: true, defaults: defaults}: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},
+			"spec":{"selector":{"a":"b"},"ports":[{"name":"x","port":80,"targetPort":8080},{"name":"y","port":81,"targetPort":"web","protocol":"UDP"}],"externalIPs":["1.2.3.4"]},"status":{"loadBalancer":{"ingress":[{"ip":"1.1.1.1"}]}}}`,
+		{kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, schema: custom, status: true}: `{"apiVersion":"x.io/v1","kind":"X","metadata":{"name":"x","labels":{"a":"b"}},
+			"spec":{"whole":{"a":"b","c":"d"},"set":["a","b"],"list":[{"k":"a","v":1},{"k":"b","v":2}],"free":{"a":{"b":[1,{"c":2}]}},"n":1.5},"status":{"n":1,"m":2}}`,
+	}
+}
+
+// randomly changes a JSON value here and there, each place with the given chance; sometimes into what is not allowed.
+func randomly(rnd *rand.Rand, v any, chance float64) any {
+	hit := rnd.Float64() < chance
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range sortedNames(v) {
+			switch {
+			case name == "apiVersion" || name == "kind" || name == "metadata" || name == "name" && rnd.IntN(20) > 0:
+				if meta, ok := v[name].(map[string]any); ok {
+					v[name] = randomly(rnd, meta, chance)
+				}
+			case rnd.Float64() < chance && rnd.IntN(3) == 0:
+				delete(v, name)
+			case rnd.Float64() < chance && rnd.IntN(6) == 0:
+				v[name] = map[string]any{}
+			default:
+				v[name] = randomly(rnd, v[name], chance)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = randomly(rnd, v[i], chance)
+		}
+		if hit && len(v) > 0 {
+			i := rnd.IntN(len(v))
+			switch rnd.IntN(4) {
+			case 0:
+				return slices.Delete(v, i, i+1)
+			case 1:
+				v[0], v[i] = v[i], v[0]
+			case 2:
+				return append(v, cloneJSON(v[i]))
+			}
+		}
+	case string:
+		if hit {
+			return []string{"", v + "2", v + "<", v}[rnd.IntN(4)]
+		}
+	case int64:
+		if hit {
+			return v * int64(rnd.IntN(3))
+		}
+	case bool:
+		return v != hit
+	}
+	return v
+}
+
+func sortedNames(m map[string]any) (names []string) {
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func cloneJSON(v any) (out any) {
+	text, _ := json.Marshal(v)
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &out)
+	return out
+}
+
+// asStored is what a server keeps of a written object, its times long ago.
+func asStored(t testing.TB, o *ownership, obj object) object {
+	out := decodeObject(t, o, mustJSON(t, obj))
+	entries := out.GetManagedFields()
+	for i := range entries {
+		entries[i].Time = &metav1.Time{Time: time.Unix(1_600_000_000+int64(i), 0)}
+	}
+	out.SetManagedFields(entries)
+	out.SetUID("1")
+	return out
+}
+
+func mustJSON(t testing.TB, v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// written is an object as JSON, but of its new times only that they are new.
+func written(t testing.TB, obj object) string {
+	obj = obj.DeepCopyObject().(object)
+	entries := obj.GetManagedFields()
+	for i := range entries {
+		if entries[i].Time != nil && entries[i].Time.Year() > 2020 {
+			entries[i].Time = &metav1.Time{Time: time.Unix(2_000_000_000, 0)}
+		}
+	}
+	obj.SetManagedFields(sortEntries(entries))
+	return string(mustJSON(t, obj))
+}
+
+func whereDifferent(got, want string) string {
+	i := 0
+	for i < min(len(got), len(want)) && got[i] == want[i] {
+		i++
+	}
+	around := func(s string) string { return s[max(0, i-100):min(len(s), i+100)] }
+	return "got  " + around(got) + "\nwant " + around(want)
+}
+
+func TestShortWaysAnswerAsTheGeneralMachine(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	var tally shortWays
+	for o, text := range ownershipsToCompare() {
+		for range 6 {
+			var live object
+			tally.bodies = map[string]map[string]any{}
+			for range 12 {
+				live = tally.write(t, rnd, o, live, text)
+			}
+			if t.Failed() {
+				return
+			}
+		}
+	}
+	tally.bodies = nil
+	if tally.updated < tally.updates/4 || tally.applied < tally.applies/20 {
+		t.Errorf("the short ways were hardly taken: %+v", tally)
+	}
+}
+
+// shortWays counts who took which way.
+type shortWays struct {
+	updates, updated, applies, applied, refused int
+	bodies                                      map[string]map[string]any // what each manager applied last to the object at hand
+}
+
+// write makes one random write to live both ways and returns what becomes of it.
+func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live object, text string) object {
+	manager, sub := fmt.Sprint("m", rnd.IntN(3)), ""
+	if o.status && live != nil && rnd.IntN(3) == 0 {
+		sub = "status"
+	}
+	general, err := o.manager(sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rnd.IntN(2) == 0 {
+		return tally.update(t, rnd, o, live, text, func(old, next object) error {
+			_, err := general.Update(o.orNew(old), o.stamp(next), manager)
+			return err
+		}, manager, sub)
+	}
+	body := tally.body(rnd, manager, sub, text)
+	by := applier{manager: manager, subresource: sub, force: rnd.IntN(2) == 0}
+	wanted := &unstructured.Unstructured{Object: cloneJSON(body).(map[string]any)}
+	tally.applies++
+	var before string
+	if live != nil {
+		before = written(t, live)
+	}
+	short, ok := o.applyAgain(live, wanted, by)
+	if !reflect.DeepEqual(any(wanted.Object), cloneJSON(body)) || live != nil && written(t, live) != before {
+		t.Fatalf("the short way changed what it was given")
+	}
+	var copied object
+	if live != nil {
+		copied = live.DeepCopyObject().(object)
+	}
+	result, err := general.Apply(o.orNew(copied), wanted, manager, by.force)
+	if !ok {
+		if err != nil {
+			tally.refused++
+			return live
+		}
+		return asStored(t, o, result.(object))
+	}
+	tally.applied++
+	if err != nil {
+		t.Fatalf("%s\napplied by %+v to %s\n%s\nis refused: %v", mustJSON(t, body), by, o.kind, before, err)
+	}
+	want := result.(object)
+	if live != nil {
+		keepTimes(live, short)
+		setDefaults(want) // as the write does, whether or not anything changed
+		keepTimes(live, want)
+	}
+	if got, want := written(t, short), written(t, want); got != want {
+		t.Fatalf("%s\napplied by %+v to\n%s\n%s", mustJSON(t, body), by, before, whereDifferent(got, want))
+	}
+	return asStored(t, o, short)
+}
+
+// body is often a manager's last one, with other values.
+func (tally *shortWays) body(rnd *rand.Rand, manager, sub, text string) map[string]any {
+	body := tally.bodies[manager+sub]
+	if body == nil || rnd.IntN(4) == 0 {
+		body = applyBody(rnd, text, sub)
+	} else {
+		body = otherValues(rnd, body).(map[string]any)
+	}
+	tally.bodies[manager+sub] = cloneJSON(body).(map[string]any)
+	return body
+}
+
+// otherValues changes a value here and there, and no member.
+func otherValues(rnd *rand.Rand, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range sortedNames(v) {
+			if name != "apiVersion" && name != "kind" && name != "name" {
+				v[name] = otherValues(rnd, v[name])
+			}
+		}
+		return v
+	case []any:
+		for i := range v {
+			v[i] = otherValues(rnd, v[i])
+		}
+		return v
+	}
+	return randomly(rnd, v, 0.03)
+}
+
+// applyBody is a part of an object, or now and then no such thing.
+func applyBody(rnd *rand.Rand, text, sub string) map[string]any {
+	var body map[string]any
+	_ = kjson.UnmarshalCaseSensitivePreserveInts([]byte(text), &body)
+	drop := "status"
+	if sub == "status" {
+		drop = "spec"
+	}
+	if rnd.IntN(10) > 0 {
+		delete(body, drop)
+	}
+	meta := body["metadata"].(map[string]any)
+	delete(meta, "uid")
+	delete(meta, "resourceVersion")
+	if rnd.IntN(5) == 0 {
+		meta["creationTimestamp"] = nil
+		body[drop] = map[string]any{}
+	}
+	return randomly(rnd, body, []float64{0, 0.02, 0.02, 0.1}[rnd.IntN(4)]).(map[string]any)
+}
+
+func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live object, text string,
+	general func(old, next object) error, manager, sub string) object {
+	var doc any
+	if live != nil {
+		text = string(mustJSON(t, live))
+	}
+	_ = kjson.UnmarshalCaseSensitivePreserveInts([]byte(text), &doc)
+	entries := doc.(map[string]any)["metadata"].(map[string]any)["managedFields"]
+	doc = randomly(rnd, doc, []float64{0, 0.02, 0.1}[rnd.IntN(3)])
+	if edited := [][]any{nil, {}, {map[string]any{}}}; rnd.IntN(20) == 0 {
+		entries = edited[rnd.IntN(3)]
+	} else if list, _ := entries.([]any); len(list) > 0 && rnd.IntN(20) == 0 {
+		entries = list[1:]
+	}
+	doc.(map[string]any)["metadata"].(map[string]any)["managedFields"] = entries
+	one := o.orNew(nil)
+	if u, ok := one.(*unstructured.Unstructured); ok {
+		u.Object = doc.(map[string]any)
+		if _, err := coerceMetadata(u); err != nil {
+			return live
+		}
+	} else if kjson.UnmarshalCaseSensitivePreserveInts(mustJSON(t, doc), one) != nil {
+		return live
+	} else {
+		setDefaults(one)
+	}
+	other := one.DeepCopyObject().(object)
+	tally.updates++
+	if o.continues(live, one, sub) {
+		tally.updated++
+	}
+	var before object
+	if live != nil {
+		before = live.DeepCopyObject().(object)
+	}
+	if err := general(before, other); err != nil {
+		other.SetManagedFields(nil)
+	}
+	if err := o.update(live, one, manager, sub); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := written(t, one), written(t, other); got != want {
+		t.Fatalf("%s %q updated\n%s\n%s", manager, sub, text, whereDifferent(got, want))
+	}
+	if before != nil && written(t, before) != written(t, live) {
+		t.Fatalf("the old object changed")
+	}
+	if len(one.GetManagedFields()) == 0 {
+		return live
+	}
+	return asStored(t, o, one)
+}
