@@ -298,7 +298,7 @@ func generateName(prefix string) string {
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
 	if svc, ok := obj.(*corev1.Service); ok {
-		release, err := wr.alloc.assign(svc)
+		release, err := wr.alloc.assign(svc, nil)
 		if err != nil {
 			return record{}, err
 		}
@@ -740,7 +740,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := checkRevision(t.res, obj, rec.rev); err != nil {
 		return rec, err
 	}
-	if t.sub == "" {
+	if t.sub != "status" {
 		fillDefaults(t.res, obj)
 	}
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
@@ -749,7 +749,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	obj = t.prepare(obj, old)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
-		release, err := wr.alloc.assign(svc)
+		release, err := wr.alloc.assign(svc, old.(*corev1.Service))
 		if err != nil {
 			return rec, err
 		}
@@ -841,8 +841,11 @@ func (wr *writes) validateChanged(ctx context.Context, t *target, obj, old objec
 		errs = append(errs, validateUpdate(obj, old)...)
 	case t.sub == "status":
 		errs = append(errs, validateStatusUpdate(obj, old)...)
+		errs = append(errs, validatePart(t.sub, obj, old)...)
 	case t.sub == "finalize":
 		errs = append(errs, validateFinalizers(namespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
+	default:
+		errs = append(errs, validatePart(t.sub, obj, old)...)
 	}
 	return distinct(errs)
 }

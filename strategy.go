@@ -3,6 +3,8 @@
 package main
 
 import (
+	"slices"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,17 +103,23 @@ func restrictCustomStatus(obj, old *unstructured.Unstructured) object {
 	return out
 }
 
-// restrictResize lets pods/resize change the resources of containers.
+// restrictResize lets pods/resize change the resources of containers. Containers that do not match are left for validation to refuse.
 func restrictResize(sent, pod *corev1.Pod) object {
 	pod.ResourceVersion = sent.ResourceVersion
-	for i := range pod.Spec.Containers {
-		for _, c := range sent.Spec.Containers {
-			if c.Name == pod.Spec.Containers[i].Name {
-				pod.Spec.Containers[i].Resources, pod.Spec.Containers[i].ResizePolicy = c.Resources, c.ResizePolicy
-			}
-		}
-	}
+	pod.Spec.Containers = resized(sent.Spec.Containers, pod.Spec.Containers)
+	pod.Spec.InitContainers = resized(sent.Spec.InitContainers, pod.Spec.InitContainers)
 	return pod
+}
+
+func resized(sent, containers []corev1.Container) []corev1.Container {
+	sameName := func(a, b corev1.Container) bool { return a.Name == b.Name }
+	if !slices.EqualFunc(sent, containers, sameName) {
+		return sent
+	}
+	for i := range containers {
+		containers[i].Resources, containers[i].ResizePolicy = sent[i].Resources, sent[i].ResizePolicy
+	}
+	return containers
 }
 
 // ---- Deletion ----
