@@ -265,11 +265,14 @@ func (wr *writes) complete(ctx context.Context, res *resource, obj object) error
 	if rec := requestFrom(ctx); rec != nil {
 		nameRequester(obj, &rec.user)
 	}
-	err := refusedByClass(classes{wr.st}.complete(obj), res, obj)
-	if missing := wr.checkNamespace(res, obj); err != nil && missing != nil {
+	err := classes{wr.st}.complete(obj)
+	if err == nil {
+		return nil
+	}
+	if missing := wr.checkNamespace(res, obj); missing != nil {
 		return missing
 	}
-	return err
+	return refusedByClass(err, res, obj)
 }
 
 // fillSystemFields sets what only the server decides about, whatever the client sent.

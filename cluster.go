@@ -95,17 +95,3 @@ func ownService(address netip.Addr, port int) *corev1.Service {
 		},
 	}
 }
-
-// protect refuses to delete what every cluster has to keep.
-func protect(res *resource, name string) error {
-	why := ""
-	switch res.base + name {
-	case "//namespaces/default", "//namespaces/kube-system", "//namespaces/kube-public":
-		why = "this namespace may not be deleted"
-	case priorityClasses + systemNodeCritical, priorityClasses + systemClusterCritical:
-		why = "this is a system priority class and cannot be deleted"
-	default:
-		return nil
-	}
-	return apierrors.NewForbidden(res.groupResource(), name, errors.New(why))
-}

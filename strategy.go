@@ -3,10 +3,12 @@
 package main
 
 import (
+	"errors"
 	"slices"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -123,6 +125,20 @@ func resized(sent, containers []corev1.Container) []corev1.Container {
 }
 
 // ---- Deletion ----
+
+// protect refuses to delete what every cluster has to keep.
+func protect(res *resource, name string) error {
+	why := ""
+	switch res.base + name {
+	case "//namespaces/default", "//namespaces/kube-system", "//namespaces/kube-public":
+		why = "this namespace may not be deleted"
+	case priorityClasses + systemNodeCritical, priorityClasses + systemClusterCritical:
+		why = "this is a system priority class and cannot be deleted"
+	default:
+		return nil
+	}
+	return apierrors.NewForbidden(res.groupResource(), name, errors.New(why))
+}
 
 // gracePeriod is how many seconds a deletion waits. Only a Pod on a node does: its kubelet is to stop it and delete it again, with 0.
 func gracePeriod(obj object, options *metav1.DeleteOptions) int64 {
