@@ -62,16 +62,18 @@ func firstServiceIP(cidr string) (net.IP, error) {
 	return a.block.Addr().Next().AsSlice(), nil
 }
 
-// assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. The caller calls release
-// when its write is over.
-func (a *allocator) assign(svc *corev1.Service) (release func(), err error) {
+// assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. An address that old has is
+// its successor's; if that names another one, validation says that it may not. The caller calls release when its write is over.
+func (a *allocator) assign(svc, old *corev1.Service) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.catchUp(); err != nil {
 		return nil, err
 	}
 	g := &allotment{a: a, svc: svc, key: serviceRange + svc.Namespace + "/" + svc.Name}
-	g.address()
+	if old == nil || !needsClusterIP(old) {
+		g.address()
+	}
 	g.nodePorts()
 	if len(g.errs) > 0 {
 		g.giveBackLocked()

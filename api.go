@@ -311,14 +311,14 @@ func (wr *writes) complete(ctx context.Context, res *resource, obj object) error
 	if rec := requestFrom(ctx); rec != nil {
 		nameRequester(obj, &rec.user)
 	}
-	err := refusedByClass(classes{wr.st}.complete(obj), res, obj)
+	err := classes{wr.st}.complete(obj)
 	if err == nil {
 		return nil
 	}
 	if missing := wr.checkNamespace(res, obj); missing != nil {
 		return missing
 	}
-	return err
+	return refusedByClass(err, res, obj)
 }
 
 // fillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
@@ -353,7 +353,7 @@ func generateName(prefix string) string {
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
 	if svc, ok := obj.(*corev1.Service); ok {
-		release, err := wr.alloc.assign(svc)
+		release, err := wr.alloc.assign(svc, nil)
 		if err != nil {
 			return record{}, err
 		}
@@ -805,7 +805,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := checkRevision(t.res, obj, rec.rev); err != nil {
 		return rec, err
 	}
-	if t.sub == "" || t.sub == "ephemeralcontainers" || t.sub == "resize" {
+	if t.sub != "status" {
 		fillDefaults(t.res, obj)
 	}
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
@@ -817,7 +817,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	obj = t.prepare(obj, old)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
-		release, err := wr.alloc.assign(svc)
+		release, err := wr.alloc.assign(svc, old.(*corev1.Service))
 		if err != nil {
 			return rec, err
 		}
@@ -912,8 +912,11 @@ func (wr *writes) validateChanged(ctx context.Context, t *target, obj, old objec
 		errs = append(errs, validateUpdate(obj, old)...)
 	case t.sub == "status":
 		errs = append(errs, validateStatusUpdate(obj, old)...)
+		errs = append(errs, validatePart(t.sub, obj, old)...)
 	case t.sub == "finalize":
 		errs = append(errs, validateFinalizers(namespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
+	default:
+		errs = append(errs, validatePart(t.sub, obj, old)...)
 	}
 	return distinct(errs)
 }

@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -720,5 +721,68 @@ func (k networkChecker) ipBlock(p *field.Path, block *networkingv1.IPBlock, exis
 		if err == nil && (!whole.Contains(part.Addr()) || whole.Bits() >= part.Bits()) {
 			k.invalid(p.Child("except").Index(i), "", except, "must be a strict subset of `cidr`")
 		}
+	}
+}
+
+// ---- Addresses ----
+
+// address is an IPAddress: a record of who has it.
+func (c networkChecker) address(address, old *networkingv1.IPAddress) {
+	p, ref := field.NewPath("spec", "parentRef"), address.Spec.ParentRef
+	switch {
+	case old != nil:
+		c.same(p, "", ref, old.Spec.ParentRef)
+	case ref == nil:
+		c.required(p, "", "")
+	default:
+		c.maybe(p, "group", ref.Group, isSubdomain)
+		c.name(p, "resource", ref.Resource, isPathSegment)
+		c.name(p, "name", ref.Name, isPathSegment)
+		c.maybe(p, "namespace", ref.Namespace, isPathSegment)
+	}
+}
+
+// serviceRange is a ServiceCIDR: one range of addresses, or one of each family. An update may add the second.
+func (c networkChecker) serviceRange(cidr, old *networkingv1.ServiceCIDR) {
+	p, now := field.NewPath("spec", "cidrs"), cidr.Spec.CIDRs
+	if old == nil {
+		c.ranges(p, &cidr.Spec)
+		return
+	}
+	was := old.Spec.CIDRs
+	grows := len(was) == 1 && len(now) == 2
+	if len(now) != len(was) && !grows {
+		c.invalid(p, "", now, metavalidation.FieldImmutableErrorMsg)
+		return
+	}
+	for i := range was {
+		if now[i] != was[i] {
+			c.invalid(p.Index(i), "", now[i], metavalidation.FieldImmutableErrorMsg)
+		}
+	}
+	if grows {
+		c.ranges(p, &cidr.Spec)
+	}
+}
+
+func (c networkChecker) ranges(p *field.Path, spec *networkingv1.ServiceCIDRSpec) {
+	cidrs := spec.CIDRs
+	switch {
+	case len(cidrs) == 0:
+		c.required(p, "", "at least one CIDR required")
+		return
+	case len(cidrs) > 2:
+		c.invalid(p, "", spec, "may only hold up to 2 values")
+		return
+	}
+	for i, cidr := range cidrs {
+		c.cidr(p.Index(i), "", cidr, nil)
+	}
+	family := func(cidr string) int {
+		block, _ := netip.ParsePrefix(cidr)
+		return block.Addr().BitLen()
+	}
+	if len(cidrs) == 2 && family(cidrs[0]) == family(cidrs[1]) && family(cidrs[0]) != 0 {
+		c.invalid(p, "", cidrs, "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64")
 	}
 }

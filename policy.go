@@ -1,11 +1,12 @@
 package main
 
-// This file: the rules of what tells the API server how to act: RBAC, admission webhooks, and priority and fairness.
+// This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness.
 
 import (
 	"fmt"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -44,6 +45,16 @@ func (c policyChecker) policy(obj, old runtime.Object) {
 		c.webhooks(validatingHooks(o))
 	case *admissionv1.MutatingWebhookConfiguration:
 		c.webhooks(mutatingHooks(o))
+	case *admissionv1.ValidatingAdmissionPolicy:
+		c.validatingPolicy(o)
+	case *admissionv1.MutatingAdmissionPolicy:
+		c.mutatingPolicy(&o.Spec)
+	case *admissionv1.ValidatingAdmissionPolicyBinding:
+		c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
+		c.validationActions(field.NewPath("spec", "validationActions"), o.Spec.ValidationActions)
+	case *admissionv1.MutatingAdmissionPolicyBinding:
+		c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
+		c.mutatingOperations(field.NewPath("spec", "matchResources"), o.Spec.MatchResources)
 	case *flowcontrolv1.FlowSchema:
 		c.flowSchema(o)
 	case *flowcontrolv1.PriorityLevelConfiguration:
@@ -326,6 +337,210 @@ func (c policyChecker) webhookService(p *field.Path, service *admissionv1.Servic
 			c.invalid(p, "path", path, fmt.Sprintf("segment[%d]: %s", i, message))
 		}
 	}
+}
+
+// ---- admission policies ----
+
+// Their expressions are not compiled, since nothing here evaluates them: what CEL would find wrong goes unnoticed.
+
+var (
+	policyReasons      = []string{"Forbidden", "Invalid", "RequestEntityTooLarge"}
+	policyActions      = []string{"Audit", "Deny", "Warn"}
+	notFoundActions    = []string{"Deny", "Allow"}
+	mutationOperations = []string{"*", "CONNECT", "CREATE", "UPDATE"}
+	mutationPatches    = []string{"ApplyConfiguration", "JSONPatch"}
+	celIdentifier      = regexp.MustCompile(`^[_a-zA-Z][_a-zA-Z0-9]*$`)
+)
+
+func (c policyChecker) validatingPolicy(policy *admissionv1.ValidatingAdmissionPolicy) {
+	p, spec := field.NewPath("spec"), &policy.Spec
+	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
+	c.matchConditions(p.Child("matchConditions"), spec.MatchConditions)
+	c.variables(p.Child("variables"), spec.Variables)
+	if len(spec.Validations) == 0 && len(spec.AuditAnnotations) == 0 {
+		const why = "validations or auditAnnotations must contain at least one item"
+		c.required(p, "validations", why)
+		c.required(p, "auditAnnotations", why)
+	}
+	for i := range spec.Validations {
+		c.policyValidation(p.Child("validations").Index(i), &spec.Validations[i])
+	}
+	keys := set{}
+	for i, annotation := range spec.AuditAnnotations {
+		ap := p.Child("auditAnnotations").Index(i)
+		for _, message := range isQualifiedName(policy.Name + "/" + annotation.Key) {
+			c.invalid(ap, "key", policy.Name+"/"+annotation.Key, message)
+		}
+		c.need(ap, "valueExpression", strings.TrimSpace(annotation.ValueExpression) != "", "valueExpression is not specified")
+		c.unique(ap, "key", keys, annotation.Key)
+	}
+}
+
+func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation) {
+	message := strings.TrimSpace(v.Message)
+	c.need(p, "expression", strings.TrimSpace(v.Expression) != "", "expression is not specified")
+	if v.MessageExpression != "" && strings.TrimSpace(v.MessageExpression) == "" {
+		c.invalid(p, "messageExpression", v.MessageExpression, "must be non-empty if specified")
+	}
+	switch {
+	case v.Message != "" && message == "":
+		c.invalid(p, "message", v.Message, "must be non-empty if specified")
+	case strings.ContainsAny(message, "\r\n"):
+		c.invalid(p, "message", v.Message, "must not contain line breaks")
+	}
+	oneOfRef(c.checker, p, "reason", v.Reason, policyReasons)
+}
+
+func (c policyChecker) mutatingPolicy(spec *admissionv1.MutatingAdmissionPolicySpec) {
+	p := field.NewPath("spec")
+	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
+	c.mutatingOperations(p.Child("matchConstraints"), spec.MatchConstraints)
+	c.matchConditions(p.Child("matchConditions"), spec.MatchConditions)
+	c.variables(p.Child("variables"), spec.Variables)
+	c.need(p, "mutations", len(spec.Mutations) > 0, "mutations must contain at least one item")
+	for i := range spec.Mutations {
+		c.mutation(p.Child("mutations").Index(i), &spec.Mutations[i])
+	}
+	c.known(p, "reinvocationPolicy", string(spec.ReinvocationPolicy), reinvocations)
+}
+
+func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation) {
+	c.known(p, "patchType", string(m.PatchType), mutationPatches)
+	switch m.PatchType {
+	case admissionv1.PatchTypeJSONPatch:
+		c.need(p, "jsonPatch", m.JSONPatch != nil, "must be specified when patchType is JSONPatch")
+		if m.ApplyConfiguration != nil {
+			c.invalid(p, "applyConfiguration", "{applyConfiguration}", "must not be specified when patchType is JSONPatch")
+		}
+	case admissionv1.PatchTypeApplyConfiguration:
+		c.need(p, "applyConfiguration", m.ApplyConfiguration != nil, "must be specified when patchType is ApplyConfiguration")
+		if m.JSONPatch != nil {
+			c.invalid(p, "jsonPatch", "{jsonPatch}", "must not be specified when patchType is ApplyConfiguration")
+		}
+	}
+	if m.JSONPatch != nil && m.PatchType == admissionv1.PatchTypeJSONPatch {
+		c.need(p.Child("jsonPatch"), "expression", strings.TrimSpace(m.JSONPatch.Expression) != "", "")
+	}
+	if m.ApplyConfiguration != nil && m.PatchType == admissionv1.PatchTypeApplyConfiguration {
+		c.need(p.Child("applyConfiguration"), "expression", strings.TrimSpace(m.ApplyConfiguration.Expression) != "", "")
+	}
+}
+
+// policyFrame is what both kinds of policy have: when they act, and on what.
+func (c policyChecker) policyFrame(failure *admissionv1.FailurePolicyType, params *admissionv1.ParamKind, match *admissionv1.MatchResources) {
+	p := field.NewPath("spec")
+	oneOfRef(c.checker, p, "failurePolicy", failure, failurePolicies)
+	if params != nil {
+		c.paramKind(p.Child("paramKind"), params)
+	}
+	if match == nil {
+		c.required(p, "matchConstraints", "")
+		return
+	}
+	c.matchResources(p.Child("matchConstraints"), match)
+	c.need(p.Child("matchConstraints"), "resourceRules", len(match.ResourceRules) > 0, "")
+}
+
+func (c policyChecker) paramKind(p *field.Path, kind *admissionv1.ParamKind) {
+	switch group, version, grouped := strings.Cut(kind.APIVersion, "/"); {
+	case kind.APIVersion == "":
+		c.required(p, "apiVersion", "")
+	case !grouped:
+		c.words(p, "apiVersion", group, validation.IsDNS1035Label)
+	case strings.Contains(version, "/"):
+		c.invalid(p, "apiVersion", kind.APIVersion, "unexpected GroupVersion string: "+kind.APIVersion)
+	default:
+		c.maybe(p, "apiVersion", group, isSubdomain)
+		c.words(p, "apiVersion", version, validation.IsDNS1035Label)
+	}
+	if kind.Kind == "" {
+		c.required(p, "kind", "")
+	} else if wrong := validation.IsDNS1035Label(strings.ToLower(kind.Kind)); len(wrong) > 0 {
+		c.invalid(p, "kind", kind.Kind, "may have mixed case, but should otherwise match: "+strings.Join(wrong, ","))
+	}
+}
+
+func (c policyChecker) matchResources(p *field.Path, match *admissionv1.MatchResources) {
+	oneOfRef(c.checker, p, "matchPolicy", match.MatchPolicy, matchPolicies)
+	c.selector(p, "namespaceSelector", match.NamespaceSelector)
+	c.selector(p, "objectSelector", match.ObjectSelector)
+	for i := range match.ResourceRules {
+		c.namedRule(p.Child("resourceRules").Index(i), &match.ResourceRules[i])
+	}
+	for i := range match.ExcludeResourceRules {
+		c.namedRule(p.Child("excludeResourceRules").Index(i), &match.ExcludeResourceRules[i])
+	}
+}
+
+func (c policyChecker) namedRule(p *field.Path, rule *admissionv1.NamedRuleWithOperations) {
+	names := set{}
+	for i, name := range rule.ResourceNames {
+		c.words(p.Child("resourceNames").Index(i), "", name, isPathSegment)
+		c.unique(p.Child("resourceNames").Index(i), "", names, name)
+	}
+	c.webhookRule(p, &rule.RuleWithOperations)
+}
+
+// mutatingOperations: what is deleted cannot be changed on the way.
+func (c policyChecker) mutatingOperations(p *field.Path, match *admissionv1.MatchResources) {
+	if match == nil {
+		return
+	}
+	for _, rule := range match.ResourceRules {
+		for _, operation := range rule.Operations {
+			c.oneOf(p.Child("resourceRules", "operations"), "", string(operation), mutationOperations)
+		}
+	}
+}
+
+func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable) {
+	for i, variable := range variables {
+		switch {
+		case strings.TrimSpace(variable.Name) == "":
+			c.required(p.Index(i), "name", "name is not specified")
+		case !celIdentifier.MatchString(variable.Name):
+			c.invalid(p.Index(i), "name", variable.Name, "must be a valid CEL identifier")
+		}
+		c.need(p.Index(i), "expression", strings.TrimSpace(variable.Expression) != "", "expression is not specified")
+	}
+}
+
+func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef, match *admissionv1.MatchResources) {
+	p := field.NewPath("spec")
+	c.name(p, "policyName", policy, isSubdomain)
+	if params != nil {
+		c.paramRef(p.Child("paramRef"), params)
+	}
+	if match != nil {
+		c.matchResources(p.Child("matchResources"), match)
+	}
+}
+
+func (c policyChecker) paramRef(p *field.Path, ref *admissionv1.ParamRef) {
+	const both = "name and selector are mutually exclusive"
+	c.maybe(p, "name", ref.Name, isPathSegment)
+	c.forbid(p, "name", ref.Name != "" && ref.Selector != nil, both)
+	c.selector(p, "selector", ref.Selector)
+	c.forbid(p, "selector", ref.Name != "" && ref.Selector != nil, both)
+	c.need(p, "", ref.Name != "" || ref.Selector != nil, "one of name or selector must be specified")
+	if action := ref.ParameterNotFoundAction; action == nil {
+		c.required(p, "parameterNotFoundAction", "")
+	} else {
+		c.known(p, "parameterNotFoundAction", string(*action), notFoundActions)
+	}
+}
+
+func (c policyChecker) validationActions(p *field.Path, actions []admissionv1.ValidationAction) {
+	seen := set{}
+	for i, action := range actions {
+		c.oneOf(p.Index(i), "", string(action), policyActions)
+		c.unique(p.Index(i), "", seen, string(action))
+	}
+	if seen["Deny"] && seen["Warn"] {
+		c.invalid(p, "", actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API "+
+			"response and headers serves no purpose)")
+	}
+	c.need(p, "", len(actions) > 0, "at least one validation action is required")
 }
 
 // ---- flow control ----

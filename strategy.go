@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -104,20 +105,40 @@ func restrictCustomStatus(obj, old *unstructured.Unstructured) object {
 	return out
 }
 
-// restrictResize lets pods/resize change the resources of containers.
+// restrictResize lets pods/resize change the resources of containers. Containers that do not match are left for validation to refuse.
 func restrictResize(sent, pod *corev1.Pod) object {
 	pod.ResourceVersion = sent.ResourceVersion
-	for i := range pod.Spec.Containers {
-		for _, c := range sent.Spec.Containers {
-			if c.Name == pod.Spec.Containers[i].Name {
-				pod.Spec.Containers[i].Resources, pod.Spec.Containers[i].ResizePolicy = c.Resources, c.ResizePolicy
-			}
-		}
-	}
+	pod.Spec.Containers = resized(sent.Spec.Containers, pod.Spec.Containers)
+	pod.Spec.InitContainers = resized(sent.Spec.InitContainers, pod.Spec.InitContainers)
 	return pod
 }
 
+func resized(sent, containers []corev1.Container) []corev1.Container {
+	sameName := func(a, b corev1.Container) bool { return a.Name == b.Name }
+	if !slices.EqualFunc(sent, containers, sameName) {
+		return sent
+	}
+	for i := range containers {
+		containers[i].Resources, containers[i].ResizePolicy = sent[i].Resources, sent[i].ResizePolicy
+	}
+	return containers
+}
+
 // ---- Deletion ----
+
+// protect refuses to delete what every cluster has to keep.
+func protect(res *resource, name string) error {
+	why := ""
+	switch res.base + name {
+	case "//namespaces/default", "//namespaces/kube-system", "//namespaces/kube-public":
+		why = "this namespace may not be deleted"
+	case priorityClasses + systemNodeCritical, priorityClasses + systemClusterCritical:
+		why = "this is a system priority class and cannot be deleted"
+	default:
+		return nil
+	}
+	return apierrors.NewForbidden(res.groupResource(), name, errors.New(why))
+}
 
 // gracePeriod is how many seconds a deletion waits. Only a Pod on a node does: its kubelet is to stop it and delete it again, with 0.
 func gracePeriod(obj object, options *metav1.DeleteOptions) int64 {
@@ -172,18 +193,4 @@ func namespaceFinalizers(obj object) (names []string) {
 func holdsContent(obj object) bool {
 	ns, ok := obj.(*corev1.Namespace)
 	return ok && len(ns.Spec.Finalizers) > 0
-}
-
-// protect refuses to delete what every cluster has to keep.
-func protect(res *resource, name string) error {
-	why := ""
-	switch res.base + name {
-	case "//namespaces/default", "//namespaces/kube-system", "//namespaces/kube-public":
-		why = "this namespace may not be deleted"
-	case priorityClasses + systemNodeCritical, priorityClasses + systemClusterCritical:
-		why = "this is a system priority class and cannot be deleted"
-	default:
-		return nil
-	}
-	return apierrors.NewForbidden(res.groupResource(), name, errors.New(why))
 }

@@ -194,6 +194,10 @@ func (k kindChecker) network(obj, old runtime.Object) bool {
 		c.ingressClass(o, was[networkingv1.IngressClass](old))
 	case *networkingv1.NetworkPolicy:
 		c.networkPolicy(o, was[networkingv1.NetworkPolicy](old))
+	case *networkingv1.IPAddress:
+		c.address(o, was[networkingv1.IPAddress](old))
+	case *networkingv1.ServiceCIDR:
+		c.serviceRange(o, was[networkingv1.ServiceCIDR](old))
 	default:
 		return false
 	}
