@@ -193,19 +193,22 @@ func (t *translation) listen() {
 	t.args = append(t.args, "--listen="+net.JoinHostPort(host, port))
 }
 
-// certificate finds the serving certificate where kube-apiserver would: in the folder of certificates, unless one was given. A folder with
-// an authority in it is one that apilet keeps itself.
+// certificate finds the serving certificate where kube-apiserver would: in the folder of certificates, unless one was given. Where there is
+// none, or an authority beside it, the folder is one that apilet keeps itself.
 func (t *translation) certificate() {
-	dir := t.given["cert-dir"]
-	if dir == "" || t.given["tls-cert-file"] != "" {
+	if t.given["tls-cert-file"] != "" {
 		return
+	}
+	dir := t.given["cert-dir"]
+	if dir == "" {
+		dir = "/var/run/kubernetes"
 	}
 	cert, key := filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
 	if there(cert) && !there(filepath.Join(dir, "ca.crt")) {
 		t.args = append(t.args, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
 		return
 	}
-	t.pass("cert-dir", dir)
+	t.args = append(t.args, "--cert-dir="+dir)
 }
 
 func there(path string) bool {

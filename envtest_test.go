@@ -26,18 +26,19 @@ func TestAPIServerArgumentsAreTranslated(t *testing.T) {
 	}
 	made := []string{"--tls-cert-file=" + certs + "/apiserver.crt", "--tls-private-key-file=" + certs + "/apiserver.key"}
 	for _, c := range []struct{ name, args, want, notes string }{
-		{"defaults", "", "--listen=0.0.0.0:6443", ""},
-		{"address and port", "--bind-address=127.0.0.1 --secure-port 4000", "--listen=127.0.0.1:4000", ""},
-		{"ipv6", "--bind-address=::1 --secure-port=1", "--listen=[::1]:1", ""},
-		{"apilet's own", "--client-ca-file=ca --anonymous-auth=false -v=3 --v 4", "--client-ca-file=ca --anonymous-auth=false --v=3 --v=4 --listen=0.0.0.0:6443", ""},
-		{"switches take no word", "--enable-priority-and-fairness --token-auth-file t", "--enable-priority-and-fairness=true --token-auth-file=t --listen=0.0.0.0:6443", ""},
-		{"underscores", "--client_ca_file=a_b", "--client-ca-file=a_b --listen=0.0.0.0:6443", ""},
-		{"seconds", "--min-request-timeout=300", "--min-request-timeout=300s --listen=0.0.0.0:6443", ""},
-		{"modes", "--authorization-mode=Node,RBAC", "--authorization-mode=RBAC --listen=0.0.0.0:6443", ""},
-		{"dual stack", "--service-cluster-ip-range=fd00::/112,10.0.0.0/24", "--service-cluster-ip-range=10.0.0.0/24 --listen=0.0.0.0:6443", ""},
-		{"log format", "--logging-format=text", "--log-format=console --listen=0.0.0.0:6443", ""},
-		{"without effect", "--allow-privileged --etcd-servers http://x --watch-cache=false --etcd-servers=y", "--listen=0.0.0.0:6443", "allow-privileged --etcd-servers --watch-cache\n"},
-		{"certificates", "--cert-dir=" + certs, "--listen=0.0.0.0:6443 " + strings.Join(made, " "), ""},
+		{"defaults", "", "--listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"address and port", "--bind-address=127.0.0.1 --secure-port 4000", "--listen=127.0.0.1:4000 --cert-dir=/var/run/kubernetes", ""},
+		{"ipv6", "--bind-address=::1 --secure-port=1", "--listen=[::1]:1 --cert-dir=/var/run/kubernetes", ""},
+		{"apilet's own", "--client-ca-file=ca --anonymous-auth=false -v=3 --v 4", "--client-ca-file=ca --anonymous-auth=false --v=3 --v=4 --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"switches take no word", "--enable-priority-and-fairness --token-auth-file t", "--enable-priority-and-fairness=true --token-auth-file=t --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"underscores", "--client_ca_file=a_b", "--client-ca-file=a_b --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"seconds", "--min-request-timeout=300", "--min-request-timeout=300s --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"modes", "--authorization-mode=Node,RBAC", "--authorization-mode=RBAC --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"dual stack", "--service-cluster-ip-range=fd00::/112,10.0.0.0/24", "--service-cluster-ip-range=10.0.0.0/24 --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"log format", "--logging-format=text", "--log-format=console --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"without effect", "--allow-privileged --etcd-servers http://x --watch-cache=false --etcd-servers=y", "--listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", "allow-privileged --etcd-servers --watch-cache\n"},
+		{"certificates to make", "--cert-dir=/none", "--listen=0.0.0.0:6443 --cert-dir=/none", ""},
+		{"certificates there", "--cert-dir=" + certs, "--listen=0.0.0.0:6443 " + strings.Join(made, " "), ""},
 		{"certificates given", "--tls-cert-file=c --cert-dir=" + certs, "--tls-cert-file=c --listen=0.0.0.0:6443", ""},
 	} {
 		_, own := newConfig(io.Discard)
