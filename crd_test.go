@@ -622,7 +622,7 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 func FuzzCustomBodies(f *testing.F) {
 	st := openTestStore(f, f.TempDir()+"/db")
 	reg := newRegistry()
-	d := newDefinitions(st, reg, &writes{st: st, reg: reg}, startTest(f).server.log)
+	d := newDefinitions(st, reg, &writes{st: st, reg: reg, auth: &authenticator{accounts: &accountTokens{}}}, startTest(f).server.log)
 	obj, _, err := d.row.decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
 	if err != nil {
 		f.Fatal(err)
