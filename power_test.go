@@ -599,6 +599,9 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	if images == 0 {
 		images = 500
 	}
+	if testing.Short() {
+		images = 100
+	}
 	seed := rand.Uint64()
 	p := recordPower(t, rand.New(rand.NewPCG(seed, 1)))
 	counts := map[diskOp]int{}
