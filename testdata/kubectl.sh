@@ -65,6 +65,7 @@ ok 'Name: +kubectl-test' k describe namespace kubectl-test
 ok 'configmap/made created' k create configmap made --from-literal=a=1
 ok 'secret/hush created' k create secret generic hush --from-literal=a=1
 ok 'serviceaccount/robot created' k create serviceaccount robot
+ok '^eyJ[^.]+\.[^.]+\.[^.]+$' k create token robot --duration=1h
 ok 'role.rbac.authorization.k8s.io/reader created' k create role reader --verb=get --resource=pods
 ok 'rolebinding.*created' k create rolebinding readers --role=reader --serviceaccount=kubectl-test:robot
 ok 'job.batch/once created' k create job once --image=registry.example/job:1
