@@ -615,25 +615,28 @@ func TestReinvocation(t *testing.T) {
 // ---- What webhooks are told
 
 // Each path of a write is seen by a mutating webhook, whose patch arrives, and by a validating one that sees it.
+// annotateWithVerb is a webhook that writes the operation into an annotation, at /m, of what has annotations.
+func annotateWithVerb(w http.ResponseWriter, r *http.Request, q gjson.Result) {
+	object := q.Get("request.object")
+	switch kind := q.Get("request.kind.kind").String(); {
+	case r.URL.Path != "/m" || object.Type == gjson.Null || strings.HasSuffix(kind, "Review") || kind == "TokenRequest":
+		respondReview(w, q, true, "")
+	case !object.Get("metadata.annotations").Exists():
+		respondReview(w, q, true, patching(`[{"op":"add","path":"/metadata/annotations","value":{"hook":"`+q.Get("request.operation").String()+`"}}]`))
+	default:
+		respondReview(w, q, true, patching(`[{"op":"add","path":"/metadata/annotations/hook","value":"`+q.Get("request.operation").String()+`"}]`))
+	}
+}
+
 func TestEveryVerbPathMeetsBothKinds(t *testing.T) {
 	s := startTest(t)
-	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
-		object := q.Get("request.object")
-		switch mutate := r.URL.Path == "/m"; {
-		case !mutate || object.Type == gjson.Null || strings.HasSuffix(q.Get("request.kind.kind").String(), "Review"):
-			respondReview(w, q, true, "")
-		case !object.Get("metadata.annotations").Exists():
-			respondReview(w, q, true, patching(`[{"op":"add","path":"/metadata/annotations","value":{"hook":"`+q.Get("request.operation").String()+`"}}]`))
-		default:
-			respondReview(w, q, true, patching(`[{"op":"add","path":"/metadata/annotations/hook","value":"`+q.Get("request.operation").String()+`"}]`))
-		}
-	})
+	h := startHook(t, annotateWithVerb)
 	s.define("gadgets")
 	all := `"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*/*"]}]`
 	s.mutating(h.hookAt("m", "m", all))
 	s.validatingBy(h.hookAt("v", "v", all))
 	const merge, apply = "Content-Type: application/merge-patch+json", "Content-Type: application/apply-patch+yaml"
-	pods, deployments := "/api/v1/namespaces/default/pods", "/apis/apps/v1/namespaces/default/deployments"
+	pods, deployments, accounts := "/api/v1/namespaces/default/pods", "/apis/apps/v1/namespaces/default/deployments", "/api/v1/namespaces/default/serviceaccounts"
 	pod := `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"y"}]}}`
 	deployment := `{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"y"}]}}}}`
 	steps := []struct {
@@ -662,6 +665,8 @@ func TestEveryVerbPathMeetsBothKinds(t *testing.T) {
 		{"PATCH", gadgets + "/g", gadget(t, "g", ""), apply + "\x00?fieldManager=x&force=true", "UPDATE gadgets g", "UpdateOptions x", "UPDATE"},
 		{"DELETE", gadgets + "/g", "", "", "DELETE gadgets g", "DeleteOptions ", ""},
 		{"POST", "/api/v1/namespaces", `{"metadata":{"name":"new"}}`, "", "CREATE namespaces new", "CreateOptions ", "CREATE"},
+		{"POST", accounts, `{"metadata":{"name":"sa"}}`, "", "CREATE serviceaccounts sa", "CreateOptions ", "CREATE"},
+		{"POST", accounts + "/sa/token", `{"spec":{}}`, "", "CREATE serviceaccounts token sa", "CreateOptions ", ""},
 		{"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}`, "", "CREATE selfsubjectaccessreviews", "CreateOptions ", ""},
 	}
 	for _, step := range steps {

@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -23,7 +22,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -319,35 +317,6 @@ func (wr *writes) complete(ctx context.Context, res *resource, obj object) error
 		return missing
 	}
 	return refusedByClass(err, res, obj)
-}
-
-// fillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
-func fillSystemFields(obj object) {
-	wipeSystemFields(obj)
-	obj.SetUID(types.UID(uuid.NewString()))
-	obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
-}
-
-func wipeSystemFields(obj object) {
-	obj.SetUID("")
-	obj.SetCreationTimestamp(metav1.Time{})
-	obj.SetDeletionTimestamp(nil)
-	obj.SetDeletionGracePeriodSeconds(nil)
-	obj.SetSelfLink("")
-	obj.SetResourceVersion("")
-}
-
-const generatedSuffix = 5
-
-// generateName appends five random characters that spell no words to a prefix, cut so that the name stays a DNS label.
-func generateName(prefix string) string {
-	const alphabet = "bcdfghjklmnpqrstvwxz2456789"
-	prefix = prefix[:min(len(prefix), 63-generatedSuffix)]
-	suffix := make([]byte, generatedSuffix)
-	for i := range suffix {
-		suffix[i] = alphabet[rand.IntN(len(alphabet))]
-	}
-	return prefix + string(suffix)
 }
 
 // insertOnce judges, encodes and commits an object under its present name.

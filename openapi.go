@@ -493,6 +493,9 @@ func (d *oaDocument) addPaths(res *resource) {
 			d.addOperation(res, one, verb)
 		}
 	}
+	if res.allows("create") && !res.allows("patch") { // a review: kubectl asks a type's patch whether the server validates fields, or else /openapi/v2
+		d.addOperation(res, one, "patch")
+	}
 }
 
 func (d *oaDocument) addSubresource(res *resource, sub *subresource) {

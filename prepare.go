@@ -9,11 +9,13 @@ package main
 //	.../status       prepareStatusUpdate   what the request says      what it was
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // prepareCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
@@ -440,4 +443,35 @@ func dropIfSame[T comparable](now, before *T) *T {
 		return nil
 	}
 	return now
+}
+
+// ---- Metadata ----
+
+// fillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
+func fillSystemFields(obj object) {
+	wipeSystemFields(obj)
+	obj.SetUID(types.UID(uuid.NewString()))
+	obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+}
+
+func wipeSystemFields(obj object) {
+	obj.SetUID("")
+	obj.SetCreationTimestamp(metav1.Time{})
+	obj.SetDeletionTimestamp(nil)
+	obj.SetDeletionGracePeriodSeconds(nil)
+	obj.SetSelfLink("")
+	obj.SetResourceVersion("")
+}
+
+const generatedSuffix = 5
+
+// generateName appends five random characters that spell no words to a prefix, cut so that the name stays a DNS label.
+func generateName(prefix string) string {
+	const alphabet = "bcdfghjklmnpqrstvwxz2456789"
+	prefix = prefix[:min(len(prefix), 63-generatedSuffix)]
+	suffix := make([]byte, generatedSuffix)
+	for i := range suffix {
+		suffix[i] = alphabet[rand.IntN(len(alphabet))]
+	}
+	return prefix + string(suffix)
 }

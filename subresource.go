@@ -507,15 +507,19 @@ func tooManyDisruptions(message, cause string, retryAfter int) error {
 
 // issueToken answers POST /token of a service account.
 func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
-	obj, _, err := decodeSub(w, r, res, "token")
+	obj, opts, err := decodeSub(w, r, res, "token")
 	if err != nil {
 		return err
 	}
-	rec, request := requestFrom(r.Context()), obj.(*authenticationv1.TokenRequest)
+	rec := requestFrom(r.Context())
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rec.info.namespace, Name: rec.info.name}}
 	if err := wr.checkNamespace(res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
+	if obj, err = wr.hooks.decide(r.Context(), opts.admission(res, "token", opHookCreate), obj); err != nil {
+		return err
+	}
+	request := obj.(*authenticationv1.TokenRequest)
 	credential, err := wr.auth.accounts.request(request, rec.info.namespace, rec.info.name)
 	if err != nil {
 		return err

@@ -133,6 +133,7 @@ ok '^yes' k auth can-i create pods
 ok '^yes' k auth can-i get pods/log
 ok '\*\.\* +\[\] +\[\] +\[\*\]' k auth can-i --list
 ok 'reconciled' k auth reconcile -f <(printf 'apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: reader, namespace: kubectl-test}\nrules: [{apiGroups: [""], resources: [pods], verbs: [list]}]\n')
+ok 'allowed: true' k create -o yaml -f <(printf 'apiVersion: authorization.k8s.io/v1\nkind: SelfSubjectAccessReview\nspec: {resourceAttributes: {verb: get, resource: pods}}\n')
 ok 'system:unsecured|Username' k auth whoami
 ok 'jane' k auth whoami --as=jane
 ok '"major": *"1"' k get --raw /version
