@@ -110,14 +110,18 @@ func (h *webhooks) reload() {
 	before := h.callers
 	h.callers = map[string]*caller{}
 	set := &hookSet{}
-	h.eachLocked("mutatingwebhookconfigurations", func(obj object) {
+	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
 		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, mutatingHooks(config), before)...)
-	})
-	h.eachLocked("validatingwebhookconfigurations", func(obj object) {
+	}), h.eachLocked("validatingwebhookconfigurations", func(obj object) {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
 		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, validatingHooks(config), before)...)
-	})
+	}))
+	if err != nil { // those that were in force stay so
+		h.callers = before
+		h.log.Error().Err(err).Msg("reading the configurations of webhooks")
+		return
+	}
 	if len(set.mutating)+len(set.validating) == 0 {
 		set = nil
 	}
@@ -130,24 +134,23 @@ func (h *webhooks) reload() {
 }
 
 // eachLocked visits the stored objects of a resource in the order of their names.
-func (h *webhooks) eachLocked(plural string, visit func(object)) {
+func (h *webhooks) eachLocked(plural string, visit func(object)) error {
 	res := h.reg.lookup(admissionv1.GroupName, "v1", plural)
 	c := &chunk{}
 	for at := (span{prefix: res.keyPrefix("")}); ; at.rev, at.start = c.rev, c.next {
-		err := h.st.chunk(at, c)
+		if err := h.st.chunk(at, c); err != nil {
+			return err
+		}
 		for i := range c.records {
-			obj, decodeErr := res.decodeStored(c.records[i].json)
-			if decodeErr != nil {
-				h.log.Error().Err(decodeErr).Str("key", c.records[i].key).Msg("configuration of webhooks cannot be read")
+			obj, err := res.decodeStored(c.records[i].json)
+			if err != nil {
+				h.log.Error().Err(err).Str("key", c.records[i].key).Msg("configuration of webhooks cannot be read")
 				continue
 			}
 			visit(obj)
 		}
-		if err != nil {
-			h.log.Error().Err(err).Msg("reading the configurations of webhooks")
-		}
-		if err != nil || c.next == "" {
-			return
+		if c.next == "" {
+			return nil
 		}
 	}
 }
