@@ -938,6 +938,41 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	})
 }
 
+// Case 68: on a fresh server that borrows and lends, a level that is overrun does not keep a lease waiting.
+func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		d, objs := newDispatcher(30, time.Minute), freshServer()
+		go d.run(ctx)
+		d.configure(objs.schemas, objs.levels)
+		list := digestOfText(t, "system:serviceaccount:loud:app[system:serviceaccounts,system:authenticated] list /pods loud")
+		renew := digestOfText(t, "system:kube-controller-manager[system:authenticated] update coordination.k8s.io/leases kube-system/kube-controller-manager")
+		send := func(like *digest, takes time.Duration) (waited time.Duration, err error) {
+			dig := *like
+			dig.received = time.Now()
+			err = d.dispatch(ctx, &dig, estimate{initialSeats: 1, watchers: -1}, func(*ticket) { waited = time.Since(dig.received); time.Sleep(takes) })
+			return waited, err
+		}
+		for range 200 {
+			go func() {
+				for ctx.Err() == nil {
+					if _, err := send(list, 500*time.Millisecond); err != nil {
+						time.Sleep(time.Second)
+					}
+				}
+			}()
+		}
+		for range 1000 { // several rounds of lending
+			time.Sleep(100 * time.Millisecond)
+			if waited, err := send(renew, 2*time.Millisecond); waited > 0 || err != nil {
+				t.Fatalf("a renewal waited %s: %v", waited, err)
+			}
+		}
+		if l := d.levelOf("workload-low"); l.waiting < 100 {
+			t.Errorf("%d requests wait: the level was not saturated", l.waiting)
+		}
+	})
+}
+
 // Case 36.
 func TestTheExemptNeverWait(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {

@@ -70,6 +70,26 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 	}
 }
 
+// Cases 3 and 4: what a level or schema leaves out is filled in; shares of 0 are shares.
+func TestFlowObjectsAreDefaulted(t *testing.T) {
+	s := startTest(t)
+	level := func(name, limited string) string {
+		return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{` + limited + `}}}`
+	}
+	schema := s.want(201, "POST", flowAPI+"flowschemas", `{"metadata":{"name":"plain"},"spec":{"priorityLevelConfiguration":{"name":"catch-all"}}}`)
+	if got := schema.get("spec.matchingPrecedence").Int(); got != 1000 {
+		t.Errorf("matchingPrecedence %d, want 1000", got)
+	}
+	s.want(201, "POST", flowAPI+"prioritylevelconfigurations", level("queues", `"limitResponse":{"type":"Queue","queuing":{}}`))
+	s.want(201, "POST", flowAPI+"prioritylevelconfigurations", level("jail", `"nominalConcurrencyShares":0,"limitResponse":{"type":"Reject"}`))
+	for name, want := range map[string]string{
+		"queues": `{"lendablePercent":0,"limitResponse":{"queuing":{"handSize":8,"queueLengthLimit":50,"queues":64},"type":"Queue"},"nominalConcurrencyShares":30}`,
+		"jail":   `{"lendablePercent":0,"limitResponse":{"type":"Reject"},"nominalConcurrencyShares":0}`,
+	} {
+		sameJSON(t, s.want(200, "GET", flowAPI+"prioritylevelconfigurations/"+name, "").get("spec.limited").Raw, want)
+	}
+}
+
 // narrowLevel is the JSON of a level with one share.
 func narrowLevel(name string) string {
 	return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":1,"limitResponse":{"type":"Reject"}}}}`
