@@ -153,31 +153,37 @@ func matchNamespace(obj object, namespace string) error {
 
 // ---- Create ----
 
-// create answers a POST to a collection.
-func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) error {
-	v, err := newView(r, res)
-	if err != nil {
-		return err
+// receive reads the object that a POST or PUT brings, and how its sender wants to be answered. kind is that of the write's options.
+func receive(w http.ResponseWriter, r *http.Request, res *resource, kind string) (v *view, obj object, opts writeOptions, err error) {
+	if v, err = newView(r, res); err != nil {
+		return nil, nil, opts, err
 	}
 	body, err := readBody(w, r)
 	if err != nil {
-		return err
+		return nil, nil, opts, err
 	}
-	opts, err := parseWriteOptions(r, "CreateOptions", "")
-	if err != nil {
-		return err
+	if opts, err = parseWriteOptions(r, kind, ""); err != nil {
+		return nil, nil, opts, err
 	}
 	obj, strict, err := res.decode(body, r.Header.Get("Content-Type"), "")
+	if err != nil {
+		return nil, nil, opts, err
+	}
+	if err := judgeStrictness(r.Context(), res, opts.validation, strict); err != nil {
+		return nil, nil, opts, err
+	}
+	requestFrom(r.Context()).noteBody(obj)
+	return v, obj, opts, nil
+}
+
+// create answers a POST to a collection.
+func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) error {
+	v, obj, opts, err := receive(w, r, res, "CreateOptions")
 	if err != nil {
 		return err
 	}
 	ctx := r.Context()
-	if err := judgeStrictness(ctx, res, opts.validation, strict); err != nil {
-		return err
-	}
-	rec := requestFrom(ctx)
-	rec.noteBody(obj)
-	if err := matchNamespace(obj, scopeOf(res, &rec.info)); err != nil {
+	if err := matchNamespace(obj, scopeOf(res, &requestFrom(ctx).info)); err != nil {
 		return err
 	}
 	if res.virtual {
@@ -504,27 +510,11 @@ func targetOf(r *http.Request, res *resource) target {
 
 // update answers a PUT.
 func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *resource) error {
-	v, err := newView(r, res)
-	if err != nil {
-		return err
-	}
-	body, err := readBody(w, r)
-	if err != nil {
-		return err
-	}
-	opts, err := parseWriteOptions(r, "UpdateOptions", "")
-	if err != nil {
-		return err
-	}
-	sent, strict, err := res.decode(body, r.Header.Get("Content-Type"), "")
+	v, sent, opts, err := receive(w, r, res, "UpdateOptions")
 	if err != nil {
 		return err
 	}
 	ctx, t := r.Context(), targetOf(r, res)
-	if err := judgeStrictness(ctx, res, opts.validation, strict); err != nil {
-		return err
-	}
-	requestFrom(ctx).noteBody(sent)
 	if err := t.check(sent); err != nil {
 		return err
 	}
