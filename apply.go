@@ -40,7 +40,6 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
@@ -55,14 +54,6 @@ import (
 const maxApplyElements = 20000
 
 var errLongList = fmt.Errorf("a list of more than %d elements is too long to track its fields", maxApplyElements)
-
-// checkPatchOptions refuses (422) query parameters that do not fit the kind of patch: apply needs a fieldManager, force is for apply.
-func checkPatchOptions(kind patchKind, options *metav1.PatchOptions) error {
-	if errs := metav1validation.ValidatePatchOptions(options, types.PatchType(kind)); len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "PatchOptions"}, "", errs)
-	}
-	return nil
-}
 
 // managerOf names the writer: the fieldManager parameter, else the User-Agent up to its first slash.
 func managerOf(fieldManager, userAgent string) string {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"net/http/httptest"
 	"os"
 	"path"
 	"reflect"
@@ -37,6 +38,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	sigsyaml "sigs.k8s.io/yaml"
@@ -310,23 +312,23 @@ func TestManagerOf(t *testing.T) {
 }
 
 func TestPatchOptionsRefusals(t *testing.T) {
-	force := true
 	for _, c := range []struct {
-		kind    patchKind
-		options metav1.PatchOptions
-		want    string
+		kind        patchKind
+		query, want string
 	}{
-		{applyPatch, metav1.PatchOptions{}, `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch`},
-		{applyPatch, metav1.PatchOptions{FieldManager: strings.Repeat("m", 129)}, `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes`},
-		{mergePatch, metav1.PatchOptions{FieldManager: "a\nb"}, `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
-		{mergePatch, metav1.PatchOptions{Force: &force}, `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
+		{applyPatch, "", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch`},
+		{applyPatch, "fieldManager=" + strings.Repeat("m", 129), `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes`},
+		{mergePatch, "fieldManager=a%0Ab", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
+		{mergePatch, "force=true", `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
 	} {
-		if got := refused(t, checkPatchOptions(c.kind, &c.options), 422, metav1.StatusReasonInvalid); got != c.want {
+		_, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?"+c.query, nil), "PatchOptions", types.PatchType(c.kind))
+		if got := refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}
-	if err := checkPatchOptions(applyPatch, &metav1.PatchOptions{FieldManager: "m", Force: &force}); err != nil {
-		t.Error(err)
+	opts, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?fieldManager=m&force=true", nil), "PatchOptions", types.ApplyPatchType)
+	if err != nil || !opts.force || opts.manager != "m" {
+		t.Errorf("got %+v, %v", opts, err)
 	}
 }
 

@@ -31,7 +31,7 @@ func storeAndRead(t *testing.T, plural, inVersion, outVersion, body string) stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc, err := out.document(stored)
+	doc, err := documentOf(out, stored)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -401,6 +401,44 @@ func startServer(c *config) (*server, error) {
 }
 
 func (s *server) start() error {
+	if err := s.assemble(); err != nil {
+		return err
+	}
+	if err := s.populate(context.Background()); err != nil {
+		return err
+	}
+	listener, secured, err := s.listen()
+	if err != nil {
+		return err
+	}
+	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.alloc.block, listener.Addr().(*net.TCPAddr).Port); err != nil {
+		s.log.Error().Err(err).Msg("a part of the cluster is missing")
+	}
+	s.http = &http.Server{
+		Handler:           s.handler(),
+		TLSConfig:         secured,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       s.cfg.requestTimeout + 5*time.Second,
+		WriteTimeout:      s.cfg.requestTimeout + 10*time.Second,
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ConnContext:       withConn,
+		ConnState:         s.resting.note,
+		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(s.log), "", 0),
+	}
+	if s.cfg.kubeconfig != "" {
+		if err := s.writeKubeconfig(); err != nil {
+			return errors.Join(fmt.Errorf("--kubeconfig: %w", err), listener.Close())
+		}
+	}
+	s.startWorkers()
+	go s.accept(listener)
+	s.log.Info().Str("url", s.url).Str("data", s.st.path).Int64("revision", s.st.revision()).Msg("serving")
+	return nil
+}
+
+// assemble makes the parts that work on the store, and puts them together.
+func (s *server) assemble() error {
 	var err error
 	if s.upkeep, err = newUpkeep(s.st); err != nil {
 		return err
@@ -426,50 +464,28 @@ func (s *server) start() error {
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
-	if err := errors.Join(founder{s.wr, s.reg}.namespaces(context.Background()), s.types.sync(context.Background())); err != nil {
+	return nil
+}
+
+// populate brings what is stored into force (definitions, flow control, roles) and adds what every server has.
+func (s *server) populate(ctx context.Context) error {
+	if err := errors.Join(founder{s.wr, s.reg}.namespaces(ctx), s.types.sync(ctx)); err != nil {
 		return err
 	}
 	if s.cfg.flowControl {
 		fc := newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
 		s.flows = newFlowKeeper(s.st, s.reg, s.wr, fc)
 		s.metrics.registry.MustRegister(fc)
-		if err := s.flows.begin(context.Background()); err != nil {
+		if err := s.flows.begin(ctx); err != nil {
 			return err
 		}
 	}
 	if s.auth.enforcing() {
 		s.policy = newPolicyKeeper(s.st, s.reg, s.wr, s.auth)
-		if err := s.policy.reconcile(context.Background()); err != nil {
+		if err := s.policy.reconcile(ctx); err != nil {
 			return err
 		}
 	}
-	listener, secured, err := s.listen()
-	if err != nil {
-		return err
-	}
-	if err := (founder{s.wr, s.reg}).cluster(context.Background(), alloc.block, listener.Addr().(*net.TCPAddr).Port); err != nil {
-		s.log.Error().Err(err).Msg("a part of the cluster is missing")
-	}
-	s.http = &http.Server{
-		Handler:           s.handler(),
-		TLSConfig:         secured,
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       s.cfg.requestTimeout + 5*time.Second,
-		WriteTimeout:      s.cfg.requestTimeout + 10*time.Second,
-		IdleTimeout:       3 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ConnContext:       withConn,
-		ConnState:         s.resting.note,
-		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(s.log), "", 0),
-	}
-	if s.cfg.kubeconfig != "" {
-		if err := s.writeKubeconfig(); err != nil {
-			return errors.Join(fmt.Errorf("--kubeconfig: %w", err), listener.Close())
-		}
-	}
-	s.startWorkers()
-	go s.accept(listener)
-	s.log.Info().Str("url", s.url).Str("data", s.st.path).Int64("revision", s.st.revision()).Msg("serving")
 	return nil
 }
 

@@ -1141,17 +1141,6 @@ func (res *resource) served(stored []byte) ([]byte, error) {
 	return json.Marshal(res.conversion.out(obj))
 }
 
-// document is the whole JSON of an object as the client gets it, made from what is stored.
-func (res *resource) document(stored []byte) ([]byte, error) {
-	members, err := res.served(stored)
-	if err != nil {
-		return nil, err
-	}
-	doc := make([]byte, 0, len(res.prefix)+len(members))
-	doc = append(append(doc, '{'), res.prefix...)
-	return append(doc, members[1:]...), nil
-}
-
 // marshalAs is the JSON of an object that is not stored (a review, a Scale, a Status) under the given kind.
 func marshalAs(obj runtime.Object, apiVersion, kind string) ([]byte, error) {
 	obj.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
