@@ -1233,3 +1233,23 @@ func BenchmarkWebhook(b *testing.B) {
 		n++
 	}
 }
+
+// What classes bring is brought twice, before mutating webhooks and after them; a pod gets it once.
+func TestClassesSpeakTwiceAndGiveOnce(t *testing.T) {
+	s := startTest(t)
+	const runtimes = "/apis/node.k8s.io/v1/runtimeclasses"
+	s.want(201, "POST", runtimes, `{"metadata":{"name":"rc"},"handler":"h","overhead":{"podFixed":{"cpu":"100m"}},
+		"scheduling":{"nodeSelector":{"a":"b"},"tolerations":[{"key":"x","operator":"Exists"}]}}`)
+	pod := func(name string) string {
+		a := s.want(201, "POST", "/api/v1/namespaces/default/pods",
+			`{"metadata":{"name":"`+name+`"},"spec":{"runtimeClassName":"rc","priorityClassName":"system-node-critical","containers":[{"name":"c","image":"i"}]}}`)
+		return a.get("spec").Raw
+	}
+	alone := pod("alone")
+	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) { respondReview(w, q, true, "") })
+	s.mutating(h.hookAt("m", "m", `"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"]}]`))
+	sameJSON(t, pod("seen"), alone)
+	if asked := h.take(); len(asked) != 1 || asked[0].review.Get("request.object.spec.priority").Int() != 2000001000 {
+		t.Errorf("%d webhooks were asked; want one, with the pod's priority", len(asked))
+	}
+}
