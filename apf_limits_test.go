@@ -967,7 +967,11 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 				t.Fatalf("a renewal waited %s: %v", waited, err)
 			}
 		}
-		if l := d.levelOf("workload-low"); l.waiting < 100 {
+		synctest.Wait()
+		l := d.levelOf("workload-low")
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.waiting < 100 {
 			t.Errorf("%d requests wait: the level was not saturated", l.waiting)
 		}
 	})
