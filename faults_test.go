@@ -9,6 +9,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -194,6 +196,45 @@ func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 }
 
 // ---- Lost files
+
+// A branch page that names itself as its last child is a tree without an end.
+func TestPagesInACircleAreRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	st := openTestStore(t, path)
+	for i := range 300 {
+		if _, err := st.commit(context.Background(), change{op: opCreate, key: fmt.Sprintf("//configmaps/default/%0200d", i), json: []byte(`{"metadata":{"resourceVersion":""}}`), revAt: 32}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var root int64
+	if err := st.db.View(func(tx *bbolt.Tx) error { root = int64(tx.Bucket(bucketKeys).RootPage()); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	size := int64(st.pageSize)
+	if err := st.close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	page := make([]byte, size)
+	if _, err := file.ReadAt(page, root*size); err != nil || binary.NativeEndian.Uint16(page[8:]) != pageBranch {
+		t.Fatalf("the root is no branch page: %v", err)
+	}
+	last := pageHeaderSize + (int(binary.NativeEndian.Uint16(page[10:]))-1)*pageElementSize
+	binary.NativeEndian.PutUint64(page[last+8:], uint64(root))
+	if _, err := file.WriteAt(page, root*size); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := openStore(path, storeOptions{}); !errors.Is(err, errDamaged) {
+		t.Errorf("opened: %v, %v", st != nil, err)
+	}
+	if rep, err := checkFile(path); err != nil || len(rep.problems) == 0 {
+		t.Errorf("check: %v, %v", rep.problems, err)
+	}
+}
 
 // A client is told what has happened to the file, the probes too, and nothing is answered 201 that would be gone at exit.
 func TestClientsAreToldOfALostFile(t *testing.T) {

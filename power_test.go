@@ -377,6 +377,7 @@ func (c *powerClaims) verify(path string) (wrong []string) {
 	rep, err := checkFile(path)
 	if err != nil || len(rep.problems) > 0 {
 		fault("check: %v, %v", err, rep.problems)
+		return wrong
 	}
 	if rep.revision < c.newest {
 		fault("revision %d, acknowledged %d", rep.revision, c.newest)

@@ -282,8 +282,7 @@ func (st *store) load() (err error) {
 		st.currentRev.Store(int64(tx.Bucket(bucketRev).Sequence()))
 		st.compactRev.Store(metaInt(tx, "compact"))
 		st.log = newEventLog(st.currentRev.Load())
-		st.countKeys(tx.Bucket(bucketKeys).Cursor())
-		return nil
+		return st.countKeys(tx)
 	})
 }
 
@@ -304,11 +303,17 @@ func (st *store) adoptBackup() error {
 }
 
 // countKeys fills the tallies. Keys come in order, so that those of a namespace follow each other and a look-up a namespace is
-// enough. A damaged entry counts for nothing; the scrub names it.
-func (st *store) countKeys(c *bbolt.Cursor) {
+// enough. A damaged entry counts for nothing; the scrub names it. More keys than the file has room for are those of pages that refer
+// to each other in a circle, which the walk would never leave.
+func (st *store) countKeys(tx *bbolt.Tx) error {
 	var resource, namespace *tally
+	room := tx.Size() / pageElementSize
+	c := tx.Bucket(bucketKeys).Cursor()
 	prefix := "/" // no key has it: a namespace's prefix has four slashes
 	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if room--; room < 0 {
+			return fmt.Errorf("%w (there is no end of keys)", errDamaged)
+		}
 		state, err := decodeKeyState(k, v)
 		if err != nil || !state.live() {
 			continue
@@ -326,6 +331,7 @@ func (st *store) countKeys(c *bbolt.Cursor) {
 			t.bytes += int64(state.size)
 		}
 	}
+	return nil
 }
 
 // tally finds or makes the tally of a prefix. The caller holds mu, or is opening.
