@@ -6,7 +6,7 @@
 //	         └────────────────────────────────────────────────────┬──────┘
 //	                         ┌────────────────────────────────────┤
 //	                         ▼ reads                              ▼ writes
-//	                  list.go, watch.go        patch.go ◀── api.go, strategy.go ──▶ defaults.go, validate.go
+//	                  list.go, watch.go        patch.go ◀── api.go, strategy.go ──▶ defaults.go, admission.go, validate.go
 //	                         │                                    │
 //	                         └──────────▶ store.go ◀──────────────┘ ◀── gc.go, which works off what was deleted
 //
