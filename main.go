@@ -2,7 +2,7 @@
 // controller-runtime talk to it. A request meets the files in this order:
 //
 //	         ┌───────────────────────── main.go ─────────────────────────┐
-//	request ─▶ record.go ─▶ warn.go ─▶ auth.go ─▶ inflight.go ─▶ route    │
+//	request ─▶ record.go, warn.go ─▶ auth.go ─▶ inflight.go ─▶ route      │
 //	         └────────────────────────────────────────────────────┬──────┘
 //	                         ┌────────────────────────────────────┤
 //	                         ▼ reads                              ▼ writes
