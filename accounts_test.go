@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/request"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
@@ -166,8 +168,8 @@ func TestTokenSaysWhoItsBearerIs(t *testing.T) {
 			t.Errorf("%s: %s, want %s}", c.spec, got, want)
 		}
 		life := claims.Get("exp").Int() - claims.Get("iat").Int()
-		if claims.Get("sub").String() != "system:serviceaccount:shop:app" || claims.Get("aud").Raw != `["`+defaultIssuer+`"]` ||
-			claims.Get("iss").String() != defaultIssuer || life != 3600 || claims.Get("nbf").Int() != claims.Get("iat").Int() {
+		if claims.Get("sub").String() != "system:serviceaccount:shop:app" || claims.Get("aud").Raw != `["`+serviceaccount.DefaultIssuer+`"]` ||
+			claims.Get("iss").String() != serviceaccount.DefaultIssuer || life != 3600 || claims.Get("nbf").Int() != claims.Get("iat").Int() {
 			t.Errorf("%s: claims %s", c.spec, claims.Raw)
 		}
 		if got := answer.get("spec.expirationSeconds").Int(); got != 3600 || answer.get("kind").String() != "TokenRequest" || answer.get("metadata.uid").String() != account {
@@ -193,7 +195,7 @@ func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
 	s := startShop(t)
 	plain, toPod, toOld := s.tokenFor(""), s.tokenFor(boundTo("Pod", "p")), s.tokenFor(boundTo("Pod", "on-none"))
 	toNode, toSecret, ofPodOnNode := s.tokenFor(boundTo("Node", "n1")), s.tokenFor(boundTo("Secret", "s")), s.tokenFor(boundTo("Pod", "on-n1"))
-	alive := `system:serviceaccount:shop:app ["` + defaultIssuer + `"]`
+	alive := `system:serviceaccount:shop:app ["` + serviceaccount.DefaultIssuer + `"]`
 	for _, token := range []string{plain, toPod, toOld, toNode, toSecret, ofPodOnNode} {
 		if got := s.reviewOf(token); got != alive {
 			t.Fatal(got)
@@ -230,13 +232,13 @@ func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
 }
 
 // forge signs claims with the server's own key: what only a server with a wrong clock would.
-func forge(t *testing.T, s *testServer, edit func(*tokenClaims)) string {
+func forge(t *testing.T, s *testServer, edit func(*serviceaccount.TokenClaims)) string {
 	t.Helper()
 	uid := s.want(200, "GET", shopAccounts+"/app", "", masterToken).get("metadata.uid").String()
-	claims := &tokenClaims{Bound: &boundClaims{Namespace: "shop", Account: objectID{"app", uid}}, RegisteredClaims: jwt.RegisteredClaims{
-		Issuer: defaultIssuer, Subject: "system:serviceaccount:shop:app", Audience: jwt.ClaimStrings{defaultIssuer}, ID: "j"}}
+	claims := &serviceaccount.TokenClaims{Bound: &serviceaccount.BoundClaims{Namespace: "shop", Account: serviceaccount.ObjectID{Name: "app", UID: uid}}, RegisteredClaims: jwt.RegisteredClaims{
+		Issuer: serviceaccount.DefaultIssuer, Subject: "system:serviceaccount:shop:app", Audience: jwt.ClaimStrings{serviceaccount.DefaultIssuer}, ID: "j"}}
 	edit(claims)
-	token, err := s.auth.accounts.sign(claims)
+	token, err := s.auth.accounts.Sign(claims)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,18 +251,18 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 	at := func(d time.Duration) *jwt.NumericDate { return jwt.NewNumericDate(time.Now().Add(d)) }
 	for _, c := range []struct {
 		title string
-		edit  func(*tokenClaims)
+		edit  func(*serviceaccount.TokenClaims)
 		want  string
 	}{
-		{"just expired", func(c *tokenClaims) { c.ExpiresAt = at(-30 * time.Second) }, ""},
-		{"expired", func(c *tokenClaims) { c.ExpiresAt = at(-62 * time.Second) }, "service account token has expired"},
-		{"nearly valid", func(c *tokenClaims) { c.NotBefore = at(30 * time.Second) }, ""},
-		{"not yet valid", func(c *tokenClaims) { c.NotBefore = at(90 * time.Second) }, "service account token is not valid yet"},
-		{"of the future", func(c *tokenClaims) { c.IssuedAt = at(90 * time.Second) }, "service account token is issued in the future"},
-		{"without bond", func(c *tokenClaims) { c.Bound = nil }, `serviceaccounts "" not found`},
-		{"of a foreign name", func(c *tokenClaims) { c.Bound.Namespace = "shop/app/.." }, `serviceaccounts "app" not found`},
+		{"just expired", func(c *serviceaccount.TokenClaims) { c.ExpiresAt = at(-30 * time.Second) }, ""},
+		{"expired", func(c *serviceaccount.TokenClaims) { c.ExpiresAt = at(-62 * time.Second) }, "service account token has expired"},
+		{"nearly valid", func(c *serviceaccount.TokenClaims) { c.NotBefore = at(30 * time.Second) }, ""},
+		{"not yet valid", func(c *serviceaccount.TokenClaims) { c.NotBefore = at(90 * time.Second) }, "service account token is not valid yet"},
+		{"of the future", func(c *serviceaccount.TokenClaims) { c.IssuedAt = at(90 * time.Second) }, "service account token is issued in the future"},
+		{"without bond", func(c *serviceaccount.TokenClaims) { c.Bound = nil }, `serviceaccounts "" not found`},
+		{"of a foreign name", func(c *serviceaccount.TokenClaims) { c.Bound.Namespace = "shop/app/.." }, `serviceaccounts "app" not found`},
 	} {
-		want := `system:serviceaccount:shop:app ["` + defaultIssuer + `"]`
+		want := `system:serviceaccount:shop:app ["` + serviceaccount.DefaultIssuer + `"]`
 		if c.want != "" {
 			want = "[invalid bearer token, " + c.want + "]"
 		}
@@ -273,28 +275,11 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 	}
 }
 
-// TestTokenOfADeletedPodLastsAMinute beyond the pod's time, when its finalizers keep it here.
-func TestTokenOfADeletedPodLastsAMinute(t *testing.T) {
-	for title, c := range map[string]struct {
-		object string
-		gone   bool
-	}{
-		"not deleted": {`{"metadata":{}}`, false},
-		"in grace":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(time.Minute).UTC().Format(time.RFC3339) + `"}}`, false},
-		"just now":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-30*time.Second).UTC().Format(time.RFC3339) + `"}}`, false},
-		"long ago":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-90*time.Second).UTC().Format(time.RFC3339) + `"}}`, true},
-	} {
-		if got := deletedBy(gjson.Parse(c.object), time.Now().Add(-tokenLeeway)); got != c.gone {
-			t.Errorf("%s: %v", title, got)
-		}
-	}
-}
-
 // TestTokenReviewKnowsAudiences: the table is kube-apiserver's answers.
 func TestTokenReviewKnowsAudiences(t *testing.T) {
 	s := startShop(t)
-	plain, xy, both := s.tokenFor(""), s.tokenFor(`"audiences":["x","y"]`), s.tokenFor(`"audiences":["x","`+defaultIssuer+`"]`)
-	app, us := "system:serviceaccount:shop:app ", defaultIssuer
+	plain, xy, both := s.tokenFor(""), s.tokenFor(`"audiences":["x","y"]`), s.tokenFor(`"audiences":["x","`+serviceaccount.DefaultIssuer+`"]`)
+	app, us := "system:serviceaccount:shop:app ", serviceaccount.DefaultIssuer
 	for _, c := range []struct {
 		title, token string
 		audiences    []string
@@ -327,7 +312,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 	good := s.tokenFor("")
 	parts := strings.Split(good, ".")
 	encode := base64.RawURLEncoding.EncodeToString
-	public, err := x509.MarshalPKIXPublicKey(s.auth.accounts.signer.public)
+	public, err := x509.MarshalPKIXPublicKey(s.auth.accounts.Signer.Public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +326,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		}
 		return text
 	}
-	kid := s.auth.accounts.signer.id
+	kid := s.auth.accounts.Signer.ID
 	noKeys, bad := "[invalid bearer token, invalid signature, no keys found]", "[invalid bearer token, invalid signature]"
 	for title, c := range map[string]struct{ token, want string }{
 		"no signature":                 {parts[0] + "." + parts[1] + ".", bad},
@@ -351,7 +336,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		"a stranger's key":             {signed(jwt.SigningMethodES256, kid, stranger), bad},
 		"a stranger's key and id":      {signed(jwt.SigningMethodES256, "x", stranger), noKeys},
 		"a stranger's key and no id":   {signed(jwt.SigningMethodES256, "", stranger), bad},
-		"other claims":                 {parts[0] + "." + encode([]byte(`{"iss":"`+defaultIssuer+`"}`)) + "." + parts[2], bad},
+		"other claims":                 {parts[0] + "." + encode([]byte(`{"iss":"`+serviceaccount.DefaultIssuer+`"}`)) + "." + parts[2], bad},
 		"another issuer":               {parts[0] + "." + encode([]byte(`{"iss":"https://elsewhere"}`)) + "." + parts[2], "invalid bearer token"},
 		"the older kind's issuer":      {parts[0] + "." + encode([]byte(`{"iss":"kubernetes/serviceaccount"}`)) + "." + parts[2], bad},
 		"no header":                    {"." + parts[1] + "." + parts[2], bad},
@@ -361,42 +346,6 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		}
 		s.want(401, "GET", "/version", "", "Authorization: Bearer "+c.token)
 	}
-}
-
-// FuzzAccountToken: whatever is shown, check ends, and lets in nothing that the key has not signed.
-func FuzzAccountToken(f *testing.F) {
-	key, err := parseKey(pemOfKey(f))
-	if err != nil {
-		f.Fatal(err)
-	}
-	tokens := &accountTokens{issuers: []string{defaultIssuer}, audiences: []string{defaultIssuer}, signer: key, keys: []accountKey{key}}
-	good, _ := tokens.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: defaultIssuer}})
-	head, rest, _ := strings.Cut(good, ".")
-	f.Add(rest[:len(rest)-3] + "abc")
-	f.Add("e30.")
-	f.Fuzz(func(t *testing.T, rest string) {
-		token := head + "." + rest
-		if token == good || strings.Contains(rest, "\n") {
-			return
-		}
-		if claims, err := tokens.verified(token); err == nil {
-			t.Errorf("%q was let in as %+v", token, claims)
-		}
-		claimedIssuer(rest)
-	})
-}
-
-func pemOfKey(t testing.TB) *pem.Block {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &pem.Block{Type: "PRIVATE KEY", Bytes: der}
 }
 
 // ---- Keys
@@ -437,7 +386,7 @@ func keyFiles(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files["pkcs8"], files["certificate"] = writeTemp(t, "k", string(f.authority.keyPEM)), writeTemp(t, "c", string(f.authority.certPEM))
+	files["pkcs8"], files["certificate"] = writeTemp(t, "k", string(f.Authority.KeyPEM)), writeTemp(t, "c", string(f.Authority.CertPEM))
 	return files
 }
 
@@ -447,26 +396,26 @@ func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
 	for private, c := range map[string]struct{ public, alg string }{
 		"rsa": {"rsa.pub", "RS256"}, "p256": {"p256.pub", "ES256"}, "p384": {"p384.pub", "ES384"}, "p521": {"p521.pub", "ES512"}, "pkcs8": {"certificate", "ES256"},
 	} {
-		issuer, err := newAccountTokens(st, accountConfig{signingKeyFile: files[private], issuers: []string{"https://i"}})
+		issuer, err := serviceaccount.NewAccountTokens(st, serviceaccount.AccountConfig{SigningKeyFile: files[private], Issuers: []string{"https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		token, err := issuer.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i"}})
+		token, err := issuer.Sign(&serviceaccount.TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := newAccountTokens(st, accountConfig{keyFiles: []string{files["rsa.pub"], files[c.public]}, issuers: []string{"https://j", "https://i"}})
+		other, err := serviceaccount.NewAccountTokens(st, serviceaccount.AccountConfig{KeyFiles: []string{files["rsa.pub"], files[c.public]}, Issuers: []string{"https://j", "https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := other.verified(token); err != nil || issuer.signer.method.Alg() != c.alg {
-			t.Errorf("%s (%s): %v", private, issuer.signer.method.Alg(), err)
+		if _, err := other.Verified(token); err != nil || issuer.Signer.Method.Alg() != c.alg {
+			t.Errorf("%s (%s): %v", private, issuer.Signer.Method.Alg(), err)
 		}
-		alone, err := newAccountTokens(st, accountConfig{issuers: []string{"https://i"}})
+		alone, err := serviceaccount.NewAccountTokens(st, serviceaccount.AccountConfig{Issuers: []string{"https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := alone.verified(token); err != errNoKey {
+		if _, err := alone.Verified(token); err != serviceaccount.ErrNoKey {
 			t.Errorf("%s: a server without the key says %v", private, err)
 		}
 	}
@@ -476,30 +425,30 @@ func TestWhichKeySigns(t *testing.T) {
 	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
 	for _, c := range []struct {
 		title string
-		cfg   accountConfig
+		cfg   serviceaccount.AccountConfig
 		alg   string
 		keys  int
 	}{
-		{"the data file's", accountConfig{}, "ES256", 1},
-		{"the data file's beside a public one", accountConfig{keyFiles: []string{files["rsa.pub"]}}, "ES256", 2},
-		{"a private one among those that verify", accountConfig{keyFiles: []string{files["p384.pub"], files["rsa"]}}, "RS256", 2},
-		{"the signing one", accountConfig{keyFiles: []string{files["rsa"]}, signingKeyFile: files["p521"]}, "ES512", 2},
-		{"the signing one, once", accountConfig{keyFiles: []string{files["rsa.pub"]}, signingKeyFile: files["rsa"]}, "RS256", 1},
+		{"the data file's", serviceaccount.AccountConfig{}, "ES256", 1},
+		{"the data file's beside a public one", serviceaccount.AccountConfig{KeyFiles: []string{files["rsa.pub"]}}, "ES256", 2},
+		{"a private one among those that verify", serviceaccount.AccountConfig{KeyFiles: []string{files["p384.pub"], files["rsa"]}}, "RS256", 2},
+		{"the signing one", serviceaccount.AccountConfig{KeyFiles: []string{files["rsa"]}, SigningKeyFile: files["p521"]}, "ES512", 2},
+		{"the signing one, once", serviceaccount.AccountConfig{KeyFiles: []string{files["rsa.pub"]}, SigningKeyFile: files["rsa"]}, "RS256", 1},
 	} {
-		tokens, err := newAccountTokens(st, c.cfg)
-		if err != nil || tokens.signer.method.Alg() != c.alg || len(tokens.keys) != c.keys {
+		tokens, err := serviceaccount.NewAccountTokens(st, c.cfg)
+		if err != nil || tokens.Signer.Method.Alg() != c.alg || len(tokens.Keys) != c.keys {
 			t.Errorf("%s: %v, %+v", c.title, err, tokens)
 		}
 	}
-	for want, cfg := range map[string]accountConfig{
-		"--service-account-signing-key-file: open":                {signingKeyFile: "/does/not/exist"},
-		"holds no private key":                                    {signingKeyFile: files["rsa.pub"]},
-		"--service-account-key-file: open":                        {keyFiles: []string{"/does/not/exist"}},
-		"holds no PEM key":                                        {keyFiles: []string{writeTemp(t, "x", "secret-text")}},
-		`a "DSA PRIVATE KEY" is no key`:                           {keyFiles: []string{writeTemp(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
-		"--service-account-key-file: " + files["rsa"] + "-broken": {keyFiles: []string{broken(t, files["rsa"])}},
+	for want, cfg := range map[string]serviceaccount.AccountConfig{
+		"--service-account-signing-key-file: open":                {SigningKeyFile: "/does/not/exist"},
+		"holds no private key":                                    {SigningKeyFile: files["rsa.pub"]},
+		"--service-account-key-file: open":                        {KeyFiles: []string{"/does/not/exist"}},
+		"holds no PEM key":                                        {KeyFiles: []string{writeTemp(t, "x", "secret-text")}},
+		`a "DSA PRIVATE KEY" is no key`:                           {KeyFiles: []string{writeTemp(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
+		"--service-account-key-file: " + files["rsa"] + "-broken": {KeyFiles: []string{broken(t, files["rsa"])}},
 	} {
-		_, err := newAccountTokens(st, cfg)
+		_, err := serviceaccount.NewAccountTokens(st, cfg)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret-text") || strings.Contains(err.Error(), "BEGIN") {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -513,28 +462,6 @@ func broken(t *testing.T, path string) string {
 	block.Bytes = block.Bytes[:len(block.Bytes)/2]
 	mustWriteFile(t, path+"-broken", pem.EncodeToMemory(block))
 	return path + "-broken"
-}
-
-// TestRememberedSignaturesAreBounded, in number and in size.
-func TestRememberedSignaturesAreBounded(t *testing.T) {
-	tokens, err := newAccountTokens(openTestStore(t, filepath.Join(t.TempDir(), "a.db")), accountConfig{issuers: []string{"https://i"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sign := func(id string) string {
-		token, _ := tokens.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i", ID: id}})
-		return token
-	}
-	for i := range maxKnownTokens {
-		tokens.known[sha256.Sum256([]byte{byte(i), byte(i >> 8)})] = &tokenClaims{}
-	}
-	if _, err := tokens.verified(sign("one more")); err != nil || len(tokens.known) != 1 {
-		t.Errorf("%v, and %d tokens are remembered", err, len(tokens.known))
-	}
-	clear(tokens.known)
-	if _, err := tokens.verified(sign(strings.Repeat("x", maxKnownToken))); err != nil || len(tokens.known) != 0 {
-		t.Errorf("%v, and %d large tokens are remembered", err, len(tokens.known))
-	}
 }
 
 // ---- Secrets that hold a token
@@ -558,7 +485,7 @@ func TestTokenOfASecretIsFilledIn(t *testing.T) {
 	if got := first.get(`metadata.annotations.kubernetes\.io/service-account\.uid`).String(); got != uid || first.get("data.namespace").String() != "c2hvcA==" {
 		t.Errorf("the account %s is in %s", uid, first.body)
 	}
-	alive := `system:serviceaccount:shop:app ["` + defaultIssuer + `"]`
+	alive := `system:serviceaccount:shop:app ["` + serviceaccount.DefaultIssuer + `"]`
 	for _, a := range []answer{first, second} {
 		if got := s.reviewOf(tokenIn(a)); got != alive {
 			t.Errorf("%s: %s", a.get("metadata.name"), got)
@@ -592,12 +519,12 @@ func TestTokenOfASecretIsFilledIn(t *testing.T) {
 func TestOthersCanVerifyTokens(t *testing.T) {
 	for name, edit := range map[string]func(*config){
 		"ES256": func(*config) {},
-		"RS256": func(c *config) { c.accounts.signingKeyFile = keyFiles(t)["rsa"] },
+		"RS256": func(c *config) { c.accounts.SigningKeyFile = keyFiles(t)["rsa"] },
 	} {
 		s := startShop(t, edit)
 		token := s.tokenFor("")
 		config := s.want(200, "GET", "/.well-known/openid-configuration", "", masterToken)
-		want := `{"issuer":"` + defaultIssuer + `","jwks_uri":"` + s.url + `/openid/v1/jwks","response_types_supported":["id_token"],` +
+		want := `{"issuer":"` + serviceaccount.DefaultIssuer + `","jwks_uri":"` + s.url + `/openid/v1/jwks","response_types_supported":["id_token"],` +
 			`"subject_types_supported":["public"],"id_token_signing_alg_values_supported":["` + name + `"]}`
 		if string(config.body) != want || config.header.Get("Cache-Control") != "public, max-age=3600" || config.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s %v", config.body, config.header)
@@ -612,7 +539,7 @@ func TestOthersCanVerifyTokens(t *testing.T) {
 		s.want(405, "POST", "/openid/v1/jwks", "{}", masterToken)
 		s.want(403, "GET", "/openid/v1/jwks", "")
 	}
-	s, _ := startTLS(t, func(c *config) { c.accounts.issuers = []string{"not-a-url"} })
+	s, _ := startTLS(t, func(c *config) { c.accounts.Issuers = []string{"not-a-url"} })
 	if a := s.send("GET", "/.well-known/openid-configuration", "", masterToken); a.code != 404 {
 		t.Errorf("an issuer that is no URL is described by %s", a.body)
 	}
@@ -652,10 +579,10 @@ func TestPlainPortKnowsServiceAccounts(t *testing.T) {
 	if got := who("Authorization: Bearer " + token); got != "system:serviceaccount:default:app" {
 		t.Errorf("a service account is %s", got)
 	}
-	if got := who("Authorization: Bearer other"); got != userUnsecured {
+	if got := who("Authorization: Bearer other"); got != request.UserUnsecured {
 		t.Errorf("a token of nobody here is %s", got)
 	}
-	if got := who(); got != userUnsecured {
+	if got := who(); got != request.UserUnsecured {
 		t.Errorf("without token: %s", got)
 	}
 	s.want(200, "DELETE", "/api/v1/namespaces/default/serviceaccounts/app", "")
@@ -743,9 +670,9 @@ func BenchmarkAccountToken(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if forget {
-					clear(tokens.known)
+					clear(tokens.Known)
 				}
-				if _, err := tokens.check(token, tokens.audiences); err != nil {
+				if _, err := tokens.Check(token, tokens.Audiences); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -761,7 +688,7 @@ func TestWhatADataFileGivesAway(t *testing.T) {
 	for _, keyFile := range []string{"", signing} {
 		path := filepath.Join(dir, fmt.Sprint("data", len(keyFile), ".db"))
 		s := startShop(t, onFile(path), func(c *config) {
-			c.accounts.signingKeyFile = keyFile
+			c.accounts.SigningKeyFile = keyFile
 		})
 		s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"open"},"data":{"x":"c2VjcmV0LWRhdGE="}}`, masterToken)
 		token := s.tokenFor("")

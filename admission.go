@@ -32,6 +32,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
@@ -65,13 +69,15 @@ const (
 
 // webhooks are the configured webhooks of a server.
 type webhooks struct {
-	st       *store
-	reg      *registry
+	st       *store.Store
+	reg      *scheme.Registry
 	services *serviceBook
 	metrics  *metrics
 	log      zerolog.Logger
-	may      func(u user, info requestInfo) (allowed bool, reason string) // for the variable authorizer of conditions
-	defaults func(res *resource, obj object)                              // fills in what a patch left out
+	may      func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
+	defaults func(res *scheme.Resource, obj scheme.Object)                         // fills in what a patch left out
+	lost     *unreadable.Unreadables
+	troubles *troubles
 
 	current atomic.Pointer[hookSet] // nil: none are configured
 
@@ -97,8 +103,8 @@ type hook struct {
 func (h *webhooks) active() bool { return h != nil && h.current.Load() != nil }
 
 // committed brings what is in force up to date after a write to a resource.
-func (h *webhooks) committed(res *resource) {
-	if h != nil && res.group == admissionv1.GroupName && isExempt(res) {
+func (h *webhooks) committed(res *scheme.Resource) {
+	if h != nil && res.Group == admissionv1.GroupName && isExempt(res) {
 		h.reload()
 	}
 }
@@ -110,10 +116,10 @@ func (h *webhooks) reload() {
 	before := h.callers
 	h.callers = map[string]*caller{}
 	set := &hookSet{}
-	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj object) {
+	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
 		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, mutatingHooks(config), before)...)
-	}), h.eachLocked("validatingwebhookconfigurations", func(obj object) {
+	}), h.eachLocked("validatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
 		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, validatingHooks(config), before)...)
 	}))
@@ -134,22 +140,22 @@ func (h *webhooks) reload() {
 }
 
 // eachLocked visits the stored objects of a resource in the order of their names.
-func (h *webhooks) eachLocked(plural string, visit func(object)) error {
-	res := h.reg.lookup(admissionv1.GroupName, "v1", plural)
-	c := &chunk{}
-	for at := (span{prefix: res.keyPrefix("")}); ; at.rev, at.start = c.rev, c.next {
-		if err := h.st.chunk(at, c); err != nil {
+func (h *webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
+	res := h.reg.Lookup(admissionv1.GroupName, "v1", plural)
+	c := &store.Chunk{}
+	for at := (store.Span{Prefix: res.KeyPrefix("")}); ; at.Rev, at.Start = c.Rev, c.Next {
+		if err := h.st.Chunk(at, c); err != nil {
 			return err
 		}
-		for i := range c.records {
-			obj, err := res.decodeStored(c.records[i].json)
+		for i := range c.Records {
+			obj, err := res.DecodeStored(c.Records[i].JSON)
 			if err != nil {
-				h.log.Error().Err(err).Str("key", c.records[i].key).Msg("configuration of webhooks cannot be read")
+				h.lost.Note(&c.Records[i], err)
 				continue
 			}
 			visit(obj)
 		}
-		if c.next == "" {
+		if c.Next == "" {
 			return nil
 		}
 	}
@@ -195,7 +201,7 @@ func (k *hook) failsOpen() bool {
 
 // An admission is a write as webhooks are told of it. Everything else they learn from the request's record.
 type admission struct {
-	res             *resource
+	res             *scheme.Resource
 	sub             string
 	operation       string
 	manager         string // fieldManager, as sent
@@ -205,11 +211,11 @@ type admission struct {
 }
 
 // askedBy says that the request itself asks for the write, which is not one of those that follow from it.
-func (a *admission) askedBy(rec *request) bool {
-	if rec == nil || rec.info.resource != a.res.plural || rec.info.group != a.res.group || rec.info.subresource != a.sub || isExempt(a.res) {
+func (a *admission) askedBy(rec *request.Request) bool {
+	if rec == nil || rec.Info.Resource != a.res.Plural || rec.Info.Group != a.res.Group || rec.Info.Subresource != a.sub || isExempt(a.res) {
 		return false
 	}
-	switch rec.info.verb {
+	switch rec.Info.Verb {
 	case "create":
 		return a.operation == opHookCreate
 	case "update", "patch":
@@ -244,11 +250,11 @@ func (a *admission) options() (json.RawMessage, error) {
 }
 
 // mutate lets the mutating webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is the result.
-func (h *webhooks) mutate(ctx context.Context, a admission, obj, old object) (object, error) {
+func (h *webhooks) mutate(ctx context.Context, a admission, obj, old scheme.Object) (scheme.Object, error) {
 	if !h.active() {
 		return obj, nil
 	}
-	set, rec := h.current.Load(), requestFrom(ctx)
+	set, rec := h.current.Load(), request.From(ctx)
 	if set == nil || len(set.mutating) == 0 || !a.askedBy(rec) {
 		return obj, nil
 	}
@@ -270,11 +276,11 @@ func (h *webhooks) mutate(ctx context.Context, a admission, obj, old object) (ob
 }
 
 // validate asks the validating webhooks whether they let the write pass.
-func (h *webhooks) validate(ctx context.Context, a admission, obj, old object) error {
+func (h *webhooks) validate(ctx context.Context, a admission, obj, old scheme.Object) error {
 	if !h.active() {
 		return nil
 	}
-	set, rec := h.current.Load(), requestFrom(ctx)
+	set, rec := h.current.Load(), request.From(ctx)
 	if set == nil || len(set.validating) == 0 || !a.askedBy(rec) {
 		return nil
 	}
@@ -283,7 +289,7 @@ func (h *webhooks) validate(ctx context.Context, a admission, obj, old object) e
 }
 
 // decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
-func (h *webhooks) decide(ctx context.Context, a admission, obj object) (object, error) {
+func (h *webhooks) decide(ctx context.Context, a admission, obj scheme.Object) (scheme.Object, error) {
 	obj, err := h.mutate(ctx, a, obj, nil)
 	if err != nil {
 		return nil, err
@@ -292,7 +298,7 @@ func (h *webhooks) decide(ctx context.Context, a admission, obj object) (object,
 }
 
 // decideDeletion asks the webhooks of both kinds about an object that is to go.
-func (h *webhooks) decideDeletion(ctx context.Context, a admission, old object) error {
+func (h *webhooks) decideDeletion(ctx context.Context, a admission, old scheme.Object) error {
 	if _, err := h.mutate(ctx, a, nil, old); err != nil {
 		return err
 	}
@@ -305,25 +311,25 @@ func (h *webhooks) decideDeletion(ctx context.Context, a admission, old object) 
 type hearing struct {
 	h        *webhooks
 	a        *admission
-	rec      *request
-	obj, old object // in the storage version; nil where there is none
+	rec      *request.Request
+	obj, old scheme.Object // in the storage version; nil where there is none
 	target   ruleTarget
 	name     string
 
-	equivalents *[]*resource // of a.res; nil until asked for
-	shown       map[*resource]*hookDocuments
+	equivalents *[]*scheme.Resource // of a.res; nil until asked for
+	shown       map[*scheme.Resource]*hookDocuments
 }
 
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
-func newHearing(h *webhooks, a *admission, rec *request, obj, old object) *hearing {
-	v := &hearing{h: h, a: a, rec: rec, obj: obj, old: old, name: rec.info.name, shown: map[*resource]*hookDocuments{}}
+func newHearing(h *webhooks, a *admission, rec *request.Request, obj, old scheme.Object) *hearing {
+	v := &hearing{h: h, a: a, rec: rec, obj: obj, old: old, name: rec.Info.Name, shown: map[*scheme.Resource]*hookDocuments{}}
 	if v.name == "" && a.operation == opHookCreate {
 		v.name = obj.GetName()
 	}
-	v.target = ruleTarget{group: a.res.group, version: a.res.version, resource: a.res.plural, subresource: a.sub, operation: a.operation,
-		namespace: rec.info.namespace}
+	v.target = ruleTarget{group: a.res.Group, version: a.res.Version, resource: a.res.Plural, subresource: a.sub, operation: a.operation,
+		namespace: rec.Info.Namespace}
 	if v.target.isNamespace() {
 		v.target.namespace = v.name
 	}
@@ -331,7 +337,7 @@ func newHearing(h *webhooks, a *admission, rec *request, obj, old object) *heari
 }
 
 // concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
-func (v *hearing) concerns(ctx context.Context, k *hook) (*resource, error) {
+func (v *hearing) concerns(ctx context.Context, k *hook) (*scheme.Resource, error) {
 	row := matchingRow(&k.webhook, &v.target, v.a.res, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // what cannot be read fails in the call
@@ -351,14 +357,14 @@ func (v *hearing) concerns(ctx context.Context, k *hook) (*resource, error) {
 	}
 	switch ok, err := k.conditions.hold(ctx, variables); {
 	case err != nil && !k.failsOpen():
-		return nil, apierrors.NewForbidden(v.a.res.groupResource(), v.name, err)
+		return nil, apierrors.NewForbidden(v.a.res.GroupResource(), v.name, err)
 	case !ok:
 		return nil, nil
 	}
 	return row, nil
 }
 
-func (v *hearing) equivalentRows() []*resource {
+func (v *hearing) equivalentRows() []*scheme.Resource {
 	if v.equivalents == nil {
 		rows := equivalentRows(v.h.reg, v.a.res, v.a.sub)
 		v.equivalents = &rows
@@ -374,15 +380,15 @@ func (v *hearing) inNamespace(selector labels.Selector) (bool, error) {
 	if v.target.isNamespace() && v.a.sub == "" && v.obj != nil {
 		return selector.Matches(labels.Set(v.obj.GetLabels())), nil
 	}
-	rec, err := v.h.st.get(v.h.reg.lookup("", "v1", "namespaces").key("", v.target.namespace))
-	if errors.Is(err, errNotFound) {
+	rec, err := v.h.st.Get(v.h.reg.Lookup("", "v1", "namespaces").Key("", v.target.namespace))
+	if errors.Is(err, store.ErrNotFound) {
 		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.namespace)
 	}
 	if err != nil {
 		return false, err
 	}
 	set := labels.Set{}
-	for key, value := range gjson.GetBytes(rec.json, "metadata.labels").Map() {
+	for key, value := range gjson.GetBytes(rec.JSON, "metadata.labels").Map() {
 		set[key] = value.String()
 	}
 	return selector.Matches(set), nil
@@ -391,7 +397,7 @@ func (v *hearing) inNamespace(selector labels.Selector) (bool, error) {
 // ---- Objects in other versions
 
 // documents shows the objects in a version.
-func (v *hearing) documents(row *resource) (*hookDocuments, error) {
+func (v *hearing) documents(row *scheme.Resource) (*hookDocuments, error) {
 	if d := v.shown[row]; d != nil {
 		return d, nil
 	}
@@ -403,7 +409,7 @@ func (v *hearing) documents(row *resource) (*hookDocuments, error) {
 	return &d, errors.Join(errs[:]...)
 }
 
-func (v *hearing) document(row *resource, obj object) (json.RawMessage, error) {
+func (v *hearing) document(row *scheme.Resource, obj scheme.Object) (json.RawMessage, error) {
 	if obj == nil {
 		return nil, nil
 	}
@@ -416,25 +422,25 @@ func (v *hearing) document(row *resource, obj object) (json.RawMessage, error) {
 		}
 		return json.Marshal(u.Object)
 	}
-	want := row.bodyOf(v.a.sub)
-	if want.kind == row.kind {
-		obj = row.convertOut(obj)
+	want := row.BodyOf(v.a.sub)
+	if want.Kind == row.Kind {
+		obj = row.ConvertOut(obj)
 	}
 	kind := obj.GetObjectKind()
 	defer kind.SetGroupVersionKind(kind.GroupVersionKind()) // typed objects in hand carry no kind
-	return marshalAs(obj, want.apiVersion(), want.kind)
+	return scheme.MarshalAs(obj, want.APIVersion(), want.Kind)
 }
 
 // movedTo makes a custom resource one of another version: conversion is by name alone, and by what the schema knows.
-func movedTo(row *resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	u.SetAPIVersion(row.apiVersion())
-	_, err := row.custom.shape(u)
+func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	u.SetAPIVersion(row.APIVersion())
+	_, err := row.Custom.Shape(u)
 	return u, err
 }
 
 // parse is the reverse of document.
-func (v *hearing) parse(row *resource, document []byte) (object, error) {
-	obj, _, err := row.decode(document, "application/json", v.a.sub)
+func (v *hearing) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
+	obj, _, err := row.Decode(document, "application/json", v.a.sub)
 	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && row != v.a.res {
 		return movedTo(v.a.res, u)
 	}
@@ -442,7 +448,7 @@ func (v *hearing) parse(row *resource, document []byte) (object, error) {
 }
 
 // request makes the question that goes to a webhook, but for its uid.
-func (v *hearing) request(row *resource) (*reviewRequest, error) {
+func (v *hearing) request(row *scheme.Resource) (*reviewRequest, error) {
 	d, err := v.documents(row)
 	if err != nil {
 		return nil, err
@@ -451,20 +457,20 @@ func (v *hearing) request(row *resource) (*reviewRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, asked := row.bodyOf(v.a.sub), v.a.res.bodyOf(v.a.sub)
-	user := authenticationv1.UserInfo{Username: v.rec.user.name, UID: v.rec.user.uid, Groups: v.rec.user.groups}
-	for key, values := range v.rec.user.extra {
+	kind, asked := row.BodyOf(v.a.sub), v.a.res.BodyOf(v.a.sub)
+	user := authenticationv1.UserInfo{Username: v.rec.User.Name, UID: v.rec.User.UID, Groups: v.rec.User.Groups}
+	for key, values := range v.rec.User.Extra {
 		if user.Extra == nil {
 			user.Extra = map[string]authenticationv1.ExtraValue{}
 		}
 		user.Extra[key] = values
 	}
 	return &reviewRequest{
-		Kind:               metav1.GroupVersionKind{Group: kind.group, Version: kind.version, Kind: kind.kind},
-		Resource:           metav1.GroupVersionResource{Group: row.group, Version: row.version, Resource: row.plural},
+		Kind:               metav1.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: kind.Kind},
+		Resource:           metav1.GroupVersionResource{Group: row.Group, Version: row.Version, Resource: row.Plural},
 		SubResource:        v.a.sub,
-		RequestKind:        &metav1.GroupVersionKind{Group: asked.group, Version: asked.version, Kind: asked.kind},
-		RequestResource:    &metav1.GroupVersionResource{Group: v.a.res.group, Version: v.a.res.version, Resource: v.a.res.plural},
+		RequestKind:        &metav1.GroupVersionKind{Group: asked.Group, Version: asked.Version, Kind: asked.Kind},
+		RequestResource:    &metav1.GroupVersionResource{Group: v.a.res.Group, Version: v.a.res.Version, Resource: v.a.res.Plural},
 		RequestSubResource: v.a.sub,
 		Name:               v.name, Namespace: v.target.namespace, Operation: v.a.operation, UserInfo: user,
 		Object: d.obj, OldObject: d.old, DryRun: &v.a.dryRun, Options: options,
@@ -472,7 +478,7 @@ func (v *hearing) request(row *resource) (*reviewRequest, error) {
 }
 
 // variables are what a webhook's conditions can see.
-func (v *hearing) variables(row *resource) (map[string]any, error) {
+func (v *hearing) variables(row *scheme.Resource) (map[string]any, error) {
 	question, err := v.request(row)
 	if err != nil {
 		return nil, err
@@ -491,7 +497,7 @@ func (v *hearing) variables(row *resource) (map[string]any, error) {
 		}
 		out[name] = value
 	}
-	who := &celuser.DefaultInfo{Name: v.rec.user.name, UID: v.rec.user.uid, Groups: v.rec.user.groups, Extra: v.rec.user.extra}
+	who := &celuser.DefaultInfo{Name: v.rec.User.Name, UID: v.rec.User.UID, Groups: v.rec.User.Groups, Extra: v.rec.User.Extra}
 	out["authorizer"] = library.NewAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize))
 	out["authorizer.requestResource"] = library.NewResourceAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize), &authorizedResource{v})
 	return out, err
@@ -510,9 +516,9 @@ func (r *authorizedResource) GetResource() schema.GroupVersionResource {
 // authorize answers what an expression asks the authorizer.
 func (h *webhooks) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := q.GetUser()
-	allowed, reason := h.may(user{name: who.GetName(), uid: who.GetUID(), groups: who.GetGroups(), extra: who.GetExtra()},
-		requestInfo{resourceRequest: q.IsResourceRequest(), verb: q.GetVerb(), group: q.GetAPIGroup(), version: q.GetAPIVersion(),
-			namespace: q.GetNamespace(), resource: q.GetResource(), subresource: q.GetSubresource(), name: q.GetName(), path: q.GetPath()})
+	allowed, reason := h.may(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()},
+		request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
+			Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()})
 	if allowed {
 		return authorizer.DecisionAllow, reason, nil
 	}
@@ -624,7 +630,7 @@ func (v *hearing) heard(ctx context.Context, k *hook, said *hearsay) {
 	for name, value := range said.answer.AuditAnnotations {
 		key := k.Name + "/" + name
 		if strings.Count(key, "/") == 1 && len(validation.IsQualifiedName(key)) == 0 {
-			v.rec.annotateOnce(key, value)
+			v.rec.AnnotateOnce(key, value)
 		}
 	}
 	for _, text := range said.answer.Warnings {
@@ -653,8 +659,7 @@ func (v *hearing) settle(ctx context.Context, k *hook, said *hearsay, failedOpen
 		err = nil
 		if !gone {
 			outcome.failedOpen = true
-			v.rec.annotateOnce(failedOpenKey, k.Name)
-			v.h.log.Warn().Err(failure).Str("configuration", k.configuration).Msg("webhook failed, and its failurePolicy lets that pass")
+			v.rec.AnnotateOnce(failedOpenKey, k.Name)
 		}
 	case errors.As(err, &no):
 		err = no.StatusError
@@ -663,6 +668,9 @@ func (v *hearing) settle(ctx context.Context, k *hook, said *hearsay, failedOpen
 		outcome.rejected, outcome.cause = true, "apiserver_internal_error"
 	}
 	v.h.metrics.webhookCalled(outcome)
+	if !errors.Is(said.err, context.Canceled) {
+		v.h.troubles.tell("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, orNil(failure))
+	}
 	return err
 }
 
@@ -699,7 +707,7 @@ func (v *hearing) rounds(ctx context.Context, hooks []*hook) error {
 }
 
 // change asks one webhook and applies its patch. place is the call's in the audit annotations.
-func (v *hearing) change(ctx context.Context, k *hook, row *resource, place string) (changed bool, err error) {
+func (v *hearing) change(ctx context.Context, k *hook, row *scheme.Resource, place string) (changed bool, err error) {
 	question, err := v.request(row)
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
@@ -714,7 +722,7 @@ func (v *hearing) change(ctx context.Context, k *hook, row *resource, place stri
 		Webhook       string `json:"webhook"`
 		Mutated       bool   `json:"mutated"`
 	}{k.configuration, k.Name, changed})
-	v.rec.annotateOnce("mutation.webhook.admission.k8s.io/"+place, string(note))
+	v.rec.AnnotateOnce("mutation.webhook.admission.k8s.io/"+place, string(note))
 	err = v.settle(ctx, k, &said, "failed-open.mutation.webhook.admission.k8s.io/"+place)
 	if failedOpen := err == nil && said.err != nil; failedOpen && ctx.Err() != nil {
 		return false, apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
@@ -724,7 +732,7 @@ func (v *hearing) change(ctx context.Context, k *hook, row *resource, place stri
 
 // apply makes the object what a webhook's patch says. A patch that cannot be read is a failed call; one that can and does not fit
 // refuses the request whatever the failurePolicy.
-func (v *hearing) apply(k *hook, row *resource, answer *reviewAnswer) (changed bool, err error) {
+func (v *hearing) apply(k *hook, row *scheme.Resource, answer *reviewAnswer) (changed bool, err error) {
 	if len(answer.Patch) == 0 {
 		return false, nil
 	}
@@ -751,14 +759,14 @@ func (v *hearing) apply(k *hook, row *resource, answer *reviewAnswer) (changed b
 	}
 	obj, err := v.parse(row, after)
 	if err != nil {
-		return false, apierrors.NewInternalError(fmt.Errorf("the patch of admission webhook %q makes no %s: %w", k.Name, row.kind, err))
+		return false, apierrors.NewInternalError(fmt.Errorf("the patch of admission webhook %q makes no %s: %w", k.Name, row.Kind, err))
 	}
 	same, err := v.parse(row, before) // not v.obj: what a version cannot show is no change
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
 	changed = !apiequality.Semantic.DeepEqual(same, obj)
-	if row.bodyOf(v.a.sub).kind == row.kind {
+	if row.BodyOf(v.a.sub).Kind == row.Kind {
 		v.h.defaults(v.a.res, obj)
 	}
 	v.obj = obj

@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	stdlog "log"
@@ -20,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,9 +27,7 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/cel/environment"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -360,7 +358,7 @@ func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
 		"untrusted": {fmt.Sprintf(`{"url":%q}`, h.URL), "certificate signed by unknown authority"},
 		"no bundle": {fmt.Sprintf(`{"url":%q,"caBundle":"eA=="}`, h.URL), "could not get REST client: unable to load root certificates: unable to parse bytes as PEM block"},
 		"bad TLS":   {fmt.Sprintf(`{"url":%q,"caBundle":%q}`, other.URL, h.bundle()), "tls: "},
-		"service":   {`{"service":{"namespace":"default","name":"nobody"}}`, `Post "https://nobody.default.svc:443?timeout=10s": service "nobody" not found`},
+		"service":   {`{"service":{"namespace":"default","name":"nobody"}}`, `Post "https://nobody.default.svc:443/?timeout=10s": service "nobody" not found`},
 	}
 	for name, c := range cases {
 		s.mutating(h.hookAt("a", "", `"clientConfig":`+c.client))
@@ -405,23 +403,6 @@ func TestTheRequestsOwnDeadlineBoundsTheCall(t *testing.T) {
 		}
 	}
 	s.want(404, "GET", hookedMaps+"/slow", "")
-}
-
-func TestWritersOfOneObjectDoNotWaitBeyondTheirDeadline(t *testing.T) {
-	var queue keyQueues
-	leave, err := queue.enter(context.Background(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := queue.enter(ctx, "k"); !errors.Is(err, context.Canceled) {
-		t.Errorf("a turn is waited for beyond the deadline: %v", err)
-	}
-	leave()
-	if len(queue.queues) != 0 {
-		t.Errorf("queues are left: %v", queue.queues)
-	}
 }
 
 func TestAHungUpClientEndsTheCall(t *testing.T) {
@@ -901,22 +882,6 @@ func TestWebhookMatchConditions(t *testing.T) {
 	}
 }
 
-func TestConditionsHaveABudget(t *testing.T) {
-	c, err := compileCondition("object.all(k, k != 'x')", (*environment.EnvSet).NewExpressionsEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	variables := map[string]any{"object": map[string]any{"a": 1, "b": 2}}
-	budget := int64(1000)
-	if ok, err := c.eval(t.Context(), variables, &budget); !ok || err != nil || budget >= 1000 {
-		t.Errorf("got %v, %v, and %d is left of 1000", ok, err, budget)
-	}
-	budget = 1
-	if _, err := c.eval(t.Context(), variables, &budget); !errors.Is(err, errOutOfBudget) {
-		t.Errorf("with a budget of 1: %v", err)
-	}
-}
-
 // What the server does by itself is not shown to webhooks, and cannot be stopped by them.
 func TestTheServersOwnWritesAreNotShown(t *testing.T) {
 	s := startTest(t)
@@ -1042,6 +1007,36 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 		t.Error(err)
 	}
 	c.close()
+}
+
+// TestWebhooksAreCalledByTheCleanPath, be it part of a URL or of a Service's reference.
+func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	mux := http.NewServeMux() // which redirects every other form of a path that it knows
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		q, _ := r.Context().Value(t).(gjson.Result)
+		respondReview(w, q, true, "")
+	})
+	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
+		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), t, q)))
+	})
+	for i, c := range []struct{ given, want string }{
+		{"", "/"}, {"/", "/"}, {"//", "/"}, {"/mutate", "/mutate"}, {"//mutate-v1-pod", "/mutate-v1-pod"}, {"///a//b/", "/a/b"},
+		{"/a/", "/a"}, {"/a/./b/../c", "/a/c"}, {"/a%20b", "/a b"}, {"/a%2Fb", "/a/b"}, {"/a%3Fb", "/a?b"},
+	} {
+		s.validatingBy(strings.Replace(h.hookAt("judge", "", ""), h.URL+"/", h.URL+c.given, 1))
+		s.want(201, "POST", hookedMaps, hookedMap("m"+strconv.Itoa(i)))
+		if asked := h.take(); len(asked) != 1 || asked[0].path != c.want {
+			t.Errorf("%q: asked %v, want once at %q", c.given, asked, c.want)
+		}
+	}
+	for given, want := range map[string]string{"": "/", "/": "/", "/a": "/a", "a": "/a", "/a/b/": "/a/b", "//a": "/a"} {
+		got := serviceURL(&admissionv1.ServiceReference{Namespace: "system", Name: "hook", Path: &given})
+		if want := "https://hook.system.svc:443" + want; got != want {
+			t.Errorf("service path %q: got %s, want %s", given, got, want)
+		}
+	}
 }
 
 // hookTo reads a webhook that names a service.
@@ -1177,50 +1172,7 @@ func TestExampleWebhook(t *testing.T) {
 
 // ---- Answers, fuzzed
 
-func FuzzReviewAnswers(f *testing.F) {
-	for _, seed := range []string{`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEiLCJ2YWx1ZSI6e319XQ=="}}`,
-		`{"response":{"allowed":false,"status":{"code":9999999}}}`, `{"response":null}`, `[]`, `{"response":{"patch":"` + base64.StdEncoding.EncodeToString([]byte(`[{"op":"replace","path":"","value":{}}]`)) + `"}}`} {
-		f.Add([]byte(seed))
-	}
-	res := newRegistry().lookup("", "v1", "configmaps")
-	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, version := range []string{"v1", "v1beta1"} {
-			answer, err := decodeReview(body, version, "u", mutatingHook)
-			if err != nil {
-				continue
-			}
-			_ = denied("a", answer.Result).Error()
-			a := admission{res: res, operation: opHookCreate}
-			v := newHearing(&webhooks{defaults: fillDefaults}, &a, &request{}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, nil)
-			if _, err := v.documents(res); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := v.apply(&hook{}, res, answer); err == nil && v.obj == nil {
-				t.Error("a patch took the object away")
-			}
-		}
-	})
-}
-
 // ---- What it costs
-
-// BenchmarkWithoutWebhooks is what every write pays while none are configured.
-func BenchmarkWithoutWebhooks(b *testing.B) {
-	h := &webhooks{}
-	res := newRegistry().lookup("", "v1", "configmaps")
-	obj := &corev1.ConfigMap{}
-	opts := writeOptions{}
-	ctx := context.WithValue(b.Context(), requestKey{}, &request{})
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := h.mutate(ctx, opts.admission(res, "", opHookUpdate), obj, obj); err != nil {
-			b.Fatal(err)
-		}
-		if err := h.validate(ctx, opts.admission(res, "", opHookUpdate), obj, obj); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
 
 // BenchmarkWebhook is one create that a mutating webhook on this host changes.
 func BenchmarkWebhook(b *testing.B) {

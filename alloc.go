@@ -12,11 +12,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -35,7 +37,7 @@ type allocation string
 
 // An allocator knows which addresses and ports the stored Services have.
 type allocator struct {
-	st    *store
+	st    *store.Store
 	block netip.Prefix
 
 	mu    sync.Mutex        // guards what follows
@@ -45,7 +47,7 @@ type allocator struct {
 }
 
 // newAllocator parses --service-cluster-ip-range.
-func newAllocator(st *store, cidr string) (*allocator, error) {
+func newAllocator(st *store.Store, cidr string) (*allocator, error) {
 	block, err := netip.ParsePrefix(cidr)
 	if err != nil || !block.Addr().Is4() || block.Bits() > 30 {
 		return nil, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", cidr)
@@ -63,21 +65,22 @@ func firstServiceIP(cidr string) (net.IP, error) {
 }
 
 // assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. An address that old has is
-// its successor's; if that names another one, validation says that it may not. The caller calls release when its write is over.
-func (a *allocator) assign(svc, old *corev1.Service) (release func(), err error) {
+// its successor's; if that names another one, validation says that it may not. A dry run may bring a port out of the range, as in
+// kube-apiserver. The caller calls release when its write is over.
+func (a *allocator) assign(svc, old *corev1.Service, dryRun bool) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.catchUp(); err != nil {
 		return nil, err
 	}
-	g := &allotment{a: a, svc: svc, key: serviceRange + svc.Namespace + "/" + svc.Name}
+	g := &allotment{a: a, svc: svc, dryRun: dryRun, key: serviceRange + svc.Namespace + "/" + svc.Name}
 	if old == nil || !needsClusterIP(old) {
 		g.address()
 	}
 	g.nodePorts()
 	if len(g.errs) > 0 {
 		g.giveBackLocked()
-		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
+		return nil, scheme.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
 	}
 	return g.release, nil
 }
@@ -88,8 +91,8 @@ func (a *allocator) catchUp() error {
 		return a.readAll()
 	}
 	for {
-		events, upTo, err := a.st.events(serviceRange, a.pos, 500, nil)
-		if errors.Is(err, errCompacted) {
+		events, upTo, err := a.st.Events(serviceRange, a.pos, 500, nil)
+		if errors.Is(err, store.ErrCompacted) {
 			clear(a.taken)
 			return a.readAll()
 		}
@@ -98,26 +101,26 @@ func (a *allocator) catchUp() error {
 		}
 		for i := range events {
 			ev := &events[i]
-			a.note(ev.key, ev.prev, false)
-			a.note(ev.key, ev.json, !ev.deleted)
+			a.note(ev.Key, ev.Prev, false)
+			a.note(ev.Key, ev.JSON, !ev.Deleted)
 		}
-		if a.pos = upTo; upTo >= a.st.revision() {
+		if a.pos = upTo; upTo >= a.st.Revision() {
 			return nil
 		}
 	}
 }
 
 func (a *allocator) readAll() error {
-	c := &chunk{}
-	for at := (span{prefix: serviceRange}); ; at.rev, at.start = c.rev, c.next {
-		if err := a.st.chunk(at, c); err != nil {
+	c := &store.Chunk{}
+	for at := (store.Span{Prefix: serviceRange}); ; at.Rev, at.Start = c.Rev, c.Next {
+		if err := a.st.Chunk(at, c); err != nil {
 			return err
 		}
-		for i := range c.records {
-			a.note(c.records[i].key, c.records[i].json, true)
+		for i := range c.Records {
+			a.note(c.Records[i].Key, c.Records[i].JSON, true)
 		}
-		if c.next == "" {
-			a.pos = max(c.rev, 1)
+		if c.Next == "" {
+			a.pos = max(c.Rev, 1)
 			return nil
 		}
 	}
@@ -144,11 +147,13 @@ func (a *allocator) note(key string, json []byte, has bool) {
 
 // An allotment is what one request is given. Its methods run under the allocator's lock.
 type allotment struct {
-	a    *allocator
-	svc  *corev1.Service
-	key  string
-	held []string
-	errs field.ErrorList
+	a      *allocator
+	svc    *corev1.Service
+	key    string
+	held   []string
+	dryRun bool
+	ports  []int32 // that were free when the first was needed, in the order in which they are given; nil before
+	errs   field.ErrorList
 }
 
 // take holds a value for the Service; false when another one has it.
@@ -211,9 +216,10 @@ func (g *allotment) freeAddress() string {
 	return ""
 }
 
+// nodePorts stops where no port is left, as kube-apiserver does: the others would not get one either.
 func (g *allotment) nodePorts() {
 	spec := &g.svc.Spec
-	wants := needsNodePort(g.svc)
+	wants, free := needsNodePort(g.svc), true
 	given := map[int32]string{} // by protocol: TCP and UDP of one Service may share a number
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
@@ -224,17 +230,19 @@ func (g *allotment) nodePorts() {
 			}
 			g.wantedPort(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort)
 		case wants:
-			p.NodePort = g.freePort()
+			if p.NodePort, free = g.freePort(); !free {
+				return
+			}
 		}
 		given[p.NodePort] = string(p.Protocol)
 	}
 	if needsHealthPort(g.svc) && spec.HealthCheckNodePort == 0 {
-		spec.HealthCheckNodePort = g.freePort()
+		spec.HealthCheckNodePort, _ = g.freePort()
 	}
 }
 
 func (g *allotment) wantedPort(at *field.Path, port int32) {
-	if port < firstNodePort || port >= firstNodePort+nodePortCount {
+	if within := port >= firstNodePort && port < firstNodePort+nodePortCount; !within && !g.dryRun {
 		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d",
 			firstNodePort, firstNodePort+nodePortCount-1)))
 	} else if !g.take(fmt.Sprint(port)) {
@@ -242,16 +250,30 @@ func (g *allotment) wantedPort(at *field.Path, port int32) {
 	}
 }
 
-func (g *allotment) freePort() int32 {
-	start := rand.Int32N(nodePortCount)
-	for i := range int32(nodePortCount) {
-		port := firstNodePort + (start+i)%nodePortCount
-		if _, taken := g.a.taken[fmt.Sprint(port)]; !taken && g.take(fmt.Sprint(port)) {
-			return port
+// freePort gives one; false, and an error is noted, when all are taken. The range is looked through once for all ports of a Service.
+func (g *allotment) freePort() (port int32, ok bool) {
+	if g.ports == nil {
+		g.ports = g.freePorts()
+	}
+	for len(g.ports) > 0 {
+		port, g.ports = g.ports[0], g.ports[1:]
+		if g.take(strconv.Itoa(int(port))) { // else one that the Service brings
+			return port, true
 		}
 	}
 	g.errs = append(g.errs, field.InternalError(field.NewPath("spec", "ports"), errors.New("failed to allocate a nodePort: "+string(errFull))))
-	return 0
+	return 0, false
+}
+
+func (g *allotment) freePorts() []int32 {
+	free, start := make([]int32, 0, nodePortCount), rand.Int32N(nodePortCount)
+	for i := range int32(nodePortCount) {
+		port := firstNodePort + (start+i)%nodePortCount
+		if text := strconv.Itoa(int(port)); g.a.taken[text] == "" && !g.a.held[text] {
+			free = append(free, port)
+		}
+	}
+	return free
 }
 
 // release ends the hold: by now the log has the Service, or its write failed.

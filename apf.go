@@ -1198,11 +1198,18 @@ type flowStats struct {
 	queueLength, estimated, watchers                 histogram
 }
 
-// statsOf outlives the schema: counters do not start anew because a schema was changed.
+// maxSchemaStats bounds what is remembered of schemas at one level: they come and go, and their counters stay.
+const maxSchemaStats = 512
+
+// statsOf outlives the schema: counters do not start anew because a schema was changed. Those that come late share one.
 func (l *level) statsOf(schema string) *flowStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	stats := l.stats[schema]
+	if stats == nil && len(l.stats) >= maxSchemaStats {
+		schema = otherLabel
+		stats = l.stats[schema]
+	}
 	if stats == nil {
 		stats = &flowStats{rejected: map[string]uint64{}, waitedThenRan: newHistogram(durationBounds),
 			waitedInVain: newHistogram(durationBounds), ranRegular: newHistogram(durationBounds),

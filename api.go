@@ -10,18 +10,24 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -48,13 +54,17 @@ const (
 
 // writes answers the requests that change objects.
 type writes struct {
-	st     *store
-	reg    *registry
+	st     *store.Store
+	reg    *scheme.Registry
 	rd     *reads
 	auth   *authenticator
 	alloc  *allocator
 	queues keyQueues
 	hooks  *webhooks
+	policy *policyKeeper // nil when nothing is enforced
+	lost   *unreadable.Unreadables
+
+	founded func(namespace string) // what follows the creation of a namespace, before it is answered
 
 	validating bool     // --validate: built-in objects are judged by their types' rules; metadata always is
 	managed    bool     // --managed-fields
@@ -71,6 +81,7 @@ type writeOptions struct {
 	validation string // fieldValidation: Ignore, Warn (also ""), Strict
 	force      bool
 	applied    bool // the object comes out of an apply: its managedFields are written already
+	trusted    bool // the server writes what no user may: of the rules, only those of metadata are asked
 }
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
@@ -82,7 +93,7 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 	query := r.URL.Query()
 	options := metav1.PatchOptions{DryRun: query["dryRun"], FieldManager: query.Get("fieldManager"), FieldValidation: query.Get("fieldValidation")}
 	if query.Has("force") {
-		force := truth(query, "force")
+		force := request.Truth(query, "force")
 		options.Force, o.force = &force, force
 	}
 	var errs field.ErrorList
@@ -93,7 +104,7 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 		errs = metavalidation.ValidateCreateOptions(&create)
 	}
 	if len(errs) > 0 {
-		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+		return o, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
 	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
 	if o.asked = options.FieldManager; o.asked != "" {
@@ -103,7 +114,7 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 }
 
 // admission is the write as webhooks are told of it.
-func (o *writeOptions) admission(res *resource, sub, operation string) admission {
+func (o *writeOptions) admission(res *scheme.Resource, sub, operation string) admission {
 	return admission{res: res, sub: sub, operation: operation, manager: o.asked, fieldValidation: o.validation, dryRun: o.dryRun}
 }
 
@@ -129,21 +140,21 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 }
 
 // judgeStrictness turns unknown and duplicate fields into warnings, or into an error when the client asked for that.
-func judgeStrictness(ctx context.Context, res *resource, directive string, strict []error) error {
+func judgeStrictness(ctx context.Context, res *scheme.Resource, directive string, strict []error) error {
 	switch {
 	case len(strict) == 0 || directive == metav1.FieldValidationIgnore:
 		return nil
 	case directive == metav1.FieldValidationStrict:
-		return res.strictError("", strict)
+		return res.StrictError("", strict)
 	}
-	for _, text := range strictWarnings(strict) {
+	for _, text := range scheme.StrictWarnings(strict) {
 		addWarning(ctx, text)
 	}
 	return nil
 }
 
 // matchNamespace fills in the namespace of the URL, or refuses an object that names another one.
-func matchNamespace(obj object, namespace string) error {
+func matchNamespace(obj scheme.Object, namespace string) error {
 	if own := obj.GetNamespace(); own != "" && namespace != "" && own != namespace {
 		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
@@ -154,8 +165,8 @@ func matchNamespace(obj object, namespace string) error {
 // ---- Create ----
 
 // receive reads the object that a POST or PUT brings, and how its sender wants to be answered. kind is that of the write's options.
-func receive(w http.ResponseWriter, r *http.Request, res *resource, kind string) (v *view, obj object, opts writeOptions, err error) {
-	if v, err = newView(r, res); err != nil {
+func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind string) (v *response.View, obj scheme.Object, opts writeOptions, err error) {
+	if v, err = response.NewView(r, res); err != nil {
 		return nil, nil, opts, err
 	}
 	body, err := readBody(w, r)
@@ -165,93 +176,86 @@ func receive(w http.ResponseWriter, r *http.Request, res *resource, kind string)
 	if opts, err = parseWriteOptions(r, kind, ""); err != nil {
 		return nil, nil, opts, err
 	}
-	obj, strict, err := res.decode(body, r.Header.Get("Content-Type"), "")
+	obj, strict, err := res.Decode(body, r.Header.Get("Content-Type"), "")
 	if err != nil {
 		return nil, nil, opts, err
 	}
 	if err := judgeStrictness(r.Context(), res, opts.validation, strict); err != nil {
 		return nil, nil, opts, err
 	}
-	requestFrom(r.Context()).noteBody(obj)
+	request.From(r.Context()).NoteBody(obj)
 	return v, obj, opts, nil
 }
 
 // create answers a POST to a collection.
-func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *resource) error {
+func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, obj, opts, err := receive(w, r, res, "CreateOptions")
 	if err != nil {
 		return err
 	}
 	ctx := r.Context()
-	if err := matchNamespace(obj, scopeOf(res, &requestFrom(ctx).info)); err != nil {
+	if err := matchNamespace(obj, scheme.ScopeOf(res, &request.From(ctx).Info)); err != nil {
 		return err
 	}
-	if res.virtual {
-		return wr.answerReview(w, r, res, obj, opts)
+	if res.Virtual {
+		return wr.answerReview(w, r, v, obj, opts)
 	}
 	stored, err := wr.insert(ctx, res, obj, opts)
 	if err != nil {
 		return err
 	}
-	return v.respond(w, r, http.StatusCreated, &stored)
+	return v.Respond(w, r, http.StatusCreated, &stored)
 }
 
 // answerReview answers an object that is a question: nothing is stored.
-func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, res *resource, obj object, opts writeOptions) error {
-	obj, err := wr.hooks.decide(r.Context(), opts.admission(res, "", opHookCreate), obj)
+func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts writeOptions) error {
+	obj, err := wr.hooks.decide(r.Context(), opts.admission(v.Res, "", opHookCreate), obj)
 	if err != nil {
 		return err
 	}
 	if err := wr.auth.review(r.Context(), obj); err != nil {
 		return err
 	}
-	obj.GetObjectKind().SetGroupVersionKind(res.groupVersionKind())
 	body, err := json.Marshal(obj)
 	if err != nil {
 		return err
 	}
-	writeJSON(w, r, http.StatusCreated, body)
-	return nil
+	return v.Respond(w, r, http.StatusCreated, &store.Record{JSON: body})
 }
 
 // insert makes a new object of what a client sent.
-func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
-	if rv := obj.GetResourceVersion(); rv != "" {
-		if n, err := strconv.ParseUint(rv, 10, 64); err == nil && n != 0 {
-			return record{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
-		}
-	}
+func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (store.Record, error) {
 	wipeSystemFields(obj)
 	if err := admit(res); err != nil {
-		return record{}, err
+		return store.Record{}, err
 	}
 	fillDefaults(res, obj)
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
-		return record{}, err
+		return store.Record{}, err
 	}
 	obj, err := wr.mutated(ctx, res, obj, opts)
 	if err != nil {
-		return record{}, err
+		return store.Record{}, err
 	}
 	fillSystemFields(obj)
-	if res.generation {
+	if res.Generation {
 		obj.SetGeneration(1)
 	}
 	obj = prepareNew(res, obj)
 	if err := wr.complete(ctx, res, obj); err != nil {
-		return record{}, wr.createError(err, res, obj)
+		return store.Record{}, wr.createError(err, res, obj)
 	}
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
 		if generated {
-			obj.SetName(generateName(obj.GetGenerateName()))
+			nameNew(obj)
 		}
-		if err := wr.auth.accounts.fillSecret(obj); err != nil {
-			return record{}, err
+		if err := wr.auth.accounts.FillSecret(obj); err != nil {
+			return store.Record{}, err
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
-		if !errors.Is(err, errExists) {
+		if !errors.Is(err, store.ErrExists) {
 			return rec, wr.createError(err, res, obj)
 		}
 		if !generated || try == generateTries {
@@ -262,7 +266,7 @@ func (wr *writes) insert(ctx context.Context, res *resource, obj object, opts wr
 
 // mutated lets webhooks change a new object. Before they are asked its namespace has to be there, and its classes have their say: what
 // the webhooks change, they say again.
-func (wr *writes) mutated(ctx context.Context, res *resource, obj object, opts writeOptions) (object, error) {
+func (wr *writes) mutated(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (scheme.Object, error) {
 	if !wr.hooks.active() {
 		return obj, nil
 	}
@@ -277,43 +281,43 @@ func (wr *writes) mutated(ctx context.Context, res *resource, obj object, opts w
 		return nil, wr.createError(err, res, obj)
 	}
 	obj, err := wr.hooks.mutate(ctx, opts.admission(res, "", opHookCreate), obj, nil)
-	if err == nil && res.namespaced {
+	if err == nil && res.Namespaced {
 		err = matchNamespace(obj, namespace)
 	}
 	return obj, err
 }
 
 // admit asks a type whether objects of it may be created now.
-func admit(res *resource) error {
-	if res.custom == nil || res.custom.admit == nil {
+func admit(res *scheme.Resource) error {
+	if res.Custom == nil || res.Custom.Admit == nil {
 		return nil
 	}
-	return res.custom.admit()
+	return res.Custom.Admit()
 }
 
 // fillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded.
-func fillDefaults(res *resource, obj object) {
+func fillDefaults(res *scheme.Resource, obj scheme.Object) {
 	switch {
-	case res.custom == nil:
+	case res.Custom == nil:
 		setDefaults(obj)
-	case res.custom.defaults != nil:
-		res.custom.defaults(obj)
+	case res.Custom.Defaults != nil:
+		res.Custom.Defaults(obj)
 	}
 }
 
 // prepareNew gives a new object its initial status, and what else the server decides.
-func prepareNew(res *resource, obj object) object {
-	if res.custom != nil {
-		return res.custom.prepare(obj, nil, "")
+func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
+	if res.Custom != nil {
+		return res.Custom.Prepare(obj, nil, "")
 	}
 	prepareCreate(obj)
 	return obj
 }
 
 // complete fills in what other stored objects, or the request, say of a new one. A missing namespace is the better of two errors.
-func (wr *writes) complete(ctx context.Context, res *resource, obj object) error {
-	if rec := requestFrom(ctx); rec != nil {
-		nameRequester(obj, &rec.user)
+func (wr *writes) complete(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
+	if rec := request.From(ctx); rec != nil {
+		nameRequester(obj, &rec.User)
 	}
 	err := classes{wr.st}.complete(obj)
 	if err == nil {
@@ -326,61 +330,80 @@ func (wr *writes) complete(ctx context.Context, res *resource, obj object) error
 }
 
 // insertOnce judges, encodes and commits an object under its present name.
-func (wr *writes) insertOnce(ctx context.Context, res *resource, obj object, opts writeOptions) (record, error) {
+func (wr *writes) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (store.Record, error) {
 	if svc, ok := obj.(*corev1.Service); ok {
-		release, err := wr.alloc.assign(svc, nil)
+		release, err := wr.alloc.assign(svc, nil, opts.dryRun)
 		if err != nil {
-			return record{}, err
+			return store.Record{}, err
 		}
 		defer release()
 	}
-	if errs := wr.validateNew(ctx, res, obj); len(errs) > 0 {
+	if errs := wr.validateNew(ctx, res, obj, opts); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
-			return record{}, err
+			return store.Record{}, err
 		}
-		return record{}, apierrors.NewInvalid(res.groupKind(), obj.GetName(), errs)
+		return store.Record{}, scheme.Invalid(res.GroupKind(), obj.GetName(), errs)
 	}
-	if err := wr.checkGrant(ctx, res, obj, nil); err != nil {
-		return record{}, err
+	if err := cmp.Or(wr.checkGrant(ctx, res, obj, nil), wr.checkSigner(ctx, &target{res: res}, obj, nil)); err != nil {
+		return store.Record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)
 	if err := wr.hooks.validate(ctx, opts.admission(res, "", opHookCreate), obj, nil); err != nil {
-		return record{}, err
+		return store.Record{}, err
 	}
-	json, revAt, err := res.encodeStored(obj)
+	json, revAt, err := res.EncodeStored(obj)
 	if err != nil {
-		return record{}, err
+		return store.Record{}, err
 	}
-	c := change{op: opCreate, key: res.key(obj.GetNamespace(), obj.GetName()), json: json, revAt: revAt}
-	if res.namespaced {
-		c.parent = namespaceKey(obj.GetNamespace())
+	c := store.Change{Op: store.OpCreate, Key: res.Key(obj.GetNamespace(), obj.GetName()), JSON: json, RevAt: revAt}
+	if res.Namespaced {
+		c.Parent = namespaceKey(obj.GetNamespace())
 	}
 	if opts.dryRun {
 		return wr.pretendCreate(res, obj, c)
 	}
-	return wr.commit(ctx, res, c)
+	if err := wr.checkUnwritten(res, obj); err != nil {
+		return store.Record{}, err
+	}
+	rec, err := wr.commit(ctx, res, c)
+	if name, founds := strings.CutPrefix(c.Key, namespaceKey("")); founds && err == nil && wr.founded != nil {
+		wr.founded(name)
+	}
+	return rec, err
+}
+
+// checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
+// the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
+func (wr *writes) checkUnwritten(res *scheme.Resource, obj scheme.Object) error {
+	if n, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err != nil || n == 0 {
+		return nil
+	}
+	if err := wr.checkNamespace(res, obj); err != nil {
+		return err
+	}
+	return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 }
 
 // validateNew judges a create.
-func (wr *writes) validateNew(ctx context.Context, res *resource, obj object) field.ErrorList {
+func (wr *writes) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) field.ErrorList {
 	switch {
-	case res.custom != nil:
-		return res.custom.validate(ctx, obj, nil, "")
-	case !wr.validating:
+	case res.Custom != nil:
+		return res.Custom.Validate(ctx, obj, nil, "")
+	case !wr.validating || opts.trusted:
 		return validateMeta(res, obj)
 	}
 	return append(validateMeta(res, obj), validateCreate(obj)...)
 }
 
 // warnAbout tells the client what is odd about a valid object.
-func warnAbout(ctx context.Context, res *resource, obj, old object) {
+func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) {
 	var before runtime.Object // a nil object must be a nil runtime.Object
 	if old != nil {
 		before = old
 	}
 	texts := objectWarnings(obj, before)
-	if res.custom != nil && res.custom.warnings != nil {
-		texts = append(texts, res.custom.warnings(obj, old)...)
+	if res.Custom != nil && res.Custom.Warnings != nil {
+		texts = append(texts, res.Custom.Warnings(obj, old)...)
 	}
 	for _, text := range texts {
 		addWarning(ctx, text)
@@ -388,34 +411,35 @@ func warnAbout(ctx context.Context, res *resource, obj, old object) {
 }
 
 // commit stores one change of an object, and waits for what follows from it before anybody hears of it.
-func (wr *writes) commit(ctx context.Context, res *resource, c change) (record, error) {
-	rec, err := wr.st.commit(ctx, c)
+func (wr *writes) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
+	rec, err := wr.st.Commit(ctx, c)
 	if err == nil {
 		wr.hooks.committed(res)
+		wr.policy.committed(res, rec.Rev)
 	}
-	if err == nil && res.custom != nil && res.custom.committed != nil {
-		err = res.custom.committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
+	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
+		err = res.Custom.Committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
 	}
 	return rec, err
 }
 
 // checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
-func (wr *writes) checkGrant(ctx context.Context, res *resource, obj, old object) error {
-	rec := requestFrom(ctx)
-	if res.group != rbacv1.GroupName || rec == nil || !wr.auth.enforcing() {
+func (wr *writes) checkGrant(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
+	rec := request.From(ctx)
+	if res.Group != rbacv1.GroupName || rec == nil || !wr.auth.enforcing() {
 		return nil
 	}
 	return wr.auth.mayGrant(rec, obj, old)
 }
 
 // validateMeta judges the metadata of a new object.
-func validateMeta(res *resource, obj object) field.ErrorList {
+func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
-	errs := validation.ValidateObjectMetaAccessor(obj, res.namespaced, nameRule(res.storedType()), at)
+	errs := validation.ValidateObjectMetaAccessor(obj, res.Namespaced, nameRule(res.StoredType()), at)
 	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
 		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
 	}
-	if res.goType != nil {
+	if res.GoType != nil {
 		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
 	return errs
@@ -426,34 +450,43 @@ func namespaceKey(name string) string { return "//namespaces//" + name }
 
 // checkNamespace says whether objects may be created in the object's namespace. The store checks it again, in the same transaction
 // as the create; asking here first gives the better of two errors, and dry runs their answer.
-func (wr *writes) checkNamespace(res *resource, obj object) error {
-	if !res.namespaced {
+func (wr *writes) checkNamespace(res *scheme.Resource, obj scheme.Object) error {
+	if !res.Namespaced {
 		return nil
 	}
-	rec, err := wr.st.get(namespaceKey(obj.GetNamespace()))
+	rec, err := wr.st.Get(namespaceKey(obj.GetNamespace()))
 	switch {
-	case errors.Is(err, errNotFound):
-		return errParentMissing
-	case err == nil && rec.deleting:
-		return errParentDeleting
+	case errors.Is(err, store.ErrNotFound):
+		return store.ErrParentMissing
+	case err == nil && rec.Deleting:
+		return store.ErrParentDeleting
 	}
 	return err
 }
 
 // pretendCreate answers a create's dry run.
-func (wr *writes) pretendCreate(res *resource, obj object, c change) (record, error) {
+func (wr *writes) pretendCreate(res *scheme.Resource, obj scheme.Object, c store.Change) (store.Record, error) {
 	if err := wr.checkNamespace(res, obj); err != nil {
-		return record{}, err
+		return store.Record{}, err
 	}
-	switch rec, err := wr.st.get(c.key); {
-	case err == nil && rec.deleting:
-		return record{}, errDeleting
+	switch rec, err := wr.st.Get(c.Key); {
+	case err == nil && rec.Deleting:
+		return store.Record{}, store.ErrDeleting
 	case err == nil:
-		return record{}, errExists
-	case !errors.Is(err, errNotFound):
-		return record{}, err
+		return store.Record{}, store.ErrExists
+	case !errors.Is(err, store.ErrNotFound):
+		return store.Record{}, err
 	}
-	return record{key: c.key, json: withoutRevision(c.json)}, nil
+	return store.Record{Key: c.Key, JSON: withRevisionSent(c, obj.GetResourceVersion())}, nil
+}
+
+// withRevisionSent is an object that was never stored with the resourceVersion that its client gave it.
+func withRevisionSent(c store.Change, rv string) []byte {
+	if rv == "" {
+		return withoutRevision(c.JSON)
+	}
+	quoted, _ := json.Marshal(rv) // a string always can
+	return slices.Concat(c.JSON[:c.RevAt], quoted[1:len(quoted)-1], c.JSON[c.RevAt:])
 }
 
 // withoutRevision drops the empty resourceVersion of an object that was never stored.
@@ -462,15 +495,15 @@ func withoutRevision(json []byte) []byte {
 }
 
 // createError words the store's refusals of a create.
-func (wr *writes) createError(err error, res *resource, obj object) error {
+func (wr *writes) createError(err error, res *scheme.Resource, obj scheme.Object) error {
 	namespace := obj.GetNamespace()
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errParentMissing):
+	case errors.Is(err, store.ErrParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
-	case errors.Is(err, errParentDeleting):
-		forbidden := apierrors.NewForbidden(res.groupResource(), askedName(obj),
+	case errors.Is(err, store.ErrParentDeleting):
+		forbidden := apierrors.NewForbidden(res.GroupResource(), askedName(obj),
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", namespace))
 		forbidden.ErrStatus.Details.Causes = []metav1.StatusCause{{
 			Type:    "NamespaceTerminating",
@@ -479,37 +512,37 @@ func (wr *writes) createError(err error, res *resource, obj object) error {
 		}}
 		return forbidden
 	}
-	return storeError(err, res, obj.GetName())
+	return response.StoreError(err, res, obj.GetName())
 }
 
 // nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
-func nameConflict(res *resource, obj object, err error) error {
+func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	if obj.GetGenerateName() == "" {
-		return storeError(err, res, obj.GetName())
+		return response.StoreError(err, res, obj.GetName())
 	}
-	return apierrors.NewGenerateNameConflict(res.groupResource(), obj.GetName(), 1)
+	return apierrors.NewGenerateNameConflict(res.GroupResource(), obj.GetName(), 1)
 }
 
 // ---- Update and patch ----
 
 // A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
-type changeFunc func(old object, rec *record) (object, error)
+type changeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
 // A target is one object, or one part of it, that a request changes.
 type target struct {
-	res             *resource
+	res             *scheme.Resource
 	namespace, name string
 	sub             string // "", status, ephemeralcontainers, resize, approval, finalize
 	upsert          bool   // an object that does not exist is created
 }
 
-func targetOf(r *http.Request, res *resource) target {
-	info := &requestFrom(r.Context()).info
-	return target{res: res, namespace: scopeOf(res, info), name: info.name, sub: info.subresource}
+func targetOf(r *http.Request, res *scheme.Resource) target {
+	info := &request.From(r.Context()).Info
+	return target{res: res, namespace: scheme.ScopeOf(res, info), name: info.Name, sub: info.Subresource}
 }
 
 // update answers a PUT.
-func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *resource) error {
+func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, sent, opts, err := receive(w, r, res, "UpdateOptions")
 	if err != nil {
 		return err
@@ -520,17 +553,17 @@ func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *resource) 
 	}
 	t.upsert = upserts(res) && t.sub == ""
 	uid := sent.GetUID()
-	rec, created, err := wr.modify(ctx, t, opts, func(old object, _ *record) (object, error) {
+	rec, created, err := wr.modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old != nil && uid != "" && uid != old.GetUID() {
-			return nil, apierrors.NewConflict(res.groupResource(), t.name, fmt.Errorf(
+			return nil, apierrors.NewConflict(res.GroupResource(), t.name, fmt.Errorf(
 				"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
 		}
-		return sent.DeepCopyObject().(object), nil
+		return sent.DeepCopyObject().(scheme.Object), nil
 	})
 	if err != nil {
 		return err
 	}
-	return v.respond(w, r, statusFor(created), &rec)
+	return v.Respond(w, r, statusFor(created), &rec)
 }
 
 func statusFor(created bool) int {
@@ -541,7 +574,7 @@ func statusFor(created bool) int {
 }
 
 // check compares an object's name and namespace with the URL's.
-func (t *target) check(obj object) error {
+func (t *target) check(obj scheme.Object) error {
 	switch name := obj.GetName(); {
 	case name == "":
 		return t.nameless()
@@ -556,12 +589,12 @@ func (t *target) nameless() error {
 }
 
 // patch answers a PATCH.
-func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) error {
-	v, err := newView(r, res)
+func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
-	kind, err := patchKindOf(r.Header.Get("Content-Type"), res.goType != nil)
+	kind, err := patchKindOf(r.Header.Get("Content-Type"), res.GoType != nil)
 	if err != nil {
 		return err
 	}
@@ -576,7 +609,7 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) e
 	ctx, t := r.Context(), targetOf(r, res)
 	t.upsert = kind == applyPatch && t.sub == ""
 	opts.applied = kind == applyPatch
-	rec, created, err := wr.modify(ctx, t, opts, func(old object, rec *record) (object, error) {
+	rec, created, err := wr.modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
 		if kind == applyPatch {
 			return wr.applied(ctx, t, opts, body, old)
 		}
@@ -585,7 +618,7 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *resource) e
 	if err != nil {
 		return err
 	}
-	return v.respond(w, r, statusFor(created), &rec)
+	return v.Respond(w, r, statusFor(created), &rec)
 }
 
 type patchRequest struct {
@@ -594,25 +627,25 @@ type patchRequest struct {
 }
 
 // patched applies a patch to the object's document, as the version of the request shows it.
-func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p patchRequest, rec *record) (object, error) {
-	whole := view{res: t.res}
-	doc, err := whole.object(nil, rec)
+func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p patchRequest, rec *store.Record) (scheme.Object, error) {
+	whole := response.View{Res: t.res}
+	doc, err := whole.Object(nil, rec)
 	if err != nil {
 		return nil, err
 	}
-	doc, strict, err := patch(p.kind, doc, p.body, t.res.patchSchema())
+	doc, strict, err := patch(p.kind, doc, p.body, t.res.PatchSchema())
 	if err != nil {
 		return nil, err
 	}
 	if !gjson.GetBytes(doc, "apiVersion").Exists() {
 		return nil, t.nameless()
 	}
-	obj, unknown, err := t.res.decode(doc, "application/json", "")
+	obj, unknown, err := t.res.Decode(doc, "application/json", "")
 	if err != nil {
 		return nil, invalidPatch(p.kind, p.body, doc, err)
 	}
 	if strict = append(strict, unknown...); len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
-		return nil, invalidPatch(p.kind, p.body, doc, runtime.NewStrictDecodingError(strict))
+		return nil, invalidPatch(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
 	}
 	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
 		return nil, err
@@ -621,11 +654,11 @@ func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p pa
 }
 
 // applied merges what a server-side apply wants into the object, in the version of the request; old is nil when there is none.
-func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body []byte, old object) (object, error) {
+func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body []byte, old scheme.Object) (scheme.Object, error) {
 	live := old
 	if old != nil {
-		live = t.res.convertOut(old.DeepCopyObject().(object))
-		live.GetObjectKind().SetGroupVersionKind(t.res.groupVersionKind())
+		live = t.res.ConvertOut(old.DeepCopyObject().(scheme.Object))
+		live.GetObjectKind().SetGroupVersionKind(t.res.GroupVersionKind())
 	}
 	merged, strict, err := wr.ledger(t.res).apply(live, body, applier{manager: opts.manager, subresource: t.sub, force: opts.force})
 	if err != nil {
@@ -640,19 +673,19 @@ func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body
 	if !wr.managed {
 		merged.SetManagedFields(nil)
 	}
-	if u, ok := merged.(*unstructured.Unstructured); ok && t.res.custom != nil {
-		if _, err := t.res.custom.shape(u); err != nil {
+	if u, ok := merged.(*unstructured.Unstructured); ok && t.res.Custom != nil {
+		if _, err := t.res.Custom.Shape(u); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 	}
-	obj := t.res.convertIn(merged)
+	obj := t.res.ConvertIn(merged)
 	return obj, t.check(obj)
 }
 
 // ledger is the bookkeeping of managedFields for a resource.
-func (wr *writes) ledger(res *resource) *ownership {
-	if c := res.custom; c != nil && c.keep != nil {
-		return c.keep(func() any { return wr.newLedger(res) }).(*ownership)
+func (wr *writes) ledger(res *scheme.Resource) *ownership {
+	if c := res.Custom; c != nil && c.Keep != nil {
+		return c.Keep(func() any { return wr.newLedger(res) }).(*ownership)
 	}
 	if known, ok := wr.ledgers.Load(res); ok {
 		return known.(*ownership)
@@ -661,24 +694,24 @@ func (wr *writes) ledger(res *resource) *ownership {
 	return known.(*ownership)
 }
 
-func (wr *writes) newLedger(res *resource) *ownership {
-	o := &ownership{kind: res.groupVersionKind(), goType: res.goType, status: res.subresource("status") != nil}
-	o.defaults = func(obj runtime.Object) { fillDefaults(res, obj.(object)) }
-	if res.schema != nil {
-		if own, err := res.schema(); err == nil {
+func (wr *writes) newLedger(res *scheme.Resource) *ownership {
+	o := &ownership{kind: res.GroupVersionKind(), goType: res.BodyOf("").Wire, status: res.Subresource("status") != nil}
+	o.defaults = func(obj runtime.Object) { fillDefaults(res, obj.(scheme.Object)) }
+	if res.Schema != nil {
+		if own, err := res.Schema(); err == nil {
 			_ = json.Unmarshal(own, &o.schema) // without a schema, maps are merged and lists are not
 		}
 	}
-	for _, other := range wr.reg.all() {
-		if other.keyPrefix("") == res.keyPrefix("") && other != res {
-			o.versions = append(o.versions, other.apiVersion())
+	for _, other := range wr.reg.All() {
+		if other.KeyPrefix("") == res.KeyPrefix("") && other != res {
+			o.versions = append(o.versions, other.APIVersion())
 		}
 	}
 	return o
 }
 
 // recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
-func (wr *writes) recordOwners(res *resource, old, obj object, opts writeOptions, sub string) error {
+func (wr *writes) recordOwners(res *scheme.Resource, old, obj scheme.Object, opts writeOptions, sub string) error {
 	if !wr.managed {
 		obj.SetManagedFields(nil)
 		return nil
@@ -686,17 +719,17 @@ func (wr *writes) recordOwners(res *resource, old, obj object, opts writeOptions
 	if opts.applied {
 		return nil
 	}
-	before, after := old, res.convertOut(obj)
+	before, after := old, res.ConvertOut(obj)
 	if old != nil {
-		before = res.convertOut(old)
-		before.GetObjectKind().SetGroupVersionKind(res.groupVersionKind())
+		before = res.ConvertOut(old)
+		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
 	if err := wr.ledger(res).update(before, after, opts.manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())
-	if res.goType != nil { // typed objects in hand carry no kind
-		for _, o := range []object{obj, old} {
+	if res.GoType != nil { // typed objects in hand carry no kind
+		for _, o := range []scheme.Object{obj, old} {
 			if o != nil {
 				o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 			}
@@ -707,53 +740,68 @@ func (wr *writes) recordOwners(res *resource, old, obj object, opts writeOptions
 
 // modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
 // second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
-func (wr *writes) modify(ctx context.Context, t target, opts writeOptions, change changeFunc) (rec record, created bool, err error) {
-	key := t.res.key(t.namespace, t.name)
+func (wr *writes) modify(ctx context.Context, t target, opts writeOptions, change changeFunc) (rec store.Record, created bool, err error) {
+	key := t.res.Key(t.namespace, t.name)
 	for round := 0; ; round++ {
 		if round == 1 {
 			leave, err := wr.queues.enter(ctx, key)
 			if err != nil {
-				return record{}, false, err
+				return store.Record{}, false, err
 			}
 			defer leave()
 		}
 		if err := ctx.Err(); err != nil {
-			return record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
+			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
 		}
-		rec, err = wr.st.get(key)
+		rec, err = wr.st.Get(key)
 		switch {
-		case errors.Is(err, errNotFound) && t.upsert:
+		case errors.Is(err, store.ErrNotFound) && t.upsert:
 			rec, err = wr.upsert(ctx, t, opts, change)
 			created = true
 		case err != nil:
-			return rec, false, storeError(err, t.res, t.name)
+			return rec, false, response.StoreError(err, t.res, t.name)
 		default:
 			created = false
 			rec, err = wr.modifyOnce(ctx, t, opts, change, rec)
 		}
-		if lost := errors.Is(err, errConflict) || created && apierrors.IsAlreadyExists(err); !lost {
-			return rec, created, storeError(err, t.res, t.name)
+		if lost := errors.Is(err, store.ErrConflict) || created && apierrors.IsAlreadyExists(err); !lost {
+			return rec, created, response.StoreError(err, t.res, t.name)
 		}
 	}
 }
 
-// upsert creates the object that a PUT or an apply names.
-func (wr *writes) upsert(ctx context.Context, t target, opts writeOptions, change changeFunc) (record, error) {
+// upsert creates the object that a PUT or an apply names, for whoever may create it. Who names a uid or a revision means an object that
+// is gone. (kube-apiserver does not look at the revision.)
+func (wr *writes) upsert(ctx context.Context, t target, opts writeOptions, change changeFunc) (store.Record, error) {
 	obj, err := change(nil, nil)
 	if err != nil {
-		return record{}, err
+		return store.Record{}, err
 	}
-	if uid := obj.GetUID(); uid != "" && opts.applied {
-		return record{}, apierrors.NewConflict(t.res.groupResource(), t.name,
-			fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", uid))
+	conflict := func(format string) error {
+		return apierrors.NewConflict(t.res.GroupResource(), t.name, fmt.Errorf(format, obj.GetUID()))
 	}
-	obj.SetResourceVersion("")
+	switch named, err := namedRevision(obj); {
+	case err != nil && !opts.dryRun:
+		return store.Record{}, err
+	case obj.GetUID() != "" && opts.applied:
+		return store.Record{}, conflict("uid mismatch: the provided object specified uid %s, and no existing object was found")
+	case obj.GetUID() != "":
+		return store.Record{}, conflict("Precondition failed: UID in precondition: %v, UID in object meta: ")
+	case named != 0 && !opts.dryRun:
+		return store.Record{}, response.StoreError(store.ErrConflict, t.res, t.name)
+	}
+	if err := wr.auth.mayCreate(ctx); err != nil {
+		return store.Record{}, err
+	}
+	if !opts.dryRun {
+		obj.SetResourceVersion("")
+	}
 	return wr.insert(ctx, t.res, obj, opts)
 }
 
 // modifyOnce is one round of modify.
-func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, change changeFunc, rec record) (record, error) {
-	old, err := t.res.decodeStored(rec.json)
+func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, change changeFunc, rec store.Record) (store.Record, error) {
+	old, err := wr.mend(t.res, &rec)
 	if err != nil {
 		return rec, err
 	}
@@ -761,11 +809,13 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err != nil {
 		return rec, err
 	}
-	if err := checkRevision(t.res, obj, rec.rev); err != nil {
+	if err := checkRevision(t.res, obj, rec.Rev); err != nil {
 		return rec, err
 	}
 	if t.sub != "status" {
 		fillDefaults(t.res, obj)
+	} else {
+		defaultStatus(obj)
 	}
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
 		return rec, err
@@ -776,16 +826,16 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	obj = t.prepare(obj, old)
 	addWarning(ctx, dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
-		release, err := wr.alloc.assign(svc, old.(*corev1.Service))
+		release, err := wr.alloc.assign(svc, old.(*corev1.Service), opts.dryRun)
 		if err != nil {
 			return rec, err
 		}
 		defer release()
 	}
-	if errs := wr.validateChanged(ctx, &t, obj, old); len(errs) > 0 {
-		return rec, apierrors.NewInvalid(t.res.groupKind(), t.name, errs)
+	if errs := wr.validateChanged(ctx, &t, opts, obj, old); len(errs) > 0 {
+		return rec, scheme.Invalid(t.res.GroupKind(), t.name, errs)
 	}
-	if err := wr.checkGrant(ctx, t.res, obj, old); err != nil {
+	if err := cmp.Or(wr.checkGrant(ctx, t.res, obj, old), wr.checkSigner(ctx, &t, obj, old)); err != nil {
 		return rec, err
 	}
 	if class, ok := obj.(*schedulingv1.PriorityClass); ok {
@@ -803,31 +853,39 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 }
 
 // checkRevision compares the resourceVersion that a client names with the stored one. None means any, for the types that allow it.
-func checkRevision(res *resource, obj object, rev int64) error {
+func checkRevision(res *scheme.Resource, obj scheme.Object, rev int64) error {
+	named, err := namedRevision(obj)
+	switch {
+	case err != nil:
+		return err
+	case named == uint64(rev) || named == 0 && unconditional(res):
+		return nil
+	case named != 0:
+		return response.StoreError(store.ErrConflict, res, obj.GetName())
+	}
+	at := field.NewPath("metadata").Child("resourceVersion")
+	return scheme.Invalid(schema.GroupKind{Group: res.Group, Kind: res.Plural}, obj.GetName(),
+		field.ErrorList{field.Invalid(at, 0, "must be specified for an update")})
+}
+
+// namedRevision parses the resourceVersion of a body; 0 is none.
+func namedRevision(obj scheme.Object) (uint64, error) {
 	rv := obj.GetResourceVersion()
-	if rv == "" || rv == "0" {
-		if unconditional(res) {
-			return nil
-		}
-		at := field.NewPath("metadata").Child("resourceVersion")
-		return apierrors.NewInvalid(schema.GroupKind{Group: res.group, Kind: res.plural}, obj.GetName(),
-			field.ErrorList{field.Invalid(at, 0, "must be specified for an update")})
+	if rv == "" {
+		return 0, nil
 	}
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {
-		return apierrors.NewBadRequest(field.Invalid(field.NewPath("metadata", "resourceVersion"), rv, err.Error()).Error())
+		return 0, apierrors.NewBadRequest(field.Invalid(field.NewPath("metadata", "resourceVersion"), rv, err.Error()).Error())
 	}
-	if n != uint64(rev) {
-		return storeError(errConflict, res, obj.GetName())
-	}
-	return nil
+	return n, nil
 }
 
 // prepare takes from obj what the request may write and the rest from old.
-func (t *target) prepare(obj, old object) object {
+func (t *target) prepare(obj, old scheme.Object) scheme.Object {
 	switch {
-	case t.res.custom != nil:
-		obj = t.res.custom.prepare(obj, old, t.sub)
+	case t.res.Custom != nil:
+		obj = t.res.Custom.Prepare(obj, old, t.sub)
 	case t.sub == "":
 		prepareUpdate(obj, old)
 	case t.sub == "status":
@@ -848,7 +906,7 @@ func (t *target) prepare(obj, old object) object {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.generation && t.sub != "status" && t.sub != "binding" && !sameSpec(obj, old) {
+	if t.res.Generation && t.sub != "status" && t.sub != "binding" && !(sameSpec(obj, old) && sameNotes(obj, old)) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	keepTimes(old, obj)
@@ -856,17 +914,17 @@ func (t *target) prepare(obj, old object) object {
 }
 
 // validateChanged judges an update: metadata by its own rules and by those of what may change, then the type's rules.
-func (wr *writes) validateChanged(ctx context.Context, t *target, obj, old object) field.ErrorList {
+func (wr *writes) validateChanged(ctx context.Context, t *target, opts writeOptions, obj, old scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
-	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.namespaced, anyName, at)...)
-	if t.res.goType != nil && t.res.custom == nil {
+	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.Namespaced, anyName, at)...)
+	if t.res.GoType != nil && t.res.Custom == nil {
 		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
 	switch {
-	case t.res.custom != nil:
-		errs = append(errs, t.res.custom.validate(ctx, obj, old, t.sub)...)
-	case !wr.validating:
+	case t.res.Custom != nil:
+		errs = append(errs, t.res.Custom.Validate(ctx, obj, old, t.sub)...)
+	case !wr.validating || opts.trusted:
 	case t.sub == "":
 		errs = append(errs, validateUpdate(obj, old)...)
 	case t.sub == "status":
@@ -877,18 +935,7 @@ func (wr *writes) validateChanged(ctx context.Context, t *target, obj, old objec
 	default:
 		errs = append(errs, validatePart(t.sub, obj, old)...)
 	}
-	return distinct(errs)
-}
-
-// distinct drops repeated errors: two of the judges above may find the same mistake. (kube-apiserver then names it twice.)
-func distinct(errs field.ErrorList) (out field.ErrorList) {
-	for _, err := range errs {
-		same := func(other *field.Error) bool { return other.Error() == err.Error() }
-		if !slices.ContainsFunc(out, same) {
-			out = append(out, err)
-		}
-	}
-	return out
+	return scheme.Distinct(errs)
 }
 
 // anyName accepts the name of an object that exists: its name was judged when it was created.
@@ -896,7 +943,7 @@ func anyName(string, bool) []string { return nil }
 
 // sameSpec compares two objects apart from metadata and status: what metadata.generation counts. The status of a custom resource that
 // has no such subresource is a field like any other; of one that has it, old and new status are equal here.
-func sameSpec(a, b object) bool {
+func sameSpec(a, b scheme.Object) bool {
 	if ua, ok := a.(*unstructured.Unstructured); ok {
 		return apiequality.Semantic.DeepEqual(specOf(ua), specOf(b.(*unstructured.Unstructured)))
 	}
@@ -927,20 +974,20 @@ func specOf(u *unstructured.Unstructured) map[string]any {
 }
 
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
-func (wr *writes) store(ctx context.Context, res *resource, obj object, rec record, dryRun bool) (record, error) {
-	json, revAt, err := res.encodeStored(obj)
+func (wr *writes) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
+	json, revAt, err := res.EncodeStored(obj)
 	if err != nil {
 		return rec, err
 	}
-	if bytes.Equal(splice(json, revAt, rec.rev), rec.json) {
+	if bytes.Equal(splice(json, revAt, rec.Rev), rec.JSON) {
 		return rec, nil
 	}
-	if mayGo(obj) && rec.deleting {
+	if mayGo(obj) && rec.Deleting {
 		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: dryRun})
 	}
-	c := change{op: opUpdate, key: rec.key, expect: rec.rev, json: json, revAt: revAt, deleting: obj.GetDeletionTimestamp() != nil}
+	c := store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: obj.GetDeletionTimestamp() != nil}
 	if dryRun {
-		return record{key: rec.key, rev: rec.rev, json: splice(json, revAt, rec.rev)}, nil
+		return store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(json, revAt, rec.Rev)}, nil
 	}
 	return wr.commit(ctx, res, c)
 }
@@ -952,14 +999,14 @@ func splice(json []byte, revAt int, rev int64) []byte {
 }
 
 // mayGo says that nothing holds an object back that is being deleted: no finalizer, and no grace period that runs.
-func mayGo(obj object) bool {
+func mayGo(obj scheme.Object) bool {
 	grace := obj.GetDeletionGracePeriodSeconds()
 	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !holdsContent(obj)
 }
 
 // finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
-func (wr *writes) finish(ctx context.Context, res *resource, rec record, f finished) (record, error) {
-	last := record{key: rec.key, rev: rec.rev, json: splice(f.json, f.revAt, rec.rev)}
+func (wr *writes) finish(ctx context.Context, res *scheme.Resource, rec store.Record, f finished) (store.Record, error) {
+	last := store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(f.json, f.revAt, rec.Rev)}
 	if f.dryRun {
 		return last, nil
 	}
@@ -975,18 +1022,18 @@ type finished struct {
 }
 
 // tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
-func tombstone(rec *record) change {
-	at := gjson.GetBytes(rec.json, "metadata.resourceVersion")
-	json := append(make([]byte, 0, len(rec.json)), rec.json[:at.Index+1]...)
-	json = append(json, rec.json[at.Index+len(at.Raw)-1:]...)
-	return change{op: opDelete, key: rec.key, expect: rec.rev, json: json, revAt: at.Index + 1}
+func tombstone(rec *store.Record) store.Change {
+	at := gjson.GetBytes(rec.JSON, "metadata.resourceVersion")
+	json := append(make([]byte, 0, len(rec.JSON)), rec.JSON[:at.Index+1]...)
+	json = append(json, rec.JSON[at.Index+len(at.Raw)-1:]...)
+	return store.Change{Op: store.OpDelete, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: at.Index + 1}
 }
 
 // ---- Delete ----
 
 // remove answers a DELETE of one object.
-func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *resource) error {
-	v, err := newView(r, res)
+func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
@@ -994,114 +1041,87 @@ func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *resource) 
 	if err != nil {
 		return err
 	}
-	info := &requestFrom(r.Context()).info
-	rec, gone, err := wr.delete(r.Context(), res, scopeOf(res, info), info.name, options)
+	info := &request.From(r.Context()).Info
+	rec, gone, err := wr.delete(r.Context(), res, scheme.ScopeOf(res, info), info.Name, options)
 	if err != nil {
 		return err
+	}
+	if gone && res.Readable(rec.JSON) != nil {
+		return respondDeleted(w, r, res, &rec, info.Name)
 	}
 	code := http.StatusOK
 	if !gone && options.OrphanDependents != nil && !*options.OrphanDependents {
 		code = http.StatusAccepted
 	}
 	if !gone || returnsDeleted(res) {
-		return v.respond(w, r, code, &rec)
+		return v.Respond(w, r, code, &rec)
 	}
-	return respondDeleted(w, r, res, &rec, info.name)
+	return respondDeleted(w, r, res, &rec, info.Name)
 }
 
 // respondDeleted answers a DELETE that removed the object with a Status.
-func respondDeleted(w http.ResponseWriter, r *http.Request, res *resource, rec *record, name string) error {
+func respondDeleted(w http.ResponseWriter, r *http.Request, res *scheme.Resource, rec *store.Record, name string) error {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusSuccess,
-		Details: &metav1.StatusDetails{Name: name, Group: res.group, Kind: res.plural,
-			UID: types.UID(gjson.GetBytes(rec.json, "metadata.uid").String())},
+		Details: &metav1.StatusDetails{Name: name, Group: res.Group, Kind: res.Plural,
+			UID: types.UID(gjson.GetBytes(rec.JSON, "metadata.uid").String())},
 	}
-	body, err := json.Marshal(&status)
-	if err != nil {
-		return err
-	}
-	requestFrom(r.Context()).answered = &status
-	writeJSON(w, r, http.StatusOK, body)
-	return nil
+	request.From(r.Context()).Answered = &status
+	return response.WriteObject(w, r, http.StatusOK, &status)
 }
 
 // readDeleteOptions reads the options of a DELETE from its body, or from the query when there is none.
-func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *resource) (*metav1.DeleteOptions, error) {
+func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*metav1.DeleteOptions, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
 	}
 	options := &metav1.DeleteOptions{}
 	if len(body) > 0 {
-		options, err = decodeDeleteOptions(body, r.Header.Get("Content-Type"))
+		options, err = scheme.DecodeDeleteOptions(body, r.Header.Get("Content-Type"))
 	} else if r.URL.RawQuery != "" {
 		err = queryDeleteOptions(r.URL.Query(), options)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if orphansByDefault(res) && res.group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+	if orphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
 		addWarning(r.Context(), jobDeletionWarning)
 	}
+	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+		return nil, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
 	}
 	return options, nil
 }
 
-// queryDeleteOptions reads DeleteOptions from query parameters. uid and resourceVersion act as preconditions.
-func queryDeleteOptions(query url.Values, options *metav1.DeleteOptions) error {
-	options.DryRun = query["dryRun"]
-	if text := query.Get("gracePeriodSeconds"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return apierrors.NewBadRequest(err.Error())
-		}
-		options.GracePeriodSeconds = &n
-	}
-	if query.Has("orphanDependents") {
-		orphan := truth(query, "orphanDependents")
-		options.OrphanDependents = &orphan
-	}
-	if policy := metav1.DeletionPropagation(query.Get("propagationPolicy")); policy != "" {
-		options.PropagationPolicy = &policy
-	}
-	if uid, rv := types.UID(query.Get("uid")), query.Get("resourceVersion"); uid != "" || rv != "" {
-		options.Preconditions = &metav1.Preconditions{}
-		if uid != "" {
-			options.Preconditions.UID = &uid
-		}
-		if rv != "" {
-			options.Preconditions.ResourceVersion = &rv
-		}
-	}
-	return nil
-}
-
 // delete removes an object, or marks it as deleting when something holds it back. gone says which.
-func (wr *writes) delete(ctx context.Context, res *resource, namespace, name string, options *metav1.DeleteOptions) (rec record, gone bool, err error) {
-	key := res.key(namespace, name)
+func (wr *writes) delete(ctx context.Context, res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) (rec store.Record, gone bool, err error) {
+	key := res.Key(namespace, name)
 	for {
 		if err := ctx.Err(); err != nil {
-			return record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
+			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
 		}
-		if rec, err = wr.st.get(key); err == nil {
+		if rec, err = wr.st.Get(key); err == nil {
 			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
 		}
-		if !errors.Is(err, errConflict) {
-			return rec, gone, storeError(err, res, name)
+		if !errors.Is(err, store.ErrConflict) {
+			return rec, gone, response.StoreError(err, res, name)
 		}
 	}
 }
 
-// deleteOnce is one attempt: errConflict when somebody was faster.
-func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, options *metav1.DeleteOptions) (record, bool, error) {
-	obj, err := res.decodeStored(rec.json)
-	if err != nil {
+// deleteOnce is one attempt: store.ErrConflict when somebody was faster.
+func (wr *writes) deleteOnce(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
+	if err := checkPreconditions(res, &rec, options); err != nil {
 		return rec, false, err
 	}
-	if err := checkPreconditions(res, obj, options); err != nil {
+	obj, err := wr.mend(res, &rec)
+	if errors.Is(err, scheme.ErrUnreadable) {
+		return wr.clearAway(ctx, res, rec, len(options.DryRun) > 0)
+	}
+	if err != nil {
 		return rec, false, err
 	}
 	if err := protect(res, obj.GetName()); err != nil {
@@ -1111,9 +1131,9 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 	if err := wr.hooks.decideDeletion(ctx, a, obj); err != nil {
 		return rec, false, err
 	}
-	before := obj.DeepCopyObject().(object)
-	if begins := obj.GetDeletionTimestamp() == nil; begins && res.custom != nil && res.custom.deleting != nil {
-		res.custom.deleting(obj)
+	before := obj.DeepCopyObject().(scheme.Object)
+	if begins := obj.GetDeletionTimestamp() == nil; begins && res.Custom != nil && res.Custom.Deleting != nil {
+		res.Custom.Deleting(obj)
 	} else {
 		markDeleting(res, obj, options, time.Now())
 	}
@@ -1134,18 +1154,18 @@ func (wr *writes) deleteOnce(ctx context.Context, res *resource, rec record, opt
 
 // deleteGracefully marks an object whose deletion somebody else may have to finish, and finishes it at once where there is nothing to
 // wait for. Watchers see both steps, as with the real server.
-func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, before object, rec record, options *metav1.DeleteOptions) (record, bool, error) {
+func (wr *writes) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
 		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
 		return marked, done, err
 	}
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if !apiequality.Semantic.DeepEqual(obj, before) {
-		stored, revAt, err := res.encodeStored(obj)
+		stored, revAt, err := res.EncodeStored(obj)
 		if err != nil {
 			return rec, false, err
 		}
-		rec, err = wr.commit(ctx, res, change{op: opUpdate, key: rec.key, expect: rec.rev, json: stored, revAt: revAt, deleting: true})
+		rec, err = wr.commit(ctx, res, store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: stored, RevAt: revAt, Deleting: true})
 		if err != nil {
 			return rec, false, err
 		}
@@ -1155,7 +1175,7 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *resource, obj, befo
 }
 
 // mark stores the deletion marks of an object that something holds back, if they are new.
-func (wr *writes) mark(ctx context.Context, res *resource, obj, before object, rec record, dryRun bool) (record, error) {
+func (wr *writes) mark(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if apiequality.Semantic.DeepEqual(obj, before) {
 		return rec, nil
@@ -1163,101 +1183,85 @@ func (wr *writes) mark(ctx context.Context, res *resource, obj, before object, r
 	return wr.store(ctx, res, obj, rec, dryRun)
 }
 
-// checkPreconditions compares what a DELETE expects with what is stored.
-func checkPreconditions(res *resource, obj object, options *metav1.DeleteOptions) error {
-	p := options.Preconditions
-	if p == nil {
-		return nil
+// read decodes a record. One that nobody can decode is noted.
+func (wr *writes) read(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
+	obj, err := res.DecodeStored(rec.JSON)
+	if errors.Is(err, scheme.ErrUnreadable) {
+		wr.lost.Note(rec, err)
 	}
-	conflict := func(what string, want, have any, hint string) error {
-		return apierrors.NewConflict(schema.GroupResource{Group: res.group, Resource: res.kind}, obj.GetName(), fmt.Errorf(
-			"the %s in the precondition (%v) does not match the %s in record (%v). The object might have been %s", what, want, what, have, hint))
+	return obj, err
+}
+
+// mend is read for those who are about to write: an object of which nothing but its managedFields cannot be read goes on without them.
+func (wr *writes) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
+	obj, err := wr.read(res, rec)
+	if errors.Is(err, scheme.ErrUnreadable) {
+		rec.JSON = scheme.WithoutOwners(rec.JSON)
+		obj, err = res.DecodeStored(rec.JSON)
 	}
-	if p.UID != nil && *p.UID != obj.GetUID() {
-		return conflict("UID", *p.UID, obj.GetUID(), "deleted and then recreated")
+	return obj, err
+}
+
+// clearAway deletes an object that cannot be read, and asks neither finalizers nor webhooks, which would have to be shown what nobody can
+// decode. What holds other objects is marked as deleting until those are gone, if somebody sees to that.
+func (wr *writes) clearAway(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
+	_, name := scheme.NamespacedName(rec.Key)
+	if err := protect(res, name); err != nil {
+		return rec, false, err
 	}
-	if p.ResourceVersion != nil && *p.ResourceVersion != obj.GetResourceVersion() {
-		return conflict("ResourceVersion", *p.ResourceVersion, obj.GetResourceVersion(), "modified")
+	inside := unreadable.ContentOf(wr.reg, res, name)
+	full := inside.Any(wr.st)
+	switch {
+	case dryRun:
+		return rec, !full, nil
+	case full && inside.Served && rec.Deleting:
+		return rec, false, nil
+	case full && inside.Served:
+		rec, err := wr.commit(ctx, res, unreadable.MarkedRaw(&rec, time.Now()))
+		return rec, false, err
+	case full:
+		if err := wr.bury(ctx, res, inside.Prefixes); err != nil {
+			return rec, false, err
+		}
+	}
+	rec, err := wr.commit(ctx, res, tombstone(&rec))
+	return rec, true, err
+}
+
+// bury deletes all in some ranges: objects of a type that is not served, since its definition cannot be read.
+func (wr *writes) bury(ctx context.Context, res *scheme.Resource, prefixes []string) error {
+	c := &store.Chunk{}
+	for _, prefix := range prefixes {
+		for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
+			if err := wr.st.Chunk(at, c); err != nil {
+				return err
+			}
+			if err := parallel(c.Records, deleteWorkers, func(rec store.Record) error {
+				_, err := wr.st.Commit(ctx, tombstone(&rec))
+				if errors.Is(err, store.ErrNotFound) {
+					return nil
+				}
+				return err
+			}); err != nil || c.Next == "" {
+				return err
+			}
+		}
 	}
 	return nil
-}
-
-// markDeleting writes on an object what its deletion asks for: the finalizers of the propagation policy, the time, the grace period.
-func markDeleting(res *resource, obj object, options *metav1.DeleteOptions, now time.Time) {
-	obj.SetFinalizers(policyFinalizers(obj.GetFinalizers(), options, orphansByDefault(res)))
-	grace := gracePeriod(obj, options)
-	if obj.GetDeletionTimestamp() != nil {
-		shortenGrace(obj, grace, now)
-		return
-	}
-	if obj.GetGeneration() > 0 {
-		obj.SetGeneration(obj.GetGeneration() + 1)
-	}
-	at := metav1.NewTime(now.Add(time.Duration(grace) * time.Second)).Rfc3339Copy()
-	obj.SetDeletionTimestamp(&at)
-	if setTerminating(obj) {
-		return
-	}
-	obj.SetDeletionGracePeriodSeconds(&grace)
-}
-
-// shortenGrace moves the end of a running grace period forward, never back.
-func shortenGrace(obj object, grace int64, now time.Time) {
-	running := obj.GetDeletionGracePeriodSeconds()
-	if running == nil || grace >= *running {
-		return
-	}
-	at := obj.GetDeletionTimestamp().Add(time.Duration(grace-*running) * time.Second)
-	if at.Before(now) {
-		at = now
-		if grace != 0 {
-			grace = 1
-		}
-	}
-	stamp := metav1.NewTime(at).Rfc3339Copy()
-	obj.SetDeletionTimestamp(&stamp)
-	obj.SetDeletionGracePeriodSeconds(&grace)
-}
-
-// policyFinalizers adds or removes the two finalizers that the garbage collector works off.
-func policyFinalizers(have []string, options *metav1.DeleteOptions, orphanByDefault bool) []string {
-	orphan, foreground := slices.Contains(have, metav1.FinalizerOrphanDependents), slices.Contains(have, metav1.FinalizerDeleteDependents)
-	switch {
-	case options.OrphanDependents != nil:
-		orphan, foreground = *options.OrphanDependents, foreground && !*options.OrphanDependents
-	case options.PropagationPolicy != nil:
-		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan
-		foreground = *options.PropagationPolicy == metav1.DeletePropagationForeground
-	case !orphan && !foreground:
-		orphan = orphanByDefault
-	}
-	var out []string
-	for _, name := range have {
-		if name != metav1.FinalizerOrphanDependents && name != metav1.FinalizerDeleteDependents {
-			out = append(out, name)
-		}
-	}
-	if orphan {
-		out = append(out, metav1.FinalizerOrphanDependents)
-	}
-	if foreground {
-		out = append(out, metav1.FinalizerDeleteDependents)
-	}
-	return out
 }
 
 // ---- Delete of a collection ----
 
 // removeAll answers a DELETE of a collection: a LIST whose objects are deleted as they are listed. It is not atomic, as the real one
 // is not: what was deleted before an error stays deleted.
-func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *resource) error {
+func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
 		return err
 	}
-	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*record) error {
-		return parallel(found, deleteWorkers, func(rec *record) error {
-			namespace, name := namespacedName(rec.key)
+	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*store.Record) error {
+		return parallel(found, deleteWorkers, func(rec *store.Record) error {
+			namespace, name := scheme.NamespacedName(rec.Key)
 			_, _, err := wr.delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {
 				return nil

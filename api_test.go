@@ -67,13 +67,13 @@ func (s *listScene) write(t *testing.T, cases []writeCase) {
 			if c.header != "" {
 				headers = append(headers, c.header)
 			}
-			before := s.st.revision()
+			before := s.st.Revision()
 			a := s.send(c.method, path, s.fillIn(c.body), headers...)
 			got := strconv.Itoa(a.code)
 			if a.code >= 400 {
 				s.checkStatus(a)
 				got = a.failure()
-				if rev := s.st.revision(); rev != before {
+				if rev := s.st.Revision(); rev != before {
 					t.Errorf("the refused request wrote revisions %d to %d", before+1, rev)
 				}
 			}
@@ -96,7 +96,7 @@ func TestCreate(t *testing.T) { // 99 to 109
 		if uid := meta.Get("uid").String(); !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4`).MatchString(uid) {
 			t.Errorf("uid %s", uid)
 		}
-		expect(t, a.rev(), s.st.revision())
+		expect(t, a.rev(), s.st.Revision())
 		expect(t, strings.HasPrefix(meta.Get("creationTimestamp").String(), "2001"), false)
 		for _, field := range []string{"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"} {
 			expect(t, meta.Get(field).Exists(), false)
@@ -116,6 +116,11 @@ func TestCreate(t *testing.T) { // 99 to 109
 		{"104 namespace mismatch", "POST", "", `{"metadata":{"name":"f2","namespace":"p2"}}`, "400 BadRequest the namespace of the provided object does not match the namespace sent on the request", ""},
 		{"104 missing namespace", "POST", "/api/v1/namespaces/none/configmaps", configMap("f2"), `404 NotFound namespaces "none" not found`, ""},
 		{"106 resourceVersion (kube-apiserver: 500 without a reason)", "POST", "", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
+		{"106 after validation", "POST", "", `{"metadata":{"name":"B_ad","resourceVersion":"5"}}`, `422 Invalid ConfigMap "B_ad" is invalid: ...`, ""},
+		{"106 after the namespace", "POST", "/api/v1/namespaces/none/configmaps", `{"metadata":{"name":"f2","resourceVersion":"5"}}`, `404 NotFound namespaces "none" not found`, ""},
+		{"106 before the name", "POST", "", `{"metadata":{"name":"a","resourceVersion":"5"}}`, "400 BadRequest resourceVersion should not be set on objects to be created", ""},
+		{"106 no number", "POST", "", `{"metadata":{"name":"no-number","resourceVersion":"abc"}}`, "201", ""},
+		{"106 dry run over a name", "POST", "?dryRun=All", `{"metadata":{"name":"a","resourceVersion":"5"}}`, `409 AlreadyExists configmaps "a" already exists`, ""},
 		{"107 strict", "POST", "?fieldValidation=Strict", `{"metadata":{"name":"f2"},"bogus":1}`, `400 BadRequest ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "bogus"`, ""},
 		{"107 bogus directive", "POST", "?fieldValidation=bogus", configMap("f2"), `422 Invalid CreateOptions.meta.k8s.io "" is invalid: fieldValidation: ...`, ""},
 		{"108 no JSON", "POST", "", `{"metadata":`, "400 BadRequest the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: ...", ""},
@@ -408,7 +413,7 @@ func TestDeleteCollection(t *testing.T) { // 132, 133
 
 func TestDryRun(t *testing.T) { // 136, 137
 	s := startScene(t)
-	before := s.st.revision()
+	before := s.st.Revision()
 	a := s.want(201, "POST", s.p1+"?dryRun=All", configMap("dry"))
 	expect(t, a.get("metadata.uid").Exists(), true)
 	expect(t, a.get("metadata.resourceVersion").Exists(), false)
@@ -427,7 +432,7 @@ func TestDryRun(t *testing.T) { // 136, 137
 			`422 Invalid CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["Some"]: supported values: "All"`, ""},
 		{"137 deleting", "DELETE", "/a?dryRun=Some", "", `422 Invalid DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ...`, ""},
 	})
-	expect(t, s.st.revision(), before)
+	expect(t, s.st.Revision(), before)
 	expect(t, s.list(""), "a b c d e @now")
 }
 
@@ -440,8 +445,14 @@ func TestUnknownPlaces(t *testing.T) { // 5, 138
 		{"GET", "/api/v1/bogus", 404}, {"GET", "/apis/apps/v1/bogus/x", 404}, {"GET", "/apis/apps/v9/deployments", 404},
 		{"GET", s.p1 + "/a/bogus", 404}, {"GET", "/api/v1/namespaces/p1/nodes", 404}, {"GET", "/api/v1/pods/x", 404},
 		{"PUT", s.p1, 405}, {"PATCH", s.p1, 405}, {"POST", s.p1 + "/a", 405}, {"DELETE", "/api/v1/componentstatuses/x", 405},
-		{"POST", "/api/v1/componentstatuses", 405}, {"BOGUS", s.p1, 405}, {"GET", "/bogus", 404}, {"GET", "/", 404},
+		{"POST", "/api/v1/componentstatuses", 405}, {"BOGUS", s.p1, 405}, {"GET", "/bogus", 404}, {"GET", "/", 200},
 		{"GET", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", 405},
+		{"GET", "/api/v1/namespaces/p1/namespaces", 404}, {"POST", "/api/v1/namespaces/p1/namespaces", 404}, {"GET", "/api/v1/namespaces/p1/namespaces/p1", 404},
+		{"DELETE", "/api/v1/namespaces/p1/namespaces/p2", 404}, {"PUT", "/api/v1/namespaces/p1/namespaces/p2/finalize", 404},
+		{"GET", "/api/v1/watch/namespaces/p1/namespaces/p2", 404}, {"GET", "/api/v1/watch/configmaps/a", 404}, {"DELETE", "/api/v1/watch/configmaps", 405},
+		{"DELETE", "/api/v1/secrets", 405}, {"DELETE", "/api/v1/namespaces//secrets", 405}, {"POST", "/api/v1/secrets", 405}, {"PATCH", "/api/v1/secrets", 405},
+		{"GET", s.p1 + "/a/status/b", 404}, {"GET", s.p1 + "//a", 404}, {"GET", s.p1 + "///a", 404}, {"POST", "/api/v1/bindings", 404},
+		{"GET", "/api/v1/componentstatuses?fieldSelector=metadata.name%3Dx", 200},
 	} {
 		a := s.send(c.method, c.path, "")
 		if a.code != c.code {
@@ -457,4 +468,33 @@ func TestErrorsHonourAccept(t *testing.T) { // 138, 141
 	expect(t, strings.HasPrefix(string(a.body), "apiVersion: v1\ncode: 404\n"), true)
 	s.want(404, "GET", s.p1+"/nope", "", "Accept: application/vnd.kubernetes.protobuf,application/json")
 	s.want(404, "GET", s.p1+"/nope", "", asTable)
+}
+
+// TestDryRunOfACreateTakesEveryResourceVersion: whether it may be there is asked where objects are stored, and a dry run ends before.
+func TestDryRunOfACreateTakesEveryResourceVersion(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	s.define("gadgets")
+	const apply = "Content-Type: application/apply-patch+yaml"
+	for _, c := range []struct{ method, path, body, header string }{
+		{"POST", "/api/v1/namespaces/default/configmaps?", `{"metadata":{"name":"m","resourceVersion":%q}}`, ""},
+		{"POST", "/api/v1/namespaces/default/configmaps?", `{"metadata":{"generateName":"m-","resourceVersion":%q}}`, ""},
+		{"POST", "/apis/apps/v1/namespaces/default/controllerrevisions?", `{"metadata":{"name":"m","resourceVersion":%q},"data":{"a":1},"revision":1}`, ""},
+		{"POST", "/api/v1/namespaces?", `{"metadata":{"name":"m","resourceVersion":%q}}`, ""},
+		{"POST", gadgets + "?", strings.Replace(gadget(t, "m", ""), `"name":"m"`, `"name":"m","resourceVersion":%q`, 1), ""},
+		{"PUT", "/api/v1/namespaces/default/endpoints/m?", `{"metadata":{"name":"m","resourceVersion":%q}}`, ""},
+		{"PATCH", "/api/v1/namespaces/default/configmaps/m?fieldManager=x&", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","resourceVersion":%q}}`, apply},
+	} {
+		before := s.st.Revision()
+		for _, rv := range []string{"", "0", "5", "999999999", "abc", `"`} {
+			a := s.want(201, c.method, c.path+"dryRun=All", fmt.Sprintf(c.body, rv), c.header)
+			if got := a.get("metadata.resourceVersion").String(); got != rv {
+				t.Errorf("%s %s: sent %q, got %q", c.method, c.path, rv, got)
+			}
+		}
+		expect(t, s.st.Revision(), before)
+		if code := s.send(c.method, c.path, fmt.Sprintf(c.body, "5"), c.header).code; (code == 400) != (c.method == "POST") {
+			t.Errorf("%s %s without dryRun: %d", c.method, c.path, code)
+		}
+	}
 }

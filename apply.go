@@ -32,6 +32,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,11 +50,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// maxApplyElements bounds a list in an object whose fields are tracked: the time to tell its elements apart grows with the square.
+// maxApplyElements bounds a list or map in an object whose fields are tracked: the time to tell its elements apart grows with the square.
 // An apply is refused above it, another write goes without managedFields.
 const maxApplyElements = 20000
 
-var errLongList = fmt.Errorf("a list of more than %d elements is too long to track its fields", maxApplyElements)
+var errLongList = fmt.Errorf("a list or map of more than %d elements is too long to track its fields", maxApplyElements)
 
 // managerOf names the writer: the fieldManager parameter, else the User-Agent up to its first slash.
 func managerOf(fieldManager, userAgent string) string {
@@ -81,7 +82,7 @@ func managerOf(fieldManager, userAgent string) string {
 type ownership struct {
 	kind     schema.GroupVersionKind
 	goType   reflect.Type         // struct type; nil for a custom resource
-	versions []string             // other apiVersions of the kind that are served; entries of versions unknown here are dropped
+	versions []string             // other discovery.apiVersions of the kind that are served; entries of versions unknown here are dropped
 	schema   map[string]any       // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
 	status   bool                 // has a status subresource: main writes do not own status
 	defaults func(runtime.Object) // fills in defaults after an apply; may be nil
@@ -95,10 +96,13 @@ type ownership struct {
 // result carries its managedFields, defaults included. strictErrs are duplicate keys of the body. err is a Status error: 400 for a body
 // that is no apply configuration of this kind, 409 with one FieldManagerConflict cause a field, 500 for fields of a wrong type, as in
 // the real server.
-func (o *ownership) apply(live object, body []byte, by applier) (merged object, strictErrs []error, err error) {
+func (o *ownership) apply(live scheme.Object, body []byte, by applier) (merged scheme.Object, strictErrs []error, err error) {
 	wanted, strictErrs, err := decodeApply(body)
 	if err != nil {
 		return nil, nil, err
+	}
+	if err := scheme.CheckSteps(wanted.Object); err != nil {
+		return nil, nil, scheme.InvalidWhole(o.kind.GroupKind(), wanted.GetName(), err)
 	}
 	manager, err := o.manager(by.subresource)
 	if err != nil {
@@ -111,7 +115,7 @@ func (o *ownership) apply(live object, body []byte, by applier) (merged object, 
 	if err != nil {
 		return nil, nil, applyError(err)
 	}
-	merged, ok := result.(object)
+	merged, ok := result.(scheme.Object)
 	if !ok {
 		return nil, nil, fmt.Errorf("apply: %T is no object", result)
 	}
@@ -120,7 +124,7 @@ func (o *ownership) apply(live object, body []byte, by applier) (merged object, 
 
 // applyAgain is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
 // are all of this version (reapply.go). live stays as it is. ok is false where the library has to look at it.
-func (o *ownership) applyAgain(live object, wanted *unstructured.Unstructured, by applier) (merged object, ok bool) {
+func (o *ownership) applyAgain(live scheme.Object, wanted *unstructured.Unstructured, by applier) (merged scheme.Object, ok bool) {
 	if o.goType == nil || wanted.GroupVersionKind() != o.kind {
 		return nil, false
 	}
@@ -137,7 +141,7 @@ func (o *ownership) applyAgain(live object, wanted *unstructured.Unstructured, b
 	if live == nil || reflect.ValueOf(live).IsNil() {
 		ok = m.replace(reflect.ValueOf(merged).Elem(), body, nil)
 	} else if m.others, ok = o.othersOf(live.GetManagedFields(), by, fields); ok {
-		merged = o.stamp(live.DeepCopyObject().(object))
+		merged = o.stamp(live.DeepCopyObject().(scheme.Object))
 		ok = m.merge(o.types.TypeRef, reflect.ValueOf(merged), body, nil)
 	}
 	if !ok || by.manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
@@ -185,7 +189,7 @@ type applier struct {
 // carries, so that a client may edit them: none, or entries that make no sense, mean those of old; [] or [{}] drops all of them. An
 // entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
 // fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
-func (o *ownership) update(old, next object, manager, subresource string) error {
+func (o *ownership) update(old, next scheme.Object, manager, subresource string) error {
 	ledger, err := o.manager(subresource)
 	if err != nil {
 		return err
@@ -204,7 +208,7 @@ func (o *ownership) update(old, next object, manager, subresource string) error 
 
 // continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
 // merged, and all are of this version.
-func (o *ownership) continues(old, next object, subresource string) bool {
+func (o *ownership) continues(old, next scheme.Object, subresource string) bool {
 	if old == nil || reflect.ValueOf(old).IsNil() || old.GetName() == "" || next.GetName() == "" {
 		return false
 	}
@@ -225,7 +229,7 @@ func (o *ownership) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 
 // updateNarrowed is update asked about what differs alone (narrow.go). The entries of a custom resource are all shown to the library: it
 // adapts them when the schema has changed.
-func (o *ownership) updateNarrowed(ledger *managedfields.FieldManager, old, next object, manager string) error {
+func (o *ownership) updateNarrowed(ledger *managedfields.FieldManager, old, next scheme.Object, manager string) error {
 	before, after, paths := narrowed(o.types, old, next)
 	asked, rest := old.GetManagedFields(), []metav1.ManagedFieldsEntry(nil)
 	if o.goType != nil {
@@ -244,7 +248,7 @@ func (o *ownership) updateNarrowed(ledger *managedfields.FieldManager, old, next
 
 // keepTimes undoes the new times in next.managedFields if nothing else tells next from old, so that a write that changes nothing is
 // stored as nothing. Call it last, when defaults and the server's own fields are in place.
-func keepTimes(old, next object) {
+func keepTimes(old, next scheme.Object) {
 	entries, before := next.GetManagedFields(), old.GetManagedFields()
 	timeless := func(a, b metav1.ManagedFieldsEntry) bool {
 		a.Time, b.Time = nil, nil
@@ -261,8 +265,8 @@ func keepTimes(old, next object) {
 
 // scaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
 // the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. versions
-// are the apiVersions that parent is served at, own the one it has now, replicas the path there.
-func scaleEntries(parent object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
+// are the discovery.apiVersions that parent is served at, own the one it has now, replicas the path there.
+func scaleEntries(parent scheme.Object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
 	var path fieldpath.Path
 	for _, step := range replicas {
 		path = append(path, fieldpath.PathElement{FieldName: &step})
@@ -293,7 +297,7 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 		return nil, nil, apierrors.NewBadRequest("error decoding YAML: " + err.Error())
 	}
 	var strictErrs []error
-	for line := range strings.SplitSeq(strings.TrimPrefix(strictErr.Error(), yamlErrors), "\n") {
+	for line := range strings.SplitSeq(strings.TrimPrefix(scheme.Shortened(strictErr).Error(), yamlErrors), "\n") {
 		strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
 	}
 	return wanted, strictErrs, nil
@@ -303,11 +307,11 @@ const yamlErrors = "error converting YAML to JSON: yaml: unmarshal errors:\n"
 
 // invalidApply is the refusal of strictErrs.
 func invalidApply(strictErrs []error) error {
-	text := "error strict decoding YAML: " + strings.TrimSuffix(yamlErrors, "\n")
+	text := []string{"error strict decoding YAML: " + strings.TrimSuffix(yamlErrors, "\n")}
 	for _, err := range strictErrs {
-		text += "\n  " + err.Error()
+		text = append(text, err.Error())
 	}
-	return apierrors.NewBadRequest(text)
+	return apierrors.NewBadRequest(strings.Join(text, "\n  "))
 }
 
 func applyError(err error) error {
@@ -317,7 +321,7 @@ func applyError(err error) error {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return err
 	}
-	return statusError(http.StatusInternalServerError, "", err.Error())
+	return scheme.StatusError(http.StatusInternalServerError, "", err.Error())
 }
 
 // manager returns the library's manager for a subresource, building it when first asked.
@@ -370,17 +374,17 @@ func (o *ownership) resetPaths(subresource string) (split [][]string) {
 	return split
 }
 
-func (o *ownership) orNew(obj object) object {
+func (o *ownership) orNew(obj scheme.Object) scheme.Object {
 	if obj != nil && !reflect.ValueOf(obj).IsNil() {
 		return o.stamp(obj)
 	}
 	if o.goType == nil {
 		return o.stamp(&unstructured.Unstructured{Object: map[string]any{}})
 	}
-	return o.stamp(reflect.New(o.goType).Interface().(object))
+	return o.stamp(reflect.New(o.goType).Interface().(scheme.Object))
 }
 
-func (o *ownership) stamp(obj object) object {
+func (o *ownership) stamp(obj scheme.Object) scheme.Object {
 	obj.GetObjectKind().SetGroupVersionKind(o.kind)
 	return obj
 }
@@ -398,13 +402,31 @@ func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.Validat
 	if err != nil {
 		return nil, err
 	}
-	if _, longest := countElements(members); longest > maxApplyElements {
+	if longest(members) > maxApplyElements {
 		return nil, errLongList
 	}
 	if s.goType != nil && len(options) > 0 { // an object, not an apply body: the Go type has checked its fields already
 		return typed.AsTypedUnvalidated(value.NewValueInterface(members), s.types.Schema, s.types.TypeRef), nil
 	}
 	return s.types.FromUnstructured(members, options...)
+}
+
+// longest is how many elements the longest list or map in value has.
+func longest(value any) int {
+	n := 0
+	switch value := value.(type) {
+	case []any:
+		n = len(value)
+		for _, element := range value {
+			n = max(n, longest(element))
+		}
+	case map[string]any:
+		n = len(value)
+		for _, member := range value {
+			n = max(n, longest(member))
+		}
+	}
+	return n
 }
 
 func (s *objectShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, error) {
@@ -539,7 +561,7 @@ func (b *typeBuilder) addStruct(t reflect.Type) {
 	}
 	b.seen[t] = true
 	fields := &smd.Map{}
-	if slices.Contains(atomicTypes, unversioned(t)) && goTypeName(t) != "k8s.io/api/autoscaling/v2.CrossVersionObjectReference" {
+	if slices.Contains(scheme.AtomicTypes, scheme.Unversioned(t)) && goTypeName(t) != "k8s.io/api/autoscaling/v2.CrossVersionObjectReference" {
 		fields.ElementRelationship = smd.Atomic
 	}
 	b.addFields(fields, t)
@@ -555,9 +577,9 @@ func (b *typeBuilder) addFields(out *smd.Map, t reflect.Type) {
 		if name == "" || name == "-" {
 			continue
 		}
-		key := unversioned(t) + "." + name
+		key := scheme.Unversioned(t) + "." + name
 		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: keyDefaults[key]}
-		relate(&field.Type, cmp.Or(relations[key], relationOfTags(f.Tag)))
+		relate(&field.Type, cmp.Or(scheme.Relations[key], scheme.RelationOfTags(f.Tag)))
 		if field.Default == nil && !strings.Contains(options, "omitempty") && f.Type.Comparable() && field.Type.Inlined.Scalar != nil {
 			field.Default = zeroOf(f.Type)
 		}
@@ -579,20 +601,6 @@ func zeroOf(t reflect.Type) any {
 }
 
 func goTypeName(t reflect.Type) string { return t.PkgPath() + "." + t.Name() }
-
-// unversioned names a Go type by group and type, as the tables below do: core.Container for k8s.io/api/core/v1.Container.
-func unversioned(t reflect.Type) string {
-	dirs := strings.Split(t.PkgPath(), "/")
-	return dirs[max(0, len(dirs)-2)] + "." + t.Name()
-}
-
-// relationOfTags translates the tags of strategic merge patch, in the words of the relations table.
-func relationOfTags(tag reflect.StructTag) string {
-	if !strings.HasPrefix(tag.Get("patchStrategy"), "merge") {
-		return ""
-	}
-	return cmp.Or(tag.Get("patchMergeKey"), "set")
-}
 
 // relate says what the elements of a field are to each other: atomic, granular, set, or the keys of a list's elements.
 func relate(t *smd.TypeRef, relation string) {
@@ -695,51 +703,6 @@ func (b *typeBuilder) addObjectFields(out *smd.Map, root bool) {
 
 // ---- what the Go types say in comments only (+listType, +listMapKey, +mapType, +structType, +default)
 
-// atomicTypes are owned whole wherever they stand.
-var atomicTypes = []string{"admissionregistration.MatchResources", "admissionregistration.NamedRuleWithOperations",
-	"admissionregistration.ParamKind", "admissionregistration.ParamRef", "admissionregistration.Variable",
-	"autoscaling.CrossVersionObjectReference", "core.ConfigMapKeySelector", "core.EndpointAddress", "core.EndpointPort",
-	"core.FileKeySelector", "core.LocalObjectReference", "core.NodeSelector", "core.NodeSelectorTerm", "core.ObjectFieldSelector",
-	"core.ObjectReference", "core.ResourceFieldSelector", "core.ScopeSelector", "core.SecretKeySelector", "core.SecretReference",
-	"core.TopologySelectorTerm", "core.TypedLocalObjectReference", "discovery.EndpointPort", "meta.LabelSelector",
-	"meta.OwnerReference", "networking.ServiceBackendPort", "rbac.RoleRef", "rbac.Subject"}
-
-// relations of single fields, where the tags say nothing or something else.
-var relations = map[string]string{
-	"admissionregistration.ValidatingAdmissionPolicyBindingSpec.validationActions": "set",
-	"admissionregistration.ValidatingAdmissionPolicyStatus.conditions":             "type",
-	"apiextensions.CustomResourceDefinitionStatus.conditions":                      "type",
-	"batch.JobStatus.conditions":                                                   "atomic",
-	"batch.PodFailurePolicyOnExitCodesRequirement.values":                          "set",
-	"batch.UncountedTerminatedPods.failed":                                         "set",
-	"batch.UncountedTerminatedPods.succeeded":                                      "set",
-	"certificates.CertificateSigningRequestStatus.conditions":                      "type",
-	"core.Container.ports":                                                         "containerPort,protocol",
-	"core.ContainerRestartRuleOnExitCodes.values":                                  "set",
-	"core.EphemeralContainerCommon.ports":                                          "containerPort,protocol",
-	"core.NodeAllocatableResourceClaimStatus.containers":                           "set",
-	"core.PersistentVolumeSpec.claimRef":                                           "granular",
-	"core.PodSpec.nodeSelector":                                                    "atomic",
-	"core.PodSpec.topologySpreadConstraints":                                       "topologyKey,whenUnsatisfiable",
-	"core.PodStatus.hostIPs":                                                       "atomic",
-	"core.ReplicationControllerSpec.selector":                                      "atomic",
-	"core.ResourceRequirements.claims":                                             "name",
-	"core.ResourceStatus.resources":                                                "resourceID",
-	"core.ServiceSpec.ports":                                                       "port,protocol",
-	"core.ServiceSpec.selector":                                                    "atomic",
-	"discovery.Endpoint.addresses":                                                 "set",
-	"flowcontrol.NonResourcePolicyRule.nonResourceURLs":                            "set",
-	"flowcontrol.NonResourcePolicyRule.verbs":                                      "set",
-	"flowcontrol.ResourcePolicyRule.apiGroups":                                     "set",
-	"flowcontrol.ResourcePolicyRule.namespaces":                                    "set",
-	"flowcontrol.ResourcePolicyRule.resources":                                     "set",
-	"flowcontrol.ResourcePolicyRule.verbs":                                         "set",
-	"node.Scheduling.nodeSelector":                                                 "atomic",
-	"resource.AllocatedDeviceStatus.conditions":                                    "type",
-	"resource.ResourceClaimStatus.devices":                                         "driver,device,pool,shareID",
-	"storage.CSIDriverSpec.volumeLifecycleModes":                                   "set",
-}
-
 // keyDefaults are what the keys of list elements are when the element omits them.
 var keyDefaults = map[string]any{
 	"core.ContainerPort.protocol":    "TCP",
@@ -749,6 +712,7 @@ var keyDefaults = map[string]any{
 
 // subresourceResets lists what is not the common status (main writes) or spec (status writes).
 var subresourceResets = map[string][]string{
+	"APIService.apiregistration.k8s.io/status":                       {"metadata", "spec"},
 	"CertificateSigningRequest.certificates.k8s.io":                  {"spec", "status"},
 	"CertificateSigningRequest.certificates.k8s.io/approval":         {"spec", "status.certificate"},
 	"CertificateSigningRequest.certificates.k8s.io/status":           {"spec", "status.conditions"},

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"net/http/httptest"
 	"os"
 	"path"
 	"reflect"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/scheme"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -38,28 +38,26 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
-	sigsyaml "sigs.k8s.io/yaml"
 )
 
 // builtInTypes are the Go types of every kind in the groups of k8s.io/api that are generally available.
 func builtInTypes(t testing.TB) map[string]reflect.Type {
-	scheme := runtime.NewScheme()
+	known := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
 		certificatesv1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
 		flowcontrolv1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
 		resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
 	} {
-		if err := add(scheme); err != nil {
+		if err := add(known); err != nil {
 			t.Fatal(err)
 		}
 	}
 	types := map[string]reflect.Type{}
-	for kind, goType := range scheme.AllKnownTypes() {
-		if _, ok := reflect.New(goType).Interface().(object); ok && strings.HasPrefix(goType.PkgPath(), "k8s.io/api/") {
+	for kind, goType := range known.AllKnownTypes() {
+		if _, ok := reflect.New(goType).Interface().(scheme.Object); ok && strings.HasPrefix(goType.PkgPath(), "k8s.io/api/") {
 			types[kind.String()] = goType
 		}
 	}
@@ -175,7 +173,7 @@ func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
 
 func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedWrite) json.RawMessage {
 	t.Helper()
-	var old, next object
+	var old, next scheme.Object
 	if before != nil {
 		old = decodeObject(t, o, before)
 	}
@@ -239,7 +237,7 @@ func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedW
 	return w.After
 }
 
-func replayScale(t *testing.T, old object, w recordedWrite) []metav1.ManagedFieldsEntry {
+func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.ManagedFieldsEntry {
 	handler := scaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
 	before, err := handler.ToSubresource()
 	if err != nil {
@@ -262,7 +260,7 @@ func replayScale(t *testing.T, old object, w recordedWrite) []metav1.ManagedFiel
 	return after
 }
 
-func decodeObject(t testing.TB, o *ownership, text []byte) object {
+func decodeObject(t testing.TB, o *ownership, text []byte) scheme.Object {
 	obj := o.orNew(nil)
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &u.Object); err != nil {
@@ -281,7 +279,7 @@ func sorted(message string) string {
 	return strings.Join(lines, "\n")
 }
 
-func dataOf(obj object) any {
+func dataOf(obj scheme.Object) any {
 	if cm, ok := obj.(*corev1.ConfigMap); ok {
 		return cm.Data
 	}
@@ -289,116 +287,13 @@ func dataOf(obj object) any {
 }
 
 // entries prints managedFields without times.
-func entries(obj object) string {
+func entries(obj scheme.Object) string {
 	var lines []string
 	for _, e := range obj.GetManagedFields() {
 		lines = append(lines, strings.Join([]string{e.Manager, string(e.Operation), e.APIVersion, e.Subresource, string(e.FieldsV1.GetRawBytes())}, " "))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
-}
-
-func TestManagerOf(t *testing.T) {
-	for _, c := range [][3]string{
-		{"m", "kubectl/v1.36.0 (linux/amd64)", "m"},
-		{"", "kubectl/v1.36.0 (linux/amd64)", "kubectl"},
-		{"", "curl", "curl"}, {"", "", ""}, {"", "a\nb\x00c/1", "abc"},
-		{"", strings.Repeat("ä", 100), strings.Repeat("ä", 64)},
-	} {
-		if got := managerOf(c[0], c[1]); got != c[2] {
-			t.Errorf("%q, %q: got %q, want %q", c[0], c[1], got, c[2])
-		}
-	}
-}
-
-func TestPatchOptionsRefusals(t *testing.T) {
-	for _, c := range []struct {
-		kind        patchKind
-		query, want string
-	}{
-		{applyPatch, "", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch`},
-		{applyPatch, "fieldManager=" + strings.Repeat("m", 129), `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes`},
-		{mergePatch, "fieldManager=a%0Ab", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
-		{mergePatch, "force=true", `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
-	} {
-		_, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?"+c.query, nil), "PatchOptions", types.PatchType(c.kind))
-		if got := refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
-			t.Errorf("got %s, want %s", got, c.want)
-		}
-	}
-	opts, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?fieldManager=m&force=true", nil), "PatchOptions", types.ApplyPatchType)
-	if err != nil || !opts.force || opts.manager != "m" {
-		t.Errorf("got %+v, %v", opts, err)
-	}
-}
-
-func configMapOwnership() *ownership {
-	return &ownership{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap]()}
-}
-
-func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
-	o := configMapOwnership()
-	for _, body := range []string{
-		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n"},"data":{"a":"1","a":"2"}}`,
-		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: '1', a: '2'}\n",
-	} {
-		merged, errs, err := o.apply(nil, []byte(body), applier{manager: "m"})
-		if err != nil || merged.(*corev1.ConfigMap).Data["a"] != "2" || len(errs) != 1 || !strings.HasSuffix(errs[0].Error(), `: key "a" already set in map`) {
-			t.Fatalf("%s: got %v, %v, %v", body, merged, errs, err)
-		}
-		want := "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  " + errs[0].Error()
-		if got := refused(t, invalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
-func TestWriteOfNothingKeepsTimes(t *testing.T) {
-	o := configMapOwnership()
-	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Data: map[string]string{"a": "1"}}
-	if err := o.update(nil, old, "m", ""); err != nil || len(old.ManagedFields) != 1 {
-		t.Fatalf("got %v, %v", old.ManagedFields, err)
-	}
-	next := old.DeepCopy()
-	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
-	if keepTimes(old, next); !equality.Semantic.DeepEqual(old, next) {
-		t.Errorf("the time moved: %v", next.ManagedFields)
-	}
-	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
-	next.Data["a"] = "2"
-	if keepTimes(old, next); old.ManagedFields[0].Time.Equal(next.ManagedFields[0].Time) {
-		t.Errorf("the time of a change was undone")
-	}
-}
-
-func TestApplyBetweenVersions(t *testing.T) {
-	o := &ownership{kind: batchv1.SchemeGroupVersion.WithKind("CronJob"), goType: reflect.TypeFor[batchv1.CronJob](), versions: []string{"batch/v1beta1"}}
-	entry := func(version string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: "old", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: version,
-			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:schedule":{}}}`)}
-	}
-	live := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "1", ManagedFields: []metav1.ManagedFieldsEntry{entry("batch/v1beta1")}}, Spec: batchv1.CronJobSpec{Schedule: "a"}}
-	body := []byte(`{"apiVersion":"batch/v1","kind":"CronJob","metadata":{"name":"c"},"spec":{"schedule":"b"}}`)
-	_, _, err := o.apply(live, body, applier{manager: "m"})
-	if got, want := refused(t, err, 409, metav1.StatusReasonConflict), `Apply failed with 1 conflict: conflict with "old" using batch/v1beta1: .spec.schedule`; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	live.ManagedFields = append(live.ManagedFields, entry("batch/v9"))
-	merged, _, err := o.apply(live, body, applier{manager: "m", force: true})
-	if err != nil || len(merged.GetManagedFields()) != 1 || merged.(*batchv1.CronJob).Spec.Schedule != "b" {
-		t.Errorf("got %v, %v", merged, err)
-	}
-}
-
-func TestLongListsAreNotTracked(t *testing.T) {
-	o := configMapOwnership()
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: make([]string, maxApplyElements+1)}}
-	if err := o.update(nil, cm, "m", ""); err != nil || cm.ManagedFields != nil {
-		t.Errorf("got %v, %v", len(cm.ManagedFields), err)
-	}
-	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"finalizers":[` + strings.Repeat(`"a",`, maxApplyElements) + `"b"]}}`
-	_, _, err := o.apply(nil, []byte(body), applier{manager: "m"})
-	refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 }
 
 func TestOwnershipServesManyAtOnce(t *testing.T) {
@@ -409,7 +304,7 @@ func TestOwnershipServesManyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			live, _, err := o.apply(nil, []byte(body), applier{manager: "m", subresource: []string{"", "status"}[i%2]})
 			if err == nil {
-				err = o.update(live, live.DeepCopyObject().(object), "u", "")
+				err = o.update(live, live.DeepCopyObject().(scheme.Object), "u", "")
 			}
 			if err != nil {
 				t.Error(err)
@@ -442,7 +337,7 @@ func FuzzApply(f *testing.F) {
 			live := decodeObject(t, o, []byte(deploymentJSON(1)))
 			live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: o.kind.GroupVersion().String(),
 				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}})
-			next := live.DeepCopyObject().(object)
+			next := live.DeepCopyObject().(scheme.Object)
 			if err := o.update(live, next, "u", ""); err != nil {
 				t.Fatal(err)
 			}
@@ -451,64 +346,6 @@ func FuzzApply(f *testing.F) {
 			if err != nil && !errors.As(err, &status) {
 				t.Fatalf("%s: %v is no Status", body, err)
 			}
-		}
-	})
-}
-
-func BenchmarkApply(b *testing.B) {
-	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
-	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20)))
-	live, _, err := o.apply(nil, body, applier{manager: "m"})
-	if err != nil {
-		b.Fatal(err)
-	}
-	live.SetUID("1")
-	changed := []byte(strings.Replace(string(body), `"replicas":2`, `"replicas":3`, 1))
-	yamlBody, err := sigsyaml.JSONToYAML(changed)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for name, body := range map[string][]byte{"same": body, "changed": changed, "changed yaml": yamlBody} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			defer reportCPU(b)()
-			for b.Loop() {
-				if _, _, err := o.apply(live, body, applier{manager: "m"}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-	b.Run("update", func(b *testing.B) {
-		b.ReportAllocs()
-		live := live.DeepCopyObject().(*appsv1.Deployment)
-		next := live.DeepCopyObject().(*appsv1.Deployment)
-		replicas := int32(10)
-		next.Spec.Replicas = &replicas
-		defer reportCPU(b)()
-		for b.Loop() {
-			replicas++
-			next.ManagedFields = nil
-			if err := o.update(live, next, "u", ""); err != nil || len(next.ManagedFields) != 2 {
-				b.Fatal(err, len(next.ManagedFields))
-			}
-		}
-	})
-	b.Run("create configmap", func(b *testing.B) {
-		b.ReportAllocs()
-		o := &ownership{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap]()}
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, Data: map[string]string{"a": "1", "b": "2"}}
-		for b.Loop() {
-			cm.ManagedFields = nil
-			if err := o.update(nil, cm, "u", ""); err != nil || len(cm.ManagedFields) != 1 {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("types", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			typesOf(o.goType, nil)
 		}
 	})
 }

@@ -4,13 +4,18 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/tidwall/gjson"
 )
 
 // logrotate without copytruncate: rename, then SIGHUP, while clients ask on.
@@ -63,5 +68,44 @@ func TestSighupReopensTheAuditLog(t *testing.T) {
 		if id := fmt.Sprintf("ask-%d", i+1); !ids[id] {
 			t.Errorf("%s is in none of the logs", id)
 		}
+	}
+}
+
+// TestHangupChild is the server of the test below, in a process of its own.
+func TestHangupChild(t *testing.T) {
+	file := os.Getenv("APILET_HANGUP_FILE")
+	if file == "" {
+		t.Skip("runs in a process of its own")
+	}
+	if code := command([]string{"--ephemeral", "--listen", "127.0.0.1:0", "--kubeconfig", file}, io.Discard, os.Stderr); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A terminal that is closed, or a logrotate where no audit log is.
+func TestSighupNeverEndsTheServer(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "config")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHangupChild$")
+	cmd.Env = append(os.Environ(), "APILET_HANGUP_FILE="+file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	waitFor(t, "the kubeconfig", func() bool { return there(file) })
+	for range 3 {
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &testServer{t: t, server: &server{url: gjson.GetBytes(mustReadFile(t, file), "clusters.0.cluster.server").String()}, client: http.DefaultClient}
+	for range 5 {
+		s.want(200, "GET", "/version", "")
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the server ended with %v", err)
 	}
 }

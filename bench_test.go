@@ -27,6 +27,7 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/store"
 	"go.etcd.io/bbolt"
 )
 
@@ -140,7 +141,7 @@ func rawCommits(b *testing.B, size, perCommit int) float64 {
 		err = errors.Join(err, db.Update(func(tx *bbolt.Tx) error {
 			bucket, err := tx.CreateBucketIfNotExists([]byte("rev"))
 			for i := range perCommit {
-				err = errors.Join(err, bucket.Put(revKey(int64(n+i)), value))
+				err = errors.Join(err, bucket.Put(store.RevKey(int64(n+i)), value))
 			}
 			return err
 		}))
@@ -215,7 +216,7 @@ func BenchmarkHTTPList(b *testing.B) {
 	const objects = 10_000
 	s := startTest(b)
 	s.fill(objects, 1024)
-	old := s.st.revision()
+	old := s.st.Revision()
 	whole := s.want(200, "GET", benchPath, "").body
 	staticURL := static(b, whole)
 	perSecond := func(b *testing.B, url string, n int, request []byte) float64 {
@@ -271,9 +272,9 @@ func BenchmarkHTTPHundredThousand(b *testing.B) {
 	empty, full := filepath.Join(b.TempDir(), "empty.db"), filepath.Join(b.TempDir(), "full.db")
 	startTest(b, onFile(empty)).halt()
 	s := startTest(b, onFile(full))
-	s.st.db.NoSync = true // while it is filled
+	s.st.Db.NoSync = true // while it is filled
 	s.fill(100_000, 1024)
-	s.st.db.NoSync = false
+	s.st.Db.NoSync = false
 	b.Run("first-chunk", func(b *testing.B) {
 		rate := hammer(b, s.url, 1, b.N, func(_, _ int) []byte { return bareRequest("GET", benchPath+"?limit=500", "") })
 		b.ReportMetric(1000/rate, "ms")
@@ -302,7 +303,7 @@ func BenchmarkHTTPHundredThousand(b *testing.B) {
 func BenchmarkHTTPEightLists(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "full.db")
 	s := startTest(b, onFile(path))
-	s.st.db.NoSync = true // while it is filled
+	s.st.Db.NoSync = true // while it is filled
 	s.fill(100_000, 1024)
 	s.halt()
 	child := startChild(b, path)
@@ -413,7 +414,7 @@ func BenchmarkWatch(b *testing.B) {
 	const watchers = 100
 	s := startTest(b)
 	b.Run("watchers=100", func(b *testing.B) {
-		from := s.st.revision()
+		from := s.st.Revision()
 		var group sync.WaitGroup
 		for range watchers {
 			conn := benchDial(b, s.url)
@@ -453,7 +454,7 @@ func countEvents(b *testing.B, conn *benchConn, n int) {
 // benchResume: a watch that begins 10,000 revisions back, in the part of the log that only the disk has.
 func benchResume(b *testing.B, s *testServer) {
 	const revisions = 10_000
-	from := s.st.revision()
+	from := s.st.Revision()
 	hammer(b, s.url, 16, revisions, func(_, i int) []byte {
 		return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("r%d-%d", from, i), i))
 	})

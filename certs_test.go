@@ -7,7 +7,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,15 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/auth/certs"
+	"apilet/internal/request"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 )
 
 // openTestCerts opens a certificate folder for hosts, and returns what it has logged.
-func openTestCerts(t *testing.T, dir string, hosts ...string) (*certFolder, string, error) {
+func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.CertFolder, string, error) {
 	t.Helper()
 	log := &logLines{}
-	f, err := openCertFolder(dir, func() []string { return append(hosts, "localhost") }, zerolog.New(log))
+	f, err := certs.OpenCertFolder(dir, func() []string { return append(hosts, "localhost") }, zerolog.New(log))
 	return f, log.String(), err
 }
 
@@ -90,7 +91,7 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 			if info, _ := os.Stat(kubeconfig); info.Mode().Perm() != 0o600 {
 				t.Errorf("the kubeconfig has mode %v", info.Mode())
 			}
-			if admin.NotAfter.After(time.Now().Add(certificateLife)) || !slices.Contains(admin.Subject.Organization, groupMasters) {
+			if admin.NotAfter.After(time.Now().Add(certs.CertificateLife)) || !slices.Contains(admin.Subject.Organization, request.GroupMasters) {
 				t.Errorf("the administrator is %v until %v", admin.Subject, admin.NotAfter)
 			}
 			for _, host := range []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
@@ -148,195 +149,6 @@ func TestWhoAsksForTLS(t *testing.T) {
 	}
 }
 
-func TestCertFolderIsKept(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "certs")
-	if _, _, err := openTestCerts(t, dir, "a.example"); err != nil {
-		t.Fatal(err)
-	}
-	if info, _ := os.Stat(dir); info.Mode().Perm() != 0o700 {
-		t.Errorf("the folder has mode %v", info.Mode())
-	}
-	before := map[string][]byte{}
-	for _, name := range []string{"ca.crt", "ca.key", "apiserver.crt", "apiserver.key"} {
-		before[name] = mustReadFile(t, filepath.Join(dir, name))
-		if info, _ := os.Stat(filepath.Join(dir, name)); info.Mode().Perm() != 0o600 {
-			t.Errorf("%s has mode %v", name, info.Mode())
-		}
-	}
-	if _, log, err := openTestCerts(t, dir, "a.example"); err != nil || log != "" {
-		t.Errorf("opening it again: %v %s", err, log)
-	}
-	for name, content := range before {
-		if !bytes.Equal(content, mustReadFile(t, filepath.Join(dir, name))) {
-			t.Errorf("%s has changed", name)
-		}
-	}
-	if files, _ := os.ReadDir(dir); len(files) != 4 {
-		t.Errorf("the folder has %v", files)
-	}
-}
-
-// TestServingCertificateIsMadeAnew when the one that is there does not fit. The authority stays.
-func TestServingCertificateIsMadeAnew(t *testing.T) {
-	stranger, _, err := openTestCerts(t, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	shortLived := func(f *certFolder) *keyPair {
-		tmpl := servingTemplate([]string{"localhost"})
-		tmpl.NotAfter = time.Now().Add(renewBefore - time.Hour)
-		pair, err := newPair(tmpl, f.authority)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pair
-	}
-	for want, spoil := range map[string]func(f *certFolder){
-		"it does not name new.example": func(*certFolder) {},
-		"it ends at":                   func(f *certFolder) { f.save("apiserver", shortLived(f)) },
-		"another authority has signed it": func(f *certFolder) {
-			p, _ := stranger.issue(servingTemplate([]string{"localhost"}))
-			f.save("apiserver", p)
-		},
-		"does not match": func(f *certFolder) {
-			mustWriteFile(t, f.file("apiserver.key"), mustReadFile(t, stranger.file("apiserver.key")))
-		},
-		"no such file":          func(f *certFolder) { os.Remove(f.file("apiserver.key")) },
-		"failed to find any PE": func(f *certFolder) { mustWriteFile(t, f.file("apiserver.crt"), nil) },
-	} {
-		dir := t.TempDir()
-		f, _, err := openTestCerts(t, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ca := mustReadFile(t, f.file("ca.crt"))
-		spoil(f)
-		f, log, err := openTestCerts(t, dir, "new.example")
-		if err != nil || want != "no such file" && !strings.Contains(log, want) || !strings.Contains(log, "anew") && want != "no such file" {
-			t.Errorf("%s: %v, logged %s", want, err, log)
-			continue
-		}
-		if err := f.serving.Load().Leaf.VerifyHostname("new.example"); err != nil {
-			t.Errorf("%s: %v", want, err)
-		}
-		if _, err := tls.LoadX509KeyPair(f.file("apiserver.crt"), f.file("apiserver.key")); err != nil || !bytes.Equal(ca, mustReadFile(t, f.file("ca.crt"))) {
-			t.Errorf("%s: afterwards %v, or another authority", want, err)
-		}
-	}
-}
-
-// TestRunningServerRenews: what renewCerts calls every few hours.
-func TestRunningServerRenews(t *testing.T) {
-	for _, dir := range []string{"", t.TempDir()} {
-		hosts := []string{"localhost"}
-		f, err := openCertFolder(dir, func() []string { return hosts }, zerolog.Nop())
-		if err != nil {
-			t.Fatal(err)
-		}
-		first := f.serving.Load()
-		if err := f.renew(); err != nil || !bytes.Equal(f.serving.Load().Certificate[0], first.Certificate[0]) {
-			t.Errorf("in %q a certificate that fits was made anew, or %v", dir, err)
-		}
-		hosts = append(hosts, "10.1.2.3")
-		if err := f.renew(); err != nil || f.serving.Load().Leaf.VerifyHostname("10.1.2.3") != nil {
-			t.Errorf("in %q the new address is not in the certificate, %v", dir, err)
-		}
-	}
-}
-
-// TestDamagedAuthorityIsAnError, and is left as it is: clients trust it.
-func TestDamagedAuthorityIsAnError(t *testing.T) {
-	stranger, _, err := openTestCerts(t, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	expired, err := newPair(&x509.Certificate{Subject: pkix.Name{CommonName: "old"}, NotAfter: time.Now().Add(-time.Minute), IsCA: true, BasicConstraintsValid: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, spoil := range map[string]func(f *certFolder){
-		"half a certificate": func(f *certFolder) {
-			c := mustReadFile(t, f.file("ca.crt"))
-			mustWriteFile(t, f.file("ca.crt"), c[:len(c)/2])
-		},
-		"an empty certificate": func(f *certFolder) { mustWriteFile(t, f.file("ca.crt"), nil) },
-		"no key":               func(f *certFolder) { os.Remove(f.file("ca.key")) },
-		"another's key":        func(f *certFolder) { mustWriteFile(t, f.file("ca.key"), stranger.authority.keyPEM) },
-		"no authority":         func(f *certFolder) { p, _ := f.issueAdmin(); f.save("ca", p) },
-		"expired":              func(f *certFolder) { f.save("ca", expired) },
-	} {
-		dir := t.TempDir()
-		f, _, err := openTestCerts(t, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		spoil(f)
-		spoilt := mustReadFile(t, f.file("ca.crt"))
-		_, _, err = openTestCerts(t, dir)
-		if err == nil || !strings.Contains(err.Error(), "ca.crt") || !strings.Contains(err.Error(), "restore both") {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err != nil && strings.Contains(err.Error(), "PRIVATE") {
-			t.Errorf("%s: the error shows a key", name)
-		}
-		if !bytes.Equal(spoilt, mustReadFile(t, f.file("ca.crt"))) {
-			t.Errorf("%s: the file was replaced", name)
-		}
-	}
-}
-
-// TestCertFolderSurvivesAPowerCut after each of its steps: what a start finds is complete or made anew, and never another authority than
-// the one that was there.
-func TestCertFolderSurvivesAPowerCut(t *testing.T) {
-	whole, _, err := openTestCerts(t, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	order := []string{"ca.key", "ca.crt", "apiserver.key", "apiserver.crt"} // as they are written
-	for done := range len(order) + 1 {
-		dir := t.TempDir()
-		for _, name := range order[:done] {
-			mustWriteFile(t, filepath.Join(dir, name), mustReadFile(t, whole.file(name)))
-		}
-		mustWriteFile(t, filepath.Join(dir, ".apilet-123.tmp"), []byte("half"))
-		f, _, err := openTestCerts(t, dir)
-		if err != nil {
-			t.Errorf("after %d files: %v", done, err)
-			continue
-		}
-		if kept := bytes.Equal(f.authority.certPEM, whole.authority.certPEM); kept != (done >= 2) {
-			t.Errorf("after %d files the authority was kept: %v", done, kept)
-		}
-		roots := x509.NewCertPool()
-		roots.AddCert(f.authority.cert)
-		if _, err := f.serving.Load().Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "localhost"}); err != nil {
-			t.Errorf("after %d files: %v", done, err)
-		}
-	}
-}
-
-func TestSavedFileIsWholeOrAsBefore(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f")
-	for _, content := range []string{"one", "two"} {
-		if err := saveFile(path, []byte(content)); err != nil || string(mustReadFile(t, path)) != content {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(dir, "d"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := saveFile(filepath.Join(dir, "d"), nil); err == nil {
-		t.Error("a folder was replaced")
-	}
-	if err := saveFile(filepath.Join(dir, "none", "f"), nil); !os.IsNotExist(err) {
-		t.Errorf("in a folder that is not there: %v", err)
-	}
-	if files, _ := os.ReadDir(dir); len(files) != 2 {
-		t.Errorf("left behind: %v", files)
-	}
-}
-
 // ---- Files that change
 
 // mountedPair puts a certificate and key where Kubernetes' volumes do: DIR/tls.crt -> ..data/tls.crt, ..data -> VERSION. swap puts
@@ -389,12 +201,12 @@ func TestServingCertificateIsReloaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair := func() (*keyPair, map[string][]byte) {
-		p, err := f.issue(servingTemplate([]string{"127.0.0.1"}))
+	pair := func() (*certs.KeyPair, map[string][]byte) {
+		p, err := f.Issue(certs.ServingTemplate([]string{"127.0.0.1"}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p, map[string][]byte{"tls.crt": p.certPEM, "tls.key": p.keyPEM}
+		return p, map[string][]byte{"tls.crt": p.CertPEM, "tls.key": p.KeyPEM}
 	}
 	mount := &mountedPair{t: t, dir: t.TempDir()}
 	old, files := pair()
@@ -404,25 +216,25 @@ func TestServingCertificateIsReloaded(t *testing.T) {
 	s.want(200, "GET", "/version", "")
 	open := s.dialTLS()
 	defer open.Close()
-	if !bytes.Equal(servedBy(t, s), old.cert.Raw) {
+	if !bytes.Equal(servedBy(t, s), old.Cert.Raw) {
 		t.Fatal("the server shows another certificate than its own")
 	}
 	next, files := pair()
 	mount.swap(files)
-	if !bytes.Equal(servedBy(t, s), next.cert.Raw) {
+	if !bytes.Equal(servedBy(t, s), next.Cert.Raw) {
 		t.Error("a new connection shows the old certificate")
 	}
 	if code := requestOver(t, open); code != 200 {
 		t.Errorf("the open connection answers %d", code)
 	}
 	for title, broken := range map[string]map[string][]byte{
-		"a key of another certificate": {"tls.crt": next.certPEM, "tls.key": old.keyPEM},
-		"half a certificate":           {"tls.crt": next.certPEM[:100], "tls.key": next.keyPEM},
+		"a key of another certificate": {"tls.crt": next.CertPEM, "tls.key": old.KeyPEM},
+		"half a certificate":           {"tls.crt": next.CertPEM[:100], "tls.key": next.KeyPEM},
 		"nothing":                      {},
 	} {
 		mount.swap(broken)
 		for range 3 {
-			if !bytes.Equal(servedBy(t, s), next.cert.Raw) {
+			if !bytes.Equal(servedBy(t, s), next.Cert.Raw) {
 				t.Errorf("%s: the certificate before is not shown any more", title)
 			}
 		}
@@ -432,7 +244,7 @@ func TestServingCertificateIsReloaded(t *testing.T) {
 	}
 	again, files := pair()
 	mount.swap(files)
-	if !bytes.Equal(servedBy(t, s), again.cert.Raw) {
+	if !bytes.Equal(servedBy(t, s), again.Cert.Raw) {
 		t.Error("the repaired files are not in use")
 	}
 }
@@ -471,7 +283,7 @@ func certClient(cert *x509.Certificate, ca testCA) *http.Client {
 func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 	s, first := startTLS(t)
 	second, _ := newTestCA(t)
-	subject := pkix.Name{CommonName: "carol", Organization: []string{groupMasters}}
+	subject := pkix.Name{CommonName: "carol", Organization: []string{request.GroupMasters}}
 	code := func(ca testCA) int {
 		answer, err := certClient(ca.issue(t, subject, time.Hour, x509.ExtKeyUsageClientAuth), ca).Get(s.url + "/api/v1/pods")
 		if err != nil {
@@ -517,29 +329,5 @@ func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
 	s.want(200, "GET", "/api/v1/pods", "", "Authorization: Bearer 3-token")
 	if log := s.log.String(); !strings.Contains(log, "changed files are no good") || strings.Contains(log, "3-token") {
 		t.Errorf("logged: %s", log)
-	}
-}
-
-// TestFollowedFileIsReadOncePerChange: the same pointer as long as nothing changes, also from many goroutines.
-func TestFollowedFileIsReadOncePerChange(t *testing.T) {
-	path := writeTemp(t, "f", "1")
-	reads := 0
-	f, err := follow(zerolog.Nop(), func(contents [][]byte) (*string, error) {
-		reads++
-		text := string(contents[0])
-		return &text, nil
-	}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, b := f.now(), f.now(); a != b || *a != "1" || reads != 1 {
-		t.Errorf("%q, %q after %d reads", *a, *b, reads)
-	}
-	mustWriteFile(t, path, []byte("22"))
-	if got := *f.now(); got != "22" || reads != 2 {
-		t.Errorf("%q after %d reads", got, reads)
-	}
-	if _, err := follow(zerolog.Nop(), func([][]byte) (*string, error) { return nil, fs.ErrInvalid }, path); err == nil {
-		t.Error("the first reading's error was dropped")
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"errors"
 	"fmt"
 
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -37,7 +39,7 @@ const (
 )
 
 // classes reads the classes that are stored.
-type classes struct{ st *store }
+type classes struct{ st *store.Store }
 
 // An unclassed error says why the classes do not allow an object.
 type unclassed string
@@ -47,7 +49,7 @@ func (r unclassed) Error() string { return string(r) }
 func refusef(format string, args ...any) error { return unclassed(fmt.Sprintf(format, args...)) }
 
 // complete fills in what a new object has from its classes; its error is unclassed, or the store's.
-func (c classes) complete(obj object) error {
+func (c classes) complete(obj scheme.Object) error {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		if err := c.prioritize(&o.Spec); err != nil {
@@ -70,15 +72,15 @@ func (c classes) complete(obj object) error {
 }
 
 // refusedByClass words an error of complete for the client.
-func refusedByClass(err error, res *resource, obj object) error {
+func refusedByClass(err error, res *scheme.Resource, obj scheme.Object) error {
 	if why := unclassed(""); errors.As(err, &why) {
-		return apierrors.NewForbidden(res.groupResource(), askedName(obj), why)
+		return apierrors.NewForbidden(res.GroupResource(), askedName(obj), why)
 	}
 	return err
 }
 
 // askedName is what a refused object goes by: its prefix, when the server would have chosen its name.
-func askedName(obj object) string {
+func askedName(obj scheme.Object) string {
 	if prefix := obj.GetGenerateName(); prefix != "" {
 		return prefix
 	}
@@ -87,27 +89,29 @@ func askedName(obj object) string {
 
 // find reads one class; false when there is none of that name.
 func (c classes) find(prefix, name string, into any) (bool, error) {
-	rec, err := c.st.get(prefix + "/" + name)
-	if errors.Is(err, errNotFound) {
+	rec, err := c.st.Get(prefix + "/" + name)
+	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(rec.json, into)
+		if err = json.Unmarshal(rec.JSON, into); err != nil {
+			err = refusef("class %s is stored and cannot be read: %v", name, err)
+		}
 	}
 	return err == nil, err
 }
 
 // each shows all classes of a kind, by name.
 func (c classes) each(prefix string, see func(class gjson.Result)) error {
-	found := &chunk{}
-	for at := (span{prefix: prefix}); ; at.rev, at.start = found.rev, found.next {
-		if err := c.st.chunk(at, found); err != nil {
+	found := &store.Chunk{}
+	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = found.Rev, found.Next {
+		if err := c.st.Chunk(at, found); err != nil {
 			return err
 		}
-		for i := range found.records {
-			see(gjson.ParseBytes(found.records[i].json))
+		for i := range found.Records {
+			see(gjson.ParseBytes(found.Records[i].JSON))
 		}
-		if found.next == "" {
+		if found.Next == "" {
 			return nil
 		}
 	}
@@ -138,24 +142,33 @@ func (c classes) prioritize(spec *corev1.PodSpec) error {
 	return nil
 }
 
-// priorityOf finds a class by name, or the default one; without a default, pods have priority 0.
+// priorityOf finds a class by name, or the default one; without a default, or with one that cannot be read, pods have priority 0.
 func (c classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
-	if name == "" {
+	asked := name != ""
+	if !asked {
 		var err error
 		if name, err = c.defaultPriority(); err != nil {
 			return nil, err
 		}
 	}
-	class := &schedulingv1.PriorityClass{}
-	orNew(&class.PreemptionPolicy, corev1.PreemptLowerPriority)
+	class := noPriority()
 	if name == "" {
 		return class, nil
 	}
 	found, err := c.find(priorityClasses, name, class)
-	if !found && err == nil {
+	switch {
+	case err != nil && !asked && errors.As(err, new(unclassed)):
+		return noPriority(), nil
+	case !found && err == nil:
 		err = refusef("no PriorityClass with name %s was found", name)
 	}
 	return class, err
+}
+
+func noPriority() *schedulingv1.PriorityClass {
+	class := &schedulingv1.PriorityClass{}
+	orNew(&class.PreemptionPolicy, corev1.PreemptLowerPriority)
+	return class
 }
 
 // defaultPriority is the name of the class for pods that name none. There should be one; of several it is the lowest.

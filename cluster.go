@@ -7,14 +7,24 @@ package main
 //	PriorityClass   system-cluster-critical, system-node-critical
 //	ServiceCIDR     kubernetes                                            the range that Services have their addresses of
 //	Service         default/kubernetes                                    the range's first address, port 443, and the port that serves
+//	Endpoints, EndpointSlice    default/kubernetes                        where this server listens
+//
+// The last two are not only created but brought up to date at each start, since address and port belong to the server that runs. One
+// that listens on loopback says so: that is where it is, although no user may write such an address (kube-apiserver, under the same rule,
+// then has no endpoints at all).
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,37 +35,40 @@ import (
 // A founder creates objects that are missing.
 type founder struct {
 	wr  *writes
-	reg *registry
+	reg *scheme.Registry
 }
 
-// namespaces creates those without which nothing else can be.
+// firstNamespaces are those without which nothing else can be.
+var firstNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
+
 func (f founder) namespaces(ctx context.Context) (err error) {
-	for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+	for _, name := range firstNamespaces {
 		err = errors.Join(err, f.found(ctx, "", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
 	return err
 }
 
-// cluster creates the rest; services is the range of cluster IPs, port where this server listens. A failure (say, a Service of the user's
+// cluster creates the rest; services is the range of cluster IPs, at where this server listens. A failure (say, a Service of the user's
 // has the address) leaves out what failed.
-func (f founder) cluster(ctx context.Context, services netip.Prefix, port int) error {
+func (f founder) cluster(ctx context.Context, services netip.Prefix, at netip.AddrPort) error {
 	return errors.Join(
 		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(systemClusterCritical, 2000000000,
 			"Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.")),
 		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(systemNodeCritical, 2000001000,
 			"Used for system critical pods that must not be moved from their current node.")),
 		f.serviceRange(ctx, services),
-		f.found(ctx, "", "services", ownService(services.Masked().Addr().Next(), port)))
+		f.found(ctx, "", "services", ownService(services.Masked().Addr().Next(), int(at.Port()))),
+		f.endpoints(ctx, reachable(at)))
 }
 
-func (f founder) found(ctx context.Context, group, plural string, obj object) error {
-	res := f.reg.lookup(group, "v1", plural)
-	if _, err := f.wr.st.get(res.key(obj.GetNamespace(), obj.GetName())); err == nil {
+func (f founder) found(ctx context.Context, group, plural string, obj scheme.Object) error {
+	res := f.reg.Lookup(group, "v1", plural)
+	if _, err := f.wr.st.Get(res.Key(obj.GetNamespace(), obj.GetName())); err == nil {
 		return nil
 	}
 	_, err := f.wr.insert(ctx, res, obj, writeOptions{manager: "apilet"})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating %s %s: %w", res.kind, obj.GetName(), err)
+		return fmt.Errorf("creating %s %s: %w", res.Kind, obj.GetName(), err)
 	}
 	return nil
 }
@@ -71,8 +84,8 @@ func (f founder) serviceRange(ctx context.Context, services netip.Prefix) error 
 	if err := f.found(ctx, networkingv1.GroupName, "servicecidrs", cidr); err != nil {
 		return err
 	}
-	t := target{res: f.reg.lookup(networkingv1.GroupName, "v1", "servicecidrs"), name: cidr.Name, sub: "status"}
-	_, _, err := f.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old object, _ *record) (object, error) {
+	t := target{res: f.reg.Lookup(networkingv1.GroupName, "v1", "servicecidrs"), name: cidr.Name, sub: "status"}
+	_, _, err := f.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ready := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
 		if len(ready.Status.Conditions) == 0 {
 			ready.Status.Conditions = []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
@@ -81,6 +94,64 @@ func (f founder) serviceRange(ctx context.Context, services netip.Prefix) error 
 		return ready, nil
 	})
 	return err
+}
+
+// endpoints says where the Service leads, in both forms.
+func (f founder) endpoints(ctx context.Context, at netip.AddrPort) error {
+	name, protocol, port, ready := "https", corev1.ProtocolTCP, int32(at.Port()), true
+	family := discoveryv1.AddressTypeIPv4
+	if at.Addr().Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
+	return errors.Join(
+		f.keep(ctx, "", "endpoints", old, func(obj scheme.Object) {
+			obj.(*corev1.Endpoints).Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: at.Addr().String()}},
+				Ports: []corev1.EndpointPort{{Name: name, Port: port, Protocol: protocol}}}}
+		}),
+		f.keep(ctx, discoveryv1.GroupName, "endpointslices", slice, func(obj scheme.Object) {
+			slice := obj.(*discoveryv1.EndpointSlice)
+			slice.AddressType, slice.Ports = family, []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
+			slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{at.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
+		}))
+}
+
+// keep creates the object called default/kubernetes, or brings the one that is there up to date.
+func (f founder) keep(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
+	fresh.SetNamespace("default")
+	fresh.SetName("kubernetes")
+	t := target{res: f.reg.Lookup(group, "v1", plural), namespace: "default", name: "kubernetes", upsert: true}
+	_, _, err := f.wr.modify(ctx, t, writeOptions{manager: "apilet", trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+		obj := fresh.DeepCopyObject().(scheme.Object)
+		if old != nil {
+			obj = old.DeepCopyObject().(scheme.Object)
+			labels := maps.Clone(fresh.GetLabels())
+			maps.Copy(labels, obj.GetLabels())
+			obj.SetLabels(labels)
+		}
+		set(obj)
+		return obj, nil
+	})
+	return err
+}
+
+// reachable is the address that others have for one that is listened on: for all addresses, the first of this machine that leads to it
+// from elsewhere.
+func reachable(at netip.AddrPort) netip.AddrPort {
+	at = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+	if !at.Addr().IsUnspecified() {
+		return at
+	}
+	found := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	addresses, _ := net.InterfaceAddrs() // none known: loopback always is
+	for _, address := range addresses {
+		prefix, err := netip.ParsePrefix(address.String())
+		if addr := prefix.Addr().Unmap(); err == nil && addr.IsGlobalUnicast() && (found.IsLoopback() || addr.Is4() && !found.Is4()) {
+			found = addr
+		}
+	}
+	return netip.AddrPortFrom(found, at.Port())
 }
 
 // ownService is by what pods reach the API server.

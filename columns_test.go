@@ -1,248 +1,87 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
-	"fmt"
-	"hash/crc32"
-	"math/rand/v2"
-	"os"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	batchv1 "k8s.io/api/batch/v1"
-	batchv1beta1 "k8s.io/api/batch/v1beta1"
-	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	flowcontrolv1beta3 "k8s.io/api/flowcontrol/v1beta3"
-	networkingv1 "k8s.io/api/networking/v1"
-	nodev1 "k8s.io/api/node/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	resourcev1 "k8s.io/api/resource/v1"
-	resourcev1beta1 "k8s.io/api/resource/v1beta1"
-	resourcev1beta2 "k8s.io/api/resource/v1beta2"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	storagev1beta1 "k8s.io/api/storage/v1beta1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/randfill"
 )
 
-// columnTypes knows the Go type of each kind that has columns, in every version that kube-apiserver 1.36 can serve.
-func columnTypes(t testing.TB) map[schema.GroupVersionKind]reflect.Type {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		admissionv1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme,
-		autoscalingv2.AddToScheme, batchv1.AddToScheme, batchv1beta1.AddToScheme, certificatesv1.AddToScheme,
-		coordinationv1.AddToScheme,
-		corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme, flowcontrolv1.AddToScheme, flowcontrolv1beta3.AddToScheme,
-		networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
-		resourcev1.AddToScheme, resourcev1beta1.AddToScheme, resourcev1beta2.AddToScheme,
-		schedulingv1.AddToScheme, storagev1.AddToScheme, storagev1beta1.AddToScheme,
+// kubectl get --subresource=scale shows what kube-apiserver has it show, also after a PUT, also of custom resources.
+func TestScalesHaveColumns(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const web = "/apis/apps/v1/namespaces/default/deployments/web"
+	s.want(201, "POST", "/apis/apps/v1/namespaces/default/deployments", `{"metadata":{"name":"web"},"spec":{"replicas":2,"selector":{"matchLabels":{"a":"b"}},
+		"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+	s.want(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"scalers.x.example.com"},"spec":{"group":"x.example.com","scope":"Namespaced",
+		"names":{"plural":"scalers","kind":"Scaler"},"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"scale":{"specReplicasPath":".spec.replicas",
+		"statusReplicasPath":".status.replicas"}},"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
+	const own = "/apis/x.example.com/v1/namespaces/default/scalers"
+	s.want(201, "POST", own, `{"apiVersion":"x.example.com/v1","kind":"Scaler","metadata":{"name":"web"},"spec":{"replicas":2}}`)
+	for path, columns := range map[string]string{
+		web + "/scale":     `[["Name","string",""],["Desired","integer",""],["Available","integer",""],["Age","string",""]]`,
+		own + "/web/scale": `[["Name","string","name"],["Desired","integer",""],["Available","integer",""],["Age","date",""]]`,
 	} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	types := scheme.AllKnownTypes()
-	for gvk, goType := range types {
-		if _, ok := reflect.New(goType).Interface().(object); !ok {
-			delete(types, gvk)
-		}
-	}
-	return types
-}
-
-// testdata/columns/definitions.txt is what kube-apiserver 1.36 sends for each kind. A description is kept as its first words and a
-// checksum of all of it.
-func TestColumnsAreThoseOfKubernetes(t *testing.T) {
-	types := columnTypes(t)
-	want, err := os.ReadFile("testdata/columns/definitions.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, paragraph := range strings.Split(strings.TrimSpace(string(want)), "\n\n") {
-		title, columns, _ := strings.Cut(paragraph, "\n")
-		apiVersion, kind, _ := strings.Cut(title, " ")
-		gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
-		res := &resource{group: gvk.Group, goType: types[gvk]}
-		if res.goType == nil && gvk.Group != "apiextensions.k8s.io" {
-			t.Errorf("%s: no Go type", title)
-			continue
-		}
-		if got := describeColumns(columnsOf(res)); got != columns {
-			t.Errorf("%s: got columns\n%s\nwant\n%s", title, got, columns)
-		}
-	}
-}
-
-func describeColumns(columns []metav1.TableColumnDefinition) string {
-	var lines []string
-	for _, c := range columns {
-		lines = append(lines, fmt.Sprintf("\t%s | %s | %s | %d | %08x %.40s", c.Name, c.Type, c.Format, c.Priority,
-			crc32.ChecksumIEEE([]byte(c.Description)), strings.Split(c.Description, "\n")[0]))
-	}
-	return strings.Join(lines, "\n")
-}
-
-// testdata/columns/cells.jsonl has one object a line, and the row that kube-apiserver 1.36 printed for it at the time it says.
-func TestCellsAreThoseOfKubernetes(t *testing.T) {
-	types := columnTypes(t)
-	f, err := os.Open("testdata/columns/cells.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var want struct {
-			Now               time.Time
-			Object            json.RawMessage
-			Cells, Conditions json.RawMessage
-		}
-		var kind metav1.TypeMeta
-		mustUnmarshal(t, lines.Bytes(), &want)
-		mustUnmarshal(t, want.Object, &kind)
-		goType := types[kind.GroupVersionKind()]
-		if goType == nil {
-			t.Errorf("no Go type for %v", kind)
-			continue
-		}
-		obj := reflect.New(goType).Interface().(object)
-		mustUnmarshal(t, want.Object, obj)
-		if got := mustMarshal(t, cellsOf(&resource{goType: goType}, obj, want.Now)); !bytes.Equal(got, compact(t, want.Cells)) {
-			t.Errorf("%s %s:\n got %s\nwant %s", kind.Kind, obj.GetName(), got, want.Cells)
-		}
-		conditions := mustMarshal(t, rowConditionsOf(obj))
-		if want.Conditions == nil {
-			want.Conditions = []byte("null")
-		}
-		if !bytes.Equal(conditions, compact(t, want.Conditions)) {
-			t.Errorf("%s %s: got conditions %s, want %s", kind.Kind, obj.GetName(), conditions, want.Conditions)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func mustUnmarshal(t *testing.T, data []byte, into any) {
-	t.Helper()
-	if err := json.Unmarshal(data, into); err != nil {
-		t.Fatalf("%v in %s", err, data)
-	}
-}
-
-func mustMarshal(t *testing.T, v any) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		t.Fatal(err)
-	}
-	return bytes.TrimSpace(b.Bytes())
-}
-
-// compact puts an object's members in the order in which Go writes them.
-func compact(t *testing.T, data []byte) []byte {
-	t.Helper()
-	var conditions []metav1.TableRowCondition
-	if json.Unmarshal(data, &conditions) == nil {
-		return mustMarshal(t, conditions)
-	}
-	var cells []any
-	mustUnmarshal(t, data, &cells)
-	return mustMarshal(t, cells)
-}
-
-func TestCustomResourcesShowNameAndAge(t *testing.T) {
-	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	obj := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "w", "creationTimestamp": "2026-01-01T00:00:00Z"}}}
-	for _, test := range []struct {
-		group, columns string
-		cells          []any
-	}{
-		{"x.io", "Name Age", []any{"w", "24h"}},
-		{"apiextensions.k8s.io", "Name Created At", []any{"w", "2026-01-01T00:00:00Z"}},
-	} {
-		res := &resource{group: test.group}
-		var titles []string
-		for _, c := range columnsOf(res) {
-			titles = append(titles, c.Name)
-		}
-		if got := strings.Join(titles, " "); got != test.columns {
-			t.Errorf("group %s: got columns %s, want %s", test.group, got, test.columns)
-		}
-		if got := cellsOf(res, obj, now); !slices.Equal(got, test.cells) {
-			t.Errorf("group %s: got %v, want %v", test.group, got, test.cells)
-		}
-	}
-}
-
-// TestEveryObjectCanBeShown tries sparse objects, where pointers are nil and lists empty, and objects full of nonsense.
-func TestEveryObjectCanBeShown(t *testing.T) {
-	seed := rand.Int64()
-	t.Logf("seed %d", seed)
-	for gvk, goType := range columnTypes(t) {
-		for round := range 20 {
-			obj := reflect.New(goType).Interface().(object)
-			if round > 0 {
-				filler := randfill.NewWithSeed(seed+int64(round)).NilChance(float64(round%5)/5).NumElements(0, 4).MaxDepth(14)
-				filler.Funcs(func(raw *runtime.RawExtension, _ randfill.Continue) { raw.Raw = []byte("{}") }).Fill(obj)
+		for _, replicas := range []string{"2", "3"} {
+			a := s.want(200, "GET", path, "", asTable)
+			if replicas == "3" {
+				a = s.want(200, "PUT", path, `{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{"name":"web","namespace":"default"},"spec":{"replicas":3}}`, asTable)
 			}
-			checkRow(t, gvk, goType, obj)
+			got := strings.ReplaceAll(a.get("columnDefinitions.#.[name,type,format]").Raw, " ", "")
+			if cells := a.get("rows.0.cells").Raw; got != columns || !strings.HasPrefix(cells, `["web",`+replicas+`,0,"`) || a.get("rows.0.object.kind").String() != "PartialObjectMetadata" {
+				t.Errorf("%s\ngot  %s %s\nwant %s", path, got, cells, columns)
+			}
+		}
+		if a := s.want(200, "GET", path, ""); a.get("kind").String() != "Scale" || a.get("apiVersion").String() != "autoscaling/v1" || a.rev() == 0 {
+			t.Errorf("%s is %s", path, a.body)
+		}
+		part := s.want(200, "GET", path, "", "Accept: application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+		if part.get("kind").String() != "PartialObjectMetadata" || part.get("spec").Exists() || part.get("metadata.name").String() != "web" {
+			t.Errorf("%s in part is %s", path, part.body)
 		}
 	}
 }
 
-func checkRow(t *testing.T, gvk schema.GroupVersionKind, goType reflect.Type, obj object) {
-	t.Helper()
-	res := &resource{goType: goType}
-	cells := cellsOf(res, obj, time.Now())
-	if len(cells) < len(columnsOf(res)) {
-		t.Fatalf("%v: %d cells for %d columns: %v", gvk, len(cells), len(columnsOf(res)), cells)
-	}
-	for i, cell := range cells {
-		switch cell.(type) {
-		case string, int64, bool:
-		default:
-			t.Fatalf("%v: cell %d is a %T", gvk, i, cell)
-		}
+// A Table of what was not stored has no revision.
+func TestTablesOfDryRunsHaveNoRevision(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	a := s.want(201, "POST", "/api/v1/namespaces/default/configmaps?dryRun=All", `{"metadata":{"name":"a"}}`, asTable)
+	if a.get("kind").String() != "Table" || a.get("metadata").Raw != "{}" || a.get("rows.0.cells.0").String() != "a" {
+		t.Errorf("got %s", a.body)
 	}
 }
 
-func BenchmarkPodRow(b *testing.B) {
-	now := time.Now()
-	started := &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Hour))}
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-0", CreationTimestamp: metav1.NewTime(now.Add(-77 * time.Hour))},
-		Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "a"}, {Name: "b"}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.7"}}
-	for _, name := range []string{"a", "b"} {
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: name, Ready: true, RestartCount: 2,
-			State:                corev1.ContainerState{Running: started},
-			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: started.StartedAt}}})
+// What is asked, and not stored, has no columns; and nothing is done for who cannot take the answer.
+func TestAnswersWithoutColumnsAreRefusedAsTables(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"robot"}}`)
+	s.want(201, "POST", "/api/v1/namespaces/default/pods", `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	for path, body := range map[string]string{
+		"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":                     `{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}`,
+		"/apis/authorization.k8s.io/v1/selfsubjectrulesreviews":                      `{"spec":{"namespace":"default"}}`,
+		"/apis/authorization.k8s.io/v1/subjectaccessreviews":                         `{"spec":{"user":"u","resourceAttributes":{"verb":"get","resource":"pods"}}}`,
+		"/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews": `{"metadata":{"namespace":"default"},"spec":{"user":"u","resourceAttributes":{"namespace":"default","verb":"get","resource":"pods"}}}`,
+		"/apis/authentication.k8s.io/v1/selfsubjectreviews":                          `{}`,
+		"/apis/authentication.k8s.io/v1/tokenreviews":                                `{"spec":{"token":"x"}}`,
+		"/api/v1/namespaces/default/serviceaccounts/robot/token":                     `{"spec":{}}`,
+		"/api/v1/namespaces/default/pods/p/binding":                                  `{"target":{"name":"n"}}`,
+		"/api/v1/namespaces/default/pods/p/eviction":                                 `{"metadata":{"name":"p"}}`,
+	} {
+		a := s.want(406, "POST", path, body, asTable)
+		if a.get("reason").String() != "NotAcceptable" || !strings.HasPrefix(a.get("message").String(), "only the following media types are accepted: application/json, ") {
+			t.Errorf("%s: %s", path, a.body)
+		}
 	}
-	res := &resource{goType: reflect.TypeFor[corev1.Pod]()}
-	b.ReportAllocs()
-	for b.Loop() {
-		cellsOf(res, p, now)
+	if pod := s.want(200, "GET", "/api/v1/namespaces/default/pods/p", ""); pod.get("spec.nodeName").Exists() {
+		t.Error("the pod was bound")
+	}
+	part := s.want(201, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{}`, "Accept: application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+	if part.get("kind").String() != "PartialObjectMetadata" || part.get("status").Exists() {
+		t.Errorf("in part a review is %s", part.body)
+	}
+	whole := s.want(201, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{}`)
+	if whole.get("kind").String() != "SelfSubjectReview" || whole.get("status.userInfo.username").String() == "" {
+		t.Errorf("a review is %s", whole.body)
 	}
 }

@@ -28,6 +28,8 @@ import (
 	"sync"
 	"time"
 
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
@@ -50,11 +52,13 @@ const retryCleanup = time.Second // while objects of a deleted definition wait f
 
 // definitions keeps the registry in step with the stored definitions. sync may be called by anybody; one goroutine runs run.
 type definitions struct {
-	st  *store
-	reg *registry
+	st  *store.Store
+	reg *scheme.Registry
 	wr  *writes // deletes the objects of a definition that goes
 	log zerolog.Logger
-	row *resource // the type of definitions itself
+	row *scheme.Resource // the type of definitions itself
+
+	reserved scheme.Reservations // what is not for definitions
 
 	mu    sync.Mutex // guards what follows; held while the status of a definition is committed
 	rev   int64      // what table shows
@@ -70,20 +74,21 @@ type definition struct {
 	wanting     bool // some name is not accepted
 	terminating bool
 	established bool
-	rows        []*resource // the served versions
-	storage     *resource   // the storage version, served or not
+	rows        []*scheme.Resource // the served versions
+	storage     *scheme.Resource   // the storage version, served or not
 	schemas     *schemas
 	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
 }
 
 // newDefinitions serves the type of definitions. sync then brings in those that are stored.
-func newDefinitions(st *store, reg *registry, wr *writes, log zerolog.Logger) *definitions {
+func newDefinitions(st *store.Store, reg *scheme.Registry, wr *writes, log zerolog.Logger) *definitions {
 	d := &definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{}}
-	d.row = groupVersion(apiextensionsv1.GroupName, "v1",
-		row[apiextensionsv1.CustomResourceDefinition](inExtensions|counted, "customresourcedefinitions crd crds", "status"))[0]
-	d.row.custom = &custom{defaults: defaultDefinition, prepare: prepareDefinition, validate: validateDefinition, warnings: definitionWarnings,
-		deleting: markTerminating, committed: d.sync}
-	reg.replaceCustom([]*resource{d.row})
+	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
+		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
+	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
+		Deleting: markTerminating, Committed: d.sync}
+	d.reserved = scheme.Reserve(append(slices.Clip(scheme.Builtins), d.row))
+	reg.ReplaceCustom([]*scheme.Resource{d.row})
 	return d
 }
 
@@ -92,7 +97,7 @@ func (d *definitions) run(ctx context.Context) {
 	idle := time.NewTicker(schemaIdle / 5)
 	defer idle.Stop()
 	for ctx.Err() == nil {
-		wake := d.st.wake(d.row.base)
+		wake := d.st.Wake(d.row.Base)
 		waiting, err := d.cleanUp(ctx)
 		if err != nil && ctx.Err() == nil {
 			d.log.Error().Err(err).Msg("definitions of custom resources")
@@ -127,9 +132,9 @@ func (d *definitions) sync(ctx context.Context) error {
 	defer d.mu.Unlock()
 	changed := false
 	for {
-		current := d.st.revision()
+		current := d.st.Revision()
 		var judge []func() error // when all are known: names of the last may be taken by the first
-		upTo, err := d.newsLocked(func(rec *record) { judge = append(judge, d.takeLocked(ctx, rec)) })
+		upTo, err := d.newsLocked(func(rec *store.Record) { judge = append(judge, d.takeLocked(ctx, rec)) })
 		if err != nil {
 			return err
 		}
@@ -151,11 +156,11 @@ func (d *definitions) sync(ctx context.Context) error {
 
 // serveLocked makes the registry show what the table has.
 func (d *definitions) serveLocked() {
-	rows := []*resource{d.row}
+	rows := []*scheme.Resource{d.row}
 	for _, def := range d.table {
 		rows = append(rows, def.rows...)
 	}
-	d.reg.replaceCustom(rows)
+	d.reg.ReplaceCustom(rows)
 	for _, over := range d.ended {
 		close(over)
 	}
@@ -163,47 +168,47 @@ func (d *definitions) serveLocked() {
 }
 
 // newsLocked shows what was written to definitions since table was brought up to date, and returns up to which revision.
-func (d *definitions) newsLocked(show func(rec *record)) (upTo int64, err error) {
+func (d *definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err error) {
 	if d.rev == 0 {
 		return d.reloadLocked(show)
 	}
-	events, upTo, err := d.st.events(d.row.base, d.rev, 0, nil)
-	if errors.Is(err, errCompacted) {
+	events, upTo, err := d.st.Events(d.row.Base, d.rev, 0, nil)
+	if errors.Is(err, store.ErrCompacted) {
 		return d.reloadLocked(show)
 	}
 	for i := range events {
-		show(&events[i].record)
+		show(&events[i].Record)
 	}
 	return upTo, err
 }
 
 // reloadLocked shows all definitions as if each had just been written. A record is good until show returns: five hundred definitions are
 // more to hold than this server needs otherwise.
-func (d *definitions) reloadLocked(show func(rec *record)) (rev int64, err error) {
+func (d *definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err error) {
 	for _, def := range d.table {
 		d.ended = append(d.ended, def.over)
 	}
 	clear(d.table)
-	c := &chunk{}
-	for at := (span{prefix: d.row.base}); ; at.rev, at.start = c.rev, c.next {
-		if err := d.st.chunk(at, c); err != nil {
+	c := &store.Chunk{}
+	for at := (store.Span{Prefix: d.row.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
+		if err := d.st.Chunk(at, c); err != nil {
 			return 0, err
 		}
-		for i := range c.records {
-			show(&c.records[i])
+		for i := range c.Records {
+			show(&c.Records[i])
 		}
-		if c.next == "" {
-			return c.rev, nil
+		if c.Next == "" {
+			return c.Rev, nil
 		}
 	}
 }
 
 // takeLocked enters one written definition into the table. It returns what decides about the names that it wants or frees.
-func (d *definitions) takeLocked(ctx context.Context, rec *record) (decide func() error) {
-	_, name := namespacedName(rec.key)
+func (d *definitions) takeLocked(ctx context.Context, rec *store.Record) (decide func() error) {
+	_, name := scheme.NamespacedName(rec.Key)
 	before := d.table[name]
 	delete(d.table, name)
-	if rec.deleted {
+	if rec.Deleted {
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
@@ -214,11 +219,11 @@ func (d *definitions) takeLocked(ctx context.Context, rec *record) (decide func(
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
-		d.log.Error().Err(err).Str("name", name).Msg("definition of a custom resource cannot be read")
+		d.wr.lost.Note(rec, err)
 		return func() error { return nil }
 	}
 	d.table[name] = d.define(crd, rec, before)
-	key, rev := rec.key, rec.rev
+	key, rev := rec.Key, rec.Rev
 	return func() error {
 		if err := d.decideLocked(ctx, crd, key, rev); err != nil {
 			return err
@@ -240,32 +245,35 @@ func (d *definitions) reconsiderLocked(ctx context.Context, before *definition) 
 	}
 	slices.SortFunc(wanting, func(a, b *definition) int { return cmp.Compare(a.created, b.created) })
 	for _, def := range wanting {
-		rec, err := d.st.get(d.row.key("", def.name))
-		if errors.Is(err, errNotFound) {
+		rec, err := d.st.Get(d.row.Key("", def.name))
+		if errors.Is(err, store.ErrNotFound) {
 			continue // its deletion is in the log, too
 		}
 		if err != nil {
 			return err
 		}
 		crd, err := d.outline(&rec)
+		if errors.Is(err, scheme.ErrUnreadable) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		if err := d.decideLocked(ctx, crd, rec.key, rec.rev); err != nil {
+		if err := d.decideLocked(ctx, crd, rec.Key, rec.Rev); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// outline decodes a definition without what makes it large: the schemas, managedFields, and what kubectl has applied last.
-func (d *definitions) outline(rec *record) (*apiextensionsv1.CustomResourceDefinition, error) {
-	obj, err := d.row.decodeStored(withoutSchemas(rec.json))
+// outline decodes a definition without what makes it large: the schemas, managedFields, and what kubectl has applied last. Nor does it
+// matter to whom a type serves whether those can be read.
+func (d *definitions) outline(rec *store.Record) (*apiextensionsv1.CustomResourceDefinition, error) {
+	obj, err := d.row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
 	if err != nil {
 		return nil, err
 	}
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
-	crd.ManagedFields = nil
 	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation)
 	return crd, nil
 }
@@ -290,36 +298,45 @@ func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	if apiequality.Semantic.DeepEqual(before, &outline.Status) {
 		return nil
 	}
-	rec, err := d.st.get(key)
-	if errors.Is(err, errNotFound) || err == nil && rec.rev != rev {
+	rec, err := d.st.Get(key)
+	if errors.Is(err, store.ErrNotFound) || err == nil && rec.Rev != rev {
 		return nil // the newer version is in the log
 	}
 	if err != nil {
 		return err
 	}
-	obj, err := d.row.decodeStored(rec.json)
+	obj, err := d.wr.read(d.row, &rec)
+	if errors.Is(err, scheme.ErrUnreadable) {
+		return nil // it is served as far as its status says
+	}
 	if err != nil {
 		return err
 	}
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	crd.Status = outline.Status
-	stored, revAt, err := d.row.encodeStored(crd)
+	stored, revAt, err := d.row.EncodeStored(crd)
 	if err != nil {
 		return err
 	}
 	d.table[crd.Name] = d.define(crd, &rec, d.table[crd.Name])
 	d.serveLocked()
-	_, err = d.st.commit(ctx, change{op: opUpdate, key: key, expect: rev, json: stored, revAt: revAt, deleting: rec.deleting})
-	if errors.Is(err, errConflict) || errors.Is(err, errNotFound) {
+	_, err = d.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, Expect: rev, JSON: stored, RevAt: revAt, Deleting: rec.Deleting})
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 		return nil // somebody was faster; the newer version is in the log
 	}
 	return err
 }
 
 // acceptNames writes the conditions NamesAccepted and Established, and the names: plural, singular and short names share one space
-// within a group, kind and list kind another. What is taken stays as it was.
+// within a group, kind and list kind another. What is taken stays as it was, unless it is a built-in type's: no definition ever had that.
 func (d *definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
 	resources, kinds := d.taken(crd)
+	if d.reserved.Holds(crd.Spec.Group, crd.Spec.Names.Plural) {
+		crd.Status.AcceptedNames = apiextensionsv1.CustomResourceDefinitionNames{}
+		if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+			apihelpers.SetCRDCondition(crd, notEstablished())
+		}
+	}
 	want, got := crd.Spec.Names, &crd.Status.AcceptedNames
 	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted,
 		Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
@@ -345,9 +362,11 @@ func (d *definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition)
 	establish(crd)
 }
 
-// taken returns the names that other definitions of the group have.
+// taken returns the names that other definitions of the group have, and built-in types.
 func (d *definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
 	resources, kinds = map[string]bool{}, map[string]bool{}
+	maps.Copy(resources, d.reserved.Resources[crd.Spec.Group])
+	maps.Copy(kinds, d.reserved.Kinds[crd.Spec.Group])
 	for _, def := range d.table {
 		if def.group != crd.Spec.Group || def.name == crd.Name {
 			continue
@@ -377,8 +396,7 @@ func conflicts(names []string, taken map[string]bool) string {
 
 // establish sets the condition Established, which stays once it is true.
 func establish(crd *apiextensionsv1.CustomResourceDefinition) {
-	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established,
-		Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
+	condition := notEstablished()
 	switch {
 	case apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established):
 		return
@@ -387,6 +405,11 @@ func establish(crd *apiextensionsv1.CustomResourceDefinition) {
 		condition.Message = "the initial names have been accepted"
 	}
 	apihelpers.SetCRDCondition(crd, condition)
+}
+
+func notEstablished() apiextensionsv1.CustomResourceDefinitionCondition {
+	return apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established,
+		Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
 }
 
 // judgeApproval sets the condition that tells whether a type in a group of Kubernetes' own, such as k8s.io, has been approved.
@@ -414,14 +437,14 @@ func judgeApproval(crd *apiextensionsv1.CustomResourceDefinition) {
 // ---- From a definition to rows
 
 // define makes the rows of a definition. What before has compiled, and knows about the age of its schema, it hands on.
-func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec *record, before *definition) *definition {
-	def := &definition{name: crd.Name, group: crd.Spec.Group, created: rec.createRev, accepted: crd.Status.AcceptedNames,
+func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record, before *definition) *definition {
+	def := &definition{name: crd.Name, group: crd.Spec.Group, created: rec.CreateRev, accepted: crd.Status.AcceptedNames,
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	def.wanting = !accepted
-	def.schemas = &schemas{st: d.st, key: rec.key, since: rec.rev, spec: schemaDigest(gjson.GetBytes(rec.json, "spec").Raw)}
+	def.schemas = &schemas{st: d.st, key: rec.Key, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
 	storage := storageVersion(crd)
-	def.schemas.stored = versionDigest(rec.json, storage)
+	def.schemas.stored = versionDigest(rec.JSON, storage)
 	if before != nil && before.created == def.created {
 		if before.schemas.spec == def.schemas.spec {
 			def.schemas = before.schemas
@@ -430,18 +453,18 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		}
 	}
 	def.over = d.overLocked(def, before)
-	if !accepted && !def.established {
+	if !accepted && !def.established || !d.ownsKeys(crd) {
 		return def
 	}
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		res := def.row(crd, v)
-		res.custom.storageVersion, res.custom.settled = storage, def.schemas.settled
-		if tag := versionDigest(rec.json, v.Name); tag != def.schemas.stored {
-			res.custom.settled = func([]byte) bool { return false }
-			res.custom.toStorage = def.schemas.toStorage
+		res.Custom.StorageVersion, res.Custom.Settled = storage, def.schemas.settled
+		if tag := versionDigest(rec.JSON, v.Name); tag != def.schemas.stored {
+			res.Custom.Settled = func([]byte) bool { return false }
+			res.Custom.ToStorage = def.schemas.toStorage
 		}
-		res.schemaTag = def.schemas.spec
+		res.SchemaTag = def.schemas.spec
 		if v.Storage {
 			def.storage = res
 		}
@@ -450,6 +473,13 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		}
 	}
 	return def
+}
+
+// ownsKeys says that objects of a definition would be its own. Its plural is a part of its name and so of no other's; the status, which
+// may be written, might name another.
+func (d *definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	plural := crd.Spec.Names.Plural
+	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.Holds(crd.Spec.Group, plural)
 }
 
 // overLocked is the end of watches of def: that of before, if nothing has changed but status and metadata.
@@ -485,36 +515,36 @@ func storageVersion(crd *apiextensionsv1.CustomResourceDefinition) string {
 }
 
 // row is the row of one version.
-func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) *resource {
+func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) *scheme.Resource {
 	names := &crd.Status.AcceptedNames
-	res := &resource{kind: names.Kind, listKind: names.ListKind, plural: names.Plural, singular: names.Singular, shortNames: names.ShortNames,
-		categories: names.Categories, namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, generation: true,
-		verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}}
+	res := &scheme.Resource{Kind: names.Kind, ListKind: names.ListKind, Plural: names.Plural, Singular: names.Singular, ShortNames: names.ShortNames,
+		Categories: names.Categories, Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Generation: true,
+		Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}}
 	cr := &customVersion{schemas: def.schemas, version: v.Name, res: res}
 	if subs := v.Subresources; subs != nil && subs.Status != nil {
 		cr.status = true
-		res.subresources = append(res.subresources, subresourceOf("status", names.Kind))
+		res.Subresources = append(res.Subresources, scheme.SubresourceOf("status", names.Kind))
 	}
 	if subs := v.Subresources; subs != nil && subs.Scale != nil {
 		cr.scale = subs.Scale
-		res.subresources = append(res.subresources, subresourceOf("scale", names.Kind))
+		res.Subresources = append(res.Subresources, scheme.SubresourceOf("scale", names.Kind))
 	}
 	if v.Deprecated {
-		res.deprecation = &deprecation{deprecated: [2]int{1, 0}}
+		res.Deprecation = &scheme.Deprecation{Deprecated: [2]int{1, 0}}
 	}
-	res.custom = &custom{deprecation: deprecationText(crd, v), prepare: cr.prepare, validate: cr.validate, shape: cr.shape, complete: cr.complete,
-		scale: cr.scaleOf, keep: cr.keep, defaults: cr.defaults, over: def.over}
+	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, Complete: cr.complete,
+		Scale: cr.scaleOf, Keep: cr.keep, Defaults: cr.defaults, Over: def.over}
 	if def.terminating {
-		res.custom.admit = cr.refuse
+		res.Custom.Admit = cr.refuse
 	}
 	if len(v.AdditionalPrinterColumns) > 0 {
-		res.custom.columns, res.custom.cells = cr.columns, cr.cells
+		res.Custom.Columns, res.Custom.Cells = cr.columns, cr.cells
 	}
 	for _, f := range v.SelectableFields {
-		res.custom.selectable = append(res.custom.selectable, strings.TrimPrefix(f.JSONPath, "."))
+		res.Custom.Selectable = append(res.Custom.Selectable, strings.TrimPrefix(f.JSONPath, "."))
 	}
-	res.schema = cr.openAPI
-	return groupVersion(crd.Spec.Group, v.Name, res)[0]
+	res.Schema = cr.openAPI
+	return scheme.GroupVersion(crd.Spec.Group, v.Name, res)[0]
 }
 
 // deprecationText is the definition's own, or one that names the newest version to use instead.
@@ -537,12 +567,12 @@ func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiexte
 
 // ---- Writing a definition
 
-func defaultDefinition(obj object) {
+func defaultDefinition(obj scheme.Object) {
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(obj.(*apiextensionsv1.CustomResourceDefinition))
 }
 
 // prepareDefinition sees to it that the status is the server's, but on /status, where the spec is what it was.
-func prepareDefinition(obj, old object, sub string) object {
+func prepareDefinition(obj, old scheme.Object, sub string) scheme.Object {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	var before apiextensionsv1.CustomResourceDefinition
 	if old != nil {
@@ -560,7 +590,7 @@ func prepareDefinition(obj, old object, sub string) object {
 }
 
 // validateDefinition judges a definition by Kubernetes' own rules, CEL expressions and their estimated cost included.
-func validateDefinition(ctx context.Context, obj, old object, sub string) field.ErrorList {
+func validateDefinition(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	now, before := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
 	if err := internalDefinition(obj, now); err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
@@ -577,14 +607,14 @@ func validateDefinition(ctx context.Context, obj, old object, sub string) field.
 	return validateChangedDefinition(ctx, now, before)
 }
 
-func internalDefinition(obj object, out *apiextensions.CustomResourceDefinition) error {
+func internalDefinition(obj scheme.Object, out *apiextensions.CustomResourceDefinition) error {
 	in := obj.DeepCopyObject().(*apiextensionsv1.CustomResourceDefinition)
 	return apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(in, out, nil)
 }
 
 // definitionWarnings names what a definition asks for and does not get: formats that nobody checks, sets that apply and CEL do not treat
 // as such, and conversion by a webhook. Of an update, what is new.
-func definitionWarnings(obj, old object) (texts []string) {
+func definitionWarnings(obj, old scheme.Object) (texts []string) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	known := map[string]bool{}
 	if old != nil {
@@ -630,7 +660,7 @@ func noteFormat(s *apiextensions.JSONSchemaProps, texts map[string]bool) {
 }
 
 // markTerminating is what DELETE does to a definition: it goes when its objects have gone.
-func markTerminating(obj object) {
+func markTerminating(obj scheme.Object) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	stamp := metav1.Now().Rfc3339Copy()
 	crd.DeletionTimestamp = &stamp
@@ -673,7 +703,7 @@ func (d *definitions) empty(ctx context.Context, def *definition) (done bool, er
 		if err := d.deleteObjects(ctx, def.storage); err != nil {
 			return false, err
 		}
-		if left, _, _ := d.st.count(def.storage.base); left > 0 {
+		if left, _, _ := d.st.Count(def.storage.Base); left > 0 {
 			condition.Status, condition.Reason = apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress"
 			condition.Message = "CustomResource deletion is in progress"
 			return false, d.setTerminating(ctx, def, condition)
@@ -683,28 +713,31 @@ func (d *definitions) empty(ctx context.Context, def *definition) (done bool, er
 }
 
 // deleteObjects deletes what is not being deleted already.
-func (d *definitions) deleteObjects(ctx context.Context, res *resource) error {
+func (d *definitions) deleteObjects(ctx context.Context, res *scheme.Resource) error {
+	if d.reserved.Bases[res.Base] {
+		return fmt.Errorf("the objects of a built-in type were to be deleted with a definition: %s", res.Base)
+	}
 	background := metav1.DeletePropagationBackground
-	c := &chunk{}
-	for at := (span{prefix: res.base}); ; at.rev, at.start = c.rev, c.next {
-		if err := d.st.chunk(at, c); err != nil {
+	c := &store.Chunk{}
+	for at := (store.Span{Prefix: res.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
+		if err := d.st.Chunk(at, c); err != nil {
 			return err
 		}
-		var found []*record
-		for i := range c.records {
-			if !c.records[i].deleting {
-				found = append(found, &c.records[i])
+		var found []*store.Record
+		for i := range c.Records {
+			if !c.Records[i].Deleting {
+				found = append(found, &c.Records[i])
 			}
 		}
-		err := parallel(found, deleteWorkers, func(rec *record) error {
-			namespace, name := namespacedName(rec.key)
+		err := parallel(found, deleteWorkers, func(rec *store.Record) error {
+			namespace, name := scheme.NamespacedName(rec.Key)
 			_, _, err := d.wr.delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
 			return err
 		})
-		if err != nil || c.next == "" {
+		if err != nil || c.Next == "" {
 			return err
 		}
 	}
@@ -713,7 +746,7 @@ func (d *definitions) deleteObjects(ctx context.Context, res *resource) error {
 // setTerminating tells how far the deletion of a definition is; once it is no longer going on, nothing holds the definition back.
 func (d *definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
 	t := target{res: d.row, name: def.name, sub: "status"}
-	_, _, err := d.wr.modify(ctx, t, writeOptions{}, func(old object, _ *record) (object, error) {
+	_, _, err := d.wr.modify(ctx, t, writeOptions{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		crd := old.DeepCopyObject().(*apiextensionsv1.CustomResourceDefinition)
 		apihelpers.SetCRDCondition(crd, condition)
 		if condition.Status == apiextensionsv1.ConditionFalse {
@@ -721,6 +754,9 @@ func (d *definitions) setTerminating(ctx context.Context, def *definition, condi
 		}
 		return crd, nil
 	})
+	if errors.Is(err, scheme.ErrUnreadable) {
+		_, _, err = d.wr.delete(ctx, d.row, "", def.name, &metav1.DeleteOptions{})
+	}
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -9,14 +9,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/scheme"
 	"github.com/tidwall/gjson"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -442,13 +442,13 @@ func TestDefaultAddedLaterShowsInOldObjects(t *testing.T) {
 	if got := s.want(200, "GET", gadgets+"?fieldSelector=spec.size%3D6", "").get("items.0.spec").Raw; got != want {
 		t.Errorf("list by the default shows %s, want %s", got, want)
 	}
-	rec, err := s.st.get("/example.com/gadgets/default/old")
-	if err != nil || gjson.GetBytes(rec.json, "spec").Raw != `{"color":"red"}` {
-		t.Errorf("reading has changed what is stored: %s %v", rec.json, err)
+	rec, err := s.st.Get("/example.com/gadgets/default/old")
+	if err != nil || gjson.GetBytes(rec.JSON, "spec").Raw != `{"color":"red"}` {
+		t.Errorf("reading has changed what is stored: %s %v", rec.JSON, err)
 	}
 	s.want(200, "PATCH", gadgets+"/old", `{"metadata":{"labels":{"a":"b"}}}`, asMergePatch)
-	if rec, _ := s.st.get("/example.com/gadgets/default/old"); gjson.GetBytes(rec.json, "spec").Raw != want {
-		t.Errorf("writing has not: %s", rec.json)
+	if rec, _ := s.st.Get("/example.com/gadgets/default/old"); gjson.GetBytes(rec.JSON, "spec").Raw != want {
+		t.Errorf("writing has not: %s", rec.JSON)
 	}
 }
 
@@ -621,29 +621,29 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 
 func FuzzCustomBodies(f *testing.F) {
 	st := openTestStore(f, f.TempDir()+"/db")
-	reg := newRegistry()
-	d := newDefinitions(st, reg, &writes{st: st, reg: reg, auth: &authenticator{accounts: &accountTokens{}}}, startTest(f).server.log)
-	obj, _, err := d.row.decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
+	reg := scheme.NewRegistry()
+	d := newDefinitions(st, reg, &writes{st: st, reg: reg, auth: &authenticator{accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
+	obj, _, err := d.row.Decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
 	if err != nil {
 		f.Fatal(err)
 	}
 	if _, err := d.wr.insert(context.Background(), d.row, obj, writeOptions{}); err != nil {
 		f.Fatal(err)
 	}
-	res := reg.lookup("example.com", "v1", "gadgets")
+	res := reg.Lookup("example.com", "v1", "gadgets")
 	for _, spec := range []string{``, `parts: [{id: a}]`, `inner: {metadata: {name: []}}`, `tags: [[]], choice: [], labels: {a: {b: c}}`, `port: {a: 1}`} {
 		f.Add(gadget(f, "x", spec))
 	}
 	f.Add(`{"apiVersion":"example.com/v1","kind":"Gadget","metadata":[],"spec":null}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		obj, _, err := res.decode([]byte(body), "application/json", "")
+		obj, _, err := res.Decode([]byte(body), "application/json", "")
 		if err != nil {
 			return
 		}
-		errs := res.custom.validate(context.Background(), res.custom.prepare(obj, nil, ""), nil, "")
-		stored, _, err := res.encodeStored(obj)
+		errs := res.Custom.Validate(context.Background(), res.Custom.Prepare(obj, nil, ""), nil, "")
+		stored, _, err := res.EncodeStored(obj)
 		if err == nil && len(errs) == 0 {
-			if _, err := res.decodeStored(stored); err != nil {
+			if _, err := res.DecodeStored(stored); err != nil {
 				t.Errorf("%s is stored as %s: %v", body, stored, err)
 			}
 		}
@@ -683,21 +683,6 @@ func BenchmarkIdleDefinition(b *testing.B) {
 	}
 	b.ReportMetric(float64(heap()-before)/float64(b.N), "heap-B/definition")
 	runtime.KeepAlive(s)
-}
-
-func TestOutlineIsADefinitionWithoutSchemas(t *testing.T) {
-	for _, text := range []string{definitionFile(t, "planets"), definitionFile(t, "gadgets"), `{"spec":{"versions":[{"name":"v1"}]}}`, `{"spec":{}}`} {
-		var want, got apiextensionsv1.CustomResourceDefinition
-		if err := json.Unmarshal([]byte(text), &want); err != nil {
-			t.Fatal(err)
-		}
-		for i := range want.Spec.Versions {
-			want.Spec.Versions[i].Schema = nil
-		}
-		if err := json.Unmarshal(withoutSchemas([]byte(text)), &got); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%.60s…: got %+v, %v, want %+v", text, got, err, want)
-		}
-	}
 }
 
 // realisticDefinition is as large as those of the Gateway API: tens of KB of schema with descriptions, patterns, defaults, lists that are maps

@@ -161,7 +161,7 @@ func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
 	s := startTest(t, func(c *config) { c.requestTimeout = 2 * time.Second })
 	const watchers, writes = 15, 100
 	for range watchers {
-		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.Revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	}
 	waitFor(t, "the watches to begin", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == watchers })
 	before, begin := heldMemory(), time.Now()
@@ -188,11 +188,11 @@ func TestListsThatNobodyReadHoldNothing(t *testing.T) {
 		s.deaf("GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	}
 	stuck := func() bool {
-		return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) >= lists && s.st.db.Stats().OpenTxN == 0
+		return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) >= lists && s.st.Db.Stats().OpenTxN == 0
 	}
 	waitFor(t, "the lists to be stuck", stuck)
 	expectMemory(t, before, lists*5<<19)
-	s.compactNow(s.st.revision())
+	s.compactNow(s.st.Revision())
 	s.expectServed("lists that nobody reads")
 	waitFor(t, "every read transaction to end", stuck)
 }
@@ -202,7 +202,7 @@ func TestWatchStorm(t *testing.T) {
 	descriptors(t, 2*n+500)
 	s := startTest(t)
 	before := heldMemory()
-	rev := fmt.Sprint(s.st.revision())
+	rev := fmt.Sprint(s.st.Revision())
 	conns := s.crowd(n, "GET /api/v1/configmaps?watch=1&resourceVersion="+rev+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	bodies := make([]*bufio.Reader, n)
 	for i, conn := range conns {

@@ -24,6 +24,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -53,7 +55,7 @@ const schemaIdle = 5 * time.Minute // compiled schemas that nobody has used for 
 
 // schemas is what the versions of one definition say about objects: loaded from the store and compiled when somebody needs it.
 type schemas struct {
-	st     *store
+	st     *store.Store
 	key    string
 	spec   string       // digest of the definition's spec
 	stored string       // digest of the storage version's schema
@@ -82,15 +84,15 @@ type rules struct {
 }
 
 // errNoSuchVersion answers a request that met the end of its type.
-var errNoSuchVersion = statusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+var errNoSuchVersion = scheme.StatusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 
 // load reads one version from the definition in the store; "" is the storage version.
 func (s *schemas) load(name string) (gjson.Result, error) {
-	rec, err := s.st.get(s.key)
+	rec, err := s.st.Get(s.key)
 	if err != nil {
 		return gjson.Result{}, errNoSuchVersion
 	}
-	for _, v := range gjson.GetBytes(rec.json, "spec.versions").Array() {
+	for _, v := range gjson.GetBytes(rec.JSON, "spec.versions").Array() {
 		if v.Get("name").String() == name || name == "" && v.Get("storage").Bool() {
 			return v, nil
 		}
@@ -204,7 +206,7 @@ func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
 type customVersion struct {
 	schemas *schemas
 	version string
-	res     *resource
+	res     *scheme.Resource
 	status  bool // has the subresource
 	scale   *apiextensionsv1.CustomResourceSubresourceScale
 }
@@ -212,7 +214,7 @@ type customVersion struct {
 func (cr *customVersion) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
 
 func (cr *customVersion) refuse() error {
-	return apierrors.NewForbidden(cr.res.groupResource(), "", errors.New("create not allowed while custom resource definition is terminating"))
+	return apierrors.NewForbidden(cr.res.GroupResource(), "", errors.New("create not allowed while custom resource definition is terminating"))
 }
 
 // openAPI is the version's schema as the definition has it.
@@ -234,7 +236,7 @@ func (cr *customVersion) shape(u *unstructured.Unstructured) (unknown []error, e
 	if err != nil {
 		return nil, err
 	}
-	if u.GroupVersionKind() == cr.res.groupVersionKind() {
+	if u.GroupVersionKind() == cr.res.GroupVersionKind() {
 		paths = append(paths, c.prune(u)...)
 		coerceErr, more := objectmeta.CoerceWithOptions(nil, u.Object, c.schema, false, objectmeta.CoerceOptions{ReturnUnknownFieldPaths: true})
 		if coerceErr != nil {
@@ -273,7 +275,7 @@ func (cr *customVersion) complete(u *unstructured.Unstructured) error {
 }
 
 // defaults fills in what an apply left out.
-func (cr *customVersion) defaults(obj object) {
+func (cr *customVersion) defaults(obj scheme.Object) {
 	if c, err := cr.compiled(); err == nil {
 		defaulting.Default(obj.(*unstructured.Unstructured).Object, c.schema)
 	}
@@ -294,7 +296,7 @@ func (cr *customVersion) keep(build func() any) any {
 }
 
 // prepare keeps apart what belongs to /status and what does not.
-func (cr *customVersion) prepare(obj, old object, sub string) object {
+func (cr *customVersion) prepare(obj, old scheme.Object, sub string) scheme.Object {
 	u := obj.(*unstructured.Unstructured)
 	switch {
 	case sub == "status":
@@ -312,7 +314,7 @@ func (cr *customVersion) prepare(obj, old object, sub string) object {
 }
 
 // validate judges an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.
-func (cr *customVersion) validate(ctx context.Context, obj, old object, sub string) field.ErrorList {
+func (cr *customVersion) validate(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	c, err := cr.compiled()
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
@@ -348,7 +350,7 @@ type judgement struct {
 func (j *judgement) add(errs field.ErrorList) { j.errs = append(j.errs, errs...) }
 
 func (j *judgement) create() {
-	j.add(validation.ValidateObjectMetaAccessor(j.obj, j.cr.res.namespaced, validation.NameIsDNSSubdomain, field.NewPath("metadata")))
+	j.add(validation.ValidateObjectMetaAccessor(j.obj, j.cr.res.Namespaced, validation.NameIsDNSSubdomain, field.NewPath("metadata")))
 	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, j.rules.whole))
 	j.scale()
 	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
@@ -453,28 +455,28 @@ func (j *judgement) replicas(path string) {
 func pathSteps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
 
 // scaleOf reads the counts that a Scale shows; set, when not nil, is written first.
-func (cr *customVersion) scaleOf(u *unstructured.Unstructured, set *int32) (scalable, error) {
-	s := scalable{path: cr.scale.SpecReplicasPath}
+func (cr *customVersion) scaleOf(u *unstructured.Unstructured, set *int32) (scheme.Scalable, error) {
+	s := scheme.Scalable{Path: cr.scale.SpecReplicasPath}
 	if set != nil {
-		if err := unstructured.SetNestedField(u.Object, int64(*set), pathSteps(s.path)...); err != nil {
+		if err := unstructured.SetNestedField(u.Object, int64(*set), pathSteps(s.Path)...); err != nil {
 			return s, err
 		}
 	}
-	spec, found, err := unstructured.NestedInt64(u.Object, pathSteps(s.path)...)
+	spec, found, err := unstructured.NestedInt64(u.Object, pathSteps(s.Path)...)
 	if err != nil {
 		return s, err
 	}
 	if found {
 		n := int32(spec)
-		s.replicas = &n
+		s.Replicas = &n
 	}
 	status, _, err := unstructured.NestedInt64(u.Object, pathSteps(cr.scale.StatusReplicasPath)...)
 	if err != nil {
 		return s, err
 	}
-	s.status = int32(status)
+	s.Status = int32(status)
 	if cr.scale.LabelSelectorPath != nil {
-		s.selector, _, err = unstructured.NestedString(u.Object, pathSteps(*cr.scale.LabelSelectorPath)...)
+		s.Selector, _, err = unstructured.NestedString(u.Object, pathSteps(*cr.scale.LabelSelectorPath)...)
 	}
 	return s, err
 }
@@ -530,7 +532,7 @@ func (cr *customVersion) columns() (definitions []metav1.TableColumnDefinition) 
 	return definitions
 }
 
-func (cr *customVersion) cells(obj object) []any {
+func (cr *customVersion) cells(obj scheme.Object) []any {
 	cells := []any{obj.GetName()}
 	columns := cr.schemas.printed(cr.version)
 	for i := range columns[1:] {

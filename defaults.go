@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"strings"
 
+	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -35,6 +36,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 // setDefaults fills in what kube-apiserver fills in for the built-in types: fields that typed clients read without a nil check.
@@ -82,6 +84,8 @@ func setDefaults(obj runtime.Object) {
 		}
 	case *autoscalingv2.HorizontalPodAutoscaler:
 		defaultAutoscaler(o)
+	case *apiregistrationv1.APIService:
+		defaultAPIService(o)
 	default:
 		defaultCluster(obj)
 		defaultPolicy(obj)
@@ -278,6 +282,16 @@ func defaultPod(pod *corev1.Pod) {
 	}
 	dropInitAnnotations(&pod.ObjectMeta)
 	defaultPodIPs(&pod.Status)
+}
+
+// defaultStatus fills in what a client left out of a status.
+func defaultStatus(obj scheme.Object) {
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		defaultPodIPs(&o.Status)
+	case *corev1.Node:
+		defaultNode(o)
+	}
 }
 
 // defaultPodIPs makes the first of a pod's addresses the same in the old field and in the new one; the old one wins.

@@ -13,12 +13,13 @@ import (
 	"strings"
 	"testing"
 
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
-	batchv1beta1 "k8s.io/api/batch/v1beta1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -90,7 +91,7 @@ func collectionPath(gvk schema.GroupVersionKind) string {
 var oracleClient = http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
 // askOracle sends one request and returns the answer.
-func askOracle(t testing.TB, method, path string, body []byte) (int, []byte) {
+func askOracle(t testing.TB, method, path string, body []byte, headers ...string) (int, []byte) {
 	t.Helper()
 	req, err := http.NewRequest(method, *oracleURL+path, bytes.NewReader(body))
 	if err != nil {
@@ -98,6 +99,7 @@ func askOracle(t testing.TB, method, path string, body []byte) (int, []byte) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+*oracleToken)
+	setHeaders(req, headers)
 	resp, err := oracleClient.Do(req)
 	if err != nil {
 		return 0, []byte(err.Error()) // some objects make kube-apiserver panic
@@ -198,13 +200,13 @@ func stripAnswer(t testing.TB, answer []byte) []byte {
 }
 
 // madeHere is what defaults, preparation and the classes of an empty cluster make of a document.
-func madeHere(t testing.TB, st *store, doc []byte) (runtime.Object, []byte) {
+func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte) {
 	t.Helper()
 	obj := decodeBuiltin(t, doc)
 	setDefaults(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
 	prepareCreate(obj)
-	if err := (classes{st}).complete(obj.(object)); err != nil {
+	if err := (classes{st}).complete(obj.(scheme.Object)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(obj)
@@ -295,81 +297,11 @@ func diffJSON(t testing.TB, got, want []byte) (diffs []string) {
 	return diffs
 }
 
-// A deprecated version gets the defaults and the rules of its successor.
-func TestDeprecatedVersions(t *testing.T) {
-	cron := &batchv1beta1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: batchv1beta1.CronJobSpec{Schedule: "often"}}
-	setDefaults(cron)
-	if cron.Spec.ConcurrencyPolicy != batchv1beta1.AllowConcurrent || cron.Name != "c" {
-		t.Errorf("got %+v", cron)
-	}
-	if errs := validateCreate(cron); len(errs) == 0 || errs[0].Field != "spec.schedule" {
-		t.Errorf("got %v", errs)
-	}
-	for _, annotations := range []map[string]string{nil, {zeroShares: ""}} {
-		level := &flowcontrolv1beta3.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "l", Annotations: annotations}}
-		level.Spec.Type = flowcontrolv1beta3.PriorityLevelEnablementLimited
-		level.Spec.Limited = &flowcontrolv1beta3.LimitedPriorityLevelConfiguration{LimitResponse: flowcontrolv1beta3.LimitResponse{Type: "Reject"}}
-		setDefaults(level)
-		setDefaults(level)
-		want := int32(30)
-		if annotations != nil {
-			want = 0
-		}
-		if got := level.Spec.Limited.NominalConcurrencyShares; got != want || len(level.Annotations) != len(annotations) {
-			t.Errorf("%d shares, want %d; %v", got, want, level.Annotations)
-		}
-		if errs := validateCreate(level); len(errs) > 0 {
-			t.Error(errs)
-		}
-	}
-}
-
 func TestStatusIsTheLastField(t *testing.T) {
 	for gvk, goType := range builtin.AllKnownTypes() {
 		if _, ok := goType.FieldByName("Status"); ok && goType.Field(goType.NumField()-1).Name != "Status" && goType != reflect.TypeFor[metav1.Status]() {
 			t.Errorf("%s: status is not the last field", gvk)
 		}
-	}
-}
-
-func TestStatusUpdateKeepsTheRest(t *testing.T) {
-	old := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Labels: map[string]string{"a": "b"}}}
-	setDefaults(old)
-	changed := old.DeepCopy()
-	*changed.Spec.Replicas = 7
-	changed.Labels["a"] = "c"
-	changed.Status.Replicas = 3
-	prepareStatusUpdate(changed, old)
-	if *changed.Spec.Replicas != 1 || changed.Labels["a"] != "b" || changed.Status.Replicas != 3 {
-		t.Errorf("got replicas %d, labels %v, status %d; want 1, a=b, 3", *changed.Spec.Replicas, changed.Labels, changed.Status.Replicas)
-	}
-}
-
-func TestUpdateKeepsStatusAndAllocations(t *testing.T) {
-	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"},
-		Ports: []corev1.ServicePort{{Name: "a", Port: 80, NodePort: 30001}, {Name: "b", Port: 81, NodePort: 30002}}}}
-	setDefaults(old)
-	prepareUpdate(old, old)
-	changed := old.DeepCopy()
-	changed.Spec.ClusterIP, changed.Spec.ClusterIPs = "", nil
-	changed.Spec.Ports = []corev1.ServicePort{{Name: "b", Port: 81}, {Name: "c", Port: 82, NodePort: 30001}}
-	setDefaults(changed)
-	prepareUpdate(changed, old)
-	if changed.Spec.ClusterIP != "10.96.0.9" || len(changed.Spec.ClusterIPs) != 1 || changed.Spec.Ports[0].NodePort != 30002 {
-		t.Errorf("an update that leaves addresses out got %+v", changed.Spec)
-	}
-	changed.Spec.Type = corev1.ServiceTypeExternalName
-	prepareUpdate(changed, old)
-	if changed.Spec.ClusterIP != "" || changed.Spec.IPFamilies != nil || changed.Spec.IPFamilyPolicy != nil {
-		t.Errorf("a Service that became an external name kept %+v", changed.Spec)
-	}
-}
-
-func BenchmarkDefaultsConfigMap(b *testing.B) {
-	cm := &corev1.ConfigMap{Data: map[string]string{"a": "b"}}
-	for b.Loop() {
-		setDefaults(cm)
-		prepareCreate(cm)
 	}
 }
 
@@ -396,15 +328,4 @@ func twentyContainers() *appsv1.Deployment {
 		})
 	}
 	return d
-}
-
-func BenchmarkDefaultsDeployment(b *testing.B) {
-	d := twentyContainers()
-	for b.Loop() {
-		b.StopTimer()
-		fresh := d.DeepCopy()
-		b.StartTimer()
-		setDefaults(fresh)
-		prepareCreate(fresh)
-	}
 }

@@ -590,11 +590,13 @@ func isReviewVersion(version string) bool { return slices.Contains(reviewVersion
 
 func (c definitionChecker) reviews(p *field.Path, versions []string) {
 	c.need(p, "", len(versions) > 0, "")
+	seen := set{}
 	for i, version := range versions {
-		if slices.Contains(versions[:i], version) {
+		if seen[version] {
 			c.invalid(p.Index(i), "", version, "duplicate version")
 			continue
 		}
+		seen[version] = true
 		c.words(p.Index(i), "", version, validation.IsDNS1035Label)
 	}
 	if len(versions) > 0 && !c.oddReviews && !slices.ContainsFunc(versions, isReviewVersion) {
@@ -621,15 +623,18 @@ func (c definitionChecker) storedVersions(p *field.Path, stored []string, versio
 		c.invalid(p, "", stored, "must have at least one stored version")
 		return
 	}
-	names := set{}
+	names, last := set{}, map[string]int{} // of a stored version: where it stands for the last time
+	for i, name := range stored {
+		last[name] = i
+	}
 	for _, v := range versions {
 		names[v.Name] = true
-		if v.Storage && !slices.Contains(stored, v.Name) {
+		if _, found := last[v.Name]; v.Storage && !found {
 			c.invalid(p, "", stored, "must have the storage version "+v.Name)
 		}
 	}
 	for i, name := range stored {
-		if !names[name] && !slices.Contains(stored[i+1:], name) {
+		if !names[name] && last[name] == i {
 			c.invalid(p.Index(i), "", name, fmt.Sprintf("missing from spec.versions; %[1]s was previously a storage version, and must remain in spec.versions "+
 				"until a storage migration ensures no data remains persisted in %[1]s and removes %[1]s from status.storedVersions", name))
 		}
@@ -949,7 +954,8 @@ func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaP
 		s.invalid(p.Child("items"), "type", schema.Items.Schema.Type, "must be object if parent array's x-kubernetes-list-type is map")
 		return
 	}
-	for i, key := range schema.XListMapKeys {
+	seen := set{}
+	for _, key := range schema.XListMapKeys {
 		of, ok := schema.Items.Schema.Properties[key]
 		if !ok {
 			s.invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "entries must all be names of item properties")
@@ -957,9 +963,10 @@ func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaP
 		if of.Type == "array" || of.Type == "object" { // the type that is shown is the item's
 			s.invalid(p.Child("items", "properties").Key(key), "type", schema.Items.Schema.Type, "must be a scalar type if parent array's x-kubernetes-list-type is map")
 		}
-		if slices.Contains(schema.XListMapKeys[:i], key) {
+		if seen[key] {
 			s.invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "must not contain duplicate entries")
 		}
+		seen[key] = true
 	}
 }
 
@@ -973,13 +980,14 @@ func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSch
 	if *schema.XListType != "map" {
 		return
 	}
+	required := setOf(item.Required)
 	for _, key := range schema.XListMapKeys {
 		of, ok := item.Properties[key]
 		if !ok {
 			continue
 		}
 		at := p.Child("items", "properties").Key(key)
-		s.need(at, "default", of.Default != nil || slices.Contains(item.Required, key),
+		s.need(at, "default", of.Default != nil || required[key],
 			"this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property")
 		s.forbid(at, "nullable", of.Nullable, "this property is in x-kubernetes-list-map-keys, so it cannot be nullable")
 	}

@@ -1,313 +1,66 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
-	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/discovery"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func discoveryServer(t testing.TB, reg *registry) *httptest.Server {
-	mux := http.NewServeMux()
-	discovery := func(w http.ResponseWriter, r *http.Request) { serveDiscovery(reg, w, r) }
-	openAPI := func(w http.ResponseWriter, r *http.Request) { serveOpenAPI(reg, w, r) }
-	mux.HandleFunc("/api", discovery)
-	mux.HandleFunc("/api/", discovery)
-	mux.HandleFunc("/apis", discovery)
-	mux.HandleFunc("/apis/", discovery)
-	mux.HandleFunc("/openapi/v3", openAPI)
-	mux.HandleFunc("/openapi/v3/", openAPI)
-	mux.HandleFunc("/version", func(w http.ResponseWriter, r *http.Request) {
-		w.Write([]byte(`{"major":"1","minor":"36","gitVersion":"v1.36.0"}`))
-	})
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	return server
-}
-
 // askDiscovery sends a GET to the discovery or OpenAPI handler. headers are name, value, ...
-func askDiscovery(t testing.TB, reg *registry, target string, headers ...string) *httptest.ResponseRecorder {
+func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequest("GET", target, nil)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	w := httptest.NewRecorder()
-	if strings.HasPrefix(target, "/openapi/") {
-		serveOpenAPI(reg, w, r)
-	} else {
-		serveDiscovery(reg, w, r)
+	switch {
+	case strings.HasPrefix(target, "/openapi/v2"):
+		discovery.ServeSwagger(reg, w, r)
+	case strings.HasPrefix(target, "/openapi/"):
+		discovery.ServeOpenAPI(reg, w, r)
+	default:
+		discovery.ServeDiscovery(reg, w, r)
 	}
 	return w
 }
 
-func TestLegacyDiscovery(t *testing.T) {
-	reg := newRegistry()
-	reg.replaceCustom([]*resource{customFoo()})
-	cases := []struct{ path, want string }{
-		{"/api", `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"example.com"}]}`},
-		{"/apis/batch", `{"kind":"APIGroup","apiVersion":"v1","name":"batch","versions":[{"groupVersion":"batch/v1","version":"v1"},{"groupVersion":"batch/v1beta1","version":"v1beta1"}],` +
-			`"preferredVersion":{"groupVersion":"batch/v1","version":"v1"}}`},
-		{"/apis/autoscaling/v1", `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"autoscaling/v1","resources":[{"name":"horizontalpodautoscalers","singularName":"horizontalpodautoscaler",` +
-			`"namespaced":true,"kind":"HorizontalPodAutoscaler","verbs":["create","delete","deletecollection","get","list","patch","update","watch"],"shortNames":["hpa"],"categories":["all"],` +
-			`"storageVersionHash":"qwQve8ut294="},{"name":"horizontalpodautoscalers/status","singularName":"","namespaced":true,"kind":"HorizontalPodAutoscaler","verbs":["get","patch","update"]}]}`},
-		{"/apis/x.io/v1/", `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"x.io/v1","resources":[{"name":"foos","singularName":"foo","namespaced":true,"kind":"Foo",` +
-			`"verbs":["create","get","list"]}]}`},
-	}
-	for _, c := range cases {
-		t.Run(c.path, func(t *testing.T) {
-			w := askDiscovery(t, reg, c.path)
-			if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != c.want || w.Header().Get("Content-Type") != "application/json" {
-				t.Errorf("got  %d %s\nwant %s", w.Code, got, c.want)
-			}
-		})
-	}
-	for _, path := range []string{"/apis/nope", "/apis/nope/v1", "/apis/x.io/v9"} {
-		if w := askDiscovery(t, reg, path); w.Code != 404 || w.Body.String() != "404 page not found\n" {
-			t.Errorf("%s: got %d %s", path, w.Code, w.Body)
-		}
-	}
-	if w := askDiscovery(t, reg, "/apis", "Accept", "text/html"); w.Code != 406 {
-		t.Errorf("text/html: got %d", w.Code)
-	}
-}
-
-func TestCoreResourcesCarryTheStorageVersionHashOfKubeAPIServer(t *testing.T) {
-	var list metav1.APIResourceList
-	json.Unmarshal(askDiscovery(t, newRegistry(), "/api/v1").Body.Bytes(), &list)
-	want := map[string]string{"configmaps": "qFsyl6wFWjQ=", "pods": "xPOwRZ+Yhw8=", "bindings": "", "pods/eviction": "", "componentstatuses": ""}
-	for _, r := range list.APIResources {
-		if hash, ok := want[r.Name]; ok && r.StorageVersionHash != hash {
-			t.Errorf("%s has hash %q, want %q", r.Name, r.StorageVersionHash, hash)
-		}
-		if r.Name == "pods/eviction" && (r.Group != "policy" || r.Version != "v1" || r.Kind != "Eviction") {
-			t.Errorf("eviction is %+v", r)
-		}
-	}
-}
-
 func TestAggregatedDiscoveryOnlyForThoseWhoKnowIt(t *testing.T) {
+	const sealed = "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	const v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	const v2beta1 = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
 	cases := []struct{ name, accept, contentType, kind string }{
 		{"kubectl 1.33", v2 + "," + v2beta1 + ",application/json", v2, "APIGroupDiscoveryList"},
 		{"kubectl 1.27", v2beta1 + ",application/json", "application/json", "APIGroupList"},
 		{"spaces and another order", "application/json; as=APIGroupDiscoveryList; v=v2; g=apidiscovery.k8s.io", v2, "APIGroupDiscoveryList"},
-		{"protobuf first", "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList," + v2, v2, "APIGroupDiscoveryList"},
+		{"protobuf first", sealed + "," + v2, sealed, "APIGroupDiscoveryList"},
+		{"protobuf second", v2 + "," + sealed, v2, "APIGroupDiscoveryList"},
+		{"legacy protobuf", "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf", "APIGroupList"},
 		{"plain first", "application/json," + v2 + ";q=0.9", "application/json", "APIGroupList"},
 		{"nothing", "", "application/json", "APIGroupList"},
 		{"only v2beta1", v2beta1, "application/json", "Status"},
 	}
-	reg := newRegistry()
+	reg := scheme.NewRegistry()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			w := askDiscovery(t, reg, "/apis", "Accept", c.accept)
 			var got metav1.TypeMeta
-			json.Unmarshal(w.Body.Bytes(), &got)
+			body, err := readable(w.Header(), w.Body.Bytes())
+			if err != nil {
+				t.Fatal(err)
+			}
+			json.Unmarshal(body, &got)
 			if got.Kind != c.kind || w.Header().Get("Content-Type") != c.contentType {
 				t.Errorf("got %s as %s, want %s as %s", got.Kind, w.Header().Get("Content-Type"), c.kind, c.contentType)
 			}
 		})
-	}
-}
-
-func TestAggregatedDiscoveryFollowsTheRegistry(t *testing.T) {
-	reg := newRegistry()
-	read := func() (string, apidiscoveryv2.APIGroupDiscoveryList) {
-		w := askDiscovery(t, reg, "/apis", "Accept", aggregatedType)
-		var list apidiscoveryv2.APIGroupDiscoveryList
-		if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
-			t.Fatal(err)
-		}
-		return w.Header().Get("ETag"), list
-	}
-	etag, list := read()
-	if len(list.Items) != len(groupOrder)-2 || list.Items[0].Name != "apps" { // neither the core group nor apiextensions.k8s.io
-		t.Errorf("%d groups, the first %s", len(list.Items), list.Items[0].Name)
-	}
-	if w := askDiscovery(t, reg, "/apis", "Accept", aggregatedType, "If-None-Match", etag); w.Code != 304 || w.Body.Len() > 0 {
-		t.Errorf("got %d %s", w.Code, w.Body)
-	}
-	reg.replaceCustom([]*resource{customFoo()})
-	later, list := read()
-	last := list.Items[len(list.Items)-1]
-	if later == etag || last.Name != "x.io" || last.Versions[0].Resources[0].Resource != "foos" || last.Versions[0].Freshness != "Current" {
-		t.Errorf("last group is %+v, ETag %s", last, later)
-	}
-	reg.replaceCustom(nil)
-	if again, _ := read(); again != etag {
-		t.Error("equal documents have different ETags")
-	}
-}
-
-func TestAggregatedResourceIsKubeAPIServers(t *testing.T) {
-	doc, _ := json.Marshal(aggregatedResource(newRegistry().lookup("apps", "v1", "deployments")))
-	const want = `{"resource":"deployments","responseKind":{"group":"","version":"","kind":"Deployment"},"scope":"Namespaced","singularResource":"deployment",` +
-		`"verbs":["create","delete","deletecollection","get","list","patch","update","watch"],"shortNames":["deploy"],"categories":["all"],"subresources":[` +
-		`{"subresource":"scale","responseKind":{"group":"autoscaling","version":"v1","kind":"Scale"},"verbs":["get","patch","update"]},` +
-		`{"subresource":"status","responseKind":{"group":"","version":"","kind":"Deployment"},"verbs":["get","patch","update"]}]}`
-	if string(doc) != want {
-		t.Errorf("got  %s\nwant %s", doc, want)
-	}
-}
-
-// openAPIDocuments reads every document that the index names.
-func openAPIDocuments(t *testing.T, reg *registry) map[string]map[string]any {
-	var index struct{ Paths map[string]openAPIPathItem }
-	if err := json.Unmarshal(askDiscovery(t, reg, "/openapi/v3").Body.Bytes(), &index); err != nil {
-		t.Fatal(err)
-	}
-	docs := map[string]map[string]any{}
-	for path, item := range index.Paths {
-		w := askDiscovery(t, reg, item.ServerRelativeURL)
-		doc := map[string]any{}
-		if err := json.Unmarshal(w.Body.Bytes(), &doc); w.Code != 200 || err != nil {
-			t.Fatalf("%s: %d %v", item.ServerRelativeURL, w.Code, err)
-		}
-		docs[path] = doc
-	}
-	return docs
-}
-
-func TestOpenAPIDocumentsHoldTogether(t *testing.T) {
-	reg := newRegistry()
-	foo := customFoo()
-	foo.schema = func() (json.RawMessage, error) {
-		return json.RawMessage(`{"type":"object","properties":{"spec":{"type":"object","properties":{"a":{"type":"integer","enum":[1,2]}}}}}`), nil
-	}
-	foo.verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	reg.replaceCustom([]*resource{foo})
-	docs := openAPIDocuments(t, reg)
-	for path, doc := range docs {
-		schemas := doc["components"].(map[string]any)["schemas"].(map[string]any)
-		walkJSON(doc, func(key string, value any) {
-			name, isRef := strings.CutPrefix(toString(value), "#/components/schemas/")
-			if key == "$ref" && (!isRef || schemas[name] == nil) {
-				t.Errorf("%s: %v leads nowhere", path, value)
-			}
-		})
-	}
-	for _, res := range reg.all() {
-		if !res.allows("patch") {
-			continue
-		}
-		path := groupVersionPath(res) + "/" + res.plural + "/{name}"
-		if res.namespaced {
-			path = groupVersionPath(res) + "/namespaces/{namespace}/" + res.plural + "/{name}"
-		}
-		doc := docs[strings.Trim(groupVersionPath(res), "/")]
-		op, _ := doc["paths"].(map[string]any)[path].(map[string]any)["patch"].(map[string]any)
-		if text, _ := json.Marshal(op["parameters"]); !bytes.Contains(text, []byte(`"name":"fieldValidation"`)) {
-			t.Errorf("PATCH %s has parameters %s", path, text)
-		}
-		if kind := op["x-kubernetes-group-version-kind"]; !reflect.DeepEqual(kind, map[string]any{"group": res.group, "version": res.version, "kind": res.kind}) {
-			t.Errorf("PATCH %s is of kind %v", path, kind)
-		}
-	}
-	fooDoc, _ := json.Marshal(docs["apis/x.io/v1"])
-	for _, part := range []string{`"a":{"enum":[1,2],"type":"integer"}`, `"io.x.v1.FooList"`, `"x-kubernetes-group-version-kind":[{"group":"x.io","kind":"Foo","version":"v1"}]`} {
-		if !bytes.Contains(fooDoc, []byte(part)) {
-			t.Errorf("the custom resource's document lacks %s", part)
-		}
-	}
-	if bytes.Contains(fooDoc, []byte("strategic-merge-patch")) {
-		t.Error("custom resources take no strategic merge patches")
-	}
-}
-
-func toString(value any) string { s, _ := value.(string); return s }
-
-func walkJSON(value any, visit func(key string, value any)) {
-	switch value := value.(type) {
-	case map[string]any:
-		for key, member := range value {
-			visit(key, member)
-			walkJSON(member, visit)
-		}
-	case []any:
-		for _, item := range value {
-			walkJSON(item, visit)
-		}
-	}
-}
-
-// What kube-apiserver 1.36 says of these fields, less defaults and enumerations.
-func TestSchemasDescribeFieldsAsKubeAPIServer(t *testing.T) {
-	docs := openAPIDocuments(t, newRegistry())
-	cases := []struct{ doc, path, want string }{
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/required", `["containers"]`},
-		{"api/v1", "io.k8s.api.core.v1.Event/required", `["metadata","involvedObject"]`},
-		{"api/v1", "io.k8s.api.core.v1.PodCertificateProjection/required", `["signerName","keyType"]`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/hostIPC", `{"description":"Use the host's ipc namespace. Optional: Default to false.","type":"boolean"}`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/x-kubernetes-patch-merge-key", `"name"`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/x-kubernetes-patch-strategy", `"merge"`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/containers/items", `{"$ref":"#/components/schemas/io.k8s.api.core.v1.Container"}`},
-		{"api/v1", "io.k8s.api.core.v1.PodSpec/properties/affinity", `{"allOf":[{"$ref":"#/components/schemas/io.k8s.api.core.v1.Affinity"}],"description":"If specified, the pod's scheduling constraints"}`},
-		{"api/v1", "io.k8s.api.core.v1.Secret/properties/data/additionalProperties", `{"format":"byte","type":"string"}`},
-		{"api/v1", "io.k8s.api.core.v1.Volume/properties/emptyDir/allOf", `[{"$ref":"#/components/schemas/io.k8s.api.core.v1.EmptyDirVolumeSource"}]`},
-		{"api/v1", "io.k8s.apimachinery.pkg.api.resource.Quantity/oneOf", `[{"type":"string"},{"type":"number"}]`},
-		{"api/v1", "io.k8s.apimachinery.pkg.util.intstr.IntOrString/oneOf", `[{"type":"integer"},{"type":"string"}]`},
-		{"api/v1", "io.k8s.apimachinery.pkg.util.intstr.IntOrString/format", `"int-or-string"`},
-		{"api/v1", "io.k8s.apimachinery.pkg.apis.meta.v1.Time/format", `"date-time"`},
-		{"api/v1", "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1/type", `"object"`},
-		{"apis/apps/v1", "io.k8s.apimachinery.pkg.runtime.RawExtension/type", `"object"`},
-		{"apis/apps/v1", "io.k8s.api.core.v1.PersistentVolumeClaim/x-kubernetes-group-version-kind", `[{"group":"","kind":"PersistentVolumeClaim","version":"v1"}]`},
-		{"apis/apps/v1", "io.k8s.api.autoscaling.v1.Scale/x-kubernetes-group-version-kind", `[{"group":"autoscaling","kind":"Scale","version":"v1"}]`},
-	}
-	for _, c := range cases {
-		var value any = docs[c.doc]["components"].(map[string]any)["schemas"]
-		for step := range strings.SplitSeq(c.path, "/") {
-			members, _ := value.(map[string]any)
-			value = members[step]
-		}
-		if got, _ := json.Marshal(value); string(got) != c.want {
-			t.Errorf("%s in %s\ngot  %s\nwant %s", c.path, c.doc, got, c.want)
-		}
-	}
-}
-
-func TestOpenAPIDocumentsAreCachedByHash(t *testing.T) {
-	reg := newRegistry()
-	plain := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1")
-	etag := plain.Header().Get("ETag")
-	if plain.Code != 200 || plain.Header().Get("Cache-Control") != "no-cache, private" || plain.Header().Get("Content-Type") != "application/json" {
-		t.Errorf("without hash: %d %v", plain.Code, plain.Header())
-	}
-	right := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1?hash="+strings.Trim(etag, `"`))
-	if right.Code != 200 || right.Header().Get("Cache-Control") != "public, immutable" || right.Header().Get("Expires") == "" {
-		t.Errorf("with hash: %d %v", right.Code, right.Header())
-	}
-	wrong := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1?hash=X")
-	if wrong.Code != 301 || wrong.Header().Get("Location") != "/openapi/v3/apis/apps/v1?hash="+strings.Trim(etag, `"`) {
-		t.Errorf("with another hash: %d %v", wrong.Code, wrong.Header())
-	}
-	if w := askDiscovery(t, reg, "/openapi/v3/apis/apps/v1", "If-None-Match", etag); w.Code != 304 {
-		t.Errorf("with ETag: %d", w.Code)
-	}
-	if w := askDiscovery(t, reg, "/openapi/v3/apis/nope/v1"); w.Code != 404 {
-		t.Errorf("unknown group: %d", w.Code)
-	}
-	if w := askDiscovery(t, reg, "/openapi/v3", "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"); w.Code != 406 {
-		t.Errorf("protobuf: %d", w.Code)
-	}
-	foo := customFoo()
-	reg.replaceCustom([]*resource{foo})
-	before := askDiscovery(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag")
-	changed := customFoo()
-	changed.schemaTag = "2"
-	reg.replaceCustom([]*resource{changed})
-	if after := askDiscovery(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag"); after == before {
-		t.Error("the hash does not follow the schema")
 	}
 }
 
@@ -319,52 +72,8 @@ func kubectls(t *testing.T) []string {
 	}
 	real, _ := filepath.EvalSymlinks(path)
 	found, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "kubectl.1.*"))
-	found = slices.DeleteFunc(found, func(name string) bool { // these want /openapi/v2
-		return strings.HasSuffix(name, ".1.27") || strings.HasSuffix(name, ".1.28")
-	})
 	if len(found) < 2 {
 		return []string{path}
 	}
 	return []string{found[0], found[len(found)-1]}
-}
-
-func TestKubectlUnderstandsDiscoveryAndSchemas(t *testing.T) {
-	reg := newRegistry()
-	reg.replaceCustom([]*resource{customFoo()})
-	server := discoveryServer(t, reg)
-	for _, kubectl := range kubectls(t) {
-		t.Run(filepath.Base(kubectl), func(t *testing.T) {
-			cache := t.TempDir()
-			run := func(want string, args ...string) {
-				t.Helper()
-				cmd := exec.Command(kubectl, append([]string{"--server", server.URL, "--cache-dir", cache}, args...)...)
-				cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null", "HOME="+cache)
-				if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte(want)) {
-					t.Errorf("kubectl %v: %v, wanted %q in\n%s", args, err, want, out)
-				}
-			}
-			run("horizontalpodautoscalers", "api-resources", "-o", "wide")
-			run("foos", "api-resources", "--api-group", "x.io")
-			run("flowcontrol.apiserver.k8s.io/v1beta3", "api-versions")
-			run("-required-", "explain", "pods.spec.containers")
-			run("<integer>", "explain", "deploy.spec.replicas")
-			run("imagePullSecrets", "explain", "cronjobs", "--recursive")
-			run("VERSION:    v1beta1", "explain", "cronjobs", "--api-version", "batch/v1beta1")
-			run("KIND:       Foo", "explain", "foos")
-			// A dry run on the client goes as far as validation against the server's schemas.
-			manifest := filepath.Join(t.TempDir(), "cm.yaml")
-			os.WriteFile(manifest, []byte("kind: ConfigMap\napiVersion: v1\nmetadata: {name: x, namespace: d}\ndata: {a: b}\n"), 0o600)
-			run("configmap/x created", "create", "--dry-run=client", "-f", manifest)
-		})
-	}
-}
-
-func BenchmarkOpenAPIDocument(b *testing.B) {
-	rows := newRegistry().current.Load().rowsOf("", "v1")
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := openAPIDocument(rows); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 )
 
@@ -98,14 +99,14 @@ func TestBackupIsForAdministrators(t *testing.T) {
 	s, _ := startTLS(t)
 	root := "Authorization: Bearer root-token"
 	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-		`{"metadata":{"name":"dev-admin"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"admin"},
+		`{"metadata":{"name":"dev-admin"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
 		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"dev"}]}`, root)
 	waitFor(t, "bob's role", func() bool {
 		return s.send("GET", "/api/v1/secrets", "", "Authorization: Bearer bob-token").code == 200
 	})
 	for _, c := range []struct{ title, token, want string }{
 		{"a master", "root-token", ""},
-		{"an admin of all namespaces", "bob-token", `403 Forbidden: forbidden: User "bob" cannot get path "/debug/backup"`},
+		{"a cluster-admin", "bob-token", `403 Forbidden: forbidden: User "bob" cannot get path "/debug/backup"`},
 		{"a stranger", "no-token", "401 Unauthorized: Unauthorized"},
 	} {
 		dest := filepath.Join(t.TempDir(), "copy.db")
@@ -149,7 +150,7 @@ func TestBackupCommandLine(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s", c.title, code, errs.String())
 		}
 	}
-	if rep, err := checkFile(dest); err != nil || len(rep.problems) > 0 || rep.objects == 0 {
+	if rep, err := store.Check(dest); err != nil || len(rep.Problems) > 0 || rep.Objects == 0 {
 		t.Errorf("check: %v, %+v", err, rep)
 	}
 }

@@ -4,14 +4,17 @@ package main
 // what is built like it, looks for kube-apiserver and etcd in a folder, starts both with their own arguments, asks /health and /healthz
 // until they answer, and ends them with SIGTERM. With links of those names to apilet, nothing in such a test has to change:
 //
-//	ln -s $(command -v apilet) bin/kube-apiserver; ln -s $(command -v apilet) bin/etcd
-//	KUBEBUILDER_ASSETS=$PWD/bin go test ./...
+//	eval "$(apilet envtest-assets bin)"     # the links, kubectl where there is one, and export KUBEBUILDER_ASSETS=...
+//	go test ./...
 //
 // Called as kube-apiserver, apilet translates the arguments to its own and goes on as ever, except that it keeps nothing: what it stores
 // ends with the process. Flags are known by a table of kube-apiserver's names. One that apilet has, too, is passed on; the few that
 // mean the same under another name are translated; the rest is accepted, and named in one line of the log, because most of them (caches,
 // kubelets, etcd's certificates) are about parts that are not here. A name that kube-apiserver does not know is refused, as it would
 // do: a test that works here must not fail there for a typing error.
+//
+// --disable-admission-plugins=ServiceAccount, which envtest always gives, says that there is no kube-controller-manager to make service
+// accounts: then apilet makes none either, and a suite that counts what is in its namespaces finds what it made itself.
 //
 // Called as etcd, apilet stores nothing and speaks no gRPC: it is healthy until told to stop. The objects are in the other process.
 
@@ -26,10 +29,15 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 )
+
+// etcdVersion is of the etcd that Kubernetes 1.36 comes with; nothing of it is here but the answer to those who ask.
+const etcdVersion = "3.6.8"
 
 // errShowVersion is --version among kube-apiserver's arguments.
 var errShowVersion = errors.New("version asked for")
@@ -78,6 +86,70 @@ var apiserverSettings = strings.Fields(`
 // programName is the name under which a program was called.
 func programName(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), ".exe")
+}
+
+// ---- The links ----
+
+// makeAssets fills a folder with what envtest looks for and prints the line that leads it there. What is in the way is replaced when it is
+// a link, as of an earlier call or to an apilet that has moved; a file is somebody's control plane, and stays.
+func makeAssets(out io.Writer, args []string) error {
+	if args[0] == "" {
+		return errors.New("usage: apilet envtest-assets DIR")
+	}
+	dir, err := filepath.Abs(args[0])
+	if err != nil {
+		return err
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	suffix := ""
+	if strings.HasSuffix(own, ".exe") {
+		suffix = ".exe"
+	}
+	programs := [][2]string{{"kube-apiserver", own}, {"etcd", own}}
+	if kubectl, err := exec.LookPath("kubectl"); err == nil && !there(filepath.Join(dir, "kubectl")+suffix) {
+		programs = append(programs, [2]string{"kubectl", kubectl})
+	}
+	for _, program := range programs {
+		if err := linkAsset(filepath.Join(dir, program[0]+suffix), program[1]); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(out, "export KUBEBUILDER_ASSETS=%s\n", shellQuoted(dir))
+	return err
+}
+
+func linkAsset(link, program string) error {
+	program, err := filepath.Abs(program)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Lstat(link); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		if err := os.Remove(link); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink(program, link); err != nil {
+		return fmt.Errorf("%w: remove what is there, or name another folder", err)
+	}
+	return nil
+}
+
+// shellQuoted is a word that a shell reads as it is.
+func shellQuoted(word string) string {
+	if !strings.ContainsFunc(word, func(r rune) bool { return !strings.ContainsRune("/._-+,:@%", r) && !isLetterOrDigit(r) }) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+func isLetterOrDigit(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 }
 
 // ---- kube-apiserver ----
@@ -164,6 +236,12 @@ func (t *translation) add(name, value string) error {
 		return err
 	case "service-cluster-ip-range":
 		t.pass(name, firstIPv4(value))
+	case "disable-admission-plugins":
+		if !slices.Contains(strings.Split(value, ","), "ServiceAccount") {
+			t.unused = append(t.unused, name)
+			break
+		}
+		t.args = append(t.args, "--namespace-defaults=false")
 	case "feature-gates":
 		t.unused = append(t.unused, name) // all that kube-apiserver 1.36 has are about other things
 	default:
@@ -262,7 +340,12 @@ func printAPIServerHelp(out io.Writer, own *flag.FlagSet) {
 // ---- etcd ----
 
 // serveAsEtcd is healthy at etcd's client URLs until ctx ends. Of etcd's arguments it looks for these URLs alone.
-func serveAsEtcd(ctx context.Context, args []string, stderr io.Writer) error {
+func serveAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if slices.Contains(args, "--version") || slices.Contains(args, "-version") {
+		_, err := fmt.Fprintf(stdout, "etcd Version: %s\nGit SHA: apilet\nGo Version: %s\nGo OS/Arch: %s/%s\n", etcdVersion, runtime.Version(),
+			runtime.GOOS, runtime.GOARCH)
+		return err
+	}
 	if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
 		_, err := fmt.Fprintln(stderr, "apilet in the place of etcd: healthy at --listen-client-urls, and nothing else; other flags have no effect")
 		return err

@@ -2,19 +2,15 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestAPIServerArgumentsAreTranslated(t *testing.T) {
@@ -37,6 +33,8 @@ func TestAPIServerArgumentsAreTranslated(t *testing.T) {
 		{"dual stack", "--service-cluster-ip-range=fd00::/112,10.0.0.0/24", "--service-cluster-ip-range=10.0.0.0/24 --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"log format", "--logging-format=text", "--log-format=console --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"without effect", "--allow-privileged --etcd-servers http://x --watch-cache=false --etcd-servers=y", "--listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", "allow-privileged --etcd-servers --watch-cache\n"},
+		{"no service accounts", "--disable-admission-plugins=A,ServiceAccount", "--namespace-defaults=false --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"other plug-ins", "--disable-admission-plugins=A,B", "--listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", "disable-admission-plugins\n"},
 		{"certificates to make", "--cert-dir=/none", "--listen=0.0.0.0:6443 --cert-dir=/none", ""},
 		{"certificates there", "--cert-dir=" + certs, "--listen=0.0.0.0:6443 " + strings.Join(made, " "), ""},
 		{"certificates given", "--tls-cert-file=c --cert-dir=" + certs, "--tls-cert-file=c --listen=0.0.0.0:6443", ""},
@@ -98,50 +96,6 @@ func TestCalledAsAPIServer(t *testing.T) {
 	}
 }
 
-func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, said, done := "http://"+free.Addr().String(), &bytes.Buffer{}, make(chan error, 1)
-	free.Close()
-	go func() {
-		done <- serveAsEtcd(ctx, []string{"--data-dir=x", "--listen-client-urls", at, "--unsafe-no-fsync=true"}, said)
-	}()
-	answer := func(path string) (int, string) {
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			resp, err := http.Get(at + path)
-			if err == nil {
-				defer resp.Body.Close()
-				body, _ := io.ReadAll(resp.Body)
-				return resp.StatusCode, string(body)
-			}
-			if time.Now().After(deadline) {
-				t.Fatal(err)
-			}
-		}
-	}
-	if code, body := answer("/health"); code != 200 || body != `{"health":"true","reason":""}` {
-		t.Errorf("/health: %d %s", code, body)
-	}
-	if code, body := answer("/v3/kv/range"); code != 404 || !strings.Contains(body, "kube-apiserver") {
-		t.Errorf("/v3/kv/range: %d %s", code, body)
-	}
-	if err := serveAsEtcd(ctx, []string{"-listen-client-urls=" + at}, io.Discard); err == nil {
-		t.Error("a second one on the same port started")
-	}
-	for _, bad := range []string{"https://localhost:0", "unix://x", "localhost:1", ""} {
-		if err := serveAsEtcd(ctx, []string{"--listen-client-urls=" + bad}, io.Discard); err == nil || !strings.Contains(err.Error(), "no http:// URL") {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-	cancel()
-	if err := <-done; err != nil || !strings.Contains(said.String(), "stores nothing") {
-		t.Errorf("%v, said %q", err, said)
-	}
-}
-
 func FuzzAPIServerArguments(f *testing.F) {
 	f.Add("--secure-port=1 --etcd-servers x -v")
 	f.Fuzz(func(t *testing.T, line string) {
@@ -151,4 +105,55 @@ func FuzzAPIServerArguments(f *testing.F) {
 			t.Errorf("%q: %q, %v", line, args, err)
 		}
 	})
+}
+
+// TestEtcdSaysItsVersion in the words that scripts cut out of etcd's.
+func TestEtcdSaysItsVersion(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--version", "-version"} {
+		var out strings.Builder
+		if code := commandAs("etcd", []string{flag}, &out, io.Discard); code != 0 || !regexp.MustCompile(`^etcd Version: \d+\.\d+\.\d+\n`).MatchString(out.String()) {
+			t.Errorf("etcd %s: exit %d, %q", flag, code, out.String())
+		}
+	}
+}
+
+// TestEnvtestAssetsAreMade: the links lead to this program, a second call replaces them, and the line is one for a shell.
+func TestEnvtestAssetsAreMade(t *testing.T) {
+	own, _ := os.Executable()
+	tools := t.TempDir()
+	if err := os.WriteFile(filepath.Join(tools, "kubectl"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", tools)
+	dir := filepath.Join(t.TempDir(), "it's here", "bin")
+	for range 2 {
+		var out, stderr strings.Builder
+		if code := commandAs("apilet", []string{"envtest-assets", dir}, &out, &stderr); code != 0 {
+			t.Fatalf("exit %d: %s", code, stderr.String())
+		}
+		if want := "export KUBEBUILDER_ASSETS='" + strings.ReplaceAll(dir, "'", `'\''`) + "'\n"; out.String() != want {
+			t.Errorf("printed %q, want %q", out.String(), want)
+		}
+		for link, want := range map[string]string{"kube-apiserver": own, "etcd": own, "kubectl": filepath.Join(tools, "kubectl")} {
+			if got, err := os.Readlink(filepath.Join(dir, link)); got != want {
+				t.Errorf("%s leads to %q (%v), want %s", link, got, err, want)
+			}
+		}
+	}
+	for _, link := range []string{"etcd", "kubectl"} { // now somebody's own
+		if err := errors.Join(os.Remove(filepath.Join(dir, link)), os.WriteFile(filepath.Join(dir, link), []byte("mine"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stderr strings.Builder
+	if code := commandAs("apilet", []string{"envtest-assets", dir}, io.Discard, &stderr); code != 1 || !strings.Contains(stderr.String(), "etcd: file exists") {
+		t.Errorf("exit %d: %s", code, stderr.String())
+	}
+	if text, _ := os.ReadFile(filepath.Join(dir, "etcd")); string(text) != "mine" {
+		t.Errorf("etcd is now %q", text)
+	}
+	if code := commandAs("apilet", []string{"envtest-assets"}, io.Discard, io.Discard); code != 2 {
+		t.Errorf("without a folder: exit %d", code)
+	}
 }

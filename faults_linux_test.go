@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"apilet/internal/store"
 )
 
 func TestFullDiskServer(t *testing.T)     { runOnTmpfs(t, "full") }
@@ -105,7 +107,7 @@ func (f *fullDisk) create(size int) answer {
 // full wants an answer that names the disk.
 func (f *fullDisk) full(what string, a answer) {
 	f.t.Helper()
-	if a.code != 500 || a.get("reason").String() != "InternalError" || !strings.Contains(a.get("message").String(), errDiskFull.Error()) {
+	if a.code != 500 || a.get("reason").String() != "InternalError" || !strings.Contains(a.get("message").String(), store.ErrDiskFull.Error()) {
 		f.t.Errorf("%s: %s", what, a.failure())
 	}
 }
@@ -128,13 +130,13 @@ func (f *fullDisk) intact(what string) {
 func (f *fullDisk) attempts() {
 	f.want(200, "GET", "/readyz", "")
 	f.full("backup over HTTP", f.send("GET", "/debug/backup", ""))
-	if err := f.upkeep.backup(f.t.Context(), f.dest); err == nil || !isDiskFull(err) {
+	if err := f.upkeep.Backup(f.t.Context(), f.dest, nil); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("backup: %v", err)
 	}
 	if err := (backupSource{server: f.url}).download(f.dest); err == nil {
 		f.t.Error("a download found room")
 	}
-	if _, err := f.upkeep.compact(f.t.Context(), f.st.revision()); err != nil && !errors.Is(err, errDiskFull) {
+	if _, err := f.upkeep.Compact(f.t.Context(), f.st.Revision()); err != nil && !errors.Is(err, store.ErrDiskFull) {
 		f.t.Errorf("compaction: %v", err)
 	}
 	f.intact("after the attempts")
@@ -143,13 +145,13 @@ func (f *fullDisk) attempts() {
 func (f *fullDisk) attemptsWhenStopped() {
 	data := filepath.Join(f.dir, "a.db")
 	before, _ := os.ReadFile(data)
-	if err := defragFile(data); err == nil || !isDiskFull(err) {
+	if err := store.Defrag(data, nil); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("defrag: %v", err)
 	}
 	if after, _ := os.ReadFile(data); sha256.Sum256(before) != sha256.Sum256(after) {
 		f.t.Error("the failed defrag has changed the file")
 	}
-	if _, err := openStore(filepath.Join(f.dir, "new.db"), storeOptions{}); err == nil || !isDiskFull(err) {
+	if _, err := store.Open(filepath.Join(f.dir, "new.db"), store.Options{}); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("a new store: %v", err)
 	}
 	if left, _ := os.ReadDir(f.dir); len(left) != 1 {
@@ -160,7 +162,7 @@ func (f *fullDisk) attemptsWhenStopped() {
 // cleanUp does with room what failed without.
 func (f *fullDisk) cleanUp() {
 	data := filepath.Join(f.dir, "a.db")
-	if _, err := f.upkeep.compact(f.t.Context(), f.st.revision()); err != nil {
+	if _, err := f.upkeep.Compact(f.t.Context(), f.st.Revision()); err != nil {
 		f.t.Errorf("compaction with room: %v", err)
 	}
 	if err := (backupSource{server: f.url}).download(f.dest); err != nil {
@@ -168,11 +170,11 @@ func (f *fullDisk) cleanUp() {
 	}
 	f.intact("with room")
 	f.halt()
-	if err := defragFile(data); err != nil {
+	if err := store.Defrag(data, nil); err != nil {
 		f.t.Errorf("defrag with room: %v", err)
 	}
 	for _, path := range []string{data, f.dest} {
-		if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 || rep.objects < int64(f.made) {
+		if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 || rep.Objects < int64(f.made) {
 			f.t.Errorf("check of %s: %v, %+v", path, err, rep)
 		}
 	}
@@ -184,21 +186,29 @@ func lockTheDisk(t *testing.T, dir string) {
 	s := startTest(t, onFile(data))
 	s.want(201, "POST", s.namespace("locked"), configMap("m"))
 	s.halt()
+	certs := filepath.Join(dir, "certs")
+	if _, _, err := openTestCerts(t, certs); err != nil {
+		t.Fatal(err)
+	}
+	mustChmod(t, filepath.Join(certs, "ca.key"), 0o644)
 	remount(t, dir, syscall.MS_RDONLY, "")
+	if _, _, err := openTestCerts(t, certs); err == nil || !strings.Contains(err.Error(), "ca.key holds secrets, others may read it (mode 0644)") {
+		t.Errorf("an authority whose key is everybody's for good: %v", err)
+	}
 	conf := s.conf
 	if _, err := startServer(&conf); err == nil || !strings.Contains(err.Error(), data) || !strings.Contains(err.Error(), "read-only file system") {
 		t.Errorf("start: %v", err)
 	}
 	for what, err := range map[string]error{
-		"a new store": func() error { _, err := openStore(filepath.Join(dir, "new.db"), storeOptions{}); return err }(),
-		"defrag":      defragFile(data),
+		"a new store": func() error { _, err := store.Open(filepath.Join(dir, "new.db"), store.Options{}); return err }(),
+		"defrag":      store.Defrag(data, nil),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "read-only file system") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if rep, err := checkFile(data); err != nil || len(rep.problems) > 0 {
-		t.Errorf("check: %v, %v", err, rep.problems)
+	if rep, err := store.Check(data); err != nil || len(rep.Problems) > 0 {
+		t.Errorf("check: %v, %v", err, rep.Problems)
 	}
 	remount(t, dir, 0, "")
 	s.start()

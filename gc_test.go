@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
@@ -34,7 +36,7 @@ type cluster struct {
 func startCluster(t testing.TB, data string) *cluster {
 	t.Helper()
 	cfg, _ := newConfig(io.Discard)
-	cfg.listen, cfg.data, cfg.ephemeral, cfg.log = "127.0.0.1:0", data, data == "", zerolog.Nop()
+	cfg.listen, cfg.data, cfg.ephemeral, cfg.log, cfg.namespaceGrace = "127.0.0.1:0", data, data == "", zerolog.Nop(), 0
 	s, err := startServer(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +175,7 @@ func (c *cluster) await(what string, holds func() bool) {
 	c.Helper()
 	deadline := time.After(collectDeadline)
 	for {
-		wake := c.st.wake(everything)
+		wake := c.st.Wake(store.Everything)
 		if holds() {
 			return
 		}
@@ -381,10 +383,10 @@ func TestCyclesGo(t *testing.T) {
 
 func TestCustomOwnersAndDependents(t *testing.T) {
 	c := startCluster(t, "")
-	foos := &resource{group: "x.io", version: "v1", kind: "Foo", plural: "foos", singular: "foo", namespaced: true, verbs: verbsOf(0), storageGroup: "x.io"}
+	foos := &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", Namespaced: true, Verbs: scheme.VerbsOf(0), StorageGroup: "x.io"}
 	c.create("cm/early", "", ref("foo/a", "0b2c7a32-0000-0000-0000-000000000000"))
 	c.stays("cm/early") // its owner's kind is not served
-	c.reg.replaceCustom([]*resource{foos})
+	c.reg.ReplaceCustom([]*scheme.Resource{foos})
 	a := c.create("foo/a", "")
 	c.awaitGone("cm/early")
 	c.create("foo/child", "", ref("foo/a", a))
@@ -444,8 +446,8 @@ func TestRestartAtEachStep(t *testing.T) {
 
 func TestNamespaceEmptiesAndGoes(t *testing.T) {
 	c := startCluster(t, "")
-	foos := &resource{group: "x.io", version: "v1", kind: "Foo", plural: "foos", singular: "foo", namespaced: true, verbs: verbsOf(0), storageGroup: "x.io"}
-	c.reg.replaceCustom([]*resource{foos})
+	foos := &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", Namespaced: true, Verbs: scheme.VerbsOf(0), StorageGroup: "x.io"}
+	c.reg.ReplaceCustom([]*scheme.Resource{foos})
 	c.create("ns/n", "")
 	for i := range 20 {
 		c.create(fmt.Sprintf("cm/n/c%d", i), "")
@@ -519,6 +521,45 @@ func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
 	c.awaitGone("ns/n")
 }
 
+// TestNamespaceIsLeftAloneAtFirst: who finalizes a namespace after deleting it, as envtest's users do, finds it as it was. One that is
+// finalized already, and has a finalizer of its own, is emptied without delay, which also shows that the emptier had seen the others.
+func TestNamespaceIsLeftAloneAtFirst(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.namespaceGrace = time.Hour })
+	const finalized = `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"resourceVersion":%q},"spec":{"finalizers":[]}}`
+	deleted := map[string]string{} // resourceVersion by name
+	for name, finalizers := range map[string]string{"mine": "", "slow": "", "held": `,"finalizers":["test/hold"]`} {
+		s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"`+finalizers+`}}`)
+		s.want(201, "POST", "/api/v1/namespaces/"+name+"/configmaps", configMap("a"))
+		deleted[name] = s.want(200, "DELETE", "/api/v1/namespaces/"+name, "").get("metadata.resourceVersion").String()
+	}
+	s.want(200, "PUT", "/api/v1/namespaces/held/finalize", fmt.Sprintf(finalized, "held", deleted["held"]))
+	eventually(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
+	for _, name := range []string{"mine", "slow"} {
+		a := s.want(200, "GET", "/api/v1/namespaces/"+name, "")
+		expect(t, a.get("metadata.resourceVersion"), deleted[name])
+		s.want(200, "GET", "/api/v1/namespaces/"+name+"/configmaps/a", "")
+	}
+	s.want(200, "PUT", "/api/v1/namespaces/mine/finalize", fmt.Sprintf(finalized, "mine", deleted["mine"]))
+	s.want(404, "GET", "/api/v1/namespaces/mine", "")
+}
+
+// TestNamespaceGoesAfterItsGrace measures that it goes, and not before.
+func TestNamespaceGoesAfterItsGrace(t *testing.T) {
+	t.Parallel()
+	const grace = 100 * time.Millisecond
+	s := startTest(t, func(c *config) { c.namespaceGrace = grace })
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"n"}}`)
+	s.want(201, "POST", "/api/v1/namespaces/n/configmaps", configMap("a"))
+	before := time.Now()
+	s.want(200, "DELETE", "/api/v1/namespaces/n", "")
+	eventually(t, "the namespace goes", func() bool { return s.send("GET", "/api/v1/namespaces/n", "").code == 404 })
+	if took := time.Since(before); took < grace {
+		t.Errorf("gone after %v, want %v at least", took, grace)
+	}
+	s.want(404, "GET", "/api/v1/namespaces/n/configmaps/a", "")
+}
+
 func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
 	c := startCluster(t, "")
 	c.create("ns/n", "")
@@ -542,9 +583,9 @@ func TestQuietWhileWaiting(t *testing.T) {
 	c.create("cm/unserved", "", `{"apiVersion":"no.such/v1","kind":"Thing","name":"x","uid":"u"}`)
 	c.delete("ns/n", "")
 	c.await("the finalizer to be named", func() bool { return strings.Contains(c.get("ns/n"), "test/hold in 1 resource instances") })
-	rev := c.st.revision()
+	rev := c.st.Revision()
 	time.Sleep(2 * refreshEvery) // nothing is waited for: nothing is to happen
-	if now := c.st.revision(); now != rev {
+	if now := c.st.Revision(); now != rev {
 		t.Errorf("%d commits while nothing happened", now-rev)
 	}
 }
@@ -562,8 +603,8 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 	c.delete("cm/a", "")
 	c.delete("cm/b", "Orphan")
 	c.delete("ns/n", "")
-	full := errDiskFull
-	c.st.refusal.Store(&full)
+	full := store.ErrDiskFull
+	c.st.Refusal.Store(&full)
 	said := &lines{said: make(chan string, 100)}
 	gc := &collector{st: c.st, upkeep: c.upkeep, reg: c.reg, wr: c.wr, log: zerolog.New(said)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -573,7 +614,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 		line := <-said.said
 		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
 	}
-	c.st.refusal.Store(nil)
+	c.st.Refusal.Store(nil)
 	c.awaitGone("cm/child", "cm/b", "ns/n")
 	c.awaitOwners("cm/orphan", "")
 	cancel()
@@ -595,10 +636,10 @@ func (l *lines) Write(p []byte) (int, error) {
 func TestManyNamespacesAtOnce(t *testing.T) {
 	c := startCluster(t, "")
 	const namespaces, each = 40, 5
-	c.seed(c.reg.lookup("", "v1", "namespaces"), namespaces, func(i int) object {
+	c.seed(c.reg.Lookup("", "v1", "namespaces"), namespaces, func(i int) scheme.Object {
 		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i)}}
 	})
-	c.seed(c.reg.lookup("", "v1", "configmaps"), namespaces*each, func(i int) object {
+	c.seed(c.reg.Lookup("", "v1", "configmaps"), namespaces*each, func(i int) scheme.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("n%d", i/each), Name: fmt.Sprint(i), Finalizers: []string{"test/hold"}}}
 	})
 	for i := range namespaces {
@@ -616,7 +657,7 @@ func TestManyNamespacesAtOnce(t *testing.T) {
 // ---- Many ----
 
 // seed creates n objects at once, not over HTTP.
-func (c *cluster) seed(res *resource, n int, build func(i int) object) {
+func (c *cluster) seed(res *scheme.Resource, n int, build func(i int) scheme.Object) {
 	c.Helper()
 	numbers := make([]int, n)
 	for i := range numbers {
@@ -643,7 +684,7 @@ func ownedPod(namespace string, i int, owner *metav1.OwnerReference) *corev1.Pod
 func (c *cluster) awaitCount(prefix string, want int64) {
 	c.Helper()
 	c.await(fmt.Sprintf("%d objects in %s", want, prefix), func() bool {
-		objects, _, _ := c.st.count(prefix)
+		objects, _, _ := c.st.Count(prefix)
 		return objects == want
 	})
 }
@@ -652,15 +693,15 @@ func TestThousandDependents(t *testing.T) {
 	for _, policy := range []string{"Background", "Foreground", "Orphan"} {
 		t.Run(policy, func(t *testing.T) {
 			c := startCluster(t, "")
-			pods := c.reg.lookup("", "v1", "pods")
+			pods := c.reg.Lookup("", "v1", "pods")
 			owner := cascade(c, "cm/a", 1000)
 			c.delete("cm/a", policy)
 			c.awaitGone("cm/a")
 			if policy == "Orphan" {
 				c.stays("pod/" + ownedPod("", 999, nil).Name)
-				rec, _ := c.st.get(pods.key("default", ownedPod("", 0, nil).Name))
-				if strings.Contains(string(rec.json), string(owner.UID)) {
-					t.Errorf("an orphan still names its owner: %s", rec.json)
+				rec, _ := c.st.Get(pods.Key("default", ownedPod("", 0, nil).Name))
+				if strings.Contains(string(rec.JSON), string(owner.UID)) {
+					t.Errorf("an orphan still names its owner: %s", rec.JSON)
 				}
 				return
 			}
@@ -675,14 +716,14 @@ func cascade(c *cluster, short string, n int) metav1.OwnerReference {
 	blocks := true
 	_, name := apiPath(short)
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: types.UID(c.create(short, "")), BlockOwnerDeletion: &blocks}
-	c.seed(c.reg.lookup("", "v1", "pods"), n, func(i int) object { return ownedPod("default", i, &owner) })
+	c.seed(c.reg.Lookup("", "v1", "pods"), n, func(i int) scheme.Object { return ownedPod("default", i, &owner) })
 	return owner
 }
 
 func TestNamespaceOfThousandsGoes(t *testing.T) {
 	c := startCluster(t, "")
 	c.create("ns/n", "")
-	c.seed(c.reg.lookup("", "v1", "pods"), 2000, func(i int) object { return ownedPod("n", i, nil) })
+	c.seed(c.reg.Lookup("", "v1", "pods"), 2000, func(i int) scheme.Object { return ownedPod("n", i, nil) })
 	c.delete("ns/n", "")
 	c.awaitGone("ns/n")
 }
@@ -692,14 +733,14 @@ func BenchmarkCascade(b *testing.B) {
 		b.StopTimer()
 		c := startCluster(b, b.TempDir()+"/db")
 		cascade(c, "cm/a", 10_000)
-		before, start := c.st.stats(), time.Now()
+		before, start := c.st.Stats(), time.Now()
 		b.StartTimer()
 		c.delete("cm/a", "")
 		c.awaitCount(podRange, 0)
 		b.StopTimer()
-		after := c.st.stats()
-		b.ReportMetric(float64(after.commits-before.commits), "commits")
-		b.ReportMetric(float64(after.writes-before.writes), "writes")
+		after := c.st.Stats()
+		b.ReportMetric(float64(after.Commits-before.Commits), "commits")
+		b.ReportMetric(float64(after.Writes-before.Writes), "writes")
 		b.ReportMetric(time.Since(start).Seconds(), "s")
 		b.StartTimer()
 	}
@@ -710,7 +751,7 @@ func BenchmarkGraph(b *testing.B) {
 	for _, each := range []int{1, 3, 100} {
 		b.Run(fmt.Sprintf("pods-of-an-owner=%d", each), func(b *testing.B) {
 			const pods = 100_000
-			events := make([]event, pods)
+			events := make([]store.Event, pods)
 			var uid string
 			for i := range events {
 				if i%each == 0 {
@@ -719,7 +760,7 @@ func BenchmarkGraph(b *testing.B) {
 				pod := ownedPod("default", i, &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "application-7d4b9c6f8d", UID: types.UID(uid)})
 				pod.UID = types.UID(uuid.NewString())
 				doc, _ := json.Marshal(pod)
-				events[i].record = record{key: "//pods/default/" + pod.Name, rev: int64(i + 1), createRev: int64(i + 1), json: doc}
+				events[i].Record = store.Record{Key: "//pods/default/" + pod.Name, Rev: int64(i + 1), CreateRev: int64(i + 1), JSON: doc}
 			}
 			heap := func() float64 {
 				var m runtime.MemStats
@@ -730,10 +771,10 @@ func BenchmarkGraph(b *testing.B) {
 			c := startCluster(b, "")
 			for b.Loop() {
 				before, start := heap(), time.Now()
-				rp := &reaper{gc: &collector{st: c.st}, kinds: newKinds(c.reg.current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
+				rp := &reaper{gc: &collector{st: c.st}, kinds: newKinds(c.reg.Current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
 				for i := range events {
 					ev := events[i]
-					ev.key = strings.Clone(ev.key)
+					ev.Key = strings.Clone(ev.Key)
 					rp.apply(&ev)
 				}
 				b.ReportMetric(float64(time.Since(start).Nanoseconds())/pods, "ns/pod")
@@ -904,11 +945,11 @@ func (g *graphTest) compare() {
 // state lists who is there and with which owners, in the ownerModel's words.
 func (g *graphTest) state() string {
 	have := ownerModel{}
-	_, err := (&collector{st: g.st}).walk(context.Background(), "//configmaps/", func(records []record) error {
+	_, err := (&collector{st: g.st}).walk(context.Background(), "//configmaps/", func(records []store.Record) error {
 		for i := range records {
-			_, name := namespacedName(records[i].key)
+			_, name := scheme.NamespacedName(records[i].Key)
 			owners := []string(nil)
-			for _, owner := range gjson.GetBytes(records[i].json, "metadata.ownerReferences.#.name").Array() {
+			for _, owner := range gjson.GetBytes(records[i].JSON, "metadata.ownerReferences.#.name").Array() {
 				owners = append(owners, owner.String())
 			}
 			have[strings.Clone(name)] = owners
@@ -969,11 +1010,11 @@ func TestClientsAtOnce(t *testing.T) {
 // dangling finds an object that names an owner that is not there.
 func (c *cluster) dangling() (found string) {
 	uids, owned := map[string]bool{}, map[string]string{}
-	_, err := (&collector{st: c.st}).walk(context.Background(), "//configmaps/", func(records []record) error {
+	_, err := (&collector{st: c.st}).walk(context.Background(), "//configmaps/", func(records []store.Record) error {
 		for i := range records {
-			uids[uidOf(records[i].json)] = true
-			for _, uid := range gjson.GetBytes(records[i].json, "metadata.ownerReferences.#.uid").Array() {
-				owned[uid.String()] = strings.Clone(records[i].key)
+			uids[uidOf(records[i].JSON)] = true
+			for _, uid := range gjson.GetBytes(records[i].JSON, "metadata.ownerReferences.#.uid").Array() {
+				owned[uid.String()] = strings.Clone(records[i].Key)
 			}
 		}
 		return nil
@@ -1007,23 +1048,23 @@ func (c *cluster) try(method, path, body string) error {
 // TestFollowingEverything reads all resources' events from the ring and from the file.
 func TestFollowingEverything(t *testing.T) {
 	c := startCluster(t, "")
-	start := c.st.revision()
-	c.seed(c.reg.lookup("", "v1", "configmaps"), ringEvents, func(i int) object {
+	start := c.st.Revision()
+	c.seed(c.reg.Lookup("", "v1", "configmaps"), store.RingEvents, func(i int) scheme.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}
 	})
 	c.create("node/n", "")
 	c.create("cm/last", "")
 	seen := start
-	pos, err := (&collector{st: c.st}).drain(everything, start, func(ev *event) {
-		if seen++; ev.rev != seen {
-			t.Fatalf("revision %d comes after %d", ev.rev, seen-1)
+	pos, err := (&collector{st: c.st}).drain(store.Everything, start, func(ev *store.Event) {
+		if seen++; ev.Rev != seen {
+			t.Fatalf("revision %d comes after %d", ev.Rev, seen-1)
 		}
 	})
-	if err != nil || pos != c.st.revision() || seen != pos {
-		t.Errorf("drained up to %d, saw up to %d of %d: %v", pos, seen, c.st.revision(), err)
+	if err != nil || pos != c.st.Revision() || seen != pos {
+		t.Errorf("drained up to %d, saw up to %d of %d: %v", pos, seen, c.st.Revision(), err)
 	}
-	wake := c.st.wake(everything)
-	if evs, upTo, err := c.st.events(everything, pos, 0, nil); len(evs) != 0 || upTo != pos || err != nil {
+	wake := c.st.Wake(store.Everything)
+	if evs, upTo, err := c.st.Events(store.Everything, pos, 0, nil); len(evs) != 0 || upTo != pos || err != nil {
 		t.Errorf("after all: %d events up to %d, %v", len(evs), upTo, err)
 	}
 	c.create("node/m", "")

@@ -3,7 +3,7 @@ package main
 // These tests open data files of every format that was ever released, as they were written then. testdata/golden has for each format
 // the file, packed with gzip, and one line of JSON for each thing in it: the live objects, and the history that was not compacted.
 //
-// A new format gets new files (go test -run TestGoldenFiles -update writes those of storeFormat when they are missing). The old ones are
+// A new format gets new files (go test -run TestGoldenFiles -update writes those of store.StoreFormat when they are missing). The old ones are
 // never written again: they are what people have on their disks.
 
 import (
@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"apilet/internal/store"
 )
 
 // A goldenLine is one live object ("object") or one event ("event", "gone" for a tombstone).
@@ -34,14 +36,14 @@ func TestGoldenFiles(t *testing.T) {
 	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
 		t.Skip("bbolt's files have the byte order of the machine that wrote them, and these are little endian")
 	}
-	for format := 1; format <= storeFormat; format++ {
+	for format := 1; format <= store.StoreFormat; format++ {
 		t.Run(fmt.Sprintf("format %d", format), func(t *testing.T) { openGolden(t, format) })
 	}
 }
 
 func openGolden(t *testing.T, format int) {
 	name := fmt.Sprintf("testdata/golden/format-%d", format)
-	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && format == storeFormat {
+	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && format == store.StoreFormat {
 		makeGolden(t, name)
 	}
 	packed, err := os.Open(name + ".db.gz")
@@ -62,23 +64,23 @@ func openGolden(t *testing.T, format int) {
 		t.Fatal(err)
 	}
 	path := writeDataFile(t, file)
-	if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 {
-		t.Errorf("check: %v, %v", err, rep.problems)
+	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 {
+		t.Errorf("check: %v, %v", err, rep.Problems)
 	}
 	st := openTestStore(t, path)
 	if got := goldenLines(t, st); got != string(want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	next := st.revision() + 1
-	if rec := mustWrite(t, st, opCreate, "//configmaps/later/a", 0, ""); rec.rev != next {
-		t.Errorf("the next write has revision %d, want %d", rec.rev, next)
+	next := st.Revision() + 1
+	if rec := mustWrite(t, st, store.OpCreate, "//configmaps/later/a", 0, ""); rec.Rev != next {
+		t.Errorf("the next write has revision %d, want %d", rec.Rev, next)
 	}
-	if _, err := mustUpkeep(t, st).compact(t.Context(), next); err != nil {
+	if _, err := mustUpkeep(t, st).Compact(t.Context(), next); err != nil {
 		t.Error(err)
 	}
-	st.close()
-	if rep, err := checkFile(path); err != nil || len(rep.problems) > 0 {
-		t.Errorf("check after use: %v, %v", err, rep.problems)
+	st.Close()
+	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 {
+		t.Errorf("check after use: %v, %v", err, rep.Problems)
 	}
 	serveGolden(t, file, string(want))
 }
@@ -102,37 +104,37 @@ func serveGolden(t *testing.T, file []byte, lines string) {
 	}
 }
 
-func goldenLines(t *testing.T, st *store) string {
+func goldenLines(t *testing.T, st *store.Store) string {
 	var b bytes.Buffer
-	put := func(what string, r *record) {
-		text, err := json.Marshal(goldenLine{what, r.key, r.rev, r.createRev, r.prevRev, r.deleting, r.json})
+	put := func(what string, r *store.Record) {
+		text, err := json.Marshal(goldenLine{what, r.Key, r.Rev, r.CreateRev, r.PrevRev, r.Deleting, r.JSON})
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.Write(append(text, '\n'))
 	}
-	for sp, c := (span{prefix: "/"}), new(chunk); ; sp.start = c.next {
-		if err := st.chunk(sp, c); err != nil {
+	for sp, c := (store.Span{Prefix: "/"}), new(store.Chunk); ; sp.Start = c.Next {
+		if err := st.Chunk(sp, c); err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range c.records {
+		for _, r := range c.Records {
 			put("object", &r)
 		}
-		if c.next == "" {
+		if c.Next == "" {
 			break
 		}
 	}
-	for at := st.compacted(); at < st.revision(); {
-		evs, upTo, err := st.events(everything, at, 100, nil)
+	for at := st.Compacted(); at < st.Revision(); {
+		evs, upTo, err := st.Events(store.Everything, at, 100, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, ev := range evs {
 			what := "event"
-			if ev.deleted {
+			if ev.Deleted {
 				what = "gone"
 			}
-			put(what, &ev.record)
+			put(what, &ev.Record)
 		}
 		at = upTo
 	}
@@ -150,7 +152,7 @@ func makeGolden(t *testing.T, name string) {
 	}
 	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "second"))
 	s.want(200, "DELETE", maps+"/m2", "")
-	s.compactNow(s.st.revision())
+	s.compactNow(s.st.Revision())
 	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "third"))
 	s.want(200, "DELETE", maps+"/m3", "")
 	s.want(201, "POST", maps, configMap("m3", "k", "again"))
@@ -163,13 +165,13 @@ func makeGolden(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := readMetas(bytes.NewReader(b))
+	tree, err := store.ReadMetas(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	z.Write(b[:tree.high*uint64(tree.pageSize)])
+	z.Write(b[:tree.High*uint64(tree.PageSize)])
 	z.Close()
 	os.MkdirAll(filepath.Dir(name), 0o755)
 	if err := os.WriteFile(name+".db.gz", packed.Bytes(), 0o644); err != nil {

@@ -224,7 +224,7 @@ func TestPathsStayInTheirPlace(t *testing.T) {
 			t.Errorf("%q: %d %.200s", path, code, body)
 		}
 	}
-	before := s.st.revision()
+	before := s.st.Revision()
 	for _, name := range []string{"..", ".", "a%2fb", "%2f", "a%00b", strings.Repeat("n", 5000)} {
 		plain, _ := url.PathUnescape(name)
 		for _, path := range []string{"/api/v1/namespaces/p1/events/", "/api/v1/namespaces/p1/services/", "/apis/coordination.k8s.io/v1/namespaces/p1/leases/"} {
@@ -235,7 +235,7 @@ func TestPathsStayInTheirPlace(t *testing.T) {
 			}
 		}
 	}
-	expect(t, s.st.revision(), before)
+	expect(t, s.st.Revision(), before)
 }
 
 // TestRequestsThatStop: clients that go away half-way leave nothing behind but the memory that the server goes on.

@@ -30,6 +30,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"apilet/internal/request"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -77,12 +78,12 @@ func (fc *flowControl) run(ctx context.Context) { fc.dispatcher.run(ctx) }
 // middleware lets a request through when it has its seats, before anything of its body is read, and answers 429 otherwise.
 func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := requestFrom(r.Context())
-		if rec == nil || rec.user.name == "" {
+		rec := request.From(r.Context())
+		if rec == nil || rec.User.Name == "" {
 			http.Error(w, "request without user or request information reached flow control", http.StatusInternalServerError)
 			return
 		}
-		if rec.info.verb != "watch" && longRunning(&rec.info) {
+		if rec.Info.Verb != "watch" && request.LongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -90,9 +91,9 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 		if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok && r.ContentLength != 0 && r.ProtoMajor == 1 {
 			dig.gone = func() bool { return hungUp(conn) }
 		}
-		err := fc.dispatcher.dispatch(r.Context(), &dig, fc.estimate(&rec.info, r), func(t *ticket) {
+		err := fc.dispatcher.dispatch(r.Context(), &dig, fc.estimate(&rec.Info, r), func(t *ticket) {
 			announceFlow(w, rec, t.schema)
-			rec.waited = t.started.Sub(t.arrived)
+			rec.Waited = t.started.Sub(t.arrived)
 			fc.serve(w, r, t, next)
 		})
 		if err != nil {
@@ -134,8 +135,8 @@ func watchBegun(ctx context.Context) {
 }
 
 // announceFlow says what class the request fell into: by UID to the client, so as not to tell it the configuration's names.
-func announceFlow(w http.ResponseWriter, rec *request, schema *flowSchema) {
-	rec.flowSchema, rec.priority = schema.name, schema.level.name
+func announceFlow(w http.ResponseWriter, rec *request.Request, schema *flowSchema) {
+	rec.FlowSchema, rec.Priority = schema.name, schema.level.name
 	header := w.Header()
 	header["X-Kubernetes-Pf-Flowschema-Uid"] = schema.uidHeader
 	header["X-Kubernetes-Pf-Prioritylevel-Uid"] = schema.levelUIDHeader
@@ -146,27 +147,11 @@ func refuseBusy(w http.ResponseWriter, retryAfter int) {
 	http.Error(w, tooManyRequests, http.StatusTooManyRequests)
 }
 
-func digestOf(rec *request) digest {
-	info := &rec.info
-	return digest{user: rec.user.name, groups: rec.user.groups, resourceRequest: info.resourceRequest, verb: info.verb, path: info.path,
-		group: info.group, version: info.version, namespace: info.namespace, resource: info.resource, subresource: info.subresource,
-		name: info.name, received: rec.received}
-}
-
-// longRunning are the requests that may take for ever, as in kube-apiserver.
-func longRunning(info *requestInfo) bool {
-	if !info.resourceRequest {
-		return strings.HasPrefix(info.path, "/debug/pprof/")
-	}
-	switch info.subresource {
-	case "attach", "exec", "log", "portforward", "proxy":
-		return true
-	}
-	return info.verb == "watch" || info.verb == "proxy"
-}
-
-func isMutating(info *requestInfo) bool {
-	return info.verb != "get" && info.verb != "list" && info.verb != "watch"
+func digestOf(rec *request.Request) digest {
+	info := &rec.Info
+	return digest{user: rec.User.Name, groups: rec.User.Groups, resourceRequest: info.ResourceRequest, verb: info.Verb, path: info.Path,
+		group: info.Group, version: info.Version, namespace: info.Namespace, resource: info.Resource, subresource: info.Subresource,
+		name: info.Name, received: rec.Received}
 }
 
 // maxInFlight is what there is without priority and fairness: so many requests that read and so many that do not, at a time;
@@ -174,12 +159,12 @@ func isMutating(info *requestInfo) bool {
 func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	seats := [2]chan struct{}{make(chan struct{}, readOnly), make(chan struct{}, mutating)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := requestFrom(r.Context())
+		rec := request.From(r.Context())
 		kind := seats[0]
-		if isMutating(&rec.info) {
+		if request.IsMutating(&rec.Info) {
 			kind = seats[1]
 		}
-		if cap(kind) == 0 || longRunning(&rec.info) {
+		if cap(kind) == 0 || request.LongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -188,7 +173,7 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 			defer func() { <-kind }()
 			next.ServeHTTP(w, r)
 		default:
-			if slices.Contains(rec.user.groups, "system:masters") {
+			if slices.Contains(rec.User.Groups, "system:masters") {
 				next.ServeHTTP(w, r)
 				return
 			}
@@ -280,22 +265,22 @@ func (b *seatedBody) Read(p []byte) (int, error) {
 
 // Work estimates
 
-func (fc *flowControl) estimate(info *requestInfo, r *http.Request) estimate {
-	one := estimate{initialSeats: 1, watchers: -1, mutating: isMutating(info)}
-	if !info.resourceRequest {
+func (fc *flowControl) estimate(info *request.Info, r *http.Request) estimate {
+	one := estimate{initialSeats: 1, watchers: -1, mutating: request.IsMutating(info)}
+	if !info.ResourceRequest {
 		return one
 	}
-	switch info.verb {
+	switch info.Verb {
 	case "list", "watch":
 		q, err := parseListQuery(r.URL.RawQuery)
 		if err != nil { // it will be refused further on
 			return estimate{initialSeats: maxListSeats, watchers: -1}
 		}
-		q.watch, q.single = info.verb == "watch", info.name != ""
-		objects, size := fc.stored(info.group, info.resource, info.namespace)
+		q.watch, q.single = info.Verb == "watch", info.Name != ""
+		objects, size := fc.stored(info.Group, info.Resource, info.Namespace)
 		one.initialSeats = listSeats(q, objects, size)
 	case "create", "update", "patch", "delete":
-		if info.resource == "serviceaccounts" && info.subresource == "token" { // nobody is told of a token
+		if info.Resource == "serviceaccounts" && info.Subresource == "token" { // nobody is told of a token
 			return one
 		}
 		return mutatingWork(fc.watchers.interested(info))
@@ -424,17 +409,17 @@ func watchesOneNode(query string) bool {
 }
 
 // interested counts the watches that a write to an object may concern. The name of what a POST creates is not known yet.
-func (wc *watcherCounts) interested(info *requestInfo) int {
+func (wc *watcherCounts) interested(info *request.Info) int {
 	wc.mu.Lock()
 	defer wc.mu.Unlock()
-	key := watchTarget{group: info.group, resource: info.resource}
+	key := watchTarget{group: info.Group, resource: info.Resource}
 	n := wc.n[key]
-	if info.namespace != "" {
-		key.namespace = info.namespace
+	if info.Namespace != "" {
+		key.namespace = info.Namespace
 		n += wc.n[key]
 	}
-	if info.name != "" {
-		key.name = info.name
+	if info.Name != "" {
+		key.name = info.Name
 		n += wc.n[key]
 	}
 	return n

@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"apilet/internal/request"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -31,13 +32,13 @@ func flowFront(next http.Handler) http.Handler {
 		}
 		part = append(part, "", "", "", "", "")
 		resource, subresource, _ := strings.Cut(part[2], ".")
-		rec := &request{received: time.Now(), user: user{name: part[0], groups: []string{"system:authenticated"}},
-			info: requestInfo{resourceRequest: resource != "", verb: part[1], version: "v1", resource: resource, subresource: subresource,
-				namespace: part[3], name: part[4], path: r.URL.Path}}
+		rec := &request.Request{Received: time.Now(), User: request.User{Name: part[0], Groups: []string{"system:authenticated"}},
+			Info: request.Info{ResourceRequest: resource != "", Verb: part[1], Version: "v1", Resource: resource, Subresource: subresource,
+				Namespace: part[3], Name: part[4], Path: r.URL.Path}}
 		if part[0] == "admin" {
-			rec.user.groups = append(rec.user.groups, "system:masters")
+			rec.User.Groups = append(rec.User.Groups, "system:masters")
 		}
-		ctx := context.WithValue(r.Context(), requestKey{}, rec)
+		ctx := context.WithValue(r.Context(), request.Key{}, rec)
 		if timeout, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -143,7 +144,7 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 		if g.in.Load() != 105 {
 			t.Errorf("%d run, want 105", g.in.Load())
 		}
-		if n := fc.watchers.interested(&requestInfo{resource: "pods", namespace: "ns"}); n != 100 {
+		if n := fc.watchers.interested(&request.Info{Resource: "pods", Namespace: "ns"}); n != 100 {
 			t.Errorf("%d watchers, want 100", n)
 		}
 		stats := fc.dispatcher.levels["small"].stats["small"]
@@ -195,15 +196,15 @@ func TestEstimates(t *testing.T) {
 		{"limit=%zz", false, false, 5, 1 * kb, 100},
 	} {
 		fc := &flowControl{stored: func(string, string, string) (int64, int64) { return c.count, c.count * c.avg }}
-		info := &requestInfo{resourceRequest: true, verb: "list", resource: "pods"}
+		info := &request.Info{ResourceRequest: true, Verb: "list", Resource: "pods"}
 		if c.watch {
-			info.verb = "watch"
+			info.Verb = "watch"
 		}
 		if c.single {
-			info.name = "x"
+			info.Name = "x"
 		}
 		if got := fc.estimate(info, httptest.NewRequest("GET", "/?"+c.query, nil)).initialSeats; got != c.want {
-			t.Errorf("%s %q, %d of %d bytes: %d seats, want %d", info.verb, c.query, c.count, c.avg, got, c.want)
+			t.Errorf("%s %q, %d of %d bytes: %d seats, want %d", info.Verb, c.query, c.count, c.avg, got, c.want)
 		}
 	}
 	for watchers, want := range map[int]estimate{9: {}, 10: {finalSeats: 1, tail: 5 * time.Millisecond}, 25: {finalSeats: 3, tail: 5 * time.Millisecond},
@@ -236,7 +237,7 @@ func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
 		stop = append(stop, wc.register(dig(w.namespace, w.name), w.query))
 	}
 	for info, want := range map[[2]string]int{{"ns", "p"}: 4, {"ns", ""}: 3, {"ns", "q"}: 3, {"other", "p"}: 3, {"", ""}: 2} {
-		if got := wc.interested(&requestInfo{resource: "pods", namespace: info[0], name: info[1]}); got != want {
+		if got := wc.interested(&request.Info{Resource: "pods", Namespace: info[0], Name: info[1]}); got != want {
 			t.Errorf("%v: %d watchers, want %d", info, got, want)
 		}
 	}
@@ -533,33 +534,6 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	}
 }
 
-// What waits costs no more than this beside its goroutine.
-func TestMemoryOfAWaitingRequest(t *testing.T) {
-	d := oneLevel(1, 64, 6, 1000)
-	l := d.levels["level"]
-	schema := (*d.schemas.Load())[0]
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.GC() // the first only marks what earlier tests left
-	runtime.ReadMemStats(&before)
-	const n = 10_000
-	tickets := make([]*ticket, n)
-	for i := range tickets {
-		var err error
-		if tickets[i], err = l.enter(schema, &digest{user: fmt.Sprint("user", i)}, narrowRequest); err != nil {
-			t.Fatal(err)
-		}
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if each := (after.HeapAlloc - before.HeapAlloc) / n; each > 1024 {
-		t.Errorf("%d bytes each", each)
-	} else {
-		t.Logf("%d bytes each", each)
-	}
-	runtime.KeepAlive(tickets)
-}
-
 type discardResponse struct{ header http.Header }
 
 func (w *discardResponse) Header() http.Header         { return w.header }
@@ -577,9 +551,9 @@ func BenchmarkMiddleware(b *testing.B) {
 	for name, group := range map[string]string{"exempt": "system:masters", "global-default": "system:authenticated"} {
 		b.Run(name, func(b *testing.B) {
 			r := httptest.NewRequest("GET", "/api/v1/namespaces/ns/pods/p", nil)
-			rec := &request{received: time.Now(), user: user{name: "alice", groups: []string{group}},
-				info: requestInfo{resourceRequest: true, verb: "get", version: "v1", resource: "pods", namespace: "ns", name: "p"}}
-			r = r.WithContext(context.WithValue(r.Context(), requestKey{}, rec))
+			rec := &request.Request{Received: time.Now(), User: request.User{Name: "alice", Groups: []string{group}},
+				Info: request.Info{ResourceRequest: true, Verb: "get", Version: "v1", Resource: "pods", Namespace: "ns", Name: "p"}}
+			r = r.WithContext(context.WithValue(r.Context(), request.Key{}, rec))
 			w := &discardResponse{http.Header{}}
 			b.ReportAllocs()
 			defer processorTime(b)()

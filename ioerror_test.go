@@ -7,11 +7,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"apilet/internal/store"
 )
 
 func TestFailingDiskEndsTheServer(t *testing.T) {
@@ -27,8 +33,9 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 	} {
 		t.Run(c.title, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.db")
-			openTestStore(t, path).close() // that it is made is another test's matter
-			cmd := storeChild("write", path)
+			openTestStore(t, path).Close() // that it is made is another test's matter
+			cmd := exec.Command(os.Args[0], "-test.run=^TestWritingChild$", "-test.v")
+			cmd.Env = append(os.Environ(), "APILET_WRITE_PATH="+path)
 			cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
 			var out, errs bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &errs
@@ -60,5 +67,58 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 			}
 			verifyAcked(t, path, acked)
 		})
+	}
+}
+
+// TestWritingChild is no test but the process whose disk fails.
+func TestWritingChild(t *testing.T) {
+	path := os.Getenv("APILET_WRITE_PATH")
+	if path == "" {
+		t.Skip("for TestFailingDiskEndsTheServer")
+	}
+	writeUntilTheDiskFails(path)
+}
+
+// writeUntilTheDiskFails writes until it is killed, and says on stdout what has been acknowledged: "ack REVISION KEY", compactions too.
+func writeUntilTheDiskFails(path string) {
+	st, err := store.Open(path, store.Options{})
+	if err != nil {
+		fmt.Println("fail", err)
+		os.Exit(3)
+	}
+	up, _ := store.NewMaintenance(st)
+	fmt.Println("ready")
+	for w := range 6 {
+		go func() {
+			revs := map[string]int64{}
+			for i := 0; ; i++ {
+				key := fmt.Sprintf("//pods/w%d/n%d", w, i%9)
+				op := store.OpCreate
+				if revs[key] != 0 {
+					op = store.OpUpdate
+				} else if r, err := st.Get(key); err == nil {
+					op, revs[key] = store.OpUpdate, r.Rev
+				}
+				if op == store.OpUpdate && i%5 == 0 {
+					op = store.OpDelete
+				}
+				rec, err := storeWrite(st, op, key, revs[key], strings.Repeat("x", i%3000))
+				if err != nil {
+					fmt.Println("fail", err)
+					os.Exit(3)
+				}
+				if revs[key] = rec.Rev; op == store.OpDelete {
+					revs[key] = 0
+				}
+				fmt.Printf("ack %d %s\n", rec.Rev, key)
+			}
+		}()
+	}
+	for {
+		time.Sleep(5 * time.Millisecond)
+		if _, err := up.Compact(context.Background(), max(st.Compacted(), st.Revision()-300)); err != nil {
+			fmt.Println("fail", err)
+			os.Exit(3)
+		}
 	}
 }

@@ -1,7 +1,7 @@
 // This file keeps two parts of the server in step with objects that are stored like any other: the authorizer with roles and bindings,
 // flow control with flow schemas and priority levels. Both work on a configuration that never changes while it is in force. A keeper
-// brings the default objects into the store at start, sleeps until a commit touches one of its kinds, as a watcher would, and then puts a
-// new configuration in force.
+// brings the default objects into the store at start and puts a new configuration in force after the commits that touch one of its
+// kinds: roles and bindings before the write is answered, flow control a moment later, woken as a watcher would be.
 package main
 
 import (
@@ -11,8 +11,12 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync"
 	"time"
 
+	"apilet/internal/auth/rbac"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,40 +25,46 @@ import (
 
 // A keeper reads and writes the objects of a few kinds.
 type keeper struct {
-	st    *store
+	st    *store.Store
 	wr    *writes
-	kinds []*resource
+	kinds []*scheme.Resource
 }
 
-func newKeeper(st *store, reg *registry, wr *writes, group string, plurals ...string) keeper {
+func newKeeper(st *store.Store, reg *scheme.Registry, wr *writes, group string, plurals ...string) keeper {
 	k := keeper{st: st, wr: wr}
 	for _, plural := range plurals {
-		k.kinds = append(k.kinds, reg.lookup(group, "v1", plural))
+		k.kinds = append(k.kinds, reg.Lookup(group, "v1", plural))
 	}
 	return k
 }
 
-// load reads all objects of the kinds.
-func (k *keeper) load() (objects []object, err error) {
-	c := &chunk{}
+// load reads all objects of the kinds. One that cannot be read is left out: the others, and what was deleted, have to take effect.
+func (k *keeper) load() (objects []scheme.Object, err error) {
+	err = k.each(func(res *scheme.Resource, rec *store.Record) {
+		if obj, err := k.wr.read(res, rec); err == nil {
+			objects = append(objects, obj)
+		}
+	})
+	return objects, err
+}
+
+// each visits all stored objects of the kinds. A record is the visitor's for as long as the visit lasts.
+func (k *keeper) each(visit func(*scheme.Resource, *store.Record)) error {
+	c := &store.Chunk{}
 	for _, res := range k.kinds {
-		for at := (span{prefix: res.keyPrefix("")}); ; at.rev, at.start = c.rev, c.next {
-			if err := k.st.chunk(at, c); err != nil {
-				return nil, err
+		for at := (store.Span{Prefix: res.KeyPrefix("")}); ; at.Rev, at.Start = c.Rev, c.Next {
+			if err := k.st.Chunk(at, c); err != nil {
+				return err
 			}
-			for i := range c.records {
-				obj, err := res.decodeStored(c.records[i].json)
-				if err != nil {
-					return nil, errors.Join(fmt.Errorf("reading %s", c.records[i].key), err)
-				}
-				objects = append(objects, obj)
+			for i := range c.Records {
+				visit(res, &c.Records[i])
 			}
-			if c.next == "" {
+			if c.Next == "" {
 				break
 			}
 		}
 	}
-	return objects, nil
+	return nil
 }
 
 // follow calls apply at once and after each commit that touches one of the kinds, until ctx ends. report is told of failures.
@@ -62,7 +72,7 @@ func (k *keeper) follow(ctx context.Context, apply func(context.Context) error, 
 	for ctx.Err() == nil {
 		cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
 		for _, res := range k.kinds {
-			cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(k.st.wake(res.keyPrefix("")))})
+			cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(k.st.Wake(res.KeyPrefix("")))})
 		}
 		if err := apply(ctx); err != nil && ctx.Err() == nil {
 			report(err)
@@ -72,14 +82,14 @@ func (k *keeper) follow(ctx context.Context, apply func(context.Context) error, 
 }
 
 // write creates, updates and deletes objects. What somebody else was faster with is left to the next round.
-func (k *keeper) write(ctx context.Context, create, update, remove []object) error {
+func (k *keeper) write(ctx context.Context, create, update, remove []scheme.Object) error {
 	for _, obj := range remove {
 		_, _, err := k.wr.delete(ctx, k.kindOf(obj), obj.GetNamespace(), obj.GetName(), &metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting %s: %w", obj.GetName(), err)
 		}
 	}
-	if err := parallel(create, deleteWorkers, func(obj object) error {
+	if err := parallel(create, deleteWorkers, func(obj scheme.Object) error {
 		_, err := k.wr.insert(ctx, k.kindOf(obj), obj, writeOptions{manager: "apilet"})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -90,8 +100,8 @@ func (k *keeper) write(ctx context.Context, create, update, remove []object) err
 	}
 	for _, obj := range update {
 		t := target{res: k.kindOf(obj), namespace: obj.GetNamespace(), name: obj.GetName()}
-		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(object, *record) (object, error) {
-			return obj.DeepCopyObject().(object), nil
+		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(scheme.Object, *store.Record) (scheme.Object, error) {
+			return obj.DeepCopyObject().(scheme.Object), nil
 		})
 		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("updating %s: %w", obj.GetName(), err)
@@ -100,9 +110,9 @@ func (k *keeper) write(ctx context.Context, create, update, remove []object) err
 	return nil
 }
 
-func (k *keeper) kindOf(obj object) *resource {
+func (k *keeper) kindOf(obj scheme.Object) *scheme.Resource {
 	for _, res := range k.kinds {
-		if res.goType == reflect.TypeOf(obj).Elem() {
+		if res.GoType == reflect.TypeOf(obj).Elem() {
 			return res
 		}
 	}
@@ -111,14 +121,28 @@ func (k *keeper) kindOf(obj object) *resource {
 
 // ---- Roles and bindings
 
-// A policyKeeper keeps an authenticator's policy that of the store.
+// A policyKeeper keeps an authenticator's policy that of the store. It does not follow the log as a watcher would: whoever is answered
+// that a role or a binding is written may use it in the next request, and whoever is answered that one is deleted has lost what it gave.
+// So each such write waits until a policy with it is in force. Of writers that wait at the same time the first reads for all.
 type policyKeeper struct {
 	keeper
-	auth *authenticator
+	auth   *authenticator
+	report func(error) // told why a policy cannot be read
+
+	mu    sync.Mutex // guards what follows; held while the policy is read
+	rev   int64      // the policy in force has all up to this revision
+	known map[string]knownPolicy
 }
 
-func newPolicyKeeper(st *store, reg *registry, wr *writes, auth *authenticator) *policyKeeper {
-	return &policyKeeper{newKeeper(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings"), auth}
+// A knownPolicy is an object of the policy as it was decoded. Most writes change one of hundreds.
+type knownPolicy struct {
+	rev int64
+	obj scheme.Object
+}
+
+func newPolicyKeeper(st *store.Store, reg *scheme.Registry, wr *writes, auth *authenticator, report func(error)) *policyKeeper {
+	kinds := newKeeper(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
+	return &policyKeeper{keeper: kinds, auth: auth, report: report}
 }
 
 // reconcile writes what the stored policy lacks of the default one, and puts the result in force.
@@ -127,8 +151,8 @@ func (k *policyKeeper) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	changes := reconcilePolicy(stored, builtinPolicy())
-	if err := k.write(ctx, append(changes.create, changes.replace...), changes.update, changes.replace); err != nil {
+	changes := rbac.ReconcilePolicy(stored, rbac.BuiltinPolicy())
+	if err := k.write(ctx, append(changes.Create, changes.Replace...), changes.Update, changes.Replace); err != nil {
 		return err
 	}
 	return k.apply(ctx)
@@ -136,11 +160,48 @@ func (k *policyKeeper) reconcile(ctx context.Context) error {
 
 // apply builds an index of the stored policy and puts it in force. If it cannot be built, the one before it stays.
 func (k *policyKeeper) apply(context.Context) error {
-	stored, err := k.load()
-	if err == nil {
-		k.auth.setPolicy(stored)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.applyLocked()
+}
+
+// committed brings what is in force up to date after a write to a resource at a revision.
+func (k *policyKeeper) committed(res *scheme.Resource, rev int64) {
+	if k == nil || res.Group != rbacv1.GroupName {
+		return
 	}
-	return err
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.rev >= rev {
+		return
+	}
+	if err := k.applyLocked(); err != nil {
+		k.report(err)
+	}
+}
+
+func (k *policyKeeper) applyLocked() error {
+	rev, before := k.st.Revision(), k.known
+	var stored []scheme.Object
+	k.known = make(map[string]knownPolicy, len(before))
+	err := k.each(func(res *scheme.Resource, rec *store.Record) {
+		known, ok := before[rec.Key]
+		if !ok || known.rev != rec.Rev {
+			obj, err := k.wr.read(res, rec)
+			if err != nil {
+				return
+			}
+			known = knownPolicy{rec.Rev, obj}
+		}
+		k.known[rec.Key], stored = known, append(stored, known.obj)
+	})
+	if err != nil {
+		k.known = before
+		return err
+	}
+	k.auth.setPolicy(stored)
+	k.rev = rev
+	return nil
 }
 
 // ---- Flow schemas and priority levels
@@ -153,7 +214,7 @@ type flowKeeper struct {
 	pacer pacer
 }
 
-func newFlowKeeper(st *store, reg *registry, wr *writes, fc *flowControl) *flowKeeper {
+func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *writes, fc *flowControl) *flowKeeper {
 	return &flowKeeper{keeper: newKeeper(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), fc: fc}
 }
 
@@ -191,7 +252,7 @@ func (k *flowKeeper) objects() (objs flowObjects, err error) {
 }
 
 // named finds the objects that are to go.
-func (k *flowKeeper) named(schemas, levels []string) (found []object) {
+func (k *flowKeeper) named(schemas, levels []string) (found []scheme.Object) {
 	for _, name := range schemas {
 		found = append(found, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
@@ -208,7 +269,7 @@ func (k *flowKeeper) tellDangling(ctx context.Context, objs flowObjects) error {
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.allow(name, now) })
 	return parallel(names, deleteWorkers, func(name string) error {
 		t := target{res: k.kinds[0], name: name, sub: "status"}
-		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old object, _ *record) (object, error) {
+		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 			schema := old.DeepCopyObject().(*flowcontrolv1.FlowSchema)
 			setFlowCondition(&schema.Status, missing[name])
 			return schema, nil
@@ -230,7 +291,7 @@ func setFlowCondition(status *flowcontrolv1.FlowSchemaStatus, condition flowcont
 	status.Conditions = append(status.Conditions, condition)
 }
 
-func asObjects[T object](list []T) (objects []object) {
+func asObjects[T scheme.Object](list []T) (objects []scheme.Object) {
 	for _, obj := range list {
 		objects = append(objects, obj)
 	}

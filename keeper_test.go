@@ -3,6 +3,7 @@ package main
 // These tests change flow control's objects under a running server, as an operator would.
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -93,4 +94,25 @@ func TestFlowObjectsAreDefaulted(t *testing.T) {
 // narrowLevel is the JSON of a level with one share.
 func narrowLevel(name string) string {
 	return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":1,"limitResponse":{"type":"Reject"}}}}`
+}
+
+// Whoever is answered that a role is given may use it in the next request, and whoever is answered that it is taken has lost it.
+func TestRolesHoldFromTheAnswerOfTheirWrite(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
+	const roles, bindings = "/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+	for i := range 200 {
+		name := fmt.Sprintf("r%d", i)
+		s.want(201, "POST", roles, `{"metadata":{"name":"`+name+`"},"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["list"]}]}`, root)
+		s.want(201, "POST", bindings, `{"metadata":{"name":"`+name+`"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"`+name+`"},
+			"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`, root)
+		s.want(200, "GET", "/api/v1/secrets", "", bob)
+		s.want(200, "PATCH", roles+"/"+name, `{"rules":[]}`, root, "Content-Type: application/merge-patch+json")
+		s.want(403, "GET", "/api/v1/secrets", "", bob)
+		s.want(200, "PATCH", roles+"/"+name, `{"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["list"]}]}`, root, "Content-Type: application/merge-patch+json")
+		s.want(200, "GET", "/api/v1/secrets", "", bob)
+		s.want(200, "DELETE", bindings+"/"+name, "", root)
+		s.want(403, "GET", "/api/v1/secrets", "", bob)
+	}
 }

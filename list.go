@@ -31,11 +31,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -44,45 +41,49 @@ import (
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	listvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/yaml"
 )
 
 const (
-	listBuffer    = 1 << 20   // bytes of encoded items that a limited list collects before it looks for its end
-	gzipThreshold = 128 << 10 // bytes from which compression pays
+	listBuffer = 1 << 20 // bytes of encoded items that a limited list collects before it looks for its end
 )
 
 // reads answers GET, LIST and WATCH.
 type reads struct {
-	st           *store
+	st           *store.Store
 	tokens       *tokenCodec
 	chunking     bool          // the feature gate APIListChunking
 	minTimeout   time.Duration // a watch without timeoutSeconds lives between one and two of these
 	bookmarks    time.Duration // between two bookmarks of a watch
 	patience     time.Duration // with a watcher that takes nothing
 	shuttingDown <-chan struct{}
+	lost         *unreadable.Unreadables
 
 	// turns bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
 	turns chan struct{}
+
+	sealed sealedLog // events as protobuf
 }
 
 // ---- GET ----
 
 // get answers one object. resourceVersion is a lower bound here, and the newest version satisfies every bound that exists.
-func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *resource) error {
-	v, err := newView(r, res)
+func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
@@ -90,24 +91,20 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *resource) erro
 	if _, err := rd.lowerBound(query.Get("resourceVersion"), ""); err != nil {
 		return err
 	}
-	if truth(query, "export") {
+	if request.Truth(query, "export") {
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
-	info := requestFrom(r.Context()).info
-	rec, err := rd.st.get(res.key(scopeOf(res, &info), info.name))
+	info := request.From(r.Context()).Info
+	rec, err := rd.st.Get(res.Key(scheme.ScopeOf(res, &info), info.Name))
+	if err == nil {
+		if err = res.Readable(rec.JSON); err != nil {
+			rd.lost.Note(&rec, err)
+		}
+	}
 	if err != nil {
-		return storeError(err, res, info.name)
+		return response.StoreError(err, res, info.Name)
 	}
-	return v.respond(w, r, http.StatusOK, &rec)
-}
-
-// scopeOf is the namespace in which a request's objects lie. Kubernetes counts a Namespace as being in itself, for authorization; its key
-// says otherwise.
-func scopeOf(res *resource, info *requestInfo) string {
-	if !res.namespaced {
-		return ""
-	}
-	return info.namespace
+	return v.Respond(w, r, http.StatusOK, &rec)
 }
 
 // lowerBound parses a resourceVersion ("" is 0) and refuses one that has not happened yet. what names the failing part of a message.
@@ -119,7 +116,7 @@ func (rd *reads) lowerBound(rv, what string) (int64, error) {
 	if err != nil {
 		return 0, apierrors.NewBadRequest(what + field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error())
 	}
-	if current := rd.st.revision(); n > uint64(current) {
+	if current := rd.st.Revision(); n > uint64(current) {
 		return 0, tooLarge(rv, current)
 	}
 	return int64(n), nil
@@ -133,39 +130,17 @@ func tooLarge(rv string, current int64) error {
 	return err
 }
 
-// storeError turns the store's sentinels into the Status that clients know. Other errors pass unchanged.
-func storeError(err error, res *resource, name string) error {
-	gr := res.groupResource()
-	switch {
-	case errors.Is(err, errNotFound):
-		return apierrors.NewNotFound(gr, name)
-	case errors.Is(err, errExists):
-		return apierrors.NewAlreadyExists(gr, name)
-	case errors.Is(err, errDeleting):
-		exists := apierrors.NewAlreadyExists(gr, name)
-		exists.ErrStatus.Message = "object is being deleted: " + exists.ErrStatus.Message
-		return exists
-	case errors.Is(err, errConflict):
-		return apierrors.NewConflict(gr, name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
-	case errors.Is(err, errCompacted):
-		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
-	case errors.Is(err, errDiskFull), errors.Is(err, errQuota), errors.Is(err, errFileLost):
-		return apierrors.NewInternalError(err)
-	}
-	return err
-}
-
 // virtual answers for a resource of which nothing is stored: an empty list, and no object by any name.
-func (rd *reads) virtual(w http.ResponseWriter, r *http.Request, res *resource) error {
-	if name := requestFrom(r.Context()).info.name; name != "" {
-		return apierrors.NewNotFound(res.groupResource(), name)
+func (rd *reads) virtual(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	if info := &request.From(r.Context()).Info; info.Form.Named {
+		return apierrors.NewNotFound(res.GroupResource(), info.Name)
 	}
-	v, err := newView(r, res)
+	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
 	l := &lister{v: v, done: true}
-	return l.send(r.Context(), w, r, listMeta{rev: rd.st.revision()})
+	return l.send(r.Context(), w, r, response.ListMeta{Rev: rd.st.Revision()})
 }
 
 // ---- LIST ----
@@ -178,7 +153,7 @@ type query struct {
 
 // parseQuery reads the parameters of a LIST, WATCH or DELETE of a collection. Like kube-apiserver it takes the first of repeated
 // parameters and ignores unknown ones.
-func parseQuery(values url.Values, res *resource, info *requestInfo) (*query, error) {
+func parseQuery(values url.Values, res *scheme.Resource, info *request.Info) (*query, error) {
 	q := &query{}
 	number := func(name string) (int64, error) {
 		if !values.Has(name) {
@@ -205,28 +180,42 @@ func parseQuery(values url.Values, res *resource, info *requestInfo) (*query, er
 	q.Continue = values.Get("continue")
 	q.ResourceVersion = values.Get("resourceVersion")
 	q.ResourceVersionMatch = metav1.ResourceVersionMatch(values.Get("resourceVersionMatch"))
-	q.Watch = info.verb == "watch"
-	q.AllowWatchBookmarks = truth(values, "allowWatchBookmarks")
+	q.Watch = info.Verb == "watch"
+	q.AllowWatchBookmarks = request.Truth(values, "allowWatchBookmarks")
 	if values.Has("sendInitialEvents") {
-		yes := truth(values, "sendInitialEvents")
+		yes := request.Truth(values, "sendInitialEvents")
 		q.SendInitialEvents = &yes
 	}
-	if q.match, err = newMatcher(res, info, values.Get("labelSelector"), values.Get("fieldSelector")); err != nil {
+	selector, err := fieldsOfName(info.Name, values.Get("fieldSelector"))
+	if err != nil {
+		return nil, err
+	}
+	if q.match, err = newMatcher(res, info, values.Get("labelSelector"), selector); err != nil {
 		return nil, err
 	}
 	if errs := listvalidation.ValidateListOptions(&q.ListOptions, true); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+		return nil, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	return q, nil
 }
 
-// truth reads a boolean parameter as Kubernetes does: present means true unless it says 0 or false.
-func truth(values url.Values, name string) bool {
-	if !values.Has(name) {
-		return false
+// fieldsOfName is the field selector of a LIST or WATCH of one name, for which it is authorized: a watch may have it in its path. A
+// selector that was sent has to demand the same name.
+func fieldsOfName(name, selector string) (string, error) {
+	if name == "" {
+		return selector, nil
 	}
-	text := values.Get(name)
-	return text != "0" && !strings.EqualFold(text, "false")
+	parsed, err := fields.ParseSelector(selector)
+	if err != nil {
+		return "", apierrors.NewBadRequest(err.Error())
+	}
+	if parsed.Empty() {
+		return fields.OneTermEqualSelector("metadata.name", name).String(), nil
+	}
+	if demanded, ok := parsed.RequiresExactMatch("metadata.name"); !ok || demanded != name {
+		return "", apierrors.NewBadRequest("fieldSelector metadata.name doesn't match requested name")
+	}
+	return selector, nil
 }
 
 // A position is where a LIST reads next.
@@ -264,7 +253,7 @@ func (rd *reads) resume(q *query) (position, error) {
 		return position{}, err
 	}
 	pos := position{rev: token.rev, start: q.match.prefix + token.start, remaining: token.remaining, token: token}
-	if token.rev != 0 && (token.lineage != lineageMark(rd.st) || token.rev < rd.st.compacted()) {
+	if token.rev != 0 && (token.lineage != lineageMark(rd.st) || token.rev < rd.st.Compacted()) {
 		return pos, rd.expired(&q.match, token)
 	}
 	return pos, nil
@@ -281,17 +270,17 @@ func (rd *reads) expired(m *matcher, token *continueToken) error {
 }
 
 // list answers a collection. What is small is answered whole, the rest is streamed.
-func (rd *reads) list(w http.ResponseWriter, r *http.Request, res *resource) error {
+func (rd *reads) list(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	return rd.listAnd(w, r, res, nil)
 }
 
 // listAnd is list with something done to the objects of each chunk before they are shown: DELETE of a collection.
-func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *resource, do func(context.Context, []*record) error) error {
-	v, err := newView(r, res)
+func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Resource, do func(context.Context, []*store.Record) error) error {
+	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
-	q, err := parseQuery(r.URL.Query(), res, &requestFrom(r.Context()).info)
+	q, err := parseQuery(r.URL.Query(), res, &request.From(r.Context()).Info)
 	if err != nil {
 		return err
 	}
@@ -302,7 +291,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *resource, 
 	if err != nil {
 		return err
 	}
-	if err := v.media.fits(res, true); err != nil {
+	if err := v.Media.Fits(res, true); err != nil {
 		return err
 	}
 	l := newLister(rd, v, q, pos)
@@ -311,29 +300,33 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *resource, 
 	if err := l.collect(r.Context(), l.room()); err != nil {
 		return rd.listError(err, q, pos, res)
 	}
-	rest, meta := l, listMeta{rev: l.rev}
-	if q.Limit > 0 {
-		if rest, meta, err = rd.limitedMeta(r.Context(), l); err != nil {
-			return rd.listError(err, q, pos, res)
-		}
+	rest, meta := l, response.ListMeta{Rev: l.rev}
+	switch {
+	case q.Limit > 0:
+		rest, meta, err = rd.limitedMeta(r.Context(), l)
+	case v.Measured():
+		rest, err = l.findEnd(r.Context())
+	}
+	if err != nil {
+		return rd.listError(err, q, pos, res)
 	}
 	l.setAside()
 	defer rest.setAside()
 	return rest.send(r.Context(), w, r, meta)
 }
 
-// listError is storeError with the 410 of a continued list told apart.
-func (rd *reads) listError(err error, q *query, pos position, res *resource) error {
-	if errors.Is(err, errCompacted) && pos.token != nil {
+// listError is response.StoreError with the 410 of a continued list told apart.
+func (rd *reads) listError(err error, q *query, pos position, res *scheme.Resource) error {
+	if errors.Is(err, store.ErrCompacted) && pos.token != nil {
 		return rd.expired(&q.match, pos.token)
 	}
-	return storeError(err, res, "")
+	return response.StoreError(err, res, "")
 }
 
 // limitedMeta finds what a limited list says in its metadata: the token of the next chunk and how many objects are left. The lister
 // that it returns has the rest of the page before it.
-func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta listMeta, err error) {
-	meta.rev = l.rev
+func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta response.ListMeta, err error) {
+	meta.Rev = l.rev
 	rest, err = l.findEnd(ctx)
 	if err != nil || l.end == "" {
 		return rest, meta, err
@@ -344,41 +337,42 @@ func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta
 		if err != nil {
 			return rest, meta, err
 		}
-		token.remaining, meta.remaining = left, &left
+		token.remaining, meta.Remaining = left, &left
 	}
-	meta.cont = rd.tokens.seal(token, &l.q.match)
+	meta.Cont = rd.tokens.seal(token, &l.q.match)
 	return rest, meta, nil
 }
 
 // A lister walks the objects of one LIST at one revision.
 type lister struct {
-	st    *store
+	st    *store.Store
 	turns chan struct{}
-	v     *view
+	lost  *unreadable.Unreadables
+	v     *response.View
 	q     *query
 	pos   position
-	chunk *chunk
+	chunk *store.Chunk
 
-	rev   int64     // the list's revision, known after the first chunk
-	next  string    // where the next chunk starts
-	done  bool      // the range, or the limit, is exhausted
-	last  string    // the last key taken
-	taken int64     // objects taken so far
-	end   string    // where the next page starts, "" when this page is the last; known once done or after findEnd
-	found []*record // the objects of the present chunk
-	do    func(context.Context, []*record) error
+	rev   int64           // the list's revision, known after the first chunk
+	next  string          // where the next chunk starts
+	done  bool            // the range, or the limit, is exhausted
+	last  string          // the last key taken
+	taken int64           // objects taken so far
+	end   string          // where the next page starts, "" when this page is the last; known once done or after findEnd
+	found []*store.Record // the objects of the present chunk
+	do    func(context.Context, []*store.Record) error
 	items []byte // encoded items that were not sent yet
 	bare  bool   // nothing has been encoded yet: no separator before the next item
+	ahead int64  // bytes of the items that are still to be encoded, where that is measured
 }
 
 var (
-	chunkPool = sync.Pool{New: func() any { return new(chunk) }}
 	itemsPool = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-func newLister(rd *reads, v *view, q *query, pos position) *lister {
+func newLister(rd *reads, v *response.View, q *query, pos position) *lister {
 	items := *itemsPool.Get().(*[]byte)
-	return &lister{st: rd.st, turns: rd.turns, v: v, q: q, pos: pos, items: items[:0], rev: pos.rev, next: pos.start, bare: true}
+	return &lister{st: rd.st, turns: rd.turns, lost: rd.lost, v: v, q: q, pos: pos, items: items[:0], rev: pos.rev, next: pos.start, bare: true}
 }
 
 // release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
@@ -395,17 +389,17 @@ func (l *lister) setAside() {
 	if l.chunk == nil {
 		return
 	}
-	chunkPool.Put(l.chunk)
+	store.ChunkPool.Put(l.chunk)
 	l.chunk, l.found = nil, nil
 }
 
-// room is how much is collected before the head is sent. A limited list needs to know its end by then; another one only whether it is
-// small enough to be sent whole.
+// room is how much is collected before the head is sent. A limited list needs to know its end by then, and one whose length comes first
+// that; another one only whether it is small enough to be sent whole.
 func (l *lister) room() int {
-	if l.q.Limit > 0 {
+	if l.q.Limit > 0 || l.v.Measured() {
 		return listBuffer
 	}
-	return gzipThreshold
+	return response.GzipThreshold
 }
 
 // collect appends encoded items until room bytes are used or the page is complete.
@@ -427,25 +421,42 @@ func (l *lister) advance(ctx context.Context) error {
 		if err := l.do(ctx, l.found); err != nil {
 			return err
 		}
-		return l.encode()
+		return l.encode(ctx)
 	}
-	l.turns <- struct{}{}
-	defer func() { <-l.turns }()
+	select {
+	case l.turns <- struct{}{}:
+		defer func() { <-l.turns }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if err := l.step(ctx); err != nil {
 		return err
 	}
-	return l.encode()
+	return l.encode(ctx)
 }
 
-func (l *lister) encode() (err error) {
+// encode appends what was found. An object that cannot be read is left out, and the others are served.
+func (l *lister) encode(ctx context.Context) error {
 	for _, rec := range l.found {
-		if !l.bare {
-			l.items = append(l.items, l.v.separator()...)
-		}
-		l.bare = false
-		if l.items, err = l.v.item(l.items, rec); err != nil {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if l.lost.Has(rec) {
+			continue
+		}
+		before, bare := len(l.items), l.bare
+		if !bare {
+			l.items = append(l.items, l.v.Separator()...)
+		}
+		items, err := l.v.Item(l.items, rec)
+		if l.items, l.bare = items, false; err == nil {
+			continue
+		}
+		if !errors.Is(err, scheme.ErrUnreadable) {
+			return err
+		}
+		l.lost.Note(rec, err)
+		l.items, l.bare = l.items[:before], bare
 	}
 	return nil
 }
@@ -459,34 +470,37 @@ func (l *lister) step(ctx context.Context) error {
 		return err
 	}
 	if l.chunk == nil {
-		l.chunk = chunkPool.Get().(*chunk)
+		l.chunk = store.ChunkPool.Get().(*store.Chunk)
 	}
-	s := span{prefix: l.q.match.span, start: l.next, rev: l.rev}
+	s := store.Span{Prefix: l.q.match.span, Start: l.next, Rev: l.rev}
 	if l.q.Limit > 0 && l.q.match.everything() {
-		s.items = int(min(l.q.Limit-l.taken+1, 500))
+		s.Items = int(min(l.q.Limit-l.taken+1, 500))
 	}
-	if err := l.st.chunk(s, l.chunk); err != nil {
+	if err := l.st.Chunk(s, l.chunk); err != nil {
 		return err
 	}
-	l.rev, l.next = l.chunk.rev, l.chunk.next
+	l.rev, l.next = l.chunk.Rev, l.chunk.Next
 	l.done = l.next == ""
-	for i := range l.chunk.records {
-		rec := &l.chunk.records[i]
-		if !l.q.match.object(rec.key, rec.json) {
+	for i := range l.chunk.Records {
+		if err := ctx.Err(); err != nil {
+			return err // the chunk's objects may be megabytes each
+		}
+		rec := &l.chunk.Records[i]
+		if !l.q.match.object(rec.Key, rec.JSON) || l.do == nil && l.lost.Has(rec) {
 			continue
 		}
 		if l.q.Limit > 0 && l.taken == l.q.Limit {
 			l.done, l.end = true, l.last+"\x00"
 			return nil
 		}
-		l.taken, l.last = l.taken+1, rec.key
+		l.taken, l.last = l.taken+1, rec.Key
 		l.found = append(l.found, rec)
 	}
 	return nil
 }
 
-// findEnd walks to the end of the page without encoding what did not fit into the buffer: how many objects the page has and where the
-// next one starts is needed before the first byte. It returns the lister as it stood, to send the rest.
+// findEnd walks to the end of the page without keeping what did not fit into the buffer: how many objects the page has, where the next one
+// starts, and perhaps how long it is, is needed before the first byte. It returns the lister as it stood, to send the rest.
 func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 	if l.done {
 		return l, nil
@@ -494,11 +508,43 @@ func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 	rest := *l
 	rest.chunk, rest.found = nil, nil
 	for !l.done {
-		if err := l.step(ctx); err != nil {
+		if err := l.survey(ctx); err != nil {
 			return &rest, err
 		}
 	}
+	rest.ahead = l.ahead
 	return &rest, nil
+}
+
+// survey reads a chunk, and measures it where the length comes first. That takes as long as encoding it does, and waits for its turn.
+func (l *lister) survey(ctx context.Context) error {
+	if !l.v.Measured() {
+		return l.step(ctx)
+	}
+	select {
+	case l.turns <- struct{}{}:
+		defer func() { <-l.turns }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := l.step(ctx); err != nil {
+		return err
+	}
+	scratch := itemsPool.Get().(*[]byte)
+	defer itemsPool.Put(scratch)
+	for _, rec := range l.found {
+		item, err := l.v.SealedItem((*scratch)[:0], rec)
+		switch {
+		case err == nil:
+			l.ahead += int64(len(item))
+		case errors.Is(err, scheme.ErrUnreadable):
+			l.lost.Note(rec, err)
+		default:
+			return err
+		}
+		*scratch = item[:0]
+	}
+	return nil
 }
 
 // left counts the objects behind this page: from what the token says, from the store's counters, else by a walk over keys.
@@ -506,47 +552,67 @@ func (l *lister) left() (int64, error) {
 	if l.pos.remaining >= 0 {
 		return l.pos.remaining - l.taken, nil
 	}
-	if total, _, rev := l.st.count(l.q.match.prefix); rev == l.rev && l.pos.token == nil {
+	if total, _, rev := l.st.Count(l.q.match.prefix); rev == l.rev && l.pos.token == nil {
 		return total - l.taken, nil
 	}
-	return l.st.countAt(l.q.match.prefix, l.end, l.rev)
+	return l.st.CountAt(l.q.match.prefix, l.end, l.rev)
 }
 
 // send writes the list: head, what was collected, what is left to read, tail.
-func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Request, meta listMeta) error {
-	head, tail := l.v.listHead(nil, meta), l.v.listTail(meta)
-	if l.done && l.taken == 0 && l.v.media.as == "PartialObjectMetadataList" {
-		head, tail = bytes.TrimSuffix(head, []byte("[")), []byte("null}\n") // what the real server's encoder makes of no items
+func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Request, meta response.ListMeta) error {
+	promised := int64(len(l.items)) + l.ahead
+	head, tail, err := l.ends(meta, promised)
+	if err != nil {
+		return err
 	}
-	w.Header().Set("Content-Type", l.v.contentType())
+	w.Header().Set("Content-Type", l.v.ContentType())
 	w.Header().Set("Cache-Control", "no-cache, private")
-	if l.done && l.v.media.format == jsonFormat && (l.v.media.pretty || wantsPretty(r)) {
-		writeJSON(w, r, http.StatusOK, bytes.TrimSuffix(slices.Concat(head, l.items, tail), []byte("\n")))
+	if l.done && l.v.Media.Format == scheme.JSONFormat && (l.v.Media.Pretty || response.WantsPretty(r)) {
+		response.WriteJSON(w, r, http.StatusOK, bytes.TrimSuffix(slices.Concat(head, l.items, tail), []byte("\n")))
 		return nil
 	}
 	if l.done {
 		return sendWhole(w, r, head, l.items, tail)
 	}
-	out, finish := compress(w, r, listBuffer)
+	if l.v.Measured() && !response.Compresses(r, listBuffer) {
+		w.Header().Set("Content-Length", strconv.FormatInt(int64(len(head)+len(tail))+promised, 10))
+	}
+	out, finish := response.Compress(w, r, listBuffer)
 	defer finish()
 	if _, err := out.Write(head); err != nil {
-		return errAborted
+		return response.ErrAborted
 	}
 	for {
 		l.setAside()
+		promised -= int64(len(l.items))
 		if _, err := out.Write(l.items); err != nil {
-			return errAborted
+			return response.ErrAborted
 		}
 		if l.done {
 			break
 		}
 		l.items = l.items[:0]
 		if err := l.collect(ctx, 1); err != nil {
-			return errAborted // the head is out, and a short list must not look whole
+			return response.ErrAborted // the head is out, and a short list must not look whole
 		}
 	}
-	_, err := out.Write(tail)
+	if l.v.Measured() && promised != 0 {
+		return response.ErrAborted // the length that stands in the head is not this list's
+	}
+	_, err = out.Write(tail)
 	return err
+}
+
+// ends are what stands before and behind the items, of which there are so many bytes.
+func (l *lister) ends(meta response.ListMeta, items int64) (head, tail []byte, err error) {
+	if l.v.Measured() {
+		return l.v.SealedEnds(meta, items)
+	}
+	head, tail = l.v.ListHead(nil, meta), l.v.ListTail(meta)
+	if l.done && l.taken == 0 && l.v.Media.As == "PartialObjectMetadataList" {
+		head, tail = bytes.TrimSuffix(head, []byte("[")), []byte("null}\n") // what the real server's encoder makes of no items
+	}
+	return head, tail, nil
 }
 
 // sendWhole answers with parts that are complete in memory.
@@ -555,259 +621,20 @@ func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 	for _, part := range parts {
 		size += len(part)
 	}
-	if !compresses(r, size) {
+	if !response.Compresses(r, size) {
 		w.Header().Set("Content-Length", strconv.Itoa(size))
 	}
-	out, finish := compress(w, r, size)
+	out, finish := response.Compress(w, r, size)
 	defer finish()
 	for _, part := range parts {
 		if _, err := out.Write(part); err != nil {
-			return errAborted
+			return response.ErrAborted
 		}
 	}
 	return nil
-}
-
-// errAborted says that a response broke after its head was sent: the connection is closed, so that nobody takes the rest for whole.
-var errAborted = errors.New("response aborted")
-
-// compresses says whether a response of about size bytes is worth gzip: the client wants it and is not on this host.
-func compresses(r *http.Request, size int) bool {
-	if size < gzipThreshold || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		return false
-	}
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	ip := net.ParseIP(host)
-	return ip == nil || !ip.IsLoopback()
-}
-
-var gzipPool = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(nil, 1); return z }}
-
-// compress returns where to write a response of about size bytes, and what to call at its end.
-func compress(w http.ResponseWriter, r *http.Request, size int) (out io.Writer, finish func()) {
-	if !compresses(r, size) {
-		return w, func() {}
-	}
-	w.Header().Set("Content-Encoding", "gzip")
-	w.Header().Add("Vary", "Accept-Encoding")
-	z := gzipPool.Get().(*gzip.Writer)
-	z.Reset(w)
-	return z, func() { _ = z.Close(); gzipPool.Put(z) }
 }
 
 // ---- What a response shows of an object ----
-
-// listMeta is the metadata of a list; remaining is nil when it is not told.
-type listMeta struct {
-	rev       int64
-	cont      string
-	remaining *int64
-}
-
-// A view is how one response shows objects: whole, as the rows of a Table, or as their metadata alone; in JSON or YAML.
-type view struct {
-	res     *resource
-	media   mediaType
-	include string // includeObject of a Table: None, Metadata or Object
-	now     time.Time
-	mute    bool // a Table watch has told its columns already
-}
-
-// newView negotiates how a request's answer looks.
-func newView(r *http.Request, res *resource) (*view, error) {
-	media, err := negotiate(r.Header.Get("Accept"), "Table", "PartialObjectMetadata", "PartialObjectMetadataList")
-	if err != nil {
-		return nil, err
-	}
-	v := &view{res: res, media: media}
-	if media.as == "Table" {
-		v.now, v.include = time.Now(), "Metadata"
-		if include := r.URL.Query().Get("includeObject"); include != "" {
-			v.include = include
-		}
-		if v.include != "None" && v.include != "Metadata" && v.include != "Object" {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf(
-				"Unable to convert to Table as requested: includeObject: Invalid value: %q: must be 'Metadata', 'Object', 'None', or empty", v.include))
-		}
-	}
-	return v, nil
-}
-
-func (v *view) contentType() string {
-	if v.media.format == yamlFormat {
-		return "application/yaml"
-	}
-	return "application/json"
-}
-
-// respond answers with one object.
-func (v *view) respond(w http.ResponseWriter, r *http.Request, code int, rec *record) error {
-	if err := v.media.fits(v.res, false); err != nil {
-		return err
-	}
-	body, err := v.object(nil, rec)
-	if err != nil {
-		return err
-	}
-	writeJSON(w, r, code, body)
-	return nil
-}
-
-// object appends one object that stands alone: the answer to a GET or a write, or the object of a watch event. Always JSON.
-func (v *view) object(dst []byte, rec *record) ([]byte, error) {
-	switch v.media.as {
-	case "Table":
-		dst = v.tableHead(dst, listMeta{rev: rec.rev})
-		dst, err := v.row(dst, rec)
-		return append(dst, "]}"...), err
-	case "PartialObjectMetadata":
-		return v.metadata(dst, rec.json), nil
-	}
-	json, err := v.res.served(rec.json)
-	dst = append(append(dst, '{'), v.res.prefix...)
-	return append(dst, json[1:]...), err
-}
-
-// item appends one object as an item of a list. Items of built-in types carry no kind, as typed encoders leave it out.
-func (v *view) item(dst []byte, rec *record) ([]byte, error) {
-	if v.media.format == yamlFormat {
-		return v.yamlItem(dst, rec)
-	}
-	switch v.media.as {
-	case "Table":
-		return v.row(dst, rec)
-	case "PartialObjectMetadataList":
-		return v.metadata(dst, rec.json), nil
-	}
-	json, err := v.res.served(rec.json)
-	if v.res.goType != nil {
-		return append(dst, json...), err
-	}
-	dst = append(append(dst, '{'), v.res.prefix...)
-	return append(dst, json[1:]...), err
-}
-
-// metadata appends a PartialObjectMetadata.
-func (v *view) metadata(dst, json []byte) []byte {
-	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/`...)
-	dst = append(append(dst, v.media.version...), `","metadata":`...)
-	return append(append(dst, gjson.GetBytes(json, "metadata").Raw...), '}')
-}
-
-// row appends one row of a Table.
-func (v *view) row(dst []byte, rec *record) ([]byte, error) {
-	obj, err := v.res.decodeServed(rec.json)
-	if err != nil {
-		return dst, err
-	}
-	cells, err := json.Marshal(cellsOf(v.res, obj, v.now))
-	if err != nil {
-		return dst, err
-	}
-	dst = append(append(dst, `{"cells":`...), cells...)
-	if conditions := rowConditionsOf(obj); conditions != nil {
-		text, _ := json.Marshal(conditions)
-		dst = append(append(dst, `,"conditions":`...), text...)
-	}
-	dst = append(dst, `,"object":`...)
-	switch v.include {
-	case "None":
-		dst = append(dst, "null"...)
-	case "Metadata":
-		dst = v.metadata(dst, rec.json)
-	default:
-		whole := view{res: v.res}
-		if dst, err = whole.object(dst, rec); err != nil {
-			return dst, err
-		}
-	}
-	return append(dst, '}'), nil
-}
-
-// listHead appends what stands before the items.
-func (v *view) listHead(dst []byte, meta listMeta) []byte {
-	if v.media.format == yamlFormat {
-		return append(append(append(dst, "apiVersion: "...), v.listVersion()...), "\nitems:\n"...)
-	}
-	if v.media.as == "Table" {
-		return v.tableHead(dst, meta)
-	}
-	dst = append(append(dst, `{"kind":"`...), v.listKind()...)
-	dst = append(append(dst, `","apiVersion":"`...), v.listVersion()...)
-	dst = append(dst, `","metadata":`...)
-	dst = v.listMeta(dst, meta)
-	return append(dst, `,"items":[`...)
-}
-
-func (v *view) tableHead(dst []byte, meta listMeta) []byte {
-	dst = append(append(dst, `{"kind":"Table","apiVersion":"meta.k8s.io/`...), v.media.version...)
-	dst = append(dst, `","metadata":`...)
-	dst = v.listMeta(dst, meta)
-	columns := []byte("null")
-	if !v.mute {
-		columns, _ = json.Marshal(columnsOf(v.res))
-	}
-	dst = append(append(dst, `,"columnDefinitions":`...), columns...)
-	return append(dst, `,"rows":[`...)
-}
-
-func (v *view) listMeta(dst []byte, meta listMeta) []byte {
-	dst = append(dst, `{"resourceVersion":"`...)
-	dst = append(strconv.AppendInt(dst, meta.rev, 10), '"')
-	if meta.cont != "" || v.res.goType == nil && v.media.as == "" {
-		dst = append(append(append(dst, `,"continue":"`...), meta.cont...), '"')
-	}
-	if meta.remaining != nil {
-		dst = strconv.AppendInt(append(dst, `,"remainingItemCount":`...), *meta.remaining, 10)
-	}
-	return append(dst, '}')
-}
-
-// listTail is what stands behind the items.
-func (v *view) listTail(meta listMeta) []byte {
-	if v.media.format != yamlFormat {
-		return []byte("]}\n")
-	}
-	tail, _ := yaml.JSONToYAML(append(append([]byte(`{"kind":"`+v.listKind()+`","metadata":`), v.listMeta(nil, meta)...), '}'))
-	return tail
-}
-
-func (v *view) separator() string {
-	if v.media.format == yamlFormat {
-		return ""
-	}
-	return ","
-}
-
-func (v *view) listKind() string {
-	if v.media.as != "" {
-		return v.media.as
-	}
-	return v.res.listKind
-}
-
-func (v *view) listVersion() string {
-	if v.media.as != "" {
-		return "meta.k8s.io/" + v.media.version
-	}
-	return v.res.apiVersion()
-}
-
-// yamlItem appends an item of a YAML list: the item's own document, indented behind a dash.
-func (v *view) yamlItem(dst []byte, rec *record) ([]byte, error) {
-	plain := *v
-	plain.media.format = jsonFormat
-	item, err := plain.item(nil, rec)
-	if err != nil {
-		return dst, err
-	}
-	text, err := yaml.JSONToYAML(item)
-	if err != nil {
-		return dst, err
-	}
-	text = bytes.ReplaceAll(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"), []byte("\n  "))
-	return append(append(append(dst, "- "...), text...), '\n'), nil
-}
 
 // ---- Selectors ----
 
@@ -816,29 +643,22 @@ type matcher struct {
 	prefix    string // the key range of the resource or namespace
 	span      string // the part of it that can match: one key when a selector names it
 	namespace string // the collection's, "" for all
-	labels    labels.Requirements
-	fields    []fieldTerm
+	labels    labelTerms
+	fields    []*fieldTerm
 	selectors string // both selectors as text: continue tokens are bound to them
 }
 
-type fieldTerm struct {
-	path   string // of gjson; "" when the term reads the key
-	key    func(namespace, name string) string
-	fixed  func(gjson.Result) string
-	value  string
-	negate bool
-}
-
-func newMatcher(res *resource, info *requestInfo, labelText, fieldText string) (matcher, error) {
-	m := matcher{namespace: scopeOf(res, info)}
-	m.prefix = res.keyPrefix(m.namespace)
+func newMatcher(res *scheme.Resource, info *request.Info, labelText, fieldText string) (matcher, error) {
+	m := matcher{namespace: scheme.ScopeOf(res, info)}
+	m.prefix = res.KeyPrefix(m.namespace)
 	m.span = m.prefix
 	if labelText != "" {
-		selector, err := labels.Parse(labelText)
+		selector, err := scheme.ParseLabels(labelText)
 		if err != nil {
 			return m, apierrors.NewBadRequest(err.Error())
 		}
-		m.labels, _ = selector.Requirements()
+		requirements, _ := selector.Requirements()
+		m.labels = newLabelTerms(requirements)
 	}
 	if fieldText != "" {
 		selector, err := fields.ParseSelector(fieldText)
@@ -856,18 +676,22 @@ func newMatcher(res *resource, info *requestInfo, labelText, fieldText string) (
 }
 
 // everything says that no selector narrows the collection.
-func (m *matcher) everything() bool { return len(m.labels) == 0 && len(m.fields) == 0 }
+func (m *matcher) everything() bool { return len(m.labels.byKey) == 0 && len(m.fields) == 0 }
 
-func (m *matcher) addFields(res *resource, terms fields.Requirements) error {
+func (m *matcher) addFields(res *scheme.Resource, terms fields.Requirements) error {
+	known := map[string]*fieldTerm{}
 	for _, term := range terms {
-		t, err := fieldTermFor(res, term.Field)
-		if err != nil {
-			return err
+		if known[term.Field] == nil {
+			t, err := fieldTermFor(res, term.Field)
+			if err != nil {
+				return err
+			}
+			known[term.Field] = &t
+			m.fields = append(m.fields, &t)
 		}
-		t.value, t.negate = term.Value, term.Operator == selection.NotEquals
-		m.fields = append(m.fields, t)
-		if name := term.Field == "metadata.name"; name && !t.negate && (m.namespace != "" || !res.namespaced) && term.Value != "" {
-			m.span = res.key(m.namespace, term.Value)
+		known[term.Field].add(term.Value, term.Operator)
+		if name := term.Field == "metadata.name"; name && term.Operator != selection.NotEquals && (m.namespace != "" || !res.Namespaced) && term.Value != "" {
+			m.span = res.Key(m.namespace, term.Value)
 		}
 	}
 	return nil
@@ -878,93 +702,22 @@ func (m *matcher) object(key string, json []byte) bool {
 	if !strings.HasPrefix(key, m.span) {
 		return false
 	}
-	for i := range m.fields {
-		if !m.fields[i].matches(key, json) {
+	for _, term := range m.fields {
+		if !term.matches(key, json) {
 			return false
 		}
 	}
-	if len(m.labels) == 0 {
-		return true
-	}
-	set := jsonLabels(gjson.GetBytes(json, "metadata.labels"))
-	for i := range m.labels {
-		if !m.labels[i].Matches(set) {
-			return false
-		}
-	}
-	return true
-}
-
-func (t *fieldTerm) matches(key string, json []byte) bool {
-	var value string
-	switch {
-	case t.key != nil:
-		namespace, name := namespacedName(key)
-		value = t.key(namespace, name)
-	case t.fixed != nil:
-		value = t.fixed(gjson.ParseBytes(json))
-	default:
-		value = gjson.GetBytes(json, t.path).String()
-	}
-	return (value == t.value) != t.negate
-}
-
-// namespacedName returns the namespace and name of an object's key, /group/resource/namespace/name.
-func namespacedName(key string) (namespace, name string) {
-	slash := strings.LastIndexByte(key, '/')
-	rest := key[:slash]
-	return rest[strings.LastIndexByte(rest, '/')+1:], key[slash+1:]
-}
-
-// jsonLabels reads labels out of the stored bytes. Label names have dots, so they never become part of a gjson path.
-type jsonLabels gjson.Result
-
-func (l jsonLabels) Lookup(name string) (value string, exists bool) {
-	gjson.Result(l).ForEach(func(k, v gjson.Result) bool {
-		if k.String() == name {
-			value, exists = v.String(), true
-		}
-		return !exists
-	})
-	return value, exists
-}
-
-func (l jsonLabels) Has(name string) bool   { _, ok := l.Lookup(name); return ok }
-func (l jsonLabels) Get(name string) string { v, _ := l.Lookup(name); return v }
-
-// selectableFields are the fields, beside metadata.name and metadata.namespace, that kube-apiserver selects by. A field that typed
-// JSON omits when it is empty is named with its text for that case ("status.replicas|0").
-var selectableFields = map[string][]string{
-	"/pods": {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork|false",
-		"status.phase", "status.podIP", "status.nominatedNodeName"},
-	"/events": {"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent",
-		"source", "type"},
-	"/nodes":                  {"spec.unschedulable|false"},
-	"/replicationcontrollers": {"status.replicas|0"},
-	"/namespaces":             {"status.phase"},
-	"/secrets":                {"type"},
-	"/services":               {"spec.clusterIP", "spec.type"},
-	"apps/replicasets":        {"status.replicas|0"},
-	"batch/jobs":              {"status.successful|0"},
-	"certificates.k8s.io/certificatesigningrequests": {"spec.signerName"},
-	"resource.k8s.io/resourceslices":                 {"spec.nodeName", "spec.driver"},
-}
-
-// strictFields are the kinds whose unknown fields kube-apiserver refuses in words of their own.
-var strictFields = map[string]string{
-	"batch/jobs":                     "field label %q not supported for Job",
-	"resource.k8s.io/resourceslices": "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: %s",
+	return len(m.labels.byKey) == 0 || m.labels.match(gjson.GetBytes(json, "metadata.labels"))
 }
 
 // fieldTermFor finds how a field is read, or says that it is not selectable.
-func fieldTermFor(res *resource, name string) (fieldTerm, error) {
-	id := res.storageGroup + "/" + res.plural
+func fieldTermFor(res *scheme.Resource, name string) (fieldTerm, error) {
+	id := res.StorageGroup + "/" + res.Plural
 	switch name {
 	case "metadata.name":
 		return fieldTerm{key: func(_, name string) string { return name }}, nil
 	case "metadata.namespace":
-		if res.namespaced || selectableFields[id] == nil {
+		if res.Namespaced || scheme.SelectableFields[id] == nil {
 			return fieldTerm{key: func(namespace, _ string) string { return namespace }}, nil
 		}
 	case "spec.host":
@@ -972,26 +725,26 @@ func fieldTermFor(res *resource, name string) (fieldTerm, error) {
 			return fieldTermFor(res, "spec.nodeName")
 		}
 	}
-	if res.custom != nil && slices.Contains(res.custom.selectable, name) {
+	if res.Custom != nil && slices.Contains(res.Custom.Selectable, name) {
 		return customTerm(res, name), nil
 	}
-	for _, known := range selectableFields[id] {
+	for _, known := range scheme.SelectableFields[id] {
 		path, empty, _ := strings.Cut(known, "|")
-		if path == name || res.group == "events.k8s.io" && eventField(name) == path {
+		if path == name && res.Group == res.StorageGroup || res.Group == "events.k8s.io" && scheme.EventField(name) == path {
 			return pathTerm(path, empty), nil
 		}
 	}
-	if format, ok := strictFields[id]; ok {
+	if format, ok := scheme.StrictFields[id]; ok {
 		return fieldTerm{}, fmt.Errorf(format, name)
 	}
-	if selectableFields[id] != nil || res.goType == nil {
+	if scheme.SelectableFields[id] != nil || res.GoType == nil {
 		return fieldTerm{}, fmt.Errorf("field label not supported: %s", name)
 	}
 	return fieldTerm{}, fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", name)
 }
 
 // customTerm reads a field of a custom resource as it is served: a default may have been added since it was stored.
-func customTerm(res *resource, name string) fieldTerm {
+func customTerm(res *scheme.Resource, name string) fieldTerm {
 	var path strings.Builder
 	for i, step := range strings.Split(name, ".") {
 		if i > 0 {
@@ -1000,7 +753,7 @@ func customTerm(res *resource, name string) fieldTerm {
 		path.WriteString(gjson.Escape(step))
 	}
 	return fieldTerm{fixed: func(obj gjson.Result) string {
-		members, err := res.served([]byte(obj.Raw))
+		members, err := res.Served([]byte(obj.Raw))
 		if err != nil {
 			return ""
 		}
@@ -1019,6 +772,8 @@ func pathTerm(path, empty string) fieldTerm {
 		}}
 	case "status.podIP":
 		path = "status.podIPs.0.ip"
+	case "status.podIPs": // may be asked for, and is empty
+		return fieldTerm{fixed: func(gjson.Result) string { return "" }}
 	}
 	if empty == "" {
 		return fieldTerm{path: path}
@@ -1029,17 +784,6 @@ func pathTerm(path, empty string) fieldTerm {
 		}
 		return empty
 	}}
-}
-
-// eventField translates a field of events.k8s.io's Event to the core Event that is stored.
-func eventField(name string) string {
-	switch {
-	case strings.HasPrefix(name, "regarding."):
-		return "involvedObject." + strings.TrimPrefix(name, "regarding.")
-	case name == "reportingController":
-		return "reportingComponent"
-	}
-	return name
 }
 
 // ---- Continue tokens ----
@@ -1070,8 +814,8 @@ const (
 )
 
 // lineageMark is what a token keeps of the file's lineage.
-func lineageMark(st *store) uint32 {
-	id := st.lineage()
+func lineageMark(st *store.Store) uint32 {
+	id := st.Lineage()
 	return binary.BigEndian.Uint32(id[:])
 }
 

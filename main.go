@@ -12,7 +12,7 @@
 //
 //	types.go (the table of types, codecs), discovery.go, columns.go and metrics.go are leaves: others ask them, they ask nobody.
 //
-// This file reads the flags, puts the parts together, and serves until it is told to stop.
+// This file puts the parts together, and serves until it is told to stop. What comes before is the command line: commands.go, flags.go.
 package main
 
 import (
@@ -24,7 +24,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	stdlog "log"
@@ -42,8 +41,20 @@ import (
 	"syscall"
 	"time"
 
+	"apilet/internal/auth/certs"
+	"apilet/internal/auth/rbac"
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/discovery"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/version"
@@ -71,7 +82,7 @@ type config struct {
 	tlsCert, tlsKey, certDir                string
 	ownCerts                                bool // TLS with a certificate of the server's own making
 	auth                                    authConfig
-	accounts                                accountConfig
+	accounts                                serviceaccount.AccountConfig
 	corsOrigins, authorization              string
 	auditPath, jwksURI                      string
 	denyDeprecated, managedFields, validate bool
@@ -79,6 +90,8 @@ type config struct {
 	maxReadonly, maxMutating                int
 	requestTimeout, minTimeout              time.Duration
 	compactionInterval, eventTTL            time.Duration
+	namespaceGrace                          time.Duration // no flag
+	namespaceDefaults                       bool
 	quota                                   int64
 	serviceRange                            string
 	continueKeys, featureGates              string
@@ -92,177 +105,9 @@ func main() {
 	os.Exit(commandAs(programName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
-func commandAs(program string, args []string, stdout, stderr io.Writer) int {
-	var err error
-	switch program {
-	case "etcd":
-		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-		defer cancel()
-		err = serveAsEtcd(ctx, args, stderr)
-	case "kube-apiserver":
-		_, own := newConfig(stderr)
-		args, err = translateAPIServer(args, own, stderr)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			printAPIServerHelp(stdout, own)
-			return 0
-		case errors.Is(err, errShowVersion):
-			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
-			return 0
-		case err == nil:
-			return command(args, stdout, stderr)
-		}
-	default:
-		return command(args, stdout, stderr)
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, program+":", err)
-		return 1
-	}
-	return 0
-}
-
-// command runs the program and returns its exit code: 0, 1 for an error, 2 for a misused command line.
-func command(args []string, stdout, stderr io.Writer) int {
-	verb := ""
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		verb, args = args[0], args[1:]
-	}
-	cfg, flags := newConfig(stderr)
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return 2
-	}
-	var err error
-	switch verb {
-	case "":
-		err = cfg.serve(stderr, flags.Args())
-	case "version":
-		fmt.Fprintln(stdout, gitVersion)
-	case "check":
-		err = runCheck(stdout, cfg.data)
-	case "defrag":
-		err = defragFile(cfg.data)
-	case "backup":
-		err = runBackup(cfg, flags.Args())
-	default:
-		fmt.Fprintf(stderr, "apilet: unknown command %q; the commands are version, backup, check, defrag, and none to serve\n", verb)
-		return 2
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "apilet:", err)
-		return 1
-	}
-	return 0
-}
-
-// runCheck prints what checkFile found. Problems are an error.
-func runCheck(out io.Writer, path string) error {
-	report, err := checkFile(path)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.revision, report.compacted, report.objects, report.records)
-	for _, problem := range report.problems {
-		fmt.Fprintln(out, problem)
-	}
-	if len(report.problems) > 0 {
-		return fmt.Errorf("%s: %d problems", path, len(report.problems))
-	}
-	return nil
-}
-
-// runBackup copies a running server's objects (--server), or those of a file that no server has open, into a new file.
-func runBackup(c *config, args []string) error {
-	if len(args) != 1 {
-		return errors.New("usage: apilet backup [--server URL [--token-file FILE] [--certificate-authority FILE] | --data FILE] DEST")
-	}
-	if c.source.server != "" {
-		return c.source.download(args[0])
-	}
-	st, err := openStore(c.data, storeOptions{})
-	if err != nil {
-		return err
-	}
-	up, err := newUpkeep(st)
-	if err == nil {
-		err = up.backup(context.Background(), args[0])
-	}
-	return errors.Join(err, st.close())
-}
-
-// newConfig returns the flags with their defaults.
-func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
-	c := &config{}
-	f := flag.NewFlagSet("apilet", flag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.StringVar(&c.data, "data", "apilet.db", "the `file` that holds everything")
-	f.BoolVar(&c.ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
-	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
-	f.StringVar(&c.tlsCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
-	f.StringVar(&c.tlsKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
-	f.StringVar(&c.certDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
-	f.StringVar(&c.auth.clientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
-	f.StringVar(&c.auth.tokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
-	f.StringVar(&c.accounts.signingKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
-	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", appendTo(&c.accounts.keyFiles))
-	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+defaultIssuer+")", appendTo(&c.accounts.issuers))
-	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", appendList(&c.accounts.audiences))
-	f.StringVar(&c.jwksURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
-	f.BoolVar(&c.auth.anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
-	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
-	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
-	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; the sum with the next flag is flow control's seats")
-	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once")
-	f.DurationVar(&c.requestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
-	f.DurationVar(&c.minTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
-	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "history older than this is compacted; 0 keeps all")
-	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
-	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "size of the data file above which writes other than deletes are refused; 0 is no limit")
-	f.BoolVar(&c.flowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
-	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
-	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
-	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
-	f.StringVar(&c.auditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
-	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
-	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
-	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
-	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
-	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
-	f.StringVar(&c.source.server, "server", "", "with backup: the `URL` of the server to ask")
-	f.StringVar(&c.source.tokenFile, "token-file", "", "with backup: a `file` with the bearer token to show to --server")
-	f.StringVar(&c.source.caFile, "certificate-authority", "", "with backup: PEM `file` of the authorities that may vouch for --server")
-	return c, f
-}
-
-// appendTo is a flag that may be repeated.
-func appendTo(list *[]string) func(string) error {
-	return func(value string) error {
-		if value == "" {
-			return errors.New("must not be empty")
-		}
-		*list = append(*list, value)
-		return nil
-	}
-}
-
-// appendList is a flag that may be repeated, each time with a comma-separated list.
-func appendList(list *[]string) func(string) error {
-	return func(values string) error {
-		*list = append(*list, strings.FieldsFunc(values, func(r rune) bool { return r == ',' })...)
-		return nil
-	}
-}
-
 // serve runs the server until SIGTERM or SIGINT.
-func (c *config) serve(stderr io.Writer, rest []string) error {
-	if len(rest) > 0 {
-		return fmt.Errorf("unexpected argument %q", rest[0])
-	}
+func (c *config) serve(stderr io.Writer) error {
+	defer outliveHangups()()
 	c.log = newLogger(stderr, c.logFormat)
 	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
@@ -297,8 +142,8 @@ func (c *config) finish() error {
 	if err := c.finishTLS(); err != nil {
 		return err
 	}
-	if len(c.accounts.issuers) == 0 {
-		c.accounts.issuers = []string{defaultIssuer}
+	if len(c.accounts.Issuers) == 0 {
+		c.accounts.Issuers = []string{serviceaccount.DefaultIssuer}
 	}
 	if c.corsOrigins != "" {
 		c.auth.corsOrigins = strings.Split(c.corsOrigins, ",")
@@ -346,20 +191,23 @@ type server struct {
 	cfg       *config
 	log       zerolog.Logger
 	url       string
-	st        *store
-	upkeep    *upkeep
-	reg       *registry
+	st        *store.Store
+	upkeep    *store.Maintenance
+	reg       *scheme.Registry
 	rd        *reads
 	wr        *writes
+	settler   *settler // nil without --namespace-defaults
 	types     *definitions
+	registrar *registrar
 	auth      *authenticator
-	certs     *certFolder // nil without TLS, or with --tls-cert-file
+	certs     *certs.CertFolder // nil without TLS, or with --tls-cert-file
 	metrics   *metrics
 	usage     *deprecationTracker
 	audit     *auditLog                // nil without --audit-log-path
 	flows     *flowKeeper              // nil without flow control
-	policy    *policyKeeper            // nil when nothing is enforced
 	damage    atomic.Pointer[[]string] // what the last scrub found
+	lost      *unreadable.Unreadables
+	troubles  *troubles
 	http      *http.Server
 	books     *bookkeeper
 	resting   restingConns
@@ -375,43 +223,114 @@ func startServer(c *config) (*server, error) {
 	if err := c.finish(); err != nil {
 		return nil, err
 	}
-	s := &server{cfg: c, log: c.log, reg: newRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(),
+	s := &server{cfg: c, log: c.log, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(), troubles: newTroubles(c.log),
 		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
-	var err error
-	if err = s.openCerts(); err != nil {
-		return nil, fmt.Errorf("--cert-dir: %w", err)
-	}
-	if s.auth, err = newAuthenticator(c.auth); err != nil {
+	if err := ownKubeconfig(c.kubeconfig); err != nil {
 		return nil, err
 	}
-	if c.auditPath != "" {
-		if s.audit, err = openAuditLog(c.auditPath, s.auditHooks()); err != nil {
-			return nil, fmt.Errorf("--audit-log-path: %w", err)
-		}
+	listener, err := net.Listen("tcp", c.listen) // before any file is made: a port in use leaves none behind
+	if err != nil {
+		return nil, explainListen(c.listen, err)
 	}
-	warn := func(text string) { s.log.Warn().Msg(text) }
-	if s.st, err = openStore(c.data, storeOptions{ephemeral: c.ephemeral, quota: c.quota, warn: warn}); err != nil {
-		return nil, err
-	}
-	removeLeftovers(s.st.path)
-	if err := s.start(); err != nil {
-		return nil, errors.Join(err, s.st.close())
+	if err := s.open(listener); err != nil {
+		return nil, errors.Join(err, listener.Close())
 	}
 	return s, nil
 }
 
-func (s *server) start() error {
+// explainListen says what to do about a port that cannot be had.
+func explainListen(address string, err error) error {
+	advice := "name an address of this machine"
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		advice = "stop the program that has it, or choose another port (0 picks a free one)"
+	case errors.Is(err, syscall.EACCES):
+		advice = "ports below 1024 are for privileged programs: choose another"
+	}
+	return fmt.Errorf("--listen %s: %w: %s", address, err, advice)
+}
+
+// open opens all files, then the server on a listener, which stays the caller's when there is an error.
+func (s *server) open(listener net.Listener) error {
+	c := s.cfg
+	var err error
+	if err = s.openCerts(); err != nil {
+		return fmt.Errorf("--cert-dir: %w", err)
+	}
+	if s.auth, err = newAuthenticator(c.auth); err != nil {
+		return err
+	}
+	if c.auditPath != "" {
+		if s.audit, err = openAuditLog(c.auditPath, s.auditHooks()); err != nil {
+			return fmt.Errorf("--audit-log-path: %w", err)
+		}
+	}
+	if s.st, err = store.Open(c.data, store.Options{Ephemeral: c.ephemeral, Quota: c.quota,
+		Outcome: s.troubles.tellWriting,
+		Warn:    func(text string) { s.log.Warn().Msg(text) },
+		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
+	}); err != nil {
+		return err
+	}
+	removeLeftovers(s.st.Path)
+	if err := s.rehearse(); err != nil {
+		return errors.Join(err, s.st.Close())
+	}
+	s.guardSecrets()
+	if err := s.start(listener); err != nil {
+		return errors.Join(err, s.st.Close())
+	}
+	return nil
+}
+
+// rehearse reads what the start cannot do without. The start writes, too (what every server has, keys), and a file that will be refused
+// has to stay as it is: so this comes before all of it.
+func (s *server) rehearse() error {
+	if _, err := store.NewMaintenance(s.st); err != nil {
+		return err
+	}
+	needed := []string{"/" + apiextensions.GroupName + "/customresourcedefinitions/"}
+	if s.cfg.flowControl {
+		needed = append(needed, "/"+flowcontrolv1.GroupName+"/flowschemas/", "/"+flowcontrolv1.GroupName+"/prioritylevelconfigurations/")
+	}
+	if s.auth.enforcing() {
+		for _, plural := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
+			needed = append(needed, "/"+rbacv1.GroupName+"/"+plural+"/")
+		}
+	}
+	for _, prefix := range needed {
+		if err := s.st.Readable(prefix); err != nil {
+			return fmt.Errorf("the start needs all that lies under %s: %w", prefix, err)
+		}
+	}
+	return nil
+}
+
+// guardSecrets sees to who may read the files with secrets; certs.go does for those that it makes.
+func (s *server) guardSecrets() {
+	if !s.cfg.ephemeral {
+		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
+			s.log.Error().Err(err).Msg("the data file is not for the server alone")
+		}
+	}
+	certs.TellExposed(s.log, append([]string{s.cfg.auth.tokenFile, s.cfg.tlsKey, s.cfg.continueKeys, s.cfg.accounts.SigningKeyFile}, s.cfg.accounts.KeyFiles...)...)
+}
+
+func (s *server) start(listener net.Listener) error {
+	if err := clearKubeconfig(s.cfg.kubeconfig); err != nil {
+		return err
+	}
 	if err := s.assemble(); err != nil {
 		return err
 	}
 	if err := s.populate(context.Background()); err != nil {
 		return err
 	}
-	listener, secured, err := s.listen()
+	secured, err := s.secure(listener)
 	if err != nil {
 		return err
 	}
-	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.alloc.block, listener.Addr().(*net.TCPAddr).Port); err != nil {
+	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.alloc.block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
 	s.http = &http.Server{
@@ -424,40 +343,41 @@ func (s *server) start() error {
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
 		ConnState:         s.resting.note,
-		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(s.log), "", 0),
+		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
 	}
 	if s.cfg.kubeconfig != "" {
 		if err := s.writeKubeconfig(); err != nil {
-			return errors.Join(fmt.Errorf("--kubeconfig: %w", err), listener.Close())
+			return err
 		}
 	}
 	s.startWorkers()
 	go s.accept(listener)
-	s.log.Info().Str("url", s.url).Str("data", s.st.path).Int64("revision", s.st.revision()).Msg("serving")
+	s.log.Info().Str("url", s.url).Str("data", s.st.Path).Int64("revision", s.st.Revision()).Msg("serving")
 	return nil
 }
 
 // assemble makes the parts that work on the store, and puts them together.
 func (s *server) assemble() error {
 	var err error
-	if s.upkeep, err = newUpkeep(s.st); err != nil {
+	if s.upkeep, err = store.NewMaintenance(s.st); err != nil {
 		return err
 	}
-	s.cfg.accounts.rootCA = s.cfg.auth.ownCA
-	if s.auth.accounts, err = newAccountTokens(s.st, s.cfg.accounts); err != nil {
+	s.cfg.accounts.RootCA = s.cfg.auth.ownCA
+	if s.auth.accounts, err = serviceaccount.NewAccountTokens(s.st, s.cfg.accounts); err != nil {
 		return err
 	}
 	keys, err := s.continueKeys()
 	if err != nil {
 		return err
 	}
-	s.rd = &reads{st: s.st, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
+	s.lost = unreadable.NewUnreadables(s.st, s.log)
+	s.rd = &reads{st: s.st, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
 		bookmarks: bookmarkEvery, patience: s.cfg.requestTimeout, shuttingDown: s.stopping, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := newAllocator(s.st, s.cfg.serviceRange)
 	if err != nil {
 		return err
 	}
-	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, validating: s.cfg.validate, managed: s.cfg.managedFields}
+	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, lost: s.lost, validating: s.cfg.validate, managed: s.cfg.managedFields}
 	s.wr.hooks = s.webhooks()
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
@@ -472,6 +392,13 @@ func (s *server) populate(ctx context.Context) error {
 	if err := errors.Join(founder{s.wr, s.reg}.namespaces(ctx), s.types.sync(ctx)); err != nil {
 		return err
 	}
+	if s.cfg.namespaceDefaults {
+		s.settler = newSettler(s.st, s.reg, s.wr, s.cfg.auth.ownCA, s.log)
+		if err := s.settler.settleAll(ctx, firstNamespaces); err != nil {
+			return err
+		}
+		s.wr.founded = s.settler.founded
+	}
 	if s.cfg.flowControl {
 		fc := newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
 		s.flows = newFlowKeeper(s.st, s.reg, s.wr, fc)
@@ -480,11 +407,16 @@ func (s *server) populate(ctx context.Context) error {
 			return err
 		}
 	}
+	s.registrar = newRegistrar(s.st, s.reg, s.wr)
+	if err := s.registrar.reconcile(ctx, true); err != nil {
+		return err
+	}
 	if s.auth.enforcing() {
-		s.policy = newPolicyKeeper(s.st, s.reg, s.wr, s.auth)
-		if err := s.policy.reconcile(ctx); err != nil {
+		policy := newPolicyKeeper(s.st, s.reg, s.wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
+		if err := policy.reconcile(ctx); err != nil {
 			return err
 		}
+		s.wr.policy = policy
 	}
 	return nil
 }
@@ -492,7 +424,7 @@ func (s *server) populate(ctx context.Context) error {
 // webhooks reads the configured webhooks.
 func (s *server) webhooks() *webhooks {
 	h := &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, metrics: s.metrics, log: s.log,
-		may: s.auth.decide, defaults: fillDefaults}
+		may: s.auth.decide, defaults: fillDefaults, lost: s.lost, troubles: s.troubles}
 	h.reload()
 	return h
 }
@@ -501,11 +433,24 @@ func (s *server) webhooks() *webhooks {
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &collector{st: s.st, upkeep: s.upkeep, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, log: s.log}
+	gc := &collector{st: s.st, upkeep: s.upkeep, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, grace: s.cfg.namespaceGrace, log: s.log}
 	var running sync.WaitGroup
 	running.Go(func() { gc.run(ctx) })
+	if s.settler != nil {
+		running.Go(func() {
+			gc.keepUp(ctx, "settling namespaces", func(ctx context.Context) error { return s.settler.follow(ctx, gc) })
+		})
+	}
 	running.Go(func() { s.types.run(ctx) })
+	running.Go(func() {
+		s.registrar.run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
+	})
 	running.Go(func() { s.scrub(ctx) })
+	running.Go(func() {
+		if err := s.lost.Survey(ctx, unreadable.JudgeOf(s.reg)); err != nil && ctx.Err() == nil {
+			s.log.Error().Err(err).Msg("looking for objects that cannot be read")
+		}
+	})
 	if s.audit != nil {
 		running.Go(func() { s.reopenAudit(ctx) })
 	}
@@ -513,17 +458,12 @@ func (s *server) startWorkers() {
 		running.Go(func() { s.renewCerts(ctx) })
 	}
 	running.Go(func() {
-		s.upkeep.run(ctx, s.cfg.compactionInterval, func(_ compaction, err error) { s.afterCompaction(ctx, gc, err) })
+		s.upkeep.Run(ctx, s.cfg.compactionInterval, func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
 	if s.flows != nil {
 		running.Go(func() { s.flows.fc.run(ctx) })
 		running.Go(func() {
 			s.flows.follow(ctx, s.flows.apply, func(err error) { s.log.Error().Err(err).Msg("reading flow schemas and priority levels") })
-		})
-	}
-	if s.policy != nil {
-		running.Go(func() {
-			s.policy.follow(ctx, s.policy.apply, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
 		})
 	}
 	go func() {
@@ -540,17 +480,20 @@ func (s *server) scrub(ctx context.Context) {
 			return
 		case <-time.After(wait):
 		}
-		report, err := s.upkeep.scrub(ctx)
+		report, err := s.upkeep.Scrub(ctx)
 		if err != nil {
-			report.problem("%v", err)
+			report.Problem("%v", err)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		for _, problem := range report.problems {
+		if len(report.Problems) == 0 {
+			s.st.Found.Forget()
+		}
+		for _, problem := range report.Problems {
 			s.log.Error().Str("problem", problem).Msg("the data file is damaged")
 		}
-		s.damage.Store(&report.problems)
+		s.damage.Store(&report.Problems)
 	}
 }
 
@@ -558,6 +501,14 @@ func (s *server) scrub(ctx context.Context) {
 func (s *server) intact() error {
 	if problems := s.damage.Load(); problems != nil && len(*problems) > 0 {
 		return errors.New((*problems)[0])
+	}
+	return nil
+}
+
+// whole is the health check that shows what reads and writes have found since.
+func (s *server) whole() error {
+	if place := s.st.Found.First(); place != "" {
+		return fmt.Errorf("%s: %w", s.st.Path, &store.Damage{Place: place})
 	}
 	return nil
 }
@@ -570,8 +521,8 @@ func (s *server) renewCerts(ctx context.Context) {
 			return
 		case <-time.After(renewEvery):
 		}
-		err := s.certs.renew()
-		if err == nil && s.cfg.kubeconfig != "" && time.Now().Add(renewBefore).After(s.adminEnds) {
+		err := s.certs.Renew()
+		if err == nil && s.cfg.kubeconfig != "" && time.Now().Add(certs.RenewBefore).After(s.adminEnds) {
 			err = s.writeKubeconfig()
 		}
 		if err != nil {
@@ -634,19 +585,15 @@ func (s *server) openCerts() error {
 	if err != nil {
 		return err
 	}
-	s.certs, err = openCertFolder(s.cfg.certDir, func() []string { return ownHosts(host, serviceIP) }, s.log)
+	s.certs, err = certs.OpenCertFolder(s.cfg.certDir, func() []string { return certs.OwnHosts(host, serviceIP) }, s.log)
 	if err == nil {
-		s.cfg.auth.ownCA = s.certs.authority.certPEM
+		s.cfg.auth.ownCA = s.certs.Authority.CertPEM
 	}
 	return err
 }
 
-// listen opens the port, and the TLS configuration if there is one.
-func (s *server) listen() (net.Listener, *tls.Config, error) {
-	listener, err := net.Listen("tcp", s.cfg.listen)
-	if err != nil {
-		return nil, nil, err
-	}
+// secure says under which URL the listener is reached, and returns the TLS configuration if there is one.
+func (s *server) secure(listener net.Listener) (*tls.Config, error) {
 	addr := listener.Addr().(*net.TCPAddr)
 	host := addr.String()
 	if addr.IP.IsUnspecified() { // listens on all addresses, but it is none
@@ -656,21 +603,21 @@ func (s *server) listen() (net.Listener, *tls.Config, error) {
 	var certificate func() *tls.Certificate
 	switch {
 	case s.certs != nil:
-		certificate = s.certs.serving.Load
+		certificate = s.certs.Serving.Load
 	case s.cfg.tlsCert != "":
-		pair, err := followPair(s.log, s.cfg.tlsCert, s.cfg.tlsKey)
+		pair, err := certs.FollowPair(s.log, s.cfg.tlsCert, s.cfg.tlsKey)
 		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("--tls-cert-file: %w", err), listener.Close())
+			return nil, fmt.Errorf("--tls-cert-file: %w", err)
 		}
-		certificate = pair.now
+		certificate = pair.Now
 	default:
-		return listener, nil, nil
+		return nil, nil
 	}
 	s.url = "https://" + host
 	if s.auth.clientCAs == nil {
-		return listener, tlsConfig(certificate, nil), nil
+		return certs.TLSConfig(certificate, nil), nil
 	}
-	return listener, tlsConfig(certificate, s.auth.clientCAs.now), nil
+	return certs.TLSConfig(certificate, s.auth.clientCAs.Now), nil
 }
 
 // accept serves until the listener is closed.
@@ -696,7 +643,7 @@ func (s *server) stop() error {
 	s.idle()
 	<-s.workers
 	s.wr.hooks.close()
-	err = errors.Join(err, s.st.close())
+	err = errors.Join(err, s.st.Close())
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.close())
 	}
@@ -742,7 +689,7 @@ func (c *restingConns) close() {
 // continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
 func (s *server) continueKeys() ([][]byte, error) {
 	if s.cfg.continueKeys == "" {
-		key, err := s.st.secret("continue-key", func() []byte {
+		key, err := s.st.Secret("continue-key", func() []byte {
 			key := make([]byte, 32)
 			_, _ = rand.Read(key) // never fails
 			return key
@@ -772,41 +719,6 @@ func (s *server) continueKeys() ([][]byte, error) {
 	return keys, nil
 }
 
-// writeKubeconfig writes how to reach this server, at once and whole. On the plain port it says insecure-skip-tls-verify: the JavaScript
-// client refuses plain HTTP otherwise, the others ignore it. A server with an authority of its own adds an administrator's certificate;
-// another cannot make one, and leaves the user empty.
-func (s *server) writeKubeconfig() error {
-	cluster, admin := map[string]any{"server": s.url}, map[string]any{}
-	switch {
-	case s.certs != nil:
-		cluster["certificate-authority-data"] = s.certs.authority.certPEM
-		pair, err := s.certs.issueAdmin()
-		if err != nil {
-			return err
-		}
-		admin["client-certificate-data"], admin["client-key-data"] = pair.certPEM, pair.keyPEM
-		s.adminEnds = pair.cert.NotAfter
-	case s.cfg.tlsCert != "":
-		ca, err := os.ReadFile(s.cfg.tlsCert)
-		if err != nil {
-			return err
-		}
-		cluster["certificate-authority-data"] = ca
-	default:
-		cluster["insecure-skip-tls-verify"] = true
-	}
-	doc, err := json.MarshalIndent(map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "apilet",
-		"clusters": []any{map[string]any{"name": "apilet", "cluster": cluster}},
-		"users":    []any{map[string]any{"name": "apilet", "user": admin}},
-		"contexts": []any{map[string]any{"name": "apilet", "context": map[string]any{"cluster": "apilet", "user": "apilet"}}},
-	}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return saveFile(s.cfg.kubeconfig, append(doc, '\n'))
-}
-
 // ---- The chain and the routes ----
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
@@ -825,19 +737,21 @@ func (s *server) shareOut(next http.Handler) http.Handler {
 // routes lists everything that is served.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
-	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.writable}, {"scrub", s.intact}}
+	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.Writable}, {"damage", s.whole}, {"scrub", s.intact}, {"unreadable", s.lost.Check}}
 	alive := []healthCheck{pingCheck}
 	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
-		endpoint := &healthEndpoint{name: name, checks: checks}
+		endpoint := &healthEndpoint{name: name, checks: checks, shows: s.maySee}
 		r.Handle("/"+name, s.guarded(endpoint.ServeHTTP))
 		r.Handle("/"+name+"/*", s.guarded(endpoint.ServeHTTP))
 	}
 	r.Handle("/version", s.guarded(s.serveVersion))
-	if config, ok := s.auth.accounts.openIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
+	r.Handle("/version/", s.guarded(s.serveVersion))
+	if config, ok := s.auth.accounts.OpenIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
 		r.Handle("/.well-known/openid-configuration", s.guarded(document("application/json", config)))
-		r.Handle("/openid/v1/jwks", s.guarded(document("application/jwk-set+json", s.auth.accounts.keySet())))
+		r.Handle("/openid/v1/jwks", s.guarded(document("application/jwk-set+json", s.auth.accounts.KeySet())))
 	}
 	r.Handle("/metrics", s.guarded(s.metrics.handler().ServeHTTP))
+	r.Handle("/openapi/v2", s.guarded(s.serveSwagger))
 	r.Handle("/openapi/v3", s.guarded(s.serveOpenAPI))
 	r.Handle("/openapi/v3/*", s.guarded(s.serveOpenAPI))
 	r.Handle("/debug/deprecations", s.guarded(s.usage.ServeHTTP))
@@ -846,12 +760,14 @@ func (s *server) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.guarded(s.flows.fc.serveDump))
 		}
 	}
-	r.Handle("/debug/backup", s.guarded(s.serveBackup))
+	r.Handle(rbac.PathBackup, s.guarded(s.serveBackup))
 	r.Handle("/api", s.guarded(s.serveDiscovery))
 	r.Handle("/apis", s.guarded(s.serveDiscovery))
 	r.Handle("/api/*", s.guarded(s.serveAPI))
 	r.Handle("/apis/*", s.guarded(s.serveAPI))
+	r.Handle("/", s.guarded(indexPage(r, ready, alive, s.reg)))
 	r.NotFound(s.guarded(http.NotFound))
+	r.MethodNotAllowed(whateverMethod(r))
 	return r
 }
 
@@ -859,7 +775,7 @@ func (s *server) routes() http.Handler {
 func document(contentType string, body []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
-			writeError(w, r, errMethodNotAllowed())
+			response.WriteError(w, r, response.ErrMethodNotAllowed())
 			return
 		}
 		w.Header().Set("Content-Type", contentType)
@@ -871,7 +787,7 @@ func document(contentType string, body []byte) http.HandlerFunc {
 // guarded authorizes a request before it is handled.
 func (s *server) guarded(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := s.auth.authorize(requestFrom(r.Context())); err != nil {
+		if err := s.auth.authorize(request.From(r.Context())); err != nil {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			s.fail(w, r, err)
 			return
@@ -880,20 +796,35 @@ func (s *server) guarded(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (s *server) serveDiscovery(w http.ResponseWriter, r *http.Request) { serveDiscovery(s.reg, w, r) }
-func (s *server) serveOpenAPI(w http.ResponseWriter, r *http.Request)   { serveOpenAPI(s.reg, w, r) }
+func (s *server) serveDiscovery(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeDiscovery(s.reg, w, r)
+}
+func (s *server) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeOpenAPI(s.reg, w, r)
+}
+func (s *server) serveSwagger(w http.ResponseWriter, r *http.Request) {
+	discovery.ServeSwagger(s.reg, w, r)
+}
 
 func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		response.WriteError(w, r, response.ErrMethodNotAllowed())
+		return
+	}
 	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minorVersion, EmulationMajor: "1", EmulationMinor: minorVersion,
 		MinCompatibilityMajor: "1", MinCompatibilityMinor: "35", GitVersion: gitVersion, GitTreeState: "clean",
 		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
-	writeJSON(w, r, http.StatusOK, body)
+	response.WriteJSON(w, r, http.StatusOK, body)
 }
 
 // serveBackup streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection. It may
 // take longer than --request-timeout, as long as the client is there and reads.
 func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
-	parent, pattern := filepath.Split(backupFolders(s.st.path))
+	if r.Method != http.MethodGet {
+		s.fail(w, r, response.ErrMethodNotAllowed())
+		return
+	}
+	parent, pattern := filepath.Split(backupFolders(s.st.Path))
 	if s.cfg.ephemeral { // whose folder is gone already
 		parent = ""
 	}
@@ -906,9 +837,9 @@ func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := withoutDeadline(r.Context())
 	defer cancel()
 	path := filepath.Join(dir, "backup")
-	if err := s.upkeep.backup(ctx, path); err != nil {
-		if isDiskFull(err) {
-			err = apierrors.NewInternalError(errDiskFull)
+	if err := s.upkeep.Backup(ctx, path, nil); err != nil {
+		if store.IsDiskFull(err) {
+			err = apierrors.NewInternalError(store.ErrDiskFull)
 		}
 		s.fail(w, r, err)
 		return
@@ -958,9 +889,9 @@ func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) 
 
 // stored tells flow control how much a resource holds.
 func (s *server) stored(group, resource, namespace string) (objects, bytes int64) {
-	for _, res := range s.reg.all() {
-		if res.group == group && res.plural == resource {
-			objects, bytes, _ = s.st.count(res.keyPrefix(namespace))
+	for _, res := range s.reg.All() {
+		if res.Group == group && res.Plural == resource {
+			objects, bytes, _ = s.st.Count(res.KeyPrefix(namespace))
 			return objects, bytes
 		}
 	}
@@ -969,47 +900,49 @@ func (s *server) stored(group, resource, namespace string) (objects, bytes int64
 
 // storeStats is what /metrics tells of the store.
 func (s *server) storeStats() storeGauges {
-	stats := s.st.stats()
-	gauges := storeGauges{revision: stats.revision, compactRevision: stats.compactRev, fileBytes: stats.fileBytes, freeBytes: stats.freeBytes}
-	gauges.commits, gauges.changes, gauges.commitSeconds, gauges.commitBuckets = stats.commits, stats.writes, stats.commitSeconds, map[float64]uint64{}
+	stats := s.st.Stats()
+	gauges := storeGauges{revision: stats.Revision, compactRevision: stats.CompactRev, fileBytes: stats.FileBytes, freeBytes: stats.FreeBytes}
+	gauges.commits, gauges.changes, gauges.commitSeconds, gauges.commitBuckets = stats.Commits, stats.Writes, stats.CommitSeconds, map[float64]uint64{}
 	var sum int64
-	for i, bound := range commitBounds {
-		sum += stats.commitBuckets[i]
+	for i, bound := range store.CommitBounds {
+		sum += stats.CommitBuckets[i]
 		gauges.commitBuckets[bound] = uint64(sum)
 	}
+	gauges.damaged = int64(s.st.Found.Count())
+	gauges.unreadable = int64(s.lost.Count())
 	if problems := s.damage.Load(); problems != nil {
 		gauges.corrupt = int64(len(*problems))
 	}
 	seen := map[string]bool{}
-	for _, res := range s.reg.all() {
-		if res.virtual || seen[res.keyPrefix("")] {
+	for _, res := range s.reg.All() {
+		if res.Virtual || seen[res.KeyPrefix("")] {
 			continue
 		}
-		seen[res.keyPrefix("")] = true
-		objects, bytes, _ := s.st.count(res.keyPrefix(""))
-		gauges.objects = append(gauges.objects, objectStats{group: res.storageGroup, resource: res.plural, count: objects, bytes: bytes})
+		seen[res.KeyPrefix("")] = true
+		objects, bytes, _ := s.st.Count(res.KeyPrefix(""))
+		gauges.objects = append(gauges.objects, objectStats{group: res.StorageGroup, resource: res.Plural, count: objects, bytes: bytes})
 	}
 	return gauges
 }
 
 // serveAPI answers everything below /api/ and /apis/.
 func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
-	info := &requestFrom(r.Context()).info
-	if !info.resourceRequest {
+	info := &request.From(r.Context()).Info
+	if !info.ResourceRequest {
 		s.serveDiscovery(w, r)
 		return
 	}
-	if legacy := info.apiPrefix == "api"; legacy != (info.group == "") { // /apis//v1/pods
+	if legacy := info.APIPrefix == "api"; legacy != (info.Group == "") { // /apis//v1/pods
 		http.NotFound(w, r)
 		return
 	}
-	res := s.reg.lookup(info.group, info.version, info.resource)
+	res := s.reg.Lookup(info.Group, info.Version, info.Resource)
 	if res == nil {
-		serveUnknown(s.reg, w, r, info.group)
+		discovery.ServeUnknown(s.reg, w, r, info.Group)
 		return
 	}
 	err := s.serveResource(w, r, res)
-	if errors.Is(err, errAborted) {
+	if errors.Is(err, response.ErrAborted) {
 		panic(http.ErrAbortHandler)
 	}
 	if err != nil {
@@ -1023,47 +956,45 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
-	if unexpected := refuse(w, r, err); unexpected != nil {
-		s.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", requestFrom(r.Context()).id).Msg("internal error")
+	if unexpected := response.Refuse(w, r, err); unexpected != nil {
+		s.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", request.From(r.Context()).ID).Msg("internal error")
 	}
 }
 
 // serveResource answers a request for a resource that is served.
-func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *resource) error {
-	info := &requestFrom(r.Context()).info
-	switch astray := res.namespaced && info.namespace == "" && namesObject(info) || !res.namespaced && info.namespace != "" && !ownsNamespace(info); {
-	case res.goType == nil && (astray || res.namespaced && info.namespace == "" && info.verb != "list" && info.verb != "watch"):
+func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	info := &request.From(r.Context()).Info
+	if res.GoType == nil && !hasPath(res, info) {
 		http.NotFound(w, r)
 		return nil
-	case astray:
-		return errNoSuchResource()
 	}
-	if problems := path.IsValidPathSegmentName(info.name); len(problems) > 0 && namesObject(info) {
-		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.name, strings.Join(problems, ";")))
+	if err := routed(res, info, r.Method); err != nil {
+		return err
+	}
+	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
+		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
 	}
 	if err := s.noteDeprecation(r, res); err != nil {
 		return err
 	}
-	if r.Method == http.MethodHead {
-		return errMethodNotAllowed()
-	}
-	if info.subresource != "" {
+	if info.Subresource != "" {
 		return s.serveSubresource(w, r, res)
 	}
-	if res.namespaced && info.namespace == "" && info.verb == "create" && !res.virtual || !res.allows(info.verb) || misplaced(info) {
-		return errMethodNotAllowed()
-	}
-	if res.virtual && info.verb != "create" {
+	if res.Virtual && info.Verb != "create" {
 		return s.rd.virtual(w, r, res)
 	}
-	switch info.verb {
+	switch info.Verb {
 	case "get":
 		return s.rd.get(w, r, res)
 	case "list":
 		return s.rd.list(w, r, res)
 	case "watch":
+		defer s.books.watching(info)()
 		return serveWatch(s.rd, w, r, res, s.watchHooks(r.Context()))
 	case "create":
+		if res.Group == "" && res.Kind == "Binding" {
+			return bind(s.wr, w, r, res)
+		}
 		return s.wr.create(w, r, res)
 	case "update":
 		return s.wr.update(w, r, res)
@@ -1074,60 +1005,33 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *reso
 	case "deletecollection":
 		return s.wr.removeAll(w, r, res)
 	}
-	return errMethodNotAllowed()
+	return response.ErrMethodNotAllowed()
 }
 
 // watchHooks connect a watch with flow control and the metrics.
 func (s *server) watchHooks(ctx context.Context) watchHooks {
-	rec := requestFrom(ctx)
-	labels := s.books.watchLabels(&rec.info)
+	rec := request.From(ctx)
+	labels := s.books.watchLabels(&rec.Info)
 	return watchHooks{
 		begun:  func() { watchBegun(ctx) },
-		listed: func() { s.metrics.watchListDone(labels, time.Since(rec.received)) },
+		listed: func() { s.metrics.watchListDone(labels, time.Since(rec.Received)) },
 		sent:   s.metrics.longRunning(labels).sent,
 	}
 }
 
-// namesObject says that the path goes down to one object. (A list has a name, too, when its field selector gives one.)
-func namesObject(info *requestInfo) bool {
-	switch info.verb {
-	case "list", "watch", "create", "deletecollection":
-		return info.subresource != ""
-	}
-	return info.name != ""
-}
-
-// misplaced says that an object is to be created under a path that names one already, or changed where none is named.
-func misplaced(info *requestInfo) bool {
-	switch info.verb {
-	case "create":
-		return info.name != ""
-	case "update", "patch":
-		return info.name == ""
-	}
-	return false
-}
-
-// ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.
-func ownsNamespace(info *requestInfo) bool { return info.group == "" && info.resource == "namespaces" }
-
 // serveSubresource answers a request for a part of an object.
-func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *resource) error {
-	info := &requestFrom(r.Context()).info
-	sub := res.subresource(info.subresource)
+func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	info := &request.From(r.Context()).Info
+	sub := res.Subresource(info.Subresource)
 	switch {
-	case sub == nil && res.goType == nil:
-		return apierrors.NewNotFound(res.groupResource(), info.name)
-	case sub == nil:
-		return errNoSuchResource()
-	case !slices.Contains(sub.verbs, info.verb) && res.goType == nil:
-		return apierrors.NewMethodNotSupported(res.groupResource(), info.verb)
-	case !slices.Contains(sub.verbs, info.verb):
-		return errMethodNotAllowed()
+	case !slices.Contains(sub.Verbs, info.Verb) && res.GoType == nil:
+		return apierrors.NewMethodNotSupported(res.GroupResource(), info.Verb)
+	case !slices.Contains(sub.Verbs, info.Verb):
+		return response.ErrMethodNotAllowed()
 	}
-	switch info.subresource {
+	switch info.Subresource {
 	case "log", "exec", "attach", "portforward", "proxy":
-		return noPodsRun(s.st, res, info)
+		return noPodsRun(s.st, res, info, r.URL.Query())
 	case "scale":
 		return serveScale(s.wr, w, r, res)
 	case "binding":
@@ -1137,7 +1041,7 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 	case "token":
 		return issueToken(s.wr, w, r, res)
 	}
-	switch info.verb {
+	switch info.Verb {
 	case "get":
 		return s.rd.get(w, r, res)
 	case "update":
@@ -1145,30 +1049,31 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *r
 	case "patch":
 		return s.wr.patch(w, r, res)
 	}
-	return errMethodNotAllowed()
+	return response.ErrMethodNotAllowed()
 }
 
 // noteDeprecation warns whoever uses a deprecated version, and remembers who did.
-func (s *server) noteDeprecation(r *http.Request, res *resource) error {
-	if res.deprecation == nil || !deprecatedIn(res.deprecation, serverVersion("1", minorVersion)) {
+func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
+	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, serverVersion("1", minorVersion)) {
 		return nil
 	}
-	rec := requestFrom(r.Context())
-	release := removedRelease(res.deprecation)
-	text := deprecationWarning(res.group, res.version, res.kind, res.deprecation)
-	if res.custom != nil {
-		text = res.custom.deprecation
+	rec := request.From(r.Context())
+	release := removedRelease(res.Deprecation)
+	text := deprecationWarning(res.Group, res.Version, res.Kind, res.Deprecation)
+	if res.Custom != nil {
+		text = res.Custom.Deprecation
 	}
 	addWarning(r.Context(), text)
-	s.metrics.deprecatedUse(s.books.labels(r, rec), release)
-	rec.annotate("k8s.io/deprecated", "true")
+	rec.Annotate("k8s.io/deprecated", "true")
 	if release != "" {
-		rec.annotate("k8s.io/removed-release", release)
+		rec.Annotate("k8s.io/removed-release", release)
 	}
-	s.usage.record(deprecatedUse{User: rec.user.name, Agent: r.UserAgent(), Verb: rec.info.verb, Group: res.group, Version: res.version,
-		Resource: res.plural, Subresource: rec.info.subresource, Removed: release, UseInstead: replacementOf(res.deprecation)}, time.Now())
+	labels := s.books.labels(r, rec)
+	s.usage.record(deprecatedUse{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
+		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
+	s.metrics.deprecatedUse(labels, release)
 	if s.cfg.denyDeprecated {
-		return denyDeprecated(res.group, res.plural, rec.info.name, text)
+		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (l *logLines) String() string {
 func startTest(t testing.TB, edit ...func(*config)) *testServer {
 	t.Helper()
 	c, _ := newConfig(io.Discard)
-	c.listen, c.ephemeral, c.compactionInterval = "127.0.0.1:0", true, 0
+	c.listen, c.ephemeral, c.compactionInterval, c.namespaceGrace = "127.0.0.1:0", true, 0, 0
 	s := &testServer{t: t, log: &logLines{}}
 	c.log = zerolog.New(s.log).Level(zerolog.ErrorLevel)
 	for _, e := range edit {
@@ -127,7 +127,7 @@ func (s *testServer) restart() {
 // compactNow forgets the history before rev.
 func (s *testServer) compactNow(rev int64) {
 	s.t.Helper()
-	if _, err := s.upkeep.compact(context.Background(), rev); err != nil {
+	if _, err := s.upkeep.Compact(context.Background(), rev); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -185,7 +185,10 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	}
 	defer response.Body.Close()
 	a := answer{code: response.StatusCode, header: response.Header}
-	a.body, err = io.ReadAll(response.Body)
+	if a.body, err = io.ReadAll(response.Body); err != nil {
+		return a, err
+	}
+	a.body, err = readable(a.header, a.body)
 	return a, err
 }
 

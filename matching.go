@@ -4,7 +4,7 @@ package main
 // One row of each kind, for a request that creates the pod web/a:
 //
 //	rule                                                          matches  because
-//	apiGroups [""], apiVersions [v1], resources [pods], CREATE    yes
+//	apiGroups [""], discovery.apiVersions [v1], resources [pods], CREATE    yes
 //	... resources ["*"]                                           yes      all resources, no subresource
 //	... resources ["pods/*"] or ["*/*"]                           yes      all of a pod's subresources, and the pod itself
 //	... resources ["pods/status"] or ["*/status"]                 no
@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,8 +34,8 @@ func (t *ruleTarget) isNamespace() bool {
 }
 
 // at is the target as another version of its resource shows it.
-func (t ruleTarget) at(row *resource) *ruleTarget {
-	t.group, t.version, t.resource = row.group, row.version, row.plural
+func (t ruleTarget) at(row *scheme.Resource) *ruleTarget {
+	t.group, t.version, t.resource = row.Group, row.Version, row.Plural
 	return &t
 }
 
@@ -71,13 +72,13 @@ func scopeMatches(scope *admissionv1.ScopeType, t *ruleTarget) bool {
 var exemptKinds = []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
 	"ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 
-func isExempt(res *resource) bool {
-	return res.group == admissionv1.GroupName && slices.Contains(exemptKinds, res.kind)
+func isExempt(res *scheme.Resource) bool {
+	return res.Group == admissionv1.GroupName && slices.Contains(exemptKinds, res.Kind)
 }
 
 // matchingRow returns the row in whose version a webhook wants to see the target: the request's own, or with matchPolicy Equivalent the
 // first of the equivalents that a rule names; nil when no rule does.
-func matchingRow(hook *webhook, t *ruleTarget, res *resource, equivalents func() []*resource) *resource {
+func matchingRow(hook *webhook, t *ruleTarget, res *scheme.Resource, equivalents func() []*scheme.Resource) *scheme.Resource {
 	for i := range hook.Rules {
 		if ruleMatches(&hook.Rules[i], t) {
 			return res
@@ -97,9 +98,9 @@ func matchingRow(hook *webhook, t *ruleTarget, res *resource, equivalents func()
 }
 
 // equivalentRows are the other versions, and groups, that show the same stored objects.
-func equivalentRows(reg *registry, res *resource, subresource string) (rows []*resource) {
-	for _, row := range reg.all() {
-		if row != res && row.base == res.base && (subresource == "" || row.subresource(subresource) != nil) {
+func equivalentRows(reg *scheme.Registry, res *scheme.Resource, subresource string) (rows []*scheme.Resource) {
+	for _, row := range reg.All() {
+		if row != res && row.Base == res.Base && (subresource == "" || row.Subresource(subresource) != nil) {
 			rows = append(rows, row)
 		}
 	}
@@ -115,9 +116,9 @@ func selectorOf(selector *metav1.LabelSelector) (labels.Selector, error) {
 }
 
 // selects says that a selector picks one of the objects. nil objects have no labels, not even none.
-func selects(selector labels.Selector, objects ...object) bool {
+func selects(selector labels.Selector, objects ...scheme.Object) bool {
 	if selector.Empty() {
 		return true
 	}
-	return slices.ContainsFunc(objects, func(obj object) bool { return obj != nil && selector.Matches(labels.Set(obj.GetLabels())) })
+	return slices.ContainsFunc(objects, func(obj scheme.Object) bool { return obj != nil && selector.Matches(labels.Set(obj.GetLabels())) })
 }

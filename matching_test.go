@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 )
 
@@ -72,14 +73,14 @@ func TestRuleMatches(t *testing.T) {
 }
 
 func TestMatchingRow(t *testing.T) {
-	reg := newRegistry()
-	v1, v2 := reg.lookup("autoscaling", "v1", "horizontalpodautoscalers"), reg.lookup("autoscaling", "v2", "horizontalpodautoscalers")
+	reg := scheme.NewRegistry()
+	v1, v2 := reg.Lookup("autoscaling", "v1", "horizontalpodautoscalers"), reg.Lookup("autoscaling", "v2", "horizontalpodautoscalers")
 	exact, equivalent := admissionv1.Exact, admissionv1.Equivalent
 	target := &ruleTarget{"autoscaling", "v1", "horizontalpodautoscalers", "", "CREATE", "web"}
 	for _, c := range []struct {
 		policy *admissionv1.MatchPolicyType
 		rules  []string
-		want   *resource
+		want   *scheme.Resource
 	}{
 		{&exact, []string{"* autoscaling v1 *"}, v1},
 		{&exact, []string{"* autoscaling v2 *"}, nil},
@@ -93,7 +94,7 @@ func TestMatchingRow(t *testing.T) {
 		for _, line := range c.rules {
 			hook.Rules = append(hook.Rules, *ruleOf(line))
 		}
-		if got := matchingRow(hook, target, v1, func() []*resource { return equivalentRows(reg, v1, "") }); got != c.want {
+		if got := matchingRow(hook, target, v1, func() []*scheme.Resource { return equivalentRows(reg, v1, "") }); got != c.want {
 			t.Errorf("%v: got %v, want %v", c.rules, got, c.want)
 		}
 	}

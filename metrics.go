@@ -8,7 +8,8 @@ package main
 //
 // A request is counted once, at its end, by observe: one map lookup finds the observers of its label set, made at the first use.
 // That map is also the bound on memory: a Prometheus series is never given back, so after maxSeries label sets every new one is
-// counted as resource "other". Callers keep far below it by naming only resources that are served.
+// counted as resource "other". Callers keep far below it by naming only resources that are served, to those who may use them. What else
+// has labels that come from outside, such as types that come and go and the names of webhooks, has a smaller bound of its own kind.
 //
 //	apiserver_request_total{verb="LIST",resource="pods",scope="namespace",code="200",...} 17
 //
@@ -29,10 +30,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
 )
 
 const (
 	maxSeries   = 4096    // label sets of requests; the next ones share one per verb
+	maxNames    = 1024    // resources at a version, and names of webhooks; the next ones share "other"
 	otherLabel  = "other" // what is not told apart
 	alpha, beta = "[ALPHA] ", "[BETA] "
 	stable      = "[STABLE] "
@@ -78,8 +81,39 @@ type metrics struct {
 	hookCalls, hookRejections, hookFailOpens *prometheus.CounterVec
 	hookDurations                            *prometheus.HistogramVec
 
+	kinds bounded[[3]string] // group, version and resource
+	hooks bounded[string]    // names of webhooks
+
 	mu     sync.RWMutex // guards series
 	series map[seriesKey]*requestSeries
+}
+
+// bounded is the first so many values of a label, or of several. Safe for concurrent use.
+type bounded[T comparable] struct {
+	mu   sync.Mutex // guards seen
+	seen map[T]bool
+}
+
+// admits says whether a value is one of the first maxNames.
+func (b *bounded[T]) admits(value T) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.seen[value] || len(b.seen) >= maxNames {
+		return b.seen[value]
+	}
+	if b.seen == nil {
+		b.seen = map[T]bool{}
+	}
+	b.seen[value] = true
+	return true
+}
+
+// told are labels whose kind may have series beside those of requests.
+func (m *metrics) told(l requestLabels) requestLabels {
+	if !m.kinds.admits([3]string{l.group, l.version, l.resource}) {
+		return requestLabels{verb: l.verb, resource: otherLabel, component: l.component}
+	}
+	return l
 }
 
 // A seriesKey is a label set and a status code; code 0 is the request while it runs.
@@ -199,7 +233,7 @@ func (m *metrics) histograms(name, help string, labels []string, buckets []float
 // --- Requests
 
 // verbLabel is the verb as the metrics tell it: the HTTP method in upper case, but LIST and WATCH for those reads, APPLY for a
-// server-side apply and CONNECT for streams into a pod. resourceVerb is "" when the request is for no resource.
+// server-side apply and CONNECT for streams into a pod. request.resourceVerb is "" when the request is for no resource.
 func verbLabel(method, resourceVerb, subresource, contentType string) string {
 	switch {
 	case resourceVerb != "" && slices.Contains([]string{"log", "exec", "portforward", "attach", "proxy"}, subresource):
@@ -283,6 +317,7 @@ func (s *requestSeries) sent(bytes int) {
 
 // deprecatedUse marks a deprecated version as used. removedRelease is like "1.32", "" when none is known.
 func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
+	labels = m.told(labels)
 	m.deprecated.WithLabelValues(labels.group, labels.version, labels.resource, labels.subresource, removedRelease).Set(1)
 }
 
@@ -299,6 +334,9 @@ type hookCall struct {
 // webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
 func (m *metrics) webhookCalled(c hookCall) {
 	code, rejected := strconv.Itoa(min(c.code, 600)), strconv.FormatBool(c.rejected)
+	if !m.hooks.admits(c.name) {
+		c.name = otherLabel
+	}
 	m.hookCalls.WithLabelValues(c.name, c.kind, c.operation, code, rejected).Inc()
 	m.hookDurations.WithLabelValues(c.name, c.kind, c.operation, rejected).Observe(c.took.Seconds())
 	if c.cause != "" {
@@ -356,16 +394,19 @@ func (m *metrics) newSeries(key seriesKey) *requestSeries {
 
 // terminated counts a request that the server refused or ended to protect itself (429, 504); it is observed besides.
 func (m *metrics) terminated(l requestLabels, code int) {
+	l = m.told(l)
 	m.terminations.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, l.component, strconv.Itoa(code)).Inc()
 }
 
 // aborted counts a response that was broken off after its first byte.
 func (m *metrics) aborted(l requestLabels) {
+	l = m.told(l)
 	m.aborts.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope).Inc()
 }
 
 // watchListDone measures a watch's initial events, from its request to the bookmark that ends them.
 func (m *metrics) watchListDone(l requestLabels, elapsed time.Duration) {
+	l = m.told(l)
 	m.watchListDuration.WithLabelValues(l.group, l.version, l.resource, l.scope).Observe(elapsed.Seconds())
 }
 
@@ -384,6 +425,14 @@ func (c errorCounter) Write(line []byte) (int, error) {
 		c.handshakes.Inc()
 	}
 	return c.Writer.Write(line)
+}
+
+// A levelWriter gives each line that a package of Go's own logs the level of a warning.
+type levelWriter struct{ log zerolog.Logger }
+
+func (w levelWriter) Write(line []byte) (int, error) {
+	w.log.Warn().Msg(string(bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 // A peakGauge shows the highest value of the running second and the one before: a scrape each half minute would hardly ever see the
@@ -436,6 +485,8 @@ type storeGauges struct {
 	revision, compactRevision int64
 	fileBytes, freeBytes      int64 // the file's size, and how much of it are free pages
 	corrupt                   int64 // what the scrub found damaged
+	damaged                   int64 // what reads and writes found damaged
+	unreadable                int64 // live objects that cannot be decoded
 	commits, changes          int64
 	commitSeconds             float64
 	commitBuckets             map[float64]uint64 // by their upper bound in seconds; each has those of the smaller ones in it
@@ -454,6 +505,8 @@ var (
 	storeFileBytes  = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file.", nil, nil)
 	storeFreeBytes  = prometheus.NewDesc("apilet_store_free_bytes", "Free pages of the data file, in bytes: what defrag would give back.", nil, nil)
 	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records and pages that the last scrub found damaged.", nil, nil)
+	storeDamaged    = prometheus.NewDesc("apilet_store_damaged_places", "Places of the data file that reads and writes found damaged; at most 100 are counted, and a scrub that finds nothing resets it.", nil, nil)
+	storeUnreadable = prometheus.NewDesc("apilet_store_unreadable_objects", "Live objects that cannot be decoded and are left out.", nil, nil)
 	storeCommits    = prometheus.NewDesc("apilet_store_commit_duration_seconds", "How long commits took, fsync included.", nil, nil)
 	storeChanges    = prometheus.NewDesc("apilet_store_committed_changes_total", "Changes made durable; divided by the number of commits, how many share one fsync.", nil, nil)
 	storageSize     = prometheus.NewDesc("apiserver_storage_size_bytes", stable+"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
@@ -471,7 +524,7 @@ func (m *metrics) watchStore(read func() storeGauges) {
 }
 
 func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeCommits, storeChanges,
+	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges,
 		storageSize, storageObjects, resourceObjects, resourceBytes} {
 		ch <- d
 	}
@@ -487,6 +540,8 @@ func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(storeFileBytes, s.fileBytes)
 	gauge(storeFreeBytes, s.freeBytes)
 	gauge(storeCorrupt, s.corrupt)
+	gauge(storeDamaged, s.damaged)
+	gauge(storeUnreadable, s.unreadable)
 	ch <- prometheus.MustNewConstHistogram(storeCommits, uint64(s.commits), s.commitSeconds, s.commitBuckets)
 	ch <- prometheus.MustNewConstMetric(storeChanges, prometheus.CounterValue, float64(s.changes))
 	gauge(storageSize, s.fileBytes, "bbolt")
@@ -541,6 +596,7 @@ func shutdownCheck(stop <-chan struct{}) healthCheck {
 type healthEndpoint struct {
 	name   string // livez, readyz or healthz
 	checks []healthCheck
+	shows  func(r *http.Request, path string) bool // whether who asks may see the cause on a check's own page, and so here; nil: nobody
 	failed func(endpoint, check string, err error) // told the cause of each failure, which a public page must not show; may be nil
 }
 
@@ -566,7 +622,9 @@ func (h *healthEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serveAll runs all checks but those that ?exclude= names. Details are printed when asked for, and always on failure.
 func (h *healthEndpoint) serveAll(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	report, healthy := h.run(query["exclude"])
+	report, healthy := h.run(query["exclude"], func(check string) bool {
+		return query.Has("verbose") && h.shows != nil && h.shows(r, "/"+h.name+"/"+check)
+	})
 	if !healthy {
 		http.Error(w, report+h.name+" check failed", http.StatusInternalServerError)
 		return
@@ -580,7 +638,7 @@ func (h *healthEndpoint) serveAll(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "ok")
 }
 
-func (h *healthEndpoint) run(excluded []string) (report string, healthy bool) {
+func (h *healthEndpoint) run(excluded []string, shown func(check string) bool) (report string, healthy bool) {
 	var out bytes.Buffer
 	unknown := map[string]bool{}
 	for _, name := range excluded {
@@ -599,7 +657,11 @@ func (h *healthEndpoint) run(excluded []string) (report string, healthy bool) {
 			continue
 		}
 		healthy = false
-		fmt.Fprintf(&out, "[-]%s failed: reason withheld\n", c.name)
+		reason := "reason withheld"
+		if shown(c.name) {
+			reason = strings.ReplaceAll(err.Error(), "\n", " ")
+		}
+		fmt.Fprintf(&out, "[-]%s failed: %s\n", c.name, reason)
 		if h.failed != nil {
 			h.failed(h.name, c.name, err)
 		}

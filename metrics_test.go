@@ -186,8 +186,8 @@ func TestHealthSpeaksKubernetesText(t *testing.T) {
 	failed := func(endpoint, check string, err error) {
 		causes = append(causes, fmt.Sprintf("%s %s: %v", endpoint, check, err))
 	}
-	livez := &healthEndpoint{"livez", []healthCheck{pingCheck, sick}, failed}
-	readyz := &healthEndpoint{"readyz", []healthCheck{pingCheck, {"etcd", pingCheck.check}, shutdownCheck(stop)}, nil}
+	livez := &healthEndpoint{"livez", []healthCheck{pingCheck, sick}, nil, failed}
+	readyz := &healthEndpoint{"readyz", []healthCheck{pingCheck, {"etcd", pingCheck.check}, shutdownCheck(stop)}, nil, nil}
 	ask := func(h http.Handler, url string) string {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", url, nil))

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 
+	"apilet/internal/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
@@ -33,7 +34,7 @@ type narrowing struct {
 }
 
 // narrowed returns what differs between two objects of one type, and where.
-func narrowed(types *typed.ParseableType, old, next object) (before, after object, paths [][]string) {
+func narrowed(types *typed.ParseableType, old, next scheme.Object) (before, after scheme.Object, paths [][]string) {
 	n := &narrowing{types: types.Schema}
 	if u, ok := old.(*unstructured.Unstructured); ok {
 		a, b := n.maps(u.Object, next.(*unstructured.Unstructured).Object, nil)
@@ -42,7 +43,7 @@ func narrowed(types *typed.ParseableType, old, next object) (before, after objec
 	a, b := reflect.ValueOf(old).Elem(), reflect.ValueOf(next).Elem()
 	outA, outB := reflect.New(a.Type()), reflect.New(b.Type())
 	n.structs(types.TypeRef, [2]reflect.Value{a, b}, [2]reflect.Value{outA.Elem(), outB.Elem()}, nil)
-	return outA.Interface().(object), outB.Interface().(object), n.paths
+	return outA.Interface().(scheme.Object), outB.Interface().(scheme.Object), n.paths
 }
 
 // structs copies the fields in which two structs differ. A field without a schema of its own (kind and apiVersion stand in one) is
@@ -117,11 +118,14 @@ func (n *narrowing) maps(a, b map[string]any, path []string) (before, after map[
 	return before, after
 }
 
+// maxOwnedPaths is for how many members an entry's fields are searched; with more of them every entry counts as involved.
+const maxOwnedPaths = 100
+
 // involved sorts out the entries that may own something at or below one of the paths, and those of the manager that writes.
 func involved(entries []metav1.ManagedFieldsEntry, manager string, paths [][]string) (in, out []metav1.ManagedFieldsEntry) {
 	for _, entry := range entries {
 		owns := func(path []string) bool { return mayOwn(&entry, path) }
-		if entry.Manager == cmp.Or(manager, "unknown") || slices.ContainsFunc(paths, owns) {
+		if len(paths) > maxOwnedPaths || entry.Manager == cmp.Or(manager, "unknown") || slices.ContainsFunc(paths, owns) {
 			in = append(in, entry)
 		} else {
 			out = append(out, entry)

@@ -186,9 +186,9 @@ func (k networkChecker) families(p *field.Path, svc *corev1.Service) {
 }
 
 func (k networkChecker) clusterIPsAreAddresses(p *field.Path, spec *corev1.ServiceSpec, old *corev1.Service) bool {
-	before, existing := len(k.errs), []string(nil)
+	before, existing := len(k.errs), set(nil)
 	if old != nil {
-		existing = old.Spec.ClusterIPs
+		existing = setOf(old.Spec.ClusterIPs)
 	}
 	for i, ip := range spec.ClusterIPs {
 		if i > 0 || ip != corev1.ClusterIPNone {
@@ -250,9 +250,9 @@ func (k networkChecker) ipFamiliesStay(p *field.Path, svc, old *corev1.Service) 
 }
 
 func (k networkChecker) externalIPs(p *field.Path, svc, old *corev1.Service) {
-	existing := []string(nil)
+	existing := set(nil)
 	if old != nil {
-		existing = old.Spec.ExternalIPs
+		existing = setOf(old.Spec.ExternalIPs)
 	}
 	for i, ip := range svc.Spec.ExternalIPs {
 		before := len(k.errs)
@@ -290,9 +290,9 @@ func (k networkChecker) portsAreUnique(p *field.Path, spec *corev1.ServiceSpec) 
 func (k networkChecker) sourceRanges(p *field.Path, svc, old *corev1.Service) {
 	const why = "may only be used when `type` is 'LoadBalancer'"
 	balanced := svc.Spec.Type == corev1.ServiceTypeLoadBalancer
-	existing := []string(nil)
+	existing := set(nil)
 	if old != nil {
-		existing = old.Spec.LoadBalancerSourceRanges
+		existing = setOf(old.Spec.LoadBalancerSourceRanges)
 	}
 	annotation, annotated := svc.Annotations[sourceRangesKey]
 	if ranges := svc.Spec.LoadBalancerSourceRanges; len(ranges) > 0 {
@@ -637,16 +637,17 @@ func (k networkChecker) networkPolicy(policy, old *networkingv1.NetworkPolicy) {
 			existing = append(existing, cidrsOf(rule.To)...)
 		}
 	}
+	kept := setOf(existing)
 	k.selector(p, "podSelector", &spec.PodSelector)
 	for i, rule := range spec.Ingress {
 		rp := p.Child("ingress").Index(i)
 		k.policyPorts(rp.Child("ports"), rule.Ports)
-		k.policyPeers(rp.Child("from"), rule.From, existing)
+		k.policyPeers(rp.Child("from"), rule.From, kept)
 	}
 	for i, rule := range spec.Egress {
 		rp := p.Child("egress").Index(i)
 		k.policyPorts(rp.Child("ports"), rule.Ports)
-		k.policyPeers(rp.Child("to"), rule.To, existing)
+		k.policyPeers(rp.Child("to"), rule.To, kept)
 	}
 	if len(spec.PolicyTypes) > 2 {
 		k.invalid(p, "policyTypes", &spec.PolicyTypes, "may not specify more than two policyTypes")
@@ -691,7 +692,7 @@ func (k networkChecker) policyPorts(p *field.Path, ports []networkingv1.NetworkP
 	}
 }
 
-func (k networkChecker) policyPeers(p *field.Path, peers []networkingv1.NetworkPolicyPeer, existing []string) {
+func (k networkChecker) policyPeers(p *field.Path, peers []networkingv1.NetworkPolicyPeer, existing set) {
 	for i, peer := range peers {
 		pp := p.Index(i)
 		k.selector(pp, "podSelector", peer.PodSelector)
@@ -705,7 +706,7 @@ func (k networkChecker) policyPeers(p *field.Path, peers []networkingv1.NetworkP
 	}
 }
 
-func (k networkChecker) ipBlock(p *field.Path, block *networkingv1.IPBlock, existing []string) {
+func (k networkChecker) ipBlock(p *field.Path, block *networkingv1.IPBlock, existing set) {
 	if block.CIDR == "" {
 		k.required(p, "cidr", "")
 		return

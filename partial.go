@@ -46,10 +46,14 @@ type partChecker struct{ *checker }
 
 func (c partChecker) debuggers(now, old []corev1.EphemeralContainer) {
 	p := field.NewPath("spec", "ephemeralContainers")
+	places := map[string]int{} // of the first of a name
+	for i := range slices.Backward(now) {
+		places[now[i].Name] = i
+	}
 	for i := range old {
-		at := slices.IndexFunc(now, func(e corev1.EphemeralContainer) bool { return e.Name == old[i].Name })
+		at, found := places[old[i].Name]
 		switch {
-		case at < 0:
+		case !found:
 			c.add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", old[i].Name)))
 		case !equality.Semantic.DeepEqual(old[i], now[at]):
 			c.add(field.Forbidden(p, fmt.Sprintf("existing ephemeral containers %q may not be changed\n", old[i].Name)))
@@ -167,7 +171,16 @@ func (c partChecker) approval(sub string, now, old *certificatesv1.CertificateSi
 		c.forbid(p, "conditions", deciding && len(are) == len(were) && !equality.Semantic.DeepEqual(are, were),
 			fmt.Sprintf("updates may not modify a condition of type %q\n", kind))
 	}
-	if certificate := old.Status.Certificate; len(certificate) > 0 && !bytes.Equal(certificate, now.Status.Certificate) {
-		c.forbid(p, "certificate", true, "updates may not modify existing certificate content")
+	c.certificate(p, now.Status.Certificate, old.Status.Certificate)
+}
+
+// certificate comes once. One that was no good when this was not asked for yet may stay, and what follows it need be no better.
+func (c partChecker) certificate(p *field.Path, now, old []byte) {
+	if bytes.Equal(now, old) {
+		return
 	}
+	if err := checkCertificate(now); err != nil && checkCertificate(old) == nil {
+		c.invalid(p, "certificate", "<certificate data>", err.Error())
+	}
+	c.forbid(p, "certificate", len(old) > 0, "updates may not modify existing certificate content")
 }

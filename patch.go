@@ -25,6 +25,7 @@ import (
 	"strconv"
 	"strings"
 
+	"apilet/internal/scheme"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -64,11 +65,11 @@ func patchKindOf(contentType string, strategic bool) (patchKind, error) {
 	}
 	if strategic && !slices.Contains(accepted, strings.TrimSpace(sent)) {
 		// The real server's router refuses these before its PATCH handler, whose message is the better one, sees them.
-		err := statusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
+		err := scheme.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type")
 		err.ErrStatus.Details = &metav1.StatusDetails{}
 		return "", err
 	}
-	return "", statusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+	return "", scheme.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
 		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))
 }
 
@@ -103,7 +104,7 @@ func invalidPatch(kind patchKind, body, result []byte, cause error) error {
 			text = inner
 		}
 	}
-	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, text)})
+	return scheme.Invalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, text)})
 }
 
 // patchFailed is the one answer to a JSON patch that does not apply: its cause is lost in the real server too.
@@ -128,6 +129,30 @@ type jsonNode struct {
 func (n *jsonNode) UnmarshalJSON(raw []byte) error {
 	*n = jsonNode{raw: slices.Clone(raw)} // the decoder's bytes are only lent
 	return nil
+}
+
+// encode writes a value. Operations can put more levels into each other than one body has; the encoder calls itself for each of them.
+func (n *jsonNode) encode() ([]byte, error) {
+	if !n.within(scheme.DecoderDepth) {
+		return nil, scheme.ErrTooDeep
+	}
+	return json.Marshal(n)
+}
+
+// within says that what has been parsed of a value has no more than so many levels.
+func (n *jsonNode) within(levels int) bool {
+	if n == nil {
+		return true
+	}
+	if levels == 0 {
+		return false
+	}
+	for _, member := range n.obj {
+		if !member.within(levels - 1) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(n.list, func(element *jsonNode) bool { return !element.within(levels - 1) })
 }
 
 func (n *jsonNode) MarshalJSON() ([]byte, error) {
@@ -365,8 +390,11 @@ func patchOperations(current, body []byte) ([]byte, []error, error) {
 			return nil, nil, patchError(err)
 		}
 	}
-	result, err := json.Marshal(doc.root)
-	return result, strictErrs, err
+	result, err := doc.root.encode()
+	if err != nil {
+		return nil, nil, patchFailed()
+	}
+	return result, strictErrs, nil
 }
 
 func patchError(err error) error {
@@ -476,7 +504,7 @@ func (doc *patchedDoc) copy(from, path string) error {
 	if err != nil || value == nil {
 		return errors.Join(err, doc.add(path, nil))
 	}
-	raw, err := json.Marshal(value)
+	raw, err := value.encode()
 	if err != nil {
 		return err
 	}
@@ -508,8 +536,11 @@ func patchMerge(current, body []byte) ([]byte, []error, error) {
 	if err := doc.merge(doc.root, members); err != nil {
 		return nil, nil, patchError(err)
 	}
-	result, err := json.Marshal(doc.root)
-	return result, strictErrs, err
+	result, err := doc.root.encode()
+	if err != nil {
+		return nil, nil, patchFailed()
+	}
+	return result, strictErrs, nil
 }
 
 // merge writes members into the object n: null deletes, an object is merged into an object, anything else replaces.
@@ -630,5 +661,5 @@ func strategicError(err error) error {
 	case mergepatch.ErrNoListOfLists, mergepatch.ErrPatchContentNotMatchRetainKeys:
 		return patchFailed()
 	}
-	return statusError(http.StatusInternalServerError, "", err.Error()) // the real server has no better answer to the rest
+	return scheme.StatusError(http.StatusInternalServerError, "", err.Error()) // the real server has no better answer to the rest
 }

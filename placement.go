@@ -94,31 +94,49 @@ func (c placementChecker) labelKeys(p *field.Path, match, mismatch []string, sel
 		for key := range selector.MatchLabels {
 			seen[key] = true
 		}
+		places := map[string]int{} // of the first of a key
+		for i, key := range slices.Backward(match) {
+			places[key] = i
+		}
 		for _, expression := range selector.MatchExpressions {
-			if i := slices.Index(match, expression.Key); i >= 0 && seen[expression.Key] {
+			if i, found := places[expression.Key]; found && seen[expression.Key] {
 				c.invalid(p.Index(i), "", expression.Key, "exists in both matchLabelKeys and labelSelector")
 			}
 			seen[expression.Key] = true
 		}
 	}
+	mismatched := setOf(mismatch)
 	for i, key := range match {
-		if slices.Contains(mismatch, key) {
+		if mismatched[key] {
 			c.invalid(p.Child("matchLabelKeys").Index(i), "", key, "exists in both matchLabelKeys and mismatchLabelKeys")
 		}
 	}
 }
 
-// spreadConstraint is the first of the constraints that are left; it may not be repeated by a later one.
-func (c placementChecker) spreadConstraint(p *field.Path, left []corev1.TopologySpreadConstraint) {
-	constraint := &left[0]
+// A spread is what no two constraints may have in common.
+type spread struct {
+	topologyKey string
+	action      corev1.UnsatisfiableConstraintAction
+}
+
+func (c placementChecker) spreadConstraints(p *field.Path, constraints []corev1.TopologySpreadConstraint) {
+	left := map[spread]int{} // constraints still to come
+	for _, constraint := range constraints {
+		left[spread{constraint.TopologyKey, constraint.WhenUnsatisfiable}]++
+	}
+	for i := range constraints {
+		of := spread{constraints[i].TopologyKey, constraints[i].WhenUnsatisfiable}
+		left[of]--
+		c.spreadConstraint(p.Index(i), &constraints[i], left[of] > 0)
+	}
+}
+
+func (c placementChecker) spreadConstraint(p *field.Path, constraint *corev1.TopologySpreadConstraint, repeated bool) {
 	c.positive(p, "maxSkew", int64(constraint.MaxSkew))
 	c.need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
 	c.oneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
-	for _, other := range left[1:] {
-		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
-			c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
-			break
-		}
+	if repeated {
+		c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
 	}
 	if domains := constraint.MinDomains; domains != nil {
 		c.positive(p, "minDomains", int64(*domains))

@@ -56,7 +56,8 @@ type podChecker struct {
 	spec    *corev1.PodSpec
 	meta    *metav1.ObjectMeta // of a Pod; nil for a template
 	volumes map[string]*corev1.Volume
-	claims  []string // names of spec.resourceClaims, sorted
+	claims  set    // names of spec.resourceClaims
+	noClaim string // what is said of others
 }
 
 // podTemplate checks the template of a workload; p is the template's path.
@@ -142,9 +143,7 @@ func podSpec(c *checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.Objec
 	}
 	pc.dnsConfig(p.Child("dnsConfig"))
 	pc.gates(p)
-	for i := range spec.TopologySpreadConstraints {
-		placementChecker{c}.spreadConstraint(p.Child("topologySpreadConstraints").Index(i), spec.TopologySpreadConstraints[i:])
-	}
+	placementChecker{c}.spreadConstraints(p.Child("topologySpreadConstraints"), spec.TopologySpreadConstraints)
 	pc.hostProcess(p)
 	pc.userNamespace(p)
 	pc.podNames(p)
@@ -161,6 +160,7 @@ func (c *podChecker) podVolumes(p *field.Path) {
 	if c.meta != nil {
 		vc.pod, vc.podName = true, c.meta.Name
 	}
+	ephemeral := c.ephemeralClaims()
 	for i := range c.spec.Volumes {
 		volume, vp := &c.spec.Volumes[i], p.Index(i)
 		before := len(c.errs)
@@ -173,16 +173,21 @@ func (c *podChecker) podVolumes(p *field.Path) {
 			names[volume.Name] = true
 			c.volumes[volume.Name] = volume
 		}
-		if claim := volume.PersistentVolumeClaim; claim != nil && c.isEphemeralClaim(claim.ClaimName) {
+		if claim := volume.PersistentVolumeClaim; claim != nil && ephemeral[claim.ClaimName] {
 			c.invalid(vp.Child("persistentVolumeClaim"), "claimName", claim.ClaimName, "must not reference a PVC that gets created for an ephemeral volume")
 		}
 	}
 }
 
-func (c *podChecker) isEphemeralClaim(name string) bool {
-	return c.meta != nil && c.meta.Name != "" && slices.ContainsFunc(c.spec.Volumes, func(v corev1.Volume) bool {
-		return v.Ephemeral != nil && c.meta.Name+"-"+v.Name == name
-	})
+// ephemeralClaims are the names of the claims that the pod's volumes make.
+func (c *podChecker) ephemeralClaims() set {
+	names := set{}
+	for i := range c.spec.Volumes {
+		if v := &c.spec.Volumes[i]; v.Ephemeral != nil && c.meta != nil && c.meta.Name != "" {
+			names[c.meta.Name+"-"+v.Name] = true
+		}
+	}
+	return names
 }
 
 func (c *podChecker) gates(p *field.Path) {
@@ -463,6 +468,12 @@ func (c *podChecker) filesOfEnvironment(p *field.Path) {
 	if !c.anyContainer(func(container *corev1.Container) bool { return slices.ContainsFunc(container.Env, fromFile) }) {
 		return
 	}
+	volumes := map[string]*corev1.Volume{} // the first of a name
+	for i := range c.spec.Volumes {
+		if v := &c.spec.Volumes[i]; volumes[v.Name] == nil {
+			volumes[v.Name] = v
+		}
+	}
 	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
 		for i := range container.Env {
 			from := container.Env[i].ValueFrom
@@ -471,9 +482,9 @@ func (c *podChecker) filesOfEnvironment(p *field.Path) {
 			}
 			name := from.FileKeyRef.VolumeName
 			named := cp.Child("env").Index(i).Child("valueFrom", "fileKeyRef", "volumeName")
-			if at := slices.IndexFunc(c.spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }); at < 0 {
+			if volume := volumes[name]; volume == nil {
 				c.add(field.NotFound(named, name))
-			} else if c.spec.Volumes[at].EmptyDir == nil {
+			} else if volume.EmptyDir == nil {
 				c.invalid(named, "", name, "referenced volume must be of type emptyDir")
 			}
 		}
@@ -579,6 +590,10 @@ func (c *podChecker) devices(p *field.Path, container *corev1.Container) {
 		return
 	}
 	names, paths := set{}, set{}
+	mounted, mountPaths := set{}, set{}
+	for _, mount := range container.VolumeMounts {
+		mounted[mount.Name], mountPaths[mount.MountPath] = true, true
+	}
 	for i, device := range container.VolumeDevices {
 		dp := p.Index(i)
 		c.need(dp, "name", device.Name != "", "")
@@ -601,10 +616,10 @@ func (c *podChecker) devices(p *field.Path, container *corev1.Container) {
 		} else {
 			paths[device.DevicePath] = true
 		}
-		if slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == device.Name }) {
+		if mounted[device.Name] {
 			c.invalid(dp, "name", device.Name, "must not already exist in volumeMounts")
 		}
-		if slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == device.DevicePath }) {
+		if mountPaths[device.DevicePath] {
 			c.invalid(dp, "devicePath", device.DevicePath, "must not already exist as a path in volumeMounts")
 		}
 		names[device.Name] = device.Name != ""
@@ -800,12 +815,9 @@ func (c *podChecker) claimNames(p *field.Path, claims []corev1.ResourceClaim) {
 			key += "/" + claim.Request
 		}
 		c.unique(p.Index(i), "", seen, key)
-		if !slices.Contains(c.claims, claim.Name) {
+		if !c.claims[claim.Name] {
 			missing := field.NotFound(p.Index(i), claim.Name)
-			missing.Detail = "must be one of the names in pod.spec.resourceClaims: " + strings.Join(c.claims, ", ")
-			if len(c.claims) == 0 {
-				missing.Detail = "must be one of the names in pod.spec.resourceClaims which is empty"
-			}
+			missing.Detail = c.noClaim
 			c.add(missing)
 		}
 	}
@@ -834,7 +846,10 @@ func (c *podChecker) resourceClaims(p *field.Path) {
 		c.maybeRef(cp, "resourceClaimName", claim.ResourceClaimName, isSubdomain)
 		c.maybeRef(cp, "resourceClaimTemplateName", claim.ResourceClaimTemplateName, isSubdomain)
 	}
-	c.claims = sortedKeys(seen)
+	c.claims, c.noClaim = seen, "must be one of the names in pod.spec.resourceClaims which is empty"
+	if len(seen) > 0 {
+		c.noClaim = "must be one of the names in pod.spec.resourceClaims: " + strings.Join(sortedKeys(seen), ", ")
+	}
 }
 
 // podResources are those of the pod as a whole.

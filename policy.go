@@ -13,6 +13,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -57,8 +58,10 @@ func (c policyChecker) policy(obj, old runtime.Object) {
 		c.mutatingOperations(field.NewPath("spec", "matchResources"), o.Spec.MatchResources)
 	case *flowcontrolv1.FlowSchema:
 		c.flowSchema(o)
+		c.fixedSchema(o)
 	case *flowcontrolv1.PriorityLevelConfiguration:
 		c.priorityLevel(o)
+		c.fixedLevel(o)
 	}
 }
 
@@ -218,11 +221,13 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 func (c policyChecker) reviewVersions(p *field.Path, versions []string) {
 	c.need(p, "", len(versions) > 0, "must specify one of "+reviewVersionWords)
 	accepted := len(versions) == 0
+	seen := set{}
 	for i, version := range versions {
-		if slices.Contains(versions[:i], version) {
+		if seen[version] {
 			c.invalid(p.Index(i), "", version, "duplicate version")
 			continue
 		}
+		seen[version] = true
 		c.words(p.Index(i), "", version, validation.IsDNS1035Label)
 		accepted = accepted || slices.Contains(reviewVersions, version)
 	}
@@ -587,8 +592,9 @@ func (c policyChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWi
 		c.flowVerbs(rp, rest.Verbs)
 		c.need(rp, "nonResourceURLs", len(rest.NonResourceURLs) > 0, "nonResourceURLs must contain at least one value")
 		c.starAlone(rp, "nonResourceURLs", rest.NonResourceURLs, "non-resource URLs")
+		every := slices.Contains(rest.NonResourceURLs, "*")
 		for j, path := range rest.NonResourceURLs {
-			if wrong := wrongInURLPath(path); wrong != "" && !slices.Contains(rest.NonResourceURLs, "*") {
+			if wrong := wrongInURLPath(path); wrong != "" && !every {
 				c.invalid(rp.Child("nonResourceURLs").Index(j), "", path, wrong)
 			}
 		}
@@ -698,6 +704,31 @@ func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfigura
 		c.limitResponse(p.Child("limited"), spec.Limited)
 	default:
 		c.unsupported(p, "type", spec.Type, levelTypes)
+	}
+}
+
+// fixedSchema holds the mandatory schemas to what is built in.
+func (c policyChecker) fixedSchema(schema *flowcontrolv1.FlowSchema) {
+	for _, fixed := range mandatoryObjects().schemas {
+		if fixed.Name == schema.Name && !equality.Semantic.DeepEqual(fixed.Spec, schema.Spec) {
+			c.invalid(field.NewPath("spec"), "", schema.Spec, fmt.Sprintf("spec of '%s' must equal the fixed value", schema.Name))
+		}
+	}
+}
+
+// fixedLevel does so with the levels. The shares of the exempt level are the operator's.
+func (c policyChecker) fixedLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
+	for _, fixed := range mandatoryObjects().levels {
+		if fixed.Name != level.Name {
+			continue
+		}
+		what := ""
+		if level.Name == "exempt" {
+			fixed.Spec.Exempt, what = level.Spec.Exempt, " except the 'spec.exempt' field"
+		}
+		if !equality.Semantic.DeepEqual(fixed.Spec, level.Spec) {
+			c.invalid(field.NewPath("spec"), "", level.Spec, fmt.Sprintf("spec of '%s'%s must equal the fixed value", level.Name, what))
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"sync"
 	"testing"
 
+	"apilet/internal/store"
 	"github.com/rs/zerolog"
 )
 
@@ -62,9 +63,9 @@ func TestPowerChild(t *testing.T) {
 	})
 	data := filepath.Join(dir, "a.db")
 	p.say("backing-up %s", "stopped.db")
-	p.must(runBackup(&config{data: data}, []string{filepath.Join(dir, "stopped.db")}))
+	p.must(runBackup(call{cfg: &config{data: data}, args: []string{filepath.Join(dir, "stopped.db")}, errors: io.Discard}))
 	p.say("backed-up %s", "stopped.db")
-	p.must(defragFile(data))
+	p.must(store.Defrag(data, nil))
 	p.serve(func(*server) {
 		p.crowd(50, 60)
 		for i := range 18 { // past the 16 MiB by which the file grows; last, so that few images are large
@@ -106,11 +107,11 @@ func (p *powerChild) serve(work func(*server)) {
 	var compacting sync.WaitGroup
 	compacting.Go(func() {
 		for ctx.Err() == nil {
-			if rev := s.st.revision() - 40; rev > s.st.compacted() {
-				_, err = s.upkeep.compact(context.Background(), rev)
+			if rev := s.st.Revision() - 40; rev > s.st.Compacted() {
+				_, err = s.upkeep.Compact(context.Background(), rev)
 				p.must(err)
 			}
-			wake := s.st.wake(everything)
+			wake := s.st.Wake(store.Everything)
 			select {
 			case <-wake:
 			case <-ctx.Done():
@@ -374,21 +375,21 @@ func (c *powerClaims) verify(path string) (wrong []string) {
 		}
 		return wrong
 	}
-	rep, err := checkFile(path)
-	if err != nil || len(rep.problems) > 0 {
-		fault("check: %v, %v", err, rep.problems)
+	rep, err := store.Check(path)
+	if err != nil || len(rep.Problems) > 0 {
+		fault("check: %v, %v", err, rep.Problems)
 		return wrong
 	}
-	if rep.revision < c.newest {
-		fault("revision %d, acknowledged %d", rep.revision, c.newest)
+	if rep.Revision < c.newest {
+		fault("revision %d, acknowledged %d", rep.Revision, c.newest)
 	}
-	st, err := openStore(path, storeOptions{fatal: func(err error) { fault("fatal: %v", err) }})
+	st, err := store.Open(path, store.Options{Fatal: func(err error) { fault("fatal: %v", err) }})
 	if err != nil {
 		fault("open: %v", err)
 		return wrong
 	}
-	defer st.close()
-	st.db.NoSync = true
+	defer st.Close()
+	st.Db.NoSync = true
 	found, err := powerFound(st)
 	if err != nil {
 		fault("list: %v", err)
@@ -405,34 +406,34 @@ func (c *powerClaims) verify(path string) (wrong []string) {
 	for _, what := range c.judgeLog(st) {
 		fault("%s", what)
 	}
-	next := st.revision() + 1
-	if rec, err := storeWrite(st, opCreate, "//pods/default/next", 0, ""); err != nil || rec.rev != next {
-		fault("the next write: revision %d, want %d (%v)", rec.rev, next, err)
+	next := st.Revision() + 1
+	if rec, err := storeWrite(st, store.OpCreate, "//pods/default/next", 0, ""); err != nil || rec.Rev != next {
+		fault("the next write: revision %d, want %d (%v)", rec.Rev, next, err)
 	}
 	return wrong
 }
 
 // powerFound lists the objects.
-func powerFound(st *store) (map[string]*record, error) {
-	found := map[string]*record{}
-	for sp, c := (span{prefix: "//configmaps/default/"}), new(chunk); ; sp.start = c.next {
-		if err := st.chunk(sp, c); err != nil {
+func powerFound(st *store.Store) (map[string]*store.Record, error) {
+	found := map[string]*store.Record{}
+	for sp, c := (store.Span{Prefix: "//configmaps/default/"}), new(store.Chunk); ; sp.Start = c.Next {
+		if err := st.Chunk(sp, c); err != nil {
 			return nil, err
 		}
-		for _, r := range c.records {
-			r.json = bytes.Clone(r.json)
-			if name := r.key[len(sp.prefix):]; name != "kube-root-ca.crt" {
+		for _, r := range c.Records {
+			r.JSON = bytes.Clone(r.JSON)
+			if name := r.Key[len(sp.Prefix):]; name != "kube-root-ca.crt" {
 				found[name] = &r
 			}
 		}
-		if c.next == "" {
+		if c.Next == "" {
 			return found, nil
 		}
 	}
 }
 
 // judge compares an object (nil: none is there) with what was said of it.
-func (c *powerClaims) judge(name string, r *record) string {
+func (c *powerClaims) judge(name string, r *store.Record) string {
 	done, any := c.done[name]
 	if !any {
 		done = -1
@@ -453,35 +454,35 @@ func (c *powerClaims) judge(name string, r *record) string {
 }
 
 // judgeRecord tells a version's step, and what is wrong with it.
-func (c *powerClaims) judgeRecord(name string, r *record) (step int, what string) {
-	_, data, _ := bytes.Cut(r.json, []byte(`"data":{"fill":"`))
+func (c *powerClaims) judgeRecord(name string, r *store.Record) (step int, what string) {
+	_, data, _ := bytes.Cut(r.JSON, []byte(`"data":{"fill":"`))
 	end := bytes.IndexByte(data, '"')
 	digits, _, ok := bytes.Cut(bytes.TrimPrefix(data[max(end, 0):], []byte(`","step":"`)), []byte(`"`))
 	step, err := strconv.Atoi(string(digits))
 	if err != nil || !ok || string(data[:end]) != powerFill(name, step) {
-		return 0, fmt.Sprintf("revision %d is not what was sent", r.rev)
+		return 0, fmt.Sprintf("revision %d is not what was sent", r.Rev)
 	}
-	if rev := c.revs[fmt.Sprintf("%s %d", name, step)]; rev != 0 && rev != r.rev && !r.deleted {
-		return 0, fmt.Sprintf("step %d has revision %d, acknowledged as %d", step, r.rev, rev)
+	if rev := c.revs[fmt.Sprintf("%s %d", name, step)]; rev != 0 && rev != r.Rev && !r.Deleted {
+		return 0, fmt.Sprintf("step %d has revision %d, acknowledged as %d", step, r.Rev, rev)
 	}
 	return step, ""
 }
 
 // judgeLog reads the history: each object's steps follow each other and were asked for.
-func (c *powerClaims) judgeLog(st *store) (wrong []string) {
-	for at := st.compacted(); at < st.revision(); {
-		evs, upTo, err := st.events("//configmaps/", at, 100, nil)
+func (c *powerClaims) judgeLog(st *store.Store) (wrong []string) {
+	for at := st.Compacted(); at < st.Revision(); {
+		evs, upTo, err := st.Events("//configmaps/", at, 100, nil)
 		if err != nil {
 			return append(wrong, fmt.Sprintf("events after %d: %v", at, err))
 		}
 		for _, ev := range evs {
-			name := filepath.Base(ev.key)
-			step, what := c.judgeRecord(name, &ev.record)
+			name := filepath.Base(ev.Key)
+			step, what := c.judgeRecord(name, &ev.Record)
 			if asked, any := c.asked[name]; what == "" && (!any || step > asked) && name != "kube-root-ca.crt" {
 				what = "nobody asked for it"
 			}
 			if what != "" && name != "kube-root-ca.crt" {
-				wrong = append(wrong, fmt.Sprintf("event %d of %s: %s", ev.rev, name, what))
+				wrong = append(wrong, fmt.Sprintf("event %d of %s: %s", ev.Rev, name, what))
 			}
 		}
 		at = upTo

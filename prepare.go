@@ -15,15 +15,19 @@ import (
 	"strconv"
 	"time"
 
+	"apilet/internal/scheme"
 	"github.com/google/uuid"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 // prepareCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
@@ -58,11 +62,16 @@ func prepareCreate(obj runtime.Object) {
 	case *appsv1.DaemonSet:
 		o.Status = appsv1.DaemonSetStatus{}
 		countTemplate(o, nil)
+	case *coordinationv1.Lease: // coordinated leader election is in beta, and off
+		o.Spec.Strategy, o.Spec.PreferredHolder = nil, nil
 	case *batchv1.Job:
 		o.Status = batchv1.JobStatus{}
 		generateSelector(o)
 	case *certificatesv1.CertificateSigningRequest:
 		o.Status = certificatesv1.CertificateSigningRequestStatus{}
+	case *apiregistrationv1.APIService:
+		o.Status = apiregistrationv1.APIServiceStatus{}
+		judgeAvailability(o)
 	default:
 		if status := statusOf(obj); status.IsValid() {
 			status.SetZero()
@@ -99,8 +108,14 @@ func prepareUpdate(obj, old runtime.Object) {
 		prepareService(o)
 	case *appsv1.DaemonSet:
 		countTemplate(o, old.(*appsv1.DaemonSet))
+	case *coordinationv1.Lease:
+		keepElection(&o.Spec, &old.(*coordinationv1.Lease).Spec)
 	case *certificatesv1.CertificateSigningRequest:
 		o.Spec = old.(*certificatesv1.CertificateSigningRequest).Spec
+	case *apiregistrationv1.APIService:
+		if !equality.Semantic.DeepEqual(o.Spec.Service, old.(*apiregistrationv1.APIService).Spec.Service) {
+			judgeAvailability(o)
+		}
 	}
 }
 
@@ -121,8 +136,14 @@ func prepareStatusUpdate(obj, old runtime.Object) {
 		or(&o.Status.QOSClass, before.Status.QOSClass)
 	case *appsv1.Deployment:
 		o.Labels = old.(*appsv1.Deployment).Labels
+	case *apiregistrationv1.APIService:
+		before := old.(*apiregistrationv1.APIService)
+		o.Labels, o.Annotations, o.Finalizers, o.OwnerReferences = before.Labels, before.Annotations, before.Finalizers, before.OwnerReferences
 	case *corev1.PersistentVolume:
 		stampPhase(&o.Status, &old.(*corev1.PersistentVolume).Status)
+	case *certificatesv1.CertificateSigningRequest:
+		keepDecision(o, old.(*certificatesv1.CertificateSigningRequest))
+		stampConditions(o, old.(*certificatesv1.CertificateSigningRequest))
 	}
 }
 
@@ -386,12 +407,20 @@ func keepAllocated(spec *corev1.ServiceSpec, old *corev1.Service) {
 
 // keepNodePorts matches ports by name; a node port that the update uses elsewhere is not given twice.
 func keepNodePorts(ports, old []corev1.ServicePort) {
+	used, offered := map[int32]bool{0: true}, map[string][]int32{}
 	for i := range ports {
-		for _, before := range old {
-			used := slices.ContainsFunc(ports, func(p corev1.ServicePort) bool { return p.NodePort == before.NodePort })
-			if before.Name == ports[i].Name && !used {
-				or(&ports[i].NodePort, before.NodePort)
+		used[ports[i].NodePort] = true
+	}
+	for _, before := range old {
+		offered[before.Name] = append(offered[before.Name], before.NodePort)
+	}
+	for i := range ports {
+		name := ports[i].Name
+		for ports[i].NodePort == 0 && len(offered[name]) > 0 {
+			if port := offered[name][0]; !used[port] {
+				ports[i].NodePort, used[port] = port, true
 			}
+			offered[name] = offered[name][1:] // used by now, for good
 		}
 	}
 }
@@ -448,19 +477,19 @@ func dropIfSame[T comparable](now, before *T) *T {
 // ---- Metadata ----
 
 // fillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
-func fillSystemFields(obj object) {
+func fillSystemFields(obj scheme.Object) {
 	wipeSystemFields(obj)
 	obj.SetUID(types.UID(uuid.NewString()))
 	obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
 }
 
-func wipeSystemFields(obj object) {
+// wipeSystemFields leaves the resourceVersion: whether a new object may name one is decided where it is stored.
+func wipeSystemFields(obj scheme.Object) {
 	obj.SetUID("")
 	obj.SetCreationTimestamp(metav1.Time{})
 	obj.SetDeletionTimestamp(nil)
 	obj.SetDeletionGracePeriodSeconds(nil)
 	obj.SetSelfLink("")
-	obj.SetResourceVersion("")
 }
 
 const generatedSuffix = 5
@@ -474,4 +503,34 @@ func generateName(prefix string) string {
 		suffix[i] = alphabet[rand.IntN(len(alphabet))]
 	}
 	return prefix + string(suffix)
+}
+
+// keepElection drops the fields of coordinated leader election, which is off, but for those that are there already.
+func keepElection(spec, old *coordinationv1.LeaseSpec) {
+	if old.Strategy == nil {
+		spec.Strategy = nil
+	}
+	if old.PreferredHolder == nil {
+		spec.PreferredHolder = nil
+	}
+}
+
+// nameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
+func nameNew(obj scheme.Object) {
+	obj.SetName(generateName(obj.GetGenerateName()))
+	if ns, ok := obj.(*corev1.Namespace); ok {
+		labelNamespace(ns)
+	}
+}
+
+// sameNotes says that nothing has changed of the metadata that the types with a generation count as well: Deployments their annotations,
+// EndpointSlices their labels.
+func sameNotes(obj, old scheme.Object) bool {
+	switch obj.(type) {
+	case *appsv1.Deployment:
+		return equality.Semantic.DeepEqual(obj.GetAnnotations(), old.GetAnnotations())
+	case *discoveryv1.EndpointSlice:
+		return equality.Semantic.DeepEqual(obj.GetLabels(), old.GetLabels())
+	}
+	return true
 }

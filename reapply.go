@@ -307,9 +307,10 @@ func keyOfLive(types *smd.Schema, t *smd.List, element reflect.Value) (elementKe
 // A merger writes a body into a live object of a Go type. It gives up, the object half written, where it has to decide something: also
 // where a zero value is to become zero, since it may have been absent before, and absent is another thing.
 type merger struct {
-	types   *smd.Schema
-	others  []metav1.ManagedFieldsEntry // of the other managers
-	changed bool                        // something was not as wanted
+	types    *smd.Schema
+	others   []metav1.ManagedFieldsEntry // of the other managers
+	replaced int                         // values so far
+	changed  bool                        // something was not as wanted
 }
 
 // merge writes wanted into live, which is at path; t is live's type.
@@ -439,7 +440,8 @@ func (m *merger) leaf(live reflect.Value, wanted any, path []string) bool {
 // replace sets what is at path, unless another manager may own something there.
 func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	mayOwnIt := func(e metav1.ManagedFieldsEntry) bool { return mayOwn(&e, path) }
-	if slices.ContainsFunc(m.others, mayOwnIt) {
+	m.replaced++
+	if len(m.others) > 0 && m.replaced > maxOwnedPaths || slices.ContainsFunc(m.others, mayOwnIt) {
 		return false
 	}
 	m.changed = true

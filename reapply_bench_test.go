@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"apilet/internal/scheme"
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -29,7 +30,7 @@ func BenchmarkApplyDeployment20(b *testing.B) {
 	live = asStored(b, o, live)
 	for _, c := range []struct {
 		name string
-		live object
+		live scheme.Object
 		body string
 	}{{"first", nil, body}, {"unchanged", live, body}, {"one-change", live, strings.Replace(body, `"replicas":2`, `"replicas":3`, 1)}} {
 		b.Run(c.name, func(b *testing.B) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/scheme"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,7 +117,7 @@ func cloneJSON(v any) (out any) {
 }
 
 // asStored is what a server keeps of a written object, its times long ago.
-func asStored(t testing.TB, o *ownership, obj object) object {
+func asStored(t testing.TB, o *ownership, obj scheme.Object) scheme.Object {
 	out := decodeObject(t, o, mustJSON(t, obj))
 	entries := out.GetManagedFields()
 	for i := range entries {
@@ -136,8 +137,8 @@ func mustJSON(t testing.TB, v any) []byte {
 }
 
 // written is an object as JSON, but of its new times only that they are new.
-func written(t testing.TB, obj object) string {
-	obj = obj.DeepCopyObject().(object)
+func written(t testing.TB, obj scheme.Object) string {
+	obj = obj.DeepCopyObject().(scheme.Object)
 	entries := obj.GetManagedFields()
 	for i := range entries {
 		if entries[i].Time != nil && entries[i].Time.Year() > 2020 {
@@ -164,7 +165,7 @@ func TestShortWaysAnswerAsTheGeneralMachine(t *testing.T) {
 	var tally shortWays
 	for o, text := range ownershipsToCompare() {
 		for range 6 {
-			var live object
+			var live scheme.Object
 			tally.bodies = map[string]map[string]any{}
 			for range 12 {
 				live = tally.write(t, rnd, o, live, text)
@@ -187,7 +188,7 @@ type shortWays struct {
 }
 
 // write makes one random write to live both ways and returns what becomes of it.
-func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live object, text string) object {
+func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live scheme.Object, text string) scheme.Object {
 	manager, sub := fmt.Sprint("m", rnd.IntN(3)), ""
 	if o.status && live != nil && rnd.IntN(3) == 0 {
 		sub = "status"
@@ -197,7 +198,7 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live o
 		t.Fatal(err)
 	}
 	if rnd.IntN(2) == 0 {
-		return tally.update(t, rnd, o, live, text, func(old, next object) error {
+		return tally.update(t, rnd, o, live, text, func(old, next scheme.Object) error {
 			_, err := general.Update(o.orNew(old), o.stamp(next), manager)
 			return err
 		}, manager, sub)
@@ -214,9 +215,9 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live o
 	if !reflect.DeepEqual(any(wanted.Object), cloneJSON(body)) || live != nil && written(t, live) != before {
 		t.Fatalf("the short way changed what it was given")
 	}
-	var copied object
+	var copied scheme.Object
 	if live != nil {
-		copied = live.DeepCopyObject().(object)
+		copied = live.DeepCopyObject().(scheme.Object)
 	}
 	result, err := general.Apply(o.orNew(copied), wanted, manager, by.force)
 	if !ok {
@@ -224,13 +225,13 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live o
 			tally.refused++
 			return live
 		}
-		return asStored(t, o, result.(object))
+		return asStored(t, o, result.(scheme.Object))
 	}
 	tally.applied++
 	if err != nil {
 		t.Fatalf("%s\napplied by %+v to %s\n%s\nis refused: %v", mustJSON(t, body), by, o.kind, before, err)
 	}
-	want := result.(object)
+	want := result.(scheme.Object)
 	if live != nil {
 		keepTimes(live, short)
 		setDefaults(want) // as the write does, whether or not anything changed
@@ -294,8 +295,8 @@ func applyBody(rnd *rand.Rand, text, sub string) map[string]any {
 	return randomly(rnd, body, []float64{0, 0.02, 0.02, 0.1}[rnd.IntN(4)]).(map[string]any)
 }
 
-func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live object, text string,
-	general func(old, next object) error, manager, sub string) object {
+func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live scheme.Object, text string,
+	general func(old, next scheme.Object) error, manager, sub string) scheme.Object {
 	var doc any
 	if live != nil {
 		text = string(mustJSON(t, live))
@@ -312,7 +313,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live 
 	one := o.orNew(nil)
 	if u, ok := one.(*unstructured.Unstructured); ok {
 		u.Object = doc.(map[string]any)
-		if _, err := coerceMetadata(u); err != nil {
+		if _, err := scheme.CoerceMetadata(u); err != nil {
 			return live
 		}
 	} else if kjson.UnmarshalCaseSensitivePreserveInts(mustJSON(t, doc), one) != nil {
@@ -320,14 +321,14 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live 
 	} else {
 		setDefaults(one)
 	}
-	other := one.DeepCopyObject().(object)
+	other := one.DeepCopyObject().(scheme.Object)
 	tally.updates++
 	if o.continues(live, one, sub) {
 		tally.updated++
 	}
-	var before object
+	var before scheme.Object
 	if live != nil {
-		before = live.DeepCopyObject().(object)
+		before = live.DeepCopyObject().(scheme.Object)
 	}
 	if err := general(before, other); err != nil {
 		other.SetManagedFields(nil)

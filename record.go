@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +22,7 @@ import (
 
 // A bookkeeper keeps the records of requests.
 type bookkeeper struct {
-	reg       *registry
+	reg       *scheme.Registry
 	metrics   *metrics
 	audit     *auditLog // nil without --audit-log-path
 	log       zerolog.Logger
@@ -27,66 +30,87 @@ type bookkeeper struct {
 	timeout   time.Duration // for a request that is no watch
 }
 
-// record makes the request's record, and writes from it when the request is over: log line and metrics.
+// record makes the request's record, and writes from it when the request is over: log line and metrics. What recovers from a panic stands
+// first: nothing is done for a request that it does not see.
 func (b *bookkeeper) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := &request{id: r.Header.Get("Audit-Id"), received: time.Now(), info: parseRequest(r)}
-		if rec.id == "" || len(rec.id) > 64 {
-			rec.id = uuid.NewString()
-		}
-		w.Header().Set("Audit-Id", rec.id)
-		w.Header().Set("Cache-Control", "no-cache, private")
-		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-			// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
-			// a part of this one, so there is none (RFC 9112, section 6.1).
-			w.Header().Set("Connection", "close")
-		}
-		out := &response{ResponseWriter: w}
-		if b.audit != nil && longRunning(&rec.info) {
+		rec, out := &request.Request{Received: time.Now()}, &responseWriter{ResponseWriter: w}
+		defer b.close(r, rec, out)
+		b.open(w, r, rec)
+		if b.audit != nil && request.LongRunning(&rec.Info) {
 			out.begun = func() { b.logBegun(r, rec, out.code) }
 		}
-		inflight := b.inflight(rec)
-		inflight(1)
-		defer func() {
-			inflight(-1)
-			cause := recover()
-			b.done(r, rec, out, cause)
-			if cause != nil {
-				panic(http.ErrAbortHandler)
-			}
-		}()
-		ctx := context.WithValue(r.Context(), requestKey{}, rec)
+		ctx := context.WithValue(r.Context(), request.Key{}, rec)
 		next.ServeHTTP(out, r.WithContext(warningContext(ctx, w.Header()))) // one copy of r for both: that is what a value costs most
 	})
 }
 
-// inflight counts a request among those that run. Watches are counted apart.
-func (b *bookkeeper) inflight(rec *request) func(delta int) {
-	switch verb := rec.info.verb; {
-	case verb == "watch":
-		series := b.metrics.longRunning(b.watchLabels(&rec.info))
-		return func(delta int) { series.running.Add(float64(delta)) }
-	case verb == "get" || verb == "list":
-		return func(delta int) { b.metrics.readOnlyInflight.add(delta, time.Now()) }
+// open makes the record, and counts the request among those that run.
+func (b *bookkeeper) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
+	rec.Info = request.Parse(r)
+	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
+		rec.ID = uuid.NewString()
 	}
-	return func(delta int) { b.metrics.mutatingInflight.add(delta, time.Now()) }
+	w.Header().Set("Audit-Id", rec.ID)
+	w.Header().Set("Cache-Control", "no-cache, private")
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
+		// a part of this one, so there is none (RFC 9112, section 6.1).
+		w.Header().Set("Connection", "close")
+	}
+	b.inflight(&rec.Info, +1)
 }
 
-func (b *bookkeeper) watchLabels(info *requestInfo) requestLabels {
-	return requestLabels{verb: "WATCH", group: info.group, version: info.version, resource: b.knownResource(info),
-		scope: scopeLabel(info.verb, info.namespace, info.name), component: "apiserver"}
+// close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
+func (b *bookkeeper) close(r *http.Request, rec *request.Request, out *responseWriter) {
+	cause := recover()
+	defer func() {
+		if own := recover(); own != nil {
+			b.logPanic(r, own)
+			cause = own
+		}
+		if cause != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}()
+	defer b.inflight(&rec.Info, -1)
+	b.done(r, rec, out, cause)
+}
+
+// inflight counts a request among those that run. Watches are counted apart, once they are known to be let in; see watching.
+func (b *bookkeeper) inflight(info *request.Info, delta int) {
+	switch info.Verb {
+	case "watch":
+	case "get", "list":
+		b.metrics.readOnlyInflight.add(delta, time.Now())
+	default:
+		b.metrics.mutatingInflight.add(delta, time.Now())
+	}
+}
+
+// watching counts a watch of a resource that is served, for somebody who may, until the returned function is called.
+func (b *bookkeeper) watching(info *request.Info) (ended func()) {
+	running := b.metrics.longRunning(b.watchLabels(info)).running
+	running.Inc()
+	return running.Dec
+}
+
+// watchLabels are those of a watch that is let in, so that all of them are names of what is served.
+func (b *bookkeeper) watchLabels(info *request.Info) requestLabels {
+	return requestLabels{verb: "WATCH", group: info.Group, version: info.Version, resource: info.Resource,
+		scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
 }
 
 // done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
-func (b *bookkeeper) done(r *http.Request, rec *request, out *response, cause any) {
+func (b *bookkeeper) done(r *http.Request, rec *request.Request, out *responseWriter, cause any) {
 	if cause != nil && cause != http.ErrAbortHandler {
-		b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
+		b.logPanic(r, cause)
 	}
 	code := out.code
 	if code == 0 {
 		code = http.StatusOK
 	}
-	elapsed := time.Since(rec.received)
+	elapsed := time.Since(rec.Received)
 	if b.audit != nil {
 		b.logDone(r, rec, code, cause)
 	}
@@ -98,26 +122,30 @@ func (b *bookkeeper) done(r *http.Request, rec *request, out *response, cause an
 	case code == http.StatusTooManyRequests || code == http.StatusGatewayTimeout:
 		b.metrics.terminated(labels, code)
 	}
-	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.waited})
+	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
 	if b.verbosity >= 3 {
-		b.log.Info().Str("verb", rec.info.verb).Str("uri", auditURI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
-			Dur("elapsed", elapsed).Str("user", rec.user.name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
-			Str("apf_pl", rec.priority).Str("apf_fs", rec.flowSchema).Str("id", rec.id).Msg("request")
+		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", auditURI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
+			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
+			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
 	}
 }
 
+func (b *bookkeeper) logPanic(r *http.Request, cause any) {
+	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
+}
+
 // countDecisions counts how the request came through authentication and authorization.
-func (b *bookkeeper) countDecisions(r *http.Request, rec *request, code int) {
+func (b *bookkeeper) countDecisions(r *http.Request, rec *request.Request, code int) {
 	m := b.metrics
 	switch shown := r.Header.Get("Authorization") != "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
-	case rec.user.name != "":
+	case rec.User.Name != "":
 		m.authenticated.Inc()
 	case code == http.StatusUnauthorized && shown:
 		m.authFailed.Inc()
 	case code == http.StatusUnauthorized:
 		m.unauthenticated.Inc()
 	}
-	switch rec.annotations["authorization.k8s.io/decision"] {
+	switch rec.Annotations["authorization.k8s.io/decision"] {
 	case "allow":
 		m.allowed.Inc()
 	case "forbid":
@@ -127,73 +155,68 @@ func (b *bookkeeper) countDecisions(r *http.Request, rec *request, code int) {
 
 // logBegun writes the audit event of a request that may last for hours and whose response begins. One that nobody could be made out for
 // has no other event, so it is left to logDone.
-func (b *bookkeeper) logBegun(r *http.Request, rec *request, code int) {
-	if rec.user.name != "" {
-		b.logAudit(r, rec, auditEvent{stage: auditStarted, code: code, status: rec.answered})
+func (b *bookkeeper) logBegun(r *http.Request, rec *request.Request, code int) {
+	if rec.User.Name != "" {
+		b.logAudit(r, rec, auditEvent{stage: auditStarted, code: code, status: rec.Answered})
 	}
 }
 
 // logDone writes the audit event of a request that has ended.
-func (b *bookkeeper) logDone(r *http.Request, rec *request, code int, cause any) {
-	ev := auditEvent{stage: auditComplete, code: code, status: rec.answered}
+func (b *bookkeeper) logDone(r *http.Request, rec *request.Request, code int, cause any) {
+	ev := auditEvent{stage: auditComplete, code: code, status: rec.Answered}
 	switch {
 	case cause != nil && cause != http.ErrAbortHandler:
 		ev.stage, ev.status = auditPanic, auditPanicStatus(cause)
-	case rec.user.name == "":
+	case rec.User.Name == "":
 		ev.stage = auditStarted
 	}
 	b.logAudit(r, rec, ev)
 }
 
 // logAudit writes an audit event; the caller says what the request has come to.
-func (b *bookkeeper) logAudit(r *http.Request, rec *request, ev auditEvent) {
-	ev.id, ev.received, ev.at, ev.annotations = rec.id, rec.received, time.Now(), rec.annotations
-	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.info.verb, r.UserAgent(), auditSourceIPs(r)
-	ev.user = auditUserOf(rec.user)
-	if rec.impersonator != nil {
+func (b *bookkeeper) logAudit(r *http.Request, rec *request.Request, ev auditEvent) {
+	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
+	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), auditSourceIPs(r)
+	ev.user = auditUserOf(rec.User)
+	if rec.Impersonator != nil {
 		acting := ev.user
-		ev.user, ev.impersonated, ev.constraint = auditUserOf(*rec.impersonator), &acting, rec.constraint
+		ev.user, ev.impersonated, ev.constraint = auditUserOf(*rec.Impersonator), &acting, rec.Constraint
 	}
-	if info := &rec.info; info.resourceRequest {
-		ev.object = &auditObject{Resource: info.resource, Namespace: cmp.Or(info.namespace, rec.sent.namespace),
-			Name: cmp.Or(info.name, rec.sent.name), UID: rec.sent.uid, APIGroup: info.group, APIVersion: info.version,
-			ResourceVersion: rec.sent.resourceVersion, Subresource: info.subresource}
+	if info := &rec.Info; info.ResourceRequest {
+		ev.object = &auditObject{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
+			Name: cmp.Or(info.Name, rec.Sent.Name), UID: rec.Sent.UID, APIGroup: info.Group, APIVersion: info.Version,
+			ResourceVersion: rec.Sent.ResourceVersion, Subresource: info.Subresource}
 	}
 	b.audit.log(ev)
 }
 
-func auditUserOf(u user) auditUser {
-	return auditUser{Username: u.name, UID: u.uid, Groups: u.groups, Extra: u.extra}
+func auditUserOf(u request.User) auditUser {
+	return auditUser{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
 }
 
-// labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series.
-func (b *bookkeeper) labels(r *http.Request, rec *request) requestLabels {
-	info := &rec.info
+// labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series. Nor has what
+// is refused before it is known who asks, or because they may not: strangers are not to fill the room for series either. (kube-apiserver
+// counts neither.)
+func (b *bookkeeper) labels(r *http.Request, rec *request.Request) requestLabels {
+	info := &rec.Info
 	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}
-	if !info.resourceRequest {
-		l.subresource = knownPath(info.path)
+	if !info.ResourceRequest {
+		l.subresource = knownPath(info.Path)
 		return l
 	}
-	resource := b.knownResource(info)
-	if resource == "" {
+	res := b.reg.Lookup(info.Group, info.Version, info.Resource)
+	if res == nil || rec.User.Name == "" || rec.Annotations["authorization.k8s.io/decision"] == "forbid" {
 		return l
 	}
-	l = requestLabels{verb: verbLabel(r.Method, info.verb, info.subresource, r.Header.Get("Content-Type")), group: info.group, version: info.version,
-		resource: resource, scope: scopeLabel(info.verb, info.namespace, info.name), component: "apiserver"}
-	if res := b.reg.lookup(info.group, info.version, resource); res.subresource(info.subresource) != nil {
-		l.subresource = info.subresource
+	l = requestLabels{verb: verbLabel(r.Method, info.Verb, info.Subresource, r.Header.Get("Content-Type")), group: info.Group, version: info.Version,
+		resource: res.Plural, scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
+	if res.Subresource(info.Subresource) != nil {
+		l.subresource = info.Subresource
 	}
 	if strings.Contains(r.URL.RawQuery, "dryRun") {
 		l.dryRun = dryRunLabel(r.URL.Query()["dryRun"])
 	}
 	return l
-}
-
-func (b *bookkeeper) knownResource(info *requestInfo) string {
-	if b.reg.lookup(info.group, info.version, info.resource) == nil {
-		return ""
-	}
-	return info.resource
 }
 
 // knownPath is the route of a request that is for no resource.
@@ -208,8 +231,8 @@ func knownPath(path string) string {
 // deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
 func (b *bookkeeper) deadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info := &requestFrom(r.Context()).info
-		if info.verb == "watch" {
+		info := &request.From(r.Context()).Info
+		if info.Verb == "watch" {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -218,7 +241,7 @@ func (b *bookkeeper) deadline(next http.Handler) http.Handler {
 			text := r.URL.Query().Get("timeout")
 			asked, err := time.ParseDuration(text)
 			if err != nil && text != "" {
-				refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
+				response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
 				return
 			}
 			if asked > 0 {
@@ -231,20 +254,20 @@ func (b *bookkeeper) deadline(next http.Handler) http.Handler {
 	})
 }
 
-// response remembers what was answered.
-type response struct {
+// responseWriter remembers what was answered.
+type responseWriter struct {
 	http.ResponseWriter
 	code  int
 	bytes int64
 	begun func() // called before the head goes out; may be nil
 }
 
-func (w *response) WriteHeader(code int) {
+func (w *responseWriter) WriteHeader(code int) {
 	w.begin(code)
 	w.ResponseWriter.WriteHeader(code)
 }
 
-func (w *response) begin(code int) {
+func (w *responseWriter) begin(code int) {
 	if w.code != 0 {
 		return
 	}
@@ -253,7 +276,7 @@ func (w *response) begin(code int) {
 	}
 }
 
-func (w *response) Write(p []byte) (int, error) {
+func (w *responseWriter) Write(p []byte) (int, error) {
 	w.begin(http.StatusOK)
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)
@@ -261,4 +284,4 @@ func (w *response) Write(p []byte) (int, error) {
 }
 
 // Unwrap lets http.ResponseController reach the connection.
-func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

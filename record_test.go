@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 )
@@ -147,7 +149,7 @@ func TestPanicIsAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.close()
-	books := &bookkeeper{reg: newRegistry(), metrics: newMetrics(), audit: log, log: zerolog.Nop()}
+	books := &bookkeeper{reg: scheme.NewRegistry(), metrics: newMetrics(), audit: log, log: zerolog.Nop()}
 	for id, cause := range map[string]any{"bug": "boom", "broken": http.ErrAbortHandler} {
 		r := httptest.NewRequest("GET", "/api/v1/pods?watch=1", nil)
 		r.Header.Set("Audit-Id", id)
@@ -158,7 +160,7 @@ func TestPanicIsAudited(t *testing.T) {
 				}
 			}()
 			books.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				requestFrom(r.Context()).user = user{name: "bob"}
+				request.From(r.Context()).User = request.User{Name: "bob"}
 				w.WriteHeader(200)
 				panic(cause)
 			})).ServeHTTP(httptest.NewRecorder(), r)
@@ -218,10 +220,10 @@ func TestMetricsAreFed(t *testing.T) {
 
 // A request that waited for its seat does not hold that against the server.
 func TestWaitingIsNotServiceTime(t *testing.T) {
-	reg := newRegistry()
+	reg := scheme.NewRegistry()
 	books := &bookkeeper{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
 	books.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		requestFrom(r.Context()).waited = time.Hour
+		request.From(r.Context()).User, request.From(r.Context()).Waited = anonymousUser(), time.Hour
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/api/v1/namespaces/default/pods/a", nil))
 	wantMetrics(t, scrapeMetrics(t, books.metrics),
 		`apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="0.05"} 1`)

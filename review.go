@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"slices"
 
+	"apilet/internal/scheme"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -22,7 +22,7 @@ func invalidReview(errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs) // kube-apiserver names no kind either
+	return scheme.Invalid(schema.GroupKind{Group: authorizationv1.GroupName}, "", errs) // kube-apiserver names no kind either
 }
 
 func validateReviewMeta(meta metav1.ObjectMeta, want string) field.ErrorList {
@@ -142,7 +142,7 @@ func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 			_, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{req}})
 			return err == nil
 		})
-		if _, err := labels.Parse(s.RawSelector); err != nil {
+		if _, err := scheme.ParseLabels(s.RawSelector); err != nil {
 			bad++
 		}
 		note("labelSelector", good, bad)

@@ -237,12 +237,12 @@ func amountOf(value intstr.IntOrString) int {
 }
 
 // ip refuses what is no address; what the old object had may stay as it is.
-func (c *checker) ip(p *field.Path, name, value string, old []string) {
-	c.add(validation.IsValidIPForLegacyField(at(p, name), value, true, old)...)
+func (c *checker) ip(p *field.Path, name, value string, old set) {
+	c.add(validation.IsValidIPForLegacyField(at(p, name), value, true, old.only(value))...)
 }
 
-func (c *checker) cidr(p *field.Path, name, value string, old []string) {
-	c.add(validation.IsValidCIDRForLegacyField(at(p, name), value, true, old)...)
+func (c *checker) cidr(p *field.Path, name, value string, old set) {
+	c.add(validation.IsValidCIDRForLegacyField(at(p, name), value, true, old.only(value))...)
 }
 
 // endpointIP refuses addresses that traffic cannot be sent to from elsewhere.
@@ -314,6 +314,22 @@ func (c *checker) same(p *field.Path, name string, value, old any) {
 
 // A set remembers keys to find the second of two equal ones.
 type set map[string]bool
+
+// only is key as a list, when the set has it.
+func (s set) only(key string) []string {
+	if s[key] {
+		return []string{key}
+	}
+	return nil
+}
+
+func setOf(list []string) set {
+	keys := make(set, len(list))
+	for _, key := range list {
+		keys[key] = true
+	}
+	return keys
+}
 
 // unique refuses a key that was seen, and remembers it.
 func (c *checker) unique(p *field.Path, name string, seen set, key string) {

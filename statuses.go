@@ -408,12 +408,24 @@ func (c statusChecker) addresses(p *field.Path, addresses []string, list any) {
 
 // containersStay refuses that a container which ended, and whose pod does not restart it, runs again.
 func (c statusChecker) containersStay(p *field.Path, now, old []corev1.ContainerStatus, spec *corev1.PodSpec) {
+	places := map[string]int{} // of the first of a name
+	for i := range slices.Backward(now) {
+		places[now[i].Name] = i
+	}
+	containers := map[string]*corev1.Container{}
+	for _, list := range [...][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			containers[list[i].Name] = &list[i]
+		}
+	}
+	whole := restartsAsAWhole(spec)
 	for i, before := range old {
-		j := slices.IndexFunc(now, func(s corev1.ContainerStatus) bool { return s.Name == before.Name })
-		if before.State.Terminated == nil || j < 0 || now[j].State.Terminated != nil {
+		j, found := places[before.Name]
+		if before.State.Terminated == nil || !found || now[j].State.Terminated != nil {
 			continue
 		}
-		c.forbid(p.Index(i), "state", !restartsAsAWhole(spec) && !restarts(spec, before.Name, before.State.Terminated.ExitCode), "may not be transitioned to non-terminated state")
+		again := whole || restarts(spec, containers[before.Name], before.State.Terminated.ExitCode)
+		c.forbid(p.Index(i), "state", !again, "may not be transitioned to non-terminated state")
 	}
 }
 
@@ -427,15 +439,13 @@ func restartsAsAWhole(spec *corev1.PodSpec) bool {
 }
 
 // restarts is whether the kubelet starts a container again that ended with this code: by its rules, its policy or the pod's.
-func restarts(spec *corev1.PodSpec, name string, code int32) bool {
-	containers := slices.Concat(spec.InitContainers, spec.Containers)
-	i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
-	if i < 0 {
+func restarts(spec *corev1.PodSpec, container *corev1.Container, code int32) bool {
+	if container == nil {
 		return false
 	}
 	policy := spec.RestartPolicy
-	if own := containers[i].RestartPolicy; own != nil {
-		for _, rule := range containers[i].RestartPolicyRules {
+	if own := container.RestartPolicy; own != nil {
+		for _, rule := range container.RestartPolicyRules {
 			if codes := rule.ExitCodes; codes != nil && slices.Contains(codes.Values, code) == (codes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
 				return true
 			}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +24,7 @@ var upsertable = map[string]bool{
 	"rbac.authorization.k8s.io/clusterroles": true, "rbac.authorization.k8s.io/clusterrolebindings": true,
 }
 
-func upserts(res *resource) bool { return upsertable[res.storageGroup+"/"+res.plural] }
+func upserts(res *scheme.Resource) bool { return upsertable[res.StorageGroup+"/"+res.Plural] }
 
 // conditionalOnly types refuse an update that names no resourceVersion; so does every custom resource.
 var conditionalOnly = map[string]bool{
@@ -30,6 +32,7 @@ var conditionalOnly = map[string]bool{
 	"storage.k8s.io/csistoragecapacities": true, "storage.k8s.io/volumeattachments": true, "storage.k8s.io/csinodes": true,
 	"coordination.k8s.io/leases": true, "coordination.k8s.io/leasecandidates": true,
 	"apiextensions.k8s.io/customresourcedefinitions":                 true,
+	"apiregistration.k8s.io/apiservices":                             true,
 	"admissionregistration.k8s.io/validatingadmissionpolicies":       true,
 	"admissionregistration.k8s.io/validatingadmissionpolicybindings": true,
 	"admissionregistration.k8s.io/mutatingadmissionpolicies":         true,
@@ -38,8 +41,8 @@ var conditionalOnly = map[string]bool{
 	"admissionregistration.k8s.io/mutatingwebhookconfigurations":     true,
 }
 
-func unconditional(res *resource) bool {
-	return res.goType != nil && !conditionalOnly[res.storageGroup+"/"+res.plural]
+func unconditional(res *scheme.Resource) bool {
+	return res.GoType != nil && !conditionalOnly[res.StorageGroup+"/"+res.Plural]
 }
 
 // returningDeleted types answer a DELETE with the object that is gone; the others with a Status.
@@ -51,13 +54,15 @@ var returningDeleted = map[string]bool{
 	"resource.k8s.io/resourceclaimtemplates": true, "resource.k8s.io/resourceslices": true,
 }
 
-func returnsDeleted(res *resource) bool { return returningDeleted[res.storageGroup+"/"+res.plural] }
+func returnsDeleted(res *scheme.Resource) bool {
+	return returningDeleted[res.StorageGroup+"/"+res.Plural]
+}
 
 // ---- Which fields a request may write ----
 
 // restrict takes from obj the fields that an update of a rarer subresource writes, and the others from old. What an update of the object
 // or of its status may write is in prepare.go.
-func restrict(sub string, obj, old object) object {
+func restrict(sub string, obj, old scheme.Object) scheme.Object {
 	switch sub {
 	case "ephemeralcontainers":
 		pod, sent := old.DeepCopyObject().(*corev1.Pod), obj.(*corev1.Pod)
@@ -67,6 +72,7 @@ func restrict(sub string, obj, old object) object {
 		return restrictResize(obj.(*corev1.Pod), old.DeepCopyObject().(*corev1.Pod))
 	case "approval":
 		csr, sent := old.DeepCopyObject().(*certificatesv1.CertificateSigningRequest), obj.(*certificatesv1.CertificateSigningRequest)
+		stampConditions(sent, csr)
 		csr.ResourceVersion, csr.Status.Conditions = sent.ResourceVersion, sent.Status.Conditions
 		return csr
 	case "finalize":
@@ -78,13 +84,13 @@ func restrict(sub string, obj, old object) object {
 }
 
 // nameRequester writes into a request for a certificate who makes it, whatever the request says.
-func nameRequester(obj object, by *user) {
+func nameRequester(obj scheme.Object, by *request.User) {
 	csr, ok := obj.(*certificatesv1.CertificateSigningRequest)
 	if !ok {
 		return
 	}
-	csr.Spec.Username, csr.Spec.UID, csr.Spec.Groups, csr.Spec.Extra = by.name, by.uid, by.groups, nil
-	for key, values := range by.extra {
+	csr.Spec.Username, csr.Spec.UID, csr.Spec.Groups, csr.Spec.Extra = by.Name, by.UID, by.Groups, nil
+	for key, values := range by.Extra {
 		if csr.Spec.Extra == nil {
 			csr.Spec.Extra = map[string]certificatesv1.ExtraValue{}
 		}
@@ -93,7 +99,7 @@ func nameRequester(obj object, by *user) {
 }
 
 // restrictCustomStatus takes only status (and what managed fields record of it) from a write to a custom resource's /status.
-func restrictCustomStatus(obj, old *unstructured.Unstructured) object {
+func restrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 	out := old.DeepCopy()
 	out.SetResourceVersion(obj.GetResourceVersion())
 	out.SetManagedFields(obj.GetManagedFields())
@@ -106,7 +112,7 @@ func restrictCustomStatus(obj, old *unstructured.Unstructured) object {
 }
 
 // restrictResize lets pods/resize change the resources of containers. Containers that do not match are left for validation to refuse.
-func restrictResize(sent, pod *corev1.Pod) object {
+func restrictResize(sent, pod *corev1.Pod) scheme.Object {
 	pod.ResourceVersion = sent.ResourceVersion
 	pod.Spec.Containers = resized(sent.Spec.Containers, pod.Spec.Containers)
 	pod.Spec.InitContainers = resized(sent.Spec.InitContainers, pod.Spec.InitContainers)
@@ -127,9 +133,9 @@ func resized(sent, containers []corev1.Container) []corev1.Container {
 // ---- Deletion ----
 
 // protect refuses to delete what every cluster has to keep.
-func protect(res *resource, name string) error {
+func protect(res *scheme.Resource, name string) error {
 	why := ""
-	switch res.base + name {
+	switch res.Base + name {
 	case "//namespaces/default", "//namespaces/kube-system", "//namespaces/kube-public":
 		why = "this namespace may not be deleted"
 	case priorityClasses + systemNodeCritical, priorityClasses + systemClusterCritical:
@@ -137,11 +143,11 @@ func protect(res *resource, name string) error {
 	default:
 		return nil
 	}
-	return apierrors.NewForbidden(res.groupResource(), name, errors.New(why))
+	return apierrors.NewForbidden(res.GroupResource(), name, errors.New(why))
 }
 
 // gracePeriod is how many seconds a deletion waits. Only a Pod on a node does: its kubelet is to stop it and delete it again, with 0.
-func gracePeriod(obj object, options *metav1.DeleteOptions) int64 {
+func gracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return 0
@@ -162,18 +168,18 @@ func gracePeriod(obj object, options *metav1.DeleteOptions) int64 {
 }
 
 // graceful says that a deletion is marked first even if nothing holds it back.
-func graceful(obj object) bool {
+func graceful(obj scheme.Object) bool {
 	_, ok := obj.(*corev1.Pod)
 	return ok
 }
 
 // orphansByDefault types keep their dependents when a DELETE does not say what shall become of them.
-func orphansByDefault(res *resource) bool {
-	return res.storageGroup == "batch" && res.plural == "jobs" || res.storageGroup == "" && res.plural == "replicationcontrollers"
+func orphansByDefault(res *scheme.Resource) bool {
+	return res.StorageGroup == "batch" && res.Plural == "jobs" || res.StorageGroup == "" && res.Plural == "replicationcontrollers"
 }
 
 // setTerminating marks a namespace, whose deletion has a phase instead of a grace period.
-func setTerminating(obj object) bool {
+func setTerminating(obj scheme.Object) bool {
 	ns, ok := obj.(*corev1.Namespace)
 	if ok {
 		ns.Status.Phase = corev1.NamespaceTerminating
@@ -182,7 +188,7 @@ func setTerminating(obj object) bool {
 }
 
 // namespaceFinalizers are those of a namespace's spec, which say what has to be emptied.
-func namespaceFinalizers(obj object) (names []string) {
+func namespaceFinalizers(obj scheme.Object) (names []string) {
 	for _, name := range obj.(*corev1.Namespace).Spec.Finalizers {
 		names = append(names, string(name))
 	}
@@ -190,7 +196,7 @@ func namespaceFinalizers(obj object) (names []string) {
 }
 
 // holdsContent says that a namespace has not been emptied: spec.finalizers is removed when it is.
-func holdsContent(obj object) bool {
+func holdsContent(obj scheme.Object) bool {
 	ns, ok := obj.(*corev1.Namespace)
 	return ok && len(ns.Spec.Finalizers) > 0
 }

@@ -7,12 +7,20 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
+	"net/url"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/printers"
+	"apilet/internal/store"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -30,10 +38,10 @@ import (
 // ---- /scale ----
 
 // scaleOf finds the replica count of a workload; set, when not nil, changes it.
-func scaleOf(res *resource, obj object, set *int32) (scalable, error) {
+func scaleOf(res *scheme.Resource, obj scheme.Object, set *int32) (scheme.Scalable, error) {
 	switch o := obj.(type) {
 	case *unstructured.Unstructured:
-		return res.custom.scale(o, set)
+		return res.Custom.Scale(o, set)
 	case *appsv1.Deployment:
 		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, o.Spec.Selector)
 	case *appsv1.ReplicaSet:
@@ -43,25 +51,25 @@ func scaleOf(res *resource, obj object, set *int32) (scalable, error) {
 	case *corev1.ReplicationController:
 		return scaled(&o.Spec.Replicas, set, o.Status.Replicas, metav1.SetAsLabelSelector(o.Spec.Selector))
 	}
-	return scalable{}, fmt.Errorf("%T does not scale", obj)
+	return scheme.Scalable{}, fmt.Errorf("%T does not scale", obj)
 }
 
-func scaled(replicas **int32, set *int32, status int32, selector *metav1.LabelSelector) (scalable, error) {
+func scaled(replicas **int32, set *int32, status int32, selector *metav1.LabelSelector) (scheme.Scalable, error) {
 	if set != nil {
 		*replicas = set
 	}
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
-		return scalable{}, err
+		return scheme.Scalable{}, err
 	}
-	return scalable{replicas: *replicas, status: status, selector: parsed.String()}, nil
+	return scheme.Scalable{Replicas: *replicas, Status: status, Selector: parsed.String()}, nil
 }
 
 // noReplicas stands for the count of a custom resource that has none, while a patch is applied to it: 0 might be meant.
 const noReplicas = math.MinInt32
 
 // scaleDocument shows a workload as a Scale of autoscaling/v1.
-func scaleDocument(res *resource, obj object) (*autoscalingv1.Scale, error) {
+func scaleDocument(res *scheme.Resource, obj scheme.Object) (*autoscalingv1.Scale, error) {
 	s, err := scaleOf(res, obj, nil)
 	if err != nil {
 		return nil, err
@@ -70,26 +78,30 @@ func scaleDocument(res *resource, obj object) (*autoscalingv1.Scale, error) {
 		TypeMeta: metav1.TypeMeta{Kind: "Scale", APIVersion: "autoscaling/v1"},
 		ObjectMeta: metav1.ObjectMeta{Name: obj.GetName(), Namespace: obj.GetNamespace(), UID: obj.GetUID(),
 			ResourceVersion: obj.GetResourceVersion(), CreationTimestamp: obj.GetCreationTimestamp()},
-		Status: autoscalingv1.ScaleStatus{Replicas: s.status, Selector: s.selector},
+		Status: autoscalingv1.ScaleStatus{Replicas: s.Status, Selector: s.Selector},
 	}
 	switch {
-	case s.replicas != nil:
-		scale.Spec.Replicas = *s.replicas
-	case s.path != "":
+	case s.Replicas != nil:
+		scale.Spec.Replicas = *s.Replicas
+	case s.Path != "":
 		scale.Spec.Replicas = noReplicas
 	}
 	return scale, nil
 }
 
 // serveScale answers GET, PUT and PATCH of /scale.
-func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
+func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, scaleRow(res))
+	if err != nil {
+		return err
+	}
 	t := targetOf(r, res)
-	if r.Method == http.MethodGet {
-		rec, err := wr.st.get(res.key(t.namespace, t.name))
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		rec, err := wr.st.Get(res.Key(t.namespace, t.name))
 		if err != nil {
-			return storeError(err, res, t.name)
+			return response.StoreError(err, res, t.name)
 		}
-		return respondScale(w, r, res, &rec)
+		return respondScale(w, r, res, v, &rec)
 	}
 	req, err := readScale(wr, w, r, res)
 	if err != nil {
@@ -97,17 +109,29 @@ func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resourc
 	}
 	t.sub, req.opts.applied = "", true // as far as the workload is concerned, its managedFields are written
 	ctx := r.Context()
-	rec, _, err := wr.modify(ctx, t, req.opts, func(old object, _ *record) (object, error) { return req.change(ctx, old) })
+	rec, _, err := wr.modify(ctx, t, req.opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return req.change(ctx, old) })
 	if err != nil {
 		return err
 	}
-	return respondScale(w, r, res, &rec)
+	return respondScale(w, r, res, v, &rec)
 }
 
-func respondScale(w http.ResponseWriter, r *http.Request, res *resource, rec *record) error {
-	obj, err := res.decodeStored(rec.json)
+// scaleRow is a Scale as a type: nothing is stored of it, but it is shown like what is. The Scale of a custom resource describes its
+// columns in other words.
+func scaleRow(of *scheme.Resource) *scheme.Resource {
+	row := scheme.Row[autoscalingv1.Scale](scheme.Namespaced, "scales", "")
+	if of.GoType == nil {
+		row.Custom = &scheme.CustomStrategy{Columns: func() []metav1.TableColumnDefinition { return printers.CustomScaleColumns },
+			Cells: func(obj scheme.Object) []any { return printers.ScaleCells(obj.(*autoscalingv1.Scale), time.Now()) }}
+	}
+	return scheme.GroupVersion(autoscalingv1.GroupName, "v1", row)[0]
+}
+
+func respondScale(w http.ResponseWriter, r *http.Request, res *scheme.Resource, v *response.View, rec *store.Record) error {
+	obj, err := res.DecodeStored(rec.JSON)
 	if err != nil {
-		return err
+		_, name := scheme.NamespacedName(rec.Key)
+		return response.StoreError(err, res, name)
 	}
 	scale, err := scaleDocument(res, obj)
 	if err != nil {
@@ -115,24 +139,20 @@ func respondScale(w http.ResponseWriter, r *http.Request, res *resource, rec *re
 	}
 	if scale.Spec.Replicas == noReplicas {
 		s, _ := scaleOf(res, obj, nil)
-		return apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.path))
+		return apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.Path))
 	}
-	return respondObject(w, r, http.StatusOK, scale)
-}
-
-func respondObject(w http.ResponseWriter, r *http.Request, code int, obj any) error {
-	body, err := json.Marshal(obj)
+	scale.TypeMeta = metav1.TypeMeta{}
+	body, err := json.Marshal(scale)
 	if err != nil {
 		return err
 	}
-	writeJSON(w, r, code, body)
-	return nil
+	return v.Respond(w, r, http.StatusOK, &store.Record{Rev: rec.Rev, JSON: body})
 }
 
 // A scaleRequest is a PUT's or PATCH's body, and how it is to be read.
 type scaleRequest struct {
 	wr          *writes
-	res         *resource
+	res         *scheme.Resource
 	opts        writeOptions
 	contentType string
 	kind        patchKind // "" for a PUT
@@ -140,7 +160,7 @@ type scaleRequest struct {
 }
 
 // readScale reads the request of a change of /scale.
-func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) (*scaleRequest, error) {
+func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*scaleRequest, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -149,7 +169,7 @@ func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource
 	optionsKind := "UpdateOptions"
 	if r.Method == http.MethodPatch {
 		optionsKind = "PatchOptions"
-		if req.kind, err = patchKindOf(req.contentType, res.goType != nil); err != nil {
+		if req.kind, err = patchKindOf(req.contentType, res.GoType != nil); err != nil {
 			return nil, err
 		}
 	}
@@ -159,12 +179,12 @@ func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *resource
 
 // change writes the Scale that the request makes of the present one into the workload. The fields of a Scale have owners of their own,
 // which are kept among the workload's.
-func (req *scaleRequest) change(ctx context.Context, old object) (object, error) {
+func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.Object, error) {
 	before, err := scaleDocument(req.res, old)
 	if err != nil {
 		return nil, err
 	}
-	owners := scaleEntries(old, schema.GroupVersion{Group: req.res.group, Version: req.res.version}, nil, countPath(req.res, old)...)
+	owners := scaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, nil, countPath(req.res, old)...)
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}
@@ -203,7 +223,7 @@ func (req *scaleRequest) mutated(ctx context.Context, a admission, after, before
 }
 
 // judged asks the validating webhooks. They see the Scale that a GET would show, before and after.
-func (req *scaleRequest) judged(ctx context.Context, a admission, obj, old object) error {
+func (req *scaleRequest) judged(ctx context.Context, a admission, obj, old scheme.Object) error {
 	if !req.wr.hooks.active() {
 		return nil
 	}
@@ -220,9 +240,9 @@ func (req *scaleRequest) judged(ctx context.Context, a admission, obj, old objec
 }
 
 // countPath is where the replica count is.
-func countPath(res *resource, obj object) []string {
-	if s, err := scaleOf(res, obj, nil); err == nil && s.path != "" {
-		return strings.Split(strings.TrimPrefix(s.path, "."), ".")
+func countPath(res *scheme.Resource, obj scheme.Object) []string {
+	if s, err := scaleOf(res, obj, nil); err == nil && s.Path != "" {
+		return strings.Split(strings.TrimPrefix(s.Path, "."), ".")
 	}
 	return []string{"spec", "replicas"}
 }
@@ -247,7 +267,7 @@ func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scal
 			return nil, err
 		}
 	}
-	sent, _, err := req.res.decode(document, contentType, "scale")
+	sent, _, err := req.res.Decode(document, contentType, "scale")
 	if err != nil {
 		if req.kind != "" {
 			err = invalidPatch(req.kind, req.body, document, err)
@@ -255,6 +275,12 @@ func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scal
 		return nil, err
 	}
 	after := sent.(*autoscalingv1.Scale)
+	if req.kind == "" {
+		t := target{name: before.Name, namespace: before.Namespace}
+		if err := t.check(after); err != nil {
+			return nil, err
+		}
+	}
 	return after, req.ledger().update(before.DeepCopy(), after, req.opts.manager, "scale")
 }
 
@@ -269,49 +295,69 @@ func (req *scaleRequest) ledger() *ownership {
 }
 
 // applyScale writes a Scale's replicas into the workload.
-func applyScale(res *resource, old object, scale *autoscalingv1.Scale) (object, error) {
-	if res.custom != nil && scale.Spec.Replicas == noReplicas {
+func applyScale(res *scheme.Resource, old scheme.Object, scale *autoscalingv1.Scale) (scheme.Object, error) {
+	if res.Custom != nil && scale.Spec.Replicas == noReplicas {
 		s, _ := scaleOf(res, old, nil)
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", s.path))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the spec replicas field %q cannot be empty", s.Path))
 	}
-	if res.custom == nil && scale.Spec.Replicas < 0 {
+	if res.Custom == nil && scale.Spec.Replicas < 0 {
 		at := field.NewPath("spec", "replicas")
-		return nil, apierrors.NewInvalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
+		return nil, scheme.Invalid(schema.GroupKind{Group: "autoscaling", Kind: "Scale"}, scale.Name, field.ErrorList{
 			field.Invalid(at, scale.Spec.Replicas, "must be greater than or equal to 0").WithOrigin("minimum")})
 	}
-	obj := old.DeepCopyObject().(object)
+	obj := old.DeepCopyObject().(scheme.Object)
 	if scale.ResourceVersion != "" {
 		obj.SetResourceVersion(scale.ResourceVersion)
 	}
 	if scale.UID != "" && scale.UID != old.GetUID() {
-		return nil, apierrors.NewConflict(res.groupResource(), old.GetName(), fmt.Errorf(
-			"Precondition failed: UID in precondition: %v, UID in object meta: %v", scale.UID, old.GetUID()))
+		return nil, errOtherUID(res.GroupResource(), old, scale.UID)
 	}
 	_, err := scaleOf(res, obj, &scale.Spec.Replicas)
 	return obj, err
 }
 
+// errOtherUID is the conflict of a part with another object of the same name, in the words of kube-apiserver's store.
+func errOtherUID(gr schema.GroupResource, old scheme.Object, uid types.UID) error {
+	folder := gr.Resource
+	if gr == (schema.GroupResource{Resource: "replicationcontrollers"}) {
+		folder = "controllers"
+	} else if strings.Contains(gr.Group, ".") {
+		folder = gr.Group + "/" + folder
+	}
+	return apierrors.NewConflict(gr, old.GetName(), fmt.Errorf("StorageError: invalid object, Code: 4, Key: /registry/%s/%s/%s, "+
+		"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
+		folder, old.GetNamespace(), old.GetName(), uid, old.GetUID()))
+}
+
 // ---- pods/binding and pods/eviction ----
 
-// bind answers POST of pods/NAME/binding (or of a Binding): a scheduler has chosen a node.
-func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
-	sent, opts, err := decodeSub(w, r, res, "binding")
+// bind answers POST of pods/NAME/binding, and of a Binding in its namespace: a scheduler has chosen a node.
+func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	t := targetOf(r, res)
+	sent, opts, err := decodeSub(w, r, res, t.sub)
 	if err != nil {
 		return err
 	}
-	binding, t := sent.(*corev1.Binding), targetOf(r, res)
-	if t.name == "" {
-		t.name = binding.Name
+	binding := sent.(*corev1.Binding)
+	if t.sub == "" {
+		t.res, t.name = wr.reg.Lookup("", "v1", "pods"), binding.Name
 	}
 	if binding.Name != t.name {
 		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if sent, err = wr.hooks.decide(r.Context(), opts.admission(res, "binding", opHookCreate), binding); err != nil {
+	if sent, err = wr.hooks.mutate(r.Context(), opts.admission(res, t.sub, opHookCreate), binding, nil); err != nil {
 		return err
 	}
-	binding, t.sub = sent.(*corev1.Binding), "binding"
-	_, _, err = wr.modify(r.Context(), t, opts, func(old object, _ *record) (object, error) {
-		return bound(res, old.DeepCopyObject().(*corev1.Pod), binding)
+	binding = sent.(*corev1.Binding)
+	if err = judgeTarget(&binding.Target); err != nil {
+		return err
+	}
+	if err = wr.hooks.validate(r.Context(), opts.admission(res, t.sub, opHookCreate), binding, nil); err != nil {
+		return err
+	}
+	t.sub, opts.applied = "binding", true // a binding owns no fields
+	_, _, err = wr.modify(r.Context(), t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+		return bound(old.DeepCopyObject().(*corev1.Pod), binding)
 	})
 	if err != nil {
 		return err
@@ -319,14 +365,31 @@ func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) err
 	return respondSuccess(w, r)
 }
 
+// judgeTarget says what is wrong with the place of a pod: in kube-apiserver's words a 500 without a reason.
+func judgeTarget(target *corev1.ObjectReference) error {
+	var c checker
+	p := field.NewPath("target")
+	if target.Kind != "" && target.Kind != "Node" {
+		c.unsupported(p, "kind", target.Kind, []string{"Node", "<empty>"})
+	}
+	c.need(p, "name", target.Name != "", "")
+	if len(c.errs) == 0 {
+		return nil
+	}
+	return scheme.StatusError(http.StatusInternalServerError, "", c.errs.ToAggregate().Error())
+}
+
 func respondSuccess(w http.ResponseWriter, r *http.Request) error {
 	status := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
-	requestFrom(r.Context()).answered = status
-	return respondObject(w, r, http.StatusCreated, status)
+	request.From(r.Context()).Answered = status
+	return response.WriteObject(w, r, http.StatusCreated, status)
 }
 
 // decodeSub reads the body of a POST to a subresource.
-func decodeSub(w http.ResponseWriter, r *http.Request, res *resource, sub string) (object, writeOptions, error) {
+func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub string) (scheme.Object, writeOptions, error) {
+	if _, err := response.NewView(r, res); err != nil {
+		return nil, writeOptions{}, err
+	}
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, writeOptions{}, err
@@ -335,47 +398,52 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *resource, sub string
 	if err != nil {
 		return nil, opts, err
 	}
-	obj, strict, err := res.decode(body, r.Header.Get("Content-Type"), sub)
+	obj, strict, err := res.Decode(body, r.Header.Get("Content-Type"), sub)
 	switch {
 	case err != nil:
 	case len(strict) > 0 && opts.validation == metav1.FieldValidationStrict:
-		err = res.strictError(sub, strict)
+		err = res.StrictError(sub, strict)
 	default:
 		err = judgeStrictness(r.Context(), res, opts.validation, strict)
 	}
 	if err == nil {
-		rec := requestFrom(r.Context())
-		rec.noteBody(obj)
-		err = matchNamespace(obj, scopeOf(res, &rec.info))
+		rec := request.From(r.Context())
+		rec.NoteBody(obj)
+		err = matchNamespace(obj, scheme.ScopeOf(res, &rec.Info))
 	}
 	return obj, opts, err
 }
 
 // bound puts a pod on its node, once.
-func bound(res *resource, pod *corev1.Pod, binding *corev1.Binding) (object, error) {
+func bound(pod *corev1.Pod, binding *corev1.Binding) (scheme.Object, error) {
 	conflict := func(format string, args ...any) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, pod.Name, fmt.Errorf(format, args...))
 	}
 	switch {
+	case binding.UID != "" && binding.UID != pod.UID:
+		return nil, errOtherUID(schema.GroupResource{Resource: "pods"}, pod, binding.UID)
 	case pod.DeletionTimestamp != nil:
 		return nil, conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 	case pod.Spec.NodeName != "":
 		return nil, conflict("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
 	case len(pod.Spec.SchedulingGates) != 0:
 		return nil, conflict("pod %v has non-empty .spec.schedulingGates", pod.Name)
-	case binding.UID != "" && binding.UID != pod.UID:
-		return nil, conflict("Precondition failed: UID in precondition: %v, UID in object meta: %v", binding.UID, pod.UID)
 	}
-	pod.Spec.NodeName = binding.Target.Name
-	if pod.Annotations == nil && len(binding.Annotations) > 0 {
-		pod.Annotations = map[string]string{}
-	}
-	for k, v := range binding.Annotations {
-		pod.Annotations[k] = v
-	}
+	pod.Spec.NodeName, pod.Status.NominatedNodeName = binding.Target.Name, ""
+	pod.Annotations = withEntries(pod.Annotations, binding.Annotations)
+	pod.Labels = withEntries(pod.Labels, binding.Labels)
 	now := metav1.Now().Rfc3339Copy()
 	setPodCondition(&pod.Status, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: now})
 	return pod, nil
+}
+
+// withEntries adds the entries of more.
+func withEntries(to, more map[string]string) map[string]string {
+	if to == nil && len(more) > 0 {
+		return maps.Clone(more)
+	}
+	maps.Copy(to, more)
+	return to
 }
 
 func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
@@ -389,7 +457,7 @@ func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
 }
 
 // evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first.
-func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
+func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	sent, opts, err := decodeSub(w, r, res, "eviction")
 	if err != nil {
 		return err
@@ -409,16 +477,17 @@ func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) er
 	if opts.dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	rec, err := wr.st.get(res.key(t.namespace, t.name))
+	rec, err := wr.st.Get(res.Key(t.namespace, t.name))
 	if err != nil {
-		return storeError(err, res, t.name)
+		return response.StoreError(err, res, t.name)
 	}
-	var pod corev1.Pod
-	if err := json.Unmarshal(rec.json, &pod); err != nil {
-		return err
+	obj, err := wr.read(res, &rec)
+	if err != nil {
+		return response.StoreError(err, res, t.name)
 	}
+	pod := obj.(*corev1.Pod)
 	if running := pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil; running {
-		if err := takeDisruption(r.Context(), wr, &pod, len(options.DryRun) > 0); err != nil {
+		if err := takeDisruption(r.Context(), wr, pod, len(options.DryRun) > 0); err != nil {
 			return err
 		}
 	}
@@ -430,8 +499,8 @@ func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) er
 
 // takeDisruption takes one allowed disruption from the budget that covers a pod, or answers 429.
 func takeDisruption(ctx context.Context, wr *writes, pod *corev1.Pod, dryRun bool) error {
-	budgets := wr.reg.lookup("policy", "v1", "poddisruptionbudgets")
-	names, err := budgetsOf(wr.st, budgets, pod)
+	budgets := wr.reg.Lookup("policy", "v1", "poddisruptionbudgets")
+	names, err := budgetsOf(wr, budgets, pod)
 	switch {
 	case err != nil || len(names) == 0:
 		return err
@@ -440,40 +509,42 @@ func takeDisruption(ctx context.Context, wr *writes, pod *corev1.Pod, dryRun boo
 			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}}
 	}
 	t := target{res: budgets, namespace: pod.Namespace, name: names[0], sub: "status"}
-	_, _, err = wr.modify(ctx, t, writeOptions{dryRun: dryRun}, func(old object, _ *record) (object, error) {
+	_, _, err = wr.modify(ctx, t, writeOptions{dryRun: dryRun}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		return disrupted(old.DeepCopyObject().(*policyv1.PodDisruptionBudget), pod)
 	})
 	return err
 }
 
-// budgetsOf lists the disruption budgets whose selector matches a pod.
-func budgetsOf(st *store, budgets *resource, pod *corev1.Pod) (names []string, err error) {
-	c := chunkPool.Get().(*chunk)
-	defer chunkPool.Put(c)
-	at := span{prefix: budgets.keyPrefix(pod.Namespace)}
+// budgetsOf lists the disruption budgets whose selector matches a pod. One that cannot be read might: then nothing is evicted.
+func budgetsOf(wr *writes, budgets *scheme.Resource, pod *corev1.Pod) (names []string, err error) {
+	c := store.ChunkPool.Get().(*store.Chunk)
+	defer store.ChunkPool.Put(c)
+	at := store.Span{Prefix: budgets.KeyPrefix(pod.Namespace)}
 	for {
-		if err := st.chunk(at, c); err != nil {
+		if err := wr.st.Chunk(at, c); err != nil {
 			return nil, err
 		}
-		for i := range c.records {
-			var pdb policyv1.PodDisruptionBudget
-			if err := json.Unmarshal(c.records[i].json, &pdb); err != nil {
-				return nil, err
+		for i := range c.Records {
+			obj, err := wr.read(budgets, &c.Records[i])
+			if err != nil {
+				_, name := scheme.NamespacedName(c.Records[i].Key)
+				return nil, response.StoreError(err, budgets, name)
 			}
+			pdb := obj.(*policyv1.PodDisruptionBudget)
 			selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
 			if err == nil && selector.Matches(labels.Set(pod.Labels)) {
 				names = append(names, pdb.Name)
 			}
 		}
-		if c.next == "" {
+		if c.Next == "" {
 			return names, nil
 		}
-		at.rev, at.start = c.rev, c.next
+		at.Rev, at.Start = c.Rev, c.Next
 	}
 }
 
 // disrupted is what a budget becomes when one of its pods is evicted, or the 429 that says why none may be.
-func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (object, error) {
+func disrupted(pdb *policyv1.PodDisruptionBudget, pod *corev1.Pod) (scheme.Object, error) {
 	healthy := false
 	for _, c := range pod.Status.Conditions {
 		healthy = healthy || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -506,13 +577,13 @@ func tooManyDisruptions(message, cause string, retryAfter int) error {
 }
 
 // issueToken answers POST /token of a service account.
-func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *resource) error {
+func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	obj, opts, err := decodeSub(w, r, res, "token")
 	if err != nil {
 		return err
 	}
-	rec := requestFrom(r.Context())
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rec.info.namespace, Name: rec.info.name}}
+	rec := request.From(r.Context())
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rec.Info.Namespace, Name: rec.Info.Name}}
 	if err := wr.checkNamespace(res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
@@ -520,20 +591,68 @@ func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *resourc
 		return err
 	}
 	request := obj.(*authenticationv1.TokenRequest)
-	credential, err := wr.auth.accounts.request(request, rec.info.namespace, rec.info.name)
+	credential, err := wr.auth.accounts.Request(request, rec.Info.Namespace, rec.Info.Name)
 	if err != nil {
 		return err
 	}
-	rec.annotate("authentication.kubernetes.io/issued-credential-id", credential)
+	rec.Annotate("authentication.kubernetes.io/issued-credential-id", credential)
 	request.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
-	return respondObject(w, r, http.StatusCreated, request)
+	return response.WriteObject(w, r, http.StatusCreated, request)
 }
 
-// noPodsRun answers whoever asks an object that exists for what only a kubelet has.
-func noPodsRun(st *store, res *resource, info *requestInfo) error {
-	if _, err := st.get(res.key(scopeOf(res, info), info.name)); err != nil {
-		return storeError(err, res, info.name)
+// noPodsRun answers whoever asks an object that exists for what only a kubelet has. What a log is asked for in is judged all the same.
+func noPodsRun(st *store.Store, res *scheme.Resource, info *request.Info, query url.Values) error {
+	if info.Subresource == "log" {
+		if err := judgeLogOptions(info.Name, query); err != nil {
+			return err
+		}
+	}
+	if _, err := st.Get(res.Key(scheme.ScopeOf(res, info), info.Name)); err != nil {
+		return response.StoreError(err, res, info.Name)
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none",
-		strings.ToLower(res.kind), info.name, info.subresource))
+		strings.ToLower(res.Kind), info.Name, info.Subresource))
+}
+
+// logOptions are the parameters of a pod's log that have to be judged.
+type logOptions struct {
+	checker
+	query url.Values
+	err   error // the first that cannot be read
+}
+
+// judgeLogOptions says what is wrong with the parameters of a pod's log.
+func judgeLogOptions(name string, query url.Values) error {
+	o := &logOptions{query: query}
+	o.atLeast("tailLines", 0, "must be greater than or equal to 0")
+	o.atLeast("limitBytes", 1, "must be greater than 0")
+	if query.Has("sinceTime") && query.Has("sinceSeconds") {
+		o.forbid(nil, "[]", true, "at most one of `sinceTime` or `sinceSeconds` may be specified")
+	} else {
+		o.atLeast("sinceSeconds", 1, "must be greater than 0")
+	}
+	o.forbid(nil, "stream", query.Has("stream"), "may not be specified")
+	if _, err := time.Parse(time.RFC3339, query.Get("sinceTime")); query.Has("sinceTime") && o.err == nil {
+		o.err = err
+	}
+	if o.err != nil {
+		return apierrors.NewBadRequest(o.err.Error())
+	}
+	if len(o.errs) == 0 {
+		return nil
+	}
+	return scheme.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, name, o.errs)
+}
+
+func (o *logOptions) atLeast(name string, least int64, detail string) {
+	if !o.query.Has(name) {
+		return
+	}
+	n, err := strconv.ParseInt(o.query.Get(name), 10, 64)
+	switch {
+	case err != nil && o.err == nil:
+		o.err = err
+	case err == nil && n < least:
+		o.invalid(nil, name, n, detail)
+	}
 }

@@ -12,10 +12,7 @@ package main
 // endpoints, which older versions took more freely, and not for the rest, since nothing here was stored unchecked.
 
 import (
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"net"
 	"reflect"
@@ -45,6 +42,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 // validateCreate returns what is wrong with a new object, metadata excluded, in Kubernetes' words.
@@ -92,7 +90,7 @@ func nameRule(goType reflect.Type) metavalidation.ValidateNameFunc {
 		}
 	case reflect.TypeFor[rbacv1.Role](), reflect.TypeFor[rbacv1.RoleBinding](), reflect.TypeFor[rbacv1.ClusterRole](),
 		reflect.TypeFor[rbacv1.ClusterRoleBinding](), reflect.TypeFor[certificatesv1.CertificateSigningRequest](),
-		reflect.TypeFor[policyv1.PodDisruptionBudget](), reflect.TypeFor[corev1.Event]():
+		reflect.TypeFor[policyv1.PodDisruptionBudget](), reflect.TypeFor[corev1.Event](), reflect.TypeFor[apiregistrationv1.APIService]():
 		return func(name string, _ bool) []string { return isPathSegment(name) }
 	}
 	return metavalidation.NameIsDNSSubdomain
@@ -232,6 +230,8 @@ func (k kindChecker) other(obj, old runtime.Object) {
 		k.runtimeClass(o, was[nodev1.RuntimeClass](old))
 	case *certificatesv1.CertificateSigningRequest:
 		k.signingRequest(o)
+	case *apiregistrationv1.APIService:
+		apiServiceChecker{k.checker}.apiService(o)
 	default:
 		policyChecker{k.checker}.policy(obj, old)
 	}
@@ -274,6 +274,8 @@ func (k kindChecker) status(obj, old runtime.Object) {
 		k.quotaAmounts(field.NewPath("status", "used"), o.Status.Used)
 	case *corev1.PersistentVolumeClaim:
 		c.claim(&o.Status)
+	case *apiregistrationv1.APIService:
+		apiServiceChecker{k.checker}.status(&o.Status)
 	}
 }
 
@@ -544,11 +546,15 @@ var (
 func (k kindChecker) resourceQuota(quota, old *corev1.ResourceQuota) {
 	p, spec := field.NewPath("spec"), &quota.Spec
 	k.quotaAmounts(p.Child("hard"), spec.Hard)
+	seen := map[corev1.ResourceQuotaScope]bool{}
 	for _, scope := range spec.Scopes {
 		if quotaScopes[scope] == nil {
 			k.invalid(p, "scopes", spec.Scopes, "unsupported scope")
 		}
-		k.scopeFits(p.Child("scopes"), scope, spec, spec.Scopes)
+		if !seen[scope] { // again it is as wrong as before
+			k.scopeFits(p.Child("scopes"), scope, spec, spec.Scopes)
+		}
+		seen[scope] = true
 	}
 	k.scopesAgree(p.Child("scopes"), spec.Scopes, spec.Scopes)
 	if spec.ScopeSelector != nil {
@@ -591,13 +597,17 @@ func (k kindChecker) scopesAgree(p *field.Path, scopes, blame []corev1.ResourceQ
 
 func (k kindChecker) scopeSelector(p *field.Path, spec *corev1.ResourceQuotaSpec) {
 	var scopes []corev1.ResourceQuotaScope
+	seen := map[corev1.ResourceQuotaScope]bool{}
 	for _, requirement := range spec.ScopeSelector.MatchExpressions {
 		scope, operator := requirement.ScopeName, requirement.Operator
 		scopes = append(scopes, scope)
 		if quotaScopes[scope] == nil {
 			k.invalid(p, "scopeName", scope, "unsupported scope")
 		}
-		k.scopeFits(p, scope, spec, spec.ScopeSelector)
+		if !seen[scope] {
+			k.scopeFits(p, scope, spec, spec.ScopeSelector)
+		}
+		seen[scope] = true
 		valued := scope == corev1.ResourceQuotaScopePriorityClass || scope == corev1.ResourceQuotaScopeVolumeAttributesClass
 		if quotaScopes[scope] != nil && !valued && operator != corev1.ScopeSelectorOpExists {
 			k.invalid(p, "operator", operator, "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "+
@@ -765,15 +775,20 @@ func (k kindChecker) runtimeClass(class, old *nodev1.RuntimeClass) {
 	p := field.NewPath("scheduling")
 	k.labels(p, "nodeSelector", class.Scheduling.NodeSelector)
 	placementChecker{k.checker}.tolerations(p.Child("tolerations"), class.Scheduling.Tolerations)
+	seen := map[corev1.Toleration]bool{}
 	for i, toleration := range class.Scheduling.Tolerations {
-		same := func(t corev1.Toleration) bool {
-			t.TolerationSeconds = toleration.TolerationSeconds
-			return t == toleration
-		}
-		if slices.ContainsFunc(class.Scheduling.Tolerations[:i], same) {
+		key := withoutSeconds(toleration)
+		if seen[key] {
 			k.add(field.Duplicate(p.Child("tolerations").Index(i), goForm(toleration)))
 		}
+		seen[key] = true
 	}
+}
+
+// withoutSeconds is what tells tolerations apart.
+func withoutSeconds(t corev1.Toleration) corev1.Toleration {
+	t.TolerationSeconds = nil
+	return t
 }
 
 var keyUsages = []string{
@@ -806,11 +821,7 @@ func (k kindChecker) signingRequest(csr *certificatesv1.CertificateSigningReques
 }
 
 func checkRequest(request []byte) error {
-	block, _ := pem.Decode(request)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return errors.New("PEM block type must be CERTIFICATE REQUEST")
-	}
-	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	parsed, err := parseSigningRequest(request)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -420,13 +419,5 @@ func BenchmarkValidateDeployment(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		validateCreate(d)
-	}
-}
-
-func BenchmarkValidateConfigMap(b *testing.B) {
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "b", "c.conf": "d"}}
-	b.ReportAllocs()
-	for b.Loop() {
-		validateCreate(cm)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -935,17 +936,20 @@ func (c volumeChecker) storageClass(class, old *storagev1.StorageClass) {
 		c.oneOf(field.NewPath("reclaimPolicy"), "", string(*policy), classPolicies)
 	}
 	oneOfRef(c.checker, field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, bindingModes)
+	seen := set{}
 	for i, term := range class.AllowedTopologies {
 		tp := field.NewPath("allowedTopologies").Index(i)
 		c.topologyTerm(tp, &term)
 		for range class.AllowedTopologies { // to Kubernetes an empty term is like each of those not looked at yet
-			if len(term.MatchLabelExpressions) == 0 {
+			if len(term.MatchLabelExpressions) == 0 && len(c.errs) <= scheme.MaxErrors {
 				c.add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
 			}
 		}
-		if slices.ContainsFunc(class.AllowedTopologies[:i], func(other corev1.TopologySelectorTerm) bool { return equality.Semantic.DeepEqual(term, other) }) {
+		text := fmt.Sprintf("%q", term.MatchLabelExpressions)
+		if seen[text] {
 			c.add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
 		}
+		seen[text] = true
 	}
 	if old != nil {
 		c.same(field.NewPath("parameters"), "", class.Parameters, old.Parameters)
@@ -1054,12 +1058,15 @@ func (c volumeChecker) csiNode(node, old *storagev1.CSINode) {
 	if old == nil {
 		return
 	}
-	for _, before := range old.Spec.Drivers {
-		for _, driver := range node.Spec.Drivers {
-			if before.Name == driver.Name {
-				before.Allocatable, driver.Allocatable = nil, nil
-				c.same(p, "", driver, before)
-			}
+	installed := map[string]storagev1.CSINodeDriver{}
+	for _, driver := range old.Spec.Drivers {
+		driver.Allocatable = nil
+		installed[driver.Name] = driver
+	}
+	for _, driver := range node.Spec.Drivers {
+		driver.Allocatable = nil
+		if before, ok := installed[driver.Name]; ok {
+			c.same(p, "", driver, before)
 		}
 	}
 }

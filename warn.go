@@ -32,6 +32,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -49,6 +50,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
 // --- The recorder
@@ -178,11 +180,11 @@ var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 // --- Deprecated API versions
 
 // deprecatedIn says whether a server of a version {major, minor} warns of d; the unknown version {0, 0} always does.
-func deprecatedIn(d *deprecation, server [2]int) bool {
-	if d == nil || d.deprecated == [2]int{} {
+func deprecatedIn(d *scheme.Deprecation, server [2]int) bool {
+	if d == nil || d.Deprecated == [2]int{} {
 		return false
 	}
-	return server == [2]int{} || slices.Compare(d.deprecated[:], server[:]) <= 0
+	return server == [2]int{} || slices.Compare(d.Deprecated[:], server[:]) <= 0
 }
 
 // serverVersion reads the version of /version; of a minor like "36+" the leading digits count.
@@ -200,32 +202,32 @@ func serverVersion(major, minor string) [2]int {
 }
 
 // removedRelease is the release that no longer has the version, like "1.25"; "" when none is known.
-func removedRelease(d *deprecation) string {
-	if d.removed == [2]int{} {
+func removedRelease(d *scheme.Deprecation) string {
+	if d.Removed == [2]int{} {
 		return ""
 	}
-	return fmt.Sprintf("%d.%d", d.removed[0], d.removed[1])
+	return fmt.Sprintf("%d.%d", d.Removed[0], d.Removed[1])
 }
 
 // deprecationWarning is the text for whoever uses a deprecated version. kind is that of one item, for lists too, and that of the
 // subresource's object for subresources.
-func deprecationWarning(group, version, kind string, d *deprecation) string {
-	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", groupVersionString(group, version), kind, d.deprecated[0], d.deprecated[1])
+func deprecationWarning(group, version, kind string, d *scheme.Deprecation) string {
+	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", scheme.GroupVersionString(group, version), kind, d.Deprecated[0], d.Deprecated[1])
 	if release := removedRelease(d); release != "" {
 		text += ", unavailable in v" + release + "+"
 	}
-	if d.replaced != "" {
+	if d.Replaced != "" {
 		text += "; use " + replacementOf(d)
 	}
 	return text
 }
 
 // replacementOf names what to use instead, "" when nothing is known.
-func replacementOf(d *deprecation) string {
-	if d.replaced == "" {
+func replacementOf(d *scheme.Deprecation) string {
+	if d.Replaced == "" {
 		return ""
 	}
-	return groupVersionString(d.replacementGroup, d.replacementVersion) + " " + d.replaced
+	return scheme.GroupVersionString(d.ReplacementGroup, d.ReplacementVersion) + " " + d.Replaced
 }
 
 // denyDeprecated is the refusal under --deny-deprecated; text is the warning that would have been sent.
@@ -272,7 +274,8 @@ func newDeprecationTracker() *deprecationTracker {
 }
 
 func (t *deprecationTracker) record(use deprecatedUse, now time.Time) {
-	use.Agent, use.User = cutRunes(use.Agent, maxAgentRunes), cutRunes(use.User, maxAgentRunes)
+	// Copies: what is cut from a header holds on to all of it.
+	use.Agent, use.User = strings.Clone(cutRunes(use.Agent, maxAgentRunes)), strings.Clone(cutRunes(use.User, maxAgentRunes))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	el := t.usages[use]
@@ -314,7 +317,7 @@ func (t *deprecationTracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, u := range usages {
 		resource := strings.TrimSuffix(u.Resource+"/"+u.Subresource, "/")
 		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", u.LastSeen.UTC().Format(time.RFC3339), u.Count, printable(u.User),
-			u.Verb, resource, groupVersionString(u.Group, u.Version), u.Removed, u.UseInstead, printable(u.Agent))
+			u.Verb, resource, scheme.GroupVersionString(u.Group, u.Version), u.Removed, u.UseInstead, printable(u.Agent))
 	}
 	table.Flush()
 }
@@ -339,12 +342,14 @@ func dropDuplicateOwners(obj metav1.Object, afterAdmission string) string {
 	refs := obj.GetOwnerReferences()
 	var kept []metav1.OwnerReference
 	var uids []string
+	seen := make(map[ownerValue]bool, len(refs))
 	for _, ref := range refs {
-		same := func(r metav1.OwnerReference) bool { return equality.Semantic.DeepEqual(r, ref) }
-		if slices.ContainsFunc(kept, same) {
+		value := valueOfOwner(ref)
+		if seen[value] {
 			uids = append(uids, string(ref.UID))
 			continue
 		}
+		seen[value] = true
 		kept = append(kept, ref)
 	}
 	if len(uids) == 0 {
@@ -353,6 +358,24 @@ func dropDuplicateOwners(obj metav1.Object, afterAdmission string) string {
 	obj.SetOwnerReferences(kept)
 	return fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, "+
 		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %s", afterAdmission, strings.Join(uids, ", "))
+}
+
+// An ownerValue is a reference to an owner, to be compared.
+type ownerValue struct {
+	ref                metav1.OwnerReference // without its pointers
+	controller, blocks string
+}
+
+func valueOfOwner(ref metav1.OwnerReference) ownerValue {
+	text := func(b *bool) string {
+		if b == nil {
+			return ""
+		}
+		return strconv.FormatBool(*b)
+	}
+	value := ownerValue{ref, text(ref.Controller), text(ref.BlockOwnerDeletion)}
+	value.ref.Controller, value.ref.BlockOwnerDeletion = nil, nil
+	return value
 }
 
 const afterMutatingAdmission = " after mutating admission happens"
@@ -365,7 +388,11 @@ func (o *oddities) at(p *field.Path, format string, args ...any) {
 	*o = append(*o, p.String()+": "+fmt.Sprintf(format, args...))
 }
 
+// say adds one; what comes late enough fits into no header.
 func (o *oddities) say(format string, args ...any) {
+	if len(*o) >= scheme.MaxErrors {
+		return
+	}
 	*o = append(*o, fmt.Sprintf(format, args...))
 }
 
@@ -392,8 +419,18 @@ func objectWarnings(obj, old runtime.Object) []string {
 		o.node(obj)
 	case *nodev1.RuntimeClass:
 		o.runtimeClass(obj)
+	case *apiregistrationv1.APIService:
+		o.apiService(obj, old)
 	}
 	return o
+}
+
+// apiService speaks once of a Service that will not be asked.
+func (o *oddities) apiService(obj *apiregistrationv1.APIService, old runtime.Object) {
+	before, _ := old.(*apiregistrationv1.APIService)
+	if obj.Spec.Service != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, obj.Spec)) {
+		*o = append(*o, "spec.service: "+noAggregation(obj))
+	}
 }
 
 // templateOf returns the pod template of the kinds that have one, and where.
@@ -1122,8 +1159,11 @@ func downwardPaths(source string, items []corev1.DownwardAPIVolumeFile) []filePa
 	return paths
 }
 
+// maxComparedPaths is how many of a volume's files are compared with each other.
+const maxComparedPaths = 1000
+
 func (o *oddities) overlapping(volume, kind string, paths []filePath) {
-	for i := range paths {
+	for i := range paths[:min(len(paths), maxComparedPaths)] {
 		a := &paths[i]
 		if a.path = strings.TrimRight(a.path, "/"); a.path == "" {
 			continue

@@ -16,24 +16,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	nodev1 "k8s.io/api/node/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	quantity "k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-
-	"golang.org/x/tools/txtar"
-	"sigs.k8s.io/randfill"
-	"sigs.k8s.io/yaml"
 )
 
 // Cases of what Kubernetes does with warnings go by numbers, through the whole file.
@@ -270,7 +256,7 @@ func TestWarningsMayComeInParallel(t *testing.T) { // 53
 
 func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := context.WithValue(warningContext(r.Context(), w.Header()), requestKey{}, "below")
+		ctx := context.WithValue(warningContext(r.Context(), w.Header()), request.Key{}, "below")
 		addWarning(ctx, `say "hé"`)
 		if r.URL.Path == "/watch" {
 			w.WriteHeader(200)
@@ -296,23 +282,23 @@ func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
 }
 
 func TestRecorderIsItsContext(t *testing.T) {
-	base, cancel := context.WithCancelCause(context.WithValue(t.Context(), requestKey{}, "v"))
+	base, cancel := context.WithCancelCause(context.WithValue(t.Context(), request.Key{}, "v"))
 	ctx := warningContext(base, http.Header{})
 	cancel(io.EOF)
-	if ctx.Value(requestKey{}) != "v" || ctx.Err() == nil || !errors.Is(context.Cause(ctx), io.EOF) {
-		t.Errorf("value %v, err %v, cause %v; want those of the context inside", ctx.Value(requestKey{}), ctx.Err(), context.Cause(ctx))
+	if ctx.Value(request.Key{}) != "v" || ctx.Err() == nil || !errors.Is(context.Cause(ctx), io.EOF) {
+		t.Errorf("value %v, err %v, cause %v; want those of the context inside", ctx.Value(request.Key{}), ctx.Err(), context.Cause(ctx))
 	}
 }
 
 func TestDeprecationWarnings(t *testing.T) {
 	in := [2]int{1, 36}
-	old := &deprecation{deprecated: [2]int{1, 21}}
-	removed := &deprecation{deprecated: [2]int{1, 21}, removed: [2]int{1, 25}}
-	replaced := &deprecation{deprecated: [2]int{1, 21}, removed: [2]int{1, 25}, replacementGroup: "batch", replacementVersion: "v1", replaced: "CronJob"}
-	core := &deprecation{deprecated: [2]int{1, 33}, replacementGroup: "discovery.k8s.io", replacementVersion: "v1", replaced: "EndpointSlice"}
+	old := &scheme.Deprecation{Deprecated: [2]int{1, 21}}
+	removed := &scheme.Deprecation{Deprecated: [2]int{1, 21}, Removed: [2]int{1, 25}}
+	replaced := &scheme.Deprecation{Deprecated: [2]int{1, 21}, Removed: [2]int{1, 25}, ReplacementGroup: "batch", ReplacementVersion: "v1", Replaced: "CronJob"}
+	core := &scheme.Deprecation{Deprecated: [2]int{1, 33}, ReplacementGroup: "discovery.k8s.io", ReplacementVersion: "v1", Replaced: "EndpointSlice"}
 	for _, c := range []struct {
 		number, group, version, kind string
-		d                            *deprecation
+		d                            *scheme.Deprecation
 		want                         string
 	}{
 		{"54", "batch", "v1beta1", "CronJob", old, "batch/v1beta1 CronJob is deprecated in v1.21+"},
@@ -324,7 +310,7 @@ func TestDeprecationWarnings(t *testing.T) {
 			t.Errorf("case %s: got %q (deprecated %v), want %q", c.number, got, deprecatedIn(c.d, in), c.want)
 		}
 	}
-	if deprecatedIn(core, [2]int{1, 32}) || deprecatedIn(core, [2]int{0, 99}) || deprecatedIn(nil, in) || deprecatedIn(&deprecation{}, [2]int{}) {
+	if deprecatedIn(core, [2]int{1, 32}) || deprecatedIn(core, [2]int{0, 99}) || deprecatedIn(nil, in) || deprecatedIn(&scheme.Deprecation{}, [2]int{}) {
 		t.Error("case 58: deprecated in an older server, or without a deprecation")
 	}
 	if !deprecatedIn(core, [2]int{}) || !deprecatedIn(core, [2]int{1, 33}) || !deprecatedIn(core, [2]int{2, 0}) {
@@ -390,155 +376,6 @@ func TestTrackerForgetsTheOldest(t *testing.T) {
 	}
 }
 
-// warningKinds are those of testdata/warn.
-var warningKinds = map[string]func() runtime.Object{
-	"Pod": func() runtime.Object { return &corev1.Pod{} }, "PodTemplate": func() runtime.Object { return &corev1.PodTemplate{} },
-	"ReplicationController": func() runtime.Object { return &corev1.ReplicationController{} },
-	"Deployment":            func() runtime.Object { return &appsv1.Deployment{} }, "ReplicaSet": func() runtime.Object { return &appsv1.ReplicaSet{} },
-	"DaemonSet": func() runtime.Object { return &appsv1.DaemonSet{} }, "StatefulSet": func() runtime.Object { return &appsv1.StatefulSet{} },
-	"Job": func() runtime.Object { return &batchv1.Job{} }, "CronJob": func() runtime.Object { return &batchv1.CronJob{} },
-	"Service": func() runtime.Object { return &corev1.Service{} }, "Ingress": func() runtime.Object { return &networkingv1.Ingress{} },
-	"NetworkPolicy": func() runtime.Object { return &networkingv1.NetworkPolicy{} }, "Endpoints": func() runtime.Object { return &corev1.Endpoints{} },
-	"EndpointSlice": func() runtime.Object { return &discoveryv1.EndpointSlice{} }, "ResourceQuota": func() runtime.Object { return &corev1.ResourceQuota{} },
-	"PersistentVolume":      func() runtime.Object { return &corev1.PersistentVolume{} },
-	"PersistentVolumeClaim": func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
-	"StorageClass":          func() runtime.Object { return &storagev1.StorageClass{} }, "RuntimeClass": func() runtime.Object { return &nodev1.RuntimeClass{} },
-	"Node": func() runtime.Object { return &corev1.Node{} }, "Secret": func() runtime.Object { return &corev1.Secret{} },
-}
-
-func parseObject(t testing.TB, manifest string) runtime.Object {
-	t.Helper()
-	var meta metav1.TypeMeta
-	if err := yaml.Unmarshal([]byte(manifest), &meta); err != nil {
-		t.Fatal(err)
-	}
-	obj := warningKinds[meta.Kind]()
-	if err := yaml.UnmarshalStrict([]byte(manifest), obj); err != nil {
-		t.Fatalf("%s: %v", meta.Kind, err)
-	}
-	return obj
-}
-
-func TestObjectWarningsAreKubernetes(t *testing.T) {
-	archive, err := txtar.ParseFile("testdata/warn/objects.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for manifest := range archive.Files {
-		if manifest%2 == 1 {
-			continue
-		}
-		f, want := archive.Files[manifest], string(archive.Files[manifest+1].Data)
-		t.Run(f.Name, func(t *testing.T) {
-			got := slices.DeleteFunc(objectWarnings(parseObject(t, string(f.Data)), nil), func(s string) bool {
-				return strings.HasPrefix(s, "this server stores") // our own
-			})
-			wants := strings.Split(strings.TrimSpace(want), "\n")
-			if want == "" {
-				wants = nil
-			}
-			for _, w := range wants {
-				if !slices.Contains(got, w) {
-					t.Errorf("missing: %s", w)
-				}
-			}
-			for _, g := range got {
-				if !slices.Contains(wants, g) {
-					t.Errorf("too much: %s", g)
-				}
-			}
-		})
-	}
-}
-
-func TestFinalizerWarnings(t *testing.T) { // 94, 95
-	custom := func(finalizers ...string) *unstructured.Unstructured {
-		u := &unstructured.Unstructured{Object: map[string]any{}}
-		u.SetFinalizers(finalizers)
-		return u
-	}
-	const advice = `metadata.finalizers: %q: prefer a domain-qualified finalizer name%s to avoid accidental conflicts with other finalizer writers`
-	for _, c := range []struct {
-		name     string
-		obj, old runtime.Object
-		want     []string
-	}{
-		{"bare", custom("x"), nil, []string{fmt.Sprintf(advice, "x", "")}},
-		{"domain without path", custom("a.example"), nil, []string{fmt.Sprintf(advice, "a.example", " including a path (/)")}},
-		{"well named and standard", custom("example.com/x", "orphan", "foregroundDeletion", "kubernetes"), nil, nil},
-		{"there before", custom("x", "y"), custom("x"), []string{fmt.Sprintf(advice, "y", "")}},
-		{"built-in type", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"x"}}}, nil, nil},
-	} {
-		if got := objectWarnings(c.obj, c.old); !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
-	}
-}
-
-func TestDuplicateOwnersAreDroppedWithAWarning(t *testing.T) {
-	ref := func(uid types.UID, controller *bool) metav1.OwnerReference {
-		return metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: uid, Controller: controller}
-	}
-	yes, also := true, true // equal, not identical
-	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{
-		ref("u1", nil), ref("u2", &yes), ref("u1", nil), ref("u1", &yes), ref("u2", &also)}}}
-	const want = ".metadata.ownerReferences contains duplicate entries after mutating admission happens; API server dedups owner references in 1.20+, " +
-		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: u1, u2"
-	if got := dropDuplicateOwners(obj, afterMutatingAdmission); got != want || len(obj.OwnerReferences) != 3 {
-		t.Errorf("got %q and %d references, want %q and 3", got, len(obj.OwnerReferences), want)
-	}
-	if got := dropDuplicateOwners(obj, ""); got != "" {
-		t.Errorf("the second time: got %q", got)
-	}
-}
-
-func TestUpdatesWarnOfLess(t *testing.T) {
-	spec := corev1.PodSpec{NodeSelector: map[string]string{"beta.kubernetes.io/os": "linux"}}
-	template := corev1.PodTemplateSpec{Spec: spec}
-	at := func(generation int64) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: "a.b", Generation: generation}
-	}
-	quota := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"cpu": quantity.MustParse("2"), "limits.cpu": quantity.MustParse("1")}}}
-	annotated := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/ingress.class": "x"}}}
-	tz := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "CRON_TZ=UTC 0 * * * *"}}
-	for _, c := range []struct {
-		name     string
-		obj, old runtime.Object
-		want     int
-	}{
-		{"pod", &corev1.Pod{Spec: spec}, &corev1.Pod{}, 0},
-		{"same generation", &appsv1.Deployment{ObjectMeta: at(2), Spec: appsv1.DeploymentSpec{Template: template}}, &appsv1.Deployment{ObjectMeta: at(2)}, 0},
-		{"new generation", &appsv1.Deployment{ObjectMeta: at(3), Spec: appsv1.DeploymentSpec{Template: template}}, &appsv1.Deployment{ObjectMeta: at(2)}, 1},
-		{"daemon set, same template", &appsv1.DaemonSet{ObjectMeta: at(3), Spec: appsv1.DaemonSetSpec{Template: template}},
-			&appsv1.DaemonSet{ObjectMeta: at(2), Spec: appsv1.DaemonSetSpec{Template: template}}, 0},
-		{"daemon set, new template", &appsv1.DaemonSet{ObjectMeta: at(3), Spec: appsv1.DaemonSetSpec{Template: template}}, &appsv1.DaemonSet{ObjectMeta: at(2)}, 1},
-		{"quota", quota, &corev1.ResourceQuota{}, 0},
-		{"ingress", annotated, &networkingv1.Ingress{}, 0},
-		{"cron job with a time zone", tz, &batchv1.CronJob{}, 1},
-		{"service", &corev1.Service{Spec: corev1.ServiceSpec{ExternalName: "x"}}, &corev1.Service{}, 1},
-	} {
-		if got := objectWarnings(c.obj, c.old); len(got) != c.want {
-			t.Errorf("update of %s: got %q, want %d", c.name, got, c.want)
-		}
-	}
-	if got := objectWarnings(quota, nil); len(got) != 2 {
-		t.Errorf("create of a quota: got %q, want Kubernetes' warning and ours", got)
-	}
-}
-
-// Objects of which every field is empty or absurd are warned about, or not; they never panic.
-func TestObjectWarningsOfRandomObjects(t *testing.T) {
-	for _, fresh := range warningKinds {
-		for seed := range int64(60) {
-			obj := fresh()
-			randfill.NewWithSeed(seed).NilChance(0.4).NumElements(0, 3).MaxDepth(12).Fill(obj)
-			objectWarnings(obj, nil)
-			objectWarnings(obj, fresh())
-		}
-		objectWarnings(fresh(), nil)
-	}
-}
-
 var keptContext context.Context // so that the benchmark's context is really made
 
 // The recorder travels in the copy of the request that its record needs anyway, so this is all that a request without warnings pays.
@@ -554,15 +391,6 @@ func BenchmarkAddWarning(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		addWarning(warningContext(b.Context(), http.Header{}), "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob")
-	}
-}
-
-func BenchmarkObjectWarnings(b *testing.B) {
-	pod := parseObject(b, "{kind: Pod, metadata: {name: a}, spec: {volumes: [{name: v, configMap: {name: c}}], containers: "+
-		"[{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}], ports: [{containerPort: 80, name: http}], resources: {limits: {memory: 1Gi}}}]}}")
-	b.ReportAllocs()
-	for b.Loop() {
-		objectWarnings(pod, nil)
 	}
 }
 

@@ -21,13 +21,19 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,13 +59,14 @@ type stream struct {
 	w        http.ResponseWriter
 	flush    func() error
 	stalled  *time.Timer // runs while the client is waited for, and cuts the connection
-	v        *view
+	v        *response.View
 	q        *query
 	resource string // the store's name of the resource: the prefix of its keys
 	pos      int64  // everything up to this revision has been sent
 	buf      []byte // frames not written yet; nil while the watch sleeps
 	dirty    bool   // something was written since the last flush: net/http may keep the end of it
-	events   []event
+	events   []store.Event
+	logged   bool // what is sent comes out of the log, whose JSON is shared by all who read it and never changes
 }
 
 var frames = sync.Pool{New: func() any { b := make([]byte, 0, watchBuffer+4096); return &b }}
@@ -68,20 +75,20 @@ var frames = sync.Pool{New: func() any { b := make([]byte, 0, watchBuffer+4096);
 var errStreamEnd = errors.New("end of stream")
 
 // serveWatch answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
-func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource, hooks watchHooks) error {
+func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.Resource, hooks watchHooks) error {
 	defer hooks.begun()
-	v, err := newView(r, res)
+	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
-	if v.media.format != jsonFormat {
-		return statusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+	if v.Media.Format == scheme.YAMLFormat {
+		return scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 			"only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch")
 	}
-	if v.media.as == "PartialObjectMetadataList" {
-		v.media.as = "PartialObjectMetadata"
+	if v.Media.As == "PartialObjectMetadataList" {
+		v.Media.As = "PartialObjectMetadata"
 	}
-	q, err := parseQuery(r.URL.Query(), res, &requestFrom(r.Context()).info)
+	q, err := parseQuery(r.URL.Query(), res, &request.From(r.Context()).Info)
 	if err != nil {
 		return err
 	}
@@ -97,11 +104,11 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *resource
 	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // in place of the server's, which is too short
 	stalled := time.AfterFunc(time.Hour, func() { _ = control.SetWriteDeadline(time.Now()) })
 	stalled.Stop()
-	s := &stream{rd: rd, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.keyPrefix(""), pos: from}
-	if q.ResourceVersion == "" || q.ResourceVersion == "0" {
-		s.pos = rd.st.revision() // before the client sees the head: what it writes then is news
+	s := &stream{rd: rd, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from}
+	if s.fresh() {
+		s.pos = rd.st.Revision() // before the client sees the head: what it writes then is news
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", v.StreamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
 	if future != nil {
@@ -134,17 +141,18 @@ func (s *stream) run(ctx context.Context) {
 	var status *apierrors.StatusError
 	switch {
 	case errors.Is(err, errNoSuchVersion): // the type goes at this moment: the end says so, and to begin again says the rest
-	case errors.Is(err, errCompacted):
+	case errors.Is(err, store.ErrCompacted):
 		s.sendError(apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old."))
 	case errors.As(err, &status):
 		s.sendError(status)
+	case errors.Is(err, store.ErrDamaged):
+		s.sendError(apierrors.NewInternalError(err))
 	}
 }
 
 // begin sends the initial events, if any are due, and leaves pos at the revision that they show.
 func (s *stream) begin(ctx context.Context) error {
-	fresh := s.q.ResourceVersion == "" || s.q.ResourceVersion == "0"
-	initial := fresh
+	initial := s.fresh()
 	if s.q.SendInitialEvents != nil {
 		initial = *s.q.SendInitialEvents
 	}
@@ -165,27 +173,33 @@ func (s *stream) begin(ctx context.Context) error {
 	return s.write()
 }
 
+// fresh says that the client has seen nothing yet.
+func (s *stream) fresh() bool { return s.q.ResourceVersion == "" || s.q.ResourceVersion == "0" }
+
 // sendAll sends ADDED for every object as of one revision, in key order.
 func (s *stream) sendAll(ctx context.Context) error {
-	c := chunkPool.Get().(*chunk)
-	defer chunkPool.Put(c)
-	at := span{prefix: s.q.match.span}
+	c := store.ChunkPool.Get().(*store.Chunk)
+	defer store.ChunkPool.Put(c)
+	at := store.Span{Prefix: s.q.match.span}
+	if s.fresh() { // as of the moment before the client saw the head: what it deletes since then was there
+		at.Rev = s.pos
+	}
 	for {
-		if err := s.rd.st.chunk(at, c); err != nil {
+		if err := s.rd.st.Chunk(at, c); err != nil {
 			return err
 		}
-		for i := range c.records {
-			rec := &c.records[i]
-			if !s.q.match.object(rec.key, rec.json) {
+		for i := range c.Records {
+			rec := &c.Records[i]
+			if !s.q.match.object(rec.Key, rec.JSON) {
 				continue
 			}
 			if err := s.send("ADDED", rec); err != nil {
 				return err
 			}
 		}
-		at.rev, at.start = c.rev, c.next
-		if c.next == "" {
-			s.pos = c.rev
+		at.Rev, at.Start = c.Rev, c.Next
+		if c.Next == "" {
+			s.pos = c.Rev
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -200,11 +214,11 @@ func (s *stream) follow(ctx context.Context) error {
 	defer tick.Stop()
 	defer last.Stop()
 	var over <-chan struct{} // a type that a definition made may change, or go
-	if s.v.res.custom != nil {
-		over = s.v.res.custom.over
+	if s.v.Res.Custom != nil {
+		over = s.v.Res.Custom.Over
 	}
 	for {
-		wake := s.rd.st.wake(s.resource) // before the log is read: a commit in between closes it
+		wake := s.rd.st.Wake(s.resource) // before the log is read: a commit in between closes it
 		if err := s.drain(ctx); err != nil {
 			return err
 		}
@@ -254,9 +268,10 @@ func (s *stream) farewell() error {
 
 // drain sends every event up to the newest one and flushes once.
 func (s *stream) drain(ctx context.Context) error {
+	s.logged = true
 	for {
-		newest := s.rd.st.revision()
-		events, upTo, err := s.rd.st.events(s.resource, s.pos, watchBatch, s.events[:0])
+		newest := s.rd.st.Revision()
+		events, upTo, err := s.rd.st.Events(s.resource, s.pos, watchBatch, s.events[:0])
 		if err != nil {
 			return err
 		}
@@ -270,26 +285,27 @@ func (s *stream) drain(ctx context.Context) error {
 			break
 		}
 	}
+	s.logged = false
 	return s.write()
 }
 
 // deliver sends one event of the log as this watcher sees it, if it does.
-func (s *stream) deliver(ev *event) error {
+func (s *stream) deliver(ev *store.Event) error {
 	m := &s.q.match
-	created := ev.createRev == ev.rev
+	created := ev.CreateRev == ev.Rev
 	switch {
-	case ev.deleted:
-		if m.object(ev.key, ev.json) {
-			return s.send("DELETED", &ev.record)
+	case ev.Deleted:
+		if m.object(ev.Key, ev.JSON) {
+			return s.send("DELETED", &ev.Record)
 		}
-	case m.object(ev.key, ev.json):
-		if !created && (m.everything() || m.object(ev.key, ev.prev)) {
-			return s.send("MODIFIED", &ev.record)
+	case m.object(ev.Key, ev.JSON):
+		if !created && (m.everything() || m.object(ev.Key, ev.Prev)) {
+			return s.send("MODIFIED", &ev.Record)
 		}
-		return s.send("ADDED", &ev.record)
-	case !created && !m.everything() && m.object(ev.key, ev.prev):
-		gone := ev.record
-		gone.json = withRevision(ev.prev, ev.rev)
+		return s.send("ADDED", &ev.Record)
+	case !created && !m.everything() && m.object(ev.Key, ev.Prev):
+		gone := ev.Record
+		gone.JSON = withRevision(ev.Prev, ev.Rev)
 		return s.send("DELETED", &gone)
 	}
 	return nil
@@ -304,22 +320,37 @@ func withRevision(json []byte, rev int64) []byte {
 }
 
 // send appends one frame and writes when enough of them have gathered.
-func (s *stream) send(kind string, rec *record) (err error) {
+func (s *stream) send(kind string, rec *store.Record) (err error) {
 	if s.buf == nil {
 		s.buf = (*frames.Get().(*[]byte))[:0]
 	}
+	if s.rd.lost.Has(rec) {
+		return nil
+	}
 	before := len(s.buf)
-	s.buf = append(append(append(s.buf, `{"type":"`...), kind...), `","object":`...)
-	if s.buf, err = s.v.object(s.buf, rec); err != nil {
+	if s.buf, err = s.frame(s.buf, kind, rec); errors.Is(err, scheme.ErrUnreadable) { // of today's or of the log's: the rest is told
+		s.buf = s.buf[:before]
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	s.v.mute = true
-	s.buf = append(s.buf, "}\n"...)
+	s.v.Mute = true
 	s.hooks.sent(len(s.buf) - before)
 	if len(s.buf) < watchBuffer {
 		return nil
 	}
 	return s.push()
+}
+
+// frame appends one event.
+func (s *stream) frame(dst []byte, kind string, rec *store.Record) ([]byte, error) {
+	if s.v.Media.Format == scheme.ProtobufFormat {
+		return s.sealedFrame(dst, kind, rec)
+	}
+	dst = append(append(append(dst, `{"type":"`...), kind...), `","object":`...)
+	dst, err := s.v.Object(dst, rec)
+	return append(dst, "}\n"...), err
 }
 
 // write sends and flushes what has gathered.
@@ -373,13 +404,13 @@ func (s *stream) bookmarkNow() error {
 
 // bookmark sends an object that has nothing but its resourceVersion (and the annotation that ends the initial events).
 func (s *stream) bookmark(annotations map[string]string) error {
-	json, revAt, err := bookmarkOf(s.v.res, annotations)
+	json, revAt, err := bookmarkOf(s.v.Res, annotations)
 	if err != nil {
 		return err
 	}
 	spliced := append(make([]byte, 0, len(json)+20), json[:revAt]...)
 	spliced = append(strconv.AppendInt(spliced, s.pos, 10), json[revAt:]...)
-	if err := s.send("BOOKMARK", &record{rev: s.pos, json: spliced}); err != nil {
+	if err := s.send("BOOKMARK", &store.Record{Rev: s.pos, JSON: spliced}); err != nil {
 		return err
 	}
 	return s.write()
@@ -387,18 +418,76 @@ func (s *stream) bookmark(annotations map[string]string) error {
 
 // sendError ends a stream with an ERROR event; its object is a Status whatever the client accepts.
 func (s *stream) sendError(status *apierrors.StatusError) {
-	doc, _ := errorStatus(status)
-	body, err := marshalAs(&doc, "v1", "Status")
-	if err != nil {
-		return
+	doc, _ := response.ErrorStatus(status)
+	doc.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	if s.v.Media.Format == scheme.ProtobufFormat {
+		sealed, err := response.SealObject(&doc)
+		if err != nil {
+			return
+		}
+		s.buf = response.AppendFrame(s.buf, "ERROR", sealed)
+	} else {
+		body, err := json.Marshal(&doc)
+		if err != nil {
+			return
+		}
+		s.buf = append(append(append(s.buf, `{"type":"ERROR","object":`...), body...), "}\n"...)
 	}
-	s.buf = append(append(append(s.buf, `{"type":"ERROR","object":`...), body...), "}\n"...)
 	_ = s.write()
 }
 
 // bookmarkOf is an empty object of a resource.
-func bookmarkOf(res *resource, annotations map[string]string) (json []byte, revAt int, err error) {
-	obj := res.newObject()
+func bookmarkOf(res *scheme.Resource, annotations map[string]string) (json []byte, revAt int, err error) {
+	obj := res.NewObject()
 	obj.SetAnnotations(annotations)
-	return res.encodeStored(obj)
+	return res.EncodeStored(obj)
+}
+
+// sealedFrame appends one event. Those of the log are remembered as they were sealed: a hundred watchers cost one encoding, not a hundred.
+func (s *stream) sealedFrame(dst []byte, kind string, rec *store.Record) (_ []byte, err error) {
+	var sealed []byte
+	if s.logged {
+		sealed = s.rd.sealed.find(s.v, rec)
+	}
+	if sealed == nil {
+		if sealed, err = s.v.Sealed(nil, rec); err != nil {
+			return dst, err
+		}
+		if s.logged {
+			s.rd.sealed.remember(s.v, rec, sealed)
+		}
+	}
+	return response.AppendFrame(dst, kind, sealed), nil
+}
+
+const (
+	sealedEvents = 64
+)
+
+// A sealedLog remembers events by their revision, the newest few. Two watchers that need the same one at the same moment may both encode
+// it; nobody waits for anybody.
+type sealedLog [sealedEvents]atomic.Pointer[sealedEvent]
+
+func (l *sealedLog) find(v *response.View, rec *store.Record) []byte {
+	e := l[rec.Rev%sealedEvents].Load()
+	if e == nil || e.res != v.Res || e.as != v.Media.As || e.version != v.Media.Version ||
+		len(e.json) != len(rec.JSON) || &e.json[0] != &rec.JSON[0] {
+		return nil
+	}
+	return e.sealed
+}
+
+func (l *sealedLog) remember(v *response.View, rec *store.Record, sealed []byte) {
+	if len(rec.JSON) == 0 || max(len(rec.JSON), len(sealed)) > response.SealedMost {
+		return
+	}
+	l[rec.Rev%sealedEvents].Store(&sealedEvent{v.Res, v.Media.As, v.Media.Version, rec.JSON, sealed})
+}
+
+// A sealedEvent is what a view made of a record's JSON.
+type sealedEvent struct {
+	res         *scheme.Resource
+	as, version string
+	json        []byte // told apart by where it lies, since nobody changes it: what leaves a selector shows other JSON at the same revision
+	sealed      []byte
 }

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"runtime"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"apilet/internal/scheme"
 	"github.com/tidwall/gjson"
 )
 
@@ -70,6 +72,12 @@ func (s *testServer) watch(path string, headers ...string) *watcher {
 	go func() { // until the stream ends or is cancelled
 		defer close(w.frames)
 		defer response.Body.Close()
+		if strings.HasPrefix(w.header.Get("Content-Type"), string(scheme.ProtobufFormat)) {
+			if err := readFrames(response.Body, func(f frame) { w.frames <- f }); err != io.EOF && ctx.Err() == nil {
+				w.t.Error(err)
+			}
+			return
+		}
 		lines := bufio.NewReader(response.Body)
 		for {
 			line, err := lines.ReadString('\n')
@@ -127,7 +135,7 @@ var initial = []string{"ADDED a", "ADDED b", "ADDED c", "ADDED d", "ADDED e"}
 // marker writes an object that must be the next event of every given watcher: whatever came before it has been seen.
 func (s *listScene) marker(t *testing.T, watchers ...*watcher) {
 	t.Helper()
-	name := "m" + strconv.FormatInt(s.st.revision(), 10)
+	name := "m" + strconv.FormatInt(s.st.Revision(), 10)
 	s.want(201, "POST", s.p1, labelled(name, "y"))
 	for _, w := range watchers {
 		w.want("ADDED " + name)
@@ -189,7 +197,7 @@ func TestWatchStarts(t *testing.T) { // 72 to 83
 		w := s.watch("/api/v1/secrets?watch=1&allowWatchBookmarks=1&" + sendInitial)
 		mark := w.want("BOOKMARK end")
 		expect(t, mark.object.Get("kind"), "Secret")
-		expect(t, mark.rev(), s.st.revision())
+		expect(t, mark.rev(), s.st.Revision())
 	})
 }
 
@@ -229,17 +237,17 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 			t.Errorf("revisions %d, %d, %d do not rise", added.rev(), modified.rev(), deleted.rev())
 		}
 		expect(t, deleted.object.Get("data.k"), "2")
-		expect(t, deleted.rev(), s.st.revision())
+		expect(t, deleted.rev(), s.st.Revision())
 		expect(t, added.object.Get("kind"), "ConfigMap")
 	})
 	t.Run("86 nothing changes", func(t *testing.T) {
-		rev := s.st.revision()
+		rev := s.st.Revision()
 		s.want(200, "PUT", s.p1+"/a", labelled("a", "y"))
 		s.want(200, "PATCH", s.p1+"/a", "{}", "Content-Type: application/merge-patch+json")
 		s.want(201, "POST", s.p1+"?dryRun=All", configMap("dry"))
 		s.want(200, "PUT", s.p1+"/a?dryRun=All", configMap("a", "k", "dry"))
 		s.want(200, "DELETE", s.p1+"/a?dryRun=All", "")
-		expect(t, s.st.revision(), rev)
+		expect(t, s.st.Revision(), rev)
 		s.marker(t, w)
 	})
 	t.Run("87 finalizer", func(t *testing.T) {
@@ -282,7 +290,7 @@ func TestWatchSelectors(t *testing.T) { // 85, 89
 		w.want("DELETED b")
 	})
 	t.Run("another namespace", func(t *testing.T) {
-		w := s.watch(fmt.Sprintf("/api/v1/configmaps?watch=1&resourceVersion=%d&fieldSelector=metadata.namespace%%3Dp2", s.st.revision()))
+		w := s.watch(fmt.Sprintf("/api/v1/configmaps?watch=1&resourceVersion=%d&fieldSelector=metadata.namespace%%3Dp2", s.st.Revision()))
 		s.want(201, "POST", s.p1, configMap("here"))
 		s.want(201, "POST", "/api/v1/namespaces/p2/configmaps", configMap("there"))
 		w.want("ADDED there")
@@ -382,7 +390,7 @@ func TestCompactionOvertakesAWatch(t *testing.T) {
 	awake := s.follow("resourceVersion=r(z)")
 	for range 3 {
 		s.marker(t, awake)
-		s.compactNow(s.st.revision())
+		s.compactNow(s.st.Revision())
 	}
 	s.marker(t, awake)
 	w := s.follow("resourceVersion=r(z)")

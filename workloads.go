@@ -440,6 +440,12 @@ func (c workloadChecker) failurePolicy(p *field.Path, spec *batchv1.JobSpec) {
 	if len(rules) > 20 {
 		c.add(field.TooMany(p, len(rules), 20))
 	}
+	containers := set{}
+	for _, list := range [...][]corev1.Container{spec.Template.Spec.Containers, spec.Template.Spec.InitContainers} {
+		for i := range list {
+			containers[list[i].Name] = true
+		}
+	}
 	for i, rule := range rules {
 		rp := p.Index(i)
 		switch {
@@ -451,7 +457,7 @@ func (c workloadChecker) failurePolicy(p *field.Path, spec *batchv1.JobSpec) {
 			c.invalid(rp, "action", rule.Action, "requires the backoffLimitPerIndex to be set")
 		}
 		if rule.OnExitCodes != nil {
-			c.exitCodes(rp.Child("onExitCodes"), rule.OnExitCodes, &spec.Template.Spec)
+			c.exitCodes(rp.Child("onExitCodes"), rule.OnExitCodes, containers)
 		}
 		c.conditionPatterns(rp.Child("onPodConditions"), rule.OnPodConditions)
 		switch codes, conditions := rule.OnExitCodes != nil, len(rule.OnPodConditions) > 0; {
@@ -473,30 +479,29 @@ func (c workloadChecker) conditionPatterns(p *field.Path, patterns []batchv1.Pod
 	}
 }
 
-func (c workloadChecker) exitCodes(p *field.Path, codes *batchv1.PodFailurePolicyOnExitCodesRequirement, pod *corev1.PodSpec) {
+func (c workloadChecker) exitCodes(p *field.Path, codes *batchv1.PodFailurePolicyOnExitCodesRequirement, containers set) {
 	if codes.Operator == "" {
 		c.required(p, "operator", fmt.Sprintf("valid values: %q", setOperators))
 	} else {
 		c.oneOf(p, "operator", string(codes.Operator), setOperators)
 	}
-	if name := codes.ContainerName; name != nil {
-		named := func(container corev1.Container) bool { return container.Name == *name }
-		if !slices.ContainsFunc(pod.Containers, named) && !slices.ContainsFunc(pod.InitContainers, named) {
-			c.invalid(p, "containerName", *name, "must be one of the container or initContainer names in the pod template")
-		}
+	if name := codes.ContainerName; name != nil && !containers[*name] {
+		c.invalid(p, "containerName", *name, "must be one of the container or initContainer names in the pod template")
 	}
 	if len(codes.Values) == 0 {
 		c.invalid(p, "values", codes.Values, "at least one value is required")
 	} else if len(codes.Values) > 255 {
 		c.add(field.TooMany(p.Child("values"), len(codes.Values), 255))
 	}
+	seen := map[int32]bool{}
 	for i, value := range codes.Values {
 		if value == 0 && codes.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn {
 			c.invalid(p.Child("values").Index(i), "", value, "must not be 0 for the In operator")
 		}
-		if slices.Contains(codes.Values[:i], value) {
+		if seen[value] {
 			c.add(field.Duplicate(p.Child("values").Index(i), value))
 		}
+		seen[value] = true
 	}
 	if !slices.IsSorted(codes.Values) {
 		c.invalid(p, "values", codes.Values, "must be ordered")
@@ -1021,8 +1026,12 @@ func updatePod(c *checker, pod, old *corev1.Pod) {
 		return
 	}
 	tolerationsGrow(c, p.Child("tolerations"), pod.Spec.Tolerations, old.Spec.Tolerations)
+	gates := set{}
+	for _, gate := range old.Spec.SchedulingGates {
+		gates[gate.Name] = true
+	}
 	for i, gate := range pod.Spec.SchedulingGates {
-		if !slices.Contains(old.Spec.SchedulingGates, gate) {
+		if !gates[gate.Name] {
 			c.forbid(p.Child("schedulingGates").Index(i), "name", true, fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", gate.Name))
 		}
 	}
@@ -1072,12 +1081,12 @@ func deadlineShrinks(c *checker, p *field.Path, now, old *int64) bool {
 }
 
 func tolerationsGrow(c *checker, p *field.Path, now, old []corev1.Toleration) {
+	kept := map[corev1.Toleration]bool{}
+	for _, toleration := range now {
+		kept[withoutSeconds(toleration)] = true
+	}
 	for _, toleration := range old {
-		kept := slices.ContainsFunc(now, func(t corev1.Toleration) bool {
-			t.TolerationSeconds = toleration.TolerationSeconds
-			return equality.Semantic.DeepEqual(t, toleration)
-		})
-		if !kept {
+		if !kept[withoutSeconds(toleration)] {
 			c.forbid(p, "", true, "existing toleration can not be modified except its tolerationSeconds")
 			return
 		}

@@ -151,7 +151,7 @@ func (s *server) config(contentType string) *rest.Config {
 	config.QPS = -1
 	config.ContentType = contentType
 	if contentType == protobuf {
-		config.AcceptContentTypes = protobuf + "," + runtime.ContentTypeJSON
+		config.AcceptContentTypes = protobuf // alone: nothing may need JSON
 	}
 	return config
 }

@@ -55,25 +55,9 @@ func (guard) ValidateDelete(_ context.Context, m *corev1.ConfigMap) (admission.W
 	return nil, nil
 }
 
-// hooks are the configurations that kubebuilder generates for a guard. envtest turns the service into an address.
-func hooks() envtest.WebhookInstallOptions {
-	none, fail := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Fail
-	config := func(path string) admissionregistrationv1.WebhookClientConfig {
-		return admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Name: "webhook-service", Namespace: "system", Path: &path}}
-	}
-	rules := func(ops ...admissionregistrationv1.OperationType) []admissionregistrationv1.RuleWithOperations {
-		return []admissionregistrationv1.RuleWithOperations{{Operations: ops,
-			Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}}
-	}
-	return envtest.WebhookInstallOptions{
-		MutatingWebhooks: []*admissionregistrationv1.MutatingWebhookConfiguration{{ObjectMeta: named("defaults"),
-			Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "defaults.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: &none,
-				FailurePolicy: &fail, ClientConfig: config("mutate--v1-configmap"), Rules: rules("CREATE", "UPDATE")}}}},
-		ValidatingWebhooks: []*admissionregistrationv1.ValidatingWebhookConfiguration{{ObjectMeta: named("judges"),
-			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "judges.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: &none,
-				FailurePolicy: &fail, ClientConfig: config("validate--v1-configmap"), Rules: rules("CREATE", "UPDATE", "DELETE")}}}},
-	}
-}
+// markers is the folder with the configurations of a guard as controller-gen writes them from kubebuilder's markers: paths begin with a
+// slash, and envtest puts them behind an address that ends in one.
+const markers = "webhooks"
 
 // heard keeps the warnings of a client.
 type heard struct{ texts chan string }
@@ -82,7 +66,7 @@ func (h heard) HandleWarningHeader(_ int, _, text string) { h.texts <- text }
 
 func TestManagerServesWebhooks(t *testing.T) {
 	t.Parallel()
-	env := &envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: hooks()}
+	env := &envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{markers}}}
 	config, err := env.Start()
 	check(t, "start", err)
 	t.Cleanup(func() { check(t, "stop", env.Stop()) })
@@ -103,7 +87,7 @@ func TestManagerServesWebhooks(t *testing.T) {
 	bad := configMap("bad")
 	bad.Data["k"] = "forbidden"
 	err = c.Create(ctx, bad)
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `admission webhook "judges.example.com" denied the request: k is forbidden`) {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `admission webhook "vconfigmap-v1.kb.io" denied the request: k is forbidden`) {
 		t.Errorf("create: %v, want Forbidden by the webhook", err)
 	}
 	if got := <-warnings.texts; got != "think again" {
@@ -145,4 +129,60 @@ func serveGuard(t *testing.T, config *rest.Config, options envtest.WebhookInstal
 		check(t, "manager", <-done)
 	})
 	eventually(t, "the webhook server has started", func() bool { return mgr.GetWebhookServer().StartedChecker()(nil) == nil })
+}
+
+// A denier refuses whatever it is asked about.
+type denier struct{}
+
+func (denier) Handle(context.Context, admission.Request) admission.Response {
+	return admission.Denied("Always denied")
+}
+
+// TestWebhookServersReject: the three ways in which controller-runtime's own tests serve a webhook that refuses everything. Until it listens
+// it cannot be called, and then it is: with failurePolicy Fail no deployment comes through in between.
+func TestWebhookServersReject(t *testing.T) {
+	t.Parallel()
+	fail, none, path := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, "/failing"
+	rule := admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}}
+	env := &envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{
+		ValidatingWebhooks: []*admissionregistrationv1.ValidatingWebhookConfiguration{{ObjectMeta: named("deployment-validation-webhook-config"),
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "deployment-validation.kubebuilder.io", FailurePolicy: &fail, SideEffects: &none,
+				Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}, Rule: rule}},
+				ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Name: "deployment-validation-service",
+					Namespace: "default", Path: &path}}, AdmissionReviewVersions: []string{"v1"}}}}}}}
+	config, err := env.Start()
+	check(t, "start", err)
+	t.Cleanup(func() { check(t, "stop", env.Stop()) })
+	c := must(client.New(config, client.Options{}))
+	options := webhook.Options{Host: env.WebhookInstallOptions.LocalServingHost, Port: env.WebhookInstallOptions.LocalServingPort,
+		CertDir: env.WebhookInstallOptions.LocalServingCertDir}
+	for _, way := range []struct {
+		title   string
+		managed bool
+		handler admission.Handler
+	}{{"with a manager", true, denier{}}, {"several in one", true, admission.MultiValidatingHandler(denier{})}, {"without a manager", false, denier{}}} {
+		t.Run(way.title, func(t *testing.T) {
+			server := webhook.NewServer(options)
+			if way.managed {
+				mgr, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}, WebhookServer: server})
+				check(t, "new manager", err)
+				server = mgr.GetWebhookServer()
+			}
+			server.Register(path, &webhook.Admission{Handler: way.handler})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- server.Start(ctx) }()
+			defer func() {
+				cancel()
+				check(t, "webhook server", <-done)
+			}()
+			eventually(t, "the webhook rejects", func() bool {
+				err := c.Create(ctx, deployment("rejected"))
+				if err == nil {
+					t.Fatal("created")
+				}
+				return apierrors.IsForbidden(err) && strings.HasSuffix(err.Error(), "Always denied")
+			})
+		})
+	}
 }

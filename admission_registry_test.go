@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"testing"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestWritersOfOneObjectDoNotWaitBeyondTheirDeadline(t *testing.T) {
+	var queue keyQueues
+	leave, err := queue.enter(context.Background(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := queue.enter(ctx, "k"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a turn is waited for beyond the deadline: %v", err)
+	}
+	leave()
+	if len(queue.queues) != 0 {
+		t.Errorf("queues are left: %v", queue.queues)
+	}
+}
+
+func FuzzReviewAnswers(f *testing.F) {
+	for _, seed := range []string{`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEiLCJ2YWx1ZSI6e319XQ=="}}`,
+		`{"response":{"allowed":false,"status":{"code":9999999}}}`, `{"response":null}`, `[]`, `{"response":{"patch":"` + base64.StdEncoding.EncodeToString([]byte(`[{"op":"replace","path":"","value":{}}]`)) + `"}}`} {
+		f.Add([]byte(seed))
+	}
+	res := scheme.NewRegistry().Lookup("", "v1", "configmaps")
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, version := range []string{"v1", "v1beta1"} {
+			answer, err := decodeReview(body, version, "u", mutatingHook)
+			if err != nil {
+				continue
+			}
+			_ = denied("a", answer.Result).Error()
+			a := admission{res: res, operation: opHookCreate}
+			v := newHearing(&webhooks{defaults: fillDefaults}, &a, &request.Request{}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, nil)
+			if _, err := v.documents(res); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := v.apply(&hook{}, res, answer); err == nil && v.obj == nil {
+				t.Error("a patch took the object away")
+			}
+		}
+	})
+}
+
+// BenchmarkWithoutWebhooks is what every write pays while none are configured.
+func BenchmarkWithoutWebhooks(b *testing.B) {
+	h := &webhooks{}
+	res := scheme.NewRegistry().Lookup("", "v1", "configmaps")
+	obj := &corev1.ConfigMap{}
+	opts := writeOptions{}
+	ctx := context.WithValue(b.Context(), request.Key{}, &request.Request{})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := h.mutate(ctx, opts.admission(res, "", opHookUpdate), obj, obj); err != nil {
+			b.Fatal(err)
+		}
+		if err := h.validate(ctx, opts.admission(res, "", opHookUpdate), obj, obj); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,615 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// lendingLevel sets the percentages of a level; borrow < 0 is no bound.
+func lendingLevel(obj *flowcontrolv1.PriorityLevelConfiguration, lendable, borrow int32) *flowcontrolv1.PriorityLevelConfiguration {
+	obj.Spec.Limited.LendablePercent = new(lendable)
+	if borrow >= 0 {
+		obj.Spec.Limited.BorrowingLimitPercent = new(borrow)
+	}
+	return obj
+}
+
+func exemptLevel() *flowcontrolv1.PriorityLevelConfiguration {
+	return &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "exempt"},
+		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementExempt}}
+}
+
+// oneLevel is a dispatcher whose only level has all seats.
+func oneLevel(seats int, queues, hand, length int32) *dispatcher {
+	d := newDispatcher(seats, 4*time.Minute)
+	d.configure([]*flowcontrolv1.FlowSchema{schemaFor("level", "*")},
+		[]*flowcontrolv1.PriorityLevelConfiguration{limitedLevel("level", 100, queues, hand, length)})
+	return d
+}
+
+func (d *dispatcher) levelOf(name string) *level { return d.levels[name] }
+
+// usersApart returns n user names whose hands of one card differ.
+func usersApart(n, queues int) []string {
+	var names []string
+	taken := map[int]bool{}
+	for i := 0; len(names) < n; i++ {
+		name := fmt.Sprint("user", i)
+		card := deal(flowHash("level", name), queues, 1, nil)[0]
+		if !taken[card] {
+			taken[card] = true
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// A seatLoad is what one client does: threads that execute and think in turn.
+type seatLoad struct {
+	user        string
+	threads     int
+	exec, think time.Duration
+	est         estimate
+	from, until time.Duration
+}
+
+// A scene plays loads and measures the seats that each load's requests hold over time.
+type scene struct {
+	d        *dispatcher
+	mu       sync.Mutex
+	start    time.Time
+	held     map[string]int
+	since    map[string]time.Time
+	took     map[string]time.Duration
+	served   map[string]int
+	rejected map[string]int
+	waits    map[string][]time.Duration
+}
+
+func newScene(d *dispatcher) *scene {
+	return &scene{d: d, start: time.Now(), held: map[string]int{}, since: map[string]time.Time{}, took: map[string]time.Duration{},
+		served: map[string]int{}, rejected: map[string]int{}, waits: map[string][]time.Duration{}}
+}
+
+func (sc *scene) hold(user string, seats int) {
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	sc.took[user] += time.Duration(sc.held[user]) * time.Since(sc.since[user])
+	sc.since[user] = time.Now()
+	sc.held[user] += seats
+}
+
+// seats returns the mean seats held since the last call.
+func (sc *scene) seats(users []string, window time.Duration) []float64 {
+	var got []float64
+	for _, user := range users {
+		sc.hold(user, 0)
+		sc.mu.Lock()
+		got = append(got, sc.took[user].Seconds()/window.Seconds())
+		sc.took[user] = 0
+		sc.mu.Unlock()
+	}
+	return got
+}
+
+func (sc *scene) request(ctx context.Context, ld *seatLoad) {
+	arrived := time.Now()
+	est := ld.est
+	if est.initialSeats == 0 {
+		est.initialSeats = 1
+	}
+	est.watchers = -1
+	err := sc.d.dispatch(ctx, &digest{user: ld.user, verb: "get", received: arrived}, est, func(*ticket) {
+		sc.mu.Lock()
+		sc.waits[ld.user] = append(sc.waits[ld.user], time.Since(arrived))
+		sc.served[ld.user]++
+		sc.mu.Unlock()
+		sc.hold(ld.user, est.seats())
+		time.Sleep(ld.exec)
+		sc.hold(ld.user, -est.seats())
+	})
+	var rej *rejection
+	if errors.As(err, &rej) {
+		sc.mu.Lock()
+		sc.rejected[ld.user]++
+		sc.mu.Unlock()
+		time.Sleep(time.Millisecond) // a client that asks again at once would stop the bubble's time
+	}
+}
+
+// play starts the loads' threads; they end with the context.
+func (sc *scene) play(ctx context.Context, loads ...seatLoad) {
+	for i := range loads {
+		ld := loads[i]
+		for j := range ld.threads {
+			go func() {
+				time.Sleep(ld.from + time.Duration(90*j+20*i))
+				for ctx.Err() == nil && (ld.until == 0 || time.Since(sc.start) < ld.until) {
+					sc.request(ctx, &ld)
+					time.Sleep(ld.think)
+				}
+			}()
+		}
+	}
+}
+
+// seatBubble runs f in a synctest bubble with a context that ends before the bubble does.
+func seatBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		f(t, ctx)
+		cancel()
+		synctest.Wait()
+		time.Sleep(time.Hour) // what runs may end
+		synctest.Wait()
+	})
+}
+
+// Cases 50, 51, 54, 55, 56 and those of Kubernetes' own queue-set tests.
+func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
+	type client struct {
+		threads     int
+		exec, think time.Duration
+		width       int
+		want        float64
+	}
+	const s, ms = time.Second, time.Millisecond
+	for _, c := range []struct {
+		name          string
+		seats, queues int
+		hand          int32
+		window        time.Duration
+		margin        float64
+		clients       []client
+	}{
+		{"two equal flows", 4, 9, 1, 50 * s, .01, []client{{8, s, s - 1, 1, 2}, {8, s, s - 1, 1, 2}}},
+		{"two equal flows with three cards", 4, 8, 3, 60 * s, .03, []client{{8, s, s - 1, 1, 2}, {8, s, s - 1, 1, 2}}},
+		{"two flows that both want too much", 4, 9, 1, 40 * s, .01, []client{{8, s, s, 1, 2}, {7, s, s / 2, 1, 2}}},
+		{"a small flow gets all it wants", 3, 9, 1, 20 * s, .01, []client{{4, s, s - 1, 1, 2}, {2, s, s - 1, 1, 1}}},
+		{"seat-time counts, not requests", 4, 9, 1, 60 * s, .01, []client{{16, 100 * ms, 0, 1, 2}, {16, s, 0, 1, 2}}},
+		{"different widths", 6, 64, 7, 60 * s, .05, []client{{13, s, 0, 1, 3}, {7, s, 0, 2, 3}}},
+		{"wider than the level", 6, 64, 7, 400 * s, .2, []client{{15, s, 0, 2, 1.2}, {15, s, 0, 2, 1.2}, {15, s, 0, 2, 1.2}, {15, s, 0, 2, 1.2}, {15, s, 0, 7, 1.4}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			seatBubble(t, func(t *testing.T, ctx context.Context) {
+				sc := newScene(oneLevel(c.seats, int32(c.queues), c.hand, 64))
+				sc.d.levelOf("level").maxSeats = 0
+				users := usersApart(len(c.clients), c.queues)
+				for i, cl := range c.clients {
+					sc.play(ctx, seatLoad{user: users[i], threads: cl.threads, exec: cl.exec, think: cl.think, est: estimate{initialSeats: cl.width}})
+				}
+				time.Sleep(c.window)
+				synctest.Wait()
+				got := sc.seats(users, c.window)
+				for i, cl := range c.clients {
+					if !nearly(got[i], cl.want, c.margin) {
+						t.Errorf("client %d held %.3f seats, want %.3f within %v", i, got[i], cl.want, c.margin)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Cases 57 and 58: flow 0 takes what flow 1 leaves for a while; then both want all.
+func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
+	for _, uneven := range []time.Duration{40 * time.Second, 200 * time.Second, 800 * time.Second} {
+		t.Run(uneven.String(), func(t *testing.T) {
+			seatBubble(t, func(t *testing.T, ctx context.Context) {
+				const exec = 250 * time.Millisecond
+				sc := newScene(oneLevel(8, 9, 1, 64))
+				users := usersApart(2, 9)
+				sc.play(ctx, seatLoad{user: users[0], threads: 24, exec: exec}, seatLoad{user: users[1], threads: 1, exec: exec},
+					seatLoad{user: users[1], threads: 23, exec: exec, from: uneven})
+				time.Sleep(uneven)
+				synctest.Wait()
+				if got := sc.seats(users, uneven); got[0] < 7 {
+					t.Errorf("uneven phase: %.3f, want 7 and less than 1", got)
+				}
+				for second := range 20 {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					got := sc.seats(users, time.Second)
+					margin := .03
+					if second == 0 {
+						margin = .1
+					}
+					if !nearly(got[0], 4, margin) || !nearly(got[1], 4, margin) {
+						t.Errorf("second %d after both want all: %.3f, want 4 and 4", second, got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Case 51. A single thread that asks again at once finds its seat taken: it waits for the next that frees up, no longer.
+func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		sc := newScene(oneLevel(4, 9, 1, 64))
+		users := usersApart(2, 9)
+		sc.play(ctx, seatLoad{user: users[0], threads: 64, exec: time.Second}, seatLoad{user: users[1], threads: 1, exec: time.Second, from: 333 * time.Millisecond})
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		if got := sc.seats(users, 100*time.Second); got[1] < .75 {
+			t.Errorf("the mouse held %.3f seats of 1", got[1])
+		}
+		for _, wait := range sc.waits[users[1]] {
+			if wait > time.Second {
+				t.Errorf("the mouse waited %v", wait)
+			}
+		}
+	})
+}
+
+// Cases 52 and 62: a hundred flows of unlike size, and the share of each where queues collide.
+func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		const flows, window = 100, 300 * time.Second
+		sc := newScene(oneLevel(20, 128, 6, 50))
+		var users []string
+		var threads []int
+		for i := range flows {
+			users = append(users, fmt.Sprint("client", i))
+			threads = append(threads, max(1, 60/(i+1)))
+			sc.play(ctx, seatLoad{user: users[i], threads: threads[i], exec: 100 * time.Millisecond})
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		sc.seats(users, window)
+		time.Sleep(window)
+		synctest.Wait()
+		got := sc.seats(users, window)
+		var sum, squares, least, total float64
+		least = 1
+		for i, x := range got {
+			x /= 20. / flows
+			sum, squares, total = sum+x, squares+x*x, total+got[i]
+			least = min(least, x)
+		}
+		jain := sum * sum / flows / squares
+		t.Logf("Jain %.4f, least %.3f of the fair share, %.2f seats in use", jain, least, total)
+		if jain < .95 || least < .8 || total < 19.8 {
+			t.Errorf("Jain %.4f, least %.3f, %.2f seats in use; want 0.95, 0.8 and 19.8", jain, least, total)
+		}
+	})
+}
+
+// Case 53.
+func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		const exec = 100 * time.Millisecond
+		sc := newScene(oneLevel(6, 64, 6, 50))
+		for i := range 3 {
+			sc.play(ctx, seatLoad{user: fmt.Sprint("elephant", i), threads: 40, exec: exec + time.Duration(i)*7*time.Millisecond})
+		}
+		for i := range 20 {
+			sc.play(ctx, seatLoad{user: fmt.Sprint("mouse", i), threads: 1, exec: exec, think: 9 * exec, from: time.Duration(i) * 47 * time.Millisecond})
+		}
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		var slow, all int
+		for i := range 20 {
+			user := fmt.Sprint("mouse", i)
+			if sc.rejected[user] > 0 {
+				t.Errorf("%s was turned away %d times", user, sc.rejected[user])
+			}
+			for _, wait := range sc.waits[user] {
+				if all++; wait > 2*exec {
+					slow++
+				}
+			}
+		}
+		if slow*100 > all {
+			t.Errorf("%d of %d mice waited for more than two running times", slow, all)
+		}
+	})
+}
+
+// The elephant has requests in all queues of its hand, and is one flow all the same.
+func TestAHandCountsAsOneFlow(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		sc := newScene(oneLevel(9, 64, 8, 50))
+		users := []string{"elephant"}
+		sc.play(ctx, seatLoad{user: "elephant", threads: 300, exec: 100 * time.Millisecond})
+		for i := range 8 {
+			users = append(users, fmt.Sprint("mouse", i))
+			sc.play(ctx, seatLoad{user: users[i+1], threads: 4, exec: 100 * time.Millisecond})
+		}
+		time.Sleep(60 * time.Second)
+		synctest.Wait()
+		for i, got := range sc.seats(users, 60*time.Second) {
+			if !nearly(got, 1, .05) {
+				t.Errorf("%s held %.3f seats, want 1", users[i], got)
+			}
+		}
+	})
+}
+
+// Case 59: the slow flow took both seats for a minute while another waited; it pays that back and no more.
+func TestADebtIsPaidOnce(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		sc := newScene(oneLevel(2, 9, 1, 500))
+		users := usersApart(2, 9)
+		sc.play(ctx, seatLoad{user: users[0], threads: 2, exec: time.Minute, until: time.Second})
+		sc.play(ctx, seatLoad{user: users[0], threads: 20, exec: time.Second, from: 2 * time.Second},
+			seatLoad{user: users[1], threads: 20, exec: time.Second, from: time.Second})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		sc.seats(users, time.Minute)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := sc.seats(users, time.Minute); !nearly(got[0], 1, .05) {
+			t.Errorf("after the debt was paid: %.3f seats, want 1 and 1", got)
+		}
+	})
+}
+
+func BenchmarkUncontended(b *testing.B) {
+	for _, queues := range []int32{0, 16, 128, 1024} {
+		b.Run(fmt.Sprint("queues=", queues), func(b *testing.B) {
+			d := oneLevel(100, queues, min(6, queues), 50)
+			dig := &digest{user: "alice", verb: "get", received: time.Now()}
+			est := estimate{initialSeats: 1, watchers: -1}
+			b.ReportAllocs()
+			defer processorTime(b)()
+			for b.Loop() {
+				if err := d.dispatch(context.Background(), dig, est, func(*ticket) {}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// One request ends, the next starts, one more comes to wait, while four wait in every queue.
+func BenchmarkBacklog(b *testing.B) {
+	for _, seats := range []int{1, 600} {
+		for _, queues := range []int32{64, 1024} {
+			b.Run(fmt.Sprintf("seats=%d/queues=%d", seats, queues), func(b *testing.B) {
+				d := oneLevel(seats, queues, 6, 50)
+				l := d.levelOf("level")
+				schema := (*d.schemas.Load())[0]
+				digests := make([]digest, 4*queues)
+				for i := range digests {
+					digests[i] = digest{user: fmt.Sprint("user", i), verb: "get"}
+				}
+				est := estimate{initialSeats: 1, watchers: -1}
+				for i := range seats + len(digests) {
+					if _, err := l.enter(schema, &digests[i%len(digests)], est); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportAllocs()
+				defer processorTime(b)()
+				for b.Loop() {
+					done := l.running.first
+					done.finish()
+					if _, err := l.enter(schema, &done.digest, est); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A modelRequest is one request of a random trace; started is when it ran, by the model or by the level.
+type modelRequest struct {
+	flow    int
+	arrives time.Duration
+	runs    time.Duration
+	started time.Duration
+	promise time.Duration
+	state   ticketState
+}
+
+// A turnModel is the rule of apf.go's opening in its plainest form: it knows no heap and settles every account at every step.
+type turnModel struct {
+	seats, inUse, waiting  int
+	now, vtime, usual      time.Duration
+	served, held, promised map[int]time.Duration
+	requests               []*modelRequest
+	queueOf                []int
+	turn                   map[int]int
+	next, queues           int
+}
+
+func (m *turnModel) active(flow int) (is bool) {
+	for _, q := range m.requests {
+		is = is || q.flow == flow && (q.state == isExecuting || q.state == isWaiting && q.arrives <= m.now)
+	}
+	return is
+}
+
+func (m *turnModel) first(flow int) *modelRequest {
+	for _, q := range m.requests {
+		if q.flow == flow && q.state == isWaiting && q.arrives <= m.now {
+			return q
+		}
+	}
+	return nil
+}
+
+func (m *turnModel) flows() (n int) {
+	for flow := range m.queueOf {
+		if m.active(flow) {
+			n++
+		}
+	}
+	return n
+}
+
+// pass lets time go to at; nothing happens in between.
+func (m *turnModel) pass(at time.Duration) {
+	dt := at - m.now
+	if m.waiting > 0 {
+		m.vtime += time.Duration(m.inUse) * dt / time.Duration(m.flows())
+		for flow := range m.queueOf {
+			m.served[flow] += m.held[flow] * dt
+		}
+	}
+	m.now = at
+}
+
+func (m *turnModel) rank(flow int) {
+	m.turn[flow] = m.next + (m.queueOf[flow]+m.queues-m.next%m.queues)%m.queues
+}
+
+func (m *turnModel) key(flow int) time.Duration {
+	return m.served[flow] + m.promised[flow] + guessedTime
+}
+
+func (m *turnModel) fill() {
+	for m.waiting > 0 && m.inUse < m.seats {
+		best := -1
+		for flow := range m.queueOf {
+			if m.first(flow) != nil && (best < 0 || m.key(flow) < m.key(best) || m.key(flow) == m.key(best) && m.turn[flow] < m.turn[best]) {
+				best = flow
+			}
+		}
+		q := m.first(best)
+		m.next = m.turn[best] + 1
+		m.vtime = max(m.vtime, m.served[best])
+		q.state, q.started, q.promise = isExecuting, m.now, m.usual
+		m.inUse++
+		m.held[best]++
+		m.promised[best] += q.promise
+		if m.first(best) != nil {
+			m.rank(best)
+		}
+		if m.waiting--; m.waiting == 0 {
+			for flow := range m.served {
+				m.served[flow] = m.vtime
+			}
+		}
+	}
+}
+
+func (m *turnModel) run() {
+	for {
+		var arrival, end *modelRequest
+		for _, q := range m.requests {
+			if q.state == isExecuting && (end == nil || q.started+q.runs < end.started+end.runs) {
+				end = q
+			}
+			if q.state == isWaiting && q.arrives > m.now && (arrival == nil || q.arrives < arrival.arrives) {
+				arrival = q
+			}
+		}
+		switch {
+		case end != nil && (arrival == nil || end.started+end.runs < arrival.arrives):
+			m.pass(end.started + end.runs)
+			m.usual = max(guessedTime, m.usual+(end.runs-m.usual)/16)
+			end.state = hasLeft
+			m.inUse--
+			m.held[end.flow]--
+			m.promised[end.flow] -= end.promise
+			if m.first(end.flow) != nil {
+				m.rank(end.flow)
+			}
+			if !m.active(end.flow) {
+				delete(m.served, end.flow)
+			}
+		case arrival != nil:
+			fresh := !m.active(arrival.flow)
+			m.pass(arrival.arrives)
+			m.waiting++
+			if fresh {
+				m.served[arrival.flow] = m.vtime
+			}
+			if m.first(arrival.flow) == arrival {
+				m.served[arrival.flow] = max(m.served[arrival.flow], m.vtime)
+				m.rank(arrival.flow)
+			}
+		default:
+			return
+		}
+		m.fill()
+	}
+}
+
+// Case 66: every request starts when the model says.
+func TestTurnsAreThoseOfTheModel(t *testing.T) {
+	const traces, queues = 10_000, 8
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for trace := range traces {
+		flows, seats := 1+rng.IntN(5), 1+rng.IntN(4)
+		names := usersApart(flows, queues)
+		m := &turnModel{seats: seats, usual: guessedTime, served: map[int]time.Duration{}, held: map[int]time.Duration{},
+			promised: map[int]time.Duration{}, turn: map[int]int{}, queues: queues}
+		for _, name := range names {
+			m.queueOf = append(m.queueOf, deal(flowHash("level", name), queues, 1, nil)[0])
+		}
+		taken := map[time.Duration]bool{}
+		for range 4 + rng.IntN(14) {
+			at := time.Duration(1 + rng.IntN(int(100*time.Millisecond)))
+			if !taken[at] {
+				taken[at] = true
+				m.requests = append(m.requests, &modelRequest{flow: rng.IntN(flows), arrives: at,
+					runs: time.Duration(1 + rng.IntN(int(20*time.Millisecond)*(1+9*rng.IntN(2)))), state: isWaiting})
+			}
+		}
+		slices.SortFunc(m.requests, func(a, b *modelRequest) int { return cmp.Compare(a.arrives, b.arrives) })
+		got := make([]time.Duration, len(m.requests))
+		synctest.Test(t, func(t *testing.T) {
+			d, start := oneLevel(seats, queues, 1, 100), time.Now()
+			for i, q := range m.requests {
+				go func() {
+					time.Sleep(q.arrives)
+					_ = d.dispatch(t.Context(), &digest{user: names[q.flow], received: time.Now()}, estimate{initialSeats: 1}, func(*ticket) {
+						got[i] = time.Since(start)
+						time.Sleep(q.runs)
+					})
+				}()
+			}
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			synctest.Wait()
+		})
+		m.run()
+		for i, q := range m.requests {
+			if got[i] != q.started {
+				t.Fatalf("seed %d, trace %d: request %d of %d (flow %d, arrives %v) started at %v, the model says %v",
+					seed, trace, i, len(m.requests), q.flow, q.arrives, got[i], q.started)
+			}
+		}
+	}
+}
+
+// Every request of a stream comes from somebody new, whom virtual time lets in at an even share; it must move on meanwhile, or the
+// flow that has been here for long would starve.
+func TestNewcomersDoNotStarveWhoIsThere(t *testing.T) {
+	seatBubble(t, func(t *testing.T, ctx context.Context) {
+		const strangers = 50
+		sc := newScene(oneLevel(2, 64, 6, 500))
+		sc.play(ctx, seatLoad{user: "resident", threads: 10, exec: 10 * time.Millisecond})
+		for i := range strangers {
+			go func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					sc.request(ctx, &seatLoad{user: fmt.Sprint("stranger", i, "-", n), exec: 10 * time.Millisecond})
+				}
+			}()
+		}
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		fair := 2. / (strangers + 1)
+		if got := sc.seats([]string{"resident"}, 100*time.Second)[0]; got < .8*fair || got > 1.5*fair {
+			t.Errorf("the resident held %.4f seats, want about %.4f", got, fair)
+		}
+	})
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestPatchOptionsRefusals(t *testing.T) {
+	for _, c := range []struct {
+		kind        patchKind
+		query, want string
+	}{
+		{applyPatch, "", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch`},
+		{applyPatch, "fieldManager=" + strings.Repeat("m", 129), `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes`},
+		{mergePatch, "fieldManager=a%0Ab", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
+		{mergePatch, "force=true", `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
+	} {
+		_, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?"+c.query, nil), "PatchOptions", types.PatchType(c.kind))
+		if got := refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
+		}
+	}
+	opts, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?fieldManager=m&force=true", nil), "PatchOptions", types.ApplyPatchType)
+	if err != nil || !opts.force || opts.manager != "m" {
+		t.Errorf("got %+v, %v", opts, err)
+	}
+}

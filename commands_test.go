@@ -1,0 +1,131 @@
+package main
+
+// These tests use the command line as people and shells do.
+
+import (
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestHelpShowsCommandsFirstAndEachItsOwnFlags(t *testing.T) {
+	t.Parallel()
+	ask := func(args ...string) string {
+		var out, errs strings.Builder
+		if code := command(args, &out, &errs); code != 0 || errs.Len() > 0 {
+			t.Errorf("%q: %d %s", args, code, errs.String())
+		}
+		return out.String()
+	}
+	help := ask("help")
+	if help != ask("--help") || help != ask("-h") {
+		t.Error("help, --help and -h differ")
+	}
+	order := []string{"\nUsage:\n", "\nCommands:\n", "  backup ", "  completion ", "\nThe data:\n", "  --data FILE\n", "\nLogs:\n", "  --v INT\n"}
+	for i, at := 0, 0; i < len(order); i++ {
+		next := strings.Index(help[at:], order[i])
+		if next < 0 {
+			t.Fatalf("%q is missing, or too early, in\n%s", order[i], help)
+		}
+		at += next
+	}
+	_, flags := newConfig(io.Discard)
+	if got := strings.Count(help, "\n  --"); got != strings.Count(findCommand("").flagWords(), "--")-2 || flags.Lookup("data") == nil {
+		t.Errorf("%d flags in the help", got)
+	}
+	for _, row := range commands()[1:] {
+		own := ask(row.name, "--help")
+		if own != ask("help", row.name) || !strings.HasPrefix(own, "apilet "+row.name+": ") || strings.Contains(own, "--listen") {
+			t.Errorf("help of %s:\n%s", row.name, own)
+		}
+	}
+	if got := ask("backup", "--help"); strings.Count(got, "\n  --") != 5 {
+		t.Errorf("backup has other flags:\n%s", got)
+	}
+	if got := ask("--version"); !regexp.MustCompile(`^apilet \S+\nKubernetes v1\.\d+\.\d+\S*\n$`).MatchString(got) || got != ask("version") {
+		t.Errorf("the versions are %q", got)
+	}
+}
+
+func TestMisusedCommandLineIsOneLineAndCode2(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"check --listen :80":      "unknown flag: --listen: `apilet check --help`",
+		"defrag --kubeconfig x":   "unknown flag: --kubeconfig: `apilet defrag --help`",
+		"version --data x":        "unknown flag: --data",
+		"--server http://x":       "unknown flag: --server: `apilet --help`",
+		"--token-file x":          "unknown flag: --token-file",
+		"check a.db":              `unexpected argument "a.db"`,
+		"--ephemeral check":       `unexpected argument "check"`,
+		"backup":                  "usage: apilet backup [FLAGS] DEST",
+		"completion":              "usage: apilet completion bash|zsh|fish",
+		"bogus":                   `unknown command "bogus"`,
+		"--v many":                `invalid value "many" for flag --v`,
+		"--listen":                "flag needs an argument: --listen",
+		"backup --certificate x ": "unknown flag: --certificate",
+	} {
+		var out, errs strings.Builder
+		code := command(strings.Fields(args), &out, &errs)
+		if code != 2 || !strings.Contains(errs.String(), want) || strings.Count(errs.String(), "\n") != 1 || out.Len() > 0 {
+			t.Errorf("%s: code %d, %q%q", args, code, out.String(), errs.String())
+		}
+	}
+}
+
+func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
+	t.Parallel()
+	for _, shell := range shells {
+		var script strings.Builder
+		if err := printCompletion(&script, shell); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range commands() {
+			row.eachFlag(func(name, _ string, _ bool) {
+				if !strings.Contains(script.String(), name) {
+					t.Errorf("%s lacks %s --%s", shell, row.name, name)
+				}
+			})
+			if !strings.Contains(script.String(), row.name) {
+				t.Errorf("%s lacks %s", shell, row.name)
+			}
+		}
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			continue // this shell is not here to read it
+		}
+		if out, err := exec.Command(path, "-n", writeTemp(t, "script", script.String())).CombinedOutput(); err != nil {
+			t.Errorf("%s cannot read its script: %s", shell, out)
+		}
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
+	}
+	for line, want := range map[string]string{
+		"ch":             "check",
+		"backup --k":     "--kubeconfig",
+		"check --":       "--data --version --help",
+		"completion ":    "bash zsh fish",
+		"--data x --lis": "--listen",
+		"help de":        "defrag",
+		"check che":      "",
+	} {
+		words := strings.Split("apilet "+line, " ")
+		script := fmt.Sprintf("source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _apilet; echo ${COMPREPLY[@]}", writeTemp(t, "c", bashCompletion()),
+			strings.Join(quotedAll(words), " "), len(words)-1)
+		out, err := exec.Command(bash, "-c", script).CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%q: got %q, want %q (%v)", line, got, want, err)
+		}
+	}
+}
+
+func quotedAll(words []string) (quoted []string) {
+	for _, word := range words {
+		quoted = append(quoted, singleQuoted(word))
+	}
+	return quoted
+}

@@ -1,0 +1,171 @@
+package main
+
+// These tests damage the file under a store, or a server, that has it open. What lies on damaged pages is refused by name; everything
+// else goes on being read and written, nothing is shown that is not so, and nothing ends or waits for ever.
+//
+//	APILET_DAMAGES=10000 go test -run TestDamageUnderAServingStore -v .   # the long version, with counts
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"apilet/internal/store"
+)
+
+func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", "40") }
+
+func pathTo(t store.Tree, key []byte) (ids []uint64) {
+	c := t.Cursor()
+	c.Seek(key)
+	for i := range c.Path {
+		ids = append(ids, c.Path[i].ID)
+	}
+	return ids
+}
+
+const livePage = 4096
+
+// ---- Under a server
+
+// A client whose object lies on a damaged page is told so; everybody else is served.
+func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file in use cannot be written")
+	}
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	s := startTest(t, onFile(path))
+	maps := s.namespace("broken")
+	for i := range 30 {
+		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%02d", i), "pad", strings.Repeat("x", 900)))
+	}
+	other := s.namespace("whole")
+	s.want(201, "POST", other, configMap("before"))
+	rec, err := s.st.Get("//configmaps/broken/m10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeroPage(t, s.st, path, rec.Rev)
+	told := func(what string, a answer) {
+		t.Helper()
+		message := a.get("message").String()
+		if a.code != 500 || a.get("reason").String() != "InternalError" || !strings.Contains(message, path) || !strings.Contains(message, "restore a backup") {
+			t.Errorf("%s: %s", what, a.failure())
+		}
+	}
+	for range 2 {
+		told("get", s.send("GET", maps+"/m10", ""))
+	}
+	told("list", s.send("GET", maps, ""))
+	told("update", s.send("PATCH", maps+"/m10", `{"data":{"a":"b"}}`, "Content-Type: application/merge-patch+json"))
+	told("delete", s.send("DELETE", maps+"/m10", ""))
+	told("backup", s.send("GET", "/debug/backup", ""))
+	if w := s.watch(maps + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=5"); w.code != 200 {
+		t.Errorf("watch: %d", w.code)
+	} else {
+		for f := range w.frames {
+			if f.kind == "ERROR" && f.object.Get("code").Int() == 500 && strings.Contains(f.object.Get("message").String(), path) {
+				w = nil
+				break
+			}
+		}
+		if w != nil {
+			t.Error("the watch ended without a word")
+		}
+	}
+	s.want(200, "GET", maps+"/m29", "")
+	s.want(200, "GET", other, "")
+	s.want(201, "POST", other, configMap("after"))
+	s.want(201, "POST", maps, configMap("after"))
+	if a := s.send("GET", "/readyz?verbose", ""); a.code != 500 || !strings.Contains(string(a.body), "[-]damage failed") {
+		t.Errorf("/readyz: %d %s", a.code, a.body)
+	}
+	s.want(200, "GET", "/livez", "")
+	if n := metricValue(s, "apilet_store_damaged_places"); n < 1 {
+		t.Errorf("the metric says %v", n)
+	}
+	if n := strings.Count(s.log.String(), "is damaged"); n < 1 || n != int(metricValue(s, "apilet_store_damaged_places")) {
+		t.Errorf("%d lines in the log:\n%s", n, s.log.String())
+	}
+	// Killed: since the damage is known commits write the freelist, so that the next start need not walk through the pages.
+	killed, _ := os.ReadFile(path)
+	st := openTestStore(t, writeDataFile(t, killed))
+	if _, err := st.Get("//configmaps/whole/after"); err != nil {
+		t.Errorf("after a kill: %v", err)
+	}
+	if _, err := st.Get("//configmaps/broken/m10"); !errors.Is(err, store.ErrDamaged) {
+		t.Errorf("after a kill: %v", err)
+	}
+	s.restart()
+	told("get after a restart", s.send("GET", maps+"/m10", ""))
+	s.want(200, "GET", maps+"/after", "")
+}
+
+// zeroPage zeroes the page of a revision's record in the open file.
+func zeroPage(t *testing.T, st *store.Store, path string, rev int64) {
+	t.Helper()
+	var ids []uint64
+	st.View(func(s *store.Snapshot) error { ids = pathTo(s.Revs, store.RevKey(rev)); return nil })
+	if len(ids) < 2 {
+		t.Fatalf("the record of revision %d lies on the root page", rev)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.WriteAt(make([]byte, livePage), int64(ids[len(ids)-1])*livePage); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A server that does not start on a damaged file leaves every byte of it as it was.
+func TestRefusedFilesAreLeftAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, clean := range []bool{true, false} {
+		path := filepath.Join(t.TempDir(), "a.db")
+		s := startTest(t, onFile(path))
+		s.want(201, "POST", s.namespace("x"), configMap("m", "pad", strings.Repeat("x", 9000)))
+		copied, _ := os.ReadFile(path)
+		high := int(s.st.Meta.Load().High)
+		s.halt()
+		if clean {
+			copied, _ = os.ReadFile(path)
+			high = int(s.st.Meta.Load().High)
+		}
+		flips, _ := strconv.Atoi(cmp.Or(os.Getenv("APILET_DAMAGES"), "10"))
+		refused := 0
+		for round := range high + flips {
+			b := bytes.Clone(copied[:high*livePage])
+			what := fmt.Sprintf("page %d zeroed", round)
+			if round < high {
+				clear(b[round*livePage : (round+1)*livePage])
+			} else {
+				at := rand.IntN(len(b))
+				b[at] ^= 1 << rand.IntN(8)
+				what = fmt.Sprintf("byte %d, was %x, is %x", at, copied[at], b[at])
+			}
+			os.WriteFile(path, b, 0o600)
+			conf := s.conf
+			server, err := startServer(&conf)
+			if err == nil {
+				server.stop()
+				continue
+			}
+			refused++
+			if after, _ := os.ReadFile(path); !bytes.Equal(after, b) {
+				t.Errorf("clean %v: %s: refused, and changed: %v", clean, what, err)
+			}
+		}
+		t.Logf("clean %v: %d of %d starts refused", clean, refused, high+flips)
+	}
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, said, done := "http://"+free.Addr().String(), &bytes.Buffer{}, make(chan error, 1)
+	free.Close()
+	go func() {
+		done <- serveAsEtcd(ctx, []string{"--data-dir=x", "--listen-client-urls", at, "--unsafe-no-fsync=true"}, io.Discard, said)
+	}()
+	answer := func(path string) (int, string) {
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			resp, err := http.Get(at + path)
+			if err == nil {
+				defer resp.Body.Close()
+				body, _ := io.ReadAll(resp.Body)
+				return resp.StatusCode, string(body)
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
+	}
+	if code, body := answer("/health"); code != 200 || body != `{"health":"true","reason":""}` {
+		t.Errorf("/health: %d %s", code, body)
+	}
+	if code, body := answer("/v3/kv/range"); code != 404 || !strings.Contains(body, "kube-apiserver") {
+		t.Errorf("/v3/kv/range: %d %s", code, body)
+	}
+	if err := serveAsEtcd(ctx, []string{"-listen-client-urls=" + at}, io.Discard, io.Discard); err == nil {
+		t.Error("a second one on the same port started")
+	}
+	for _, bad := range []string{"https://localhost:0", "unix://x", "localhost:1", ""} {
+		if err := serveAsEtcd(ctx, []string{"--listen-client-urls=" + bad}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "no http:// URL") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil || !strings.Contains(said.String(), "stores nothing") {
+		t.Errorf("%v, said %q", err, said)
+	}
+}

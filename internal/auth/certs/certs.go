@@ -1,0 +1,414 @@
+// Package certs keeps the authority and the serving certificate that are made where none is given, renews them before they end, and follows
+// files of certificates so that a changed one holds at its next use. Files with keys are mode 0600 or put right.
+package certs
+
+// This file keeps the files that credentials come from, and makes the ones that nobody gave.
+//
+// A file that somebody else keeps (--tls-cert-file, --client-ca-file, --token-auth-file) is followed: whoever needs what is in it looks
+// whether the file has changed, and reads it again if it has. There is no timer: a token that is taken out of its file is refused by the
+// next request, and a handshake shows the certificate that is there now, also when a mounted Secret changes by swapping a symlink. What
+// cannot be read or understood is logged once and leaves in force what was there before. Connections that are open go on.
+//
+// Where TLS is wanted and no certificate given, the folder --cert-dir gets four files and keeps them:
+//
+//	ca.key         ca.crt         an authority of this server's own, ten years
+//	apiserver.key  apiserver.crt  what it serves with, signed by that; a year, made anew 30 days before its end or for other names
+//
+// Each file appears whole or not at all, the key before its certificate. So a power cut leaves no ca.crt, and the authority is made anew,
+// which nobody has trusted yet; or an apiserver.crt that its key does not fit, and the pair is made anew. But a ca.crt that is there and
+// no good is an error: clients trust it, and a new one in its place would lock all of them out. Keys are for the server alone; see
+// exposed.go.
+
+import (
+	"cmp"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"apilet/internal/atomicfile"
+	"github.com/rs/zerolog"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+)
+
+const (
+	authorityLife   = 10 * 365 * 24 * time.Hour
+	CertificateLife = 365 * 24 * time.Hour
+	RenewBefore     = 30 * 24 * time.Hour
+	clockSkew       = time.Hour // certificates begin that much ago, for clients whose clock is behind
+)
+
+// ---- Files that somebody else keeps ----
+
+// Followed is a value that is read from files, and read again when one of them looks different. Safe for concurrent use.
+type Followed[T any] struct {
+	paths []string
+	parse func(contents [][]byte) (*T, error)
+	log   zerolog.Logger
+	last  atomic.Pointer[reading[T]]
+}
+
+// reading is a value, and how the files looked just before they were read for it, or were read and found to be no good.
+type reading[T any] struct {
+	looks []os.FileInfo // nil for a file that is not there
+	value *T
+}
+
+// Follow reads the files for the first time; here an error is the caller's.
+func Follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error), paths ...string) (*Followed[T], error) {
+	f := &Followed[T]{paths: paths, parse: parse, log: log}
+	looks := f.look()
+	value, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	f.last.Store(&reading[T]{looks, value})
+	return f, nil
+}
+
+// Now returns the value of the files as they are: the same pointer as long as they do not change.
+func (f *Followed[T]) Now() *T {
+	last := f.last.Load()
+	looks := f.look()
+	if slices.EqualFunc(looks, last.looks, sameLook) {
+		return last.value
+	}
+	value, err := f.read()
+	if err != nil {
+		value = last.value
+	}
+	if !f.last.CompareAndSwap(last, &reading[T]{looks, value}) {
+		return f.last.Load().value // somebody else has read them meanwhile, and tells
+	}
+	if err != nil {
+		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are no good; what was in them before stays in force")
+	} else {
+		f.log.Info().Strs("files", f.paths).Msg("read changed files")
+	}
+	return value
+}
+
+// look is taken before reading, so that what is written meanwhile looks different the next time.
+func (f *Followed[T]) look() []os.FileInfo {
+	looks := make([]os.FileInfo, len(f.paths))
+	for i, path := range f.paths {
+		looks[i], _ = os.Stat(path)
+	}
+	return looks
+}
+
+func sameLook(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+func (f *Followed[T]) read() (*T, error) {
+	contents := make([][]byte, len(f.paths))
+	for i, path := range f.paths {
+		var err error
+		if contents[i], err = os.ReadFile(path); err != nil {
+			return nil, err
+		}
+	}
+	return f.parse(contents)
+}
+
+// FollowPair follows the files of a certificate and its key.
+func FollowPair(log zerolog.Logger, certFile, keyFile string) (*Followed[tls.Certificate], error) {
+	return Follow(log, func(contents [][]byte) (*tls.Certificate, error) {
+		pair, err := tls.X509KeyPair(contents[0], contents[1])
+		return &pair, err
+	}, certFile, keyFile)
+}
+
+// FollowAuthorities follows --client-ca-file, which may be "", and adds the certificates of own.
+func FollowAuthorities(log zerolog.Logger, file string, own []byte) (*Followed[x509.CertPool], error) {
+	var paths []string
+	if file != "" {
+		paths = append(paths, file)
+	}
+	return Follow(log, func(contents [][]byte) (*x509.CertPool, error) {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(own)
+		for i, pem := range contents {
+			if !pool.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("%s holds no PEM certificate", paths[i])
+			}
+		}
+		return pool, nil
+	}, paths...)
+}
+
+// TLSConfig asks for the certificate, and for the authorities whose client certificates are wanted, at each handshake. It verifies no
+// client certificate: a bad one is to get an answer in HTTP. authorities may be nil.
+func TLSConfig(certificate func() *tls.Certificate, authorities func() *x509.CertPool) *tls.Config {
+	config := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate(), nil },
+	}
+	if authorities == nil {
+		return config
+	}
+	config.ClientAuth = tls.RequestClientCert
+	base := config.Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		current := base.Clone()
+		current.ClientCAs = authorities()
+		return current, nil
+	}
+	return config
+}
+
+// ---- Files that this server makes ----
+
+// CertFolder is --cert-dir: an authority and what it signs.
+type CertFolder struct {
+	dir       string          // "" keeps all in memory
+	hosts     func() []string // names and addresses that clients may call the server by
+	log       zerolog.Logger
+	Authority *KeyPair
+	Serving   atomic.Pointer[tls.Certificate]
+}
+
+type KeyPair struct {
+	Cert            *x509.Certificate
+	key             crypto.Signer
+	CertPEM, KeyPEM []byte
+	shown           tls.Certificate // both, as a handshake wants them
+}
+
+// OpenCertFolder reads the folder, and makes what is missing in it.
+func OpenCertFolder(dir string, hosts func() []string, log zerolog.Logger) (*CertFolder, error) {
+	f := &CertFolder{dir: dir, hosts: hosts, log: log}
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.openAuthority(); err != nil {
+		return nil, err
+	}
+	return f, f.Renew()
+}
+
+func (f *CertFolder) file(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *CertFolder) openAuthority() (err error) {
+	if f.dir != "" {
+		if _, err = os.Stat(f.file("ca.crt")); err == nil {
+			f.Authority, err = f.readAuthority()
+			return err
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	f.Authority, err = newPair(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-ca"}, NotAfter: time.Now().Add(authorityLife), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature}, nil)
+	if err == nil && f.dir != "" {
+		err = f.save("ca", f.Authority)
+		f.log.Info().Str("file", f.file("ca.crt")).Msg("made a certificate authority")
+	}
+	return err
+}
+
+func (f *CertFolder) readAuthority() (*KeyPair, error) {
+	if _, err := Hide(f.log, f.file("ca.key")); err != nil {
+		return nil, err
+	}
+	ca, err := f.load("ca")
+	switch {
+	case err != nil:
+	case !ca.Cert.IsCA:
+		err = errors.New("the certificate is not an authority's")
+	case time.Now().After(ca.Cert.NotAfter):
+		err = fmt.Errorf("the certificate has expired at %s", ca.Cert.NotAfter.Format(time.RFC3339))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the authority in %s and %s is no good: %w; restore both files, or remove both and give the new ca.crt to every client",
+			f.file("ca.crt"), f.file("ca.key"), err)
+	}
+	return ca, nil
+}
+
+// Renew makes the serving certificate anew if the one in use, or in the folder, does not fit (any more). It is to be called now and then.
+func (f *CertFolder) Renew() error {
+	hosts := f.hosts()
+	pair, err := f.current()
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	} else {
+		reason = f.unfit(pair.Cert, hosts)
+	}
+	if reason != "" {
+		if !errors.Is(err, fs.ErrNotExist) {
+			f.log.Warn().Str("reason", reason).Msg("making the serving certificate anew")
+		}
+		if pair, err = f.Issue(ServingTemplate(hosts)); err != nil {
+			return err
+		}
+		if err := f.save("apiserver", pair); err != nil {
+			return err
+		}
+	}
+	f.Serving.Store(&pair.shown)
+	return nil
+}
+
+// current is the pair of the folder, or the one in memory where there is no folder.
+func (f *CertFolder) current() (*KeyPair, error) {
+	if f.dir != "" {
+		if _, err := os.Stat(f.file("apiserver.crt")); err != nil {
+			return nil, err
+		}
+		if exposed, err := Hide(f.log, f.file("apiserver.key")); exposed {
+			return nil, cmp.Or(err, errors.New("others could read its key"))
+		}
+		return f.load("apiserver")
+	}
+	if serving := f.Serving.Load(); serving != nil {
+		return &KeyPair{Cert: serving.Leaf, shown: *serving}, nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+// unfit says why cert cannot serve hosts, "" if it can.
+func (f *CertFolder) unfit(cert *x509.Certificate, hosts []string) string {
+	if err := cert.CheckSignatureFrom(f.Authority.Cert); err != nil {
+		return "another authority has signed it"
+	}
+	if now := time.Now(); now.Add(RenewBefore).After(cert.NotAfter) || now.Before(cert.NotBefore) {
+		return "it ends at " + cert.NotAfter.Format(time.RFC3339)
+	}
+	for _, host := range hosts {
+		ip := net.ParseIP(host)
+		if !slices.Contains(cert.DNSNames, host) && !slices.ContainsFunc(cert.IPAddresses, ip.Equal) {
+			return "it does not name " + host
+		}
+	}
+	return ""
+}
+
+func ServingTemplate(hosts []string) *x509.Certificate {
+	tmpl := &x509.Certificate{Subject: pkix.Name{CommonName: "kube-apiserver"}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+		} else {
+			tmpl.DNSNames = append(tmpl.DNSNames, host)
+		}
+	}
+	return tmpl
+}
+
+// IssueAdmin makes a credential of a cluster administrator.
+func (f *CertFolder) IssueAdmin() (*KeyPair, error) {
+	return f.Issue(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-admin", Organization: []string{"system:masters"}},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+}
+
+// Issue signs a certificate for a new key, no longer good than the authority itself.
+func (f *CertFolder) Issue(tmpl *x509.Certificate) (*KeyPair, error) {
+	tmpl.NotAfter = time.Now().Add(CertificateLife)
+	if end := f.Authority.Cert.NotAfter; tmpl.NotAfter.After(end) {
+		tmpl.NotAfter = end
+	}
+	return newPair(tmpl, f.Authority)
+}
+
+// newPair makes a key and has by sign a certificate for it; nil is the key itself.
+func newPair(tmpl *x509.Certificate, by *KeyPair) (*KeyPair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	tmpl.NotBefore = time.Now().Add(-clockSkew)
+	parent, signer := tmpl, crypto.Signer(key)
+	if by != nil {
+		parent, signer = by.Cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, key.Public(), signer)
+	if err != nil {
+		return nil, err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return parsePair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
+}
+
+func parsePair(certPEM, keyPEM []byte) (*KeyPair, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("the key cannot sign")
+	}
+	return &KeyPair{Cert: pair.Leaf, key: key, CertPEM: certPEM, KeyPEM: keyPEM, shown: pair}, nil
+}
+
+func (f *CertFolder) load(name string) (*KeyPair, error) {
+	certPEM, err := os.ReadFile(f.file(name + ".crt"))
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := os.ReadFile(f.file(name + ".key"))
+	if err != nil {
+		return nil, err
+	}
+	return parsePair(certPEM, keyPEM)
+}
+
+// save writes the key first: a certificate that is there has its key beside it.
+func (f *CertFolder) save(name string, pair *KeyPair) error {
+	if f.dir == "" {
+		return nil
+	}
+	if err := atomicfile.SaveFile(f.file(name+".key"), pair.KeyPEM); err != nil {
+		return err
+	}
+	return atomicfile.SaveFile(f.file(name+".crt"), pair.CertPEM)
+}
+
+// OwnHosts are the names and addresses of a server that listens on host, which may be "" or an address that stands for all.
+func OwnHosts(host string, serviceIP net.IP) []string {
+	hosts := []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local", serviceIP.String()}
+	if name, err := os.Hostname(); err == nil && len(utilvalidation.IsDNS1123Subdomain(strings.ToLower(name))) == 0 {
+		hosts = append(hosts, strings.ToLower(name))
+	}
+	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		hosts = append(hosts, host)
+	} else if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, addr := range addrs {
+			if n, ok := addr.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+				hosts = append(hosts, n.IP.String())
+			}
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}

@@ -1,0 +1,207 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+func TestCertFolderIsKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "certs")
+	if _, _, err := openTestCerts(t, dir, "a.example"); err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Stat(dir); info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder has mode %v", info.Mode())
+	}
+	before := map[string][]byte{}
+	for _, name := range []string{"ca.crt", "ca.key", "apiserver.crt", "apiserver.key"} {
+		before[name] = mustReadFile(t, filepath.Join(dir, name))
+		if info, _ := os.Stat(filepath.Join(dir, name)); info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v", name, info.Mode())
+		}
+	}
+	if _, log, err := openTestCerts(t, dir, "a.example"); err != nil || log != "" {
+		t.Errorf("opening it again: %v %s", err, log)
+	}
+	for name, content := range before {
+		if !bytes.Equal(content, mustReadFile(t, filepath.Join(dir, name))) {
+			t.Errorf("%s has changed", name)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 4 {
+		t.Errorf("the folder has %v", files)
+	}
+}
+
+// TestServingCertificateIsMadeAnew when the one that is there does not fit. The authority stays.
+func TestServingCertificateIsMadeAnew(t *testing.T) {
+	stranger, _, err := openTestCerts(t, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	shortLived := func(f *CertFolder) *KeyPair {
+		tmpl := ServingTemplate([]string{"localhost"})
+		tmpl.NotAfter = time.Now().Add(RenewBefore - time.Hour)
+		pair, err := newPair(tmpl, f.Authority)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair
+	}
+	for want, spoil := range map[string]func(f *CertFolder){
+		"it does not name new.example": func(*CertFolder) {},
+		"it ends at":                   func(f *CertFolder) { f.save("apiserver", shortLived(f)) },
+		"another authority has signed it": func(f *CertFolder) {
+			p, _ := stranger.Issue(ServingTemplate([]string{"localhost"}))
+			f.save("apiserver", p)
+		},
+		"does not match": func(f *CertFolder) {
+			mustWriteFile(t, f.file("apiserver.key"), mustReadFile(t, stranger.file("apiserver.key")))
+		},
+		"no such file":          func(f *CertFolder) { os.Remove(f.file("apiserver.key")) },
+		"failed to find any PE": func(f *CertFolder) { mustWriteFile(t, f.file("apiserver.crt"), nil) },
+	} {
+		dir := t.TempDir()
+		f, _, err := openTestCerts(t, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ca := mustReadFile(t, f.file("ca.crt"))
+		spoil(f)
+		f, log, err := openTestCerts(t, dir, "new.example")
+		if err != nil || want != "no such file" && !strings.Contains(log, want) || !strings.Contains(log, "anew") && want != "no such file" {
+			t.Errorf("%s: %v, logged %s", want, err, log)
+			continue
+		}
+		if err := f.Serving.Load().Leaf.VerifyHostname("new.example"); err != nil {
+			t.Errorf("%s: %v", want, err)
+		}
+		if _, err := tls.LoadX509KeyPair(f.file("apiserver.crt"), f.file("apiserver.key")); err != nil || !bytes.Equal(ca, mustReadFile(t, f.file("ca.crt"))) {
+			t.Errorf("%s: afterwards %v, or another authority", want, err)
+		}
+	}
+}
+
+// TestRunningServerRenews: what renewCerts calls every few hours.
+func TestRunningServerRenews(t *testing.T) {
+	for _, dir := range []string{"", t.TempDir()} {
+		hosts := []string{"localhost"}
+		f, err := OpenCertFolder(dir, func() []string { return hosts }, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := f.Serving.Load()
+		if err := f.Renew(); err != nil || !bytes.Equal(f.Serving.Load().Certificate[0], first.Certificate[0]) {
+			t.Errorf("in %q a certificate that fits was made anew, or %v", dir, err)
+		}
+		hosts = append(hosts, "10.1.2.3")
+		if err := f.Renew(); err != nil || f.Serving.Load().Leaf.VerifyHostname("10.1.2.3") != nil {
+			t.Errorf("in %q the new address is not in the certificate, %v", dir, err)
+		}
+	}
+}
+
+// TestDamagedAuthorityIsAnError, and is left as it is: clients trust it.
+func TestDamagedAuthorityIsAnError(t *testing.T) {
+	stranger, _, err := openTestCerts(t, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired, err := newPair(&x509.Certificate{Subject: pkix.Name{CommonName: "old"}, NotAfter: time.Now().Add(-time.Minute), IsCA: true, BasicConstraintsValid: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func(f *CertFolder){
+		"half a certificate": func(f *CertFolder) {
+			c := mustReadFile(t, f.file("ca.crt"))
+			mustWriteFile(t, f.file("ca.crt"), c[:len(c)/2])
+		},
+		"an empty certificate": func(f *CertFolder) { mustWriteFile(t, f.file("ca.crt"), nil) },
+		"no key":               func(f *CertFolder) { os.Remove(f.file("ca.key")) },
+		"another's key":        func(f *CertFolder) { mustWriteFile(t, f.file("ca.key"), stranger.Authority.KeyPEM) },
+		"no authority":         func(f *CertFolder) { p, _ := f.IssueAdmin(); f.save("ca", p) },
+		"expired":              func(f *CertFolder) { f.save("ca", expired) },
+	} {
+		dir := t.TempDir()
+		f, _, err := openTestCerts(t, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spoil(f)
+		spoilt := mustReadFile(t, f.file("ca.crt"))
+		_, _, err = openTestCerts(t, dir)
+		if err == nil || !strings.Contains(err.Error(), "ca.crt") || !strings.Contains(err.Error(), "restore both") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "PRIVATE") {
+			t.Errorf("%s: the error shows a key", name)
+		}
+		if !bytes.Equal(spoilt, mustReadFile(t, f.file("ca.crt"))) {
+			t.Errorf("%s: the file was replaced", name)
+		}
+	}
+}
+
+// TestCertFolderSurvivesAPowerCut after each of its steps: what a start finds is complete or made anew, and never another authority than
+// the one that was there.
+func TestCertFolderSurvivesAPowerCut(t *testing.T) {
+	whole, _, err := openTestCerts(t, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	order := []string{"ca.key", "ca.crt", "apiserver.key", "apiserver.crt"} // as they are written
+	for done := range len(order) + 1 {
+		dir := t.TempDir()
+		for _, name := range order[:done] {
+			mustWriteFile(t, filepath.Join(dir, name), mustReadFile(t, whole.file(name)))
+		}
+		mustWriteFile(t, filepath.Join(dir, ".apilet-123.tmp"), []byte("half"))
+		f, _, err := openTestCerts(t, dir)
+		if err != nil {
+			t.Errorf("after %d files: %v", done, err)
+			continue
+		}
+		if kept := bytes.Equal(f.Authority.CertPEM, whole.Authority.CertPEM); kept != (done >= 2) {
+			t.Errorf("after %d files the authority was kept: %v", done, kept)
+		}
+		roots := x509.NewCertPool()
+		roots.AddCert(f.Authority.Cert)
+		if _, err := f.Serving.Load().Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "localhost"}); err != nil {
+			t.Errorf("after %d files: %v", done, err)
+		}
+	}
+}
+
+// TestFollowedFileIsReadOncePerChange: the same pointer as long as nothing changes, also from many goroutines.
+func TestFollowedFileIsReadOncePerChange(t *testing.T) {
+	path := writeTemp(t, "f", "1")
+	reads := 0
+	f, err := Follow(zerolog.Nop(), func(contents [][]byte) (*string, error) {
+		reads++
+		text := string(contents[0])
+		return &text, nil
+	}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := f.Now(), f.Now(); a != b || *a != "1" || reads != 1 {
+		t.Errorf("%q, %q after %d reads", *a, *b, reads)
+	}
+	mustWriteFile(t, path, []byte("22"))
+	if got := *f.Now(); got != "22" || reads != 2 {
+		t.Errorf("%q after %d reads", got, reads)
+	}
+	if _, err := Follow(zerolog.Nop(), func([][]byte) (*string, error) { return nil, fs.ErrInvalid }, path); err == nil {
+		t.Error("the first reading's error was dropped")
+	}
+}

@@ -1,0 +1,57 @@
+package certs
+
+// This file: files with secrets in them that others may read. The server makes its own for its owner alone (mode 0600), and a copy, a
+// restored backup or a careless umask may have changed that since:
+//
+//	ca.key         whoever has it is whom they like         taken from others, or the server does not start
+//	apiserver.key  whoever has it is this server            taken from others, and made anew: that costs nobody anything
+//	the data file  every Secret, and the key of tokens      taken from others
+//	files of flags somebody else keeps them                 left alone, with a word in the log
+//
+// The log has a word for each, since what was read meanwhile stays known. Windows has no such modes.
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/rs/zerolog"
+)
+
+const (
+	forOthers    = 0o077 // what a mode gives to anybody but the owner
+	forEverybody = 0o004 // mounted secrets are often the group's
+)
+
+// Hide takes a file from all but its owner, and says whether they had it. A file that is not there is nobody's.
+func Hide(log zerolog.Logger, path string) (exposed bool, err error) {
+	mode := ModeOf(path)
+	if mode&forOthers == 0 {
+		return false, nil
+	}
+	err = os.Chmod(path, mode&^forOthers)
+	if ModeOf(path)&forOthers != 0 { // also where modes are those of the mount
+		return true, fmt.Errorf("%s holds secrets, others may read it (mode %04o), and that cannot be changed: %v", path, mode, err)
+	}
+	log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).
+		Msg("others could read this file, which holds secrets; they no longer can, but what was read stays known")
+	return true, nil
+}
+
+// TellExposed names the files that everybody may read.
+func TellExposed(log zerolog.Logger, paths ...string) {
+	for _, path := range paths {
+		if mode := ModeOf(path); mode&forEverybody != 0 {
+			log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).Msg("everybody on this machine may read this file, which holds secrets")
+		}
+	}
+}
+
+// ModeOf is 0 for what is no file, or has no mode.
+func ModeOf(path string) os.FileMode {
+	info, err := os.Stat(path)
+	if err != nil || path == "" || runtime.GOOS == "windows" {
+		return 0
+	}
+	return info.Mode().Perm()
+}

@@ -1,0 +1,43 @@
+package certs
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestKeysThatOthersCanReadArePutRight: the authority stays, since clients trust it; the serving pair is made anew.
+func TestKeysThatOthersCanReadArePutRight(t *testing.T) {
+	t.Parallel()
+	needsModes(t)
+	for _, mode := range []os.FileMode{0o644, 0o640, 0o604, 0o660, 0o777} {
+		for _, name := range []string{"ca", "apiserver"} {
+			dir := filepath.Join(t.TempDir(), "certs")
+			first, log, err := openTestCerts(t, dir)
+			if err != nil || strings.Contains(log, couldRead) {
+				t.Fatal(err, log)
+			}
+			key := filepath.Join(dir, name+".key")
+			mustChmod(t, key, mode)
+			again, log, err := openTestCerts(t, dir)
+			if err != nil || strings.Count(log, couldRead) != 1 || !strings.Contains(log, key) {
+				t.Fatalf("%s of mode %o: %v, logged %s", key, mode, err, log)
+			}
+			if got := ModeOf(key); got&forOthers != 0 {
+				t.Errorf("%s had mode %o and has %o", key, mode, got)
+			}
+			if !bytes.Equal(again.Authority.KeyPEM, first.Authority.KeyPEM) {
+				t.Errorf("%s of mode %o: another authority", key, mode)
+			}
+			sameServing := bytes.Equal(again.Serving.Load().Certificate[0], first.Serving.Load().Certificate[0])
+			if sameServing != (name == "ca") {
+				t.Errorf("%s of mode %o: the serving certificate stayed: %v", key, mode, sameServing)
+			}
+			if _, log, _ := openTestCerts(t, dir); strings.Contains(log, couldRead) {
+				t.Errorf("said twice: %s", log)
+			}
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package rbac
+
+// This file compares what somebody gives with what they have. A rule is the product of its lists: one of 100 groups, 100 resources and
+// 100 verbs takes 2 KB and is a million permissions. Kubernetes multiplies them out and compares each with each rule that the user has.
+// Here three things come first:
+//
+//  1. A rule that one of the user's own covers whole needs no multiplying; an administrator's covers all.
+//  2. The permissions of the others are counted before they are made. A role of more than maxPermissions is refused.
+//  3. The user's rules are an index, and a permission is compared with those alone that name its verb, group or resource, whichever are
+//     fewest.
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"apilet/internal/scheme"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+const (
+	maxPermissions = 50_000     // of one role that is written: some tenths of a second
+	maxComparisons = 10_000_000 // of its permissions with rules: about a second
+)
+
+// holdings are the rules that a user has.
+type holdings struct {
+	rules                       []heldRule
+	byVerb, byGroup, byResource map[string][]int32 // rules by what they name, "*" included
+	ofURLs                      []int32            // rules with URLs
+	comparisons                 int                // that were made
+}
+
+// A heldRule has its lists as sets.
+type heldRule struct {
+	verbs, groups, resources, names, urls map[string]bool
+	patterns                              []string // URLs that end in *
+}
+
+func NewHoldings(own []rbacv1.PolicyRule) *holdings {
+	h := &holdings{byVerb: map[string][]int32{}, byGroup: map[string][]int32{}, byResource: map[string][]int32{}}
+	for i, rule := range own {
+		held := heldRule{verbs: asSet(rule.Verbs), groups: asSet(rule.APIGroups), resources: asSet(rule.Resources), names: asSet(rule.ResourceNames),
+			urls: asSet(rule.NonResourceURLs)}
+		for url := range held.urls {
+			if strings.HasSuffix(url, "*") {
+				held.patterns = append(held.patterns, url)
+			}
+		}
+		if len(held.urls) > 0 {
+			h.ofURLs = append(h.ofURLs, int32(i))
+		}
+		note := func(index map[string][]int32, names map[string]bool) {
+			for name := range names {
+				index[name] = append(index[name], int32(i))
+			}
+		}
+		note(h.byVerb, held.verbs)
+		note(h.byGroup, held.groups)
+		note(h.byResource, held.resources)
+		h.rules = append(h.rules, held)
+	}
+	return h
+}
+
+// Missing breaks rules into their smallest parts and returns those that no held rule covers alone. An error says that it would take too
+// long.
+func (h *holdings) Missing(rules []rbacv1.PolicyRule) (missing []rbacv1.PolicyRule, err error) {
+	permissions := 0
+	for i := range rules {
+		if h.coversWhole(&rules[i]) {
+			continue
+		}
+		if permissions += permissionsOf(&rules[i]); permissions > maxPermissions {
+			return nil, fmt.Errorf("the role has more than %d permissions (combinations of a verb, an API group, a resource and a name) to be "+
+				"compared with those that its writer has: give fewer at once", maxPermissions)
+		}
+		for _, part := range breakDown(rules[i]) {
+			if !h.cover(&part) {
+				missing = append(missing, part)
+			}
+		}
+		if h.comparisons > maxComparisons {
+			return nil, fmt.Errorf("the comparison of the role's permissions with the %d rules that its writer has takes too long: give fewer at once", len(h.rules))
+		}
+	}
+	return missing, nil
+}
+
+// permissionsOf is how many parts breakDown would make, or a number above maxPermissions.
+func permissionsOf(rule *rbacv1.PolicyRule) int {
+	product := func(lengths ...int) int {
+		n := 1
+		for _, length := range lengths {
+			if n = min(n, maxPermissions+1) * min(length, maxPermissions+1); n == 0 {
+				return 0
+			}
+		}
+		return min(n, maxPermissions+1)
+	}
+	return product(len(rule.Verbs), len(rule.APIGroups), len(rule.Resources), max(1, len(rule.ResourceNames))) +
+		product(len(rule.Verbs), len(rule.NonResourceURLs))
+}
+
+// coversWhole looks for one held rule that covers all of a rule.
+func (h *holdings) coversWhole(rule *rbacv1.PolicyRule) bool {
+	if len(rule.Verbs) == 0 || len(rule.NonResourceURLs) > 0 { // of those there are few
+		return false
+	}
+	for _, list := range h.candidates(rule.Verbs[0], first(rule.APIGroups), first(rule.Resources)) {
+		for _, i := range list {
+			held := &h.rules[i]
+			h.comparisons++
+			all := func(list []string, holds func(string) bool) bool {
+				return !slices.ContainsFunc(list, func(item string) bool { h.comparisons++; return !holds(item) })
+			}
+			if all(rule.Verbs, held.hasVerb) && all(rule.APIGroups, held.hasGroup) && all(rule.Resources, held.hasResource) &&
+				(len(held.names) == 0 || len(rule.ResourceNames) > 0 && all(rule.ResourceNames, held.hasName)) {
+				return true
+			}
+		}
+		if h.comparisons > maxComparisons {
+			return false
+		}
+	}
+	return false
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+func (r *heldRule) hasVerb(verb string) bool   { return r.verbs[verb] || r.verbs["*"] }
+func (r *heldRule) hasGroup(group string) bool { return r.groups[group] || r.groups["*"] }
+func (r *heldRule) hasName(name string) bool   { return len(r.names) == 0 || r.names[name] }
+
+func (r *heldRule) hasResource(resource string) bool {
+	if r.resources[resource] || r.resources["*"] {
+		return true
+	}
+	_, subresource, _ := strings.Cut(resource, "/")
+	return subresource != "" && r.resources["*/"+subresource]
+}
+
+func (r *heldRule) hasURL(url string) bool {
+	return r.urls[url] || slices.ContainsFunc(r.patterns, func(pattern string) bool { return urlCovers(pattern, url) })
+}
+
+// candidates are lists of the rules, the shortest to be had, among which are all that cover a permission.
+func (h *holdings) candidates(verb, group, resource string) [][]int32 {
+	_, subresource, _ := strings.Cut(resource, "/")
+	best, least := [][]int32(nil), -1
+	for _, lists := range [...][][]int32{
+		{h.byResource[resource], h.byResource["*"], h.byResource["*/"+subresource]},
+		{h.byVerb[verb], h.byVerb["*"]},
+		{h.byGroup[group], h.byGroup["*"]},
+	} {
+		count := 0
+		for _, list := range lists {
+			count += len(list)
+		}
+		if least < 0 || count < least {
+			best, least = lists, count
+		}
+	}
+	return best
+}
+
+// cover says whether a held rule covers a part, one of breakDown's.
+func (h *holdings) cover(part *rbacv1.PolicyRule) bool {
+	if h.comparisons > maxComparisons {
+		return false // missing says so
+	}
+	if len(part.NonResourceURLs) > 0 {
+		return slices.ContainsFunc(h.ofURLs, func(i int32) bool {
+			h.comparisons += 1 + len(h.rules[i].patterns)
+			return h.rules[i].hasVerb(part.Verbs[0]) && h.rules[i].hasURL(part.NonResourceURLs[0])
+		})
+	}
+	covers := func(i int32) bool {
+		h.comparisons++
+		held := &h.rules[i]
+		return held.hasResource(part.Resources[0]) && held.hasVerb(part.Verbs[0]) && held.hasGroup(part.APIGroups[0]) &&
+			(len(held.names) == 0 || len(part.ResourceNames) > 0 && held.names[part.ResourceNames[0]])
+	}
+	for _, list := range h.candidates(part.Verbs[0], part.APIGroups[0], part.Resources[0]) {
+		if slices.ContainsFunc(list, covers) {
+			return true
+		}
+	}
+	return false
+}
+
+// uncovered is missing for the server's own rules, which are few.
+func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+	missing, _ := NewHoldings(own).Missing(rules)
+	return missing
+}
+
+// firstLines are the first of many lines, and one that counts the rest.
+func firstLines(lines []string) []string {
+	left := scheme.NewBudget()
+	for i, line := range lines {
+		if left.Spent() {
+			return append(lines[:i:i], scheme.More(len(lines)-i))
+		}
+		left.Take(line)
+	}
+	return lines
+}
+
+// breakDown returns rules of one verb, and one group, resource and name (or one URL) each.
+func breakDown(rule rbacv1.PolicyRule) (parts []rbacv1.PolicyRule) {
+	names := [][]string{nil}
+	if len(rule.ResourceNames) > 0 {
+		names = slices.Collect(slices.Chunk(rule.ResourceNames, 1))
+	}
+	for group := range slices.Chunk(rule.APIGroups, 1) {
+		for resource := range slices.Chunk(rule.Resources, 1) {
+			for verb := range slices.Chunk(rule.Verbs, 1) {
+				for _, name := range names {
+					parts = append(parts, rbacv1.PolicyRule{Verbs: verb, APIGroups: group, Resources: resource, ResourceNames: name})
+				}
+			}
+		}
+	}
+	for url := range slices.Chunk(rule.NonResourceURLs, 1) {
+		for verb := range slices.Chunk(rule.Verbs, 1) {
+			parts = append(parts, rbacv1.PolicyRule{Verbs: verb, NonResourceURLs: url})
+		}
+	}
+	return parts
+}
+
+// describe writes broken-down rules, those that differ by verb alone as one, in the order of their text.
+func describe(parts []rbacv1.PolicyRule) []string {
+	verbs, texts := map[string][]string{}, map[string]bool{}
+	for _, part := range parts {
+		scope := ""
+		for _, list := range []struct {
+			name  string
+			items []string
+		}{{"APIGroups", part.APIGroups}, {"Resources", part.Resources}, {"NonResourceURLs", part.NonResourceURLs}, {"ResourceNames", part.ResourceNames}} {
+			if len(list.items) > 0 {
+				scope += fmt.Sprintf("%s:%q, ", list.name, list.items)
+			}
+		}
+		if len(part.NonResourceURLs) > 0 { // these are not merged
+			texts[fmt.Sprintf("{%sVerbs:%q}", scope, part.Verbs)] = true
+			continue
+		}
+		verbs[scope] = append(verbs[scope], part.Verbs...)
+	}
+	for scope, list := range verbs {
+		texts[fmt.Sprintf("{%sVerbs:%q}", scope, list)] = true
+	}
+	return slices.Sorted(maps.Keys(texts))
+}
+
+func asSet(list []string) map[string]bool {
+	names := make(map[string]bool, len(list))
+	for _, name := range list {
+		names[name] = true
+	}
+	return names
+}

@@ -1,0 +1,652 @@
+// Package rbac decides by roles and bindings, held as an index that is built anew when one of them changes: Allows answers one question,
+// MayBind and MayGiveRole guard against escalation, and the default roles are those of Kubernetes (rbac_defaults.txt), reconciled as
+// kube-apiserver does at its start.
+package rbac
+
+// This file decides by roles. It turns Roles, ClusterRoles and their bindings into an index that answers one question quickly:
+//
+//	may user bob in groups [dev] get pods in "shop"?
+//	    grants[User bob][""]   grants[User bob]["shop"]   grants[Group dev][""]   grants[Group dev]["shop"]
+//
+// Everything a binding gives is found under its subjects, so the bindings of others cost nothing. The first rule that fits allows;
+// no rule forbids. A rule is read only when a sieve of two words lets the question through, which few do. An index never changes: when a role or a binding does, a new index takes its place, and a request that is being
+// decided keeps the one that it has.
+//
+// ClusterRoles with an aggregation rule hold the rules of those that their selectors match. In a cluster a controller writes those
+// rules into them; here the index works them out, and aggregated says what to store so that people see them too.
+//
+// Next to deciding stands not letting anybody give away more than they have (escalation), and the default policy in
+// rbac_defaults.txt with its reconciliation at start.
+
+import (
+	"cmp"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"apilet/internal/scheme"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Access is the question: who wants to do what. Without a resource it is about a path.
+type Access struct {
+	User                               string
+	Groups                             []string
+	ResourceRequest                    bool
+	Verb, Group, Resource, Subresource string
+	Namespace, Name                    string
+	Path                               string
+}
+
+// RBACIndex is a policy, ready to be asked. Immutable.
+type RBACIndex struct {
+	roles  map[roleName]*roleRules
+	grants map[subjectName]map[string][]*grant // by namespace; "" is everywhere
+}
+
+// roleName names a ClusterRole (namespace "") or a Role.
+type roleName struct{ namespace, name string }
+
+// subjectName names a user or a group; a service account is its user.
+type subjectName struct{ kind, name string }
+
+// roleRules are a role's rules, each with its sieve.
+type roleRules struct {
+	rules  []rbacv1.PolicyRule
+	sieves []sieve
+}
+
+// grant is one binding.
+type grant struct {
+	order    int // by namespace, then name: cluster bindings come first
+	role     *roleRules
+	dangling *danglingRef // the role does not exist: there are no rules, but a text for whoever is refused
+	subjects []subjectName
+	reasons  []string // of each subject
+}
+
+// danglingRef is a binding's reference to a role that does not exist.
+type danglingRef struct{ kind, name string }
+
+// text takes the resource's name, for which Kubernetes uses different words in different places.
+func (d *danglingRef) text(resource string) string {
+	return fmt.Sprintf("%s.rbac.authorization.k8s.io %q not found", resource, d.name)
+}
+
+// NewRBACIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
+func NewRBACIndex(objects []scheme.Object) *RBACIndex {
+	x := &RBACIndex{roles: map[roleName]*roleRules{}, grants: map[subjectName]map[string][]*grant{}}
+	var bindings []scheme.Object
+	for _, obj := range objects {
+		if rules := RulesOf(obj); rules != nil {
+			x.roles[roleName{obj.GetNamespace(), obj.GetName()}] = newRoleRules(*rules)
+		} else if ref, _ := BindingParts(obj); ref != nil {
+			bindings = append(bindings, obj)
+		}
+	}
+	for _, role := range Aggregated(objects) {
+		x.roles[roleName{"", role.Name}] = newRoleRules(role.Rules)
+	}
+	slices.SortFunc(bindings, func(a, b scheme.Object) int {
+		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+	})
+	for i, binding := range bindings {
+		x.add(i, binding)
+	}
+	return x
+}
+
+func (x *RBACIndex) add(order int, binding scheme.Object) {
+	ref, subjects := BindingParts(binding)
+	g, namespace := &grant{order: order}, binding.GetNamespace()
+	g.role, g.dangling = x.resolve(*ref, namespace)
+	seen := make(map[subjectName]bool, len(*subjects))
+	title := "RBAC: allowed by " + bindingTitle(binding) + " of " + ref.Kind + " " + strconv.Quote(ref.Name) + " to "
+	for _, subject := range *subjects {
+		key, who := resolveSubject(subject, namespace)
+		if key.name == "" || seen[key] {
+			continue
+		}
+		seen[key] = true
+		g.subjects, g.reasons = append(g.subjects, key), append(g.reasons, title+who)
+		if x.grants[key] == nil {
+			x.grants[key] = map[string][]*grant{}
+		}
+		x.grants[key][namespace] = append(x.grants[key][namespace], g)
+	}
+}
+
+// resolve finds the rules of a role that a binding in namespace refers to; without that role they are none.
+func (x *RBACIndex) resolve(ref rbacv1.RoleRef, namespace string) (*roleRules, *danglingRef) {
+	name := roleName{"", ref.Name}
+	if ref.Kind == "Role" {
+		name.namespace = namespace
+	}
+	if role := x.roles[name]; role != nil {
+		return role, nil
+	}
+	return &roleRules{}, &danglingRef{strings.ToLower(ref.Kind), ref.Name}
+}
+
+func bindingTitle(binding scheme.Object) string {
+	if namespace := binding.GetNamespace(); namespace != "" {
+		return "RoleBinding " + strconv.Quote(binding.GetName()+"/"+namespace)
+	}
+	return "ClusterRoleBinding " + strconv.Quote(binding.GetName())
+}
+
+// resolveSubject returns under which name a subject's grants are found and how reasons call it. A service account without a namespace
+// is of the binding's; of a cluster binding's it is nobody.
+func resolveSubject(s rbacv1.Subject, namespace string) (key subjectName, who string) {
+	switch s.Kind {
+	case rbacv1.UserKind, rbacv1.GroupKind:
+		return subjectName{s.Kind, s.Name}, s.Kind + " " + strconv.Quote(s.Name)
+	case rbacv1.ServiceAccountKind:
+		namespace = cmp.Or(s.Namespace, namespace)
+		if namespace != "" {
+			return subjectName{rbacv1.UserKind, "system:serviceaccount:" + namespace + ":" + s.Name}, s.Kind + " " + strconv.Quote(s.Name+"/"+namespace)
+		}
+	}
+	return subjectName{}, ""
+}
+
+// ---- Deciding ----
+
+// sieve holds a bit, of 64, for each verb and each resource of a rule. Whose bits are missing is not in the rule; whose bits are there
+// may be.
+type sieve struct{ verbs, resources uint64 }
+
+func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
+	role := &roleRules{rules: rules, sieves: make([]sieve, len(rules))}
+	for i, rule := range rules {
+		role.sieves[i] = sieve{sieveBits(rule.Verbs), sieveBits(rule.Resources)}
+	}
+	return role
+}
+
+func sieveBits(items []string) (bits uint64) {
+	for _, item := range items {
+		if strings.HasPrefix(item, "*") { // "*" and "*/scale" stand for much
+			return ^uint64(0)
+		}
+		bits |= sieveBit(item)
+	}
+	return bits
+}
+
+func sieveBit(item string) uint64 {
+	hash := uint32(len(item))
+	for i := range len(item) {
+		hash = hash*31 + uint32(item[i])
+	}
+	return 1 << (hash % 64)
+}
+
+// Allows answers the question. The reason names the binding that allows; of a refusal it names bindings that lack their role.
+func (x *RBACIndex) Allows(q *Access) (allowed bool, reason string) {
+	resource := q.Resource
+	if q.Subresource != "" {
+		resource += "/" + q.Subresource
+	}
+	verb, thing := sieveBit(q.Verb), sieveBit(resource)
+	dangling := false
+	x.visit(q, func(g *grant) bool {
+		dangling = dangling || g.dangling != nil
+		for i, s := range g.role.sieves {
+			pass := s.verbs&verb != 0 && (s.resources&thing != 0 || !q.ResourceRequest)
+			if pass && ruleAllows(&g.role.rules[i], q, resource) {
+				allowed, reason = true, g.reason(q)
+				return false
+			}
+		}
+		return true
+	})
+	if !allowed && dangling {
+		return false, "RBAC: " + x.danglingText(q, "")
+	}
+	return allowed, reason
+}
+
+// visit calls each for every grant that the user has where the question is about, until it returns false. A grant comes more than
+// once when several of its subjects apply.
+func (x *RBACIndex) visit(q *Access, each func(*grant) bool) {
+	for i := -1; i < len(q.Groups); i++ {
+		key := subjectName{rbacv1.UserKind, q.User}
+		if i >= 0 {
+			key = subjectName{rbacv1.GroupKind, q.Groups[i]}
+		}
+		given := x.grants[key]
+		for _, g := range given[""] {
+			if !each(g) {
+				return
+			}
+		}
+		if q.Namespace == "" {
+			continue
+		}
+		for _, g := range given[q.Namespace] {
+			if !each(g) {
+				return
+			}
+		}
+	}
+}
+
+// reason names the first of the binding's subjects that applies.
+func (g *grant) reason(q *Access) string {
+	groups := make(map[string]bool, len(q.Groups))
+	for _, name := range q.Groups {
+		groups[name] = true
+	}
+	for i, key := range g.subjects {
+		if key.kind == rbacv1.UserKind && key.name == q.User || key.kind == rbacv1.GroupKind && groups[key.name] {
+			return g.reasons[i]
+		}
+	}
+	return ""
+}
+
+// ruleAllows: resource is resource/subresource. "*" stands for all, "*/scale" for the scale of all, and no names for all names.
+func ruleAllows(rule *rbacv1.PolicyRule, q *Access, resource string) bool {
+	if !has(rule.Verbs, q.Verb) {
+		return false
+	}
+	if !q.ResourceRequest {
+		return slices.ContainsFunc(rule.NonResourceURLs, func(url string) bool { return urlCovers(url, q.Path) })
+	}
+	return has(rule.APIGroups, q.Group) && hasResource(rule.Resources, resource, q.Subresource) &&
+		(len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, q.Name))
+}
+
+// has is about lists where "*" is everything.
+func has(list []string, item string) bool {
+	for _, s := range list {
+		if s == item || s == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+func hasResource(list []string, resource, subresource string) bool {
+	if has(list, resource) {
+		return true
+	}
+	return subresource != "" && slices.ContainsFunc(list, func(s string) bool {
+		return len(s) == len(subresource)+2 && s[:2] == "*/" && s[2:] == subresource
+	})
+}
+
+// PathBackup is where the whole file is handed out, with every Secret and the keys that tokens are signed with.
+const PathBackup = "/debug/backup"
+
+// urlCovers: a trailing * stands for anything but the backup, which is worth more than all that roles with such rules were written for:
+// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it.
+func urlCovers(pattern, path string) bool {
+	return pattern == path || path != PathBackup && strings.HasSuffix(pattern, "*") && strings.HasPrefix(path, strings.TrimRight(pattern, "*"))
+}
+
+// applicable lists the grants of a user once each, in order.
+func (x *RBACIndex) applicable(q *Access) []*grant {
+	var grants []*grant
+	x.visit(q, func(g *grant) bool {
+		grants = append(grants, g)
+		return true
+	})
+	slices.SortFunc(grants, func(a, b *grant) int { return a.order - b.order })
+	return slices.Compact(grants)
+}
+
+// RulesFor lists what a user may do in q's namespace. problem is about bindings that lack their role, "" mostly.
+func (x *RBACIndex) RulesFor(q *Access) (rules []rbacv1.PolicyRule, problem string) {
+	for _, g := range x.applicable(q) {
+		rules = append(rules, g.role.rules...)
+	}
+	return rules, x.danglingText(q, "")
+}
+
+// danglingText joins what is wrong with the user's bindings. as names the resource, "": what the binding refers to.
+func (x *RBACIndex) danglingText(q *Access, as string) string {
+	texts, left := scheme.NewErrorText(), scheme.NewBudget()
+	grants := x.applicable(q)
+	for i, g := range grants {
+		if g.dangling == nil {
+			continue
+		}
+		if left.Spent() {
+			texts.More(len(grants) - i)
+			break
+		}
+		text := g.dangling.text(cmp.Or(as, g.dangling.kind))
+		texts.Add(text)
+		left.Take(text)
+	}
+	return texts.String()
+}
+
+// ---- Aggregated cluster roles ----
+
+// Aggregated returns, for each ClusterRole with an aggregation rule, a copy with the rules that it gathers. A gathered role may be
+// aggregated itself (admin gathers edit, which gathers view), so the sums are taken until they no longer grow.
+func Aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
+	var all, sums []*rbacv1.ClusterRole
+	for _, obj := range objects {
+		role, ok := obj.(*rbacv1.ClusterRole)
+		if ok && role.AggregationRule != nil {
+			role = role.DeepCopy()
+			role.Rules = nil
+			sums = append(sums, role)
+		}
+		if ok {
+			all = append(all, role)
+		}
+	}
+	slices.SortFunc(all, func(a, b *rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
+	for grown := true; grown; {
+		grown = false
+		for _, role := range sums {
+			rules := gather(role, all)
+			grown = grown || len(rules) > len(role.Rules)
+			role.Rules = rules
+		}
+	}
+	return sums
+}
+
+func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (rules []rbacv1.PolicyRule) {
+	seen := map[string]bool{}
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			continue // validation lets none in
+		}
+		for _, other := range all {
+			if other.Name == role.Name || !selector.Matches(labels.Set(other.Labels)) {
+				continue
+			}
+			for _, rule := range other.Rules {
+				if text := ruleText(&rule); !seen[text] {
+					seen[text] = true
+					rules = append(rules, rule)
+				}
+			}
+		}
+	}
+	return rules
+}
+
+// ruleText is the same for equal rules alone.
+func ruleText(rule *rbacv1.PolicyRule) string {
+	var text []byte
+	for _, list := range [...][]string{rule.Verbs, rule.APIGroups, rule.Resources, rule.ResourceNames, rule.NonResourceURLs} {
+		for _, item := range list {
+			text = strconv.AppendQuote(text, item)
+		}
+		text = append(text, ';')
+	}
+	return string(text)
+}
+
+// ---- Escalation: nobody gives what they do not have ----
+
+// FullAuthority is what one must have to use an aggregation rule, which may gather anything.
+var FullAuthority = []rbacv1.PolicyRule{
+	{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
+	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
+}
+
+// MayGive returns nil if the rules of q's user, in q's namespace, cover those that are to be given; else an error that lists what is
+// missing. q.resource is that of the request.
+func (x *RBACIndex) MayGive(q *Access, rules []rbacv1.PolicyRule) error {
+	own, _ := x.RulesFor(q)
+	missing, err := NewHoldings(own).Missing(rules)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	text := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s",
+		q.User, q.Groups, strings.Join(firstLines(describe(missing)), "\n"))
+	if problem := x.danglingText(q, q.Resource); problem != "" {
+		text += "; resolution errors: [" + problem + "]"
+	}
+	return errors.New(text)
+}
+
+// MayGiveRole is for a Role or ClusterRole that is written in place of old (nil for a create).
+func (x *RBACIndex) MayGiveRole(q *Access, role, old scheme.Object) error {
+	if err := x.MayGive(q, *RulesOf(role)); err != nil {
+		return err
+	}
+	if (Gathers(role) || Gathers(old)) && x.MayGive(q, FullAuthority) != nil {
+		return errors.New("must have cluster-admin privileges to use the aggregationRule")
+	}
+	return nil
+}
+
+func Gathers(obj scheme.Object) bool {
+	role, ok := obj.(*rbacv1.ClusterRole)
+	return ok && role.AggregationRule != nil && len(role.AggregationRule.ClusterRoleSelectors) > 0
+}
+
+// MayBind is for a binding that is written: a 404 Status when there is no such role, else as MayGive.
+func (x *RBACIndex) MayBind(q *Access, ref rbacv1.RoleRef) error {
+	role, dangling := x.resolve(ref, q.Namespace)
+	if dangling != nil {
+		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: q.Resource}, ref.Name)
+	}
+	return x.MayGive(q, role.rules)
+}
+
+// ---- The default policy ----
+
+//go:embed rbac_defaults.txt
+var defaultPolicyText string
+
+// Autoupdate is the annotation that keeps reconciliation away from an object when it says "false".
+const Autoupdate = "rbac.authorization.kubernetes.io/autoupdate"
+
+// BuiltinPolicy reads rbac_defaults.txt. Its author and its reader are ours, so what it does not understand is a panic in the tests.
+func BuiltinPolicy() (objects []scheme.Object) {
+	var role scheme.Object
+	for line := range strings.Lines(defaultPolicyText) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0 || words[0] == "#":
+		case line[0] != '\t':
+			role = ParseRole(words)
+			objects = append(objects, role)
+		case words[0] == "to":
+			objects = append(objects, ParseBinding(role, words[1:]))
+		default:
+			rules := RulesOf(role)
+			*rules = append(*rules, ParseRule(words))
+		}
+	}
+	return objects
+}
+
+func defaultMeta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name,
+		Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}, Annotations: map[string]string{Autoupdate: "true"}}
+}
+
+// cutNamespace splits NAMESPACE/NAME or NAME.
+func cutNamespace(s string) (namespace, name string) {
+	if namespace, name, ok := strings.Cut(s, "/"); ok {
+		return namespace, name
+	}
+	return "", s
+}
+
+func ParseRole(words []string) scheme.Object {
+	const prefix = rbacv1.GroupName + "/"
+	meta := defaultMeta(cutNamespace(words[1]))
+	if words[0] == "Role" {
+		return &rbacv1.Role{ObjectMeta: meta}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta}
+	for i, word := range words[2:] {
+		if word == "=" {
+			role.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
+				{MatchLabels: map[string]string{prefix + words[2+i+1]: "true"}}}}
+			break
+		}
+		meta.Labels[prefix+word] = "true"
+	}
+	return role
+}
+
+func ParseRule(words []string) rbacv1.PolicyRule {
+	rule := rbacv1.PolicyRule{Verbs: strings.Split(words[0], ",")}
+	if len(words) == 2 {
+		rule.NonResourceURLs = strings.Split(words[1], ",")
+		return rule
+	}
+	rule.APIGroups, rule.Resources = strings.Split(words[1], ","), strings.Split(words[2], ",")
+	for i, group := range rule.APIGroups {
+		if group == "core" {
+			rule.APIGroups[i] = ""
+		}
+	}
+	if len(words) > 3 {
+		rule.ResourceNames = strings.Split(words[3], ",")
+	}
+	return rule
+}
+
+func ParseBinding(role scheme.Object, words []string) scheme.Object {
+	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.GetName()}
+	meta := defaultMeta(role.GetNamespace(), role.GetName())
+	var subjects []rbacv1.Subject
+	for _, word := range words {
+		if name, ok := strings.CutPrefix(word, "as="); ok {
+			meta.Name = name
+			continue
+		}
+		kind, name, _ := strings.Cut(word, ":")
+		subject := rbacv1.Subject{Kind: kind, APIGroup: rbacv1.GroupName, Name: name}
+		if kind == rbacv1.ServiceAccountKind {
+			subject.APIGroup = ""
+			subject.Namespace, subject.Name = cutNamespace(name)
+		}
+		subjects = append(subjects, subject)
+	}
+	if meta.Namespace != "" {
+		ref.Kind = "Role"
+		return &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}
+	}
+	return &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}
+}
+
+func RulesOf(role scheme.Object) *[]rbacv1.PolicyRule {
+	switch role := role.(type) {
+	case *rbacv1.Role:
+		return &role.Rules
+	case *rbacv1.ClusterRole:
+		return &role.Rules
+	}
+	return nil
+}
+
+func BindingParts(binding scheme.Object) (*rbacv1.RoleRef, *[]rbacv1.Subject) {
+	switch binding := binding.(type) {
+	case *rbacv1.RoleBinding:
+		return &binding.RoleRef, &binding.Subjects
+	case *rbacv1.ClusterRoleBinding:
+		return &binding.RoleRef, &binding.Subjects
+	}
+	return nil, nil
+}
+
+// PolicyChanges says what to write so that a policy holds at least the desired one.
+type PolicyChanges struct {
+	Create, Update []scheme.Object
+	Replace        []scheme.Object // a binding whose roleRef differs: delete it, then create this one; a roleRef cannot be updated
+}
+
+// ReconcilePolicy brings desired objects into an existing policy: what is missing is added (rules, subjects, labels, annotations),
+// what somebody added stays, and what says autoupdate "false" is left alone. Nothing that is passed in changes.
+func ReconcilePolicy(existing, desired []scheme.Object) (changes PolicyChanges) {
+	type id struct{ kind, namespace, name string }
+	idOf := func(obj scheme.Object) id { return id{fmt.Sprintf("%T", obj), obj.GetNamespace(), obj.GetName()} }
+	byID := map[id]scheme.Object{}
+	for _, obj := range existing {
+		byID[idOf(obj)] = obj
+	}
+	for _, want := range desired {
+		have := byID[idOf(want)]
+		if have == nil {
+			changes.Create = append(changes.Create, want)
+			continue
+		}
+		if have.GetAnnotations()[Autoupdate] == "false" {
+			continue
+		}
+		if haveRef, _ := BindingParts(have); haveRef != nil {
+			if wantRef, _ := BindingParts(want); *haveRef != *wantRef {
+				changes.Replace = append(changes.Replace, want)
+				continue
+			}
+		}
+		if merged := merge(have, want); !apiequality.Semantic.DeepEqual(have, merged) {
+			changes.Update = append(changes.Update, merged)
+		}
+	}
+	return changes
+}
+
+// merge returns a copy of have with what it lacks of want.
+func merge(have, want scheme.Object) scheme.Object {
+	merged := have.DeepCopyObject().(scheme.Object)
+	merged.SetLabels(mergeMaps(want.GetLabels(), merged.GetLabels()))
+	merged.SetAnnotations(mergeMaps(want.GetAnnotations(), merged.GetAnnotations()))
+	if rules := RulesOf(merged); rules != nil {
+		*rules = append(*rules, uncovered(*rules, *RulesOf(want))...)
+	}
+	if role, ok := merged.(*rbacv1.ClusterRole); ok {
+		mergeAggregation(role, want.(*rbacv1.ClusterRole))
+	}
+	if _, subjects := BindingParts(merged); subjects != nil {
+		_, wanted := BindingParts(want)
+		for _, subject := range *wanted {
+			if !slices.Contains(*subjects, subject) {
+				*subjects = append(*subjects, subject)
+			}
+		}
+	}
+	return merged
+}
+
+// mergeAggregation: a role that should not gather no longer does.
+func mergeAggregation(role, want *rbacv1.ClusterRole) {
+	if want.AggregationRule == nil {
+		role.AggregationRule = nil
+		return
+	}
+	if role.AggregationRule == nil {
+		role.AggregationRule = &rbacv1.AggregationRule{}
+	}
+	selectors := &role.AggregationRule.ClusterRoleSelectors
+	for _, selector := range want.AggregationRule.ClusterRoleSelectors {
+		if !slices.ContainsFunc(*selectors, func(s metav1.LabelSelector) bool { return apiequality.Semantic.DeepEqual(s, selector) }) {
+			*selectors = append(*selectors, selector)
+		}
+	}
+}
+
+func mergeMaps(base, over map[string]string) map[string]string {
+	merged := maps.Clone(base)
+	if merged == nil {
+		return over
+	}
+	maps.Copy(merged, over)
+	return merged
+}

@@ -1,0 +1,92 @@
+package serviceaccount
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/tidwall/gjson"
+)
+
+// TestTokenOfADeletedPodLastsAMinute beyond the pod's time, when its finalizers keep it here.
+func TestTokenOfADeletedPodLastsAMinute(t *testing.T) {
+	for title, c := range map[string]struct {
+		object string
+		gone   bool
+	}{
+		"not deleted": {`{"metadata":{}}`, false},
+		"in grace":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(time.Minute).UTC().Format(time.RFC3339) + `"}}`, false},
+		"just now":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-30*time.Second).UTC().Format(time.RFC3339) + `"}}`, false},
+		"long ago":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-90*time.Second).UTC().Format(time.RFC3339) + `"}}`, true},
+	} {
+		if got := deletedBy(gjson.Parse(c.object), time.Now().Add(-tokenLeeway)); got != c.gone {
+			t.Errorf("%s: %v", title, got)
+		}
+	}
+}
+
+// FuzzAccountToken: whatever is shown, check ends, and lets in nothing that the key has not signed.
+func FuzzAccountToken(f *testing.F) {
+	key, err := parseKey(pemOfKey(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	tokens := &AccountTokens{issuers: []string{DefaultIssuer}, Audiences: []string{DefaultIssuer}, Signer: key, Keys: []accountKey{key}}
+	good, _ := tokens.Sign(&TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: DefaultIssuer}})
+	head, rest, _ := strings.Cut(good, ".")
+	f.Add(rest[:len(rest)-3] + "abc")
+	f.Add("e30.")
+	f.Fuzz(func(t *testing.T, rest string) {
+		token := head + "." + rest
+		if token == good || strings.Contains(rest, "\n") {
+			return
+		}
+		if claims, err := tokens.Verified(token); err == nil {
+			t.Errorf("%q was let in as %+v", token, claims)
+		}
+		claimedIssuer(rest)
+	})
+}
+
+func pemOfKey(t testing.TB) *pem.Block {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &pem.Block{Type: "PRIVATE KEY", Bytes: der}
+}
+
+// TestRememberedSignaturesAreBounded, in number and in size.
+func TestRememberedSignaturesAreBounded(t *testing.T) {
+	tokens, err := NewAccountTokens(openTestStore(t, filepath.Join(t.TempDir(), "a.db")), AccountConfig{Issuers: []string{"https://i"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func(id string) string {
+		token, _ := tokens.Sign(&TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i", ID: id}})
+		return token
+	}
+	for i := range maxKnownTokens {
+		tokens.Known[sha256.Sum256([]byte{byte(i), byte(i >> 8)})] = &TokenClaims{}
+	}
+	if _, err := tokens.Verified(sign("one more")); err != nil || len(tokens.Known) != 1 {
+		t.Errorf("%v, and %d tokens are remembered", err, len(tokens.Known))
+	}
+	clear(tokens.Known)
+	if _, err := tokens.Verified(sign(strings.Repeat("x", maxKnownToken))); err != nil || len(tokens.Known) != 0 {
+		t.Errorf("%v, and %d large tokens are remembered", err, len(tokens.Known))
+	}
+}

@@ -1,0 +1,149 @@
+package request
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+func TestRequestInfoIsKubernetes(t *testing.T) {
+	core := func(verb, namespace, resource, name, sub string) Info {
+		return Info{ResourceRequest: true, APIPrefix: "api", Version: "v1", Verb: verb, Namespace: namespace, Resource: resource, Name: name, Subresource: sub}
+	}
+	apps := func(verb, namespace, name, sub string) Info {
+		return Info{ResourceRequest: true, APIPrefix: "apis", Group: "apps", Version: "v1", Verb: verb, Namespace: namespace, Resource: "deployments", Name: name, Subresource: sub}
+	}
+	plain := func(verb string) Info { return Info{Verb: verb} }
+	for _, c := range []struct {
+		method, target string
+		want           Info
+	}{
+		{"GET", "/api/v1/namespaces", core("list", "", "namespaces", "", "")},
+		{"GET", "/api/v1/namespaces/", core("list", "", "namespaces", "", "")},
+		{"GET", "/api/v1/namespaces/other", core("get", "other", "namespaces", "other", "")},
+		{"PUT", "/api/v1/namespaces/other/finalize", core("update", "other", "namespaces", "other", "finalize")},
+		{"PATCH", "/api/v1/namespaces/other/status", core("patch", "other", "namespaces", "other", "status")},
+		{"GET", "/api/v1/namespaces/other/pods", core("list", "other", "pods", "", "")},
+		{"GET", "/api/v1/namespaces/other/pods/foo", core("get", "other", "pods", "foo", "")},
+		{"HEAD", "/api/v1/namespaces/other/pods/foo", core("get", "other", "pods", "foo", "")},
+		{"HEAD", "/api/v1/namespaces/other/pods", core("list", "other", "pods", "", "")},
+		{"GET", "/api/v1/pods/foo", core("get", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods", core("list", "", "pods", "", "")},
+		{"POST", "/api/v1/pods", core("create", "", "pods", "", "")},
+		{"DELETE", "/api/v1/nodes/foo", core("delete", "", "nodes", "foo", "")},
+		{"DELETE", "/api/v1/nodes", core("deletecollection", "", "nodes", "", "")},
+		{"DELETE", "/api/v1/nodes?fieldSelector=metadata.name%3Dx", core("deletecollection", "", "nodes", "", "")},
+		{"OPTIONS", "/api/v1/nodes", core("", "", "nodes", "", "")},
+		{"GET", "/api/v1/namespaces/other/pods/foo/log?follow=true", core("get", "other", "pods", "foo", "log")},
+		{"POST", "/api/v1/namespaces/other/pods/foo/binding", core("create", "other", "pods", "foo", "binding")},
+		{"GET", "/apis/apps/v1/deployments", apps("list", "", "", "")},
+		{"PATCH", "/apis/apps/v1/namespaces/n/deployments/d/scale", apps("patch", "n", "d", "scale")},
+		// The verb in the path, deprecated.
+		{"GET", "/api/v1/watch/pods", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/watch/pods?fieldSelector=metadata.name=x", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/watch/namespaces/other/pods", core("watch", "other", "pods", "", "")},
+		{"GET", "/api/v1/watch/namespaces/other/pods/foo", core("watch", "other", "pods", "foo", "")},
+		{"GET", "/api/v1/watch/namespaces/other", core("watch", "other", "namespaces", "other", "")},
+		{"GET", "/api/v1/watch", plain("get")},
+		{"GET", "/api/v1/proxy/nodes/foo", core("proxy", "", "nodes", "foo", "")},
+		// watch as a parameter.
+		{"GET", "/api/v1/pods?watch=true", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=no", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?limit=5&w%61tch=1", core("watch", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=0", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=FALSE", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=false&watch=true", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?watch=1;a=b", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods/foo?watch=true", core("get", "", "pods", "foo", "")},
+		// One name through the field selector.
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo", core("list", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods?watch=1&fieldSelector=metadata.name%3Dfoo%2Cspec.nodeName%3Dn", core("watch", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata%2Ename=foo", core("list", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name!=foo", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo/bar", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=..", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=,metadata.name=", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=%zzmetadata.name=foo", core("list", "", "pods", "", "")},
+		// No resource paths.
+		{"GET", "/", plain("get")},
+		{"POST", "/healthz", plain("post")},
+		{"HEAD", "/api/v1", plain("head")},
+		{"GET", "/apis", plain("get")},
+		{"GET", "/apis/apps", plain("get")},
+		{"GET", "/apis/apps/v1/", plain("get")},
+		{"GET", "/other/v1/pods", plain("get")},
+		{"OPTIONS", "/api", plain("options")},
+		// Tricks: each stays what kube-apiserver sees, which serves none of them.
+		{"GET", "//api/v1/pods", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1//pods", core("get", "", "", "pods", "")},
+		{"GET", "/api//v1/pods", Info{ResourceRequest: true, APIPrefix: "api", Version: "", Verb: "get", Resource: "v1", Name: "pods"}},
+		{"GET", "/api/v1/./pods", core("get", "", ".", "pods", "")},
+		{"GET", "/api/v1/namespaces//pods", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/namespaces/default/../../secrets", Info{ResourceRequest: true, APIPrefix: "api", Version: "v1", Verb: "get", Namespace: "default", Resource: "..", Name: "..", Subresource: "secrets"}},
+		// An escaped slash is part of the name; kube-apiserver takes it for a separator.
+		{"GET", "/api/v1/namespaces/x/pods/a%2Fb", core("get", "x", "pods", "a/b", "")},
+		{"GET", "/api/v1/namespaces/x%2Fpods/a", core("list", "x/pods", "a", "", "")},
+		{"GET", "/api%2Fv1/pods/x", plain("get")},
+		{"GET", "/api/v1/pods/%70", core("get", "", "pods", "p", "")},
+	} {
+		r := httptest.NewRequest(c.method, "http://127.0.0.1"+c.target, nil)
+		c.want.Path = r.URL.Path
+		got := Parse(r)
+		got.Form = pathForm{}
+		if got != c.want {
+			t.Errorf("%s %s\n got %+v\nwant %+v", c.method, c.target, got, c.want)
+		}
+	}
+}
+
+func TestRequestInfoKeepsTheRestOfAProxyPath(t *testing.T) {
+	for target, want := range map[string]string{
+		"/api/v1/namespaces/n/services/s/proxy/a/b%2Fc": "a/b%2Fc",
+		"/api/v1/nodes/n/proxy":                         "",
+		"/api/v1/proxy/namespaces/n/services/s/a/b":     "a/b",
+	} {
+		if got := Parse(httptest.NewRequest("GET", target, nil)); got.Rest != want {
+			t.Errorf("%s: rest %q, want %q", target, got.Rest, want)
+		}
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	f.Add("GET", "/api/v1/namespaces/x/pods/a%2Fb/log/c", "watch=1&fieldSelector=metadata.name%3Dx")
+	f.Add("DELETE", "/apis//v1/../%00/"+strings.Repeat("x", 300), "fieldSelector=;&%zz=1&watch")
+	f.Add("HEAD", "/api/v1/watch/namespaces/", "&&=&watch=0")
+	f.Fuzz(func(t *testing.T, method, path, query string) {
+		u, err := url.Parse("http://h/" + path)
+		if err != nil {
+			return
+		}
+		u.RawQuery = query
+		info := Parse(&http.Request{Method: method, URL: u})
+		if !info.ResourceRequest && (info.Resource != "" || info.Name != "" || info.Namespace != "" || info.Verb != strings.ToLower(method)) {
+			t.Errorf("%s %q: no resource request, yet %+v", method, path, info)
+		}
+		if u.RawPath == "" {
+			if strings.Contains(info.Resource+info.Namespace+info.Subresource+info.Name, "/") {
+				t.Errorf("%q: a slash in %+v", path, info)
+			}
+		}
+		for _, key := range []string{"watch", "fieldSelector"} {
+			got, ok := firstValue(query, key)
+			if values := u.Query(); ok != values.Has(key) || got != values.Get(key) {
+				t.Errorf("firstValue(%q, %s) = %q, %v; url.Values has %q, %v", query, key, got, ok, values.Get(key), values.Has(key))
+			}
+		}
+	})
+}
+
+func BenchmarkParseRequest(b *testing.B) {
+	r := httptest.NewRequest("GET", "/apis/apps/v1/namespaces/default/deployments?limit=500&resourceVersion=0", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		Parse(r)
+	}
+}

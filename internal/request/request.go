@@ -1,0 +1,382 @@
+// Package request says what is asked and who asks: Parse reads verb, group, resource, namespace and name from method and path as
+// kube-apiserver's RequestInfo does, User is the identity that authentication found, and Request is the record of one request that lies in
+// its context (From) and from which log, metrics and audit are written at the end.
+//
+//	info := request.Parse(r)                  // GET /api/v1/namespaces/shop/pods: list, pods, shop
+//	request.From(ctx).Annotate("key", "why")  // into the audit event
+//
+// It decides nothing: who may do what is auth's, which paths there are the router's.
+package request
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+const (
+	UserAnonymous        = "system:anonymous"
+	UserUnsecured        = "system:unsecured"
+	GroupMasters         = "system:masters" // may do anything, whatever the roles say
+	GroupAuthenticated   = "system:authenticated"
+	GroupUnauthenticated = "system:unauthenticated"
+	groupNodes           = "system:nodes"
+	GroupServiceAccounts = "system:serviceaccounts"
+	ServiceAccountPrefix = "system:serviceaccount:" // then namespace:name
+	NodePrefix           = "system:node:"           // then the node's name
+)
+
+// Info is what a request asks for, as Kubernetes' authorizers, flow control and audit see it.
+type Info struct {
+	ResourceRequest bool
+	Verb            string // get list watch create update patch delete deletecollection; else the lower-case HTTP method
+	APIPrefix       string // api or apis, "" for non-resource requests
+	Group, Version  string
+	Namespace       string
+	Resource        string
+	Subresource     string
+	Name            string
+	Path            string
+	Rest            string // what the path holds behind the subresource, for proxies; still percent-encoded
+	Form            pathForm
+}
+
+// narrow finds the verb of a request that names no object: a GET is a list or a watch, a DELETE one of a collection. A list of a
+// single name through the field selector is authorized, and counted by flow control, as one for that name.
+func (info *Info) narrow(query string) {
+	if info.Name != "" {
+		return
+	}
+	switch info.Verb {
+	case "delete":
+		info.Verb = "deletecollection"
+	case "get":
+		info.Verb = "list"
+		if watch, ok := firstValue(query, "watch"); ok && watch != "0" && !strings.EqualFold(watch, "false") {
+			info.Verb = "watch"
+		}
+		if selector, ok := firstValue(query, "fieldSelector"); ok {
+			info.Name = selectedName(selector)
+		}
+	}
+}
+
+// User is who asks. Shared between requests: never changed in place.
+type User struct {
+	Name, UID string
+	Groups    []string
+	Extra     map[string][]string
+}
+
+// Authenticated returns u with the group of everybody who showed a credential.
+func (u User) Authenticated() User {
+	if u.Name != UserAnonymous && !slices.Contains(u.Groups, GroupAuthenticated) && !slices.Contains(u.Groups, GroupUnauthenticated) {
+		u.Groups = append(slices.Clip(u.Groups), GroupAuthenticated)
+	}
+	return u
+}
+
+func (u User) IsBare() bool { return u.UID == "" && len(u.Groups) == 0 && len(u.Extra) == 0 }
+
+// Completed adds the groups that follow from the name.
+func (u User) Completed(mode string) User {
+	if namespace, _, ok := SplitServiceAccount(u.Name); ok && len(u.Groups) == 0 {
+		u.Groups = []string{GroupServiceAccounts, GroupServiceAccounts + ":" + namespace}
+	} else if mode == "arbitrary-node" {
+		u.Groups = []string{groupNodes}
+	}
+	if u.Name == UserAnonymous && !slices.Contains(u.Groups, GroupUnauthenticated) {
+		u.Groups = append(slices.Clip(u.Groups), GroupUnauthenticated)
+	}
+	return u.Authenticated()
+}
+
+// Wire is the user as reviews and audit events write it.
+func (u User) Wire() authenticationv1.UserInfo {
+	info := authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups}
+	for key, values := range u.Extra {
+		if info.Extra == nil {
+			info.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		info.Extra[key] = values
+	}
+	return info
+}
+
+// Request is the one record of a request, made by the outermost middleware and carried in the context. Log line, metrics and
+// audit event are written from it at the end.
+type Request struct {
+	ID           string // Audit-Id
+	Received     time.Time
+	Info         Info
+	User         User   // who acts (after impersonation)
+	Impersonator *User  // who really asks, when that is somebody else
+	Constraint   string // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
+	FlowSchema   string
+	Priority     string
+	Waited       time.Duration  // in flow control's queue
+	Sent         bodyID         // what the body calls its object
+	Answered     *metav1.Status // the Status that was answered; nil when it was another object
+
+	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
+	Annotations map[string]string // audit annotations
+}
+
+// Annotate adds an audit annotation.
+func (rec *Request) Annotate(key, value string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.Annotations == nil {
+		rec.Annotations = map[string]string{}
+	}
+	rec.Annotations[key] = value
+}
+
+// AnnotateOnce adds an audit annotation, unless there is one of that key.
+func (rec *Request) AnnotateOnce(key, value string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.Annotations == nil {
+		rec.Annotations = map[string]string{}
+	}
+	if _, told := rec.Annotations[key]; !told {
+		rec.Annotations[key] = value
+	}
+}
+
+// NoteBody keeps what the body of a create or an update calls its object: the path of a create does not say.
+func (rec *Request) NoteBody(obj metav1.Object) {
+	rec.Sent = bodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
+}
+
+func (rec *Request) ActAs(u User, constraint string) {
+	impersonator := rec.User
+	rec.User, rec.Impersonator, rec.Constraint = u, &impersonator, constraint
+}
+
+// bodyID is what a body calls its object.
+type bodyID struct{ Namespace, Name, UID, ResourceVersion string }
+
+type Key struct{}
+
+// From returns the record of the request that ctx belongs to; never nil behind the outermost middleware.
+func From(ctx context.Context) *Request {
+	rec, _ := ctx.Value(Key{}).(*Request)
+	return rec
+}
+
+// Parse reads Info off method and URL; it never fails: what is no resource path is a non-resource request.
+//
+//	/api/VERSION/…   /apis/GROUP/VERSION/…   and then, [] being optional,
+//	[watch|proxy] [namespaces/NAMESPACE] RESOURCE [NAME [SUBRESOURCE [rest]]]
+//
+// namespaces/x, namespaces/x/status and namespaces/x/finalize are the namespace itself (as a resource in the namespace x: roles in
+// x may grant it). Unlike kube-apiserver's, segments are split before they are unescaped: pods/a%2Fb is the (impossible) pod "a/b",
+// not the subresource b of a.
+func Parse(r *http.Request) Info {
+	info := Info{Verb: lowerMethod(r.Method), Path: r.URL.Path}
+	p := pathSegments(r.URL)
+	prefix := p.next()
+	if prefix != "api" && prefix != "apis" {
+		return info
+	}
+	res := Info{Path: info.Path, APIPrefix: prefix, ResourceRequest: true}
+	if prefix == "apis" {
+		res.Group = p.next()
+	}
+	res.Version, res.Verb = p.next(), resourceVerb(r.Method)
+	if p.done {
+		return info // a discovery document
+	}
+	res.Resource = p.next()
+	if res.Resource == "watch" || res.Resource == "proxy" { // deprecated since 1.16, but still a verb in a path
+		if p.done {
+			return info
+		}
+		res.Verb, res.Resource, res.Form.InPath = res.Resource, p.next(), true
+	}
+	if res.Resource == "namespaces" && !p.done {
+		res.Namespace = p.next()
+		res.Name = res.Namespace
+		if !p.done && !isNamespaceSubresource(p.peek()) {
+			res.Resource, res.Name, res.Form.Nested = p.next(), p.next(), true
+		}
+	} else {
+		res.Name = p.next()
+	}
+	if res.Verb != "proxy" {
+		res.Subresource = p.next()
+	}
+	res.Rest, res.Form.Named = p.rest, res.Name != ""
+	res.narrow(r.URL.RawQuery)
+	return res
+}
+
+// selectedName returns x of a field selector that demands metadata.name=x, "" when there is none or x cannot be a name.
+func selectedName(selector string) string {
+	if !strings.Contains(selector, "metadata.name") {
+		return ""
+	}
+	parsed, err := fields.ParseSelector(selector)
+	if err != nil {
+		return ""
+	}
+	name, ok := parsed.RequiresExactMatch("metadata.name")
+	if !ok || len(content.IsPathSegmentName(name)) > 0 {
+		return ""
+	}
+	return name
+}
+
+// firstValue is url.Values.Get for one key without parsing the rest of the query, and with its rules: a pair that has a semicolon
+// or does not unescape is no pair.
+func firstValue(query, key string) (string, bool) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		k, v, _ := strings.Cut(pair, "=")
+		if strings.Contains(pair, ";") || !strings.ContainsAny(k, "%+") && k != key {
+			continue
+		}
+		if k, err := url.QueryUnescape(k); err != nil || k != key {
+			continue
+		}
+		if v, err := url.QueryUnescape(v); err == nil {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// segments yields the parts of a path between slashes; behind the last one they are "".
+type segments struct {
+	rest    string
+	escaped bool // rest is percent-encoded
+	done    bool // nothing is left
+}
+
+func (p *segments) peek() string {
+	q := *p
+	return q.next()
+}
+
+func (p *segments) next() string {
+	segment, rest, more := strings.Cut(p.rest, "/")
+	p.rest, p.done = rest, !more
+	if p.escaped {
+		if plain, err := url.PathUnescape(segment); err == nil {
+			return plain
+		}
+	}
+	return segment
+}
+
+func pathSegments(u *url.URL) segments {
+	p := segments{rest: u.Path, escaped: u.RawPath != ""}
+	if p.escaped {
+		p.rest = u.EscapedPath()
+	}
+	p.rest = strings.Trim(p.rest, "/")
+	p.done = p.rest == ""
+	return p
+}
+
+func isNamespaceSubresource(s string) bool { return s == "status" || s == "finalize" }
+
+func resourceVerb(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return "get"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch, http.MethodDelete:
+		return lowerMethod(method)
+	}
+	return ""
+}
+
+// lowerMethod spares the common methods an allocation.
+func lowerMethod(method string) string {
+	switch method {
+	case http.MethodGet:
+		return "get"
+	case http.MethodPost:
+		return "post"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return strings.ToLower(method)
+}
+
+func SplitServiceAccount(username string) (namespace, name string, ok bool) {
+	account, ok := strings.CutPrefix(username, ServiceAccountPrefix)
+	namespace, name, _ = strings.Cut(account, ":")
+	ok = ok && len(validation.ValidateNamespaceName(namespace, false)) == 0 && len(validation.ValidateServiceAccountName(name, false)) == 0
+	return namespace, name, ok
+}
+
+// IsLoopback is about the text: a name that happens to resolve to loopback may resolve to something else tomorrow.
+func IsLoopback(host string) bool {
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+func IsNode(name string) bool {
+	node, ok := strings.CutPrefix(name, NodePrefix)
+	return ok && len(validation.NameIsDNSSubdomain(node, false)) == 0
+}
+
+func IsServiceAccount(name string) bool {
+	_, _, ok := SplitServiceAccount(name)
+	return ok
+}
+
+// A pathForm is what Info's other fields do not tell of a path.
+type pathForm struct {
+	Nested bool // RESOURCE stands behind namespaces/NAMESPACE
+	Named  bool // the path goes down to one object; a list gets a name from its field selector, too
+	InPath bool // the verb stands in the path: watch/ or proxy/
+}
+
+// Truth reads a boolean parameter as Kubernetes does: present means true unless it says 0 or false.
+func Truth(values url.Values, name string) bool {
+	if !values.Has(name) {
+		return false
+	}
+	text := values.Get(name)
+	return text != "0" && !strings.EqualFold(text, "false")
+}
+
+// LongRunning are the requests that may take for ever, as in kube-apiserver.
+func LongRunning(info *Info) bool {
+	if !info.ResourceRequest {
+		return strings.HasPrefix(info.Path, "/debug/pprof/")
+	}
+	switch info.Subresource {
+	case "attach", "exec", "log", "portforward", "proxy":
+		return true
+	}
+	return info.Verb == "watch" || info.Verb == "proxy"
+}
+
+func IsMutating(info *Info) bool {
+	return info.Verb != "get" && info.Verb != "list" && info.Verb != "watch"
+}

@@ -1,0 +1,610 @@
+// Package response answers: Negotiate reads Accept, a View shows stored records in the form that was asked for (object, list, Table,
+// PartialObjectMetadata; JSON, YAML, protobuf), and WriteError turns an error into the Status that Kubernetes gives. Errors that nobody
+// foresaw are a 500 with a general text; their own stays in the log.
+package response
+
+// This file gives a response its form: which media type the client's Accept header gets, how an error becomes a Status, and how a JSON
+// document goes out, compact, indented or as YAML. (What protobuf looks like is told in protobuf.go.)
+//
+//	Accept: application/vnd.kubernetes.protobuf,application/json        a typed client: protobuf, of custom resources JSON
+//	Accept: application/json;as=Table;g=meta.k8s.io;v=v1                kubectl get
+//	Accept: */*, application/*, or no Accept                            JSON
+//	Accept: text/html                                                   406
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/printers"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
+	"github.com/klauspost/compress/gzip"
+	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// A MediaType is the form a response takes.
+type MediaType struct {
+	Format      scheme.BodyFormat
+	Pretty      bool
+	As, Version string // "Table", "PartialObjectMetadata", "PartialObjectMetadataList" of meta.k8s.io, and "v1" or "v1beta1"
+}
+
+// An offer is the forms in which an endpoint can answer.
+type offer struct {
+	Formats  []scheme.BodyFormat
+	as       []string // kinds of meta.k8s.io that the answer can be turned into
+	partial  bool     // protobuf has the metadata alone: a custom resource has no other form in it
+	unrouted bool     // kube-apiserver has no router for it that looks at Accept first, and complains of its own
+	streams  bool     // a LIST or WATCH of a built-in type, whose 406 names the forms of a stream, too
+}
+
+var (
+	documents = offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat}}                        // what has no Go type
+	Objects   = offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat, scheme.ProtobufFormat}} // a Status, a Scale, discovery
+
+	objectForms = []string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}
+)
+
+// offerOf is how objects of a resource are shown.
+func offerOf(res *scheme.Resource, info *request.Info) offer {
+	o := offer{Formats: Objects.Formats, as: formsOf(res, info), partial: !res.InProtobuf(), unrouted: res.GoType == nil}
+	o.streams = !o.unrouted && (info.Verb == "list" || info.Verb == "watch")
+	return o
+}
+
+// Negotiate picks the best form of a document in an Accept header. err is a 406 Status error.
+func Negotiate(accept string) (MediaType, error) { return documents.Negotiate(accept) }
+
+// Negotiate picks the best form in an Accept header. err is a 406 Status error.
+func (o offer) Negotiate(accept string) (MediaType, error) {
+	switch accept {
+	case "", "*/*", "application/json":
+		return MediaType{Format: scheme.JSONFormat}, nil
+	}
+	anyFormat := o.unrouted
+	for _, clause := range ParseAccept(accept) {
+		format := clause.Format(o.Formats)
+		if format == "" {
+			continue
+		}
+		anyFormat = true
+		if m, ok := clause.transform(format, o); ok {
+			return m, nil
+		}
+	}
+	if anyFormat {
+		return MediaType{}, scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+			"only the following media types are accepted: "+scheme.JoinFormats(o.Formats))
+	}
+	available := o.Formats
+	if o.streams {
+		available = append(slices.Clip(available), scheme.JSONFormat+";stream=watch", scheme.ProtobufFormat+";stream=watch")
+	}
+	err := scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		"406: Not Acceptable\n\nAvailable representations: "+scheme.JoinFormats(available))
+	err.ErrStatus.Details = &metav1.StatusDetails{}
+	return MediaType{}, err
+}
+
+// An acceptClause is one of the alternatives in an Accept header.
+type acceptClause struct {
+	Name    string
+	quality float64
+	Params  map[string]string
+}
+
+// ParseAccept returns the alternatives, the most wanted first, wildcards behind equally wanted names. It takes q=0 for the least
+// wanted, not for unwanted, as kube-apiserver does.
+func ParseAccept(accept string) (clauses []acceptClause) {
+	for part := range strings.SplitSeq(accept, ",") {
+		name, rest, _ := strings.Cut(part, ";")
+		clause := acceptClause{Name: strings.TrimSpace(name), quality: 1, Params: map[string]string{}}
+		for param := range strings.SplitSeq(rest, ";") {
+			key, value, _ := strings.Cut(strings.TrimSpace(param), "=")
+			clause.Params[key] = value
+		}
+		if q, ok := clause.Params["q"]; ok {
+			clause.quality, _ = strconv.ParseFloat(q, 64)
+		}
+		clauses = append(clauses, clause)
+	}
+	slices.SortStableFunc(clauses, func(a, b acceptClause) int {
+		return cmp.Or(cmp.Compare(b.quality, a.quality), cmp.Compare(strings.Count(a.Name, "*"), strings.Count(b.Name, "*")))
+	})
+	return clauses
+}
+
+// Format is the one that the clause's name selects, "" if none. kube-apiserver takes application/* for JSON where custom resources are
+// concerned, and refuses it for built-in types.
+func (c acceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
+	if c.Name == "*/*" || c.Name == "*" || c.Name == "application/*" {
+		return scheme.JSONFormat
+	}
+	if f := scheme.BodyFormat(c.Name); slices.Contains(offered, f) {
+		return f
+	}
+	return ""
+}
+
+// transform reads the parameters; ok is false when they ask for what the endpoint cannot do.
+func (c acceptClause) transform(format scheme.BodyFormat, o offer) (m MediaType, ok bool) {
+	m = MediaType{Format: format, Pretty: c.Params["pretty"] == "1", As: c.Params["as"], Version: c.Params["v"]}
+	group := c.Params["g"]
+	if stream := c.Params["stream"]; stream != "" && stream != "watch" || c.Params["sv"] != "" {
+		return m, false
+	}
+	if m.As == "" && m.Version == "" && group == "" {
+		return m, format != scheme.ProtobufFormat || !o.partial
+	}
+	if format == scheme.ProtobufFormat && m.As == "Table" {
+		return m, false // its cells are anything
+	}
+	return m, group == metav1.GroupName && (m.Version == "v1" || m.Version == "v1beta1") && slices.Contains(o.as, m.As)
+}
+
+// Fits is the 406 for asking for a list's form of a single object or the other way round.
+func (m MediaType) Fits(res *scheme.Resource, isList bool) error {
+	shape := ""
+	switch {
+	case m.As == "PartialObjectMetadata" && isList:
+		shape = "is a list (*" + scheme.InternalName(res.Group, res.ListKind) + ")"
+	case m.As == "PartialObjectMetadataList" && !isList:
+		shape = "is not a list (*" + scheme.InternalName(res.Group, res.Kind) + ")"
+	default:
+		return nil
+	}
+	return scheme.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		fmt.Sprintf("you requested %s, but the requested object %s", m.As, shape))
+}
+
+// WantsPretty tells whether a human reads the response: ?pretty decides, else the tool does.
+func WantsPretty(r *http.Request) bool {
+	if strings.Contains(r.URL.RawQuery, "pretty") {
+		if value := r.URL.Query().Get("pretty"); value != "" {
+			pretty, _ := strconv.ParseBool(value)
+			return pretty
+		}
+	}
+	agent := r.UserAgent()
+	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+}
+
+// WriteError answers with the Status of err (an apierrors.APIStatus; anything else is a 500 InternalError), honouring Accept. It
+// returns err when that was no Status: the client got a generic text, so the caller logs it.
+func WriteError(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
+	status, unexpected := ErrorStatus(err)
+	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
+	}
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	_ = WriteObject(w, r, int(status.Code), &status) // a Status can be encoded
+	return unexpected
+}
+
+func ErrorStatus(err error) (status metav1.Status, unexpected error) {
+	var apiErr apierrors.APIStatus
+	if !errors.As(err, &apiErr) {
+		if errors.Is(err, store.ErrDamaged) { // told to the log when it was found
+			return apierrors.NewInternalError(err).ErrStatus, nil
+		}
+		return apierrors.NewInternalError(errors.New("the server could not complete the request; its log says why")).ErrStatus, err
+	}
+	status = apiErr.Status()
+	status.Status = cmp.Or(status.Status, metav1.StatusFailure)
+	switch {
+	case status.Code != 0:
+	case status.Status == metav1.StatusSuccess:
+		status.Code = http.StatusOK
+	default:
+		status.Code = http.StatusInternalServerError
+	}
+	return status, nil
+}
+
+func ErrNoSuchResource() error {
+	return routerError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+}
+
+func ErrMethodNotAllowed() error {
+	return routerError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+}
+
+// routerError is an error of the path or method: its details are there, and empty.
+func routerError(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason,
+		Message: message, Details: &metav1.StatusDetails{}}}
+}
+
+// WriteObject answers with an object that is not stored, in the form that the request's Accept prefers. obj carries its kind. An Accept
+// that cannot be met gets JSON: the handler has refused it before, and errors have to go out somehow.
+func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.Object) error {
+	if m, err := Objects.Negotiate(r.Header.Get("Accept")); err == nil && m.Format == scheme.ProtobufFormat {
+		sealed, err := SealObject(obj)
+		if err == nil {
+			writeSealed(w, code, sealed)
+		}
+		return err
+	}
+	doc, err := json.Marshal(obj)
+	if err == nil {
+		WriteJSON(w, r, code, doc)
+	}
+	return err
+}
+
+// WriteJSON answers with a JSON document, as YAML when the request's Accept prefers it, and as JSON when it cannot be met.
+func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
+	m, err := offer{Formats: documents.Formats, as: objectForms}.Negotiate(r.Header.Get("Accept"))
+	if err != nil {
+		m.Format = scheme.JSONFormat
+	}
+	doc, newline, format := m.Dress(doc, WantsPretty(r))
+	header := w.Header()
+	header.Set("Content-Type", string(format))
+	header.Set("Content-Length", strconv.Itoa(len(doc)+len(newline)))
+	if header.Get("Cache-Control") == "" {
+		header.Set("Cache-Control", "no-cache, private")
+	}
+	w.WriteHeader(code)
+	w.Write(doc)
+	io.WriteString(w, newline)
+}
+
+// Dress gives a JSON document the negotiated form, and names what belongs behind it: like kube-apiserver's, compact JSON ends in a newline
+// and indented JSON does not. What YAML cannot hold, such as a DEL character, stays JSON and says so in its format, and what is nested
+// deeply stays compact: indenting the 10,000 levels that a custom resource may have makes 100 MB of spaces.
+func (m MediaType) Dress(doc []byte, forHumans bool) (dressed []byte, newline string, format scheme.BodyFormat) {
+	plain := m.Format != scheme.YAMLFormat && !m.Pretty && !forHumans
+	if plain || nestedDeeply(doc) {
+		return doc, "\n", scheme.JSONFormat
+	}
+	if m.Format == scheme.YAMLFormat {
+		if asYAML, err := yaml.JSONToYAML(doc); err == nil {
+			return asYAML, "", scheme.YAMLFormat
+		}
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, doc, "", "  "); err != nil {
+		return doc, "\n", scheme.JSONFormat
+	}
+	return indented.Bytes(), "", scheme.JSONFormat
+}
+
+// nestedDeeply tells whether a JSON document has more levels than anyone reads.
+func nestedDeeply(doc []byte) bool {
+	const most = 500
+	depth, inString := 0, false
+	for i := 0; i < len(doc); i++ {
+		switch c := doc[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > most {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// Refuse answers with an error, which the audit log is to tell. It returns err when that was no Status, as WriteError does.
+func Refuse(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
+	if rec := request.From(r.Context()); rec != nil {
+		status, _ := ErrorStatus(err)
+		rec.Answered = &status
+	}
+	return WriteError(w, r, err)
+}
+
+var gzipPool = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(nil, 1); return z }}
+
+const (
+	GzipThreshold = 128 << 10 // bytes from which compression pays
+)
+
+// Compresses says whether a response of about size bytes is worth gzip: the client wants it and is not on this host.
+func Compresses(r *http.Request, size int) bool {
+	if size < GzipThreshold || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		return false
+	}
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	ip := net.ParseIP(host)
+	return ip == nil || !ip.IsLoopback()
+}
+
+// Compress returns where to write a response of about size bytes, and what to call at its end.
+func Compress(w http.ResponseWriter, r *http.Request, size int) (out io.Writer, finish func()) {
+	if !Compresses(r, size) {
+		return w, func() {}
+	}
+	w.Header().Set("Content-Encoding", "gzip")
+	w.Header().Add("Vary", "Accept-Encoding")
+	z := gzipPool.Get().(*gzip.Writer)
+	z.Reset(w)
+	return z, func() { _ = z.Close(); gzipPool.Put(z) }
+}
+
+// formsOf are what an answer can be turned into. A question's answer has no columns, nor has what a pod or an account is asked to take.
+func formsOf(res *scheme.Resource, info *request.Info) []string {
+	forms := []string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}
+	switch {
+	case res.Virtual && res.Allows("create"), info.Subresource == "binding", info.Subresource == "eviction", info.Subresource == "token":
+		return forms[1:]
+	}
+	return forms
+}
+
+// A View is how one response shows objects: whole, as the rows of a Table, or as their metadata alone; in JSON, YAML or protobuf.
+type View struct {
+	Res     *scheme.Resource
+	Media   MediaType
+	include string // includeObject of a Table: None, Metadata or Object
+	now     time.Time
+	Mute    bool // a Table watch has told its columns already
+}
+
+func (v *View) ContentType() string {
+	return string(v.Media.Format)
+}
+
+// Respond answers with one object.
+func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *store.Record) error {
+	if err := v.Media.Fits(v.Res, false); err != nil {
+		return err
+	}
+	if v.Media.Format == scheme.ProtobufFormat {
+		body, err := v.Sealed(nil, rec)
+		if err == nil {
+			writeSealed(w, code, body)
+		}
+		return err
+	}
+	body, err := v.Object(nil, rec)
+	if err != nil {
+		_, name := scheme.NamespacedName(rec.Key)
+		return StoreError(err, v.Res, name)
+	}
+	WriteJSON(w, r, code, body)
+	return nil
+}
+
+// Object appends one object that stands alone: the answer to a GET or a write, or the object of a watch event. Always JSON.
+func (v *View) Object(dst []byte, rec *store.Record) ([]byte, error) {
+	switch v.Media.As {
+	case "Table":
+		dst = v.tableHead(dst, ListMeta{Rev: rec.Rev})
+		dst, err := v.row(dst, rec)
+		return append(dst, "]}"...), err
+	case "PartialObjectMetadata":
+		return v.metadata(dst, rec.JSON), nil
+	}
+	json, err := v.Res.Served(rec.JSON)
+	if err != nil {
+		return dst, err
+	}
+	dst = append(append(dst, '{'), v.Res.Prefix...)
+	return append(dst, json[1:]...), nil
+}
+
+// Item appends one object as an item of a list. Items of built-in types carry no kind, as typed encoders leave it out.
+func (v *View) Item(dst []byte, rec *store.Record) ([]byte, error) {
+	switch v.Media.Format {
+	case scheme.YAMLFormat:
+		return v.yamlItem(dst, rec)
+	case scheme.ProtobufFormat:
+		return v.SealedItem(dst, rec)
+	}
+	switch v.Media.As {
+	case "Table":
+		return v.row(dst, rec)
+	case "PartialObjectMetadataList":
+		return v.metadata(dst, rec.JSON), nil
+	}
+	json, err := v.Res.Served(rec.JSON)
+	if err != nil || v.Res.GoType != nil {
+		return append(dst, json...), err
+	}
+	dst = append(append(dst, '{'), v.Res.Prefix...)
+	return append(dst, json[1:]...), nil
+}
+
+// metadata appends a PartialObjectMetadata.
+func (v *View) metadata(dst, json []byte) []byte {
+	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/`...)
+	dst = append(append(dst, v.Media.Version...), `","metadata":`...)
+	return append(append(dst, gjson.GetBytes(json, "metadata").Raw...), '}')
+}
+
+// row appends one row of a Table.
+func (v *View) row(dst []byte, rec *store.Record) ([]byte, error) {
+	obj, err := v.Res.DecodeServed(rec.JSON)
+	if err != nil {
+		return dst, err
+	}
+	cells, err := json.Marshal(printers.CellsOf(v.Res, obj, v.now))
+	if err != nil {
+		return dst, err
+	}
+	dst = append(append(dst, `{"cells":`...), cells...)
+	if conditions := printers.RowConditionsOf(obj); conditions != nil {
+		text, _ := json.Marshal(conditions)
+		dst = append(append(dst, `,"conditions":`...), text...)
+	}
+	dst = append(dst, `,"object":`...)
+	switch v.include {
+	case "None":
+		dst = append(dst, "null"...)
+	case "Metadata":
+		dst = v.metadata(dst, rec.JSON)
+	default:
+		whole := View{Res: v.Res}
+		if dst, err = whole.Object(dst, rec); err != nil {
+			return dst, err
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+// ListHead appends what stands before the items.
+func (v *View) ListHead(dst []byte, meta ListMeta) []byte {
+	if v.Media.Format == scheme.YAMLFormat {
+		return append(append(append(dst, "apiVersion: "...), v.listVersion()...), "\nitems:\n"...)
+	}
+	if v.Media.As == "Table" {
+		return v.tableHead(dst, meta)
+	}
+	dst = append(append(dst, `{"kind":"`...), v.listKind()...)
+	dst = append(append(dst, `","apiVersion":"`...), v.listVersion()...)
+	dst = append(dst, `","metadata":`...)
+	dst = v.listMeta(dst, meta)
+	return append(dst, `,"items":[`...)
+}
+
+func (v *View) tableHead(dst []byte, meta ListMeta) []byte {
+	dst = append(append(dst, `{"kind":"Table","apiVersion":"meta.k8s.io/`...), v.Media.Version...)
+	dst = append(dst, `","metadata":`...)
+	dst = v.listMeta(dst, meta)
+	columns := []byte("null")
+	if !v.Mute {
+		columns, _ = json.Marshal(printers.ColumnsOf(v.Res))
+	}
+	dst = append(append(dst, `,"columnDefinitions":`...), columns...)
+	return append(dst, `,"rows":[`...)
+}
+
+func (v *View) listMeta(dst []byte, meta ListMeta) []byte {
+	if meta.Rev == 0 { // an object that was not stored, as a Table
+		return append(dst, "{}"...)
+	}
+	dst = append(dst, `{"resourceVersion":"`...)
+	dst = append(strconv.AppendInt(dst, meta.Rev, 10), '"')
+	if meta.Cont != "" || v.Res.GoType == nil && v.Media.As == "" {
+		dst = append(append(append(dst, `,"continue":"`...), meta.Cont...), '"')
+	}
+	if meta.Remaining != nil {
+		dst = strconv.AppendInt(append(dst, `,"remainingItemCount":`...), *meta.Remaining, 10)
+	}
+	return append(dst, '}')
+}
+
+// ListTail is what stands behind the items.
+func (v *View) ListTail(meta ListMeta) []byte {
+	if v.Media.Format != scheme.YAMLFormat {
+		return []byte("]}\n")
+	}
+	tail, _ := yaml.JSONToYAML(append(append([]byte(`{"kind":"`+v.listKind()+`","metadata":`), v.listMeta(nil, meta)...), '}'))
+	return tail
+}
+
+func (v *View) Separator() string {
+	if v.Media.Format == scheme.JSONFormat {
+		return ","
+	}
+	return ""
+}
+
+func (v *View) listKind() string {
+	if v.Media.As != "" {
+		return v.Media.As
+	}
+	return v.Res.ListKind
+}
+
+func (v *View) listVersion() string {
+	if v.Media.As != "" {
+		return "meta.k8s.io/" + v.Media.Version
+	}
+	return v.Res.APIVersion()
+}
+
+// yamlItem appends an item of a YAML list: the item's own document, indented behind a dash.
+func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
+	plain := *v
+	plain.Media.Format = scheme.JSONFormat
+	item, err := plain.Item(nil, rec)
+	if err != nil {
+		return dst, err
+	}
+	text, err := yaml.JSONToYAML(item)
+	if err != nil {
+		return dst, err
+	}
+	text = bytes.ReplaceAll(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"), []byte("\n  "))
+	return append(append(append(dst, "- "...), text...), '\n'), nil
+}
+
+// NewView negotiates how a request's answer looks.
+func NewView(r *http.Request, res *scheme.Resource) (*View, error) {
+	media, err := offerOf(res, &request.From(r.Context()).Info).Negotiate(r.Header.Get("Accept"))
+	if err != nil {
+		return nil, err
+	}
+	v := &View{Res: res, Media: media}
+	if media.As == "Table" {
+		v.now, v.include = time.Now(), "Metadata"
+		if include := r.URL.Query().Get("includeObject"); include != "" {
+			v.include = include
+		}
+		if v.include != "None" && v.include != "Metadata" && v.include != "Object" {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf(
+				"Unable to convert to Table as requested: includeObject: Invalid value: %q: must be 'Metadata', 'Object', 'None', or empty", v.include))
+		}
+	}
+	return v, nil
+}
+
+// ListMeta is the metadata of a list; remaining is nil when it is not told.
+type ListMeta struct {
+	Rev       int64
+	Cont      string
+	Remaining *int64
+}
+
+// StoreError turns the store's sentinels into the Status that clients know. Other errors pass unchanged.
+func StoreError(err error, res *scheme.Resource, name string) error {
+	gr := res.GroupResource()
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return apierrors.NewNotFound(gr, name)
+	case errors.Is(err, store.ErrExists):
+		return apierrors.NewAlreadyExists(gr, name)
+	case errors.Is(err, store.ErrDeleting):
+		exists := apierrors.NewAlreadyExists(gr, name)
+		exists.ErrStatus.Message = "object is being deleted: " + exists.ErrStatus.Message
+		return exists
+	case errors.Is(err, store.ErrConflict):
+		return apierrors.NewConflict(gr, name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	case errors.Is(err, store.ErrCompacted):
+		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
+	case errors.Is(err, scheme.ErrUnreadable):
+		return unreadable.NamedUnreadable(err, res, name)
+	case errors.Is(err, store.ErrDiskFull), errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrFileLost), errors.Is(err, store.ErrDamaged):
+		return apierrors.NewInternalError(err)
+	}
+	return err
+}
+
+// ErrAborted says that a response broke after its head was sent: the connection is closed, so that nobody takes the rest for whole.
+var ErrAborted = errors.New("response aborted")

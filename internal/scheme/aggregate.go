@@ -1,0 +1,164 @@
+package scheme
+
+// This file bounds what one answer says is wrong. A body of 3 MiB has room for a hundred thousand mistakes, each of which may quote a
+// value of megabytes, and Kubernetes' own aggregates join them by adding string to string, which is quadratic. Here an answer names the
+// first mistakes and counts the others:
+//
+//	ConfigMap "a" is invalid: [metadata.finalizers[0]: Invalid value: ..., metadata.finalizers[1]: ..., and 7000 more]
+//
+// A list below both bounds reads as kube-apiserver's to the letter; nobody reads a longer one. What is over the bounds is counted and
+// never formatted, so that the cost is that of the answer, not of the mistakes.
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	MaxErrors    = 1000    // mistakes that one answer names
+	MaxErrorText = 1 << 20 // bytes of their text; the first is named whatever its length
+	maxBadValues = 100     // of one set in a selector: the library joins them
+)
+
+// A budget is what is left of an answer's room for mistakes.
+type budget struct{ count, bytes int }
+
+func NewBudget() budget { return budget{MaxErrors, MaxErrorText} }
+
+// Spent says that no further mistake is named.
+func (b *budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }
+
+func (b *budget) Take(text string) {
+	b.count--
+	b.bytes -= len(text)
+}
+
+// Invalid is the 422 that names what is wrong with an object.
+func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierrors.StatusError {
+	left, causes := NewBudget(), make([]metav1.StatusCause, 0, min(len(errs), MaxErrors)+1)
+	message := NewErrorText()
+	for i, err := range errs {
+		if left.Spent() {
+			message.More(len(errs) - i)
+			causes = append(causes, metav1.StatusCause{Message: More(len(errs) - i)})
+			break
+		}
+		body := err.ErrorBody()
+		left.Take(body)
+		causes = append(causes, metav1.StatusCause{Type: metav1.CauseType(err.Type), Message: body, Field: err.Field})
+		message.Add(err.Field + ": " + body)
+	}
+	text := fmt.Sprintf("%s %q is invalid", kind.String(), name)
+	if list := message.String(); list != "" {
+		text += ": " + list
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: text,
+		Details: &metav1.StatusDetails{Group: kind.Group, Kind: kind.Kind, Name: name, Causes: causes},
+	}}
+}
+
+func More(n int) string { return fmt.Sprintf("and %d more", n) }
+
+// Distinct drops repeated errors: two judges may find the same mistake. (kube-apiserver then names it twice.) Behind those that an
+// answer names, nobody sees them.
+func Distinct(errs field.ErrorList) (out field.ErrorList) {
+	left, seen := NewBudget(), make(map[string]bool, min(len(errs), MaxErrors))
+	for i, err := range errs {
+		if left.Spent() {
+			return append(out, errs[i:]...)
+		}
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
+			left.Take(text)
+			out = append(out, err)
+		}
+	}
+	return out
+}
+
+// An errorText prints as Kubernetes' aggregates do: each text once, one alone without brackets.
+type errorText struct {
+	seen    map[string]bool
+	out     strings.Builder
+	entries int
+}
+
+func NewErrorText() *errorText { return &errorText{seen: map[string]bool{}} }
+
+func (j *errorText) Add(text string) {
+	if j.seen[text] {
+		return
+	}
+	j.seen[text] = true
+	if j.entries++; j.entries > 1 {
+		j.out.WriteString(", ")
+	}
+	j.out.WriteString(text)
+}
+
+// More says how many entries were left out.
+func (j *errorText) More(n int) { j.Add(More(n)) }
+
+func (j *errorText) String() string {
+	if j.entries > 1 {
+		return "[" + j.out.String() + "]"
+	}
+	return j.out.String()
+}
+
+// Fewer are the first errors of a list, and one that counts the rest.
+func Fewer(errs []error) []error {
+	left := NewBudget()
+	for i, err := range errs {
+		if left.Spent() {
+			return append(errs[:i:i], errors.New(More(len(errs)-i)))
+		}
+		left.Take(err.Error())
+	}
+	return errs
+}
+
+// Shortened cuts an error of many lines: a small file can have half a million duplicate keys. (JSON's strict errors end at 100.)
+func Shortened(err error) error {
+	lines := strings.SplitN(err.Error(), "\n", MaxErrors+2) // the first is a title
+	if len(lines) < MaxErrors+2 {
+		return err
+	}
+	last := &lines[MaxErrors+1]
+	*last = "  " + More(strings.Count(*last, "\n")+1)
+	return errors.New(strings.Join(lines, "\n"))
+}
+
+// ParseLabels reads a label selector. It looks first for a set with so many bad values that the library would take long to say so.
+func ParseLabels(text string) (labels.Selector, error) {
+	for rest := text; ; {
+		_, after, found := strings.Cut(rest, "(")
+		if !found {
+			return labels.Parse(text)
+		}
+		set, behind, _ := strings.Cut(after, ")")
+		if bad := badValues(set); bad > maxBadValues {
+			return nil, fmt.Errorf("unable to parse requirement: %d values of one set are no label values", bad)
+		}
+		rest = behind
+	}
+}
+
+func badValues(set string) (bad int) {
+	for value := range strings.SplitSeq(set, ",") {
+		if len(validation.IsValidLabelValue(strings.TrimSpace(value))) > 0 {
+			bad++
+		}
+	}
+	return bad
+}

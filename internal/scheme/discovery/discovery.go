@@ -1,0 +1,284 @@
+// Package discovery tells clients which types there are and what they look like: discovery (legacy and aggregated), OpenAPI v3 by group
+// version, and OpenAPI v2 whole, in JSON and protobuf. Everything is derived from the scheme's rows when it is asked for, and let go.
+package discovery
+
+// This file tells clients what is served: the answers at /api and /apis, in two dialects, both derived from the registry.
+//
+//	legacy       /api → APIVersions, /apis → APIGroupList, /apis/apps → APIGroup, /apis/apps/v1 → APIResourceList
+//	aggregated   /api and /apis → APIGroupDiscoveryList with every resource in one answer
+//
+// A client asks for the aggregated dialect in Accept, with three parameters. Its answer has to carry the very same Content-Type and may
+// go only to clients that named v2: to one that knows v2beta1 alone (kubectl 1.27), a v2 body is an empty API. Such clients get the
+// legacy dialect, which all of them list last.
+
+import (
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	aggregatedKind   = "APIGroupDiscoveryList"
+	aggregatedParams = ";g=apidiscovery.k8s.io;v=v2;as=" + aggregatedKind
+)
+
+// ServeDiscovery answers /api, /apis, /apis/{group}, /api/v1 and /apis/{group}/{version}, legacy or aggregated by Accept.
+func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) {
+	c := reg.Current.Load()
+	root, rest, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
+	if strings.HasPrefix(rest, "/") { // /apis//v1
+		http.NotFound(w, r)
+		return
+	}
+	if r.Method != http.MethodGet && onlyGET(reg, root, rest) {
+		response.Refuse(w, r, response.ErrMethodNotAllowed())
+		return
+	}
+	if format := wantsAggregated(r.Header.Get("Accept")); rest == "" && format != "" {
+		serveAggregated(c, root, format, w, r)
+		return
+	}
+	answer := legacyAnswer(c, root, rest, r)
+	if answer == nil {
+		group := ""
+		if root == "apis" {
+			group, _, _ = strings.Cut(rest, "/")
+		}
+		ServeUnknown(reg, w, r, group)
+		return
+	}
+	if _, err := response.Objects.Negotiate(r.Header.Get("Accept")); err != nil {
+		response.Refuse(w, r, err)
+		return
+	}
+	_ = response.WriteObject(w, r, http.StatusOK, answer) // these can all be encoded
+}
+
+// ServeUnknown answers for what is not served: with a Status where the group is built in, with plain text elsewhere.
+func ServeUnknown(reg *scheme.Registry, w http.ResponseWriter, r *http.Request, group string) {
+	for _, res := range reg.All() {
+		if res.Group == group && res.GoType != nil {
+			response.Refuse(w, r, response.ErrNoSuchResource())
+			return
+		}
+	}
+	http.NotFound(w, r)
+}
+
+// legacyAnswer is the answer for root ("api" or "apis") and the path below it; nil when there is nothing.
+func legacyAnswer(c *scheme.Catalog, root, rest string, r *http.Request) runtime.Object {
+	group, version, _ := strings.Cut(rest, "/")
+	switch {
+	case root == "api" && rest == "":
+		return apiVersions(r)
+	case root == "api":
+		return resourceList(c, "", rest)
+	case rest == "":
+		return groupList(c)
+	case version == "":
+		return groupNamed(c, group)
+	}
+	return resourceList(c, group, version)
+}
+
+func apiVersions(r *http.Request) runtime.Object {
+	server := r.Host
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		server = local.String()
+	}
+	return &metav1.APIVersions{
+		TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"},
+		ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: server}},
+	}
+}
+
+func groupList(c *scheme.Catalog) runtime.Object {
+	list := &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+	for _, gv := range c.GroupVersions() {
+		if gv[0].Group == "" {
+			continue
+		}
+		last := len(list.Groups) - 1
+		if last < 0 || list.Groups[last].Name != gv[0].Group {
+			list.Groups = append(list.Groups, metav1.APIGroup{Name: gv[0].Group})
+			last++
+		}
+		g := &list.Groups[last]
+		g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv[0].APIVersion(), Version: gv[0].Version})
+		g.PreferredVersion = g.Versions[0]
+	}
+	return list
+}
+
+func groupNamed(c *scheme.Catalog, name string) runtime.Object {
+	groups := groupList(c).(*metav1.APIGroupList).Groups
+	for i := range groups {
+		if groups[i].Name == name {
+			groups[i].TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+			return &groups[i]
+		}
+	}
+	return nil
+}
+
+func resourceList(c *scheme.Catalog, group, version string) runtime.Object {
+	rows := c.RowsOf(group, version)
+	if rows == nil {
+		return nil
+	}
+	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: rows[0].APIVersion()}
+	if group == "" { // as kube-apiserver has it
+		list.APIVersion = ""
+	}
+	for _, res := range rows {
+		list.APIResources = append(list.APIResources, metav1.APIResource{
+			Name: res.Plural, SingularName: res.Singular, Namespaced: res.Namespaced, Kind: res.Kind, Verbs: res.Verbs,
+			ShortNames: res.ShortNames, Categories: res.Categories, StorageVersionHash: storageVersionHash(c, res),
+		})
+		for _, sub := range res.Subresources {
+			kind := responseKind(res, sub.Group, sub.Version, sub.Kind)
+			list.APIResources = append(list.APIResources, metav1.APIResource{
+				Name: res.Plural + "/" + sub.Name, Namespaced: res.Namespaced, Group: kind.Group, Version: kind.Version, Kind: kind.Kind, Verbs: sub.Verbs,
+			})
+		}
+	}
+	return list
+}
+
+// storageVersionHash names the version that objects are stored in; storage migration tools compare it.
+func storageVersionHash(c *scheme.Catalog, res *scheme.Resource) string {
+	switch {
+	case res.Custom != nil && res.Custom.StorageVersion != "":
+		return versionHash(res.Group, res.Custom.StorageVersion, res.Kind)
+	case res.Virtual || res.GoType == nil:
+		return ""
+	}
+	stored := res
+	for _, other := range c.Sorted {
+		if other.Base == res.Base && other.Conversion == nil {
+			stored = other
+			break
+		}
+	}
+	return versionHash(stored.Group, stored.Version, stored.Kind)
+}
+
+func versionHash(group, version, kind string) string {
+	sum := sha256.Sum256([]byte(group + "/" + version + "/" + kind))
+	return base64.StdEncoding.EncodeToString(sum[:8])
+}
+
+// responseKind leaves group and version out where they are the resource's own, as kube-apiserver does.
+func responseKind(res *scheme.Resource, group, version, kind string) *metav1.GroupVersionKind {
+	if group == res.Group && version == res.Version {
+		return &metav1.GroupVersionKind{Kind: kind}
+	}
+	return &metav1.GroupVersionKind{Group: group, Version: version, Kind: kind}
+}
+
+// wantsAggregated tells in which form the first alternative in Accept that we can serve asks for the aggregated dialect; "" when it does not.
+func wantsAggregated(accept string) scheme.BodyFormat {
+	if !strings.Contains(accept, aggregatedKind) {
+		return ""
+	}
+	for _, clause := range response.ParseAccept(accept) {
+		p, format := clause.Params, clause.Format(response.Objects.Formats)
+		switch {
+		case format == "" || format == scheme.YAMLFormat:
+		case clause.Name == string(format) && p["as"] == aggregatedKind && p["v"] == "v2" && p["g"] == apidiscoveryv2.GroupName:
+			return format
+		case p["as"] == "":
+			return ""
+		}
+	}
+	return ""
+}
+
+// serveAggregated answers from a document that is made once per state of the registry. Clients keep it and ask with its ETag.
+func serveAggregated(c *scheme.Catalog, root string, format scheme.BodyFormat, w http.ResponseWriter, r *http.Request) {
+	name := root + " " + string(format)
+	doc := c.Remember(name, func(c *scheme.Catalog) []byte { return aggregatedDocument(c, root, format) })
+	etag := string(c.Remember(name+" etag", func(*scheme.Catalog) []byte { return []byte(etagOf(doc)) }))
+	header := w.Header()
+	header.Set("Vary", "Accept")
+	header.Set("Cache-Control", "public")
+	header.Set("ETag", etag)
+	if r.Header.Get("If-None-Match") == etag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	dressed, newline := doc, ""
+	if format == scheme.JSONFormat {
+		dressed, newline, _ = response.MediaType{}.Dress(doc, response.WantsPretty(r))
+	}
+	header.Set("Content-Type", string(format)+aggregatedParams)
+	header.Set("Content-Length", strconv.Itoa(len(dressed)+len(newline)))
+	w.Write(dressed)
+	w.Write([]byte(newline))
+}
+
+func etagOf(doc []byte) string { return fmt.Sprintf("\"%X\"", sha512.Sum512(doc)) }
+
+// aggregatedDocument describes the core group (root "api") or all others ("apis").
+func aggregatedDocument(c *scheme.Catalog, root string, format scheme.BodyFormat) []byte {
+	list := &apidiscoveryv2.APIGroupDiscoveryList{}
+	for _, rows := range c.GroupVersions() {
+		group := rows[0].Group
+		if (group == "") != (root == "api") {
+			continue
+		}
+		last := len(list.Items) - 1
+		if last < 0 || list.Items[last].Name != group {
+			list.Items = append(list.Items, apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: group}})
+			last++
+		}
+		version := apidiscoveryv2.APIVersionDiscovery{Version: rows[0].Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
+		for _, res := range rows {
+			version.Resources = append(version.Resources, aggregatedResource(res))
+		}
+		list.Items[last].Versions = append(list.Items[last].Versions, version)
+	}
+	list.SetGroupVersionKind(apidiscoveryv2.SchemeGroupVersion.WithKind(aggregatedKind))
+	encode := response.SealObject
+	if format == scheme.JSONFormat {
+		encode = func(obj runtime.Object) ([]byte, error) { return json.Marshal(obj) }
+	}
+	doc, _ := encode(list)
+	return doc
+}
+
+func aggregatedResource(res *scheme.Resource) apidiscoveryv2.APIResourceDiscovery {
+	d := apidiscoveryv2.APIResourceDiscovery{
+		Resource: res.Plural, ResponseKind: responseKind(res, res.Group, res.Version, res.Kind), Scope: apidiscoveryv2.ScopeCluster,
+		SingularResource: res.Singular, Verbs: res.Verbs, ShortNames: res.ShortNames, Categories: res.Categories,
+	}
+	if res.Namespaced {
+		d.Scope = apidiscoveryv2.ScopeNamespace
+	}
+	for _, sub := range res.Subresources {
+		d.Subresources = append(d.Subresources, apidiscoveryv2.APISubresourceDiscovery{
+			Subresource: sub.Name, ResponseKind: responseKind(res, sub.Group, sub.Version, sub.Kind), Verbs: sub.Verbs,
+		})
+	}
+	return d
+}
+
+// onlyGET says that the discovery of this path has one method: GET. The list of groups, a group, and the versions of custom resources
+// answer any.
+func onlyGET(reg *scheme.Registry, root, rest string) bool {
+	group, version, _ := strings.Cut(rest, "/")
+	return root == "api" || version != "" && slices.ContainsFunc(reg.All(), func(res *scheme.Resource) bool { return res.Group == group && res.GoType != nil })
+}

@@ -1,0 +1,775 @@
+package discovery
+
+// This file describes the API in OpenAPI v3: one document per group version, made from the Go types when somebody asks, and not kept.
+//
+// kubectl reads them for explain, and before it sends anything with create, apply, replace or edit: there it looks for a PATCH operation
+// of the object's kind that has a query parameter fieldValidation. Schemas come from reflection on the Go types, descriptions from their
+// SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. What reflection cannot see is in tables:
+// enumerations in openapi_enums.txt, what the elements of a list are to each other in apply.go. Defaults, which kube-apiserver also has,
+// are left out: no client needs them.
+//
+// The index at /openapi/v3 gives each document's path with a hash. The hash covers what the document is made from (this program and the
+// rows), not its bytes, so that the index costs no document. A document asked for by its hash may be kept for a year.
+
+import (
+	"cmp"
+	"crypto/sha512"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+)
+
+// ServeOpenAPI answers /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}.
+func ServeOpenAPI(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) {
+	c := reg.Current.Load()
+	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
+		w.WriteHeader(http.StatusNotAcceptable) // such as OpenAPI's own protobuf form
+		return
+	}
+	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/openapi/v3"), "/")
+	if path == "" {
+		doc, _ := json.Marshal(openAPIIndex(c))
+		w.Header().Set("ETag", etagOf(doc))
+		writeOpenAPI(w, r, etagOf(doc), func() ([]byte, error) { return doc, nil })
+		return
+	}
+	rows := rowsAtPath(c, path)
+	if rows == nil {
+		http.NotFound(w, r)
+		return
+	}
+	hash := openAPIHash(rows)
+	if asked := r.URL.Query().Get("hash"); asked != "" {
+		if asked != hash {
+			http.Redirect(w, r, openAPIPath(path, hash), http.StatusMovedPermanently)
+			return
+		}
+		w.Header().Set("Vary", "Accept")
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).UTC().Format(http.TimeFormat))
+	}
+	writeOpenAPI(w, r, strconv.Quote(hash), func() ([]byte, error) { return openAPIDocument(rows) })
+}
+
+// writeOpenAPI spares a client that has the document both making and sending it.
+func writeOpenAPI(w http.ResponseWriter, r *http.Request, etag string, makeDoc func() ([]byte, error)) {
+	header := w.Header()
+	header.Set("ETag", etag)
+	if header.Get("Cache-Control") == "" {
+		header.Set("Cache-Control", "no-cache, private")
+	}
+	if r.Header.Get("If-None-Match") == etag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	doc, err := makeDoc()
+	if err != nil {
+		response.Refuse(w, r, err)
+		return
+	}
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(len(doc)))
+	w.Write(doc)
+}
+
+type openAPIPathItem struct {
+	ServerRelativeURL string `json:"serverRelativeURL"`
+}
+
+func openAPIIndex(c *scheme.Catalog) map[string]map[string]openAPIPathItem {
+	paths := map[string]openAPIPathItem{}
+	for _, rows := range c.GroupVersions() {
+		path := strings.TrimPrefix(groupVersionPath(rows[0]), "/")
+		paths[path] = openAPIPathItem{openAPIPath(path, openAPIHash(rows))}
+	}
+	return map[string]map[string]openAPIPathItem{"paths": paths}
+}
+
+func openAPIPath(path, hash string) string { return "/openapi/v3/" + path + "?hash=" + hash }
+
+// groupVersionPath is where a resource's group version lives.
+func groupVersionPath(res *scheme.Resource) string {
+	if res.Group == "" {
+		return "/api/" + res.Version
+	}
+	return "/apis/" + res.Group + "/" + res.Version
+}
+
+func rowsAtPath(c *scheme.Catalog, path string) []*scheme.Resource {
+	for _, rows := range c.GroupVersions() {
+		if groupVersionPath(rows[0]) == "/"+path {
+			return rows
+		}
+	}
+	return nil
+}
+
+func openAPIHash(rows []*scheme.Resource) string {
+	sum := sha512.New()
+	if build, ok := debug.ReadBuildInfo(); ok {
+		io.WriteString(sum, build.String())
+	}
+	for _, res := range rows {
+		fmt.Fprintln(sum, res.APIVersion(), res.Plural, res.Kind, res.Namespaced, res.Verbs, res.Subresources, res.SchemaTag)
+	}
+	return fmt.Sprintf("%X", sum.Sum(nil))
+}
+
+// An oaSchema is a schema object. Its fields are those that this server writes.
+type oaSchema struct {
+	Ref                  string               `json:"$ref,omitempty"`
+	Description          string               `json:"description,omitempty"`
+	Type                 string               `json:"type,omitempty"`
+	Format               string               `json:"format,omitempty"`
+	Required             []string             `json:"required,omitempty"`
+	Properties           map[string]*oaSchema `json:"properties,omitempty"`
+	AdditionalProperties *oaSchema            `json:"additionalProperties,omitempty"`
+	Items                *oaSchema            `json:"items,omitempty"`
+	Enum                 []string             `json:"enum,omitempty"`
+	AllOf                []*oaSchema          `json:"allOf,omitempty"`
+	OneOf                []*oaSchema          `json:"oneOf,omitempty"`
+	UniqueItems          bool                 `json:"uniqueItems,omitempty"`
+
+	Kinds         []metav1.GroupVersionKind `json:"x-kubernetes-group-version-kind,omitempty"`
+	ListType      string                    `json:"x-kubernetes-list-type,omitempty"`
+	ListMapKeys   []string                  `json:"x-kubernetes-list-map-keys,omitempty"`
+	MapType       string                    `json:"x-kubernetes-map-type,omitempty"`
+	PatchMergeKey string                    `json:"x-kubernetes-patch-merge-key,omitempty"`
+	PatchStrategy string                    `json:"x-kubernetes-patch-strategy,omitempty"`
+}
+
+// An oaOperation is one method of one path.
+type oaOperation struct {
+	Tags        []string                `json:"tags"`
+	Description string                  `json:"description"`
+	OperationID string                  `json:"operationId"`
+	Parameters  []oaParameter           `json:"parameters,omitempty"`
+	RequestBody *oaBody                 `json:"requestBody,omitempty"`
+	Responses   map[string]oaBody       `json:"responses"`
+	Action      string                  `json:"x-kubernetes-action"`
+	Kind        metav1.GroupVersionKind `json:"x-kubernetes-group-version-kind"`
+}
+
+type oaParameter struct {
+	Name        string   `json:"name"`
+	In          string   `json:"in"`
+	Description string   `json:"description,omitempty"`
+	Required    bool     `json:"required,omitempty"`
+	Schema      oaSchema `json:"schema"`
+}
+
+// An oaBody is a request body or a response.
+type oaBody struct {
+	Description string             `json:"description,omitempty"`
+	Content     map[string]oaMedia `json:"content,omitempty"`
+	Required    bool               `json:"required,omitempty"`
+}
+
+type oaMedia struct {
+	Schema *oaSchema `json:"schema"`
+}
+
+// An oaDocument is one group version's document while it is made.
+type oaDocument struct {
+	schemas    map[string]any            // *oaSchema, or a custom resource's own schema
+	paths      map[string]map[string]any // by method; "parameters" are those of all methods
+	parameters map[string][]oaParameter  // the query parameters of a use, a verb in most cases
+	enums      map[string][]string       // the values of string types, by their enumName
+}
+
+// openAPIDocument makes the document of one group version.
+func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
+	d := newOADocument()
+	for _, res := range rows {
+		if err := d.addKind(res); err != nil {
+			return nil, err
+		}
+		d.addAllPaths(res)
+	}
+	return json.Marshal(map[string]any{
+		"openapi": "3.0.0", "info": openAPIInfo, "paths": d.paths,
+		"components": map[string]any{"schemas": d.schemas, "securitySchemes": openAPISecurity},
+	})
+}
+
+func newOADocument() *oaDocument {
+	return &oaDocument{schemas: map[string]any{}, paths: map[string]map[string]any{}, parameters: map[string][]oaParameter{}, enums: readEnums()}
+}
+
+// openAPIEnums are the string types whose constants are all that they may be. Reflection does not see constants, and a test compares
+// the table with the sources.
+//
+//go:embed openapi_enums.txt
+var openAPIEnums string
+
+func readEnums() map[string][]string {
+	enums := map[string][]string{}
+	for line := range strings.Lines(openAPIEnums) {
+		if name, values, ok := strings.Cut(strings.TrimRight(line, "\n"), ": "); ok {
+			enums[name] = strings.Split(values, "|")
+		}
+	}
+	return enums
+}
+
+// enumName is core/v1.Protocol, for k8s.io/api/core/v1.Protocol.
+func enumName(t reflect.Type) string {
+	dirs := strings.Split(t.PkgPath(), "/")
+	return strings.Join(dirs[max(0, len(dirs)-2):], "/") + "." + t.Name()
+}
+
+var (
+	openAPIInfo     = map[string]string{"title": "Kubernetes", "version": "1.36"}
+	openAPISecurity = map[string]map[string]string{"BearerToken": {
+		"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"}}
+)
+
+// modelName is a kind's name among the schemas: that of its Go type, or for a custom resource its group turned round, io.x.v1.Foo.
+func modelName(res *scheme.Resource) string {
+	if res.GoType != nil {
+		return typeName(res.GoType)
+	}
+	labels := strings.Split(res.Group, ".")
+	slices.Reverse(labels)
+	return strings.Join(append(labels, res.Version, res.Kind), ".")
+}
+
+func typeName(t reflect.Type) string {
+	if named, ok := reflect.Zero(t).Interface().(interface{ OpenAPIModelName() string }); ok {
+		return named.OpenAPIModelName()
+	}
+	return "io." + strings.ReplaceAll(strings.ReplaceAll(t.PkgPath(), "k8s.io/", "k8s/"), "/", ".") + "." + t.Name()
+}
+
+func schemaRef(name string) *oaSchema { return &oaSchema{Ref: "#/components/schemas/" + name} }
+
+// addKind adds the schemas of a resource's kind and its list.
+func (d *oaDocument) addKind(res *scheme.Resource) error {
+	name := modelName(res)
+	if res.GoType == nil {
+		schema, err := customSchema(d, res)
+		if err != nil {
+			return err
+		}
+		d.schemas[name] = schema
+	} else {
+		d.define(res.GoType)
+		if schema, ok := d.schemas[name].(*oaSchema); ok {
+			schema.Kinds = []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.Kind}}
+		}
+	}
+	if !res.Allows("list") {
+		return nil
+	}
+	list := &oaSchema{Description: res.ListKind + " is a list of " + res.Kind, Type: "object", Required: []string{"items"},
+		Properties: d.typeMeta(), Kinds: []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.ListKind}}}
+	list.Properties["items"] = &oaSchema{Description: "List of " + res.Plural + ".", Type: "array", Items: schemaRef(name)}
+	list.Properties["metadata"] = &oaSchema{Description: "Standard list metadata.", AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ListMeta]())}}
+	d.schemas[listName(res)] = list
+	return nil
+}
+
+func listName(res *scheme.Resource) string {
+	return strings.TrimSuffix(modelName(res), res.Kind) + res.ListKind
+}
+
+func (d *oaDocument) typeMeta() map[string]*oaSchema {
+	meta := &oaSchema{Properties: map[string]*oaSchema{}}
+	d.addFields(meta, reflect.TypeFor[metav1.TypeMeta]())
+	return meta.Properties
+}
+
+// customSchema is a custom resource's own schema, with what every object has added to it, and to the objects that are embedded in it.
+func customSchema(d *oaDocument, res *scheme.Resource) (any, error) {
+	schema := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	if res.Schema != nil {
+		own, err := res.Schema()
+		if err != nil {
+			return nil, err
+		}
+		schema = map[string]any{}
+		if err := json.Unmarshal(own, &schema); err != nil {
+			return nil, err
+		}
+	}
+	d.addObjectMembers(schema)
+	d.addEmbedded(schema)
+	schema["x-kubernetes-group-version-kind"] = []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.Kind}}
+	if res.Custom != nil && len(res.Custom.Selectable) > 0 {
+		var fields []map[string]string
+		for _, path := range res.Custom.Selectable {
+			fields = append(fields, map[string]string{"fieldPath": path})
+		}
+		schema["x-kubernetes-selectable-fields"] = fields
+	}
+	return schema, nil
+}
+
+// addObjectMembers gives a schema what every object has.
+func (d *oaDocument) addObjectMembers(schema map[string]any) {
+	properties, _ := schema["properties"].(map[string]any)
+	if properties == nil {
+		properties = map[string]any{}
+	}
+	for name, property := range d.typeMeta() {
+		properties[name] = property
+	}
+	properties["metadata"] = &oaSchema{Description: "Standard object's metadata.", AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ObjectMeta]())}}
+	schema["properties"] = properties
+}
+
+// addEmbedded finds the objects within a user's schema that say they are objects themselves.
+func (d *oaDocument) addEmbedded(schema map[string]any) {
+	properties, _ := schema["properties"].(map[string]any)
+	for _, property := range properties {
+		if property, ok := property.(map[string]any); ok {
+			d.addEmbedded(property)
+		}
+	}
+	for _, key := range []string{"items", "additionalProperties"} {
+		if below, ok := schema[key].(map[string]any); ok {
+			d.addEmbedded(below)
+		}
+	}
+	if schema["x-kubernetes-embedded-resource"] != true {
+		return
+	}
+	d.addObjectMembers(schema)
+	required, _ := schema["required"].([]any)
+	for _, name := range []string{"kind", "apiVersion"} {
+		if !slices.Contains(required, any(name)) {
+			required = append(required, name)
+		}
+	}
+	schema["required"] = required
+}
+
+// define adds the schema of a named struct type and of all that it refers to.
+func (d *oaDocument) define(t reflect.Type) {
+	name := typeName(t)
+	if d.schemas[name] != nil {
+		return
+	}
+	s := &oaSchema{Description: docStrings(t)[""], Kinds: kindsOf(t)}
+	d.schemas[name] = s // before its fields: a type may refer to itself
+	if !scalarSchema(s, t) {
+		s.Type = "object"
+		s.Properties = map[string]*oaSchema{}
+		d.addFields(s, t)
+		if slices.Contains(scheme.AtomicTypes, scheme.Unversioned(t)) {
+			s.MapType = "atomic"
+		}
+	}
+}
+
+// kindsOf tells which kind a Go type is; none for the parts of objects.
+func kindsOf(t reflect.Type) []metav1.GroupVersionKind {
+	for _, res := range scheme.Builtins {
+		if res.GoType == t {
+			return []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.Kind}}
+		}
+	}
+	for _, sub := range scheme.SubresourceBodies {
+		if scheme.SubresourceTypes[sub.Kind] == t {
+			return []metav1.GroupVersionKind{{Group: sub.Group, Version: sub.Version, Kind: sub.Kind}}
+		}
+	}
+	if t == reflect.TypeFor[metav1.Status]() || t == deleteOptions {
+		return []metav1.GroupVersionKind{{Version: "v1", Kind: t.Name()}}
+	}
+	return nil
+}
+
+// docStrings are a type's doc strings by field name, the type's own under "".
+func docStrings(t reflect.Type) map[string]string {
+	if documented, ok := reflect.Zero(t).Interface().(interface{ SwaggerDoc() map[string]string }); ok {
+		return documented.SwaggerDoc()
+	}
+	if t.PkgPath() == apiServiceType.PkgPath() {
+		return apiServiceTexts[t.Name()]
+	}
+	return nil
+}
+
+var apiServiceType = reflect.TypeFor[apiregistrationv1.APIService]()
+
+// scalarSchema describes the types that are structs in Go and scalars in JSON, such as Time and Quantity: they say so by method.
+func scalarSchema(s *oaSchema, t reflect.Type) bool {
+	scalar, ok := reflect.Zero(t).Interface().(interface{ OpenAPISchemaType() []string })
+	if !ok {
+		return false
+	}
+	if formatted, ok := scalar.(interface{ OpenAPISchemaFormat() string }); ok {
+		s.Format = formatted.OpenAPISchemaFormat()
+	}
+	if either, ok := scalar.(interface{ OpenAPIV3OneOfTypes() []string }); ok {
+		for _, name := range either.OpenAPIV3OneOfTypes() {
+			s.OneOf = append(s.OneOf, &oaSchema{Type: name})
+		}
+	} else if types := scalar.OpenAPISchemaType(); len(types) > 0 {
+		s.Type = types[0] // none: any JSON
+	}
+	return true
+}
+
+func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
+	texts := docStrings(t)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-" || !f.IsExported():
+			continue
+		case name == "":
+			d.addFields(s, f.Type) // inlined
+			continue
+		}
+		property := d.describe(f.Type)
+		if text := texts[name]; text != "" && property.Ref != "" {
+			property = &oaSchema{Description: text, AllOf: []*oaSchema{property}} // nothing may stand beside a $ref
+		} else if text != "" {
+			property.Description = text
+		}
+		property.PatchMergeKey, property.PatchStrategy = f.Tag.Get("patchMergeKey"), f.Tag.Get("patchStrategy")
+		property.relate(cmp.Or(scheme.Relations[scheme.Unversioned(t)+"."+name], scheme.RelationOfTags(f.Tag)))
+		s.Properties[name] = property
+		if isRequired(t, name, options) {
+			s.Required = append(s.Required, name)
+		}
+	}
+}
+
+// relate says what server-side apply takes the elements of a field for, in the words of apply.go.
+func (s *oaSchema) relate(relation string) {
+	switch {
+	case s.Type == "object" && relation == "atomic":
+		s.MapType = relation
+	case s.Type != "array":
+	case relation == "" || relation == "atomic" || relation == "set":
+		s.ListType = cmp.Or(relation, "atomic")
+	default:
+		s.ListType, s.ListMapKeys = "map", strings.Split(relation, ",")
+	}
+}
+
+// isRequired takes a field that JSON always has for a required one. The exceptions are said in comments of the Go source alone.
+func isRequired(t reflect.Type, name, options string) bool {
+	path := strings.TrimPrefix(typeName(t), "io.k8s.api.") + "." + name
+	if strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero") {
+		return slices.Contains(omittedButRequired, path)
+	}
+	return !slices.Contains(writtenButOptional, path)
+}
+
+var omittedButRequired = strings.Fields(`
+	admissionregistration.v1.ValidatingAdmissionPolicyBinding.spec admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec.policyName
+	admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec.validationActions authentication.v1.TokenReviewSpec.token
+	autoscaling.v1.HorizontalPodAutoscaler.spec autoscaling.v2.HorizontalPodAutoscaler.spec batch.v1.CronJob.spec
+	core.v1.ContainerRestartRule.action core.v1.ContainerRestartRuleOnExitCodes.operator core.v1.ImageVolumeStatus.imageRef
+	core.v1.PodCertificateProjection.keyType core.v1.PodCertificateProjection.signerName
+	networking.v1.IPAddress.spec networking.v1.IPAddressSpec.parentRef networking.v1.ParentReference.name networking.v1.ParentReference.resource
+	resource.v1.CapacityRequestPolicyRange.min resource.v1.CounterSet.counters resource.v1.DeviceCounterConsumption.counters`)
+
+var writtenButOptional = strings.Fields(`
+	apps.v1.StatefulSetOrdinals.start apps.v1.StatefulSetSpec.serviceName apps.v1.StatefulSetStatus.availableReplicas
+	authentication.v1.TokenRequest.spec authentication.v1.TokenRequestSpec.audiences authentication.v1.TokenRequestSpec.boundObjectRef
+	authentication.v1.TokenRequestSpec.expirationSeconds authentication.v1.TokenRequestStatus.expirationTimestamp
+	authentication.v1.TokenRequestStatus.token autoscaling.v2.HorizontalPodAutoscalerStatus.currentMetrics
+	batch.v1.PodFailurePolicyOnPodConditionsPattern.status core.v1.AzureFilePersistentVolumeSource.secretNamespace
+	core.v1.ContainerImage.names core.v1.Event.reportingComponent core.v1.Event.reportingInstance core.v1.GRPCAction.service
+	core.v1.NodeRuntimeHandler.name core.v1.ProjectedVolumeSource.sources core.v1.TypedLocalObjectReference.apiGroup
+	core.v1.TypedObjectReference.apiGroup discovery.v1.EndpointSlice.endpoints discovery.v1.EndpointSlice.ports events.v1.Event.metadata
+	flowcontrol.v1.FlowSchemaSpec.matchingPrecedence flowcontrol.v1.LimitedPriorityLevelConfiguration.nominalConcurrencyShares
+	flowcontrol.v1.QueuingConfiguration.handSize flowcontrol.v1.QueuingConfiguration.queueLengthLimit flowcontrol.v1.QueuingConfiguration.queues
+	flowcontrol.v1.ResourcePolicyRule.namespaces networking.v1.IngressClassParametersReference.scope networking.v1.NetworkPolicySpec.podSelector
+	policy.v1.PodDisruptionBudgetStatus.currentHealthy policy.v1.PodDisruptionBudgetStatus.desiredHealthy
+	policy.v1.PodDisruptionBudgetStatus.disruptionsAllowed policy.v1.PodDisruptionBudgetStatus.expectedPods
+	rbac.v1.ClusterRole.rules rbac.v1.Role.rules rbac.v1.RoleRef.apiGroup resource.v1.AllocatedDeviceStatus.conditions
+	resource.v1.CapacityRequestPolicy.default resource.v1.DeviceClaim.requests resource.v1.ResourceClaimSpec.devices
+	scheduling.v1.PriorityClass.value storage.v1.CSINodeDriver.topologyKeys
+	io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus.conditions
+	io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus.acceptedNames
+	io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionStatus.storedVersions`)
+
+// describe is the schema of a field's type: by reference when it has a name among the schemas.
+func (d *oaDocument) describe(t reflect.Type) *oaSchema {
+	if t.Kind() == reflect.Struct {
+		return d.reference(t)
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return d.describe(t.Elem())
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return &oaSchema{Type: "string", Format: "byte"}
+		}
+		return &oaSchema{Type: "array", Items: d.describe(t.Elem())}
+	case reflect.Map:
+		return &oaSchema{Type: "object", AdditionalProperties: d.describe(t.Elem())}
+	case reflect.String:
+		return &oaSchema{Type: "string", Enum: d.enums[enumName(t)]}
+	case reflect.Bool:
+		return &oaSchema{Type: "boolean"}
+	case reflect.Int32, reflect.Int64:
+		return &oaSchema{Type: "integer", Format: t.Kind().String()}
+	case reflect.Float64:
+		return &oaSchema{Type: "number", Format: "double"}
+	}
+	return &oaSchema{Type: "object"}
+}
+
+func (d *oaDocument) reference(t reflect.Type) *oaSchema {
+	d.define(t)
+	return schemaRef(typeName(t))
+}
+
+// An oaVerb is what a verb of a resource looks like as an operation.
+type oaVerb struct {
+	method, action, id, text string         // %s in text is the kind
+	responses                string         // codes beside 401
+	options                  []reflect.Type // whose fields are the query parameters
+}
+
+var oaVerbs = map[string]oaVerb{
+	"get":              {"get", "get", "read", "read the specified %s", "200", nil},
+	"list":             {"get", "list", "list", "list or watch objects of kind %s", "200", []reflect.Type{listOptions}},
+	"create":           {"post", "post", "create", "create %s", "200 201 202", []reflect.Type{reflect.TypeFor[metav1.CreateOptions]()}},
+	"update":           {"put", "put", "replace", "replace the specified %s", "200 201", []reflect.Type{reflect.TypeFor[metav1.UpdateOptions]()}},
+	"patch":            {"patch", "patch", "patch", "partially update the specified %s", "200 201", []reflect.Type{reflect.TypeFor[metav1.PatchOptions]()}},
+	"delete":           {"delete", "delete", "delete", "delete %s", "200 202", []reflect.Type{deleteOptions}},
+	"deletecollection": {"delete", "deletecollection", "delete", "delete collection of %s", "200", []reflect.Type{listOptions, deleteOptions}},
+}
+
+var (
+	listOptions   = reflect.TypeFor[metav1.ListOptions]()
+	deleteOptions = reflect.TypeFor[metav1.DeleteOptions]()
+)
+
+// An oaTarget is what a path's operations are about.
+type oaTarget struct {
+	path, id   string // id is the middle of operation ids, NamespacedPod
+	kind       metav1.GroupVersionKind
+	body, list *oaSchema
+	custom     bool // the body is a custom resource's
+}
+
+// addAllPaths adds the paths of a resource and of what is below it.
+func (d *oaDocument) addAllPaths(res *scheme.Resource) {
+	d.addPaths(res)
+	for i := range res.Subresources {
+		d.addSubresource(res, &res.Subresources[i])
+	}
+}
+
+func (d *oaDocument) addPaths(res *scheme.Resource) {
+	kind := metav1.GroupVersionKind{Group: res.Group, Version: res.Version, Kind: res.Kind}
+	all := oaTarget{path: groupVersionPath(res) + "/" + res.Plural, id: res.Kind, kind: kind, body: schemaRef(modelName(res)), list: schemaRef(listName(res)),
+		custom: res.GoType == nil}
+	each := all
+	if res.Namespaced {
+		each.path, each.id = groupVersionPath(res)+"/namespaces/{namespace}/"+res.Plural, "Namespaced"+res.Kind
+		all.id += "ForAllNamespaces"
+		if res.Allows("list") {
+			d.addOperation(res, all, "list")
+		}
+	}
+	one := each
+	one.path += "/{name}"
+	for _, verb := range res.Verbs {
+		switch verb {
+		case "watch":
+		case "list", "create", "deletecollection":
+			d.addOperation(res, each, verb)
+		default:
+			d.addOperation(res, one, verb)
+		}
+	}
+	if res.Allows("create") && !res.Allows("patch") { // a review: kubectl asks a type's patch whether the server validates fields, or else /openapi/v2
+		d.addOperation(res, one, "patch")
+	}
+}
+
+func (d *oaDocument) addSubresource(res *scheme.Resource, sub *scheme.Subresource) {
+	scope := ""
+	path := groupVersionPath(res) + "/" + res.Plural + "/{name}/" + sub.Name
+	if res.Namespaced {
+		scope = "Namespaced"
+		path = groupVersionPath(res) + "/namespaces/{namespace}/" + res.Plural + "/{name}/" + sub.Name
+	}
+	target := oaTarget{path: path, id: scope + res.Kind + titleCase(sub.Name),
+		kind: metav1.GroupVersionKind{Group: sub.Group, Version: sub.Version, Kind: sub.Kind}}
+	switch wire := res.BodyOf(sub.Name).Wire; {
+	case sub.Name == "log" || wire == nil && sub.Kind != res.Kind:
+		target.body = &oaSchema{Type: "string"}
+	case sub.Kind == res.Kind:
+		target.body, target.custom = schemaRef(modelName(res)), res.GoType == nil
+	default:
+		target.body = d.reference(wire)
+	}
+	for _, verb := range sub.Verbs {
+		d.addOperation(res, target, verb)
+	}
+	if sub.Name == "log" {
+		d.paths[path]["parameters"] = append(d.paths[path]["parameters"].([]oaParameter), d.query("log", reflect.TypeFor[corev1.PodLogOptions]())...)
+	}
+}
+
+func (d *oaDocument) addOperation(res *scheme.Resource, target oaTarget, verb string) {
+	v := oaVerbs[verb]
+	id := v.id + groupTitle(res.Group) + titleCase(res.Version)
+	if verb == "deletecollection" {
+		id += "Collection"
+	}
+	op := &oaOperation{
+		Tags:        []string{strings.ToLower(groupTitle(res.Group)[:1]) + groupTitle(res.Group)[1:] + "_" + res.Version},
+		Description: fmt.Sprintf(v.text, target.kind.Kind), OperationID: id + target.id,
+		Parameters: d.query(verb, v.options...), RequestBody: d.requestBody(target, verb), Responses: map[string]oaBody{"401": {Description: "Unauthorized"}},
+		Action: v.action, Kind: target.kind,
+	}
+	if connects := strings.HasSuffix(target.kind.Kind, "Options"); connects {
+		op.Action, op.RequestBody, op.Parameters = "connect", nil, nil
+		op.OperationID = "connect" + groupTitle(res.Group) + titleCase(res.Version) + titleCase(v.method) + target.id
+	}
+	for code := range strings.FieldsSeq(v.responses) {
+		status, _ := strconv.Atoi(code)
+		op.Responses[code] = oaBody{Description: http.StatusText(status), Content: d.responseContent(target, verb)}
+	}
+	item := d.paths[target.path]
+	if item == nil {
+		item = map[string]any{"parameters": pathParameters(target.path)}
+		d.paths[target.path] = item
+	}
+	item[v.method] = op
+}
+
+func (d *oaDocument) requestBody(target oaTarget, verb string) *oaBody {
+	switch verb {
+	case "create", "update":
+		return &oaBody{Required: true, Content: map[string]oaMedia{"*/*": {target.body}}}
+	case "delete", "deletecollection":
+		return &oaBody{Content: map[string]oaMedia{"*/*": {d.reference(reflect.TypeFor[metav1.DeleteOptions]())}}}
+	case "patch":
+		patch := oaMedia{d.reference(reflect.TypeFor[metav1.Patch]())}
+		content := map[string]oaMedia{"application/json-patch+json": patch, "application/merge-patch+json": patch, "application/apply-patch+yaml": patch}
+		if !target.custom {
+			content["application/strategic-merge-patch+json"] = patch
+		}
+		return &oaBody{Required: true, Content: content}
+	}
+	return nil
+}
+
+func (d *oaDocument) responseContent(target oaTarget, verb string) map[string]oaMedia {
+	schema := target.body
+	switch verb {
+	case "list":
+		schema = target.list
+	case "delete", "deletecollection":
+		schema = d.reference(reflect.TypeFor[metav1.Status]())
+	}
+	content := map[string]oaMedia{"application/json": {schema}, "application/yaml": {schema}}
+	if verb == "list" {
+		content["application/json;stream=watch"] = oaMedia{schema}
+	}
+	return content
+}
+
+// query turns the fields of options types into query parameters, by name. They are made once a document.
+func (d *oaDocument) query(use string, options ...reflect.Type) []oaParameter {
+	if d.parameters[use] == nil && options != nil {
+		byName := map[string]oaParameter{}
+		for _, t := range options {
+			addParameters(byName, t)
+		}
+		if use == "deletecollection" {
+			delete(byName, "watch")
+			delete(byName, "allowWatchBookmarks")
+		}
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			d.parameters[use] = append(d.parameters[use], byName[name])
+		}
+	}
+	return d.parameters[use]
+}
+
+func addParameters(byName map[string]oaParameter, t reflect.Type) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		kind := cmp.Or(paramTypes[f.Type.Kind()], paramTypes[elemKind(f.Type)])
+		if name != "" && kind != "" {
+			byName[name] = oaParameter{Name: name, In: "query", Description: docStrings(t)[name], Schema: oaSchema{Type: kind, UniqueItems: true}}
+		}
+	}
+}
+
+var paramTypes = map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int64: "integer"}
+
+func elemKind(t reflect.Type) reflect.Kind {
+	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		return t.Elem().Kind()
+	}
+	return reflect.Invalid
+}
+
+// pathParameters are the parameters that all methods of a path have.
+func pathParameters(path string) (params []oaParameter) {
+	texts := map[string]string{"name": "name of the object", "namespace": "object name and auth scope, such as for teams and projects"}
+	for _, name := range []string{"name", "namespace"} {
+		if strings.Contains(path, "{"+name+"}") {
+			params = append(params, oaParameter{Name: name, In: "path", Description: texts[name], Required: true,
+				Schema: oaSchema{Type: "string", UniqueItems: true}})
+		}
+	}
+	return append(params, oaParameter{Name: "pretty", In: "query", Description: "If 'true', then the output is pretty printed.",
+		Schema: oaSchema{Type: "string", UniqueItems: true}})
+}
+
+// groupTitle is a group in operation ids: Core, Apps, RbacAuthorization.
+func groupTitle(group string) (name string) {
+	for label := range strings.SplitSeq(strings.TrimSuffix(cmp.Or(group, "core"), ".k8s.io"), ".") {
+		name += titleCase(label)
+	}
+	return name
+}
+
+func titleCase(word string) string {
+	if word == "" {
+		return ""
+	}
+	return strings.ToUpper(word[:1]) + word[1:]
+}
+
+// apiServiceTexts describe the fields in OpenAPI: these types come without doc strings.
+var apiServiceTexts = map[string]map[string]string{
+	"APIService": {"": "An APIService is a served group version. Its name is the version, a dot and the group.",
+		"metadata": "Standard object's metadata.", "spec": "What is served, and from where.", "status": "Whether it is."},
+	"APIServiceSpec": {"": "What an APIService serves, and from where.",
+		"service":               "The Service that requests are passed on to; none where this server answers them itself. This server passes none on.",
+		"group":                 "The API group.",
+		"version":               "The version of the group, such as v1.",
+		"insecureSkipTLSVerify": "Whether the certificate of the Service is taken unseen.",
+		"caBundle":              "The authorities that the certificate of the Service may come from, in PEM.",
+		"groupPriorityMinimum":  "Where the group stands among others: clients prefer higher numbers, up to 20000.",
+		"versionPriority":       "Where the version stands in its group: clients prefer higher numbers, up to 1000."},
+	"ServiceReference": {"": "A Service and a port of it.", "namespace": "The namespace of the Service.", "name": "The name of the Service.",
+		"port": "The port of the Service, 443 unless said."},
+	"APIServiceStatus": {"": "How an APIService is.", "conditions": "The latest that is known about it."},
+	"APIServiceCondition": {"": "One thing that is known about an APIService.", "type": "What it is about: Available.", "status": "True, False or Unknown.",
+		"lastTransitionTime": "When the status changed last.", "reason": "Why, in one word.", "message": "Why, for people."},
+}

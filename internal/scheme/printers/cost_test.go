@@ -1,0 +1,25 @@
+package printers
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestTableOfEndpointsCountsWithoutMaking: addresses by ports are shown by three, and a number.
+func TestTableOfEndpointsCountsWithoutMaking(t *testing.T) {
+	subset := corev1.EndpointSubset{}
+	for i := range 3000 {
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: fmt.Sprintf("10.0.%d.%d", i/250, i%250)})
+		subset.Ports = append(subset.Ports, corev1.EndpointPort{Port: int32(i + 1)})
+	}
+	before := totalAllocated()
+	expect(t, endpointsCell([]corev1.EndpointSubset{subset}), "10.0.0.0:1,10.0.0.1:1,10.0.0.2:1 + 8999997 more...")
+	if n := totalAllocated() - before; n > 8<<20 {
+		t.Errorf("it took %d MiB", n>>20)
+	}
+	subset.Addresses, subset.Ports = subset.Addresses[:1], subset.Ports[:2]
+	expect(t, endpointsCell([]corev1.EndpointSubset{subset}), "10.0.0.0:1,10.0.0.0:2")
+	expect(t, endpointsCell([]corev1.EndpointSubset{{Addresses: subset.Addresses}}), "10.0.0.0")
+}

@@ -1,0 +1,1264 @@
+// Package scheme is the table of types and what is derived from it. A Resource is one type at one version: its Go type, names, verbs,
+// subresources and life (introduced, deprecated, removed); decoding and encoding, versions and their conversion, keys and strict field
+// checking follow from the row by reflection. A Registry holds the rows that are served now, the built-in ones and those of definitions.
+//
+//	res := reg.Lookup("apps", "v1", "deployments")
+//	obj, err := res.DecodeStored(json)
+//
+// What is encoded here is known to decode again: bounds on depth and years are checked before anything is stored.
+package scheme
+
+// This file is the table of what the server serves, and what follows from a row of it: keys, bodies in, documents out, errors.
+//
+// A row is one resource at one served version. Everything that can be read off the Go type of k8s.io/api is not written down: kind,
+// singular name, lifecycle, JSON and protobuf shape. An object in the server's hands has the Go type of its *storage* version and no
+// kind or APIVersion (an unstructured custom resource keeps both); only at the edges does it take a served version's shape:
+//
+//	body ──decode──▶ served type ──conversion.in──▶ object ──EncodeStored──▶ {"metadata":{…},…}        in the store
+//	response ◀──prefix + served JSON ◀──conversion.out── object ◀──DecodeStored── {"metadata":{…},…}
+//
+// Nearly every row serves the storage version itself: then both conversions fall away and a read copies stored bytes behind the prefix.
+//
+// This file is a leaf but for convert.go, which knows the four pairs of versions whose fields differ.
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"mime"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"apilet/internal/scheme/protobuf"
+	"github.com/tidwall/gjson"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	batchv1beta1 "k8s.io/api/batch/v1beta1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	flowcontrolv1beta3 "k8s.io/api/flowcontrol/v1beta3"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	policyv1beta1 "k8s.io/api/policy/v1beta1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/version"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// Builtins is the table, one group version after the other in discovery order (see GroupOrder). The words of a row: traits, then plural
+// and short names, then subresources.
+var Builtins = slices.Concat(
+	GroupVersion("", "v1",
+		Row[corev1.Binding](Namespaced|createOnly, "bindings", ""),
+		Row[corev1.ComponentStatus](readOnly, "componentstatuses cs", ""),
+		Row[corev1.ConfigMap](Namespaced, "configmaps cm", ""),
+		Row[corev1.Endpoints](Namespaced, "endpoints ep", ""),
+		Row[corev1.Event](Namespaced, "events ev", ""),
+		Row[corev1.LimitRange](Namespaced, "limitranges limits", ""),
+		Row[corev1.Namespace](oneByOne, "namespaces ns", "finalize status"),
+		Row[corev1.Node](0, "nodes no", "proxy status"),
+		Row[corev1.PersistentVolumeClaim](Namespaced, "persistentvolumeclaims pvc", "status"),
+		Row[corev1.PersistentVolume](0, "persistentvolumes pv", "status"),
+		Row[corev1.Pod](Namespaced|inAll|Counted, "pods po",
+			"attach binding ephemeralcontainers eviction exec log portforward proxy resize status"),
+		Row[corev1.PodTemplate](Namespaced|Counted, "podtemplates", ""),
+		Row[corev1.ReplicationController](Namespaced|inAll|Counted, "replicationcontrollers rc", "scale status"),
+		Row[corev1.ResourceQuota](Namespaced, "resourcequotas quota", "status"),
+		Row[corev1.Secret](Namespaced, "secrets", ""),
+		Row[corev1.ServiceAccount](Namespaced, "serviceaccounts sa", "token"),
+		Row[corev1.Service](Namespaced|inAll, "services svc", "proxy status")),
+	GroupVersion(apiregistrationv1.GroupName, "v1",
+		Row[apiregistrationv1.APIService](InExtensions, "apiservices", "status")),
+	GroupVersion("apps", "v1",
+		Row[appsv1.ControllerRevision](Namespaced, "controllerrevisions", ""),
+		Row[appsv1.DaemonSet](Namespaced|inAll|Counted, "daemonsets ds", "status"),
+		Row[appsv1.Deployment](Namespaced|inAll|Counted, "deployments deploy", "scale status"),
+		Row[appsv1.ReplicaSet](Namespaced|inAll|Counted, "replicasets rs", "scale status"),
+		Row[appsv1.StatefulSet](Namespaced|inAll|Counted, "statefulsets sts", "scale status")),
+	GroupVersion("events.k8s.io", "v1",
+		Row[eventsv1.Event](Namespaced, "events ev", "").
+			storedIn("", converting(eventFromV1, eventToV1))),
+	GroupVersion("authentication.k8s.io", "v1",
+		Row[authenticationv1.SelfSubjectReview](createOnly, "selfsubjectreviews", ""),
+		Row[authenticationv1.TokenReview](createOnly, "tokenreviews", "")),
+	GroupVersion("authorization.k8s.io", "v1",
+		Row[authorizationv1.LocalSubjectAccessReview](Namespaced|createOnly, "localsubjectaccessreviews", ""),
+		Row[authorizationv1.SelfSubjectAccessReview](createOnly, "selfsubjectaccessreviews", ""),
+		Row[authorizationv1.SelfSubjectRulesReview](createOnly, "selfsubjectrulesreviews", ""),
+		Row[authorizationv1.SubjectAccessReview](createOnly, "subjectaccessreviews", "")),
+	GroupVersion("autoscaling", "v2",
+		Row[autoscalingv2.HorizontalPodAutoscaler](Namespaced|inAll, "horizontalpodautoscalers hpa", "status")),
+	GroupVersion("autoscaling", "v1",
+		Row[autoscalingv1.HorizontalPodAutoscaler](Namespaced|inAll, "horizontalpodautoscalers hpa", "status").
+			storedIn("autoscaling", converting(hpaFromV1, hpaToV1))),
+	GroupVersion("batch", "v1",
+		Row[batchv1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status"),
+		Row[batchv1.Job](Namespaced|inAll|Counted, "jobs", "status")),
+	GroupVersion("batch", "v1beta1",
+		Row[batchv1beta1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status").
+			storedIn("batch", sameShape[batchv1.CronJob](nil, nil))),
+	GroupVersion("certificates.k8s.io", "v1",
+		Row[certificatesv1.CertificateSigningRequest](0, "certificatesigningrequests csr", "approval status")),
+	GroupVersion("networking.k8s.io", "v1",
+		Row[networkingv1.IngressClass](Counted, "ingressclasses", ""),
+		Row[networkingv1.Ingress](Namespaced|Counted, "ingresses ing", "status"),
+		Row[networkingv1.IPAddress](0, "ipaddresses ip", ""),
+		Row[networkingv1.NetworkPolicy](Namespaced|Counted, "networkpolicies netpol", ""),
+		Row[networkingv1.ServiceCIDR](0, "servicecidrs", "status")),
+	GroupVersion("policy", "v1",
+		Row[policyv1.PodDisruptionBudget](Namespaced|Counted, "poddisruptionbudgets pdb", "status")),
+	GroupVersion("policy", "v1beta1",
+		Row[policyv1beta1.PodDisruptionBudget](Namespaced|Counted, "poddisruptionbudgets pdb", "status").
+			storedIn("policy", sameShape(budgetFromV1beta1, budgetToV1beta1))),
+	GroupVersion("rbac.authorization.k8s.io", "v1",
+		Row[rbacv1.ClusterRoleBinding](0, "clusterrolebindings", ""),
+		Row[rbacv1.ClusterRole](0, "clusterroles", ""),
+		Row[rbacv1.RoleBinding](Namespaced, "rolebindings", ""),
+		Row[rbacv1.Role](Namespaced, "roles", "")),
+	GroupVersion("storage.k8s.io", "v1",
+		Row[storagev1.CSIDriver](0, "csidrivers", ""),
+		Row[storagev1.CSINode](0, "csinodes", ""),
+		Row[storagev1.CSIStorageCapacity](Namespaced, "csistoragecapacities", ""),
+		Row[storagev1.StorageClass](0, "storageclasses sc", ""),
+		Row[storagev1.VolumeAttachment](0, "volumeattachments", "status"),
+		Row[storagev1.VolumeAttributesClass](0, "volumeattributesclasses vac", "")),
+	GroupVersion("admissionregistration.k8s.io", "v1",
+		Row[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, "mutatingadmissionpolicies", ""),
+		Row[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, "mutatingadmissionpolicybindings", ""),
+		Row[admissionregistrationv1.MutatingWebhookConfiguration](InExtensions|Counted, "mutatingwebhookconfigurations", ""),
+		Row[admissionregistrationv1.ValidatingAdmissionPolicy](InExtensions|Counted, "validatingadmissionpolicies", "status"),
+		Row[admissionregistrationv1.ValidatingAdmissionPolicyBinding](InExtensions|Counted, "validatingadmissionpolicybindings", ""),
+		Row[admissionregistrationv1.ValidatingWebhookConfiguration](InExtensions|Counted, "validatingwebhookconfigurations", "")),
+	GroupVersion("scheduling.k8s.io", "v1",
+		Row[schedulingv1.PriorityClass](Counted, "priorityclasses pc", "")),
+	GroupVersion("coordination.k8s.io", "v1",
+		Row[coordinationv1.Lease](Namespaced, "leases", "")),
+	GroupVersion("node.k8s.io", "v1",
+		Row[nodev1.RuntimeClass](0, "runtimeclasses", "")),
+	GroupVersion("discovery.k8s.io", "v1",
+		Row[discoveryv1.EndpointSlice](Namespaced|Counted, "endpointslices", "")),
+	GroupVersion("resource.k8s.io", "v1",
+		Row[resourcev1.DeviceClass](Counted, "deviceclasses", ""),
+		Row[resourcev1.ResourceClaim](Namespaced, "resourceclaims", "status"),
+		Row[resourcev1.ResourceClaimTemplate](Namespaced, "resourceclaimtemplates", ""),
+		Row[resourcev1.ResourceSlice](Counted, "resourceslices", "")),
+	GroupVersion("flowcontrol.apiserver.k8s.io", "v1",
+		Row[flowcontrolv1.FlowSchema](Counted, "flowschemas", "status"),
+		Row[flowcontrolv1.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status")),
+	GroupVersion("flowcontrol.apiserver.k8s.io", "v1beta3",
+		Row[flowcontrolv1beta3.FlowSchema](Counted, "flowschemas", "status").
+			storedIn("flowcontrol.apiserver.k8s.io", sameShape[flowcontrolv1.FlowSchema](nil, nil)),
+		Row[flowcontrolv1beta3.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status").
+			storedIn("flowcontrol.apiserver.k8s.io", sameShape(levelFromV1beta3, levelToV1beta3))),
+)
+
+// GroupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
+var GroupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
+	"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
+	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
+	"flowcontrol.apiserver.k8s.io"}
+
+// SubresourceBodies are the subresources whose body is not the parent itself. A kind that starts with * takes the parent's kind in its
+// place, as in PodProxyOptions.
+var SubresourceBodies = map[string]Subresource{
+	"attach":      {Version: "v1", Kind: "*AttachOptions", Verbs: []string{"create", "get"}},
+	"binding":     {Version: "v1", Kind: "Binding", Verbs: []string{"create"}},
+	"eviction":    {Group: "policy", Version: "v1", Kind: "Eviction", Verbs: []string{"create"}},
+	"exec":        {Version: "v1", Kind: "*ExecOptions", Verbs: []string{"create", "get"}},
+	"portforward": {Version: "v1", Kind: "*PortForwardOptions", Verbs: []string{"create", "get"}},
+	"proxy":       {Version: "v1", Kind: "*ProxyOptions", Verbs: []string{"create", "delete", "get", "patch", "update"}},
+	"scale":       {Group: "autoscaling", Version: "v1", Kind: "Scale", Verbs: []string{"get", "patch", "update"}},
+	"token":       {Group: "authentication.k8s.io", Version: "v1", Kind: "TokenRequest", Verbs: []string{"create"}},
+}
+
+// SubresourceTypes are the Go types of those bodies that are objects.
+var SubresourceTypes = map[string]reflect.Type{
+	"Binding":      reflect.TypeFor[corev1.Binding](),
+	"Eviction":     reflect.TypeFor[policyv1.Eviction](),
+	"Scale":        reflect.TypeFor[autoscalingv1.Scale](),
+	"TokenRequest": reflect.TypeFor[authenticationv1.TokenRequest](),
+}
+
+// An Object is a built-in Go type of k8s.io/api or an *unstructured.Unstructured.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// A Resource is one row of the table: one resource at one served version. Immutable once in a registry.
+type Resource struct {
+	Group, Version   string
+	Kind             string
+	ListKind         string
+	Plural, Singular string
+	ShortNames       []string
+	Categories       []string
+	Namespaced       bool
+	Verbs            []string // create delete deletecollection get list patch update watch
+	Subresources     []Subresource
+	StorageGroup     string       // the group in the object's key: both groups of Event show one object
+	GoType           reflect.Type // struct type of the served version; nil for a custom resource
+	Conversion       *conversion  // nil: the served version is the storage version
+	Generation       bool         // metadata.generation counts changes outside metadata and status
+	Virtual          bool         // nothing is stored: a review, answered at once
+	Prefix           string       // `"kind":"Pod","APIVersion":"v1",` what reading puts before the stored members
+	Base             string       // `//pods/` what all keys of the resource start with
+	Deprecation      *Deprecation // nil: not deprecated
+
+	// Schema returns a custom resource's OpenAPI v3 schema when a client asks for it; nil: any object. SchemaTag changes with it.
+	Schema    func() (json.RawMessage, error)
+	SchemaTag string
+
+	Custom *CustomStrategy // nil for the rows of the table
+}
+
+// CustomStrategy is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
+// makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
+type CustomStrategy struct {
+	Admit     func() error // may objects be created?
+	Defaults  func(obj Object)
+	Prepare   func(obj, old Object, sub string) Object
+	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList // metadata included
+	Warnings  func(obj, old Object) []string
+	Deleting  func(obj Object)                // marks an object whose deletion begins
+	Committed func(ctx context.Context) error // after a write, before its answer
+
+	StorageVersion string          // of custom resources, as all that follows
+	Over           <-chan struct{} // closed when the definition was changed, or went: watches end
+	Deprecation    string          // the warning of a deprecated version
+	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
+	Shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
+	Settled    func(stored []byte) bool                                             // needs no complete
+	Complete   func(*unstructured.Unstructured) error                               // stored object, as of today's schema
+	ToStorage  func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
+	Columns    func() []metav1.TableColumnDefinition                                // nil: name and age
+	Cells      func(obj Object) []any                                               // one row of them
+	Scale      func(u *unstructured.Unstructured, set *int32) (Scalable, error)     // set, when not nil, changes the count
+	Keep       func(build func() any) any                                           // what build makes of the schema, for as long as that is kept
+	Selectable []string                                                             // fields that may be selected by, as spec.color
+}
+
+// A Scalable is the replica count that a Scale shows; path says where it is in a custom resource.
+type Scalable struct {
+	Replicas *int32
+	Status   int32
+	Selector string
+	Path     string
+}
+
+// A Subresource is /status, /scale, /binding, ...; kind is that of its body. group and version are empty when they are the parent's.
+type Subresource struct {
+	Name                 string
+	Group, Version, Kind string
+	Verbs                []string
+}
+
+// A Deprecation is what the Go type's lifecycle methods say. Versions are {major, minor}; removed is {0, 0} when none is planned.
+type Deprecation struct {
+	Deprecated, Removed                            [2]int
+	ReplacementGroup, ReplacementVersion, Replaced string
+}
+
+// A conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
+type conversion struct {
+	wire, stored reflect.Type
+	in, Out      func(Object) Object
+}
+
+// A trait is what a row of the table says in a word.
+type trait uint
+
+const (
+	Namespaced   trait = 1 << iota
+	Counted            // metadata.generation is kept
+	inAll              // in the category "all"
+	InExtensions       // in the category "api-extensions"
+	createOnly         // virtual: a question, answered at once
+	readOnly           // virtual: an empty list
+	oneByOne           // no deletecollection
+)
+
+// Row is one line of the table. What T tells is read off T. It is apart from rowOf because a generic function is compiled once for each
+// T, and this one has seventy.
+func Row[T any](traits trait, names, subresources string) *Resource {
+	return rowOf(reflect.TypeFor[T](), traits, names, subresources)
+}
+
+func rowOf(t reflect.Type, traits trait, names, subresources string) *Resource {
+	words := strings.Fields(names)
+	res := &Resource{
+		Kind: t.Name(), Plural: words[0], Singular: strings.ToLower(t.Name()), ShortNames: words[1:], GoType: t,
+		Namespaced: traits&Namespaced != 0, Generation: traits&Counted != 0, Virtual: traits&(createOnly|readOnly) != 0,
+		Verbs: VerbsOf(traits), Deprecation: lifecycleOf(reflect.New(t).Interface()),
+	}
+	if traits&inAll != 0 {
+		res.Categories = []string{"all"}
+	}
+	if traits&InExtensions != 0 {
+		res.Categories = []string{"api-extensions"}
+	}
+	for _, name := range strings.Fields(subresources) {
+		res.Subresources = append(res.Subresources, SubresourceOf(name, res.Kind))
+	}
+	return res
+}
+
+func VerbsOf(traits trait) []string {
+	switch {
+	case traits&createOnly != 0:
+		return []string{"create"}
+	case traits&readOnly != 0:
+		return []string{"get", "list"}
+	case traits&oneByOne != 0:
+		return []string{"create", "delete", "get", "list", "patch", "update", "watch"}
+	}
+	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+}
+
+func SubresourceOf(name, parentKind string) Subresource {
+	sub, other := SubresourceBodies[name]
+	if !other {
+		sub = Subresource{Kind: parentKind, Verbs: []string{"get", "patch", "update"}}
+	}
+	switch name {
+	case "log":
+		sub.Verbs = []string{"get"}
+	case "finalize":
+		sub.Verbs = []string{"update"}
+	}
+	sub.Name = name
+	if rest, ok := strings.CutPrefix(sub.Kind, "*"); ok {
+		sub.Kind = parentKind + rest
+		sub.Group, sub.Version = "", ""
+	}
+	return sub
+}
+
+// lifecycleOf reads the methods that k8s.io/api gives a type which is on its way out.
+func lifecycleOf(goType any) *Deprecation {
+	old, ok := goType.(interface{ APILifecycleDeprecated() (int, int) })
+	if !ok {
+		return nil
+	}
+	d := &Deprecation{}
+	d.Deprecated[0], d.Deprecated[1] = old.APILifecycleDeprecated()
+	if end, ok := goType.(interface{ APILifecycleRemoved() (int, int) }); ok {
+		d.Removed[0], d.Removed[1] = end.APILifecycleRemoved()
+	}
+	if next, ok := goType.(interface {
+		APILifecycleReplacement() schema.GroupVersionKind
+	}); ok {
+		gvk := next.APILifecycleReplacement()
+		d.ReplacementGroup, d.ReplacementVersion, d.Replaced = gvk.Group, gvk.Version, gvk.Kind
+	}
+	return d
+}
+
+// storedIn says that a row's objects live under another group or in another version.
+func (res *Resource) storedIn(group string, c *conversion) *Resource {
+	res.StorageGroup, res.Conversion = group, c
+	return res
+}
+
+// converting joins two Go types by functions between them.
+func converting[Served, Stored any](in func(*Served) *Stored, out func(*Stored) *Served) *conversion {
+	return &conversion{
+		wire: reflect.TypeFor[Served](), stored: reflect.TypeFor[Stored](),
+		in:  func(obj Object) Object { return any(in(any(obj).(*Served))).(Object) },
+		Out: func(obj Object) Object { return any(out(any(obj).(*Stored))).(Object) },
+	}
+}
+
+// sameShape serves a version whose JSON and protobuf are those of the storage version, but for what in and out change in place.
+func sameShape[Stored any](in, out func(*Stored)) *conversion {
+	inPlace := func(change func(*Stored)) func(Object) Object {
+		if change == nil {
+			return nil
+		}
+		return func(obj Object) Object { change(any(obj).(*Stored)); return obj }
+	}
+	t := reflect.TypeFor[Stored]()
+	return &conversion{wire: t, stored: t, in: inPlace(in), Out: inPlace(out)}
+}
+
+func GroupVersion(group, version string, rows ...*Resource) []*Resource {
+	for _, res := range rows {
+		if res.Conversion == nil {
+			res.StorageGroup = group
+		}
+		res.Group, res.Version = group, version
+		for i := range res.Subresources {
+			if sub := &res.Subresources[i]; sub.Version == "" {
+				sub.Group, sub.Version = group, version
+			}
+		}
+		res.derive()
+	}
+	return rows
+}
+
+// derive fills in what follows from the rest, once.
+func (res *Resource) derive() {
+	if res.Prefix != "" {
+		return
+	}
+	res.ListKind = cmp.Or(res.ListKind, res.Kind+"List")
+	res.Prefix = `"kind":"` + res.Kind + `","apiVersion":"` + res.APIVersion() + `",`
+	if res.GoType == nil { // the order in which Kubernetes writes what is no struct
+		res.Prefix = `"apiVersion":"` + res.APIVersion() + `","kind":"` + res.Kind + `",`
+	}
+	res.Base = keyBase(res.StorageGroup, res.Plural)
+}
+
+func keyBase(group, plural string) string { return "/" + group + "/" + plural + "/" }
+
+// APIVersion is "v1" or "apps/v1".
+func (res *Resource) APIVersion() string { return GroupVersionString(res.Group, res.Version) }
+
+func GroupVersionString(group, version string) string {
+	if group == "" {
+		return version
+	}
+	return group + "/" + version
+}
+
+func (res *Resource) GroupKind() schema.GroupKind {
+	return schema.GroupKind{Group: res.Group, Kind: res.Kind}
+}
+func (res *Resource) GroupResource() schema.GroupResource {
+	return schema.GroupResource{Group: res.Group, Resource: res.Plural}
+}
+func (res *Resource) GroupVersionKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: res.Group, Version: res.Version, Kind: res.Kind}
+}
+
+// Allows tells whether the resource has a verb.
+func (res *Resource) Allows(verb string) bool { return slices.Contains(res.Verbs, verb) }
+
+// Subresource finds a subresource by name; nil when there is none.
+func (res *Resource) Subresource(name string) *Subresource {
+	for i := range res.Subresources {
+		if res.Subresources[i].Name == name {
+			return &res.Subresources[i]
+		}
+	}
+	return nil
+}
+
+// Key is the store's key of one object: /group/resource/namespace/name (namespace "" when cluster-scoped).
+func (res *Resource) Key(namespace, name string) string { return res.Base + namespace + "/" + name }
+
+// KeyPrefix is the range of a namespace ("": of the whole resource).
+func (res *Resource) KeyPrefix(namespace string) string {
+	if namespace == "" {
+		return res.Base
+	}
+	return res.Base + namespace + "/"
+}
+
+// SplitKey takes a key apart: base + namespace + "/" + name is the key again. ok is false for what key never returns.
+func SplitKey(key string) (base, namespace, name string, ok bool) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 5 || parts[0] != "" || parts[2] == "" || parts[4] == "" {
+		return "", "", "", false
+	}
+	return key[:len(parts[1])+len(parts[2])+3], parts[3], parts[4], true
+}
+
+// A Registry is the set of resources that are served. Lookups are safe beside changes (custom resources come and go).
+type Registry struct {
+	Current atomic.Pointer[Catalog]
+	mu      sync.Mutex // held while a new catalog is made
+}
+
+// A Catalog is one state of the registry, never changed once it is current.
+type Catalog struct {
+	byPath map[resourcePath]*Resource
+	Sorted []*Resource
+	memo   sync.Map // what is derived from this state, by name; see remember
+
+	Replaced chan struct{} // closed when another state is current
+}
+
+type resourcePath struct{ group, version, plural string }
+
+func NewRegistry() *Registry {
+	reg := &Registry{}
+	reg.ReplaceCustom(nil)
+	return reg
+}
+
+// ReplaceCustom makes rows the resources that are served beside the built-in ones. The rows belong to the registry from then on. A row
+// at a path that is taken is dropped: the built-in types cannot be shadowed. So is a custom resource among their keys.
+func (reg *Registry) ReplaceCustom(rows []*Resource) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	c := &Catalog{byPath: make(map[resourcePath]*Resource, len(Builtins)+len(rows)), Replaced: make(chan struct{})}
+	typed := make(map[string]bool, len(Builtins)+1) // what the keys of objects with a Go type begin with
+	for _, res := range slices.Concat(Builtins, rows) {
+		res.derive()
+		typed[res.Base] = typed[res.Base] || res.GoType != nil
+		path := resourcePath{res.Group, res.Version, res.Plural}
+		if c.byPath[path] == nil && (res.GoType != nil || !typed[res.Base]) {
+			c.byPath[path] = res
+			c.Sorted = append(c.Sorted, res)
+		}
+	}
+	slices.SortStableFunc(c.Sorted, compareRows)
+	if before := reg.Current.Swap(c); before != nil {
+		close(before.Replaced)
+	}
+}
+
+// compareRows is discovery's order: groups as GroupOrder has them, then versions from the most stable and newest down, then names.
+func compareRows(a, b *Resource) int {
+	return cmp.Or(
+		cmp.Compare(groupRank(a.Group), groupRank(b.Group)),
+		cmp.Compare(a.Group, b.Group),
+		version.CompareKubeAwareVersionStrings(b.Version, a.Version),
+		cmp.Compare(a.Plural, b.Plural))
+}
+
+func groupRank(group string) int {
+	if rank := slices.Index(GroupOrder, group); rank >= 0 {
+		return rank
+	}
+	return len(GroupOrder)
+}
+
+// Lookup finds a resource by group, version and plural name; nil when it is not served.
+func (reg *Registry) Lookup(group, version, plural string) *Resource {
+	return reg.Current.Load().byPath[resourcePath{group, version, plural}]
+}
+
+// All returns every served resource in discovery order: the preferred version of a group first. Not to be changed.
+func (reg *Registry) All() []*Resource { return reg.Current.Load().Sorted }
+
+// Remember returns what build made of this catalog the first time, under name. Two callers at once may both build; one result stays.
+func (c *Catalog) Remember(name string, build func(*Catalog) []byte) []byte {
+	if doc, ok := c.memo.Load(name); ok {
+		return doc.([]byte)
+	}
+	doc, _ := c.memo.LoadOrStore(name, build(c))
+	return doc.([]byte)
+}
+
+// GroupVersions cuts the sorted rows into those of each group version.
+func (c *Catalog) GroupVersions() (all [][]*Resource) {
+	for rest := c.Sorted; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(res *Resource) bool { return res.Group != rest[0].Group || res.Version != rest[0].Version })
+		if n < 0 {
+			n = len(rest)
+		}
+		all = append(all, rest[:n])
+		rest = rest[n:]
+	}
+	return all
+}
+
+// RowsOf are the rows of one group version; nil when it is not served.
+func (c *Catalog) RowsOf(group, version string) []*Resource {
+	for _, gv := range c.GroupVersions() {
+		if gv[0].Group == group && gv[0].Version == version {
+			return gv
+		}
+	}
+	return nil
+}
+
+// InProtobuf says that objects of the resource can be sent as protobuf.
+func (res *Resource) InProtobuf() bool {
+	return res.GoType != nil && reflect.PointerTo(res.GoType).Implements(reflect.TypeFor[protobuf.Message]())
+}
+
+// StoresAsIs says that a row serves the storage version: what it reads and writes again is not the poorer for it.
+func (res *Resource) StoresAsIs() bool {
+	return res.Conversion == nil && (res.Custom == nil || res.Custom.ToStorage == nil)
+}
+
+// StoredType is the Go type of the objects in the server's hands; nil for custom resources.
+func (res *Resource) StoredType() reflect.Type {
+	if res.Conversion != nil {
+		return res.Conversion.stored
+	}
+	return res.GoType
+}
+
+// NewObject returns an empty object of the storage version.
+func (res *Resource) NewObject() Object {
+	t := res.StoredType()
+	if t == nil {
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		u.SetGroupVersionKind(res.GroupVersionKind())
+		return u
+	}
+	return NewOf(t)
+}
+
+func NewOf(t reflect.Type) Object { return reflect.New(t).Interface().(Object) }
+
+// PatchSchema is a value of the served version for strategic merge patches; nil for custom resources, which have none.
+func (res *Resource) PatchSchema() any {
+	if res.GoType == nil {
+		return nil
+	}
+	return reflect.Zero(res.GoType).Interface()
+}
+
+// A wantedBody is what the body of a request has to be.
+type wantedBody struct {
+	Group, Version, Kind string
+	Wire                 reflect.Type // nil: unstructured
+	in                   func(Object) Object
+	shape                func(*unstructured.Unstructured) ([]error, error) // of custom resources
+}
+
+// BodyOf tells what the body of a request to the resource or its subresource sub has to be.
+func (res *Resource) BodyOf(sub string) wantedBody {
+	want := wantedBody{Group: res.Group, Version: res.Version, Kind: res.Kind, Wire: res.GoType}
+	if s := res.Subresource(sub); s != nil && s.Kind != res.Kind {
+		return wantedBody{Group: s.Group, Version: s.Version, Kind: s.Kind, Wire: SubresourceTypes[s.Kind]}
+	}
+	if res.Conversion != nil {
+		want.Wire, want.in = res.Conversion.wire, res.Conversion.in
+	}
+	if res.Custom != nil {
+		want.shape = res.Custom.Shape
+	}
+	return want
+}
+
+func (b wantedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
+
+// serves tells whether the body's own kind and APIVersion, each of which may be absent, are the wanted ones. Evictions are as good in
+// policy/v1beta1, from before they had a v1.
+func (b wantedBody) serves(apiVersion, kind string) bool {
+	if kind != "" && kind != b.Kind {
+		return false
+	}
+	return apiVersion == "" || apiVersion == b.APIVersion() || b.Kind == "Eviction" && apiVersion == "policy/v1beta1"
+}
+
+// BodyFormat is how a body is written.
+type BodyFormat string
+
+const (
+	JSONFormat     BodyFormat = "application/json"
+	YAMLFormat     BodyFormat = "application/yaml"
+	ProtobufFormat BodyFormat = "application/vnd.kubernetes.protobuf"
+)
+
+// formatOf reads a Content-Type; parameters do not matter, and no header means JSON.
+func formatOf(contentType string) (BodyFormat, error) {
+	if contentType == "" || contentType == string(JSONFormat) {
+		return JSONFormat, nil
+	}
+	if contentType == string(ProtobufFormat) {
+		return ProtobufFormat, nil
+	}
+	name, _, err := mime.ParseMediaType(contentType)
+	if f := BodyFormat(name); err == nil && (f == JSONFormat || f == YAMLFormat || f == ProtobufFormat) {
+		return f, nil
+	}
+	return "", unsupportedMediaType(JSONFormat, YAMLFormat, ProtobufFormat)
+}
+
+func unsupportedMediaType(accepted ...BodyFormat) error {
+	return StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+		"the body of the request was in an unknown format - accepted media types include: "+JoinFormats(accepted))
+}
+
+func JoinFormats(formats []BodyFormat) string {
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = string(f)
+	}
+	return strings.Join(names, ", ")
+}
+
+func StatusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// Decode reads a request body (JSON, YAML or Kubernetes protobuf, by its Content-Type) into a new object of the storage version (or of
+// the subresource's kind sub). strictErrs are unknown and duplicate fields. err is a Status error: 400 or 415.
+func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, strictErrs []error, err error) {
+	format, err := formatOf(contentType)
+	if err != nil {
+		return nil, nil, err
+	}
+	want := res.BodyOf(sub)
+	switch {
+	case format == ProtobufFormat && want.Wire == nil:
+		return nil, nil, unsupportedMediaType(JSONFormat, YAMLFormat)
+	case format == ProtobufFormat:
+		obj, err = want.decodeProtobuf(data)
+	case format == YAMLFormat:
+		obj, strictErrs, err = want.decodeYAML(data)
+	default:
+		obj, strictErrs, err = want.decodeJSON(data, data)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if want.in != nil {
+		obj = want.in(obj)
+	}
+	return obj, strictErrs, nil
+}
+
+// decodeYAML turns YAML into JSON first. The lenient reading decides, as in Kubernetes: of two equal keys the last counts, and the
+// strict reading only adds its complaint.
+func (b wantedBody) decodeYAML(data []byte) (Object, []error, error) {
+	asJSON, strictErr := yaml.YAMLToJSONStrict(data)
+	if strictErr != nil {
+		var err error
+		if asJSON, err = yaml.YAMLToJSON(data); err != nil {
+			return nil, nil, b.unrecognized(err, data)
+		}
+	}
+	obj, strictErrs, err := b.decodeJSON(asJSON, data)
+	if strictErr != nil {
+		strictErrs = append([]error{Shortened(strictErr)}, strictErrs...)
+	}
+	return obj, strictErrs, err
+}
+
+// decodeJSON reads JSON; original is what the client sent, for error texts. The happy path parses once and looks at kind and
+// APIVersion afterwards; only a body that fails is parsed again, to find out which of Kubernetes' texts fits.
+func (b wantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
+	if b.Wire == nil {
+		return b.decodeUnstructured(data, original)
+	}
+	obj := NewOf(b.Wire)
+	strictErrs, err := kjson.UnmarshalStrict(data, obj)
+	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
+	if err == nil && b.serves(typeMeta.APIVersion, typeMeta.Kind) {
+		*typeMeta = metav1.TypeMeta{}
+		return obj, strictErrs, nil
+	}
+	gvk, metaErr := InterpretKind(data)
+	if metaErr != nil {
+		return nil, nil, b.unrecognized(metaErr, original)
+	}
+	return nil, nil, b.mismatch(gvk, err)
+}
+
+// InterpretKind reads kind and APIVersion as Kubernetes does, with the standard library and thus its error texts.
+func InterpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
+	meta := struct {
+		APIVersion string `json:"apiVersion,omitempty"`
+		Kind       string `json:"kind,omitempty"`
+	}{}
+	if err := json.Unmarshal(data, &meta); err != nil {
+		return gvk, fmt.Errorf("couldn't get version/kind; json parse error: %v", err)
+	}
+	gv, err := schema.ParseGroupVersion(meta.APIVersion)
+	return gv.WithKind(meta.Kind), err
+}
+
+// unrecognized is the 400 for a body without as much as a kind.
+func (b wantedBody) unrecognized(err error, data []byte) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data)))
+}
+
+// bodySummary shows the first bytes of a body, in hexadecimal unless it looks like JSON.
+func bodySummary(data []byte) string {
+	const most = 30
+	head, more := data, ""
+	if len(data) > most {
+		head, more = data[:most], " ..."
+	}
+	switch {
+	case len(data) == 0:
+		return "<empty>"
+	case data[0] == '{':
+		return string(head) + more
+	}
+	return hex.EncodeToString(head) + more
+}
+
+// mismatch is the 400 for a body of another kind or version, or one of the right kind that cause kept from being decoded.
+func (b wantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
+	if gvk.Kind == "" {
+		gvk.Kind = b.Kind
+	}
+	if gvk.Version == "" {
+		gvk.Group, gvk.Version = b.Group, b.Version
+	}
+	apiVersion := gvk.GroupVersion().String()
+	known := goName(gvk)
+	switch {
+	case b.serves(apiVersion, gvk.Kind):
+	case known == "":
+		cause = NotRegistered(gvk)
+	case gvk.Kind != b.Kind:
+		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, InternalName(b.Group, b.Kind))
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
+			apiVersion, b.APIVersion()))
+	}
+	return b.unhandled(gvk, cause)
+}
+
+// NotRegistered keeps kube-apiserver's text, the place in its source included.
+func NotRegistered(gvk schema.GroupVersionKind) error {
+	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
+}
+
+func (b wantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.Kind, cause))
+}
+
+// goName is how Kubernetes' messages call the Go type of a built-in kind, v1.Secret; "" for others.
+func goName(gvk schema.GroupVersionKind) string {
+	for _, res := range Builtins {
+		if res.Group == gvk.Group && res.Version == gvk.Version && (res.Kind == gvk.Kind || res.ListKind == gvk.Kind) {
+			return gvk.Version + "." + gvk.Kind
+		}
+	}
+	if slices.Contains(strings.Fields(unservedKinds[gvk.GroupVersion().String()]), gvk.Kind) {
+		return gvk.Version + "." + gvk.Kind
+	}
+	return ""
+}
+
+// unservedKinds are known to kube-apiserver and served by nobody: the answers of every server, and what older ones have served.
+var unservedKinds = map[string]string{
+	"v1":                           "Status APIVersions APIGroup APIGroupList APIResourceList",
+	"apiextensions.k8s.io/v1beta1": "CustomResourceDefinition",
+	"apps/v1beta1":                 "ControllerRevision Deployment Scale StatefulSet",
+	"apps/v1beta2":                 "ControllerRevision DaemonSet Deployment ReplicaSet Scale StatefulSet",
+	"extensions/v1beta1":           "DaemonSet Deployment Ingress NetworkPolicy ReplicaSet Scale",
+}
+
+// InternalName is how kube-apiserver's messages call a kind: core.ConfigMap, rbac.Role.
+func InternalName(group, kind string) string {
+	pkg, _, _ := strings.Cut(group, ".")
+	if group == "" || group == "events.k8s.io" {
+		pkg = "core"
+	}
+	return pkg + "." + kind
+}
+
+func (b wantedBody) decodeProtobuf(data []byte) (Object, error) {
+	envelope, err := OpenEnvelope(data)
+	if err != nil {
+		return nil, b.unrecognized(err, data)
+	}
+	gvk := envelope.GroupVersionKind()
+	if !b.serves(envelope.APIVersion, envelope.Kind) {
+		return nil, b.mismatch(gvk, nil)
+	}
+	obj := NewOf(b.Wire)
+	if err := unmarshalWire(obj.(wireMessage), envelope.Raw); err != nil {
+		return nil, b.mismatch(gvk, err)
+	}
+	return obj, nil
+}
+
+// A wireMessage decodes itself from protobuf, and calls itself for each message within.
+type wireMessage interface{ Unmarshal([]byte) error }
+
+// unmarshalWire is the way of all protobuf that a client sends.
+func unmarshalWire(message wireMessage, wire []byte) error {
+	if err := checkNesting(reflect.TypeOf(message).Elem(), wire); err != nil {
+		return err
+	}
+	return message.Unmarshal(wire)
+}
+
+func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
+	raw, ok := bytes.CutPrefix(data, protobuf.ProtobufPrefix)
+	switch {
+	case len(data) == 0:
+		return nil, fmt.Errorf("empty data")
+	case !ok:
+		return nil, fmt.Errorf("provided data does not appear to be a protobuf message, expected prefix %v", protobuf.ProtobufPrefix)
+	case len(raw) == 0:
+		return nil, fmt.Errorf("empty body")
+	}
+	envelope := &runtime.Unknown{}
+	return envelope, unmarshalWire(envelope, raw)
+}
+
+// DecodeDeleteOptions reads the body of a DELETE. It is lenient, as Kubernetes is: any APIVersion will do, and unknown fields are dropped.
+// err is a Status error: 400 or 415.
+func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions, error) {
+	format, err := formatOf(contentType)
+	if err != nil {
+		return nil, err
+	}
+	options := &metav1.DeleteOptions{}
+	switch format {
+	case ProtobufFormat:
+		var sealed *runtime.Unknown
+		if sealed, err = OpenEnvelope(data); err == nil {
+			err = unmarshalWire(options, sealed.Raw)
+			options.APIVersion, options.Kind = sealed.APIVersion, sealed.Kind
+		}
+	case YAMLFormat:
+		if data, err = yaml.YAMLToJSON(data); err == nil {
+			err = unmarshalOptions(data, options)
+		}
+	default:
+		err = unmarshalOptions(data, options)
+	}
+	if kind := options.Kind; err == nil && kind != "" && kind != "DeleteOptions" {
+		err = NotRegistered(options.GroupVersionKind())
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	options.TypeMeta = metav1.TypeMeta{}
+	return options, nil
+}
+
+func unmarshalOptions(data []byte, options *metav1.DeleteOptions) error {
+	if _, err := InterpretKind(data); err != nil {
+		return err
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(data, options)
+}
+
+// decodeUnstructured reads a custom resource. Its kind has to be there, and its metadata has to be metadata.
+func (b wantedBody) decodeUnstructured(data, original []byte) (Object, []error, error) {
+	gvk, err := InterpretKind(data)
+	if err != nil {
+		return nil, nil, b.unrecognized(err, original)
+	}
+	content := map[string]any{}
+	strictErrs, err := kjson.UnmarshalStrict(data, &content)
+	switch {
+	case err != nil:
+		return nil, nil, b.unhandled(gvk, err)
+	case gvk.Kind == "":
+		return nil, nil, b.unrecognized(runtime.NewMissingKindErr(string(original)), original)
+	}
+	u := &unstructured.Unstructured{Object: content}
+	if err := CheckSteps(content); err != nil {
+		return nil, nil, InvalidWhole(gvk.GroupKind(), u.GetName(), err)
+	}
+	shape := b.shape
+	if shape == nil {
+		shape = CoerceMetadata
+	}
+	unknown, err := shape(u)
+	if err != nil {
+		return nil, nil, b.unhandled(gvk, err)
+	}
+	if err := b.checkCustomKind(u, gvk); err != nil {
+		return nil, nil, err
+	}
+	return u, append(strictErrs, unknown...), nil
+}
+
+func (b wantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
+	if apiVersion := gvk.GroupVersion().String(); apiVersion != b.APIVersion() {
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
+			apiVersion, b.APIVersion()))
+	}
+	if gvk.Kind != b.Kind {
+		return Invalid(gvk.GroupKind(), u.GetName(),
+			field.ErrorList{field.Invalid(field.NewPath("kind"), gvk.Kind, "must be "+b.Kind)})
+	}
+	return nil
+}
+
+// CoerceMetadata replaces an unstructured object's metadata by what ObjectMeta knows of it. It returns the fields that were unknown.
+func CoerceMetadata(u *unstructured.Unstructured) ([]error, error) {
+	content := u.Object
+	given, ok := content["metadata"]
+	if !ok || given == nil {
+		content["metadata"] = map[string]any{}
+		return nil, nil
+	}
+	asJSON, err := json.Marshal(given)
+	if err != nil {
+		return nil, err
+	}
+	meta := metav1.ObjectMeta{}
+	strictErrs, err := kjson.UnmarshalStrict(asJSON, &meta)
+	if err != nil {
+		return nil, err
+	}
+	for _, strictErr := range strictErrs {
+		if fieldErr, ok := strictErr.(kjson.FieldError); ok {
+			fieldErr.SetFieldPath("metadata." + fieldErr.FieldPath())
+		}
+	}
+	content["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&meta)
+	return strictErrs, err
+}
+
+// StrictError is the 400 for unknown and duplicate fields when the client asked for strictness.
+func (res *Resource) StrictError(sub string, strictErrs []error) error {
+	b := res.BodyOf(sub)
+	return b.unhandled(schema.GroupVersionKind{Version: b.Version, Kind: b.Kind}, runtime.NewStrictDecodingError(Fewer(strictErrs)))
+}
+
+// StrictWarnings are the texts for unknown and duplicate fields when the client asked for warnings. YAML's complaint about several keys
+// is one error of many lines; a warning has one.
+func StrictWarnings(strictErrs []error) (texts []string) {
+	for _, err := range strictErrs {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			if line = strings.TrimSpace(line); line != "" && line != "yaml: unmarshal errors:" {
+				texts = append(texts, line)
+			}
+		}
+	}
+	return texts
+}
+
+// ErrUnreadable says that a stored object cannot be decoded by anybody.
+var ErrUnreadable = errors.New("the stored object cannot be read")
+
+// DecodeStored reads stored JSON. Its errors are ErrUnreadable, and those of a type that has just gone.
+func (res *Resource) DecodeStored(stored []byte) (Object, error) {
+	obj := res.NewObject()
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, obj); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		}
+		return obj, nil
+	}
+	kind := maps.Clone(u.Object)
+	if err := errors.Join(kjson.UnmarshalCaseSensitivePreserveInts(stored, &u.Object), oddMetadata(stored)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	maps.Copy(u.Object, kind)
+	if c := res.Custom; c != nil && !c.Settled(stored) {
+		return u, c.Complete(u)
+	}
+	return u, nil
+}
+
+// WithoutOwners is stored JSON without managedFields.
+func WithoutOwners(stored []byte) []byte {
+	owners := gjson.GetBytes(stored, "metadata.managedFields")
+	if !owners.Exists() {
+		return stored
+	}
+	return slices.Concat(stored[:owners.Index], []byte("null"), stored[owners.Index+len(owners.Raw):])
+}
+
+// oddMetadata says that the metadata of a custom resource, which is decoded into no Go type here, could not be by others.
+func oddMetadata(stored []byte) error {
+	if inspect(stored).oddTime == 0 {
+		return nil
+	}
+	var meta metav1.ObjectMeta
+	return kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(stored, "metadata").Raw), &meta)
+}
+
+// Readable says whether stored JSON can be decoded, which is cheap where nothing looks as if it could not.
+func (res *Resource) Readable(stored []byte) error { return res.judge(stored, inspect(stored)) }
+
+func (res *Resource) judge(stored []byte, found inspection) error {
+	switch t := res.StoredType(); {
+	case found.depth > DecoderDepth:
+		return fmt.Errorf("%w: %w", ErrUnreadable, ErrTooDeep)
+	case found.oddTime == 0:
+		return nil
+	case t != nil:
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, NewOf(t)); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreadable, err)
+		}
+	default:
+		if err := oddMetadata(stored); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreadable, err)
+		}
+	}
+	return nil
+}
+
+// InvalidWhole is the 422 for what is wrong with an object as a whole.
+func InvalidWhole(kind schema.GroupKind, name string, err error) error {
+	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
+}
+
+// Vet says what keeps an encoded object from being stored: that it could not be read again.
+func (res *Resource) Vet(encoded []byte) *field.Error {
+	found := inspect(encoded)
+	if found.depth > storedDepth {
+		return field.Invalid(field.NewPath(placeIn(encoded, found.deepest)), field.OmitValueType{},
+			fmt.Sprintf("is nested %d levels deep, and a stored object at most %d", found.depth, storedDepth))
+	}
+	err := res.judge(encoded, found)
+	if err == nil {
+		return nil
+	}
+	at := field.NewPath("metadata")
+	var odd *time.ParseError
+	if !errors.As(err, &odd) {
+		return field.Invalid(at, field.OmitValueType{}, err.Error())
+	}
+	if offset := bytes.Index(encoded, []byte(strconv.Quote(odd.Value))); offset >= 0 {
+		at = field.NewPath(placeIn(encoded, offset))
+	}
+	return field.Invalid(at, odd.Value, "is a time in UTC whose year has not four digits")
+}
+
+// resourceVersionField is searched for in encoded objects, where EncodeStored planted it.
+var resourceVersionField = []byte(`"resourceVersion":"`)
+
+// EncodeStored writes an object as the store keeps it: without kind and APIVersion, resourceVersion empty; revAt is where the
+// decimal revision belongs. It changes obj while it works and back at the end: nobody else may be reading it.
+func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err error) {
+	before := obj.GetResourceVersion()
+	obj.SetResourceVersion("0") // an empty one would be left out
+	defer obj.SetResourceVersion(before)
+	buf := encodeBuffers.Get().(*bytes.Buffer)
+	defer func() { buf.Reset(); encodeBuffers.Put(buf) }()
+
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if c := res.Custom; c != nil && c.ToStorage != nil {
+			if u, err = c.ToStorage(u); err != nil {
+				return nil, 0, err
+			}
+		}
+		revAt, err = encodeUnstructured(buf, u)
+	} else {
+		revAt, err = encodeTyped(buf, obj)
+	}
+	if err != nil {
+		return nil, 0, InvalidWhole(res.GroupKind(), obj.GetName(), err)
+	}
+	if problem := res.Vet(buf.Bytes()); problem != nil {
+		return nil, 0, apierrors.NewInvalid(res.GroupKind(), obj.GetName(), field.ErrorList{problem})
+	}
+	encoded := buf.Bytes()
+	stored = make([]byte, 0, len(encoded)-1)
+	return append(append(stored, encoded[:revAt]...), encoded[revAt+1:]...), revAt, nil
+}
+
+// encodeBuffers are for encoding; what leaves is copied out of them.
+var encodeBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// encodeTyped relies on metadata being the first member of every type and on resourceVersion coming before all of the user's maps in
+// it: the first unescaped occurrence of the field is the object's own.
+func encodeTyped(buf *bytes.Buffer, obj Object) (revAt int, err error) {
+	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
+	before := *typeMeta
+	*typeMeta = metav1.TypeMeta{}
+	defer func() { *typeMeta = before }()
+	if err := json.NewEncoder(buf).Encode(obj); err != nil {
+		return 0, err
+	}
+	buf.Truncate(buf.Len() - 1) // the encoder's newline
+	return bytes.Index(buf.Bytes(), resourceVersionField) + len(resourceVersionField), nil
+}
+
+// encodeUnstructured writes metadata first. The last occurrence of the field in it is the object's own: what sorts behind it there,
+// selfLink and uid, are strings.
+func encodeUnstructured(buf *bytes.Buffer, u *unstructured.Unstructured) (revAt int, err error) {
+	if err := encodeMember(buf, `{"metadata":`, u.Object["metadata"]); err != nil {
+		return 0, err
+	}
+	revAt = bytes.LastIndex(buf.Bytes(), resourceVersionField) + len(resourceVersionField)
+	for _, name := range slices.Sorted(maps.Keys(u.Object)) {
+		if name == "metadata" || name == "kind" || name == "apiVersion" {
+			continue
+		}
+		key, _ := json.Marshal(name)
+		if err := encodeMember(buf, ","+string(key)+":", u.Object[name]); err != nil {
+			return 0, err
+		}
+	}
+	return revAt, buf.WriteByte('}')
+}
+
+func encodeMember(buf *bytes.Buffer, before string, value any) error {
+	buf.WriteString(before)
+	if err := json.NewEncoder(buf).Encode(value); err != nil {
+		return err
+	}
+	buf.Truncate(buf.Len() - 1)
+	return nil
+}
+
+// ConvertOut returns an object of the storage version as the served one, ConvertIn the reverse; the object itself where they are the same.
+func (res *Resource) ConvertOut(obj Object) Object {
+	if res.Conversion == nil || res.Conversion.Out == nil {
+		return obj
+	}
+	return res.Conversion.Out(obj)
+}
+
+func (res *Resource) ConvertIn(obj Object) Object {
+	if res.Conversion == nil || res.Conversion.in == nil {
+		return obj
+	}
+	return res.Conversion.in(obj)
+}
+
+// DecodeServed reads stored JSON into an object of the served version.
+func (res *Resource) DecodeServed(stored []byte) (Object, error) {
+	obj, err := res.DecodeStored(stored)
+	if err != nil {
+		return nil, err
+	}
+	return res.ConvertOut(obj), nil
+}
+
+// Served turns stored JSON into the members of the served version, still without kind and APIVersion: prefix belongs before them.
+// For all but the converted rows, and custom resources older than their schema, that is the stored JSON itself.
+func (res *Resource) Served(stored []byte) ([]byte, error) {
+	if c := res.Custom; c != nil && c.Settled != nil && !c.Settled(stored) {
+		obj, err := res.DecodeStored(stored)
+		if err != nil {
+			return nil, err
+		}
+		var buf bytes.Buffer
+		_, err = encodeUnstructured(&buf, obj.(*unstructured.Unstructured))
+		return buf.Bytes(), err
+	}
+	if res.Conversion == nil || res.Conversion.Out == nil {
+		return stored, nil
+	}
+	obj, err := res.DecodeStored(stored)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(res.Conversion.Out(obj))
+}
+
+// MarshalAs is the JSON of an object that is not stored (a review, a Scale, a Status) under the given kind.
+func MarshalAs(obj runtime.Object, apiVersion, kind string) ([]byte, error) {
+	obj.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
+	return json.Marshal(obj)
+}

@@ -1,0 +1,95 @@
+package scheme
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	kresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestLeavesEncodeWhatTheyDecode names every Go type within the built-in ones that writes its own JSON: these alone could write what they do
+// not read, and inspect has to know how. A new one has to be looked at.
+func TestLeavesEncodeWhatTheyDecode(t *testing.T) {
+	t.Parallel()
+	known := map[string]string{
+		"v1.Time": "years", "v1.MicroTime": "years", "v1.Duration": "its longest and shortest read back", "resource.Quantity": "what it parses is made canonical",
+		"intstr.IntOrString": "a kind that is neither is an error", "v1.FieldsV1": "raw JSON: depth", "runtime.RawExtension": "raw JSON: depth",
+		"v1.JSON": "raw JSON: depth", "v1.JSONSchemaPropsOrBool": "depth", "v1.JSONSchemaPropsOrArray": "depth", "v1.JSONSchemaPropsOrStringArray": "depth",
+		"v1.JSONSchemaProps": "depth",
+	}
+	seen := map[reflect.Type]bool{}
+	marshaler := reflect.TypeFor[json.Marshaler]()
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice || typ.Kind() == reflect.Map {
+			typ = typ.Elem()
+		}
+		if seen[typ] {
+			return
+		}
+		seen[typ] = true
+		if typ.Implements(marshaler) || reflect.PointerTo(typ).Implements(marshaler) {
+			if known[typ.String()] == "" {
+				t.Errorf("%s writes its own JSON: does it read all that it writes?", typ)
+			}
+			return
+		}
+		if typ.Kind() == reflect.Struct {
+			for i := range typ.NumField() {
+				walk(typ.Field(i).Type)
+			}
+		}
+	}
+	for _, res := range Builtins {
+		if t := res.StoredType(); t != nil {
+			walk(t)
+		}
+	}
+	var back metav1.Duration
+	for _, d := range []time.Duration{math.MinInt64, math.MaxInt64, 1} {
+		text := must(json.Marshal(metav1.Duration{Duration: d}))
+		if err := json.Unmarshal(text, &back); err != nil || back.Duration != d {
+			t.Errorf("%s: %v, %v", text, back, err)
+		}
+	}
+	for _, text := range []string{"1e400000000", "-9e99", "1e-400000", "123456789012345678901234567890", "0.0000000001", "1Ei", "9223372036854775808Ki", ""} {
+		var q, again kresource.Quantity
+		if q.Unmarshal(protoField(1, []byte(text))) != nil {
+			continue
+		}
+		encoded := must(json.Marshal(q))
+		if err := json.Unmarshal(encoded, &again); err != nil {
+			t.Errorf("%s: %s: %v", text, encoded, err)
+		}
+	}
+}
+
+// TestInspectAgreesWithTheDecoder: a time of any year is odd exactly when it is not read again.
+func TestInspectAgreesWithTheDecoder(t *testing.T) {
+	t.Parallel()
+	for year := int64(-20_000); year < 20_000; year += 7 {
+		at := time.Date(int(year), 1, 1, 0, 0, 0, 0, time.UTC)
+		for _, value := range []any{metav1.NewTime(at), metav1.NewMicroTime(at)} {
+			doc := must(json.Marshal(map[string]any{"a": value}))
+			readable := json.Unmarshal(doc, &struct{ A *metav1.MicroTime }{}) == nil || json.Unmarshal(doc, &struct{ A *metav1.Time }{}) == nil
+			if odd := inspect(doc).oddTime != 0; odd == readable {
+				t.Fatalf("%s: odd %v, readable %v", doc, odd, readable)
+			}
+		}
+	}
+	for doc, want := range map[string]inspection{
+		`{"a":"{[\\\"[[[","b":[[]]}`: {depth: 3, deepest: 22},
+		`"\\"`:                       {},
+		`{"a":"\\","b":{}}`:          {depth: 2, deepest: 14},
+		`"`:                          {},
+		`["x`:                        {depth: 1},
+	} {
+		if got := inspect([]byte(doc)); got != want {
+			t.Errorf("%s: %+v, want %+v", doc, got, want)
+		}
+	}
+}

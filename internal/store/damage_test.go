@@ -1,0 +1,337 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLiveDamageChild is no test but what TestDamageUnderAServingStore runs.
+func TestLiveDamageChild(t *testing.T) {
+	rounds, _ := strconv.Atoi(os.Getenv("APILET_DAMAGE_CHILD"))
+	if rounds == 0 {
+		t.Skip("for another test")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("a file in use cannot be written")
+	}
+	seed := rand.Uint64()
+	if given := os.Getenv("APILET_DAMAGE_SEED"); given != "" {
+		seed, _ = strconv.ParseUint(given, 10, 64)
+	}
+	fmt.Printf("seed %d\n", seed)
+	d := &liveDamage{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{}}
+	d.prepare()
+	for i := range rounds {
+		hang := time.AfterFunc(time.Minute, func() { panic("hangs") })
+		d.round(i)
+		hang.Stop()
+		if t.Failed() {
+			break
+		}
+	}
+	fmt.Printf("summary %d times damaged while open: %v\n", rounds, d.counts)
+}
+
+type liveDamage struct {
+	t      *testing.T
+	rnd    *rand.Rand
+	sound  []byte            // a file whose trees have branches
+	older  []byte            // the same, some commits before
+	truth  map[string]string // what get answers of the sound file
+	counts map[string]int
+
+	what  string
+	st    *Store
+	now   map[string]string   // the truth after this round's writes
+	under map[string][]uint64 // the pages on the way to each object
+}
+
+// prepare makes the file that every round starts from.
+func (d *liveDamage) prepare() {
+	path := filepath.Join(d.t.TempDir(), "a.db")
+	st := openTestStore(d.t, path)
+	st.Db.NoSync = true
+	for i := range 400 {
+		rev := mustWrite(d.t, st, OpCreate, fmt.Sprintf("//pods/%080d/n%d", i%7, i), 0, strings.Repeat("x", i*3)).Rev
+		if i%3 == 0 {
+			mustWrite(d.t, st, OpUpdate, fmt.Sprintf("//pods/%080d/n%d", i%7, i), rev, "again")
+		}
+	}
+	d.older, _ = os.ReadFile(path)
+	mustUpkeep(d.t, st).Compact(d.t.Context(), 300)
+	for i := range 50 {
+		mustWrite(d.t, st, OpCreate, fmt.Sprintf("//pods/y/n%d", i), 0, "late")
+	}
+	d.truth = map[string]string{}
+	for i := range 450 {
+		key := fmt.Sprintf("//pods/%080d/n%d", i%7, i)
+		if i >= 400 {
+			key = fmt.Sprintf("//pods/y/n%d", i-400)
+		}
+		rec, err := st.Get(key)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		d.truth[key] = string(rec.JSON)
+	}
+	st.Close()
+	used := int(st.Meta.Load().High) * livePage
+	d.sound, _ = os.ReadFile(path)
+	d.sound = d.sound[:used]
+}
+
+// chart finds the pages on the way to each object, while all are sound.
+func (d *liveDamage) chart() {
+	d.under = map[string][]uint64{}
+	err := d.st.View(func(s *Snapshot) error {
+		for key := range d.now {
+			state, err := decodeKeyState([]byte(key), s.keys.get([]byte(key)))
+			if err != nil {
+				return err
+			}
+			d.under[key] = slices.Concat(pathTo(s.keys, []byte(key)), pathTo(s.Revs, RevKey(state.rev)), []uint64{s.root})
+		}
+		return nil
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// damage changes a page of the open file and returns which.
+func (d *liveDamage) damage(file *os.File) uint64 {
+	id := d.rnd.IntN(len(d.sound) / livePage)
+	if d.rnd.IntN(2) == 0 { // one that matters
+		for _, under := range d.under {
+			id = int(under[d.rnd.IntN(len(under))])
+			break
+		}
+	}
+	page := make([]byte, livePage)
+	file.ReadAt(page, int64(id)*livePage)
+	kind := d.rnd.IntN(7)
+	switch kind {
+	case 0:
+		clear(page)
+	case 1: // somebody else's
+		from := d.rnd.IntN(len(d.sound) / livePage)
+		copy(page, d.sound[from*livePage:])
+	case 2: // what was there some time ago
+		if (id+1)*livePage <= len(d.older) {
+			copy(page, d.older[id*livePage:])
+		}
+	case 3:
+		page[d.rnd.IntN(livePage)] ^= 1 << d.rnd.IntN(8)
+	case 4:
+		at := d.rnd.IntN(8) * 512
+		clear(page[at : at+512])
+	case 5: // refers to itself, if it is a branch
+		n := max(1, int(binary.NativeEndian.Uint16(page[10:])))
+		at := pageHeaderSize + min(d.rnd.IntN(n), 200)*pageElementSize + 8
+		binary.NativeEndian.PutUint64(page[at:], uint64(id))
+	case 6: // claims its neighbours
+		binary.NativeEndian.PutUint32(page[12:], binary.NativeEndian.Uint32(page[12:])+1+uint32(d.rnd.IntN(3)))
+	}
+	if _, err := file.WriteAt(page, int64(id)*livePage); err != nil {
+		d.t.Fatal(err)
+	}
+	d.what += fmt.Sprintf(" page %d kind %d", id, kind)
+	return uint64(id)
+}
+
+func (d *liveDamage) round(i int) {
+	path := filepath.Join(d.t.TempDir(), "a.db")
+	if err := os.WriteFile(path, d.sound, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	defer os.Remove(path)
+	d.what, d.now = "", map[string]string{}
+	for key, json := range d.truth {
+		d.now[key] = json
+	}
+	st, err := Open(path, Options{Fatal: func(err error) { d.t.Errorf("round %d:%s: the end of the process: %v", i, d.what, err) }})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	st.Db.NoSync = true
+	d.st = st
+	up := mustUpkeep(d.t, st)
+	if d.rnd.IntN(2) == 0 {
+		d.writes(20, false) // so that there is no freelist in the file
+	}
+	d.chart()
+	file, _ := os.OpenFile(path, os.O_RDWR, 0)
+	defer file.Close()
+	var ids []uint64
+	for range 1 + d.rnd.IntN(3) {
+		ids = append(ids, d.damage(file))
+	}
+	fmt.Printf("round %d:%s\n", i, d.what)
+	d.reads(ids)
+	d.writes(40, true)
+	_, err = up.Compact(context.Background(), st.Revision())
+	d.mayFail("compaction", err)
+	d.writes(20, true)
+	rep, err := up.Scrub(context.Background())
+	d.mayFail("scrub", err)
+	d.backup(up)
+	d.watch()
+	found := len(rep.Problems) > 0 || st.Found.Count() > 0
+	d.list(found)
+	d.reopen(path, found)
+}
+
+// mayFail wants no error but damage.
+func (d *liveDamage) mayFail(doing string, err error) bool {
+	d.t.Helper()
+	switch {
+	case err == nil:
+		d.counts[doing]++
+	case !errors.Is(err, ErrDamaged):
+		d.t.Errorf("%s: %s: %v", d.what, doing, err)
+	case !strings.Contains(err.Error(), d.st.Path):
+		d.t.Errorf("%s: %s: %v does not name the file", d.what, doing, err)
+	default:
+		d.counts[doing+" refused"]++
+		if d.st.Found.First() == "" && d.st.Refusal.Load() == nil {
+			d.t.Errorf("%s: %s: %v is not noted", d.what, doing, err)
+		}
+	}
+	return err == nil
+}
+
+// reads gets everything. What does not lie on a damaged page has to be there.
+func (d *liveDamage) reads(ids []uint64) {
+	for key, want := range d.now {
+		hit := slices.ContainsFunc(d.under[key], func(id uint64) bool { return slices.Contains(ids, id) })
+		rec, err := d.st.Get(key)
+		switch {
+		case err == nil && string(rec.JSON) != want && !hit:
+			d.t.Errorf("%s: %s is %s, want %s", d.what, key, rec.JSON, want)
+		case err != nil && !hit && d.truth[key] == want:
+			d.t.Errorf("%s: %s lies elsewhere: %v", d.what, key, err)
+		case errors.Is(err, ErrNotFound):
+			d.counts["hidden until the scrub"]++
+			if strings.Count(d.what, "kind") == 1 {
+				d.counts["hidden by"+d.what[len(d.what)-7:]]++
+			}
+		default:
+			d.mayFail("get", err)
+		}
+	}
+}
+
+// writes creates, updates and deletes. What fails has changed nothing.
+func (d *liveDamage) writes(n int, after bool) {
+	keys := make([]string, 0, len(d.now))
+	for key := range d.now {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for i := range n {
+		key := keys[d.rnd.IntN(len(keys))]
+		rec, err := d.st.Get(key)
+		op := ChangeOp(d.rnd.IntN(3))
+		if op == OpCreate {
+			key = fmt.Sprintf("//pods/new/%d-%d", d.st.Revision(), i)
+		} else if err != nil {
+			continue
+		}
+		rec, err = storeWrite(d.st, op, key, rec.Rev, strings.Repeat("w", d.rnd.IntN(900)))
+		if after {
+			d.mayFail("write", err)
+		}
+		switch {
+		case err != nil:
+		case op == OpDelete:
+			delete(d.now, key)
+		default:
+			d.now[key] = string(rec.JSON)
+		}
+		d.same(key)
+	}
+}
+
+// same wants an object as it was last written, or an error.
+func (d *liveDamage) same(key string) {
+	d.t.Helper()
+	want, live := d.now[key]
+	rec, err := d.st.Get(key)
+	if err == nil && (!live || string(rec.JSON) != want) && !strings.Contains(d.what, "kind 2") {
+		d.t.Errorf("%s: %s is %s, want %s (live %v)", d.what, key, rec.JSON, want, live)
+	}
+}
+
+func (d *liveDamage) backup(up *Maintenance) {
+	dest := filepath.Join(d.t.TempDir(), "copy.db")
+	err := up.Backup(context.Background(), dest, nil)
+	defer os.Remove(dest)
+	if d.mayFail("backup", err) {
+		if rep, err := Check(dest); err != nil || len(rep.Problems) > 0 {
+			d.t.Errorf("%s: the backup: %v %v", d.what, err, rep.Problems)
+		}
+	} else if left, _ := os.ReadDir(filepath.Dir(dest)); len(left) > 0 {
+		d.t.Errorf("%s: the failed backup left %v", d.what, left)
+	}
+}
+
+func (d *liveDamage) watch() {
+	for at := d.st.Compacted(); at < d.st.Revision(); {
+		_, upTo, err := d.st.Events("//pods/", at, 100, nil)
+		if !d.mayFail("events", err) {
+			break
+		}
+		at = upTo
+	}
+}
+
+// list wants everything as it was written, or an error, or something that the scrub has found.
+func (d *liveDamage) list(found bool) {
+	shown, err := listShown(d.st)
+	if d.mayFail("list", err) && len(shown) != len(d.now) && !found {
+		d.t.Errorf("%s: %d of %d objects are listed, and nothing is found", d.what, len(shown), len(d.now))
+	}
+}
+
+// reopen stops the store and starts another on the file: which it refuses and leaves alone, or opens and shows all that was written.
+func (d *liveDamage) reopen(path string, found bool) {
+	crash := d.rnd.IntN(2) == 0
+	if !crash {
+		d.mayFail("close", d.st.Close())
+	}
+	before, _ := os.ReadFile(path)
+	if crash {
+		d.st.Close()
+		os.WriteFile(path, before, 0o600)
+	}
+	if d.st.failed.Load() { // which still has the lock
+		other := filepath.Join(filepath.Dir(path), "b.db")
+		os.WriteFile(other, before, 0o600)
+		defer os.Remove(other)
+		path = other
+	}
+	st, err := Open(path, Options{Fatal: func(err error) { d.t.Errorf("%s: fatal: %v", d.what, err) }})
+	if err != nil {
+		d.counts["reopening refused"]++
+		if after, _ := os.ReadFile(path); !bytes.Equal(after, before) {
+			d.t.Errorf("%s: refused, and changed: %v", d.what, err)
+		}
+		return
+	}
+	defer st.Close()
+	d.counts["reopened"]++
+	d.st = st
+	d.list(found)
+}

@@ -1,0 +1,306 @@
+package store
+
+// This file runs transactions on the data file and knows in what state the file is: sound, damaged in places, or not to be written any
+// more. pages.go tells damage; here is what follows from it.
+//
+//	found by                     the caller gets        and then
+//	a read                       ErrDamaged             nothing: who reads elsewhere is served
+//	a write, before its commit   ErrDamaged             nothing: bbolt has not been asked yet, so there is nothing to undo
+//	a write, in its commit       ErrDamaged             no more writes: bbolt's memory is not to be trusted. The file is as before
+//	either, the file being cut   ErrDamaged             the process ends: all that lies beyond the end is gone
+//	the loss of the newest meta  what it asked for      no more writes. Reads know from memory where the tree's root is
+//
+// Every place is told to the log once, and named until a scrub finds nothing. Once one is known, commits write the freelist: without it
+// the next start, and a commit that finds the disk full, would have to walk through all pages, and would stumble.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// errMetaMoved: two commits have overtaken a read transaction that just began.
+var errMetaMoved = errors.New("the meta page was replaced")
+
+// A dataFile is an open bbolt file.
+type dataFile struct {
+	Path     string
+	Db       *bbolt.DB
+	handle   *os.File    // bbolt's own
+	file     os.FileInfo // what lies at path; nil when nothing does, being ephemeral
+	fatal    func(error) // ends the process
+	Found    damageBook
+	Meta     atomic.Pointer[metaPage] // of the newest commit
+	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
+	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed
+	lazyFree bool                     // commits leave the freelist out; the writer's
+	changed  bool                     // something was committed; the writer's
+}
+
+// open maps a vetted file.
+func (f *dataFile) open(noSync bool) (err error) {
+	options := dbOptions()
+	options.NoSync = noSync
+	options.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
+		f.handle, err = os.OpenFile(name, flag, mode)
+		return f.handle, err
+	}
+	if f.Db, err = bbolt.Open(f.Path, 0o600, options); err != nil {
+		return err
+	}
+	f.lazyFree = true
+	return f.Db.View(func(tx *bbolt.Tx) error {
+		m, err := mappedMeta(f.Db, uint64(tx.ID()))
+		f.Meta.Store(&m)
+		return err
+	})
+}
+
+// close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
+func (f *dataFile) close(last func(*bbolt.Tx) error) (err error) {
+	if f.failed.Load() {
+		return nil // bbolt may wait for ever for the transaction that failed; the process is on its way out
+	}
+	if f.changed && f.Refusal.Load() == nil && last != nil {
+		f.lazyFree = false
+		err = f.update(last)
+	}
+	if errors.Is(err, ErrDiskFull) || errors.Is(err, ErrDamaged) {
+		err = nil // all is there; only the next opening scans
+	}
+	if f.failed.Load() {
+		return err
+	}
+	return errors.Join(err, f.Db.Close())
+}
+
+// view runs fn in a read transaction. Never call view within view: a commit that has to map the file anew would wait for the outer, and
+// the inner for the commit.
+func (f *dataFile) view(fn func(*pages) error) error {
+	err := errMetaMoved
+	for n := 0; n < 3 && err == errMetaMoved; n++ {
+		err = withoutFaults(func() error { return f.look(fn) })
+	}
+	switch {
+	case err == errMetaMoved:
+		return f.explain(damaged("a meta page is not to be had"))
+	case errors.Is(err, berrors.ErrDatabaseNotOpen):
+		return errClosed
+	case errors.Is(err, ErrDamaged):
+		return f.explain(err)
+	}
+	return err
+}
+
+func (f *dataFile) look(fn func(*pages) error) error {
+	known := *f.Meta.Load()
+	if !f.hasMeta(known) {
+		// bbolt would panic with its locks held. Nobody writes any more either, so that nothing moves and no page is reused.
+		f.Found.note(damaged("pages 0 and 1, the meta pages, are lost"))
+		return fn(newPages(f.Db, known))
+	}
+	return f.Db.View(func(tx *bbolt.Tx) error {
+		m, id := known, uint64(tx.ID())
+		switch {
+		case id < known.txid: // nobody writes any more
+			f.Found.note(damaged("page %d, the newest meta page, is lost", known.txid%2))
+		case id > known.txid:
+			var err error
+			if m, err = mappedMeta(f.Db, id); err != nil {
+				return errMetaMoved
+			}
+		}
+		return fn(newPages(f.Db, m))
+	})
+}
+
+// hasMeta tells whether bbolt will find a meta page, given the newest one that we know.
+func (f *dataFile) hasMeta(known metaPage) bool {
+	for _, n := range [...]uint64{known.txid % 2, (known.txid + 1) % 2} {
+		if _, err := f.metaAt(n, known.pageSize); !errors.Is(err, ErrDamaged) {
+			return true // also a closed file, of which bbolt says so
+		}
+	}
+	return false
+}
+
+// metaAt reads meta page 0 or 1 from the file.
+func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
+	var buf [metaSize]byte
+	_, err = f.handle.ReadAt(buf[:], int64(n)*int64(pageSize))
+	if errors.Is(err, os.ErrClosed) {
+		return m, err
+	}
+	m, ok := decodeMeta(buf[:])
+	if err != nil || !ok {
+		return m, damaged("page %d, a meta page, is lost", n)
+	}
+	return m, nil
+}
+
+// update is bbolt's Update with two differences: a panic is never rolled back by walking through the damaged file, and an error of the
+// commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
+// show the new state already. There is one writer.
+func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
+	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, each of the commit's syncs some hundred
+		return err
+	}
+	known := *f.Meta.Load()
+	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
+	txid, open, committing := 0, false, false
+	err := withoutFaults(func() error {
+		if _, err := f.metaAt(known.txid%2, known.pageSize); err != nil {
+			return err
+		}
+		tx, err := f.Db.Begin(true)
+		if err != nil {
+			return err
+		}
+		txid, open = tx.ID(), true
+		if err := withoutFaults(func() error {
+			if uint64(txid) <= known.txid { // bbolt would build on the commit before and lose the last one
+				return damaged("page %d, the newest meta page, is lost", known.txid%2)
+			}
+			return fn(tx)
+		}); err != nil {
+			err = errors.Join(err, tx.Rollback())
+			open = false
+			return err
+		}
+		committing = true
+		return tx.Commit()
+	})
+	switch {
+	case err == nil:
+		return f.committed(txid)
+	case errors.Is(err, ErrDamaged) && open && !f.cutShort():
+		f.stopWriting(err)
+		return f.explain(err)
+	case errors.Is(err, ErrDamaged):
+		return f.explain(err)
+	case committing && IsDiskFull(err) && !f.replaced(known):
+		return ErrDiskFull
+	case committing:
+		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+	}
+	return err
+}
+
+// committed notes the meta page of a commit. The writer alone moves the map.
+func (f *dataFile) committed(txid int) error {
+	f.changed = true
+	m, err := mappedMeta(f.Db, uint64(txid))
+	if err != nil {
+		f.stopWriting(err)
+		return f.explain(err)
+	}
+	f.Meta.Store(&m)
+	return nil
+}
+
+// replaced tells whether a newer meta page than a known one has come into the file.
+func (f *dataFile) replaced(known metaPage) bool {
+	next, err := f.metaAt((known.txid+1)%2, known.pageSize)
+	return err == nil && next.txid > known.txid
+}
+
+// Writable returns why nothing can be written now, nil while it can.
+func (f *dataFile) Writable() error {
+	if refusal := f.Refusal.Load(); refusal != nil {
+		return *refusal
+	}
+	if f.file == nil {
+		return nil
+	}
+	if info, err := os.Stat(f.Path); err != nil || !os.SameFile(info, f.file) {
+		return ErrFileLost
+	}
+	return nil
+}
+
+// explain notes a damage and names the file to the caller. A file cut under our feet ends the process.
+func (f *dataFile) explain(err error) error {
+	if f.cutShort() {
+		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
+		return err
+	}
+	f.Found.note(err)
+	return fmt.Errorf("%s: %w", f.Path, err)
+}
+
+// cutShort tells whether the file ends before its last page.
+func (f *dataFile) cutShort() bool {
+	m := f.Meta.Load()
+	info, err := f.handle.Stat()
+	return err == nil && info.Size() < int64(m.High)*int64(m.pageSize)
+}
+
+// stopWriting leaves a transaction open, so that no other one can begin. Reads go on.
+func (f *dataFile) stopWriting(err error) {
+	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
+	f.Refusal.Store(&err)
+	f.failed.Store(true)
+}
+
+// fail ends the process.
+func (f *dataFile) fail(err error) {
+	f.Refusal.Store(&err)
+	f.failed.Store(true)
+	if f.fatal != nil {
+		f.fatal(err)
+		return
+	}
+	fmt.Fprintln(os.Stderr, "apilet:", err)
+	os.Exit(1)
+}
+
+// A damageBook remembers where the file was found damaged.
+type damageBook struct {
+	report func(place string) // told of each place once; may be nil
+
+	mu     sync.Mutex // guards places
+	places []string   // the first 100
+}
+
+// note adds the place of a damage, unless it is known or there are too many.
+func (d *damageBook) note(err error) {
+	place := placeOf(err)
+	d.mu.Lock()
+	fresh := len(d.places) < problemsMax && !slices.Contains(d.places, place)
+	if fresh {
+		d.places = append(d.places, place)
+	}
+	d.mu.Unlock()
+	if fresh && d.report != nil {
+		d.report(place)
+	}
+}
+
+func (d *damageBook) Count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.places)
+}
+
+// First is the place found first, "" while there is none.
+func (d *damageBook) First() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.places) == 0 {
+		return ""
+	}
+	return d.places[0]
+}
+
+// Forget is for a scrub that has looked everywhere and found nothing.
+func (d *damageBook) Forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.places = nil
+}

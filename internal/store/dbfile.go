@@ -1,0 +1,470 @@
+package store
+
+// This file knows how a bbolt file lies on the disk, and nothing of what apilet keeps in it: making a file so that a power cut
+// leaves either none or a whole one, telling damage apart before bbolt meets it, and packing a file.
+//
+// bbolt trusts its file. It maps it into memory and follows page numbers without looking, so that a truncated file is a SIGBUS and
+// a zeroed page a panic, one of them in a goroutine that no caller can recover. vetFile therefore reads the file first, the plain
+// way. A file is a row of pages of equal size; every page but the two meta pages begins with the same header:
+//
+//	OFFSET  SIZE  MEANING (integers in the byte order of the machine that wrote it)
+//	     0     8  the page's own number
+//	     8     2  flags: 1 branch, 2 leaf, 4 meta, 16 freelist
+//	    10     2  count of elements (freelist: 0xFFFF when the count did not fit and is the first 8 bytes after the header)
+//	    12     4  overflow: how many following pages belong to this one
+//	    16    16  each element. branch: key offset 4, key size 4, child 8. leaf: flags 4 (1: a bucket), offset 4, key size 4, value size 4
+//
+// Pages 0 and 1 hold a meta each, the valid one with the higher transaction number counts:
+//
+//	    16     8  magic 0xED0CDAED, version 2
+//	    24     8  page size, flags
+//	    32    16  root page of the tree of buckets, unused
+//	    48     8  freelist page, or all ones: not written, so the file was not closed in peace
+//	    56     8  high-water mark: pages from here on are no part of the file
+//	    64     8  transaction number
+//	    72     8  FNV-1a of the 56 bytes from the magic on
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"apilet/internal/atomicfile"
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+const (
+	pageHeaderSize  = 16
+	pageElementSize = 16
+	pageBranch      = 1
+	pageLeaf        = 2
+	pageFreelist    = 16
+	leafIsBucket    = 1
+	noFreelist      = ^uint64(0)
+	metaMagic       = 0xED0CDAED
+	treeDepthMax    = 64  // deeper than any tree that fits a disk
+	problemsMax     = 100 // a report names no more than this
+)
+
+// dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit
+// costs more than all else); closing in peace writes it once.
+func dbOptions() *bbolt.Options {
+	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
+	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
+		o.InitialMmapSize = 1 << 30 // address space alone; growing the mapping waits for every reader. Windows would size the file
+	}
+	return o
+}
+
+// createFile makes the data file at path as atomicfile.PlaceFile does. fill is to put into it what belongs there.
+func createFile(path string, fill func(*bbolt.DB) error) error {
+	return atomicfile.PlaceFile(path, func(temp string) error { return fillFile(temp, fill) })
+}
+
+func fillFile(path string, fill func(*bbolt.DB) error) error {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, NoSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return err
+	}
+	return errors.Join(fill(db), db.Sync(), db.Close())
+}
+
+// packFile rewrites a stopped server's file without its free pages.
+func packFile(path string, seen *Progress) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	src, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second, ReadOnly: true})
+	if err != nil {
+		return explainOpen(path, err)
+	}
+	defer src.Close()
+	packed := path + ".defrag"
+	os.Remove(packed) // of a run that was killed
+	defer os.Remove(packed)
+	if info, err := os.Stat(path); err == nil {
+		seen.Begin("bytes written, of a file with", info.Size())
+	}
+	err = createFile(packed, func(dst *bbolt.DB) error {
+		defer followSize(dst.Path(), seen)()
+		return withoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
+	})
+	if err == nil {
+		err = src.Close() // Windows renames over closed files only
+	}
+	if err == nil {
+		err = os.Rename(packed, path)
+	}
+	return errors.Join(err, atomicfile.SyncDir(filepath.Dir(path)))
+}
+
+// followSize shows how a file grows, until stop is called.
+func followSize(path string, seen *Progress) (stop func()) {
+	ended := make(chan struct{}) // closed by stop
+	go func() {
+		for {
+			select {
+			case <-ended:
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+			if info, err := os.Stat(path); err == nil {
+				seen.reach(info.Size())
+			}
+		}
+	}()
+	return func() { close(ended) }
+}
+
+// explainOpen says what to do about an error of bbolt.Open.
+func explainOpen(path string, err error) error {
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
+	case errors.Is(err, ErrDamaged):
+		return fmt.Errorf("%s: %w", path, err)
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),
+		strings.Contains(err.Error(), "file size too small"):
+		return fmt.Errorf("%s is not an apilet data file, or its first pages are lost: choose another file, or restore a backup (%w)", path, err)
+	}
+	return fmt.Errorf("cannot open %s: %w", path, err)
+}
+
+// IsDiskFull tells the errors of a commit after which everything is as it was. bbolt flattens some of them to text.
+func IsDiskFull(err error) bool {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+		if errors.Is(err, full) || strings.Contains(err.Error(), full.Error()) {
+			return true
+		}
+	}
+	return strings.Contains(err.Error(), "not enough space on the disk")
+}
+
+// withoutFaults turns a panic or memory fault under fn (a cursor or bbolt on a damaged page, a file truncated while mapped) into an error.
+func withoutFaults(fn func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *Damage:
+			err = p
+		default:
+			err = damaged("%v", p)
+		}
+	}()
+	return fn()
+}
+
+// A fileVerdict is what vetFile found.
+type fileVerdict struct {
+	clean    bool     // closed in peace
+	oneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
+	problems []string // damaged pages
+}
+
+// vetFile looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
+// peace (bbolt will walk them all to find the free ones) or when thorough. What it vetted it shows to look.
+func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error) (v fileVerdict, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return v, fmt.Errorf("cannot open %s: %w", path, err)
+	case !info.Mode().IsRegular(): // opening a named pipe would wait for ever
+		return v, fmt.Errorf("%s is no regular file: choose another file", path)
+	case info.Size() == 0:
+		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start anew", path)
+	}
+	var file *os.File
+	o := &bbolt.Options{Timeout: time.Second, ReadOnly: true, OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		var err error
+		file, err = os.OpenFile(name, flag, mode)
+		return file, err
+	}}
+	db, err := bbolt.Open(path, 0, o)
+	if err != nil {
+		return v, explainOpen(path, err)
+	}
+	defer db.Close()
+	tree, err := ReadMetas(file)
+	if err != nil {
+		return v, explainOpen(path, err)
+	}
+	v.clean, v.oneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
+	if need := int64(tree.High) * int64(tree.PageSize); info.Size() < need {
+		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
+	}
+	tree.progress = seen
+	seen.Begin("page", int64(tree.High))
+	if v.problems = tree.vet(thorough || !v.clean); len(v.problems) > 0 {
+		return v, fmt.Errorf("%s: %w", path, &Damage{v.problems[0]})
+	}
+	return v, withoutFaults(func() error {
+		return db.View(func(tx *bbolt.Tx) error {
+			m, err := mappedMeta(db, uint64(tx.ID()))
+			if err != nil {
+				return err
+			}
+			return look(newPages(db, m))
+		})
+	})
+}
+
+// A pageTree reads one file's pages, checking what bbolt takes for granted.
+type pageTree struct {
+	file         io.ReaderAt
+	PageSize     int
+	root         uint64
+	freelist     uint64
+	High         uint64
+	invalidMetas int
+	progress     *Progress
+
+	seen     []uint64 // a bit for each page that something refers to
+	bufs     [][]byte // one for each level, reused: a child's bounds are keys of its parent's
+	problems []string
+}
+
+// ReadMetas finds the newest valid meta page. The first one may be damaged and with it the page size, so the second is looked for
+// at every size.
+func ReadMetas(file io.ReaderAt) (*pageTree, error) {
+	var best *pageTree
+	var bestTxid uint64
+	valid := 0
+	buf := make([]byte, metaSize)
+	for at := int64(0); at <= 64<<10 && valid < 2; at = max(1024, at*2) {
+		if n, _ := file.ReadAt(buf, at); n < len(buf) {
+			break
+		}
+		m, ok := decodeMeta(buf)
+		if !ok || at != 0 && int64(m.pageSize) != at || m.pageSize < 1024 || m.pageSize > 64<<10 {
+			continue
+		}
+		valid++
+		if best == nil || m.txid > bestTxid {
+			best, bestTxid = &pageTree{file: file, PageSize: m.pageSize, root: m.root, freelist: m.freelist, High: m.High}, m.txid
+		}
+	}
+	if best == nil {
+		return nil, berrors.ErrInvalid
+	}
+	best.invalidMetas = 2 - valid
+	return best, nil
+}
+
+// vet checks the freelist and, if asked to, every page of the tree.
+func (t *pageTree) vet(all bool) []string {
+	t.seen = make([]uint64, t.High/64+1)
+	t.mark(0)
+	t.mark(1)
+	if t.freelist != noFreelist {
+		t.vetFreelist(all)
+	}
+	if all {
+		t.walk(t.root, keyRange{}, 0)
+	}
+	if all && t.freelist != noFreelist {
+		for id := range t.High {
+			if t.seen[id/64]&(1<<(id%64)) == 0 {
+				t.problem("page %d is neither used nor free", id)
+			}
+		}
+	}
+	return t.problems
+}
+
+func (t *pageTree) problem(format string, args ...any) {
+	if len(t.problems) < problemsMax {
+		t.problems = append(t.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// mark notes that something refers to a page; false when it may not.
+func (t *pageTree) mark(id uint64) bool {
+	if id >= t.High {
+		t.problem("page %d is beyond the file's %d pages", id, t.High)
+		return false
+	}
+	if t.seen[id/64]&(1<<(id%64)) != 0 {
+		t.problem("page %d is used twice", id)
+		return false
+	}
+	t.seen[id/64] |= 1 << (id % 64)
+	t.progress.add(1)
+	return true
+}
+
+// load reads page id with its overflow into the buffer of a level; nil when the header cannot be true.
+func (t *pageTree) load(id uint64, level int) page {
+	if !t.mark(id) {
+		return nil
+	}
+	for len(t.bufs) <= level {
+		t.bufs = append(t.bufs, make([]byte, t.PageSize))
+	}
+	buf := t.bufs[level][:t.PageSize]
+	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.PageSize)); err != nil {
+		t.problem("page %d cannot be read: %v", id, err)
+		return nil
+	}
+	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
+	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.High-id {
+		t.problem("page %d has a damaged header", id)
+		return nil
+	}
+	for i := range overflow {
+		if !t.mark(id + 1 + i) {
+			return nil
+		}
+	}
+	if overflow == 0 {
+		return buf
+	}
+	buf = make([]byte, int(overflow+1)*t.PageSize)
+	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.PageSize)); err != nil {
+		t.problem("page %d cannot be read: %v", id, err)
+		return nil
+	}
+	t.bufs[level] = buf
+	return buf
+}
+
+// vetFreelist checks the list of free pages; with markFree they count as seen, so that a page both free and used shows.
+func (t *pageTree) vetFreelist(markFree bool) {
+	b := t.load(t.freelist, 0)
+	if b == nil {
+		return
+	}
+	count := uint64(binary.NativeEndian.Uint16(b[10:]))
+	ids := b[pageHeaderSize:]
+	if count == 0xFFFF {
+		count, ids = binary.NativeEndian.Uint64(ids), ids[8:]
+	}
+	if binary.NativeEndian.Uint16(b[8:]) != pageFreelist || count > uint64(len(ids)/8) {
+		t.problem("page %d is no freelist", t.freelist)
+		return
+	}
+	last := uint64(1)
+	for i := range count {
+		id := binary.NativeEndian.Uint64(ids[i*8:])
+		if id <= last || id >= t.High {
+			t.problem("the freelist on page %d holds page %d out of order", t.freelist, id)
+			return
+		}
+		last = id
+		if markFree {
+			t.mark(id)
+		}
+	}
+}
+
+// keyRange is what the keys of a subtree have to lie in: from lowest on, before below; nil where there is no bound.
+type keyRange struct{ lowest, below []byte }
+
+// walk checks the page and all below it.
+func (t *pageTree) walk(id uint64, keys keyRange, level int) {
+	if level > treeDepthMax {
+		t.problem("page %d lies too deep", id)
+		return
+	}
+	page := t.load(id, level)
+	if page == nil {
+		return
+	}
+	what := t.walkElements(page, keys, level)
+	if what == "" && !page.fits(t.PageSize) {
+		what = "claims pages that it does not need"
+	}
+	if what != "" {
+		t.problem("page %d %s", id, what)
+	}
+}
+
+// walkElements checks a loaded page, or a small bucket that lies in a value of its parent's, and answers what is wrong.
+func (t *pageTree) walkElements(b page, keys keyRange, level int) (what string) {
+	if what := b.vet(keys); what != "" {
+		return what
+	}
+	for i := range b.count() {
+		e, _ := elementAt(b, i)
+		below := keys.below
+		if i+1 < b.count() {
+			below = b.key(i + 1)
+		}
+		switch {
+		case !b.leaf():
+			t.walk(e.child, keyRange{e.key, below}, level+1)
+		case e.bucket:
+			what = t.walkBucket(e.value, level)
+		}
+		if what != "" {
+			return what
+		}
+	}
+	return ""
+}
+
+// admit tells whether a key may come next; only the first may equal the bound that the parent set.
+func (r keyRange) admit(key []byte, first bool) bool {
+	order := 1
+	if r.lowest != nil {
+		order = bytes.Compare(key, r.lowest)
+	}
+	return (order > 0 || first && order == 0) && (r.below == nil || bytes.Compare(key, r.below) < 0)
+}
+
+// walkBucket checks a bucket, which has a tree of its own or, when small, a page within its value.
+func (t *pageTree) walkBucket(value []byte, level int) (what string) {
+	if len(value) < 16 {
+		return "has a damaged bucket"
+	}
+	if root := binary.NativeEndian.Uint64(value); root != 0 {
+		t.walk(root, keyRange{}, level+1)
+		return ""
+	}
+	if len(value) < 16+pageHeaderSize || binary.NativeEndian.Uint16(value[24:]) != pageLeaf {
+		return "has a damaged small bucket"
+	}
+	return t.walkElements(value[16:], keyRange{}, level+1)
+}
+
+// A pageElement is one of a branch (key and child) or of a leaf (key and value).
+type pageElement struct {
+	key, value []byte
+	child      uint64
+	bucket     bool
+}
+
+// elementAt returns element i of a branch or leaf page; false when it leaves the page.
+func elementAt(page []byte, i int) (e pageElement, ok bool) {
+	at := pageHeaderSize + i*pageElementSize
+	u32 := func(o int) int { return int(binary.NativeEndian.Uint32(page[at+o:])) }
+	if binary.NativeEndian.Uint16(page[8:]) == pageBranch {
+		e.child = binary.NativeEndian.Uint64(page[at+8:])
+		e.key = cut(page, at+u32(0), u32(4))
+		return e, e.key != nil
+	}
+	e.bucket = u32(0)&leafIsBucket != 0
+	e.key = cut(page, at+u32(4), u32(8))
+	e.value = cut(page, at+u32(4)+u32(8), u32(12))
+	return e, e.key != nil && e.value != nil
+}
+
+// cut returns page[at:at+n], nil when that leaves the page.
+func cut(page []byte, at, n int) []byte {
+	if at < 0 || n < 0 || at > len(page) || n > len(page)-at {
+		return nil
+	}
+	return page[at : at+n : at+n]
+}

@@ -1,0 +1,163 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func pathTo(t Tree, key []byte) (ids []uint64) {
+	c := t.Cursor()
+	c.Seek(key)
+	for i := range c.Path {
+		ids = append(ids, c.Path[i].ID)
+	}
+	return ids
+}
+
+const livePage = 4096
+
+// logLines keeps what a server logs.
+type logLines struct {
+	mu    sync.Mutex // guards lines
+	lines bytes.Buffer
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(p)
+}
+
+// waitFor polls for what another goroutine will bring about.
+func waitFor(t testing.TB, what string, ready func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ready() {
+			return
+		}
+	}
+	t.Fatalf("waited 20 s for %s", what)
+}
+
+func openTestStore(t testing.TB, path string) *Store {
+	t.Helper()
+	st, err := Open(path, Options{Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	return st
+}
+
+// storeDoc is a small document and where its revision belongs.
+func storeDoc(payload string) (json []byte, revAt int) {
+	const head = `{"metadata":{"resourceVersion":"`
+	return []byte(head + `"},"data":"` + payload + `"}`), len(head)
+}
+
+func mustUpkeep(t testing.TB, st *Store) *Maintenance {
+	t.Helper()
+	up, err := NewMaintenance(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return up
+}
+
+func storeWrite(st *Store, op ChangeOp, key string, expect int64, payload string) (Record, error) {
+	json, at := storeDoc(payload)
+	return st.Commit(context.Background(), Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: at})
+}
+
+func mustWrite(t testing.TB, st *Store, op ChangeOp, key string, expect int64, payload string) Record {
+	t.Helper()
+	rec, err := storeWrite(st, op, key, expect, payload)
+	if err != nil {
+		t.Fatalf("write %d of %s at %d: %v", op, key, expect, err)
+	}
+	return rec
+}
+
+// storeChild runs this test binary again, as the child that TestStoreChild describes.
+func storeChild(mode, path string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStoreChild$", "-test.v")
+	cmd.Env = append(os.Environ(), "APILET_STORE_CHILD="+mode, "APILET_STORE_PATH="+path)
+	return cmd
+}
+
+// verifyAcked reads the log from compactRev on: no revision may be missing, and each has to be what was acknowledged under it.
+func verifyAcked(t *testing.T, path string, acked map[int64]string) {
+	t.Helper()
+	if rep, err := Check(path); err != nil || len(rep.Problems) > 0 {
+		t.Fatalf("check: %v, %v", err, rep.Problems)
+	}
+	st := openTestStore(t, path)
+	defer st.Close()
+	next := st.Compacted() + 1
+	for at := st.Compacted(); at < st.Revision(); {
+		evs, upTo, err := st.Events("//pods/", at, 1000, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range evs {
+			if ev.Rev != next || acked[ev.Rev] != "" && acked[ev.Rev] != ev.Key {
+				t.Fatalf("event %d of %s, want event %d of %q", ev.Rev, ev.Key, next, acked[next])
+			}
+			next++
+		}
+		at = upTo
+	}
+	for rev := range acked {
+		if rev > st.Revision() {
+			t.Errorf("acknowledged revision %d is lost: revision is %d", rev, st.Revision())
+		}
+	}
+}
+
+// smallFile makes a closed store's file of a few pages' depth and returns its bytes.
+func smallFile(t *testing.T, objects int, clean bool) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "small.db")
+	st := openTestStore(t, path)
+	for i := range objects {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, strings.Repeat("x", 100))
+	}
+	for i := range objects / 2 {
+		mustWrite(t, st, OpUpdate, fmt.Sprintf("//pods/x/n%d", i), int64(i+1), "y")
+	}
+	if clean {
+		st.Close()
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := ReadMetas(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b[:tree.High*uint64(tree.PageSize)]
+}
+
+func writeDataFile(t *testing.T, b []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.db")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

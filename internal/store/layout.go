@@ -1,0 +1,148 @@
+package store
+
+// This file lays out the bytes that store.go keeps in its buckets, whose tables are drawn there: records, the states of keys, and
+// the numbers in meta. It is pure: bytes in, values out, and an error where a checksum does not fit.
+//
+// A record's checksum covers its revision and its key, a key state's the key that it stands under: sound bytes in the wrong place
+// are damage too.
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"sync"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	recordHeader  = 23
+	keyStateSize  = 17
+	flagTombstone = 1
+	flagDeleting  = 2
+)
+
+var (
+	bucketMeta, bucketRev, bucketKeys = []byte("meta"), []byte("rev"), []byte("keys")
+
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+)
+
+// encodeRecord lays a record out. The decimal revision goes in at json[RevAt], unless RevAt is negative. room more bytes of
+// capacity follow. r.json becomes the part of the result that holds it.
+func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
+	size := recordHeader + len(r.Key) + len(json)
+	b := make([]byte, recordHeader, size+20+room)
+	b[0] = flagsOf(r)
+	binary.BigEndian.PutUint64(b[1:], uint64(r.PrevRev))
+	binary.BigEndian.PutUint64(b[9:], uint64(r.CreateRev))
+	binary.BigEndian.PutUint16(b[21:], uint16(len(r.Key)))
+	b = append(b, r.Key...)
+	if revAt < 0 {
+		b = append(b, json...)
+	} else {
+		b = append(b, json[:revAt]...)
+		b = fmt.Append(b, r.Rev)
+		b = append(b, json[revAt:]...)
+	}
+	binary.BigEndian.PutUint32(b[17:], recordCRC(r.Rev, b))
+	r.JSON = b[recordHeader+len(r.Key):]
+	return b
+}
+
+func flagsOf(r *Record) (flags byte) {
+	if r.Deleted {
+		flags |= flagTombstone
+	}
+	if r.Deleting {
+		flags |= flagDeleting
+	}
+	return flags
+}
+
+// recordCRC starts from the revision instead of hashing it: the same for detection, and nothing to allocate.
+func recordCRC(rev int64, b []byte) uint32 {
+	seed := uint32(rev) ^ uint32(rev>>32)
+	return crc32.Update(crc32.Update(seed, castagnoli, b[:17]), castagnoli, b[21:])
+}
+
+// decodeRecord reads the record of a revision and checks that it is whole. key and json point into b; PrevRev is that of the file,
+// which leads from a re-creation to the tombstone before it.
+func decodeRecord(rev int64, b []byte) (r Record, key []byte, err error) {
+	if len(b) < recordHeader || len(b) < recordHeader+recordKeyLen(b) || binary.BigEndian.Uint32(b[17:]) != recordCRC(rev, b) {
+		return r, nil, damagedRecord(rev, b)
+	}
+	n := recordHeader + recordKeyLen(b)
+	key = b[recordHeader:n]
+	r = Record{
+		Rev:       rev,
+		PrevRev:   int64(binary.BigEndian.Uint64(b[1:])),
+		CreateRev: int64(binary.BigEndian.Uint64(b[9:])),
+		Deleted:   b[0]&flagTombstone != 0,
+		Deleting:  b[0]&flagDeleting != 0,
+		JSON:      b[n:len(b):len(b)],
+	}
+	if r.PrevRev < 0 || r.PrevRev >= rev || r.CreateRev > rev {
+		return r, nil, damagedRecord(rev, b)
+	}
+	return r, key, nil
+}
+
+func recordKeyLen(b []byte) int { return int(binary.BigEndian.Uint16(b[21:])) }
+
+// recordKey returns the key of a record that nobody has checked; nil when there is none.
+func recordKey(b []byte) []byte {
+	if len(b) < recordHeader || len(b) < recordHeader+recordKeyLen(b) {
+		return nil
+	}
+	return b[recordHeader : recordHeader+recordKeyLen(b)]
+}
+
+func damagedRecord(rev int64, b []byte) error {
+	return damaged("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
+}
+
+// keyState is a value of the bucket keys.
+type keyState struct {
+	rev   int64
+	size  int // of the JSON
+	flags byte
+}
+
+func (s keyState) live() bool { return s.rev != 0 && s.flags&flagTombstone == 0 }
+
+func appendKeyState(b, key []byte, s keyState) []byte {
+	n := len(b)
+	b = binary.BigEndian.AppendUint64(b, uint64(s.rev))
+	b = binary.BigEndian.AppendUint32(b, uint32(s.size))
+	b = append(b, s.flags)
+	return binary.BigEndian.AppendUint32(b, keyStateCRC(key, b[n:]))
+}
+
+func keyStateCRC(key, b []byte) uint32 {
+	return crc32.Update(crc32.Update(0, castagnoli, key), castagnoli, b[:13])
+}
+
+func decodeKeyState(key, b []byte) (keyState, error) {
+	if len(b) != keyStateSize || binary.BigEndian.Uint32(b[13:]) != keyStateCRC(key, b) {
+		return keyState{}, damaged("the entry of key %q is damaged: its checksum does not match", key)
+	}
+	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
+}
+
+func RevKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
+
+func metaInt(meta Tree, name string) int64 {
+	if v := meta.get([]byte(name)); len(v) == 8 {
+		return int64(binary.BigEndian.Uint64(v))
+	}
+	return 0
+}
+
+func PutMetaInt(tx *bbolt.Tx, name string, n int64) error {
+	return tx.Bucket(bucketMeta).Put([]byte(name), RevKey(n))
+}
+
+var (
+	ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
+)

@@ -1,0 +1,615 @@
+package store
+
+// This file reads the trees of a bbolt file without trusting a byte of them. dbfile.go draws the pages.
+//
+// bbolt believes what it reads. A page that is zeroed, of somebody else, or from another time makes it panic, run in a circle until the
+// stack is full (which no recover survives), or read past the mapping; and when it writes beside such a page it frees what the page
+// claims to own. So bbolt keeps what it is good at (transactions, the freelist, the order of writes), and the two ways to a page go
+// through here:
+//
+//	reading   a cursor of our own over the mapping, under a read transaction of bbolt's that keeps the pages from being reused. It looks
+//	          at each page's header, keeps within the page, and wants a child's keys to lie where its parent says. That also ends every
+//	          circle: a page that is met twice cannot hold the keys of both places.
+//	writing   a guard vets, whole, each page that bbolt is about to load for a change, before bbolt sees it: those on the way to the
+//	          key, and for a deletion those beside it, with which it may be merged. What is refused has changed nothing.
+//
+// An example: page 17, a leaf of the bucket rev with the revisions 400 to 431, is zeroed on the disk. Whoever needs revision 405 is told
+// so. Revision 432 is read and written as before. Deleting revision 399, at the end of the page before, is refused: were its page to
+// fall below a quarter, bbolt would merge it with page 17.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"unsafe"
+
+	"go.etcd.io/bbolt"
+)
+
+// ErrDamaged is what every damage is.
+var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup")
+
+// A Damage is what is wrong at one place of the file.
+type Damage struct{ Place string }
+
+func (d *Damage) Error() string { return ErrDamaged.Error() + " (" + d.Place + ")" }
+func (d *Damage) Unwrap() error { return ErrDamaged }
+
+func damaged(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
+
+// placeOf is the place of a damage, without what to do about it; any other error's text.
+func placeOf(err error) string {
+	var d *Damage
+	if errors.As(err, &d) {
+		return d.Place
+	}
+	return err.Error()
+}
+
+// A metaPage is what the meta page of one transaction says.
+type metaPage struct {
+	txid     uint64
+	root     uint64 // of the tree of buckets
+	freelist uint64
+	High     uint64 // pages from here on are no part of the file
+	pageSize int
+}
+
+const metaSize = pageHeaderSize + 64
+
+// decodeMeta reads a page that should be a meta page; false when its checksum does not fit.
+func decodeMeta(page []byte) (m metaPage, ok bool) {
+	b := page[pageHeaderSize:]
+	sum := fnv.New64a()
+	sum.Write(b[:56])
+	u64 := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+	if binary.NativeEndian.Uint32(b) != metaMagic || u64(56) != sum.Sum64() {
+		return m, false
+	}
+	return metaPage{txid: u64(48), root: u64(16), freelist: u64(32), High: u64(40), pageSize: int(binary.NativeEndian.Uint32(b[8:]))}, true
+}
+
+// mapping is the first n bytes of bbolt's memory map. A transaction has to be open, or the caller be the only one who writes: else the
+// map may move.
+func mapping(db *bbolt.DB, n int) []byte {
+	info := db.Info()
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&info.Data))), n)
+}
+
+// mappedMeta finds the meta page of a transaction in the map: the later one but one takes its place.
+func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
+	size := db.Info().PageSize
+	at := int(txid%2) * size
+	if m, ok := decodeMeta(mapping(db, 2*size)[at : at+size]); ok && m.txid == txid && m.pageSize == size {
+		return m, nil
+	}
+	return metaPage{}, damaged("page %d, a meta page, is not that of transaction %d", txid%2, txid)
+}
+
+// pages are the file as one transaction found it.
+type pages struct {
+	metaPage
+	mapped []byte // up to the high-water mark
+}
+
+func newPages(db *bbolt.DB, m metaPage) *pages {
+	return &pages{m, mapping(db, int(m.High)*m.pageSize)}
+}
+
+// committedPages are the file as a write transaction found it.
+func committedPages(tx *bbolt.Tx) (*pages, error) {
+	m, err := mappedMeta(tx.DB(), uint64(tx.ID()-1))
+	if err != nil {
+		return nil, err
+	}
+	return newPages(tx.DB(), m), nil
+}
+
+// load returns a branch or leaf page with its overflow, once its header is likely.
+func (p *pages) load(id uint64) (page, error) {
+	if id < 2 || id >= p.High {
+		return nil, damaged("page %d is beyond the file's %d pages", id, p.High)
+	}
+	at := int(id) * p.pageSize
+	b := page(p.mapped[at : at+p.pageSize])
+	overflow := uint64(binary.NativeEndian.Uint32(b[12:]))
+	if own := binary.NativeEndian.Uint64(b); own != id || overflow >= p.High-id {
+		return nil, damaged("page %d has a damaged header", id)
+	}
+	b = p.mapped[at : at+int(overflow+1)*p.pageSize]
+	if what := b.misshapen(); what != "" {
+		return nil, damaged("page %d %s", id, what)
+	}
+	return b, nil
+}
+
+// A page is a branch or leaf page with its overflow, or a small bucket's only page, which lies in its parent's value.
+type page []byte
+
+func (b page) leaf() bool { return binary.NativeEndian.Uint16(b[8:]) == pageLeaf }
+func (b page) count() int { return int(binary.NativeEndian.Uint16(b[10:])) }
+
+// misshapen says what is wrong with the header, "" for nothing.
+func (b page) misshapen() string {
+	flags := binary.NativeEndian.Uint16(b[8:])
+	switch {
+	case flags != pageBranch && flags != pageLeaf || flags == pageBranch && b.count() == 0:
+		return "is neither branch nor leaf"
+	case pageHeaderSize+b.count()*pageElementSize > len(b):
+		return "has more elements than room"
+	}
+	return ""
+}
+
+// key returns the key of element i, nil when that leaves the page or is none.
+func (b page) key(i int) []byte {
+	at := pageHeaderSize + i*pageElementSize
+	e := b[at : at+pageElementSize]
+	if b.leaf() {
+		e = e[4:]
+	}
+	size := int(binary.NativeEndian.Uint32(e[4:]))
+	if size == 0 {
+		return nil
+	}
+	return cut(b, at+int(binary.NativeEndian.Uint32(e)), size)
+}
+
+// find returns the first element whose key is not below key; the count when there is none, -1 when an element leaves the page.
+func (b page) find(key []byte) int {
+	low, high := 0, b.count()
+	for low < high {
+		mid := int(uint(low+high) >> 1)
+		k := b.key(mid)
+		if k == nil {
+			return -1
+		}
+		if bytes.Compare(k, key) < 0 {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// branchTo returns the element of a branch page under which a key belongs, -1 when an element leaves the page.
+func (b page) branchTo(key []byte) int {
+	i := b.find(key)
+	if i > 0 && (i == b.count() || !bytes.Equal(b.key(i), key)) {
+		i--
+	}
+	return i
+}
+
+// vet says what is wrong with a page, "" when bbolt may have it: elements within the page, keys in order and within the bounds that the
+// parent sets.
+func (b page) vet(keys keyRange) (what string) {
+	if what := b.misshapen(); what != "" {
+		return what
+	}
+	for i := range b.count() {
+		e, ok := elementAt(b, i)
+		if !ok || len(e.key) == 0 {
+			return "has an element out of its bounds"
+		}
+		if !keys.admit(e.key, i == 0) {
+			return "has its keys out of order"
+		}
+		keys.lowest = e.key
+	}
+	return ""
+}
+
+// fits tells whether a vetted page takes as many pages as it needs, which is what bbolt gives it: freeing one that claims more would
+// free its neighbours'.
+func (b page) fits(pageSize int) bool {
+	used := pageHeaderSize + b.count()*pageElementSize
+	for i := range b.count() {
+		e, _ := elementAt(b, i)
+		used += len(e.key) + len(e.value)
+	}
+	return len(b) == (used+pageSize-1)/pageSize*pageSize
+}
+
+// ---- Reading
+
+// A Tree is one bucket, or the tree of all buckets.
+type Tree struct {
+	p        *pages
+	root     uint64
+	small    page // in place of root: a small bucket's page
+	sequence uint64
+}
+
+// bucket finds a bucket; ok is false when there is none. Like all that reads a tree it panics with a *damage where it cannot go on.
+func (p *pages) bucket(name []byte) (t Tree, ok bool) {
+	e, ok := Tree{p: p, root: p.root}.find(name)
+	if !ok {
+		return t, false
+	}
+	if !e.bucket || len(e.value) < 16 {
+		panicDamaged("the entry of bucket %s", name)
+	}
+	t = Tree{p: p, root: binary.NativeEndian.Uint64(e.value), sequence: binary.NativeEndian.Uint64(e.value[8:])}
+	if t.root != 0 {
+		return t, true
+	}
+	t.small = page(e.value[16:])
+	if len(t.small) < pageHeaderSize || t.small.misshapen() != "" || !t.small.leaf() {
+		panicDamaged("the small bucket %s", name)
+	}
+	return t, true
+}
+
+func panicDamaged(format string, args ...any) { panic(damaged(format, args...)) }
+
+// get returns a key's value, nil when there is none.
+func (t Tree) get(key []byte) []byte {
+	e, _ := t.find(key)
+	return e.value
+}
+
+func (t Tree) find(key []byte) (e pageElement, ok bool) {
+	s := t.top()
+	for depth := 0; !s.leaf; depth++ {
+		s.goTo(s.page.branchTo(key))
+		s = t.child(&s, depth)
+	}
+	if s.goTo(s.page.find(key)); s.at < s.count {
+		if e, ok = elementAt(s.page, s.at); !ok {
+			s.outOfBounds()
+		}
+		if bytes.Equal(e.key, key) {
+			return e, true
+		}
+	}
+	// That there is no such key is believed only of pages that are sound: a search in disorder misses what is there.
+	g := guard{t.p, map[uint64]bool{}}
+	if err := g.vetPath(t, key); err != nil {
+		panic(err)
+	}
+	return pageElement{}, false
+}
+
+// A step is a page on the way from the root, and the element at which the way goes on.
+type step struct {
+	page  page
+	ID    uint64
+	at    int
+	count int
+	leaf  bool
+	below []byte // keys have to lie below; nil: no bound
+}
+
+func (s *step) outOfBounds() { panicDamaged("page %d has an element out of its bounds", s.ID) }
+
+// goTo sets the element that a search in the page has found.
+func (s *step) goTo(i int) {
+	if i < 0 {
+		s.outOfBounds()
+	}
+	s.at = i
+}
+
+// top is the step to the root.
+func (t Tree) top() step {
+	if t.small != nil {
+		return step{page: t.small, count: t.small.count(), leaf: true}
+	}
+	b, err := t.p.load(t.root)
+	if err != nil {
+		panic(err)
+	}
+	return step{page: b, ID: t.root, count: b.count(), leaf: b.leaf()}
+}
+
+// child is the step to the child at which s stands, a branch.
+func (t Tree) child(s *step, depth int) step {
+	lowest, below := s.page.key(s.at), s.below
+	if s.at+1 < s.count {
+		if below = s.page.key(s.at + 1); below == nil {
+			s.outOfBounds()
+		}
+	}
+	if lowest == nil {
+		s.outOfBounds()
+	}
+	id := binary.NativeEndian.Uint64(s.page[pageHeaderSize+s.at*pageElementSize+8:])
+	b, err := t.p.load(id)
+	if err != nil {
+		panic(err)
+	}
+	if depth > treeDepthMax {
+		panicDamaged("page %d lies too deep", id)
+	}
+	c := step{page: b, ID: id, count: b.count(), leaf: b.leaf(), below: below}
+	if c.count == 0 {
+		return c
+	}
+	first, last := b.key(0), b.key(c.count-1)
+	if first == nil || last == nil {
+		c.outOfBounds()
+	}
+	if bytes.Compare(first, lowest) < 0 || below != nil && bytes.Compare(last, below) >= 0 {
+		panicDamaged("page %d holds keys of another place", id)
+	}
+	return c
+}
+
+// A cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
+type cursor struct {
+	t    Tree
+	Path []step
+	last []byte  // the key that it stands on
+	room [4]step // of most paths
+}
+
+func (t Tree) Cursor() cursor { return cursor{t: t} }
+
+func (c *cursor) top() *step { return &c.Path[len(c.Path)-1] }
+
+// start goes to the root.
+func (c *cursor) start() {
+	if c.Path == nil {
+		c.Path = c.room[:0]
+	}
+	c.Path = append(c.Path[:0], c.t.top())
+}
+
+// descend goes to the child at which the topmost step stands.
+func (c *cursor) descend() { c.Path = append(c.Path, c.t.child(c.top(), len(c.Path))) }
+
+// Seek goes to the first key that is not below key.
+func (c *cursor) Seek(key []byte) (k, v []byte) {
+	for c.start(); !c.top().leaf; c.descend() {
+		c.top().goTo(c.top().page.branchTo(key))
+	}
+	c.top().goTo(c.top().page.find(key))
+	if k, v = c.settle(); k != nil && bytes.Compare(k, key) < 0 {
+		c.disorder()
+	}
+	return k, v
+}
+
+func (c *cursor) first() (k, v []byte) {
+	for c.start(); !c.top().leaf; c.descend() {
+	}
+	return c.settle()
+}
+
+// next goes on to the next key, after one of the three has returned a key.
+func (c *cursor) next() (k, v []byte) {
+	if len(c.Path) == 0 {
+		return nil, nil
+	}
+	before := c.last
+	c.top().at++
+	if k, v = c.settle(); k != nil && bytes.Compare(k, before) <= 0 {
+		c.disorder()
+	}
+	return k, v
+}
+
+// disorder stops who walks: nobody may come by a key twice, or go on at one for ever.
+func (c *cursor) disorder() { panicDamaged("page %d has its keys out of order", c.top().ID) }
+
+// settle returns the element at which the cursor stands, or at the end of a leaf the first of the next one.
+func (c *cursor) settle() (k, v []byte) {
+	for c.top().at >= c.top().count {
+		for len(c.Path) > 0 && c.top().at+1 >= c.top().count {
+			c.Path = c.Path[:len(c.Path)-1]
+		}
+		if len(c.Path) == 0 {
+			return nil, nil
+		}
+		c.top().at++
+		for c.descend(); !c.top().leaf; c.descend() {
+		}
+	}
+	e, ok := elementAt(c.top().page, c.top().at)
+	if !ok {
+		c.top().outOfBounds()
+	}
+	c.last = e.key
+	return e.key, e.value
+}
+
+// past runs what walks with the cursor from a key on. When that meets damage, next is the first key that can lie behind the damaged
+// page; nil: none.
+func (c *cursor) past(from []byte, walk func(from []byte)) (next []byte, err error) {
+	err = withoutFaults(func() error { walk(from); return nil })
+	for i := len(c.Path) - 1; err != nil && i >= 0; i-- {
+		if s := &c.Path[i]; !s.leaf && s.at+1 < s.count {
+			if next = bytes.Clone(s.page.key(s.at + 1)); bytes.Compare(next, from) > 0 {
+				return next, err
+			}
+		}
+	}
+	return nil, err
+}
+
+// ---- Writing
+
+// A guard vets what bbolt is going to load in one write transaction.
+type guard struct {
+	p     *pages
+	sound map[uint64]bool
+}
+
+// A vettedPage is one that bbolt may have, and the bounds of its keys.
+type vettedPage struct {
+	page
+	keys keyRange
+}
+
+func (g *guard) load(id uint64, keys keyRange) (v vettedPage, err error) {
+	b, err := g.p.load(id)
+	if err != nil || g.sound[id] {
+		return vettedPage{b, keys}, err
+	}
+	what := b.vet(keys)
+	if what == "" && !b.fits(g.p.pageSize) {
+		what = "claims pages that it does not need"
+	}
+	if what != "" {
+		return v, damaged("page %d %s", id, what)
+	}
+	g.sound[id] = true
+	return vettedPage{b, keys}, nil
+}
+
+func (g *guard) child(v vettedPage, i int) (vettedPage, error) {
+	e, _ := elementAt(v.page, i)
+	keys := keyRange{e.key, v.keys.below}
+	if i+1 < v.count() {
+		keys.below = v.key(i + 1)
+	}
+	return g.load(e.child, keys)
+}
+
+// root vets the first page of a bucket.
+func (g *guard) root(t Tree) (vettedPage, error) {
+	if t.small == nil {
+		return g.load(t.root, keyRange{})
+	}
+	if what := t.small.vet(keyRange{}); what != "" {
+		return vettedPage{}, damaged("a small bucket %s", what)
+	}
+	return vettedPage{page: t.small}, nil
+}
+
+// vetPath vets the pages from the root to a key.
+func (g *guard) vetPath(t Tree, key []byte) error {
+	v, err := g.root(t)
+	for depth := 0; err == nil && !v.leaf(); depth++ {
+		if depth > treeDepthMax {
+			return damaged("the path to a key has no end")
+		}
+		v, err = g.child(v, v.branchTo(key))
+	}
+	return err
+}
+
+// vetAround vets the pages from the root to a key and on every level those beside them, also below another parent: by the time that
+// bbolt merges a page, its parent may have been merged, too.
+func (g *guard) vetAround(t Tree, key []byte) error {
+	v, err := g.root(t)
+	var left, right *vettedPage // of v, on its level
+	for depth := 0; err == nil && !v.leaf(); depth++ {
+		if depth > treeDepthMax {
+			return damaged("the path to a key has no end")
+		}
+		i := v.branchTo(key)
+		var before, after *vettedPage
+		before, err = g.beside(v, i-1, left, true)
+		if err == nil {
+			after, err = g.beside(v, i+1, right, false)
+		}
+		if err == nil {
+			v, err = g.child(v, i)
+		}
+		left, right = before, after
+	}
+	return err
+}
+
+// beside vets child i of a page, or where that is none the outermost child of the page beside; nil when there is none either.
+func (g *guard) beside(v vettedPage, i int, neighbour *vettedPage, last bool) (*vettedPage, error) {
+	if i < 0 || i >= v.count() {
+		if neighbour == nil || neighbour.leaf() {
+			return nil, nil
+		}
+		if v, i = *neighbour, 0; last {
+			i = v.count() - 1
+		}
+	}
+	child, err := g.child(v, i)
+	return &child, err
+}
+
+// vetAll vets a whole bucket.
+func (g *guard) vetAll(t Tree) error {
+	v, err := g.root(t)
+	if err != nil {
+		return err
+	}
+	return g.vetBelow(v, 0)
+}
+
+func (g *guard) vetBelow(v vettedPage, depth int) error {
+	if depth > treeDepthMax {
+		return damaged("a bucket has no end")
+	}
+	for i := 0; !v.leaf() && i < v.count(); i++ {
+		child, err := g.child(v, i)
+		if err == nil {
+			err = g.vetBelow(child, depth+1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// vetFreelist vets the freelist's page, which the next commit frees.
+func (g *guard) vetFreelist() error {
+	id := g.p.freelist
+	if id == noFreelist {
+		return nil
+	}
+	if id < 2 || id >= g.p.High {
+		return damaged("page %d, the freelist, is beyond the file's %d pages", id, g.p.High)
+	}
+	b := g.p.mapped[int(id)*g.p.pageSize:]
+	count, overflow := uint64(binary.NativeEndian.Uint16(b[10:])), uint64(binary.NativeEndian.Uint32(b[12:]))
+	if count == 0xFFFF {
+		count = binary.NativeEndian.Uint64(b[pageHeaderSize:])
+	}
+	// bbolt reckons its pages before it takes them from the list.
+	need := func(ids uint64) uint64 { return (pageHeaderSize + 8*(ids+1)) / uint64(g.p.pageSize) }
+	if binary.NativeEndian.Uint64(b) != id || binary.NativeEndian.Uint16(b[8:]) != pageFreelist || overflow >= g.p.High-id ||
+		count > g.p.High || overflow+1 < need(count) || overflow > need(count+overflow+1) {
+		return damaged("page %d is no freelist", id)
+	}
+	return nil
+}
+
+// A guardedBucket lets bbolt near vetted pages only.
+type guardedBucket struct {
+	*bbolt.Bucket
+	guard *guard
+	tree  Tree
+}
+
+func (g *guard) bucket(tx *bbolt.Tx, name []byte) (b guardedBucket, err error) {
+	t, _ := g.p.bucket(name)
+	if _, err = g.root(t); err != nil {
+		return b, err
+	}
+	return guardedBucket{tx.Bucket(name), g, t}, nil
+}
+
+func (b *guardedBucket) get(key []byte) ([]byte, error) {
+	if err := b.guard.vetPath(b.tree, key); err != nil {
+		return nil, err
+	}
+	return b.Get(key), nil
+}
+
+func (b *guardedBucket) put(key, value []byte) error {
+	if err := b.guard.vetPath(b.tree, key); err != nil {
+		return err
+	}
+	return b.Put(key, value)
+}
+
+func (b *guardedBucket) remove(key []byte) error {
+	if err := b.guard.vetAround(b.tree, key); err != nil {
+		return err
+	}
+	return b.Delete(key)
+}

@@ -1,0 +1,875 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+func storeDocAt(payload string, rev int64) string {
+	json, at := storeDoc(payload)
+	return string(json[:at]) + strconv.FormatInt(rev, 10) + string(json[at:])
+}
+
+func tempStore(t testing.TB) *Store {
+	t.Helper()
+	st, err := Open("", Options{Ephemeral: true, Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	return st
+}
+
+// storeModel is what the store is compared with: every write that ever was, in order.
+type storeModel []Event
+
+// at returns the live records at a revision, in key order.
+func (m storeModel) at(rev int64) (live []Record) {
+	newest := map[string]Record{}
+	for _, ev := range m {
+		if ev.Rev <= rev {
+			newest[ev.Key] = ev.Record
+		}
+	}
+	for _, r := range newest {
+		if !r.Deleted {
+			live = append(live, r)
+		}
+	}
+	slices.SortFunc(live, func(a, b Record) int { return strings.Compare(a.Key, b.Key) })
+	return live
+}
+
+func (m storeModel) newest(key string) (Record, bool) {
+	for i := len(m) - 1; i >= 0; i-- {
+		if m[i].Key == key {
+			return m[i].Record, !m[i].Deleted
+		}
+	}
+	return Record{}, false
+}
+
+func (m storeModel) after(resource string, rev int64) (evs []Event) {
+	for _, ev := range m {
+		if ev.Rev > rev && strings.HasPrefix(ev.Key, resource) {
+			evs = append(evs, ev)
+		}
+	}
+	return evs
+}
+
+func diffRecord(got, want Record) string {
+	if got.Key != want.Key || got.Rev != want.Rev || got.CreateRev != want.CreateRev || got.PrevRev != want.PrevRev ||
+		got.Deleted != want.Deleted || got.Deleting != want.Deleting || !bytes.Equal(got.JSON, want.JSON) {
+		return fmt.Sprintf("got %+v (%s)\nwant %+v (%s)", got, got.JSON, want, want.JSON)
+	}
+	return ""
+}
+
+func TestStoreAgreesWithASliceOfWrites(t *testing.T) {
+	rounds := 6
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { simulate(t, seed) })
+	}
+}
+
+// A storeSim runs random operations against a store and its model.
+type storeSim struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	path  string
+	st    *Store
+	up    *Maintenance
+	model storeModel
+	keys  []string
+}
+
+func simulate(t *testing.T, seed uint64) {
+	s := &storeSim{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), path: filepath.Join(t.TempDir(), "a.db")}
+	for i := range 12 {
+		s.keys = append(s.keys, fmt.Sprintf("/%s/%s/%s/n%d", []string{"", "apps"}[i%2], []string{"pods", "sets"}[i%2], []string{"", "x", "y"}[i%3], i))
+	}
+	s.open()
+	for s.st.Revision() == 0 {
+		s.write()
+	}
+	for range 500 {
+		switch n := s.rnd.IntN(100); {
+		case n < 90:
+			s.write()
+		case n < 93:
+			s.compact()
+		case n < 94:
+			if err := s.st.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s.open()
+		default:
+			s.list(s.retained())
+		}
+	}
+	for rev := max(1, s.st.Compacted()); rev <= s.st.Revision(); rev++ {
+		s.list(rev)
+	}
+	s.replayAll()
+	s.st.Close()
+	s.open()
+	s.replayAll()
+	s.st.Close()
+	if rep, err := Check(s.path); err != nil || len(rep.Problems) > 0 {
+		t.Errorf("check: %v, %+v", err, rep)
+	}
+}
+
+func (s *storeSim) open() {
+	s.st = openTestStore(s.t, s.path)
+	s.up = mustUpkeep(s.t, s.st)
+}
+
+func (s *storeSim) retained() int64 {
+	low := max(1, s.st.Compacted()) // 0 would mean the newest
+	return low + s.rnd.Int64N(max(1, s.st.Revision()-low+1))
+}
+
+func (s *storeSim) write() {
+	key := s.keys[s.rnd.IntN(len(s.keys))]
+	op := ChangeOp(s.rnd.IntN(3))
+	old, live := s.model.newest(key)
+	expect := old.Rev
+	if s.rnd.IntN(10) == 0 {
+		expect = s.rnd.Int64N(s.st.Revision() + 2)
+	}
+	payload := strings.Repeat("x", s.rnd.IntN(200))
+	if s.rnd.IntN(20) == 0 {
+		payload = strings.Repeat("y", s.rnd.IntN(20000))
+	}
+	json, revAt := storeDoc(payload)
+	rec, err := s.st.Commit(context.Background(), Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: revAt, Deleting: op == OpUpdate && old.Deleting})
+	var want error
+	switch {
+	case op == OpCreate && live:
+		want = ErrExists
+	case op != OpCreate && !live:
+		want = ErrNotFound
+	case op != OpCreate && expect != old.Rev:
+		want = ErrConflict
+	}
+	if !errors.Is(err, want) || (err != nil) != (want != nil) {
+		s.t.Fatalf("op %d of %s: got %v, want %v", op, key, err, want)
+	}
+	if err != nil {
+		return
+	}
+	rev := int64(1)
+	if n := len(s.model); n > 0 {
+		rev = s.model[n-1].Rev + 1
+	}
+	ev := Event{Record: Record{Key: key, Rev: rev, CreateRev: rev, Deleted: op == OpDelete, JSON: []byte(storeDocAt(payload, rev))}}
+	if op != OpCreate {
+		ev.CreateRev, ev.PrevRev, ev.Prev = old.CreateRev, old.Rev, old.JSON
+	}
+	if d := diffRecord(rec, ev.Record); d != "" {
+		s.t.Fatal(d)
+	}
+	s.model = append(s.model, ev)
+}
+
+func (s *storeSim) compact() {
+	if _, err := s.up.Compact(context.Background(), s.retained()); err != nil {
+		s.t.Fatal(err)
+	}
+	if below := s.st.Compacted() - 1; below >= 0 {
+		if err := s.st.Chunk(Span{Prefix: "/", Rev: below}, new(Chunk)); below > 0 && !errors.Is(err, ErrCompacted) {
+			s.t.Fatalf("list at %d: got %v, want errCompacted", below, err)
+		}
+		if _, err := s.st.CountAt("/", "", below); !errors.Is(err, ErrCompacted) {
+			s.t.Fatalf("count at %d: got %v, want errCompacted", below, err)
+		}
+	}
+}
+
+// list compares everything that can be asked at a revision.
+func (s *storeSim) list(rev int64) {
+	for _, prefix := range []string{"/", "//pods/", "/apps/sets/", "//pods/x/", "/apps/sets//"} {
+		var want []Record
+		for _, r := range s.model.at(rev) {
+			if strings.HasPrefix(r.Key, prefix) {
+				want = append(want, r)
+			}
+		}
+		got := s.listChunks(prefix, rev)
+		if len(got) != len(want) {
+			s.t.Fatalf("list %s at %d: got %d objects, want %d", prefix, rev, len(got), len(want))
+		}
+		for i := range got {
+			if d := diffRecord(got[i], want[i]); d != "" {
+				s.t.Fatalf("list %s at %d: %s", prefix, rev, d)
+			}
+		}
+		if n, err := s.st.CountAt(prefix, "", rev); err != nil || n != int64(len(want)) {
+			s.t.Fatalf("countAt %s at %d: got %d, %v, want %d", prefix, rev, n, err, len(want))
+		}
+		if rev == s.st.Revision() && prefix != "/" {
+			s.compareCount(prefix, want)
+		}
+	}
+	if rev == s.st.Revision() {
+		s.gets()
+	}
+}
+
+func (s *storeSim) listChunks(prefix string, rev int64) (got []Record) {
+	c := new(Chunk)
+	for sp := (Span{Prefix: prefix, Rev: rev}); ; sp.Start = c.Next {
+		sp.Items, sp.bytes = 1+s.rnd.IntN(5), 1+s.rnd.IntN(2000)
+		if err := s.st.Chunk(sp, c); err != nil {
+			s.t.Fatal(err)
+		}
+		if len(c.Records) > sp.Items || c.Rev != rev && rev != 0 {
+			s.t.Fatalf("%d records at %d, asked for %d at %d", len(c.Records), c.Rev, sp.Items, rev)
+		}
+		for _, r := range c.Records {
+			r.JSON = bytes.Clone(r.JSON)
+			got = append(got, r)
+		}
+		if c.Next == "" {
+			return got
+		}
+	}
+}
+
+func (s *storeSim) compareCount(prefix string, want []Record) {
+	var size int64
+	for _, r := range want {
+		size += int64(len(r.JSON))
+	}
+	objects, bytes, rev := s.st.Count(prefix)
+	if objects != int64(len(want)) || bytes != size || rev != s.st.Revision() {
+		s.t.Fatalf("count %s: got %d, %d at %d, want %d, %d", prefix, objects, bytes, rev, len(want), size)
+	}
+}
+
+func (s *storeSim) gets() {
+	for _, key := range s.keys {
+		want, live := s.model.newest(key)
+		got, err := s.st.Get(key)
+		if !live {
+			if !errors.Is(err, ErrNotFound) {
+				s.t.Fatalf("get %s: got %v, want errNotFound", key, err)
+			}
+			continue
+		}
+		if d := diffRecord(got, want); err != nil || d != "" {
+			s.t.Fatalf("get %s: %v %s", key, err, d)
+		}
+	}
+}
+
+// replayAll reads the events from every revision on.
+func (s *storeSim) replayAll() {
+	for _, resource := range []string{"//pods/", "/apps/sets/", "//none/"} {
+		for after := s.st.Compacted(); after <= s.st.Revision(); after++ {
+			s.replay(resource, after)
+		}
+		if c := s.st.Compacted(); c > 0 && len(s.model.after(resource, c-1)) > len(s.model.after(resource, c)) {
+			if _, _, err := s.st.Events(resource, c-1, 10, nil); !errors.Is(err, ErrCompacted) {
+				s.t.Fatalf("events after %d: got %v, want errCompacted", c-1, err)
+			}
+		}
+	}
+}
+
+func (s *storeSim) replay(resource string, after int64) {
+	want := s.model.after(resource, after)
+	from := after
+	for {
+		evs, upTo, err := s.st.Events(resource, after, 1+s.rnd.IntN(100), nil)
+		if err != nil {
+			s.t.Fatalf("events of %s after %d: %v", resource, after, err)
+		}
+		for _, ev := range evs {
+			if len(want) == 0 {
+				s.t.Fatalf("events of %s from %d: %s at %d is one too many", resource, from, ev.Key, ev.Rev)
+			}
+			if d := diffRecord(ev.Record, want[0].Record); d != "" || !bytes.Equal(ev.Prev, want[0].Prev) || ev.Rev > upTo {
+				s.t.Fatalf("events of %s from %d, up to %d: %s (prev %q, want %q)", resource, from, upTo, d, ev.Prev, want[0].Prev)
+			}
+			want = want[1:]
+		}
+		if upTo == s.st.Revision() {
+			break
+		}
+		if upTo <= after {
+			s.t.Fatalf("events of %s after %d stand still", resource, after)
+		}
+		after = upTo
+	}
+	if len(want) > 0 {
+		s.t.Fatalf("events of %s from %d: %d are missing", resource, from, len(want))
+	}
+}
+
+func TestStoreFutureRevisionIsRefused(t *testing.T) {
+	st := tempStore(t)
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+	if err := st.Chunk(Span{Prefix: "//pods/", Rev: 2}, new(Chunk)); !errors.Is(err, errFutureRev) {
+		t.Errorf("chunk: %v", err)
+	}
+	if _, err := st.CountAt("//pods/", "", 2); !errors.Is(err, errFutureRev) {
+		t.Errorf("countAt: %v", err)
+	}
+	if _, err := mustUpkeep(t, st).Compact(t.Context(), 2); !errors.Is(err, errFutureRev) {
+		t.Errorf("compact: %v", err)
+	}
+	if evs, upTo, err := st.Events("//pods/", 7, 10, nil); len(evs) != 0 || upTo != 7 || err != nil {
+		t.Errorf("events: %v, %d, %v", evs, upTo, err)
+	}
+}
+
+func TestStorePreconditions(t *testing.T) {
+	st := tempStore(t)
+	create := func(key, parent string, deleting bool) error {
+		json, at := storeDoc("")
+		_, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: key, Parent: parent, Deleting: deleting, JSON: json, RevAt: at})
+		return err
+	}
+	for _, c := range []struct {
+		key, parent string
+		deleting    bool
+		want        error
+	}{
+		{"//pods/n/a", "//namespaces//n", false, ErrParentMissing},
+		{"//namespaces//n", "", false, nil},
+		{"//pods/n/a", "//namespaces//n", false, nil},
+		{"//pods/n/a", "//namespaces//n", false, ErrExists},
+		{"//pods/n/b", "", true, nil},
+		{"//pods/n/b", "", false, ErrDeleting},
+		{"//namespaces//m", "", true, nil},
+		{"//pods/m/a", "//namespaces//m", false, ErrParentDeleting},
+	} {
+		if err := create(c.key, c.parent, c.deleting); err != c.want {
+			t.Errorf("create %s under %q: got %v, want %v", c.key, c.parent, err, c.want)
+		}
+	}
+	for _, key := range []string{"", "/", "pods", "/a/b/c", "/a/b/c/", "/a//c/d", "/a/b/c/d/e", "a/b/c/d/e", "/a/b/c/" + strings.Repeat("x", keyLengthMax)} {
+		if err := create(key, "", false); err == nil {
+			t.Errorf("create of key %q went well", key)
+		}
+	}
+}
+
+func TestStoreOneOfManyCreatesWins(t *testing.T) {
+	st := tempStore(t)
+	var won atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			switch _, err := storeWrite(st, OpCreate, "//pods/x/a", 0, ""); {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, ErrExists):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 || st.Revision() != 1 {
+		t.Errorf("%d creates won, revision %d", won.Load(), st.Revision())
+	}
+}
+
+// A batch is put together by hand, so that its members surely are neighbours.
+func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
+	st := tempStore(t)
+	var batch []*pendingWrite
+	add := func(op ChangeOp, key string, expect int64) {
+		json, at := storeDoc("p")
+		batch = append(batch, &pendingWrite{Change: Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: at}, answer: make(chan struct{}, 1)})
+	}
+	add(OpCreate, "//pods/x/a", 0) // 1
+	add(OpCreate, "//pods/x/a", 0) // exists
+	add(OpUpdate, "//pods/x/a", 1) // 2
+	add(OpUpdate, "//pods/x/a", 1) // conflict
+	add(OpDelete, "//pods/x/a", 2) // 3
+	add(OpDelete, "//pods/x/a", 3) // not found
+	add(OpCreate, "//pods/x/a", 0) // 4
+	st.commitBatch(batch)
+	for i, want := range []error{nil, ErrExists, nil, ErrConflict, nil, ErrNotFound, nil} {
+		if batch[i].err != want {
+			t.Errorf("member %d: got %v, want %v", i, batch[i].err, want)
+		}
+	}
+	if s := st.Stats(); s.Commits != 1 || s.Writes != 4 || s.Revision != 4 || s.objects != 1 {
+		t.Errorf("%+v", s)
+	}
+	evs, _, _ := st.Events("//pods/", 0, 10, nil)
+	if len(evs) != 4 || string(evs[1].Prev) != storeDocAt("p", 1) || string(evs[2].Prev) != storeDocAt("p", 2) || evs[3].Prev != nil {
+		t.Errorf("events %+v", evs)
+	}
+}
+
+func TestStoreContextEndsTheWaitInTheQueue(t *testing.T) {
+	st := tempStore(t)
+	hold, held := make(chan struct{}), make(chan struct{})
+	go st.maintain(context.Background(), func(*bbolt.Tx) error {
+		close(held)
+		<-hold
+		return nil
+	})
+	<-held
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		json, at := storeDoc("")
+		_, err := st.Commit(ctx, Change{Op: OpCreate, Key: "//pods/x/a", JSON: json, RevAt: at})
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	close(hold)
+	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "")
+	if _, err := st.Get("//pods/x/a"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the abandoned change was made: %v", err)
+	}
+}
+
+func TestStoreQuotaSparesDeletes(t *testing.T) {
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	st.Opts.Quota = 1 << 20
+	var err error
+	last := 0
+	for i := 0; err == nil && i < 1000; i++ {
+		last = i
+		_, err = storeWrite(st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, strings.Repeat("x", 10_000))
+	}
+	if !errors.Is(err, ErrQuota) {
+		t.Fatalf("after %d creates: %v", last, err)
+	}
+	for i := range last {
+		mustWrite(t, st, OpDelete, fmt.Sprintf("//pods/x/%d", i), int64(i+1), "")
+	}
+	if _, err := storeWrite(st, OpCreate, "//pods/x/a", 0, ""); !errors.Is(err, ErrQuota) {
+		t.Errorf("before compaction: %v", err)
+	}
+	if _, err := mustUpkeep(t, st).Compact(t.Context(), st.Revision()); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+}
+
+func TestStoreEphemeralLeavesNothing(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("TMP", os.Getenv("TMPDIR"))
+	st, err := Open("ignored", Options{Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+	if err := st.Close(); err != nil {
+		t.Error(err)
+	}
+	if names, _ := os.ReadDir(os.Getenv("TMPDIR")); len(names) > 0 {
+		t.Errorf("left %v", names)
+	}
+	if _, err := storeWrite(st, OpCreate, "//pods/x/b", 0, ""); !errors.Is(err, errClosed) {
+		t.Errorf("write after close: %v", err)
+	}
+	if _, err := st.Get("//pods/x/a"); !errors.Is(err, errClosed) {
+		t.Errorf("get after close: %v", err)
+	}
+	st.Stats()
+}
+
+func TestStoreSecretIsMadeOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	values := make(chan string, 8)
+	for i := range 8 {
+		go func() {
+			v, err := st.Secret("k", func() []byte { return []byte{byte(i)} })
+			if err != nil {
+				t.Error(err)
+			}
+			values <- string(v)
+		}()
+	}
+	first := <-values
+	for range 7 {
+		if v := <-values; v != first {
+			t.Errorf("got %q and %q", first, v)
+		}
+	}
+	id := st.Lineage()
+	st.Close()
+	st = openTestStore(t, path)
+	if v, _ := st.Secret("k", func() []byte { return []byte("new") }); string(v) != first || st.Lineage() != id || id == [16]byte{} {
+		t.Errorf("after reopening: %q, %x; before: %q, %x", v, st.Lineage(), first, id)
+	}
+}
+
+// Writers and watchers at once: each watcher lists at some revision, then follows, and must end with what is there.
+func TestStoreListThenWatchMissesNothing(t *testing.T) {
+	st := tempStore(t)
+	const writers, each = 4, 300
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			resource := []string{"//pods/", "/apps/sets/"}[w%2]
+			for i := range each {
+				key := fmt.Sprintf("%sx/w%d-%d", resource, w, i%7)
+				var expect int64
+				op := OpCreate
+				if r, err := st.Get(key); err == nil {
+					expect, op = r.Rev, ChangeOp(1+i%2)
+				}
+				if rec, err := storeWrite(st, op, key, expect, strconv.Itoa(i)); err != nil || rec.Rev > st.Revision() {
+					t.Errorf("%s: %v, revision %d above %d", key, err, rec.Rev, st.Revision())
+				}
+			}
+		})
+	}
+	for range 6 {
+		wg.Go(func() { followToRevision(ctx, t, st, "//pods/", writers*each) })
+	}
+	wg.Wait()
+}
+
+func followToRevision(ctx context.Context, t *testing.T, st *Store, resource string, end int64) {
+	state := map[string]int64{}
+	var c Chunk
+	if err := st.Chunk(Span{Prefix: resource}, &c); err != nil {
+		t.Error(err)
+	}
+	for _, r := range c.Records {
+		state[r.Key] = r.Rev
+	}
+	for at := c.Rev; at < end; {
+		wake := st.Wake(resource)
+		evs, upTo, err := st.Events(resource, at, 50, nil)
+		if err != nil || upTo < at {
+			t.Error(err, upTo)
+			return
+		}
+		for _, ev := range evs {
+			if ev.Rev <= at || state[ev.Key] != ev.PrevRev {
+				t.Errorf("event %d of %s after %d replaces %d, have %d", ev.Rev, ev.Key, at, ev.PrevRev, state[ev.Key])
+			}
+			if at, state[ev.Key] = ev.Rev, ev.Rev; ev.Deleted {
+				delete(state, ev.Key)
+			}
+		}
+		if at = upTo; len(evs) > 0 || at >= end {
+			continue
+		}
+		select {
+		case <-wake:
+		case <-time.After(10 * time.Millisecond): // the last writes may be another resource's
+		case <-ctx.Done():
+			t.Error("watcher starved")
+			return
+		}
+	}
+	if n, err := st.CountAt(resource, "", end); err != nil || int(n) != len(state) {
+		t.Errorf("watcher holds %d objects, the store %d (%v)", len(state), n, err)
+	}
+}
+
+func TestStoreRingStaysBounded(t *testing.T) {
+	st := tempStore(t)
+	big := strings.Repeat("x", 1<<20)
+	for i := range 20 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, big)
+	}
+	if s := st.Stats(); s.ringSize > ringBytes || s.ringEvents < 4 || s.ringEvents > 8 {
+		t.Errorf("ring holds %d events, %d bytes", s.ringEvents, s.ringSize)
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/huge", 0, strings.Repeat(big, 9))
+	if s := st.Stats(); s.ringSize != 0 || s.ringEvents != 0 {
+		t.Errorf("ring holds %d events, %d bytes", s.ringEvents, s.ringSize)
+	}
+	var at, n int64
+	for at < st.Revision() {
+		evs, upTo, err := st.Events("//pods/", at, 100, nil)
+		if err != nil || upTo <= at {
+			t.Fatal(upTo, err)
+		}
+		at, n = upTo, n+int64(len(evs))
+	}
+	if n != 21 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func TestStoreWatcherOfAQuietResourceOutlivesCompaction(t *testing.T) {
+	st := tempStore(t)
+	mustWrite(t, st, OpCreate, "//quiet/x/a", 0, "")
+	_, at, err := st.Events("//quiet/", 0, 10, nil)
+	if err != nil || at != 1 {
+		t.Fatal(at, err)
+	}
+	var rev int64
+	for i := range RingEvents + 10 {
+		if i == 0 {
+			rev = mustWrite(t, st, OpCreate, "//pods/x/a", 0, "").Rev
+		} else {
+			rev = mustWrite(t, st, OpUpdate, "//pods/x/a", rev, "").Rev
+		}
+	}
+	if _, err := mustUpkeep(t, st).Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	last := mustWrite(t, st, OpCreate, "//quiet/x/b", 0, "").Rev
+	if evs, upTo, err := st.Events("//quiet/", at, 10, nil); err != nil || len(evs) != 1 || upTo != last {
+		t.Errorf("%v, up to %d, %v", evs, upTo, err)
+	}
+	if _, _, err := st.Events("//quiet/", 0, 10, nil); !errors.Is(err, ErrCompacted) {
+		t.Errorf("events from 0: %v", err)
+	}
+}
+
+func TestStoreChunkMakesProgressWithHugeObjects(t *testing.T) {
+	st := tempStore(t)
+	for i := range 3 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, strings.Repeat("x", 3<<20))
+	}
+	var c Chunk
+	for i, start := 0, ""; i < 3; i++ {
+		if err := st.Chunk(Span{Prefix: "//pods/", Start: start}, &c); err != nil || len(c.Records) != 1 {
+			t.Fatalf("chunk %d: %d records, %v", i, len(c.Records), err)
+		}
+		start = c.Next
+	}
+	if c.Next != "" {
+		t.Errorf("next is %q", c.Next)
+	}
+}
+
+func TestStoreOlderThan(t *testing.T) {
+	st := tempStore(t)
+	for i := range 10 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//events/x/%d", i), 0, "")
+	}
+	mustWrite(t, st, OpUpdate, "//events/x/3", 4, "")
+	mustWrite(t, st, OpDelete, "//events/x/4", 5, "")
+	var got []string
+	for next, more := "", true; more; more = next != "" {
+		records, n, err := st.OlderThan("//events/", 8, 2, next)
+		if err != nil || len(records) > 2 {
+			t.Fatal(records, err)
+		}
+		for _, r := range records {
+			got = append(got, r.Key[len("//events/x/"):])
+		}
+		next = n
+	}
+	if want := "0 1 2 5 6 7"; strings.Join(got, " ") != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+func FuzzStoreRecord(f *testing.F) {
+	r := Record{Key: "//pods/x/a", Rev: 7, CreateRev: 3, PrevRev: 5, Deleting: true}
+	f.Add(int64(7), encodeRecord(&r, []byte(`{"r":""}`), 6, 0))
+	f.Add(int64(1), []byte{})
+	f.Fuzz(func(t *testing.T, rev int64, b []byte) {
+		recordKey(b)
+		r, key, err := decodeRecord(rev, b)
+		if err != nil {
+			return
+		}
+		r.Key = string(key)
+		if again := encodeRecord(&r, r.JSON, -1, 0); b[0] < 4 && !bytes.Equal(again, b) {
+			t.Errorf("%x decodes to %+v, which encodes to %x", b, r, again)
+		}
+	})
+}
+
+func FuzzStoreKeyPrefixes(f *testing.F) {
+	for _, key := range []string{"//pods/x/a", "/apps/sets//a", "/", "", "////", "/a/b/c/d/e", "//a/b/", "///b/c"} {
+		f.Add(key)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		resource, namespace, ok := keyPrefixes(key)
+		parts := strings.Split(key, "/")
+		if want := len(parts) == 5 && parts[0] == "" && parts[2] != "" && parts[4] != "" && len(key) <= keyLengthMax; ok != want {
+			t.Fatalf("keyPrefixes(%q): ok is %v", key, ok)
+		}
+		if ok && (resource != strings.Join(parts[:3], "/")+"/" || namespace != strings.Join(parts[:4], "/")+"/") {
+			t.Errorf("keyPrefixes(%q) = %q, %q", key, resource, namespace)
+		}
+	})
+}
+
+// benchRecord is 1 KiB as Kubernetes writes it, near enough.
+var benchRecord, benchRevAt = storeDoc(strings.Repeat("0123456789abcdef", 61))
+
+// benchWriters shares b.N writes among n goroutines and reports what one takes.
+func benchWriters(b *testing.B, n int, write func(i int) error) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for range n {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+				if err := write(int(i)); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func BenchmarkStoreCommit(b *testing.B) {
+	for _, n := range []int{1, 16, 64} {
+		b.Run(fmt.Sprintf("writers=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
+			benchWriters(b, n, func(i int) error {
+				_, err := st.Commit(context.Background(), Change{Op: OpCreate, Key: benchKey(i), JSON: benchRecord, RevAt: benchRevAt})
+				return err
+			})
+			b.ReportMetric(float64(st.Stats().Writes)/float64(st.Stats().Commits), "writes/commit")
+		})
+		b.Run(fmt.Sprintf("raw=%d", n), func(b *testing.B) { benchRaw(b, n) })
+	}
+}
+
+func benchKey(i int) string {
+	return fmt.Sprintf("//pods/namespace-%02d/app-%06d", i%50, i*7919%1_000_003)
+}
+
+// benchRaw puts the same bytes with plain bbolt, as many in one commit as half the writers would gather.
+func benchRaw(b *testing.B, writers int) {
+	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, dbOptions())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	db.Update(initBuckets)
+	value := make([]byte, recordHeader+30+len(benchRecord)+6)
+	b.ResetTimer()
+	for i := 0; i < b.N; {
+		err := db.Update(func(tx *bbolt.Tx) error {
+			revs, keys := tx.Bucket(bucketRev), tx.Bucket(bucketKeys)
+			revs.FillPercent = 0.95
+			for range max(1, writers/2) {
+				i++
+				revs.Put(RevKey(int64(i)), value)
+				keys.Put([]byte(benchKey(i)), value[:keyStateSize])
+			}
+			return nil
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchStore(b *testing.B, objects int) *Store {
+	st := tempStore(b)
+	var wg sync.WaitGroup
+	for w := range 64 {
+		wg.Go(func() {
+			for i := w; i < objects; i += 64 {
+				if _, err := st.Commit(context.Background(), Change{Op: OpCreate, Key: benchKey(i), JSON: benchRecord, RevAt: benchRevAt}); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return st
+}
+
+func BenchmarkStoreRead(b *testing.B) {
+	const objects = 10_000
+	st := benchStore(b, objects)
+	b.Run("list", func(b *testing.B) {
+		b.ReportAllocs()
+		var c Chunk
+		n := 0
+		for b.Loop() {
+			for sp := (Span{Prefix: "//pods/"}); ; sp.Start = c.Next {
+				if err := st.Chunk(sp, &c); err != nil {
+					b.Fatal(err)
+				}
+				if n += len(c.Records); c.Next == "" {
+					break
+				}
+			}
+		}
+		b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "objects/s")
+	})
+	b.Run("get", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if _, err := st.Get(benchKey(i % objects)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("countAt", func(b *testing.B) {
+		for b.Loop() {
+			if n, err := st.CountAt("//pods/", "", st.Revision()); n != objects || err != nil {
+				b.Fatal(n, err)
+			}
+		}
+	})
+	for name, after := range map[string]int64{"events from the ring": objects - 1000, "events from the file": 1} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			var evs []Event
+			for b.Loop() {
+				var err error
+				if evs, _, err = st.Events("//pods/", after, 1000, evs[:0]); err != nil || len(evs) < 900 {
+					b.Fatal(len(evs), err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkStoreOpen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "a.db")
+	st := openTestStore(b, path)
+	st.Db.NoSync = true
+	var wg sync.WaitGroup
+	for w := range 64 {
+		wg.Go(func() {
+			for i := w; i < 100_000; i += 64 {
+				storeWrite(st, OpCreate, benchKey(i), 0, "")
+			}
+		})
+	}
+	wg.Wait()
+	st.Close()
+	for b.Loop() {
+		st := openTestStore(b, path)
+		b.StopTimer()
+		st.Close()
+		b.StartTimer()
+	}
+}

@@ -1,0 +1,569 @@
+package store
+
+// This file does to the store what no request asks for: it compacts the history, makes backups, looks for damage, and packs
+// files. All of it works in small pieces between the requests, through the store's own transactions.
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	deadMax        = 64_000 // dead revisions that compaction holds in memory
+	deleteSliceMax = 300    // dead revisions deleted in one transaction: at 1,000 writers wait more than 10 ms
+	marksMax       = 1024
+)
+
+// Maintenance keeps house in a store.
+type Maintenance struct {
+	st      *Store
+	history chan struct{} // holds one token while somebody compacts or makes a backup: the one must not run beside the other
+	swept   int64         // how far compaction has deleted; the token's holder's
+
+	mu    sync.RWMutex // guards marks
+	marks []mark
+}
+
+func NewMaintenance(st *Store) (*Maintenance, error) {
+	up := &Maintenance{st: st, history: make(chan struct{}, 1)}
+	err := up.st.View(func(s *Snapshot) error {
+		up.swept = metaInt(s.meta(), "swept")
+		up.marks = decodeMarks(s.meta().get([]byte("marks")))
+		return nil
+	})
+	return up, err
+}
+
+// ---- Compaction
+
+// Compaction reports on one.
+type Compaction struct {
+	rev     int64 // CompactRev after it
+	walked  int64 // records looked at
+	deleted int
+	took    time.Duration
+}
+
+// hold takes the token of history; release gives it back.
+func (up *Maintenance) hold(ctx context.Context) (release func(), err error) {
+	select {
+	case up.history <- struct{}{}:
+		return func() { <-up.history }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Compact forgets what was superseded at or before rev. It also finishes what a crash left half done.
+func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction, err error) {
+	start := time.Now()
+	release, err := up.hold(ctx)
+	if err != nil {
+		return done, err
+	}
+	defer release()
+	if rev > up.st.Revision() {
+		return done, errFutureRev
+	}
+	if rev > up.st.Compacted() {
+		if err := up.st.raiseCompact(ctx, rev); err != nil {
+			return done, err
+		}
+	}
+	for up.swept < up.st.Compacted() && err == nil {
+		var dead []int64
+		var upTo int64
+		if dead, upTo, err = up.findDead(ctx); err != nil {
+			break
+		}
+		if err = up.deleteDead(ctx, dead, upTo); err == nil {
+			done.walked += upTo - up.swept
+			done.deleted += len(dead)
+			up.swept = upTo
+		}
+	}
+	done.rev, done.took = up.st.Compacted(), time.Since(start)
+	return done, err
+}
+
+// findDead walks the log from swept to CompactRev, or until it holds enough. Sorted, the dead lie together: deleting them in the
+// order of their discovery writes twenty times as much. It also makes a crash harmless: a record never goes before the one that it
+// superseded, so the walk of the next start finds whatever is left.
+func (up *Maintenance) findDead(ctx context.Context) (dead []int64, upTo int64, err error) {
+	upTo = up.swept
+	for upTo < up.st.Compacted() && len(dead) < deadMax && err == nil {
+		err = up.st.View(func(s *Snapshot) error {
+			dead, upTo = up.walkDead(s, dead, upTo)
+			return ctx.Err()
+		})
+	}
+	slices.Sort(dead)
+	return slices.Compact(dead), upTo, err
+}
+
+// walkDead goes through 1,000 records after a revision, at most to CompactRev, and returns how far it came. It passes over damaged
+// pages: what they hold is lost, and nothing that they supersede is deleted.
+func (up *Maintenance) walkDead(s *Snapshot, dead []int64, after int64) ([]int64, int64) {
+	c, end := s.Revs.Cursor(), false
+	next, err := c.past(RevKey(after+1), func(from []byte) {
+		k, v := c.Seek(from)
+		for range replayScanMax {
+			rev := revOf(k)
+			if end = rev > s.compact; end {
+				return
+			}
+			dead = appendDead(dead, rev, v)
+			after = rev
+			k, v = c.next()
+		}
+	})
+	if err != nil {
+		up.st.explain(err)
+		after = revOf(next) - 1
+	}
+	if end || after > s.compact {
+		after = s.compact
+	}
+	return dead, after
+}
+
+// revOf reads a key of the bucket rev; above all revisions where there is none.
+func revOf(k []byte) int64 {
+	if len(k) != 8 {
+		return math.MaxInt64
+	}
+	return int64(binary.BigEndian.Uint64(k))
+}
+
+// appendDead adds what a record at or below CompactRev makes superfluous. A damaged one cannot be believed, and stays.
+func appendDead(dead []int64, rev int64, b []byte) []int64 {
+	r, _, err := decodeRecord(rev, b)
+	if err != nil {
+		return dead
+	}
+	if r.PrevRev != 0 {
+		dead = append(dead, r.PrevRev)
+	}
+	if r.Deleted {
+		dead = append(dead, rev)
+	}
+	return dead
+}
+
+func (up *Maintenance) deleteDead(ctx context.Context, dead []int64, upTo int64) error {
+	for len(dead) > deleteSliceMax {
+		slice := dead[:deleteSliceMax]
+		dead = dead[deleteSliceMax:]
+		if err := up.st.maintain(ctx, func(tx *bbolt.Tx) error { return up.deleteRecords(tx, slice) }); err != nil {
+			return err
+		}
+	}
+	return up.st.maintain(ctx, func(tx *bbolt.Tx) error {
+		return errors.Join(up.deleteRecords(tx, dead), PutMetaInt(tx, "swept", upTo))
+	})
+}
+
+// deleteRecords deletes records, and with a tombstone the key's entry while it still names that tombstone. What lies on a damaged page,
+// or beside one, stays.
+func (up *Maintenance) deleteRecords(tx *bbolt.Tx, revs []int64) error {
+	s, err := newStage(tx)
+	for i := 0; err == nil && i < len(revs); i++ {
+		if err = s.deleteRecord(revs[i]); errors.Is(err, ErrDamaged) {
+			up.st.explain(err)
+			err = nil
+		}
+	}
+	return err
+}
+
+func (s *stage) deleteRecord(rev int64) error {
+	b, err := s.revs.get(RevKey(rev))
+	if err != nil || len(b) < recordHeader {
+		return err
+	}
+	if b[0]&flagTombstone != 0 {
+		// A damaged entry answers the zero state and stays; the scrub names it.
+		if state, _ := s.state(string(recordKey(b))); state.rev == rev {
+			if err := s.revs.guard.vetAround(s.revs.tree, RevKey(rev)); err != nil {
+				return err // before the entry is gone
+			}
+			if err := s.keys.remove(s.key); err != nil {
+				return err
+			}
+		}
+	}
+	return s.revs.remove(RevKey(rev))
+}
+
+// A mark says which revision was current at a time.
+type mark struct{ unix, rev int64 }
+
+func decodeMarks(b []byte) (marks []mark) {
+	for ; len(b) >= 16; b = b[16:] {
+		marks = append(marks, mark{int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))})
+	}
+	return marks
+}
+
+func encodeMarks(marks []mark) (b []byte) {
+	for _, m := range marks {
+		b = binary.BigEndian.AppendUint64(b, uint64(m.unix))
+		b = binary.BigEndian.AppendUint64(b, uint64(m.rev))
+	}
+	return b
+}
+
+// addMark notes the current revision, durably, unless it is that of the last mark: an idle store does not write. Marks from the
+// future (the clock was set back) give way; when there are too many, the older half loses every other one.
+func (up *Maintenance) addMark(ctx context.Context, now time.Time) error {
+	rev := up.st.Revision()
+	up.mu.RLock()
+	marks := slices.Clone(up.marks)
+	up.mu.RUnlock()
+	for len(marks) > 0 && marks[len(marks)-1].unix > now.Unix() {
+		marks = marks[:len(marks)-1]
+	}
+	if len(marks) > 0 && marks[len(marks)-1].rev == rev {
+		return nil
+	}
+	marks = append(marks, mark{now.Unix(), rev})
+	if len(marks) > marksMax {
+		marks = thinMarks(marks)
+	}
+	err := up.st.maintain(ctx, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("marks"), encodeMarks(marks)) })
+	if err != nil {
+		return err
+	}
+	up.mu.Lock()
+	defer up.mu.Unlock()
+	up.marks = marks
+	return nil
+}
+
+func thinMarks(marks []mark) []mark {
+	half := len(marks) / 2
+	thin := make([]mark, 0, len(marks))
+	for i := 0; i < half; i += 2 {
+		thin = append(thin, marks[i])
+	}
+	return append(thin, marks[half:]...)
+}
+
+// RevisionBefore returns a revision that was current at time t (to the second) or before: the newest one that a mark vouches for,
+// 0 when none does.
+func (up *Maintenance) RevisionBefore(t time.Time) int64 {
+	up.mu.RLock()
+	defer up.mu.RUnlock()
+	n := sort.Search(len(up.marks), func(i int) bool { return up.marks[i].unix > t.Unix() })
+	if n == 0 {
+		return 0
+	}
+	return up.marks[n-1].rev
+}
+
+// round is one turn of run: mark the revision, compact to what was current an interval ago (0: keep all).
+func (up *Maintenance) round(ctx context.Context, now time.Time, interval time.Duration) (Compaction, error) {
+	if err := up.addMark(ctx, now); err != nil || interval <= 0 {
+		return Compaction{rev: up.st.Compacted()}, err
+	}
+	return up.Compact(ctx, max(up.st.Compacted(), up.RevisionBefore(now.Add(-interval))))
+}
+
+// Run compacts at once and then every interval, and reports each round, until ctx ends. With interval 0 it only marks, every five
+// minutes.
+func (up *Maintenance) Run(ctx context.Context, interval time.Duration, report func(Compaction, error)) {
+	tick := interval
+	if tick <= 0 {
+		tick = 5 * time.Minute
+	}
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		done, err := up.round(ctx, time.Now(), interval)
+		if ctx.Err() != nil {
+			return
+		}
+		report(done, err)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ---- Backup, check, scrub, defragmentation
+
+// Backup makes a new file at dest, which must not exist: the live objects at one revision, copied chunk by chunk beside the writes.
+// Compaction waits meanwhile.
+func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) error {
+	release, err := up.hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return createFile(dest, func(db *bbolt.DB) error {
+		if err := db.Update(initBuckets); err != nil {
+			return err
+		}
+		rev := up.st.Revision()
+		if err := up.copyObjects(ctx, db, rev, seen); err != nil {
+			return err
+		}
+		return up.copyMeta(db, rev)
+	})
+}
+
+func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64, seen *Progress) error {
+	var c Chunk
+	seen.Begin("objects", up.st.objects())
+	for sp := (Span{Rev: rev}); ; sp.Start = c.Next {
+		if err := errors.Join(ctx.Err(), up.st.Chunk(sp, &c)); err != nil {
+			return err
+		}
+		err := db.Update(func(tx *bbolt.Tx) error { return putRecords(tx, c.Records) })
+		seen.add(int64(len(c.Records)))
+		if err != nil || c.Next == "" {
+			return err
+		}
+	}
+}
+
+// putRecords puts records as they are. What they replaced is no part of a backup.
+func putRecords(tx *bbolt.Tx, records []Record) error {
+	s, err := newStage(tx)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		r.PrevRev = 0
+		value := encodeRecord(&r, r.JSON, -1, 0)
+		key := recordKey(value)
+		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), value[0]})
+		if err := errors.Join(s.revs.put(RevKey(r.Rev), value), s.keys.put(key, state)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
+	meta := map[string][]byte{}
+	err := up.st.View(func(s *Snapshot) error {
+		c := s.meta().Cursor()
+		for k, v := c.first(); k != nil; k, v = c.next() {
+			meta[string(k)] = bytes.Clone(v)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	meta["backup"], meta["compact"], meta["swept"] = RevKey(rev), RevKey(rev), RevKey(rev)
+	return db.Update(func(tx *bbolt.Tx) error {
+		for name, value := range meta {
+			if err := tx.Bucket(bucketMeta).Put([]byte(name), value); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(bucketRev).SetSequence(uint64(rev))
+	})
+}
+
+// Report is what Check and scrub found.
+type Report struct {
+	Objects, Records    int64
+	Revision, Compacted int64
+	Problems            []string                            // the first 100
+	judge               func(key string, json []byte) error // of a live object's JSON; nil: none
+}
+
+func (rep *Report) Problem(format string, args ...any) {
+	if what := fmt.Sprintf(format, args...); len(rep.Problems) < problemsMax && !slices.Contains(rep.Problems, what) {
+		rep.Problems = append(rep.Problems, what)
+	}
+}
+
+// Check looks at every page, record and key of a file that no server has open. err says why it could not look; what it found
+// is in the report.
+func Check(path string) (rep Report, err error) { return CheckObjects(path, nil, nil) }
+
+// CheckObjects is Check with a judge (nil: none) of each live object's JSON.
+func CheckObjects(path string, judge func(key string, json []byte) error, seen *Progress) (rep Report, err error) {
+	rep.judge = judge
+	verdict, err := vetFile(path, true, seen, func(p *pages) error {
+		if err := checkFormat(p, path); err != nil {
+			return err
+		}
+		s := newSnapshot(p, 0)
+		s.compact = metaInt(s.meta(), "compact")
+		rep.Revision, rep.Compacted = int64(s.Revs.sequence), s.compact
+		seen.Begin("revision", rep.Revision)
+		for next := int64(1); next != 0; seen.reach(next) {
+			next = rep.inspectRecords(s, next)
+		}
+		seen.Begin("objects", 0)
+		for next, more := "", true; more; more = next != "" {
+			next = rep.inspectKeys(s, next)
+			seen.reach(rep.Objects)
+		}
+		return nil
+	})
+	rep.Problems = append(verdict.problems, rep.Problems...)
+	if verdict.oneMeta {
+		rep.Problem("one of the two meta pages is damaged: if it was the newer one, the last commit is gone")
+	}
+	if errors.Is(err, ErrDamaged) && len(rep.Problems) > 0 {
+		err = nil
+	}
+	return rep, err
+}
+
+// Scrub does what Check does to records and keys, beside the server's work: in short transactions, half of the time at rest.
+func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
+	rev, key := int64(1), ""
+	for done := false; !done && err == nil; {
+		start := time.Now()
+		err = up.st.View(func(s *Snapshot) error {
+			rep.Revision, rep.Compacted = int64(s.Revs.sequence), s.compact
+			if rev != 0 {
+				rev = rep.inspectRecords(s, rev)
+			} else {
+				key = rep.inspectKeys(s, key)
+				done = key == ""
+			}
+			return nil
+		})
+		select {
+		case <-time.After(time.Since(start)):
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	return rep, err
+}
+
+// inspectRecords looks at 1,000 records from a revision on and returns where to go on, 0 at the end. It passes over damaged pages.
+func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
+	c, expected := s.Revs.Cursor(), max(from, s.compact+1)
+	more, end := []byte(nil), false
+	behind, err := c.past(RevKey(from), func(from []byte) {
+		k, v := c.Seek(from)
+		for n := 0; k != nil && n < replayScanMax; n++ {
+			expected = rep.inspectRevision(s, k, v, expected)
+			k, v = c.next()
+		}
+		more, end = bytes.Clone(k), k == nil
+	})
+	switch {
+	case err != nil:
+		rep.Problem("%s", placeOf(err))
+		more = behind
+	case end:
+		rep.inspectEnd(int64(s.Revs.sequence), expected)
+	}
+	if len(more) != 8 {
+		return 0
+	}
+	return revOf(more)
+}
+
+// inspectRevision looks at one key and record of the bucket rev, of which a revision was expected, and returns the next.
+func (rep *Report) inspectRevision(s *Snapshot, k, v []byte, expected int64) int64 {
+	if len(k) != 8 {
+		rep.Problem("bucket rev has a key of %d bytes", len(k))
+		return expected
+	}
+	rev := revOf(k)
+	if rev > expected {
+		rep.Problem("revisions %d to %d are missing", expected, rev-1)
+	}
+	rep.Records++
+	if err := withoutFaults(func() error { return inspectRecord(s, rev, v) }); err != nil {
+		rep.Problem("%s", placeOf(err))
+	}
+	return max(expected, rev+1)
+}
+
+func (rep *Report) inspectEnd(current, expected int64) {
+	if expected <= current {
+		rep.Problem("revisions %d to %d are missing", expected, current)
+	} else if expected > current+1 {
+		rep.Problem("revision %d is above the current revision %d", expected-1, current)
+	}
+}
+
+func inspectRecord(s *Snapshot, rev int64, b []byte) error {
+	r, key, err := decodeRecord(rev, b)
+	if err != nil {
+		return err
+	}
+	state, err := decodeKeyState(key, s.keys.get(key))
+	switch {
+	case err != nil:
+		return damaged("revision %d: key %q has no sound entry", rev, key)
+	case state.rev < rev:
+		return damaged("revision %d: the entry of key %q names revision %d", rev, key, state.rev)
+	case r.PrevRev > s.compact && s.record(r.PrevRev) == nil:
+		return damaged("revision %d (key %q) is missing, revision %d refers to it", r.PrevRev, key, rev)
+	}
+	return nil
+}
+
+// inspectKeys looks at 1,000 keys from one on and returns where to go on, "" at the end. It passes over damaged pages.
+func (rep *Report) inspectKeys(s *Snapshot, from string) (next string) {
+	c := s.keys.Cursor()
+	behind, err := c.past([]byte(from), func(from []byte) {
+		k, v := c.Seek(from)
+		for n := 0; k != nil && n < replayScanMax; n++ {
+			if err := withoutFaults(func() error { return rep.inspectKey(s, k, v) }); err != nil {
+				rep.Problem("%s", placeOf(err))
+			}
+			k, v = c.next()
+		}
+		next = string(k)
+	})
+	if err != nil {
+		rep.Problem("%s", placeOf(err))
+		next = string(behind)
+	}
+	return next
+}
+
+func (rep *Report) inspectKey(s *Snapshot, k, v []byte) error {
+	state, err := decodeKeyState(k, v)
+	if err != nil {
+		return err
+	}
+	if state.live() {
+		rep.Objects++
+	}
+	r, key, err := decodeRecord(state.rev, s.record(state.rev))
+	if err != nil || !bytes.Equal(key, k) || len(r.JSON) != state.size || flagsOf(&r) != state.flags {
+		return damaged("key %q: revision %d is not its newest version", k, state.rev)
+	}
+	if rep.judge != nil && state.live() {
+		if err := rep.judge(string(k), r.JSON); err != nil {
+			rep.Problem("key %q: %v", k, err)
+		}
+	}
+	return nil
+}
+
+// Defrag rewrites a stopped server's file without its free pages.
+func Defrag(path string, seen *Progress) error {
+	if _, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path) }); err != nil {
+		return err
+	}
+	return packFile(path, seen)
+}

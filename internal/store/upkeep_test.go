@@ -1,0 +1,714 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// TestStoreChild is no test but what other tests run in a process of its own.
+func TestStoreChild(t *testing.T) {
+	path := os.Getenv("APILET_STORE_PATH")
+	switch os.Getenv("APILET_STORE_CHILD") {
+	case "":
+		t.Skip("for other tests")
+	case "write":
+		childWrites(path)
+	case "probe":
+		childProbes(path)
+	case "limit":
+		childFillsTheDisk(t, path)
+	}
+}
+
+// childWrites writes until it is killed, and says on stdout what has been acknowledged: "ack REVISION KEY", compactions too.
+func childWrites(path string) {
+	st, err := Open(path, Options{})
+	if err != nil {
+		fmt.Println("fail", err)
+		os.Exit(3)
+	}
+	up, _ := NewMaintenance(st)
+	fmt.Println("ready")
+	for w := range 6 {
+		go func() {
+			revs := map[string]int64{}
+			for i := 0; ; i++ {
+				key := fmt.Sprintf("//pods/w%d/n%d", w, i%9)
+				op := OpCreate
+				if revs[key] != 0 {
+					op = OpUpdate
+				} else if r, err := st.Get(key); err == nil {
+					op, revs[key] = OpUpdate, r.Rev
+				}
+				if op == OpUpdate && i%5 == 0 {
+					op = OpDelete
+				}
+				rec, err := storeWrite(st, op, key, revs[key], strings.Repeat("x", i%3000))
+				if err != nil {
+					fmt.Println("fail", err)
+					os.Exit(3)
+				}
+				if revs[key] = rec.Rev; op == OpDelete {
+					revs[key] = 0
+				}
+				fmt.Printf("ack %d %s\n", rec.Rev, key)
+			}
+		}()
+	}
+	for {
+		time.Sleep(5 * time.Millisecond)
+		if _, err := up.Compact(context.Background(), max(st.Compacted(), st.Revision()-300)); err != nil {
+			fmt.Println("fail", err)
+			os.Exit(3)
+		}
+	}
+}
+
+func TestStoreSurvivesKill(t *testing.T) {
+	rounds, longest := 25, 150*time.Millisecond
+	if testing.Short() {
+		rounds = 4
+	}
+	path := filepath.Join(t.TempDir(), "a.db")
+	acked := map[int64]string{}
+	for round := range rounds {
+		cmd := storeChild("write", path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for lines.Scan() && lines.Text() != "ready" {
+			if strings.HasPrefix(lines.Text(), "fail") {
+				t.Error(lines.Text())
+			}
+		}
+		time.AfterFunc(rand.N(longest), func() { cmd.Process.Kill() })
+		for lines.Scan() {
+			f := strings.Fields(lines.Text())
+			if len(f) == 3 && f[0] == "ack" {
+				rev, _ := strconv.ParseInt(f[1], 10, 64)
+				if acked[rev] != "" {
+					t.Errorf("revision %d was given twice", rev)
+				}
+				acked[rev] = f[2]
+			} else if len(f) > 0 && f[0] == "fail" {
+				t.Error(lines.Text())
+			}
+		}
+		cmd.Wait()
+		if round%5 == 4 || round == rounds-1 {
+			verifyAcked(t, path, acked)
+		}
+	}
+	if len(acked) < rounds {
+		t.Errorf("only %d writes in %d rounds", len(acked), rounds)
+	}
+}
+
+// childProbes does with a perhaps damaged file what a server does, and ends with 0 or, having said why in a line, 1.
+func childProbes(path string) {
+	st, err := Open(path, Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	up, err := NewMaintenance(st)
+	if err != nil {
+		os.Exit(1)
+	}
+	var c Chunk
+	for start, more := "", true; more; start, more = c.Next, c.Next != "" {
+		if err := st.Chunk(Span{Prefix: "/", Start: start}, &c); err != nil {
+			fmt.Println("list:", err)
+			break
+		}
+		for _, r := range c.Records {
+			if _, err := st.Get(r.Key); err != nil {
+				fmt.Println("get:", err)
+			}
+		}
+	}
+	for at := st.Compacted(); at < st.Revision(); {
+		_, upTo, err := st.Events("//pods/", at, 100, nil)
+		if err != nil || upTo <= at {
+			fmt.Println("events:", err)
+			break
+		}
+		at = upTo
+	}
+	rep, err := up.Scrub(context.Background())
+	fmt.Println("scrub:", err, rep.Problems)
+	_, err = storeWrite(st, OpCreate, "//pods/probe/a", 0, "")
+	fmt.Println("write:", err)
+	_, err = up.Compact(context.Background(), st.Revision())
+	fmt.Println("compact:", err)
+	if err := st.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// probe runs the probing child and the check on a file; neither may die of it.
+func probe(t *testing.T, what, path string) (out string, opened bool) {
+	t.Helper()
+	Check(path) // here, to see that nothing escapes it
+	var stderr bytes.Buffer
+	cmd := storeChild("probe", path)
+	cmd.Stderr = &stderr
+	b, err := cmd.Output()
+	if code := cmd.ProcessState.ExitCode(); code != 0 && code != 1 || strings.Contains(stderr.String(), "goroutine ") {
+		t.Errorf("%s: exit code %d (%v)\n%s%s", what, code, err, b, stderr.String())
+	}
+	if cmd.ProcessState.ExitCode() == 1 && strings.Count(strings.TrimSpace(stderr.String()), "\n") != 0 {
+		t.Errorf("%s: want one line, got %s", what, stderr.String())
+	}
+	return string(b) + stderr.String(), cmd.ProcessState.ExitCode() == 0
+}
+
+func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
+	dir := t.TempDir()
+	newer := filepath.Join(dir, "newer.db")
+	st := openTestStore(t, newer)
+	st.Db.Update(func(tx *bbolt.Tx) error { return PutMetaInt(tx, "format", 2) })
+	st.Close()
+	foreign := filepath.Join(dir, "foreign.db")
+	db, _ := bbolt.Open(foreign, 0o600, nil)
+	db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("b")); return err })
+	db.Close()
+	cases := map[string][2]string{
+		"a folder":          {dir, "no regular file"},
+		"a newer format":    {newer, "format 2"},
+		"another program's": {foreign, "another program"},
+		"empty":             {writeDataFile(t, nil), "is empty"},
+		"text":              {writeDataFile(t, []byte("hello")), "not an apilet data file"},
+		"long text":         {writeDataFile(t, bytes.Repeat([]byte("hello "), 10_000)), "not an apilet data file"},
+		"zeros":             {writeDataFile(t, make([]byte, 1<<16)), "not an apilet data file"},
+		"in no folder":      {filepath.Join(dir, "none", "a.db"), "folder is not there"},
+	}
+	if runtime.GOOS != "windows" {
+		pipe := filepath.Join(dir, "pipe")
+		if err := exec.Command("mkfifo", pipe).Run(); err == nil {
+			cases["a pipe"] = [2]string{pipe, "no regular file"}
+		}
+		if os.Getuid() != 0 {
+			unreadable := writeDataFile(t, smallFile(t, 1, true))
+			os.Chmod(unreadable, 0)
+			cases["unreadable"] = [2]string{unreadable, "permission denied"}
+		}
+	}
+	for name, c := range cases {
+		start := time.Now()
+		_, err := Open(c[0], Options{})
+		if err == nil || !strings.Contains(err.Error(), c[1]) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want ...%s...", name, err, c[1])
+		}
+		if _, err := Check(c[0]); err == nil {
+			t.Errorf("%s: check found nothing", name)
+		}
+		if time.Since(start) > time.Second {
+			t.Errorf("%s: took %v", name, time.Since(start))
+		}
+	}
+}
+
+func TestStoreSecondOpenerIsToldWithinASecond(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	openTestStore(t, path)
+	start := time.Now()
+	_, err := Open(path, Options{})
+	if err == nil || !strings.Contains(err.Error(), "in use by another process") || time.Since(start) > 1100*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(start), err)
+	}
+}
+
+func TestStoreCutShortIsToldNotCrashed(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		whole := smallFile(t, 40, clean)
+		n := 12
+		if testing.Short() {
+			n = 3
+		}
+		for i := range n {
+			size := len(whole) * i / n
+			if i%3 == 2 {
+				size += 1 + i*97
+			}
+			path := writeDataFile(t, whole[:size])
+			if out, opened := probe(t, fmt.Sprintf("cut to %d of %d", size, len(whole)), path); opened {
+				t.Errorf("cut to %d of %d: opened: %s", size, len(whole), out)
+			}
+		}
+	}
+}
+
+// Each flipped bit is found, or without consequence: an object that LIST shows is as it was written.
+func TestStoreFlippedBits(t *testing.T) {
+	n := 40
+	if testing.Short() {
+		n = 6
+	}
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	t.Logf("seed %d", seed)
+	for i := range n {
+		b := smallFile(t, 12, i%2 == 0)
+		at := rnd.IntN(len(b))
+		bit := rnd.IntN(8)
+		b[at] ^= 1 << bit
+		out, _ := probe(t, fmt.Sprintf("bit %d of byte %d", bit, at), writeDataFile(t, b))
+		if strings.Contains(out, "panic") && !strings.Contains(out, ErrDamaged.Error()) {
+			t.Error(out)
+		}
+	}
+}
+
+func TestStoreZeroedPages(t *testing.T) {
+	for _, clean := range []bool{true, false} {
+		whole := smallFile(t, 40, clean)
+		for page := 0; page < len(whole)/4096; page++ {
+			b := bytes.Clone(whole)
+			clear(b[page*4096 : (page+1)*4096])
+			if testing.Short() && page%5 != 0 {
+				continue
+			}
+			probe(t, fmt.Sprintf("page %d of %d zeroed", page, len(whole)/4096), writeDataFile(t, b))
+		}
+	}
+}
+
+// Every byte of every record and key counts: a flip in any of them makes the check name something.
+func TestStoreCheckFindsEveryFlipInARecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "payload")
+	st.Close()
+	whole, _ := os.ReadFile(path)
+	record := bytes.LastIndex(whole, []byte("//pods/x/a{")) - recordHeader
+	for at := record; at < record+recordHeader+len("//pods/x/a")+len(storeDocAt("payload", 1)); at++ {
+		b := bytes.Clone(whole)
+		b[at] ^= 4
+		rep, err := Check(writeDataFile(t, b))
+		if err == nil && len(rep.Problems) == 0 {
+			t.Errorf("byte %d of the record: nothing found", at-record)
+		}
+	}
+}
+
+func TestStoreDamagedRecordIsNamedAndAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "payload")
+	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "other")
+	st.Close()
+	whole, _ := os.ReadFile(path)
+	whole[bytes.LastIndex(whole, []byte("payload"))] ^= 1
+	st = openTestStore(t, writeDataFile(t, whole))
+	if _, err := st.Get("//pods/x/a"); err == nil || !strings.Contains(err.Error(), `revision 1 (key "//pods/x/a") is damaged`) {
+		t.Errorf("get: %v", err)
+	}
+	if err := st.Chunk(Span{Prefix: "//pods/"}, new(Chunk)); err == nil || !strings.Contains(err.Error(), "revision 1") {
+		t.Errorf("chunk: %v", err)
+	}
+	if _, err := st.Get("//pods/x/b"); err != nil {
+		t.Errorf("get of the other: %v", err)
+	}
+	rep, err := mustUpkeep(t, st).Scrub(t.Context())
+	if err != nil || len(rep.Problems) != 2 || !strings.Contains(rep.Problems[0], `key "//pods/x/a"`) {
+		t.Errorf("scrub: %v, %q", err, rep.Problems)
+	}
+}
+
+// What a server says whose file is cut under its feet, instead of dying of SIGBUS.
+func TestStoreFileCutWhileInUse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	var fatal []error
+	st, err := Open(path, Options{Fatal: func(err error) { fatal = append(fatal, err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		mustWriteNoSync(t, st, fmt.Sprintf("//pods/x/%d", i))
+	}
+	if err := os.Truncate(path, 8192); err != nil {
+		t.Skip(err)
+	}
+	if _, err := st.Get("//pods/x/1"); !errors.Is(err, ErrDamaged) || len(fatal) != 1 {
+		t.Errorf("get: %v, fatal %v", err, fatal)
+	}
+	st.Refusal.Store(nil)
+	if _, err := storeWrite(st, OpCreate, "//pods/x/new", 0, ""); !errors.Is(err, ErrDamaged) || len(fatal) != 2 {
+		t.Errorf("write: %v, fatal %v", err, fatal)
+	}
+	if _, err := storeWrite(st, OpCreate, "//pods/x/new", 0, ""); !errors.Is(err, ErrDamaged) || len(fatal) != 2 {
+		t.Errorf("write after failing: %v, fatal %v", err, fatal)
+	}
+	st.Close()
+}
+
+func TestStoreRunReportsItsRounds(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	rev := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "").Rev
+	mustWrite(t, st, OpUpdate, "//pods/x/a", rev, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	rounds := 0
+	up.Run(ctx, time.Second, func(done Compaction, err error) {
+		if rounds++; err != nil {
+			t.Error(err)
+		}
+		if done.rev == 2 {
+			cancel()
+		}
+		if rounds > 4 {
+			t.Errorf("compacted to %d after %d rounds", done.rev, rounds)
+			cancel()
+		}
+	})
+}
+
+// Nothing is acknowledged that would go to a file without a name. What is in it can still be read, and so saved.
+func TestStoreFileRemovedWhileInUse(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file in use cannot be removed")
+	}
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+	lost := func(what string) {
+		t.Helper()
+		if _, err := storeWrite(st, OpCreate, "//pods/x/b", 0, ""); !errors.Is(err, ErrFileLost) || !errors.Is(st.Writable(), ErrFileLost) {
+			t.Errorf("%s: write: %v, writable: %v", what, err, st.Writable())
+		}
+	}
+	os.Rename(path, path+".away")
+	lost("gone")
+	if _, err := st.Get("//pods/x/a"); err != nil {
+		t.Errorf("get: %v", err)
+	}
+	saved := path + ".saved"
+	if err := mustUpkeep(t, st).Backup(t.Context(), saved, nil); err != nil {
+		t.Errorf("backup: %v", err)
+	}
+	if _, err := openTestStore(t, saved).Get("//pods/x/a"); err != nil {
+		t.Errorf("get from the backup: %v", err)
+	}
+	os.WriteFile(path, nil, 0o600)
+	lost("replaced")
+	os.Rename(path+".away", path)
+	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "")
+}
+
+func TestStoreBackupWhileWriting(t *testing.T) {
+	dir := t.TempDir()
+	st := openTestStore(t, filepath.Join(dir, "a.db"))
+	up := mustUpkeep(t, st)
+	secret, _ := st.Secret("k", func() []byte { return []byte("s") })
+	for i := range 2000 {
+		mustWriteNoSync(t, st, fmt.Sprintf("//pods/x/%d", i))
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				storeWrite(st, OpCreate, fmt.Sprintf("//pods/y/%d", i), 0, "")
+			}
+		}
+	})
+	before := st.Revision()
+	dest := filepath.Join(dir, "backup.db")
+	if err := up.Backup(t.Context(), dest, nil); err != nil {
+		t.Fatal(err)
+	}
+	close(stop)
+	wg.Wait()
+	if err := up.Backup(t.Context(), dest, nil); !errors.Is(err, os.ErrExist) {
+		t.Errorf("backup over a file: %v", err)
+	}
+	rep, err := Check(dest)
+	if err != nil || len(rep.Problems) > 0 || rep.Revision < before || rep.Objects != rep.Revision {
+		t.Fatalf("check: %v, %+v", err, rep)
+	}
+	restored := openTestStore(t, dest)
+	if restored.Revision() != rep.Revision+backupRevBump || restored.Compacted() != restored.Revision() || restored.Lineage() == st.Lineage() {
+		t.Errorf("restored at %d, compacted %d", restored.Revision(), restored.Compacted())
+	}
+	if n, err := restored.CountAt("/", "", restored.Revision()); err != nil || n != rep.Objects {
+		t.Errorf("restored %d objects, %v, want %d", n, err, rep.Objects)
+	}
+	if s, _ := restored.Secret("k", nil); string(s) != string(secret) {
+		t.Errorf("secret %q", s)
+	}
+	if err := restored.Chunk(Span{Prefix: "/", Rev: before}, new(Chunk)); !errors.Is(err, ErrCompacted) {
+		t.Errorf("list in the past: %v", err)
+	}
+	r := mustWrite(t, restored, OpUpdate, "//pods/x/7", 8, "new")
+	if r.CreateRev != 8 || r.Rev != restored.Revision() {
+		t.Errorf("%+v", r)
+	}
+	if _, err := mustUpkeep(t, restored).Compact(t.Context(), r.Rev); err != nil {
+		t.Error(err)
+	}
+	restored.Close()
+	if rep, err := Check(dest); err != nil || len(rep.Problems) > 0 {
+		t.Errorf("check after all: %v, %+v", err, rep)
+	}
+}
+
+// mustWriteNoSync creates a key without waiting for the disk.
+func mustWriteNoSync(t *testing.T, st *Store, key string) {
+	st.Db.NoSync = true
+	mustWrite(t, st, OpCreate, key, 0, "payload")
+	st.Db.NoSync = false
+}
+
+func TestStoreDefragShrinksTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	for i := range 300 {
+		mustWriteNoSync(t, st, fmt.Sprintf("//pods/x/%d", i))
+	}
+	id := st.Lineage()
+	for i := range 290 {
+		st.Db.NoSync = true
+		mustWrite(t, st, OpDelete, fmt.Sprintf("//pods/x/%d", i), int64(i+1), "")
+		st.Db.NoSync = false
+	}
+	if _, err := mustUpkeep(t, st).Compact(t.Context(), st.Revision()); err != nil {
+		t.Fatal(err)
+	}
+	if err := Defrag(path, nil); err == nil {
+		t.Error("defrag of a file in use went well")
+	}
+	st.Close()
+	before, _ := os.Stat(path)
+	if err := Defrag(path, nil); err != nil {
+		t.Fatal(err)
+	}
+	after, _ := os.Stat(path)
+	if after.Size() >= before.Size() || after.Mode() != before.Mode() {
+		t.Errorf("before %d %v, after %d %v", before.Size(), before.Mode(), after.Size(), after.Mode())
+	}
+	if rep, err := Check(path); err != nil || len(rep.Problems) > 0 || rep.Objects != 10 {
+		t.Errorf("check: %v, %+v", err, rep)
+	}
+	st = openTestStore(t, path)
+	if st.Revision() != 590 || st.Lineage() != id {
+		t.Errorf("revision %d", st.Revision())
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/new", 0, "")
+}
+
+func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	up := mustUpkeep(t, st)
+	st.Db.NoSync = true
+	rev := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "").Rev
+	for range 1500 {
+		rev = mustWrite(t, st, OpUpdate, "//pods/x/a", rev, "").Rev
+	}
+	rev = mustWrite(t, st, OpDelete, "//pods/x/a", rev, "").Rev
+	st.Db.NoSync = false
+	// As far as a crash in the middle gets: the mark and some slices, but not "swept".
+	if err := st.raiseCompact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	dead, _, err := up.findDead(t.Context())
+	if err != nil || len(dead) != int(rev) {
+		t.Fatalf("%d dead of %d, %v", len(dead), rev, err)
+	}
+	if err := st.maintain(t.Context(), func(tx *bbolt.Tx) error { return up.deleteRecords(tx, dead[:700]) }); err != nil {
+		t.Fatal(err)
+	}
+	st.Close()
+	st = openTestStore(t, path)
+	done, err := mustUpkeep(t, st).Compact(t.Context(), 0)
+	if err != nil || done.rev != rev {
+		t.Errorf("%+v, %v", done, err)
+	}
+	st.View(func(s *Snapshot) error {
+		revs, keys := s.Revs.Cursor(), s.keys.Cursor()
+		if k, _ := revs.first(); k != nil {
+			t.Errorf("left revision %x", k)
+		}
+		if k, _ := keys.first(); k != nil {
+			t.Errorf("left key %s", k)
+		}
+		return nil
+	})
+	if st.Revision() != rev {
+		t.Errorf("revision went from %d to %d", rev, st.Revision())
+	}
+	st.Close()
+	if st = openTestStore(t, path); st.Revision() != rev {
+		t.Errorf("revision went from %d to %d", rev, st.Revision())
+	}
+	if rec := mustWrite(t, st, OpCreate, "//pods/x/a", 0, ""); rec.Rev != rev+1 {
+		t.Errorf("next revision is %d", rec.Rev)
+	}
+}
+
+func TestStoreRoundsCompactToTheIntervalBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	up := mustUpkeep(t, st)
+	const interval = 5 * time.Minute
+	start := time.Unix(1_000_000, 0)
+	for i := range 6 {
+		if i == 3 {
+			st.Close()
+			st = openTestStore(t, path)
+			up = mustUpkeep(t, st)
+		}
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, "")
+		done, err := up.round(t.Context(), start.Add(time.Duration(i)*interval), interval)
+		if err != nil || done.rev != int64(i) {
+			t.Errorf("round %d: %+v, %v", i, done, err)
+		}
+	}
+	for _, c := range []struct {
+		after time.Duration
+		want  int64
+	}{{-time.Second, 0}, {0, 1}, {interval - time.Second, 1}, {interval, 2}, {time.Hour, 6}} {
+		if got := up.RevisionBefore(start.Add(c.after)); got != c.want {
+			t.Errorf("revision at %v: got %d, want %d", c.after, got, c.want)
+		}
+	}
+	commits := st.Stats().Commits
+	up.round(t.Context(), start.Add(time.Hour), interval)
+	up.round(t.Context(), start.Add(2*time.Hour), interval)
+	if n := st.Stats().Commits - commits; n > 2 { // the compaction to 6: its mark, and its one slice
+		t.Errorf("an idle store commits %d times", n)
+	}
+}
+
+func TestStoreMarksAreThinned(t *testing.T) {
+	var marks []mark
+	for i := range int64(10) {
+		marks = append(marks, mark{i, i})
+	}
+	if got := fmt.Sprint(thinMarks(marks)); got != "[{0 0} {2 2} {4 4} {5 5} {6 6} {7 7} {8 8} {9 9}]" {
+		t.Error(got)
+	}
+	if got := fmt.Sprint(decodeMarks(encodeMarks(marks))); got != fmt.Sprint(marks) {
+		t.Error(got)
+	}
+}
+
+func TestStoreWarnsAtOpening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.db")
+	var said []string
+	open := func(path string) *Store {
+		said = nil
+		st, err := Open(path, Options{Warn: func(s string) { said = append(said, s) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { st.Close() })
+		return st
+	}
+	st := open(path)
+	if len(said) != 1 || !strings.Contains(said[0], "new, empty") {
+		t.Errorf("new file: %q", said)
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+	b, _ := os.ReadFile(path)
+	st.Close()
+	open(path).Close()
+	if len(said) != 0 {
+		t.Errorf("clean file: %q", said)
+	}
+	open(writeDataFile(t, b))
+	if len(said) != 1 || !strings.Contains(said[0], "not closed in peace") {
+		t.Errorf("unclean file: %q", said)
+	}
+}
+
+// Lists at pinned revisions while others write and compact: each is the same until it is refused.
+func TestStoreCompactionBesideReaders(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		revs := make([]int64, 20)
+		for i := 0; ctx.Err() == nil; i++ {
+			key, op := fmt.Sprintf("//pods/x/%d", i%20), OpUpdate
+			if revs[i%20] == 0 {
+				op = OpCreate
+			} else if i%7 == 0 {
+				op = OpDelete
+			}
+			rec, err := storeWrite(st, op, key, revs[i%20], "")
+			if err != nil {
+				t.Error(err)
+			}
+			if revs[i%20] = rec.Rev; op == OpDelete {
+				revs[i%20] = 0
+			}
+		}
+	})
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := up.Compact(ctx, max(st.Compacted(), st.Revision()-50)); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 3 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				rev := st.Revision()
+				first, err := listText(st, rev)
+				for err == nil && ctx.Err() == nil {
+					var again string
+					if again, err = listText(st, rev); err == nil && again != first {
+						t.Errorf("list at %d changed from %s to %s", rev, first, again)
+					}
+				}
+				if err != nil && !errors.Is(err, ErrCompacted) {
+					t.Errorf("list at %d: %v", rev, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func listText(st *Store, rev int64) (string, error) {
+	var c Chunk
+	if rev == 0 {
+		return "", nil
+	}
+	err := st.Chunk(Span{Prefix: "//pods/", Rev: rev}, &c)
+	var b strings.Builder
+	for _, r := range c.Records {
+		fmt.Fprintf(&b, "%s@%d ", r.Key, r.Rev)
+	}
+	return b.String(), err
+}

@@ -1,0 +1,221 @@
+// Package unreadable knows the stored objects that cannot be decoded, so that one of them never stops a list, a rule or a start: readers note
+// it and go on, it is told once in the log, counted in a metric and in /readyz, and DELETE can remove it.
+package unreadable
+
+// This file remembers which stored objects cannot be decoded. None comes into being today (bounds.go), but files that older versions
+// wrote may hold some, and one of them must not take the others with it:
+//
+//	roles, flow schemas, webhooks, definitions   are put in force without it; a role that cannot be read grants nothing
+//	LIST, WATCH                                  leave it out
+//	GET                                          500, and the message names it
+//	PUT, PATCH                                   the same; but what only managedFields are wrong with, the write puts right
+//	DELETE, of one or of a collection            goes on without managedFields if it can be read so; else the object is removed, whatever
+//	                                             its finalizers say: nobody could take them away. Preconditions hold, and what a
+//	                                             namespace or a definition holds goes first
+//	a namespace that empties                     removes it
+//	/readyz, a metric, the log                   say so; the check's name is "unreadable" and it tells a number, no names
+//	apilet check                                 names it
+//
+// A survey of the live objects, once after the start, finds those that nobody has asked for. What is known is the revision that cannot be
+// read: when the object has another one, or none, the matter has settled itself.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// unreadableMax bounds what is remembered; nothing is wrong with a server that knows no more but the number.
+const unreadableMax = 10_000
+
+// Unreadables are the live objects that cannot be decoded. A nil one knows none.
+type Unreadables struct {
+	st  *store.Store
+	log zerolog.Logger
+
+	some atomic.Bool // known is not empty: so that those who list need no lock
+
+	mu    sync.Mutex       // guards what follows
+	known map[string]int64 // key to revision
+}
+
+func NewUnreadables(st *store.Store, log zerolog.Logger) *Unreadables {
+	return &Unreadables{st: st, log: log, known: map[string]int64{}}
+}
+
+// Note remembers an object; the log hears of each version once.
+func (u *Unreadables) Note(rec *store.Record, cause error) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.known[rec.Key] == rec.Rev || len(u.known) >= unreadableMax {
+		return
+	}
+	u.known[strings.Clone(rec.Key)] = rec.Rev
+	u.some.Store(true)
+	u.log.Error().Err(cause).Str("key", rec.Key).Int64("revision", rec.Rev).Msg("a stored object cannot be read and is left out; DELETE removes it")
+}
+
+// Has says that a version of an object is known to be unreadable.
+func (u *Unreadables) Has(rec *store.Record) bool {
+	if u == nil || !u.some.Load() {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.known[rec.Key] == rec.Rev && rec.Rev != 0
+}
+
+// Count forgets those that were deleted or written anew, and counts the rest.
+func (u *Unreadables) Count() int {
+	u.mu.Lock()
+	known := make(map[string]int64, len(u.known))
+	for key, rev := range u.known {
+		known[key] = rev
+	}
+	u.mu.Unlock()
+	for key, rev := range known {
+		rec, err := u.st.Get(key)
+		if errors.Is(err, store.ErrNotFound) || err == nil && rec.Rev != rev {
+			u.forget(key, rev)
+			delete(known, key)
+		}
+	}
+	return len(known)
+}
+
+func (u *Unreadables) forget(key string, rev int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.known[key] == rev {
+		delete(u.known, key)
+	}
+	u.some.Store(len(u.known) > 0)
+}
+
+// Check is the health check. Its text may be seen by anybody: no names.
+func (u *Unreadables) Check() error {
+	if n := u.Count(); n > 0 {
+		return fmt.Errorf("%d stored objects cannot be read; the server's log and apilet check name them, DELETE removes them", n)
+	}
+	return nil
+}
+
+// Survey looks at every live object, half of the time at rest.
+func (u *Unreadables) Survey(ctx context.Context, judge objectJudge) error {
+	c := &store.Chunk{}
+	for at := (store.Span{Prefix: "/"}); ; at.Rev, at.Start = c.Rev, c.Next {
+		begin := time.Now()
+		if err := u.st.Chunk(at, c); err != nil {
+			return err
+		}
+		for i := range c.Records {
+			if err := judge(c.Records[i].Key, c.Records[i].JSON); err != nil {
+				u.Note(&c.Records[i], err)
+			}
+		}
+		if c.Next == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Since(begin)):
+		}
+	}
+}
+
+// An objectJudge says why a stored object cannot be read; nil: it can.
+type objectJudge func(key string, json []byte) error
+
+// JudgeOf judges objects by their types. What no type is known for is judged as a custom resource.
+func JudgeOf(reg *scheme.Registry) objectJudge {
+	rows := map[string]*scheme.Resource{}
+	for _, res := range reg.All() {
+		if !res.Virtual && (rows[res.Base] == nil || res.StoresAsIs()) {
+			rows[res.Base] = res
+		}
+	}
+	return func(key string, json []byte) error {
+		base, _, _, _ := scheme.SplitKey(key)
+		if res := rows[base]; res != nil {
+			return res.Readable(json)
+		}
+		return (&scheme.Resource{}).Readable(json)
+	}
+}
+
+// An unreadableError is the 500 that names the object.
+type unreadableError struct {
+	*apierrors.StatusError
+	cause error
+}
+
+func (e *unreadableError) Is(target error) bool { return target == scheme.ErrUnreadable }
+
+func (e *unreadableError) As(target any) bool { return errors.As(e.StatusError, target) }
+
+func (e *unreadableError) Unwrap() error { return e.cause }
+
+// NamedUnreadable words an error of decodeStored for the client.
+func NamedUnreadable(err error, res *scheme.Resource, name string) error {
+	gr := res.GroupResource()
+	return &unreadableError{apierrors.NewInternalError(fmt.Errorf("%s %q is stored and cannot be read (%w); DELETE removes it", gr.String(), name, err)), err}
+}
+
+// ---- What is in what cannot be read
+
+// contents are where the objects lie that go with another one: those in a namespace, and those of a definition.
+type contents struct {
+	Prefixes []string
+	Served   bool // somebody empties it, once it is marked as deleting
+}
+
+func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside contents) {
+	switch {
+	case res.Group == "" && res.Plural == "namespaces":
+		inside.Served = true
+		for _, other := range reg.All() {
+			if other.Namespaced && !other.Virtual && !slices.Contains(inside.Prefixes, other.KeyPrefix(name)) {
+				inside.Prefixes = append(inside.Prefixes, other.KeyPrefix(name))
+			}
+		}
+	case res.Plural == "customresourcedefinitions":
+		plural, group, _ := strings.Cut(name, ".")
+		base := "/" + group + "/" + plural + "/"
+		inside.Prefixes = []string{base}
+		inside.Served = slices.ContainsFunc(reg.All(), func(other *scheme.Resource) bool { return other.Base == base })
+	}
+	return inside
+}
+
+func (c *contents) Any(st *store.Store) bool {
+	return slices.ContainsFunc(c.Prefixes, func(prefix string) bool {
+		objects, _, _ := st.Count(prefix)
+		return objects > 0
+	})
+}
+
+// MarkedRaw is the change that marks an object as deleting without decoding it. Its metadata comes first (encodeStored).
+func MarkedRaw(rec *store.Record, now time.Time) store.Change {
+	const head = `{"metadata":{`
+	at := gjson.GetBytes(rec.JSON, "metadata.resourceVersion")
+	mark := fmt.Sprintf(`%s"deletionTimestamp":%q,`, head, now.UTC().Format(time.RFC3339))
+	json := append([]byte(mark), rec.JSON[len(head):at.Index+1]...)
+	revAt := len(json)
+	json = append(json, rec.JSON[at.Index+len(at.Raw)-1:]...)
+	return store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: true}
+}

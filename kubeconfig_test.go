@@ -1,0 +1,183 @@
+package main
+
+// These tests hold the kubeconfig that a server writes against files that were there before: somebody else's, its own, and its own with
+// something added.
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+// startFails starts a server that does not come up, and returns why.
+func startFails(t *testing.T, edit ...func(*config)) string {
+	t.Helper()
+	c, _ := newConfig(&strings.Builder{})
+	c.listen, c.ephemeral = "127.0.0.1:0", true
+	for _, e := range edit {
+		e(c)
+	}
+	s, err := startServer(c)
+	if err == nil {
+		s.stop()
+		t.Fatal("the server started")
+	}
+	return err.Error()
+}
+
+func TestKubeconfigOfOthersIsLeftAsItIs(t *testing.T) {
+	t.Parallel()
+	for title, content := range map[string]string{
+		"another cluster's": "apiVersion: v1\nkind: Config\ncurrent-context: prod\nclusters: [{name: prod, cluster: {server: https://prod}}]\n",
+		"an empty one":      "apiVersion: v1\nkind: Config\nclusters: []\n",
+		"no kubeconfig":     "my diary: {",
+		"one with a namesake": "clusters: [{name: apilet, cluster: {server: https://prod}}, {name: b, cluster: {server: https://b}}]\n" +
+			"users: [{name: apilet, user: {}}]\ncontexts: [{name: apilet, context: {cluster: apilet, user: apilet}}]\n",
+	} {
+		t.Run(title, func(t *testing.T) {
+			path := writeTemp(t, "config", content)
+			data := filepath.Join(t.TempDir(), "a.db")
+			why := startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
+			if !strings.Contains(why, path+" was not written by apilet") {
+				t.Errorf("got %q", why)
+			}
+			if got := string(mustReadFile(t, path)); got != content {
+				t.Errorf("the file is now %q", got)
+			}
+			if there(data) {
+				t.Error("a data file was made")
+			}
+		})
+	}
+}
+
+func TestKubeconfigOfTheLastRunIsGoneWhenTheNextOneStarts(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config")
+	startTest(t, func(c *config) { c.kubeconfig = path }).halt()
+	if !there(path) {
+		t.Fatal("no kubeconfig")
+	}
+	data := writeTemp(t, "a.db", "no data file") // the start gets as far as this
+	startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
+	if !there(path) {
+		t.Error("a server that has no data took the kubeconfig of one that may have it open")
+	}
+	keys := writeTemp(t, "keys", "no key")
+	startFails(t, func(c *config) { c.kubeconfig, c.continueKeys = path, keys })
+	if there(path) {
+		t.Errorf("the last run's is still there: %s", mustReadFile(t, path))
+	}
+}
+
+// What `kubectl config` adds to our file is its user's.
+func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config")
+	withConfig := func(c *config) { c.kubeconfig = path }
+	startTest(t, withConfig).halt()
+	k, err := readKubeconfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.entry("contexts", "context")["namespace"] = "shop"
+	k["contexts"] = append(listOf(k["contexts"]), map[string]any{"name": "mine", "context": map[string]any{"cluster": "far", "user": "me"}})
+	k["clusters"] = append(listOf(k["clusters"]), map[string]any{"name": "far", "cluster": map[string]any{"server": "https://far"}})
+	k["current-context"] = "mine"
+	if err := k.save(path); err != nil {
+		t.Fatal(err)
+	}
+	keys := writeTemp(t, "keys", "no key")
+	startFails(t, withConfig, func(c *config) { c.continueKeys = keys })
+	if text := mustReadFile(t, path); strings.Contains(string(text), "127.0.0.1") || !strings.Contains(string(text), "https://far") {
+		t.Errorf("after a start that failed: %s", text)
+	}
+	s := startTest(t, withConfig)
+	text := mustReadFile(t, path)
+	for query, want := range map[string]string{
+		`clusters.#(name=="apilet").cluster.server`:            s.url,
+		`clusters.#(name=="far").cluster.server`:               "https://far",
+		`contexts.#(name=="mine").context.user`:                "me",
+		`contexts.#(name=="apilet").context.namespace`:         "shop",
+		`current-context`:                                      "mine",
+		`clusters.#`:                                           "2",
+		`contexts.#`:                                           "2",
+		`users.#`:                                              "1",
+		`clusters.#(name=="apilet").cluster.extensions.0.name`: "apilet",
+	} {
+		if got := gjson.GetBytes(text, query).String(); got != want {
+			t.Errorf("%s: got %q, want %q", query, got, want)
+		}
+	}
+}
+
+func TestPortInUseLeavesNoFileAndNamesTheFlag(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	dir := t.TempDir()
+	why := startFails(t, onFile(filepath.Join(dir, "a.db")), func(c *config) {
+		c.listen, c.certDir, c.auditPath = taken.Addr().String(), filepath.Join(dir, "certs"), filepath.Join(dir, "audit")
+	})
+	if !strings.Contains(why, "--listen "+taken.Addr().String()) || strings.Contains(why, "\n") {
+		t.Errorf("got %q", why)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// Whom a kubeconfig makes of its reader, apilet backup is.
+func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config")
+	startTest(t, func(c *config) { c.certDir, c.kubeconfig = filepath.Join(t.TempDir(), "certs"), path })
+	plain := filepath.Join(t.TempDir(), "config")
+	startTest(t, func(c *config) { c.kubeconfig = plain })
+	token := startTokenConfig(t)
+	for title, c := range map[string]struct{ path, want string }{
+		"a client certificate": {path, ""},
+		"the plain port":       {plain, ""},
+		"a token":              {token, ""},
+		"nothing":              {filepath.Join(t.TempDir(), "none"), "names no server"},
+		"a program": {writeTemp(t, "exec", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
+			"clusters: [{name: a, cluster: {server: https://127.0.0.1:1}}]\nusers: [{name: a, user: {exec: {command: x}}}]\n"), "kubectl get --raw"},
+		"a token on a plain port": {writeTemp(t, "plain", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
+			"clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: a, user: {token: x}}]\n"), "for everybody to read"},
+	} {
+		dest := filepath.Join(t.TempDir(), "copy.db")
+		var out, errs strings.Builder
+		code := command([]string{"backup", "--kubeconfig", c.path, dest}, &out, &errs)
+		if c.want == "" && code != 0 || c.want != "" && (code != 1 || !strings.Contains(errs.String(), c.want)) {
+			t.Errorf("%s: %d %s", title, code, errs.String())
+		}
+		if info, err := os.Stat(dest); (err == nil) != (c.want == "") || err == nil && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: the file: %v %v", title, info, err)
+		}
+	}
+}
+
+// startTokenConfig starts a server of tokens and returns a kubeconfig with relative names.
+func startTokenConfig(t *testing.T) string {
+	t.Helper()
+	s, _ := startTLS(t)
+	source := tlsSource(t, s, "root-token")
+	dir := filepath.Dir(source.tokenFile)
+	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), mustReadFile(t, source.caFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "config")
+	content := "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n" +
+		"clusters: [{name: c, cluster: {server: '" + s.url + "', certificate-authority: ca.pem}}]\nusers: [{name: u, user: {tokenFile: token}}]\n"
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

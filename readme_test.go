@@ -1,0 +1,614 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The documents, README.md and docs/*.md, are tests: what they tell a reader to type is typedLine here.
+//
+// A section (from one `## ` to the next) is a session: an empty folder with a link to testdata, a shell of its own, and whatever servers it
+// starts. The sessions run beside each other. What a fenced block is says its info string:
+//
+//	```sh                  commands; each has to succeed
+//	```console             a transcript: `$ command`, then what it prints on both outputs
+//	```sh no-run: why      (or console) not run here, and why; `go test` in it is looked at all the same
+//	anything else          is not for a shell: yaml, text, a picture
+//
+// A command is a line, or several where a line ends in a backslash or opens a here-document. `go run .` and `apilet` are this test's own
+// binary; where they serve, they get a free port, which stands for 8080 or 6443 in what follows. A command that ends in & has served once its log
+// has the URL, and that log is what it prints. `go test` is not run: what it names has to be there. In a transcript
+//
+//   - ages, times, IPs, ports, uids, revisions, random parts of names and versions may differ (masks),
+//   - white space counts as one blank, so that long lines may be broken,
+//   - three dots stand for anything.
+//
+// A block that wants a program which this machine does not have (kubectl, curl, jq) is left out with a word, and so is the rest of its section.
+
+// TestCommandChild is no test but apilet for the sessions.
+func TestCommandChild(t *testing.T) {
+	if os.Getenv("APILET_COMMAND_CHILD") == "" {
+		t.Skip("for other tests")
+	}
+	parent := os.Getppid()
+	go func() { // a shell that was killed leaves nobody behind
+		for os.Getppid() == parent {
+			time.Sleep(time.Second)
+		}
+		os.Exit(3)
+	}()
+	os.Exit(command(flag.Args(), os.Stdout, os.Stderr))
+}
+
+func TestDocumentsDoWhatTheySay(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("no bash on this machine")
+	}
+	for _, doc := range chapters(t) {
+		for _, part := range doc.sections {
+			if slices.ContainsFunc(part.blocks, block.runs) {
+				t.Run(doc.name+"/"+part.title, func(t *testing.T) {
+					t.Parallel()
+					runSection(t, part)
+				})
+			}
+		}
+	}
+}
+
+// ---- Reading a document ----
+
+type chapter struct {
+	name, text string
+	sections   []section
+}
+
+type section struct {
+	title  string
+	blocks []block
+}
+
+type block struct {
+	lang, why string // why: the reason after no-run:
+	line      int
+	lines     []string
+}
+
+func (b block) isShell() bool { return b.lang == "sh" || b.lang == "console" }
+func (b block) runs() bool    { return b.isShell() && b.why == "" }
+
+func chapters(t *testing.T) (docs []chapter) {
+	names, err := filepath.Glob("docs/*.md")
+	if err != nil || len(names) == 0 {
+		t.Fatal("no documents in docs/: ", err)
+	}
+	for _, name := range append([]string{"README.md"}, names...) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs = append(docs, chapter{name, string(text), readSections(t, name, string(text))})
+	}
+	return docs
+}
+
+var shellLine = regexp.MustCompile(`^    (\$ |kubectl |curl |go (run|test|build) |apilet |jq )`)
+
+func readSections(t *testing.T, name, text string) []section {
+	parts := []section{{title: "top"}}
+	var open *block
+	for i, line := range strings.Split(text, "\n") {
+		current := &parts[len(parts)-1]
+		switch fence := strings.HasPrefix(line, "```"); {
+		case fence && open == nil:
+			lang, rest, _ := strings.Cut(strings.TrimPrefix(line, "```"), " ")
+			why, isReason := strings.CutPrefix(rest, "no-run: ")
+			if rest != "" && !isReason || isReason && len(why) < 5 {
+				t.Errorf("%s:%d: %q is not a reason", name, i+1, rest)
+			}
+			open = &block{lang: lang, why: why, line: i + 1}
+		case fence:
+			current.blocks, open = append(current.blocks, *open), nil
+		case open != nil:
+			open.lines = append(open.lines, line)
+		case strings.HasPrefix(line, "## "):
+			parts = append(parts, section{title: strings.TrimPrefix(line, "## ")})
+		case shellLine.MatchString(line):
+			t.Errorf("%s:%d: a command outside of a fenced block, where nothing tries it: %s", name, i+1, line)
+		}
+	}
+	if open != nil {
+		t.Errorf("%s:%d: the block has no end", name, open.line)
+	}
+	return parts
+}
+
+// A typedLine is one command and, in a transcript, what it prints.
+type typedLine struct {
+	command string
+	want    string
+	line    int
+}
+
+var hereDocument = regexp.MustCompile(`<<-?'?(\w+)'?`)
+
+func (b block) steps() (steps []typedLine) {
+	for i := 0; i < len(b.lines); i++ {
+		line, isCommand := b.lines[i], b.lang == "sh"
+		if !isCommand {
+			line, isCommand = strings.CutPrefix(line, "$ ")
+		}
+		if !isCommand {
+			if len(steps) > 0 {
+				steps[len(steps)-1].want += line + "\n"
+			}
+			continue
+		}
+		if trimmed := strings.TrimSpace(line); trimmed == "" || strings.HasPrefix(trimmed, "#") {
+			continue
+		}
+		next := typedLine{command: line, line: b.line + i + 1}
+		for strings.HasSuffix(b.lines[i], `\`) && i+1 < len(b.lines) {
+			i++
+			next.command += "\n" + b.lines[i]
+		}
+		if end := hereDocument.FindStringSubmatch(line); end != nil {
+			for i++; i < len(b.lines); i++ {
+				next.command += "\n" + b.lines[i]
+				if b.lines[i] == end[1] {
+					break
+				}
+			}
+		}
+		steps = append(steps, next)
+	}
+	return steps
+}
+
+// ---- Playing a session ----
+
+// A session is a shell with an apilet and a go of its own in its PATH.
+type session struct {
+	t     *testing.T
+	dir   string
+	in    io.Writer
+	lines chan string // what the shell prints; closed with it
+	addr  string      // host:port of the last server it started
+	logs  int
+}
+
+func runSection(t *testing.T, part section) {
+	sh := startSession(t)
+	ran := 0
+	for _, b := range part.blocks {
+		if !b.runs() {
+			continue
+		}
+		for _, next := range b.steps() {
+			if tool := missingTool(next.command); tool != "" {
+				t.Skipf("line %d and what follows left out: no %s on this machine", next.line, tool)
+			}
+			got, code := sh.run(next)
+			if b.lang == "sh" && code != 0 {
+				t.Fatalf("line %d: %s\nends with %d:\n%s", next.line, next.command, code, got)
+			}
+			if b.lang == "console" && !sameOutput(got, next.want) {
+				t.Fatalf("line %d: %s\n-- prints\n%s-- instead of\n%s-- compared as\n%s\n%s", next.line, next.command, got, next.want, masked(got), masked(next.want))
+			}
+			ran++
+		}
+	}
+	t.Logf("%d commands", ran)
+}
+
+func missingTool(command string) string {
+	for _, tool := range []string{"kubectl", "curl", "jq"} {
+		if !regexp.MustCompile(`(^|[\s|($])` + tool + ` `).MatchString(command) {
+			continue
+		}
+		if _, err := exec.LookPath(tool); err != nil {
+			return tool
+		}
+	}
+	return ""
+}
+
+const apiletShim = `#!/bin/sh
+# The commands of apilet by the test's binary; what serves gets a free port.
+case "$*" in *--listen*) set -- "$@" ;; ''|-*) set -- --listen 127.0.0.1:0 "$@" ;; esac
+APILET_COMMAND_CHILD=1 exec %q -test.run='^TestCommandChild$' -- "$@"
+`
+
+const goShim = `#!/bin/sh
+# go run . is apilet, go run ./testdata/X a binary of its own (a signal to go run would not reach it), and go test is tested elsewhere.
+case "$1 $2" in
+"run .") shift 2; exec apilet "$@" ;;
+"run ./testdata/"*) name=$2; shift 2; (cd %[1]q && HOME=%[3]q %[2]q build -o "$HOME/${name##*/}" "$name") && exec "$HOME/${name##*/}" "$@" ;;
+"test "*) exit 0 ;;
+esac
+HOME=%[3]q exec %[2]q "$@"
+`
+
+func startSession(t *testing.T) *session {
+	t.Helper()
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	goTool, _ := exec.LookPath("go")
+	dir, home := t.TempDir(), t.TempDir()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"apilet": fmt.Sprintf(apiletShim, own), "go": fmt.Sprintf(goShim, root, goTool, os.Getenv("HOME"))} {
+		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(root, "testdata"), filepath.Join(dir, "testdata")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", "--noprofile", "--norc")
+	cmd.Dir = dir
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, "KUBECONFIG=") || strings.HasPrefix(kv, "APILET_") || strings.HasPrefix(kv, "KUBEBUILDER_ASSETS=")
+	}), "HOME="+home, "PATH="+home+":"+os.Getenv("PATH"))
+	sh := &session{t: t, dir: dir, lines: make(chan string, 1000)}
+	sh.in, err = cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // until the shell and all that has its output end
+		defer close(sh.lines)
+		for r := bufio.NewReader(out); ; {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				return
+			}
+			sh.lines <- line
+		}
+	}()
+	t.Cleanup(func() {
+		fmt.Fprintln(sh.in, `for job in $(jobs -p); do kill $job; done; wait; exit`)
+		deadline := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+		for range sh.lines {
+		}
+		deadline.Stop()
+		cmd.Wait()
+	})
+	return sh
+}
+
+var (
+	listenFlag = regexp.MustCompile(`--listen[ =]\S+`)
+	background = regexp.MustCompile(`([^&])&(\s+#.*)?$`)
+	plainAddr  = regexp.MustCompile(`(localhost|127\.0\.0\.1):(8080|6443)`)
+	servedURL  = regexp.MustCompile(`url=https?://(\S+)`)
+)
+
+// run types one command and returns what it prints and how it ends.
+func (sh *session) run(next typedLine) (string, int) {
+	sh.t.Helper()
+	text := listenFlag.ReplaceAllString(next.command, "--listen 127.0.0.1:0")
+	if sh.addr != "" {
+		text = plainAddr.ReplaceAllString(text, sh.addr)
+	}
+	if !background.MatchString(text) {
+		return sh.submit(next, text)
+	}
+	sh.logs++
+	log := filepath.Join(sh.dir, fmt.Sprintf(".log%d", sh.logs))
+	if !strings.Contains(text, ">") {
+		text = background.ReplaceAllString(text, "$1 >"+log+" 2>&1 &")
+	} else {
+		text = background.ReplaceAllString(text, "$1 &")
+	}
+	out, code := sh.submit(next, text)
+	if !regexp.MustCompile(`^(go run \.|apilet)( |$)`).MatchString(text) {
+		return out, code
+	}
+	return sh.served(next, log), code
+}
+
+// submit gives the shell one command, and waits until it has ended.
+func (sh *session) submit(next typedLine, text string) (string, int) {
+	sh.t.Helper()
+	const mark = "@@ the command ended with"
+	fmt.Fprintf(sh.in, "{ %s\n} </dev/null\nprintf '\\n%s %%d\\n' $?\n", text, mark)
+	var out strings.Builder
+	timeout := time.After(30 * time.Second)
+	for {
+		select {
+		case line, ok := <-sh.lines:
+			if !ok {
+				sh.t.Fatalf("line %d: %s\nended the shell:\n%s", next.line, text, out.String())
+			}
+			code := 0
+			if n, _ := fmt.Sscanf(line, mark+" %d", &code); n == 1 {
+				return strings.TrimSuffix(out.String(), "\n"), code
+			}
+			out.WriteString(line)
+		case <-timeout:
+			sh.t.Fatalf("line %d: %s\ndid not end within 30 s:\n%s", next.line, text, out.String())
+		}
+	}
+}
+
+// served waits until a server in the background says its URL, and returns what it said.
+func (sh *session) served(next typedLine, log string) string {
+	sh.t.Helper()
+	for range 300 {
+		text, _ := os.ReadFile(log)
+		if url := servedURL.FindSubmatch(text); url != nil && strings.HasSuffix(string(text), "\n") {
+			sh.addr = string(url[1])
+			return string(text)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	text, _ := os.ReadFile(log)
+	sh.t.Fatalf("line %d: %s\ndoes not serve:\n%s", next.line, next.command, text)
+	return ""
+}
+
+// ---- Comparing outputs ----
+
+// masks are what may differ from run to run, and what stands for it.
+var masks = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`\x1b\[[0-9;]*m`), ""},
+	{regexp.MustCompile(`\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?`), "TIME"},
+	{regexp.MustCompile(`(?m)^TIME `), ""}, // before a line of the log
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UID"},
+	{regexp.MustCompile(`X509SHA256=[0-9a-f]+`), "SHA"},
+	{regexp.MustCompile(`revision=\d+|"resourceVersion":\s?"\d+"`), "REVISION"},
+	{regexp.MustCompile(`data=\S+`), "DATA"},
+	{regexp.MustCompile(`(localhost|127\.0\.0\.1):\d+`), "ADDRESS"},
+	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`), "IP"},
+	{regexp.MustCompile(`kubectl/v\S+ \(\S+\)( kubernetes/\w+)?`), "KUBECTL"},
+	{regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b`), "AGE"},
+	{regexp.MustCompile(`\s+`), " "},
+	{regexp.MustCompile(`([,\[{]) "`), `$1"`}, // JSON that was broken into lines
+}
+
+func masked(text string) string {
+	for _, m := range masks {
+		text = m.pattern.ReplaceAllString(text, m.with)
+	}
+	return strings.TrimSpace(text)
+}
+
+func sameOutput(got, want string) bool {
+	parts := strings.Split(masked(want), "...")
+	for i, part := range parts {
+		parts[i] = regexp.QuoteMeta(strings.TrimSpace(part))
+	}
+	return regexp.MustCompile(`(?s)^` + strings.Join(parts, `.*`) + `$`).MatchString(masked(got))
+}
+
+// A comparison that lets everything pass would make every transcript true.
+func TestTranscriptsAreCompared(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		got, want string
+		same      bool
+	}{
+		{"a   1   3m5s\n", "a  1  4s\n", true},
+		{"a 1 4s\n", "a 2 4s\n", false},
+		{"created\n", "", false},
+		{"", "created\n", false},
+		{"one two three four", "one\n  ... four\n", true},
+		{"one two three five", "one\n  ... four\n", false},
+		{"INF serving data=/tmp/x revision=3 url=http://127.0.0.1:3456", "INF serving data=apilet.db revision=69 url=http://127.0.0.1:8080", true},
+		{"10.96.3.4 80/TCP", "10.96.0.1 81/TCP", false},
+	} {
+		if sameOutput(c.got, c.want) != c.same {
+			t.Errorf("%q and %q: same %v, want %v", c.got, c.want, !c.same, c.same)
+		}
+	}
+}
+
+// ---- What documents name ----
+
+var (
+	testName     = regexp.MustCompile(`\b(Test|Fuzz|Benchmark)[A-Z]\w+`)
+	testFunc     = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	fileName     = regexp.MustCompile(`(?:^|[\s(` + "`" + `|])((?:[\w.-]+/)*[\w*-]+\.(?:go|sh|md|txtar|txt|jsonl)\b|(?:testdata|docs|internal|\.ci)/[\w./-]*\w)`)
+	markdownLink = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
+	testPattern  = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']+'|\S+)`)
+)
+
+// repository walks the tree once: the names of all its tests, and all its files.
+func repository(t *testing.T) (tests, files []string) {
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			if entry != nil && entry.Name() == ".git" {
+				return filepath.SkipDir
+			}
+			return err
+		}
+		files = append(files, filepath.ToSlash(path))
+		if strings.HasSuffix(path, "_test.go") {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, found := range testFunc.FindAllSubmatch(text, -1) {
+				tests = append(tests, string(found[1]))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tests, files
+}
+
+func TestDocumentsNameWhatIsThere(t *testing.T) {
+	t.Parallel()
+	tests, files := repository(t)
+	for _, doc := range chapters(t) {
+		for _, name := range testName.FindAllString(testPattern.ReplaceAllString(doc.text, ""), -1) {
+			if !slices.Contains(tests, name) {
+				t.Errorf("%s names %s, which is no test", doc.name, name)
+			}
+		}
+		for _, found := range fileName.FindAllStringSubmatch(withoutBlocks(doc), -1) {
+			if !fileExists(files, found[1]) {
+				t.Errorf("%s names %s, which is not there", doc.name, found[1])
+			}
+		}
+		for _, found := range markdownLink.FindAllStringSubmatch(doc.text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(doc.name), found[1])); err != nil {
+				t.Errorf("%s links to %s: %v", doc.name, found[1], err)
+			}
+		}
+		checkTestCommands(t, doc, tests)
+	}
+}
+
+// withoutBlocks is a document's own words: a block's files may be the reader's, and are tried where it runs.
+func withoutBlocks(doc chapter) string {
+	return regexp.MustCompile("(?ms)^```(sh|console|yaml|csv|ini).*?^```").ReplaceAllString(doc.text, "")
+}
+
+// fileExists says whether a file or folder is there: under its path, or a mere name anywhere.
+func fileExists(files []string, name string) bool {
+	if strings.HasPrefix(name, "internal/") && !slices.ContainsFunc(files, func(file string) bool { return strings.HasPrefix(file, "internal/") }) {
+		return true // the rooms are not there yet
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		whole, _ := filepath.Match(name, file)
+		last, _ := filepath.Match(name, filepath.Base(file))
+		return whole || last || strings.HasPrefix(file, name+"/") || strings.HasSuffix(file, "/"+name)
+	})
+}
+
+// checkTestCommands sees that every part of what `go test -run` and the like ask for finds a test.
+func checkTestCommands(t *testing.T, doc chapter, tests []string) {
+	for _, part := range doc.sections {
+		for _, b := range part.blocks {
+			for _, next := range b.steps() {
+				checkTestPatterns(t, fmt.Sprintf("%s:%d", doc.name, next.line), next.command, tests)
+			}
+		}
+	}
+	for _, found := range regexp.MustCompile("`([^`\n]*-(?:run|bench|fuzz) [^`\n]+)`").FindAllStringSubmatch(doc.text, -1) {
+		checkTestPatterns(t, doc.name, found[1], tests)
+	}
+}
+
+func checkTestPatterns(t *testing.T, where, command string, tests []string) {
+	for _, found := range testPattern.FindAllStringSubmatch(command, -1) {
+		kind := map[string]string{"run": "Test", "bench": "Benchmark", "fuzz": "Fuzz"}[found[1]]
+		for _, pattern := range strings.Split(strings.Trim(found[2], "'"), "|") {
+			pattern, _, _ = strings.Cut(pattern, "/")
+			re, err := regexp.Compile(pattern)
+			if pattern == "xxx" || pattern == "^$" { // none
+				continue
+			}
+			if err != nil || !slices.ContainsFunc(tests, func(name string) bool { return strings.HasPrefix(name, kind) && re.MatchString(name) }) {
+				t.Errorf("%s: %s: nothing is called %s", where, command, pattern)
+			}
+		}
+	}
+}
+
+// TestRoomsAreAsDrawn compares the table of docs/rooms.md with the packages and what they import of each other: a new edge is a decision,
+// and the table is where it is taken.
+func TestRoomsAreAsDrawn(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/rooms.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## The rooms")
+	table, _, _ = strings.Cut(table, "\n## ")
+	drawn := map[string]string{}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z/]+) \|.*\|([a-z/, ]*)\|$`).FindAllStringSubmatch(table, -1) {
+		if row[1] != "package" {
+			drawn[row[1]] = strings.TrimSpace(row[2])
+		}
+	}
+	there := ourImports(t)
+	if len(there) == 0 {
+		t.Skip("no packages yet")
+	}
+	for room, imports := range there {
+		if want, ok := drawn[room]; !ok || want != imports {
+			t.Errorf("docs/rooms.md has for %s the imports %q; they are %q", room, want, imports)
+		}
+	}
+	for room := range drawn {
+		if _, ok := there[room]; !ok {
+			t.Errorf("docs/rooms.md has the package %s, which is not there", room)
+		}
+	}
+}
+
+// ourImports is, for each package under internal/, which of the others its code (not its tests) imports, sorted, with commas between.
+func ourImports(t *testing.T) map[string]string {
+	edges := map[string][]string{}
+	err := filepath.WalkDir("internal", func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		room := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), "internal/")
+		edges[room] = append(edges[room], "")
+		for _, spec := range file.Imports {
+			if _, ours, ok := strings.Cut(strings.Trim(spec.Path.Value, `"`), "apilet/internal/"); ok {
+				edges[room] = append(edges[room], ours)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := map[string]string{}
+	for room, list := range edges {
+		slices.Sort(list)
+		imports[room] = strings.Join(slices.Compact(list)[1:], ", ")
+	}
+	return imports
+}
+
+func TestReadmeIsForFiveMinutes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	if lines := strings.Count(string(text), "\n"); err != nil || lines > 200 {
+		t.Errorf("README.md has %d lines, want at most 200: the rest belongs to docs/ (%v)", lines, err)
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+// This file: what a namespace has from its beginning, because pods, charts and tests count on it. In a cluster two controllers of
+// kube-controller-manager bring it, some milliseconds after the namespace; here it is there when the namespace's create is answered.
+//
+//	ServiceAccount default              in whose name pods run that name none, and `kubectl create token default` signs
+//	ConfigMap      kube-root-ca.crt     the authority by which clients know this server: where it has one of its own
+//
+// Both come back when they are deleted, and the ConfigMap when its data is changed, for as long as the namespace is not on its way out.
+// A server that finds namespaces without them (of an older file, or restored from another server) adds them after its start. So what is
+// created here is what is missing, whoever asks and however often: the request that makes a namespace and the loop that reads the log
+// may come to the same namespace at once, and the second finds nothing to do.
+//
+// With --tls-cert-file there is no ConfigMap: the file says who the server is, and not who vouches for it.
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	accountRange   = "//serviceaccounts/"
+	configMapRange = "//configmaps/"
+
+	defaultAccount = "default"
+	rootCAMap      = "kube-root-ca.crt"
+	rootCAKey      = "ca.crt"
+	settleTimeout  = 10 * time.Second // of a request that makes a namespace; the loop below has the time that it needs
+
+	rootCADescription = "The authority that vouches for this API server, for clients that reach it as kubernetes.default.svc."
+)
+
+// A settler gives namespaces their first objects.
+type settler struct {
+	st     *store.Store
+	wr     *writes
+	rootCA []byte // PEM; nil without an authority of the server's own
+	log    zerolog.Logger
+
+	accounts, configMaps *scheme.Resource
+}
+
+func newSettler(st *store.Store, reg *scheme.Registry, wr *writes, rootCA []byte, log zerolog.Logger) *settler {
+	return &settler{st: st, wr: wr, rootCA: rootCA, log: log,
+		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps")}
+}
+
+// founded settles a namespace that has just been made. Failing that is no reason to fail its create, which is stored.
+func (s *settler) founded(namespace string) {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout) // the server's own: no webhook sees it
+	defer cancel()
+	if err := s.settle(ctx, namespace); err != nil {
+		s.log.Error().Err(err).Str("namespace", namespace).Msg("the first objects of a namespace")
+	}
+}
+
+// settleAll settles several namespaces at once, so that their commits share an fsync.
+func (s *settler) settleAll(ctx context.Context, namespaces []string) error {
+	return parallel(namespaces, collectorSeats, func(namespace string) error { return s.settle(ctx, namespace) })
+}
+
+// settle makes what a namespace lacks. One that is not there, or going, lacks nothing.
+func (s *settler) settle(ctx context.Context, namespace string) error {
+	if rec, err := s.st.Get(namespaceKey(namespace)); errors.Is(err, store.ErrNotFound) || rec.Deleting {
+		return nil
+	}
+	missing := []func() error{func() error { return s.addAccount(ctx, namespace) }, func() error { return s.publishRootCA(ctx, namespace) }}
+	err := parallel(missing, len(missing), func(add func() error) error { return add() })
+	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) { // it went meanwhile
+		return nil
+	}
+	return err
+}
+
+func (s *settler) addAccount(ctx context.Context, namespace string) error {
+	if _, err := s.st.Get(s.accounts.Key(namespace, defaultAccount)); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: defaultAccount}}
+	return s.insert(ctx, s.accounts, account)
+}
+
+func (s *settler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
+	_, err := s.wr.insert(ctx, res, obj, writeOptions{manager: collectorName})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+func (s *settler) publishRootCA(ctx context.Context, namespace string) error {
+	if s.rootCA == nil {
+		return nil
+	}
+	rec, err := s.st.Get(s.configMaps.Key(namespace, rootCAMap))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: rootCAMap,
+			Annotations: map[string]string{"kubernetes.io/description": rootCADescription}}, Data: s.rootCAData()}
+		return s.insert(ctx, s.configMaps, published)
+	case err != nil || s.isPublished(rec.JSON):
+		return err
+	}
+	t := target{res: s.configMaps, namespace: namespace, name: rootCAMap}
+	_, _, err = s.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+		mended := old.DeepCopyObject().(*corev1.ConfigMap)
+		mended.Data = s.rootCAData()
+		return mended, nil
+	})
+	return err
+}
+
+func (s *settler) rootCAData() map[string]string {
+	return map[string]string{rootCAKey: string(s.rootCA)}
+}
+
+// isPublished says that a stored ConfigMap has the authority, and nothing else.
+func (s *settler) isPublished(configMap []byte) bool {
+	data := gjson.GetBytes(configMap, "data").Map()
+	return len(data) == 1 && data[rootCAKey].Str == string(s.rootCA)
+}
+
+// ---- The loop
+
+// follow settles all namespaces, then those whose first objects somebody deletes or changes. gc lends its ways of reading the store.
+func (s *settler) follow(ctx context.Context, gc *collector) error {
+	var unsettled []string
+	pos, err := gc.walk(ctx, namespaceRange, func(records []store.Record) error {
+		for i := range records {
+			_, name := scheme.NamespacedName(records[i].Key)
+			unsettled = append(unsettled, strings.Clone(name)) // not all the keys of the chunk with it
+		}
+		return nil
+	})
+	if err == nil {
+		err = s.settleAll(ctx, unsettled)
+	}
+	positions := map[string]int64{accountRange: pos, configMapRange: pos}
+	for err == nil && ctx.Err() == nil {
+		accounts, configMaps := s.st.Wake(accountRange), s.st.Wake(configMapRange)
+		if err = s.catchUp(ctx, gc, positions); err != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-accounts:
+		case <-configMaps:
+		}
+	}
+	return err
+}
+
+// catchUp reads the log from where it was left, and mends what it tells of.
+func (s *settler) catchUp(ctx context.Context, gc *collector, positions map[string]int64) (err error) {
+	lacking := map[string]bool{}
+	for topic, pos := range positions {
+		if positions[topic], err = gc.drain(topic, pos, func(ev *store.Event) {
+			if namespace, name := scheme.NamespacedName(ev.Key); s.concerns(topic, name, ev) {
+				lacking[namespace] = true
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	return s.settleAll(ctx, slices.Collect(maps.Keys(lacking)))
+}
+
+// concerns says that after an event something may have to be made or mended.
+func (s *settler) concerns(topic, name string, ev *store.Event) bool {
+	switch {
+	case topic == accountRange:
+		return name == defaultAccount && ev.Deleted
+	case name != rootCAMap || s.rootCA == nil:
+		return false
+	}
+	return ev.Deleted || !s.isPublished(ev.JSON)
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+const (
+	asApply    = "Content-Type: application/apply-patch+yaml"
+	inFresh    = "/api/v1/namespaces/fresh/"
+	ownRootCA  = inFresh + "configmaps/kube-root-ca.crt"
+	ownAccount = inFresh + "serviceaccounts/default"
+)
+
+// startSecured starts a server with an authority of its own, and returns its client.
+func startSecured(t *testing.T, edit ...func(*config)) *testServer {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	s := startTest(t, append(edit, func(c *config) { c.certDir, c.kubeconfig = filepath.Join(t.TempDir(), "certs"), file })...)
+	s.client, _ = kubeconfigClient(t, file)
+	return s
+}
+
+// TestNamespaceHasItsFirstObjects as soon as its create is answered, whatever the request is.
+func TestNamespaceHasItsFirstObjects(t *testing.T) {
+	t.Parallel()
+	for title, start := range map[string]func(*testing.T, ...func(*config)) *testServer{
+		"with an authority": startSecured, "plain": func(t *testing.T, edit ...func(*config)) *testServer { return startTest(t, edit...) },
+	} {
+		t.Run(title, func(t *testing.T) {
+			s := start(t)
+			s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
+			s.want(201, "PATCH", "/api/v1/namespaces/applied?fieldManager=x", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"applied"}}`, asApply)
+			generated := s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"generateName":"generated-"}}`).get("metadata.name").String()
+			s.want(201, "POST", "/api/v1/namespaces?dryRun=All", `{"metadata":{"name":"dry"}}`)
+			want := []string{"kube-root-ca.crt"}
+			if title == "plain" {
+				want = nil
+			}
+			for _, namespace := range append([]string{"fresh", "applied", generated}, firstNamespaces...) {
+				at := "/api/v1/namespaces/" + namespace
+				s.want(201, "POST", at+"/serviceaccounts/default/token", `{"spec":{}}`)
+				maps := s.want(200, "GET", at+"/configmaps", "")
+				if got := namesOf(maps.get("items")); fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%s has the config maps %v, want %v", namespace, got, want)
+				}
+				if ca := maps.get(`items.0.data.ca\.crt`).String(); title != "plain" && ca != string(s.certs.Authority.CertPEM) {
+					t.Errorf("%s publishes the authority %q", namespace, ca)
+				}
+			}
+			s.want(404, "GET", "/api/v1/namespaces/dry/serviceaccounts/default", "")
+		})
+	}
+}
+
+func namesOf(items gjson.Result) (names []string) {
+	for _, item := range items.Array() {
+		names = append(names, item.Get("metadata.name").String())
+	}
+	return names
+}
+
+// TestNamespacesWithoutDefaults: as with kube-apiserver alone, nothing is in a new namespace.
+func TestNamespacesWithoutDefaults(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t, func(c *config) { c.namespaceDefaults = false })
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
+	for _, path := range []string{"serviceaccounts", "configmaps"} {
+		if got := namesOf(s.want(200, "GET", "/api/v1/"+path, "").get("items")); len(got) > 0 {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
+// TestFirstObjectsComeBack after a deletion, and as they were after a change; what others add to their metadata stays.
+func TestFirstObjectsComeBack(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
+	for _, path := range []string{ownAccount, ownRootCA} {
+		uid := s.want(200, "GET", path, "").get("metadata.uid").String()
+		s.want(200, "DELETE", path, "")
+		eventually(t, path+" is back", func() bool {
+			a := s.send("GET", path, "")
+			return a.code == 200 && a.get("metadata.uid").String() != uid
+		})
+	}
+	s.want(200, "DELETE", inFresh+"configmaps", "")
+	eventually(t, "it is back", func() bool { return s.send("GET", ownRootCA, "").code == 200 })
+	for _, change := range []string{`{"metadata":{"labels":{"a":"b"}},"data":{"ca.crt":"forged"}}`, `{"data":{"more":"x"}}`, `{"data":null}`} {
+		s.want(200, "PATCH", ownRootCA, change, asMergePatch)
+		eventually(t, "the authority is published again after "+change, func() bool {
+			data := s.want(200, "GET", ownRootCA, "").get("data")
+			return len(data.Map()) == 1 && data.Get(`ca\.crt`).String() == string(s.certs.Authority.CertPEM)
+		})
+	}
+	expect(t, s.want(200, "GET", ownRootCA, "").get("metadata.labels.a"), "b")
+}
+
+// TestFirstObjectsDoNotHoldTheirNamespace: they are not made again in one that is emptied.
+func TestFirstObjectsDoNotHoldTheirNamespace(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
+	s.want(201, "POST", inFresh+"configmaps", `{"metadata":{"name":"held","finalizers":["test/hold"]}}`)
+	s.want(200, "DELETE", "/api/v1/namespaces/fresh", "")
+	eventually(t, "only what is held is there", func() bool {
+		return fmt.Sprint(namesOf(s.want(200, "GET", inFresh+"configmaps", "").get("items"))) == "[held]" && s.send("GET", ownAccount, "").code == 404
+	})
+	s.want(200, "PATCH", inFresh+"configmaps/held", `{"metadata":{"finalizers":null}}`, asMergePatch)
+	eventually(t, "the namespace is gone", func() bool { return s.send("GET", "/api/v1/namespaces/fresh", "").code == 404 })
+	s.want(404, "GET", ownRootCA, "")
+}
+
+// TestOlderNamespacesGetTheirFirstObjects: a file whose namespaces have none gets them at its next start.
+func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, onFile(filepath.Join(t.TempDir(), "apilet.db")))
+	s.wr.founded = nil // as an older server
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
+	s.want(404, "GET", ownAccount, "")
+	s.restart()
+	eventually(t, "the account is there", func() bool { return s.send("GET", ownAccount, "").code == 200 })
+	rev := s.st.Revision()
+	s.restart()
+	s.want(200, "GET", ownAccount, "")
+	if now := s.st.Revision(); now > rev+2 { // the endpoints tell the new port
+		t.Errorf("a start with nothing to do wrote %d revisions", now-rev)
+	}
+}
+
+// TestOwnEndpointsFollowTheListener: both forms have the address of the server that runs, after a restart the new one.
+func TestOwnEndpointsFollowTheListener(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, onFile(filepath.Join(t.TempDir(), "apilet.db")))
+	const endpoints = "/api/v1/namespaces/default/endpoints/kubernetes"
+	const slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
+	for range 2 {
+		port := s.url[strings.LastIndex(s.url, ":")+1:]
+		a := s.want(200, "GET", endpoints, "")
+		expect(t, a.get("subsets").Raw, `[{"addresses":[{"ip":"127.0.0.1"}],"ports":[{"name":"https","port":`+port+`,"protocol":"TCP"}]}]`)
+		expect(t, a.get(`metadata.labels.endpointslice\.kubernetes\.io/skip-mirror`), "true")
+		a = s.want(200, "GET", slice, "")
+		expect(t, a.get("addressType"), "IPv4")
+		expect(t, a.get("endpoints").Raw, `[{"addresses":["127.0.0.1"],"conditions":{"ready":true}}]`)
+		expect(t, a.get("ports").Raw, `[{"name":"https","protocol":"TCP","port":`+port+`}]`)
+		expect(t, a.get(`metadata.labels.kubernetes\.io/service-name`), "kubernetes")
+		if service, err := s.wr.hooks.services.resolve("default", "kubernetes", 443); service != "127.0.0.1:"+port {
+			t.Errorf("the service leads to %s (%v), want port %s", service, err, port)
+		}
+		s.restart()
+	}
+}
+
+func TestGeneratedNamespaceIsLabelledWithItsName(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	ns := s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"generateName":"g-"}}`)
+	name, label := ns.get("metadata.name").String(), ns.get(`metadata.labels.kubernetes\.io/metadata\.name`).String()
+	if name == "" || label != name {
+		t.Errorf("namespace %q is labelled %q", name, label)
+	}
+}

@@ -1,0 +1,723 @@
+package main
+
+// This file tries every door: each path that can be made of what discovery names, in each spelling, with each method, by users with
+// different rights. What has to come of it is worked out from the rights alone, by a reading of them that is as simple as can be and knows
+// nothing of the server's: who may not gets a 403; who may gets what the path names, and nothing else is shown or changed.
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"github.com/tidwall/gjson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ---- Who may what ----
+
+// A right is one rule of a role. Its namespace is "" for everywhere; of resources and names none means all.
+type right struct {
+	namespace        string
+	verbs            []string
+	resources, names []string
+}
+
+// A tenant is a user with some rights.
+type tenant struct {
+	name   string
+	master bool
+	rights []right
+}
+
+// A deed is what a role is asked about.
+type deed struct{ verb, resource, sub, namespace, name string }
+
+func (u *tenant) may(d deed) bool {
+	return u.master || slices.ContainsFunc(u.rights, func(r right) bool { return r.covers(d) })
+}
+
+func (r *right) covers(d deed) bool {
+	resource := d.resource
+	if d.sub != "" {
+		resource += "/" + d.sub
+	}
+	return (r.namespace == "" || r.namespace == d.namespace) &&
+		(slices.Contains(r.verbs, "*") || slices.Contains(r.verbs, d.verb)) &&
+		(len(r.resources) == 0 || slices.Contains(r.resources, resource) || d.sub != "" && slices.Contains(r.resources, "*/"+d.sub)) &&
+		(len(r.names) == 0 || slices.Contains(r.names, d.name))
+}
+
+var allVerbs = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+
+// tenants are who tries. Everybody may ask about themselves.
+func tenants(mains []string) []*tenant {
+	all := []string{"*"}
+	users := []*tenant{
+		{name: "root", master: true}, {name: "nobody"},
+		{name: "resident", rights: []right{{namespace: "a", verbs: all}}},
+		{name: "visitor", rights: []right{{namespace: "a", verbs: []string{"get", "list", "watch"}}}},
+		{name: "namesake", rights: []right{{namespace: "a", verbs: all, names: []string{"one"}}}},
+		{name: "everynamesake", rights: []right{{verbs: all, names: []string{"one"}}}},
+		{name: "mains", rights: []right{{namespace: "a", verbs: all, resources: mains}}},
+		{name: "parts", rights: []right{{verbs: all, resources: []string{"*/status", "*/scale", "*/eviction"}}}},
+	}
+	for _, verb := range allVerbs {
+		users = append(users, &tenant{name: "only-" + verb, rights: []right{{verbs: []string{verb}}}})
+	}
+	for _, u := range users {
+		u.rights = append(u.rights, right{verbs: []string{"create"},
+			resources: []string{"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}})
+	}
+	return users
+}
+
+// ---- What there is ----
+
+// A servedType is a resource as discovery tells of it.
+type servedType struct {
+	root, apiVersion, kind, plural string
+	namespaced, builtin            bool
+	verbs                          []string
+	subs                           map[string][]string // the verbs of each
+	base                           string              // of its keys
+	careful                        bool                // writes are dry runs: a real one would change the rules of the test, or start something
+}
+
+func (s *doorScene) discover(t *testing.T) {
+	roots := []string{"/api/v1"}
+	for _, v := range gjson.Get(s.try("root", "GET", "/apis", "", "").body.String(), "groups.#.versions.#.groupVersion|@flatten").Array() {
+		roots = append(roots, "/apis/"+v.String())
+	}
+	for _, root := range roots {
+		byName := map[string]*servedType{}
+		list := gjson.Parse(s.try("root", "GET", root, "", "").body.String())
+		for _, row := range list.Get("resources").Array() {
+			var verbs []string
+			for _, verb := range row.Get("verbs").Array() {
+				verbs = append(verbs, verb.String())
+			}
+			plural, sub, part := strings.Cut(row.Get("name").String(), "/")
+			if part {
+				byName[plural].subs[sub] = verbs
+				continue
+			}
+			group, version, ok := strings.Cut(list.Get("groupVersion").String(), "/")
+			if !ok {
+				group, version = "", group
+			}
+			res := s.reg.Lookup(group, version, plural)
+			typ := &servedType{root: root, apiVersion: list.Get("groupVersion").String(), kind: row.Get("kind").String(), plural: plural,
+				namespaced: row.Get("namespaced").Bool(), builtin: res.GoType != nil, verbs: verbs, subs: map[string][]string{"": nil, "nosuch": nil}, base: res.Base,
+				careful: strings.HasPrefix(group, "rbac.") || strings.HasPrefix(group, "apiext") || strings.HasPrefix(group, "apireg") || strings.HasPrefix(group, "flow") ||
+					strings.HasPrefix(group, "admission") || plural == "namespaces" || plural == "priorityclasses"}
+			byName[plural] = typ
+			s.types = append(s.types, typ)
+			s.seed(t, res, strings.HasPrefix(group, "apiext") || strings.HasPrefix(group, "flow"))
+		}
+	}
+}
+
+// seed stores objects of a type that say where they are: in two namespaces, under two names.
+func (s *doorScene) seed(t *testing.T, res *scheme.Resource, delicate bool) {
+	if res.Virtual || res.Conversion != nil || delicate {
+		return
+	}
+	namespaces := []string{""}
+	if res.Namespaced {
+		namespaces = []string{"a", "b"}
+	}
+	names := []string{"one", "two"}
+	if res.Plural == "namespaces" {
+		names = []string{"one", "two", "a", "b"}
+	}
+	for _, ns := range namespaces {
+		for _, name := range names {
+			obj := res.NewObject()
+			if u, ok := obj.(*unstructured.Unstructured); ok {
+				u.Object["spec"] = map[string]any{"n": int64(1)}
+			}
+			obj.SetNamespace(ns)
+			obj.SetName(name)
+			obj.SetUID(types.UID("uid-" + ns + "-" + name))
+			obj.SetCreationTimestamp(metav1.Now())
+			key := res.Key(ns, name)
+			obj.SetAnnotations(map[string]string{"mark": "<" + key + ">"})
+			json, revAt, err := res.EncodeStored(obj)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.seeds[key] = store.Change{Op: store.OpCreate, Key: key, JSON: json, RevAt: revAt}
+			s.put(t, s.seeds[key])
+		}
+	}
+}
+
+// ---- The server ----
+
+// A doorScene is a server whose handler is called without a network between: there are many doors.
+type doorScene struct {
+	*testServer
+	doors http.Handler
+	types []*servedType
+	seeds map[string]store.Change // by key
+}
+
+// A reply keeps an answer, and ends a watch once that has shown what there is.
+type reply struct {
+	code   int
+	header http.Header
+	body   bytes.Buffer
+	cancel context.CancelFunc
+}
+
+func (w *reply) Header() http.Header  { return w.header }
+func (w *reply) WriteHeader(code int) { w.code = code }
+func (w *reply) Flush()               {}
+func (w *reply) Write(b []byte) (int, error) {
+	if w.code == 0 {
+		w.code = 200
+	}
+	w.body.Write(b)
+	if bytes.Contains(b, []byte("initial-events-end")) {
+		w.cancel()
+	}
+	return len(b), nil
+}
+
+func (s *doorScene) try(user, method, target, body, contentType string) *reply {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "https://127.0.0.1"+target, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+user)
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	if strings.Contains(target, "&table") {
+		r.Header.Set("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1")
+	}
+	w := &reply{header: http.Header{}, cancel: cancel}
+	s.doors.ServeHTTP(w, r)
+	return w
+}
+
+func (s *doorScene) put(t *testing.T, c store.Change) {
+	if _, err := s.st.Commit(context.Background(), c); err != nil && err != store.ErrExists {
+		t.Fatal(c.Key, err)
+	}
+}
+
+// mend puts back what was changed since a revision, and returns the changes.
+func (s *doorScene) mend(t *testing.T, since int64) []store.Event {
+	changed, _, err := s.st.Events(store.Everything, since, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ev := range changed {
+		seed, seeded := s.seeds[ev.Key]
+		now, err := s.st.Get(ev.Key)
+		switch {
+		case err == nil && seeded:
+			seed.Op, seed.Expect = store.OpUpdate, now.Rev
+			s.put(t, seed)
+		case err == nil:
+			s.put(t, tombstone(&now))
+		case seeded:
+			s.put(t, seed)
+		}
+	}
+	return changed
+}
+
+func openDoors(t *testing.T) (*doorScene, []*tenant) {
+	mains := []string{"configmaps", "pods", "deployments", "serviceaccounts", "namespaces", "nodes", "widgets", "replicationcontrollers"}
+	users := tenants(mains)
+	var tokens strings.Builder
+	for _, u := range users {
+		fmt.Fprintf(&tokens, "%s,%s,,%s\n", u.name, u.name, map[bool]string{true: request.GroupMasters, false: ""}[u.master])
+	}
+	file := writeTemp(t, "tokens.csv", tokens.String())
+	server, _ := startTLS(t, func(c *config) { c.auth.tokenFile, c.validate, c.namespaceDefaults = file, false, false })
+	s := &doorScene{testServer: server, doors: server.handler(), seeds: map[string]store.Change{}}
+	for _, plural := range []string{"widgets", "gadgets"} {
+		s.make(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(`{"metadata":{"name":"%[1]s.doors.io"},"spec":{"group":"doors.io",
+			"scope":"%[3]s","names":{"plural":"%[1]s","singular":"%[2]s","kind":"%[2]s","listKind":"%[2]slist"},"versions":[{"name":"v1","served":true,"storage":true,
+			"subresources":{"status":{},"scale":{"specReplicasPath":".spec.n","statusReplicasPath":".status.n"}},
+			"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
+			plural, strings.TrimSuffix(plural, "s"), map[bool]string{true: "Namespaced", false: "Cluster"}[plural == "widgets"]))
+	}
+	s.discover(t)
+	for _, u := range users {
+		for i, r := range u.rights {
+			s.grant(t, fmt.Sprint(u.name, i), u.name, r)
+		}
+	}
+	waitFor(t, "the rights", func() bool {
+		allowed, _ := s.auth.decide(request.User{Name: users[len(users)-1].name}, request.Info{ResourceRequest: true, Verb: "deletecollection", Resource: "pods"})
+		return allowed
+	})
+	waitFor(t, "the APIService, which the server writes by itself", func() bool {
+		return s.try("root", "GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1.doors.io", "", "").code == 200
+	})
+	return s, users
+}
+
+func (s *doorScene) make(t *testing.T, path, body string) {
+	t.Helper()
+	if a := s.try("root", "POST", path, body, "application/json"); a.code != 201 {
+		t.Fatalf("%s: %d %s", path, a.code, a.body.String())
+	}
+}
+
+// grant writes a right as a role and its binding.
+func (s *doorScene) grant(t *testing.T, name, user string, r right) {
+	quoted := func(list []string) string { return strings.ReplaceAll(fmt.Sprintf("%q", list), `" "`, `","`) }
+	path, kind := "/apis/rbac.authorization.k8s.io/v1/", "ClusterRole"
+	if r.namespace != "" {
+		path, kind = path+"namespaces/"+r.namespace+"/", "Role"
+	}
+	resources := r.resources
+	if resources == nil {
+		resources = []string{"*"}
+	}
+	s.make(t, path+strings.ToLower(kind)+"s", fmt.Sprintf(`{"metadata":{"name":%q},"rules":[{"apiGroups":["*"],"verbs":%s,"resources":%s,"resourceNames":%s}]}`,
+		name, quoted(r.verbs), quoted(resources), quoted(r.names)))
+	s.make(t, path+strings.ToLower(kind)+"bindings", fmt.Sprintf(`{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":%q,"name":%q},
+		"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":%q}]}`, name, kind, name, user))
+}
+
+// ---- Every door ----
+
+// A door is a path: of one type, one part of it, with or without a namespace and a name.
+type door struct {
+	typ                   *servedType
+	watching              bool // by the deprecated path
+	namespace, name, part string
+}
+
+func (d *door) path() string {
+	path := d.typ.root
+	if d.watching {
+		path += "/watch"
+	}
+	if d.namespace != "" {
+		path += "/namespaces/" + d.namespace
+	}
+	path += "/" + d.typ.plural
+	for _, more := range []string{d.name, d.part} {
+		if more != "" {
+			path += "/" + more
+		}
+	}
+	return path
+}
+
+// doorsOf lists the paths of a type.
+func doorsOf(typ *servedType) (doors []*door) {
+	for part := range typ.subs {
+		for _, watching := range []bool{false, true} {
+			for _, namespace := range []string{"", "a", "b"} {
+				for _, name := range []string{"", "one", "two", "fresh", "a"} {
+					own := typ.plural == "namespaces"
+					if part != "" && name != "one" || name == "a" && !own || part == "nosuch" && own || namespace == "b" && (name == "two" || watching && !own) {
+						continue
+					}
+					doors = append(doors, &door{typ, watching, namespace, name, part})
+				}
+			}
+		}
+	}
+	return doors
+}
+
+// leads says whether kube-apiserver has such a path.
+func (d *door) leads() bool {
+	typ, question := d.typ, !slices.Contains(d.typ.verbs, "get")
+	_, known := typ.subs[d.part]
+	switch {
+	case d.part == "nosuch" || !known || d.namespace != "" && !typ.namespaced:
+		return false
+	case d.watching:
+		return slices.Contains(typ.verbs, "watch") && d.part == "" && (d.name == "" || !typ.namespaced || d.namespace != "" || !typ.builtin)
+	case question:
+		return d.name == "" && typ.namespaced == (d.namespace != "")
+	}
+	return !typ.namespaced || d.namespace != "" || d.name == ""
+}
+
+// A knock is a request at a door.
+type knock struct {
+	door
+	method, query, body, contentType string
+	asks                             deed
+	selected                         string // the name that the field selector demands
+	want                             int    // 0: what the door is for
+	applies                          bool
+}
+
+func (d *door) knocks() (all []*knock) {
+	const first = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=9"
+	add := func(k knock) {
+		k.door = *d
+		k.judge()
+		all = append(all, &k)
+	}
+	meta := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%%q,"annotations":{"touched":"yes"}}}`, d.typ.apiVersion, d.typ.kind)
+	reads := []knock{{query: "pretty=false"}, {query: "fieldSelector=metadata.name%3Done", selected: "one"}, {query: "fieldSelector=metadata.name!%3Done&table"}, {query: first},
+		{query: first + "&fieldSelector=metadata.name%3Dtwo", selected: "two"}}
+	if d.part != "" {
+		reads = reads[:1]
+	}
+	for _, k := range reads {
+		if k.method = "GET"; d.watching {
+			k.query += "&" + first
+		}
+		add(k)
+	}
+	dry := ""
+	if d.typ.careful {
+		dry = "&dryRun=All"
+	}
+	fresh := fmt.Sprintf(meta, "fresh")
+	if d.part != "" {
+		fresh = `{"metadata":{"name":"one"}}`
+	}
+	own := fmt.Sprintf(meta, d.name)
+	add(knock{method: "POST", query: dry, body: fresh, contentType: "application/json"})
+	add(knock{method: "PUT", query: dry, body: own, contentType: "application/json"})
+	add(knock{method: "PATCH", query: dry, body: `{"metadata":{"annotations":{"touched":"yes"}}}`, contentType: "application/merge-patch+json"})
+	add(knock{method: "PATCH", query: "fieldManager=m&force=true" + dry, body: own, contentType: "application/apply-patch+yaml", applies: true})
+	add(knock{method: "DELETE", query: "propagationPolicy=Background" + dry})
+	add(knock{method: "DELETE", query: "propagationPolicy=Background&fieldSelector=metadata.name%3Done" + dry, selected: "one"})
+	add(knock{method: "HEAD"})
+	add(knock{method: "OPTIONS"})
+	return all
+}
+
+// judge says what the request asks for, and what is due to whoever may have it.
+func (k *knock) judge() {
+	listing := k.name == "" && (k.method == "GET" || k.method == "HEAD")
+	verb := map[string]string{"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[k.method]
+	k.asks = deed{verb, k.typ.plural, k.part, k.namespace, k.name}
+	switch {
+	case k.watching:
+		k.asks.verb = "watch"
+	case listing:
+		if k.asks.verb, k.asks.name = "list", k.selected; strings.Contains(k.query, "watch=1") {
+			k.asks.verb = "watch"
+		}
+	case verb == "delete" && k.name == "":
+		k.asks.verb = "deletecollection"
+	}
+	if k.typ.plural == "namespaces" && k.namespace == "" {
+		k.asks.namespace = k.name // a Namespace lies in itself
+	}
+	k.want = k.due()
+}
+
+func (k *knock) due() int {
+	verbs, everywhere := k.typ.verbs, k.typ.namespaced && k.namespace == ""
+	if k.part != "" {
+		verbs = k.typ.subs[k.part]
+	}
+	served := slices.Contains(verbs, k.asks.verb)
+	switch {
+	case !k.leads() || everywhere && !k.typ.builtin && k.asks.verb != "list" && k.asks.verb != "watch":
+		return 404
+	case k.method == "HEAD" && k.typ.builtin, k.method == "OPTIONS", k.watching && k.method != "GET", everywhere && k.method != "GET" && k.method != "HEAD", !served:
+		return 405
+	case k.part == "" && (k.method == "POST") != (k.name == "") && (k.method == "POST" || k.method == "PUT" || k.method == "PATCH"):
+		return 405
+	case k.watching && k.name != "" && k.selected != "" && k.selected != k.name, k.watching && k.name != "" && strings.Contains(k.query, "!"):
+		return 400
+	}
+	return 0
+}
+
+// spellings are other ways to write the same path.
+func (k *knock) spellings() []string {
+	path := k.path()
+	return []string{path + "/", strings.Replace(path, "/"+k.typ.plural, fmt.Sprintf("/%%%02X%s", k.typ.plural[0], k.typ.plural[1:]), 1),
+		strings.Replace(strings.Replace(path, "/one", "/%6Fne", 1), "/a/", "/%61/", 1)}
+}
+
+// misspellings look like the path, and lead nowhere.
+func (k *knock) misspellings() []string {
+	path, at := k.path(), "/"+k.typ.plural+"/"
+	return []string{"/" + path, strings.Replace(path, at, at+"/", 1), strings.Replace(path, at, "/"+at, 1), path + "//status", path + "///one", path + "%2F", path + "%2Fstatus",
+		path + "/status/one", strings.Replace(path, at, "%2F"+k.typ.plural+"/", 1), strings.Replace(path, k.typ.root, k.typ.root+"/proxy", 1),
+		strings.Replace(path, at, "/../b"+at, 1), strings.Replace(path, k.typ.root, k.typ.root+"/", 1), strings.Replace(path, "/a/", "//", 1)}
+}
+
+var marks = regexp.MustCompile(`"mark":"(?:<|\\u003c)([^>\\]*)`)
+
+// reaches says that the request is about the object with this key.
+func (k *knock) reaches(key string) bool {
+	base, namespace, name, _ := scheme.SplitKey(key)
+	wanted := k.name
+	if wanted == "" {
+		wanted = k.selected
+	}
+	if k.method == "POST" && wanted == "" {
+		wanted = "fresh"
+	}
+	return base == k.typ.base && (k.namespace == "" || namespace == k.namespace) && (wanted == "" || name == wanted)
+}
+
+// outcome counts what happened, so that a test in which nothing does is seen.
+type outcome map[string]int
+
+// check makes the request and holds what comes of it against what is due.
+func (s *doorScene) check(t *testing.T, u *tenant, k *knock, path string, did outcome) {
+	did["requests"]++
+	before := s.st.Revision()
+	a := s.try(u.name, k.method, path+"?"+k.query, k.body, k.contentType)
+	text := a.body.String()
+	changed := s.mendIf(t, before)
+	denied := a.code == 403 && strings.Contains(text, "User \\\""+u.name+"\\\" cannot ")
+	wrong := func(format string, args ...any) {
+		did["wrong"]++
+		t.Errorf("%s %s %s?%s: %s\n%d %.300s", u.name, k.method, path, k.query, fmt.Sprintf(format, args...), a.code, text)
+	}
+	create := k.asks
+	create.verb = "create"
+	nowhere := strings.Contains(text, "could not find the requested resource") || strings.HasPrefix(text, "404 page")
+	switch may := u.may(k.asks); {
+	case a.code >= 500 && !strings.Contains(text, "target.name: Required value"): // which kube-apiserver answers, too
+		wrong("a failure")
+	case !may && !denied, may && denied && (s.seeded(k) || u.may(create)):
+		wrong("may is %v", may)
+	case may && k.want != 0 && a.code != k.want:
+		wrong("want %d", k.want)
+	case may && k.want == 0 && (a.code == 405 || nowhere):
+		wrong("want it served")
+	case may && k.want == 0 && k.applies && !s.seeded(k) && k.part == "" && denied == u.may(create):
+		wrong("may create is %v", u.may(create))
+	}
+	for _, ev := range changed {
+		if did[k.method]++; a.code >= 400 || !k.reaches(ev.Key) || ev.PrevRev == 0 && !u.may(create) {
+			wrong("it changed %s", ev.Key)
+		}
+	}
+	var shown []string
+	for _, found := range marks.FindAllStringSubmatch(text, -1) {
+		if shown = append(shown, found[1]); a.code >= 400 || !k.reaches(found[1]) {
+			wrong("it shows %s", found[1])
+		}
+	}
+	if k.method == "GET" && a.code == 200 && k.part == "" {
+		did["shown"] += len(shown)
+		if want := s.reach(k); len(shown) != want {
+			wrong("it shows %d of %d", len(shown), want)
+		}
+	}
+}
+
+func (s *doorScene) seeded(k *knock) bool {
+	_, ok := s.seeds[k.typ.base+k.namespace+"/"+k.name]
+	return ok
+}
+
+// reach counts the objects that a read is to show.
+func (s *doorScene) reach(k *knock) (n int) {
+	other := strings.Contains(k.query, "!") && k.name == ""
+	for key := range s.seeds {
+		if k.reaches(key) && !(other && strings.HasSuffix(key, "/one")) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *doorScene) mendIf(t *testing.T, before int64) []store.Event {
+	if s.st.Revision() == before {
+		return nil
+	}
+	return s.mend(t, before)
+}
+
+// checkAstray makes a request that must come to nothing.
+func (s *doorScene) checkAstray(t *testing.T, u *tenant, k *knock, path string, did outcome) {
+	did["requests"]++
+	before := s.st.Revision()
+	a := s.try(u.name, k.method, path+"?"+k.query, k.body, k.contentType)
+	changed := s.mendIf(t, before)
+	if ok := a.code >= 400 && a.code <= 415; !ok || len(changed) > 0 || marks.Match(a.body.Bytes()) {
+		t.Errorf("%s %s %s?%s: %d, %d changes: %.300s", u.name, k.method, path, k.query, a.code, len(changed), a.body.String())
+	}
+}
+
+// TestEveryDoor: what a user may do by the rules, and nothing else, whatever way the request is written. A master comes to every door, the
+// others to every sixteenth, in turn; with APILET_DOORS=all everybody tries everything.
+func TestEveryDoor(t *testing.T) {
+	t.Parallel()
+	s, users := openDoors(t)
+	did, turn, all := outcome{}, 0, os.Getenv("APILET_DOORS") == "all"
+	for _, typ := range s.types {
+		for _, d := range doorsOf(typ) {
+			for _, k := range d.knocks() {
+				turn++
+				for i, u := range users {
+					if all || i == 0 || (turn+i)%16 == 0 {
+						s.check(t, u, k, k.path(), did)
+					}
+					if all && i < 5 || i == turn%40 {
+						s.respell(t, u, k, did)
+					}
+				}
+				if did["wrong"] > 20 {
+					t.Fatal("and so on")
+				}
+			}
+		}
+	}
+	t.Logf("%d types: %v", len(s.types), did)
+	for _, deed := range []string{"shown", "POST", "PUT", "PATCH", "DELETE"} {
+		if did[deed] < 50 {
+			t.Errorf("%s: %d objects only", deed, did[deed])
+		}
+	}
+}
+
+// respell tries the other ways to write a path.
+func (s *doorScene) respell(t *testing.T, u *tenant, k *knock, did outcome) {
+	if k.name != "one" || k.part != "" || k.watching || k.namespace == "b" {
+		return
+	}
+	for _, path := range k.spellings() {
+		s.check(t, u, k, path, did)
+	}
+	for _, path := range k.misspellings() {
+		if path != k.path() {
+			s.checkAstray(t, u, k, path, did)
+		}
+	}
+}
+
+// ---- What the answers say ----
+
+// TestNothingGoneComesBack: whoever names a uid or a revision means an object that was there, and not a new one.
+func TestNothingGoneComesBack(t *testing.T) {
+	t.Parallel()
+	s := startScene(t)
+	foos := s.needsCustomResources(t)
+	for _, res := range s.reg.All() {
+		if !upserts(res) || res.Conversion != nil {
+			continue
+		}
+		path := "/apis/" + res.APIVersion()
+		if res.Group == "" {
+			path = "/api/v1"
+		}
+		if res.Namespaced {
+			path += "/namespaces/p1"
+		}
+		path += "/" + res.Plural + "/gone"
+		conflict := fmt.Sprintf("409 Conflict Operation cannot be fulfilled on %s %q: ", res.GroupResource(), "gone")
+		s.write(t, []writeCase{
+			{res.Plural + " uid", "PUT", path, `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + "Precondition failed: UID in precondition: u1, UID in object meta: ", ""},
+			{res.Plural + " uid, dry run", "PUT", path + "?dryRun=All", `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + "Precondition failed: ...", ""},
+			{res.Plural + " revision", "PUT", path, `{"metadata":{"name":"gone","resourceVersion":"r(a)"}}`, conflict + "the object has been modified; ...", ""},
+			{res.Plural + " no number", "PUT", path, `{"metadata":{"name":"gone","resourceVersion":"x"}}`, "400 BadRequest metadata.resourceVersion: ...", ""},
+		})
+	}
+	apply := func(apiVersion, kind, meta string) string {
+		return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"gone",%s}}`, apiVersion, kind, meta)
+	}
+	for path, kind := range map[string][3]string{s.p1: {"v1", "ConfigMap", "configmaps"}, foos: {"x.io/v1", "Foo", "foos.x.io"}} {
+		at := path + "/gone?fieldManager=m"
+		s.write(t, []writeCase{
+			{kind[1] + " applied, uid", "PATCH", at, apply(kind[0], kind[1], `"uid":"u1"`),
+				"409 Conflict Operation cannot be fulfilled on " + kind[2] + ` "gone": uid mismatch: the provided object specified uid u1, and no existing object was found`, serverApply},
+			{kind[1] + " applied, revision", "PATCH", at, apply(kind[0], kind[1], `"resourceVersion":"r(a)"`), "409 Conflict Operation cannot be fulfilled on " + kind[2] + ` "gone": the object has been modified; ...`, serverApply},
+			{kind[1] + " applied, revision 0", "PATCH", at, apply(kind[0], kind[1], `"resourceVersion":"0"`), "201", serverApply},
+		})
+	}
+}
+
+// TestAnUpdateThatCreatesTakesCreate: 403 in the words of a create, also for a dry run.
+func TestAnUpdateThatCreatesTakesCreate(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	s.headers = []string{"Authorization: Bearer root-token"}
+	const roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/role"
+	s.want(201, "POST", roles+"s", `{"metadata":{"name":"r"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["update","patch"]}]}`)
+	s.want(201, "POST", roles+"bindings", `{"metadata":{"name":"r"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"r"},
+		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`)
+	const leases, configMaps = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "/api/v1/namespaces/default/configmaps/c"
+	bob := "Authorization: Bearer bob-token"
+	waitFor(t, "bob's role", func() bool { return s.send("PATCH", configMaps, "{}", bob, jsonMerge).code == 404 })
+	refused := `403 Forbidden %s "%s" is forbidden: User "bob" cannot create resource "%s" in API group "%s" in the namespace "default"`
+	lease, applied := `{"metadata":{"name":"l"}}`, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`
+	for _, query := range []string{"?fieldManager=m", "?fieldManager=m&dryRun=All"} {
+		expect(t, s.send("PUT", leases+query, lease, bob).failure(), fmt.Sprintf(refused, "leases.coordination.k8s.io", "l", "leases", "coordination.k8s.io"))
+		expect(t, s.send("PATCH", configMaps+query, applied, bob, serverApply).failure(), fmt.Sprintf(refused, "configmaps", "c", "configmaps", ""))
+	}
+	s.want(201, "PUT", leases, lease)
+	s.want(201, "PATCH", configMaps+"?fieldManager=m", applied, serverApply)
+	s.want(200, "PATCH", configMaps+"?fieldManager=m", applied, serverApply, bob)
+}
+
+// TestWatchPathOfANameIsASelector: a selector beside the name has to demand it.
+func TestWatchPathOfANameIsASelector(t *testing.T) {
+	t.Parallel()
+	s := startScene(t)
+	foos := s.needsCustomResources(t)
+	s.want(201, "POST", foos, `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"b"}}`)
+	s.want(201, "POST", foos, `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"c"}}`)
+	watched := func(path string) string { return strings.Replace(path, "/v1/", "/v1/watch/", 1) }
+	for path, name := range map[string]string{watched(s.p1) + "/b": "b", watched(foos) + "/b": "b", "/api/v1/watch/namespaces/p1": "p1"} {
+		for query, want := range map[string]string{
+			"":                                       "",
+			"&fieldSelector=,":                       "",
+			"&fieldSelector=a%3Db":                   "400 BadRequest fieldSelector metadata.name doesn't match requested name",
+			"&fieldSelector=nonsense":                "400 BadRequest invalid selector: 'nonsense'; can't understand 'nonsense'",
+			"&labelSelector=absent":                  "",
+			"&fieldSelector=metadata.name%3D" + name: "",
+			"&fieldSelector=metadata.name%3Dother":   "400 BadRequest fieldSelector metadata.name doesn't match requested name",
+			"&fieldSelector=metadata.name!%3Dother":  "400 BadRequest fieldSelector metadata.name doesn't match requested name",
+			"&fieldSelector=metadata.namespace%3Dp1": "400 BadRequest fieldSelector metadata.name doesn't match requested name",
+		} {
+			a := s.send("GET", path+"?timeoutSeconds=-1"+query, "")
+			if got := a.failure(); want == "" && a.code != 200 || want != "" && got != want {
+				t.Errorf("%s?%s: got %s, want %q", path, query, got, want)
+			}
+		}
+		w := s.watch(path + "?resourceVersion=1")
+		if f := w.next(); f.object.Get("metadata.name").String() != name {
+			t.Errorf("%s shows %s", path, f.object)
+		}
+		w.close()
+	}
+}
+
+// TestStatusIsAppliedInEveryVersion: the versions of a kind whose fields are alike share their Go type.
+func TestStatusIsAppliedInEveryVersion(t *testing.T) {
+	t.Parallel()
+	s := startScene(t, func(c *config) { c.validate = false })
+	for _, c := range []struct{ apiVersion, kind, path string }{
+		{"batch/v1beta1", "CronJob", "/apis/batch/v1beta1/namespaces/p1/cronjobs/x"},
+		{"policy/v1beta1", "PodDisruptionBudget", "/apis/policy/v1beta1/namespaces/p1/poddisruptionbudgets/x"},
+		{"autoscaling/v1", "HorizontalPodAutoscaler", "/apis/autoscaling/v1/namespaces/p1/horizontalpodautoscalers/x"},
+	} {
+		body := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"x","labels":{"a":"b"}}}`, c.apiVersion, c.kind)
+		s.want(201, "PATCH", c.path+"?fieldManager=m", body, serverApply)
+		s.want(200, "PATCH", c.path+"?fieldManager=m", strings.Replace(body, `"b"`, `"c"`, 1), serverApply)
+		a := s.want(200, "PATCH", c.path+"/status?fieldManager=m&force=true", body, serverApply)
+		expect(t, a.get("apiVersion"), c.apiVersion)
+	}
+}

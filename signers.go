@@ -1,0 +1,170 @@
+package main
+
+// This file: who may have a certificate made. A CertificateSigningRequest asks a signer, named in its spec, for a certificate; somebody
+// approves it and the signer writes the certificate into its status. Whoever holds a certificate of the right signer is whom it names, so
+// the right to write these objects is not enough. kube-apiserver has three admission plug-ins for that, and so has this file:
+//
+//	PUT or PATCH …/NAME/approval                 the verb approve on the signer      CertificateApproval
+//	… /NAME/status, certificate or conditions    the verb sign on the signer         CertificateSigning
+//	POST, kubernetes.io/kube-apiserver-client    not for the group system:masters    CertificateSubjectRestriction
+//
+// A signer is a name of the resource signers, which exists in roles alone: example.com/foo, or example.com/* for all of that domain.
+// All three ask at the same moment: when the object has been judged and before the validating webhooks hear of it.
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// checkSigner refuses a write to a request for a certificate that its writer may not make. old is nil for a create. The server's own
+// writes have no request.
+func (wr *writes) checkSigner(ctx context.Context, t *target, obj, old scheme.Object) error {
+	csr, ok := obj.(*certificatesv1.CertificateSigningRequest)
+	rec := request.From(ctx)
+	if !ok || rec == nil {
+		return nil
+	}
+	var err error
+	if old == nil {
+		err = checkSubject(csr)
+	} else {
+		err = checkDecision(wr.auth, rec.User, t.sub, csr, old.(*certificatesv1.CertificateSigningRequest))
+	}
+	if err != nil {
+		return apierrors.NewForbidden(t.res.GroupResource(), csr.Name, err)
+	}
+	return nil
+}
+
+// checkSubject: a certificate of this signer is a credential of this server, and nobody becomes its administrator by one.
+func checkSubject(csr *certificatesv1.CertificateSigningRequest) error {
+	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
+		return nil
+	}
+	parsed, err := parseSigningRequest(csr.Spec.Request)
+	if err != nil {
+		return fmt.Errorf("failed to parse CSR: %v", err)
+	}
+	if slices.Contains(parsed.Subject.Organization, request.GroupMasters) {
+		return fmt.Errorf("use of %s signer with %s group is not allowed", certificatesv1.KubeAPIServerClientSignerName, request.GroupMasters)
+	}
+	return nil
+}
+
+// checkDecision asks for the right to approve, whatever is written there, and to sign, if anything of that is.
+func checkDecision(auth *authenticator, by request.User, sub string, csr, old *certificatesv1.CertificateSigningRequest) error {
+	verb := ""
+	switch {
+	case sub == "approval":
+		verb = "approve"
+	case sub == "status" && !(bytes.Equal(old.Status.Certificate, csr.Status.Certificate) &&
+		equality.Semantic.DeepEqual(old.Status.Conditions, csr.Status.Conditions)):
+		verb = "sign"
+	}
+	if signer := old.Spec.SignerName; verb != "" && !mayAct(auth, by, verb, signer) {
+		return fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer)
+	}
+	return nil
+}
+
+// mayAct asks for the signer, then for all of its domain.
+func mayAct(auth *authenticator, by request.User, verb, signer string) bool {
+	domain, _, _ := strings.Cut(signer, "/")
+	return slices.ContainsFunc([]string{signer, domain + "/*"}, func(name string) bool {
+		allowed, _ := auth.decide(by, request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name})
+		return allowed
+	})
+}
+
+func parseSigningRequest(request []byte) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode(request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
+	}
+	return x509.ParseCertificateRequest(block.Bytes)
+}
+
+// checkCertificate says what keeps text from being PEM certificates. What stands around the blocks is nobody's business; none at all is
+// a certificate that is still to come.
+func checkCertificate(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	block, rest := pem.Decode(text)
+	if block == nil {
+		return errors.New("must contain at least one CERTIFICATE PEM block")
+	}
+	for ; block != nil; block, rest = pem.Decode(rest) {
+		switch certs, err := x509.ParseCertificates(block.Bytes); {
+		case block.Type != "CERTIFICATE":
+			return fmt.Errorf("only CERTIFICATE PEM blocks are allowed, found %q", block.Type)
+		case len(block.Headers) != 0:
+			return errors.New("no PEM block headers are permitted")
+		case err != nil:
+			return err
+		case len(certs) == 0:
+			return errors.New("found CERTIFICATE PEM block containing 0 certificates")
+		}
+	}
+	return nil
+}
+
+// ---- Conditions ----
+
+// keepDecision puts back what was decided: a signer repeats it with its status. Where the number of decisions differs, validation says so.
+func keepDecision(csr, old *certificatesv1.CertificateSigningRequest) {
+	for _, kind := range [...]certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied} {
+		are, were := conditionsAt(csr, kind), conditionsAt(old, kind)
+		if len(are) != len(were) {
+			continue
+		}
+		for i := range are {
+			csr.Status.Conditions[are[i]] = old.Status.Conditions[were[i]]
+		}
+	}
+}
+
+func conditionsAt(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) (at []int) {
+	for i := range csr.Status.Conditions {
+		if csr.Status.Conditions[i].Type == kind {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// stampConditions fills in the times that a writer has left out. A condition that was there has changed when it did.
+func stampConditions(csr, old *certificatesv1.CertificateSigningRequest) {
+	stamp := now()
+	for i := range csr.Status.Conditions {
+		condition := &csr.Status.Conditions[i]
+		if condition.LastUpdateTime.IsZero() {
+			condition.LastUpdateTime = stamp
+		}
+		if condition.LastTransitionTime.IsZero() {
+			condition.LastTransitionTime = lastTransition(condition, old.Status.Conditions, stamp)
+		}
+	}
+}
+
+func lastTransition(condition *certificatesv1.CertificateSigningRequestCondition, old []certificatesv1.CertificateSigningRequestCondition, otherwise metav1.Time) metav1.Time {
+	for i := range old {
+		if old[i].Type == condition.Type && old[i].Status == condition.Status && !old[i].LastTransitionTime.IsZero() {
+			return old[i].LastTransitionTime
+		}
+	}
+	return otherwise
+}

@@ -1,0 +1,161 @@
+package main
+
+// This file makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
+// twenty thousand, and a namespace for objects with as many labels: to look each term up in each object would multiply the two. So the
+// terms of one label, or of one field, become one, and an object is asked about what it has:
+//
+//	selector  app=web, app!=db, tier in (a,b), tier in (b,c), !canary
+//	terms     app: there, in {web}, not in {db} · tier: there, in {b} · canary: not there
+//	object    {app: web, tier: b, rack: 7}: each label that has a term fits, and the two that must be there were met
+//
+// which costs a look at each label, whatever the number of terms.
+
+import (
+	"strconv"
+
+	"apilet/internal/scheme"
+	"github.com/tidwall/gjson"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// labelTerms is a label selector.
+type labelTerms struct {
+	byKey map[string]*labelTerm
+	musts int // how many of them an object must have
+}
+
+// A labelTerm is what a selector says about one label.
+type labelTerm struct {
+	must         bool            // the label is there
+	never        bool            // it is not
+	in           map[string]bool // nil: any value
+	out          map[string]bool // none of these
+	above, below *int64          // between which its number is
+}
+
+func newLabelTerms(requirements labels.Requirements) labelTerms {
+	terms := labelTerms{byKey: make(map[string]*labelTerm, len(requirements))}
+	for i := range requirements {
+		r := &requirements[i]
+		term := terms.byKey[r.Key()]
+		if term == nil {
+			term = &labelTerm{}
+			terms.byKey[r.Key()] = term
+		}
+		term.add(r)
+	}
+	for _, term := range terms.byKey {
+		if term.must {
+			terms.musts++
+		}
+	}
+	return terms
+}
+
+func (t *labelTerm) add(r *labels.Requirement) {
+	values := r.ValuesUnsorted()
+	switch r.Operator() {
+	case selection.In, selection.Equals, selection.DoubleEquals:
+		t.must, t.in = true, inBoth(t.in, values)
+	case selection.NotIn, selection.NotEquals:
+		if t.out == nil {
+			t.out = make(map[string]bool, len(values))
+		}
+		for _, value := range values {
+			t.out[value] = true
+		}
+	case selection.Exists:
+		t.must = true
+	case selection.DoesNotExist:
+		t.never = true
+	case selection.GreaterThan:
+		t.must = true
+		if bound := boundOf(values); t.above == nil || *t.above < bound {
+			t.above = &bound
+		}
+	case selection.LessThan:
+		t.must = true
+		if bound := boundOf(values); t.below == nil || *t.below > bound {
+			t.below = &bound
+		}
+	}
+}
+
+// boundOf is the number that a label is compared with: a requirement has one, and was refused if that was none.
+func boundOf(values []string) int64 {
+	bound, _ := strconv.ParseInt(values[0], 10, 64)
+	return bound
+}
+
+// inBoth narrows a set of values, nil for any, to those of a list.
+func inBoth(set map[string]bool, list []string) map[string]bool {
+	both := make(map[string]bool, len(list))
+	for _, value := range list {
+		if set == nil || set[value] {
+			both[value] = true
+		}
+	}
+	return both
+}
+
+// match reads labels as they are stored.
+func (t *labelTerms) match(stored gjson.Result) bool {
+	met, fits := 0, true
+	stored.ForEach(func(key, value gjson.Result) bool {
+		if term := t.byKey[key.String()]; term != nil {
+			fits = term.takes(value.String())
+			if term.must {
+				met++
+			}
+		}
+		return fits
+	})
+	return fits && met == t.musts
+}
+
+// takes says whether a label that is there may have this value.
+func (t *labelTerm) takes(value string) bool {
+	if t.never || t.in != nil && !t.in[value] || t.out[value] {
+		return false
+	}
+	if t.above == nil && t.below == nil {
+		return true
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	return err == nil && (t.above == nil || n > *t.above) && (t.below == nil || n < *t.below)
+}
+
+// A fieldTerm is what a selector says about one field, and how that is read.
+type fieldTerm struct {
+	path  string // of gjson; "" when the term reads the key
+	key   func(namespace, name string) string
+	fixed func(gjson.Result) string
+	in    map[string]bool // nil: any value; never more than one
+	out   map[string]bool
+}
+
+func (t *fieldTerm) add(value string, operator selection.Operator) {
+	if operator != selection.NotEquals {
+		t.in = inBoth(t.in, []string{value})
+		return
+	}
+	if t.out == nil {
+		t.out = map[string]bool{}
+	}
+	t.out[value] = true
+}
+
+func (t *fieldTerm) matches(key string, json []byte) bool {
+	var value string
+	switch {
+	case t.key != nil:
+		namespace, name := scheme.NamespacedName(key)
+		value = t.key(namespace, name)
+	case t.fixed != nil:
+		value = t.fixed(gjson.ParseBytes(json))
+	default:
+		value = gjson.GetBytes(json, t.path).String()
+	}
+	return (t.in == nil || t.in[value]) && !t.out[value]
+}

@@ -1,0 +1,74 @@
+package main
+
+// This file tells the log of what goes wrong again and again once, when it begins, and once more when it is over: a disk that is full
+// makes every write fail, and a thousand equal lines would hide the one that says since when. Each failed request is answered with its
+// cause all the same, and counted in /metrics.
+
+import (
+	"fmt"
+	"sync"
+
+	"apilet/internal/store"
+	"github.com/rs/zerolog"
+)
+
+const troublesMax = 1000 // webhooks may come and go under ever new names
+
+// troubles are what is wrong now, by name.
+type troubles struct {
+	log zerolog.Logger
+
+	mu  sync.Mutex // guards now
+	now map[string]string
+}
+
+func newTroubles(log zerolog.Logger) *troubles {
+	return &troubles{log: log, now: map[string]string{}}
+}
+
+// tell says how something stands: a nil error is that all is well. The log hears of it when that is news.
+func (t *troubles) tell(what string, err error) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	_, known := t.now[what]
+	switch {
+	case err == nil:
+		delete(t.now, what)
+	case len(t.now) < troublesMax:
+		t.now[what] = err.Error()
+	}
+	t.mu.Unlock()
+	switch {
+	case err != nil && !known:
+		t.log.Error().Err(err).Str("what", what).Msg("this fails; the log says when it no longer does")
+	case err == nil && known:
+		t.log.Info().Str("what", what).Msg("this works again")
+	}
+}
+
+// tellWriting is for the store: one trouble takes the place of another.
+func (t *troubles) tellWriting(err error) {
+	for _, cause := range []error{store.ErrDiskFull, store.ErrFileLost, store.ErrQuota} {
+		if err != cause {
+			t.tell(writing(cause), nil)
+		}
+	}
+	if err != nil {
+		t.tell(writing(err), err)
+	}
+}
+
+// writing names the trouble for the log.
+func writing(cause error) string {
+	return fmt.Sprintf("writing (%s)", map[error]string{store.ErrDiskFull: "full disk", store.ErrFileLost: "lost data file", store.ErrQuota: "quota"}[cause])
+}
+
+// orNil keeps a missing failure from being an error that is not nil.
+func orNil(failure *callFailure) error {
+	if failure == nil {
+		return nil
+	}
+	return failure
+}

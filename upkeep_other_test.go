@@ -1,7 +1,0 @@
-//go:build !unix
-
-package main
-
-import "testing"
-
-func childFillsTheDisk(t *testing.T, _ string) { t.Skip("no limit on the size of files") }
