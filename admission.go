@@ -25,6 +25,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"slices"
 	"strings"
@@ -72,12 +73,12 @@ type webhooks struct {
 	st       *store.Store
 	reg      *scheme.Registry
 	services *serviceBook
-	metrics  *metrics
+	called   func(hookCall) // is told of each call
 	log      zerolog.Logger
 	may      func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
 	defaults func(res *scheme.Resource, obj scheme.Object)                         // fills in what a patch left out
 	lost     *unreadable.Unreadables
-	troubles *troubles
+	stands   func(what string, err error) // is told how each webhook stands, nil when it answers
 
 	current atomic.Pointer[hookSet] // nil: none are configured
 
@@ -269,7 +270,7 @@ func (h *webhooks) mutate(ctx context.Context, a admission, obj, old scheme.Obje
 	}
 	if err := managedfields.ValidateManagedFields(v.obj.GetManagedFields()); err != nil {
 		v.obj.SetManagedFields(entries)
-		addWarning(ctx, fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an "+
+		warning.AddWarning(ctx, "", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an "+
 			"outdated mutating admission controller; please fix your requests: %v", err))
 	}
 	return v.obj, nil
@@ -634,8 +635,18 @@ func (v *hearing) heard(ctx context.Context, k *hook, said *hearsay) {
 		}
 	}
 	for _, text := range said.answer.Warnings {
-		addWarning(ctx, text)
+		warning.AddWarning(ctx, "", text)
 	}
+}
+
+// A hookCall is what came of asking one webhook.
+type hookCall struct {
+	name, kind, operation string // kind is admit or validating
+	code                  int    // 0 when it was not the webhook that failed
+	rejected              bool
+	cause                 string // of the rejection; "" is not counted as one
+	failedOpen            bool
+	took                  time.Duration
 }
 
 // settle counts a call, and decides what its error means for the request: nil when it failed and may.
@@ -667,9 +678,9 @@ func (v *hearing) settle(ctx context.Context, k *hook, said *hearsay, failedOpen
 	default:
 		outcome.rejected, outcome.cause = true, "apiserver_internal_error"
 	}
-	v.h.metrics.webhookCalled(outcome)
+	v.h.called(outcome)
 	if !errors.Is(said.err, context.Canceled) {
-		v.h.troubles.tell("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, orNil(failure))
+		v.h.stands("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, orNil(failure))
 	}
 	return err
 }
@@ -813,4 +824,12 @@ func (v *hearing) all(ctx context.Context, hooks []*hook) error {
 		refusal = cmp.Or(refusal, err)
 	}
 	return refusal
+}
+
+// orNil keeps a missing failure from being an error that is not nil.
+func orNil(failure *callFailure) error {
+	if failure == nil {
+		return nil
+	}
+	return failure
 }

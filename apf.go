@@ -1199,7 +1199,10 @@ type flowStats struct {
 }
 
 // maxSchemaStats bounds what is remembered of schemas at one level: they come and go, and their counters stay.
-const maxSchemaStats = 512
+const (
+	maxSchemaStats = 512
+	otherSchemas   = "other" // the one that the late share
+)
 
 // statsOf outlives the schema: counters do not start anew because a schema was changed. Those that come late share one.
 func (l *level) statsOf(schema string) *flowStats {
@@ -1207,7 +1210,7 @@ func (l *level) statsOf(schema string) *flowStats {
 	defer l.mu.Unlock()
 	stats := l.stats[schema]
 	if stats == nil && len(l.stats) >= maxSchemaStats {
-		schema = otherLabel
+		schema = otherSchemas
 		stats = l.stats[schema]
 	}
 	if stats == nil {

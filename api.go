@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"reflect"
 	"slices"
@@ -56,7 +57,6 @@ const (
 type writes struct {
 	st     *store.Store
 	reg    *scheme.Registry
-	rd     *reads
 	auth   *authenticator
 	alloc  *allocator
 	queues keyQueues
@@ -148,7 +148,7 @@ func judgeStrictness(ctx context.Context, res *scheme.Resource, directive string
 		return res.StrictError("", strict)
 	}
 	for _, text := range scheme.StrictWarnings(strict) {
-		addWarning(ctx, text)
+		warning.AddWarning(ctx, "", text)
 	}
 	return nil
 }
@@ -245,7 +245,7 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.complete(ctx, res, obj); err != nil {
 		return store.Record{}, wr.createError(err, res, obj)
 	}
-	addWarning(ctx, dropDuplicateOwners(obj, ""))
+	warning.AddWarning(ctx, "", dropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
 		if generated {
@@ -406,7 +406,7 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 		texts = append(texts, res.Custom.Warnings(obj, old)...)
 	}
 	for _, text := range texts {
-		addWarning(ctx, text)
+		warning.AddWarning(ctx, "", text)
 	}
 }
 
@@ -824,7 +824,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		return rec, err
 	}
 	obj = t.prepare(obj, old)
-	addWarning(ctx, dropDuplicateOwners(obj, ""))
+	warning.AddWarning(ctx, "", dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
 		release, err := wr.alloc.assign(svc, old.(*corev1.Service), opts.dryRun)
 		if err != nil {
@@ -1087,7 +1087,7 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 		return nil, err
 	}
 	if orphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
-		addWarning(r.Context(), jobDeletionWarning)
+		warning.AddWarning(r.Context(), "", jobDeletionWarning)
 	}
 	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
@@ -1252,14 +1252,14 @@ func (wr *writes) bury(ctx context.Context, res *scheme.Resource, prefixes []str
 
 // ---- Delete of a collection ----
 
-// removeAll answers a DELETE of a collection: a LIST whose objects are deleted as they are listed. It is not atomic, as the real one
-// is not: what was deleted before an error stays deleted.
-func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// removeEach reads a DELETE of a collection, and returns what is to be done to each chunk of the LIST that finds its objects. It is not
+// atomic, as the real one is not: what was deleted before an error stays deleted.
+func (wr *writes) removeEach(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
 	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return wr.rd.listAnd(w, r, res, func(ctx context.Context, found []*store.Record) error {
+	return func(ctx context.Context, found []*store.Record) error {
 		return parallel(found, deleteWorkers, func(rec *store.Record) error {
 			namespace, name := scheme.NamespacedName(rec.Key)
 			_, _, err := wr.delete(ctx, res, namespace, name, options)
@@ -1268,5 +1268,5 @@ func (wr *writes) removeAll(w http.ResponseWriter, r *http.Request, res *scheme.
 			}
 			return err
 		})
-	})
+	}, nil
 }

@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"k8s.io/apiserver/pkg/warning"
 	"maps"
 	"net"
 	"net/http"
@@ -146,7 +147,7 @@ func (a *authenticator) authenticate(next http.Handler) http.Handler {
 			return
 		}
 		if _, padded := bearerToken(r.Header); padded {
-			addWarning(r.Context(), "the provided Authorization header contains extra space before the bearer token, and is ignored")
+			warning.AddWarning(r.Context(), "", "the provided Authorization header contains extra space before the bearer token, and is ignored")
 		}
 		u, err := a.identify(r)
 		if r.ProtoMajor == 2 && (err != nil || u.Name == request.UserAnonymous) {

@@ -62,6 +62,7 @@ const (
 	// a row take half a second. kube-controller-manager waits five seconds, which is long for whoever waits behind kubectl delete; a shorter
 	// time for namespaces with nothing in them would be wrong just for the suites, whose namespaces are mostly that.
 	namespaceGrace = time.Second
+	eventsAtOnce   = 256 // taken from the log
 )
 
 // A collector deletes what nobody asks for by name.
@@ -125,7 +126,7 @@ func (gc *collector) drain(topic string, pos int64, see func(*store.Event)) (int
 	for {
 		newest := gc.st.Revision()
 		var err error
-		if events, pos, err = gc.st.Events(topic, pos, watchBatch, events[:0]); err != nil {
+		if events, pos, err = gc.st.Events(topic, pos, eventsAtOnce, events[:0]); err != nil {
 			return 0, err
 		}
 		for i := range events {

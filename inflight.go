@@ -427,24 +427,33 @@ func (wc *watcherCounts) interested(info *request.Info) int {
 
 // Debug pages
 
-// serveDump answers /debug/api_priority_and_fairness/{page} with a table that is kube-apiserver's to the column.
+// serveDump answers /debug/api_priority_and_fairness/{page}.
 func (fc *flowControl) serveDump(w http.ResponseWriter, r *http.Request) {
 	var text bytes.Buffer
-	table := dumpTable{tabwriter.NewWriter(&text, 8, 0, 1, ' ', 0)}
-	switch strings.TrimPrefix(r.URL.Path, "/debug/api_priority_and_fairness/") {
-	case "dump_priority_levels":
-		fc.dumpLevels(table)
-	case "dump_queues":
-		fc.dumpQueues(table)
-	case "dump_requests":
-		fc.dumpRequests(table, r.URL.Query().Get("includeRequestDetails") != "")
-	default:
+	page := strings.TrimPrefix(r.URL.Path, "/debug/api_priority_and_fairness/")
+	if !fc.dispatcher.dump(&text, page, r.URL.Query().Get("includeRequestDetails") != "") {
 		http.NotFound(w, r)
 		return
 	}
-	_ = table.Flush() // into memory
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = text.WriteTo(w)
+}
+
+// dump writes a page, a table that is kube-apiserver's to the column; false if there is no such page. Errors of w are its own to remember.
+func (d *dispatcher) dump(w io.Writer, page string, details bool) bool {
+	table := dumpTable{tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)}
+	switch page {
+	case "dump_priority_levels":
+		d.dumpLevels(table)
+	case "dump_queues":
+		d.dumpQueues(table)
+	case "dump_requests":
+		d.dumpRequests(table, details)
+	default:
+		return false
+	}
+	_ = table.Flush()
+	return true
 }
 
 type dumpTable struct{ *tabwriter.Writer }
@@ -459,10 +468,10 @@ func (table dumpTable) row(cells ...any) {
 	_, _ = table.Write([]byte("\n"))
 }
 
-func (fc *flowControl) dumpLevels(table dumpTable) {
+func (d *dispatcher) dumpLevels(table dumpTable) {
 	table.row("PriorityLevelName", "ActiveQueues", "IsIdle", "IsQuiescing", "WaitingRequests", "ExecutingRequests",
 		"DispatchedRequests", "RejectedRequests", "TimedoutRequests", "CancelledRequests")
-	fc.dispatcher.each(func(l *level) {
+	d.each(func(l *level) {
 		active := 0
 		for _, q := range l.queues {
 			if q != nil && q.waiting > 0 {
@@ -474,10 +483,10 @@ func (fc *flowControl) dumpLevels(table dumpTable) {
 	})
 }
 
-func (fc *flowControl) dumpQueues(table dumpTable) {
+func (d *dispatcher) dumpQueues(table dumpTable) {
 	table.row("PriorityLevelName", "Index", "PendingRequests", "ExecutingRequests", "SeatsInUse", "NextDispatchR",
 		"InitialSeatsSum", "MaxSeatsSum", "TotalWorkSum")
-	fc.dispatcher.each(func(l *level) {
+	d.each(func(l *level) {
 		initial := make([]int, len(l.queues))
 		next := make([]time.Duration, len(l.queues))
 		for i := range next {
@@ -517,14 +526,14 @@ func waitingTickets(l *level) []*ticket {
 	return tickets
 }
 
-func (fc *flowControl) dumpRequests(table dumpTable, details bool) {
+func (d *dispatcher) dumpRequests(table dumpTable, details bool) {
 	head := []any{"PriorityLevelName", "FlowSchemaName", "QueueIndex", "RequestIndexInQueue", "FlowDistingsher", "ArriveTime",
 		"InitialSeats", "FinalSeats", "AdditionalLatency", "StartTime"}
 	if details {
 		head = append(head, "UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource")
 	}
 	table.row(head...)
-	fc.dispatcher.each(func(l *level) {
+	d.each(func(l *level) {
 		place := make([]int, len(l.queues))
 		for _, t := range waitingTickets(l) {
 			table.row(requestCells(t, t.queue.index, place[t.queue.index], details)...)
@@ -626,22 +635,22 @@ func (list *flowMetricList) distribution(name string, h *histogram, labels ...st
 }
 
 // Describe and Collect make a prometheus.Collector.
-func (fc *flowControl) Describe(descs chan<- *prometheus.Desc) {
+func (d *dispatcher) Describe(descs chan<- *prometheus.Desc) {
 	for _, desc := range flowMetrics {
 		descs <- desc
 	}
 }
 
-func (fc *flowControl) Collect(metrics chan<- prometheus.Metric) {
+func (d *dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	var list flowMetricList
-	list.number("seat_fair_frac", prometheus.GaugeValue, fc.dispatcher.fairFraction())
-	fc.dispatcher.each(func(l *level) {
+	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())
+	d.each(func(l *level) {
 		list.level(l)
 		for schema, stats := range l.stats {
 			list.flow(stats, l.exempt, l.name, schema)
 		}
 	})
-	tr := &fc.dispatcher.traffic
+	tr := &d.traffic
 	tr.mu.Lock()
 	for phase, phaseLabel := range []string{"waiting", "executing"} {
 		for kind, kindLabel := range []string{"readOnly", "mutating"} {

@@ -299,7 +299,7 @@ func TestMetrics(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		fc := smallFlowControl(nothingStored)
 		registry := prometheus.NewPedanticRegistry()
-		if err := registry.Register(fc); err != nil {
+		if err := registry.Register(fc.dispatcher); err != nil {
 			t.Fatal(err)
 		}
 		handler := flowFront(fc.middleware(g))

@@ -210,12 +210,12 @@ func (k *policyKeeper) applyLocked() error {
 // apf.kubernetes.io/autoupdate-spec of each object allows, and writes the condition that says whether a schema's level exists.
 type flowKeeper struct {
 	keeper
-	fc    *flowControl
-	pacer pacer
+	configure func(flowObjects) // puts them in force
+	pacer     pacer
 }
 
-func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *writes, fc *flowControl) *flowKeeper {
-	return &flowKeeper{keeper: newKeeper(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), fc: fc}
+func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *writes, configure func(flowObjects)) *flowKeeper {
+	return &flowKeeper{keeper: newKeeper(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
 }
 
 // begin has everything in place before the first request: the objects in the first round, their conditions in the second.
@@ -229,7 +229,7 @@ func (k *flowKeeper) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.fc.configure(objs)
+	k.configure(objs)
 	schemas, levels := maintainSchemas(objs.schemas), maintainLevels(objs.levels)
 	if err := k.write(ctx, append(asObjects(levels.create), asObjects(schemas.create)...),
 		append(asObjects(levels.update), asObjects(schemas.update)...), k.named(schemas.remove, levels.remove)); err != nil {

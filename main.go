@@ -26,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"k8s.io/apiserver/pkg/warning"
 	stdlog "log"
 	"net"
 	"net/http"
@@ -204,7 +205,8 @@ type server struct {
 	metrics   *metrics
 	usage     *deprecationTracker
 	audit     *auditLog                // nil without --audit-log-path
-	flows     *flowKeeper              // nil without flow control
+	fc        *flowControl             // nil without flow control
+	flows     *flowKeeper              // its configuration's
 	damage    atomic.Pointer[[]string] // what the last scrub found
 	lost      *unreadable.Unreadables
 	troubles  *troubles
@@ -377,7 +379,7 @@ func (s *server) assemble() error {
 	if err != nil {
 		return err
 	}
-	s.wr = &writes{st: s.st, reg: s.reg, rd: s.rd, auth: s.auth, alloc: alloc, lost: s.lost, validating: s.cfg.validate, managed: s.cfg.managedFields}
+	s.wr = &writes{st: s.st, reg: s.reg, auth: s.auth, alloc: alloc, lost: s.lost, validating: s.cfg.validate, managed: s.cfg.managedFields}
 	s.wr.hooks = s.webhooks()
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
@@ -400,9 +402,9 @@ func (s *server) populate(ctx context.Context) error {
 		s.wr.founded = s.settler.founded
 	}
 	if s.cfg.flowControl {
-		fc := newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
-		s.flows = newFlowKeeper(s.st, s.reg, s.wr, fc)
-		s.metrics.registry.MustRegister(fc)
+		s.fc = newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
+		s.flows = newFlowKeeper(s.st, s.reg, s.wr, s.fc.configure)
+		s.metrics.registry.MustRegister(s.fc.dispatcher)
 		if err := s.flows.begin(ctx); err != nil {
 			return err
 		}
@@ -423,8 +425,8 @@ func (s *server) populate(ctx context.Context) error {
 
 // webhooks reads the configured webhooks.
 func (s *server) webhooks() *webhooks {
-	h := &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, metrics: s.metrics, log: s.log,
-		may: s.auth.decide, defaults: fillDefaults, lost: s.lost, troubles: s.troubles}
+	h := &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, called: s.metrics.webhookCalled, log: s.log,
+		may: s.auth.decide, defaults: fillDefaults, lost: s.lost, stands: s.troubles.tell}
 	h.reload()
 	return h
 }
@@ -461,7 +463,7 @@ func (s *server) startWorkers() {
 		s.upkeep.Run(ctx, s.cfg.compactionInterval, func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
 	if s.flows != nil {
-		running.Go(func() { s.flows.fc.run(ctx) })
+		running.Go(func() { s.fc.run(ctx) })
 		running.Go(func() {
 			s.flows.follow(ctx, s.flows.apply, func(err error) { s.log.Error().Err(err).Msg("reading flow schemas and priority levels") })
 		})
@@ -731,7 +733,7 @@ func (s *server) shareOut(next http.Handler) http.Handler {
 	if s.flows == nil {
 		return maxInFlight(s.cfg.maxReadonly, s.cfg.maxMutating, next)
 	}
-	return s.flows.fc.middleware(next)
+	return s.fc.middleware(next)
 }
 
 // routes lists everything that is served.
@@ -757,7 +759,7 @@ func (s *server) routes() http.Handler {
 	r.Handle("/debug/deprecations", s.guarded(s.usage.ServeHTTP))
 	if s.flows != nil {
 		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
-			r.Handle("/debug/api_priority_and_fairness/"+page, s.guarded(s.flows.fc.serveDump))
+			r.Handle("/debug/api_priority_and_fairness/"+page, s.guarded(s.fc.serveDump))
 		}
 	}
 	r.Handle(rbac.PathBackup, s.guarded(s.serveBackup))
@@ -1003,7 +1005,11 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 	case "delete":
 		return s.wr.remove(w, r, res)
 	case "deletecollection":
-		return s.wr.removeAll(w, r, res)
+		removeEach, err := s.wr.removeEach(w, r, res)
+		if err != nil {
+			return err
+		}
+		return s.rd.listAnd(w, r, res, removeEach)
 	}
 	return response.ErrMethodNotAllowed()
 }
@@ -1063,7 +1069,7 @@ func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
 	if res.Custom != nil {
 		text = res.Custom.Deprecation
 	}
-	addWarning(r.Context(), text)
+	warning.AddWarning(r.Context(), "", text)
 	rec.Annotate("k8s.io/deprecated", "true")
 	if release != "" {
 		rec.Annotate("k8s.io/removed-release", release)

@@ -321,16 +321,6 @@ func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
 	m.deprecated.WithLabelValues(labels.group, labels.version, labels.resource, labels.subresource, removedRelease).Set(1)
 }
 
-// A hookCall is what came of asking one webhook.
-type hookCall struct {
-	name, kind, operation string // kind is admit or validating
-	code                  int    // 0 when it was not the webhook that failed
-	rejected              bool
-	cause                 string // of the rejection; "" is not counted as one
-	failedOpen            bool
-	took                  time.Duration
-}
-
 // webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
 func (m *metrics) webhookCalled(c hookCall) {
 	code, rejected := strconv.Itoa(min(c.code, 600)), strconv.FormatBool(c.rejected)

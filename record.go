@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -30,18 +31,27 @@ type bookkeeper struct {
 	timeout   time.Duration // for a request that is no watch
 }
 
+// An exchange is what there is of one request, in one piece of memory: its record, its response, and what that warns of.
+type exchange struct {
+	request  request.Request
+	out      responseWriter
+	warnings warningRecorder
+}
+
 // record makes the request's record, and writes from it when the request is over: log line and metrics. What recovers from a panic stands
 // first: nothing is done for a request that it does not see.
 func (b *bookkeeper) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec, out := &request.Request{Received: time.Now()}, &responseWriter{ResponseWriter: w}
+		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w}, warnings: warningRecorder{header: w.Header()}}
+		rec, out := &x.request, &x.out
 		defer b.close(r, rec, out)
 		b.open(w, r, rec)
 		if b.audit != nil && request.LongRunning(&rec.Info) {
 			out.begun = func() { b.logBegun(r, rec, out.code) }
 		}
 		ctx := context.WithValue(r.Context(), request.Key{}, rec)
-		next.ServeHTTP(out, r.WithContext(warningContext(ctx, w.Header()))) // one copy of r for both: that is what a value costs most
+		ctx = warning.WithWarningRecorder(ctx, &x.warnings)
+		next.ServeHTTP(out, r.WithContext(ctx)) // one copy of r for both: that is what a value costs most
 	})
 }
 

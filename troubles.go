@@ -64,11 +64,3 @@ func (t *troubles) tellWriting(err error) {
 func writing(cause error) string {
 	return fmt.Sprintf("writing (%s)", map[error]string{store.ErrDiskFull: "full disk", store.ErrFileLost: "lost data file", store.ErrQuota: "quota"}[cause])
 }
-
-// orNil keeps a missing failure from being an error that is not nil.
-func orNil(failure *callFailure) error {
-	if failure == nil {
-		return nil
-	}
-	return failure
-}

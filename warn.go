@@ -6,7 +6,7 @@ package main
 //
 // kubectl prints them on stderr, client-go logs them. They never change status or body, and they come with errors too.
 //
-// Three parts, in the order in which a request meets them. The recorder lies in the request's context; addWarning reaches it from
+// Three parts, in the order in which a request meets them. The recorder lies in the request's context; warning.AddWarning reaches it from
 // anywhere below and writes the header at once, so whoever warns must do so before the first byte of the body. The deprecation of
 // API versions: the text, who still uses what (GET /debug/deprecations), and the refusal under --deny-deprecated. And objectWarnings:
 // what is odd, though valid, about an object that is being written.
@@ -16,7 +16,6 @@ package main
 
 import (
 	"container/list"
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -60,10 +59,9 @@ type warningLimits struct{ total, each int }
 
 var kubernetesWarningLimits = warningLimits{total: 4096, each: 256}
 
-// A warningRecorder turns warnings into headers of one response. It is also the context that carries it: one small allocation for both,
-// since most requests are not warned of anything.
+// A warningRecorder turns warnings into headers of one response, whose head is not out yet. It is k8s.io/apiserver's Recorder: whoever
+// warns calls warning.AddWarning with the request's context, and imports nothing of this package.
 type warningRecorder struct {
-	context.Context
 	header http.Header // of the response
 
 	mu   sync.Mutex  // guards said, what it points to, and header; webhooks warn in parallel
@@ -75,46 +73,27 @@ type warningSet struct {
 	header  http.Header
 	limits  warningLimits
 	seen    map[string]bool
-	ordered []warning
+	ordered []message
 	written int  // runes of text in header
 	cutting bool // the total has been exceeded: texts are cut
 }
 
-type warning struct{ agent, text string }
+// A message is one warning.
+type message struct{ agent, text string }
 
-type warningKey struct{}
-
-// warningContext returns a context whose warnings go to header, that of a response whose head is not out yet.
-func warningContext(ctx context.Context, header http.Header) context.Context {
-	return &warningRecorder{Context: ctx, header: header}
-}
-
-func (rec *warningRecorder) Value(key any) any {
-	if key == (warningKey{}) {
-		return rec
-	}
-	return rec.Context.Value(key)
-}
-
-// addWarning sends text to the client as a Warning header, once per request; without a recorder in ctx it does nothing.
-// It has no effect once the response's first byte is out. A text with a control character in it is lost, as in Kubernetes.
-func addWarning(ctx context.Context, text string) {
-	if rec, _ := ctx.Value(warningKey{}).(*warningRecorder); rec != nil {
-		rec.add("", text)
-	}
-}
-
-func (rec *warningRecorder) add(agent, text string) {
+// AddWarning sends text to the client as a Warning header, once per request. It has no effect once the response's first byte is out. A text
+// with a control character in it is lost, as in Kubernetes.
+func (rec *warningRecorder) AddWarning(agent, text string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	if rec.said == nil {
 		rec.said = &warningSet{header: rec.header, limits: kubernetesWarningLimits, seen: map[string]bool{}}
 	}
-	rec.said.add(warning{agent, text})
+	rec.said.add(message{agent, text})
 }
 
 // add follows kube-apiserver step by step: which texts survive depends on the order of these checks.
-func (set *warningSet) add(w warning) {
+func (set *warningSet) add(w message) {
 	full := set.cutting && set.written >= set.limits.total
 	if w.text == "" || full || set.seen[w.text] {
 		return
@@ -137,7 +116,7 @@ func (set *warningSet) add(w warning) {
 	}
 }
 
-func (set *warningSet) send(w warning) {
+func (set *warningSet) send(w message) {
 	if set.cutting {
 		w.text = cutRunes(w.text, set.limits.each)
 	}

@@ -3,9 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
+	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -117,7 +116,7 @@ func TestClientsParseWarnings(t *testing.T) {
 }
 
 // recordWarnings adds texts to a recorder and returns the texts that a client would read.
-func recordWarnings(t *testing.T, limits warningLimits, warnings ...warning) []string {
+func recordWarnings(t *testing.T, limits warningLimits, warnings ...message) []string {
 	t.Helper()
 	set := &warningSet{header: http.Header{}, limits: limits, seen: map[string]bool{}}
 	for _, w := range warnings {
@@ -139,19 +138,19 @@ func receivedWarnings(t *testing.T, header http.Header) []string {
 	return texts
 }
 
-func warningTexts(texts ...string) []warning {
-	var ws []warning
+func warningTexts(texts ...string) []message {
+	var ws []message
 	for _, text := range texts {
-		ws = append(ws, warning{"", text})
+		ws = append(ws, message{"", text})
 	}
 	return ws
 }
 
 // manyWarnings returns n texts of the given length in runes, all different.
-func manyWarnings(n, runes int) []warning {
-	var ws []warning
+func manyWarnings(n, runes int) []message {
+	var ws []message
 	for i := range n {
-		ws = append(ws, warning{"", fmt.Sprintf("%04d", i) + strings.Repeat("é", runes-4)})
+		ws = append(ws, message{"", fmt.Sprintf("%04d", i) + strings.Repeat("é", runes-4)})
 	}
 	return ws
 }
@@ -159,14 +158,14 @@ func manyWarnings(n, runes int) []warning {
 func TestWarningsAreSentOnceAndInOrder(t *testing.T) {
 	for _, c := range []struct {
 		number string
-		add    []warning
+		add    []message
 		want   []string
 	}{
 		{"41 none", nil, nil},
 		{"42 empty text", warningTexts(""), nil},
-		{"43 same text, other agent", []warning{{"first", "a"}, {"second", "a"}}, []string{"a"}},
+		{"43 same text, other agent", []message{{"first", "a"}, {"second", "a"}}, []string{"a"}},
 		{"44 order", warningTexts("c", "a", "b"), []string{"c", "a", "b"}},
-		{"45 invalid", []warning{{"", "a\nb"}, {"bad agent", "x"}, {"", "ok"}}, []string{"ok"}},
+		{"45 invalid", []message{{"", "a\nb"}, {"bad agent", "x"}, {"", "ok"}}, []string{"ok"}},
 	} {
 		t.Run(c.number, func(t *testing.T) {
 			if got := recordWarnings(t, kubernetesWarningLimits, c.add...); !slices.Equal(got, c.want) {
@@ -180,7 +179,7 @@ func TestWarningsAreCutAtSmallLimits(t *testing.T) { // 46
 	set := &warningSet{header: http.Header{}, limits: warningLimits{total: 25, each: 5}, seen: map[string]bool{}}
 	step := func(text string, want ...string) {
 		t.Helper()
-		set.add(warning{text: text})
+		set.add(message{text: text})
 		if got := receivedWarnings(t, set.header); !slices.Equal(got, want) {
 			t.Errorf("after %q: got %q, want %q", text, got, want)
 		}
@@ -212,7 +211,7 @@ func TestWarningsAreCutAtKubernetesLimits(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for _, c := range []struct {
 		number string
-		add    []warning
+		add    []message
 		want   string
 	}{
 		{"47 24 texts of 170", manyWarnings(24, 170), times(24, "170")},
@@ -244,7 +243,7 @@ func TestWarningsMayComeInParallel(t *testing.T) { // 53
 	for i := range 20 {
 		wg.Go(func() {
 			for j := range 50 {
-				addWarning(ctx, fmt.Sprint(i*j%7))
+				warning.AddWarning(ctx, "", fmt.Sprint(i*j%7))
 			}
 		})
 	}
@@ -257,11 +256,11 @@ func TestWarningsMayComeInParallel(t *testing.T) { // 53
 func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(warningContext(r.Context(), w.Header()), request.Key{}, "below")
-		addWarning(ctx, `say "hé"`)
+		warning.AddWarning(ctx, "", `say "hé"`)
 		if r.URL.Path == "/watch" {
 			w.WriteHeader(200)
 			w.(http.Flusher).Flush()
-			addWarning(ctx, "too late")
+			warning.AddWarning(ctx, "", "too late")
 			<-r.Context().Done()
 			return
 		}
@@ -278,16 +277,7 @@ func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
 		}
 		resp.Body.Close()
 	}
-	addWarning(t.Context(), "nobody listens") // without a recorder nothing happens
-}
-
-func TestRecorderIsItsContext(t *testing.T) {
-	base, cancel := context.WithCancelCause(context.WithValue(t.Context(), request.Key{}, "v"))
-	ctx := warningContext(base, http.Header{})
-	cancel(io.EOF)
-	if ctx.Value(request.Key{}) != "v" || ctx.Err() == nil || !errors.Is(context.Cause(ctx), io.EOF) {
-		t.Errorf("value %v, err %v, cause %v; want those of the context inside", ctx.Value(request.Key{}), ctx.Err(), context.Cause(ctx))
-	}
+	warning.AddWarning(t.Context(), "", "nobody listens") // without a recorder nothing happens
 }
 
 func TestDeprecationWarnings(t *testing.T) {
@@ -376,22 +366,16 @@ func TestTrackerForgetsTheOldest(t *testing.T) {
 	}
 }
 
-var keptContext context.Context // so that the benchmark's context is really made
-
-// The recorder travels in the copy of the request that its record needs anyway, so this is all that a request without warnings pays.
-func BenchmarkRequestWithoutWarnings(b *testing.B) {
-	header, ctx := http.Header{}, b.Context()
-	b.ReportAllocs()
-	for b.Loop() {
-		keptContext = warningContext(ctx, header)
-	}
-}
-
 func BenchmarkAddWarning(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		addWarning(warningContext(b.Context(), http.Header{}), "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob")
+		warning.AddWarning(warningContext(b.Context(), http.Header{}), "", "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob")
 	}
+}
+
+// warningContext returns a context whose warnings go to header.
+func warningContext(ctx context.Context, header http.Header) context.Context {
+	return warning.WithWarningRecorder(ctx, &warningRecorder{header: header})
 }
 
 // Warnings of the numbered cases, as a client gets them over HTTP.
