@@ -162,16 +162,16 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
-	crd.Status.AcceptedNames = crd.Spec.Names
-	crd.Status.Conditions = nil
+	definition := obj.(*apiextensionsv1.CustomResourceDefinition)
+	definition.Status.AcceptedNames = definition.Spec.Names
+	definition.Status.Conditions = nil
 	for _, kind := range []apiextensionsv1.CustomResourceDefinitionConditionType{apiextensionsv1.NamesAccepted, apiextensionsv1.Established} {
-		crd.Status.Conditions = append(crd.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{Type: kind, Status: "True", LastTransitionTime: metav1.Now()})
+		definition.Status.Conditions = append(definition.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{Type: kind, Status: "True", LastTransitionTime: metav1.Now()})
 	}
 	if terminating {
-		markTerminating(crd)
+		markTerminating(definition)
 	}
-	json, revAt, err := row.EncodeStored(crd)
+	json, revAt, err := row.EncodeStored(definition)
 	if err != nil {
 		s.t.Fatal(err)
 	}

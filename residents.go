@@ -134,10 +134,10 @@ func (s *settler) isPublished(configMap []byte) bool {
 
 // ---- The loop
 
-// follow settles all namespaces, then those whose first objects somebody deletes or changes. gc lends its ways of reading the store.
-func (s *settler) follow(ctx context.Context, gc *collector) error {
+// follow settles all namespaces, then those whose first objects somebody deletes or changes. The collector lends its ways of reading the store.
+func (s *settler) follow(ctx context.Context, col *collector) error {
 	var unsettled []string
-	pos, err := gc.walk(ctx, namespaceRange, func(records []store.Record) error {
+	pos, err := col.walk(ctx, namespaceRange, func(records []store.Record) error {
 		for i := range records {
 			_, name := scheme.NamespacedName(records[i].Key)
 			unsettled = append(unsettled, strings.Clone(name)) // not all the keys of the chunk with it
@@ -150,7 +150,7 @@ func (s *settler) follow(ctx context.Context, gc *collector) error {
 	positions := map[string]int64{accountRange: pos, configMapRange: pos}
 	for err == nil && ctx.Err() == nil {
 		accounts, configMaps := s.st.Wake(accountRange), s.st.Wake(configMapRange)
-		if err = s.catchUp(ctx, gc, positions); err != nil {
+		if err = s.catchUp(ctx, col, positions); err != nil {
 			break
 		}
 		select {
