@@ -1,6 +1,10 @@
 package main
 
-func freshServer() flowObjects {
-	mandatory, suggested := mandatoryObjects(), suggestedObjects()
-	return flowObjects{schemas: append(mandatory.schemas, suggested.schemas...), levels: append(mandatory.levels, suggested.levels...)}
+import (
+	"apilet/internal/flowcontrol"
+)
+
+func freshServer() flowcontrol.Objects {
+	mandatory, suggested := flowcontrol.MandatoryObjects(), flowcontrol.SuggestedObjects()
+	return flowcontrol.Objects{Schemas: append(mandatory.Schemas, suggested.Schemas...), Levels: append(mandatory.Levels, suggested.Levels...)}
 }

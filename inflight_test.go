@@ -17,9 +17,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"apilet/internal/request"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/flowcontrol"
+	"apilet/internal/request"
 )
 
 // flowFront makes the request record that the middleware before flow control makes: the user is the first path segment, the verb the
@@ -55,8 +57,8 @@ func smallFlowControl(counts storedCounts) *flowControl {
 	fc := newFlowControl(2, time.Minute, counts)
 	level, schema := limitedLevel("small", 1000, 1, 1, 1), schemaFor("small", "*")
 	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
-	fc.configure(flowObjects{schemas: schemasOf(schema), levels: levelsOf(level)})
-	fc.dispatcher.levels["small"].setLimit(2, 2)
+	fc.configure(flowcontrol.Objects{Schemas: schemasOf(schema), Levels: levelsOf(level)})
+	fc.dispatcher.Levels["small"].SetLimit(2, 2)
 	return fc
 }
 
@@ -147,8 +149,8 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 		if n := fc.watchers.interested(&request.Info{Resource: "pods", Namespace: "ns"}); n != 100 {
 			t.Errorf("%d watchers, want 100", n)
 		}
-		stats := fc.dispatcher.levels["small"].stats["small"]
-		if stats.ranWatch.total() != 100 || stats.ranRegular.total() != 0 || stats.executing != 0 {
+		stats := fc.dispatcher.Levels["small"].Stats["small"]
+		if stats.RanWatch.Total() != 100 || stats.RanRegular.Total() != 0 || stats.Executing != 0 {
 			t.Errorf("%+v", stats)
 		}
 		close(g.open)
@@ -203,33 +205,33 @@ func TestEstimates(t *testing.T) {
 		if c.single {
 			info.Name = "x"
 		}
-		if got := fc.estimate(info, httptest.NewRequest("GET", "/?"+c.query, nil)).initialSeats; got != c.want {
+		if got := fc.estimate(info, httptest.NewRequest("GET", "/?"+c.query, nil)).InitialSeats; got != c.want {
 			t.Errorf("%s %q, %d of %d bytes: %d seats, want %d", info.Verb, c.query, c.count, c.avg, got, c.want)
 		}
 	}
-	for watchers, want := range map[int]estimate{9: {}, 10: {finalSeats: 1, tail: 5 * time.Millisecond}, 25: {finalSeats: 3, tail: 5 * time.Millisecond},
-		1000: {finalSeats: 10, tail: 50 * time.Millisecond}} {
+	for watchers, want := range map[int]flowcontrol.Estimate{9: {}, 10: {FinalSeats: 1, Tail: 5 * time.Millisecond}, 25: {FinalSeats: 3, Tail: 5 * time.Millisecond},
+		1000: {FinalSeats: 10, Tail: 50 * time.Millisecond}} {
 		got := mutatingWork(watchers)
-		if got.initialSeats != 1 || got.finalSeats != want.finalSeats || got.tail != want.tail {
+		if got.InitialSeats != 1 || got.FinalSeats != want.FinalSeats || got.Tail != want.Tail {
 			t.Errorf("%d watchers: %+v", watchers, got)
 		}
 	}
-	if got := mutatingWork(1000).within(4); got.finalSeats != 4 || got.tail != 125*time.Millisecond {
+	if got := mutatingWork(1000).Within(4); got.FinalSeats != 4 || got.Tail != 125*time.Millisecond {
 		t.Errorf("1000 watchers in 4 seats: %+v", got)
 	}
 	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
-		l := newLevel("level", nil, nil)
-		l.shape(&limitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
-		if l.maxSeats != want {
-			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.maxSeats, want)
+		l := flowcontrol.NewLevel("level", nil, nil)
+		l.Shape(&limitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
+		if l.MaxSeats != want {
+			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.MaxSeats, want)
 		}
 	}
 }
 
 func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
 	wc := watcherCounts{n: map[watchTarget]int{}}
-	dig := func(namespace, name string) *digest {
-		return &digest{resource: "pods", namespace: namespace, name: name}
+	dig := func(namespace, name string) *flowcontrol.Digest {
+		return &flowcontrol.Digest{Resource: "pods", Namespace: namespace, Name: name}
 	}
 	var stop []func()
 	for _, w := range []struct{ namespace, name, query string }{{"", "", ""}, {"ns", "", ""}, {"ns", "p", ""}, {"other", "", ""},
@@ -455,13 +457,13 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 		_, _ = fmt.Fprint(conn, "POST /alice/create/pods/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nhalf a body")
 		conns = append(conns, conn)
 	}
-	l := fc.dispatcher.levels["small"]
+	l := fc.dispatcher.Levels["small"]
 	await := func(what string, cond func() bool) {
 		t.Helper()
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			l.mu.Lock()
+			l.Mu.Lock()
 			ok := cond()
-			l.mu.Unlock()
+			l.Mu.Unlock()
 			if ok {
 				return
 			}
@@ -470,15 +472,15 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 			}
 		}
 	}
-	await("the requests did not arrive", func() bool { return l.waiting == 1 && l.executing == 2 })
+	await("the requests did not arrive", func() bool { return l.Waiting == 1 && l.Executing == 2 })
 	var waits time.Time
-	l.mu.Lock()
-	waits = l.turns[0].waiting.first.arrived
-	l.mu.Unlock()
+	l.Mu.Lock()
+	waits = l.Turns[0].Waiting.First.Arrived
+	l.Mu.Unlock()
 	for _, conn := range conns { // one of the three is the one that waits
 		_ = conn.Close()
 	}
-	await("the one whose client has gone still waits", func() bool { return l.counts.cancelled == 1 })
+	await("the one whose client has gone still waits", func() bool { return l.Counts.Cancelled == 1 })
 	if took := time.Since(waits); took > 5*time.Second {
 		t.Errorf("it left after %v", took)
 	}
@@ -492,8 +494,8 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	fc := newFlowControl(8, time.Minute, nothingStored)
 	level, schema := limitedLevel("level", 10000, 64, 6, 500), schemaFor("level", "*")
 	schema.Spec.MatchingPrecedence = 10
-	fc.configure(flowObjects{schemas: schemasOf(schema), levels: levelsOf(level)})
-	fc.dispatcher.levels["level"].setLimit(8, 8)
+	fc.configure(flowcontrol.Objects{Schemas: schemasOf(schema), Levels: levelsOf(level)})
+	fc.dispatcher.Levels["level"].SetLimit(8, 8)
 	server := httptest.NewServer(flowFront(fc.middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) }))))
 	defer server.Close()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000}}
@@ -543,7 +545,7 @@ func (w *discardResponse) WriteHeader(int)             {}
 func BenchmarkMiddleware(b *testing.B) {
 	fc := newFlowControl(600, time.Minute, nothingStored)
 	fresh := freshServer()
-	for _, obj := range fresh.schemas {
+	for _, obj := range fresh.Schemas {
 		obj.UID = types.UID("uid-of-" + obj.Name)
 	}
 	fc.configure(fresh)

@@ -14,13 +14,15 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/auth/rbac"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/auth/rbac"
+	"apilet/internal/flowcontrol"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // A keeper reads and writes the objects of a few kinds.
@@ -210,11 +212,11 @@ func (k *policyKeeper) applyLocked() error {
 // apf.kubernetes.io/autoupdate-spec of each object allows, and writes the condition that says whether a schema's level exists.
 type flowKeeper struct {
 	keeper
-	configure func(flowObjects) // puts them in force
-	pacer     pacer
+	configure func(flowcontrol.Objects) // puts them in force
+	pacer     flowcontrol.Pacer
 }
 
-func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *writes, configure func(flowObjects)) *flowKeeper {
+func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *writes, configure func(flowcontrol.Objects)) *flowKeeper {
 	return &flowKeeper{keeper: newKeeper(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
 }
 
@@ -230,22 +232,22 @@ func (k *flowKeeper) apply(ctx context.Context) error {
 		return err
 	}
 	k.configure(objs)
-	schemas, levels := maintainSchemas(objs.schemas), maintainLevels(objs.levels)
-	if err := k.write(ctx, append(asObjects(levels.create), asObjects(schemas.create)...),
-		append(asObjects(levels.update), asObjects(schemas.update)...), k.named(schemas.remove, levels.remove)); err != nil {
+	schemas, levels := flowcontrol.MaintainSchemas(objs.Schemas), flowcontrol.MaintainLevels(objs.Levels)
+	if err := k.write(ctx, append(asObjects(levels.Create), asObjects(schemas.Create)...),
+		append(asObjects(levels.Update), asObjects(schemas.Update)...), k.named(schemas.Remove, levels.Remove)); err != nil {
 		return err
 	}
 	return k.tellDangling(ctx, objs)
 }
 
-func (k *flowKeeper) objects() (objs flowObjects, err error) {
+func (k *flowKeeper) objects() (objs flowcontrol.Objects, err error) {
 	stored, err := k.load()
 	for _, obj := range stored {
 		switch o := obj.(type) {
 		case *flowcontrolv1.FlowSchema:
-			objs.schemas = append(objs.schemas, o)
+			objs.Schemas = append(objs.Schemas, o)
 		case *flowcontrolv1.PriorityLevelConfiguration:
-			objs.levels = append(objs.levels, o)
+			objs.Levels = append(objs.Levels, o)
 		}
 	}
 	return objs, err
@@ -263,15 +265,15 @@ func (k *flowKeeper) named(schemas, levels []string) (found []scheme.Object) {
 }
 
 // tellDangling writes the conditions that are not as they should be, paced, in case another server thinks otherwise.
-func (k *flowKeeper) tellDangling(ctx context.Context, objs flowObjects) error {
+func (k *flowKeeper) tellDangling(ctx context.Context, objs flowcontrol.Objects) error {
 	now := time.Now()
-	missing := dangling(objs, now.Truncate(time.Second))
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.allow(name, now) })
+	missing := flowcontrol.Dangling(objs, now.Truncate(time.Second))
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.Allow(name, now) })
 	return parallel(names, deleteWorkers, func(name string) error {
 		t := target{res: k.kinds[0], name: name, sub: "status"}
 		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 			schema := old.DeepCopyObject().(*flowcontrolv1.FlowSchema)
-			setFlowCondition(&schema.Status, missing[name])
+			flowcontrol.SetCondition(&schema.Status, missing[name])
 			return schema, nil
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -279,16 +281,6 @@ func (k *flowKeeper) tellDangling(ctx context.Context, objs flowObjects) error {
 		}
 		return nil
 	})
-}
-
-func setFlowCondition(status *flowcontrolv1.FlowSchemaStatus, condition flowcontrolv1.FlowSchemaCondition) {
-	for i := range status.Conditions {
-		if status.Conditions[i].Type == condition.Type {
-			status.Conditions[i] = condition
-			return
-		}
-	}
-	status.Conditions = append(status.Conditions, condition)
 }
 
 func asObjects[T scheme.Object](list []T) (objects []scheme.Object) {

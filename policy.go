@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"apilet/internal/flowcontrol"
 )
 
 // A policyChecker checks one of these objects; old is nil when it is created.
@@ -709,7 +711,7 @@ func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfigura
 
 // fixedSchema holds the mandatory schemas to what is built in.
 func (c policyChecker) fixedSchema(schema *flowcontrolv1.FlowSchema) {
-	for _, fixed := range mandatoryObjects().schemas {
+	for _, fixed := range flowcontrol.MandatoryObjects().Schemas {
 		if fixed.Name == schema.Name && !equality.Semantic.DeepEqual(fixed.Spec, schema.Spec) {
 			c.invalid(field.NewPath("spec"), "", schema.Spec, fmt.Sprintf("spec of '%s' must equal the fixed value", schema.Name))
 		}
@@ -718,7 +720,7 @@ func (c policyChecker) fixedSchema(schema *flowcontrolv1.FlowSchema) {
 
 // fixedLevel does so with the levels. The shares of the exempt level are the operator's.
 func (c policyChecker) fixedLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
-	for _, fixed := range mandatoryObjects().levels {
+	for _, fixed := range flowcontrol.MandatoryObjects().Levels {
 		if fixed.Name != level.Name {
 			continue
 		}

@@ -1,4 +1,4 @@
-package main
+package flowcontrol
 
 import (
 	"cmp"
@@ -24,17 +24,17 @@ type heldSeat struct {
 	started chan struct{}
 	done    chan struct{}
 	err     error
-	ticket  *ticket
+	ticket  *Ticket
 }
 
-func holdSeat(t *testing.T, d *dispatcher, user string, est estimate) *heldSeat {
+func holdSeat(t *testing.T, d *Dispatcher, user string, est Estimate) *heldSeat {
 	t.Helper()
 	running, release := context.WithCancel(t.Context())
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &heldSeat{release: release, cancel: cancel, started: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
-		h.err = d.dispatch(ctx, &digest{user: user, received: time.Now()}, est, func(tk *ticket) {
+		h.err = d.Dispatch(ctx, &Digest{User: user, Received: time.Now()}, est, func(tk *Ticket) {
 			h.ticket = tk
 			close(h.started)
 			<-running.Done()
@@ -57,16 +57,16 @@ func reasonOf(h *heldSeat) string {
 	if !isClosed(h.done) {
 		return "in progress"
 	}
-	var rej *rejection
+	var rej *Rejection
 	if errors.As(h.err, &rej) {
 		return rej.reason
 	}
 	return "ran"
 }
 
-var narrowRequest = estimate{initialSeats: 1, watchers: -1}
+var narrowRequest = Estimate{InitialSeats: 1, Watchers: -1}
 
-func wideRequest(seats int) estimate { return estimate{initialSeats: seats, watchers: -1} }
+func wideRequest(seats int) Estimate { return Estimate{InitialSeats: seats, Watchers: -1} }
 
 // Cases 29, 37 and 38: levels without queues, and levels without seats.
 func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
@@ -78,7 +78,7 @@ func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 		}
 		a.release()
 		b.release()
-		d.levels["level"].setLimit(0, 2)
+		d.Levels["level"].SetLimit(0, 2)
 		synctest.Wait()
 		alone, second := holdSeat(t, d, "a", narrowRequest), holdSeat(t, d, "a", narrowRequest)
 		if !isClosed(alone.started) || reasonOf(second) != reasonConcurrencyLimit {
@@ -114,7 +114,7 @@ func TestQueueFull(t *testing.T) {
 func TestNothingOvertakesAWideRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 64, 1, 1)
-		d.levels["level"].maxSeats = 0
+		d.Levels["level"].MaxSeats = 0
 		users := usersApart(3, 64)
 		two := holdSeat(t, d, users[0], wideRequest(2))
 		five := holdSeat(t, d, users[1], wideRequest(5))
@@ -124,7 +124,7 @@ func TestNothingOvertakesAWideRequest(t *testing.T) {
 		if isClosed(five.started) || isClosed(one.started) {
 			t.Fatal("a request started that does not fit or whose turn it is not")
 		}
-		if got := d.levels["level"].stats["level"].noAccommodation; got == 0 {
+		if got := d.Levels["level"].Stats["level"].noAccommodation; got == 0 {
 			t.Error("request_dispatch_no_accommodation_total stayed 0")
 		}
 		if more := holdSeat(t, d, users[2], narrowRequest); reasonOf(more) != "in progress" {
@@ -161,9 +161,9 @@ func TestWaitingEnds(t *testing.T) {
 		first := holdSeat(t, d, "a", narrowRequest)
 		start := time.Now()
 		ends := func(name string, want time.Duration, ctx context.Context) {
-			err := d.dispatch(ctx, &digest{received: start}, narrowRequest, func(*ticket) { t.Error(name, "ran") })
-			var rej *rejection
-			if !errors.As(err, &rej) || rej.reason != reasonTimeout || rej.retryAfter != 1 {
+			err := d.Dispatch(ctx, &Digest{Received: start}, narrowRequest, func(*Ticket) { t.Error(name, "ran") })
+			var rej *Rejection
+			if !errors.As(err, &rej) || rej.reason != reasonTimeout || rej.RetryAfter != 1 {
 				t.Errorf("%s: %v", name, err)
 			}
 			if got := time.Since(start); got != want {
@@ -184,11 +184,11 @@ func TestWaitingEnds(t *testing.T) {
 		if reasonOf(gone) != reasonTimeout {
 			t.Error("a request whose client has gone still waits")
 		}
-		l := d.levels["level"]
-		if l.counts.timedOut != 3 || l.counts.cancelled != 1 || l.counts.rejected != 4 || l.waiting != 0 || len(l.flows) != 1 {
-			t.Errorf("counts %+v, %d waiting, %d flows", l.counts, l.waiting, len(l.flows))
+		l := d.Levels["level"]
+		if l.Counts.timedOut != 3 || l.Counts.Cancelled != 1 || l.Counts.rejected != 4 || l.Waiting != 0 || len(l.flows) != 1 {
+			t.Errorf("counts %+v, %d waiting, %d flows", l.Counts, l.Waiting, len(l.flows))
 		}
-		if n := l.stats["level"].waitedInVain.counts; n[13] != 1 || n[11] != 1 || n[8] != 1 || n[0] != 1 {
+		if n := l.Stats["level"].waitedInVain.counts; n[13] != 1 || n[11] != 1 || n[8] != 1 || n[0] != 1 {
 			t.Errorf("waits in vain: %v", n)
 		}
 		first.release()
@@ -199,12 +199,12 @@ func TestWaitingEnds(t *testing.T) {
 func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(4, 4, 1, 10)
-		d.levels["level"].setLimit(0, 4)
+		d.Levels["level"].SetLimit(0, 4)
 		jailed := holdSeat(t, d, "a", narrowRequest)
 		if isClosed(jailed.started) {
 			t.Fatal("it ran")
 		}
-		d.levels["level"].setLimit(1, 4)
+		d.Levels["level"].SetLimit(1, 4)
 		synctest.Wait()
 		if !isClosed(jailed.started) {
 			t.Error("it waits though there is a seat")
@@ -237,8 +237,8 @@ func TestRetryAfterFollowsTheDrops(t *testing.T) {
 }
 
 func inUse(l *level) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	return l.inUse
 }
 
@@ -246,9 +246,9 @@ func inUse(l *level) int {
 func TestATailHoldsItsSeats(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(10, 4, 1, 10)
-		l := d.levels["level"]
-		l.maxSeats = 0
-		tailed := estimate{initialSeats: 1, finalSeats: 4, tail: 5 * time.Millisecond, mutating: true, watchers: 40}
+		l := d.Levels["level"]
+		l.MaxSeats = 0
+		tailed := Estimate{InitialSeats: 1, FinalSeats: 4, Tail: 5 * time.Millisecond, Mutating: true, Watchers: 40}
 		h := holdSeat(t, d, "a", tailed)
 		if inUse(l) != 4 {
 			t.Errorf("%d seats in use, want 4", inUse(l))
@@ -267,10 +267,10 @@ func TestATailHoldsItsSeats(t *testing.T) {
 		if l.inUse != 0 || len(l.flows) != 0 {
 			t.Errorf("after the tail: %d seats, %d flows", l.inUse, len(l.flows))
 		}
-		l.setLimit(2, 10)
+		l.SetLimit(2, 10)
 		h = holdSeat(t, d, "a", tailed)
-		if h.ticket.width != 2 || h.ticket.est.tail != 10*time.Millisecond {
-			t.Errorf("at two seats: width %d, tail %v", h.ticket.width, h.ticket.est.tail)
+		if h.ticket.width != 2 || h.ticket.est.Tail != 10*time.Millisecond {
+			t.Errorf("at two seats: width %d, tail %v", h.ticket.width, h.ticket.est.Tail)
 		}
 		h.release()
 	})
@@ -280,10 +280,10 @@ func TestATailHoldsItsSeats(t *testing.T) {
 func TestSeatsComeBack(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
-		l := d.levels["level"]
+		l := d.Levels["level"]
 		func() {
 			defer func() { _ = recover() }()
-			_ = d.dispatch(t.Context(), &digest{received: time.Now()}, narrowRequest, func(*ticket) { panic("handler") })
+			_ = d.Dispatch(t.Context(), &Digest{Received: time.Now()}, narrowRequest, func(*Ticket) { panic("handler") })
 		}()
 		if l.inUse != 0 {
 			t.Fatal("a panic kept its seat")
@@ -291,7 +291,7 @@ func TestSeatsComeBack(t *testing.T) {
 		var watches []*heldSeat
 		for range 100 {
 			w := holdSeat(t, d, "a", narrowRequest)
-			w.ticket.finish()
+			w.ticket.Finish()
 			watches = append(watches, w)
 		}
 		if l.inUse != 0 || l.running.n != 0 {
@@ -301,7 +301,7 @@ func TestSeatsComeBack(t *testing.T) {
 			w.release()
 		}
 		synctest.Wait()
-		if l.inUse != 0 || l.stats["level"].executing != 0 {
+		if l.inUse != 0 || l.Stats["level"].Executing != 0 {
 			t.Errorf("finishing twice counted twice: %d", l.inUse)
 		}
 	})
@@ -311,16 +311,16 @@ func TestSeatsComeBack(t *testing.T) {
 func TestLentSeatsServeOthers(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
-		l := d.levels["level"]
+		l := d.Levels["level"]
 		slow, mouse := holdSeat(t, d, "slow", narrowRequest), holdSeat(t, d, "mouse", narrowRequest)
-		slow.ticket.lend()
+		slow.ticket.Yield()
 		synctest.Wait()
 		if !isClosed(mouse.started) {
 			t.Fatal("the mouse waits")
 		}
-		slow.ticket.reclaim()
-		slow.ticket.reclaim()
-		if l.inUse != 2 || l.executing != 2 {
+		slow.ticket.Reclaim()
+		slow.ticket.Reclaim()
+		if l.inUse != 2 || l.Executing != 2 {
 			t.Errorf("%d seats in use, want 2 of 1", l.inUse)
 		}
 		third := holdSeat(t, d, "mouse", narrowRequest)
@@ -329,7 +329,7 @@ func TestLentSeatsServeOthers(t *testing.T) {
 		if isClosed(third.started) {
 			t.Error("a request started on the reclaimed seat")
 		}
-		slow.ticket.lend()
+		slow.ticket.Yield()
 		synctest.Wait()
 		if !isClosed(third.started) {
 			t.Error("the seat was not lent again")
@@ -337,8 +337,8 @@ func TestLentSeatsServeOthers(t *testing.T) {
 		slow.release()
 		third.release()
 		synctest.Wait()
-		if l.inUse != 0 || l.executing != 0 || len(l.flows) != 0 {
-			t.Errorf("%d seats, %d executing, %d flows left", l.inUse, l.executing, len(l.flows))
+		if l.inUse != 0 || l.Executing != 0 || len(l.flows) != 0 {
+			t.Errorf("%d seats, %d executing, %d flows left", l.inUse, l.Executing, len(l.flows))
 		}
 	})
 }
@@ -427,7 +427,7 @@ func TestElephantsLeaveRoomForMice(t *testing.T) {
 
 // Case 28.
 func TestTheShortestQueueOfTheHandIsChosen(t *testing.T) {
-	l := newLevel("level", nil, nil)
+	l := NewLevel("level", nil, nil)
 	l.deck, l.hand = 2, 2
 	l.queues = make([]*queue, 2)
 	if a, b := l.chooseLocked(1), l.chooseLocked(1); a == b {
@@ -452,7 +452,7 @@ func TestEqualFlowsGoAroundTheRing(t *testing.T) {
 		first := holdSeat(t, d, users[2], narrowRequest)
 		for _, i := range []int{4, 0, 3, 1} {
 			go func() {
-				_ = d.dispatch(t.Context(), &digest{user: users[i], received: time.Now()}, narrowRequest, func(*ticket) {
+				_ = d.Dispatch(t.Context(), &Digest{User: users[i], Received: time.Now()}, narrowRequest, func(*Ticket) {
 					mu.Lock()
 					order = append(order, i)
 					mu.Unlock()
@@ -504,8 +504,8 @@ func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 				t.Errorf("seats %.3f, want 2 and 2", got)
 			}
 		}
-		if l.counts.rewinds != 1 {
-			t.Errorf("%d rewinds", l.counts.rewinds)
+		if l.Counts.rewinds != 1 {
+			t.Errorf("%d rewinds", l.Counts.rewinds)
 		}
 	})
 }
@@ -518,12 +518,12 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		sc := newScene(d)
 		for i := range 40 {
 			sc.play(ctx, seatLoad{user: fmt.Sprint("user", i), threads: 5, exec: 50 * time.Millisecond,
-				est: estimate{initialSeats: 1, finalSeats: 2, tail: 30 * time.Millisecond}})
+				est: Estimate{InitialSeats: 1, FinalSeats: 2, Tail: 30 * time.Millisecond}})
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, deck := range []int32{8, 4, 1, 64, 3, 128, 2} {
-			d.configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, deck, 1, 64)))
+			d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, deck, 1, 64)))
 			time.Sleep(300 * time.Millisecond)
 			synctest.Wait()
 			for i, q := range l.queues {
@@ -537,19 +537,19 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		if len(l.queues) != 2 {
 			t.Errorf("%d queues, want 2", len(l.queues))
 		}
-		d.configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 0, 0, 0)))
+		d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 0, 0, 0)))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(l.queues) != 0 || l.waiting != 0 {
-			t.Errorf("%d queues, %d waiting; want none", len(l.queues), l.waiting)
+		if len(l.queues) != 0 || l.Waiting != 0 {
+			t.Errorf("%d queues, %d waiting; want none", len(l.queues), l.Waiting)
 		}
 		served, rejected := 0, 0
 		for i := range 40 {
 			served += sc.served[fmt.Sprint("user", i)]
 			rejected += sc.rejected[fmt.Sprint("user", i)]
 		}
-		if l.counts.dispatched != uint64(served) || l.counts.rejected != uint64(rejected) {
-			t.Errorf("%d ran and %d were rejected, the level counts %d and %d", served, rejected, l.counts.dispatched, l.counts.rejected)
+		if l.Counts.dispatched != uint64(served) || l.Counts.rejected != uint64(rejected) {
+			t.Errorf("%d ran and %d were rejected, the level counts %d and %d", served, rejected, l.Counts.dispatched, l.Counts.rejected)
 		}
 	})
 }
@@ -558,19 +558,19 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(20, 4, 1, 10)
-		l := d.levels["level"]
+		l := d.Levels["level"]
 		users := usersApart(4, 4)
 		last := users[slices.IndexFunc(users, func(user string) bool { return deal(flowHash("level", user), 4, 1, nil)[0] == 3 })]
-		tailed := estimate{initialSeats: 1, finalSeats: 2, tail: time.Second}
+		tailed := Estimate{InitialSeats: 1, FinalSeats: 2, Tail: time.Second}
 		a, b := holdSeat(t, d, last, tailed), holdSeat(t, d, last, tailed)
 		a.release()
 		time.Sleep(100 * time.Millisecond)
 		b.release()
 		synctest.Wait()
-		d.configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 1, 1, 10)))
+		d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 1, 1, 10)))
 		queues := func() int {
-			l.mu.Lock()
-			defer l.mu.Unlock()
+			l.Mu.Lock()
+			defer l.Mu.Unlock()
 			return len(l.queues)
 		}
 		for wait, want := range []int{4, 4, 1} {
@@ -594,7 +594,7 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 		for range 31 {
 			in = append(in, holdSeat(t, d, "a", narrowRequest))
 		}
-		d.configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 1, 1, 5)))
+		d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 1, 1, 5)))
 		synctest.Wait()
 		if h := holdSeat(t, d, "a", narrowRequest); reasonOf(h) != reasonQueueFull {
 			t.Errorf("the 32nd: %s", reasonOf(h))
@@ -612,29 +612,29 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 // Cases 80 and 81: a level that is gone lets those out that are in, and one that comes back in time never was away.
 func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
-		d := newDispatcher(10, time.Minute)
-		go d.run(ctx)
+		d := NewDispatcher(10, time.Minute)
+		go d.Run(ctx)
 		schemas := schemasOf(schemaFor("level", "some"), schemaFor("other", "*"))
 		schemas[0].Spec.MatchingPrecedence = 1
 		schemas[0].Spec.Rules[0].Subjects[0].Group.Name = "*"
 		both := levelsOf(limitedLevel("level", 10, 1, 1, 10), limitedLevel("other", 90, 4, 1, 10))
-		d.configure(schemas, both)
+		d.Configure(schemas, both)
 		l := d.levelOf("level")
 		a, b := holdSeat(t, d, "a", narrowRequest), holdSeat(t, d, "a", wideRequest(10))
-		d.configure(schemas, both[1:])
-		if !l.quiescing || d.levelOf("level") != l || l.claim.nominal != 1 {
+		d.Configure(schemas, both[1:])
+		if !l.quiescing || d.levelOf("level") != l || l.allocation.nominal != 1 {
 			t.Error("the level did not stay until it was empty")
 		}
-		if c := holdSeat(t, d, "a", narrowRequest); c.ticket == nil || c.ticket.level.name != "other" {
+		if c := holdSeat(t, d, "a", narrowRequest); c.ticket == nil || c.ticket.level.Name != "other" {
 			t.Error("a request went to a level that is gone")
 		} else {
 			c.release()
 		}
-		d.configure(schemas, both)
+		d.Configure(schemas, both)
 		if l.quiescing || d.levelOf("level") != l {
 			t.Error("a level that came back in time is another")
 		}
-		d.configure(schemas, both[1:])
+		d.Configure(schemas, both[1:])
 		a.release()
 		synctest.Wait()
 		if !isClosed(b.started) {
@@ -642,7 +642,7 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 		}
 		b.release()
 		synctest.Wait()
-		if d.levelOf("level") != nil || d.levelOf("other").claim.nominal != 10 {
+		if d.levelOf("level") != nil || d.levelOf("other").allocation.nominal != 10 {
 			t.Error("an empty level that is gone still has its share")
 		}
 	})
@@ -651,10 +651,10 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 // Case 82: requests that come while the configuration changes are never lost.
 func TestConfigurationStorm(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
-		d := newDispatcher(100, time.Minute)
-		go d.run(ctx)
+		d := NewDispatcher(100, time.Minute)
+		go d.Run(ctx)
 		schemas := schemasOf(schemaFor("level", "*"), schemaFor("other", "*"))
-		d.configure(schemas, levelsOf(limitedLevel("level", 10, 4, 2, 50), limitedLevel("other", 10, 4, 2, 50)))
+		d.Configure(schemas, levelsOf(limitedLevel("level", 10, 4, 2, 50), limitedLevel("other", 10, 4, 2, 50)))
 		sc := newScene(d)
 		for i := range 8 {
 			sc.play(ctx, seatLoad{user: fmt.Sprint("user", i), threads: 2, exec: time.Millisecond})
@@ -666,7 +666,7 @@ func TestConfigurationStorm(t *testing.T) {
 			if i%3 > 0 {
 				levels = append(levels, limitedLevel("level", 1+i%90, 1+i%64, 1, 50))
 			}
-			d.configure(schemas, levels)
+			d.Configure(schemas, levels)
 		}
 		for user, waits := range sc.waits {
 			if slow := slices.Max(waits); slow > 5*time.Millisecond || sc.rejected[user] > 0 || len(waits) < 10_000 {
@@ -676,15 +676,15 @@ func TestConfigurationStorm(t *testing.T) {
 	})
 }
 
-func claimOf(shares, lendable int32, borrow ...int32) *claim {
-	c := &claim{shares: shares, lendable: lendable}
+func claimOf(shares, lendable int32, borrow ...int32) *allocation {
+	c := &allocation{shares: shares, lendable: lendable}
 	if len(borrow) > 0 {
 		c.borrow = &borrow[0]
 	}
 	return c
 }
 
-func divideAll(seats int, claims []*claim) {
+func divideAll(seats int, claims []*allocation) {
 	total := 0.
 	for _, c := range claims {
 		total += float64(c.shares)
@@ -694,7 +694,7 @@ func divideAll(seats int, claims []*claim) {
 	}
 }
 
-func limitsOf(claims []*claim) (limits []int) {
+func limitsOf(claims []*allocation) (limits []int) {
 	for _, c := range claims {
 		limits = append(limits, c.limit)
 	}
@@ -703,8 +703,8 @@ func limitsOf(claims []*claim) (limits []int) {
 
 // Case 69, the worked example: alpha, beta, gamma, catch-all and exempt on 100 seats.
 func TestLendingFollowsTheWorkedExample(t *testing.T) {
-	exempt := &claim{exempt: true}
-	claims := []*claim{claimOf(40, 50), claimOf(30, 50, 20), claimOf(25, 80), claimOf(5, 0), exempt}
+	exempt := &allocation{exempt: true}
+	claims := []*allocation{claimOf(40, 50), claimOf(30, 50, 20), claimOf(25, 80), claimOf(5, 0), exempt}
 	divideAll(100, claims)
 	for i, want := range [][4]int{{40, 20, 140, 30}, {30, 15, 36, 23}, {25, 5, 125, 15}, {5, 5, 105, 5}, {0, 0, 100, 0}} {
 		c := claims[i]
@@ -747,7 +747,7 @@ func TestLendingFollowsTheWorkedExample(t *testing.T) {
 
 // Case 70: the levels of a fresh server with 600 seats, in the order of the table of levels.
 func TestLendingOnAFreshServer(t *testing.T) {
-	claims := []*claim{{exempt: true}, claimOf(5, 0), claimOf(30, 33), claimOf(40, 25), claimOf(10, 0), claimOf(40, 50), claimOf(100, 90), claimOf(20, 50)}
+	claims := []*allocation{{exempt: true}, claimOf(5, 0), claimOf(30, 33), claimOf(40, 25), claimOf(10, 0), claimOf(40, 50), claimOf(100, 90), claimOf(20, 50)}
 	divideAll(600, claims)
 	for i, want := range [][2]int{{0, 0}, {13, 13}, {74, 50}, {98, 73}, {25, 25}, {98, 49}, {245, 24}, {49, 24}} {
 		if got := [2]int{claims[i].nominal, claims[i].min}; got != want {
@@ -777,8 +777,8 @@ func TestLendingOnAFreshServer(t *testing.T) {
 
 // Case 75.
 func TestExemptRequestsTakeFromAll(t *testing.T) {
-	levels := func() []*claim {
-		claims := []*claim{{exempt: true}, claimOf(40, 50), claimOf(100, 50), claimOf(5, 50)}
+	levels := func() []*allocation {
+		claims := []*allocation{{exempt: true}, claimOf(40, 50), claimOf(100, 50), claimOf(5, 50)}
 		divideAll(870, claims)
 		for _, c := range claims[1:] {
 			c.observe(970, 970, 0, true)
@@ -812,7 +812,7 @@ func TestLendingKeepsItsPromisesWhateverTheDemand(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 5))
 	for problem := range 10_000 {
-		var claims []*claim
+		var claims []*allocation
 		for range 1 + rng.IntN(10) {
 			c := claimOf(1+rng.Int32N(100), rng.Int32N(101))
 			if rng.IntN(2) > 0 {
@@ -859,12 +859,12 @@ func TestDemandIsMeasuredOverTime(t *testing.T) {
 func TestLevelsBorrow(t *testing.T) {
 	for _, percents := range [][2][2]int32{{{50, 67}, {33, 50}}, {{50, 33}, {67, 50}}} {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {
-			d := newDispatcher(24, time.Minute)
-			go d.run(ctx)
+			d := NewDispatcher(24, time.Minute)
+			go d.Run(ctx)
 			first, second := schemaFor("first", "one"), schemaFor("second", "*")
 			first.Spec.MatchingPrecedence = 1
 			first.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "busy"}}}
-			d.configure(schemasOf(first, second), levelsOf(exemptLevel(),
+			d.Configure(schemasOf(first, second), levelsOf(exemptLevel(),
 				lendingLevel(limitedLevel("first", 100, 10, 5, 50), percents[0][0], percents[0][1]),
 				lendingLevel(limitedLevel("second", 100, 10, 5, 50), percents[1][0], percents[1][1]), limitedLevel("catch-all", 5, 0, 0, 0)))
 			sc := newScene(d)
@@ -890,11 +890,11 @@ func TestLevelsBorrow(t *testing.T) {
 // Cases 67, 83 and 86: levels do not feel each other, and everything that was counted in is counted out.
 func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
-		d := newDispatcher(2, time.Minute)
+		d := NewDispatcher(2, time.Minute)
 		elephant, mouse := schemaFor("elephant", "*"), schemaFor("mouse", "*")
 		elephant.Spec.MatchingPrecedence = 1
 		elephant.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "elephant"}}}
-		d.configure(schemasOf(elephant, mouse), levelsOf(limitedLevel("elephant", 1, 4, 1, 60), limitedLevel("mouse", 1, 4, 1, 60)))
+		d.Configure(schemasOf(elephant, mouse), levelsOf(limitedLevel("elephant", 1, 4, 1, 60), limitedLevel("mouse", 1, 4, 1, 60)))
 		sc := newScene(d)
 		loads, stop := context.WithCancel(ctx)
 		sc.play(loads, seatLoad{user: "elephant", threads: 51, exec: 10 * time.Millisecond}, seatLoad{user: "mouse", threads: 3, exec: 10 * time.Millisecond})
@@ -909,22 +909,22 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		l := d.levelOf("mouse")
-		l.mu.Lock()
-		if total := l.seatUse.total(); !nearly(l.seatUse.sum/float64(total), 1, .05) {
+		l.Mu.Lock()
+		if total := l.seatUse.Total(); !nearly(l.seatUse.sum/float64(total), 1, .05) {
 			t.Errorf("seat utilization %.3f, want 1", l.seatUse.sum/float64(total))
 		}
-		l.mu.Unlock()
+		l.Mu.Unlock()
 		stop()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		for _, l := range d.levels {
-			for _, stats := range l.stats {
-				if stats.waiting+stats.waitingSeats+stats.executing+stats.executingSeats+l.inUse+l.waiting+l.waitingSeats != 0 {
-					t.Errorf("%s: left over: %+v", l.name, stats)
+		for _, l := range d.Levels {
+			for _, stats := range l.Stats {
+				if stats.waiting+stats.waitingSeats+stats.Executing+stats.executingSeats+l.inUse+l.Waiting+l.waitingSeats != 0 {
+					t.Errorf("%s: left over: %+v", l.Name, stats)
 				}
 			}
-			if l.counts.dispatched != uint64(sc.served[l.name]) {
-				t.Errorf("%s: %d dispatched, %d ran", l.name, l.counts.dispatched, sc.served[l.name])
+			if l.Counts.dispatched != uint64(sc.served[l.Name]) {
+				t.Errorf("%s: %d dispatched, %d ran", l.Name, l.Counts.dispatched, sc.served[l.Name])
 			}
 		}
 	})
@@ -933,15 +933,15 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 // Case 68: on a fresh server that borrows and lends, a level that is overrun does not keep a lease waiting.
 func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
-		d, objs := newDispatcher(30, time.Minute), freshServer()
-		go d.run(ctx)
-		d.configure(objs.schemas, objs.levels)
+		d, objs := NewDispatcher(30, time.Minute), freshServer()
+		go d.Run(ctx)
+		d.Configure(objs.Schemas, objs.Levels)
 		list := digestOfText(t, "system:serviceaccount:loud:app[system:serviceaccounts,system:authenticated] list /pods loud")
 		renew := digestOfText(t, "system:kube-controller-manager[system:authenticated] update coordination.k8s.io/leases kube-system/kube-controller-manager")
-		send := func(like *digest, takes time.Duration) (waited time.Duration, err error) {
+		send := func(like *Digest, takes time.Duration) (waited time.Duration, err error) {
 			dig := *like
-			dig.received = time.Now()
-			err = d.dispatch(ctx, &dig, estimate{initialSeats: 1, watchers: -1}, func(*ticket) { waited = time.Since(dig.received); time.Sleep(takes) })
+			dig.Received = time.Now()
+			err = d.Dispatch(ctx, &dig, Estimate{InitialSeats: 1, Watchers: -1}, func(*Ticket) { waited = time.Since(dig.Received); time.Sleep(takes) })
 			return waited, err
 		}
 		for range 200 {
@@ -961,10 +961,10 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 		}
 		synctest.Wait()
 		l := d.levelOf("workload-low")
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.waiting < 100 {
-			t.Errorf("%d requests wait: the level was not saturated", l.waiting)
+		l.Mu.Lock()
+		defer l.Mu.Unlock()
+		if l.Waiting < 100 {
+			t.Errorf("%d requests wait: the level was not saturated", l.Waiting)
 		}
 	})
 }
@@ -972,17 +972,17 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 // Case 36.
 func TestTheExemptNeverWait(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
-		d := newDispatcher(1, time.Minute)
-		d.configure(schemasOf(schemaFor("exempt", "*")), levelsOf(exemptLevel(), limitedLevel("other", 1, 0, 0, 0)))
+		d := NewDispatcher(1, time.Minute)
+		d.Configure(schemasOf(schemaFor("exempt", "*")), levelsOf(exemptLevel(), limitedLevel("other", 1, 0, 0, 0)))
 		var in []*heldSeat
 		for range 1000 {
 			in = append(in, holdSeat(t, d, "admin", wideRequest(3)))
 		}
 		l := d.levelOf("exempt")
-		if l.inUse != 3000 || l.executing != 1000 {
-			t.Errorf("%d seats, %d executing", l.inUse, l.executing)
+		if l.inUse != 3000 || l.Executing != 1000 {
+			t.Errorf("%d seats, %d executing", l.inUse, l.Executing)
 		}
-		if n := l.stats["exempt"].waitedThenRan.total(); n != 0 {
+		if n := l.Stats["exempt"].waitedThenRan.Total(); n != 0 {
 			t.Errorf("%d waits of exempt requests were recorded", n)
 		}
 		for _, h := range in {

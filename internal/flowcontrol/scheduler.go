@@ -1,4 +1,4 @@
-package main
+package flowcontrol
 
 // This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
 // It knows no HTTP, no storage and no metrics library. flows.go has what the configuration says (which flow a request belongs to,
@@ -77,64 +77,64 @@ const (
 )
 
 // A rejection is the error of a request that never ran.
-type rejection struct {
+type Rejection struct {
 	reason     string
 	cancelled  bool // the client left
-	retryAfter int  // seconds
-	schema     *flowSchema
+	RetryAfter int  // seconds
+	Schema     *FlowSchema
 }
 
-func (rej *rejection) Error() string { return "rejected by flow control: " + rej.reason }
+func (rej *Rejection) Error() string { return "rejected by flow control: " + rej.reason }
 
 // An estimate is what a request will take: seats while it runs, and seats for the tail that its watchers need after it has been
 // answered. It holds the greater of the two from its start to the end of its tail.
-type estimate struct {
-	initialSeats, finalSeats int
-	tail                     time.Duration
-	mutating                 bool
-	watchers                 int // who will be told of the change; -1 where nobody counted
+type Estimate struct {
+	InitialSeats, FinalSeats int
+	Tail                     time.Duration
+	Mutating                 bool
+	Watchers                 int // who will be told of the change; -1 where nobody counted
 }
 
-func (est estimate) seats() int { return max(est.initialSeats, est.finalSeats) }
+func (est Estimate) seats() int { return max(est.InitialSeats, est.FinalSeats) }
 
-func (est estimate) work() time.Duration {
-	return time.Duration(est.initialSeats)*guessedTime + time.Duration(est.finalSeats)*est.tail
+func (est Estimate) work() time.Duration {
+	return time.Duration(est.InitialSeats)*guessedTime + time.Duration(est.FinalSeats)*est.Tail
 }
 
-// within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
-func (est estimate) within(seats int) estimate {
+// Within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
+func (est Estimate) Within(seats int) Estimate {
 	if seats <= 0 {
 		return est
 	}
-	est.initialSeats = min(est.initialSeats, seats)
+	est.InitialSeats = min(est.InitialSeats, seats)
 	return est.tailWithin(seats)
 }
 
-func (est estimate) tailWithin(seats int) estimate {
-	if est.finalSeats > seats {
-		est.tail = est.tail * time.Duration(est.finalSeats) / time.Duration(seats)
-		est.finalSeats = seats
+func (est Estimate) tailWithin(seats int) Estimate {
+	if est.FinalSeats > seats {
+		est.Tail = est.Tail * time.Duration(est.FinalSeats) / time.Duration(seats)
+		est.FinalSeats = seats
 	}
 	return est
 }
 
 // A dispatcher holds the configuration and the priority levels. It panics when asked to dispatch before configure.
-type dispatcher struct {
+type Dispatcher struct {
 	seats   int           // the server's
 	timeout time.Duration // of requests whose context has no deadline
-	schemas atomic.Pointer[[]*flowSchema]
+	schemas atomic.Pointer[[]*FlowSchema]
 	drained chan struct{} // capacity 1: a level that is no longer wanted has become empty; run takes it
 	traffic traffic
 
 	mu       sync.Mutex // guards what follows; taken before a level's
 	wanted   []*flowcontrolv1.FlowSchema
 	shapes   []*flowcontrolv1.PriorityLevelConfiguration
-	levels   map[string]*level
+	Levels   map[string]*level
 	fairFrac float64
 }
 
-func newDispatcher(seats int, timeout time.Duration) *dispatcher {
-	d := &dispatcher{seats: seats, timeout: timeout, levels: map[string]*level{}, drained: make(chan struct{}, 1)}
+func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
+	d := &Dispatcher{seats: seats, timeout: timeout, Levels: map[string]*level{}, drained: make(chan struct{}, 1)}
 	for phase := range d.traffic.lanes {
 		for kind := range d.traffic.lanes[phase] {
 			d.traffic.lanes[phase][kind] = trafficLane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
@@ -143,8 +143,8 @@ func newDispatcher(seats int, timeout time.Duration) *dispatcher {
 	return d
 }
 
-// run lends seats among the levels until ctx ends.
-func (d *dispatcher) run(ctx context.Context) {
+// Run lends seats among the levels until ctx ends.
+func (d *Dispatcher) Run(ctx context.Context) {
 	tick := time.NewTicker(adjustPeriod)
 	defer tick.Stop()
 	for {
@@ -161,22 +161,22 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
-// dispatch runs a request in the caller's goroutine as soon as it has its seats, and takes them back when run returns or panics.
+// Dispatch runs a request in the caller's goroutine as soon as it has its seats, and takes them back when run returns or panics.
 // It returns a *rejection, and run was not called, if there are too many requests or ctx ended first.
-func (d *dispatcher) dispatch(ctx context.Context, dig *digest, est estimate, run func(*ticket)) error {
+func (d *Dispatcher) Dispatch(ctx context.Context, dig *Digest, est Estimate, run func(*Ticket)) error {
 	t, err := d.admit(ctx, dig, est)
 	if err != nil {
 		return err
 	}
-	defer t.finish()
+	defer t.Finish()
 	run(t)
 	return nil
 }
 
-func (d *dispatcher) admit(ctx context.Context, dig *digest, est estimate) (*ticket, error) {
+func (d *Dispatcher) admit(ctx context.Context, dig *Digest, est Estimate) (*Ticket, error) {
 	for {
 		schema := classify(*d.schemas.Load(), dig)
-		t, err := schema.level.enter(schema, dig, est)
+		t, err := schema.Level.enter(schema, dig, est)
 		if err == errRetired {
 			d.mu.Lock() // whoever retired the level holds this until the schemas lead elsewhere
 			d.mu.Unlock()
@@ -185,12 +185,12 @@ func (d *dispatcher) admit(ctx context.Context, dig *digest, est estimate) (*tic
 		if err != nil || t.ready == nil {
 			return t, err
 		}
-		return t, t.wait(ctx, d.patience(ctx, dig.received))
+		return t, t.wait(ctx, d.patience(ctx, dig.Received))
 	}
 }
 
 // patience is how long a request received then may still wait.
-func (d *dispatcher) patience(ctx context.Context, received time.Time) time.Duration {
+func (d *Dispatcher) patience(ctx context.Context, received time.Time) time.Duration {
 	limit := d.timeout / 4
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = deadline.Sub(received) / 4
@@ -198,24 +198,24 @@ func (d *dispatcher) patience(ctx context.Context, received time.Time) time.Dura
 	return min(limit, maxQueueWait) - time.Since(received)
 }
 
-// A flowSchema is a schema whose level is there. Immutable.
-type flowSchema struct {
-	flowRules
-	uidHeader, levelUIDHeader []string // of its object and of its level's
-	level                     *level
-	sharded                   bool       // the level has queues to choose from; otherwise the schema is one flow
-	stats                     *flowStats // guarded by level.mu
+// A FlowSchema is a schema whose level is there. Immutable.
+type FlowSchema struct {
+	rules
+	UIDHeader, LevelUIDHeader []string // of its object and of its level's
+	Level                     *level
+	sharded                   bool         // the level has queues to choose from; otherwise the schema is one flow
+	stats                     *schemaStats // guarded by level.Mu
 }
 
 // classify returns the first schema that matches, or the catch-all if none does.
-func classify(schemas []*flowSchema, dig *digest) *flowSchema {
+func classify(schemas []*FlowSchema, dig *Digest) *FlowSchema {
 	for _, s := range schemas {
 		if s.matches(dig) {
 			return s
 		}
 	}
 	for _, s := range schemas {
-		if s.name == flowcontrolv1.FlowSchemaNameCatchAll {
+		if s.Name == flowcontrolv1.FlowSchemaNameCatchAll {
 			return s
 		}
 	}
@@ -229,30 +229,30 @@ var errRetired = errors.New("priority level is gone")
 
 // A level is one priority level: its seats, its queues and what is known of its traffic.
 type level struct {
-	name    string
-	drained chan<- struct{}
-	traffic *traffic
-	claim   claim // what lending knows of it, guarded by the dispatcher's mu
+	Name       string
+	drained    chan<- struct{}
+	traffic    *traffic
+	allocation allocation // what lending knows of it, guarded by the dispatcher's mu
 
-	mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
+	Mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
 	exempt      bool       // every request starts at once
 	quiescing   bool       // no longer wanted, not yet empty
 	retired     bool       // no longer wanted and empty: nobody may enter
 	deck, hand  int        // how many queues there shall be (0: who finds no seat is rejected), how many of them a flow may use
 	queueLength int
-	maxSeats    int     // of one request; 0: no bound
+	MaxSeats    int     // of one request; 0: no bound
 	limit       int     // how many seats there are now
 	denominator float64 // what the use of seats is measured by: limit, unless that is 0
 	nominal     float64
 
 	inUse        int // seats, those of lingering tails included
-	executing    int // requests that hold seats and are not yet answered
-	waiting      int
+	Executing    int // requests that hold seats and are not yet answered
+	Waiting      int
 	waitingSeats int
 	running      ticketList // in order of start, those that lent their seats included, without tails
 	queues       []*queue   // nil until used, for there may be ten million; those beyond deck drain
 	flows        map[uint64]*flow
-	turns        flowHeap // the flows that have somebody waiting
+	Turns        flowHeap // the flows that have somebody waiting
 	spare        []*flow  // to be used again
 	arrivals     uint64   // turns the hand, so that equally short queues are filled in turn
 	nextTurn     uint64   // in the ring of queues, for equal keys
@@ -264,8 +264,8 @@ type level struct {
 	closedTag time.Duration
 	usual     time.Duration // how long requests run
 
-	stats                map[string]*flowStats
-	counts               levelCounts
+	Stats                map[string]*schemaStats
+	Counts               levelCounts
 	retry                retryAfter
 	demand               seatDemand
 	seatUse, seatDemand  histogram
@@ -274,7 +274,7 @@ type level struct {
 
 // levelCounts only grow, but for the last two, which are those of the last start.
 type levelCounts struct {
-	dispatched, rejected, timedOut, cancelled, rewinds uint64
+	dispatched, rejected, timedOut, Cancelled, rewinds uint64
 	startVtime, startTag                               time.Duration
 }
 
@@ -293,7 +293,7 @@ type queue struct {
 type flow struct {
 	hash     uint64
 	tickets  int           // waiting, executing or lingering
-	waiting  ticketList    // in order of arrival, whatever queues they are in
+	Waiting  ticketList    // in order of arrival, whatever queues they are in
 	seats    int           // held now
 	served   time.Duration // seat-time, up to when contended was at
 	at       time.Duration
@@ -313,36 +313,36 @@ const (
 )
 
 // A ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
-type ticket struct {
+type Ticket struct {
 	level         *level
-	schema        *flowSchema
-	digest        digest
+	Schema        *FlowSchema
+	Digest        Digest
 	distinguisher string
 	hash          uint64
 	number        uint64 // of its arrival
 	mutating      bool   // as est says, but never changed
-	est           estimate
+	est           Estimate
 	width         int
 	queue         *queue // nil where there are none
 	flow          *flow
 	ready         chan struct{} // closed at its start; nil if it never had to wait
-	next, prev    *ticket
-	arrived       time.Time
-	started       time.Time
+	next, prev    *Ticket
+	Arrived       time.Time
+	Started       time.Time
 	promise       time.Duration
 	state         ticketState
 	lent          bool // executing, but its seats are with others
 }
 
 type ticketList struct {
-	first, last *ticket
+	First, last *Ticket
 	n           int
 }
 
-func (list *ticketList) push(t *ticket) {
+func (list *ticketList) push(t *Ticket) {
 	t.prev, t.next = list.last, nil
 	if list.last == nil {
-		list.first = t
+		list.First = t
 	} else {
 		list.last.next = t
 	}
@@ -350,9 +350,9 @@ func (list *ticketList) push(t *ticket) {
 	list.n++
 }
 
-func (list *ticketList) remove(t *ticket) {
+func (list *ticketList) remove(t *Ticket) {
 	if t.prev == nil {
-		list.first = t.next
+		list.First = t.next
 	} else {
 		t.prev.next = t.next
 	}
@@ -418,42 +418,42 @@ func (h flowHeap) rise(f *flow, slot int) {
 	h.put(f, slot)
 }
 
-func newLevel(name string, drained chan<- struct{}, all *traffic) *level {
-	return &level{name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
-		flows: map[uint64]*flow{}, stats: map[string]*flowStats{}, retry: retryAfter{seconds: 1},
+func NewLevel(name string, drained chan<- struct{}, all *traffic) *level {
+	return &level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
+		flows: map[uint64]*flow{}, Stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
 		seatUse: newHistogram(useBounds), seatDemand: newHistogram(demandBounds),
 		waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
 }
 
 // enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
-func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, error) {
-	t := &ticket{level: l, schema: schema, digest: *dig, mutating: est.mutating}
+func (l *level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, error) {
+	t := &Ticket{level: l, Schema: schema, Digest: *dig, mutating: est.Mutating}
 	if schema.sharded { // with a single queue first come is first served
 		t.distinguisher = schema.distinguisher(dig)
-		t.hash = flowHash(schema.name, t.distinguisher)
+		t.hash = flowHash(schema.Name, t.distinguisher)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	if l.retired {
 		return nil, errRetired
 	}
-	t.arrived = time.Now()
-	l.tickLocked(t.arrived)
-	t.est = est.within(l.maxSeats)
+	t.Arrived = time.Now()
+	l.tickLocked(t.Arrived)
+	t.est = est.Within(l.MaxSeats)
 	t.width = t.est.seats()
 	schema.stats.estimated.add(float64(t.width), 1)
-	if est.watchers >= 0 && est.mutating {
-		schema.stats.watchers.add(float64(est.watchers), 1)
+	if est.Watchers >= 0 && est.Mutating {
+		schema.stats.watchers.add(float64(est.Watchers), 1)
 	}
 	switch {
 	case l.exempt, l.deck == 0 && l.fitsLocked(t.width):
-		l.startLocked(t, t.arrived)
+		l.startLocked(t, t.Arrived)
 	case l.deck == 0:
 		return nil, l.rejectLocked(t, reasonConcurrencyLimit)
 	case !l.enqueueLocked(t):
 		return nil, l.rejectLocked(t, reasonQueueFull)
 	default:
-		l.fillLocked(t.arrived)
+		l.fillLocked(t.Arrived)
 	}
 	if t.state == isWaiting {
 		t.ready = make(chan struct{})
@@ -462,7 +462,7 @@ func (l *level) enter(schema *flowSchema, dig *digest, est estimate) (*ticket, e
 }
 
 // wait returns when the request may run, or why it will not.
-func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
+func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	l := t.level
 	l.traffic.move(trafficWaiting, t.mutating, 1, time.Now())
 	started, cancelled := t.await(ctx, patience)
@@ -470,8 +470,8 @@ func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
 	if started {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	if t.state != isWaiting { // started in between: then it runs, and its handler sees what became of ctx
 		return nil
 	}
@@ -482,19 +482,19 @@ func (t *ticket) wait(ctx context.Context, patience time.Duration) error {
 	l.fillLocked(now) // it may have been a wide one that all others stood behind
 	rej := l.rejectLocked(t, reasonTimeout)
 	if rej.cancelled = cancelled; cancelled {
-		l.counts.cancelled++
+		l.Counts.Cancelled++
 	} else {
-		l.counts.timedOut++
+		l.Counts.timedOut++
 	}
 	return rej
 }
 
 // await returns what came first: the start, the client's leaving, or (neither) the end of patience.
-func (t *ticket) await(ctx context.Context, patience time.Duration) (started, cancelled bool) {
+func (t *Ticket) await(ctx context.Context, patience time.Duration) (started, cancelled bool) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	var look <-chan time.Time
-	if t.digest.gone != nil {
+	if t.Digest.PeerClosed != nil {
 		ticker := time.NewTicker(lookPeriod)
 		defer ticker.Stop()
 		look = ticker.C
@@ -508,7 +508,7 @@ func (t *ticket) await(ctx context.Context, patience time.Duration) (started, ca
 		case <-ctx.Done():
 			return false, ctx.Err() == context.Canceled
 		case <-look:
-			if t.digest.gone() {
+			if t.Digest.PeerClosed() {
 				return false, true
 			}
 		}
@@ -523,7 +523,7 @@ func (l *level) tickLocked(now time.Time) {
 	}
 	l.last = now
 	l.observeLocked(dt)
-	if l.waiting == 0 {
+	if l.Waiting == 0 {
 		return
 	}
 	l.contended += dt
@@ -542,13 +542,13 @@ func (l *level) rewindLocked() {
 		l.settleLocked(f)
 		f.served -= back
 	}
-	for _, f := range l.turns {
+	for _, f := range l.Turns {
 		f.key -= back
 	}
 	l.vtime, l.closedTag = 0, 0
-	l.counts.startVtime -= back
-	l.counts.startTag -= back
-	l.counts.rewinds++
+	l.Counts.startVtime -= back
+	l.Counts.startTag -= back
+	l.Counts.rewinds++
 }
 
 // settleLocked brings a flow's account up to now. An account from before the books were last closed starts at that point.
@@ -561,7 +561,7 @@ func (l *level) settleLocked(f *flow) {
 }
 
 // enqueueLocked puts a request into the queue of its hand with the least work, unless that queue and the seats are full.
-func (l *level) enqueueLocked(t *ticket) bool {
+func (l *level) enqueueLocked(t *Ticket) bool {
 	q := l.chooseLocked(t.hash)
 	if l.inUse >= l.limit && q.waiting >= l.queueLength {
 		return false
@@ -570,10 +570,10 @@ func (l *level) enqueueLocked(t *ticket) bool {
 	q.waiting++
 	q.work += t.est.work()
 	q.seats += t.width
-	l.waiting++
+	l.Waiting++
 	l.waitingSeats += t.width
 	l.demand.note(l.inUse + l.waitingSeats)
-	stats := t.schema.stats
+	stats := t.Schema.stats
 	stats.waiting++
 	stats.waitingSeats += t.width
 	stats.queueLength.add(float64(q.waiting), 1)
@@ -581,12 +581,12 @@ func (l *level) enqueueLocked(t *ticket) bool {
 	f := l.flowLocked(t.hash)
 	t.queue, t.flow, t.number = q, f, l.arrivals
 	f.tickets++
-	f.waiting.push(t)
-	if f.waiting.n == 1 {
+	f.Waiting.push(t)
+	if f.Waiting.n == 1 {
 		l.settleLocked(f)
 		f.served = max(f.served, l.vtime) // it was content until now, so nothing is due to it
 		l.rankLocked(f)
-		l.turns.push(f)
+		l.Turns.push(f)
 	}
 	return true
 }
@@ -629,94 +629,94 @@ func (l *level) flowLocked(hash uint64) *flow {
 // keyLocked is the account that a flow would show if its first request were started now.
 func (l *level) keyLocked(f *flow) time.Duration {
 	l.settleLocked(f)
-	return f.served + f.promised + f.waiting.first.est.work()
+	return f.served + f.promised + f.Waiting.First.est.work()
 }
 
 // rankLocked gives a flow its place among those that wait. Equal keys go around the ring of queues.
 func (l *level) rankLocked(f *flow) {
 	f.key = l.keyLocked(f)
 	n := uint64(len(l.queues))
-	f.turn = l.nextTurn + (uint64(f.waiting.first.queue.index)+n-l.nextTurn%n)%n
+	f.turn = l.nextTurn + (uint64(f.Waiting.First.queue.index)+n-l.nextTurn%n)%n
 }
 
 // leastLocked returns the flow whose turn it is.
 func (l *level) leastLocked() *flow {
 	for {
-		f := l.turns[0]
+		f := l.Turns[0]
 		key := l.keyLocked(f)
 		if key == f.key {
 			return f
 		}
 		f.key = key
-		l.turns.fix(f)
+		l.Turns.fix(f)
 	}
 }
 
 func (l *level) fitsLocked(width int) bool {
 	// A request wider than the level must run some time: alone.
-	return l.inUse+width <= l.limit || width > l.limit && l.executing == 0
+	return l.inUse+width <= l.limit || width > l.limit && l.Executing == 0
 }
 
 // fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
 // enough seats are free; else a stream of narrow ones would keep it waiting for ever.
 func (l *level) fillLocked(now time.Time) {
-	for len(l.turns) > 0 && l.inUse < l.limit {
+	for len(l.Turns) > 0 && l.inUse < l.limit {
 		f := l.leastLocked()
-		t := f.waiting.first
+		t := f.Waiting.First
 		if !l.fitsLocked(t.width) {
-			t.schema.stats.noAccommodation++
+			t.Schema.stats.noAccommodation++
 			return
 		}
 		l.nextTurn = f.turn + 1
 		l.vtime = max(l.vtime, f.served)
-		l.counts.startVtime, l.counts.startTag = l.vtime, f.served
+		l.Counts.startVtime, l.Counts.startTag = l.vtime, f.served
 		l.unqueueLocked(t)
 		l.startLocked(t, now)
 	}
 }
 
 // unqueueLocked takes a request out of its queue: to start it, or because it leaves.
-func (l *level) unqueueLocked(t *ticket) {
-	q, f, wasFirst := t.queue, t.flow, t.flow.waiting.first == t
-	f.waiting.remove(t)
+func (l *level) unqueueLocked(t *Ticket) {
+	q, f, wasFirst := t.queue, t.flow, t.flow.Waiting.First == t
+	f.Waiting.remove(t)
 	q.waiting--
 	q.work -= t.est.work()
 	q.seats -= t.width
-	l.waiting--
+	l.Waiting--
 	l.waitingSeats -= t.width
-	t.schema.stats.waiting--
-	t.schema.stats.waitingSeats -= t.width
+	t.Schema.stats.waiting--
+	t.Schema.stats.waitingSeats -= t.width
 	switch {
-	case f.waiting.n == 0:
-		l.turns.remove(f)
+	case f.Waiting.n == 0:
+		l.Turns.remove(f)
 	case wasFirst:
 		l.rankLocked(f)
-		l.turns.fix(f)
+		l.Turns.fix(f)
 	}
-	if l.waiting == 0 { // the books are closed
+	if l.Waiting == 0 { // the books are closed
 		l.closedAt, l.closedTag = l.contended, l.vtime
 	}
 }
 
 // startLocked seats a request that waits in no queue (any more).
-func (l *level) startLocked(t *ticket, now time.Time) {
+func (l *level) startLocked(t *Ticket, now time.Time) {
 	if l.limit > 0 && !l.exempt {
 		t.est = t.est.tailWithin(l.limit)
 		t.width = t.est.seats()
 	}
-	t.state, t.started = isExecuting, now
+	t.state, t.Started = isExecuting, now
 	l.running.push(t)
 	l.traffic.move(trafficExecuting, t.mutating, 1, now)
 	if t.queue != nil {
 		t.queue.running++
 	}
 	l.seatLocked(t)
-	l.counts.dispatched++
-	stats := t.schema.stats
+	l.Counts.dispatched++
+	stats := t.Schema.stats
 	stats.dispatched++
-	stats.executing++
+	stats.Executing++
 	if !l.exempt {
-		stats.waitedThenRan.add(now.Sub(t.arrived).Seconds(), 1)
+		stats.waitedThenRan.add(now.Sub(t.Arrived).Seconds(), 1)
 	}
 	if t.ready != nil {
 		close(t.ready)
@@ -724,10 +724,10 @@ func (l *level) startLocked(t *ticket, now time.Time) {
 }
 
 // seatLocked gives an executing request its seats, unseatLocked takes them back.
-func (l *level) seatLocked(t *ticket) {
+func (l *level) seatLocked(t *Ticket) {
 	l.inUse += t.width
-	l.executing++
-	t.schema.stats.executingSeats += t.width
+	l.Executing++
+	t.Schema.stats.executingSeats += t.width
 	l.demand.note(l.inUse + l.waitingSeats)
 	if t.flow == nil {
 		return
@@ -739,9 +739,9 @@ func (l *level) seatLocked(t *ticket) {
 	t.queue.held += t.width
 }
 
-func (l *level) unseatLocked(t *ticket) {
+func (l *level) unseatLocked(t *Ticket) {
 	l.inUse -= t.width
-	t.schema.stats.executingSeats -= t.width
+	t.Schema.stats.executingSeats -= t.width
 	if t.flow == nil {
 		return
 	}
@@ -749,57 +749,57 @@ func (l *level) unseatLocked(t *ticket) {
 	t.flow.promised -= t.promise
 	t.flow.seats -= t.width
 	t.queue.held -= t.width
-	if t.flow.waiting.n > 0 { // its key is too high now
+	if t.flow.Waiting.n > 0 { // its key is too high now
 		l.rankLocked(t.flow)
-		l.turns.fix(t.flow)
+		l.Turns.fix(t.flow)
 	}
 }
 
-// finish is to be called when the request is done, or earlier: a watch needs its seats only until it has sent what was there at
+// Finish is to be called when the request is done, or earlier: a watch needs its seats only until it has sent what was there at
 // its start. Calls after the first do nothing.
-func (t *ticket) finish() {
+func (t *Ticket) Finish() {
 	l := t.level
-	l.mu.Lock()
+	l.Mu.Lock()
 	if t.state != isExecuting {
-		l.mu.Unlock()
+		l.Mu.Unlock()
 		return
 	}
 	now := time.Now()
 	l.tickLocked(now)
-	ran := now.Sub(t.started)
-	l.usual = max(guessedTime, l.usual+(ran+t.est.tail-l.usual)/16)
-	t.schema.stats.ended(t.digest.verb == "watch", ran)
+	ran := now.Sub(t.Started)
+	l.usual = max(guessedTime, l.usual+(ran+t.est.Tail-l.usual)/16)
+	t.Schema.stats.ended(t.Digest.Verb == "watch", ran)
 	l.running.remove(t)
 	l.traffic.move(trafficExecuting, t.mutating, -1, now)
 	if t.queue != nil {
 		t.queue.running--
 	}
 	if !t.lent {
-		l.executing--
+		l.Executing--
 	}
-	if !t.lent && t.est.finalSeats > 0 && t.est.tail > 0 {
+	if !t.lent && t.est.FinalSeats > 0 && t.est.Tail > 0 {
 		t.state = isLingering
-		time.AfterFunc(t.est.tail, func() {
-			l.mu.Lock()
+		time.AfterFunc(t.est.Tail, func() {
+			l.Mu.Lock()
 			now := time.Now()
 			l.tickLocked(now)
 			l.unlockAfter(t, now)
 		})
-		l.mu.Unlock()
+		l.Mu.Unlock()
 		return
 	}
 	l.unlockAfter(t, now)
 }
 
 // unlockAfter gives the seats of one who leaves to others, and unlocks.
-func (l *level) unlockAfter(t *ticket, now time.Time) {
+func (l *level) unlockAfter(t *Ticket, now time.Time) {
 	if !t.lent {
 		l.unseatLocked(t)
 	}
 	l.forgetLocked(t)
 	l.fillLocked(now)
 	empty := l.quiescing && l.emptyLocked()
-	l.mu.Unlock()
+	l.Mu.Unlock()
 	if empty {
 		select {
 		case l.drained <- struct{}{}:
@@ -808,28 +808,28 @@ func (l *level) unlockAfter(t *ticket, now time.Time) {
 	}
 }
 
-// lend lets others have the seats while the request waits for its own client, as when that does not read the response.
-func (t *ticket) lend() {
+// Yield lets others have the seats while the request waits for its own client, as when that does not read the response.
+func (t *Ticket) Yield() {
 	l := t.level
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	if t.state != isExecuting || t.lent {
 		return
 	}
 	now := time.Now()
 	l.tickLocked(now)
 	t.lent = true
-	l.executing--
+	l.Executing--
 	l.unseatLocked(t)
 	l.fillLocked(now)
 }
 
-// reclaim takes lent seats back at once, though there may be more in use than there are for a moment: to wait in line amid a
+// Reclaim takes lent seats back at once, though there may be more in use than there are for a moment: to wait in line amid a
 // response would punish a client for one slow packet.
-func (t *ticket) reclaim() {
+func (t *Ticket) Reclaim() {
 	l := t.level
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	if t.state != isExecuting || !t.lent {
 		return
 	}
@@ -840,7 +840,7 @@ func (t *ticket) reclaim() {
 
 // forgetLocked removes the last traces of a request, and the queues beyond the deck that have become empty: from the end, so
 // that no index changes.
-func (l *level) forgetLocked(t *ticket) {
+func (l *level) forgetLocked(t *Ticket) {
 	t.state = hasLeft
 	f, q := t.flow, t.queue
 	if f == nil {
@@ -860,20 +860,20 @@ func (l *level) trimLocked() {
 	}
 }
 
-func (l *level) emptyLocked() bool { return l.waiting == 0 && l.running.n == 0 && l.inUse == 0 }
+func (l *level) emptyLocked() bool { return l.Waiting == 0 && l.running.n == 0 && l.inUse == 0 }
 
-func (l *level) rejectLocked(t *ticket, reason string) *rejection {
-	l.counts.rejected++
-	stats := t.schema.stats
+func (l *level) rejectLocked(t *Ticket, reason string) *Rejection {
+	l.Counts.rejected++
+	stats := t.Schema.stats
 	stats.rejected[reason]++
-	stats.waitedInVain.add(l.last.Sub(t.arrived).Seconds(), 1)
-	return &rejection{reason: reason, retryAfter: l.retry.drop(l.last.Unix()), schema: t.schema}
+	stats.waitedInVain.add(l.last.Sub(t.Arrived).Seconds(), 1)
+	return &Rejection{reason: reason, RetryAfter: l.retry.drop(l.last.Unix()), Schema: t.Schema}
 }
 
-// setLimit changes how many seats the level has; nobody loses one that is taken.
-func (l *level) setLimit(limit, serverSeats int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// SetLimit changes how many seats the level has; nobody loses one that is taken.
+func (l *level) SetLimit(limit, serverSeats int) {
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	now := time.Now()
 	l.tickLocked(now)
 	l.limit, l.denominator = limit, float64(limit)
@@ -883,18 +883,18 @@ func (l *level) setLimit(limit, serverSeats int) {
 	l.fillLocked(now)
 }
 
-// shape sets up what a configuration object asks of the level. Requests that wait keep their places.
-func (l *level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// Shape sets up what a configuration object asks of the level. Requests that wait keep their places.
+func (l *level) Shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	l.tickLocked(time.Now())
 	l.quiescing = false
 	l.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
-	l.deck, l.maxSeats, l.nominal = 0, 0, max(1, float64(nominal))
+	l.deck, l.MaxSeats, l.nominal = 0, 0, max(1, float64(nominal))
 	if spec.Limited != nil && spec.Limited.LimitResponse.Queuing != nil {
 		queuing := spec.Limited.LimitResponse.Queuing
 		l.deck, l.hand, l.queueLength = int(queuing.Queues), int(queuing.HandSize), int(queuing.QueueLengthLimit)
-		l.maxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
+		l.MaxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
 	}
 	if more := l.deck - len(l.queues); more > 0 {
 		l.queues = append(l.queues, make([]*queue, more)...)
@@ -904,8 +904,8 @@ func (l *level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 
 // retire drops the level if it is empty.
 func (l *level) retire() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	l.quiescing = true
 	l.retired = l.emptyLocked()
 	return l.retired
@@ -946,43 +946,43 @@ func (ra *retryAfter) drop(now int64) int {
 
 // Configuration
 
-// configure replaces the whole configuration while requests come and go. Levels that are gone first let those out that are in.
+// Configure replaces the whole configuration while requests come and go. Levels that are gone first let those out that are in.
 // The schemas must include one that takes every request.
-func (d *dispatcher) configure(schemas []*flowcontrolv1.FlowSchema, levels []*flowcontrolv1.PriorityLevelConfiguration) {
+func (d *Dispatcher) Configure(schemas []*flowcontrolv1.FlowSchema, levels []*flowcontrolv1.PriorityLevelConfiguration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.wanted, d.shapes = schemas, levels
 	d.rebuildLocked()
 }
 
-func (d *dispatcher) rebuildLocked() {
+func (d *Dispatcher) rebuildLocked() {
 	specs := map[string]*flowcontrolv1.PriorityLevelConfiguration{}
 	for _, obj := range d.shapes {
 		if usableLevel(&obj.Spec) {
 			specs[obj.Name] = obj
 		}
 	}
-	for name, l := range d.levels {
+	for name, l := range d.Levels {
 		if specs[name] == nil && l.retire() {
-			delete(d.levels, name)
+			delete(d.Levels, name)
 		}
 	}
 	for name, obj := range specs {
-		l := d.levels[name]
+		l := d.Levels[name]
 		if l == nil {
-			l = newLevel(name, d.drained, &d.traffic)
-			d.levels[name] = l
+			l = NewLevel(name, d.drained, &d.traffic)
+			d.Levels[name] = l
 		}
-		l.claim.read(&obj.Spec)
+		l.allocation.read(&obj.Spec)
 	}
 	var shares float64
-	for _, l := range d.levels {
-		shares += float64(l.claim.shares)
+	for _, l := range d.Levels {
+		shares += float64(l.allocation.shares)
 	}
-	for name, l := range d.levels {
-		l.claim.divide(d.seats, shares)
+	for name, l := range d.Levels {
+		l.allocation.divide(d.seats, shares)
 		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
-			l.shape(&obj.Spec, l.claim.nominal)
+			l.Shape(&obj.Spec, l.allocation.nominal)
 		}
 	}
 	d.scaleTrafficLocked(specs)
@@ -992,31 +992,31 @@ func (d *dispatcher) rebuildLocked() {
 }
 
 // scaleTrafficLocked sets what the numbers of requests are measured by: the places in all queues, and the seats.
-func (d *dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
+func (d *Dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
 	places, seats := 0., 0.
 	for _, obj := range specs {
 		if deck := queuesOf(&obj.Spec); deck > 0 {
 			places += float64(deck) * float64(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
 		}
 	}
-	for _, l := range d.levels {
-		seats += float64(l.claim.nominal)
+	for _, l := range d.Levels {
+		seats += float64(l.allocation.nominal)
 	}
 	d.traffic.scale(places, seats)
 }
 
 // compileLocked returns the schemas in the order in which they are tried. One whose level is missing is left out.
-func (d *dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) []*flowSchema {
-	var schemas []*flowSchema
+func (d *Dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) []*FlowSchema {
+	var schemas []*FlowSchema
 	for _, obj := range d.wanted {
 		if spec := specs[obj.Spec.PriorityLevelConfiguration.Name]; spec != nil {
-			l := d.levels[spec.Name]
-			schemas = append(schemas, &flowSchema{flowRules: newFlowRules(obj), level: l, stats: l.statsOf(obj.Name),
-				sharded: queuesOf(&spec.Spec) > 1, uidHeader: []string{string(obj.UID)}, levelUIDHeader: []string{string(spec.UID)}})
+			l := d.Levels[spec.Name]
+			schemas = append(schemas, &FlowSchema{rules: newFlowRules(obj), Level: l, stats: l.statsOf(obj.Name),
+				sharded: queuesOf(&spec.Spec) > 1, UIDHeader: []string{string(obj.UID)}, LevelUIDHeader: []string{string(spec.UID)}})
 		}
 	}
-	slices.SortFunc(schemas, func(a, b *flowSchema) int {
-		return cmp.Or(cmp.Compare(a.precedence, b.precedence), strings.Compare(a.name, b.name))
+	slices.SortFunc(schemas, func(a, b *FlowSchema) int {
+		return cmp.Or(cmp.Compare(a.precedence, b.precedence), strings.Compare(a.Name, b.Name))
 	})
 	return schemas
 }
@@ -1024,27 +1024,27 @@ func (d *dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevel
 // Lending seats
 
 // adjust is one period's end.
-func (d *dispatcher) adjust() {
+func (d *Dispatcher) adjust() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.adjustLocked()
 }
 
-func (d *dispatcher) adjustLocked() {
-	var claims []*claim
-	for _, l := range d.levels {
-		l.claim.observe(l.takeDemand())
-		claims = append(claims, &l.claim)
+func (d *Dispatcher) adjustLocked() {
+	var claims []*allocation
+	for _, l := range d.Levels {
+		l.allocation.observe(l.takeDemand())
+		claims = append(claims, &l.allocation)
 	}
 	d.fairFrac = lendSeats(claims)
-	for _, l := range d.levels {
-		l.setLimit(max(l.claim.limit, min(1, l.claim.nominal)), d.seats) // a level that lent everything still serves one at a time
+	for _, l := range d.Levels {
+		l.SetLimit(max(l.allocation.limit, min(1, l.allocation.nominal)), d.seats) // a level that lent everything still serves one at a time
 	}
 }
 
 func (l *level) takeDemand() (high int, mean, sd float64, long bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	l.tickLocked(time.Now())
 	return l.demand.take(l.inUse + l.waitingSeats)
 }
@@ -1079,19 +1079,19 @@ func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 }
 
 // each calls f for every level, by name, while the level and its claim hold still: f must not wait for anything.
-func (d *dispatcher) each(f func(l *level)) {
+func (d *Dispatcher) each(f func(l *level)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(d.levels)) {
-		l := d.levels[name]
-		l.mu.Lock()
+	for _, name := range slices.Sorted(maps.Keys(d.Levels)) {
+		l := d.Levels[name]
+		l.Mu.Lock()
 		l.tickLocked(time.Now())
 		f(l)
-		l.mu.Unlock()
+		l.Mu.Unlock()
 	}
 }
 
-func (d *dispatcher) fairFraction() float64 {
+func (d *Dispatcher) fairFraction() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.fairFrac
@@ -1131,7 +1131,7 @@ func (h *histogram) add(value float64, weight uint64) {
 	h.sum += value * float64(weight)
 }
 
-func (h *histogram) total() (n uint64) {
+func (h *histogram) Total() (n uint64) {
 	for _, count := range h.counts {
 		n += count
 	}
@@ -1188,13 +1188,13 @@ func (tr *traffic) scale(places, seats float64) {
 	}
 }
 
-// A flowStats is what is known of a schema's requests at its level.
-type flowStats struct {
-	waiting, waitingSeats, executing, executingSeats int
+// A schemaStats is what is known of a schema's requests at its level.
+type schemaStats struct {
+	waiting, waitingSeats, Executing, executingSeats int
 	dispatched, noAccommodation                      uint64
 	rejected                                         map[string]uint64 // by reason
 	waitedThenRan, waitedInVain                      histogram         // seconds
-	ranRegular, ranWatch                             histogram         // seconds
+	RanRegular, RanWatch                             histogram         // seconds
 	queueLength, estimated, watchers                 histogram
 }
 
@@ -1205,30 +1205,30 @@ const (
 )
 
 // statsOf outlives the schema: counters do not start anew because a schema was changed. Those that come late share one.
-func (l *level) statsOf(schema string) *flowStats {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	stats := l.stats[schema]
-	if stats == nil && len(l.stats) >= maxSchemaStats {
+func (l *level) statsOf(schema string) *schemaStats {
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
+	stats := l.Stats[schema]
+	if stats == nil && len(l.Stats) >= maxSchemaStats {
 		schema = otherSchemas
-		stats = l.stats[schema]
+		stats = l.Stats[schema]
 	}
 	if stats == nil {
-		stats = &flowStats{rejected: map[string]uint64{}, waitedThenRan: newHistogram(durationBounds),
-			waitedInVain: newHistogram(durationBounds), ranRegular: newHistogram(durationBounds),
-			ranWatch: newHistogram(durationBounds), queueLength: newHistogram(lengthBounds),
+		stats = &schemaStats{rejected: map[string]uint64{}, waitedThenRan: newHistogram(durationBounds),
+			waitedInVain: newHistogram(durationBounds), RanRegular: newHistogram(durationBounds),
+			RanWatch: newHistogram(durationBounds), queueLength: newHistogram(lengthBounds),
 			estimated: newHistogram(seatBounds), watchers: newHistogram(watcherBounds)}
-		l.stats[schema] = stats
+		l.Stats[schema] = stats
 	}
 	return stats
 }
 
-func (stats *flowStats) ended(watch bool, ran time.Duration) {
-	stats.executing--
+func (stats *schemaStats) ended(watch bool, ran time.Duration) {
+	stats.Executing--
 	if watch {
-		stats.ranWatch.add(ran.Seconds(), 1)
+		stats.RanWatch.add(ran.Seconds(), 1)
 	} else {
-		stats.ranRegular.add(ran.Seconds(), 1)
+		stats.RanRegular.add(ran.Seconds(), 1)
 	}
 }
 
@@ -1240,6 +1240,6 @@ func (l *level) observeLocked(dt time.Duration) {
 	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)
 	l.startUse.add(float64(l.running.n)/l.denominator, weight)
 	if !l.exempt {
-		l.waitingUse.add(float64(l.waiting)/max(1, float64(l.deck)*float64(l.queueLength)), weight)
+		l.waitingUse.add(float64(l.Waiting)/max(1, float64(l.deck)*float64(l.queueLength)), weight)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package flowcontrol
 
 import (
 	"fmt"
@@ -10,37 +10,37 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 )
 
-func schemasIn(objs flowObjects) []*flowSchema {
-	d := newDispatcher(600, time.Minute)
-	d.configure(objs.schemas, objs.levels)
+func schemasIn(objs Objects) []*FlowSchema {
+	d := NewDispatcher(600, time.Minute)
+	d.Configure(objs.Schemas, objs.Levels)
 	return *d.schemas.Load()
 }
 
 // digestOfText reads a digest from "user[group,...] verb group/resource[/subresource] [namespace[/name]]" or "user[...] verb /path".
-func digestOfText(t *testing.T, text string) *digest {
+func digestOfText(t *testing.T, text string) *Digest {
 	t.Helper()
 	who, what, ok := strings.Cut(text, " ")
 	fields := strings.Fields(what)
 	if !ok || len(fields) < 2 {
 		t.Fatal("cannot read", text)
 	}
-	dig := &digest{verb: fields[0]}
-	dig.user, who, _ = strings.Cut(strings.TrimSuffix(who, "]"), "[")
+	dig := &Digest{Verb: fields[0]}
+	dig.User, who, _ = strings.Cut(strings.TrimSuffix(who, "]"), "[")
 	if who != "" {
-		dig.groups = strings.Split(who, ",")
+		dig.Groups = strings.Split(who, ",")
 	}
 	if strings.HasPrefix(fields[1], "/") {
-		dig.path = fields[1]
+		dig.Path = fields[1]
 		return dig
 	}
-	dig.resourceRequest = true
-	dig.group, dig.resource, _ = strings.Cut(fields[1], "/")
-	dig.resource, dig.subresource, _ = strings.Cut(dig.resource, "/")
-	if dig.group == "core" {
-		dig.group = ""
+	dig.ResourceRequest = true
+	dig.Group, dig.Resource, _ = strings.Cut(fields[1], "/")
+	dig.Resource, dig.Subresource, _ = strings.Cut(dig.Resource, "/")
+	if dig.Group == "core" {
+		dig.Group = ""
 	}
 	if len(fields) > 2 {
-		dig.namespace, dig.name, _ = strings.Cut(fields[2], "/")
+		dig.Namespace, dig.Name, _ = strings.Cut(fields[2], "/")
 	}
 	return dig
 }
@@ -71,8 +71,8 @@ func TestAFreshServerClassifies(t *testing.T) {
 		"nobody get core/pods": "catch-all",
 		"system:serviceaccount:kube-system:sa[system:serviceaccounts,system:authenticated] watch coordination.k8s.io/leases ns/lk": "kube-system-service-accounts",
 	} {
-		if got := classify(schemas, digestOfText(t, request)); got.name != want {
-			t.Errorf("%s: %s, want %s", request, got.name, want)
+		if got := classify(schemas, digestOfText(t, request)); got.Name != want {
+			t.Errorf("%s: %s, want %s", request, got.Name, want)
 		}
 	}
 }
@@ -151,9 +151,9 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	add := func(name, level string, precedence int32) {
 		schema := schemaFor(level, "*")
 		schema.Name, schema.Spec.MatchingPrecedence = name, precedence
-		objs.schemas = append(objs.schemas, schema)
+		objs.Schemas = append(objs.Schemas, schema)
 	}
-	winner := func() string { return classify(schemasIn(objs), digestOfText(t, "alice get core/pods")).name }
+	winner := func() string { return classify(schemasIn(objs), digestOfText(t, "alice get core/pods")).Name }
 	add("b", "system", 700)
 	add("a", "system", 700)
 	if got := winner(); got != "a" {
@@ -167,7 +167,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	if got := winner(); got != "z" {
 		t.Errorf("%s wins, want z: the other's level is missing", got)
 	}
-	objs.levels = append(objs.levels, limitedLevel("missing", 1, 1, 1, 1))
+	objs.Levels = append(objs.Levels, limitedLevel("missing", 1, 1, 1, 1))
 	if got := winner(); got != "dangling" {
 		t.Errorf("%s wins, want dangling: its level is there now", got)
 	}
@@ -206,12 +206,12 @@ func TestDistinguishers(t *testing.T) {
 
 // Cases 1 and 9 to 11.
 func TestBuiltInObjectsAreMaintained(t *testing.T) {
-	empty := maintainSchemas(nil)
-	if len(empty.create) != 11 || len(maintainLevels(nil).create) != 8 {
-		t.Fatalf("an empty server gets %d schemas and %d levels", len(empty.create), len(maintainLevels(nil).create))
+	empty := MaintainSchemas(nil)
+	if len(empty.Create) != 11 || len(MaintainLevels(nil).Create) != 8 {
+		t.Fatalf("an empty server gets %d schemas and %d levels", len(empty.Create), len(MaintainLevels(nil).Create))
 	}
 	fresh := freshServer()
-	if todo := maintainSchemas(fresh.schemas); len(todo.create)+len(todo.update)+len(todo.remove) != 0 {
+	if todo := MaintainSchemas(fresh.Schemas); len(todo.Create)+len(todo.Update)+len(todo.Remove) != 0 {
 		t.Errorf("a fresh server's schemas need %+v", todo)
 	}
 	const key = flowcontrolv1.AutoUpdateAnnotationKey
@@ -232,8 +232,8 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 		{"mandatory, annotation only", "catch-all", "false", 2, 0, "true", 5},
 	} {
 		objs := freshServer()
-		i := slices.IndexFunc(objs.levels, func(obj *flowcontrolv1.PriorityLevelConfiguration) bool { return obj.Name == c.level })
-		obj := objs.levels[i]
+		i := slices.IndexFunc(objs.Levels, func(obj *flowcontrolv1.PriorityLevelConfiguration) bool { return obj.Name == c.level })
+		obj := objs.Levels[i]
 		obj.Generation = c.generation
 		obj.Annotations = map[string]string{"other": "kept"}
 		if c.annotation != "" {
@@ -242,14 +242,14 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 		if c.shares > 0 {
 			obj.Spec.Limited.NominalConcurrencyShares = new(c.shares)
 		}
-		todo := maintainLevels(objs.levels)
+		todo := MaintainLevels(objs.Levels)
 		switch {
-		case c.wantShares == 0 && len(todo.update) > 0:
+		case c.wantShares == 0 && len(todo.Update) > 0:
 			t.Errorf("%s: updated", c.name)
-		case c.wantShares > 0 && len(todo.update) != 1:
-			t.Errorf("%s: %d updates", c.name, len(todo.update))
+		case c.wantShares > 0 && len(todo.Update) != 1:
+			t.Errorf("%s: %d updates", c.name, len(todo.Update))
 		case c.wantShares > 0:
-			got := todo.update[0]
+			got := todo.Update[0]
 			if *got.Spec.Limited.NominalConcurrencyShares != c.wantShares || got.Annotations[key] != c.wantAnnotation || got.Annotations["other"] != "kept" {
 				t.Errorf("%s: shares %d, annotations %v", c.name, *got.Spec.Limited.NominalConcurrencyShares, got.Annotations)
 			}
@@ -257,12 +257,12 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	}
 	old, own := limitedLevel("old", 1, 0, 0, 0), limitedLevel("own", 1, 0, 0, 0)
 	old.Annotations = map[string]string{key: "true"}
-	if todo := maintainLevels(append(fresh.levels, old, own)); !slices.Equal(todo.remove, []string{"old"}) {
-		t.Errorf("removed %v, want what an older version left", todo.remove)
+	if todo := MaintainLevels(append(fresh.Levels, old, own)); !slices.Equal(todo.Remove, []string{"old"}) {
+		t.Errorf("removed %v, want what an older version left", todo.Remove)
 	}
 	// Case 7.
-	fresh.levels[0].Spec.Exempt.NominalConcurrencyShares = new(int32(10))
-	if todo := maintainLevels(fresh.levels); len(todo.update) != 0 {
+	fresh.Levels[0].Spec.Exempt.NominalConcurrencyShares = new(int32(10))
+	if todo := MaintainLevels(fresh.Levels); len(todo.Update) != 0 {
 		t.Error("the exempt level's shares were taken away")
 	}
 }
@@ -270,8 +270,8 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 // Cases 10 and 12.
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	objs := flowObjects{schemas: schemasOf(schemaFor("here", "*"), schemaFor("gone", "*"), schemaFor("exempt", "*")), levels: levelsOf(limitedLevel("here", 1, 1, 1, 1))}
-	got := dangling(objs, now)
+	objs := Objects{Schemas: schemasOf(schemaFor("here", "*"), schemaFor("gone", "*"), schemaFor("exempt", "*")), Levels: levelsOf(limitedLevel("here", 1, 1, 1, 1))}
+	got := Dangling(objs, now)
 	for name, want := range map[string]string{
 		"here":   `False Found This FlowSchema references the PriorityLevelConfiguration object named "here" and it exists`,
 		"gone":   `True NotFound This FlowSchema references the PriorityLevelConfiguration object named "gone" but there is no such object`,
@@ -281,37 +281,37 @@ func TestDanglingConditions(t *testing.T) {
 		if text := fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message); text != want || !c.LastTransitionTime.Time.Equal(now) {
 			t.Errorf("%s: %s, want %s", name, text, want)
 		}
-		schema := objs.schemas[slices.IndexFunc(objs.schemas, func(obj *flowcontrolv1.FlowSchema) bool { return obj.Name == name })]
+		schema := objs.Schemas[slices.IndexFunc(objs.Schemas, func(obj *flowcontrolv1.FlowSchema) bool { return obj.Name == name })]
 		schema.Status.Conditions = append(schema.Status.Conditions, c)
 	}
-	if again := dangling(objs, now.Add(time.Hour)); len(again) != 0 {
+	if again := Dangling(objs, now.Add(time.Hour)); len(again) != 0 {
 		t.Errorf("nothing has changed, but: %v", again)
 	}
-	objs.levels = append(objs.levels, limitedLevel("gone", 1, 1, 1, 1))
-	if again := dangling(objs, now); len(again) != 1 || again["gone"].Status != flowcontrolv1.ConditionFalse {
+	objs.Levels = append(objs.Levels, limitedLevel("gone", 1, 1, 1, 1))
+	if again := Dangling(objs, now); len(again) != 1 || again["gone"].Status != flowcontrolv1.ConditionFalse {
 		t.Errorf("the level came, but: %v", again)
 	}
 }
 
 // Case 13.
 func TestConditionsAreWrittenSixTimesAMinute(t *testing.T) {
-	var p pacer
+	var p Pacer
 	now := time.Unix(1e9, 0)
 	for i := range 7 {
-		if got := p.allow("a", now.Add(time.Duration(i)*time.Second)); got != (i < 6) {
+		if got := p.Allow("a", now.Add(time.Duration(i)*time.Second)); got != (i < 6) {
 			t.Errorf("write %d: %v", i, got)
 		}
 	}
-	if !p.allow("b", now) || !p.allow("a", now.Add(time.Minute)) {
+	if !p.Allow("b", now) || !p.Allow("a", now.Add(time.Minute)) {
 		t.Error("another name, or the next minute, was refused")
 	}
 }
 
 func BenchmarkClassify(b *testing.B) {
 	schemas := schemasIn(freshServer())
-	for name, dig := range map[string]*digest{
-		"exempt":         {user: "admin", groups: []string{"system:masters"}, resourceRequest: true, verb: "get", resource: "pods"},
-		"global-default": {user: "alice", groups: []string{"system:authenticated"}, resourceRequest: true, verb: "get", resource: "pods"},
+	for name, dig := range map[string]*Digest{
+		"exempt":         {User: "admin", Groups: []string{"system:masters"}, ResourceRequest: true, Verb: "get", Resource: "pods"},
+		"global-default": {User: "alice", Groups: []string{"system:authenticated"}, ResourceRequest: true, Verb: "get", Resource: "pods"},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -1,13 +1,13 @@
-package main
+package flowcontrol
 
 import (
 	"net"
 	"syscall"
 )
 
-// hungUp tells whether the client has closed the connection. net/http notices only when it reads to the end of the request, and a
+// PeerClosed tells whether the client has closed the connection. net/http notices only when it reads to the end of the request, and a
 // request that waits for its seat has not been read. The kernel knows: the first byte of TCP_INFO is the connection's state.
-func hungUp(conn net.Conn) bool {
+func PeerClosed(conn net.Conn) bool {
 	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS
 		conn = wrapped.NetConn()
 	}

@@ -1,4 +1,4 @@
-package main
+package flowcontrol
 
 // This file is what the configuration of flow control says, and nothing of it moves: which flow schema takes a request, how that
 // tells flows apart, which queues a flow may use, how many seats a level has and how many it lends. apf.go lives by it.
@@ -38,22 +38,22 @@ const (
 )
 
 // A digest is what of a request decides its fate. Requests for no resource have their lower-case method as verb.
-type digest struct {
-	user                        string
-	groups                      []string
-	resourceRequest             bool
-	verb, path                  string
-	group, version, namespace   string
-	resource, subresource, name string
-	received                    time.Time   // waiting counts from here
-	gone                        func() bool // whether the client has left, where the context does not tell; may be nil
+type Digest struct {
+	User                        string
+	Groups                      []string
+	ResourceRequest             bool
+	Verb, Path                  string
+	Group, Version, Namespace   string
+	Resource, Subresource, Name string
+	Received                    time.Time   // waiting counts from here
+	PeerClosed                  func() bool // whether the client has left, where the context does not tell; may be nil
 }
 
 // Classification
 
-// A flowRules is the compiled form of one FlowSchema. Immutable.
-type flowRules struct {
-	name         string
+// A rules is the compiled form of one FlowSchema. Immutable.
+type rules struct {
+	Name         string
 	precedence   int32
 	rules        []flowcontrolv1.PolicyRulesWithSubjects
 	method       flowcontrolv1.FlowDistinguisherMethodType
@@ -70,8 +70,8 @@ const (
 	annotationTenant = "flowcontrol.apilet.dev/tenant-group-prefix"
 )
 
-func newFlowRules(obj *flowcontrolv1.FlowSchema) flowRules {
-	s := flowRules{name: obj.Name, precedence: obj.Spec.MatchingPrecedence, rules: obj.Spec.Rules,
+func newFlowRules(obj *flowcontrolv1.FlowSchema) rules {
+	s := rules{Name: obj.Name, precedence: obj.Spec.MatchingPrecedence, rules: obj.Spec.Rules,
 		tenantPrefix: obj.Annotations[annotationTenant]}
 	if obj.Spec.DistinguisherMethod != nil {
 		s.method = obj.Spec.DistinguisherMethod.Type
@@ -83,7 +83,7 @@ func newFlowRules(obj *flowcontrolv1.FlowSchema) flowRules {
 	return s
 }
 
-func (s *flowRules) matches(dig *digest) bool {
+func (s *rules) matches(dig *Digest) bool {
 	for i := range s.rules {
 		if matchesRule(&s.rules[i], dig) {
 			return true
@@ -92,11 +92,11 @@ func (s *flowRules) matches(dig *digest) bool {
 	return false
 }
 
-func matchesRule(rule *flowcontrolv1.PolicyRulesWithSubjects, dig *digest) bool {
+func matchesRule(rule *flowcontrolv1.PolicyRulesWithSubjects, dig *Digest) bool {
 	if !matchesSubject(rule.Subjects, dig) {
 		return false
 	}
-	if dig.resourceRequest {
+	if dig.ResourceRequest {
 		for i := range rule.ResourceRules {
 			if matchesResource(&rule.ResourceRules[i], dig) {
 				return true
@@ -106,26 +106,26 @@ func matchesRule(rule *flowcontrolv1.PolicyRulesWithSubjects, dig *digest) bool 
 	}
 	for i := range rule.NonResourceRules {
 		nonResource := &rule.NonResourceRules[i]
-		if hasOrAll(nonResource.Verbs, dig.verb) && matchesPath(nonResource.NonResourceURLs, dig.path) {
+		if hasOrAll(nonResource.Verbs, dig.Verb) && matchesPath(nonResource.NonResourceURLs, dig.Path) {
 			return true
 		}
 	}
 	return false
 }
 
-func matchesSubject(subjects []flowcontrolv1.Subject, dig *digest) bool {
+func matchesSubject(subjects []flowcontrolv1.Subject, dig *Digest) bool {
 	for i := range subjects {
 		switch sub := &subjects[i]; {
 		case sub.User != nil && sub.Kind == flowcontrolv1.SubjectKindUser:
-			if sub.User.Name == "*" || sub.User.Name == dig.user {
+			if sub.User.Name == "*" || sub.User.Name == dig.User {
 				return true
 			}
 		case sub.Group != nil && sub.Kind == flowcontrolv1.SubjectKindGroup:
-			if sub.Group.Name == "*" || slices.Contains(dig.groups, sub.Group.Name) {
+			if sub.Group.Name == "*" || slices.Contains(dig.Groups, sub.Group.Name) {
 				return true
 			}
 		case sub.ServiceAccount != nil && sub.Kind == flowcontrolv1.SubjectKindServiceAccount:
-			if matchesServiceAccount(sub.ServiceAccount, dig.user) {
+			if matchesServiceAccount(sub.ServiceAccount, dig.User) {
 				return true
 			}
 		}
@@ -142,25 +142,25 @@ func matchesServiceAccount(account *flowcontrolv1.ServiceAccountSubject, user st
 	return ok && namespace == account.Namespace && (account.Name == "*" || account.Name == name)
 }
 
-func matchesResource(rule *flowcontrolv1.ResourcePolicyRule, dig *digest) bool {
-	if dig.namespace == "" {
+func matchesResource(rule *flowcontrolv1.ResourcePolicyRule, dig *Digest) bool {
+	if dig.Namespace == "" {
 		if !rule.ClusterScope {
 			return false
 		}
-	} else if !hasOrAll(rule.Namespaces, dig.namespace) {
+	} else if !hasOrAll(rule.Namespaces, dig.Namespace) {
 		return false
 	}
-	return hasOrAll(rule.Verbs, dig.verb) && hasOrAll(rule.APIGroups, dig.group) && namesResource(rule.Resources, dig)
+	return hasOrAll(rule.Verbs, dig.Verb) && hasOrAll(rule.APIGroups, dig.Group) && namesResource(rule.Resources, dig)
 }
 
 // namesResource tells whether the list has resource, or resource/subresource where the request has one.
-func namesResource(list []string, dig *digest) bool {
-	if dig.subresource == "" || isAll(list) {
-		return hasOrAll(list, dig.resource)
+func namesResource(list []string, dig *Digest) bool {
+	if dig.Subresource == "" || isAll(list) {
+		return hasOrAll(list, dig.Resource)
 	}
 	for _, entry := range list {
 		resource, subresource, _ := strings.Cut(entry, "/")
-		if resource == dig.resource && subresource == dig.subresource {
+		if resource == dig.Resource && subresource == dig.Subresource {
 			return true
 		}
 	}
@@ -188,13 +188,13 @@ func hasOrAll(list []string, value string) bool { return isAll(list) || slices.C
 func isAll(list []string) bool { return len(list) == 1 && list[0] == "*" }
 
 // distinguisher tells the flows of a schema apart.
-func (s *flowRules) distinguisher(dig *digest) string {
+func (s *rules) distinguisher(dig *Digest) string {
 	value := ""
 	switch s.method {
 	case flowcontrolv1.FlowDistinguisherMethodByUserType:
-		value = dig.user
+		value = dig.User
 	case flowcontrolv1.FlowDistinguisherMethodByNamespaceType:
-		value = dig.namespace
+		value = dig.Namespace
 	}
 	if s.pattern != nil {
 		if match := s.pattern.FindStringSubmatch(value); match != nil {
@@ -202,7 +202,7 @@ func (s *flowRules) distinguisher(dig *digest) string {
 		}
 	}
 	if s.tenantPrefix != "" {
-		for _, group := range dig.groups {
+		for _, group := range dig.Groups {
 			if strings.HasPrefix(group, s.tenantPrefix) {
 				return group
 			}
@@ -280,7 +280,7 @@ func queuesOf(spec *flowcontrolv1.PriorityLevelConfigurationSpec) int {
 // Lending seats
 
 // A claim is what a level says when seats are shared out, and what it gets. Its seats without lending are the nominal ones.
-type claim struct {
+type allocation struct {
 	exempt   bool
 	shares   int32
 	lendable int32  // percent of the nominal seats
@@ -295,7 +295,7 @@ type claim struct {
 	low, limit int     // what it must get at least; what it gets
 }
 
-func (c *claim) read(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
+func (c *allocation) read(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
 	c.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
 	shares, lendable := (*int32)(nil), (*int32)(nil)
 	if c.exempt {
@@ -317,7 +317,7 @@ func (c *claim) read(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
 }
 
 // divide derives the seats from the shares. Rounding up may give away a few seats more than the server has, but never none.
-func (c *claim) divide(serverSeats int, shares float64) {
+func (c *allocation) divide(serverSeats int, shares float64) {
 	fresh := c.limit == 0 && c.max == 0
 	if c.nominal = 0; shares > 0 {
 		c.nominal = int(math.Ceil(float64(serverSeats) * float64(c.shares) / shares))
@@ -334,7 +334,7 @@ func (c *claim) divide(serverSeats int, shares float64) {
 }
 
 // observe takes in the demand of a period.
-func (c *claim) observe(high int, mean, sd float64, long bool) {
+func (c *allocation) observe(high int, mean, sd float64, long bool) {
 	c.high = high
 	if !long { // two changes of the configuration at one instant
 		return
@@ -346,7 +346,7 @@ func (c *claim) observe(high int, mean, sd float64, long bool) {
 
 // lendSeats shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound
 // stops. A level gets back what it lent and needs before anybody borrows. What the exempt use is not there to lend.
-func lendSeats(claims []*claim) (fairFrac float64) {
+func lendSeats(claims []*allocation) (fairFrac float64) {
 	var seats, least, low int
 	for _, c := range claims {
 		seats += c.nominal
@@ -382,13 +382,13 @@ func lendSeats(claims []*claim) (fairFrac float64) {
 }
 
 // bounded is the fraction p of the level's target, within what the level may get.
-func (c *claim) bounded(p float64) float64 {
+func (c *allocation) bounded(p float64) float64 {
 	return min(float64(c.max), max(float64(c.low), p*max(c.target, minTarget)))
 }
 
 // solveFairFrac returns the p with which the limited levels' bounded sums to seats. The sum never falls as p grows; bisection ends
 // after as many steps as a float has bits. If many p do, it is the greatest; if none gives enough, the least that gives all.
-func solveFairFrac(claims []*claim, seats float64) float64 {
+func solveFairFrac(claims []*allocation, seats float64) float64 {
 	sum := func(p float64) (total float64) {
 		for _, c := range claims {
 			if !c.exempt {
@@ -413,10 +413,10 @@ func solveFairFrac(claims []*claim, seats float64) float64 {
 
 // The objects that are always there
 
-// flowObjects is a configuration, or part of one.
-type flowObjects struct {
-	schemas []*flowcontrolv1.FlowSchema
-	levels  []*flowcontrolv1.PriorityLevelConfiguration
+// Objects is a configuration, or part of one.
+type Objects struct {
+	Schemas []*flowcontrolv1.FlowSchema
+	Levels  []*flowcontrolv1.PriorityLevelConfiguration
 }
 
 var (
@@ -538,12 +538,12 @@ func objectsOf[T any, R interface{ object() T }](rows []R) (objs []T) {
 	return objs
 }
 
-func mandatoryObjects() flowObjects {
-	return flowObjects{objectsOf(mandatorySchemas), objectsOf(mandatoryLevels)}
+func MandatoryObjects() Objects {
+	return Objects{objectsOf(mandatorySchemas), objectsOf(mandatoryLevels)}
 }
 
-func suggestedObjects() flowObjects {
-	return flowObjects{objectsOf(suggestedSchemas), objectsOf(suggestedLevels)}
+func SuggestedObjects() Objects {
+	return Objects{objectsOf(suggestedSchemas), objectsOf(suggestedLevels)}
 }
 
 func groupSubjects(names ...string) (subjects []flowcontrolv1.Subject) {
@@ -560,18 +560,18 @@ func userSubjects(names ...string) (subjects []flowcontrolv1.Subject) {
 	return subjects
 }
 
-// withMandatory adds the built-in copy of what is missing: between its deletion and its return nothing changes.
-func withMandatory(objs flowObjects) flowObjects {
-	for _, schema := range mandatoryObjects().schemas {
-		if !slices.ContainsFunc(objs.schemas, func(obj *flowcontrolv1.FlowSchema) bool { return obj.Name == schema.Name }) {
-			objs.schemas = append(slices.Clip(objs.schemas), schema)
+// WithMandatory adds the built-in copy of what is missing: between its deletion and its return nothing changes.
+func WithMandatory(objs Objects) Objects {
+	for _, schema := range MandatoryObjects().Schemas {
+		if !slices.ContainsFunc(objs.Schemas, func(obj *flowcontrolv1.FlowSchema) bool { return obj.Name == schema.Name }) {
+			objs.Schemas = append(slices.Clip(objs.Schemas), schema)
 		}
 	}
-	for _, level := range mandatoryObjects().levels {
-		if !slices.ContainsFunc(objs.levels, func(obj *flowcontrolv1.PriorityLevelConfiguration) bool {
+	for _, level := range MandatoryObjects().Levels {
+		if !slices.ContainsFunc(objs.Levels, func(obj *flowcontrolv1.PriorityLevelConfiguration) bool {
 			return obj.Name == level.Name && usableLevel(&obj.Spec)
 		}) {
-			objs.levels = append(slices.Clip(objs.levels), level)
+			objs.Levels = append(slices.Clip(objs.Levels), level)
 		}
 	}
 	return objs
@@ -579,8 +579,8 @@ func withMandatory(objs flowObjects) flowObjects {
 
 // Corrections are what it takes to bring one kind of object up to date.
 type corrections[T any] struct {
-	create, update []T
-	remove         []string
+	Create, Update []T
+	Remove         []string
 }
 
 // maintain compares what exists with what is built in; it is to be called every minute, for schemas and for levels.
@@ -593,16 +593,16 @@ type corrections[T any] struct {
 //	yes     suggested  none, or no truth value  like true if nobody has changed the spec (generation 1), else like false; annotated
 //	yes     no         true                     removed: an older version's
 //	yes     no         else                     left alone: somebody's own
-func maintainSchemas(existing []*flowcontrolv1.FlowSchema) corrections[*flowcontrolv1.FlowSchema] {
-	return maintain(existing, mandatoryObjects().schemas, suggestedObjects().schemas, func(obj, want *flowcontrolv1.FlowSchema) bool {
+func MaintainSchemas(existing []*flowcontrolv1.FlowSchema) corrections[*flowcontrolv1.FlowSchema] {
+	return maintain(existing, MandatoryObjects().Schemas, SuggestedObjects().Schemas, func(obj, want *flowcontrolv1.FlowSchema) bool {
 		same := equality.Semantic.DeepEqual(obj.Spec, want.Spec)
 		obj.Spec = *want.Spec.DeepCopy()
 		return same
 	})
 }
 
-// maintainLevels leaves what operators may set of the exempt level: its shares and how many of them it lends.
-func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) corrections[*flowcontrolv1.PriorityLevelConfiguration] {
+// MaintainLevels leaves what operators may set of the exempt level: its shares and how many of them it lends.
+func MaintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) corrections[*flowcontrolv1.PriorityLevelConfiguration] {
 	correct := func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
 		spec := want.Spec.DeepCopy()
 		if spec.Exempt != nil && obj.Spec.Exempt != nil {
@@ -612,7 +612,7 @@ func maintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) correc
 		obj.Spec = *spec
 		return same
 	}
-	return maintain(existing, mandatoryObjects().levels, suggestedObjects().levels, correct)
+	return maintain(existing, MandatoryObjects().Levels, SuggestedObjects().Levels, correct)
 }
 
 // maintain does the work of both; correct sets an object's spec right and tells whether it was.
@@ -628,7 +628,7 @@ func maintain[T interface {
 		obj, ok := found[want.GetName()]
 		delete(found, want.GetName())
 		if !ok {
-			todo.create = append(todo.create, want)
+			todo.Create = append(todo.Create, want)
 			continue
 		}
 		annotated, err := strconv.ParseBool(obj.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey])
@@ -644,26 +644,26 @@ func maintain[T interface {
 		}
 		annotations[flowcontrolv1.AutoUpdateAnnotationKey] = strconv.FormatBool(ours)
 		revised.SetAnnotations(annotations)
-		todo.update = append(todo.update, revised)
+		todo.Update = append(todo.Update, revised)
 	}
 	for _, obj := range existing {
 		_, foreign := found[obj.GetName()]
 		if old, _ := strconv.ParseBool(obj.GetAnnotations()[flowcontrolv1.AutoUpdateAnnotationKey]); foreign && old {
-			todo.remove = append(todo.remove, obj.GetName())
+			todo.Remove = append(todo.Remove, obj.GetName())
 		}
 	}
 	return todo
 }
 
-// dangling returns the condition that the status of each schema lacks, by the schema's name. The condition says whether the level
+// Dangling returns the condition that the status of each schema lacks, by the schema's name. The condition says whether the level
 // is there that the schema names.
-func dangling(objs flowObjects, now time.Time) map[string]flowcontrolv1.FlowSchemaCondition {
+func Dangling(objs Objects, now time.Time) map[string]flowcontrolv1.FlowSchemaCondition {
 	missing := map[string]flowcontrolv1.FlowSchemaCondition{}
 	usableLevels := map[string]bool{}
-	for _, level := range withMandatory(objs).levels {
+	for _, level := range WithMandatory(objs).Levels {
 		usableLevels[level.Name] = usableLevel(&level.Spec)
 	}
-	for _, schema := range objs.schemas {
+	for _, schema := range objs.Schemas {
 		name := schema.Spec.PriorityLevelConfiguration.Name
 		want := flowcontrolv1.FlowSchemaCondition{Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse,
 			Reason: "Found", LastTransitionTime: metav1.NewTime(now),
@@ -682,13 +682,13 @@ func dangling(objs flowObjects, now time.Time) map[string]flowcontrolv1.FlowSche
 }
 
 // A pacer keeps two servers with different minds from writing conditions in turn for ever: six writes of a name in a minute.
-type pacer struct {
+type Pacer struct {
 	written map[string][]time.Time
 }
 
 const writesPerMinute = 6
 
-func (p *pacer) allow(name string, now time.Time) bool {
+func (p *Pacer) Allow(name string, now time.Time) bool {
 	recent := slices.DeleteFunc(p.written[name], func(at time.Time) bool { return now.Sub(at) >= time.Minute })
 	if p.written == nil {
 		p.written = map[string][]time.Time{}
@@ -699,4 +699,14 @@ func (p *pacer) allow(name string, now time.Time) bool {
 	}
 	p.written[name] = recent
 	return allowed
+}
+
+func SetCondition(status *flowcontrolv1.FlowSchemaStatus, condition flowcontrolv1.FlowSchemaCondition) {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == condition.Type {
+			status.Conditions[i] = condition
+			return
+		}
+	}
+	status.Conditions = append(status.Conditions, condition)
 }

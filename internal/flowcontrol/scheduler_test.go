@@ -1,4 +1,4 @@
-package main
+package flowcontrol
 
 import (
 	"cmp"
@@ -31,14 +31,14 @@ func exemptLevel() *flowcontrolv1.PriorityLevelConfiguration {
 }
 
 // oneLevel is a dispatcher whose only level has all seats.
-func oneLevel(seats int, queues, hand, length int32) *dispatcher {
-	d := newDispatcher(seats, 4*time.Minute)
-	d.configure([]*flowcontrolv1.FlowSchema{schemaFor("level", "*")},
+func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
+	d := NewDispatcher(seats, 4*time.Minute)
+	d.Configure([]*flowcontrolv1.FlowSchema{schemaFor("level", "*")},
 		[]*flowcontrolv1.PriorityLevelConfiguration{limitedLevel("level", 100, queues, hand, length)})
 	return d
 }
 
-func (d *dispatcher) levelOf(name string) *level { return d.levels[name] }
+func (d *Dispatcher) levelOf(name string) *level { return d.Levels[name] }
 
 // usersApart returns n user names whose hands of one card differ.
 func usersApart(n, queues int) []string {
@@ -60,13 +60,13 @@ type seatLoad struct {
 	user        string
 	threads     int
 	exec, think time.Duration
-	est         estimate
+	est         Estimate
 	from, until time.Duration
 }
 
 // A scene plays loads and measures the seats that each load's requests hold over time.
 type scene struct {
-	d        *dispatcher
+	d        *Dispatcher
 	mu       sync.Mutex
 	start    time.Time
 	held     map[string]int
@@ -77,7 +77,7 @@ type scene struct {
 	waits    map[string][]time.Duration
 }
 
-func newScene(d *dispatcher) *scene {
+func newScene(d *Dispatcher) *scene {
 	return &scene{d: d, start: time.Now(), held: map[string]int{}, since: map[string]time.Time{}, took: map[string]time.Duration{},
 		served: map[string]int{}, rejected: map[string]int{}, waits: map[string][]time.Duration{}}
 }
@@ -106,11 +106,11 @@ func (sc *scene) seats(users []string, window time.Duration) []float64 {
 func (sc *scene) request(ctx context.Context, ld *seatLoad) {
 	arrived := time.Now()
 	est := ld.est
-	if est.initialSeats == 0 {
-		est.initialSeats = 1
+	if est.InitialSeats == 0 {
+		est.InitialSeats = 1
 	}
-	est.watchers = -1
-	err := sc.d.dispatch(ctx, &digest{user: ld.user, verb: "get", received: arrived}, est, func(*ticket) {
+	est.Watchers = -1
+	err := sc.d.Dispatch(ctx, &Digest{User: ld.user, Verb: "get", Received: arrived}, est, func(*Ticket) {
 		sc.mu.Lock()
 		sc.waits[ld.user] = append(sc.waits[ld.user], time.Since(arrived))
 		sc.served[ld.user]++
@@ -119,7 +119,7 @@ func (sc *scene) request(ctx context.Context, ld *seatLoad) {
 		time.Sleep(ld.exec)
 		sc.hold(ld.user, -est.seats())
 	})
-	var rej *rejection
+	var rej *Rejection
 	if errors.As(err, &rej) {
 		sc.mu.Lock()
 		sc.rejected[ld.user]++
@@ -185,10 +185,10 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			seatBubble(t, func(t *testing.T, ctx context.Context) {
 				sc := newScene(oneLevel(c.seats, int32(c.queues), c.hand, 64))
-				sc.d.levelOf("level").maxSeats = 0
+				sc.d.levelOf("level").MaxSeats = 0
 				users := usersApart(len(c.clients), c.queues)
 				for i, cl := range c.clients {
-					sc.play(ctx, seatLoad{user: users[i], threads: cl.threads, exec: cl.exec, think: cl.think, est: estimate{initialSeats: cl.width}})
+					sc.play(ctx, seatLoad{user: users[i], threads: cl.threads, exec: cl.exec, think: cl.think, est: Estimate{InitialSeats: cl.width}})
 				}
 				time.Sleep(c.window)
 				synctest.Wait()
@@ -361,12 +361,12 @@ func BenchmarkUncontended(b *testing.B) {
 	for _, queues := range []int32{0, 16, 128, 1024} {
 		b.Run(fmt.Sprint("queues=", queues), func(b *testing.B) {
 			d := oneLevel(100, queues, min(6, queues), 50)
-			dig := &digest{user: "alice", verb: "get", received: time.Now()}
-			est := estimate{initialSeats: 1, watchers: -1}
+			dig := &Digest{User: "alice", Verb: "get", Received: time.Now()}
+			est := Estimate{InitialSeats: 1, Watchers: -1}
 			b.ReportAllocs()
 			defer processorTime(b)()
 			for b.Loop() {
-				if err := d.dispatch(context.Background(), dig, est, func(*ticket) {}); err != nil {
+				if err := d.Dispatch(context.Background(), dig, est, func(*Ticket) {}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -382,11 +382,11 @@ func BenchmarkBacklog(b *testing.B) {
 				d := oneLevel(seats, queues, 6, 50)
 				l := d.levelOf("level")
 				schema := (*d.schemas.Load())[0]
-				digests := make([]digest, 4*queues)
+				digests := make([]Digest, 4*queues)
 				for i := range digests {
-					digests[i] = digest{user: fmt.Sprint("user", i), verb: "get"}
+					digests[i] = Digest{User: fmt.Sprint("user", i), Verb: "get"}
 				}
-				est := estimate{initialSeats: 1, watchers: -1}
+				est := Estimate{InitialSeats: 1, Watchers: -1}
 				for i := range seats + len(digests) {
 					if _, err := l.enter(schema, &digests[i%len(digests)], est); err != nil {
 						b.Fatal(err)
@@ -395,9 +395,9 @@ func BenchmarkBacklog(b *testing.B) {
 				b.ReportAllocs()
 				defer processorTime(b)()
 				for b.Loop() {
-					done := l.running.first
-					done.finish()
-					if _, err := l.enter(schema, &done.digest, est); err != nil {
+					done := l.running.First
+					done.Finish()
+					if _, err := l.enter(schema, &done.Digest, est); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -570,7 +570,7 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 			for i, q := range m.requests {
 				go func() {
 					time.Sleep(q.arrives)
-					_ = d.dispatch(t.Context(), &digest{user: names[q.flow], received: time.Now()}, estimate{initialSeats: 1}, func(*ticket) {
+					_ = d.Dispatch(t.Context(), &Digest{User: names[q.flow], Received: time.Now()}, Estimate{InitialSeats: 1}, func(*Ticket) {
 						got[i] = time.Since(start)
 						time.Sleep(q.runs)
 					})

@@ -1,4 +1,4 @@
-package main
+package flowcontrol
 
 import (
 	"fmt"
@@ -9,17 +9,17 @@ import (
 // What waits costs no more than this beside its goroutine.
 func TestMemoryOfAWaitingRequest(t *testing.T) {
 	d := oneLevel(1, 64, 6, 1000)
-	l := d.levels["level"]
+	l := d.Levels["level"]
 	schema := (*d.schemas.Load())[0]
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.GC() // the first only marks what earlier tests left
 	runtime.ReadMemStats(&before)
 	const n = 10_000
-	tickets := make([]*ticket, n)
+	tickets := make([]*Ticket, n)
 	for i := range tickets {
 		var err error
-		if tickets[i], err = l.enter(schema, &digest{user: fmt.Sprint("user", i)}, narrowRequest); err != nil {
+		if tickets[i], err = l.enter(schema, &Digest{User: fmt.Sprint("user", i)}, narrowRequest); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,0 +1,133 @@
+package flowcontrol
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// Dump writes a page, a table that is kube-apiserver's to the column; false if there is no such page. Errors of w are its own to remember.
+func (d *Dispatcher) Dump(w io.Writer, page string, details bool) bool {
+	table := dumpTable{tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)}
+	switch page {
+	case "dump_priority_levels":
+		d.dumpLevels(table)
+	case "dump_queues":
+		d.dumpQueues(table)
+	case "dump_requests":
+		d.dumpRequests(table, details)
+	default:
+		return false
+	}
+	_ = table.Flush()
+	return true
+}
+
+type dumpTable struct{ *tabwriter.Writer }
+
+func (table dumpTable) row(cells ...any) {
+	for i, cell := range cells {
+		if i > 0 {
+			_, _ = table.Write([]byte(",\t"))
+		}
+		_, _ = fmt.Fprint(table, cell)
+	}
+	_, _ = table.Write([]byte("\n"))
+}
+
+func (d *Dispatcher) dumpLevels(table dumpTable) {
+	table.row("PriorityLevelName", "ActiveQueues", "IsIdle", "IsQuiescing", "WaitingRequests", "ExecutingRequests",
+		"DispatchedRequests", "RejectedRequests", "TimedoutRequests", "CancelledRequests")
+	d.each(func(l *level) {
+		active := 0
+		for _, q := range l.queues {
+			if q != nil && q.waiting > 0 {
+				active++
+			}
+		}
+		table.row(l.Name, active, l.Waiting == 0 && l.running.n == 0, l.quiescing, l.Waiting, l.running.n,
+			l.Counts.dispatched, l.Counts.rejected, l.Counts.timedOut, l.Counts.Cancelled)
+	})
+}
+
+func (d *Dispatcher) dumpQueues(table dumpTable) {
+	table.row("PriorityLevelName", "Index", "PendingRequests", "ExecutingRequests", "SeatsInUse", "NextDispatchR",
+		"InitialSeatsSum", "MaxSeatsSum", "TotalWorkSum")
+	d.each(func(l *level) {
+		initial := make([]int, len(l.queues))
+		next := make([]time.Duration, len(l.queues))
+		for i := range next {
+			next[i] = l.vtime
+		}
+		for _, t := range waitingTickets(l) {
+			i := t.queue.index
+			if initial[i] == 0 {
+				next[i] = t.flow.served
+			}
+			initial[i] += t.est.InitialSeats
+		}
+		for i, q := range l.queues {
+			if q == nil {
+				q = &queue{}
+			}
+			table.row(l.Name, i, q.waiting, q.running, q.held, seatSeconds(next[i]), initial[i], q.seats, seatSeconds(q.work))
+		}
+	})
+}
+
+// seatSeconds prints seat-time as Kubernetes does.
+func seatSeconds(work time.Duration) string {
+	return fmt.Sprintf("%d.%08dss", work/time.Second, work%time.Second/10)
+}
+
+// waitingTickets returns those who wait at a level, in order of arrival.
+func waitingTickets(l *level) []*Ticket {
+	var tickets []*Ticket
+	for _, f := range l.Turns {
+		l.settleLocked(f)
+		for t := f.Waiting.First; t != nil; t = t.next {
+			tickets = append(tickets, t)
+		}
+	}
+	slices.SortFunc(tickets, func(a, b *Ticket) int { return cmp.Compare(a.number, b.number) })
+	return tickets
+}
+
+func (d *Dispatcher) dumpRequests(table dumpTable, details bool) {
+	head := []any{"PriorityLevelName", "FlowSchemaName", "QueueIndex", "RequestIndexInQueue", "FlowDistingsher", "ArriveTime",
+		"InitialSeats", "FinalSeats", "AdditionalLatency", "StartTime"}
+	if details {
+		head = append(head, "UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource")
+	}
+	table.row(head...)
+	d.each(func(l *level) {
+		place := make([]int, len(l.queues))
+		for _, t := range waitingTickets(l) {
+			table.row(requestCells(t, t.queue.index, place[t.queue.index], details)...)
+			place[t.queue.index]++
+		}
+		for t := l.running.First; t != nil; t = t.next {
+			index := -1
+			if t.queue != nil {
+				index = t.queue.index
+			}
+			table.row(requestCells(t, index, -1, details)...)
+		}
+	})
+}
+
+func requestCells(t *Ticket, queue, place int, details bool) []any {
+	cells := []any{t.level.Name, t.Schema.Name, queue, place, t.distinguisher, t.Arrived.UTC().Format(time.RFC3339Nano),
+		t.est.InitialSeats, t.est.FinalSeats, t.est.Tail, t.Started.UTC().Format(time.RFC3339Nano)}
+	if !details {
+		return cells
+	}
+	dig, apiVersion := &t.Digest, t.Digest.Version
+	if dig.Group != "" {
+		apiVersion = dig.Group + "/" + apiVersion
+	}
+	return append(cells, dig.User, dig.Verb, dig.Path, dig.Namespace, dig.Name, apiVersion, dig.Resource, dig.Subresource)
+}
