@@ -26,7 +26,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"k8s.io/apiserver/pkg/warning"
 	stdlog "log"
 	"net"
 	"net/http"
@@ -42,6 +41,17 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-chi/chi/v5"
+	"github.com/rs/zerolog"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/warning"
+
+	"apilet/internal/audit"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
@@ -51,14 +61,6 @@ import (
 	"apilet/internal/scheme/discovery"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
-	"github.com/go-chi/chi/v5"
-	"github.com/rs/zerolog"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
-	"k8s.io/apimachinery/pkg/version"
 )
 
 const (
@@ -204,7 +206,7 @@ type server struct {
 	certs     *certs.CertFolder // nil without TLS, or with --tls-cert-file
 	metrics   *metrics
 	usage     *deprecationTracker
-	audit     *auditLog                // nil without --audit-log-path
+	audit     *audit.Log               // nil without --audit-log-path
 	fc        *flowControl             // nil without flow control
 	flows     *flowKeeper              // its configuration's
 	damage    atomic.Pointer[[]string] // what the last scrub found
@@ -263,7 +265,7 @@ func (s *server) open(listener net.Listener) error {
 		return err
 	}
 	if c.auditPath != "" {
-		if s.audit, err = openAuditLog(c.auditPath, s.auditHooks()); err != nil {
+		if s.audit, err = audit.Open(c.auditPath, s.auditHooks()); err != nil {
 			return fmt.Errorf("--audit-log-path: %w", err)
 		}
 	}
@@ -534,11 +536,11 @@ func (s *server) renewCerts(ctx context.Context) {
 }
 
 // auditHooks count audit events, and tell the log when they cannot be written.
-func (s *server) auditHooks() auditHooks {
-	return auditHooks{
-		written: func(n int) { s.metrics.auditEvents.Add(float64(n)) },
-		lost:    func(n int) { s.metrics.auditErrors.Add(float64(n)) },
-		trouble: func(err error) {
+func (s *server) auditHooks() audit.Hooks {
+	return audit.Hooks{
+		Written: func(n int) { s.metrics.auditEvents.Add(float64(n)) },
+		Dropped: func(n int) { s.metrics.auditErrors.Add(float64(n)) },
+		Failing: func(err error) {
 			if err != nil {
 				s.metrics.auditFailing.Set(1)
 				s.log.Error().Err(err).Msg("the audit log cannot be written; events wait in memory")
@@ -560,7 +562,7 @@ func (s *server) reopenAudit(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-hangup:
-			if err := s.audit.reopen(); err != nil {
+			if err := s.audit.Reopen(); err != nil {
 				s.log.Error().Err(err).Msg("reopening the audit log")
 			}
 		}
@@ -647,7 +649,7 @@ func (s *server) stop() error {
 	s.wr.hooks.close()
 	err = errors.Join(err, s.st.Close())
 	if s.audit != nil {
-		err = errors.Join(err, s.audit.close())
+		err = errors.Join(err, s.audit.Close())
 	}
 	return err
 }

@@ -7,25 +7,27 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"runtime/debug"
 	"strings"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/warning"
+
+	"apilet/internal/audit"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
 )
 
 // A bookkeeper keeps the records of requests.
 type bookkeeper struct {
 	reg       *scheme.Registry
 	metrics   *metrics
-	audit     *auditLog // nil without --audit-log-path
+	audit     *audit.Log // nil without --audit-log-path
 	log       zerolog.Logger
 	verbosity int           // from 3 on every request has a log line
 	timeout   time.Duration // for a request that is no watch
@@ -134,7 +136,7 @@ func (b *bookkeeper) done(r *http.Request, rec *request.Request, out *responseWr
 	}
 	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
 	if b.verbosity >= 3 {
-		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", auditURI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
+		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
 			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
 			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
 	}
@@ -167,41 +169,41 @@ func (b *bookkeeper) countDecisions(r *http.Request, rec *request.Request, code 
 // has no other event, so it is left to logDone.
 func (b *bookkeeper) logBegun(r *http.Request, rec *request.Request, code int) {
 	if rec.User.Name != "" {
-		b.logAudit(r, rec, auditEvent{stage: auditStarted, code: code, status: rec.Answered})
+		b.logAudit(r, rec, audit.Event{Stage: audit.StageResponseStarted, Code: code, Status: rec.Answered})
 	}
 }
 
 // logDone writes the audit event of a request that has ended.
 func (b *bookkeeper) logDone(r *http.Request, rec *request.Request, code int, cause any) {
-	ev := auditEvent{stage: auditComplete, code: code, status: rec.Answered}
+	ev := audit.Event{Stage: audit.StageResponseComplete, Code: code, Status: rec.Answered}
 	switch {
 	case cause != nil && cause != http.ErrAbortHandler:
-		ev.stage, ev.status = auditPanic, auditPanicStatus(cause)
+		ev.Stage, ev.Status = audit.StagePanic, audit.PanicStatus(cause)
 	case rec.User.Name == "":
-		ev.stage = auditStarted
+		ev.Stage = audit.StageResponseStarted
 	}
 	b.logAudit(r, rec, ev)
 }
 
 // logAudit writes an audit event; the caller says what the request has come to.
-func (b *bookkeeper) logAudit(r *http.Request, rec *request.Request, ev auditEvent) {
-	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
-	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), auditSourceIPs(r)
-	ev.user = auditUserOf(rec.User)
+func (b *bookkeeper) logAudit(r *http.Request, rec *request.Request, ev audit.Event) {
+	ev.ID, ev.Received, ev.At, ev.Annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
+	ev.URI, ev.Verb, ev.Agent, ev.SourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), audit.SourceIPs(r)
+	ev.User = auditUserOf(rec.User)
 	if rec.Impersonator != nil {
-		acting := ev.user
-		ev.user, ev.impersonated, ev.constraint = auditUserOf(*rec.Impersonator), &acting, rec.Constraint
+		acting := ev.User
+		ev.User, ev.Impersonated, ev.Constraint = auditUserOf(*rec.Impersonator), &acting, rec.Constraint
 	}
 	if info := &rec.Info; info.ResourceRequest {
-		ev.object = &auditObject{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
+		ev.Object = &audit.Object{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
 			Name: cmp.Or(info.Name, rec.Sent.Name), UID: rec.Sent.UID, APIGroup: info.Group, APIVersion: info.Version,
 			ResourceVersion: rec.Sent.ResourceVersion, Subresource: info.Subresource}
 	}
-	b.audit.log(ev)
+	b.audit.Write(ev)
 }
 
-func auditUserOf(u request.User) auditUser {
-	return auditUser{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
+func auditUserOf(u request.User) audit.User {
+	return audit.User{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
 }
 
 // labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series. Nor has what

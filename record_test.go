@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/audit"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 // auditedAs shows the audit events with an id in short: stage, verb, who [as whom], object, status, annotations.
@@ -144,11 +146,11 @@ func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 
 func TestPanicIsAudited(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
-	log, err := openAuditLog(path, auditHooks{})
+	log, err := audit.Open(path, audit.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.close()
+	defer log.Close()
 	books := &bookkeeper{reg: scheme.NewRegistry(), metrics: newMetrics(), audit: log, log: zerolog.Nop()}
 	for id, cause := range map[string]any{"bug": "boom", "broken": http.ErrAbortHandler} {
 		r := httptest.NewRequest("GET", "/api/v1/pods?watch=1", nil)

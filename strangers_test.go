@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme"
 	"github.com/rs/zerolog"
+
+	"apilet/internal/audit"
+	"apilet/internal/scheme"
 )
 
 // fruitless are requests without an effect; each %s is a word that comes once. What a client chooses is in there: every part of the
@@ -142,11 +144,11 @@ func TestPathThatIsNoTextIsAnsweredAndAudited(t *testing.T) {
 // TestPanicOfTheBookkeepingIsAudited: what is done for every request is seen by what recovers from panics, from the first step to the last.
 func TestPanicOfTheBookkeepingIsAudited(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
-	log, err := openAuditLog(path, auditHooks{})
+	log, err := audit.Open(path, audit.Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.close()
+	defer log.Close()
 	lines := &logLines{}
 	books := &bookkeeper{reg: scheme.NewRegistry(), audit: log, log: zerolog.New(lines)} // without metrics nothing can be counted
 	r := httptest.NewRequest("GET", "/api/v1/pods", nil)

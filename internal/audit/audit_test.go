@@ -1,4 +1,4 @@
-package main
+package audit
 
 import (
 	"bufio"
@@ -22,31 +22,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func auditExample(n int) auditEvent {
+func auditExample(n int) Event {
 	uri, _ := url.ParseRequestURI("/api/v1/namespaces/default/configmaps/b?fieldManager=x&dryRun=All")
 	received := time.Date(2026, 11, 21, 20, 10, 25, 785643000, time.FixedZone("", 3600))
-	return auditEvent{
-		id: fmt.Sprint(n), stage: auditComplete, uri: uri, verb: "patch",
-		user:      auditUser{Username: "admin", UID: "1", Groups: []string{"system:masters", "system:authenticated"}},
-		sourceIPs: []string{"127.0.0.1"}, agent: "x\"y<é\n",
-		object: &auditObject{Resource: "configmaps", Namespace: "default", Name: "b", APIVersion: "v1"},
-		code:   201, received: received, at: received.Add(1500 * time.Microsecond),
-		annotations: map[string]string{"authorization.k8s.io/reason": "", "authorization.k8s.io/decision": "allow", "k8s.io/deprecated": "true"},
+	return Event{
+		ID: fmt.Sprint(n), Stage: StageResponseComplete, URI: uri, Verb: "patch",
+		User:      User{Username: "admin", UID: "1", Groups: []string{"system:masters", "system:authenticated"}},
+		SourceIPs: []string{"127.0.0.1"}, Agent: "x\"y<é\n",
+		Object: &Object{Resource: "configmaps", Namespace: "default", Name: "b", APIVersion: "v1"},
+		Code:   201, Received: received, At: received.Add(1500 * time.Microsecond),
+		Annotations: map[string]string{"authorization.k8s.io/reason": "", "authorization.k8s.io/decision": "allow", "k8s.io/deprecated": "true"},
 	}
 }
 
 // auditLines runs the events through a log and returns its file's lines.
-func auditLines(t *testing.T, events ...auditEvent) []string {
+func auditLines(t *testing.T, events ...Event) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	a, err := openAuditLog(path, auditHooks{})
+	a, err := Open(path, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, ev := range events {
-		a.log(ev)
+		a.Write(ev)
 	}
-	if err := a.close(); err != nil {
+	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
@@ -62,15 +62,15 @@ func TestAuditLinesAreKubernetes(t *testing.T) {
 	patch := auditExample(1)
 
 	refused := auditExample(2)
-	refused.uri, _ = url.ParseRequestURI("/api/v1/pods?labelSelector=a%26<b")
-	refused.verb, refused.object, refused.agent, refused.code, refused.annotations = "list", &auditObject{Resource: "pods", APIVersion: "v1"}, "curl/7.88.1", 403, nil
-	refused.user, refused.impersonated = auditUser{}, &auditUser{Username: "bob", Groups: []string{"q"}, Extra: map[string][]string{"foo": {"a"}}}
-	refused.status = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "no", Reason: "Forbidden",
+	refused.URI, _ = url.ParseRequestURI("/api/v1/pods?labelSelector=a%26<b")
+	refused.Verb, refused.Object, refused.Agent, refused.Code, refused.Annotations = "list", &Object{Resource: "pods", APIVersion: "v1"}, "curl/7.88.1", 403, nil
+	refused.User, refused.Impersonated = User{}, &User{Username: "bob", Groups: []string{"q"}, Extra: map[string][]string{"foo": {"a"}}}
+	refused.Status = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "no", Reason: "Forbidden",
 		Details: &metav1.StatusDetails{Kind: "pods"}, Code: 403}
 
 	path := auditExample(3)
-	path.uri, path.object, path.verb, path.code, path.agent, path.annotations = &url.URL{Path: "/livez"}, nil, "get", 200, "curl/7.88.1", nil
-	path.stage = auditStarted
+	path.URI, path.Object, path.Verb, path.Code, path.Agent, path.Annotations = &url.URL{Path: "/livez"}, nil, "get", 200, "curl/7.88.1", nil
+	path.Stage = StageResponseStarted
 
 	want := []string{
 		`{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"1","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/configmaps/b?fieldManager=x\u0026dryRun=All","verb":"patch","user":{"username":"admin","uid":"1","groups":["system:masters","system:authenticated"]},"sourceIPs":["127.0.0.1"],"userAgent":"x\"y\u003cé\n","objectRef":{"resource":"configmaps","namespace":"default","name":"b","apiVersion":"v1"},"responseStatus":{"metadata":{},"code":201},` + times + `,"annotations":{"authorization.k8s.io/decision":"allow","authorization.k8s.io/reason":"","k8s.io/deprecated":"true"}}`,
@@ -93,32 +93,32 @@ func TestAuditKeepsSecretsOut(t *testing.T) {
 		"%zz=s3cret&x":                             "%zz=REDACTED&x",
 		"password":                                 "password=REDACTED",
 	} {
-		if got := auditURI(&url.URL{Path: "/api", RawQuery: query, User: url.UserPassword("u", "s3cret"), Host: "h"}); got != "/api?"+want {
+		if got := URI(&url.URL{Path: "/api", RawQuery: query, User: url.UserPassword("u", "s3cret"), Host: "h"}); got != "/api?"+want {
 			t.Errorf("query %q is logged as %q, want %q", query, got, want)
 		}
 	}
 	bad := auditExample(1)
-	bad.code, bad.object = 422, &auditObject{Resource: "secrets", Name: "a"}
-	bad.status = &metav1.Status{Status: "Failure", Reason: "Invalid", Code: 422, Message: `Invalid value: "s3cret"`,
+	bad.Code, bad.Object = 422, &Object{Resource: "secrets", Name: "a"}
+	bad.Status = &metav1.Status{Status: "Failure", Reason: "Invalid", Code: 422, Message: `Invalid value: "s3cret"`,
 		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "s3cret"}}}}
-	bad.agent = strings.Repeat("a", 2000)
+	bad.Agent = strings.Repeat("a", 2000)
 	line := auditLines(t, bad)[0]
 	if strings.Contains(line, "s3cret") || !strings.Contains(line, `"reason":"Invalid"`) || !strings.Contains(line, `a...TRUNCATED"`) {
 		t.Errorf("got %s", line)
 	}
-	if bad.status.Details == nil {
+	if bad.Status.Details == nil {
 		t.Error("the answered Status was changed too")
 	}
 }
 
 func TestAuditStatuses(t *testing.T) {
-	if s := auditPanicStatus("boom"); s.Message != "APIServer panic'd: boom" || s.Code != 500 || s.Reason != "InternalError" {
+	if s := PanicStatus("boom"); s.Message != "APIServer panic'd: boom" || s.Code != 500 || s.Reason != "InternalError" {
 		t.Errorf("panic: %+v", s)
 	}
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Forwarded-For", "10.0.0.1, bogus")
 	r.RemoteAddr = "192.0.2.7:1234"
-	if got := fmt.Sprint(auditSourceIPs(r)); got != "[10.0.0.1 192.0.2.7]" {
+	if got := fmt.Sprint(SourceIPs(r)); got != "[10.0.0.1 192.0.2.7]" {
 		t.Errorf("source addresses: got %s", got)
 	}
 }
@@ -129,7 +129,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "audit.log")
 	var written atomic.Int64
-	a, err := openAuditLog(path, auditHooks{written: func(n int) { written.Add(int64(n)) }})
+	a, err := Open(path, Hooks{Written: func(n int) { written.Add(int64(n)) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,17 +137,17 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := range each {
-				a.log(auditExample(w*each + i))
+				a.Write(auditExample(w*each + i))
 			}
 		})
 	}
 	for i := range 5 {
-		if err := errors.Join(os.Rename(path, fmt.Sprintf("%s.%d", path, i)), a.reopen()); err != nil {
+		if err := errors.Join(os.Rename(path, fmt.Sprintf("%s.%d", path, i)), a.Reopen()); err != nil {
 			t.Error(err)
 		}
 	}
 	wg.Wait()
-	if err := a.close(); err != nil {
+	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
 	files, _ := filepath.Glob(path + "*")
@@ -170,7 +170,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 func TestAuditLosesNothingToTruncation(t *testing.T) {
 	const writers, each = 4, 200
 	path := filepath.Join(t.TempDir(), "audit.log")
-	a, err := openAuditLog(path, auditHooks{})
+	a, err := Open(path, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestAuditLosesNothingToTruncation(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				rotating.RLock()
-				a.log(auditExample(w*each + i))
+				a.Write(auditExample(w*each + i))
 				rotating.RUnlock()
 			}
 		})
@@ -197,7 +197,7 @@ func TestAuditLosesNothingToTruncation(t *testing.T) {
 	}
 	wg.Wait()
 	data, err := os.ReadFile(path)
-	if err := errors.Join(err, a.close()); err != nil {
+	if err := errors.Join(err, a.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(auditIDs(t, append(copies, data...))); n != writers*each {
@@ -207,16 +207,16 @@ func TestAuditLosesNothingToTruncation(t *testing.T) {
 
 func TestAuditGoesOnBehindATruncation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
-	a, err := openAuditLog(path, auditHooks{})
+	a, err := Open(path, Hooks{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.close()
-	a.log(auditExample(1))
+	defer a.Close()
+	a.Write(auditExample(1))
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	a.log(auditExample(2))
+	a.Write(auditExample(2))
 	data, _ := os.ReadFile(path)
 	if !bytes.HasPrefix(data, []byte(`{"kind"`)) || bytes.Count(data, []byte("\n")) != 1 {
 		t.Errorf("after the truncation the file holds %q", data)
@@ -234,25 +234,25 @@ type auditTold struct {
 	trouble       []error
 }
 
-func (told *auditTold) hooks() auditHooks {
-	return auditHooks{written: func(n int) { told.written += n }, lost: func(n int) { told.lost += n },
-		trouble: func(err error) { told.trouble = append(told.trouble, err) }}
+func (told *auditTold) hooks() Hooks {
+	return Hooks{Written: func(n int) { told.written += n }, Dropped: func(n int) { told.lost += n },
+		Failing: func(err error) { told.trouble = append(told.trouble, err) }}
 }
 
 func TestAuditSurvivesAFullDisk(t *testing.T) {
 	var told auditTold
 	disk := &smallDisk{room: 1500} // two lines and a half
-	a := &auditLog{path: "test", out: disk, hooks: told.hooks()}
+	a := &Log{path: "test", out: disk, hooks: told.hooks()}
 	for i := range 10 {
-		a.log(auditExample(i))
+		a.Write(auditExample(i))
 	}
 	if told.written != 2 || told.lost != 0 || len(told.trouble) != 1 || !errors.Is(told.trouble[0], syscall.ENOSPC) {
 		t.Fatalf("on the full disk: told %+v", told)
 	}
 	disk.room = 100 // a little, in the middle of a line
-	a.log(auditExample(10))
+	a.Write(auditExample(10))
 	disk.room = 1 << 20
-	a.log(auditExample(11))
+	a.Write(auditExample(11))
 	if told.written != 12 || told.lost != 0 || len(told.trouble) != 2 || told.trouble[1] != nil {
 		t.Errorf("with room again: told %+v", told)
 	}
@@ -268,10 +268,10 @@ func TestAuditSurvivesAFullDisk(t *testing.T) {
 func TestAuditDropsWhatDoesNotFitInMemory(t *testing.T) {
 	var told auditTold
 	disk := &smallDisk{room: 300}
-	a := &auditLog{path: "test", out: disk, hooks: told.hooks()}
+	a := &Log{path: "test", out: disk, hooks: told.hooks()}
 	const events = 3000
 	for i := range events {
-		a.log(auditExample(i))
+		a.Write(auditExample(i))
 	}
 	if len(a.pending) > maxPendingAudit || told.lost == 0 {
 		t.Fatalf("%d bytes wait, told %+v", len(a.pending), told)
@@ -281,10 +281,10 @@ func TestAuditDropsWhatDoesNotFitInMemory(t *testing.T) {
 	if old != io.Writer(disk) || lost != 1 {
 		t.Errorf("swap: got %v, %d lost; want the old file and 1", old, lost)
 	}
-	if err := a.close(); err != nil {
+	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	a.log(auditExample(0)) // too late
+	a.Write(auditExample(0)) // too late
 	if lines := bytes.Count(fresh.Bytes(), []byte("\n")); lines != told.written || told.written+told.lost != events || !bytes.HasPrefix(fresh.Bytes(), []byte(`{"kind"`)) {
 		t.Errorf("the new file has %d lines, told %+v of %d events, one of them by swap's result, one too late", lines, told, events)
 	}
@@ -293,12 +293,12 @@ func TestAuditDropsWhatDoesNotFitInMemory(t *testing.T) {
 func TestAuditLosesNothingOnceThereIsRoom(t *testing.T) {
 	var told auditTold
 	disk := &smallDisk{}
-	a := &auditLog{path: "test", out: disk, hooks: told.hooks()}
+	a := &Log{path: "test", out: disk, hooks: told.hooks()}
 	for told.lost == 0 {
-		a.log(auditExample(1))
+		a.Write(auditExample(1))
 	}
 	disk.room = 1 << 30
-	a.log(auditExample(2)) // what waits leaves it no room in memory, but goes out first
+	a.Write(auditExample(2)) // what waits leaves it no room in memory, but goes out first
 	if told.lost != 1 || len(a.pending) != 0 || bytes.Count(disk.Bytes(), []byte("\n")) != told.written || len(told.trouble) != 2 {
 		t.Errorf("%d bytes wait, told %d written, %d lost, trouble %v", len(a.pending), told.written, told.lost, told.trouble)
 	}
@@ -309,39 +309,39 @@ func TestAuditOnARealFullDisk(t *testing.T) {
 		t.Skip("only Linux has /dev/full")
 	}
 	var told auditTold
-	a, err := openAuditLog("/dev/full", told.hooks())
+	a, err := Open("/dev/full", told.hooks())
 	if err != nil {
 		t.Skip(err)
 	}
-	a.log(auditExample(1))
-	a.log(auditExample(2))
-	a.close()
+	a.Write(auditExample(1))
+	a.Write(auditExample(2))
+	a.Close()
 	if told.lost != 2 || len(told.trouble) != 1 || !errors.Is(told.trouble[0], syscall.ENOSPC) {
 		t.Errorf("told %+v", told)
 	}
 }
 
 func TestAuditPathMustBeWritable(t *testing.T) {
-	if _, err := openAuditLog(filepath.Join(t.TempDir(), "no", "such", "folder"), auditHooks{}); err == nil || !strings.HasPrefix(err.Error(), "audit log: open ") {
+	if _, err := Open(filepath.Join(t.TempDir(), "no", "such", "folder"), Hooks{}); err == nil || !strings.HasPrefix(err.Error(), "audit log: open ") {
 		t.Errorf("got %v", err)
 	}
-	a, err := openAuditLog("-", auditHooks{})
-	if err != nil || a.out != io.Writer(os.Stdout) || a.reopen() != nil || a.close() != nil {
+	a, err := Open("-", Hooks{})
+	if err != nil || a.out != io.Writer(os.Stdout) || a.Reopen() != nil || a.Close() != nil {
 		t.Errorf("standard output: %v", err)
 	}
 }
 
 func BenchmarkAudit(b *testing.B) {
-	a, err := openAuditLog(filepath.Join(b.TempDir(), "audit.log"), auditHooks{})
+	a, err := Open(filepath.Join(b.TempDir(), "audit.log"), Hooks{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer a.close()
+	defer a.Close()
 	ev := auditExample(1)
 	b.Run("alone", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			a.log(ev)
+			a.Write(ev)
 		}
 	})
 	b.Run("parallel", func(b *testing.B) {
@@ -349,7 +349,7 @@ func BenchmarkAudit(b *testing.B) {
 		b.SetParallelism(8)
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				a.log(ev)
+				a.Write(ev)
 			}
 		})
 	})

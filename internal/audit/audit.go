@@ -1,4 +1,4 @@
-package main
+package audit
 
 // This file: who did what, one line of JSON for each request, as Kubernetes' audit log has it (audit.k8s.io/v1, level Metadata: who,
 // what, when and how it ended, but no object). What reads kube-apiserver's audit log reads this one:
@@ -39,43 +39,43 @@ const (
 	maxAuditAgent   = 1024    // bytes of a user agent
 )
 
-// An auditStage says at which moment of a request an event was made.
-type auditStage string
+// An Stage says at which moment of a request an event was made.
+type Stage string
 
 const (
-	auditStarted  auditStage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
-	auditComplete auditStage = "ResponseComplete" // the response is out
-	auditPanic    auditStage = "Panic"            // the handler panicked
+	StageResponseStarted  Stage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
+	StageResponseComplete Stage = "ResponseComplete" // the response is out
+	StagePanic            Stage = "Panic"            // the handler panicked
 )
 
-// An auditEvent is what the caller knows about a request at one of its stages. It has no headers and no bodies: nothing secret can get
+// An Event is what the caller knows about a request at one of its stages. It has no headers and no bodies: nothing secret can get
 // into the log by way of them.
-type auditEvent struct {
-	id           string
-	stage        auditStage
-	uri          *url.URL
-	verb         string
-	user         auditUser  // who sent the request; empty when nobody could be made out
-	impersonated *auditUser // whom it was made for, if that is somebody else
-	constraint   string     // the narrower permission that allowed it, "" for plain "impersonate"
-	sourceIPs    []string   // from auditSourceIPs
-	agent        string
-	object       *auditObject   // nil for a path that is no resource
-	code         int            // of the response
-	status       *metav1.Status // the Status that was answered, nil when it was another object
-	received, at time.Time
-	annotations  map[string]string
+type Event struct {
+	ID           string
+	Stage        Stage
+	URI          *url.URL
+	Verb         string
+	User         User     // who sent the request; empty when nobody could be made out
+	Impersonated *User    // whom it was made for, if that is somebody else
+	Constraint   string   // the narrower permission that allowed it, "" for plain "impersonate"
+	SourceIPs    []string // from SourceIPs
+	Agent        string
+	Object       *Object        // nil for a path that is no resource
+	Code         int            // of the response
+	Status       *metav1.Status // the Status that was answered, nil when it was another object
+	Received, At time.Time
+	Annotations  map[string]string
 }
 
-// auditUser and auditObject are parts of the line; fields in the line's order.
-type auditUser struct {
+// User and Object are parts of the line; fields in the line's order.
+type User struct {
 	Username string              `json:"username,omitempty"`
 	UID      string              `json:"uid,omitempty"`
 	Groups   []string            `json:"groups,omitempty"`
 	Extra    map[string][]string `json:"extra,omitempty"`
 }
 
-type auditObject struct {
+type Object struct {
 	Resource        string `json:"resource,omitempty"`
 	Namespace       string `json:"namespace,omitempty"`
 	Name            string `json:"name,omitempty"` // for a create, from the body when that could be read
@@ -97,26 +97,26 @@ type auditLine struct {
 	APIVersion       string            `json:"apiVersion"`
 	Level            string            `json:"level"`
 	AuditID          string            `json:"auditID"`
-	Stage            auditStage        `json:"stage"`
+	Stage            Stage             `json:"stage"`
 	RequestURI       string            `json:"requestURI"`
 	Verb             string            `json:"verb"`
-	User             auditUser         `json:"user"`
-	ImpersonatedUser *auditUser        `json:"impersonatedUser,omitempty"`
+	User             User              `json:"user"`
+	ImpersonatedUser *User             `json:"impersonatedUser,omitempty"`
 	Authentication   *auditProof       `json:"authenticationMetadata,omitempty"`
 	SourceIPs        []string          `json:"sourceIPs,omitempty"`
 	UserAgent        string            `json:"userAgent,omitempty"`
-	ObjectRef        *auditObject      `json:"objectRef,omitempty"`
+	ObjectRef        *Object           `json:"objectRef,omitempty"`
 	ResponseStatus   *metav1.Status    `json:"responseStatus,omitempty"`
 	RequestReceived  string            `json:"requestReceivedTimestamp"`
 	StageTimestamp   string            `json:"stageTimestamp"`
 	Annotations      map[string]string `json:"annotations,omitempty"`
 }
 
-// auditHooks tell the caller how it goes.
-type auditHooks struct {
-	written func(events int)
-	lost    func(events int)
-	trouble func(err error) // writing began to fail, or (nil) works again; not told for each event
+// Hooks tell the caller how it goes.
+type Hooks struct {
+	Written func(events int)
+	Dropped func(events int)
+	Failing func(err error) // writing began to fail, or (nil) works again; not told for each event
 }
 
 // auditOutcome is what is to be told after the lock is given back.
@@ -126,10 +126,10 @@ type auditOutcome struct {
 	workingAgain  bool
 }
 
-// An auditLog appends events to a file.
-type auditLog struct {
+// An Log appends events to a file.
+type Log struct {
 	path  string // "-" is standard output
-	hooks auditHooks
+	hooks Hooks
 
 	mu      sync.Mutex // guards what follows; held over the write, so that the rest of a torn line comes right after it
 	out     io.Writer  // an *os.File, but in tests
@@ -138,9 +138,9 @@ type auditLog struct {
 	closed  bool
 }
 
-// openAuditLog opens path for appending, "-" for standard output.
-func openAuditLog(path string, hooks auditHooks) (*auditLog, error) {
-	a := &auditLog{path: path, hooks: hooks}
+// Open opens path for appending, "-" for standard output.
+func Open(path string, hooks Hooks) (*Log, error) {
+	a := &Log{path: path, hooks: hooks}
 	if path == "-" {
 		a.out = os.Stdout
 		return a, nil
@@ -161,8 +161,8 @@ func openAppend(path string) (*os.File, error) {
 	return f, nil
 }
 
-// reopen opens the path anew, for logrotate without copytruncate: call it at SIGHUP. If that fails the old file stays in use.
-func (a *auditLog) reopen() error {
+// Reopen opens the path anew, for logrotate without copytruncate: call it at SIGHUP. If that fails the old file stays in use.
+func (a *Log) Reopen() error {
 	if a.path == "-" {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (a *auditLog) reopen() error {
 }
 
 // swap makes f the file and returns the one to close.
-func (a *auditLog) swap(f io.Writer) (old io.Writer, lost int) {
+func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -191,8 +191,8 @@ func (a *auditLog) swap(f io.Writer) (old io.Writer, lost int) {
 	return old, lost
 }
 
-// close writes what waits, if it can, and closes the file. Events that come later are lost.
-func (a *auditLog) close() error {
+// Close writes what waits, if it can, and closes the file. Events that come later are lost.
+func (a *Log) Close() error {
 	out, wasClosed := a.stop()
 	a.hooks.tell(out)
 	if wasClosed || a.path == "-" {
@@ -201,7 +201,7 @@ func (a *auditLog) close() error {
 	return closeOutput(a.out)
 }
 
-func (a *auditLog) stop() (out auditOutcome, wasClosed bool) {
+func (a *Log) stop() (out auditOutcome, wasClosed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out, wasClosed = a.flushLocked(), a.closed
@@ -219,8 +219,8 @@ func closeOutput(w io.Writer) error {
 
 var auditBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// log writes one event and returns when it is in the file, or is known to have to wait.
-func (a *auditLog) log(ev auditEvent) {
+// Write writes one event and returns when it is in the file, or is known to have to wait.
+func (a *Log) Write(ev Event) {
 	buf := auditBuffers.Get().(*bytes.Buffer)
 	defer auditBuffers.Put(buf)
 	buf.Reset()
@@ -231,7 +231,7 @@ func (a *auditLog) log(ev auditEvent) {
 }
 
 // append writes a line after all that wait.
-func (a *auditLog) append(line []byte) auditOutcome {
+func (a *Log) append(line []byte) auditOutcome {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -249,7 +249,7 @@ func (a *auditLog) append(line []byte) auditOutcome {
 	return auditOutcome{failing: err}
 }
 
-func (a *auditLog) appendPendingLocked(line []byte) auditOutcome {
+func (a *Log) appendPendingLocked(line []byte) auditOutcome {
 	var out auditOutcome
 	if len(a.pending)+len(line) > maxPendingAudit {
 		out = a.flushLocked() // there may be room by now
@@ -265,7 +265,7 @@ func (a *auditLog) appendPendingLocked(line []byte) auditOutcome {
 }
 
 // flushLocked writes what waits.
-func (a *auditLog) flushLocked() auditOutcome {
+func (a *Log) flushLocked() auditOutcome {
 	if len(a.pending) == 0 || a.closed {
 		return auditOutcome{}
 	}
@@ -282,39 +282,39 @@ func (a *auditLog) flushLocked() auditOutcome {
 	return out
 }
 
-func (h auditHooks) tell(out auditOutcome) {
-	if out.written > 0 && h.written != nil {
-		h.written(out.written)
+func (h Hooks) tell(out auditOutcome) {
+	if out.written > 0 && h.Written != nil {
+		h.Written(out.written)
 	}
-	if out.lost > 0 && h.lost != nil {
-		h.lost(out.lost)
+	if out.lost > 0 && h.Dropped != nil {
+		h.Dropped(out.lost)
 	}
-	if (out.failing != nil || out.workingAgain) && h.trouble != nil {
-		h.trouble(out.failing)
+	if (out.failing != nil || out.workingAgain) && h.Failing != nil {
+		h.Failing(out.failing)
 	}
 }
 
 // --- From event to line
 
-func lineOf(ev *auditEvent) *auditLine {
+func lineOf(ev *Event) *auditLine {
 	line := &auditLine{
 		Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: "Metadata",
-		AuditID:          ev.id,
-		Stage:            ev.stage,
-		RequestURI:       auditURI(ev.uri),
-		Verb:             ev.verb,
-		User:             ev.user,
-		ImpersonatedUser: ev.impersonated,
-		SourceIPs:        ev.sourceIPs,
-		UserAgent:        auditAgent(ev.agent),
-		ObjectRef:        ev.object,
+		AuditID:          ev.ID,
+		Stage:            ev.Stage,
+		RequestURI:       URI(ev.URI),
+		Verb:             ev.Verb,
+		User:             ev.User,
+		ImpersonatedUser: ev.Impersonated,
+		SourceIPs:        ev.SourceIPs,
+		UserAgent:        auditAgent(ev.Agent),
+		ObjectRef:        ev.Object,
 		ResponseStatus:   auditStatus(ev),
-		RequestReceived:  ev.received.UTC().Format(metav1.RFC3339Micro),
-		StageTimestamp:   ev.at.UTC().Format(metav1.RFC3339Micro),
-		Annotations:      ev.annotations,
+		RequestReceived:  ev.Received.UTC().Format(metav1.RFC3339Micro),
+		StageTimestamp:   ev.At.UTC().Format(metav1.RFC3339Micro),
+		Annotations:      ev.Annotations,
 	}
-	if ev.constraint != "" {
-		line.Authentication = &auditProof{ev.constraint}
+	if ev.Constraint != "" {
+		line.Authentication = &auditProof{ev.Constraint}
 	}
 	return line
 }
@@ -330,8 +330,8 @@ func auditAgent(agent string) string {
 // this server for another one may.
 var secretNames = []string{"token", "secret", "password", "authorization"}
 
-// auditURI is the request's target with the values of secret parameters taken out; otherwise as it was sent.
-func auditURI(u *url.URL) string {
+// URI is the request's target with the values of secret parameters taken out; otherwise as it was sent.
+func URI(u *url.URL) string {
 	if u == nil {
 		return ""
 	}
@@ -362,34 +362,34 @@ func secretParameter(part string) bool {
 }
 
 // auditStatus is the Status without its kind; for other objects it is the code alone.
-func auditStatus(ev *auditEvent) *metav1.Status {
+func auditStatus(ev *Event) *metav1.Status {
 	status := &metav1.Status{}
-	if ev.status != nil {
-		*status = *ev.status
+	if ev.Status != nil {
+		*status = *ev.Status
 		status.TypeMeta = metav1.TypeMeta{}
 	}
-	status.Code = cmp.Or(status.Code, int32(ev.code))
+	status.Code = cmp.Or(status.Code, int32(ev.Code))
 	// Parsers and validators quote what they refuse.
-	refused := ev.code == http.StatusBadRequest || ev.code == http.StatusUnprocessableEntity
-	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) {
+	refused := ev.Code == http.StatusBadRequest || ev.Code == http.StatusUnprocessableEntity
+	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.Object) {
 		status.Message = "(not shown, because it may quote a secret)"
 		status.Details = nil
 	}
 	return status
 }
 
-func holdsSecrets(o *auditObject) bool {
+func holdsSecrets(o *Object) bool {
 	return o != nil && (o.Resource == "secrets" || o.Resource == "tokenreviews" || o.Subresource == "token")
 }
 
-// auditPanicStatus is the status of a request whose handler panicked.
-func auditPanicStatus(cause any) *metav1.Status {
+// PanicStatus is the status of a request whose handler panicked.
+func PanicStatus(cause any) *metav1.Status {
 	return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
 		Message: fmt.Sprintf("APIServer panic'd: %v", cause)}
 }
 
-// auditSourceIPs are the client's address and those that proxies claim, the one that cannot be made up last.
-func auditSourceIPs(r *http.Request) []string {
+// SourceIPs are the client's address and those that proxies claim, the one that cannot be made up last.
+func SourceIPs(r *http.Request) []string {
 	ips := utilnet.SourceIPs(r)
 	texts := make([]string, len(ips))
 	for i, ip := range ips {
