@@ -21,11 +21,12 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/auth/serviceaccount"
-	"apilet/internal/request"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/request"
 )
 
 const (
@@ -238,7 +239,7 @@ func forge(t *testing.T, s *testServer, edit func(*serviceaccount.TokenClaims)) 
 	claims := &serviceaccount.TokenClaims{Bound: &serviceaccount.BoundClaims{Namespace: "shop", Account: serviceaccount.ObjectID{Name: "app", UID: uid}}, RegisteredClaims: jwt.RegisteredClaims{
 		Issuer: serviceaccount.DefaultIssuer, Subject: "system:serviceaccount:shop:app", Audience: jwt.ClaimStrings{serviceaccount.DefaultIssuer}, ID: "j"}}
 	edit(claims)
-	token, err := s.auth.accounts.Sign(claims)
+	token, err := s.auth.Accounts.Sign(claims)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +313,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 	good := s.tokenFor("")
 	parts := strings.Split(good, ".")
 	encode := base64.RawURLEncoding.EncodeToString
-	public, err := x509.MarshalPKIXPublicKey(s.auth.accounts.Signer.Public)
+	public, err := x509.MarshalPKIXPublicKey(s.auth.Accounts.Signer.Public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +327,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		}
 		return text
 	}
-	kid := s.auth.accounts.Signer.ID
+	kid := s.auth.Accounts.Signer.ID
 	noKeys, bad := "[invalid bearer token, invalid signature, no keys found]", "[invalid bearer token, invalid signature]"
 	for title, c := range map[string]struct{ token, want string }{
 		"no signature":                 {parts[0] + "." + parts[1] + ".", bad},
@@ -597,7 +598,7 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	tokens := writeTemp(t, "tokens", "root-token,root,1,system:masters\nbob-token,bob,2\n")
 	s := startTest(t, func(c *config) {
 		c.log, c.verbosity = zerolog.New(told), 9
-		c.auditPath, c.kubeconfig, c.certDir, c.auth.tokenFile = audit, kubeconfig, filepath.Join(dir, "certs"), tokens
+		c.auditPath, c.kubeconfig, c.certDir, c.auth.TokenFile = audit, kubeconfig, filepath.Join(dir, "certs"), tokens
 	})
 	s.client, _ = kubeconfigClient(t, kubeconfig)
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"shop"}}`)
@@ -666,7 +667,7 @@ func BenchmarkAccountToken(b *testing.B) {
 			s := startTest(b)
 			s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"app"}}`)
 			token := s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts/app/token", `{}`).get("status.token").String()
-			tokens := s.auth.accounts
+			tokens := s.auth.Accounts
 			b.ReportAllocs()
 			for b.Loop() {
 				if forget {

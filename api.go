@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"reflect"
 	"slices"
@@ -24,11 +23,6 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
-	"apilet/internal/unreadable"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -43,6 +37,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
+
+	"apilet/internal/auth"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 )
 
 const (
@@ -57,7 +59,7 @@ const (
 type writes struct {
 	st     *store.Store
 	reg    *scheme.Registry
-	auth   *authenticator
+	auth   *auth.Authenticator
 	alloc  *allocator
 	queues keyQueues
 	hooks  *webhooks
@@ -213,7 +215,7 @@ func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, v *respon
 	if err != nil {
 		return err
 	}
-	if err := wr.auth.review(r.Context(), obj); err != nil {
+	if err := wr.auth.Review(r.Context(), obj); err != nil {
 		return err
 	}
 	body, err := json.Marshal(obj)
@@ -251,7 +253,7 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated {
 			nameNew(obj)
 		}
-		if err := wr.auth.accounts.FillSecret(obj); err != nil {
+		if err := wr.auth.Accounts.FillSecret(obj); err != nil {
 			return store.Record{}, err
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
@@ -426,10 +428,10 @@ func (wr *writes) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 // checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
 func (wr *writes) checkGrant(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
 	rec := request.From(ctx)
-	if res.Group != rbacv1.GroupName || rec == nil || !wr.auth.enforcing() {
+	if res.Group != rbacv1.GroupName || rec == nil || !wr.auth.Enforcing() {
 		return nil
 	}
-	return wr.auth.mayGrant(rec, obj, old)
+	return wr.auth.MayGrant(rec, obj, old)
 }
 
 // validateMeta judges the metadata of a new object.
@@ -790,7 +792,7 @@ func (wr *writes) upsert(ctx context.Context, t target, opts writeOptions, chang
 	case named != 0 && !opts.dryRun:
 		return store.Record{}, response.StoreError(store.ErrConflict, t.res, t.name)
 	}
-	if err := wr.auth.mayCreate(ctx); err != nil {
+	if err := wr.auth.MayCreate(ctx); err != nil {
 		return store.Record{}, err
 	}
 	if !opts.dryRun {

@@ -15,10 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/auth/certs"
-	"apilet/internal/request"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/auth"
+	"apilet/internal/auth/certs"
+	"apilet/internal/request"
 )
 
 // openTestCerts opens a certificate folder for hosts, and returns what it has logged.
@@ -72,8 +74,8 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 	dir, tokens := t.TempDir(), writeTemp(t, "tokens", "s3cret,bob,1\n")
 	for name, edit := range map[string]func(*config){
 		"the folder that was given":  func(c *config) { c.certDir = filepath.Join(dir, "given") },
-		"a folder beside the data":   func(c *config) { c.auth.tokenFile, c.ephemeral, c.data = tokens, false, filepath.Join(dir, "a.db") },
-		"no folder for what is lost": func(c *config) { c.auth.tokenFile = tokens },
+		"a folder beside the data":   func(c *config) { c.auth.TokenFile, c.ephemeral, c.data = tokens, false, filepath.Join(dir, "a.db") },
+		"no folder for what is lost": func(c *config) { c.auth.TokenFile = tokens },
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeconfig := filepath.Join(t.TempDir(), "config")
@@ -128,11 +130,11 @@ func TestWhoAsksForTLS(t *testing.T) {
 		{"loopback", config{listen: "127.0.0.1:0"}, false, true, ""},
 		{"beyond loopback", config{listen: "0.0.0.0:0"}, true, false, ""},
 		{"a folder", config{listen: "127.0.0.1:0", certDir: "x"}, true, false, ""},
-		{"a token file", config{listen: "127.0.0.1:0", auth: authConfig{tokenFile: "x"}}, true, false, ""},
-		{"client certificates", config{listen: "127.0.0.1:0", auth: authConfig{clientCAFile: "x"}}, true, false, ""},
+		{"a token file", config{listen: "127.0.0.1:0", auth: auth.Config{TokenFile: "x"}}, true, false, ""},
+		{"client certificates", config{listen: "127.0.0.1:0", auth: auth.Config{ClientCAFile: "x"}}, true, false, ""},
 		{"a certificate", config{listen: "127.0.0.1:0", tlsCert: "x", tlsKey: "y"}, false, true, ""},
 		{"a certificate and a folder", config{listen: "127.0.0.1:0", tlsCert: "x", tlsKey: "y", certDir: "z"}, false, true, ""},
-		{"a certificate and an authenticator", config{listen: ":0", tlsCert: "x", tlsKey: "y", auth: authConfig{tokenFile: "z"}}, false, false, ""},
+		{"a certificate and an authenticator", config{listen: ":0", tlsCert: "x", tlsKey: "y", auth: auth.Config{TokenFile: "z"}}, false, false, ""},
 		{"a certificate beyond loopback", config{listen: ":0", tlsCert: "x", tlsKey: "y"}, false, true, "without an authenticator"},
 		{"half a certificate", config{listen: ":0", tlsCert: "x"}, false, false, "belong together"},
 	} {
@@ -143,8 +145,8 @@ func TestWhoAsksForTLS(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || c.config.ownCerts != c.own || c.config.auth.insecure != c.insecure || c.config.auth.alwaysAllow != c.insecure {
-			t.Errorf("%s: own certificate %v, insecure %v, %v", c.title, c.config.ownCerts, c.config.auth.insecure, err)
+		if err != nil || c.config.ownCerts != c.own || c.config.auth.Insecure != c.insecure || c.config.auth.AlwaysAllow != c.insecure {
+			t.Errorf("%s: own certificate %v, insecure %v, %v", c.title, c.config.ownCerts, c.config.auth.Insecure, err)
 		}
 	}
 }
@@ -293,7 +295,7 @@ func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 		return answer.StatusCode
 	}
 	pemOf := func(ca testCA) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}) }
-	file := s.conf.auth.clientCAFile
+	file := s.conf.auth.ClientCAFile
 	for _, step := range []struct {
 		title         string
 		content       []byte
@@ -317,7 +319,7 @@ func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
 	s, _ := startTLS(t)
 	for i, tokens := range []string{"one-token,bob,1,system:masters\n", "second-token,bob,1,system:masters\n", "3-token,bob,1,system:masters\n"} {
-		mustWriteFile(t, s.conf.auth.tokenFile, []byte(tokens))
+		mustWriteFile(t, s.conf.auth.TokenFile, []byte(tokens))
 		name, _, _ := strings.Cut(tokens, ",")
 		s.want(200, "GET", "/api/v1/pods", "", "Authorization: Bearer "+name)
 		if i == 0 {
@@ -325,7 +327,7 @@ func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
 		}
 	}
 	s.want(401, "GET", "/api/v1/pods", "", "Authorization: Bearer one-token")
-	mustWriteFile(t, s.conf.auth.tokenFile, []byte("3-token\n"))
+	mustWriteFile(t, s.conf.auth.TokenFile, []byte("3-token\n"))
 	s.want(200, "GET", "/api/v1/pods", "", "Authorization: Bearer 3-token")
 	if log := s.log.String(); !strings.Contains(log, "changed files are no good") || strings.Contains(log, "3-token") {
 		t.Errorf("logged: %s", log)

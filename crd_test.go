@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/auth/serviceaccount"
-	"apilet/internal/scheme"
 	"github.com/tidwall/gjson"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/auth"
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/scheme"
 )
 
 const (
@@ -622,7 +624,7 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 func FuzzCustomBodies(f *testing.F) {
 	st := openTestStore(f, f.TempDir()+"/db")
 	reg := scheme.NewRegistry()
-	d := newDefinitions(st, reg, &writes{st: st, reg: reg, auth: &authenticator{accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
+	d := newDefinitions(st, reg, &writes{st: st, reg: reg, auth: &auth.Authenticator{Accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
 	obj, _, err := d.row.Decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
 	if err != nil {
 		f.Fatal(err)

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/auth/certs"
 	"github.com/rs/zerolog"
+
+	"apilet/internal/auth/certs"
 )
 
 const couldRead = "others could read this file"
@@ -36,13 +37,13 @@ func TestDataFileIsForTheServerAlone(t *testing.T) {
 	data, tokens, private := filepath.Join(dir, "db"), writeTemp(t, "tokens", "s3cret,bob,1\n"), writeTemp(t, "private", "t0ken,ann,2\n")
 	mustChmod(t, tokens, 0o644)
 	mustChmod(t, private, 0o640)
-	s := startTest(t, onFile(data), func(c *config) { c.log, c.auth.tokenFile = zerolog.New(lines), tokens })
+	s := startTest(t, onFile(data), func(c *config) { c.log, c.auth.TokenFile = zerolog.New(lines), tokens })
 	if log := lines.String(); strings.Contains(log, couldRead) || !strings.Contains(log, "everybody on this machine may read this file") || !strings.Contains(log, tokens) {
 		t.Errorf("at the first start: %s", log)
 	}
 	s.halt()
 	mustChmod(t, data, 0o644)
-	s.conf.auth.tokenFile = private
+	s.conf.auth.TokenFile = private
 	s.restart()
 	if got := certs.ModeOf(data); got != 0o600 {
 		t.Errorf("the data file has mode %o", got)

@@ -55,9 +55,9 @@ func defineAddress(c *config, f *flag.FlagSet) {
 }
 
 func defineAccess(c *config, f *flag.FlagSet) {
-	f.StringVar(&c.auth.clientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
-	f.StringVar(&c.auth.tokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
-	f.BoolVar(&c.auth.anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
+	f.StringVar(&c.auth.ClientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
+	f.StringVar(&c.auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.BoolVar(&c.auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
 	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
 }
 

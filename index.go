@@ -10,9 +10,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-chi/chi/v5"
+
 	"apilet/internal/request"
 	"apilet/internal/scheme"
-	"github.com/go-chi/chi/v5"
 )
 
 // indexPage serves the list of a router's paths.
@@ -54,5 +55,5 @@ func routedPaths(routes chi.Routes) (paths []string) {
 
 // maySee tells whether who asks may get another path, too.
 func (s *server) maySee(r *http.Request, path string) bool {
-	return s.auth.check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
+	return s.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
 }

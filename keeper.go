@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/auth"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/scheme"
@@ -128,7 +129,7 @@ func (k *keeper) kindOf(obj scheme.Object) *scheme.Resource {
 // So each such write waits until a policy with it is in force. Of writers that wait at the same time the first reads for all.
 type policyKeeper struct {
 	keeper
-	auth   *authenticator
+	auth   *auth.Authenticator
 	report func(error) // told why a policy cannot be read
 
 	mu    sync.Mutex // guards what follows; held while the policy is read
@@ -142,7 +143,7 @@ type knownPolicy struct {
 	obj scheme.Object
 }
 
-func newPolicyKeeper(st *store.Store, reg *scheme.Registry, wr *writes, auth *authenticator, report func(error)) *policyKeeper {
+func newPolicyKeeper(st *store.Store, reg *scheme.Registry, wr *writes, auth *auth.Authenticator, report func(error)) *policyKeeper {
 	kinds := newKeeper(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 	return &policyKeeper{keeper: kinds, auth: auth, report: report}
 }
@@ -201,7 +202,7 @@ func (k *policyKeeper) applyLocked() error {
 		k.known = before
 		return err
 	}
-	k.auth.setPolicy(stored)
+	k.auth.SetPolicy(stored)
 	k.rev = rev
 	return nil
 }

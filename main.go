@@ -52,6 +52,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/audit"
+	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
@@ -84,7 +85,7 @@ type config struct {
 	ephemeral                               bool
 	tlsCert, tlsKey, certDir                string
 	ownCerts                                bool // TLS with a certificate of the server's own making
-	auth                                    authConfig
+	auth                                    auth.Config
 	accounts                                serviceaccount.AccountConfig
 	corsOrigins, authorization              string
 	auditPath, jwksURI                      string
@@ -149,13 +150,13 @@ func (c *config) finish() error {
 		c.accounts.Issuers = []string{serviceaccount.DefaultIssuer}
 	}
 	if c.corsOrigins != "" {
-		c.auth.corsOrigins = strings.Split(c.corsOrigins, ",")
+		c.auth.CORSOrigins = strings.Split(c.corsOrigins, ",")
 	}
 	switch c.authorization {
 	case "":
-		c.auth.alwaysAllow = c.auth.insecure
+		c.auth.AlwaysAllow = c.auth.Insecure
 	case "RBAC", "AlwaysAllow":
-		c.auth.alwaysAllow = c.authorization == "AlwaysAllow"
+		c.auth.AlwaysAllow = c.authorization == "AlwaysAllow"
 	default:
 		return fmt.Errorf("--authorization-mode: %q is neither RBAC nor AlwaysAllow", c.authorization)
 	}
@@ -168,8 +169,8 @@ func (c *config) finish() error {
 			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
 		}
 	}
-	c.auth.log = c.log
-	return c.auth.checkListen(c.listen)
+	c.auth.Log = c.log
+	return c.auth.CheckListen(c.listen)
 }
 
 // finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
@@ -178,9 +179,9 @@ func (c *config) finishTLS() error {
 	if (c.tlsCert == "") != (c.tlsKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
-	authenticator := c.auth.tokenFile != "" || c.auth.clientCAFile != ""
-	c.ownCerts = c.tlsCert == "" && (authenticator || c.certDir != "" || !staysHere(c.listen))
-	c.auth.insecure = !authenticator && !c.ownCerts
+	authenticator := c.auth.TokenFile != "" || c.auth.ClientCAFile != ""
+	c.ownCerts = c.tlsCert == "" && (authenticator || c.certDir != "" || !auth.StaysHere(c.listen))
+	c.auth.Insecure = !authenticator && !c.ownCerts
 	if c.certDir == "" && !c.ephemeral {
 		c.certDir = strings.TrimSuffix(c.data, filepath.Ext(c.data)) + "-certs"
 	}
@@ -202,7 +203,7 @@ type server struct {
 	settler   *settler // nil without --namespace-defaults
 	types     *definitions
 	registrar *registrar
-	auth      *authenticator
+	auth      *auth.Authenticator
 	certs     *certs.CertFolder // nil without TLS, or with --tls-cert-file
 	metrics   *metrics
 	usage     *deprecationTracker
@@ -261,7 +262,7 @@ func (s *server) open(listener net.Listener) error {
 	if err = s.openCerts(); err != nil {
 		return fmt.Errorf("--cert-dir: %w", err)
 	}
-	if s.auth, err = newAuthenticator(c.auth); err != nil {
+	if s.auth, err = auth.New(c.auth); err != nil {
 		return err
 	}
 	if c.auditPath != "" {
@@ -297,7 +298,7 @@ func (s *server) rehearse() error {
 	if s.cfg.flowControl {
 		needed = append(needed, "/"+flowcontrolv1.GroupName+"/flowschemas/", "/"+flowcontrolv1.GroupName+"/prioritylevelconfigurations/")
 	}
-	if s.auth.enforcing() {
+	if s.auth.Enforcing() {
 		for _, plural := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
 			needed = append(needed, "/"+rbacv1.GroupName+"/"+plural+"/")
 		}
@@ -317,7 +318,7 @@ func (s *server) guardSecrets() {
 			s.log.Error().Err(err).Msg("the data file is not for the server alone")
 		}
 	}
-	certs.TellExposed(s.log, append([]string{s.cfg.auth.tokenFile, s.cfg.tlsKey, s.cfg.continueKeys, s.cfg.accounts.SigningKeyFile}, s.cfg.accounts.KeyFiles...)...)
+	certs.TellExposed(s.log, append([]string{s.cfg.auth.TokenFile, s.cfg.tlsKey, s.cfg.continueKeys, s.cfg.accounts.SigningKeyFile}, s.cfg.accounts.KeyFiles...)...)
 }
 
 func (s *server) start(listener net.Listener) error {
@@ -366,8 +367,8 @@ func (s *server) assemble() error {
 	if s.upkeep, err = store.NewMaintenance(s.st); err != nil {
 		return err
 	}
-	s.cfg.accounts.RootCA = s.cfg.auth.ownCA
-	if s.auth.accounts, err = serviceaccount.NewAccountTokens(s.st, s.cfg.accounts); err != nil {
+	s.cfg.accounts.RootCA = s.cfg.auth.OwnCA
+	if s.auth.Accounts, err = serviceaccount.NewAccountTokens(s.st, s.cfg.accounts); err != nil {
 		return err
 	}
 	keys, err := s.continueKeys()
@@ -397,7 +398,7 @@ func (s *server) populate(ctx context.Context) error {
 		return err
 	}
 	if s.cfg.namespaceDefaults {
-		s.settler = newSettler(s.st, s.reg, s.wr, s.cfg.auth.ownCA, s.log)
+		s.settler = newSettler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
 		if err := s.settler.settleAll(ctx, firstNamespaces); err != nil {
 			return err
 		}
@@ -415,7 +416,7 @@ func (s *server) populate(ctx context.Context) error {
 	if err := s.registrar.reconcile(ctx, true); err != nil {
 		return err
 	}
-	if s.auth.enforcing() {
+	if s.auth.Enforcing() {
 		policy := newPolicyKeeper(s.st, s.reg, s.wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
 		if err := policy.reconcile(ctx); err != nil {
 			return err
@@ -428,7 +429,7 @@ func (s *server) populate(ctx context.Context) error {
 // webhooks reads the configured webhooks.
 func (s *server) webhooks() *webhooks {
 	h := &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, called: s.metrics.webhookCalled, log: s.log,
-		may: s.auth.decide, defaults: fillDefaults, lost: s.lost, stands: s.troubles.tell}
+		may: s.auth.Decide, defaults: fillDefaults, lost: s.lost, stands: s.troubles.tell}
 	h.reload()
 	return h
 }
@@ -591,7 +592,7 @@ func (s *server) openCerts() error {
 	}
 	s.certs, err = certs.OpenCertFolder(s.cfg.certDir, func() []string { return certs.OwnHosts(host, serviceIP) }, s.log)
 	if err == nil {
-		s.cfg.auth.ownCA = s.certs.Authority.CertPEM
+		s.cfg.auth.OwnCA = s.certs.Authority.CertPEM
 	}
 	return err
 }
@@ -618,10 +619,10 @@ func (s *server) secure(listener net.Listener) (*tls.Config, error) {
 		return nil, nil
 	}
 	s.url = "https://" + host
-	if s.auth.clientCAs == nil {
+	if s.auth.ClientCAs == nil {
 		return certs.TLSConfig(certificate, nil), nil
 	}
-	return certs.TLSConfig(certificate, s.auth.clientCAs.Now), nil
+	return certs.TLSConfig(certificate, s.auth.ClientCAs.Now), nil
 }
 
 // accept serves until the listener is closed.
@@ -727,7 +728,7 @@ func (s *server) continueKeys() ([][]byte, error) {
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
-	return s.books.record(s.books.deadline(s.auth.authenticate(s.auth.impersonate(s.shareOut(s.routes())))))
+	return s.books.record(s.books.deadline(s.auth.Authenticate(s.auth.Impersonate(s.shareOut(s.routes())))))
 }
 
 // shareOut gives requests their seats: by flow control, or by counting alone when that is switched off.
@@ -750,9 +751,9 @@ func (s *server) routes() http.Handler {
 	}
 	r.Handle("/version", s.guarded(s.serveVersion))
 	r.Handle("/version/", s.guarded(s.serveVersion))
-	if config, ok := s.auth.accounts.OpenIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
+	if config, ok := s.auth.Accounts.OpenIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
 		r.Handle("/.well-known/openid-configuration", s.guarded(document("application/json", config)))
-		r.Handle("/openid/v1/jwks", s.guarded(document("application/jwk-set+json", s.auth.accounts.KeySet())))
+		r.Handle("/openid/v1/jwks", s.guarded(document("application/jwk-set+json", s.auth.Accounts.KeySet())))
 	}
 	r.Handle("/metrics", s.guarded(s.metrics.handler().ServeHTTP))
 	r.Handle("/openapi/v2", s.guarded(s.serveSwagger))
@@ -791,7 +792,7 @@ func document(contentType string, body []byte) http.HandlerFunc {
 // guarded authorizes a request before it is handled.
 func (s *server) guarded(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := s.auth.authorize(request.From(r.Context())); err != nil {
+		if err := s.auth.Authorize(request.From(r.Context())); err != nil {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			s.fail(w, r, err)
 			return

@@ -474,7 +474,7 @@ func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients testC
 	clients, caFile := newTestCA(t)
 	tokens := writeTemp(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
 	s = startTest(t, append([]func(*config){func(c *config) {
-		c.tlsCert, c.tlsKey, c.auth.tokenFile, c.auth.clientCAFile = certFile, keyFile, tokens, caFile
+		c.tlsCert, c.tlsKey, c.auth.TokenFile, c.auth.ClientCAFile = certFile, keyFile, tokens, caFile
 	}}, edit...)...)
 	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
 	return s, clients
@@ -564,7 +564,7 @@ func checkClientCertificate(t *testing.T, s *testServer, clients testCA) {
 }
 
 func TestAnonymousCanBeRefused(t *testing.T) {
-	s, _ := startTLS(t, func(c *config) { c.auth.anonymous = false })
+	s, _ := startTLS(t, func(c *config) { c.auth.Anonymous = false })
 	if got := s.want(401, "GET", "/version", "").failure(); got != "401 Unauthorized Unauthorized" {
 		t.Error(got)
 	}

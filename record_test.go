@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/audit"
+	"apilet/internal/auth"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -225,7 +226,7 @@ func TestWaitingIsNotServiceTime(t *testing.T) {
 	reg := scheme.NewRegistry()
 	books := &bookkeeper{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
 	books.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request.From(r.Context()).User, request.From(r.Context()).Waited = anonymousUser(), time.Hour
+		request.From(r.Context()).User, request.From(r.Context()).Waited = auth.AnonymousUser(), time.Hour
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/api/v1/namespaces/default/pods/a", nil))
 	wantMetrics(t, scrapeMetrics(t, books.metrics),
 		`apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="0.05"} 1`)

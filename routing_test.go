@@ -16,13 +16,14 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // ---- Who may what ----
@@ -251,7 +252,7 @@ func openDoors(t *testing.T) (*doorScene, []*tenant) {
 		fmt.Fprintf(&tokens, "%s,%s,,%s\n", u.name, u.name, map[bool]string{true: request.GroupMasters, false: ""}[u.master])
 	}
 	file := writeTemp(t, "tokens.csv", tokens.String())
-	server, _ := startTLS(t, func(c *config) { c.auth.tokenFile, c.validate, c.namespaceDefaults = file, false, false })
+	server, _ := startTLS(t, func(c *config) { c.auth.TokenFile, c.validate, c.namespaceDefaults = file, false, false })
 	s := &doorScene{testServer: server, doors: server.handler(), seeds: map[string]store.Change{}}
 	for _, plural := range []string{"widgets", "gadgets"} {
 		s.make(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(`{"metadata":{"name":"%[1]s.doors.io"},"spec":{"group":"doors.io",
@@ -267,7 +268,7 @@ func openDoors(t *testing.T) (*doorScene, []*tenant) {
 		}
 	}
 	waitFor(t, "the rights", func() bool {
-		allowed, _ := s.auth.decide(request.User{Name: users[len(users)-1].name}, request.Info{ResourceRequest: true, Verb: "deletecollection", Resource: "pods"})
+		allowed, _ := s.auth.Decide(request.User{Name: users[len(users)-1].name}, request.Info{ResourceRequest: true, Verb: "deletecollection", Resource: "pods"})
 		return allowed
 	})
 	waitFor(t, "the APIService, which the server writes by itself", func() bool {

@@ -21,12 +21,14 @@ import (
 	"slices"
 	"strings"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/auth"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 // checkSigner refuses a write to a request for a certificate that its writer may not make. old is nil for a create. The server's own
@@ -65,7 +67,7 @@ func checkSubject(csr *certificatesv1.CertificateSigningRequest) error {
 }
 
 // checkDecision asks for the right to approve, whatever is written there, and to sign, if anything of that is.
-func checkDecision(auth *authenticator, by request.User, sub string, csr, old *certificatesv1.CertificateSigningRequest) error {
+func checkDecision(auth *auth.Authenticator, by request.User, sub string, csr, old *certificatesv1.CertificateSigningRequest) error {
 	verb := ""
 	switch {
 	case sub == "approval":
@@ -81,10 +83,10 @@ func checkDecision(auth *authenticator, by request.User, sub string, csr, old *c
 }
 
 // mayAct asks for the signer, then for all of its domain.
-func mayAct(auth *authenticator, by request.User, verb, signer string) bool {
+func mayAct(auth *auth.Authenticator, by request.User, verb, signer string) bool {
 	domain, _, _ := strings.Cut(signer, "/")
 	return slices.ContainsFunc([]string{signer, domain + "/*"}, func(name string) bool {
-		allowed, _ := auth.decide(by, request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name})
+		allowed, _ := auth.Decide(by, request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name})
 		return allowed
 	})
 }

@@ -16,11 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
-	"apilet/internal/scheme/printers"
-	"apilet/internal/store"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -33,6 +28,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/printers"
+	"apilet/internal/store"
 )
 
 // ---- /scale ----
@@ -591,7 +592,7 @@ func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.
 		return err
 	}
 	request := obj.(*authenticationv1.TokenRequest)
-	credential, err := wr.auth.accounts.Request(request, rec.Info.Namespace, rec.Info.Name)
+	credential, err := wr.auth.Accounts.Request(request, rec.Info.Namespace, rec.Info.Name)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package auth
 
 // This file answers the first three questions about a request: what it is for (request.Info), who sends it (user), and whether
 // they may. Everything behind it sees only the answers, in the request's record.
@@ -31,7 +31,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"k8s.io/apiserver/pkg/warning"
 	"maps"
 	"net"
 	"net/http"
@@ -43,12 +42,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/auth/certs"
-	"apilet/internal/auth/rbac"
-	"apilet/internal/auth/serviceaccount"
-	"apilet/internal/request"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
 	"github.com/rs/zerolog"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -59,6 +52,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
+
+	"apilet/internal/auth/certs"
+	"apilet/internal/auth/rbac"
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
 )
 
 // Names that Kubernetes gives to users and groups of its own.
@@ -70,55 +71,55 @@ const ()
 
 // ---- Who: the authenticator ----
 
-// authConfig are the flags of identity.
-type authConfig struct {
-	tokenFile, clientCAFile string
-	ownCA                   []byte // the certificate of this server's own authority, if it has one: what that signs is accepted, too
-	anonymous               bool
-	insecure                bool     // the plain loopback port: everyone is system:unsecured
-	alwaysAllow             bool     // --authorization-mode=AlwaysAllow
-	corsOrigins             []string // --cors-allowed-origins: regular expressions
-	log                     zerolog.Logger
+// Config are the flags of identity.
+type Config struct {
+	TokenFile, ClientCAFile string
+	OwnCA                   []byte // the certificate of this server's own authority, if it has one: what that signs is accepted, too
+	Anonymous               bool
+	Insecure                bool     // the plain loopback port: everyone is system:unsecured
+	AlwaysAllow             bool     // --authorization-mode=AlwaysAllow
+	CORSOrigins             []string // --cors-allowed-origins: regular expressions
+	Log                     zerolog.Logger
 }
 
-// checkListen refuses an address that others could reach unless they would have to say who they are.
-func (cfg authConfig) checkListen(addr string) error {
+// CheckListen refuses an address that others could reach unless they would have to say who they are.
+func (cfg Config) CheckListen(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("--listen %s: %w", addr, err)
 	}
-	if cfg.insecure && !request.IsLoopback(host) {
+	if cfg.Insecure && !request.IsLoopback(host) {
 		return fmt.Errorf("--listen %s: without an authenticator (--token-auth-file or --client-ca-file) only a loopback address is allowed, everyone would be a cluster administrator", addr)
 	}
 	return nil
 }
 
-// staysHere says that only this machine can reach addr. An address that is none is for checkListen.
-func staysHere(addr string) bool {
+// StaysHere says that only this machine can reach addr. An address that is none is for CheckListen.
+func StaysHere(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err != nil || request.IsLoopback(host)
 }
 
-// authenticator knows the credentials and the policy. Safe for concurrent use.
-type authenticator struct {
-	cfg       authConfig
+// Authenticator knows the credentials and the policy. Safe for concurrent use.
+type Authenticator struct {
+	cfg       Config
 	tokens    *certs.Followed[tokenTable]    // nil without --token-auth-file
-	clientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
-	accounts  *serviceaccount.AccountTokens  // service accounts' tokens: none are known before the store is open and this is set, once
+	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
+	Accounts  *serviceaccount.AccountTokens  // service accounts' tokens: none are known before the store is open and this is set, once
 	origins   []*regexp.Regexp               // of other sites' pages that may use this server
-	policy    atomic.Pointer[rbac.RBACIndex] // nil with alwaysAllow
+	policy    atomic.Pointer[rbac.RBACIndex] // nil with AlwaysAllow
 
 	mu       sync.Mutex // guards verified
 	verified map[[sha256.Size]byte]certUser
 }
 
-// newAuthenticator reads the files that the flags name; a line of the token file that is not understood is an error.
-func newAuthenticator(cfg authConfig) (*authenticator, error) {
-	a := &authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, accounts: &serviceaccount.AccountTokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
-	if !cfg.alwaysAllow {
-		a.setPolicy(rbac.BuiltinPolicy())
+// New reads the files that the flags name; a line of the token file that is not understood is an error.
+func New(cfg Config) (*Authenticator, error) {
+	a := &Authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, Accounts: &serviceaccount.AccountTokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
+	if !cfg.AlwaysAllow {
+		a.SetPolicy(rbac.BuiltinPolicy())
 	}
-	for _, origin := range cfg.corsOrigins {
+	for _, origin := range cfg.CORSOrigins {
 		re, err := regexp.Compile(origin)
 		if err != nil {
 			return nil, fmt.Errorf("--cors-allowed-origins: %w", err)
@@ -126,21 +127,21 @@ func newAuthenticator(cfg authConfig) (*authenticator, error) {
 		a.origins = append(a.origins, re)
 	}
 	var err error
-	if cfg.tokenFile != "" {
-		if a.tokens, err = certs.Follow(cfg.log, parseTokenFile, cfg.tokenFile); err != nil {
-			return nil, fmt.Errorf("--token-auth-file %s: %w", cfg.tokenFile, err)
+	if cfg.TokenFile != "" {
+		if a.tokens, err = certs.Follow(cfg.Log, parseTokenFile, cfg.TokenFile); err != nil {
+			return nil, fmt.Errorf("--token-auth-file %s: %w", cfg.TokenFile, err)
 		}
 	}
-	if cfg.clientCAFile != "" || cfg.ownCA != nil {
-		if a.clientCAs, err = certs.FollowAuthorities(cfg.log, cfg.clientCAFile, cfg.ownCA); err != nil {
+	if cfg.ClientCAFile != "" || cfg.OwnCA != nil {
+		if a.ClientCAs, err = certs.FollowAuthorities(cfg.Log, cfg.ClientCAFile, cfg.OwnCA); err != nil {
 			return nil, fmt.Errorf("--client-ca-file: %w", err)
 		}
 	}
 	return a, nil
 }
 
-// authenticate fills request.user or answers 401 (on the plain port 403: the request comes from another site's page).
-func (a *authenticator) authenticate(next http.Handler) http.Handler {
+// Authenticate fills request.user or answers 401 (on the plain port 403: the request comes from another site's page).
+func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.allowOrigin(w.Header(), r.Header.Get("Origin")) && r.Method == http.MethodOptions {
 			w.WriteHeader(http.StatusNoContent) // a preflight
@@ -171,13 +172,13 @@ var errBadToken = errors.New("invalid bearer token")
 //
 // On the plain port everybody is trusted who shows nothing else. A service account's token is somebody else there, too, and a bad one is
 // refused: a controller whose account has gone must not become an administrator. Any other token there is nobody's, and ignored.
-func (a *authenticator) identify(r *http.Request) (request.User, error) {
+func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	token, _ := bearerToken(r.Header)
-	if a.cfg.insecure {
+	if a.cfg.Insecure {
 		if err := a.screenPage(r); err != nil {
 			return request.User{}, err
 		}
-		u, _, err := a.tokenUser(token, a.accounts.Audiences)
+		u, _, err := a.tokenUser(token, a.Accounts.Audiences)
 		if token == "" || err == errBadToken {
 			return request.User{Name: request.UserUnsecured, Groups: []string{request.GroupMasters, request.GroupAuthenticated}}, nil
 		}
@@ -188,13 +189,13 @@ func (a *authenticator) identify(r *http.Request) (request.User, error) {
 		return u, nil
 	}
 	if token != "" {
-		u, _, err := a.tokenUser(token, a.accounts.Audiences)
+		u, _, err := a.tokenUser(token, a.Accounts.Audiences)
 		return u, unauthorizedIf(err)
 	}
-	if badCert || !a.cfg.anonymous {
+	if badCert || !a.cfg.Anonymous {
 		return request.User{}, unauthorizedIf(errBadToken)
 	}
-	return anonymousUser(), nil
+	return AnonymousUser(), nil
 }
 
 // unauthorizedIf keeps to itself what is wrong with a credential. A TokenReview tells it, to those who may ask.
@@ -207,14 +208,14 @@ func unauthorizedIf(err error) error {
 
 // tokenUser returns whose a token is that is meant for one of the audiences, and those of them for which it is. A token of
 // --token-auth-file is meant for this server. The error is errBadToken unless a service account's issuer has issued the token.
-func (a *authenticator) tokenUser(token string, audiences []string) (u request.User, meantFor []string, err error) {
+func (a *Authenticator) tokenUser(token string, audiences []string) (u request.User, meantFor []string, err error) {
 	if u, ok := a.fileUser(token); ok {
 		if meantFor = a.ownAudiences(audiences); len(meantFor) == 0 {
 			return request.User{}, nil, errBadToken
 		}
 		return u, meantFor, nil
 	}
-	id, err := a.accounts.Check(token, audiences)
+	id, err := a.Accounts.Check(token, audiences)
 	switch {
 	case err == serviceaccount.ErrNotOurs:
 		return request.User{}, nil, errBadToken
@@ -226,16 +227,16 @@ func (a *authenticator) tokenUser(token string, audiences []string) (u request.U
 }
 
 // ownAudiences returns those of the audiences that are this server.
-func (a *authenticator) ownAudiences(audiences []string) (own []string) {
+func (a *Authenticator) ownAudiences(audiences []string) (own []string) {
 	for _, audience := range audiences {
-		if slices.Contains(a.accounts.Audiences, audience) {
+		if slices.Contains(a.Accounts.Audiences, audience) {
 			own = append(own, audience)
 		}
 	}
 	return own
 }
 
-func anonymousUser() request.User {
+func AnonymousUser() request.User {
 	return request.User{Name: request.UserAnonymous, Groups: []string{request.GroupUnauthenticated}}
 }
 
@@ -268,7 +269,7 @@ func deletePrefixed(h http.Header, prefix string) {
 
 // screenPage keeps other sites' pages off the plain port. A page's own requests carry its Origin; a page whose name was made to
 // resolve to 127.0.0.1 (DNS rebinding) carries that name as Host.
-func (a *authenticator) screenPage(r *http.Request) error {
+func (a *Authenticator) screenPage(r *http.Request) error {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -282,12 +283,12 @@ func (a *authenticator) screenPage(r *http.Request) error {
 	return nil
 }
 
-func (a *authenticator) knowsOrigin(origin string) bool {
+func (a *Authenticator) knowsOrigin(origin string) bool {
 	return slices.ContainsFunc(a.origins, func(re *regexp.Regexp) bool { return re.MatchString(origin) })
 }
 
 // allowOrigin tells the browser that a page of this origin may read the answer, and says whether it may.
-func (a *authenticator) allowOrigin(h http.Header, origin string) bool {
+func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 	if origin == "" || !a.knowsOrigin(origin) {
 		return false
 	}
@@ -311,7 +312,7 @@ func parseTokenFile(contents [][]byte) (*tokenTable, error) {
 }
 
 // fileUser finds the user of a token of --token-auth-file as it is now.
-func (a *authenticator) fileUser(token string) (request.User, bool) {
+func (a *Authenticator) fileUser(token string) (request.User, bool) {
 	if a.tokens == nil {
 		return request.User{}, false
 	}
@@ -363,12 +364,12 @@ const maxVerified = 1024
 // certificateUser returns the user whose certificate the connection showed. Not the handshake but this function verifies it, as in
 // kube-apiserver: a bad certificate gets a 401 that says so in HTTP, and one that has expired meanwhile ends with the connection
 // open. A signature costs a tenth of a millisecond, so a good one is remembered until its chain expires.
-func (a *authenticator) certificateUser(r *http.Request) (u request.User, ok, bad bool) {
-	if a.clientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, bad bool) {
+	if a.ClientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return request.User{}, false, false
 	}
 	leaf, now := r.TLS.PeerCertificates[0], time.Now()
-	fingerprint, roots := sha256.Sum256(leaf.Raw), a.clientCAs.Now()
+	fingerprint, roots := sha256.Sum256(leaf.Raw), a.ClientCAs.Now()
 	a.mu.Lock()
 	known, hit := a.verified[fingerprint]
 	a.mu.Unlock()
@@ -453,8 +454,8 @@ var impersonationModes = []impersonationMode{
 	}},
 }
 
-// impersonate follows the Impersonate-* headers or answers 403 or 400.
-func (a *authenticator) impersonate(next http.Handler) http.Handler {
+// Impersonate follows the Impersonate-* headers or answers 403 or 400.
+func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		want, err := wantedUser(r.Header)
 		if err == nil && want != nil {
@@ -506,7 +507,7 @@ func unescapeExtra(key string) string {
 
 // become makes want the user of the request if its user may impersonate it. The refusal of the first mode that applies is the one
 // that is reported.
-func (a *authenticator) become(rec *request.Request, want request.User) error {
+func (a *Authenticator) become(rec *request.Request, want request.User) error {
 	var refusal error
 	for _, mode := range impersonationModes {
 		if !mode.applies(want) {
@@ -534,21 +535,21 @@ func (a *authenticator) become(rec *request.Request, want request.User) error {
 	return nil
 }
 
-func (a *authenticator) mayActOn(rec *request.Request, mode string) error {
+func (a *Authenticator) mayActOn(rec *request.Request, mode string) error {
 	info := rec.Info
 	info.Verb = "impersonate-on:" + mode + ":" + info.Verb
-	return a.check(rec.User, info)
+	return a.Check(rec.User, info)
 }
 
 // mayBe checks every part of the identity: one permission each.
-func (a *authenticator) mayBe(by, want request.User, mode string) error {
+func (a *Authenticator) mayBe(by, want request.User, mode string) error {
 	for _, part := range identityParts(want, mode) {
 		if mode != "" {
 			if reason := unfitForMode(part); reason != "" {
 				return forbidden(by, part, reason)
 			}
 		}
-		if err := a.check(by, part); err != nil {
+		if err := a.Check(by, part); err != nil {
 			return err
 		}
 	}
@@ -611,9 +612,9 @@ func unfitForMode(part request.Info) string {
 
 // ---- Whether they may ----
 
-// authorize returns nil or the 403 Status error for what the request record says.
-func (a *authenticator) authorize(rec *request.Request) error {
-	allowed, reason := a.decide(rec.User, rec.Info)
+// Authorize returns nil or the 403 Status error for what the request record says.
+func (a *Authenticator) Authorize(rec *request.Request) error {
+	allowed, reason := a.Decide(rec.User, rec.Info)
 	rec.Annotate("authorization.k8s.io/reason", reason)
 	if allowed {
 		rec.Annotate("authorization.k8s.io/decision", "allow")
@@ -623,47 +624,47 @@ func (a *authenticator) authorize(rec *request.Request) error {
 	return forbidden(rec.User, rec.Info, reason)
 }
 
-// check is authorize without a trace in the audit log.
-func (a *authenticator) check(u request.User, info request.Info) error {
-	if allowed, reason := a.decide(u, info); !allowed {
+// Check is authorize without a trace in the audit log.
+func (a *Authenticator) Check(u request.User, info request.Info) error {
+	if allowed, reason := a.Decide(u, info); !allowed {
 		return forbidden(u, info, reason)
 	}
 	return nil
 }
 
-// mayCreate checks an update or a patch that comes to create its object: that takes the right to create besides. The server's own writes
+// MayCreate checks an update or a patch that comes to create its object: that takes the right to create besides. The server's own writes
 // have no request.
-func (a *authenticator) mayCreate(ctx context.Context) error {
+func (a *Authenticator) MayCreate(ctx context.Context) error {
 	rec := request.From(ctx)
 	if rec == nil {
 		return nil
 	}
 	info := rec.Info
 	info.Verb = "create"
-	return a.check(rec.User, info)
+	return a.Check(rec.User, info)
 }
 
-// decide is the one place where a permission is given. reason is Kubernetes' text for the audit log and reviews.
-func (a *authenticator) decide(u request.User, info request.Info) (allowed bool, reason string) {
-	if a.cfg.alwaysAllow || slices.Contains(u.Groups, request.GroupMasters) {
+// Decide is the one place where a permission is given. reason is Kubernetes' text for the audit log and reviews.
+func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool, reason string) {
+	if a.cfg.AlwaysAllow || slices.Contains(u.Groups, request.GroupMasters) {
 		return true, ""
 	}
 	q := question(info, u)
 	return a.policy.Load().Allows(&q)
 }
 
-// setPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
+// SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
 // call the default policy is in force.
-func (a *authenticator) setPolicy(objects []scheme.Object) {
+func (a *Authenticator) SetPolicy(objects []scheme.Object) {
 	a.policy.Store(rbac.NewRBACIndex(objects))
 }
 
-// enforcing says that requests are decided by the stored policy.
-func (a *authenticator) enforcing() bool { return !a.cfg.alwaysAllow }
+// Enforcing says that requests are decided by the stored policy.
+func (a *Authenticator) Enforcing() bool { return !a.cfg.AlwaysAllow }
 
-// mayGrant returns a Status error when the request's user may not write this Role, ClusterRole, RoleBinding or ClusterRoleBinding:
+// MayGrant returns a Status error when the request's user may not write this Role, ClusterRole, RoleBinding or ClusterRoleBinding:
 // nobody may give what they do not have, unless the verbs escalate (roles) and bind (bindings) let them. old is nil for a create.
-func (a *authenticator) mayGrant(rec *request.Request, obj, old scheme.Object) error {
+func (a *Authenticator) MayGrant(rec *request.Request, obj, old scheme.Object) error {
 	info := request.Info{ResourceRequest: true, Group: rec.Info.Group, Resource: rec.Info.Resource, Namespace: rec.Info.Namespace, Name: rec.Info.Name}
 	q, index := question(info, rec.User), a.policy.Load()
 	if old != nil && onlyCollected(obj, old) {
@@ -673,13 +674,13 @@ func (a *authenticator) mayGrant(rec *request.Request, obj, old scheme.Object) e
 	if ref, _ := rbac.BindingParts(obj); ref != nil {
 		info.Verb, info.Group, info.Name = "bind", ref.APIGroup, ref.Name
 		info.Resource = strings.ToLower(ref.Kind) + "s"
-		if allowed, _ := a.decide(rec.User, info); allowed {
+		if allowed, _ := a.Decide(rec.User, info); allowed {
 			return nil
 		}
 		err = index.MayBind(&q, *ref)
 	} else {
 		info.Verb = "escalate"
-		if allowed, _ := a.decide(rec.User, info); allowed {
+		if allowed, _ := a.Decide(rec.User, info); allowed {
 			return nil
 		}
 		err = index.MayGiveRole(&q, obj, old)
@@ -728,9 +729,9 @@ func refusal(u request.User, info request.Info) string {
 
 // ---- Reviews: asking instead of trying ----
 
-// review fills in the status of a TokenReview, SelfSubjectReview, SubjectAccessReview, SelfSubjectAccessReview,
+// Review fills in the status of a TokenReview, SelfSubjectReview, SubjectAccessReview, SelfSubjectAccessReview,
 // SelfSubjectRulesReview or LocalSubjectAccessReview. 400 or 422 when the question makes no sense.
-func (a *authenticator) review(ctx context.Context, obj runtime.Object) error {
+func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 	rec := request.From(ctx)
 	switch obj := obj.(type) {
 	case *authenticationv1.TokenReview:
@@ -770,18 +771,18 @@ func (a *authenticator) review(ctx context.Context, obj runtime.Object) error {
 }
 
 // reviewToken treats the token as if it had come in a header, so that " x" is nobody's and answers for system:anonymous.
-func (a *authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
+func (a *Authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
 	if obj.Spec.Token == "" {
 		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
 	}
 	audiences := obj.Spec.Audiences
 	if len(audiences) == 0 {
-		audiences = a.accounts.Audiences
+		audiences = a.Accounts.Audiences
 	}
 	token, _ := bearerToken(http.Header{"Authorization": {"Bearer " + obj.Spec.Token}})
 	u, meantFor, err := a.tokenUser(token, audiences)
-	if token == "" && a.cfg.anonymous && !a.cfg.insecure {
-		u, meantFor, err = anonymousUser(), a.ownAudiences(audiences), nil
+	if token == "" && a.cfg.Anonymous && !a.cfg.Insecure {
+		u, meantFor, err = AnonymousUser(), a.ownAudiences(audiences), nil
 	}
 	if err != nil || len(meantFor) == 0 {
 		obj.Status = authenticationv1.TokenReviewStatus{Error: cmp.Or(err, errBadToken).Error()}
@@ -792,7 +793,7 @@ func (a *authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
 }
 
 // access asks decide.
-func (a *authenticator) access(u request.User, spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+func (a *Authenticator) access(u request.User, spec authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
 	var info request.Info
 	var unread []string
 	if at := spec.ResourceAttributes; at != nil {
@@ -802,7 +803,7 @@ func (a *authenticator) access(u request.User, spec authorizationv1.SubjectAcces
 	} else {
 		info = request.Info{Verb: spec.NonResourceAttributes.Verb, Path: spec.NonResourceAttributes.Path}
 	}
-	allowed, reason := a.decide(u, info)
+	allowed, reason := a.Decide(u, info)
 	return authorizationv1.SubjectAccessReviewStatus{Allowed: allowed, Reason: reason, EvaluationError: strings.Join(unread, "; ")}
 }
 
@@ -815,9 +816,9 @@ func specUser(spec authorizationv1.SubjectAccessReviewSpec) request.User {
 }
 
 // rules lists what u may do in a namespace.
-func (a *authenticator) rules(u request.User, namespace string) authorizationv1.SubjectRulesReviewStatus {
+func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.SubjectRulesReviewStatus {
 	rules, problem := rbac.FullAuthority, ""
-	if !a.cfg.alwaysAllow {
+	if !a.cfg.AlwaysAllow {
 		rules, problem = a.policy.Load().RulesFor(&rbac.Access{User: u.Name, Groups: u.Groups, Namespace: namespace})
 	}
 	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem,

@@ -1,4 +1,4 @@
-package main
+package auth
 
 import (
 	"context"
@@ -14,15 +14,16 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/auth/serviceaccount"
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 func TestListenNeedsLoopbackOrAnAuthenticator(t *testing.T) {
@@ -30,27 +31,27 @@ func TestListenNeedsLoopbackOrAnAuthenticator(t *testing.T) {
 		"127.0.0.1:8080": true, "localhost:0": true, "[::1]:80": true, "127.9.9.9:1": true, "[::ffff:127.0.0.1]:1": true, "LOCALHOST.:1": true,
 		"0.0.0.0:80": false, ":80": false, "[::]:80": false, "10.0.0.1:80": false, "example.com:80": false, "localhost.example.com:80": false,
 	} {
-		if err := (authConfig{insecure: true}).checkListen(addr); (err == nil) != insecureOK {
+		if err := (Config{Insecure: true}).CheckListen(addr); (err == nil) != insecureOK {
 			t.Errorf("insecure %s: %v, want allowed=%v", addr, err, insecureOK)
 		}
-		if err := (authConfig{}).checkListen(addr); err != nil {
+		if err := (Config{}).CheckListen(addr); err != nil {
 			t.Errorf("with an authenticator %s: %v", addr, err)
 		}
 	}
-	if err := (authConfig{}).checkListen("8080"); err == nil {
+	if err := (Config{}).CheckListen("8080"); err == nil {
 		t.Error("an address without a port was accepted")
 	}
 }
 
 // testAuthenticator knows bob-token (bob), dev-token (alice in dev) and root-token (system:masters).
-func testAuthenticator(t *testing.T, edit func(*authConfig)) *authenticator {
+func testAuthenticator(t *testing.T, edit func(*Config)) *Authenticator {
 	t.Helper()
-	cfg := authConfig{anonymous: true, tokenFile: writeTemp(t, "tokens.csv",
+	cfg := Config{Anonymous: true, TokenFile: writeTemp(t, "tokens.csv",
 		"bob-token,bob,3\ndev-token,alice,2,\"dev,ops\"\nroot-token,root,1,system:masters\n")}
 	if edit != nil {
 		edit(&cfg)
 	}
-	a, err := newAuthenticator(cfg)
+	a, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func TestIdentifyByToken(t *testing.T) {
 	if _, padded := bearerToken(http.Header{"Authorization": {"Bearer  x"}}); !padded {
 		t.Error("two spaces before the token were not noticed")
 	}
-	closed := testAuthenticator(t, func(cfg *authConfig) { cfg.anonymous = false })
+	closed := testAuthenticator(t, func(cfg *Config) { cfg.Anonymous = false })
 	_, err := closed.identify(httptest.NewRequest("GET", "/api", nil))
 	if code, text := status(t, err); code != 401 || text != "Unauthorized" {
 		t.Errorf("without --anonymous-auth: %d %q", code, text)
@@ -115,18 +116,18 @@ func TestTokenFileMistakesAreStartErrors(t *testing.T) {
 		"x,\"bo\"b,1\n":          "quote",
 		"x,b,1,g\ny,\n":          "line 2",
 	} {
-		_, err := newAuthenticator(authConfig{tokenFile: writeTemp(t, "tokens", text)})
+		_, err := New(Config{TokenFile: writeTemp(t, "tokens", text)})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one about %s", text, err, want)
 		}
 	}
-	if _, err := newAuthenticator(authConfig{tokenFile: "/does/not/exist"}); err == nil {
+	if _, err := New(Config{TokenFile: "/does/not/exist"}); err == nil {
 		t.Error("a missing token file was accepted")
 	}
-	if _, err := newAuthenticator(authConfig{clientCAFile: writeTemp(t, "ca", "no pem")}); err == nil {
+	if _, err := New(Config{ClientCAFile: writeTemp(t, "ca", "no pem")}); err == nil {
 		t.Error("a client CA file without certificates was accepted")
 	}
-	if _, err := newAuthenticator(authConfig{corsOrigins: []string{"("}}); err == nil {
+	if _, err := New(Config{CORSOrigins: []string{"("}}); err == nil {
 		t.Error("a broken regular expression was accepted")
 	}
 }
@@ -134,9 +135,9 @@ func TestTokenFileMistakesAreStartErrors(t *testing.T) {
 func TestTokenFileIsFollowed(t *testing.T) {
 	a := testAuthenticator(t, nil)
 	replace := func(text string, age time.Duration) {
-		os.WriteFile(a.cfg.tokenFile, []byte(text), 0o600)
+		os.WriteFile(a.cfg.TokenFile, []byte(text), 0o600)
 		when := time.Now().Add(-age)
-		os.Chtimes(a.cfg.tokenFile, when, when)
+		os.Chtimes(a.cfg.TokenFile, when, when)
 	}
 	known := func(token string) bool { _, ok := a.fileUser(token); return ok }
 	replace("new-token,bob,3\n", time.Hour)
@@ -147,7 +148,7 @@ func TestTokenFileIsFollowed(t *testing.T) {
 	if !known("new-token") {
 		t.Error("a broken file emptied the table")
 	}
-	os.Remove(a.cfg.tokenFile)
+	os.Remove(a.cfg.TokenFile)
 	if !known("new-token") {
 		t.Error("a missing file emptied the table")
 	}
@@ -158,7 +159,7 @@ func TestTokenFileIsFollowed(t *testing.T) {
 }
 
 func TestPlainPortKeepsForeignPagesOut(t *testing.T) {
-	a, err := newAuthenticator(authConfig{insecure: true, alwaysAllow: true, corsOrigins: []string{`^https://good\.example$`}})
+	a, err := New(Config{Insecure: true, AlwaysAllow: true, CORSOrigins: []string{`^https://good\.example$`}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,11 +192,11 @@ func TestPlainPortKeepsForeignPagesOut(t *testing.T) {
 }
 
 func TestPreflightIsAnsweredForAllowedOrigins(t *testing.T) {
-	a, _ := newAuthenticator(authConfig{insecure: true, corsOrigins: []string{"good"}})
+	a, _ := New(Config{Insecure: true, CORSOrigins: []string{"good"}})
 	r := httptest.NewRequest("OPTIONS", "http://localhost/api/v1/pods", nil)
 	r.Header.Set("Origin", "http://good")
 	w := httptest.NewRecorder()
-	a.authenticate(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the preflight went through") })).ServeHTTP(w, r)
+	a.Authenticate(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the preflight went through") })).ServeHTTP(w, r)
 	if w.Code != 204 || w.Header().Get("Access-Control-Allow-Methods") == "" {
 		t.Errorf("preflight: %d %v", w.Code, w.Header())
 	}
@@ -208,7 +209,7 @@ func TestCredentialsAreGoneBehindAuthentication(t *testing.T) {
 		r.Header.Set(key, "Bearer root-token")
 	}
 	r.Header.Set("Accept", "x")
-	testAuthenticator(t, nil).authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	testAuthenticator(t, nil).Authenticate(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.Header) != 1 {
 			t.Errorf("left over: %v", r.Header)
 		}
@@ -221,7 +222,7 @@ func TestCredentialsAreGoneBehindAuthentication(t *testing.T) {
 func TestIdentifyByCertificate(t *testing.T) {
 	ca, file := newTestCA(t)
 	other, _ := newTestCA(t)
-	a := testAuthenticator(t, func(cfg *authConfig) { cfg.clientCAFile = file })
+	a := testAuthenticator(t, func(cfg *Config) { cfg.ClientCAFile = file })
 	uid := func(ids ...string) pkix.Name {
 		name := pkix.Name{CommonName: "carol"}
 		for _, id := range ids {
@@ -265,7 +266,7 @@ func TestIdentifyByCertificate(t *testing.T) {
 
 func TestRememberedCertificateExpires(t *testing.T) {
 	ca, file := newTestCA(t)
-	a := testAuthenticator(t, func(cfg *authConfig) { cfg.clientCAFile = file; cfg.anonymous = false })
+	a := testAuthenticator(t, func(cfg *Config) { cfg.ClientCAFile = file; cfg.Anonymous = false })
 	r := httptest.NewRequest("GET", "/api", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth)}}
 	if _, err := a.identify(r); err != nil {
@@ -293,7 +294,7 @@ func TestForbiddenIsKubernetesText(t *testing.T) {
 	} {
 		a := testAuthenticator(t, nil)
 		rec := &request.Request{Info: request.Parse(httptest.NewRequest("GET", target, nil)), User: request.User{Name: "bob"}.Authenticated()}
-		if code, text := status(t, a.authorize(rec)); code != 403 || strings.TrimPrefix(text, ` "pods" is `) != want {
+		if code, text := status(t, a.Authorize(rec)); code != 403 || strings.TrimPrefix(text, ` "pods" is `) != want {
 			t.Errorf("%s: %d %s\nwant %s", target, code, text, want)
 		}
 		if rec.Annotations["authorization.k8s.io/decision"] != "forbid" {
@@ -314,14 +315,14 @@ func TestAuthorizeKnowsMastersAndWhatEverybodyMay(t *testing.T) {
 	}{
 		{root, "DELETE", "/api/v1/nodes", 200},
 		{root, "GET", "/metrics", 200},
-		{anonymousUser(), "GET", "/version", 200},
-		{anonymousUser(), "GET", "/healthz", 200},
-		{anonymousUser(), "GET", "/livez", 200},
-		{anonymousUser(), "POST", "/readyz", 403},
-		{anonymousUser(), "GET", "/readyzz", 403},
-		{anonymousUser(), "GET", "/apis", 403},
-		{anonymousUser(), "GET", "/api/v1/pods", 403},
-		{anonymousUser(), "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", 403},
+		{AnonymousUser(), "GET", "/version", 200},
+		{AnonymousUser(), "GET", "/healthz", 200},
+		{AnonymousUser(), "GET", "/livez", 200},
+		{AnonymousUser(), "POST", "/readyz", 403},
+		{AnonymousUser(), "GET", "/readyzz", 403},
+		{AnonymousUser(), "GET", "/apis", 403},
+		{AnonymousUser(), "GET", "/api/v1/pods", 403},
+		{AnonymousUser(), "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", 403},
 		{bob, "GET", "/apis", 200},
 		{bob, "GET", "/apis/apps/v1", 200},
 		{bob, "GET", "/openapi/v3", 200},
@@ -333,7 +334,7 @@ func TestAuthorizeKnowsMastersAndWhatEverybodyMay(t *testing.T) {
 		{bob, "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", 403},
 	} {
 		rec := &request.Request{User: c.who, Info: request.Parse(httptest.NewRequest(c.method, c.target, nil))}
-		if code, text := status(t, a.authorize(rec)); code != c.want {
+		if code, text := status(t, a.Authorize(rec)); code != c.want {
 			t.Errorf("%s %s %s: %d %s, want %d", c.who.Name, c.method, c.target, code, text, c.want)
 		}
 	}
@@ -445,10 +446,10 @@ func TestIdentityPartsAreOnePermissionEach(t *testing.T) {
 }
 
 // reviewed runs review for a user and returns the object's status as JSON, or the message.
-func reviewed(t *testing.T, a *authenticator, u request.User, namespace string, obj runtime.Object) (int, string) {
+func reviewed(t *testing.T, a *Authenticator, u request.User, namespace string, obj runtime.Object) (int, string) {
 	t.Helper()
 	rec := &request.Request{User: u, Info: request.Info{Namespace: namespace}}
-	if code, text := status(t, a.review(context.WithValue(t.Context(), request.Key{}, rec), obj)); code != 200 {
+	if code, text := status(t, a.Review(context.WithValue(t.Context(), request.Key{}, rec), obj)); code != 200 {
 		return code, text
 	}
 	var doc struct{ Status json.RawMessage }
@@ -550,28 +551,28 @@ func TestRulesReviewListsWhatTheRolesGive(t *testing.T) {
 		t.Errorf("root\n got %s\nwant %s", got, want)
 	}
 	toBob := rbacv1.Subject{Kind: "User", Name: "bob"}
-	a.setPolicy([]scheme.Object{clusterRoleBinding("b", "missing", toBob), roleBinding("default", "b", "Role", "missing", toBob)})
+	a.SetPolicy([]scheme.Object{clusterRoleBinding("b", "missing", toBob), roleBinding("default", "b", "Role", "missing", toBob)})
 	if got, want := rules(bob), `{"resourceRules":[],"nonResourceRules":[],"incomplete":false,"evaluationError":"`+lost+`"}`; got != want {
 		t.Errorf("bound to missing roles\n got %s\nwant %s", got, want)
 	}
 	rec := &request.Request{User: bob, Info: request.Parse(httptest.NewRequest("GET", "/api/v1/namespaces/default/pods", nil))}
 	want := `pods is forbidden: User "bob" cannot list resource "pods" in API group "" in the namespace "default": RBAC: ` + strings.ReplaceAll(lost, `\"`, `"`)
-	if _, got := status(t, a.authorize(rec)); got != want {
+	if _, got := status(t, a.Authorize(rec)); got != want {
 		t.Errorf("refusal\n got %s\nwant %s", got, want)
 	}
 }
 
 func TestAlwaysAllowAllows(t *testing.T) {
-	a, err := newAuthenticator(authConfig{insecure: true, alwaysAllow: true})
+	a, err := New(Config{Insecure: true, AlwaysAllow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	alice := request.User{Name: "alice"}.Authenticated()
 	rec := &request.Request{User: alice, Info: request.Parse(httptest.NewRequest("DELETE", "/api/v1/nodes", nil))}
-	if err := a.authorize(rec); err != nil || rec.Annotations["authorization.k8s.io/decision"] != "allow" {
+	if err := a.Authorize(rec); err != nil || rec.Annotations["authorization.k8s.io/decision"] != "allow" {
 		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations)
 	}
-	if err := a.mayGrant(rec, clusterRoleBinding("b", "cluster-admin"), nil); err != nil {
+	if err := a.MayGrant(rec, clusterRoleBinding("b", "cluster-admin"), nil); err != nil {
 		t.Errorf("mayGrant: %v", err)
 	}
 	if err := a.become(rec, request.User{Name: "bob", Groups: []string{"dev"}}); err != nil || rec.User.Name != "bob" || rec.Impersonator.Name != "alice" || rec.Constraint != "impersonate:user-info" {
@@ -594,18 +595,18 @@ func TestPolicyIsSwappedUnderLoad(t *testing.T) {
 	go func() { // ends with the loop
 		defer close(done)
 		for range 200 {
-			a.setPolicy(grant)
-			a.setPolicy(nil)
+			a.SetPolicy(grant)
+			a.SetPolicy(nil)
 		}
-		a.setPolicy(grant)
+		a.SetPolicy(grant)
 	}()
 	for range 2000 {
-		if allowed, reason := a.decide(bob, info); allowed != (reason != "") {
+		if allowed, reason := a.Decide(bob, info); allowed != (reason != "") {
 			t.Fatalf("%v %q", allowed, reason)
 		}
 	}
 	<-done
-	if allowed, _ := a.decide(bob, info); !allowed {
+	if allowed, _ := a.Decide(bob, info); !allowed {
 		t.Error("the last policy is not in force")
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package auth
 
 import (
 	"fmt"
@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+
 	"apilet/internal/request"
 	"apilet/internal/scheme"
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 func TestNobodyGivesWhatTheyDoNotHave(t *testing.T) {
@@ -33,7 +34,7 @@ ClusterRole escalator
 	to User:escalator
 `), clusterRoleBinding("bob-missing", "missing", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	a := testAuthenticator(t, nil)
-	a.setPolicy(policy)
+	a.SetPolicy(policy)
 	role := func(text string) scheme.Object { return testPolicy(text)[0] }
 	const attempt = ` is attempting to grant RBAC permissions not currently held:` + "\n"
 	const lost = `; resolution errors: [%s.rbac.authorization.k8s.io "missing" not found]`
@@ -78,7 +79,7 @@ ClusterRole escalator
 		}
 		path += strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", c.obj), "*v1.")) + "s"
 		rec := &request.Request{User: request.User{Name: c.who}.Authenticated(), Info: request.Parse(httptest.NewRequest("POST", path, nil))}
-		if _, text := status(t, a.mayGrant(rec, c.obj, c.old)); text != c.want {
+		if _, text := status(t, a.MayGrant(rec, c.obj, c.old)); text != c.want {
 			t.Errorf("%s writes %T %s\n got %s\nwant %s", c.who, c.obj, c.obj.GetName(), text, c.want)
 		}
 	}

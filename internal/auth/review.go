@@ -1,4 +1,4 @@
-package main
+package auth
 
 // This file tells whether the question of an access review makes sense: pure functions that find, in kube-apiserver's order and words,
 // what is wrong with a SubjectAccessReview or one of its kin. Answering is up to who knows the users and their roles.
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"apilet/internal/scheme"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/scheme"
 )
 
 func invalidReview(errs field.ErrorList) error {
