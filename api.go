@@ -63,7 +63,7 @@ type writes struct {
 	alloc  *allocator
 	queues keyQueues
 	hooks  *webhooks
-	policy *policyKeeper // nil when nothing is enforced
+	policy func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
 	lost   *unreadable.Unreadables
 
 	founded func(namespace string) // what follows the creation of a namespace, before it is answered
@@ -417,7 +417,9 @@ func (wr *writes) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 	rec, err := wr.st.Commit(ctx, c)
 	if err == nil {
 		wr.hooks.committed(res)
-		wr.policy.committed(res, rec.Rev)
+		if wr.policy != nil {
+			wr.policy(res, rec.Rev)
+		}
 	}
 	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
 		err = res.Custom.Committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits

@@ -421,7 +421,7 @@ func (s *server) populate(ctx context.Context) error {
 		if err := policy.reconcile(ctx); err != nil {
 			return err
 		}
-		s.wr.policy = policy
+		s.wr.policy = policy.committed
 	}
 	return nil
 }
