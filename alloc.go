@@ -15,12 +15,14 @@ import (
 	"strconv"
 	"sync"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
@@ -74,7 +76,7 @@ func (a *allocator) assign(svc, old *corev1.Service, dryRun bool) (release func(
 		return nil, err
 	}
 	g := &allotment{a: a, svc: svc, dryRun: dryRun, key: serviceRange + svc.Namespace + "/" + svc.Name}
-	if old == nil || !needsClusterIP(old) {
+	if old == nil || !defaults.NeedsClusterIP(old) {
 		g.address()
 	}
 	g.nodePorts()

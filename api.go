@@ -40,6 +40,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/auth"
+	"apilet/internal/registry/defaults"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -301,7 +302,7 @@ func admit(res *scheme.Resource) error {
 func fillDefaults(res *scheme.Resource, obj scheme.Object) {
 	switch {
 	case res.Custom == nil:
-		setDefaults(obj)
+		defaults.Set(obj)
 	case res.Custom.Defaults != nil:
 		res.Custom.Defaults(obj)
 	}
@@ -819,7 +820,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if t.sub != "status" {
 		fillDefaults(t.res, obj)
 	} else {
-		defaultStatus(obj)
+		defaults.DefaultStatus(obj)
 	}
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
 		return rec, err

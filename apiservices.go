@@ -22,14 +22,15 @@ import (
 	"slices"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
@@ -139,13 +140,6 @@ func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIServic
 }
 
 // ---- One of them ----
-
-func defaultAPIService(o *apiregistrationv1.APIService) {
-	if service := o.Spec.Service; service != nil && service.Port == nil {
-		port := int32(443)
-		service.Port = &port
-	}
-}
 
 // judgeAvailability writes the condition that a new APIService has, or one that is served from somewhere else than before.
 func judgeAvailability(o *apiregistrationv1.APIService) {

@@ -17,8 +17,6 @@ import (
 	"errors"
 	"fmt"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -26,6 +24,10 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
@@ -167,7 +169,7 @@ func (c classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
 
 func noPriority() *schedulingv1.PriorityClass {
 	class := &schedulingv1.PriorityClass{}
-	orNew(&class.PreemptionPolicy, corev1.PreemptLowerPriority)
+	defaults.OrNew(&class.PreemptionPolicy, corev1.PreemptLowerPriority)
 	return class
 }
 

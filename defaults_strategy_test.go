@@ -6,11 +6,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/registry/defaults"
 )
 
 func TestStatusUpdateKeepsTheRest(t *testing.T) {
 	old := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Labels: map[string]string{"a": "b"}}}
-	setDefaults(old)
+	defaults.Set(old)
 	changed := old.DeepCopy()
 	*changed.Spec.Replicas = 7
 	changed.Labels["a"] = "c"
@@ -24,12 +26,12 @@ func TestStatusUpdateKeepsTheRest(t *testing.T) {
 func TestUpdateKeepsStatusAndAllocations(t *testing.T) {
 	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"},
 		Ports: []corev1.ServicePort{{Name: "a", Port: 80, NodePort: 30001}, {Name: "b", Port: 81, NodePort: 30002}}}}
-	setDefaults(old)
+	defaults.Set(old)
 	prepareUpdate(old, old)
 	changed := old.DeepCopy()
 	changed.Spec.ClusterIP, changed.Spec.ClusterIPs = "", nil
 	changed.Spec.Ports = []corev1.ServicePort{{Name: "b", Port: 81}, {Name: "c", Port: 82, NodePort: 30001}}
-	setDefaults(changed)
+	defaults.Set(changed)
 	prepareUpdate(changed, old)
 	if changed.Spec.ClusterIP != "10.96.0.9" || len(changed.Spec.ClusterIPs) != 1 || changed.Spec.Ports[0].NodePort != 30002 {
 		t.Errorf("an update that leaves addresses out got %+v", changed.Spec)
@@ -44,7 +46,7 @@ func TestUpdateKeepsStatusAndAllocations(t *testing.T) {
 func BenchmarkDefaultsConfigMap(b *testing.B) {
 	cm := &corev1.ConfigMap{Data: map[string]string{"a": "b"}}
 	for b.Loop() {
-		setDefaults(cm)
+		defaults.Set(cm)
 		prepareCreate(cm)
 	}
 }
@@ -55,7 +57,7 @@ func BenchmarkDefaultsDeployment(b *testing.B) {
 		b.StopTimer()
 		fresh := d.DeepCopy()
 		b.StartTimer()
-		setDefaults(fresh)
+		defaults.Set(fresh)
 		prepareCreate(fresh)
 	}
 }

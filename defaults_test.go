@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -43,6 +41,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // With -oracle the recorded answers in testdata are asked for again, from a real kube-apiserver, with dryRun=All.
@@ -203,7 +205,7 @@ func stripAnswer(t testing.TB, answer []byte) []byte {
 func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte) {
 	t.Helper()
 	obj := decodeBuiltin(t, doc)
-	setDefaults(obj)
+	defaults.Set(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
 	prepareCreate(obj)
 	if err := (classes{st}).complete(obj.(scheme.Object)); err != nil {
@@ -249,7 +251,7 @@ func TestDefaultsAreKubernetes(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 		again := obj.DeepCopyObject()
-		setDefaults(again)
+		defaults.Set(again)
 		if !equality.Semantic.DeepEqual(obj, again) {
 			t.Errorf("%s: defaults are not idempotent", name)
 		}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/registry/defaults"
 )
 
 // ---- Services and what they lead to ----
@@ -206,7 +208,7 @@ func (k networkChecker) clusterIPsAreAddresses(p *field.Path, spec *corev1.Servi
 
 // clusterIPsStay: the first address is for life, a second one comes and goes with the policy.
 func (k networkChecker) clusterIPsStay(p *field.Path, svc, old *corev1.Service) {
-	if !needsClusterIP(svc) || !needsClusterIP(old) || isHeadless(svc) && isHeadless(old) {
+	if !defaults.NeedsClusterIP(svc) || !defaults.NeedsClusterIP(old) || isHeadless(svc) && isHeadless(old) {
 		return
 	}
 	now, before, p0 := svc.Spec.ClusterIPs, old.Spec.ClusterIPs, p.Child("clusterIPs").Index(0)
@@ -322,7 +324,7 @@ func (k networkChecker) balancerClass(p *field.Path, spec *corev1.ServiceSpec) {
 // traffic: a health check's port is allocated by the caller after validation, so that only a given one is looked at.
 func (k networkChecker) traffic(p *field.Path, svc *corev1.Service) {
 	spec := &svc.Spec
-	if isExternallyReachable(svc) {
+	if defaults.IsExternallyReachable(svc) {
 		k.known(p, "externalTrafficPolicy", string(spec.ExternalTrafficPolicy), trafficPolicies)
 	} else if spec.ExternalTrafficPolicy != "" {
 		k.invalid(p, "externalTrafficPolicy", spec.ExternalTrafficPolicy, "may only be set for externally-accessible services")

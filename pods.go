@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/registry/defaults"
 )
 
 var (
@@ -280,7 +282,7 @@ func (c *podChecker) initContainers(p *field.Path) {
 		c.unique(cp, "name", names, container.Name)
 		// every init container is looked at alone, and reported as the first
 		c.hostPortsAreUnique(p, 0, set{}, container)
-		if isSidecar(container) {
+		if defaults.IsSidecar(container) {
 			c.lifecycle(cp, container.Lifecycle)
 			c.probes(cp, container)
 			continue
@@ -868,14 +870,14 @@ func (c *podChecker) podResources(p *field.Path) {
 }
 
 func (c *podChecker) containersFitPod(p *field.Path, own *corev1.ResourceRequirements) {
-	sum := sumContainers(c.spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests })
+	sum := defaults.SumContainers(c.spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests })
 	for _, name := range sortedKeys(sum) {
 		total := sum[name]
 		if request, ok := own.Requests[name]; ok && total.Cmp(request) > 0 {
 			c.invalid(p.Child("requests").Key(string(name)), "", request.String(), "must be greater than or equal to aggregate container requests of "+total.String())
 		}
 	}
-	sum = sumContainers(c.spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits })
+	sum = defaults.SumContainers(c.spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits })
 	for _, name := range sortedKeys(sum) {
 		total := sum[name]
 		if limit, ok := own.Limits[name]; ok && isHugePages(string(name)) && total.Cmp(limit) > 0 {

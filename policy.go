@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 
 	"apilet/internal/flowcontrol"
+	"apilet/internal/registry/defaults"
 )
 
 // A policyChecker checks one of these objects; old is nil when it is created.
@@ -686,8 +687,8 @@ func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject
 
 func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
 	p, spec := field.NewPath("spec"), &level.Spec
-	noted := metav1.HasAnnotation(level.ObjectMeta, zeroShares)
-	c.forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+zeroShares+"' is forbidden")
+	noted := metav1.HasAnnotation(level.ObjectMeta, defaults.ZeroShares)
+	c.forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+defaults.ZeroShares+"' is forbidden")
 	if (level.Name == "exempt") != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
 		c.invalid(p, "type", spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'")
 	}

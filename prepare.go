@@ -1,6 +1,6 @@
 package main
 
-// This file: what is decided once per write of a built-in object, after setDefaults and before validation. A request may say anything
+// This file: what is decided once per write of a built-in object, after defaults.Set and before validation. A request may say anything
 // about a status, a Job's selector or a Service's allocated ports; here it is put right.
 //
 //	write            function              the status becomes         the rest
@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"time"
 
-	"apilet/internal/scheme"
 	"github.com/google/uuid"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -28,6 +27,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
 )
 
 // prepareCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
@@ -47,10 +49,10 @@ func prepareCreate(obj runtime.Object) {
 		if !slices.Contains(o.Spec.Finalizers, corev1.FinalizerKubernetes) {
 			o.Spec.Finalizers = append(o.Spec.Finalizers, corev1.FinalizerKubernetes)
 		}
-		labelNamespace(o)
+		defaults.LabelNamespace(o)
 	case *corev1.PersistentVolume:
 		o.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
-		orNew(&o.Status.LastPhaseTransitionTime, now())
+		defaults.OrNew(&o.Status.LastPhaseTransitionTime, now())
 	case *corev1.PersistentVolumeClaim:
 		o.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 		pairDataSources(&o.Spec)
@@ -96,7 +98,7 @@ func prepareUpdate(obj, old runtime.Object) {
 		}
 	case *corev1.Namespace:
 		o.Spec.Finalizers = old.(*corev1.Namespace).Spec.Finalizers
-		labelNamespace(o)
+		defaults.LabelNamespace(o)
 	case *corev1.PersistentVolumeClaim:
 		pairDataSources(&o.Spec)
 		pairDataSources(&old.(*corev1.PersistentVolumeClaim).Spec)
@@ -133,7 +135,7 @@ func prepareStatusUpdate(obj, old runtime.Object) {
 	case *corev1.Pod: // kubelets of long ago garbled owners; the class is decided at creation
 		before := old.(*corev1.Pod)
 		o.OwnerReferences = before.OwnerReferences
-		or(&o.Status.QOSClass, before.Status.QOSClass)
+		defaults.Or(&o.Status.QOSClass, before.Status.QOSClass)
 	case *appsv1.Deployment:
 		o.Labels = old.(*appsv1.Deployment).Labels
 	case *apiregistrationv1.APIService:
@@ -241,9 +243,9 @@ func qosClass(spec *corev1.PodSpec) corev1.PodQOSClass {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	guaranteed := true
 	count := func(r *corev1.ResourceRequirements) {
-		addQuantities(requests, computeOnly(r.Requests))
+		defaults.AddQuantities(requests, computeOnly(r.Requests))
 		limited := computeOnly(r.Limits)
-		addQuantities(limits, limited)
+		defaults.AddQuantities(limits, limited)
 		guaranteed = guaranteed && len(limited) == 2
 	}
 	if spec.Resources != nil {
@@ -342,7 +344,7 @@ func generateSelector(job *batchv1.Job) {
 	if len(job.Labels) == 0 {
 		job.Labels = job.Spec.Template.Labels
 	}
-	orNew(&job.Spec.Selector, metav1.LabelSelector{})
+	defaults.OrNew(&job.Spec.Selector, metav1.LabelSelector{})
 	if job.Spec.Selector.MatchLabels == nil {
 		job.Spec.Selector.MatchLabels = map[string]string{}
 	}
@@ -358,15 +360,15 @@ func prepareService(svc *corev1.Service) {
 	if spec.ClusterIP != "" && len(spec.ClusterIPs) == 0 {
 		spec.ClusterIPs = []string{spec.ClusterIP}
 	}
-	if !needsClusterIP(svc) {
+	if !defaults.NeedsClusterIP(svc) {
 		spec.InternalTrafficPolicy = nil
 		return
 	}
 	openEnded := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0
 	if openEnded {
-		orNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
+		defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
 	}
-	orNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
+	defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
 	if len(spec.IPFamilies) == 0 {
 		spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 	}
@@ -382,8 +384,8 @@ func prepareService(svc *corev1.Service) {
 // keepAllocated gives a Service back the addresses and ports that an update left out.
 func keepAllocated(spec *corev1.ServiceSpec, old *corev1.Service) {
 	svc := &corev1.Service{Spec: *spec}
-	if needsClusterIP(svc) && needsClusterIP(old) {
-		or(&spec.ClusterIP, old.Spec.ClusterIP)
+	if defaults.NeedsClusterIP(svc) && defaults.NeedsClusterIP(old) {
+		defaults.Or(&spec.ClusterIP, old.Spec.ClusterIP)
 		switch {
 		case len(spec.ClusterIPs) == 0 && spec.ClusterIP == old.Spec.ClusterIP:
 			spec.ClusterIPs = old.Spec.ClusterIPs
@@ -401,7 +403,7 @@ func keepAllocated(spec *corev1.ServiceSpec, old *corev1.Service) {
 		keepNodePorts(spec.Ports, old.Spec.Ports)
 	}
 	if needsHealthPort(svc) && needsHealthPort(old) {
-		or(&spec.HealthCheckNodePort, old.Spec.HealthCheckNodePort)
+		defaults.Or(&spec.HealthCheckNodePort, old.Spec.HealthCheckNodePort)
 	}
 }
 
@@ -437,7 +439,7 @@ func needsHealthPort(svc *corev1.Service) bool {
 // dropWhatTypeNeedsNot clears what the old type had and the new one has no use for, where the update did not change it.
 func dropWhatTypeNeedsNot(svc, old *corev1.Service) {
 	spec, before := &svc.Spec, &old.Spec
-	if needsClusterIP(old) && !needsClusterIP(svc) {
+	if defaults.NeedsClusterIP(old) && !defaults.NeedsClusterIP(svc) {
 		if spec.ClusterIP == before.ClusterIP && slices.Equal(spec.ClusterIPs, before.ClusterIPs) {
 			spec.ClusterIP, spec.ClusterIPs = "", nil
 		}
@@ -461,7 +463,7 @@ func dropWhatTypeNeedsNot(svc, old *corev1.Service) {
 		}
 		svc.Status.LoadBalancer = corev1.LoadBalancerStatus{}
 	}
-	if isExternallyReachable(old) && !isExternallyReachable(svc) && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
+	if defaults.IsExternallyReachable(old) && !defaults.IsExternallyReachable(svc) && spec.ExternalTrafficPolicy == before.ExternalTrafficPolicy {
 		spec.ExternalTrafficPolicy = ""
 	}
 }
@@ -519,7 +521,7 @@ func keepElection(spec, old *coordinationv1.LeaseSpec) {
 func nameNew(obj scheme.Object) {
 	obj.SetName(generateName(obj.GetGenerateName()))
 	if ns, ok := obj.(*corev1.Namespace); ok {
-		labelNamespace(ns)
+		defaults.LabelNamespace(ns)
 	}
 }
 

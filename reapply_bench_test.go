@@ -11,16 +11,18 @@ import (
 	"syscall"
 	"testing"
 
-	"apilet/internal/scheme"
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
 )
 
 // BenchmarkApplyDeployment20: CPU time of one apply of 20 containers, without what every write costs (reading and storing the object),
 // and of the same by the general machine.
 func BenchmarkApplyDeployment20(b *testing.B) {
 	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true,
-		defaults: func(obj runtime.Object) { setDefaults(obj) }}
+		defaults: func(obj runtime.Object) { defaults.Set(obj) }}
 	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20))
 	by := applier{manager: "m"}
 	live, _, err := o.apply(nil, []byte(body), by)

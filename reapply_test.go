@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,11 +19,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
 )
 
 // ownershipsToCompare are kinds with all that lists and maps can mean, and an object of each.
 func ownershipsToCompare() map[*ownership]string {
-	defaults := func(obj runtime.Object) { setDefaults(obj) }
+	defaults := func(obj runtime.Object) { defaults.Set(obj) }
 	custom := map[string]any{"type": "object", "properties": map[string]any{
 		"spec": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": map[string]any{
 			"whole": map[string]any{"type": "object", "x-kubernetes-map-type": "atomic", "additionalProperties": map[string]any{"type": "string"}},
@@ -234,7 +236,7 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live s
 	want := result.(scheme.Object)
 	if live != nil {
 		keepTimes(live, short)
-		setDefaults(want) // as the write does, whether or not anything changed
+		defaults.Set(want) // as the write does, whether or not anything changed
 		keepTimes(live, want)
 	}
 	if got, want := written(t, short), written(t, want); got != want {
@@ -319,7 +321,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live 
 	} else if kjson.UnmarshalCaseSensitivePreserveInts(mustJSON(t, doc), one) != nil {
 		return live
 	} else {
-		setDefaults(one)
+		defaults.Set(one)
 	}
 	other := one.DeepCopyObject().(scheme.Object)
 	tally.updates++

@@ -43,6 +43,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/registry/defaults"
 )
 
 // A format says what is wrong with a string; nothing when it is well formed.
@@ -539,7 +541,7 @@ func (c *checker) containerResource(p *field.Path, name string) {
 
 // podResource is for what a pod can ask for as a whole.
 func (c *checker) podResource(p *field.Path, name string) {
-	if c.resourceName(p, name) && !isPodLevelResource(corev1.ResourceName(name)) {
+	if c.resourceName(p, name) && !defaults.IsPodLevelResource(corev1.ResourceName(name)) {
 		c.unsupported(p, "", name, []string{"cpu", "hugepages-", "memory"})
 	}
 }

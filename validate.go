@@ -43,6 +43,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/registry/defaults"
 )
 
 // validateCreate returns what is wrong with a new object, metadata excluded, in Kubernetes' words.
@@ -54,7 +56,7 @@ func validateUpdate(obj, old runtime.Object) field.ErrorList { return validate(o
 // validateStatusUpdate returns what is wrong with a status that is to follow that of old.
 func validateStatusUpdate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
-	k.status(stableForm(obj), stableForm(old))
+	k.status(defaults.StableForm(obj), defaults.StableForm(old))
 	return k.errs
 }
 
@@ -69,7 +71,7 @@ func validateFinalizers(names []string, p *field.Path) field.ErrorList {
 
 func validate(obj, old runtime.Object) field.ErrorList {
 	k := kindChecker{&checker{}}
-	obj, old = stableForm(obj), stableForm(old)
+	obj, old = defaults.StableForm(obj), defaults.StableForm(old)
 	if !k.workload(obj, old) && !k.storage(obj, old) && !k.network(obj, old) {
 		k.other(obj, old)
 	}

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/registry/defaults"
 )
 
 // A validationCase breaks one place of one of testdata/validate/objects.yaml; Causes are kube-apiserver's, none when it takes the object.
@@ -264,7 +266,7 @@ func fixed(obj runtime.Object) runtime.Object {
 	if !strings.Contains(clusterKinds, " "+obj.GetObjectKind().GroupVersionKind().Kind+" ") {
 		o.SetNamespace("default")
 	}
-	setDefaults(obj)
+	defaults.Set(obj)
 	return obj
 }
 
@@ -277,7 +279,7 @@ func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	}
 	old := fixed(decodeBuiltin(t, doc))
 	prepareCreate(old)
-	setDefaults(old)
+	defaults.Set(old)
 	prepareUpdate(obj, old)
 	return validateUpdate(obj, old)
 }
@@ -395,7 +397,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 			}
 		}
 		obj := reflect.New(reflect.TypeOf(decodeBuiltin(t, doc)).Elem()).Interface().(runtime.Object)
-		setDefaults(obj)
+		defaults.Set(obj)
 		validateUpdate(obj, obj)
 		prepareCreate(obj)
 		validateCreate(obj)
@@ -411,7 +413,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 
 func BenchmarkValidateDeployment(b *testing.B) {
 	d := twentyContainers()
-	setDefaults(d)
+	defaults.Set(d)
 	prepareCreate(d)
 	if errs := validateCreate(d); len(errs) > 0 {
 		b.Fatal(errs)

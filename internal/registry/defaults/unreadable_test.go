@@ -1,13 +1,14 @@
-package main
+package defaults
 
 import (
 	"encoding/json"
 	"strings"
 	"testing"
 
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/scheme"
 )
 
 // BenchmarkVet is what a write pays to be read back for certain: the look through its bytes, beside decoding them.
@@ -17,7 +18,7 @@ func BenchmarkVet(b *testing.B) {
 	if err := json.Unmarshal([]byte(podOf("p", "")), &pod); err != nil {
 		b.Fatal(err)
 	}
-	setDefaults(&pod)
+	Set(&pod)
 	pod.Annotations = map[string]string{"a": strings.Repeat("x", 400)}
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{".":{},"f:a":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:image":{},"f:name":{}}}}}`)}}}
 	stored, _, err := res.EncodeStored(&pod)

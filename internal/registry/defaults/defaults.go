@@ -1,20 +1,19 @@
-package main
+package defaults
 
 // This file: what a built-in object gets without asking for it.
 //
-// setDefaults fills empty fields of whatever is read, from a client or from the store, so that a typed client never meets a nil where
+// Set fills empty fields of whatever is read, from a client or from the store, so that a typed client never meets a nil where
 // kube-apiserver has a value; doing it twice changes nothing. A Deployment with one container {"name": "web", "image": "nginx"}, for
 // example, leaves it with replicas 1, a rolling update of 25 %, a container that pulls Always (no tag means latest) and the usual
 // policies of a pod.
 //
-// Two helpers make most of it a table: or(&field, value) fills a zero value, orNew(&field, value) a nil pointer.
+// Two helpers make most of it a table: or(&field, value) fills a zero value, OrNew(&field, value) a nil pointer.
 
 import (
 	"encoding/json"
 	"reflect"
 	"strings"
 
-	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -37,11 +36,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/scheme"
 )
 
-// setDefaults fills in what kube-apiserver fills in for the built-in types: fields that typed clients read without a nil check.
+// Set fills in what kube-apiserver fills in for the built-in types: fields that typed clients read without a nil check.
 // Kinds without a line here have no defaults.
-func setDefaults(obj runtime.Object) {
+func Set(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		defaultPod(o)
@@ -52,7 +53,7 @@ func setDefaults(obj runtime.Object) {
 	case *appsv1.Deployment:
 		defaultDeployment(o)
 	case *appsv1.ReplicaSet:
-		orNew(&o.Spec.Replicas, 1)
+		OrNew(&o.Spec.Replicas, 1)
 		defaultTemplate(&o.Spec.Template)
 	case *appsv1.StatefulSet:
 		defaultStatefulSet(o)
@@ -68,19 +69,19 @@ func setDefaults(obj runtime.Object) {
 	case *discoveryv1.EndpointSlice:
 		dropEmpty(&o.Endpoints)
 		for i := range o.Ports {
-			orNew(&o.Ports[i].Name, "")
-			orNew(&o.Ports[i].Protocol, corev1.ProtocolTCP)
+			OrNew(&o.Ports[i].Name, "")
+			OrNew(&o.Ports[i].Protocol, corev1.ProtocolTCP)
 		}
 	case *networkingv1.NetworkPolicy:
 		defaultNetworkPolicy(o)
 	case *networkingv1.IngressClass:
 		if o.Spec.Parameters != nil {
-			orNew(&o.Spec.Parameters.Scope, networkingv1.IngressClassParametersReferenceScopeCluster)
+			OrNew(&o.Spec.Parameters.Scope, networkingv1.IngressClassParametersReferenceScopeCluster)
 		}
 	case *autoscalingv1.HorizontalPodAutoscaler:
-		orNew(&o.Spec.MinReplicas, 1)
+		OrNew(&o.Spec.MinReplicas, 1)
 		if o.Annotations["autoscaling.alpha.kubernetes.io/metrics"] == "" { // v2 metrics that v1 has no field for
-			orNew(&o.Spec.TargetCPUUtilizationPercentage, 80)
+			OrNew(&o.Spec.TargetCPUUtilizationPercentage, 80)
 		}
 	case *autoscalingv2.HorizontalPodAutoscaler:
 		defaultAutoscaler(o)
@@ -93,8 +94,8 @@ func setDefaults(obj runtime.Object) {
 	}
 }
 
-// zeroShares is how v1beta3, whose shares are no pointer, tells a zero that is meant from one left out.
-const zeroShares = flowcontrolv1beta3.PriorityLevelPreserveZeroConcurrencySharesKey
+// ZeroShares is how v1beta3, whose shares are no pointer, tells a zero that is meant from one left out.
+const ZeroShares = flowcontrolv1beta3.PriorityLevelPreserveZeroConcurrencySharesKey
 
 // successors are the stable kinds of deprecated versions that look the same on the wire.
 var successors = map[reflect.Type]func() runtime.Object{
@@ -104,8 +105,8 @@ var successors = map[reflect.Type]func() runtime.Object{
 	reflect.TypeFor[*flowcontrolv1beta3.PriorityLevelConfiguration](): func() runtime.Object { return &flowcontrolv1.PriorityLevelConfiguration{} },
 }
 
-// stableForm is an object of a deprecated version as the kind that followed it; any other object is its own stable form.
-func stableForm(obj runtime.Object) runtime.Object {
+// StableForm is an object of a deprecated version as the kind that followed it; any other object is its own stable form.
+func StableForm(obj runtime.Object) runtime.Object {
 	successor := successors[reflect.TypeOf(obj)]
 	if successor == nil {
 		return obj
@@ -113,8 +114,8 @@ func stableForm(obj runtime.Object) runtime.Object {
 	stable := successor()
 	rewrite(obj, stable)
 	if level, ok := stable.(*flowcontrolv1.PriorityLevelConfiguration); ok {
-		limited, meant := level.Spec.Limited, metav1.HasAnnotation(level.ObjectMeta, zeroShares)
-		delete(level.Annotations, zeroShares)
+		limited, meant := level.Spec.Limited, metav1.HasAnnotation(level.ObjectMeta, ZeroShares)
+		delete(level.Annotations, ZeroShares)
 		if limited != nil && *limited.NominalConcurrencyShares == 0 && !meant {
 			limited.NominalConcurrencyShares = nil
 		}
@@ -135,13 +136,13 @@ func rewrite(from, to runtime.Object) {
 }
 
 func defaultDeprecated(obj runtime.Object) {
-	stable := stableForm(obj)
+	stable := StableForm(obj)
 	if stable == obj {
 		return
 	}
-	setDefaults(stable)
+	Set(stable)
 	if level, ok := stable.(*flowcontrolv1.PriorityLevelConfiguration); ok && level.Spec.Limited != nil && *level.Spec.Limited.NominalConcurrencyShares == 0 {
-		metav1.SetMetaDataAnnotation(&level.ObjectMeta, zeroShares, "")
+		metav1.SetMetaDataAnnotation(&level.ObjectMeta, ZeroShares, "")
 	}
 	rewrite(stable, obj)
 }
@@ -150,19 +151,19 @@ func defaultDeprecated(obj runtime.Object) {
 func defaultCluster(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Secret:
-		or(&o.Type, corev1.SecretTypeOpaque)
+		Or(&o.Type, corev1.SecretTypeOpaque)
 		mergeStringData(o)
 	case *corev1.Namespace:
-		or(&o.Status.Phase, corev1.NamespaceActive)
+		Or(&o.Status.Phase, corev1.NamespaceActive)
 		if o.Name != "" { // a generated name is labelled by prepareCreate
-			labelNamespace(o)
+			LabelNamespace(o)
 		}
 	case *corev1.Node:
 		defaultNode(o)
 	case *corev1.Endpoints:
 		for i := range o.Subsets {
 			for j := range o.Subsets[i].Ports {
-				or(&o.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
+				Or(&o.Subsets[i].Ports[j].Protocol, corev1.ProtocolTCP)
 			}
 		}
 	case *corev1.PersistentVolume:
@@ -177,8 +178,8 @@ func defaultCluster(obj runtime.Object) {
 	case *corev1.ResourceQuota:
 		roundQuantities(o.Spec.Hard, o.Status.Hard, o.Status.Used)
 	case *storagev1.StorageClass:
-		orNew(&o.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
-		orNew(&o.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+		OrNew(&o.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+		OrNew(&o.VolumeBindingMode, storagev1.VolumeBindingImmediate)
 	case *storagev1.CSINode:
 		dropEmpty(&o.Spec.Drivers)
 	case *storagev1.CSIDriver:
@@ -188,7 +189,7 @@ func defaultCluster(obj runtime.Object) {
 			defaultVolumeSpec(pv)
 		}
 	case *schedulingv1.PriorityClass:
-		orNew(&o.PreemptionPolicy, corev1.PreemptLowerPriority)
+		OrNew(&o.PreemptionPolicy, corev1.PreemptLowerPriority)
 	case *resourcev1.ResourceClaim:
 		defaultDevices(&o.Spec.Devices)
 	case *resourcev1.ResourceClaimTemplate:
@@ -204,10 +205,10 @@ func defaultPolicy(obj runtime.Object) {
 	case *rbacv1.ClusterRole:
 		dropEmpty(&o.Rules)
 	case *rbacv1.RoleBinding:
-		or(&o.RoleRef.APIGroup, rbacv1.GroupName)
+		Or(&o.RoleRef.APIGroup, rbacv1.GroupName)
 		defaultSubjects(o.Subjects)
 	case *rbacv1.ClusterRoleBinding:
-		or(&o.RoleRef.APIGroup, rbacv1.GroupName)
+		Or(&o.RoleRef.APIGroup, rbacv1.GroupName)
 		defaultSubjects(o.Subjects)
 	case *admissionv1.ValidatingWebhookConfiguration:
 		for i := range o.Webhooks {
@@ -218,32 +219,32 @@ func defaultPolicy(obj runtime.Object) {
 			defaultMutatingWebhook(&o.Webhooks[i])
 		}
 	case *admissionv1.ValidatingAdmissionPolicy:
-		orNew(&o.Spec.FailurePolicy, admissionv1.Fail)
+		OrNew(&o.Spec.FailurePolicy, admissionv1.Fail)
 		defaultMatchResources(o.Spec.MatchConstraints)
 	case *admissionv1.ValidatingAdmissionPolicyBinding:
 		defaultMatchResources(o.Spec.MatchResources)
 	case *admissionv1.MutatingAdmissionPolicy:
-		orNew(&o.Spec.FailurePolicy, admissionv1.Fail)
+		OrNew(&o.Spec.FailurePolicy, admissionv1.Fail)
 		defaultMatchResources(o.Spec.MatchConstraints)
 	case *admissionv1.MutatingAdmissionPolicyBinding:
 		defaultMatchResources(o.Spec.MatchResources)
 	case *flowcontrolv1.FlowSchema:
-		or(&o.Spec.MatchingPrecedence, 1000)
+		Or(&o.Spec.MatchingPrecedence, 1000)
 	case *flowcontrolv1.PriorityLevelConfiguration:
 		defaultPriorityLevel(&o.Spec)
 	}
 }
 
-// or fills a zero value.
-func or[T comparable](field *T, value T) {
+// Or fills a zero value.
+func Or[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
 		*field = value
 	}
 }
 
-// orNew fills a nil pointer.
-func orNew[T any](field **T, value T) {
+// OrNew fills a nil pointer.
+func OrNew[T any](field **T, value T) {
 	if *field == nil {
 		*field = &value
 	}
@@ -272,7 +273,7 @@ func defaultPod(pod *corev1.Pod) {
 		defaultPodLimits(&pod.Spec)
 		defaultPodRequests(&pod.Spec)
 	}
-	orNew(&pod.Spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
+	OrNew(&pod.Spec.EnableServiceLinks, corev1.DefaultEnableServiceLinks)
 	if pod.Spec.HostNetwork {
 		openHostPorts(pod.Spec.InitContainers)
 		openHostPorts(pod.Spec.Containers)
@@ -284,8 +285,8 @@ func defaultPod(pod *corev1.Pod) {
 	defaultPodIPs(&pod.Status)
 }
 
-// defaultStatus fills in what a client left out of a status.
-func defaultStatus(obj scheme.Object) {
+// DefaultStatus fills in what a client left out of a status.
+func DefaultStatus(obj scheme.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		defaultPodIPs(&o.Status)
@@ -321,12 +322,12 @@ func dropInitAnnotations(meta *metav1.ObjectMeta) {
 }
 
 func defaultPodSpec(spec *corev1.PodSpec) {
-	or(&spec.DNSPolicy, corev1.DNSClusterFirst)
-	or(&spec.RestartPolicy, corev1.RestartPolicyAlways)
-	or(&spec.SchedulerName, corev1.DefaultSchedulerName)
-	orNew(&spec.SecurityContext, corev1.PodSecurityContext{})
-	orNew(&spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
-	or(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
+	Or(&spec.DNSPolicy, corev1.DNSClusterFirst)
+	Or(&spec.RestartPolicy, corev1.RestartPolicyAlways)
+	Or(&spec.SchedulerName, corev1.DefaultSchedulerName)
+	OrNew(&spec.SecurityContext, corev1.PodSecurityContext{})
+	OrNew(&spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	Or(&spec.ServiceAccountName, spec.DeprecatedServiceAccount)
 	spec.DeprecatedServiceAccount = spec.ServiceAccountName
 	roundQuantities(spec.Overhead)
 	if spec.Resources != nil {
@@ -347,17 +348,17 @@ func defaultPodSpec(spec *corev1.PodSpec) {
 }
 
 func defaultContainer(c *corev1.Container) {
-	or(&c.ImagePullPolicy, pullPolicy(c.Image))
-	or(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
-	or(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
+	Or(&c.ImagePullPolicy, pullPolicy(c.Image))
+	Or(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
+	Or(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
 	for i := range c.Ports {
-		or(&c.Ports[i].Protocol, corev1.ProtocolTCP)
+		Or(&c.Ports[i].Protocol, corev1.ProtocolTCP)
 	}
 	for i := range c.Env {
 		if from := c.Env[i].ValueFrom; from != nil {
 			defaultFieldRef(from.FieldRef)
 			if from.FileKeyRef != nil {
-				orNew(&from.FileKeyRef.Optional, false)
+				OrNew(&from.FileKeyRef.Optional, false)
 			}
 		}
 	}
@@ -381,26 +382,26 @@ func defaultContainer(c *corev1.Container) {
 }
 
 func defaultProbe(probe *corev1.Probe) {
-	or(&probe.TimeoutSeconds, 1)
-	or(&probe.PeriodSeconds, 10)
-	or(&probe.SuccessThreshold, 1)
-	or(&probe.FailureThreshold, 3)
+	Or(&probe.TimeoutSeconds, 1)
+	Or(&probe.PeriodSeconds, 10)
+	Or(&probe.SuccessThreshold, 1)
+	Or(&probe.FailureThreshold, 3)
 	defaultHTTPGet(probe.HTTPGet)
 	if probe.GRPC != nil {
-		orNew(&probe.GRPC.Service, "")
+		OrNew(&probe.GRPC.Service, "")
 	}
 }
 
 func defaultHTTPGet(get *corev1.HTTPGetAction) {
 	if get != nil {
-		or(&get.Path, "/")
-		or(&get.Scheme, corev1.URISchemeHTTP)
+		Or(&get.Path, "/")
+		Or(&get.Scheme, corev1.URISchemeHTTP)
 	}
 }
 
 func defaultFieldRef(ref *corev1.ObjectFieldSelector) {
 	if ref != nil {
-		or(&ref.APIVersion, "v1")
+		Or(&ref.APIVersion, "v1")
 	}
 }
 
@@ -471,7 +472,7 @@ func roundQuantities(lists ...corev1.ResourceList) {
 func openHostPorts(containers []corev1.Container) {
 	for i := range containers {
 		for j := range containers[i].Ports {
-			or(&containers[i].Ports[j].HostPort, containers[i].Ports[j].ContainerPort)
+			Or(&containers[i].Ports[j].HostPort, containers[i].Ports[j].ContainerPort)
 		}
 	}
 }
@@ -482,7 +483,7 @@ func defaultPodLimits(spec *corev1.PodSpec) {
 	if len(own.Limits) == 0 && len(own.Requests) == 0 {
 		return
 	}
-	for name, sum := range sumContainers(spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits }) {
+	for name, sum := range SumContainers(spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits }) {
 		_, requested := own.Requests[name]
 		if !requested && strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 			if own.Limits == nil {
@@ -502,13 +503,13 @@ func defaultPodRequests(spec *corev1.PodSpec) {
 	if own.Requests == nil {
 		own.Requests = corev1.ResourceList{}
 	}
-	for name, sum := range sumContainers(spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }) {
+	for name, sum := range SumContainers(spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }) {
 		if name == corev1.ResourceCPU || name == corev1.ResourceMemory {
 			fillQuantities(own.Requests, corev1.ResourceList{name: sum})
 		}
 	}
 	for name, limit := range own.Limits {
-		if isPodLevelResource(name) {
+		if IsPodLevelResource(name) {
 			fillQuantities(own.Requests, corev1.ResourceList{name: limit})
 		}
 	}
@@ -517,30 +518,30 @@ func defaultPodRequests(spec *corev1.PodSpec) {
 	}
 }
 
-func isPodLevelResource(name corev1.ResourceName) bool {
+func IsPodLevelResource(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// sumContainers is the most that a pod's containers use at one time: each init container runs alone but for the sidecars started
+// SumContainers is the most that a pod's containers use at one time: each init container runs alone but for the sidecars started
 // before it, the others run together with all sidecars.
-func sumContainers(spec *corev1.PodSpec, pick func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
+func SumContainers(spec *corev1.PodSpec, pick func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
 	sum, sidecars, peak := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range spec.Containers {
-		addQuantities(sum, pick(&spec.Containers[i].Resources))
+		AddQuantities(sum, pick(&spec.Containers[i].Resources))
 	}
 	for i := range spec.InitContainers {
 		c := &spec.InitContainers[i]
 		now := pick(&c.Resources)
-		if isSidecar(c) {
-			addQuantities(sum, now)
-			addQuantities(sidecars, now)
+		if IsSidecar(c) {
+			AddQuantities(sum, now)
+			AddQuantities(sidecars, now)
 			now = sidecars
 		} else {
 			now = now.DeepCopy()
 			if now == nil {
 				continue
 			}
-			addQuantities(now, sidecars)
+			AddQuantities(now, sidecars)
 		}
 		maxQuantities(peak, now)
 	}
@@ -548,11 +549,11 @@ func sumContainers(spec *corev1.PodSpec, pick func(*corev1.ResourceRequirements)
 	return sum
 }
 
-func isSidecar(c *corev1.Container) bool {
+func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-func addQuantities(to, more corev1.ResourceList) {
+func AddQuantities(to, more corev1.ResourceList) {
 	for name, quantity := range more {
 		sum := quantity.DeepCopy()
 		if old, ok := to[name]; ok {
@@ -578,42 +579,42 @@ func defaultVolume(v *corev1.Volume) {
 	}
 	switch {
 	case v.ConfigMap != nil:
-		orNew(&v.ConfigMap.DefaultMode, corev1.ConfigMapVolumeSourceDefaultMode)
+		OrNew(&v.ConfigMap.DefaultMode, corev1.ConfigMapVolumeSourceDefaultMode)
 	case v.Secret != nil:
-		orNew(&v.Secret.DefaultMode, corev1.SecretVolumeSourceDefaultMode)
+		OrNew(&v.Secret.DefaultMode, corev1.SecretVolumeSourceDefaultMode)
 	case v.HostPath != nil:
-		orNew(&v.HostPath.Type, corev1.HostPathUnset)
+		OrNew(&v.HostPath.Type, corev1.HostPathUnset)
 	case v.Image != nil:
-		or(&v.Image.PullPolicy, pullPolicy(v.Image.Reference))
+		Or(&v.Image.PullPolicy, pullPolicy(v.Image.Reference))
 	case v.Ephemeral != nil:
 		if v.Ephemeral.VolumeClaimTemplate != nil {
 			defaultClaimSpec(&v.Ephemeral.VolumeClaimTemplate.Spec)
 		}
 	case v.Projected != nil:
-		orNew(&v.Projected.DefaultMode, corev1.ProjectedVolumeSourceDefaultMode)
+		OrNew(&v.Projected.DefaultMode, corev1.ProjectedVolumeSourceDefaultMode)
 		for i := range v.Projected.Sources {
 			defaultProjection(&v.Projected.Sources[i])
 		}
 	case v.DownwardAPI != nil:
-		orNew(&v.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
+		OrNew(&v.DownwardAPI.DefaultMode, corev1.DownwardAPIVolumeSourceDefaultMode)
 		for i := range v.DownwardAPI.Items {
 			defaultFieldRef(v.DownwardAPI.Items[i].FieldRef)
 		}
 	case v.ISCSI != nil:
-		or(&v.ISCSI.ISCSIInterface, "default")
+		Or(&v.ISCSI.ISCSIInterface, "default")
 	case v.AzureDisk != nil:
 		defaultAzureDisk(v.AzureDisk)
 	case v.RBD != nil:
 		defaultRBD(&v.RBD.RBDPool, &v.RBD.RadosUser, &v.RBD.Keyring)
 	case v.ScaleIO != nil:
-		or(&v.ScaleIO.StorageMode, "ThinProvisioned")
-		or(&v.ScaleIO.FSType, "xfs")
+		Or(&v.ScaleIO.StorageMode, "ThinProvisioned")
+		Or(&v.ScaleIO.FSType, "xfs")
 	}
 }
 
 func defaultProjection(p *corev1.VolumeProjection) {
 	if p.ServiceAccountToken != nil {
-		orNew(&p.ServiceAccountToken.ExpirationSeconds, 3600)
+		OrNew(&p.ServiceAccountToken.ExpirationSeconds, 3600)
 	}
 	if p.DownwardAPI != nil {
 		for i := range p.DownwardAPI.Items {
@@ -623,22 +624,22 @@ func defaultProjection(p *corev1.VolumeProjection) {
 }
 
 func defaultAzureDisk(disk *corev1.AzureDiskVolumeSource) {
-	orNew(&disk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
-	orNew(&disk.Kind, corev1.AzureSharedBlobDisk)
-	orNew(&disk.FSType, "ext4")
-	orNew(&disk.ReadOnly, false)
+	OrNew(&disk.CachingMode, corev1.AzureDataDiskCachingReadWrite)
+	OrNew(&disk.Kind, corev1.AzureSharedBlobDisk)
+	OrNew(&disk.FSType, "ext4")
+	OrNew(&disk.ReadOnly, false)
 }
 
 func defaultRBD(pool, user, keyring *string) {
-	or(pool, "rbd")
-	or(user, "admin")
-	or(keyring, "/etc/ceph/keyring")
+	Or(pool, "rbd")
+	Or(user, "admin")
+	Or(keyring, "/etc/ceph/keyring")
 }
 
 func defaultPersistentVolume(pv *corev1.PersistentVolume) {
-	or(&pv.Status.Phase, corev1.VolumePending)
-	or(&pv.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
-	orNew(&pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	Or(&pv.Status.Phase, corev1.VolumePending)
+	Or(&pv.Spec.PersistentVolumeReclaimPolicy, corev1.PersistentVolumeReclaimRetain)
+	OrNew(&pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	defaultVolumeSpec(&pv.Spec)
 }
 
@@ -646,37 +647,37 @@ func defaultVolumeSpec(spec *corev1.PersistentVolumeSpec) {
 	roundQuantities(spec.Capacity)
 	switch {
 	case spec.HostPath != nil:
-		orNew(&spec.HostPath.Type, corev1.HostPathUnset)
+		OrNew(&spec.HostPath.Type, corev1.HostPathUnset)
 	case spec.ISCSI != nil:
-		or(&spec.ISCSI.ISCSIInterface, "default")
+		Or(&spec.ISCSI.ISCSIInterface, "default")
 	case spec.AzureDisk != nil:
 		defaultAzureDisk(spec.AzureDisk)
 	case spec.RBD != nil:
 		defaultRBD(&spec.RBD.RBDPool, &spec.RBD.RadosUser, &spec.RBD.Keyring)
 	case spec.ScaleIO != nil:
-		or(&spec.ScaleIO.StorageMode, "ThinProvisioned")
-		or(&spec.ScaleIO.FSType, "xfs")
+		Or(&spec.ScaleIO.StorageMode, "ThinProvisioned")
+		Or(&spec.ScaleIO.FSType, "xfs")
 	}
 }
 
 func defaultClaim(claim *corev1.PersistentVolumeClaim) {
-	or(&claim.Status.Phase, corev1.ClaimPending)
+	Or(&claim.Status.Phase, corev1.ClaimPending)
 	roundQuantities(claim.Status.Capacity, claim.Status.AllocatedResources)
 	defaultClaimSpec(&claim.Spec)
 }
 
 func defaultClaimSpec(spec *corev1.PersistentVolumeClaimSpec) {
-	orNew(&spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	OrNew(&spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	roundQuantities(spec.Resources.Limits, spec.Resources.Requests)
 }
 
 func defaultCSIDriver(spec *storagev1.CSIDriverSpec) {
-	orNew(&spec.AttachRequired, true)
-	orNew(&spec.PodInfoOnMount, false)
-	orNew(&spec.StorageCapacity, false)
-	orNew(&spec.RequiresRepublish, false)
-	orNew(&spec.SELinuxMount, false)
-	orNew(&spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
+	OrNew(&spec.AttachRequired, true)
+	OrNew(&spec.PodInfoOnMount, false)
+	OrNew(&spec.StorageCapacity, false)
+	OrNew(&spec.RequiresRepublish, false)
+	OrNew(&spec.SELinuxMount, false)
+	OrNew(&spec.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
 	if len(spec.VolumeLifecycleModes) == 0 {
 		spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
@@ -685,7 +686,7 @@ func defaultCSIDriver(spec *storagev1.CSIDriverSpec) {
 // ---- workloads ----
 
 func defaultReplicationController(rc *corev1.ReplicationController) {
-	orNew(&rc.Spec.Replicas, 1)
+	OrNew(&rc.Spec.Replicas, 1)
 	if rc.Spec.Template == nil {
 		return
 	}
@@ -709,43 +710,43 @@ func copyLabels(from map[string]string) map[string]string {
 }
 
 func defaultDeployment(d *appsv1.Deployment) {
-	orNew(&d.Spec.Replicas, 1)
-	orNew(&d.Spec.RevisionHistoryLimit, 10)
-	orNew(&d.Spec.ProgressDeadlineSeconds, 600)
-	or(&d.Spec.Strategy.Type, appsv1.RollingUpdateDeploymentStrategyType)
+	OrNew(&d.Spec.Replicas, 1)
+	OrNew(&d.Spec.RevisionHistoryLimit, 10)
+	OrNew(&d.Spec.ProgressDeadlineSeconds, 600)
+	Or(&d.Spec.Strategy.Type, appsv1.RollingUpdateDeploymentStrategyType)
 	if d.Spec.Strategy.Type == appsv1.RollingUpdateDeploymentStrategyType {
-		orNew(&d.Spec.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
-		orNew(&d.Spec.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
-		orNew(&d.Spec.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
+		OrNew(&d.Spec.Strategy.RollingUpdate, appsv1.RollingUpdateDeployment{})
+		OrNew(&d.Spec.Strategy.RollingUpdate.MaxUnavailable, intstr.FromString("25%"))
+		OrNew(&d.Spec.Strategy.RollingUpdate.MaxSurge, intstr.FromString("25%"))
 	}
 	defaultTemplate(&d.Spec.Template)
 }
 
 func defaultDaemonSet(ds *appsv1.DaemonSet) {
-	orNew(&ds.Spec.RevisionHistoryLimit, 10)
-	or(&ds.Spec.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType)
+	OrNew(&ds.Spec.RevisionHistoryLimit, 10)
+	Or(&ds.Spec.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType)
 	if ds.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
-		orNew(&ds.Spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
-		orNew(&ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
-		orNew(&ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge, intstr.FromInt32(0))
+		OrNew(&ds.Spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateDaemonSet{})
+		OrNew(&ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
+		OrNew(&ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge, intstr.FromInt32(0))
 	}
 	defaultTemplate(&ds.Spec.Template)
 }
 
 func defaultStatefulSet(ss *appsv1.StatefulSet) {
-	orNew(&ss.Spec.Replicas, 1)
-	orNew(&ss.Spec.RevisionHistoryLimit, 10)
-	or(&ss.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
+	OrNew(&ss.Spec.Replicas, 1)
+	OrNew(&ss.Spec.RevisionHistoryLimit, 10)
+	Or(&ss.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
 	if ss.Spec.UpdateStrategy.Type == "" {
 		ss.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
-		orNew(&ss.Spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+		OrNew(&ss.Spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 	}
 	if rolling := ss.Spec.UpdateStrategy.RollingUpdate; rolling != nil && ss.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType {
-		orNew(&rolling.Partition, 0)
+		OrNew(&rolling.Partition, 0)
 	}
-	orNew(&ss.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
-	or(&ss.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	or(&ss.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	OrNew(&ss.Spec.PersistentVolumeClaimRetentionPolicy, appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{})
+	Or(&ss.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	Or(&ss.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
 	for i := range ss.Spec.VolumeClaimTemplates {
 		claim := &ss.Spec.VolumeClaimTemplates[i]
 		claim.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"}
@@ -758,20 +759,20 @@ func defaultStatefulSet(ss *appsv1.StatefulSet) {
 func defaultJob(job *batchv1.Job) {
 	spec := &job.Spec
 	if spec.Completions == nil && spec.Parallelism == nil {
-		orNew(&spec.Completions, 1)
+		OrNew(&spec.Completions, 1)
 	}
-	orNew(&spec.Parallelism, 1)
+	OrNew(&spec.Parallelism, 1)
 	if spec.BackoffLimitPerIndex != nil {
-		orNew(&spec.BackoffLimit, 1<<31-1)
+		OrNew(&spec.BackoffLimit, 1<<31-1)
 	}
-	orNew(&spec.BackoffLimit, 6)
-	orNew(&spec.CompletionMode, batchv1.NonIndexedCompletion)
-	orNew(&spec.Suspend, false)
+	OrNew(&spec.BackoffLimit, 6)
+	OrNew(&spec.CompletionMode, batchv1.NonIndexedCompletion)
+	OrNew(&spec.Suspend, false)
 	if spec.PodFailurePolicy != nil {
-		orNew(&spec.PodReplacementPolicy, batchv1.Failed)
+		OrNew(&spec.PodReplacementPolicy, batchv1.Failed)
 	}
-	orNew(&spec.PodReplacementPolicy, batchv1.TerminatingOrFailed)
-	orNew(&spec.ManualSelector, false)
+	OrNew(&spec.PodReplacementPolicy, batchv1.TerminatingOrFailed)
+	OrNew(&spec.ManualSelector, false)
 	if labels := spec.Template.Labels; labels != nil && len(job.Labels) == 0 {
 		job.Labels = labels // the same map: what generateSelector adds for the pods the Job carries too, as in Kubernetes
 	}
@@ -781,7 +782,7 @@ func defaultJobSpec(spec *batchv1.JobSpec) {
 	if spec.PodFailurePolicy != nil {
 		for i := range spec.PodFailurePolicy.Rules {
 			for j := range spec.PodFailurePolicy.Rules[i].OnPodConditions {
-				or(&spec.PodFailurePolicy.Rules[i].OnPodConditions[j].Status, corev1.ConditionTrue)
+				Or(&spec.PodFailurePolicy.Rules[i].OnPodConditions[j].Status, corev1.ConditionTrue)
 			}
 		}
 	}
@@ -789,15 +790,15 @@ func defaultJobSpec(spec *batchv1.JobSpec) {
 }
 
 func defaultCronJob(cron *batchv1.CronJob) {
-	or(&cron.Spec.ConcurrencyPolicy, batchv1.AllowConcurrent)
-	orNew(&cron.Spec.Suspend, false)
-	orNew(&cron.Spec.SuccessfulJobsHistoryLimit, 3)
-	orNew(&cron.Spec.FailedJobsHistoryLimit, 1)
+	Or(&cron.Spec.ConcurrencyPolicy, batchv1.AllowConcurrent)
+	OrNew(&cron.Spec.Suspend, false)
+	OrNew(&cron.Spec.SuccessfulJobsHistoryLimit, 3)
+	OrNew(&cron.Spec.FailedJobsHistoryLimit, 1)
 	defaultJobSpec(&cron.Spec.JobTemplate.Spec)
 }
 
 func defaultAutoscaler(hpa *autoscalingv2.HorizontalPodAutoscaler) {
-	orNew(&hpa.Spec.MinReplicas, 1)
+	OrNew(&hpa.Spec.MinReplicas, 1)
 	if len(hpa.Spec.Metrics) == 0 {
 		eighty := int32(80)
 		target := autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &eighty}
@@ -811,7 +812,7 @@ func defaultAutoscaler(hpa *autoscalingv2.HorizontalPodAutoscaler) {
 			{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15},
 			{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15},
 		})
-		orNew(&behavior.ScaleUp.StabilizationWindowSeconds, 0)
+		OrNew(&behavior.ScaleUp.StabilizationWindowSeconds, 0)
 		defaultScaling(&behavior.ScaleDown, []autoscalingv2.HPAScalingPolicy{
 			{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: 15},
 		})
@@ -819,8 +820,8 @@ func defaultAutoscaler(hpa *autoscalingv2.HorizontalPodAutoscaler) {
 }
 
 func defaultScaling(rules **autoscalingv2.HPAScalingRules, policies []autoscalingv2.HPAScalingPolicy) {
-	orNew(rules, autoscalingv2.HPAScalingRules{})
-	orNew(&(*rules).SelectPolicy, autoscalingv2.MaxChangePolicySelect)
+	OrNew(rules, autoscalingv2.HPAScalingRules{})
+	OrNew(&(*rules).SelectPolicy, autoscalingv2.MaxChangePolicySelect)
 	if (*rules).Policies == nil {
 		(*rules).Policies = policies
 	}
@@ -830,8 +831,8 @@ func defaultScaling(rules **autoscalingv2.HPAScalingRules, policies []autoscalin
 
 func defaultService(svc *corev1.Service) {
 	spec := &svc.Spec
-	or(&spec.Type, corev1.ServiceTypeClusterIP)
-	or(&spec.SessionAffinity, corev1.ServiceAffinityNone)
+	Or(&spec.Type, corev1.ServiceTypeClusterIP)
+	Or(&spec.SessionAffinity, corev1.ServiceAffinityNone)
 	switch affinity := spec.SessionAffinityConfig; {
 	case spec.SessionAffinity == corev1.ServiceAffinityNone:
 		spec.SessionAffinityConfig = nil
@@ -842,29 +843,29 @@ func defaultService(svc *corev1.Service) {
 	}
 	for i := range spec.Ports {
 		port := &spec.Ports[i]
-		or(&port.Protocol, corev1.ProtocolTCP)
+		Or(&port.Protocol, corev1.ProtocolTCP)
 		if port.TargetPort == intstr.FromInt32(0) || port.TargetPort == intstr.FromString("") {
 			port.TargetPort = intstr.FromInt32(port.Port)
 		}
 	}
-	if isExternallyReachable(svc) {
-		or(&spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
+	if IsExternallyReachable(svc) {
+		Or(&spec.ExternalTrafficPolicy, corev1.ServiceExternalTrafficPolicyCluster)
 	}
-	if needsClusterIP(svc) {
-		orNew(&spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
+	if NeedsClusterIP(svc) {
+		OrNew(&spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	}
 	if spec.Type != corev1.ServiceTypeLoadBalancer {
 		return
 	}
-	orNew(&spec.AllocateLoadBalancerNodePorts, true)
+	OrNew(&spec.AllocateLoadBalancerNodePorts, true)
 	for i := range svc.Status.LoadBalancer.Ingress {
 		if ingress := &svc.Status.LoadBalancer.Ingress[i]; ingress.IP != "" {
-			orNew(&ingress.IPMode, corev1.LoadBalancerIPModeVIP)
+			OrNew(&ingress.IPMode, corev1.LoadBalancerIPModeVIP)
 		}
 	}
 }
 
-func isExternallyReachable(svc *corev1.Service) bool {
+func IsExternallyReachable(svc *corev1.Service) bool {
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
 		return true
@@ -872,7 +873,7 @@ func isExternallyReachable(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeClusterIP && len(svc.Spec.ExternalIPs) > 0
 }
 
-func needsClusterIP(svc *corev1.Service) bool {
+func NeedsClusterIP(svc *corev1.Service) bool {
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
 		return true
@@ -897,7 +898,7 @@ func defaultNetworkPolicy(policy *networkingv1.NetworkPolicy) {
 
 func defaultPolicyPorts(ports []networkingv1.NetworkPolicyPort) {
 	for i := range ports {
-		orNew(&ports[i].Protocol, corev1.ProtocolTCP)
+		OrNew(&ports[i].Protocol, corev1.ProtocolTCP)
 	}
 }
 
@@ -914,7 +915,7 @@ func mergeStringData(s *corev1.Secret) {
 	s.StringData = nil
 }
 
-func labelNamespace(ns *corev1.Namespace) {
+func LabelNamespace(ns *corev1.Namespace) {
 	if ns.Labels == nil {
 		ns.Labels = map[string]string{}
 	}
@@ -955,7 +956,7 @@ func defaultLimits(item *corev1.LimitRangeItem) {
 func defaultSubjects(subjects []rbacv1.Subject) {
 	for i := range subjects {
 		if kind := subjects[i].Kind; kind == rbacv1.UserKind || kind == rbacv1.GroupKind {
-			or(&subjects[i].APIGroup, rbacv1.GroupName)
+			Or(&subjects[i].APIGroup, rbacv1.GroupName)
 		}
 	}
 }
@@ -973,40 +974,40 @@ func defaultDevices(claim *resourcev1.DeviceClaim) {
 }
 
 func defaultDeviceRequest(mode *resourcev1.DeviceAllocationMode, count *int64, tolerations []resourcev1.DeviceToleration) {
-	or(mode, resourcev1.DeviceAllocationModeExactCount)
+	Or(mode, resourcev1.DeviceAllocationModeExactCount)
 	if *mode == resourcev1.DeviceAllocationModeExactCount {
-		or(count, 1)
+		Or(count, 1)
 	}
 	for i := range tolerations {
-		or(&tolerations[i].Operator, resourcev1.DeviceTolerationOpEqual)
+		Or(&tolerations[i].Operator, resourcev1.DeviceTolerationOpEqual)
 	}
 }
 
 func defaultValidatingWebhook(hook *admissionv1.ValidatingWebhook) {
-	orNew(&hook.FailurePolicy, admissionv1.Fail)
-	orNew(&hook.MatchPolicy, admissionv1.Equivalent)
-	orNew(&hook.NamespaceSelector, metav1.LabelSelector{})
-	orNew(&hook.ObjectSelector, metav1.LabelSelector{})
-	orNew(&hook.TimeoutSeconds, 10)
+	OrNew(&hook.FailurePolicy, admissionv1.Fail)
+	OrNew(&hook.MatchPolicy, admissionv1.Equivalent)
+	OrNew(&hook.NamespaceSelector, metav1.LabelSelector{})
+	OrNew(&hook.ObjectSelector, metav1.LabelSelector{})
+	OrNew(&hook.TimeoutSeconds, 10)
 	defaultHookTarget(&hook.ClientConfig, hook.Rules)
 }
 
 func defaultMutatingWebhook(hook *admissionv1.MutatingWebhook) {
-	orNew(&hook.FailurePolicy, admissionv1.Fail)
-	orNew(&hook.MatchPolicy, admissionv1.Equivalent)
-	orNew(&hook.NamespaceSelector, metav1.LabelSelector{})
-	orNew(&hook.ObjectSelector, metav1.LabelSelector{})
-	orNew(&hook.TimeoutSeconds, 10)
-	orNew(&hook.ReinvocationPolicy, admissionv1.NeverReinvocationPolicy)
+	OrNew(&hook.FailurePolicy, admissionv1.Fail)
+	OrNew(&hook.MatchPolicy, admissionv1.Equivalent)
+	OrNew(&hook.NamespaceSelector, metav1.LabelSelector{})
+	OrNew(&hook.ObjectSelector, metav1.LabelSelector{})
+	OrNew(&hook.TimeoutSeconds, 10)
+	OrNew(&hook.ReinvocationPolicy, admissionv1.NeverReinvocationPolicy)
 	defaultHookTarget(&hook.ClientConfig, hook.Rules)
 }
 
 func defaultHookTarget(client *admissionv1.WebhookClientConfig, rules []admissionv1.RuleWithOperations) {
 	if client.Service != nil {
-		orNew(&client.Service.Port, 443)
+		OrNew(&client.Service.Port, 443)
 	}
 	for i := range rules {
-		orNew(&rules[i].Scope, admissionv1.AllScopes)
+		OrNew(&rules[i].Scope, admissionv1.AllScopes)
 	}
 }
 
@@ -1014,28 +1015,35 @@ func defaultMatchResources(match *admissionv1.MatchResources) {
 	if match == nil {
 		return
 	}
-	orNew(&match.MatchPolicy, admissionv1.Equivalent)
-	orNew(&match.NamespaceSelector, metav1.LabelSelector{})
-	orNew(&match.ObjectSelector, metav1.LabelSelector{})
+	OrNew(&match.MatchPolicy, admissionv1.Equivalent)
+	OrNew(&match.NamespaceSelector, metav1.LabelSelector{})
+	OrNew(&match.ObjectSelector, metav1.LabelSelector{})
 	for _, rules := range [...][]admissionv1.NamedRuleWithOperations{match.ResourceRules, match.ExcludeResourceRules} {
 		for i := range rules {
-			orNew(&rules[i].Scope, admissionv1.AllScopes)
+			OrNew(&rules[i].Scope, admissionv1.AllScopes)
 		}
 	}
 }
 
 func defaultPriorityLevel(spec *flowcontrolv1.PriorityLevelConfigurationSpec) {
 	if exempt := spec.Exempt; exempt != nil {
-		orNew(&exempt.NominalConcurrencyShares, 0)
-		orNew(&exempt.LendablePercent, 0)
+		OrNew(&exempt.NominalConcurrencyShares, 0)
+		OrNew(&exempt.LendablePercent, 0)
 	}
 	if limited := spec.Limited; limited != nil {
-		orNew(&limited.NominalConcurrencyShares, 30)
-		orNew(&limited.LendablePercent, 0)
+		OrNew(&limited.NominalConcurrencyShares, 30)
+		OrNew(&limited.LendablePercent, 0)
 		if queuing := limited.LimitResponse.Queuing; queuing != nil {
-			or(&queuing.HandSize, 8)
-			or(&queuing.Queues, 64)
-			or(&queuing.QueueLengthLimit, 50)
+			Or(&queuing.HandSize, 8)
+			Or(&queuing.Queues, 64)
+			Or(&queuing.QueueLengthLimit, 50)
 		}
+	}
+}
+
+func defaultAPIService(o *apiregistrationv1.APIService) {
+	if service := o.Spec.Service; service != nil && service.Port == nil {
+		port := int32(443)
+		service.Port = &port
 	}
 }
