@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -221,7 +222,7 @@ func (g *allotment) freeAddress() string {
 // nodePorts stops where no port is left, as kube-apiserver does: the others would not get one either.
 func (g *allotment) nodePorts() {
 	spec := &g.svc.Spec
-	wants, free := needsNodePort(g.svc), true
+	wants, free := strategy.NeedsNodePort(g.svc), true
 	given := map[int32]string{} // by protocol: TCP and UDP of one Service may share a number
 	for i := range spec.Ports {
 		p := &spec.Ports[i]
@@ -238,7 +239,7 @@ func (g *allotment) nodePorts() {
 		}
 		given[p.NodePort] = string(p.Protocol)
 	}
-	if needsHealthPort(g.svc) && spec.HealthCheckNodePort == 0 {
+	if strategy.NeedsHealthPort(g.svc) && spec.HealthCheckNodePort == 0 {
 		spec.HealthCheckNodePort, _ = g.freePort()
 	}
 }

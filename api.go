@@ -41,6 +41,7 @@ import (
 
 	"apilet/internal/auth"
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/strategy"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -51,7 +52,7 @@ import (
 const (
 	maxBody       = 3 << 20  // bytes of a request body, as kube-apiserver's
 	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
-	generateTries = 8        // names tried for one generateName
+	generateTries = 8        // names tried for one strategy.generateName
 	maxName       = 1024     // bytes of a name
 	deleteWorkers = 16       // objects of a collection that are written at once
 )
@@ -228,7 +229,7 @@ func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, v *respon
 
 // insert makes a new object of what a client sent.
 func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (store.Record, error) {
-	wipeSystemFields(obj)
+	strategy.WipeSystemFields(obj)
 	if err := admit(res); err != nil {
 		return store.Record{}, err
 	}
@@ -240,7 +241,7 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err != nil {
 		return store.Record{}, err
 	}
-	fillSystemFields(obj)
+	strategy.FillSystemFields(obj)
 	if res.Generation {
 		obj.SetGeneration(1)
 	}
@@ -252,7 +253,7 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
 		if generated {
-			nameNew(obj)
+			strategy.NameNew(obj)
 		}
 		if err := wr.auth.Accounts.FillSecret(obj); err != nil {
 			return store.Record{}, err
@@ -278,7 +279,7 @@ func (wr *writes) mutated(ctx context.Context, res *scheme.Resource, obj scheme.
 		return nil, wr.createError(err, res, obj)
 	}
 	if pod, ok := obj.(*corev1.Pod); ok {
-		addDefaultTolerations(pod)
+		strategy.AddDefaultTolerations(pod)
 	}
 	if err := wr.complete(ctx, res, obj); err != nil {
 		return nil, wr.createError(err, res, obj)
@@ -313,14 +314,14 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 	if res.Custom != nil {
 		return res.Custom.Prepare(obj, nil, "")
 	}
-	prepareCreate(obj)
+	strategy.PrepareForCreate(obj)
 	return obj
 }
 
 // complete fills in what other stored objects, or the request, say of a new one. A missing namespace is the better of two errors.
 func (wr *writes) complete(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	if rec := request.From(ctx); rec != nil {
-		nameRequester(obj, &rec.User)
+		strategy.NameRequester(obj, &rec.User)
 	}
 	err := classes{wr.st}.complete(obj)
 	if err == nil {
@@ -520,7 +521,7 @@ func (wr *writes) createError(err error, res *scheme.Resource, obj scheme.Object
 	return response.StoreError(err, res, obj.GetName())
 }
 
-// nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
+// nameConflict words a create whose name is taken. With a strategy.generateName the server was asked for a name and found none.
 func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	if obj.GetGenerateName() == "" {
 		return response.StoreError(err, res, obj.GetName())
@@ -556,7 +557,7 @@ func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if err := t.check(sent); err != nil {
 		return err
 	}
-	t.upsert = upserts(res) && t.sub == ""
+	t.upsert = strategy.AllowCreateOnUpdate(res) && t.sub == ""
 	uid := sent.GetUID()
 	rec, created, err := wr.modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old != nil && uid != "" && uid != old.GetUID() {
@@ -863,7 +864,7 @@ func checkRevision(res *scheme.Resource, obj scheme.Object, rev int64) error {
 	switch {
 	case err != nil:
 		return err
-	case named == uint64(rev) || named == 0 && unconditional(res):
+	case named == uint64(rev) || named == 0 && strategy.AllowUnconditionalUpdate(res):
 		return nil
 	case named != 0:
 		return response.StoreError(store.ErrConflict, res, obj.GetName())
@@ -892,11 +893,11 @@ func (t *target) prepare(obj, old scheme.Object) scheme.Object {
 	case t.res.Custom != nil:
 		obj = t.res.Custom.Prepare(obj, old, t.sub)
 	case t.sub == "":
-		prepareUpdate(obj, old)
+		strategy.PrepareForUpdate(obj, old)
 	case t.sub == "status":
-		prepareStatusUpdate(obj, old)
+		strategy.PrepareForStatusUpdate(obj, old)
 	default:
-		obj = restrict(t.sub, obj, old)
+		obj = strategy.PrepareForSubresource(t.sub, obj, old)
 	}
 	obj.SetGeneration(old.GetGeneration())
 	if obj.GetUID() == "" {
@@ -911,7 +912,7 @@ func (t *target) prepare(obj, old scheme.Object) scheme.Object {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.Generation && t.sub != "status" && t.sub != "binding" && !(sameSpec(obj, old) && sameNotes(obj, old)) {
+	if t.res.Generation && t.sub != "status" && t.sub != "binding" && !(sameSpec(obj, old) && strategy.SameNotes(obj, old)) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	keepTimes(old, obj)
@@ -936,7 +937,7 @@ func (wr *writes) validateChanged(ctx context.Context, t *target, opts writeOpti
 		errs = append(errs, validateStatusUpdate(obj, old)...)
 		errs = append(errs, validatePart(t.sub, obj, old)...)
 	case t.sub == "finalize":
-		errs = append(errs, validateFinalizers(namespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
+		errs = append(errs, validateFinalizers(strategy.NamespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
 	default:
 		errs = append(errs, validatePart(t.sub, obj, old)...)
 	}
@@ -1006,7 +1007,7 @@ func splice(json []byte, revAt int, rev int64) []byte {
 // mayGo says that nothing holds an object back that is being deleted: no finalizer, and no grace period that runs.
 func mayGo(obj scheme.Object) bool {
 	grace := obj.GetDeletionGracePeriodSeconds()
-	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !holdsContent(obj)
+	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HoldsContent(obj)
 }
 
 // finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
@@ -1058,7 +1059,7 @@ func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if !gone && options.OrphanDependents != nil && !*options.OrphanDependents {
 		code = http.StatusAccepted
 	}
-	if !gone || returnsDeleted(res) {
+	if !gone || strategy.ReturnsDeleted(res) {
 		return v.Respond(w, r, code, &rec)
 	}
 	return respondDeleted(w, r, res, &rec, info.Name)
@@ -1091,7 +1092,7 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	if err != nil {
 		return nil, err
 	}
-	if orphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+	if strategy.OrphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
 		warning.AddWarning(r.Context(), "", jobDeletionWarning)
 	}
 	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
@@ -1129,7 +1130,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err != nil {
 		return rec, false, err
 	}
-	if err := protect(res, obj.GetName()); err != nil {
+	if err := strategy.ValidateDelete(res, obj.GetName()); err != nil {
 		return rec, false, err
 	}
 	a := admission{res: res, operation: opHookDelete, dryRun: len(options.DryRun) > 0, deleting: options}
@@ -1142,7 +1143,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	} else {
 		markDeleting(res, obj, options, time.Now())
 	}
-	if graceful(obj) {
+	if strategy.Graceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
 	}
 	if !mayGo(obj) {
@@ -1211,7 +1212,7 @@ func (wr *writes) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 // decode. What holds other objects is marked as deleting until those are gone, if somebody sees to that.
 func (wr *writes) clearAway(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)
-	if err := protect(res, name); err != nil {
+	if err := strategy.ValidateDelete(res, name); err != nil {
 		return rec, false, err
 	}
 	inside := unreadable.ContentOf(wr.reg, res, name)

@@ -141,32 +141,6 @@ func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIServic
 
 // ---- One of them ----
 
-// judgeAvailability writes the condition that a new APIService has, or one that is served from somewhere else than before.
-func judgeAvailability(o *apiregistrationv1.APIService) {
-	condition := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: "Local",
-		Message: "Local APIServices are always available", LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
-	if o.Spec.Service != nil {
-		condition.Status, condition.Reason, condition.Message = apiregistrationv1.ConditionFalse, "NoAggregation", noAggregation(o)
-	}
-	for i, before := range o.Status.Conditions {
-		if before.Type != condition.Type {
-			continue
-		}
-		if before.Status == condition.Status {
-			condition.LastTransitionTime = before.LastTransitionTime
-		}
-		o.Status.Conditions[i] = condition
-		return
-	}
-	o.Status.Conditions = append(o.Status.Conditions, condition)
-}
-
-// noAggregation says what becomes of requests for an APIService that names a Service.
-func noAggregation(o *apiregistrationv1.APIService) string {
-	return fmt.Sprintf("this server has no aggregation layer: it passes no requests for %s/%s on to service %s/%s",
-		o.Spec.Group, o.Spec.Version, o.Spec.Service.Namespace, o.Spec.Service.Name)
-}
-
 // An apiServiceChecker knows the rules of an APIService.
 type apiServiceChecker struct{ *checker }
 

@@ -26,18 +26,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
 const (
-	priorityClasses = "/scheduling.k8s.io/priorityclasses/" // a class's key is its prefix, an empty namespace and the name
-	runtimeClasses  = "/node.k8s.io/runtimeclasses/"
-	storageClasses  = "/storage.k8s.io/storageclasses/"
-	ingressClasses  = "/networking.k8s.io/ingressclasses/"
-
-	systemNodeCritical    = "system-node-critical"
-	systemClusterCritical = "system-cluster-critical"
+	runtimeClasses = "/node.k8s.io/runtimeclasses/"
+	storageClasses = "/storage.k8s.io/storageclasses/"
+	ingressClasses = "/networking.k8s.io/ingressclasses/"
 )
 
 // classes reads the classes that are stored.
@@ -157,7 +154,7 @@ func (c classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
 	if name == "" {
 		return class, nil
 	}
-	found, err := c.find(priorityClasses, name, class)
+	found, err := c.find(strategy.PriorityClasses, name, class)
 	switch {
 	case err != nil && !asked && errors.As(err, new(unclassed)):
 		return noPriority(), nil
@@ -176,7 +173,7 @@ func noPriority() *schedulingv1.PriorityClass {
 // defaultPriority is the name of the class for pods that name none. There should be one; of several it is the lowest.
 func (c classes) defaultPriority() (name string, err error) {
 	var lowest int64
-	err = c.each(priorityClasses, func(class gjson.Result) {
+	err = c.each(strategy.PriorityClasses, func(class gjson.Result) {
 		if value := class.Get("value").Int(); class.Get("globalDefault").Bool() && (name == "" || value < lowest) {
 			name, lowest = class.Get("metadata.name").String(), value
 		}

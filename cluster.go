@@ -21,8 +21,6 @@ import (
 	"net"
 	"net/netip"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -30,6 +28,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"apilet/internal/registry/strategy"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // A founder creates objects that are missing.
@@ -52,9 +54,9 @@ func (f founder) namespaces(ctx context.Context) (err error) {
 // has the address) leaves out what failed.
 func (f founder) cluster(ctx context.Context, services netip.Prefix, at netip.AddrPort) error {
 	return errors.Join(
-		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(systemClusterCritical, 2000000000,
+		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemClusterCritical, 2000000000,
 			"Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.")),
-		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(systemNodeCritical, 2000001000,
+		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemNodeCritical, 2000001000,
 			"Used for system critical pods that must not be moved from their current node.")),
 		f.serviceRange(ctx, services),
 		f.found(ctx, "", "services", ownService(services.Masked().Addr().Next(), int(at.Port()))),
@@ -89,7 +91,7 @@ func (f founder) serviceRange(ctx context.Context, services netip.Prefix) error 
 		ready := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
 		if len(ready.Status.Conditions) == 0 {
 			ready.Status.Conditions = []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
-				Message: "Kubernetes default Service CIDR is ready", LastTransitionTime: now()}}
+				Message: "Kubernetes default Service CIDR is ready", LastTransitionTime: strategy.Now()}}
 		}
 		return ready, nil
 	})

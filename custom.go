@@ -24,8 +24,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -47,6 +45,10 @@ import (
 	celcommon "k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/client-go/util/jsonpath"
 	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/registry/strategy"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const schemaIdle = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
@@ -300,7 +302,7 @@ func (cr *customVersion) prepare(obj, old scheme.Object, sub string) scheme.Obje
 	u := obj.(*unstructured.Unstructured)
 	switch {
 	case sub == "status":
-		return restrictCustomStatus(u, old.(*unstructured.Unstructured))
+		return strategy.RestrictCustomStatus(u, old.(*unstructured.Unstructured))
 	case !cr.status:
 		return u
 	}

@@ -43,6 +43,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -207,7 +208,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 	obj := decodeBuiltin(t, doc)
 	defaults.Set(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
-	prepareCreate(obj)
+	strategy.PrepareForCreate(obj)
 	if err := (classes{st}).complete(obj.(scheme.Object)); err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,16 @@ import (
 	"strconv"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/registry/strategy"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // checkPreconditions compares what a DELETE expects with what is stored; that needs no decoding.
@@ -42,8 +44,8 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 
 // markDeleting writes on an object what its deletion asks for: the finalizers of the propagation policy, the time, the grace period.
 func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.DeleteOptions, now time.Time) {
-	obj.SetFinalizers(policyFinalizers(obj.GetFinalizers(), options, orphansByDefault(res)))
-	grace := gracePeriod(obj, options)
+	obj.SetFinalizers(policyFinalizers(obj.GetFinalizers(), options, strategy.OrphansByDefault(res)))
+	grace := strategy.GracePeriod(obj, options)
 	if obj.GetDeletionTimestamp() != nil {
 		shortenGrace(obj, grace, now)
 		return
@@ -53,7 +55,7 @@ func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.Delet
 	}
 	at := metav1.NewTime(now.Add(time.Duration(grace) * time.Second)).Rfc3339Copy()
 	obj.SetDeletionTimestamp(&at)
-	if setTerminating(obj) {
+	if strategy.SetTerminating(obj) {
 		return
 	}
 	obj.SetDeletionGracePeriodSeconds(&grace)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/strategy"
 )
 
 // ---- Services and what they lead to ----
@@ -65,7 +66,7 @@ func (k networkChecker) service(svc, old *corev1.Service) {
 			k.invalid(p, "loadBalancerClass", class, "may not change once set")
 		}
 		k.balancerClass(p, spec)
-		k.forbid(p, "healthCheckNodePort", needsHealthPort(svc) && needsHealthPort(old) && spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort, "field is immutable")
+		k.forbid(p, "healthCheckNodePort", strategy.NeedsHealthPort(svc) && strategy.NeedsHealthPort(old) && spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort, "field is immutable")
 	}
 	mode, moded := svc.Annotations[corev1.AnnotationTopologyMode]
 	if hints, hinted := svc.Annotations[topologyHints]; moded && hinted && hints != mode {
@@ -329,7 +330,7 @@ func (k networkChecker) traffic(p *field.Path, svc *corev1.Service) {
 	} else if spec.ExternalTrafficPolicy != "" {
 		k.invalid(p, "externalTrafficPolicy", spec.ExternalTrafficPolicy, "may only be set for externally-accessible services")
 	}
-	if port := spec.HealthCheckNodePort; port != 0 && !needsHealthPort(svc) {
+	if port := spec.HealthCheckNodePort; port != 0 && !strategy.NeedsHealthPort(svc) {
 		k.invalid(p, "healthCheckNodePort", port, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'")
 	} else if port != 0 {
 		k.port(p, "healthCheckNodePort", port)

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/registry/strategy"
 )
 
 // validatePart returns what is wrong with a write to a subresource; nothing for one that has no rules here.
@@ -63,7 +65,7 @@ func (c partChecker) debuggers(now, old []corev1.EphemeralContainer) {
 
 func (c partChecker) resize(pod, old *corev1.Pod) {
 	p := field.NewPath("spec")
-	if class := old.Status.QOSClass; qosClass(&pod.Spec) != class {
+	if class := old.Status.QOSClass; strategy.QosClass(&pod.Spec) != class {
 		c.invalid(p, "", class, "Pod QOS Class may not change as a result of resizing")
 	}
 	running := slices.IndexFunc(old.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Running != nil })

@@ -74,7 +74,7 @@ func (c placementChecker) affinityTerm(p *field.Path, term *corev1.PodAffinityTe
 	c.labelName(p, "topologyKey", term.TopologyKey)
 }
 
-// labelKeys are keys whose values come from the pod's own labels; the selector beside them may not name them too. prepareCreate has
+// labelKeys are keys whose values come from the pod's own labels; the selector beside them may not name them too. strategy.PrepareForCreate has
 // written those of a Pod into the selector, which is why matchLabels alone is compared.
 func (c placementChecker) labelKeys(p *field.Path, match, mismatch []string, selector *metav1.LabelSelector) {
 	for _, keys := range [...]struct {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/strategy"
 )
 
 // A validationCase breaks one place of one of testdata/validate/objects.yaml; Causes are kube-apiserver's, none when it takes the object.
@@ -274,20 +275,20 @@ func fixed(obj runtime.Object) runtime.Object {
 func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	obj := fixed(decodeBuiltin(t, mutate(t, doc, c)))
 	if !c.Update {
-		prepareCreate(obj)
+		strategy.PrepareForCreate(obj)
 		return validateCreate(obj)
 	}
 	old := fixed(decodeBuiltin(t, doc))
-	prepareCreate(old)
+	strategy.PrepareForCreate(old)
 	defaults.Set(old)
-	prepareUpdate(obj, old)
+	strategy.PrepareForUpdate(obj, old)
 	return validateUpdate(obj, old)
 }
 
 // checkStatus validates a broken status as the server does.
 func checkStatus(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	old, obj := fixed(decodeBuiltin(t, doc)), fixed(decodeBuiltin(t, mutate(t, doc, c)))
-	prepareStatusUpdate(obj, old)
+	strategy.PrepareForStatusUpdate(obj, old)
 	return validateStatusUpdate(obj, old)
 }
 
@@ -369,7 +370,7 @@ func TestValidObjectsPass(t *testing.T) {
 	for _, file := range []string{"testdata/defaults/objects.yaml", "testdata/validate/objects.yaml"} {
 		for _, doc := range readDocuments(t, file) {
 			obj := fixed(decodeBuiltin(t, doc))
-			prepareCreate(obj)
+			strategy.PrepareForCreate(obj)
 			if errs := validateCreate(obj); len(errs) > 0 {
 				t.Errorf("%s: %v", doc, errs)
 			}
@@ -399,7 +400,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 		obj := reflect.New(reflect.TypeOf(decodeBuiltin(t, doc)).Elem()).Interface().(runtime.Object)
 		defaults.Set(obj)
 		validateUpdate(obj, obj)
-		prepareCreate(obj)
+		strategy.PrepareForCreate(obj)
 		validateCreate(obj)
 	}
 	for _, doc := range readDocuments(t, "testdata/validate/statuses.yaml") {
@@ -414,7 +415,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 func BenchmarkValidateDeployment(b *testing.B) {
 	d := twentyContainers()
 	defaults.Set(d)
-	prepareCreate(d)
+	strategy.PrepareForCreate(d)
 	if errs := validateCreate(d); len(errs) > 0 {
 		b.Fatal(errs)
 	}

@@ -31,7 +31,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -50,6 +49,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/registry/strategy"
+	"apilet/internal/scheme"
 )
 
 // --- The recorder
@@ -408,7 +410,7 @@ func objectWarnings(obj, old runtime.Object) []string {
 func (o *oddities) apiService(obj *apiregistrationv1.APIService, old runtime.Object) {
 	before, _ := old.(*apiregistrationv1.APIService)
 	if obj.Spec.Service != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, obj.Spec)) {
-		*o = append(*o, "spec.service: "+noAggregation(obj))
+		*o = append(*o, "spec.service: "+strategy.NoAggregation(obj))
 	}
 }
 

@@ -334,7 +334,7 @@ func isIndexed(spec *batchv1.JobSpec) bool {
 	return spec.CompletionMode != nil && *spec.CompletionMode == batchv1.IndexedCompletion
 }
 
-// generatedSelector refuses labels that contradict those which prepareCreate gives a Job's pods.
+// generatedSelector refuses labels that contradict those which strategy.PrepareForCreate gives a Job's pods.
 func (c workloadChecker) generatedSelector(job *batchv1.Job) {
 	spec := &job.Spec
 	if spec.ManualSelector != nil && *spec.ManualSelector || spec.Selector == nil {

@@ -1,14 +1,15 @@
-package main
+package strategy
 
 // This file: what is decided once per write of a built-in object, after defaults.Set and before validation. A request may say anything
 // about a status, a Job's selector or a Service's allocated ports; here it is put right.
 //
 //	write            function              the status becomes         the rest
-//	create           prepareCreate         the initial one            QoS class, selectors, families, ... are decided
-//	update, patch    prepareUpdate         what it was                what an update may leave out is kept
-//	.../status       prepareStatusUpdate   what the request says      what it was
+//	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
+//	update, patch    PrepareForUpdate         what it was                what an update may leave out is kept
+//	.../status       PrepareForStatusUpdate   what the request says      what it was
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -32,10 +33,10 @@ import (
 	"apilet/internal/scheme"
 )
 
-// prepareCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
+// PrepareForCreate makes a defaulted object new: its status is the initial one and what the server decides is decided. The caller has
 // set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up classes, and fills in who asks for a
 // CertificateSigningRequest.
-func prepareCreate(obj runtime.Object) {
+func PrepareForCreate(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		preparePod(o)
@@ -52,7 +53,7 @@ func prepareCreate(obj runtime.Object) {
 		defaults.LabelNamespace(o)
 	case *corev1.PersistentVolume:
 		o.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
-		defaults.OrNew(&o.Status.LastPhaseTransitionTime, now())
+		defaults.OrNew(&o.Status.LastPhaseTransitionTime, Now())
 	case *corev1.PersistentVolumeClaim:
 		o.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 		pairDataSources(&o.Spec)
@@ -73,7 +74,7 @@ func prepareCreate(obj runtime.Object) {
 		o.Status = certificatesv1.CertificateSigningRequestStatus{}
 	case *apiregistrationv1.APIService:
 		o.Status = apiregistrationv1.APIServiceStatus{}
-		judgeAvailability(o)
+		Availability(o)
 	default:
 		if status := statusOf(obj); status.IsValid() {
 			status.SetZero()
@@ -81,15 +82,15 @@ func prepareCreate(obj runtime.Object) {
 	}
 }
 
-// prepareUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
+// PrepareForUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
 // old where kube-apiserver does (a claim's two data sources).
-func prepareUpdate(obj, old runtime.Object) {
+func PrepareForUpdate(obj, old runtime.Object) {
 	if status := statusOf(obj); status.IsValid() {
 		status.Set(statusOf(old))
 	}
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		addDefaultTolerations(o)
+		AddDefaultTolerations(o)
 		if before := &old.(*corev1.Pod).Spec; o.Spec.Priority == nil {
 			o.Spec.Priority = before.Priority
 		}
@@ -116,13 +117,13 @@ func prepareUpdate(obj, old runtime.Object) {
 		o.Spec = old.(*certificatesv1.CertificateSigningRequest).Spec
 	case *apiregistrationv1.APIService:
 		if !equality.Semantic.DeepEqual(o.Spec.Service, old.(*apiregistrationv1.APIService).Spec.Service) {
-			judgeAvailability(o)
+			Availability(o)
 		}
 	}
 }
 
-// prepareStatusUpdate puts back everything but metadata and status, and of metadata what a status writer may not touch.
-func prepareStatusUpdate(obj, old runtime.Object) {
+// PrepareForStatusUpdate puts back everything but metadata and status, and of metadata what a status writer may not touch.
+func PrepareForStatusUpdate(obj, old runtime.Object) {
 	to, from := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
 	for i := range to.NumField() {
 		switch to.Type().Field(i).Name {
@@ -158,8 +159,8 @@ func statusOf(obj runtime.Object) reflect.Value {
 	return reflect.Value{}
 }
 
-// now is as fine as the wire format.
-func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
+// Now is as fine as the wire format.
+func Now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
 
 // stampPhase says since when a volume is in its phase, unless the request says so.
 func stampPhase(status, before *corev1.PersistentVolumeStatus) {
@@ -167,26 +168,26 @@ func stampPhase(status, before *corev1.PersistentVolumeStatus) {
 	case status.Phase == before.Phase && stamp == nil:
 		status.LastPhaseTransitionTime = before.LastPhaseTransitionTime
 	case status.Phase != before.Phase && (stamp == nil || stamp.Equal(before.LastPhaseTransitionTime)):
-		changed := now()
+		changed := Now()
 		status.LastPhaseTransitionTime = &changed
 	}
 }
 
 // preparePod does what kube-apiserver's strategy and its admission plug-in DefaultTolerationSeconds do together.
 func preparePod(pod *corev1.Pod) {
-	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: qosClass(&pod.Spec)}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: QosClass(&pod.Spec)}
 	if len(pod.Spec.SchedulingGates) > 0 {
 		pod.Status.Conditions = []corev1.PodCondition{{
 			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
-			Message: "Scheduling is blocked due to non-empty scheduling gates", LastTransitionTime: now(),
+			Message: "Scheduling is blocked due to non-empty scheduling gates", LastTransitionTime: Now(),
 		}}
 	}
-	addDefaultTolerations(pod)
+	AddDefaultTolerations(pod)
 	selectByPodLabels(pod)
 }
 
-// addDefaultTolerations lets a pod stay on a lost node for five minutes unless it says what it tolerates.
-func addDefaultTolerations(pod *corev1.Pod) {
+// AddDefaultTolerations lets a pod stay on a lost node for five minutes unless it says what it tolerates.
+func AddDefaultTolerations(pod *corev1.Pod) {
 	for _, key := range [...]string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		covered := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "")
@@ -238,8 +239,8 @@ func podAffinityTerms(affinity *corev1.Affinity) (terms []*corev1.PodAffinityTer
 	return terms
 }
 
-// qosClass: BestEffort asks for nothing, Guaranteed limits both CPU and memory everywhere and requests as much, the rest is Burstable.
-func qosClass(spec *corev1.PodSpec) corev1.PodQOSClass {
+// QosClass: BestEffort asks for nothing, Guaranteed limits both CPU and memory everywhere and requests as much, the rest is Burstable.
+func QosClass(spec *corev1.PodSpec) corev1.PodQOSClass {
 	requests, limits := corev1.ResourceList{}, corev1.ResourceList{}
 	guaranteed := true
 	count := func(r *corev1.ResourceRequirements) {
@@ -399,10 +400,10 @@ func keepAllocated(spec *corev1.ServiceSpec, old *corev1.Service) {
 			spec.IPFamilies = old.Spec.IPFamilies
 		}
 	}
-	if needsNodePort(svc) && needsNodePort(old) {
+	if NeedsNodePort(svc) && NeedsNodePort(old) {
 		keepNodePorts(spec.Ports, old.Spec.Ports)
 	}
-	if needsHealthPort(svc) && needsHealthPort(old) {
+	if NeedsHealthPort(svc) && NeedsHealthPort(old) {
 		defaults.Or(&spec.HealthCheckNodePort, old.Spec.HealthCheckNodePort)
 	}
 }
@@ -427,12 +428,12 @@ func keepNodePorts(ports, old []corev1.ServicePort) {
 	}
 }
 
-func needsNodePort(svc *corev1.Service) bool {
+func NeedsNodePort(svc *corev1.Service) bool {
 	allocate := svc.Spec.AllocateLoadBalancerNodePorts
 	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer && (allocate == nil || *allocate)
 }
 
-func needsHealthPort(svc *corev1.Service) bool {
+func NeedsHealthPort(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
@@ -448,12 +449,12 @@ func dropWhatTypeNeedsNot(svc, old *corev1.Service) {
 		}
 		spec.IPFamilyPolicy = dropIfSame(spec.IPFamilyPolicy, before.IPFamilyPolicy)
 	}
-	if needsNodePort(old) && !needsNodePort(svc) && slices.EqualFunc(spec.Ports, before.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
+	if NeedsNodePort(old) && !NeedsNodePort(svc) && slices.EqualFunc(spec.Ports, before.Ports, func(a, b corev1.ServicePort) bool { return a.NodePort == b.NodePort }) {
 		for i := range spec.Ports {
 			spec.Ports[i].NodePort = 0
 		}
 	}
-	if needsHealthPort(old) && !needsHealthPort(svc) && spec.HealthCheckNodePort == before.HealthCheckNodePort {
+	if NeedsHealthPort(old) && !NeedsHealthPort(svc) && spec.HealthCheckNodePort == before.HealthCheckNodePort {
 		spec.HealthCheckNodePort = 0
 	}
 	if spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -478,15 +479,15 @@ func dropIfSame[T comparable](now, before *T) *T {
 
 // ---- Metadata ----
 
-// fillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
-func fillSystemFields(obj scheme.Object) {
-	wipeSystemFields(obj)
+// FillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
+func FillSystemFields(obj scheme.Object) {
+	WipeSystemFields(obj)
 	obj.SetUID(types.UID(uuid.NewString()))
 	obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
 }
 
-// wipeSystemFields leaves the resourceVersion: whether a new object may name one is decided where it is stored.
-func wipeSystemFields(obj scheme.Object) {
+// WipeSystemFields leaves the resourceVersion: whether a new object may name one is decided where it is stored.
+func WipeSystemFields(obj scheme.Object) {
 	obj.SetUID("")
 	obj.SetCreationTimestamp(metav1.Time{})
 	obj.SetDeletionTimestamp(nil)
@@ -517,17 +518,17 @@ func keepElection(spec, old *coordinationv1.LeaseSpec) {
 	}
 }
 
-// nameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
-func nameNew(obj scheme.Object) {
+// NameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
+func NameNew(obj scheme.Object) {
 	obj.SetName(generateName(obj.GetGenerateName()))
 	if ns, ok := obj.(*corev1.Namespace); ok {
 		defaults.LabelNamespace(ns)
 	}
 }
 
-// sameNotes says that nothing has changed of the metadata that the types with a generation count as well: Deployments their annotations,
+// SameNotes says that nothing has changed of the metadata that the types with a generation count as well: Deployments their annotations,
 // EndpointSlices their labels.
-func sameNotes(obj, old scheme.Object) bool {
+func SameNotes(obj, old scheme.Object) bool {
 	switch obj.(type) {
 	case *appsv1.Deployment:
 		return equality.Semantic.DeepEqual(obj.GetAnnotations(), old.GetAnnotations())
@@ -535,4 +536,30 @@ func sameNotes(obj, old scheme.Object) bool {
 		return equality.Semantic.DeepEqual(obj.GetLabels(), old.GetLabels())
 	}
 	return true
+}
+
+// Availability writes the condition that a new APIService has, or one that is served from somewhere else than before.
+func Availability(o *apiregistrationv1.APIService) {
+	condition := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: "Local",
+		Message: "Local APIServices are always available", LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
+	if o.Spec.Service != nil {
+		condition.Status, condition.Reason, condition.Message = apiregistrationv1.ConditionFalse, "NoAggregation", NoAggregation(o)
+	}
+	for i, before := range o.Status.Conditions {
+		if before.Type != condition.Type {
+			continue
+		}
+		if before.Status == condition.Status {
+			condition.LastTransitionTime = before.LastTransitionTime
+		}
+		o.Status.Conditions[i] = condition
+		return
+	}
+	o.Status.Conditions = append(o.Status.Conditions, condition)
+}
+
+// NoAggregation says what becomes of requests for an APIService that names a Service.
+func NoAggregation(o *apiregistrationv1.APIService) string {
+	return fmt.Sprintf("this server has no aggregation layer: it passes no requests for %s/%s on to service %s/%s",
+		o.Spec.Group, o.Spec.Version, o.Spec.Service.Namespace, o.Spec.Service.Name)
 }

@@ -1,18 +1,19 @@
 // This file holds what single built-in types do differently from all others: who may be created by a PUT, which fields the rarer
 // subresources write, whose deletion waits. The walk that every write takes is in api.go; it asks here where the types part ways.
-package main
+package strategy
 
 import (
 	"errors"
 	"slices"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 // ---- Tables ----
@@ -24,7 +25,9 @@ var upsertable = map[string]bool{
 	"rbac.authorization.k8s.io/clusterroles": true, "rbac.authorization.k8s.io/clusterrolebindings": true,
 }
 
-func upserts(res *scheme.Resource) bool { return upsertable[res.StorageGroup+"/"+res.Plural] }
+func AllowCreateOnUpdate(res *scheme.Resource) bool {
+	return upsertable[res.StorageGroup+"/"+res.Plural]
+}
 
 // conditionalOnly types refuse an update that names no resourceVersion; so does every custom resource.
 var conditionalOnly = map[string]bool{
@@ -41,7 +44,7 @@ var conditionalOnly = map[string]bool{
 	"admissionregistration.k8s.io/mutatingwebhookconfigurations":     true,
 }
 
-func unconditional(res *scheme.Resource) bool {
+func AllowUnconditionalUpdate(res *scheme.Resource) bool {
 	return res.GoType != nil && !conditionalOnly[res.StorageGroup+"/"+res.Plural]
 }
 
@@ -54,15 +57,15 @@ var returningDeleted = map[string]bool{
 	"resource.k8s.io/resourceclaimtemplates": true, "resource.k8s.io/resourceslices": true,
 }
 
-func returnsDeleted(res *scheme.Resource) bool {
+func ReturnsDeleted(res *scheme.Resource) bool {
 	return returningDeleted[res.StorageGroup+"/"+res.Plural]
 }
 
 // ---- Which fields a request may write ----
 
-// restrict takes from obj the fields that an update of a rarer subresource writes, and the others from old. What an update of the object
+// PrepareForSubresource takes from obj the fields that an update of a rarer subresource writes, and the others from old. What an update of the object
 // or of its status may write is in prepare.go.
-func restrict(sub string, obj, old scheme.Object) scheme.Object {
+func PrepareForSubresource(sub string, obj, old scheme.Object) scheme.Object {
 	switch sub {
 	case "ephemeralcontainers":
 		pod, sent := old.DeepCopyObject().(*corev1.Pod), obj.(*corev1.Pod)
@@ -83,8 +86,8 @@ func restrict(sub string, obj, old scheme.Object) scheme.Object {
 	return obj
 }
 
-// nameRequester writes into a request for a certificate who makes it, whatever the request says.
-func nameRequester(obj scheme.Object, by *request.User) {
+// NameRequester writes into a request for a certificate who makes it, whatever the request says.
+func NameRequester(obj scheme.Object, by *request.User) {
 	csr, ok := obj.(*certificatesv1.CertificateSigningRequest)
 	if !ok {
 		return
@@ -98,8 +101,8 @@ func nameRequester(obj scheme.Object, by *request.User) {
 	}
 }
 
-// restrictCustomStatus takes only status (and what managed fields record of it) from a write to a custom resource's /status.
-func restrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
+// RestrictCustomStatus takes only status (and what managed fields record of it) from a write to a custom resource's /status.
+func RestrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 	out := old.DeepCopy()
 	out.SetResourceVersion(obj.GetResourceVersion())
 	out.SetManagedFields(obj.GetManagedFields())
@@ -132,13 +135,13 @@ func resized(sent, containers []corev1.Container) []corev1.Container {
 
 // ---- Deletion ----
 
-// protect refuses to delete what every cluster has to keep.
-func protect(res *scheme.Resource, name string) error {
+// ValidateDelete refuses to delete what every cluster has to keep.
+func ValidateDelete(res *scheme.Resource, name string) error {
 	why := ""
 	switch res.Base + name {
 	case "//namespaces/default", "//namespaces/kube-system", "//namespaces/kube-public":
 		why = "this namespace may not be deleted"
-	case priorityClasses + systemNodeCritical, priorityClasses + systemClusterCritical:
+	case PriorityClasses + SystemNodeCritical, PriorityClasses + SystemClusterCritical:
 		why = "this is a system priority class and cannot be deleted"
 	default:
 		return nil
@@ -146,8 +149,8 @@ func protect(res *scheme.Resource, name string) error {
 	return apierrors.NewForbidden(res.GroupResource(), name, errors.New(why))
 }
 
-// gracePeriod is how many seconds a deletion waits. Only a Pod on a node does: its kubelet is to stop it and delete it again, with 0.
-func gracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
+// GracePeriod is how many seconds a deletion waits. Only a Pod on a node does: its kubelet is to stop it and delete it again, with 0.
+func GracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return 0
@@ -167,19 +170,19 @@ func gracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	return grace
 }
 
-// graceful says that a deletion is marked first even if nothing holds it back.
-func graceful(obj scheme.Object) bool {
+// Graceful says that a deletion is marked first even if nothing holds it back.
+func Graceful(obj scheme.Object) bool {
 	_, ok := obj.(*corev1.Pod)
 	return ok
 }
 
-// orphansByDefault types keep their dependents when a DELETE does not say what shall become of them.
-func orphansByDefault(res *scheme.Resource) bool {
+// OrphansByDefault types keep their dependents when a DELETE does not say what shall become of them.
+func OrphansByDefault(res *scheme.Resource) bool {
 	return res.StorageGroup == "batch" && res.Plural == "jobs" || res.StorageGroup == "" && res.Plural == "replicationcontrollers"
 }
 
-// setTerminating marks a namespace, whose deletion has a phase instead of a grace period.
-func setTerminating(obj scheme.Object) bool {
+// SetTerminating marks a namespace, whose deletion has a phase instead of a grace period.
+func SetTerminating(obj scheme.Object) bool {
 	ns, ok := obj.(*corev1.Namespace)
 	if ok {
 		ns.Status.Phase = corev1.NamespaceTerminating
@@ -187,16 +190,22 @@ func setTerminating(obj scheme.Object) bool {
 	return ok
 }
 
-// namespaceFinalizers are those of a namespace's spec, which say what has to be emptied.
-func namespaceFinalizers(obj scheme.Object) (names []string) {
+// NamespaceFinalizers are those of a namespace's spec, which say what has to be emptied.
+func NamespaceFinalizers(obj scheme.Object) (names []string) {
 	for _, name := range obj.(*corev1.Namespace).Spec.Finalizers {
 		names = append(names, string(name))
 	}
 	return names
 }
 
-// holdsContent says that a namespace has not been emptied: spec.finalizers is removed when it is.
-func holdsContent(obj scheme.Object) bool {
+// HoldsContent says that a namespace has not been emptied: spec.finalizers is removed when it is.
+func HoldsContent(obj scheme.Object) bool {
 	ns, ok := obj.(*corev1.Namespace)
 	return ok && len(ns.Spec.Finalizers) > 0
 }
+
+const PriorityClasses = "/scheduling.k8s.io/priorityclasses/" // a class's key is its prefix, an empty namespace and the name
+
+const SystemNodeCritical = "system-node-critical"
+
+const SystemClusterCritical = "system-cluster-critical"

@@ -1,4 +1,4 @@
-package main
+package strategy
 
 import (
 	"math/rand/v2"
