@@ -25,7 +25,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"slices"
 	"strings"
@@ -33,10 +32,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
-	"apilet/internal/unreadable"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
@@ -54,7 +49,14 @@ import (
 	celuser "k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/library"
+	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/registry/patch"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 )
 
 const defaultHookTimeout = 10 * time.Second
@@ -764,7 +766,7 @@ func (v *hearing) apply(k *hook, row *scheme.Resource, answer *reviewAnswer) (ch
 		return false, failed(fmt.Errorf("unsupported patch type %q", *answer.PatchType))
 	}
 	before := v.shown[row].obj
-	after, _, err := patch(jsonPatch, before, answer.Patch, nil)
+	after, _, err := patch.Apply(patch.JSONPatch, before, answer.Patch, nil)
 	if err != nil {
 		return false, apierrors.NewInternalError(fmt.Errorf("the JSON patch of admission webhook %q does not apply to the object", k.Name))
 	}

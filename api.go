@@ -41,6 +41,7 @@ import (
 
 	"apilet/internal/auth"
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/patch"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -600,7 +601,7 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *scheme.Reso
 	if err != nil {
 		return err
 	}
-	kind, err := patchKindOf(r.Header.Get("Content-Type"), res.GoType != nil)
+	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.GoType != nil)
 	if err != nil {
 		return err
 	}
@@ -613,10 +614,10 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *scheme.Reso
 		return err
 	}
 	ctx, t := r.Context(), targetOf(r, res)
-	t.upsert = kind == applyPatch && t.sub == ""
-	opts.applied = kind == applyPatch
+	t.upsert = kind == patch.ApplyPatch && t.sub == ""
+	opts.applied = kind == patch.ApplyPatch
 	rec, created, err := wr.modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
-		if kind == applyPatch {
+		if kind == patch.ApplyPatch {
 			return wr.applied(ctx, t, opts, body, old)
 		}
 		return wr.patched(ctx, t, opts, patchRequest{kind, body}, rec)
@@ -628,7 +629,7 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *scheme.Reso
 }
 
 type patchRequest struct {
-	kind patchKind
+	kind patch.Kind
 	body []byte
 }
 
@@ -639,7 +640,7 @@ func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p pa
 	if err != nil {
 		return nil, err
 	}
-	doc, strict, err := patch(p.kind, doc, p.body, t.res.PatchSchema())
+	doc, strict, err := patch.Apply(p.kind, doc, p.body, t.res.PatchSchema())
 	if err != nil {
 		return nil, err
 	}
@@ -648,10 +649,10 @@ func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p pa
 	}
 	obj, unknown, err := t.res.Decode(doc, "application/json", "")
 	if err != nil {
-		return nil, invalidPatch(p.kind, p.body, doc, err)
+		return nil, patch.Invalid(p.kind, p.body, doc, err)
 	}
 	if strict = append(strict, unknown...); len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
-		return nil, invalidPatch(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
+		return nil, patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
 	}
 	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
 		return nil, err

@@ -7,17 +7,19 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/registry/patch"
 )
 
 func TestPatchOptionsRefusals(t *testing.T) {
 	for _, c := range []struct {
-		kind        patchKind
+		kind        patch.Kind
 		query, want string
 	}{
-		{applyPatch, "", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch`},
-		{applyPatch, "fieldManager=" + strings.Repeat("m", 129), `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes`},
-		{mergePatch, "fieldManager=a%0Ab", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
-		{mergePatch, "force=true", `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
+		{patch.ApplyPatch, "", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch`},
+		{patch.ApplyPatch, "fieldManager=" + strings.Repeat("m", 129), `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Too long: may not be more than 128 bytes`},
+		{patch.MergePatch, "fieldManager=a%0Ab", `PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\nb": invalid character U+000A (at position 1)`},
+		{patch.MergePatch, "force=true", `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
 	} {
 		_, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?"+c.query, nil), "PatchOptions", types.PatchType(c.kind))
 		if got := refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -40,6 +39,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+
+	"apilet/internal/registry/patch"
+	"apilet/internal/scheme"
 )
 
 // builtInTypes are the Go types of every kind in the groups of k8s.io/api that are generally available.
@@ -179,7 +181,7 @@ func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedW
 	}
 	var err error
 	switch {
-	case w.Type == string(applyPatch):
+	case w.Type == string(patch.ApplyPatch):
 		next, _, err = o.apply(old, []byte(w.Body), applier{manager: w.Manager, subresource: w.Subresource, force: w.Force})
 	case w.Subresource == "scale":
 		next = decodeObject(t, o, w.After)
@@ -193,7 +195,7 @@ func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedW
 		if o.goType != nil {
 			zero = reflect.Zero(o.goType).Interface()
 		}
-		result, _, patchErr := patch(patchKind(w.Type), before, []byte(w.Body), zero)
+		result, _, patchErr := patch.Apply(patch.Kind(w.Type), before, []byte(w.Body), zero)
 		if patchErr != nil {
 			t.Fatalf("%s: %v", w.ID, patchErr)
 		}

@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/registry/patch"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -156,7 +157,7 @@ type scaleRequest struct {
 	res         *scheme.Resource
 	opts        writeOptions
 	contentType string
-	kind        patchKind // "" for a PUT
+	kind        patch.Kind // "" for a PUT
 	body        []byte
 }
 
@@ -170,7 +171,7 @@ func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.R
 	optionsKind := "UpdateOptions"
 	if r.Method == http.MethodPatch {
 		optionsKind = "PatchOptions"
-		if req.kind, err = patchKindOf(req.contentType, res.GoType != nil); err != nil {
+		if req.kind, err = patch.KindOf(req.contentType, res.GoType != nil); err != nil {
 			return nil, err
 		}
 	}
@@ -250,7 +251,7 @@ func countPath(res *scheme.Resource, obj scheme.Object) []string {
 
 // after is the Scale that is to be, its managedFields written.
 func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
-	if req.kind == applyPatch {
+	if req.kind == patch.ApplyPatch {
 		merged, _, err := req.ledger().apply(before, req.body, applier{manager: req.opts.manager, subresource: "scale", force: req.opts.force})
 		if err != nil {
 			return nil, err
@@ -264,14 +265,14 @@ func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scal
 			return nil, err
 		}
 		contentType = "application/json"
-		if document, _, err = patch(req.kind, current, req.body, autoscalingv1.Scale{}); err != nil {
+		if document, _, err = patch.Apply(req.kind, current, req.body, autoscalingv1.Scale{}); err != nil {
 			return nil, err
 		}
 	}
 	sent, _, err := req.res.Decode(document, contentType, "scale")
 	if err != nil {
 		if req.kind != "" {
-			err = invalidPatch(req.kind, req.body, document, err)
+			err = patch.Invalid(req.kind, req.body, document, err)
 		}
 		return nil, err
 	}

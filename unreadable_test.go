@@ -22,14 +22,16 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/scheme"
-	"apilet/internal/scheme/protobuf"
-	"apilet/internal/store"
-	"apilet/internal/unreadable"
 	"github.com/tidwall/gjson"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/registry/patch"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/protobuf"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 )
 
 const (
@@ -251,19 +253,19 @@ func TestProtobufOfAnyDepthIsSurvived(t *testing.T) {
 func TestPatchNestsNoDeeperThanItsDecoder(t *testing.T) {
 	t.Parallel()
 	wrap := strings.Repeat("[", 100) + strings.Repeat("]", 100)
-	doc := newPatchedDoc([]byte(`{"s":{}}`))
+	doc := patch.NewPatchedDoc([]byte(`{"s":{}}`))
 	add, move, into, back := "/t", "/s", "/t"+strings.Repeat("/0", 99)+"/-", "/s"
 	for range 101 {
-		for _, op := range []patchStep{{Op: "add", Path: &add, Value: &jsonNode{raw: []byte(wrap)}}, {Op: "move", From: &move, Path: &into}, {Op: "move", From: &add, Path: &back}} {
-			if err := doc.apply(op); err != nil {
+		for _, op := range []patch.PatchStep{{Op: "add", Path: &add, Value: &patch.JsonNode{Raw: []byte(wrap)}}, {Op: "move", From: &move, Path: &into}, {Op: "move", From: &add, Path: &back}} {
+			if err := doc.Apply(op); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if text, err := doc.root.encode(); !errors.Is(err, scheme.ErrTooDeep) {
+	if text, err := doc.Root.Encode(); !errors.Is(err, scheme.ErrTooDeep) {
 		t.Errorf("the patch made a document of %d bytes: %v", len(text), err)
 	}
-	if _, err := doc.root.obj["s"].list[0].encode(); !errors.Is(err, scheme.ErrTooDeep) {
+	if _, err := doc.Root.Obj["s"].List[0].Encode(); !errors.Is(err, scheme.ErrTooDeep) {
 		t.Errorf("its copy would be made: %v", err)
 	}
 }

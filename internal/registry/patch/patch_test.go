@@ -1,4 +1,4 @@
-package main
+package patch
 
 import (
 	"bytes"
@@ -98,7 +98,7 @@ func TestJSONPatchOperations(t *testing.T) {
 		{`[{"op":"add","path":"/q","value":"1"},{"op":"test","path":"/q","value":"2"}]`, ``},
 		{`[null]`, ``}, {`[{}]`, ``}, {`[{"op":"ADD","path":"/q","value":1}]`, ``}, {`[{"path":"/q","value":1}]`, ``},
 	} {
-		got, _, err := patch(jsonPatch, []byte(doc), []byte(c.ops), nil)
+		got, _, err := Apply(JSONPatch, []byte(doc), []byte(c.ops), nil)
 		if c.want == "" {
 			if text := refused(t, err, 422, metav1.StatusReasonInvalid); text != "the server rejected our request due to an error in our request" {
 				t.Errorf("%s: got %q", c.ops, text)
@@ -130,7 +130,7 @@ func TestMergePatchDocuments(t *testing.T) {
 		{`{"a":1}`, `{"a":2,"a":{"b":null}}`, `{"a":{}}`},
 		{`{}`, `{}`, `{}`},
 	} {
-		got, _, err := patch(mergePatch, []byte(c.doc), []byte(c.body), nil)
+		got, _, err := Apply(MergePatch, []byte(c.doc), []byte(c.body), nil)
 		if err != nil || !equalDocuments(string(got), c.want) {
 			t.Errorf("%s under %s: got %s, %v, want %s", c.doc, c.body, got, err, c.want)
 		}
@@ -156,7 +156,7 @@ func TestStrategicMergeKeepsWhatOthersWrote(t *testing.T) {
 		{"kind stays", `{"kind":"Secret","apiVersion":null}`, `{"kind":"Deployment","apiVersion":"apps/v1"`},
 		{"null document", `null`, `"replicas":2`},
 	} {
-		got, strictErrs, err := patch(strategicPatch, []byte(doc), []byte(c.body), appsv1.Deployment{})
+		got, strictErrs, err := Apply(strategicPatch, []byte(doc), []byte(c.body), appsv1.Deployment{})
 		if err != nil || len(strictErrs) > 0 || !strings.Contains(string(got), c.want) {
 			t.Errorf("%s: got %s, %v, %v, want %s", c.name, got, strictErrs, err, c.want)
 		}
@@ -166,30 +166,30 @@ func TestStrategicMergeKeepsWhatOthersWrote(t *testing.T) {
 // The messages are what kube-apiserver 1.36 answered to the same bodies.
 func TestPatchRefusals(t *testing.T) {
 	for _, c := range []struct {
-		kind    patchKind
+		kind    Kind
 		body    string
 		code    int32
 		reason  metav1.StatusReason
 		message string
 	}{
-		{jsonPatch, `{"op":"add"}`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"},
-		{jsonPatch, `["add"]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal string into Go value of type handlers.jsonPatchOp"},
-		{jsonPatch, `[{"op":1}]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"},
-		{jsonPatch, ``, 400, metav1.StatusReasonBadRequest, "error decoding patch: unexpected end of JSON input"},
-		{jsonPatch, `abc`, 400, metav1.StatusReasonBadRequest, "error decoding patch: invalid character 'a' looking for beginning of value"},
-		{jsonPatch, `[` + strings.Repeat(`{},`, 10000) + `{}]`, 413, metav1.StatusReasonRequestEntityTooLarge, "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001"},
-		{mergePatch, `[]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"},
-		{mergePatch, `null`, 400, metav1.StatusReasonBadRequest, "Invalid JSON Patch"},
-		{mergePatch, `{"data":1`, 400, metav1.StatusReasonBadRequest, "error decoding patch: unexpected end of JSON input"},
+		{JSONPatch, `{"op":"add"}`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"},
+		{JSONPatch, `["add"]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal string into Go value of type handlers.jsonPatchOp"},
+		{JSONPatch, `[{"op":1}]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"},
+		{JSONPatch, ``, 400, metav1.StatusReasonBadRequest, "error decoding patch: unexpected end of JSON input"},
+		{JSONPatch, `abc`, 400, metav1.StatusReasonBadRequest, "error decoding patch: invalid character 'a' looking for beginning of value"},
+		{JSONPatch, `[` + strings.Repeat(`{},`, 10000) + `{}]`, 413, metav1.StatusReasonRequestEntityTooLarge, "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001"},
+		{MergePatch, `[]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"},
+		{MergePatch, `null`, 400, metav1.StatusReasonBadRequest, "Invalid JSON Patch"},
+		{MergePatch, `{"data":1`, 400, metav1.StatusReasonBadRequest, "error decoding patch: unexpected end of JSON input"},
 		{strategicPatch, `"x"`, 400, metav1.StatusReasonBadRequest, "json: cannot unmarshal string into Go value of type map[string]interface {}"},
 		{strategicPatch, `{"$retainKeys":"x"}`, 400, metav1.StatusReasonBadRequest, "invalid patch format of retainKeys"},
 		{strategicPatch, `{"data":"x"}`, 422, metav1.StatusReasonInvalid, ` "" is invalid: patch: Invalid value: "map[data:x]": cannot restore map from string`},
 		{strategicPatch, `{"metadata":{"generation":1.5}}`, 422, metav1.StatusReasonInvalid, ` "" is invalid: patch: Invalid value: "map[metadata:map[generation:1.5]]": cannot convert float64 to int64`},
 		{strategicPatch, `{"metadata":{"$setElementOrder/finalizers":"x"}}`, 500, "", "expected a []interface {}, but received a string"},
 		{strategicPatch, `{"metadata":{"finalizers":[["x"]],"$setElementOrder/finalizers":[["x"]]}}`, 400, metav1.StatusReasonBadRequest, "strategic merge patch format is not supported"},
-		{applyPatch, `{}`, 415, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type"},
+		{ApplyPatch, `{}`, 415, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type"},
 	} {
-		_, _, err := patch(c.kind, []byte(configMapJSON), []byte(c.body), corev1.ConfigMap{})
+		_, _, err := Apply(c.kind, []byte(configMapJSON), []byte(c.body), corev1.ConfigMap{})
 		if got := refused(t, err, c.code, c.reason); got != c.message {
 			t.Errorf("%s %.60s: got %q, want %q", c.kind, c.body, got, c.message)
 		}
@@ -198,15 +198,15 @@ func TestPatchRefusals(t *testing.T) {
 
 func TestPatchStrictErrors(t *testing.T) {
 	for _, c := range []struct {
-		kind       patchKind
+		kind       Kind
 		body, want string
 	}{
-		{jsonPatch, `[{"op":"add","path":"/data/n","value":"1","foo":"bar","value":"2"}]`, `json patch unknown field "[0].foo", json patch duplicate field "[0].value"`},
-		{jsonPatch, `[{"op":"add","path":"/data","value":{"a":"1","a":"2"}}]`, `json patch duplicate field "[0].value.a"`},
-		{mergePatch, `{"data":{"a":"1","a":"2"},"bogus":1}`, `duplicate field "data.a"`}, // decoding the result finds bogus
+		{JSONPatch, `[{"op":"add","path":"/data/n","value":"1","foo":"bar","value":"2"}]`, `json patch unknown field "[0].foo", json patch duplicate field "[0].value"`},
+		{JSONPatch, `[{"op":"add","path":"/data","value":{"a":"1","a":"2"}}]`, `json patch duplicate field "[0].value.a"`},
+		{MergePatch, `{"data":{"a":"1","a":"2"},"bogus":1}`, `duplicate field "data.a"`}, // decoding the result finds bogus
 		{strategicPatch, `{"data":{"a":"1","a":"2"},"bogus":1}`, `duplicate field "data.a", unknown field "bogus"`},
 	} {
-		_, errs, err := patch(c.kind, []byte(configMapJSON), []byte(c.body), corev1.ConfigMap{})
+		_, errs, err := Apply(c.kind, []byte(configMapJSON), []byte(c.body), corev1.ConfigMap{})
 		got := strings.TrimPrefix(runtime.NewStrictDecodingError(errs).Error(), "strict decoding error: ")
 		if err != nil || got != c.want {
 			t.Errorf("%s %s: got %s, %v, want %s", c.kind, c.body, got, err, c.want)
@@ -217,16 +217,16 @@ func TestPatchStrictErrors(t *testing.T) {
 func TestInvalidPatchQuotesTheResult(t *testing.T) {
 	strict := runtime.NewStrictDecodingError([]error{errors.New(`unknown field "a"`)})
 	for _, c := range []struct {
-		kind  patchKind
+		kind  Kind
 		cause error
 		want  string
 	}{
-		{mergePatch, strict, ` "" is invalid: patch: Invalid value: "{\"a\":1}": strict decoding error: unknown field "a"`},
+		{MergePatch, strict, ` "" is invalid: patch: Invalid value: "{\"a\":1}": strict decoding error: unknown field "a"`},
 		{strategicPatch, strict, ` "" is invalid: patch: Invalid value: "map[b:2]": strict decoding error: unknown field "a"`},
-		{jsonPatch, apierrors.NewBadRequest(`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`),
+		{JSONPatch, apierrors.NewBadRequest(`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`),
 			` "" is invalid: patch: Invalid value: "{\"a\":1}": json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`},
 	} {
-		err := invalidPatch(c.kind, []byte(`{"b":2}`), []byte(`{"a":1}`), c.cause)
+		err := Invalid(c.kind, []byte(`{"b":2}`), []byte(`{"a":1}`), c.cause)
 		if got := refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
@@ -238,12 +238,12 @@ func TestPatchMediaTypes(t *testing.T) {
 	for _, c := range []struct {
 		contentType string
 		strategic   bool
-		want        patchKind
+		want        Kind
 		message     string
 	}{
-		{"application/merge-patch+json", true, mergePatch, ""},
-		{"application/merge-patch+json; charset=utf-8", true, mergePatch, ""},
-		{"application/apply-patch+yaml", false, applyPatch, ""},
+		{"application/merge-patch+json", true, MergePatch, ""},
+		{"application/merge-patch+json; charset=utf-8", true, MergePatch, ""},
+		{"application/apply-patch+yaml", false, ApplyPatch, ""},
 		{"application/strategic-merge-patch+json", true, strategicPatch, ""},
 		{"application/strategic-merge-patch+json", false, "", list + "application/apply-patch+yaml"},
 		{"text/plain", false, "", list + "application/apply-patch+yaml"},
@@ -252,7 +252,7 @@ func TestPatchMediaTypes(t *testing.T) {
 		{"application/merge-patch+json ;x=y", true, "", list + "application/strategic-merge-patch+json, application/apply-patch+yaml"},
 		{"", true, "", "415: Unsupported Media Type"},
 	} {
-		kind, err := patchKindOf(c.contentType, c.strategic)
+		kind, err := KindOf(c.contentType, c.strategic)
 		if c.want != "" && (err != nil || kind != c.want) {
 			t.Errorf("%q: got %q, %v, want %q", c.contentType, kind, err, c.want)
 		}
@@ -268,11 +268,11 @@ func TestPatchKeepsDigits(t *testing.T) {
 	long := strings.Repeat("9", 1<<20)
 	for _, number := range []string{"9223372036854775807", "-9007199254740993", "1.0", "1e400", "0.1000", long} {
 		doc := []byte(`{"kind":"K","apiVersion":"v1","a":` + number + `,"b":1}`)
-		for kind, body := range map[patchKind]string{
-			jsonPatch:  `[{"op":"add","path":"/c","value":` + number + `},{"op":"copy","from":"/a","path":"/d"},{"op":"test","path":"/a","value":` + number + `}]`,
-			mergePatch: `{"c":` + number + `,"d":{"e":` + number + `}}`,
+		for kind, body := range map[Kind]string{
+			JSONPatch:  `[{"op":"add","path":"/c","value":` + number + `},{"op":"copy","from":"/a","path":"/d"},{"op":"test","path":"/a","value":` + number + `}]`,
+			MergePatch: `{"c":` + number + `,"d":{"e":` + number + `}}`,
 		} {
-			got, _, err := patch(kind, doc, []byte(body), nil)
+			got, _, err := Apply(kind, doc, []byte(body), nil)
 			if number == "1e400" || number == long { // no float64, which the strict reader insists on, as in the real server
 				refused(t, err, 400, metav1.StatusReasonBadRequest)
 				continue
@@ -305,20 +305,20 @@ func TestPatchWorkIsBounded(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name      string
-		kind      patchKind
+		kind      Kind
 		doc, body string
 	}{
-		{"deep path", jsonPatch, `{}`, `[{"op":"add","path":"/a","value":` + nested(`{"a":`, wide, `}`, 5000) + `},{"op":"remove","path":"` + strings.Repeat("/a", 4999) + `"}]`},
-		{"deep merge", mergePatch, `{"a":` + nested(`{"a":`, wide, `}`, 5000) + `}`, nested(`{"a":`, `1`, `}`, 5000)},
-		{"head inserts", jsonPatch, long, `[` + strings.Join(inserts, ",") + `]`},
-		{"copies", jsonPatch, long, `[` + strings.Join(copies, ",") + `]`},
-		{"tests", jsonPatch, long, `[` + strings.Join(tests, ",") + `]`},
+		{"deep path", JSONPatch, `{}`, `[{"op":"add","path":"/a","value":` + nested(`{"a":`, wide, `}`, 5000) + `},{"op":"remove","path":"` + strings.Repeat("/a", 4999) + `"}]`},
+		{"deep merge", MergePatch, `{"a":` + nested(`{"a":`, wide, `}`, 5000) + `}`, nested(`{"a":`, `1`, `}`, 5000)},
+		{"head inserts", JSONPatch, long, `[` + strings.Join(inserts, ",") + `]`},
+		{"copies", JSONPatch, long, `[` + strings.Join(copies, ",") + `]`},
+		{"tests", JSONPatch, long, `[` + strings.Join(tests, ",") + `]`},
 		{"key lookups", strategicPatch, `{"spec":{"containers":[` + items(`{"name":"a%d"}`, 50000) + `]}}`, `{"spec":{"containers":[` + items(`{"name":"b%d"}`, 50000) + `]}}`},
-		{"too deep", mergePatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
+		{"too deep", MergePatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 		{"too deep for strategic", strategicPatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 	} {
 		start := time.Now()
-		_, _, err := patch(c.kind, []byte(c.doc), []byte(c.body), corev1.Pod{})
+		_, _, err := Apply(c.kind, []byte(c.doc), []byte(c.body), corev1.Pod{})
 		if took := time.Since(start); err == nil || took > 20*time.Second {
 			t.Errorf("%s: took %v, err %v", c.name, took, err)
 		} else {
@@ -328,7 +328,7 @@ func TestPatchWorkIsBounded(t *testing.T) {
 }
 
 func FuzzPatch(f *testing.F) {
-	kinds := []patchKind{jsonPatch, mergePatch, strategicPatch}
+	kinds := []Kind{JSONPatch, MergePatch, strategicPatch}
 	for _, body := range []string{
 		`[{"op":"test","path":"","value":[null]},{"op":"replace","path":""}]`, `[{"op":"move","from":"/data/a","path":"/data/z/-1"}]`,
 		`[{"op":"copy","from":"/metadata","path":"/metadata/x"}]`, `{"metadata":{"labels":null,"name":{"a":null}},"data":[null]}`,
@@ -342,7 +342,7 @@ func FuzzPatch(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, body string) {
 		current := []byte(deploymentJSON(2))
-		got, _, err := patch(kinds[int(kind)%len(kinds)], current, []byte(body), appsv1.Deployment{})
+		got, _, err := Apply(kinds[int(kind)%len(kinds)], current, []byte(body), appsv1.Deployment{})
 		if err == nil && !json.Valid(got) {
 			t.Fatalf("%s: result is no JSON: %q", body, got)
 		}
@@ -355,15 +355,15 @@ func FuzzPatch(f *testing.F) {
 
 func BenchmarkPatchOneLabel(b *testing.B) {
 	current := []byte(deploymentJSON(3))
-	for kind, body := range map[patchKind]string{
-		jsonPatch:      `[{"op":"replace","path":"/metadata/labels/app","value":"y"}]`,
-		mergePatch:     `{"metadata":{"labels":{"app":"y"}}}`,
+	for kind, body := range map[Kind]string{
+		JSONPatch:      `[{"op":"replace","path":"/metadata/labels/app","value":"y"}]`,
+		MergePatch:     `{"metadata":{"labels":{"app":"y"}}}`,
 		strategicPatch: `{"metadata":{"labels":{"app":"y"}}}`,
 	} {
 		b.Run(strings.TrimPrefix(string(kind), "application/"), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, _, err := patch(kind, current, []byte(body), appsv1.Deployment{}); err != nil {
+				if _, _, err := Apply(kind, current, []byte(body), appsv1.Deployment{}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,4 +1,4 @@
-package main
+package patch
 
 // PATCH turns one JSON document into another. A client says how by the Content-Type of its body, and each way answers a different need:
 //
@@ -25,7 +25,6 @@ import (
 	"strconv"
 	"strings"
 
-	"apilet/internal/scheme"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,16 +33,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/scheme"
 )
 
-// patchKind is the media type of a PATCH body.
-type patchKind string
+// Kind is the media type of a PATCH body.
+type Kind string
 
 const (
-	jsonPatch      patchKind = "application/json-patch+json"
-	mergePatch     patchKind = "application/merge-patch+json"
-	strategicPatch patchKind = "application/strategic-merge-patch+json"
-	applyPatch     patchKind = "application/apply-patch+yaml"
+	JSONPatch      Kind = "application/json-patch+json"
+	MergePatch     Kind = "application/merge-patch+json"
+	strategicPatch Kind = "application/strategic-merge-patch+json"
+	ApplyPatch     Kind = "application/apply-patch+yaml"
 )
 
 const (
@@ -53,15 +54,15 @@ const (
 	maxPatchLookups    = 16 << 20 // of list elements by key for one strategic merge: some seconds
 )
 
-// patchKindOf reads the Content-Type of a PATCH. strategic tells whether the resource has a Go type; custom resources have none.
-func patchKindOf(contentType string, strategic bool) (patchKind, error) {
-	accepted := []string{string(jsonPatch), string(mergePatch), string(strategicPatch), string(applyPatch)}
+// KindOf reads the Content-Type of a PATCH. strategic tells whether the resource has a Go type; custom resources have none.
+func KindOf(contentType string, strategic bool) (Kind, error) {
+	accepted := []string{string(JSONPatch), string(MergePatch), string(strategicPatch), string(ApplyPatch)}
 	if !strategic {
 		accepted = slices.Delete(accepted, 2, 3)
 	}
 	sent, _, _ := strings.Cut(contentType, ";")
 	if slices.Contains(accepted, sent) {
-		return patchKind(sent), nil
+		return Kind(sent), nil
 	}
 	if strategic && !slices.Contains(accepted, strings.TrimSpace(sent)) {
 		// The real server's router refuses these before its PATCH handler, whose message is the better one, sees them.
@@ -73,25 +74,25 @@ func patchKindOf(contentType string, strategic bool) (patchKind, error) {
 		"the body of the request was in an unknown format - accepted media types include: "+strings.Join(accepted, ", "))
 }
 
-// patch returns what one JSON document (an object with kind and apiVersion) becomes under a patch body. schema is a zero value of the
+// Apply returns what one JSON document (an object with kind and apiVersion) becomes under a patch body. schema is a zero value of the
 // Go type for strategic merge patches, nil for custom resources. strictErrs are duplicate members and, where the result could not show
-// them any more, unknown ones: warnings or, by invalidPatch, a refusal. err is a Status error: 400, 413, 415, 422.
-func patch(kind patchKind, current, body []byte, schema any) (result []byte, strictErrs []error, err error) {
+// them any more, unknown ones: warnings or, by Invalid, a refusal. err is a Status error: 400, 413, 415, 422.
+func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictErrs []error, err error) {
 	switch {
-	case kind == jsonPatch:
+	case kind == JSONPatch:
 		return patchOperations(current, body)
-	case kind == mergePatch:
+	case kind == MergePatch:
 		return patchMerge(current, body)
 	case kind == strategicPatch && schema != nil:
 		return patchStrategic(current, body, schema)
 	}
-	_, err = patchKindOf("", schema != nil)
+	_, err = KindOf("", schema != nil)
 	return nil, nil, err
 }
 
-// invalidPatch is the refusal (422) of a patch whose result is no object of its kind, or is one only to a lenient reader (cause is then
+// Invalid is the refusal (422) of a patch whose result is no object of its kind, or is one only to a lenient reader (cause is then
 // runtime.NewStrictDecodingError of the strictErrs). It quotes the result, but of a strategic merge patch the patch.
-func invalidPatch(kind patchKind, body, result []byte, cause error) error {
+func Invalid(kind Kind, body, result []byte, cause error) error {
 	quoted := string(result)
 	if kind == strategicPatch {
 		members := map[string]any{}
@@ -118,21 +119,21 @@ func patchTooLarge() error {
 
 // ---- the document under the patch
 
-// A jsonNode is one value of the document, parsed no further than a path has led: below that it stays raw, so that what a patch does not
+// A JsonNode is one value of the document, parsed no further than a path has led: below that it stays raw, so that what a patch does not
 // touch keeps its bytes. nil is JSON's null.
-type jsonNode struct {
-	raw  json.RawMessage      // as read; stale once parsed, but for its first byte
-	obj  map[string]*jsonNode // non-nil once parsed as an object
-	list []*jsonNode          // non-nil once parsed as a list
+type JsonNode struct {
+	Raw  json.RawMessage      // as read; stale once parsed, but for its first byte
+	Obj  map[string]*JsonNode // non-nil once parsed as an object
+	List []*JsonNode          // non-nil once parsed as a list
 }
 
-func (n *jsonNode) UnmarshalJSON(raw []byte) error {
-	*n = jsonNode{raw: slices.Clone(raw)} // the decoder's bytes are only lent
+func (n *JsonNode) UnmarshalJSON(raw []byte) error {
+	*n = JsonNode{Raw: slices.Clone(raw)} // the decoder's bytes are only lent
 	return nil
 }
 
-// encode writes a value. Operations can put more levels into each other than one body has; the encoder calls itself for each of them.
-func (n *jsonNode) encode() ([]byte, error) {
+// Encode writes a value. Operations can put more levels into each other than one body has; the encoder calls itself for each of them.
+func (n *JsonNode) Encode() ([]byte, error) {
 	if !n.within(scheme.DecoderDepth) {
 		return nil, scheme.ErrTooDeep
 	}
@@ -140,29 +141,29 @@ func (n *jsonNode) encode() ([]byte, error) {
 }
 
 // within says that what has been parsed of a value has no more than so many levels.
-func (n *jsonNode) within(levels int) bool {
+func (n *JsonNode) within(levels int) bool {
 	if n == nil {
 		return true
 	}
 	if levels == 0 {
 		return false
 	}
-	for _, member := range n.obj {
+	for _, member := range n.Obj {
 		if !member.within(levels - 1) {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(n.list, func(element *jsonNode) bool { return !element.within(levels - 1) })
+	return !slices.ContainsFunc(n.List, func(element *JsonNode) bool { return !element.within(levels - 1) })
 }
 
-func (n *jsonNode) MarshalJSON() ([]byte, error) {
+func (n *JsonNode) MarshalJSON() ([]byte, error) {
 	switch {
-	case n.obj != nil:
-		return json.Marshal(n.obj)
-	case n.list != nil:
-		return json.Marshal(n.list)
+	case n.Obj != nil:
+		return json.Marshal(n.Obj)
+	case n.List != nil:
+		return json.Marshal(n.List)
 	}
-	return n.raw, nil
+	return n.Raw, nil
 }
 
 var (
@@ -173,13 +174,13 @@ var (
 // A patchedDoc is a document and the work that its patch may still cost. Opening a level reads all bytes below it, so that a path of
 // 10,000 steps into 3 MiB would read 30 GiB, and as many inserts at the head of a long list would move as much.
 type patchedDoc struct {
-	root   *jsonNode
+	Root   *JsonNode
 	work   int // what is left of maxPatchWork
 	copies int // what is left of maxPatchCopies
 }
 
-func newPatchedDoc(current []byte) *patchedDoc {
-	return &patchedDoc{root: &jsonNode{raw: bytes.TrimSpace(current)}, work: maxPatchWork, copies: maxPatchCopies}
+func NewPatchedDoc(current []byte) *patchedDoc {
+	return &patchedDoc{Root: &JsonNode{Raw: bytes.TrimSpace(current)}, work: maxPatchWork, copies: maxPatchCopies}
 }
 
 func (doc *patchedDoc) spend(work int) error {
@@ -190,26 +191,26 @@ func (doc *patchedDoc) spend(work int) error {
 }
 
 // open parses one level of n; an error if n is neither object nor list.
-func (doc *patchedDoc) open(n *jsonNode) error {
-	if n == nil || n.obj != nil || n.list != nil {
+func (doc *patchedDoc) open(n *JsonNode) error {
+	if n == nil || n.Obj != nil || n.List != nil {
 		return nil
 	}
-	if err := doc.spend(len(n.raw)); err != nil {
+	if err := doc.spend(len(n.Raw)); err != nil {
 		return err
 	}
 	if n.starts('[') {
-		return json.Unmarshal(n.raw, &n.list)
+		return json.Unmarshal(n.Raw, &n.List)
 	}
-	return json.Unmarshal(n.raw, &n.obj)
+	return json.Unmarshal(n.Raw, &n.Obj)
 }
 
 // container returns the object or list that holds the last step of path, and that step.
-func (doc *patchedDoc) container(path string) (*jsonNode, string, error) {
+func (doc *patchedDoc) container(path string) (*JsonNode, string, error) {
 	steps := strings.Split(path, "/")
 	if len(steps) < 2 {
 		return nil, "", errNoPath
 	}
-	n, last := doc.root, len(steps)-1
+	n, last := doc.Root, len(steps)-1
 	for i, step := range steps[1:] { // what stands before the first slash is ignored, as in the real server
 		if n == nil {
 			return nil, "", errNoPath
@@ -244,63 +245,63 @@ func elementIndex(step string, n int) (int, error) {
 }
 
 // get returns a member (nil when there is none) or an element.
-func (n *jsonNode) get(step string) (*jsonNode, error) {
-	if n.obj != nil {
-		return n.obj[step], nil
+func (n *JsonNode) get(step string) (*JsonNode, error) {
+	if n.Obj != nil {
+		return n.Obj[step], nil
 	}
-	i, err := elementIndex(step, len(n.list))
+	i, err := elementIndex(step, len(n.List))
 	if err != nil {
 		return nil, err
 	}
-	return n.list[i], nil
+	return n.List[i], nil
 }
 
 // set writes a member, which need not be there, or an element, which must.
-func (n *jsonNode) set(step string, value *jsonNode) error {
-	if n.obj != nil {
-		n.obj[step] = value
+func (n *JsonNode) set(step string, value *JsonNode) error {
+	if n.Obj != nil {
+		n.Obj[step] = value
 		return nil
 	}
-	i, err := elementIndex(step, len(n.list))
+	i, err := elementIndex(step, len(n.List))
 	if err == nil {
-		n.list[i] = value
+		n.List[i] = value
 	}
 	return err
 }
 
 // add writes a member or inserts an element; "-" is the end of a list.
-func (n *jsonNode) add(step string, value *jsonNode) error {
-	if n.obj != nil {
-		n.obj[step] = value
+func (n *JsonNode) add(step string, value *JsonNode) error {
+	if n.Obj != nil {
+		n.Obj[step] = value
 		return nil
 	}
-	i, err := len(n.list), error(nil)
+	i, err := len(n.List), error(nil)
 	if step != "-" {
-		i, err = elementIndex(step, len(n.list)+1)
+		i, err = elementIndex(step, len(n.List)+1)
 	}
 	if err == nil {
-		n.list = slices.Insert(n.list, i, value)
+		n.List = slices.Insert(n.List, i, value)
 	}
 	return err
 }
 
-func (n *jsonNode) remove(step string) error {
-	if n.obj != nil {
-		if _, found := n.obj[step]; !found {
+func (n *JsonNode) remove(step string) error {
+	if n.Obj != nil {
+		if _, found := n.Obj[step]; !found {
 			return errNoPath
 		}
-		delete(n.obj, step)
+		delete(n.Obj, step)
 		return nil
 	}
-	i, err := elementIndex(step, len(n.list))
+	i, err := elementIndex(step, len(n.List))
 	if err == nil {
-		n.list = slices.Delete(n.list, i, i+1)
+		n.List = slices.Delete(n.List, i, i+1)
 	}
 	return err
 }
 
 // equal compares values: objects regardless of order, strings as decoded, numbers by their digits (1 is not 1.0, as in the real server).
-func (doc *patchedDoc) equal(a, b *jsonNode) (bool, error) {
+func (doc *patchedDoc) equal(a, b *JsonNode) (bool, error) {
 	if a == nil || b == nil {
 		return a == b, nil
 	}
@@ -308,33 +309,33 @@ func (doc *patchedDoc) equal(a, b *jsonNode) (bool, error) {
 		return false, err
 	}
 	if a.leaf() || b.leaf() {
-		return a.leaf() && b.leaf() && sameLeaf(a.raw, b.raw), nil
+		return a.leaf() && b.leaf() && sameLeaf(a.Raw, b.Raw), nil
 	}
 	if err := errors.Join(doc.open(a), doc.open(b)); err != nil {
 		return false, err
 	}
-	if len(a.obj) != len(b.obj) || len(a.list) != len(b.list) || (a.obj == nil) != (b.obj == nil) {
+	if len(a.Obj) != len(b.Obj) || len(a.List) != len(b.List) || (a.Obj == nil) != (b.Obj == nil) {
 		return false, nil
 	}
-	for key, value := range a.obj {
-		other, found := b.obj[key]
+	for key, value := range a.Obj {
+		other, found := b.Obj[key]
 		if same, err := doc.equal(value, other); !found || !same || err != nil {
 			return false, err
 		}
 	}
-	for i, value := range a.list {
-		if same, err := doc.equal(value, b.list[i]); !same || err != nil {
+	for i, value := range a.List {
+		if same, err := doc.equal(value, b.List[i]); !same || err != nil {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-func (n *jsonNode) leaf() bool {
-	return n.obj == nil && n.list == nil && !n.starts('{') && !n.starts('[')
+func (n *JsonNode) leaf() bool {
+	return n.Obj == nil && n.List == nil && !n.starts('{') && !n.starts('[')
 }
 
-func (n *jsonNode) starts(c byte) bool { return len(n.raw) > 0 && n.raw[0] == c }
+func (n *JsonNode) starts(c byte) bool { return len(n.Raw) > 0 && n.Raw[0] == c }
 
 func sameLeaf(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) {
@@ -350,15 +351,15 @@ func sameLeaf(a, b json.RawMessage) bool {
 // are written out here with its departures from the RFC: replace may name a member that is not there, remove may count from the end, a
 // test of null passes on nothing.
 
-// A patchStep is one operation of a JSON patch; nil members were not sent.
-type patchStep struct {
+// A PatchStep is one operation of a JSON patch; nil members were not sent.
+type PatchStep struct {
 	Op    string    `json:"op"`
 	Path  *string   `json:"path"`
 	From  *string   `json:"from"`
-	Value *jsonNode `json:"value"`
+	Value *JsonNode `json:"value"`
 }
 
-// A jsonPatchOp is a patchStep for the strict reading: the value is any, so that duplicate members in there are seen as well.
+// A jsonPatchOp is a PatchStep for the strict reading: the value is any, so that duplicate members in there are seen as well.
 type jsonPatchOp struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -380,17 +381,17 @@ func patchOperations(current, body []byte) ([]byte, []error, error) {
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(
 			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxPatchOperations, len(strict)))
 	}
-	var operations []patchStep
+	var operations []PatchStep
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &operations); err != nil {
 		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 	}
-	doc := newPatchedDoc(current)
+	doc := NewPatchedDoc(current)
 	for _, op := range operations {
-		if err := doc.apply(op); err != nil {
+		if err := doc.Apply(op); err != nil {
 			return nil, nil, patchError(err)
 		}
 	}
-	result, err := doc.root.encode()
+	result, err := doc.Root.Encode()
 	if err != nil {
 		return nil, nil, patchFailed()
 	}
@@ -404,7 +405,7 @@ func patchError(err error) error {
 	return patchFailed()
 }
 
-func (doc *patchedDoc) apply(op patchStep) error {
+func (doc *patchedDoc) Apply(op PatchStep) error {
 	if op.Path == nil {
 		return errNoPath
 	}
@@ -435,24 +436,24 @@ func (doc *patchedDoc) apply(op patchStep) error {
 	return fmt.Errorf("unknown operation %q", op.Op)
 }
 
-func (doc *patchedDoc) add(path string, value *jsonNode) error {
+func (doc *patchedDoc) add(path string, value *JsonNode) error {
 	at, step, err := doc.container(path)
 	if err != nil {
 		return err
 	}
-	if err := doc.spend(len(at.list)); err != nil {
+	if err := doc.spend(len(at.List)); err != nil {
 		return err
 	}
 	return at.add(step, value)
 }
 
 // take removes the value at path and returns it.
-func (doc *patchedDoc) take(path string) (*jsonNode, error) {
+func (doc *patchedDoc) take(path string) (*JsonNode, error) {
 	at, step, err := doc.container(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := doc.spend(len(at.list)); err != nil {
+	if err := doc.spend(len(at.List)); err != nil {
 		return nil, err
 	}
 	value, err := at.get(step)
@@ -462,12 +463,12 @@ func (doc *patchedDoc) take(path string) (*jsonNode, error) {
 	return value, at.remove(step)
 }
 
-func (doc *patchedDoc) replace(path string, value *jsonNode) error {
+func (doc *patchedDoc) replace(path string, value *JsonNode) error {
 	if path == "" {
 		if value == nil || value.leaf() {
 			return errNoPath
 		}
-		doc.root = value
+		doc.Root = value
 		return nil
 	}
 	at, step, err := doc.container(path)
@@ -477,8 +478,8 @@ func (doc *patchedDoc) replace(path string, value *jsonNode) error {
 	return at.set(step, value)
 }
 
-func (doc *patchedDoc) test(path string, value *jsonNode) error {
-	found := doc.root
+func (doc *patchedDoc) test(path string, value *JsonNode) error {
+	found := doc.Root
 	if path != "" {
 		at, step, err := doc.container(path)
 		if err != nil {
@@ -504,14 +505,14 @@ func (doc *patchedDoc) copy(from, path string) error {
 	if err != nil || value == nil {
 		return errors.Join(err, doc.add(path, nil))
 	}
-	raw, err := value.encode()
+	raw, err := value.Encode()
 	if err != nil {
 		return err
 	}
 	if doc.copies -= len(raw); doc.copies < 0 {
 		return errors.New("maxPatchCopies is spent")
 	}
-	return errors.Join(doc.spend(len(raw)), doc.add(path, &jsonNode{raw: raw}))
+	return errors.Join(doc.spend(len(raw)), doc.add(path, &JsonNode{Raw: raw}))
 }
 
 // ---- merge patch (RFC 7396)
@@ -532,11 +533,11 @@ func patchMerge(current, body []byte) ([]byte, []error, error) {
 	if err := decoder.Decode(&members); err != nil {
 		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 	}
-	doc := newPatchedDoc(current)
-	if err := doc.merge(doc.root, members); err != nil {
+	doc := NewPatchedDoc(current)
+	if err := doc.merge(doc.Root, members); err != nil {
 		return nil, nil, patchError(err)
 	}
-	result, err := doc.root.encode()
+	result, err := doc.Root.Encode()
 	if err != nil {
 		return nil, nil, patchFailed()
 	}
@@ -544,16 +545,16 @@ func patchMerge(current, body []byte) ([]byte, []error, error) {
 }
 
 // merge writes members into the object n: null deletes, an object is merged into an object, anything else replaces.
-func (doc *patchedDoc) merge(n *jsonNode, members map[string]any) error {
-	if err := doc.open(n); err != nil || n.obj == nil {
+func (doc *patchedDoc) merge(n *JsonNode, members map[string]any) error {
+	if err := doc.open(n); err != nil || n.Obj == nil {
 		return errors.Join(err, errNoPath)
 	}
 	for key, value := range members {
 		if value == nil {
-			delete(n.obj, key)
+			delete(n.Obj, key)
 			continue
 		}
-		old := n.obj[key]
+		old := n.Obj[key]
 		if inner, ok := value.(map[string]any); ok && old != nil && old.starts('{') {
 			if err := doc.merge(old, inner); err != nil {
 				return err
@@ -564,7 +565,7 @@ func (doc *patchedDoc) merge(n *jsonNode, members map[string]any) error {
 		if err != nil {
 			return err
 		}
-		n.obj[key] = &jsonNode{raw: raw}
+		n.Obj[key] = &JsonNode{Raw: raw}
 	}
 	return nil
 }
@@ -619,7 +620,7 @@ func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
 	if unknown, ok := runtime.AsStrictDecodingError(err); ok {
 		strictErrs = append(strictErrs, unknown.Errors()...)
 	} else if err != nil {
-		return nil, nil, invalidPatch(strategicPatch, body, nil, err)
+		return nil, nil, Invalid(strategicPatch, body, nil, err)
 	}
 	result, err := json.Marshal(typed)
 	return result, strictErrs, err
