@@ -41,6 +41,7 @@ import (
 
 	"apilet/internal/auth"
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/request"
@@ -91,7 +92,7 @@ type writeOptions struct {
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
 func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (writeOptions, error) {
-	o := writeOptions{manager: managerOf("", r.UserAgent())}
+	o := writeOptions{manager: fieldmanager.ManagerOf("", r.UserAgent())}
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
@@ -667,12 +668,12 @@ func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body
 		live = t.res.ConvertOut(old.DeepCopyObject().(scheme.Object))
 		live.GetObjectKind().SetGroupVersionKind(t.res.GroupVersionKind())
 	}
-	merged, strict, err := wr.ledger(t.res).apply(live, body, applier{manager: opts.manager, subresource: t.sub, force: opts.force})
+	merged, strict, err := wr.ledger(t.res).Apply(live, body, fieldmanager.Applier{Manager: opts.manager, Subresource: t.sub, Force: opts.force})
 	if err != nil {
 		return nil, err
 	}
 	if len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
-		return nil, invalidApply(strict)
+		return nil, fieldmanager.InvalidApply(strict)
 	}
 	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
 		return nil, err
@@ -690,28 +691,28 @@ func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body
 }
 
 // ledger is the bookkeeping of managedFields for a resource.
-func (wr *writes) ledger(res *scheme.Resource) *ownership {
+func (wr *writes) ledger(res *scheme.Resource) *fieldmanager.Manager {
 	if c := res.Custom; c != nil && c.Keep != nil {
-		return c.Keep(func() any { return wr.newLedger(res) }).(*ownership)
+		return c.Keep(func() any { return wr.newLedger(res) }).(*fieldmanager.Manager)
 	}
 	if known, ok := wr.ledgers.Load(res); ok {
-		return known.(*ownership)
+		return known.(*fieldmanager.Manager)
 	}
 	known, _ := wr.ledgers.LoadOrStore(res, wr.newLedger(res))
-	return known.(*ownership)
+	return known.(*fieldmanager.Manager)
 }
 
-func (wr *writes) newLedger(res *scheme.Resource) *ownership {
-	o := &ownership{kind: res.GroupVersionKind(), goType: res.BodyOf("").Wire, status: res.Subresource("status") != nil}
-	o.defaults = func(obj runtime.Object) { fillDefaults(res, obj.(scheme.Object)) }
+func (wr *writes) newLedger(res *scheme.Resource) *fieldmanager.Manager {
+	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil}
+	o.Defaults = func(obj runtime.Object) { fillDefaults(res, obj.(scheme.Object)) }
 	if res.Schema != nil {
 		if own, err := res.Schema(); err == nil {
-			_ = json.Unmarshal(own, &o.schema) // without a schema, maps are merged and lists are not
+			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not
 		}
 	}
 	for _, other := range wr.reg.All() {
 		if other.KeyPrefix("") == res.KeyPrefix("") && other != res {
-			o.versions = append(o.versions, other.APIVersion())
+			o.Versions = append(o.Versions, other.APIVersion())
 		}
 	}
 	return o
@@ -731,7 +732,7 @@ func (wr *writes) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		before = res.ConvertOut(old)
 		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	if err := wr.ledger(res).update(before, after, opts.manager, sub); err != nil {
+	if err := wr.ledger(res).Update(before, after, opts.manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())
@@ -916,7 +917,7 @@ func (t *target) prepare(obj, old scheme.Object) scheme.Object {
 	if t.res.Generation && t.sub != "status" && t.sub != "binding" && !(sameSpec(obj, old) && strategy.SameNotes(obj, old)) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
-	keepTimes(old, obj)
+	fieldmanager.KeepTimes(old, obj)
 	return obj
 }
 

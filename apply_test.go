@@ -40,6 +40,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 
+	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
 	"apilet/internal/scheme"
 )
@@ -80,8 +81,8 @@ func TestTypesMeanWhatOpenAPISays(t *testing.T) {
 	got := map[string]string{}
 	known := map[string]bool{}
 	for _, goType := range builtInTypes(t) {
-		for _, def := range typesOf(goType, nil).Schema.Types {
-			if def.Map == nil || def.Name == untypedName || def.Name == deducedName {
+		for _, def := range fieldmanager.TypesOf(goType, nil).Schema.Types {
+			if def.Map == nil || def.Name == fieldmanager.UntypedName || def.Name == fieldmanager.DeducedName {
 				continue
 			}
 			name := openAPIName(def.Name)
@@ -144,7 +145,7 @@ func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	goTypes := builtInTypes(t)
-	ledgers := map[string]*ownership{}
+	ledgers := map[string]*fieldmanager.Manager{}
 	stored := map[string]json.RawMessage{}
 	var custom map[string]any
 	for line := range strings.Lines(string(text)) {
@@ -159,9 +160,9 @@ func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
 		group, kind := path.Split(w.Kind)
 		version, _ := schema.ParseGroupVersion(strings.TrimSuffix(group, "/"))
 		if ledgers[w.Kind] == nil {
-			ledgers[w.Kind] = &ownership{kind: version.WithKind(kind), goType: goTypes[version.WithKind(kind).String()], status: w.Kind != "v1/ConfigMap"}
-			if ledgers[w.Kind].goType == nil {
-				ledgers[w.Kind].schema = custom
+			ledgers[w.Kind] = &fieldmanager.Manager{Kind: version.WithKind(kind), GoType: goTypes[version.WithKind(kind).String()], Status: w.Kind != "v1/ConfigMap"}
+			if ledgers[w.Kind].GoType == nil {
+				ledgers[w.Kind].Schema = custom
 			}
 		}
 		name := w.Kind + strings.SplitN(w.ID, "-", 2)[0]
@@ -173,7 +174,7 @@ func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
 	}
 }
 
-func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedWrite) json.RawMessage {
+func replayWrite(t *testing.T, o *fieldmanager.Manager, before json.RawMessage, w recordedWrite) json.RawMessage {
 	t.Helper()
 	var old, next scheme.Object
 	if before != nil {
@@ -182,25 +183,25 @@ func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedW
 	var err error
 	switch {
 	case w.Type == string(patch.ApplyPatch):
-		next, _, err = o.apply(old, []byte(w.Body), applier{manager: w.Manager, subresource: w.Subresource, force: w.Force})
+		next, _, err = o.Apply(old, []byte(w.Body), fieldmanager.Applier{Manager: w.Manager, Subresource: w.Subresource, Force: w.Force})
 	case w.Subresource == "scale":
 		next = decodeObject(t, o, w.After)
 		next.SetManagedFields(replayScale(t, old, w))
 	case w.Type == "create":
 		next = decodeObject(t, o, w.After) // so that defaults are in place, which belong to the creator
 		next.SetManagedFields(nil)
-		err = o.update(nil, next, w.Manager, "")
+		err = o.Update(nil, next, w.Manager, "")
 	default:
 		zero := any(nil)
-		if o.goType != nil {
-			zero = reflect.Zero(o.goType).Interface()
+		if o.GoType != nil {
+			zero = reflect.Zero(o.GoType).Interface()
 		}
 		result, _, patchErr := patch.Apply(patch.Kind(w.Type), before, []byte(w.Body), zero)
 		if patchErr != nil {
 			t.Fatalf("%s: %v", w.ID, patchErr)
 		}
 		next = decodeObject(t, o, result)
-		err = o.update(old, next, w.Manager, w.Subresource)
+		err = o.Update(old, next, w.Manager, w.Subresource)
 	}
 	if w.Status != nil {
 		var status apierrors.APIStatus
@@ -231,7 +232,7 @@ func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedW
 		t.Errorf("%s: got data %v, want %v", w.ID, a, b)
 	}
 	if old != nil {
-		keepTimes(old, next)
+		fieldmanager.KeepTimes(old, next)
 	}
 	if old != nil && old.GetResourceVersion() == want.GetResourceVersion() && !equality.Semantic.DeepEqual(old.GetManagedFields(), next.GetManagedFields()) {
 		t.Errorf("%s: times moved without a change", w.ID)
@@ -240,19 +241,19 @@ func replayWrite(t *testing.T, o *ownership, before json.RawMessage, w recordedW
 }
 
 func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.ManagedFieldsEntry {
-	handler := scaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
+	handler := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
 	before, err := handler.ToSubresource()
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &ownership{kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), goType: reflect.TypeFor[autoscalingv1.Scale]()}
+	o := &fieldmanager.Manager{Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), GoType: reflect.TypeFor[autoscalingv1.Scale]()}
 	scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: old.GetName(), UID: old.GetUID(), ManagedFields: before}}
 	scale.Spec.Replicas = old.(*appsv1.Deployment).DeepCopy().Status.Replicas
 	next := scale.DeepCopy()
 	if err := json.Unmarshal([]byte(w.Body), next); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.update(scale, next, w.Manager, "scale"); err != nil {
+	if err := o.Update(scale, next, w.Manager, "scale"); err != nil {
 		t.Fatal(err)
 	}
 	after, err := handler.ToParent(next.ManagedFields)
@@ -262,8 +263,8 @@ func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.Mana
 	return after
 }
 
-func decodeObject(t testing.TB, o *ownership, text []byte) scheme.Object {
-	obj := o.orNew(nil)
+func decodeObject(t testing.TB, o *fieldmanager.Manager, text []byte) scheme.Object {
+	obj := o.OrNew(nil)
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &u.Object); err != nil {
 			t.Fatal(err)
@@ -299,14 +300,14 @@ func entries(obj scheme.Object) string {
 }
 
 func TestOwnershipServesManyAtOnce(t *testing.T) {
-	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
+	o := &fieldmanager.Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
 	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(deploymentJSON(2))
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			live, _, err := o.apply(nil, []byte(body), applier{manager: "m", subresource: []string{"", "status"}[i%2]})
+			live, _, err := o.Apply(nil, []byte(body), fieldmanager.Applier{Manager: "m", Subresource: []string{"", "status"}[i%2]})
 			if err == nil {
-				err = o.update(live, live.DeepCopyObject().(scheme.Object), "u", "")
+				err = o.Update(live, live.DeepCopyObject().(scheme.Object), "u", "")
 			}
 			if err != nil {
 				t.Error(err)
@@ -326,8 +327,8 @@ func FuzzApply(f *testing.F) {
 		f.Add(body, `{"f:spec":{"f:replicas":{}}}`)
 		f.Add(body, `{"f:spec":{"k:{\"name\":1}":{".":{}},"v:[":{}}}`)
 	}
-	built := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
-	custom := &ownership{kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, schema: map[string]any{"type": "object", "properties": map[string]any{
+	built := &fieldmanager.Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
+	custom := &fieldmanager.Manager{Kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, Schema: map[string]any{"type": "object", "properties": map[string]any{
 		"spec": map[string]any{"type": "object", "properties": map[string]any{
 			"s": map[string]any{"type": "array", "x-kubernetes-list-type": "set", "items": map[string]any{"x-kubernetes-int-or-string": true}},
 			"m": map[string]any{"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"k"},
@@ -335,15 +336,15 @@ func FuzzApply(f *testing.F) {
 		}}}}}
 	f.Fuzz(func(t *testing.T, body, fields string) {
 		defer time.AfterFunc(8*time.Second, func() { panic(body + "\n---\n" + fields) }).Stop()
-		for _, o := range []*ownership{built, custom} {
+		for _, o := range []*fieldmanager.Manager{built, custom} {
 			live := decodeObject(t, o, []byte(deploymentJSON(1)))
-			live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: o.kind.GroupVersion().String(),
+			live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: o.Kind.GroupVersion().String(),
 				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}})
 			next := live.DeepCopyObject().(scheme.Object)
-			if err := o.update(live, next, "u", ""); err != nil {
+			if err := o.Update(live, next, "u", ""); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := o.apply(live, []byte(body), applier{manager: "m"})
+			_, _, err := o.Apply(live, []byte(body), fieldmanager.Applier{Manager: "m"})
 			var status apierrors.APIStatus
 			if err != nil && !errors.As(err, &status) {
 				t.Fatalf("%s: %v is no Status", body, err)

@@ -15,17 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/scheme"
 )
 
 // BenchmarkApplyDeployment20: CPU time of one apply of 20 containers, without what every write costs (reading and storing the object),
 // and of the same by the general machine.
 func BenchmarkApplyDeployment20(b *testing.B) {
-	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true,
-		defaults: func(obj runtime.Object) { defaults.Set(obj) }}
+	o := &fieldmanager.Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true,
+		Defaults: func(obj runtime.Object) { defaults.Set(obj) }}
 	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20))
-	by := applier{manager: "m"}
-	live, _, err := o.apply(nil, []byte(body), by)
+	by := fieldmanager.Applier{Manager: "m"}
+	live, _, err := o.Apply(nil, []byte(body), by)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -39,19 +40,19 @@ func BenchmarkApplyDeployment20(b *testing.B) {
 			b.ReportAllocs()
 			stop := reportCPU(b)
 			for b.Loop() {
-				if _, _, err := o.apply(c.live, []byte(c.body), by); err != nil {
+				if _, _, err := o.Apply(c.live, []byte(c.body), by); err != nil {
 					b.Fatal(err)
 				}
 			}
 			stop()
 		})
 		b.Run(c.name+"/general", func(b *testing.B) {
-			general, _ := o.manager("")
+			general, _ := o.Manager("")
 			stop := reportCPU(b)
 			for b.Loop() {
-				wanted, _, err := decodeApply([]byte(c.body))
+				wanted, _, err := fieldmanager.DecodeApply([]byte(c.body))
 				if err == nil {
-					_, err = general.Apply(o.orNew(c.live), wanted, by.manager, false)
+					_, err = general.Apply(o.OrNew(c.live), wanted, by.Manager, false)
 				}
 				if err != nil {
 					b.Fatal(err)

@@ -21,11 +21,12 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/scheme"
 )
 
 // ownershipsToCompare are kinds with all that lists and maps can mean, and an object of each.
-func ownershipsToCompare() map[*ownership]string {
+func ownershipsToCompare() map[*fieldmanager.Manager]string {
 	defaults := func(obj runtime.Object) { defaults.Set(obj) }
 	custom := map[string]any{"type": "object", "properties": map[string]any{
 		"spec": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": map[string]any{
@@ -36,12 +37,12 @@ func ownershipsToCompare() map[*ownership]string {
 		}},
 		"status": map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "integer"}},
 	}}
-	return map[*ownership]string{
-		{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true, defaults: defaults}: deploymentJSON(2),
-		{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap](), defaults: defaults}: `{"apiVersion":"v1","kind":"ConfigMap",
+	return map[*fieldmanager.Manager]string{
+		{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true, Defaults: defaults}: deploymentJSON(2),
+		{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap](), Defaults: defaults}: `{"apiVersion":"v1","kind":"ConfigMap",
 			"metadata":{"name":"c","labels":{"a":"b"},"annotations":{"x":"<y>"},"finalizers":["a/b","c/d"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"}]},
 			"data":{"a":"1","b":"2"},"binaryData":{"z":"AAEC"},"immutable":true}`,
-		{kind: corev1.SchemeGroupVersion.WithKind("Pod"), goType: reflect.TypeFor[corev1.Pod](), status: true, defaults: defaults}: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"a":"b"}},
+		{Kind: corev1.SchemeGroupVersion.WithKind("Pod"), GoType: reflect.TypeFor[corev1.Pod](), Status: true, Defaults: defaults}: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"a":"b"}},
 			"spec":{"nodeSelector":{"a":"b"},"hostNetwork":true,"tolerations":[{"key":"a","operator":"Exists","tolerationSeconds":3}],"imagePullSecrets":[{"name":"s"}],
 			"volumes":[{"name":"v","emptyDir":{}},{"name":"w","configMap":{"name":"c","items":[{"key":"k","path":"p"}]}}],"securityContext":{},
 			"initContainers":[{"name":"i","image":"j"}],
@@ -49,9 +50,9 @@ func ownershipsToCompare() map[*ownership]string {
 			"env":[{"name":"E","valueFrom":{"fieldRef":{"fieldPath":"metadata.name"}}},{"name":"F","value":"f"}],"ports":[{"containerPort":80},{"containerPort":80,"protocol":"UDP"},{"containerPort":9}],
 			"livenessProbe":{"httpGet":{"path":"/","port":"http"},"periodSeconds":10}}]},
 			"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"Initialized","status":"True","lastTransitionTime":"2020-01-01T00:00:00Z"}],"podIPs":[{"ip":"1.2.3.4"}]}}`,
-		{kind: corev1.SchemeGroupVersion.WithKind("Service"), goType: reflect.TypeFor[corev1.Service](), status: true, defaults: defaults}: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},
+		{Kind: corev1.SchemeGroupVersion.WithKind("Service"), GoType: reflect.TypeFor[corev1.Service](), Status: true, Defaults: defaults}: `{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},
 			"spec":{"selector":{"a":"b"},"ports":[{"name":"x","port":80,"targetPort":8080},{"name":"y","port":81,"targetPort":"web","protocol":"UDP"}],"externalIPs":["1.2.3.4"]},"status":{"loadBalancer":{"ingress":[{"ip":"1.1.1.1"}]}}}`,
-		{kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, schema: custom, status: true}: `{"apiVersion":"x.io/v1","kind":"X","metadata":{"name":"x","labels":{"a":"b"}},
+		{Kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, Schema: custom, Status: true}: `{"apiVersion":"x.io/v1","kind":"X","metadata":{"name":"x","labels":{"a":"b"}},
 			"spec":{"whole":{"a":"b","c":"d"},"set":["a","b"],"list":[{"k":"a","v":1},{"k":"b","v":2}],"free":{"a":{"b":[1,{"c":2}]}},"n":1.5},"status":{"n":1,"m":2}}`,
 	}
 }
@@ -119,7 +120,7 @@ func cloneJSON(v any) (out any) {
 }
 
 // asStored is what a server keeps of a written object, its times long ago.
-func asStored(t testing.TB, o *ownership, obj scheme.Object) scheme.Object {
+func asStored(t testing.TB, o *fieldmanager.Manager, obj scheme.Object) scheme.Object {
 	out := decodeObject(t, o, mustJSON(t, obj))
 	entries := out.GetManagedFields()
 	for i := range entries {
@@ -147,7 +148,7 @@ func written(t testing.TB, obj scheme.Object) string {
 			entries[i].Time = &metav1.Time{Time: time.Unix(2_000_000_000, 0)}
 		}
 	}
-	obj.SetManagedFields(sortEntries(entries))
+	obj.SetManagedFields(fieldmanager.SortEntries(entries))
 	return string(mustJSON(t, obj))
 }
 
@@ -190,30 +191,30 @@ type shortWays struct {
 }
 
 // write makes one random write to live both ways and returns what becomes of it.
-func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live scheme.Object, text string) scheme.Object {
+func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *fieldmanager.Manager, live scheme.Object, text string) scheme.Object {
 	manager, sub := fmt.Sprint("m", rnd.IntN(3)), ""
-	if o.status && live != nil && rnd.IntN(3) == 0 {
+	if o.Status && live != nil && rnd.IntN(3) == 0 {
 		sub = "status"
 	}
-	general, err := o.manager(sub)
+	general, err := o.Manager(sub)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rnd.IntN(2) == 0 {
 		return tally.update(t, rnd, o, live, text, func(old, next scheme.Object) error {
-			_, err := general.Update(o.orNew(old), o.stamp(next), manager)
+			_, err := general.Update(o.OrNew(old), o.Stamp(next), manager)
 			return err
 		}, manager, sub)
 	}
 	body := tally.body(rnd, manager, sub, text)
-	by := applier{manager: manager, subresource: sub, force: rnd.IntN(2) == 0}
+	by := fieldmanager.Applier{Manager: manager, Subresource: sub, Force: rnd.IntN(2) == 0}
 	wanted := &unstructured.Unstructured{Object: cloneJSON(body).(map[string]any)}
 	tally.applies++
 	var before string
 	if live != nil {
 		before = written(t, live)
 	}
-	short, ok := o.applyAgain(live, wanted, by)
+	short, ok := o.ApplyFast(live, wanted, by)
 	if !reflect.DeepEqual(any(wanted.Object), cloneJSON(body)) || live != nil && written(t, live) != before {
 		t.Fatalf("the short way changed what it was given")
 	}
@@ -221,7 +222,7 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live s
 	if live != nil {
 		copied = live.DeepCopyObject().(scheme.Object)
 	}
-	result, err := general.Apply(o.orNew(copied), wanted, manager, by.force)
+	result, err := general.Apply(o.OrNew(copied), wanted, manager, by.Force)
 	if !ok {
 		if err != nil {
 			tally.refused++
@@ -231,13 +232,13 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *ownership, live s
 	}
 	tally.applied++
 	if err != nil {
-		t.Fatalf("%s\napplied by %+v to %s\n%s\nis refused: %v", mustJSON(t, body), by, o.kind, before, err)
+		t.Fatalf("%s\napplied by %+v to %s\n%s\nis refused: %v", mustJSON(t, body), by, o.Kind, before, err)
 	}
 	want := result.(scheme.Object)
 	if live != nil {
-		keepTimes(live, short)
+		fieldmanager.KeepTimes(live, short)
 		defaults.Set(want) // as the write does, whether or not anything changed
-		keepTimes(live, want)
+		fieldmanager.KeepTimes(live, want)
 	}
 	if got, want := written(t, short), written(t, want); got != want {
 		t.Fatalf("%s\napplied by %+v to\n%s\n%s", mustJSON(t, body), by, before, whereDifferent(got, want))
@@ -297,7 +298,7 @@ func applyBody(rnd *rand.Rand, text, sub string) map[string]any {
 	return randomly(rnd, body, []float64{0, 0.02, 0.02, 0.1}[rnd.IntN(4)]).(map[string]any)
 }
 
-func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live scheme.Object, text string,
+func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *fieldmanager.Manager, live scheme.Object, text string,
 	general func(old, next scheme.Object) error, manager, sub string) scheme.Object {
 	var doc any
 	if live != nil {
@@ -312,7 +313,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live 
 		entries = list[1:]
 	}
 	doc.(map[string]any)["metadata"].(map[string]any)["managedFields"] = entries
-	one := o.orNew(nil)
+	one := o.OrNew(nil)
 	if u, ok := one.(*unstructured.Unstructured); ok {
 		u.Object = doc.(map[string]any)
 		if _, err := scheme.CoerceMetadata(u); err != nil {
@@ -325,7 +326,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live 
 	}
 	other := one.DeepCopyObject().(scheme.Object)
 	tally.updates++
-	if o.continues(live, one, sub) {
+	if o.Continues(live, one, sub) {
 		tally.updated++
 	}
 	var before scheme.Object
@@ -335,7 +336,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *ownership, live 
 	if err := general(before, other); err != nil {
 		other.SetManagedFields(nil)
 	}
-	if err := o.update(live, one, manager, sub); err != nil {
+	if err := o.Update(live, one, manager, sub); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := written(t, one), written(t, other); got != want {

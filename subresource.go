@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -186,7 +187,7 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if err != nil {
 		return nil, err
 	}
-	owners := scaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, nil, countPath(req.res, old)...)
+	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, nil, countPath(req.res, old)...)
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}
@@ -252,7 +253,7 @@ func countPath(res *scheme.Resource, obj scheme.Object) []string {
 // after is the Scale that is to be, its managedFields written.
 func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 	if req.kind == patch.ApplyPatch {
-		merged, _, err := req.ledger().apply(before, req.body, applier{manager: req.opts.manager, subresource: "scale", force: req.opts.force})
+		merged, _, err := req.ledger().Apply(before, req.body, fieldmanager.Applier{Manager: req.opts.manager, Subresource: "scale", Force: req.opts.force})
 		if err != nil {
 			return nil, err
 		}
@@ -283,17 +284,17 @@ func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scal
 			return nil, err
 		}
 	}
-	return after, req.ledger().update(before.DeepCopy(), after, req.opts.manager, "scale")
+	return after, req.ledger().Update(before.DeepCopy(), after, req.opts.manager, "scale")
 }
 
 // ledger keeps the owners of a Scale's fields, whatever it scales.
-func (req *scaleRequest) ledger() *ownership {
+func (req *scaleRequest) ledger() *fieldmanager.Manager {
 	known, ok := req.wr.ledgers.Load("scale")
 	if !ok {
-		known, _ = req.wr.ledgers.LoadOrStore("scale", &ownership{kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
-			goType: reflect.TypeFor[autoscalingv1.Scale]()})
+		known, _ = req.wr.ledgers.LoadOrStore("scale", &fieldmanager.Manager{Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+			GoType: reflect.TypeFor[autoscalingv1.Scale]()})
 	}
-	return known.(*ownership)
+	return known.(*fieldmanager.Manager)
 }
 
 // applyScale writes a Scale's replicas into the workload.

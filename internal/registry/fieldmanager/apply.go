@@ -1,4 +1,4 @@
-package main
+package fieldmanager
 
 // Server-side apply, and the ledger it needs: metadata.managedFields, which says for each field who set it last. Every write keeps the
 // ledger; an apply also reads it.
@@ -32,7 +32,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,6 +47,8 @@ import (
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
+
+	"apilet/internal/scheme"
 )
 
 // maxApplyElements bounds a list or map in an object whose fields are tracked: the time to tell its elements apart grows with the square.
@@ -56,8 +57,8 @@ const maxApplyElements = 20000
 
 var errLongList = fmt.Errorf("a list or map of more than %d elements is too long to track its fields", maxApplyElements)
 
-// managerOf names the writer: the fieldManager parameter, else the User-Agent up to its first slash.
-func managerOf(fieldManager, userAgent string) string {
+// ManagerOf names the writer: the fieldManager parameter, else the User-Agent up to its first slash.
+func ManagerOf(fieldManager, userAgent string) string {
 	if fieldManager != "" {
 		return fieldManager
 	}
@@ -79,39 +80,39 @@ func managerOf(fieldManager, userAgent string) string {
 
 // An ownership keeps the ledger of the objects of one kind at one version. Immutable but for what it builds at first use: the types
 // take a millisecond and 100 KiB, so keep one per kind, not one per request.
-type ownership struct {
-	kind     schema.GroupVersionKind
-	goType   reflect.Type         // struct type; nil for a custom resource
-	versions []string             // other discovery.apiVersions of the kind that are served; entries of versions unknown here are dropped
-	schema   map[string]any       // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
-	status   bool                 // has a status subresource: main writes do not own status
-	defaults func(runtime.Object) // fills in defaults after an apply; may be nil
+type Manager struct {
+	Kind     schema.GroupVersionKind
+	GoType   reflect.Type         // struct type; nil for a custom resource
+	Versions []string             // other discovery.apiVersions of the kind that are served; entries of versions unknown here are dropped
+	Schema   map[string]any       // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
+	Status   bool                 // has a status subresource: main writes do not own status
+	Defaults func(runtime.Object) // fills in defaults after an apply; may be nil
 
 	mu       sync.Mutex                             // guards what follows
 	types    *typed.ParseableType                   // nil until used
 	managers map[string]*managedfields.FieldManager // by subresource
 }
 
-// apply merges body, the fields that manager wants, into live (nil: nothing is there, an object is created; its TypeMeta is set). The
+// Apply merges body, the fields that manager wants, into live (nil: nothing is there, an object is created; its TypeMeta is set). The
 // result carries its managedFields, defaults included. strictErrs are duplicate keys of the body. err is a Status error: 400 for a body
 // that is no apply configuration of this kind, 409 with one FieldManagerConflict cause a field, 500 for fields of a wrong type, as in
 // the real server.
-func (o *ownership) apply(live scheme.Object, body []byte, by applier) (merged scheme.Object, strictErrs []error, err error) {
-	wanted, strictErrs, err := decodeApply(body)
+func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged scheme.Object, strictErrs []error, err error) {
+	wanted, strictErrs, err := DecodeApply(body)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := scheme.CheckSteps(wanted.Object); err != nil {
-		return nil, nil, scheme.InvalidWhole(o.kind.GroupKind(), wanted.GetName(), err)
+		return nil, nil, scheme.InvalidWhole(o.Kind.GroupKind(), wanted.GetName(), err)
 	}
-	manager, err := o.manager(by.subresource)
+	manager, err := o.Manager(by.Subresource)
 	if err != nil {
 		return nil, nil, err
 	}
-	if merged, ok := o.applyAgain(live, wanted, by); ok {
+	if merged, ok := o.ApplyFast(live, wanted, by); ok {
 		return merged, strictErrs, nil
 	}
-	result, err := manager.Apply(o.orNew(live), wanted, by.manager, by.force)
+	result, err := manager.Apply(o.OrNew(live), wanted, by.Manager, by.Force)
 	if err != nil {
 		return nil, nil, applyError(err)
 	}
@@ -122,13 +123,13 @@ func (o *ownership) apply(live scheme.Object, body []byte, by applier) (merged s
 	return merged, strictErrs, nil
 }
 
-// applyAgain is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
+// ApplyFast is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
 // are all of this version (reapply.go). live stays as it is. ok is false where the library has to look at it.
-func (o *ownership) applyAgain(live scheme.Object, wanted *unstructured.Unstructured, by applier) (merged scheme.Object, ok bool) {
-	if o.goType == nil || wanted.GroupVersionKind() != o.kind {
+func (o *Manager) ApplyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
+	if o.GoType == nil || wanted.GroupVersionKind() != o.Kind {
 		return nil, false
 	}
-	body, owned, ok := appliedParts(wanted.Object, o.resetPaths(by.subresource))
+	body, owned, ok := appliedParts(wanted.Object, o.resetPaths(by.Subresource))
 	if !ok {
 		return nil, false
 	}
@@ -137,26 +138,26 @@ func (o *ownership) applyAgain(live scheme.Object, wanted *unstructured.Unstruct
 		return nil, false
 	}
 	m := merger{types: o.types.Schema, changed: nullStamp(wanted.Object)}
-	merged = o.orNew(nil)
+	merged = o.OrNew(nil)
 	if live == nil || reflect.ValueOf(live).IsNil() {
 		ok = m.replace(reflect.ValueOf(merged).Elem(), body, nil)
 	} else if m.others, ok = o.othersOf(live.GetManagedFields(), by, fields); ok {
-		merged = o.stamp(live.DeepCopyObject().(scheme.Object))
+		merged = o.Stamp(live.DeepCopyObject().(scheme.Object))
 		ok = m.merge(o.types.TypeRef, reflect.ValueOf(merged), body, nil)
 	}
-	if !ok || by.manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
+	if !ok || by.Manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
 		return nil, false
 	}
 	if !m.changed {
 		return merged, true
 	}
-	if o.defaults != nil {
-		o.defaults(merged)
+	if o.Defaults != nil {
+		o.Defaults(merged)
 	}
 	now := metav1.NewTime(time.Now().UTC())
-	own := metav1.ManagedFieldsEntry{Manager: by.manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: by.subresource,
-		APIVersion: o.kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields))}
-	merged.SetManagedFields(sortEntries(append(m.others, own)))
+	own := metav1.ManagedFieldsEntry{Manager: by.Manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: by.Subresource,
+		APIVersion: o.Kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields))}
+	merged.SetManagedFields(SortEntries(append(m.others, own)))
 	return merged, true
 }
 
@@ -164,9 +165,9 @@ func (o *ownership) applyAgain(live scheme.Object, wanted *unstructured.Unstruct
 const lastApplied = corev1.LastAppliedConfigAnnotation
 
 // othersOf returns all entries but the applier's own; ok only if that names just these fields, and all entries are of this version.
-func (o *ownership) othersOf(entries []metav1.ManagedFieldsEntry, by applier, fields []byte) (others []metav1.ManagedFieldsEntry, ok bool) {
+func (o *Manager) othersOf(entries []metav1.ManagedFieldsEntry, by Applier, fields []byte) (others []metav1.ManagedFieldsEntry, ok bool) {
 	for _, entry := range entries {
-		own := entry.Manager == by.manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == by.subresource
+		own := entry.Manager == by.Manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == by.Subresource
 		if !own {
 			others = append(others, entry)
 			continue
@@ -179,26 +180,26 @@ func (o *ownership) othersOf(entries []metav1.ManagedFieldsEntry, by applier, fi
 }
 
 // An applier is who applies, and how.
-type applier struct {
-	manager     string
-	subresource string // "" is the object itself
-	force       bool   // take fields from their managers instead of a 409
+type Applier struct {
+	Manager     string
+	Subresource string // "" is the object itself
+	Force       bool   // take fields from their managers instead of a 409
 }
 
-// update writes into next.managedFields what manager changed since old (nil: next is created). It starts from the entries that next
+// Update writes into next.managedFields what manager changed since old (nil: next is created). It starts from the entries that next
 // carries, so that a client may edit them: none, or entries that make no sense, mean those of old; [] or [{}] drops all of them. An
 // entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
 // fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
-func (o *ownership) update(old, next scheme.Object, manager, subresource string) error {
-	ledger, err := o.manager(subresource)
+func (o *Manager) Update(old, next scheme.Object, manager, subresource string) error {
+	ledger, err := o.Manager(subresource)
 	if err != nil {
 		return err
 	}
-	o.stamp(next)
-	if o.continues(old, next, subresource) {
-		err = o.updateNarrowed(ledger, old, next, manager)
+	o.Stamp(next)
+	if o.Continues(old, next, subresource) {
+		err = o.updateByDiff(ledger, old, next, manager)
 	} else {
-		_, err = ledger.Update(o.orNew(old), next, manager)
+		_, err = ledger.Update(o.OrNew(old), next, manager)
 	}
 	if err != nil {
 		next.SetManagedFields(nil) // a write is not refused for the ledger's sake, as in the real server
@@ -206,9 +207,9 @@ func (o *ownership) update(old, next scheme.Object, manager, subresource string)
 	return nil
 }
 
-// continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
+// Continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
 // merged, and all are of this version.
-func (o *ownership) continues(old, next scheme.Object, subresource string) bool {
+func (o *Manager) Continues(old, next scheme.Object, subresource string) bool {
 	if old == nil || reflect.ValueOf(old).IsNil() || old.GetName() == "" || next.GetName() == "" {
 		return false
 	}
@@ -222,33 +223,33 @@ func (o *ownership) continues(old, next scheme.Object, subresource string) bool 
 // maxUpdateManagers is how many entries of updates the library keeps apart; it merges the oldest above that.
 const maxUpdateManagers = 10
 
-func (o *ownership) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
-	own := o.kind.GroupVersion().String()
+func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
+	own := o.Kind.GroupVersion().String()
 	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
 }
 
-// updateNarrowed is update asked about what differs alone (narrow.go). The entries of a custom resource are all shown to the library: it
+// updateByDiff is update asked about what differs alone (narrow.go). The entries of a custom resource are all shown to the library: it
 // adapts them when the schema has changed.
-func (o *ownership) updateNarrowed(ledger *managedfields.FieldManager, old, next scheme.Object, manager string) error {
-	before, after, paths := narrowed(o.types, old, next)
+func (o *Manager) updateByDiff(ledger *managedfields.FieldManager, old, next scheme.Object, manager string) error {
+	before, after, paths := newDiff(o.types, old, next)
 	asked, rest := old.GetManagedFields(), []metav1.ManagedFieldsEntry(nil)
-	if o.goType != nil {
+	if o.GoType != nil {
 		asked, rest = involved(asked, manager, paths)
 	}
-	o.stamp(before).SetManagedFields(asked)
+	o.Stamp(before).SetManagedFields(asked)
 	before.SetUID("") // an object with a UID but without entries would not be tracked
-	o.stamp(after).SetUID("")
+	o.Stamp(after).SetUID("")
 	after.SetManagedFields(nil)
 	if _, err := ledger.Update(before, after, manager); err != nil {
 		return err
 	}
-	next.SetManagedFields(sortEntries(append(rest, after.GetManagedFields()...)))
+	next.SetManagedFields(SortEntries(append(rest, after.GetManagedFields()...)))
 	return nil
 }
 
-// keepTimes undoes the new times in next.managedFields if nothing else tells next from old, so that a write that changes nothing is
+// KeepTimes undoes the new times in next.managedFields if nothing else tells next from old, so that a write that changes nothing is
 // stored as nothing. Call it last, when defaults and the server's own fields are in place.
-func keepTimes(old, next scheme.Object) {
+func KeepTimes(old, next scheme.Object) {
 	entries, before := next.GetManagedFields(), old.GetManagedFields()
 	timeless := func(a, b metav1.ManagedFieldsEntry) bool {
 		a.Time, b.Time = nil, nil
@@ -263,10 +264,10 @@ func keepTimes(old, next scheme.Object) {
 	}
 }
 
-// scaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
+// ScaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
 // the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. versions
 // are the discovery.apiVersions that parent is served at, own the one it has now, replicas the path there.
-func scaleEntries(parent scheme.Object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
+func ScaleEntries(parent scheme.Object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
 	var path fieldpath.Path
 	for _, step := range replicas {
 		path = append(path, fieldpath.PathElement{FieldName: &step})
@@ -278,9 +279,9 @@ func scaleEntries(parent scheme.Object, own schema.GroupVersion, versions []stri
 	return managedfields.NewScaleHandler(parent.GetManagedFields(), own, paths)
 }
 
-// decodeApply reads an apply body, YAML or JSON. The YAML reader warns by line where a key comes twice; JSON without such keys is
+// DecodeApply reads an apply body, YAML or JSON. The YAML reader warns by line where a key comes twice; JSON without such keys is
 // read without it, some ten times as fast.
-func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
+func DecodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 	wanted := &unstructured.Unstructured{}
 	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
 		if duplicates, err := kjson.UnmarshalStrict(body, &wanted.Object); err == nil && len(duplicates) == 0 {
@@ -305,8 +306,8 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 
 const yamlErrors = "error converting YAML to JSON: yaml: unmarshal errors:\n"
 
-// invalidApply is the refusal of strictErrs.
-func invalidApply(strictErrs []error) error {
+// InvalidApply is the refusal of strictErrs.
+func InvalidApply(strictErrs []error) error {
 	text := []string{"error strict decoding YAML: " + strings.TrimSuffix(yamlErrors, "\n")}
 	for _, err := range strictErrs {
 		text = append(text, err.Error())
@@ -324,20 +325,20 @@ func applyError(err error) error {
 	return scheme.StatusError(http.StatusInternalServerError, "", err.Error())
 }
 
-// manager returns the library's manager for a subresource, building it when first asked.
-func (o *ownership) manager(subresource string) (*managedfields.FieldManager, error) {
+// Manager returns the library's manager for a subresource, building it when first asked.
+func (o *Manager) Manager(subresource string) (*managedfields.FieldManager, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if manager := o.managers[subresource]; manager != nil {
 		return manager, nil
 	}
 	if o.types == nil {
-		o.types = typesOf(o.goType, o.schema)
+		o.types = TypesOf(o.GoType, o.Schema)
 		o.managers = map[string]*managedfields.FieldManager{}
 	}
-	shape := &objectShape{ownership: o, types: o.types}
-	hub := o.kind.GroupVersion()
-	manager, err := managedfields.NewDefaultFieldManager(shape, shape, shape, shape, o.kind, hub, subresource, o.resets(subresource))
+	shape := &objectShape{Manager: o, types: o.types}
+	hub := o.Kind.GroupVersion()
+	manager, err := managedfields.NewDefaultFieldManager(shape, shape, shape, shape, o.Kind, hub, subresource, o.resets(subresource))
 	if err == nil {
 		o.managers[subresource] = manager
 	}
@@ -345,7 +346,7 @@ func (o *ownership) manager(subresource string) (*managedfields.FieldManager, er
 }
 
 // resets are the fields that a write through a subresource leaves as they were; nobody comes to own them by it.
-func (o *ownership) resets(subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
+func (o *Manager) resets(subresource string) map[fieldpath.APIVersion]fieldpath.Filter {
 	set := fieldpath.NewSet()
 	for _, path := range o.resetPaths(subresource) {
 		var steps []any
@@ -354,18 +355,18 @@ func (o *ownership) resets(subresource string) map[fieldpath.APIVersion]fieldpat
 		}
 		set.Insert(fieldpath.MakePathOrDie(steps...))
 	}
-	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.kind.GroupVersion().String()): set})
+	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.Kind.GroupVersion().String()): set})
 }
 
-func (o *ownership) resetPaths(subresource string) (split [][]string) {
-	paths, special := subresourceResets[strings.TrimSuffix(o.kind.GroupKind().String()+"/"+subresource, "/")]
+func (o *Manager) resetPaths(subresource string) (split [][]string) {
+	paths, special := subresourceResets[strings.TrimSuffix(o.Kind.GroupKind().String()+"/"+subresource, "/")]
 	switch {
 	case special:
-	case subresource == "status" && o.goType == nil:
+	case subresource == "status" && o.GoType == nil:
 		paths = []string{"metadata", "spec"}
 	case subresource == "status":
 		paths = []string{"spec"}
-	case subresource == "" && o.status:
+	case subresource == "" && o.Status:
 		paths = []string{"status"}
 	}
 	for _, path := range paths {
@@ -374,24 +375,24 @@ func (o *ownership) resetPaths(subresource string) (split [][]string) {
 	return split
 }
 
-func (o *ownership) orNew(obj scheme.Object) scheme.Object {
+func (o *Manager) OrNew(obj scheme.Object) scheme.Object {
 	if obj != nil && !reflect.ValueOf(obj).IsNil() {
-		return o.stamp(obj)
+		return o.Stamp(obj)
 	}
-	if o.goType == nil {
-		return o.stamp(&unstructured.Unstructured{Object: map[string]any{}})
+	if o.GoType == nil {
+		return o.Stamp(&unstructured.Unstructured{Object: map[string]any{}})
 	}
-	return o.stamp(reflect.New(o.goType).Interface().(scheme.Object))
+	return o.Stamp(reflect.New(o.GoType).Interface().(scheme.Object))
 }
 
-func (o *ownership) stamp(obj scheme.Object) scheme.Object {
-	obj.GetObjectKind().SetGroupVersionKind(o.kind)
+func (o *Manager) Stamp(obj scheme.Object) scheme.Object {
+	obj.GetObjectKind().SetGroupVersionKind(o.Kind)
 	return obj
 }
 
 // An objectShape answers the library's four questions about objects: how one is typed, converted, defaulted and made.
 type objectShape struct {
-	*ownership
+	*Manager
 	types *typed.ParseableType
 }
 
@@ -405,7 +406,7 @@ func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.Validat
 	if longest(members) > maxApplyElements {
 		return nil, errLongList
 	}
-	if s.goType != nil && len(options) > 0 { // an object, not an apply body: the Go type has checked its fields already
+	if s.GoType != nil && len(options) > 0 { // an object, not an apply body: the Go type has checked its fields already
 		return typed.AsTypedUnvalidated(value.NewValueInterface(members), s.types.Schema, s.types.TypeRef), nil
 	}
 	return s.types.FromUnstructured(members, options...)
@@ -441,18 +442,18 @@ func (s *objectShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, erro
 // a manager that wrote through a version with other fields (autoscaling/v1) then names fields that are not found here and fades.
 func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
 	version, ok := target.(schema.GroupVersion)
-	if own := s.kind.GroupVersion(); !ok || version != own && !slices.Contains(s.versions, version.String()) {
+	if own := s.Kind.GroupVersion(); !ok || version != own && !slices.Contains(s.Versions, version.String()) {
 		return nil, runtime.NewNotRegisteredErrForTarget("", reflect.TypeOf(in), target)
 	}
-	kind := version.WithKind(s.kind.Kind)
+	kind := version.WithKind(s.Kind.Kind)
 	members, isMap := in.(*unstructured.Unstructured)
-	if isMap && s.goType != nil {
-		out := reflect.New(s.goType).Interface().(runtime.Object)
+	if isMap && s.GoType != nil {
+		out := reflect.New(s.GoType).Interface().(runtime.Object)
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(members.Object, out); err != nil {
 			return nil, err
 		}
 		in = out
-	} else if isMap && version != s.kind.GroupVersion() {
+	} else if isMap && version != s.Kind.GroupVersion() {
 		in = &unstructured.Unstructured{Object: maps.Clone(members.Object)}
 	}
 	in.GetObjectKind().SetGroupVersionKind(kind)
@@ -468,25 +469,25 @@ func (s *objectShape) ConvertFieldLabel(kind schema.GroupVersionKind, label, val
 }
 
 func (s *objectShape) Default(obj runtime.Object) {
-	if s.defaults != nil {
-		s.defaults(obj)
+	if s.Defaults != nil {
+		s.Defaults(obj)
 	}
 }
 
 func (s *objectShape) New(schema.GroupVersionKind) (runtime.Object, error) {
-	return s.orNew(nil), nil
+	return s.OrNew(nil), nil
 }
 
 // ---- types as structured-merge-diff wants them
 
-// typesOf derives what lists and maps mean, from a Go type or else from a custom resource's schema.
-func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
+// TypesOf derives what lists and maps mean, from a Go type or else from a custom resource's schema.
+func TypesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
 	if goType == nil && crd == nil {
 		return &typed.DeducedParseableType
 	}
 	b := &typeBuilder{seen: map[reflect.Type]bool{}, out: &smd.Schema{Types: []smd.TypeDef{
-		{Name: untypedName, Atom: untypedAtom(untypedName, smd.Atomic)},
-		{Name: deducedName, Atom: untypedAtom(deducedName, smd.Separable)},
+		{Name: UntypedName, Atom: untypedAtom(UntypedName, smd.Atomic)},
+		{Name: DeducedName, Atom: untypedAtom(DeducedName, smd.Separable)},
 	}}}
 	if goType != nil {
 		return &typed.ParseableType{Schema: b.out, TypeRef: b.ref(goType)}
@@ -502,10 +503,10 @@ type typeBuilder struct {
 }
 
 // Values of no declared type: one that is owned whole, and one whose objects are merged by member.
-const untypedName, deducedName = "untyped", "deduced"
+const UntypedName, DeducedName = "untyped", "deduced"
 
 func untypedAtom(inner string, relation smd.ElementRelationship) smd.Atom {
-	scalar, whole := smd.Untyped, untypedName
+	scalar, whole := smd.Untyped, UntypedName
 	return smd.Atom{
 		Scalar: &scalar,
 		List:   &smd.List{ElementType: smd.TypeRef{NamedType: &whole}, ElementRelationship: smd.Atomic},
@@ -524,15 +525,15 @@ func (b *typeBuilder) ref(t reflect.Type) smd.TypeRef {
 	}
 	if described, ok := reflect.Zero(t).Interface().(interface{ OpenAPISchemaType() []string }); ok {
 		if len(described.OpenAPISchemaType()) == 0 {
-			return namedType(deducedName)
+			return namedType(DeducedName)
 		}
 		return scalarType(smd.Untyped) // times, quantities: strings, but written as numbers too
 	}
 	switch t {
 	case reflect.TypeFor[runtime.RawExtension]():
-		return namedType(untypedName)
+		return namedType(UntypedName)
 	case reflect.TypeFor[metav1.FieldsV1]():
-		return namedType(deducedName)
+		return namedType(DeducedName)
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -550,7 +551,7 @@ func (b *typeBuilder) ref(t reflect.Type) smd.TypeRef {
 		b.addStruct(t)
 		return namedType(goTypeName(t))
 	case reflect.Interface:
-		return namedType(deducedName)
+		return namedType(DeducedName)
 	}
 	return scalarType(smd.Numeric)
 }
@@ -652,11 +653,11 @@ func (b *typeBuilder) mapFromSchema(s map[string]any, preserve bool) *smd.Map {
 		out.ElementType = smd.TypeRef{Inlined: b.fromSchema(additional, preserve)}
 	case bool:
 		if additional {
-			out.ElementType = namedType(deducedName)
+			out.ElementType = namedType(DeducedName)
 		}
 	default:
 		if preserve || len(properties) == 0 {
-			out.ElementType = namedType(deducedName)
+			out.ElementType = namedType(DeducedName)
 		}
 	}
 	if s["x-kubernetes-map-type"] == "atomic" {
@@ -669,7 +670,7 @@ func (b *typeBuilder) mapFromSchema(s map[string]any, preserve bool) *smd.Map {
 }
 
 func (b *typeBuilder) listFromSchema(s map[string]any, preserve bool) *smd.List {
-	out := &smd.List{ElementType: namedType(untypedName), ElementRelationship: smd.Atomic}
+	out := &smd.List{ElementType: namedType(UntypedName), ElementRelationship: smd.Atomic}
 	if items, ok := s["items"].(map[string]any); ok {
 		out.ElementType = smd.TypeRef{Inlined: b.fromSchema(items, preserve)}
 	}

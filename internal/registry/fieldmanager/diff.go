@@ -1,4 +1,4 @@
-package main
+package fieldmanager
 
 // Most writes change little of an object, and the bookkeeping of managedFields asks only for what changed. So it is asked about narrowed
 // objects: copies of the old and the new one that leave out what is the same in both. A Deployment of twenty containers whose status
@@ -20,22 +20,23 @@ import (
 	"slices"
 	"strings"
 
-	"apilet/internal/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"apilet/internal/scheme"
 )
 
 // A narrowing is how two versions of an object differ.
-type narrowing struct {
+type diff struct {
 	types *smd.Schema
 	paths [][]string // of members that differ, the outermost name first
 }
 
-// narrowed returns what differs between two objects of one type, and where.
-func narrowed(types *typed.ParseableType, old, next scheme.Object) (before, after scheme.Object, paths [][]string) {
-	n := &narrowing{types: types.Schema}
+// newDiff returns what differs between two objects of one type, and where.
+func newDiff(types *typed.ParseableType, old, next scheme.Object) (before, after scheme.Object, paths [][]string) {
+	n := &diff{types: types.Schema}
 	if u, ok := old.(*unstructured.Unstructured); ok {
 		a, b := n.maps(u.Object, next.(*unstructured.Unstructured).Object, nil)
 		return &unstructured.Unstructured{Object: a}, &unstructured.Unstructured{Object: b}, n.paths
@@ -48,7 +49,7 @@ func narrowed(types *typed.ParseableType, old, next scheme.Object) (before, afte
 
 // structs copies the fields in which two structs differ. A field without a schema of its own (kind and apiVersion stand in one) is
 // copied in any case, and makes no path.
-func (n *narrowing) structs(t smd.TypeRef, in, out [2]reflect.Value, path []string) {
+func (n *diff) structs(t smd.TypeRef, in, out [2]reflect.Value, path []string) {
 	atom, _ := n.types.Resolve(t)
 	for i := range in[0].NumField() {
 		a, b := in[0].Field(i), in[1].Field(i)
@@ -74,7 +75,7 @@ func (n *narrowing) structs(t smd.TypeRef, in, out [2]reflect.Value, path []stri
 	}
 }
 
-func (n *narrowing) differs(path []string, name string) {
+func (n *diff) differs(path []string, name string) {
 	n.paths = append(n.paths, append(slices.Clone(path), name))
 }
 
@@ -84,14 +85,14 @@ func ownEntries(path []string, name string) bool {
 }
 
 // enters tells whether a member is told apart by its own members.
-func (n *narrowing) enters(t smd.TypeRef) bool {
+func (n *diff) enters(t smd.TypeRef) bool {
 	atom, _ := n.types.Resolve(t)
 	return atom.Map != nil && atom.Map.ElementRelationship != smd.Atomic && len(atom.Map.Fields) > 0
 }
 
 // maps copies the members in which two custom resources differ, level 0, or their metadata, spec or status, level 1. What both have as a
 // map stays one, be it empty.
-func (n *narrowing) maps(a, b map[string]any, path []string) (before, after map[string]any) {
+func (n *diff) maps(a, b map[string]any, path []string) (before, after map[string]any) {
 	before, after = map[string]any{}, map[string]any{}
 	for name, old := range a {
 		next, both := b[name]
@@ -159,8 +160,8 @@ func writtenAsIs(text string) bool {
 	return true
 }
 
-// sortEntries brings entries in the order in which they are written: applies first, then by age.
-func sortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+// SortEntries brings entries in the order in which they are written: applies first, then by age.
+func SortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	seconds := func(e metav1.ManagedFieldsEntry) int64 {
 		if e.Time == nil {
 			return 0

@@ -1,4 +1,4 @@
-package main
+package fieldmanager
 
 import (
 	"reflect"
@@ -21,14 +21,14 @@ func TestManagerOf(t *testing.T) {
 		{"", "curl", "curl"}, {"", "", ""}, {"", "a\nb\x00c/1", "abc"},
 		{"", strings.Repeat("ä", 100), strings.Repeat("ä", 64)},
 	} {
-		if got := managerOf(c[0], c[1]); got != c[2] {
+		if got := ManagerOf(c[0], c[1]); got != c[2] {
 			t.Errorf("%q, %q: got %q, want %q", c[0], c[1], got, c[2])
 		}
 	}
 }
 
-func configMapOwnership() *ownership {
-	return &ownership{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap]()}
+func configMapOwnership() *Manager {
+	return &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
 }
 
 func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
@@ -37,12 +37,12 @@ func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n"},"data":{"a":"1","a":"2"}}`,
 		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: '1', a: '2'}\n",
 	} {
-		merged, errs, err := o.apply(nil, []byte(body), applier{manager: "m"})
+		merged, errs, err := o.Apply(nil, []byte(body), Applier{Manager: "m"})
 		if err != nil || merged.(*corev1.ConfigMap).Data["a"] != "2" || len(errs) != 1 || !strings.HasSuffix(errs[0].Error(), `: key "a" already set in map`) {
 			t.Fatalf("%s: got %v, %v, %v", body, merged, errs, err)
 		}
 		want := "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  " + errs[0].Error()
-		if got := refused(t, invalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
+		if got := refused(t, InvalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -51,35 +51,35 @@ func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
 func TestWriteOfNothingKeepsTimes(t *testing.T) {
 	o := configMapOwnership()
 	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Data: map[string]string{"a": "1"}}
-	if err := o.update(nil, old, "m", ""); err != nil || len(old.ManagedFields) != 1 {
+	if err := o.Update(nil, old, "m", ""); err != nil || len(old.ManagedFields) != 1 {
 		t.Fatalf("got %v, %v", old.ManagedFields, err)
 	}
 	next := old.DeepCopy()
 	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
-	if keepTimes(old, next); !equality.Semantic.DeepEqual(old, next) {
+	if KeepTimes(old, next); !equality.Semantic.DeepEqual(old, next) {
 		t.Errorf("the time moved: %v", next.ManagedFields)
 	}
 	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
 	next.Data["a"] = "2"
-	if keepTimes(old, next); old.ManagedFields[0].Time.Equal(next.ManagedFields[0].Time) {
+	if KeepTimes(old, next); old.ManagedFields[0].Time.Equal(next.ManagedFields[0].Time) {
 		t.Errorf("the time of a change was undone")
 	}
 }
 
 func TestApplyBetweenVersions(t *testing.T) {
-	o := &ownership{kind: batchv1.SchemeGroupVersion.WithKind("CronJob"), goType: reflect.TypeFor[batchv1.CronJob](), versions: []string{"batch/v1beta1"}}
+	o := &Manager{Kind: batchv1.SchemeGroupVersion.WithKind("CronJob"), GoType: reflect.TypeFor[batchv1.CronJob](), Versions: []string{"batch/v1beta1"}}
 	entry := func(version string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: "old", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: version,
 			FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:schedule":{}}}`)}
 	}
 	live := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "1", ManagedFields: []metav1.ManagedFieldsEntry{entry("batch/v1beta1")}}, Spec: batchv1.CronJobSpec{Schedule: "a"}}
 	body := []byte(`{"apiVersion":"batch/v1","kind":"CronJob","metadata":{"name":"c"},"spec":{"schedule":"b"}}`)
-	_, _, err := o.apply(live, body, applier{manager: "m"})
+	_, _, err := o.Apply(live, body, Applier{Manager: "m"})
 	if got, want := refused(t, err, 409, metav1.StatusReasonConflict), `Apply failed with 1 conflict: conflict with "old" using batch/v1beta1: .spec.schedule`; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	live.ManagedFields = append(live.ManagedFields, entry("batch/v9"))
-	merged, _, err := o.apply(live, body, applier{manager: "m", force: true})
+	merged, _, err := o.Apply(live, body, Applier{Manager: "m", Force: true})
 	if err != nil || len(merged.GetManagedFields()) != 1 || merged.(*batchv1.CronJob).Spec.Schedule != "b" {
 		t.Errorf("got %v, %v", merged, err)
 	}
@@ -88,21 +88,21 @@ func TestApplyBetweenVersions(t *testing.T) {
 func TestLongListsAreNotTracked(t *testing.T) {
 	o := configMapOwnership()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: make([]string, maxApplyElements+1)}}
-	if err := o.update(nil, cm, "m", ""); err != nil || cm.ManagedFields != nil {
+	if err := o.Update(nil, cm, "m", ""); err != nil || cm.ManagedFields != nil {
 		t.Errorf("got %v, %v", len(cm.ManagedFields), err)
 	}
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"finalizers":[` + strings.Repeat(`"a",`, maxApplyElements) + `"b"]}}`
-	_, _, err := o.apply(nil, []byte(body), applier{manager: "m"})
+	_, _, err := o.Apply(nil, []byte(body), Applier{Manager: "m"})
 	refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 	wide := `{"apiVersion":"v1","kind":"ConfigMap","data":{` + strings.TrimPrefix(numbered(maxApplyElements+1, `,"k%d":""`), ",") + `}}`
-	_, _, err = o.apply(nil, []byte(wide), applier{manager: "m"})
+	_, _, err = o.Apply(nil, []byte(wide), Applier{Manager: "m"})
 	refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 }
 
 func BenchmarkApply(b *testing.B) {
-	o := &ownership{kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), goType: reflect.TypeFor[appsv1.Deployment](), status: true}
+	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
 	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20)))
-	live, _, err := o.apply(nil, body, applier{manager: "m"})
+	live, _, err := o.Apply(nil, body, Applier{Manager: "m"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func BenchmarkApply(b *testing.B) {
 			b.ReportAllocs()
 			defer reportCPU(b)()
 			for b.Loop() {
-				if _, _, err := o.apply(live, body, applier{manager: "m"}); err != nil {
+				if _, _, err := o.Apply(live, body, Applier{Manager: "m"}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -133,18 +133,18 @@ func BenchmarkApply(b *testing.B) {
 		for b.Loop() {
 			replicas++
 			next.ManagedFields = nil
-			if err := o.update(live, next, "u", ""); err != nil || len(next.ManagedFields) != 2 {
+			if err := o.Update(live, next, "u", ""); err != nil || len(next.ManagedFields) != 2 {
 				b.Fatal(err, len(next.ManagedFields))
 			}
 		}
 	})
 	b.Run("create configmap", func(b *testing.B) {
 		b.ReportAllocs()
-		o := &ownership{kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), goType: reflect.TypeFor[corev1.ConfigMap]()}
+		o := &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, Data: map[string]string{"a": "1", "b": "2"}}
 		for b.Loop() {
 			cm.ManagedFields = nil
-			if err := o.update(nil, cm, "u", ""); err != nil || len(cm.ManagedFields) != 1 {
+			if err := o.Update(nil, cm, "u", ""); err != nil || len(cm.ManagedFields) != 1 {
 				b.Fatal(err)
 			}
 		}
@@ -152,7 +152,7 @@ func BenchmarkApply(b *testing.B) {
 	b.Run("types", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			typesOf(o.goType, nil)
+			TypesOf(o.GoType, nil)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package main
+package fieldmanager
 
 // Nearly every apply either makes an object or says again what its manager has said before, perhaps with other values. Neither needs the
 // general machine, which builds a tree of each manager's fields and walks all objects a dozen times. This file answers these two:
