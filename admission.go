@@ -52,6 +52,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/admission/matchconditions"
 	"apilet/internal/registry/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -93,11 +94,11 @@ type hookSet struct{ mutating, validating []*hook }
 
 // A hook is one webhook.
 type hook struct {
-	webhook
+	matchconditions.Webhook
 	kind                hookKind
 	configuration       string
 	namespaces, objects labels.Selector
-	conditions          *conditionSet
+	conditions          *matchconditions.Set
 	caller              *caller
 	broken              error // why it cannot be called
 }
@@ -121,10 +122,10 @@ func (h *webhooks) reload() {
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
-		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, mutatingHooks(config), before)...)
+		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, matchconditions.MutatingHooks(config), before)...)
 	}), h.eachLocked("validatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
-		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, validatingHooks(config), before)...)
+		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, matchconditions.ValidatingHooks(config), before)...)
 	}))
 	if err != nil { // those that were in force stay so
 		h.callers = before
@@ -165,9 +166,9 @@ func (h *webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 }
 
 // hooksLocked makes the webhooks of one configuration, on the connections that are there.
-func (h *webhooks) hooksLocked(kind hookKind, configuration string, asked []webhook, before map[string]*caller) (hooks []*hook) {
+func (h *webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*caller) (hooks []*hook) {
 	for i := range asked {
-		k := &hook{webhook: asked[i], kind: kind, configuration: configuration, conditions: &conditionSet{asked: asked[i].MatchConditions}}
+		k := &hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
 		k.namespaces, errs[0] = selectorOf(asked[i].NamespaceSelector)
 		k.objects, errs[1] = selectorOf(asked[i].ObjectSelector)
@@ -341,7 +342,7 @@ func newHearing(h *webhooks, a *admission, rec *request.Request, obj, old scheme
 
 // concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
 func (v *hearing) concerns(ctx context.Context, k *hook) (*scheme.Resource, error) {
-	row := matchingRow(&k.webhook, &v.target, v.a.res, v.equivalentRows)
+	row := matchingRow(&k.Webhook, &v.target, v.a.res, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // what cannot be read fails in the call
 	}
@@ -358,7 +359,7 @@ func (v *hearing) concerns(ctx context.Context, k *hook) (*scheme.Resource, erro
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	switch ok, err := k.conditions.hold(ctx, variables); {
+	switch ok, err := k.conditions.Hold(ctx, variables); {
 	case err != nil && !k.failsOpen():
 		return nil, apierrors.NewForbidden(v.a.res.GroupResource(), v.name, err)
 	case !ok:
@@ -711,7 +712,7 @@ func (v *hearing) rounds(ctx context.Context, hooks []*hook) error {
 			if changed {
 				again, asked = append(again, asked...), nil
 			}
-			if k.reinvocation != nil && *k.reinvocation == admissionv1.IfNeededReinvocationPolicy {
+			if k.Reinvocation != nil && *k.Reinvocation == admissionv1.IfNeededReinvocationPolicy {
 				asked = append(asked, k)
 			}
 		}

@@ -29,6 +29,8 @@ import (
 	"github.com/tidwall/gjson"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/admission/matchconditions"
 )
 
 // ---- A webhook under test
@@ -1040,9 +1042,9 @@ func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
 }
 
 // hookTo reads a webhook that names a service.
-func (s *testServer) hookTo(service string, h *hookStub) *webhook {
+func (s *testServer) hookTo(service string, h *hookStub) *matchconditions.Webhook {
 	s.t.Helper()
-	hook := &webhook{}
+	hook := &matchconditions.Webhook{}
 	text := h.hookAt("a", "", `"clientConfig":{"caBundle":"`+h.bundle()+`","service":{"namespace":"default","name":"`+service+`","path":"/review"}}`)
 	if err := json.Unmarshal([]byte(text), &hook.ValidatingWebhook); err != nil {
 		s.t.Fatal(err)

@@ -16,10 +16,12 @@ import (
 	"slices"
 	"strings"
 
-	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"apilet/internal/admission/matchconditions"
+	"apilet/internal/scheme"
 )
 
 // A ruleTarget is what rules are held against.
@@ -78,7 +80,7 @@ func isExempt(res *scheme.Resource) bool {
 
 // matchingRow returns the row in whose version a webhook wants to see the target: the request's own, or with matchPolicy Equivalent the
 // first of the equivalents that a rule names; nil when no rule does.
-func matchingRow(hook *webhook, t *ruleTarget, res *scheme.Resource, equivalents func() []*scheme.Resource) *scheme.Resource {
+func matchingRow(hook *matchconditions.Webhook, t *ruleTarget, res *scheme.Resource, equivalents func() []*scheme.Resource) *scheme.Resource {
 	for i := range hook.Rules {
 		if ruleMatches(&hook.Rules[i], t) {
 			return res

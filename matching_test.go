@@ -4,8 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+
+	"apilet/internal/admission/matchconditions"
+	"apilet/internal/scheme"
 )
 
 // ruleOf reads a rule off a line: operations, groups, versions, resources, scope, lists with commas; "core" is the core group.
@@ -89,7 +91,7 @@ func TestMatchingRow(t *testing.T) {
 		{&equivalent, []string{"* autoscaling v2 *", "* autoscaling v1 *"}, v1}, // what is asked for wins over the order of rules
 		{&equivalent, []string{"DELETE * * *"}, nil},
 	} {
-		hook := &webhook{}
+		hook := &matchconditions.Webhook{}
 		hook.MatchPolicy = c.policy
 		for _, line := range c.rules {
 			hook.Rules = append(hook.Rules, *ruleOf(line))

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/cel/environment"
 
+	"apilet/internal/admission/matchconditions"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/registry/defaults"
 )
@@ -46,9 +47,9 @@ func (c policyChecker) policy(obj, old runtime.Object) {
 			c.invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
 		}
 	case *admissionv1.ValidatingWebhookConfiguration:
-		c.webhooks(validatingHooks(o))
+		c.webhooks(matchconditions.ValidatingHooks(o))
 	case *admissionv1.MutatingWebhookConfiguration:
-		c.webhooks(mutatingHooks(o))
+		c.webhooks(matchconditions.MutatingHooks(o))
 	case *admissionv1.ValidatingAdmissionPolicy:
 		c.validatingPolicy(o)
 	case *admissionv1.MutatingAdmissionPolicy:
@@ -139,32 +140,7 @@ var (
 	reviewVersionWords = strings.Join(reviewVersions, ", ")
 )
 
-// A webhook is a validating one, or a mutating one with a reinvocation policy.
-type webhook struct {
-	admissionv1.ValidatingWebhook
-	reinvocation *admissionv1.ReinvocationPolicyType
-}
-
-func validatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks []webhook) {
-	for i := range config.Webhooks {
-		hooks = append(hooks, webhook{ValidatingWebhook: config.Webhooks[i]})
-	}
-	return hooks
-}
-
-func mutatingHooks(config *admissionv1.MutatingWebhookConfiguration) (hooks []webhook) {
-	for i := range config.Webhooks {
-		h := &config.Webhooks[i]
-		hooks = append(hooks, webhook{admissionv1.ValidatingWebhook{
-			Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy,
-			NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector, SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds,
-			AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
-		}, h.ReinvocationPolicy})
-	}
-	return hooks
-}
-
-func (c policyChecker) webhooks(hooks []webhook) {
+func (c policyChecker) webhooks(hooks []matchconditions.Webhook) {
 	names := set{}
 	for i := range hooks {
 		p := field.NewPath("webhooks").Index(i)
@@ -176,7 +152,7 @@ func (c policyChecker) webhooks(hooks []webhook) {
 	}
 }
 
-func (c policyChecker) webhook(p *field.Path, hook *webhook) {
+func (c policyChecker) webhook(p *field.Path, hook *matchconditions.Webhook) {
 	c.add(validation.IsFullyQualifiedName(p.Child("name"), hook.Name)...)
 	for i := range hook.Rules {
 		c.webhookRule(p.Child("rules").Index(i), &hook.Rules[i])
@@ -190,7 +166,7 @@ func (c policyChecker) webhook(p *field.Path, hook *webhook) {
 	}
 	c.selector(p, "namespaceSelector", hook.NamespaceSelector)
 	c.selector(p, "objectSelector", hook.ObjectSelector)
-	oneOfRef(c.checker, p, "reinvocationPolicy", hook.reinvocation, reinvocations)
+	oneOfRef(c.checker, p, "reinvocationPolicy", hook.Reinvocation, reinvocations)
 	switch client := &hook.ClientConfig; {
 	case (client.URL == nil) == (client.Service == nil):
 		c.required(p, "clientConfig", "exactly one of url or service is required")
@@ -211,7 +187,7 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 	for i, condition := range conditions {
 		if strings.TrimSpace(condition.Expression) == "" {
 			c.required(p.Index(i), "expression", "")
-		} else if _, err := compileCondition(condition.Expression, (*environment.EnvSet).NewExpressionsEnv); err != nil {
+		} else if _, err := matchconditions.Compile(condition.Expression, (*environment.EnvSet).NewExpressionsEnv); err != nil {
 			c.invalid(p.Index(i), "expression", condition.Expression, err.Error())
 		}
 		c.name(p.Index(i), "name", condition.Name, isQualifiedName)

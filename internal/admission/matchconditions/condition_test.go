@@ -1,4 +1,4 @@
-package main
+package matchconditions
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestConditionsHaveABudget(t *testing.T) {
-	c, err := compileCondition("object.all(k, k != 'x')", (*environment.EnvSet).NewExpressionsEnv)
+	c, err := Compile("object.all(k, k != 'x')", (*environment.EnvSet).NewExpressionsEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

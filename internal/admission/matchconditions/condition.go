@@ -1,4 +1,4 @@
-package main
+package matchconditions
 
 // This file compiles and evaluates matchConditions, the expressions of a webhook's configuration that say which requests it is asked
 // about. An example:
@@ -76,9 +76,9 @@ type condition struct {
 	program celgo.Program
 }
 
-// compileCondition compiles an expression that has to be a bool. New ones are held to what the language has today; what is in the store
+// Compile compiles an expression that has to be a bool. New ones are held to what the language has today; what is in the store
 // may use what a later version of the server knew.
-func compileCondition(expression string, language func(*environment.EnvSet) *celgo.Env) (condition, error) {
+func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (condition, error) {
 	envs, err := conditionEnvs()
 	if err != nil {
 		return condition{}, err
@@ -98,19 +98,19 @@ func compileCondition(expression string, language func(*environment.EnvSet) *cel
 	return condition{text: expression, program: program}, nil
 }
 
-// A conditionSet has those of one webhook, compiled at their first use.
-type conditionSet struct {
-	asked   []admissionv1.MatchCondition
+// A Set has those of one webhook, compiled at their first use.
+type Set struct {
+	Asked   []admissionv1.MatchCondition
 	compile sync.Once
 	ready   []condition
 	broken  []error // of the same length: why one does not compile
 }
 
-// hold evaluates the conditions. A condition that is false wins over errors.
-func (c *conditionSet) hold(ctx context.Context, variables map[string]any) (bool, error) {
+// Hold evaluates the conditions. A condition that is false wins over errors.
+func (c *Set) Hold(ctx context.Context, variables map[string]any) (bool, error) {
 	c.compile.Do(func() {
-		for _, asked := range c.asked {
-			ready, err := compileCondition(asked.Expression, (*environment.EnvSet).StoredExpressionsEnv)
+		for _, asked := range c.Asked {
+			ready, err := Compile(asked.Expression, (*environment.EnvSet).StoredExpressionsEnv)
 			if err != nil {
 				err = fmt.Errorf("compilation error: %w", err)
 			}

@@ -1,0 +1,30 @@
+package matchconditions
+
+import (
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+)
+
+// A webhook is a validating one, or a mutating one with a reinvocation policy.
+type Webhook struct {
+	admissionv1.ValidatingWebhook
+	Reinvocation *admissionv1.ReinvocationPolicyType
+}
+
+func ValidatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks []Webhook) {
+	for i := range config.Webhooks {
+		hooks = append(hooks, Webhook{ValidatingWebhook: config.Webhooks[i]})
+	}
+	return hooks
+}
+
+func MutatingHooks(config *admissionv1.MutatingWebhookConfiguration) (hooks []Webhook) {
+	for i := range config.Webhooks {
+		h := &config.Webhooks[i]
+		hooks = append(hooks, Webhook{admissionv1.ValidatingWebhook{
+			Name: h.Name, ClientConfig: h.ClientConfig, Rules: h.Rules, FailurePolicy: h.FailurePolicy, MatchPolicy: h.MatchPolicy,
+			NamespaceSelector: h.NamespaceSelector, ObjectSelector: h.ObjectSelector, SideEffects: h.SideEffects, TimeoutSeconds: h.TimeoutSeconds,
+			AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: h.MatchConditions,
+		}, h.ReinvocationPolicy})
+	}
+	return hooks
+}
