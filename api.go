@@ -40,6 +40,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/auth"
+	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
@@ -64,7 +65,7 @@ type writes struct {
 	st     *store.Store
 	reg    *scheme.Registry
 	auth   *auth.Authenticator
-	alloc  *allocator
+	alloc  *allocator.Allocator
 	queues keyQueues
 	hooks  *webhooks
 	policy func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
@@ -338,7 +339,7 @@ func (wr *writes) complete(ctx context.Context, res *scheme.Resource, obj scheme
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *writes) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (store.Record, error) {
 	if svc, ok := obj.(*corev1.Service); ok {
-		release, err := wr.alloc.assign(svc, nil, opts.dryRun)
+		release, err := wr.alloc.Assign(svc, nil, opts.dryRun)
 		if err != nil {
 			return store.Record{}, err
 		}
@@ -834,7 +835,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	obj = t.prepare(obj, old)
 	warning.AddWarning(ctx, "", dropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
-		release, err := wr.alloc.assign(svc, old.(*corev1.Service), opts.dryRun)
+		release, err := wr.alloc.Assign(svc, old.(*corev1.Service), opts.dryRun)
 		if err != nil {
 			return rec, err
 		}

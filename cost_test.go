@@ -13,11 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/auth/rbac"
-	"apilet/internal/scheme"
 	"github.com/tidwall/gjson"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"apilet/internal/auth/rbac"
+	"apilet/internal/registry/allocator"
+	"apilet/internal/scheme"
 )
 
 // An attack is a request of a size. prepare is not measured; send is, and may be called again.
@@ -227,7 +229,7 @@ func TestPermissionsAreCountedFirst(t *testing.T) {
 // TestNoPortIsLookedForInAFullRange: one Service asks for more than there are.
 func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	s := startTest(t)
-	ports := `[` + listed(nodePortCount+500, `{"name":"p%[1]d","port":%[1]d}`) + `]`
+	ports := `[` + listed(allocator.NodePortCount+500, `{"name":"p%[1]d","port":%[1]d}`) + `]`
 	a := s.want(422, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":`+strings.Replace(ports, `"port":0`, `"port":9999`, 1)+`}}`)
 	expect(t, len(a.get("details.causes").Array()), 1)
 	expect(t, strings.Contains(a.failure(), "failed to allocate a nodePort: range is full"), true)

@@ -56,6 +56,7 @@ import (
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/registry/allocator"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -335,7 +336,7 @@ func (s *server) start(listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.alloc.block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
+	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.alloc.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
 	s.http = &http.Server{
@@ -378,7 +379,7 @@ func (s *server) assemble() error {
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
 	s.rd = &reads{st: s.st, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
 		bookmarks: bookmarkEvery, patience: s.cfg.requestTimeout, shuttingDown: s.stopping, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-	alloc, err := newAllocator(s.st, s.cfg.serviceRange)
+	alloc, err := allocator.New(s.st, s.cfg.serviceRange)
 	if err != nil {
 		return err
 	}
@@ -586,7 +587,7 @@ func (s *server) openCerts() error {
 		return nil
 	}
 	host, _, _ := net.SplitHostPort(s.cfg.listen) // checked with the flags
-	serviceIP, err := firstServiceIP(s.cfg.serviceRange)
+	serviceIP, err := allocator.FirstServiceIP(s.cfg.serviceRange)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@
 //
 //	log:  ... ADDED web 10.96.0.7 | DELETED db 10.96.0.9 | ...
 //	taken: 10.96.0.7                                        held: 10.96.0.12 (a create that is on its way)
-package main
+package allocator
 
 import (
 	"errors"
@@ -29,7 +29,7 @@ import (
 const (
 	serviceRange             = "//services/"
 	firstNodePort            = 30000
-	nodePortCount            = 2768
+	NodePortCount            = 2768
 	maxProbes                = 1 << 16 // addresses tried before the range counts as full
 	errTaken      allocation = "provided %s is already allocated"
 	errFull       allocation = "range is full"
@@ -39,9 +39,9 @@ const (
 type allocation string
 
 // An allocator knows which addresses and ports the stored Services have.
-type allocator struct {
+type Allocator struct {
 	st    *store.Store
-	block netip.Prefix
+	Block netip.Prefix
 
 	mu    sync.Mutex        // guards what follows
 	pos   int64             // taken is true of this revision; 0 before the first use
@@ -49,28 +49,28 @@ type allocator struct {
 	held  map[string]bool   // given to a request that is not committed yet
 }
 
-// newAllocator parses --service-cluster-ip-range.
-func newAllocator(st *store.Store, cidr string) (*allocator, error) {
+// New parses --service-cluster-ip-range.
+func New(st *store.Store, cidr string) (*Allocator, error) {
 	block, err := netip.ParsePrefix(cidr)
 	if err != nil || !block.Addr().Is4() || block.Bits() > 30 {
 		return nil, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", cidr)
 	}
-	return &allocator{st: st, block: block.Masked(), taken: map[string]string{}, held: map[string]bool{}}, nil
+	return &Allocator{st: st, Block: block.Masked(), taken: map[string]string{}, held: map[string]bool{}}, nil
 }
 
-// firstServiceIP is the address that Kubernetes gives the API server's own Service.
-func firstServiceIP(cidr string) (net.IP, error) {
-	a, err := newAllocator(nil, cidr)
+// FirstServiceIP is the address that Kubernetes gives the API server's own Service.
+func FirstServiceIP(cidr string) (net.IP, error) {
+	a, err := New(nil, cidr)
 	if err != nil {
 		return nil, err
 	}
-	return a.block.Addr().Next().AsSlice(), nil
+	return a.Block.Addr().Next().AsSlice(), nil
 }
 
-// assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. An address that old has is
+// Assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. An address that old has is
 // its successor's; if that names another one, validation says that it may not. A dry run may bring a port out of the range, as in
 // kube-apiserver. The caller calls release when its write is over.
-func (a *allocator) assign(svc, old *corev1.Service, dryRun bool) (release func(), err error) {
+func (a *Allocator) Assign(svc, old *corev1.Service, dryRun bool) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.catchUp(); err != nil {
@@ -89,7 +89,7 @@ func (a *allocator) assign(svc, old *corev1.Service, dryRun bool) (release func(
 }
 
 // catchUp reads the Services at first, and what the log has of them later.
-func (a *allocator) catchUp() error {
+func (a *Allocator) catchUp() error {
 	if a.pos == 0 {
 		return a.readAll()
 	}
@@ -113,7 +113,7 @@ func (a *allocator) catchUp() error {
 	}
 }
 
-func (a *allocator) readAll() error {
+func (a *Allocator) readAll() error {
 	c := &store.Chunk{}
 	for at := (store.Span{Prefix: serviceRange}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := a.st.Chunk(at, c); err != nil {
@@ -130,7 +130,7 @@ func (a *allocator) readAll() error {
 }
 
 // note marks what a stored Service has as taken, or as free again.
-func (a *allocator) note(key string, json []byte, has bool) {
+func (a *Allocator) note(key string, json []byte, has bool) {
 	mark := func(v gjson.Result) {
 		switch text := v.String(); {
 		case text == "" || text == corev1.ClusterIPNone || text == "0":
@@ -150,7 +150,7 @@ func (a *allocator) note(key string, json []byte, has bool) {
 
 // An allotment is what one request is given. Its methods run under the allocator's lock.
 type allotment struct {
-	a      *allocator
+	a      *Allocator
 	svc    *corev1.Service
 	key    string
 	held   []string
@@ -186,8 +186,8 @@ func (g *allotment) address() {
 	at := field.NewPath("spec", "clusterIPs")
 	switch {
 	case err != nil: // validation says it better
-	case !g.a.block.Contains(addr):
-		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errOutOfRange), addr, g.a.block))
+	case !g.a.Block.Contains(addr):
+		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errOutOfRange), addr, g.a.Block))
 	case !g.take(spec.ClusterIP):
 		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errTaken), "IP"))
 	}
@@ -200,8 +200,8 @@ func (g *allotment) refuse(at *field.Path, value any, what, why string) {
 // freeAddress picks a random address of the block. The first (the network) and the last (its broadcast) are never given; the second is
 // kept for the Service "kubernetes", which every cluster has there.
 func (g *allotment) freeAddress() string {
-	size := uint32(1) << (32 - g.a.block.Bits())
-	first := g.a.block.Addr().As4()
+	size := uint32(1) << (32 - g.a.Block.Bits())
+	first := g.a.Block.Addr().As4()
 	base := uint32(first[0])<<24 | uint32(first[1])<<16 | uint32(first[2])<<8 | uint32(first[3])
 	start := rand.Uint32N(size)
 	for i := range min(size, maxProbes) {
@@ -245,9 +245,9 @@ func (g *allotment) nodePorts() {
 }
 
 func (g *allotment) wantedPort(at *field.Path, port int32) {
-	if within := port >= firstNodePort && port < firstNodePort+nodePortCount; !within && !g.dryRun {
+	if within := port >= firstNodePort && port < firstNodePort+NodePortCount; !within && !g.dryRun {
 		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d",
-			firstNodePort, firstNodePort+nodePortCount-1)))
+			firstNodePort, firstNodePort+NodePortCount-1)))
 	} else if !g.take(fmt.Sprint(port)) {
 		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf(string(errTaken), "port")))
 	}
@@ -269,9 +269,9 @@ func (g *allotment) freePort() (port int32, ok bool) {
 }
 
 func (g *allotment) freePorts() []int32 {
-	free, start := make([]int32, 0, nodePortCount), rand.Int32N(nodePortCount)
-	for i := range int32(nodePortCount) {
-		port := firstNodePort + (start+i)%nodePortCount
+	free, start := make([]int32, 0, NodePortCount), rand.Int32N(NodePortCount)
+	for i := range int32(NodePortCount) {
+		port := firstNodePort + (start+i)%NodePortCount
 		if text := strconv.Itoa(int(port)); g.a.taken[text] == "" && !g.a.held[text] {
 			free = append(free, port)
 		}
