@@ -29,7 +29,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -444,7 +444,7 @@ func (wr *writes) checkGrant(ctx context.Context, res *scheme.Resource, obj, old
 // validateMeta judges the metadata of a new object.
 func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
-	errs := validation.ValidateObjectMetaAccessor(obj, res.Namespaced, nameRule(res.StoredType()), at)
+	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, nameRule(res.StoredType()), at)
 	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
 		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
 	}
@@ -925,8 +925,8 @@ func (t *target) prepare(obj, old scheme.Object) scheme.Object {
 // validateChanged judges an update: metadata by its own rules and by those of what may change, then the type's rules.
 func (wr *writes) validateChanged(ctx context.Context, t *target, opts writeOptions, obj, old scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
-	errs := validation.ValidateObjectMetaAccessorUpdate(obj, old, at)
-	errs = append(errs, validation.ValidateObjectMetaAccessor(obj, t.res.Namespaced, anyName, at)...)
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)
+	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.res.Namespaced, anyName, at)...)
 	if t.res.GoType != nil && t.res.Custom == nil {
 		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
@@ -151,8 +151,8 @@ func (c apiServiceChecker) apiService(o *apiregistrationv1.APIService) {
 	if o.Spec.Group == "" && o.Spec.Version != "v1" {
 		c.required(p, "group", "only v1 may have an empty group and it better be legacy kube")
 	}
-	c.maybe(p, "group", o.Spec.Group, validation.IsDNS1123Subdomain)
-	c.words(p, "version", o.Spec.Version, validation.IsDNS1035Label)
+	c.maybe(p, "group", o.Spec.Group, utilvalidation.IsDNS1123Subdomain)
+	c.words(p, "version", o.Spec.Version, utilvalidation.IsDNS1035Label)
 	c.priority(p, "groupPriorityMinimum", o.Spec.GroupPriorityMinimum, 20000)
 	c.priority(p, "versionPriority", o.Spec.VersionPriority, 1000)
 	if o.Spec.Service == nil {
@@ -161,7 +161,7 @@ func (c apiServiceChecker) apiService(o *apiregistrationv1.APIService) {
 	}
 	c.filled(p.Child("service"), "namespace", o.Spec.Service.Namespace, "name", o.Spec.Service.Name)
 	if port := *o.Spec.Service.Port; port < 1 || port > 65535 {
-		c.invalid(p, "service.port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
+		c.invalid(p, "service.port", port, "port is not valid: "+utilvalidation.InclusiveRangeError(1, 65535))
 	}
 	if o.Spec.InsecureSkipTLSVerify && len(o.Spec.CABundle) > 0 {
 		c.invalid(p, "insecureSkipTLSVerify", true, "may not be true if caBundle is present")

@@ -37,7 +37,7 @@ import (
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta/table"
-	"k8s.io/apimachinery/pkg/api/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -352,7 +352,7 @@ type judgement struct {
 func (j *judgement) add(errs field.ErrorList) { j.errs = append(j.errs, errs...) }
 
 func (j *judgement) create() {
-	j.add(validation.ValidateObjectMetaAccessor(j.obj, j.cr.res.Namespaced, validation.NameIsDNSSubdomain, field.NewPath("metadata")))
+	j.add(apivalidation.ValidateObjectMetaAccessor(j.obj, j.cr.res.Namespaced, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata")))
 	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, j.rules.whole))
 	j.scale()
 	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
@@ -363,7 +363,7 @@ func (j *judgement) create() {
 func (j *judgement) follow(old *unstructured.Unstructured) {
 	j.old = old.Object
 	j.same = celcommon.NewCorrelatedObject(j.obj.Object, old.Object, &celmodel.Structural{Structural: j.schema})
-	j.add(validation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
+	j.add(apivalidation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
 }
 
 func (j *judgement) change(old *unstructured.Unstructured) {
