@@ -45,6 +45,7 @@ import (
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
 	"apilet/internal/registry/strategy"
+	"apilet/internal/registry/validation"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -399,7 +400,7 @@ func (wr *writes) validateNew(ctx context.Context, res *scheme.Resource, obj sch
 	case !wr.validating || opts.trusted:
 		return validateMeta(res, obj)
 	}
-	return append(validateMeta(res, obj), validateCreate(obj)...)
+	return append(validateMeta(res, obj), validation.ValidateCreate(obj)...)
 }
 
 // warnAbout tells the client what is odd about a valid object.
@@ -444,12 +445,12 @@ func (wr *writes) checkGrant(ctx context.Context, res *scheme.Resource, obj, old
 // validateMeta judges the metadata of a new object.
 func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, nameRule(res.StoredType()), at)
+	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, validation.NameRule(res.StoredType()), at)
 	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
 		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
 	}
 	if res.GoType != nil {
-		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
 	return errs
 }
@@ -928,21 +929,21 @@ func (wr *writes) validateChanged(ctx context.Context, t *target, opts writeOpti
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)
 	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.res.Namespaced, anyName, at)...)
 	if t.res.GoType != nil && t.res.Custom == nil {
-		errs = append(errs, validateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
 	switch {
 	case t.res.Custom != nil:
 		errs = append(errs, t.res.Custom.Validate(ctx, obj, old, t.sub)...)
 	case !wr.validating || opts.trusted:
 	case t.sub == "":
-		errs = append(errs, validateUpdate(obj, old)...)
+		errs = append(errs, validation.ValidateUpdate(obj, old)...)
 	case t.sub == "status":
-		errs = append(errs, validateStatusUpdate(obj, old)...)
-		errs = append(errs, validatePart(t.sub, obj, old)...)
+		errs = append(errs, validation.ValidateStatusUpdate(obj, old)...)
+		errs = append(errs, validation.ValidatePart(t.sub, obj, old)...)
 	case t.sub == "finalize":
-		errs = append(errs, validateFinalizers(strategy.NamespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
+		errs = append(errs, validation.ValidateFinalizers(strategy.NamespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
 	default:
-		errs = append(errs, validatePart(t.sub, obj, old)...)
+		errs = append(errs, validation.ValidatePart(t.sub, obj, old)...)
 	}
 	return scheme.Distinct(errs)
 }

@@ -17,16 +17,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"apilet/internal/scheme"
@@ -140,60 +136,3 @@ func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIServic
 }
 
 // ---- One of them ----
-
-// An apiServiceChecker knows the rules of an APIService.
-type apiServiceChecker struct{ *checker }
-
-func (c apiServiceChecker) apiService(o *apiregistrationv1.APIService) {
-	p := field.NewPath("spec")
-	c.named(field.NewPath("metadata"), "generateName", o.GenerateName, o)
-	c.named(field.NewPath("metadata"), "name", o.Name, o)
-	if o.Spec.Group == "" && o.Spec.Version != "v1" {
-		c.required(p, "group", "only v1 may have an empty group and it better be legacy kube")
-	}
-	c.maybe(p, "group", o.Spec.Group, utilvalidation.IsDNS1123Subdomain)
-	c.words(p, "version", o.Spec.Version, utilvalidation.IsDNS1035Label)
-	c.priority(p, "groupPriorityMinimum", o.Spec.GroupPriorityMinimum, 20000)
-	c.priority(p, "versionPriority", o.Spec.VersionPriority, 1000)
-	if o.Spec.Service == nil {
-		c.local(p, &o.Spec)
-		return
-	}
-	c.filled(p.Child("service"), "namespace", o.Spec.Service.Namespace, "name", o.Spec.Service.Name)
-	if port := *o.Spec.Service.Port; port < 1 || port > 65535 {
-		c.invalid(p, "service.port", port, "port is not valid: "+utilvalidation.InclusiveRangeError(1, 65535))
-	}
-	if o.Spec.InsecureSkipTLSVerify && len(o.Spec.CABundle) > 0 {
-		c.invalid(p, "insecureSkipTLSVerify", true, "may not be true if caBundle is present")
-	}
-}
-
-// named leaves to the rule for all metadata what is no name at all.
-func (c apiServiceChecker) named(p *field.Path, key, name string, o *apiregistrationv1.APIService) {
-	wanted := o.Spec.Version + "." + o.Spec.Group
-	if name != "" && name != wanted && len(content.IsPathSegmentName(name)) == 0 {
-		c.invalid(p, key, name, fmt.Sprintf("must be `spec.version+\".\"+spec.group`: %q", wanted))
-	}
-}
-
-func (c apiServiceChecker) priority(p *field.Path, name string, value, most int32) {
-	if value <= 0 || value > most {
-		c.invalid(p, name, value, fmt.Sprintf("must be positive and less than %d", most))
-	}
-}
-
-// local is for one that is served here, and needs no credentials.
-func (c apiServiceChecker) local(p *field.Path, spec *apiregistrationv1.APIServiceSpec) {
-	if n := len(spec.CABundle); n > 0 {
-		c.invalid(p, "caBundle", fmt.Sprintf("%d bytes", n), "local APIServices may not have a caBundle")
-	}
-	if spec.InsecureSkipTLSVerify {
-		c.invalid(p, "insecureSkipTLSVerify", true, "local APIServices may not have insecureSkipTLSVerify")
-	}
-}
-
-func (c apiServiceChecker) status(status *apiregistrationv1.APIServiceStatus) {
-	for i, condition := range status.Conditions {
-		c.oneOf(field.NewPath("status", "conditions").Index(i), "status", string(condition.Status), []string{"True", "False", "Unknown"})
-	}
-}

@@ -28,8 +28,6 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
@@ -44,6 +42,10 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"apilet/internal/registry/validation"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const retryCleanup = time.Second // while objects of a deleted definition wait for their finalizers
@@ -596,15 +598,15 @@ func validateDefinition(ctx context.Context, obj, old scheme.Object, sub string)
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if old == nil {
-		return validateNewDefinition(ctx, now)
+		return validation.ValidateNewDefinition(ctx, now)
 	}
 	if err := internalDefinition(old, before); err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	if sub == "status" {
-		return validateDefinitionStatus(now, before)
+		return validation.ValidateDefinitionStatus(now, before)
 	}
-	return validateChangedDefinition(ctx, now, before)
+	return validation.ValidateChangedDefinition(ctx, now, before)
 }
 
 func internalDefinition(obj scheme.Object, out *apiextensions.CustomResourceDefinition) error {
@@ -637,8 +639,8 @@ func schemaWarnings(crd *apiextensionsv1.CustomResourceDefinition) map[string]bo
 	if internalDefinition(crd, internal) != nil {
 		return nil // validation has said so
 	}
-	for root := range rootSchemas(&internal.Spec) {
-		for s := range allSchemas(root) {
+	for root := range validation.RootSchemas(&internal.Spec) {
+		for s := range validation.AllSchemas(root) {
 			noteFormat(s, texts)
 			isSet := s.XListType != nil && *s.XListType == "set" && s.Items != nil && s.Items.Schema != nil
 			if isSet && (s.Items.Schema.Type == "object" || s.Items.Schema.Type == "array") {

@@ -14,9 +14,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/auth"
+	"apilet/internal/registry/validation"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -55,7 +53,7 @@ func checkSubject(csr *certificatesv1.CertificateSigningRequest) error {
 	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
 		return nil
 	}
-	parsed, err := parseSigningRequest(csr.Spec.Request)
+	parsed, err := validation.ParseSigningRequest(csr.Spec.Request)
 	if err != nil {
 		return fmt.Errorf("failed to parse CSR: %v", err)
 	}
@@ -88,39 +86,6 @@ func mayAct(auth *auth.Authenticator, by request.User, verb, signer string) bool
 		allowed, _ := auth.Decide(by, request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name})
 		return allowed
 	})
-}
-
-func parseSigningRequest(request []byte) (*x509.CertificateRequest, error) {
-	block, _ := pem.Decode(request)
-	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
-	}
-	return x509.ParseCertificateRequest(block.Bytes)
-}
-
-// checkCertificate says what keeps text from being PEM certificates. What stands around the blocks is nobody's business; none at all is
-// a certificate that is still to come.
-func checkCertificate(text []byte) error {
-	if len(text) == 0 {
-		return nil
-	}
-	block, rest := pem.Decode(text)
-	if block == nil {
-		return errors.New("must contain at least one CERTIFICATE PEM block")
-	}
-	for ; block != nil; block, rest = pem.Decode(rest) {
-		switch certs, err := x509.ParseCertificates(block.Bytes); {
-		case block.Type != "CERTIFICATE":
-			return fmt.Errorf("only CERTIFICATE PEM blocks are allowed, found %q", block.Type)
-		case len(block.Headers) != 0:
-			return errors.New("no PEM block headers are permitted")
-		case err != nil:
-			return err
-		case len(certs) == 0:
-			return errors.New("found CERTIFICATE PEM block containing 0 certificates")
-		}
-	}
-	return nil
 }
 
 // ---- Conditions ----

@@ -31,6 +31,7 @@ import (
 
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
+	"apilet/internal/registry/validation"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -370,16 +371,16 @@ func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resour
 
 // judgeTarget says what is wrong with the place of a pod: in kube-apiserver's words a 500 without a reason.
 func judgeTarget(target *corev1.ObjectReference) error {
-	var c checker
+	var c validation.Checker
 	p := field.NewPath("target")
 	if target.Kind != "" && target.Kind != "Node" {
-		c.unsupported(p, "kind", target.Kind, []string{"Node", "<empty>"})
+		c.Unsupported(p, "kind", target.Kind, []string{"Node", "<empty>"})
 	}
-	c.need(p, "name", target.Name != "", "")
-	if len(c.errs) == 0 {
+	c.Need(p, "name", target.Name != "", "")
+	if len(c.Errs) == 0 {
 		return nil
 	}
-	return scheme.StatusError(http.StatusInternalServerError, "", c.errs.ToAggregate().Error())
+	return scheme.StatusError(http.StatusInternalServerError, "", c.Errs.ToAggregate().Error())
 }
 
 func respondSuccess(w http.ResponseWriter, r *http.Request) error {
@@ -619,7 +620,7 @@ func noPodsRun(st *store.Store, res *scheme.Resource, info *request.Info, query 
 
 // logOptions are the parameters of a pod's log that have to be judged.
 type logOptions struct {
-	checker
+	validation.Checker
 	query url.Values
 	err   error // the first that cannot be read
 }
@@ -630,21 +631,21 @@ func judgeLogOptions(name string, query url.Values) error {
 	o.atLeast("tailLines", 0, "must be greater than or equal to 0")
 	o.atLeast("limitBytes", 1, "must be greater than 0")
 	if query.Has("sinceTime") && query.Has("sinceSeconds") {
-		o.forbid(nil, "[]", true, "at most one of `sinceTime` or `sinceSeconds` may be specified")
+		o.Forbid(nil, "[]", true, "at most one of `sinceTime` or `sinceSeconds` may be specified")
 	} else {
 		o.atLeast("sinceSeconds", 1, "must be greater than 0")
 	}
-	o.forbid(nil, "stream", query.Has("stream"), "may not be specified")
+	o.Forbid(nil, "stream", query.Has("stream"), "may not be specified")
 	if _, err := time.Parse(time.RFC3339, query.Get("sinceTime")); query.Has("sinceTime") && o.err == nil {
 		o.err = err
 	}
 	if o.err != nil {
 		return apierrors.NewBadRequest(o.err.Error())
 	}
-	if len(o.errs) == 0 {
+	if len(o.Errs) == 0 {
 		return nil
 	}
-	return scheme.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, name, o.errs)
+	return scheme.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, name, o.Errs)
 }
 
 func (o *logOptions) atLeast(name string, least int64, detail string) {
@@ -656,6 +657,6 @@ func (o *logOptions) atLeast(name string, least int64, detail string) {
 	case err != nil && o.err == nil:
 		o.err = err
 	case err == nil && n < least:
-		o.invalid(nil, name, n, detail)
+		o.Invalid(nil, name, n, detail)
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
+	"apilet/internal/registry/validation"
 )
 
 // A validationCase breaks one place of one of testdata/validate/objects.yaml; Causes are kube-apiserver's, none when it takes the object.
@@ -276,20 +277,20 @@ func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	obj := fixed(decodeBuiltin(t, mutate(t, doc, c)))
 	if !c.Update {
 		strategy.PrepareForCreate(obj)
-		return validateCreate(obj)
+		return validation.ValidateCreate(obj)
 	}
 	old := fixed(decodeBuiltin(t, doc))
 	strategy.PrepareForCreate(old)
 	defaults.Set(old)
 	strategy.PrepareForUpdate(obj, old)
-	return validateUpdate(obj, old)
+	return validation.ValidateUpdate(obj, old)
 }
 
 // checkStatus validates a broken status as the server does.
 func checkStatus(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 	old, obj := fixed(decodeBuiltin(t, doc)), fixed(decodeBuiltin(t, mutate(t, doc, c)))
 	strategy.PrepareForStatusUpdate(obj, old)
-	return validateStatusUpdate(obj, old)
+	return validation.ValidateStatusUpdate(obj, old)
 }
 
 func TestValidation(t *testing.T) {
@@ -371,10 +372,10 @@ func TestValidObjectsPass(t *testing.T) {
 		for _, doc := range readDocuments(t, file) {
 			obj := fixed(decodeBuiltin(t, doc))
 			strategy.PrepareForCreate(obj)
-			if errs := validateCreate(obj); len(errs) > 0 {
+			if errs := validation.ValidateCreate(obj); len(errs) > 0 {
 				t.Errorf("%s: %v", doc, errs)
 			}
-			if errs := validateUpdate(obj.DeepCopyObject(), obj); len(errs) > 0 {
+			if errs := validation.ValidateUpdate(obj.DeepCopyObject(), obj); len(errs) > 0 {
 				t.Errorf("update with itself: %s: %v", doc, errs)
 			}
 		}
@@ -399,9 +400,9 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 		}
 		obj := reflect.New(reflect.TypeOf(decodeBuiltin(t, doc)).Elem()).Interface().(runtime.Object)
 		defaults.Set(obj)
-		validateUpdate(obj, obj)
+		validation.ValidateUpdate(obj, obj)
 		strategy.PrepareForCreate(obj)
-		validateCreate(obj)
+		validation.ValidateCreate(obj)
 	}
 	for _, doc := range readDocuments(t, "testdata/validate/statuses.yaml") {
 		for _, c := range statusBreakages(t, doc) {
@@ -416,11 +417,11 @@ func BenchmarkValidateDeployment(b *testing.B) {
 	d := twentyContainers()
 	defaults.Set(d)
 	strategy.PrepareForCreate(d)
-	if errs := validateCreate(d); len(errs) > 0 {
+	if errs := validation.ValidateCreate(d); len(errs) > 0 {
 		b.Fatal(errs)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		validateCreate(d)
+		validation.ValidateCreate(d)
 	}
 }

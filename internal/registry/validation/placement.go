@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: where a pod may run: what pods, PersistentVolumes and RuntimeClasses say about nodes, and what nodes say in return.
 
@@ -20,7 +20,7 @@ var (
 )
 
 // A placementChecker checks affinity, constraints, tolerations and taints.
-type placementChecker struct{ *checker }
+type placementChecker struct{ *Checker }
 
 func (c placementChecker) affinity(p *field.Path, affinity *corev1.Affinity) {
 	const must, should = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
@@ -46,7 +46,7 @@ func (c placementChecker) affinity(p *field.Path, affinity *corev1.Affinity) {
 
 func (c placementChecker) weight(p *field.Path, weight int32) {
 	if weight < 1 || weight > 100 {
-		c.invalid(p, "weight", weight, "must be in the range 1-100")
+		c.Invalid(p, "weight", weight, "must be in the range 1-100")
 	}
 }
 
@@ -70,7 +70,7 @@ func (c placementChecker) affinityTerm(p *field.Path, term *corev1.PodAffinityTe
 		c.words(p, "namespace", namespace, isLabel)
 	}
 	c.labelKeys(p, term.MatchLabelKeys, term.MismatchLabelKeys, term.LabelSelector)
-	c.need(p, "topologyKey", term.TopologyKey != "", "can not be empty")
+	c.Need(p, "topologyKey", term.TopologyKey != "", "can not be empty")
 	c.labelName(p, "topologyKey", term.TopologyKey)
 }
 
@@ -82,7 +82,7 @@ func (c placementChecker) labelKeys(p *field.Path, match, mismatch []string, sel
 		list []string
 	}{{"matchLabelKeys", match}, {"mismatchLabelKeys", mismatch}} {
 		if len(keys.list) > 0 && selector == nil {
-			c.forbid(p, keys.name, true, "must not be specified when labelSelector is not set")
+			c.Forbid(p, keys.name, true, "must not be specified when labelSelector is not set")
 			continue
 		}
 		for i, key := range keys.list {
@@ -100,7 +100,7 @@ func (c placementChecker) labelKeys(p *field.Path, match, mismatch []string, sel
 		}
 		for _, expression := range selector.MatchExpressions {
 			if i, found := places[expression.Key]; found && seen[expression.Key] {
-				c.invalid(p.Index(i), "", expression.Key, "exists in both matchLabelKeys and labelSelector")
+				c.Invalid(p.Index(i), "", expression.Key, "exists in both matchLabelKeys and labelSelector")
 			}
 			seen[expression.Key] = true
 		}
@@ -108,7 +108,7 @@ func (c placementChecker) labelKeys(p *field.Path, match, mismatch []string, sel
 	mismatched := setOf(mismatch)
 	for i, key := range match {
 		if mismatched[key] {
-			c.invalid(p.Child("matchLabelKeys").Index(i), "", key, "exists in both matchLabelKeys and mismatchLabelKeys")
+			c.Invalid(p.Child("matchLabelKeys").Index(i), "", key, "exists in both matchLabelKeys and mismatchLabelKeys")
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (c placementChecker) spreadConstraints(p *field.Path, constraints []corev1.
 
 func (c placementChecker) spreadConstraint(p *field.Path, constraint *corev1.TopologySpreadConstraint, repeated bool) {
 	c.positive(p, "maxSkew", int64(constraint.MaxSkew))
-	c.need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
+	c.Need(p, "topologyKey", constraint.TopologyKey != "", "can not be empty")
 	c.oneOf(p, "whenUnsatisfiable", string(constraint.WhenUnsatisfiable), scheduleActions)
 	if repeated {
 		c.add(field.Duplicate(p.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", constraint.TopologyKey, constraint.WhenUnsatisfiable)))
@@ -141,11 +141,11 @@ func (c placementChecker) spreadConstraint(p *field.Path, constraint *corev1.Top
 	if domains := constraint.MinDomains; domains != nil {
 		c.positive(p, "minDomains", int64(*domains))
 		if constraint.WhenUnsatisfiable != corev1.DoNotSchedule {
-			c.invalid(p, "minDomains", *domains, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not %s", constraint.WhenUnsatisfiable))
+			c.Invalid(p, "minDomains", *domains, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not %s", constraint.WhenUnsatisfiable))
 		}
 	}
-	oneOfRef(c.checker, p, "nodeAffinityPolicy", constraint.NodeAffinityPolicy, inclusionPolicies)
-	oneOfRef(c.checker, p, "nodeTaintsPolicy", constraint.NodeTaintsPolicy, inclusionPolicies)
+	oneOfRef(c.Checker, p, "nodeAffinityPolicy", constraint.NodeAffinityPolicy, inclusionPolicies)
+	oneOfRef(c.Checker, p, "nodeTaintsPolicy", constraint.NodeTaintsPolicy, inclusionPolicies)
 	c.labelKeys(p, constraint.MatchLabelKeys, nil, constraint.LabelSelector)
 	c.selector(p, "labelSelector", constraint.LabelSelector)
 }
@@ -155,24 +155,24 @@ func (c placementChecker) tolerations(p *field.Path, list []corev1.Toleration) {
 		tp := p.Index(i)
 		c.maybe(tp, "key", toleration.Key, isQualifiedName)
 		if toleration.Key == "" && toleration.Operator != corev1.TolerationOpExists {
-			c.invalid(tp, "operator", toleration.Operator, `operator must be Exists when `+"`key`"+` is empty, which means "match all values and all keys"`)
+			c.Invalid(tp, "operator", toleration.Operator, `operator must be Exists when `+"`key`"+` is empty, which means "match all values and all keys"`)
 		}
 		if toleration.TolerationSeconds != nil && toleration.Effect != corev1.TaintEffectNoExecute {
-			c.invalid(tp, "effect", toleration.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+			c.Invalid(tp, "effect", toleration.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
 		}
 		switch toleration.Operator {
 		case "", corev1.TolerationOpEqual:
 			if messages := validation.IsValidLabelValue(toleration.Value); len(messages) > 0 {
-				c.invalid(tp, "operator", toleration.Value, strings.Join(messages, ";"))
+				c.Invalid(tp, "operator", toleration.Value, strings.Join(messages, ";"))
 			}
 		case corev1.TolerationOpExists:
 			if toleration.Value != "" {
-				c.invalid(tp, "operator", toleration.Value, "value must be empty when `operator` is 'Exists'")
+				c.Invalid(tp, "operator", toleration.Value, "value must be empty when `operator` is 'Exists'")
 			}
 		case corev1.TolerationOpLt, corev1.TolerationOpGt:
-			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists", "Lt", "Gt"})
+			c.Unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists", "Lt", "Gt"})
 		default:
-			c.unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists"})
+			c.Unsupported(tp, "operator", toleration.Operator, []string{"Equal", "Exists"})
 		}
 		if toleration.Effect != "" {
 			c.oneOf(tp, "effect", string(toleration.Effect), taintEffects)
@@ -181,7 +181,7 @@ func (c placementChecker) tolerations(p *field.Path, list []corev1.Toleration) {
 }
 
 func (c placementChecker) nodeSelector(p *field.Path, selector *corev1.NodeSelector) {
-	c.need(p, "nodeSelectorTerms", len(selector.NodeSelectorTerms) > 0, "must have at least one node selector term")
+	c.Need(p, "nodeSelectorTerms", len(selector.NodeSelectorTerms) > 0, "must have at least one node selector term")
 	for i := range selector.NodeSelectorTerms {
 		c.nodeSelectorTerm(p.Child("nodeSelectorTerms").Index(i), &selector.NodeSelectorTerms[i], true)
 	}
@@ -194,13 +194,13 @@ func (c placementChecker) nodeSelectorTerm(p *field.Path, term *corev1.NodeSelec
 		values := len(requirement.Values)
 		switch requirement.Operator {
 		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-			c.need(rp, "values", values > 0, "must be specified when `operator` is 'In' or 'NotIn'")
+			c.Need(rp, "values", values > 0, "must be specified when `operator` is 'In' or 'NotIn'")
 		case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
-			c.forbid(rp, "values", values > 0, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
+			c.Forbid(rp, "values", values > 0, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
 		case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-			c.need(rp, "values", values == 1, "must be specified single value when `operator` is 'Lt' or 'Gt'")
+			c.Need(rp, "values", values == 1, "must be specified single value when `operator` is 'Lt' or 'Gt'")
 		default:
-			c.invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
+			c.Invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
 		}
 		c.labelName(rp, "key", requirement.Key)
 		for j := 0; j < values && required; j++ {
@@ -211,12 +211,12 @@ func (c placementChecker) nodeSelectorTerm(p *field.Path, term *corev1.NodeSelec
 		rp := p.Child("matchFields").Index(i)
 		switch requirement.Operator {
 		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
-			c.need(rp, "values", len(requirement.Values) == 1, "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
+			c.Need(rp, "values", len(requirement.Values) == 1, "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
 		default:
-			c.invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
+			c.Invalid(rp, "operator", requirement.Operator, "not a valid selector operator")
 		}
 		if requirement.Key != metav1.ObjectNameField {
-			c.invalid(rp, "key", requirement.Key, "not a valid field selector key")
+			c.Invalid(rp, "key", requirement.Key, "not a valid field selector key")
 			continue
 		}
 		for j, value := range requirement.Values {
@@ -236,7 +236,7 @@ func (c placementChecker) taints(taints []corev1.Taint) {
 	for i, taint := range taints {
 		c.labelName(p.Index(i), "key", taint.Key)
 		if messages := validation.IsValidLabelValue(taint.Value); len(messages) > 0 {
-			c.invalid(p.Index(i), "value", taint.Value, strings.Join(messages, ";"))
+			c.Invalid(p.Index(i), "value", taint.Value, strings.Join(messages, ";"))
 		}
 		c.known(p.Index(i), "effect", string(taint.Effect), taintEffects)
 		if seen[key{taint.Key, taint.Effect}] {

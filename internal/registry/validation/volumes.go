@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: where volumes come from. Pods and PersistentVolumes share most sources; a PersistentVolume's have a namespace more.
 
@@ -11,13 +11,14 @@ import (
 	"slices"
 	"strings"
 
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metavalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/scheme"
 )
 
 var (
@@ -38,18 +39,18 @@ var (
 
 // A volumeChecker checks sources of volumes. podName is that of the Pod whose volume it is; pod is false in a template.
 type volumeChecker struct {
-	*checker
+	*Checker
 	pod     bool
 	podName string
 }
 
 // source is the one member of a volume that says where it comes from.
 func (c volumeChecker) source(p *field.Path, v *corev1.Volume) {
-	one := &choice{checker: c.checker, p: p, what: "volume type"}
+	one := &choice{Checker: c.Checker, p: p, what: "volume type"}
 	if v.EmptyDir != nil {
 		one.count++
 		limit := v.EmptyDir.SizeLimit
-		c.forbid(p, "emptyDir.sizeLimit", limit != nil && limit.Sign() < 0, "SizeLimit field must be a valid resource quantity")
+		c.Forbid(p, "emptyDir.sizeLimit", limit != nil && limit.Sign() < 0, "SizeLimit field must be a valid resource quantity")
 	}
 	c.nodeAndDiskSource(one, p, v)
 	c.networkSource(one, p, v)
@@ -79,10 +80,10 @@ func (c volumeChecker) source(p *field.Path, v *corev1.Volume) {
 		c.ephemeralVolume(p, v)
 	}
 	if v.Image != nil && one.first("image") {
-		c.need(p.Child("image"), "reference", !c.pod || v.Image.Reference != "", "")
+		c.Need(p.Child("image"), "reference", !c.pod || v.Image.Reference != "", "")
 		c.known(p.Child("image"), "pullPolicy", string(v.Image.PullPolicy), pullPolicies)
 	}
-	c.need(p, "", one.count > 0, "must specify a volume type")
+	c.Need(p, "", one.count > 0, "must specify a volume type")
 }
 
 func (c volumeChecker) nodeAndDiskSource(one *choice, p *field.Path, v *corev1.Volume) {
@@ -118,7 +119,7 @@ func (c volumeChecker) networkSource(one *choice, p *field.Path, v *corev1.Volum
 			})
 		}
 		if s.InitiatorName != nil && len(v.Name+":"+s.TargetPortal) > 64 {
-			c.invalid(p, "name", v.Name, portalTooLong)
+			c.Invalid(p, "name", v.Name, portalTooLong)
 		}
 	}
 	if s := v.Glusterfs; s != nil && one.first("glusterfs") {
@@ -131,15 +132,15 @@ func (c volumeChecker) networkSource(one *choice, p *field.Path, v *corev1.Volum
 		c.filled(p.Child("persistentVolumeClaim"), "claimName", s.ClaimName)
 	}
 	if s := v.RBD; s != nil && one.first("rbd") {
-		c.need(p.Child("rbd"), "monitors", len(s.CephMonitors) > 0, "")
+		c.Need(p.Child("rbd"), "monitors", len(s.CephMonitors) > 0, "")
 		c.filled(p.Child("rbd"), "image", s.RBDImage)
 	}
 	if s := v.Cinder; s != nil && one.first("cinder") {
 		c.filled(p.Child("cinder"), "volumeID", s.VolumeID)
-		c.need(p.Child("cinder"), "secretRef.name", s.SecretRef == nil || s.SecretRef.Name != "", "")
+		c.Need(p.Child("cinder"), "secretRef.name", s.SecretRef == nil || s.SecretRef.Name != "", "")
 	}
 	if s := v.CephFS; s != nil && one.first("cephFS") {
-		c.need(p.Child("cephfs"), "monitors", len(s.Monitors) > 0, "")
+		c.Need(p.Child("cephfs"), "monitors", len(s.Monitors) > 0, "")
 	}
 	if v.Quobyte != nil && one.first("quobyte") {
 		c.quobyte(p.Child("quobyte"), v.Quobyte)
@@ -195,7 +196,7 @@ func (c volumeChecker) ephemeralVolume(p *field.Path, v *corev1.Volume) {
 	if c.podName != "" && v.Name != "" {
 		claim := c.podName + "-" + v.Name
 		for _, message := range isSubdomain(claim) {
-			c.invalid(p, "name", v.Name, fmt.Sprintf("PVC name %q: %v", claim, message))
+			c.Invalid(p, "name", v.Name, fmt.Sprintf("PVC name %q: %v", claim, message))
 		}
 	}
 }
@@ -205,14 +206,14 @@ func (c volumeChecker) onlyLabelsAndAnnotations(p *field.Path, meta *metav1.Obje
 	value := reflect.ValueOf(meta).Elem()
 	for i := range value.NumField() {
 		if name := value.Type().Field(i).Name; name != "Labels" && name != "Annotations" {
-			c.forbid(p, strings.ToLower(name[:1])+name[1:], !value.Field(i).IsZero(), "cannot be set")
+			c.Forbid(p, strings.ToLower(name[:1])+name[1:], !value.Field(i).IsZero(), "cannot be set")
 		}
 	}
 }
 
 func (c volumeChecker) fileMode(p *field.Path, name string, mode *int32) {
 	if mode != nil && (*mode < 0 || *mode > 0o777) {
-		c.invalid(p, name, *mode, "must be a number between 0 and 0777 (octal), both inclusive")
+		c.Invalid(p, name, *mode, "must be a number between 0 and 0777 (octal), both inclusive")
 	}
 }
 
@@ -229,14 +230,14 @@ func (c volumeChecker) downwardFile(p *field.Path, file *corev1.DownwardAPIVolum
 	c.words(p, "path", file.Path, isLocalPath)
 	switch {
 	case file.FieldRef != nil:
-		fieldRef(c.checker, p.Child("fieldRef"), file.FieldRef, volumeFields)
+		fieldRef(c.Checker, p.Child("fieldRef"), file.FieldRef, volumeFields)
 		if file.ResourceFieldRef != nil {
-			c.invalid(p, "", "resource", "fieldRef and resourceFieldRef can not be specified simultaneously")
+			c.Invalid(p, "", "resource", "fieldRef and resourceFieldRef can not be specified simultaneously")
 		}
 	case file.ResourceFieldRef != nil && file.ResourceFieldRef.ContainerName == "":
 		c.required(p, "resourceFieldRef.containerName", "")
 	case file.ResourceFieldRef != nil:
-		resourceFieldRef(c.checker, p.Child("resourceFieldRef"), file.ResourceFieldRef)
+		resourceFieldRef(c.Checker, p.Child("resourceFieldRef"), file.ResourceFieldRef)
 	default:
 		c.required(p, "", "one of fieldRef and resourceFieldRef is required")
 	}
@@ -249,7 +250,7 @@ func (c volumeChecker) projected(p *field.Path, projected *corev1.ProjectedVolum
 	files := set{}
 	file := func(path, blame string) {
 		if path != "" && files[path] {
-			c.invalid(p, "", blame, "conflicting duplicate paths")
+			c.Invalid(p, "", blame, "conflicting duplicate paths")
 		}
 		files[path] = true
 	}
@@ -284,7 +285,7 @@ func (c volumeChecker) projected(p *field.Path, projected *corev1.ProjectedVolum
 			sources++
 			c.podCertificate(sp.Child("podCertificate"), source.PodCertificate, file)
 		}
-		c.forbid(sp, "", sources > 1, "may not specify more than 1 volume type per source")
+		c.Forbid(sp, "", sources > 1, "may not specify more than 1 volume type per source")
 	}
 }
 
@@ -300,9 +301,9 @@ func (c volumeChecker) projectedKeys(p *field.Path, name string, items []corev1.
 
 func (c volumeChecker) projectedToken(volume, p *field.Path, token *corev1.ServiceAccountTokenProjection) {
 	if seconds := *token.ExpirationSeconds; seconds < 600 {
-		c.invalid(p, "expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
+		c.Invalid(p, "expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
 	} else if seconds > 1<<32 {
-		c.invalid(p, "expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
+		c.Invalid(p, "expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
 	}
 	c.name(volume, "path", token.Path, isLocalPath)
 }
@@ -310,17 +311,17 @@ func (c volumeChecker) projectedToken(volume, p *field.Path, token *corev1.Servi
 func (c volumeChecker) trustBundle(p *field.Path, bundle *corev1.ClusterTrustBundleProjection) {
 	switch {
 	case bundle.Name != nil && bundle.SignerName != nil:
-		c.invalid(p, "", bundle, "only one of name and signerName may be used")
+		c.Invalid(p, "", bundle, "only one of name and signerName may be used")
 	case bundle.Name != nil:
-		c.need(p, "name", *bundle.Name != "", "must be a valid object name")
+		c.Need(p, "name", *bundle.Name != "", "must be a valid object name")
 		for _, message := range isSubdomain((*bundle.Name)[strings.LastIndex(*bundle.Name, ":")+1:]) {
-			c.invalid(p, "name", *bundle.Name, "not a valid clustertrustbundlename: "+message)
+			c.Invalid(p, "name", *bundle.Name, "not a valid clustertrustbundlename: "+message)
 		}
 		if bundle.LabelSelector != nil {
-			c.invalid(p, "labelSelector", bundle.LabelSelector, "labelSelector must be unset if name is specified")
+			c.Invalid(p, "labelSelector", bundle.LabelSelector, "labelSelector must be unset if name is specified")
 		}
 	case bundle.SignerName != nil:
-		c.need(p, "signerName", *bundle.SignerName != "", "must be a valid signer name")
+		c.Need(p, "signerName", *bundle.SignerName != "", "must be a valid signer name")
 		c.signerName(p.Child("signerName"), *bundle.SignerName)
 		c.selector(p, "labelSelector", bundle.LabelSelector)
 	default:
@@ -340,10 +341,10 @@ func (c volumeChecker) podCertificate(p *field.Path, certificate *corev1.PodCert
 			most = 24 * 3600
 		}
 		if *seconds < 3600 {
-			c.invalid(p, "maxExpirationSeconds", *seconds, "if provided, maxExpirationSeconds must be >= 3600")
+			c.Invalid(p, "maxExpirationSeconds", *seconds, "if provided, maxExpirationSeconds must be >= 3600")
 		}
 		if *seconds > most {
-			c.invalid(p, "maxExpirationSeconds", *seconds, fmt.Sprintf("if provided, maxExpirationSeconds must be <= %d", most))
+			c.Invalid(p, "maxExpirationSeconds", *seconds, fmt.Sprintf("if provided, maxExpirationSeconds must be <= %d", most))
 		}
 	}
 	paths := 0
@@ -356,7 +357,7 @@ func (c volumeChecker) podCertificate(p *field.Path, certificate *corev1.PodCert
 			file(pair[1], pair[1])
 		}
 	}
-	c.need(p, "", paths > 0, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath")
+	c.Need(p, "", paths > 0, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath")
 }
 
 // signerName is example.com/name.
@@ -367,12 +368,12 @@ func (c volumeChecker) signerName(p *field.Path, name string) {
 		c.required(p, "", "")
 		return
 	case !ok || strings.Contains(rest, "/"):
-		c.invalid(p, "", name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
+		c.Invalid(p, "", name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")
 		return
 	}
 	c.everyPart(p, domain, isLabel)
 	if !strings.Contains(domain, ".") {
-		c.invalid(p, "", domain, "should be a domain with at least two segments separated by dots")
+		c.Invalid(p, "", domain, "should be a domain with at least two segments separated by dots")
 	}
 	c.everyPart(p, rest, isSubdomain)
 	if len(name) > 571 {
@@ -385,7 +386,7 @@ func (c volumeChecker) everyPart(p *field.Path, dotted string, f format) {
 	for _, part := range strings.Split(dotted, ".") {
 		if messages := f(part); len(messages) > 0 {
 			for _, message := range messages {
-				c.invalid(p, "", dotted, fmt.Sprintf("validating label %q: %s", part, message))
+				c.Invalid(p, "", dotted, fmt.Sprintf("validating label %q: %s", part, message))
 			}
 			return
 		}
@@ -402,20 +403,20 @@ func (c volumeChecker) hostPath(p *field.Path, source *corev1.HostPathVolumeSour
 		return
 	}
 	c.words(p, "path", source.Path, noBacksteps)
-	oneOfRef(c.checker, p, "type", source.Type, hostPathTypes)
+	oneOfRef(c.Checker, p, "type", source.Type, hostPathTypes)
 }
 
 func (c volumeChecker) disk(p *field.Path, name, value string, partition int32) {
 	c.filled(p, name, value)
 	if partition < 0 || partition > 255 {
-		c.invalid(p, "partition", partition, "must be between 1 and 255, inclusive")
+		c.Invalid(p, "partition", partition, "must be between 1 and 255, inclusive")
 	}
 }
 
 func (c volumeChecker) nfs(p *field.Path, source *corev1.NFSVolumeSource) {
 	c.filled(p, "server", source.Server, "path", source.Path)
 	if !path.IsAbs(source.Path) {
-		c.invalid(p, "path", source.Path, "must be an absolute path")
+		c.Invalid(p, "path", source.Path, "must be an absolute path")
 	}
 }
 
@@ -436,7 +437,7 @@ func (c volumeChecker) iscsi(p *field.Path, source iscsiSource) {
 		c.iscsiName(p, "iqn", source.name, source.prefixWords)
 	}
 	c.within(p, "lun", int64(source.lun), 0, 255)
-	c.need(p, "secretRef", !source.lacksSecret, "")
+	c.Need(p, "secretRef", !source.lacksSecret, "")
 	if source.initiator != nil {
 		c.iscsiName(p, "initiatorname", *source.initiator, source.prefixWords)
 	}
@@ -444,19 +445,19 @@ func (c volumeChecker) iscsi(p *field.Path, source iscsiSource) {
 
 func (c volumeChecker) iscsiName(p *field.Path, name, value, prefixWords string) {
 	if pattern := iscsiNames[value[:min(3, len(value))]]; pattern == nil {
-		c.invalid(p, name, value, prefixWords)
+		c.Invalid(p, name, value, prefixWords)
 	} else if !pattern.MatchString(value) {
-		c.invalid(p, name, value, "must be valid format")
+		c.Invalid(p, name, value, "must be valid format")
 	}
 }
 
 func (c volumeChecker) flocker(p *field.Path, source *corev1.FlockerVolumeSource) {
-	c.need(p, "", source.DatasetName != "" || source.DatasetUUID != "", "one of datasetName and datasetUUID is required")
+	c.Need(p, "", source.DatasetName != "" || source.DatasetUUID != "", "one of datasetName and datasetUUID is required")
 	if source.DatasetName != "" && source.DatasetUUID != "" {
-		c.invalid(p, "", "resource", "datasetName and datasetUUID can not be specified simultaneously")
+		c.Invalid(p, "", "resource", "datasetName and datasetUUID can not be specified simultaneously")
 	}
 	if strings.Contains(source.DatasetName, "/") {
-		c.invalid(p, "datasetName", source.DatasetName, "must not contain '/'")
+		c.Invalid(p, "datasetName", source.DatasetName, "must not contain '/'")
 	}
 }
 
@@ -470,7 +471,7 @@ func (c volumeChecker) quobyte(p *field.Path, source *corev1.QuobyteVolumeSource
 	default:
 		for _, host := range strings.Split(source.Registry, ",") {
 			if _, _, err := net.SplitHostPort(host); err != nil {
-				c.invalid(p, "registry", source.Registry, hosts)
+				c.Invalid(p, "registry", source.Registry, hosts)
 			}
 		}
 	}
@@ -479,9 +480,9 @@ func (c volumeChecker) quobyte(p *field.Path, source *corev1.QuobyteVolumeSource
 
 func (c volumeChecker) fibreChannel(p *field.Path, source *corev1.FCVolumeSource) {
 	names, ids := len(source.TargetWWNs), len(source.WWIDs)
-	c.need(p, "targetWWNs", names > 0 || ids > 0, "must specify either targetWWNs or wwids, but not both")
+	c.Need(p, "targetWWNs", names > 0 || ids > 0, "must specify either targetWWNs or wwids, but not both")
 	if names > 0 && ids > 0 {
-		c.invalid(p, "targetWWNs", source.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")
+		c.Invalid(p, "targetWWNs", source.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")
 	}
 	if names > 0 && source.Lun == nil {
 		c.required(p, "lun", "lun is required if targetWWNs is specified")
@@ -496,22 +497,22 @@ func (c volumeChecker) flexVolume(p *field.Path, driver string, options map[stri
 		domain, _, _ := strings.Cut(key, "/")
 		domain = "." + strings.ToLower(domain)
 		if strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io") {
-			c.invalid(p.Child("options").Key(key), "", key, "kubernetes.io and k8s.io namespaces are reserved")
+			c.Invalid(p.Child("options").Key(key), "", key, "kubernetes.io and k8s.io namespaces are reserved")
 		}
 	}
 }
 
 func (c volumeChecker) azureDisk(p *field.Path, disk *corev1.AzureDiskVolumeSource) {
 	c.filled(p, "diskName", disk.DiskName, "diskURI", disk.DataDiskURI)
-	oneOfRef(c.checker, p, "cachingMode", disk.CachingMode, azureCachingModes)
-	oneOfRef(c.checker, p, "kind", disk.Kind, azureDiskKinds)
+	oneOfRef(c.Checker, p, "cachingMode", disk.CachingMode, azureCachingModes)
+	oneOfRef(c.Checker, p, "kind", disk.Kind, azureDiskKinds)
 	if disk.Kind == nil {
 		return
 	}
 	if managed := *disk.Kind == corev1.AzureManagedDisk; managed && !strings.HasPrefix(disk.DataDiskURI, "/subscriptions/") {
-		c.unsupported(p, "diskURI", disk.DataDiskURI, []string{"/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"})
+		c.Unsupported(p, "diskURI", disk.DataDiskURI, []string{"/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"})
 	} else if !managed && !strings.HasPrefix(disk.DataDiskURI, "https://") {
-		c.unsupported(p, "diskURI", disk.DataDiskURI, []string{"https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"})
+		c.Unsupported(p, "diskURI", disk.DataDiskURI, []string{"https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"})
 	}
 }
 
@@ -524,7 +525,7 @@ func (c volumeChecker) driverName(p *field.Path, name, driver string) {
 		c.add(field.TooLong(p.Child(name), "", 63))
 	}
 	for _, message := range isSubdomain(strings.ToLower(driver)) {
-		c.invalid(p, name, driver, message)
+		c.Invalid(p, name, driver, message)
 	}
 }
 
@@ -553,7 +554,7 @@ func isLocalPath(s string) []string {
 }
 
 // fieldRef is the downward API's way to a field of the pod.
-func fieldRef(c *checker, p *field.Path, ref *corev1.ObjectFieldSelector, allowed []string) {
+func fieldRef(c *Checker, p *field.Path, ref *corev1.ObjectFieldSelector, allowed []string) {
 	if ref.FieldPath == "" {
 		c.required(p, "fieldPath", "")
 		return
@@ -562,21 +563,21 @@ func fieldRef(c *checker, p *field.Path, ref *corev1.ObjectFieldSelector, allowe
 	subscripted = subscripted && strings.HasSuffix(ref.FieldPath, "']") && name != ""
 	switch {
 	case ref.APIVersion != "v1":
-		c.invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: unsupported pod version: "+ref.APIVersion)
+		c.Invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: unsupported pod version: "+ref.APIVersion)
 	case subscripted && name == "metadata.annotations":
 		c.words(p, "", strings.ToLower(subscript), isQualifiedName)
 	case subscripted && name == "metadata.labels":
 		c.words(p, "", subscript, isQualifiedName)
 	case subscripted:
-		c.invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: field label does not support subscript: "+ref.FieldPath)
+		c.Invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: field label does not support subscript: "+ref.FieldPath)
 	case !slices.Contains(downwardFields, ref.FieldPath) && ref.FieldPath != "spec.host":
-		c.invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: field label not supported: "+ref.FieldPath)
+		c.Invalid(p, "fieldPath", ref.FieldPath, "error converting fieldPath: field label not supported: "+ref.FieldPath)
 	case !slices.Contains(allowed, ref.FieldPath) && ref.FieldPath != "spec.host":
-		c.unsupported(p, "fieldPath", ref.FieldPath, allowed)
+		c.Unsupported(p, "fieldPath", ref.FieldPath, allowed)
 	}
 }
 
-func resourceFieldRef(c *checker, p *field.Path, ref *corev1.ResourceFieldSelector) {
+func resourceFieldRef(c *Checker, p *field.Path, ref *corev1.ResourceFieldSelector) {
 	hugePages := strings.HasPrefix(ref.Resource, "requests.hugepages-") || strings.HasPrefix(ref.Resource, "limits.hugepages-")
 	if ref.Resource == "" {
 		c.required(p, "resource", "")
@@ -586,7 +587,7 @@ func resourceFieldRef(c *checker, p *field.Path, ref *corev1.ResourceFieldSelect
 	divisor(c, p, ref, hugePages)
 }
 
-func divisor(c *checker, p *field.Path, ref *corev1.ResourceFieldSelector, hugePages bool) {
+func divisor(c *Checker, p *field.Path, ref *corev1.ResourceFieldSelector, hugePages bool) {
 	if ref.Divisor.IsZero() {
 		return
 	}
@@ -604,7 +605,7 @@ func divisor(c *checker, p *field.Path, ref *corev1.ResourceFieldSelector, hugeP
 	}
 	values := strings.Split(strings.ReplaceAll(allowed, " and ", ", "), ", ")
 	if !slices.Contains(values, ref.Divisor.String()) {
-		c.invalid(p, "divisor", ref.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", allowed, of))
+		c.Invalid(p, "divisor", ref.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", allowed, of))
 	}
 }
 
@@ -618,24 +619,24 @@ func (c volumeChecker) accessModes(p *field.Path, modes []corev1.PersistentVolum
 		alone = alone || mode == corev1.ReadWriteOncePod
 		others = others || mode != corev1.ReadWriteOncePod && slices.Contains(accessModes, string(mode))
 	}
-	c.forbid(p, "accessModes", alone && others, "may not use ReadWriteOncePod with other access modes")
+	c.Forbid(p, "accessModes", alone && others, "may not use ReadWriteOncePod with other access modes")
 }
 
 // claimSpec is the spec of a claim, or of a claim's template.
 func (c volumeChecker) claimSpec(p *field.Path, spec *corev1.PersistentVolumeClaimSpec) {
-	c.need(p, "accessModes", len(spec.AccessModes) > 0, "at least 1 access mode is required")
+	c.Need(p, "accessModes", len(spec.AccessModes) > 0, "at least 1 access mode is required")
 	c.selector(p, "selector", spec.Selector)
 	c.accessModes(p, spec.AccessModes)
 	size, ok := spec.Resources.Requests[corev1.ResourceStorage]
 	if sp := p.Child("resources").Key("storage"); !ok {
 		c.required(sp, "", "")
 	} else if size.Sign() <= 0 {
-		c.invalid(sp, "", size.String(), "must be greater than zero")
+		c.Invalid(sp, "", size.String(), "must be greater than zero")
 	}
 	if class := spec.StorageClassName; class != nil {
 		c.maybe(p, "storageClassName", *class, isSubdomain)
 	}
-	oneOfRef(c.checker, p, "volumeMode", spec.VolumeMode, volumeModes)
+	oneOfRef(c.Checker, p, "volumeMode", spec.VolumeMode, volumeModes)
 	c.dataSources(p, spec)
 	if class := spec.VolumeAttributesClassName; class != nil {
 		c.maybe(p, "volumeAttributesClassName", *class, isSubdomain)
@@ -660,16 +661,16 @@ func (c volumeChecker) dataSources(p *field.Path, spec *corev1.PersistentVolumeC
 		return
 	}
 	if elsewhere {
-		c.invalid(p, "", p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified")
+		c.Invalid(p, "", p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified")
 	} else if source.Name != ref.Name || source.Kind != ref.Kind || !reflect.DeepEqual(source.APIGroup, ref.APIGroup) {
-		c.invalid(p, "", p.Child("dataSource"), "must match dataSourceRef")
+		c.Invalid(p, "", p.Child("dataSource"), "must match dataSourceRef")
 	}
 }
 
 func (c volumeChecker) dataSource(p *field.Path, name, kind string, group *string) {
 	c.filled(p, "name", name, "kind", kind)
 	if (group == nil || *group == "") && kind != "PersistentVolumeClaim" {
-		c.invalid(p, "", kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
+		c.Invalid(p, "", kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
 	}
 	if group != nil {
 		c.maybe(p, "apiGroup", *group, isSubdomain)
@@ -678,55 +679,55 @@ func (c volumeChecker) dataSource(p *field.Path, name, kind string, group *strin
 
 // volumeSpec is the spec of a PersistentVolume; name is the object's.
 func (c volumeChecker) volumeSpec(p *field.Path, name string, spec *corev1.PersistentVolumeSpec) {
-	c.need(p, "accessModes", len(spec.AccessModes) > 0, "")
+	c.Need(p, "accessModes", len(spec.AccessModes) > 0, "")
 	c.accessModes(p, spec.AccessModes)
 	c.capacity(p, spec.Capacity)
 	c.oneOf(p, "persistentVolumeReclaimPolicy", string(spec.PersistentVolumeReclaimPolicy), reclaimPolicies)
 	c.nodeAffinity(p, spec.NodeAffinity)
 	c.persistentSource(p, name, spec)
-	c.forbid(p, "persistentVolumeReclaimPolicy",
+	c.Forbid(p, "persistentVolumeReclaimPolicy",
 		spec.HostPath != nil && path.Clean(spec.HostPath.Path) == "/" && spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle,
 		"may not be 'recycle' for a hostPath mount of '/'")
 	c.maybe(p, "storageClassName", spec.StorageClassName, isSubdomain)
-	oneOfRef(c.checker, p, "volumeMode", spec.VolumeMode, volumeModes)
+	oneOfRef(c.Checker, p, "volumeMode", spec.VolumeMode, volumeModes)
 	if class := spec.VolumeAttributesClassName; class != nil {
 		if *class == "" {
 			c.required(p, "volumeAttributesClassName", "an empty string is disallowed")
 		}
 		c.maybe(p, "volumeAttributesClassName", *class, isSubdomain)
-		c.need(p, "csi", spec.CSI != nil, "has to be specified when using volumeAttributesClassName")
+		c.Need(p, "csi", spec.CSI != nil, "has to be specified when using volumeAttributesClassName")
 	}
 }
 
 // inlineSpec is a volume that a VolumeAttachment describes itself.
 func (c volumeChecker) inlineSpec(p *field.Path, spec *corev1.PersistentVolumeSpec) {
 	const inline = "may not be specified in the context of inline volumes"
-	c.forbid(p, "claimRef", spec.ClaimRef != nil, inline)
-	c.forbid(p, "capacity", len(spec.Capacity) > 0, inline)
-	c.need(p, "csi", spec.CSI != nil, "has to be specified in the context of inline volumes")
-	c.need(p, "accessModes", len(spec.AccessModes) > 0, "")
+	c.Forbid(p, "claimRef", spec.ClaimRef != nil, inline)
+	c.Forbid(p, "capacity", len(spec.Capacity) > 0, inline)
+	c.Need(p, "csi", spec.CSI != nil, "has to be specified in the context of inline volumes")
+	c.Need(p, "accessModes", len(spec.AccessModes) > 0, "")
 	c.accessModes(p, spec.AccessModes)
 	policy := spec.PersistentVolumeReclaimPolicy
-	c.forbid(p, "persistentVolumeReclaimPolicy", policy != "" && policy != corev1.PersistentVolumeReclaimRetain, "may only be Retain in the context of inline volumes")
-	c.forbid(p, "nodeAffinity", spec.NodeAffinity != nil, inline)
+	c.Forbid(p, "persistentVolumeReclaimPolicy", policy != "" && policy != corev1.PersistentVolumeReclaimRetain, "may only be Retain in the context of inline volumes")
+	c.Forbid(p, "nodeAffinity", spec.NodeAffinity != nil, inline)
 	c.persistentSource(p, "", spec)
-	c.forbid(p, "storageClassName", spec.StorageClassName != "", inline)
+	c.Forbid(p, "storageClassName", spec.StorageClassName != "", inline)
 	mode := spec.VolumeMode
-	c.forbid(p, "volumeMode", mode != nil && *mode != corev1.PersistentVolumeFilesystem, "may not specify volumeMode other than Filesystem in the context of inline volumes")
+	c.Forbid(p, "volumeMode", mode != nil && *mode != corev1.PersistentVolumeFilesystem, "may not specify volumeMode other than Filesystem in the context of inline volumes")
 }
 
 func (c volumeChecker) capacity(p *field.Path, capacity corev1.ResourceList) {
-	c.need(p, "capacity", len(capacity) > 0, "")
+	c.Need(p, "capacity", len(capacity) > 0, "")
 	if _, ok := capacity[corev1.ResourceStorage]; !ok || len(capacity) > 1 {
-		c.unsupported(p, "capacity", capacity, []string{"storage"})
+		c.Unsupported(p, "capacity", capacity, []string{"storage"})
 	}
 	for _, name := range sortedKeys(capacity) {
 		size := capacity[name]
 		if size.Value() < 0 {
-			c.invalid(p.Child("capacity").Key(string(name)), "", size.Value(), "must be a valid resource quantity")
+			c.Invalid(p.Child("capacity").Key(string(name)), "", size.Value(), "must be a valid resource quantity")
 		}
 		if size.Sign() <= 0 {
-			c.invalid(p.Child("capacity").Key(string(name)), "", size.String(), "must be greater than zero")
+			c.Invalid(p.Child("capacity").Key(string(name)), "", size.String(), "must be greater than zero")
 		}
 	}
 }
@@ -739,12 +740,12 @@ func (c volumeChecker) nodeAffinity(p *field.Path, affinity *corev1.VolumeNodeAf
 		c.required(p, "nodeAffinity.required", "must specify required node constraints")
 		return
 	}
-	placementChecker{c.checker}.nodeSelector(p.Child("nodeAffinity", "required"), affinity.Required)
+	placementChecker{c.Checker}.nodeSelector(p.Child("nodeAffinity", "required"), affinity.Required)
 }
 
 // persistentSource is the one member that says where a PersistentVolume comes from.
 func (c volumeChecker) persistentSource(p *field.Path, name string, v *corev1.PersistentVolumeSpec) {
-	one := &choice{checker: c.checker, p: p, what: "volume type"}
+	one := &choice{Checker: c.Checker, p: p, what: "volume type"}
 	if v.HostPath != nil && one.first("hostPath") {
 		c.hostPath(p.Child("hostPath"), v.HostPath)
 	}
@@ -762,7 +763,7 @@ func (c volumeChecker) persistentSource(p *field.Path, name string, v *corev1.Pe
 		} else {
 			c.words(p, "local.path", v.Local.Path, noBacksteps)
 		}
-		c.need(p, "nodeAffinity", v.NodeAffinity != nil, "Local volume requires node affinity")
+		c.Need(p, "nodeAffinity", v.NodeAffinity != nil, "Local volume requires node affinity")
 	}
 	if s := v.StorageOS; s != nil && one.first("storageos") {
 		c.name(p.Child("storageos"), "volumeName", s.VolumeName, isLabel)
@@ -774,14 +775,14 @@ func (c volumeChecker) persistentSource(p *field.Path, name string, v *corev1.Pe
 	if v.CSI != nil && one.first("csi") {
 		c.persistentCSI(p.Child("csi"), v.CSI)
 	}
-	c.need(p, "", one.count > 0, "must specify a volume type")
+	c.Need(p, "", one.count > 0, "must specify a volume type")
 }
 
 func (c volumeChecker) persistentNetworkSource(one *choice, p *field.Path, name string, v *corev1.PersistentVolumeSpec) {
 	if s := v.Glusterfs; s != nil && one.first("glusterfs") {
 		c.filled(p.Child("glusterfs"), "endpoints", s.EndpointsName, "path", s.Path)
 		if s.EndpointsNamespace != nil && *s.EndpointsNamespace == "" {
-			c.invalid(p, "glusterfs.endpointsNamespace", "", "if the endpointnamespace is set, it must be a valid namespace name")
+			c.Invalid(p, "glusterfs.endpointsNamespace", "", "if the endpointnamespace is set, it must be a valid namespace name")
 		} else if s.EndpointsNamespace != nil {
 			c.words(p, "glusterfs.endpointsNamespace", *s.EndpointsNamespace, isLabel)
 		}
@@ -793,24 +794,24 @@ func (c volumeChecker) persistentNetworkSource(one *choice, p *field.Path, name 
 		c.nfs(p.Child("nfs"), v.NFS)
 	}
 	if s := v.RBD; s != nil && one.first("rbd") {
-		c.need(p.Child("rbd"), "monitors", len(s.CephMonitors) > 0, "")
+		c.Need(p.Child("rbd"), "monitors", len(s.CephMonitors) > 0, "")
 		c.filled(p.Child("rbd"), "image", s.RBDImage)
 	}
 	if v.Quobyte != nil && one.first("quobyte") {
 		c.quobyte(p.Child("quobyte"), v.Quobyte)
 	}
 	if s := v.CephFS; s != nil && one.first("cephFS") {
-		c.need(p.Child("cephfs"), "monitors", len(s.Monitors) > 0, "")
+		c.Need(p.Child("cephfs"), "monitors", len(s.Monitors) > 0, "")
 	}
 	if s := v.ISCSI; s != nil && one.first("iscsi") {
 		if s.InitiatorName != nil && len(name+":"+s.TargetPortal) > 64 {
-			c.invalid(p, "iscsi.targetportal", s.TargetPortal, portalTooLong)
+			c.Invalid(p, "iscsi.targetportal", s.TargetPortal, portalTooLong)
 		}
 		c.iscsi(p.Child("iscsi"), iscsiSource{
 			portal: s.TargetPortal, name: s.IQN, lun: s.Lun, initiator: s.InitiatorName,
 			lacksSecret: (s.DiscoveryCHAPAuth || s.SessionCHAPAuth) && s.SecretRef == nil, prefixWords: "must be valid format",
 		})
-		c.need(p, "iscsi.secretRef.name", s.SecretRef == nil || s.SecretRef.Name != "", "")
+		c.Need(p, "iscsi.secretRef.name", s.SecretRef == nil || s.SecretRef.Name != "", "")
 	}
 	if s := v.Cinder; s != nil && one.first("cinder") {
 		c.filled(p.Child("cinder"), "volumeID", s.VolumeID)
@@ -830,7 +831,7 @@ func (c volumeChecker) persistentCloudSource(one *choice, p *field.Path, v *core
 	}
 	if s := v.AzureFile; s != nil && one.first("azureFile") {
 		c.filled(p.Child("azureFile"), "secretName", s.SecretName, "shareName", s.ShareName)
-		c.need(p, "azureFile.secretNamespace", s.SecretNamespace == nil || *s.SecretNamespace != "", "")
+		c.Need(p, "azureFile.secretNamespace", s.SecretNamespace == nil || *s.SecretNamespace != "", "")
 	}
 	if s := v.VsphereVolume; s != nil && one.first("vsphereVolume") {
 		c.filled(p.Child("vsphereVolume"), "volumePath", s.VolumePath)
@@ -875,14 +876,14 @@ func (c volumeChecker) updateVolume(pv, old *corev1.PersistentVolume) {
 		source.CSI.ControllerExpandSecretRef = nil
 	}
 	if !equality.Semantic.DeepEqual(source, &old.Spec.PersistentVolumeSource) {
-		c.forbid(p, "persistentvolumesource", true, "spec.persistentvolumesource is immutable after creation")
+		c.Forbid(p, "persistentvolumesource", true, "spec.persistentvolumesource is immutable after creation")
 	}
 	c.same(field.NewPath("volumeMode"), "", pv.Spec.VolumeMode, old.Spec.VolumeMode)
 	if affinity := old.Spec.NodeAffinity; affinity != nil && !equality.Semantic.DeepEqual(pv.Spec.NodeAffinity, affinity) {
-		c.invalid(field.NewPath("nodeAffinity"), "", pv.Spec.NodeAffinity, "field is immutable, except for updating from beta label to GA")
+		c.Invalid(field.NewPath("nodeAffinity"), "", pv.Spec.NodeAffinity, "field is immutable, except for updating from beta label to GA")
 	}
 	class := old.Spec.VolumeAttributesClassName
-	c.forbid(p, "volumeAttributesClassName", class != nil && pv.Spec.VolumeAttributesClassName == nil, "update from non-nil value to nil is forbidden")
+	c.Forbid(p, "volumeAttributesClassName", class != nil && pv.Spec.VolumeAttributesClassName == nil, "update from non-nil value to nil is forbidden")
 }
 
 // updateClaim keeps a claim's spec but for its size and class once it is bound, and for the volume that it is bound to.
@@ -903,18 +904,18 @@ func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 		spec.VolumeAttributesClassName = old.Spec.VolumeAttributesClassName
 	}
 	if !equality.Semantic.DeepEqual(spec, &old.Spec) {
-		c.forbid(p, "", true, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims")
+		c.Forbid(p, "", true, "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims")
 	}
 	size, before := claim.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
 	if size.Cmp(before) < 0 && size.Cmp(old.Status.Capacity[corev1.ResourceStorage]) <= 0 {
-		c.forbid(p, "resources.requests.storage", true, "field can not be less than status.capacity")
+		c.Forbid(p, "resources.requests.storage", true, "field can not be less than status.capacity")
 	}
 	c.same(field.NewPath("volumeMode"), "", claim.Spec.VolumeMode, old.Spec.VolumeMode)
 	if class := claim.Spec.VolumeAttributesClassName; old.Status.CurrentVolumeAttributesClassName != nil {
 		const set = " is forbidden when status.currentVolumeAttributesClassName is not nil"
 		changed := !equality.Semantic.DeepEqual(class, old.Spec.VolumeAttributesClassName)
-		c.forbid(p, "volumeAttributesClassName", changed && class == nil, "update to nil"+set)
-		c.forbid(p, "volumeAttributesClassName", changed && class != nil && *class == "", "update to empty string"+set)
+		c.Forbid(p, "volumeAttributesClassName", changed && class == nil, "update to nil"+set)
+		c.Forbid(p, "volumeAttributesClassName", changed && class != nil && *class == "", "update to empty string"+set)
 	}
 }
 
@@ -935,13 +936,13 @@ func (c volumeChecker) storageClass(class, old *storagev1.StorageClass) {
 	if policy := class.ReclaimPolicy; policy != nil && *policy != "" {
 		c.oneOf(field.NewPath("reclaimPolicy"), "", string(*policy), classPolicies)
 	}
-	oneOfRef(c.checker, field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, bindingModes)
+	oneOfRef(c.Checker, field.NewPath("volumeBindingMode"), "", class.VolumeBindingMode, bindingModes)
 	seen := set{}
 	for i, term := range class.AllowedTopologies {
 		tp := field.NewPath("allowedTopologies").Index(i)
 		c.topologyTerm(tp, &term)
 		for range class.AllowedTopologies { // to Kubernetes an empty term is like each of those not looked at yet
-			if len(term.MatchLabelExpressions) == 0 && len(c.errs) <= scheme.MaxErrors {
+			if len(term.MatchLabelExpressions) == 0 && len(c.Errs) <= scheme.MaxErrors {
 				c.add(field.Duplicate(tp.Child("matchLabelExpressions"), ""))
 			}
 		}
@@ -963,7 +964,7 @@ func (c volumeChecker) topologyTerm(p *field.Path, term *corev1.TopologySelector
 	keys := set{}
 	for i, requirement := range term.MatchLabelExpressions {
 		rp, values := p.Child("matchLabelExpressions").Index(i), set{}
-		c.need(rp, "values", len(requirement.Values) > 0, "")
+		c.Need(rp, "values", len(requirement.Values) > 0, "")
 		for j, value := range requirement.Values {
 			c.unique(rp.Child("values").Index(j), "", values, value)
 		}
@@ -984,7 +985,7 @@ func (c volumeChecker) parameters(p *field.Path, parameters map[string]string) {
 	size := 0
 	for key, value := range parameters {
 		if key == "" {
-			c.invalid(p, "", key, "field can not be empty.")
+			c.Invalid(p, "", key, "field can not be empty.")
 		}
 		size += len(key) + len(value)
 	}
@@ -995,17 +996,17 @@ func (c volumeChecker) parameters(p *field.Path, parameters map[string]string) {
 
 func (c volumeChecker) attributesClass(class, old *storagev1.VolumeAttributesClass) {
 	if old != nil {
-		c.forbid(field.NewPath("driverName"), "", class.DriverName != old.DriverName, "updates to driverName are forbidden.")
-		c.forbid(field.NewPath("parameters"), "", !equality.Semantic.DeepEqual(class.Parameters, old.Parameters), "updates to parameters are forbidden.")
+		c.Forbid(field.NewPath("driverName"), "", class.DriverName != old.DriverName, "updates to driverName are forbidden.")
+		c.Forbid(field.NewPath("parameters"), "", !equality.Semantic.DeepEqual(class.Parameters, old.Parameters), "updates to parameters are forbidden.")
 	}
 	c.provisioner(field.NewPath("driverName"), class.DriverName)
 	c.parameters(field.NewPath("parameters"), class.Parameters)
-	c.need(field.NewPath("parameters"), "", len(class.Parameters) > 0, "must contain at least one key/value pair")
+	c.Need(field.NewPath("parameters"), "", len(class.Parameters) > 0, "must contain at least one key/value pair")
 }
 
 func (c volumeChecker) csiDriver(driver, old *storagev1.CSIDriver) {
 	p, spec := field.NewPath("spec"), &driver.Spec
-	oneOfRef(c.checker, p, "fsGroupPolicy", spec.FSGroupPolicy, fsGroupModes)
+	oneOfRef(c.Checker, p, "fsGroupPolicy", spec.FSGroupPolicy, fsGroupModes)
 	audiences := set{}
 	for i, request := range spec.TokenRequests {
 		rp := p.Child("tokenRequests").Index(i)
@@ -1015,19 +1016,19 @@ func (c volumeChecker) csiDriver(driver, old *storagev1.CSIDriver) {
 		}
 		audiences[request.Audience] = true
 		if seconds := request.ExpirationSeconds; seconds != nil && *seconds < 600 {
-			c.invalid(rp, "expirationSeconds", *seconds, "may not specify a duration less than 10 minutes")
+			c.Invalid(rp, "expirationSeconds", *seconds, "may not specify a duration less than 10 minutes")
 		} else if seconds != nil && *seconds > 1<<32 {
-			c.invalid(rp, "expirationSeconds", *seconds, "may not specify a duration larger than 2^32 seconds")
+			c.Invalid(rp, "expirationSeconds", *seconds, "may not specify a duration larger than 2^32 seconds")
 		}
 	}
 	for _, mode := range spec.VolumeLifecycleModes {
 		c.oneOf(p, "volumeLifecycleModes", string(mode), lifecycleModes)
 	}
 	if period := spec.NodeAllocatableUpdatePeriodSeconds; period != nil && *period < 10 {
-		c.invalid(p, "nodeAllocatableUpdatePeriodSeconds", *period, "must be greater than or equal to 10 seconds")
+		c.Invalid(p, "nodeAllocatableUpdatePeriodSeconds", *period, "must be greater than or equal to 10 seconds")
 	}
 	if inSecrets := spec.ServiceAccountTokenInSecrets; inSecrets != nil && len(spec.TokenRequests) == 0 {
-		c.invalid(p, "serviceAccountTokenInSecrets", *inSecrets, "serviceAccountTokenInSecrets is set but no tokenRequests are specified")
+		c.Invalid(p, "serviceAccountTokenInSecrets", *inSecrets, "serviceAccountTokenInSecrets is set but no tokenRequests are specified")
 	}
 	if old != nil {
 		c.same(p, "attachedRequired", spec.AttachRequired, old.Spec.AttachRequired)
@@ -1042,15 +1043,15 @@ func (c volumeChecker) csiNode(node, old *storagev1.CSINode) {
 		c.driverName(dp, "name", driver.Name)
 		c.filled(dp, "nodeID", driver.NodeID)
 		if len(driver.NodeID) > 256 {
-			c.invalid(dp, "nodeID", driver.NodeID, "must be 256 characters or less")
+			c.Invalid(dp, "nodeID", driver.NodeID, "must be 256 characters or less")
 		}
 		if driver.Allocatable != nil {
-			nonNegativeRef(c.checker, dp, "allocatable.count", driver.Allocatable.Count)
+			nonNegativeRef(c.Checker, dp, "allocatable.count", driver.Allocatable.Count)
 		}
 		c.unique(dp, "name", names, driver.Name)
 		keys := set{}
 		for _, key := range driver.TopologyKeys {
-			c.need(dp, "", key != "", key)
+			c.Need(dp, "", key != "", key)
 			c.unique(dp, "", keys, key)
 			c.words(dp, "", key, isQualifiedName)
 		}
@@ -1079,7 +1080,7 @@ func (c volumeChecker) attachment(attachment, old *storagev1.VolumeAttachment) {
 	case inline == nil && name == nil:
 		c.required(p, "source", exactlyOne)
 	case inline != nil && name != nil:
-		c.forbid(p, "source", true, exactlyOne)
+		c.Forbid(p, "source", true, exactlyOne)
 	case inline != nil:
 		c.inlineSpec(p.Child("source", "inlineVolumeSpec"), inline)
 	case *name == "":
@@ -1088,7 +1089,7 @@ func (c volumeChecker) attachment(attachment, old *storagev1.VolumeAttachment) {
 	c.words(p, "nodeName", spec.NodeName, isSubdomain)
 	c.maybeRef(p, "source.persistentVolumeName", spec.Source.PersistentVolumeName, isSubdomain)
 	if old != nil && !equality.Semantic.DeepEqual(spec, &old.Spec) {
-		c.invalid(p, "", *spec, metavalidation.FieldImmutableErrorMsg)
+		c.Invalid(p, "", *spec, metavalidation.FieldImmutableErrorMsg)
 	}
 }
 
@@ -1096,7 +1097,7 @@ func (c volumeChecker) storageCapacity(capacity, old *storagev1.CSIStorageCapaci
 	c.selector(field.NewPath("nodeTopology"), "", capacity.NodeTopology)
 	c.words(field.NewPath("storageClassName"), "", capacity.StorageClassName, isSubdomain)
 	if size := capacity.Capacity; size != nil && size.Sign() < 0 {
-		c.invalid(field.NewPath("capacity"), "", size.String(), "must be greater than or equal to 0")
+		c.Invalid(field.NewPath("capacity"), "", size.String(), "must be greater than or equal to 0")
 	}
 	if old != nil {
 		c.same(field.NewPath("nodeTopology"), "", capacity.NodeTopology, old.NodeTopology)

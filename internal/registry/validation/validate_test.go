@@ -1,4 +1,4 @@
-package main
+package validation
 
 import (
 	"testing"
@@ -11,6 +11,6 @@ func BenchmarkValidateConfigMap(b *testing.B) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "b", "c.conf": "d"}}
 	b.ReportAllocs()
 	for b.Loop() {
-		validateCreate(cm)
+		ValidateCreate(cm)
 	}
 }

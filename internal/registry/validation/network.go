@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: the rules of what connects: Services, the endpoints behind them, Ingresses and NetworkPolicies. old is nil when an object
 // is created; addresses that it had may stay as they are, since older versions took more forms of them.
@@ -44,7 +44,7 @@ var (
 )
 
 // A networkChecker checks one object that connects others.
-type networkChecker struct{ *checker }
+type networkChecker struct{ *Checker }
 
 func isHeadless(svc *corev1.Service) bool {
 	return len(svc.Spec.ClusterIPs) == 1 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone
@@ -52,10 +52,10 @@ func isHeadless(svc *corev1.Service) bool {
 
 func (k networkChecker) service(svc, old *corev1.Service) {
 	p, spec := field.NewPath("spec"), &svc.Spec
-	if k.clusterIPs(p, svc, old); len(k.errs) > 0 {
+	if k.clusterIPs(p, svc, old); len(k.Errs) > 0 {
 		return // Kubernetes looks at them before it allocates addresses, and at the rest after that
 	}
-	if k.families(p, svc); len(k.errs) > 0 {
+	if k.families(p, svc); len(k.Errs) > 0 {
 		return
 	}
 	if old != nil {
@@ -63,16 +63,16 @@ func (k networkChecker) service(svc, old *corev1.Service) {
 		k.ipFamiliesStay(p, svc, old)
 		class := spec.LoadBalancerClass
 		if balancer := corev1.ServiceTypeLoadBalancer; spec.Type == balancer && old.Spec.Type == balancer && !equality.Semantic.DeepEqual(class, old.Spec.LoadBalancerClass) {
-			k.invalid(p, "loadBalancerClass", class, "may not change once set")
+			k.Invalid(p, "loadBalancerClass", class, "may not change once set")
 		}
 		k.balancerClass(p, spec)
-		k.forbid(p, "healthCheckNodePort", strategy.NeedsHealthPort(svc) && strategy.NeedsHealthPort(old) && spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort, "field is immutable")
+		k.Forbid(p, "healthCheckNodePort", strategy.NeedsHealthPort(svc) && strategy.NeedsHealthPort(old) && spec.HealthCheckNodePort != old.Spec.HealthCheckNodePort, "field is immutable")
 	}
 	mode, moded := svc.Annotations[corev1.AnnotationTopologyMode]
 	if hints, hinted := svc.Annotations[topologyHints]; moded && hinted && hints != mode {
-		k.invalid(field.NewPath("metadata", "annotations").Key(corev1.AnnotationTopologyMode), "", mode, "must match annotations["+topologyHints+"] when both are specified")
+		k.Invalid(field.NewPath("metadata", "annotations").Key(corev1.AnnotationTopologyMode), "", mode, "must match annotations["+topologyHints+"] when both are specified")
 	}
-	k.need(p, "ports", len(spec.Ports) > 0 || isHeadless(svc) || spec.Type == corev1.ServiceTypeExternalName, "")
+	k.Need(p, "ports", len(spec.Ports) > 0 || isHeadless(svc) || spec.Type == corev1.ServiceTypeExternalName, "")
 	k.serviceType(p, svc)
 	names := set{}
 	for i := range spec.Ports {
@@ -84,7 +84,7 @@ func (k networkChecker) service(svc, old *corev1.Service) {
 	k.known(p, "type", string(spec.Type), serviceTypes)
 	k.portsAreUnique(p.Child("ports"), spec)
 	k.sourceRanges(p, svc, old)
-	k.forbid(p, "allocateLoadBalancerNodePorts", spec.AllocateLoadBalancerNodePorts != nil && spec.Type != corev1.ServiceTypeLoadBalancer, "may only be used when `type` is 'LoadBalancer'")
+	k.Forbid(p, "allocateLoadBalancerNodePorts", spec.AllocateLoadBalancerNodePorts != nil && spec.Type != corev1.ServiceTypeLoadBalancer, "may only be used when `type` is 'LoadBalancer'")
 	k.balancerClass(p, spec)
 	k.traffic(p, svc)
 }
@@ -94,20 +94,20 @@ func (k networkChecker) serviceType(p *field.Path, svc *corev1.Service) {
 	switch spec.Type {
 	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
 		if isHeadless(svc) {
-			k.invalid(p.Child("clusterIPs").Index(0), "", "None", fmt.Sprintf("may not be set to 'None' for %s services", spec.Type))
+			k.Invalid(p.Child("clusterIPs").Index(0), "", "None", fmt.Sprintf("may not be set to 'None' for %s services", spec.Type))
 		}
 	case corev1.ServiceTypeExternalName:
 		const why = "may not be set for ExternalName services"
-		k.forbid(p, "clusterIPs", len(spec.ClusterIPs) > 0, why)
-		k.forbid(p, "ipFamilies", len(spec.IPFamilies) > 0, why)
-		k.forbid(p, "ipFamilyPolicy", spec.IPFamilyPolicy != nil, why)
+		k.Forbid(p, "clusterIPs", len(spec.ClusterIPs) > 0, why)
+		k.Forbid(p, "ipFamilies", len(spec.IPFamilies) > 0, why)
+		k.Forbid(p, "ipFamilyPolicy", spec.IPFamilyPolicy != nil, why)
 		k.name(p, "externalName", strings.TrimSuffix(spec.ExternalName, "."), isSubdomain)
 	}
 }
 
 func (k networkChecker) servicePort(p *field.Path, port *corev1.ServicePort, names set, needsName bool) {
 	if port.Name == "" {
-		k.need(p, "name", !needsName, "")
+		k.Need(p, "name", !needsName, "")
 	} else {
 		k.words(p, "name", port.Name, isLabel)
 		k.unique(p, "name", names, port.Name)
@@ -122,7 +122,7 @@ func (k networkChecker) sessionAffinity(p *field.Path, spec *corev1.ServiceSpec)
 	k.known(p, "sessionAffinity", string(spec.SessionAffinity), affinities)
 	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		if timeout := *spec.SessionAffinityConfig.ClientIP.TimeoutSeconds; timeout < 1 || timeout > 86400 {
-			k.invalid(p, "sessionAffinityConfig.clientIP.timeoutSeconds", timeout, "must be greater than 0 and less than 86400")
+			k.Invalid(p, "sessionAffinityConfig.clientIP.timeoutSeconds", timeout, "must be greater than 0 and less than 86400")
 		}
 	}
 }
@@ -134,28 +134,28 @@ func (k networkChecker) clusterIPs(p *field.Path, svc, old *corev1.Service) {
 	}
 	switch ips := spec.ClusterIPs; {
 	case spec.ClusterIP == "" && len(ips) > 0:
-		k.invalid(p, "clusterIPs", ips, "must be empty when `clusterIP` is not specified")
+		k.Invalid(p, "clusterIPs", ips, "must be empty when `clusterIP` is not specified")
 	case spec.ClusterIP != "" && len(ips) == 0:
 		k.required(p, "clusterIPs", "")
 	case spec.ClusterIP != "" && ips[0] != spec.ClusterIP:
-		k.invalid(p, "clusterIPs", ips, "first value must match `clusterIP`")
+		k.Invalid(p, "clusterIPs", ips, "first value must match `clusterIP`")
 	}
 	seen := set{}
 	for i, family := range spec.IPFamilies {
 		k.oneOf(p.Child("ipFamilies").Index(i), "", string(family), ipFamilies)
 		k.unique(p.Child("ipFamilies").Index(i), "", seen, string(family))
 	}
-	oneOfRef(k.checker, p, "ipFamilyPolicy", spec.IPFamilyPolicy, ipFamilyPolicies)
+	oneOfRef(k.Checker, p, "ipFamilyPolicy", spec.IPFamilyPolicy, ipFamilyPolicies)
 	if !k.clusterIPsAreAddresses(p, spec, old) {
 		return
 	}
 	if len(spec.ClusterIPs) > 1 && !dualStack(spec.ClusterIPs) {
-		k.invalid(p, "clusterIPs", spec.ClusterIPs, "may specify no more than one IP for each IP family")
+		k.Invalid(p, "clusterIPs", spec.ClusterIPs, "may specify no more than one IP for each IP family")
 	}
 	for i := 0; i < min(len(spec.ClusterIPs), len(spec.IPFamilies)) && !isHeadless(svc); i++ {
 		ip, family := spec.ClusterIPs[i], spec.IPFamilies[i]
 		if v6 := strings.Contains(ip, ":"); (family == corev1.IPv4Protocol && v6) || (family == corev1.IPv6Protocol && !v6) {
-			k.invalid(p.Child("clusterIPs").Index(i), "", ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", family, i))
+			k.Invalid(p.Child("clusterIPs").Index(i), "", ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", family, i))
 		}
 	}
 }
@@ -169,27 +169,27 @@ func (k networkChecker) families(p *field.Path, svc *corev1.Service) {
 	if single := policy == corev1.IPFamilyPolicySingleStack && spec.Type != corev1.ServiceTypeExternalName; single {
 		const must = "must be 'RequireDualStack' or 'PreferDualStack' when multiple "
 		if len(spec.ClusterIPs) == 2 {
-			k.invalid(p, "ipFamilyPolicy", policy, must+"cluster IPs are specified")
+			k.Invalid(p, "ipFamilyPolicy", policy, must+"cluster IPs are specified")
 		}
 		if len(spec.IPFamilies) == 2 {
-			k.invalid(p, "ipFamilyPolicy", policy, must+"IP families are specified")
+			k.Invalid(p, "ipFamilyPolicy", policy, must+"IP families are specified")
 		}
 	}
-	if len(k.errs) > 0 || spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc) && len(spec.Selector) == 0 {
+	if len(k.Errs) > 0 || spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc) && len(spec.Selector) == 0 {
 		return
 	}
 	if policy == corev1.IPFamilyPolicyRequireDualStack {
-		k.invalid(p, "ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services")
+		k.Invalid(p, "ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services")
 	}
 	for i, family := range spec.IPFamilies {
 		if family != corev1.IPv4Protocol {
-			k.invalid(p.Child("ipFamilies").Index(i), "", family, "not configured on this cluster")
+			k.Invalid(p.Child("ipFamilies").Index(i), "", family, "not configured on this cluster")
 		}
 	}
 }
 
 func (k networkChecker) clusterIPsAreAddresses(p *field.Path, spec *corev1.ServiceSpec, old *corev1.Service) bool {
-	before, existing := len(k.errs), set(nil)
+	before, existing := len(k.Errs), set(nil)
 	if old != nil {
 		existing = setOf(old.Spec.ClusterIPs)
 	}
@@ -197,12 +197,12 @@ func (k networkChecker) clusterIPsAreAddresses(p *field.Path, spec *corev1.Servi
 		if i > 0 || ip != corev1.ClusterIPNone {
 			k.ip(p.Child("clusterIPs").Index(i), "", ip, existing)
 		} else if len(spec.ClusterIPs) > 1 {
-			k.invalid(p, "clusterIPs", spec.ClusterIPs, "'None' must be the first and only value")
+			k.Invalid(p, "clusterIPs", spec.ClusterIPs, "'None' must be the first and only value")
 		}
 	}
-	fine := len(k.errs) == before
+	fine := len(k.Errs) == before
 	if len(spec.ClusterIPs) > 2 {
-		k.invalid(p, "clusterIPs", spec.ClusterIPs, "may only hold up to 2 values")
+		k.Invalid(p, "clusterIPs", spec.ClusterIPs, "may only hold up to 2 values")
 	}
 	return fine
 }
@@ -216,18 +216,18 @@ func (k networkChecker) clusterIPsStay(p *field.Path, svc, old *corev1.Service) 
 	if len(now) == len(before) {
 		for i := range before {
 			if now[i] != before[i] {
-				k.invalid(p.Child("clusterIPs").Index(i), "", now, "may not change once set")
+				k.Invalid(p.Child("clusterIPs").Index(i), "", now, "may not change once set")
 			}
 		}
 		return
 	}
 	if len(now) == 0 {
-		k.invalid(p0, "", now, "primary clusterIP can not be unset")
+		k.Invalid(p0, "", now, "primary clusterIP can not be unset")
 	} else if len(before) > 0 && now[0] != before[0] {
-		k.invalid(p0, "", now, "may not change once set")
+		k.Invalid(p0, "", now, "may not change once set")
 	}
 	if policy := svc.Spec.IPFamilyPolicy; len(before) > len(now) && len(now) == 1 && (policy == nil || *policy != corev1.IPFamilyPolicySingleStack) {
-		k.invalid(p, "ipFamilyPolicy", policy, "must be set to 'SingleStack' when releasing the secondary clusterIP")
+		k.Invalid(p, "ipFamilyPolicy", policy, "must be set to 'SingleStack' when releasing the secondary clusterIP")
 	}
 }
 
@@ -239,16 +239,16 @@ func (k networkChecker) ipFamiliesStay(p *field.Path, svc, old *corev1.Service) 
 	if len(now) == len(before) {
 		for i := range before {
 			if now[i] != before[i] {
-				k.invalid(p0, "", now, "may not change once set")
+				k.Invalid(p0, "", now, "may not change once set")
 			}
 		}
 		return
 	}
 	if len(now) > 0 && len(before) > 0 && now[0] != before[0] {
-		k.invalid(p0, "", svc.Spec.ClusterIPs, "may not change once set")
+		k.Invalid(p0, "", svc.Spec.ClusterIPs, "may not change once set")
 	}
 	if policy := svc.Spec.IPFamilyPolicy; len(before) > len(now) && len(now) == 1 && (policy == nil || *policy != corev1.IPFamilyPolicySingleStack) {
-		k.invalid(p, "ipFamilyPolicy", policy, "must be set to 'SingleStack' when releasing the secondary ipFamily")
+		k.Invalid(p, "ipFamilyPolicy", policy, "must be set to 'SingleStack' when releasing the secondary ipFamily")
 	}
 }
 
@@ -258,8 +258,8 @@ func (k networkChecker) externalIPs(p *field.Path, svc, old *corev1.Service) {
 		existing = setOf(old.Spec.ExternalIPs)
 	}
 	for i, ip := range svc.Spec.ExternalIPs {
-		before := len(k.errs)
-		if k.ip(p.Child("externalIPs").Index(i), "", ip, existing); len(k.errs) == before {
+		before := len(k.Errs)
+		if k.ip(p.Child("externalIPs").Index(i), "", ip, existing); len(k.Errs) == before {
 			k.endpointIP(p.Child("externalIPs").Index(i), "", ip)
 		}
 	}
@@ -272,7 +272,7 @@ func (k networkChecker) portsAreUnique(p *field.Path, spec *corev1.ServiceSpec) 
 	}
 	nodePorts, ports := map[key]bool{}, map[key]bool{}
 	for i, port := range spec.Ports {
-		k.forbid(p.Index(i), "nodePort", port.NodePort != 0 && spec.Type == corev1.ServiceTypeClusterIP, "may not be used when `type` is 'ClusterIP'")
+		k.Forbid(p.Index(i), "nodePort", port.NodePort != 0 && spec.Type == corev1.ServiceTypeClusterIP, "may not be used when `type` is 'ClusterIP'")
 	}
 	for i, port := range spec.Ports {
 		at := key{port.Protocol, port.NodePort}
@@ -299,13 +299,13 @@ func (k networkChecker) sourceRanges(p *field.Path, svc, old *corev1.Service) {
 	}
 	annotation, annotated := svc.Annotations[sourceRangesKey]
 	if ranges := svc.Spec.LoadBalancerSourceRanges; len(ranges) > 0 {
-		k.forbid(p, "LoadBalancerSourceRanges", !balanced, why)
+		k.Forbid(p, "LoadBalancerSourceRanges", !balanced, why)
 		for i, cidr := range ranges {
 			k.cidr(p.Child("LoadBalancerSourceRanges").Index(i), "", strings.TrimSpace(cidr), existing)
 		}
 	} else if annotated {
 		ap := field.NewPath("metadata", "annotations").Key(sourceRangesKey)
-		k.forbid(ap, "", !balanced, why)
+		k.Forbid(ap, "", !balanced, why)
 		for _, cidr := range strings.Split(strings.TrimSpace(annotation), ",") {
 			if annotation != "" {
 				k.cidr(ap, "", strings.TrimSpace(cidr), nil)
@@ -319,7 +319,7 @@ func (k networkChecker) balancerClass(p *field.Path, spec *corev1.ServiceSpec) {
 		k.maybeRef(p, "loadBalancerClass", spec.LoadBalancerClass, isQualifiedName)
 		return
 	}
-	k.forbid(p, "loadBalancerClass", spec.LoadBalancerClass != nil, "may only be used when `type` is 'LoadBalancer'")
+	k.Forbid(p, "loadBalancerClass", spec.LoadBalancerClass != nil, "may only be used when `type` is 'LoadBalancer'")
 }
 
 // traffic: a health check's port is allocated by the caller after validation, so that only a given one is looked at.
@@ -328,30 +328,30 @@ func (k networkChecker) traffic(p *field.Path, svc *corev1.Service) {
 	if defaults.IsExternallyReachable(svc) {
 		k.known(p, "externalTrafficPolicy", string(spec.ExternalTrafficPolicy), trafficPolicies)
 	} else if spec.ExternalTrafficPolicy != "" {
-		k.invalid(p, "externalTrafficPolicy", spec.ExternalTrafficPolicy, "may only be set for externally-accessible services")
+		k.Invalid(p, "externalTrafficPolicy", spec.ExternalTrafficPolicy, "may only be set for externally-accessible services")
 	}
 	if port := spec.HealthCheckNodePort; port != 0 && !strategy.NeedsHealthPort(svc) {
-		k.invalid(p, "healthCheckNodePort", port, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'")
+		k.Invalid(p, "healthCheckNodePort", port, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'")
 	} else if port != 0 {
 		k.port(p, "healthCheckNodePort", port)
 	}
-	oneOfRef(k.checker, p, "internalTrafficPolicy", spec.InternalTrafficPolicy, trafficPolicies)
-	oneOfRef(k.checker, p, "trafficDistribution", spec.TrafficDistribution, distributions)
+	oneOfRef(k.Checker, p, "internalTrafficPolicy", spec.InternalTrafficPolicy, trafficPolicies)
+	oneOfRef(k.Checker, p, "trafficDistribution", spec.TrafficDistribution, distributions)
 }
 
 func (k networkChecker) loadBalancer(status *corev1.LoadBalancerStatus, kind corev1.ServiceType) {
 	p := field.NewPath("status", "loadBalancer", "ingress")
 	if kind != corev1.ServiceTypeLoadBalancer {
-		k.forbid(p, "", len(status.Ingress) > 0, "may only be used when `spec.type` is 'LoadBalancer'")
+		k.Forbid(p, "", len(status.Ingress) > 0, "may only be used when `spec.type` is 'LoadBalancer'")
 		return
 	}
 	for i, ingress := range status.Ingress {
 		if ingress.IP != "" {
 			k.ip(p.Index(i), "ip", ingress.IP, nil)
-			k.need(p.Index(i), "ipMode", ingress.IPMode != nil, "must be specified when `ip` is set")
-			oneOfRef(k.checker, p.Index(i), "ipMode", ingress.IPMode, ipModes)
+			k.Need(p.Index(i), "ipMode", ingress.IPMode != nil, "must be specified when `ip` is set")
+			oneOfRef(k.Checker, p.Index(i), "ipMode", ingress.IPMode, ipModes)
 		} else {
-			k.forbid(p.Index(i), "ipMode", ingress.IPMode != nil, "may not be specified when `ip` is not set")
+			k.Forbid(p.Index(i), "ipMode", ingress.IPMode != nil, "may not be specified when `ip` is not set")
 		}
 		k.hostname(p.Index(i), ingress.Hostname)
 	}
@@ -370,7 +370,7 @@ func (k networkChecker) ingressStatus(status *networkingv1.IngressLoadBalancerSt
 func (k networkChecker) hostname(p *field.Path, name string) {
 	k.maybe(p, "hostname", name, isSubdomain)
 	if isAddress(name) {
-		k.invalid(p, "hostname", name, "must be a DNS name, not an IP address")
+		k.Invalid(p, "hostname", name, "must be a DNS name, not an IP address")
 	}
 }
 
@@ -382,7 +382,7 @@ func isAddress(s string) bool {
 func (k networkChecker) endpoints(endpoints *corev1.Endpoints) {
 	for i := range endpoints.Subsets {
 		subset, p := &endpoints.Subsets[i], field.NewPath("subsets").Index(i)
-		k.need(p, "", len(subset.Addresses)+len(subset.NotReadyAddresses) > 0, "must specify `addresses` or `notReadyAddresses`")
+		k.Need(p, "", len(subset.Addresses)+len(subset.NotReadyAddresses) > 0, "must specify `addresses` or `notReadyAddresses`")
 		for j := range subset.Addresses {
 			k.endpointAddress(p.Child("addresses").Index(j), &subset.Addresses[j])
 		}
@@ -391,7 +391,7 @@ func (k networkChecker) endpoints(endpoints *corev1.Endpoints) {
 		}
 		for j, port := range subset.Ports {
 			pp := p.Child("ports").Index(j)
-			k.need(pp, "name", len(subset.Ports) == 1 || port.Name != "", "")
+			k.Need(pp, "name", len(subset.Ports) == 1 || port.Name != "", "")
 			k.maybe(pp, "name", port.Name, isLabel)
 			k.port(pp, "port", port.Port)
 			k.known(pp, "protocol", string(port.Protocol), protocols)
@@ -439,7 +439,7 @@ func (k networkChecker) sliceEndpoints(p *field.Path, slice *discoveryv1.Endpoin
 	}
 	for i, endpoint := range slice.Endpoints {
 		ep := p.Index(i)
-		k.need(ep, "addresses", len(endpoint.Addresses) > 0, "must contain at least 1 address")
+		k.Need(ep, "addresses", len(endpoint.Addresses) > 0, "must contain at least 1 address")
 		if len(endpoint.Addresses) > 100 {
 			k.add(field.TooMany(ep.Child("addresses"), len(endpoint.Addresses), 100))
 		}
@@ -459,7 +459,7 @@ func (k networkChecker) sliceEndpoints(p *field.Path, slice *discoveryv1.Endpoin
 }
 
 func (k networkChecker) sliceAddress(p *field.Path, i int, address string, kind discoveryv1.AddressType) {
-	before := len(k.errs)
+	before := len(k.Errs)
 	switch kind {
 	case discoveryv1.AddressTypeFQDN:
 		k.add(validation.IsFullyQualifiedDomainName(p.Index(i), address)...)
@@ -471,11 +471,11 @@ func (k networkChecker) sliceAddress(p *field.Path, i int, address string, kind 
 	default:
 		return
 	}
-	if len(k.errs) > before {
+	if len(k.Errs) > before {
 		return
 	}
 	if v6 := strings.Contains(address, ":"); v6 != (kind == discoveryv1.AddressTypeIPv6) {
-		k.invalid(p, "", address, "must be an "+string(kind)+" address")
+		k.Invalid(p, "", address, "must be an "+string(kind)+" address")
 	}
 	k.endpointIP(p.Index(i), "", address)
 }
@@ -505,7 +505,7 @@ func (k networkChecker) hints(p *field.Path, hints *discoveryv1.EndpointHints) {
 func (k networkChecker) ingress(ingress *networkingv1.Ingress, created bool) {
 	p, spec := field.NewPath("spec"), &ingress.Spec
 	if len(spec.Rules) == 0 && spec.DefaultBackend == nil {
-		k.invalid(p, "", spec.Rules, "either `defaultBackend` or `rules` must be specified")
+		k.Invalid(p, "", spec.Rules, "either `defaultBackend` or `rules` must be specified")
 	}
 	if spec.DefaultBackend != nil {
 		k.backend(p.Child("defaultBackend"), spec.DefaultBackend)
@@ -521,7 +521,7 @@ func (k networkChecker) ingress(ingress *networkingv1.Ingress, created bool) {
 	}
 	k.maybeRef(p, "ingressClassName", spec.IngressClassName, isSubdomain)
 	if class, ok := ingress.Annotations[ingressClassKey]; created && ok && spec.IngressClassName != nil && *spec.IngressClassName != class {
-		k.invalid(field.NewPath("annotations").Child(ingressClassKey), "", class, "must match `ingressClassName` when both are specified")
+		k.Invalid(field.NewPath("annotations").Child(ingressClassKey), "", class, "must match `ingressClassName` when both are specified")
 	}
 }
 
@@ -534,13 +534,13 @@ func isHost(s string) []string {
 
 func (k networkChecker) ingressRule(p *field.Path, rule *networkingv1.IngressRule) {
 	if isAddress(rule.Host) {
-		k.invalid(p, "host", rule.Host, "must be a DNS name, not an IP address")
+		k.Invalid(p, "host", rule.Host, "must be a DNS name, not an IP address")
 	}
 	k.maybe(p, "host", rule.Host, isHost)
 	if rule.HTTP == nil {
 		return
 	}
-	k.need(p, "http.paths", len(rule.HTTP.Paths) > 0, "")
+	k.Need(p, "http.paths", len(rule.HTTP.Paths) > 0, "")
 	for i := range rule.HTTP.Paths {
 		k.ingressPath(p.Child("http", "paths").Index(i), &rule.HTTP.Paths[i])
 	}
@@ -555,24 +555,24 @@ func (k networkChecker) ingressPath(p *field.Path, path *networkingv1.HTTPIngres
 	switch *path.PathType {
 	case networkingv1.PathTypeExact, networkingv1.PathTypePrefix:
 		if relative {
-			k.invalid(p, "path", path.Path, "must be an absolute path")
+			k.Invalid(p, "path", path.Path, "must be an absolute path")
 		}
 		for _, part := range forbiddenInPaths {
 			if strings.Contains(path.Path, part) {
-				k.invalid(p, "path", path.Path, fmt.Sprintf("must not contain '%s'", part))
+				k.Invalid(p, "path", path.Path, fmt.Sprintf("must not contain '%s'", part))
 			}
 		}
 		for _, end := range forbiddenPathEnds {
 			if strings.HasSuffix(path.Path, end) {
-				k.invalid(p, "path", path.Path, fmt.Sprintf("cannot end with '%s'", end))
+				k.Invalid(p, "path", path.Path, fmt.Sprintf("cannot end with '%s'", end))
 			}
 		}
 	case networkingv1.PathTypeImplementationSpecific:
 		if relative && path.Path != "" {
-			k.invalid(p, "path", path.Path, "must be an absolute path")
+			k.Invalid(p, "path", path.Path, "must be an absolute path")
 		}
 	default:
-		k.unsupported(p, "pathType", *path.PathType, pathTypes)
+		k.Unsupported(p, "pathType", *path.PathType, pathTypes)
 	}
 	k.backend(p.Child("backend"), &path.Backend)
 }
@@ -580,18 +580,18 @@ func (k networkChecker) ingressPath(p *field.Path, path *networkingv1.HTTPIngres
 func (k networkChecker) backend(p *field.Path, backend *networkingv1.IngressBackend) {
 	switch {
 	case backend.Resource != nil && backend.Service != nil:
-		k.invalid(p, "", "", "cannot set both resource and service backends")
+		k.Invalid(p, "", "", "cannot set both resource and service backends")
 	case backend.Resource != nil:
 		k.maybeRef(p, "resource.apiGroup", backend.Resource.APIGroup, isSubdomain)
 		k.name(p, "resource.kind", backend.Resource.Kind, isPathSegment)
 		k.name(p, "resource.name", backend.Resource.Name, isPathSegment)
 	case backend.Service == nil:
-		k.invalid(p, "", "", "resource or service backend is required")
+		k.Invalid(p, "", "", "resource or service backend is required")
 	default:
 		k.name(p, "service.name", backend.Service.Name, isLabel)
 		switch port := backend.Service.Port; {
 		case port.Name != "" && port.Number != 0:
-			k.invalid(p, "", "", "cannot set both port name & port number")
+			k.Invalid(p, "", "", "cannot set both port name & port number")
 		case port.Name != "":
 			k.words(p, "service.port.name", port.Name, isPortName)
 		case port.Number != 0:
@@ -622,10 +622,10 @@ func (k networkChecker) ingressClass(class, old *networkingv1.IngressClass) {
 	k.oneOf(p, "scope", *parameters.Scope, parameterScopes)
 	switch *parameters.Scope {
 	case networkingv1.IngressClassParametersReferenceScopeNamespace:
-		k.need(p, "namespace", parameters.Namespace != nil, "`parameters.scope` is set to 'Namespace'")
+		k.Need(p, "namespace", parameters.Namespace != nil, "`parameters.scope` is set to 'Namespace'")
 		k.maybeRef(p, "namespace", parameters.Namespace, isLabel)
 	case networkingv1.IngressClassParametersReferenceScopeCluster:
-		k.forbid(p, "namespace", parameters.Namespace != nil, "`parameters.scope` is set to 'Cluster'")
+		k.Forbid(p, "namespace", parameters.Namespace != nil, "`parameters.scope` is set to 'Cluster'")
 	}
 }
 
@@ -653,7 +653,7 @@ func (k networkChecker) networkPolicy(policy, old *networkingv1.NetworkPolicy) {
 		k.policyPeers(rp.Child("to"), rule.To, kept)
 	}
 	if len(spec.PolicyTypes) > 2 {
-		k.invalid(p, "policyTypes", &spec.PolicyTypes, "may not specify more than two policyTypes")
+		k.Invalid(p, "policyTypes", &spec.PolicyTypes, "may not specify more than two policyTypes")
 		return
 	}
 	for i, kind := range spec.PolicyTypes {
@@ -673,22 +673,22 @@ func cidrsOf(peers []networkingv1.NetworkPolicyPeer) (cidrs []string) {
 func (k networkChecker) policyPorts(p *field.Path, ports []networkingv1.NetworkPolicyPort) {
 	for i, port := range ports {
 		pp, end := p.Index(i), port.EndPort
-		oneOfRef(k.checker, pp, "protocol", port.Protocol, policyProtocols)
+		oneOfRef(k.Checker, pp, "protocol", port.Protocol, policyProtocols)
 		switch {
 		case port.Port == nil && end != nil:
-			k.invalid(pp, "endPort", *end, "may not be specified when `port` is not specified")
+			k.Invalid(pp, "endPort", *end, "may not be specified when `port` is not specified")
 		case port.Port == nil:
 		case port.Port.Type == intstr.Int:
 			k.port(pp, "port", port.Port.IntVal)
 			if end != nil && *end < port.Port.IntVal {
-				k.invalid(pp, "endPort", port.Port.IntVal, "must be greater than or equal to `port`")
+				k.Invalid(pp, "endPort", port.Port.IntVal, "must be greater than or equal to `port`")
 			}
 			if end != nil {
 				k.port(pp, "endPort", *end)
 			}
 		default:
 			if end != nil {
-				k.invalid(pp, "endPort", *end, "may not be specified when `port` is non-numeric")
+				k.Invalid(pp, "endPort", *end, "may not be specified when `port` is non-numeric")
 			}
 			k.words(pp, "port", port.Port.StrVal, isPortName)
 		}
@@ -704,8 +704,8 @@ func (k networkChecker) policyPeers(p *field.Path, peers []networkingv1.NetworkP
 		if peer.IPBlock != nil {
 			k.ipBlock(pp.Child("ipBlock"), peer.IPBlock, existing)
 		}
-		k.need(pp, "", selected || peer.IPBlock != nil, "must specify a peer")
-		k.forbid(pp, "", selected && peer.IPBlock != nil, "may not specify both ipBlock and another peer")
+		k.Need(pp, "", selected || peer.IPBlock != nil, "must specify a peer")
+		k.Forbid(pp, "", selected && peer.IPBlock != nil, "may not specify both ipBlock and another peer")
 	}
 }
 
@@ -723,7 +723,7 @@ func (k networkChecker) ipBlock(p *field.Path, block *networkingv1.IPBlock, exis
 		k.cidr(p.Child("except").Index(i), "", except, existing)
 		part, err := netip.ParsePrefix(except)
 		if err == nil && (!whole.Contains(part.Addr()) || whole.Bits() >= part.Bits()) {
-			k.invalid(p.Child("except").Index(i), "", except, "must be a strict subset of `cidr`")
+			k.Invalid(p.Child("except").Index(i), "", except, "must be a strict subset of `cidr`")
 		}
 	}
 }
@@ -756,12 +756,12 @@ func (c networkChecker) serviceRange(cidr, old *networkingv1.ServiceCIDR) {
 	was := old.Spec.CIDRs
 	grows := len(was) == 1 && len(now) == 2
 	if len(now) != len(was) && !grows {
-		c.invalid(p, "", now, metavalidation.FieldImmutableErrorMsg)
+		c.Invalid(p, "", now, metavalidation.FieldImmutableErrorMsg)
 		return
 	}
 	for i := range was {
 		if now[i] != was[i] {
-			c.invalid(p.Index(i), "", now[i], metavalidation.FieldImmutableErrorMsg)
+			c.Invalid(p.Index(i), "", now[i], metavalidation.FieldImmutableErrorMsg)
 		}
 	}
 	if grows {
@@ -776,7 +776,7 @@ func (c networkChecker) ranges(p *field.Path, spec *networkingv1.ServiceCIDRSpec
 		c.required(p, "", "at least one CIDR required")
 		return
 	case len(cidrs) > 2:
-		c.invalid(p, "", spec, "may only hold up to 2 values")
+		c.Invalid(p, "", spec, "may only hold up to 2 values")
 		return
 	}
 	for i, cidr := range cidrs {
@@ -787,6 +787,6 @@ func (c networkChecker) ranges(p *field.Path, spec *networkingv1.ServiceCIDRSpec
 		return block.Addr().BitLen()
 	}
 	if len(cidrs) == 2 && family(cidrs[0]) == family(cidrs[1]) && family(cidrs[0]) != 0 {
-		c.invalid(p, "", cidrs, "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64")
+		c.Invalid(p, "", cidrs, "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64")
 	}
 }

@@ -1,9 +1,12 @@
-package main
+package validation
 
 // This file: what a status may say. Controllers and kubelets write it, through a subresource of its own; it is compared with the status
 // it follows, since a Job that is done must stay done.
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -19,7 +22,7 @@ import (
 )
 
 // A statusChecker checks one status.
-type statusChecker struct{ *checker }
+type statusChecker struct{ *Checker }
 
 // counts are the numbers of a status, none of them negative; some may not pass another.
 func (c statusChecker) counts(p *field.Path, pairs ...any) {
@@ -30,14 +33,14 @@ func (c statusChecker) counts(p *field.Path, pairs ...any) {
 		case int64:
 			c.nonNegative(p, name, value)
 		case *int32:
-			nonNegativeRef(c.checker, p, name, value)
+			nonNegativeRef(c.Checker, p, name, value)
 		}
 	}
 }
 
 func (c statusChecker) notAbove(p *field.Path, name string, value, most int32, than string) {
 	if value > most {
-		c.invalid(p, name, value, "cannot be greater than "+than)
+		c.Invalid(p, name, value, "cannot be greater than "+than)
 	}
 }
 
@@ -47,7 +50,7 @@ func (c statusChecker) neverLess(p *field.Path, now, old *int32) {
 		if now != nil {
 			value = *now
 		}
-		c.invalid(p, "collisionCount", value, "cannot be decremented")
+		c.Invalid(p, "collisionCount", value, "cannot be decremented")
 	}
 }
 
@@ -119,7 +122,7 @@ func (c statusChecker) namespace(namespace *corev1.Namespace) {
 		want, when = corev1.NamespaceTerminating, "not empty"
 	}
 	if namespace.Status.Phase != want {
-		c.invalid(field.NewPath("status", "Phase"), "", namespace.Status.Phase, fmt.Sprintf("may only be '%s' if `deletionTimestamp` is %s", want, when))
+		c.Invalid(field.NewPath("status", "Phase"), "", namespace.Status.Phase, fmt.Sprintf("may only be '%s' if `deletionTimestamp` is %s", want, when))
 	}
 }
 
@@ -131,7 +134,7 @@ func (c statusChecker) claim(status *corev1.PersistentVolumeClaimStatus) {
 	for _, name := range sortedKeys(status.AllocatedResourceStatuses) {
 		c.claimResource(p.Child("allocatedResourceStatuses"), string(name))
 		if !slices.Contains(resizeStatuses, string(status.AllocatedResourceStatuses[name])) {
-			c.unsupported(p, "allocatedResourceStatuses", string(name), slices.Sorted(slices.Values(resizeStatuses)))
+			c.Unsupported(p, "allocatedResourceStatuses", string(name), slices.Sorted(slices.Values(resizeStatuses)))
 		}
 	}
 	c.sizes(p.Child("allocatedResources"), status.AllocatedResources, c.claimResource)
@@ -143,19 +146,19 @@ func (c statusChecker) sizes(p *field.Path, sizes corev1.ResourceList, name func
 			continue
 		}
 		if size := sizes[resource]; size.Value() < 0 {
-			c.invalid(p.Key(string(resource)), "", size.Value(), "must be a valid resource quantity")
+			c.Invalid(p.Key(string(resource)), "", size.Value(), "must be a valid resource quantity")
 		}
 	}
 }
 
 // claimResource is for what a claim can have: storage, or something of someone else's.
 func (c statusChecker) claimResource(p *field.Path, name string) bool {
-	before := len(c.errs)
+	before := len(c.Errs)
 	c.words(p, "", name, isQualifiedName)
-	if len(c.errs) == before && isNative(name) && name != string(corev1.ResourceStorage) {
-		c.unsupported(p, "", name, []string{string(corev1.ResourceStorage)})
+	if len(c.Errs) == before && isNative(name) && name != string(corev1.ResourceStorage) {
+		c.Unsupported(p, "", name, []string{string(corev1.ResourceStorage)})
 	}
-	return len(c.errs) == before
+	return len(c.Errs) == before
 }
 
 // ---- jobs ----
@@ -200,7 +203,7 @@ func (j jobStatus) turnedFinished() bool {
 
 func (j jobStatus) conditions(wrong bool, detail string) {
 	if wrong {
-		j.invalid(j.p, "conditions", field.OmitValueType{}, detail)
+		j.Invalid(j.p, "conditions", field.OmitValueType{}, detail)
 	}
 }
 
@@ -213,7 +216,7 @@ func (j jobStatus) uncounted(pods *batchv1.UncountedTerminatedPods) {
 		for i, uid := range list.uids {
 			p := j.p.Child("uncountedTerminatedPods", list.name).Index(i)
 			if uid == "" {
-				j.invalid(p, "", string(uid), "must not be empty")
+				j.Invalid(p, "", string(uid), "must not be empty")
 				continue
 			}
 			j.unique(p, "", seen, string(uid))
@@ -231,12 +234,12 @@ func (j jobStatus) outcome() {
 		"cannot set Complete=True and FailureTarget=true conditions")
 	if ended || j.turned(batchv1.JobComplete) {
 		if status.CompletionTime != nil && !complete {
-			j.invalid(j.p, "completionTime", status.CompletionTime, "cannot set completionTime when there is no Complete=True condition")
+			j.Invalid(j.p, "completionTime", status.CompletionTime, "cannot set completionTime when there is no Complete=True condition")
 		}
-		j.need(j.p, "completionTime", !complete || status.CompletionTime != nil, "completionTime is required for Complete jobs")
+		j.Need(j.p, "completionTime", !complete || status.CompletionTime != nil, "completionTime is required for Complete jobs")
 	}
 	if (ended || !status.StartTime.Equal(old.StartTime)) && status.StartTime != nil && status.CompletionTime.Before(status.StartTime) && status.CompletionTime != nil {
-		j.invalid(j.p, "completionTime", status.CompletionTime, "must be equal to or after `startTime`")
+		j.Invalid(j.p, "completionTime", status.CompletionTime, "must be equal to or after `startTime`")
 	}
 	j.conditions(failed && !j.is(batchv1.JobFailureTarget) && (j.turned(batchv1.JobFailed) || j.failedIndexesChanged()),
 		"cannot set Failed=True condition without the FailureTarget=true condition")
@@ -251,13 +254,13 @@ func (j jobStatus) finished() {
 	}
 	status, old, turned := &j.job.Status, &j.old.Status, j.turnedFinished()
 	if status.Active > 0 && (turned || status.Active != old.Active) {
-		j.invalid(j.p, "active", status.Active, "active>0 is invalid for finished job")
+		j.Invalid(j.p, "active", status.Active, "active>0 is invalid for finished job")
 	}
 	neverRan := j.job.Spec.Suspend != nil && *j.job.Spec.Suspend && j.job.Spec.Completions != nil && *j.job.Spec.Completions == 0
-	j.need(j.p, "startTime", status.StartTime != nil || neverRan || !turned && old.StartTime == nil, "startTime is required for finished job")
+	j.Need(j.p, "startTime", status.StartTime != nil || neverRan || !turned && old.StartTime == nil, "startTime is required for finished job")
 	uncounted := status.UncountedTerminatedPods
 	if uncounted != nil && len(uncounted.Failed)+len(uncounted.Succeeded) > 0 && (turned || !equality.Semantic.DeepEqual(uncounted, old.UncountedTerminatedPods)) {
-		j.invalid(j.p, "uncountedTerminatedPods", uncounted, "must be empty for finished job")
+		j.Invalid(j.p, "uncountedTerminatedPods", uncounted, "must be empty for finished job")
 	}
 }
 
@@ -278,16 +281,16 @@ func (j jobStatus) indexes() {
 		j.indexesOf("failedIndexes", *failed, *spec.Completions)
 	}
 	if completedChanged && status.CompletedIndexes != "" && !indexed {
-		j.invalid(j.p, "completedIndexes", status.CompletedIndexes, "cannot set non-empty completedIndexes when non-indexed completion mode")
+		j.Invalid(j.p, "completedIndexes", status.CompletedIndexes, "cannot set non-empty completedIndexes when non-indexed completion mode")
 	}
 	if failed != nil && j.failedIndexesChanged() && spec.BackoffLimitPerIndex == nil {
-		j.invalid(j.p, "failedIndexes", *failed, "cannot set non-null failedIndexes when backoffLimitPerIndex is null")
+		j.Invalid(j.p, "failedIndexes", *failed, "cannot set non-null failedIndexes when backoffLimitPerIndex is null")
 	}
 }
 
 func (j jobStatus) indexesOf(name, expression string, completions int32) {
 	if _, err := countIndexes(expression, completions); err != nil {
-		j.invalid(j.p, name, expression, fmt.Sprintf("error parsing %s: %v", name, err))
+		j.Invalid(j.p, name, expression, fmt.Sprintf("error parsing %s: %v", name, err))
 	}
 }
 
@@ -295,10 +298,10 @@ func (j jobStatus) indexesOf(name, expression string, completions int32) {
 func (j jobStatus) podsOfJob() {
 	status, old := &j.job.Status, &j.old.Status
 	if t := status.Terminating; t != nil && *t > 0 && j.isFinished() && (j.turnedFinished() || !equality.Semantic.DeepEqual(t, old.Terminating)) {
-		j.invalid(j.p, "terminating", *t, "terminating>0 is invalid for finished job")
+		j.Invalid(j.p, "terminating", *t, "terminating>0 is invalid for finished job")
 	}
 	if ready := status.Ready; ready != nil && *ready > status.Active && (status.Active != old.Active || !equality.Semantic.DeepEqual(ready, old.Ready)) {
-		j.invalid(j.p, "ready", *ready, "cannot set more ready pods than active")
+		j.Invalid(j.p, "ready", *ready, "cannot set more ready pods than active")
 	}
 }
 
@@ -317,19 +320,19 @@ func (j jobStatus) keeps() {
 		j.conditions(j.was(condition) && !j.is(condition), fmt.Sprintf("cannot disable the terminal %s=True condition", condition))
 	}
 	if status.Failed < old.Failed {
-		j.invalid(j.p, "failed", status.Failed, "cannot decrease the failed counter")
+		j.Invalid(j.p, "failed", status.Failed, "cannot decrease the failed counter")
 	}
 	indexed := spec.CompletionMode != nil && *spec.CompletionMode == batchv1.IndexedCompletion
 	elastic := indexed && equality.Semantic.DeepEqual(spec.Completions, spec.Parallelism)
 	if status.Succeeded < old.Succeeded && !elastic {
-		j.invalid(j.p, "succeeded", status.Succeeded, "cannot decrease the succeeded counter")
+		j.Invalid(j.p, "succeeded", status.Succeeded, "cannot decrease the succeeded counter")
 	}
 	if status.CompletionTime != nil && old.CompletionTime != nil && !status.CompletionTime.Equal(old.CompletionTime) {
-		j.invalid(j.p, "completionTime", status.CompletionTime, "field is immutable")
+		j.Invalid(j.p, "completionTime", status.CompletionTime, "field is immutable")
 	}
 	suspended := spec.Suspend != nil && *spec.Suspend
 	if old.StartTime != nil && !status.StartTime.Equal(old.StartTime) && !suspended && !j.resumes() {
-		j.invalid(j.p, "startTime", status.StartTime, "field is immutable for unsuspended job once set")
+		j.Invalid(j.p, "startTime", status.StartTime, "field is immutable for unsuspended job once set")
 	}
 	j.conditions(j.was(batchv1.JobSuccessCriteriaMet) && !j.is(batchv1.JobSuccessCriteriaMet), "cannot disable the SuccessCriteriaMet=True condition")
 	j.conditions(j.was(batchv1.JobComplete) && !j.was(batchv1.JobSuccessCriteriaMet) && j.is(batchv1.JobSuccessCriteriaMet),
@@ -355,10 +358,10 @@ func (c statusChecker) pod(pod, old *corev1.Pod) {
 	}
 	if name := status.NominatedNodeName; name != "" && name != old.Status.NominatedNodeName {
 		c.words(p, "nominatedNodeName", name, isSubdomain)
-		c.forbid(p, "nominatedNodeName", old.Spec.NodeName != "", "may not be set on pods that are already bound to a node")
+		c.Forbid(p, "nominatedNodeName", old.Spec.NodeName != "", "may not be set on pods that are already bound to a node")
 	}
 	if status.ObservedGeneration < 0 {
-		c.invalid(p, "observedGeneration", status.ObservedGeneration, notNegative)
+		c.Invalid(p, "observedGeneration", status.ObservedGeneration, notNegative)
 	}
 	c.same(p, "qosClass", status.QOSClass, old.Status.QOSClass)
 	c.containersStay(p.Child("containerStatuses"), status.ContainerStatuses, old.Status.ContainerStatuses, &old.Spec)
@@ -369,7 +372,7 @@ func (c statusChecker) pod(pod, old *corev1.Pod) {
 	}
 	c.addresses(p.Child("podIPs"), addresses, status.PodIPs)
 	if len(status.HostIPs) > 0 && status.HostIPs[0].IP != status.HostIP {
-		c.invalid(p.Child("hostIPs").Index(0), "ip", status.HostIPs[0].IP, "must be equal to `hostIP`")
+		c.Invalid(p.Child("hostIPs").Index(0), "ip", status.HostIPs[0].IP, "must be equal to `hostIP`")
 	}
 	addresses = make([]string, len(status.HostIPs))
 	for i := range addresses {
@@ -380,7 +383,7 @@ func (c statusChecker) pod(pod, old *corev1.Pod) {
 
 func (c statusChecker) podCondition(p *field.Path, condition *corev1.PodCondition) {
 	if condition.ObservedGeneration < 0 {
-		c.invalid(p, "observedGeneration", condition.ObservedGeneration, notNegative)
+		c.Invalid(p, "observedGeneration", condition.ObservedGeneration, notNegative)
 	}
 	switch condition.Type {
 	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized:
@@ -402,7 +405,7 @@ func (c statusChecker) addresses(p *field.Path, addresses []string, list any) {
 		c.add(field.InternalError(p, fmt.Errorf("failed to check for dual stack with error:invalid IP[%d]: %s", wrong, addresses[wrong])))
 	}
 	if wrong >= 0 || !dualStack(addresses) {
-		c.invalid(p, "", list, "may specify no more than one IP for each IP family")
+		c.Invalid(p, "", list, "may specify no more than one IP for each IP family")
 	}
 }
 
@@ -425,7 +428,7 @@ func (c statusChecker) containersStay(p *field.Path, now, old []corev1.Container
 			continue
 		}
 		again := whole || restarts(spec, containers[before.Name], before.State.Terminated.ExitCode)
-		c.forbid(p.Index(i), "state", !again, "may not be transitioned to non-terminated state")
+		c.Forbid(p.Index(i), "state", !again, "may not be transitioned to non-terminated state")
 	}
 }
 
@@ -453,4 +456,37 @@ func restarts(spec *corev1.PodSpec, container *corev1.Container, code int32) boo
 		policy = corev1.RestartPolicy(*own)
 	}
 	return policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && code != 0
+}
+
+func ParseSigningRequest(request []byte) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode(request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" {
+		return nil, errors.New("PEM block type must be CERTIFICATE REQUEST")
+	}
+	return x509.ParseCertificateRequest(block.Bytes)
+}
+
+// checkCertificate says what keeps text from being PEM certificates. What stands around the blocks is nobody's business; none at all is
+// a certificate that is still to come.
+func checkCertificate(text []byte) error {
+	if len(text) == 0 {
+		return nil
+	}
+	block, rest := pem.Decode(text)
+	if block == nil {
+		return errors.New("must contain at least one CERTIFICATE PEM block")
+	}
+	for ; block != nil; block, rest = pem.Decode(rest) {
+		switch certs, err := x509.ParseCertificates(block.Bytes); {
+		case block.Type != "CERTIFICATE":
+			return fmt.Errorf("only CERTIFICATE PEM blocks are allowed, found %q", block.Type)
+		case len(block.Headers) != 0:
+			return errors.New("no PEM block headers are permitted")
+		case err != nil:
+			return err
+		case len(certs) == 0:
+			return errors.New("found CERTIFICATE PEM block containing 0 certificates")
+		}
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness.
 
@@ -26,7 +26,7 @@ import (
 )
 
 // A policyChecker checks one of these objects; old is nil when it is created.
-type policyChecker struct{ *checker }
+type policyChecker struct{ *Checker }
 
 // policy is for the kinds that tell the API server what to do.
 func (c policyChecker) policy(obj, old runtime.Object) {
@@ -39,12 +39,12 @@ func (c policyChecker) policy(obj, old runtime.Object) {
 	case *rbacv1.RoleBinding:
 		c.binding(&o.RoleRef, o.Subjects, []string{"Role", "ClusterRole"})
 		if before := was[rbacv1.RoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
-			c.invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
+			c.Invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
 		}
 	case *rbacv1.ClusterRoleBinding:
 		c.binding(&o.RoleRef, o.Subjects, []string{"ClusterRole"})
 		if before := was[rbacv1.ClusterRoleBinding](old); before != nil && before.RoleRef != o.RoleRef {
-			c.invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
+			c.Invalid(field.NewPath("roleRef"), "", o.RoleRef, "cannot change roleRef")
 		}
 	case *admissionv1.ValidatingWebhookConfiguration:
 		c.webhooks(matchconditions.ValidatingHooks(o))
@@ -74,18 +74,18 @@ func (c policyChecker) policy(obj, old runtime.Object) {
 func (c policyChecker) rules(rules []rbacv1.PolicyRule, namespaced bool) {
 	for i, rule := range rules {
 		p := field.NewPath("rules").Index(i)
-		c.need(p, "verbs", len(rule.Verbs) > 0, "verbs must contain at least one value")
+		c.Need(p, "verbs", len(rule.Verbs) > 0, "verbs must contain at least one value")
 		if urls := rule.NonResourceURLs; len(urls) > 0 {
 			if namespaced {
-				c.invalid(p, "nonResourceURLs", urls, "namespaced rules cannot apply to non-resource URLs")
+				c.Invalid(p, "nonResourceURLs", urls, "namespaced rules cannot apply to non-resource URLs")
 			}
 			if len(rule.APIGroups)+len(rule.Resources)+len(rule.ResourceNames) > 0 {
-				c.invalid(p, "nonResourceURLs", urls, "rules cannot apply to both regular resources and non-resource URLs")
+				c.Invalid(p, "nonResourceURLs", urls, "rules cannot apply to both regular resources and non-resource URLs")
 			}
 			continue
 		}
-		c.need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
-		c.need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
+		c.Need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
+		c.Need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
 	}
 }
 
@@ -94,11 +94,11 @@ func (c policyChecker) aggregation(rule *rbacv1.AggregationRule) {
 		return
 	}
 	p := field.NewPath("aggregationRule", "clusterRoleSelectors")
-	c.need(p, "", len(rule.ClusterRoleSelectors) > 0, "at least one clusterRoleSelector required if aggregationRule is non-nil")
+	c.Need(p, "", len(rule.ClusterRoleSelectors) > 0, "at least one clusterRoleSelector required if aggregationRule is non-nil")
 	for i := range rule.ClusterRoleSelectors {
 		c.selector(p.Index(i), "", &rule.ClusterRoleSelectors[i])
 		if _, err := metav1.LabelSelectorAsSelector(&rule.ClusterRoleSelectors[i]); err != nil {
-			c.invalid(p.Index(i), "", nil, "invalid label selector.")
+			c.Invalid(p.Index(i), "", nil, "invalid label selector.")
 		}
 	}
 }
@@ -113,16 +113,16 @@ func (c policyChecker) binding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject, k
 	c.name(p, "name", ref.Name, isPathSegment)
 	for i, subject := range subjects {
 		sp := field.NewPath("subjects").Index(i)
-		c.need(sp, "name", subject.Name != "", "")
+		c.Need(sp, "name", subject.Name != "", "")
 		switch subject.Kind {
 		case rbacv1.ServiceAccountKind:
 			c.maybe(sp, "name", subject.Name, isSubdomain)
 			c.oneOf(sp, "apiGroup", subject.APIGroup, []string{""})
-			c.need(sp, "namespace", len(kinds) > 1 || subject.Namespace != "", "")
+			c.Need(sp, "namespace", len(kinds) > 1 || subject.Namespace != "", "")
 		case rbacv1.UserKind, rbacv1.GroupKind:
 			c.oneOf(sp, "apiGroup", subject.APIGroup, group)
 		default:
-			c.unsupported(sp, "kind", subject.Kind, subjectKinds)
+			c.Unsupported(sp, "kind", subject.Kind, subjectKinds)
 		}
 	}
 }
@@ -157,16 +157,16 @@ func (c policyChecker) webhook(p *field.Path, hook *matchconditions.Webhook) {
 	for i := range hook.Rules {
 		c.webhookRule(p.Child("rules").Index(i), &hook.Rules[i])
 	}
-	oneOfRef(c.checker, p, "failurePolicy", hook.FailurePolicy, failurePolicies)
-	oneOfRef(c.checker, p, "matchPolicy", hook.MatchPolicy, matchPolicies)
-	c.need(p, "sideEffects", hook.SideEffects != nil, "must specify one of None, NoneOnDryRun")
-	oneOfRef(c.checker, p, "sideEffects", hook.SideEffects, sideEffects)
+	oneOfRef(c.Checker, p, "failurePolicy", hook.FailurePolicy, failurePolicies)
+	oneOfRef(c.Checker, p, "matchPolicy", hook.MatchPolicy, matchPolicies)
+	c.Need(p, "sideEffects", hook.SideEffects != nil, "must specify one of None, NoneOnDryRun")
+	oneOfRef(c.Checker, p, "sideEffects", hook.SideEffects, sideEffects)
 	if timeout := hook.TimeoutSeconds; timeout != nil && (*timeout < 1 || *timeout > 30) {
-		c.invalid(p, "timeoutSeconds", *timeout, "the timeout value must be between 1 and 30 seconds")
+		c.Invalid(p, "timeoutSeconds", *timeout, "the timeout value must be between 1 and 30 seconds")
 	}
 	c.selector(p, "namespaceSelector", hook.NamespaceSelector)
 	c.selector(p, "objectSelector", hook.ObjectSelector)
-	oneOfRef(c.checker, p, "reinvocationPolicy", hook.Reinvocation, reinvocations)
+	oneOfRef(c.Checker, p, "reinvocationPolicy", hook.Reinvocation, reinvocations)
 	switch client := &hook.ClientConfig; {
 	case (client.URL == nil) == (client.Service == nil):
 		c.required(p, "clientConfig", "exactly one of url or service is required")
@@ -188,7 +188,7 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 		if strings.TrimSpace(condition.Expression) == "" {
 			c.required(p.Index(i), "expression", "")
 		} else if _, err := matchconditions.Compile(condition.Expression, (*environment.EnvSet).NewExpressionsEnv); err != nil {
-			c.invalid(p.Index(i), "expression", condition.Expression, err.Error())
+			c.Invalid(p.Index(i), "expression", condition.Expression, err.Error())
 		}
 		c.name(p.Index(i), "name", condition.Name, isQualifiedName)
 		if condition.Name != "" {
@@ -198,12 +198,12 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 }
 
 func (c policyChecker) reviewVersions(p *field.Path, versions []string) {
-	c.need(p, "", len(versions) > 0, "must specify one of "+reviewVersionWords)
+	c.Need(p, "", len(versions) > 0, "must specify one of "+reviewVersionWords)
 	accepted := len(versions) == 0
 	seen := set{}
 	for i, version := range versions {
 		if seen[version] {
-			c.invalid(p.Index(i), "", version, "duplicate version")
+			c.Invalid(p.Index(i), "", version, "duplicate version")
 			continue
 		}
 		seen[version] = true
@@ -211,38 +211,38 @@ func (c policyChecker) reviewVersions(p *field.Path, versions []string) {
 		accepted = accepted || slices.Contains(reviewVersions, version)
 	}
 	if !accepted {
-		c.invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
+		c.Invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
 	}
 }
 
 func (c policyChecker) webhookRule(p *field.Path, rule *admissionv1.RuleWithOperations) {
-	c.need(p, "operations", len(rule.Operations) > 0, "")
+	c.Need(p, "operations", len(rule.Operations) > 0, "")
 	if len(rule.Operations) > 1 && slices.Contains(rule.Operations, admissionv1.OperationAll) {
-		c.invalid(p, "operations", rule.Operations, "if '*' is present, must not specify other operations")
+		c.Invalid(p, "operations", rule.Operations, "if '*' is present, must not specify other operations")
 	}
 	for i, operation := range rule.Operations {
 		c.oneOf(p.Child("operations").Index(i), "", string(operation), webhookOperations)
 	}
-	c.need(p, "apiGroups", len(rule.APIGroups) > 0, "")
+	c.Need(p, "apiGroups", len(rule.APIGroups) > 0, "")
 	c.starAlone(p, "apiGroups", rule.APIGroups, "API groups")
-	c.need(p, "apiVersions", len(rule.APIVersions) > 0, "")
+	c.Need(p, "apiVersions", len(rule.APIVersions) > 0, "")
 	c.starAlone(p, "apiVersions", rule.APIVersions, "API versions")
 	for i, version := range rule.APIVersions {
-		c.need(p.Child("apiVersions").Index(i), "", version != "", "")
+		c.Need(p.Child("apiVersions").Index(i), "", version != "", "")
 	}
 	c.webhookResources(p.Child("resources"), rule.Resources)
-	oneOfRef(c.checker, p, "scope", rule.Scope, ruleScopes)
+	oneOfRef(c.Checker, p, "scope", rule.Scope, ruleScopes)
 }
 
 // starAlone is for a list where * means all; others is what such a list has no more of.
 func (c policyChecker) starAlone(p *field.Path, name string, list []string, others string) {
 	if len(list) > 1 && slices.Contains(list, "*") {
-		c.invalid(p, name, list, "if '*' is present, must not specify other "+others)
+		c.Invalid(p, name, list, "if '*' is present, must not specify other "+others)
 	}
 }
 
 func (c policyChecker) webhookResources(p *field.Path, resources []string) {
-	c.need(p, "", len(resources) > 0, "")
+	c.Need(p, "", len(resources) > 0, "")
 	allOf, inAll := set{}, set{} // resources of which all, subresources of which everyone's are named
 	plain := false
 	for i, name := range resources {
@@ -256,19 +256,19 @@ func (c policyChecker) webhookResources(p *field.Path, resources []string) {
 			continue
 		}
 		if allOf[resource] {
-			c.invalid(p.Index(i), "", name, fmt.Sprintf("if '%s/*' is present, must not specify %s", resource, name))
+			c.Invalid(p.Index(i), "", name, fmt.Sprintf("if '%s/*' is present, must not specify %s", resource, name))
 		}
 		if inAll[sub] {
-			c.invalid(p.Index(i), "", name, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, name))
+			c.Invalid(p.Index(i), "", name, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, name))
 		}
 		allOf[resource] = allOf[resource] || sub == "*"
 		inAll[sub] = inAll[sub] || resource == "*"
 	}
 	if len(resources) > 1 && slices.Contains(resources, "*/*") {
-		c.invalid(p, "", resources, "if '*/*' is present, must not specify other resources")
+		c.Invalid(p, "", resources, "if '*/*' is present, must not specify other resources")
 	}
 	if plain && slices.Contains(resources, "*") {
-		c.invalid(p, "", resources, "if '*' is present, must not specify other resources without subresources")
+		c.Invalid(p, "", resources, "if '*' is present, must not specify other resources without subresources")
 	}
 }
 
@@ -290,7 +290,7 @@ func (c policyChecker) webhookURL(p *field.Path, address string) {
 		{u.RawQuery != "", u.RawQuery, "query parameters are not permitted in the URL"},
 	} {
 		if part.wrong {
-			c.invalid(p, "", part.value, part.detail)
+			c.Invalid(p, "", part.value, part.detail)
 		}
 	}
 }
@@ -299,26 +299,26 @@ func (c policyChecker) webhookService(p *field.Path, service *admissionv1.Servic
 	// the server calls its check with name and namespace exchanged
 	c.filled(p, "name", service.Namespace, "namespace", service.Name)
 	if port := *service.Port; port < 1 || port > 65535 {
-		c.invalid(p, "port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
+		c.Invalid(p, "port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
 	}
 	if service.Path == nil || *service.Path == "" || *service.Path == "/" {
 		return
 	}
 	path := *service.Path
 	if path == "//" {
-		c.invalid(p, "path", path, "segment[0] may not be empty")
+		c.Invalid(p, "path", path, "segment[0] may not be empty")
 		return
 	}
 	if !strings.HasPrefix(path, "/") {
-		c.invalid(p, "path", path, "must start with a '/'")
+		c.Invalid(p, "path", path, "must start with a '/'")
 	}
 	for i, segment := range strings.Split(strings.TrimSuffix(path[1:], "/"), "/") {
 		if segment == "" {
-			c.invalid(p, "path", path, fmt.Sprintf("segment[%d] may not be empty", i))
+			c.Invalid(p, "path", path, fmt.Sprintf("segment[%d] may not be empty", i))
 			continue
 		}
 		for _, message := range isSubdomain(segment) {
-			c.invalid(p, "path", path, fmt.Sprintf("segment[%d]: %s", i, message))
+			c.Invalid(p, "path", path, fmt.Sprintf("segment[%d]: %s", i, message))
 		}
 	}
 }
@@ -353,26 +353,26 @@ func (c policyChecker) validatingPolicy(policy *admissionv1.ValidatingAdmissionP
 	for i, annotation := range spec.AuditAnnotations {
 		ap := p.Child("auditAnnotations").Index(i)
 		for _, message := range isQualifiedName(policy.Name + "/" + annotation.Key) {
-			c.invalid(ap, "key", policy.Name+"/"+annotation.Key, message)
+			c.Invalid(ap, "key", policy.Name+"/"+annotation.Key, message)
 		}
-		c.need(ap, "valueExpression", strings.TrimSpace(annotation.ValueExpression) != "", "valueExpression is not specified")
+		c.Need(ap, "valueExpression", strings.TrimSpace(annotation.ValueExpression) != "", "valueExpression is not specified")
 		c.unique(ap, "key", keys, annotation.Key)
 	}
 }
 
 func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation) {
 	message := strings.TrimSpace(v.Message)
-	c.need(p, "expression", strings.TrimSpace(v.Expression) != "", "expression is not specified")
+	c.Need(p, "expression", strings.TrimSpace(v.Expression) != "", "expression is not specified")
 	if v.MessageExpression != "" && strings.TrimSpace(v.MessageExpression) == "" {
-		c.invalid(p, "messageExpression", v.MessageExpression, "must be non-empty if specified")
+		c.Invalid(p, "messageExpression", v.MessageExpression, "must be non-empty if specified")
 	}
 	switch {
 	case v.Message != "" && message == "":
-		c.invalid(p, "message", v.Message, "must be non-empty if specified")
+		c.Invalid(p, "message", v.Message, "must be non-empty if specified")
 	case strings.ContainsAny(message, "\r\n"):
-		c.invalid(p, "message", v.Message, "must not contain line breaks")
+		c.Invalid(p, "message", v.Message, "must not contain line breaks")
 	}
-	oneOfRef(c.checker, p, "reason", v.Reason, policyReasons)
+	oneOfRef(c.Checker, p, "reason", v.Reason, policyReasons)
 }
 
 func (c policyChecker) mutatingPolicy(spec *admissionv1.MutatingAdmissionPolicySpec) {
@@ -381,7 +381,7 @@ func (c policyChecker) mutatingPolicy(spec *admissionv1.MutatingAdmissionPolicyS
 	c.mutatingOperations(p.Child("matchConstraints"), spec.MatchConstraints)
 	c.matchConditions(p.Child("matchConditions"), spec.MatchConditions)
 	c.variables(p.Child("variables"), spec.Variables)
-	c.need(p, "mutations", len(spec.Mutations) > 0, "mutations must contain at least one item")
+	c.Need(p, "mutations", len(spec.Mutations) > 0, "mutations must contain at least one item")
 	for i := range spec.Mutations {
 		c.mutation(p.Child("mutations").Index(i), &spec.Mutations[i])
 	}
@@ -392,28 +392,28 @@ func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation) {
 	c.known(p, "patchType", string(m.PatchType), mutationPatches)
 	switch m.PatchType {
 	case admissionv1.PatchTypeJSONPatch:
-		c.need(p, "jsonPatch", m.JSONPatch != nil, "must be specified when patchType is JSONPatch")
+		c.Need(p, "jsonPatch", m.JSONPatch != nil, "must be specified when patchType is JSONPatch")
 		if m.ApplyConfiguration != nil {
-			c.invalid(p, "applyConfiguration", "{applyConfiguration}", "must not be specified when patchType is JSONPatch")
+			c.Invalid(p, "applyConfiguration", "{applyConfiguration}", "must not be specified when patchType is JSONPatch")
 		}
 	case admissionv1.PatchTypeApplyConfiguration:
-		c.need(p, "applyConfiguration", m.ApplyConfiguration != nil, "must be specified when patchType is ApplyConfiguration")
+		c.Need(p, "applyConfiguration", m.ApplyConfiguration != nil, "must be specified when patchType is ApplyConfiguration")
 		if m.JSONPatch != nil {
-			c.invalid(p, "jsonPatch", "{jsonPatch}", "must not be specified when patchType is ApplyConfiguration")
+			c.Invalid(p, "jsonPatch", "{jsonPatch}", "must not be specified when patchType is ApplyConfiguration")
 		}
 	}
 	if m.JSONPatch != nil && m.PatchType == admissionv1.PatchTypeJSONPatch {
-		c.need(p.Child("jsonPatch"), "expression", strings.TrimSpace(m.JSONPatch.Expression) != "", "")
+		c.Need(p.Child("jsonPatch"), "expression", strings.TrimSpace(m.JSONPatch.Expression) != "", "")
 	}
 	if m.ApplyConfiguration != nil && m.PatchType == admissionv1.PatchTypeApplyConfiguration {
-		c.need(p.Child("applyConfiguration"), "expression", strings.TrimSpace(m.ApplyConfiguration.Expression) != "", "")
+		c.Need(p.Child("applyConfiguration"), "expression", strings.TrimSpace(m.ApplyConfiguration.Expression) != "", "")
 	}
 }
 
 // policyFrame is what both kinds of policy have: when they act, and on what.
 func (c policyChecker) policyFrame(failure *admissionv1.FailurePolicyType, params *admissionv1.ParamKind, match *admissionv1.MatchResources) {
 	p := field.NewPath("spec")
-	oneOfRef(c.checker, p, "failurePolicy", failure, failurePolicies)
+	oneOfRef(c.Checker, p, "failurePolicy", failure, failurePolicies)
 	if params != nil {
 		c.paramKind(p.Child("paramKind"), params)
 	}
@@ -422,7 +422,7 @@ func (c policyChecker) policyFrame(failure *admissionv1.FailurePolicyType, param
 		return
 	}
 	c.matchResources(p.Child("matchConstraints"), match)
-	c.need(p.Child("matchConstraints"), "resourceRules", len(match.ResourceRules) > 0, "")
+	c.Need(p.Child("matchConstraints"), "resourceRules", len(match.ResourceRules) > 0, "")
 }
 
 func (c policyChecker) paramKind(p *field.Path, kind *admissionv1.ParamKind) {
@@ -432,7 +432,7 @@ func (c policyChecker) paramKind(p *field.Path, kind *admissionv1.ParamKind) {
 	case !grouped:
 		c.words(p, "apiVersion", group, validation.IsDNS1035Label)
 	case strings.Contains(version, "/"):
-		c.invalid(p, "apiVersion", kind.APIVersion, "unexpected GroupVersion string: "+kind.APIVersion)
+		c.Invalid(p, "apiVersion", kind.APIVersion, "unexpected GroupVersion string: "+kind.APIVersion)
 	default:
 		c.maybe(p, "apiVersion", group, isSubdomain)
 		c.words(p, "apiVersion", version, validation.IsDNS1035Label)
@@ -440,12 +440,12 @@ func (c policyChecker) paramKind(p *field.Path, kind *admissionv1.ParamKind) {
 	if kind.Kind == "" {
 		c.required(p, "kind", "")
 	} else if wrong := validation.IsDNS1035Label(strings.ToLower(kind.Kind)); len(wrong) > 0 {
-		c.invalid(p, "kind", kind.Kind, "may have mixed case, but should otherwise match: "+strings.Join(wrong, ","))
+		c.Invalid(p, "kind", kind.Kind, "may have mixed case, but should otherwise match: "+strings.Join(wrong, ","))
 	}
 }
 
 func (c policyChecker) matchResources(p *field.Path, match *admissionv1.MatchResources) {
-	oneOfRef(c.checker, p, "matchPolicy", match.MatchPolicy, matchPolicies)
+	oneOfRef(c.Checker, p, "matchPolicy", match.MatchPolicy, matchPolicies)
 	c.selector(p, "namespaceSelector", match.NamespaceSelector)
 	c.selector(p, "objectSelector", match.ObjectSelector)
 	for i := range match.ResourceRules {
@@ -483,9 +483,9 @@ func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable
 		case strings.TrimSpace(variable.Name) == "":
 			c.required(p.Index(i), "name", "name is not specified")
 		case !celIdentifier.MatchString(variable.Name):
-			c.invalid(p.Index(i), "name", variable.Name, "must be a valid CEL identifier")
+			c.Invalid(p.Index(i), "name", variable.Name, "must be a valid CEL identifier")
 		}
-		c.need(p.Index(i), "expression", strings.TrimSpace(variable.Expression) != "", "expression is not specified")
+		c.Need(p.Index(i), "expression", strings.TrimSpace(variable.Expression) != "", "expression is not specified")
 	}
 }
 
@@ -503,10 +503,10 @@ func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef
 func (c policyChecker) paramRef(p *field.Path, ref *admissionv1.ParamRef) {
 	const both = "name and selector are mutually exclusive"
 	c.maybe(p, "name", ref.Name, isPathSegment)
-	c.forbid(p, "name", ref.Name != "" && ref.Selector != nil, both)
+	c.Forbid(p, "name", ref.Name != "" && ref.Selector != nil, both)
 	c.selector(p, "selector", ref.Selector)
-	c.forbid(p, "selector", ref.Name != "" && ref.Selector != nil, both)
-	c.need(p, "", ref.Name != "" || ref.Selector != nil, "one of name or selector must be specified")
+	c.Forbid(p, "selector", ref.Name != "" && ref.Selector != nil, both)
+	c.Need(p, "", ref.Name != "" || ref.Selector != nil, "one of name or selector must be specified")
 	if action := ref.ParameterNotFoundAction; action == nil {
 		c.required(p, "parameterNotFoundAction", "")
 	} else {
@@ -521,10 +521,10 @@ func (c policyChecker) validationActions(p *field.Path, actions []admissionv1.Va
 		c.unique(p.Index(i), "", seen, string(action))
 	}
 	if seen["Deny"] && seen["Warn"] {
-		c.invalid(p, "", actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API "+
+		c.Invalid(p, "", actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API "+
 			"response and headers serves no purpose)")
 	}
-	c.need(p, "", len(actions) > 0, "at least one validation action is required")
+	c.Need(p, "", len(actions) > 0, "at least one validation action is required")
 }
 
 // ---- flow control ----
@@ -540,17 +540,17 @@ var (
 func (c policyChecker) flowSchema(schema *flowcontrolv1.FlowSchema) {
 	p, spec := field.NewPath("spec"), &schema.Spec
 	if precedence := spec.MatchingPrecedence; precedence <= 0 {
-		c.invalid(p, "matchingPrecedence", precedence, "must be a positive value")
+		c.Invalid(p, "matchingPrecedence", precedence, "must be a positive value")
 	} else if precedence > 10000 {
-		c.invalid(p, "matchingPrecedence", precedence, "must not be greater than 10000")
+		c.Invalid(p, "matchingPrecedence", precedence, "must not be greater than 10000")
 	} else if precedence == 1 && schema.Name != "exempt" {
-		c.invalid(p, "matchingPrecedence", precedence, "only the schema named 'exempt' may have matchingPrecedence 1")
+		c.Invalid(p, "matchingPrecedence", precedence, "only the schema named 'exempt' may have matchingPrecedence 1")
 	}
 	if method := spec.DistinguisherMethod; method != nil && !slices.Contains(distinguishers, string(method.Type)) {
-		c.unsupported(p, "distinguisherMethod.type", method, distinguishers)
+		c.Unsupported(p, "distinguisherMethod.type", method, distinguishers)
 	}
 	level := spec.PriorityLevelConfiguration.Name
-	c.need(p, "priorityLevelConfiguration.name", level != "", "must reference a priority level")
+	c.Need(p, "priorityLevelConfiguration.name", level != "", "must reference a priority level")
 	c.maybe(p, "priorityLevelConfiguration.name", level, isSubdomain)
 	for i := range spec.Rules {
 		c.flowRule(p.Child("rules").Index(i), &spec.Rules[i])
@@ -558,23 +558,23 @@ func (c policyChecker) flowSchema(schema *flowcontrolv1.FlowSchema) {
 }
 
 func (c policyChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWithSubjects) {
-	c.need(p, "subjects", len(rule.Subjects) > 0, "subjects must contain at least one value")
+	c.Need(p, "subjects", len(rule.Subjects) > 0, "subjects must contain at least one value")
 	for i := range rule.Subjects {
 		c.flowSubject(p.Child("subjects").Index(i), &rule.Subjects[i])
 	}
-	c.need(p, "", len(rule.ResourceRules)+len(rule.NonResourceRules) > 0, "at least one of resourceRules and nonResourceRules has to be non-empty")
+	c.Need(p, "", len(rule.ResourceRules)+len(rule.NonResourceRules) > 0, "at least one of resourceRules and nonResourceRules has to be non-empty")
 	for i := range rule.ResourceRules {
 		c.flowResources(p.Child("resourceRules").Index(i), &rule.ResourceRules[i])
 	}
 	for i, rest := range rule.NonResourceRules {
 		rp := p.Child("nonResourceRules").Index(i)
 		c.flowVerbs(rp, rest.Verbs)
-		c.need(rp, "nonResourceURLs", len(rest.NonResourceURLs) > 0, "nonResourceURLs must contain at least one value")
+		c.Need(rp, "nonResourceURLs", len(rest.NonResourceURLs) > 0, "nonResourceURLs must contain at least one value")
 		c.starAlone(rp, "nonResourceURLs", rest.NonResourceURLs, "non-resource URLs")
 		every := slices.Contains(rest.NonResourceURLs, "*")
 		for j, path := range rest.NonResourceURLs {
 			if wrong := wrongInURLPath(path); wrong != "" && !every {
-				c.invalid(rp.Child("nonResourceURLs").Index(j), "", path, wrong)
+				c.Invalid(rp.Child("nonResourceURLs").Index(j), "", path, wrong)
 			}
 		}
 	}
@@ -582,28 +582,28 @@ func (c policyChecker) flowRule(p *field.Path, rule *flowcontrolv1.PolicyRulesWi
 
 func (c policyChecker) flowResources(p *field.Path, rule *flowcontrolv1.ResourcePolicyRule) {
 	c.flowVerbs(p, rule.Verbs)
-	c.need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
+	c.Need(p, "apiGroups", len(rule.APIGroups) > 0, "resource rules must supply at least one api group")
 	c.starAlone(p, "apiGroups", rule.APIGroups, "api groups")
-	c.need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
+	c.Need(p, "resources", len(rule.Resources) > 0, "resource rules must supply at least one resource")
 	c.starAlone(p, "resources", rule.Resources, "resources")
-	c.need(p, "namespaces", rule.ClusterScope || len(rule.Namespaces) > 0, "resource rules that are not cluster scoped must supply at least one namespace")
+	c.Need(p, "namespaces", rule.ClusterScope || len(rule.Namespaces) > 0, "resource rules that are not cluster scoped must supply at least one namespace")
 	c.starAlone(p, "namespaces", rule.Namespaces, "namespaces")
 	if slices.Contains(rule.Namespaces, "*") {
 		return
 	}
 	for i, namespace := range rule.Namespaces {
 		for _, message := range isLabel(namespace) {
-			c.invalid(p.Child("namespaces").Index(i), "", namespace, "each member of this list must be '*' or a DNS-1123 label; "+message)
+			c.Invalid(p.Child("namespaces").Index(i), "", namespace, "each member of this list must be '*' or a DNS-1123 label; "+message)
 		}
 	}
 }
 
 func (c policyChecker) flowVerbs(p *field.Path, verbs []string) {
-	c.need(p, "verbs", len(verbs) > 0, "verbs must contain at least one value")
+	c.Need(p, "verbs", len(verbs) > 0, "verbs must contain at least one value")
 	c.starAlone(p, "verbs", verbs, "verbs")
 	known := func(verb string) bool { return slices.Contains(flowVerbs, verb) }
 	if !slices.Contains(verbs, "*") && slices.ContainsFunc(verbs, func(verb string) bool { return !known(verb) }) {
-		c.unsupported(p, "verbs", verbs, flowVerbs)
+		c.Unsupported(p, "verbs", verbs, flowVerbs)
 	}
 }
 
@@ -628,7 +628,7 @@ func wrongInURLPath(path string) string {
 
 func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject) {
 	if !slices.Contains(flowSubjects, string(subject.Kind)) {
-		c.unsupported(p, "kind", subject.Kind, flowSubjects)
+		c.Unsupported(p, "kind", subject.Kind, flowSubjects)
 		return
 	}
 	members := [...]struct {
@@ -641,7 +641,7 @@ func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject
 	}
 	for _, member := range members {
 		if member.kind == subject.Kind {
-			c.need(p, member.name, member.set, fmt.Sprintf("%s is required when subject kind is '%s'", member.name, member.kind))
+			c.Need(p, member.name, member.set, fmt.Sprintf("%s is required when subject kind is '%s'", member.name, member.kind))
 		}
 	}
 	switch account := subject.ServiceAccount; {
@@ -649,7 +649,7 @@ func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject
 		if account.Name != "*" {
 			c.name(p, "serviceAccount.name", account.Name, isSubdomain)
 		}
-		c.need(p, "serviceAccount.namespace", account.Namespace != "", "must specify namespace for service account")
+		c.Need(p, "serviceAccount.namespace", account.Namespace != "", "must specify namespace for service account")
 		c.maybe(p, "serviceAccount.namespace", account.Namespace, isLabel)
 	case subject.Kind == flowcontrolv1.SubjectKindUser && subject.User != nil:
 		c.filled(p, "user.name", subject.User.Name)
@@ -657,32 +657,32 @@ func (c policyChecker) flowSubject(p *field.Path, subject *flowcontrolv1.Subject
 		c.filled(p, "group.name", subject.Group.Name)
 	}
 	for _, member := range members {
-		c.forbid(p, member.name, member.set && member.kind != subject.Kind, fmt.Sprintf("%s is forbidden when subject kind is not '%s'", member.name, member.kind))
+		c.Forbid(p, member.name, member.set && member.kind != subject.Kind, fmt.Sprintf("%s is forbidden when subject kind is not '%s'", member.name, member.kind))
 	}
 }
 
 func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfiguration) {
 	p, spec := field.NewPath("spec"), &level.Spec
 	noted := metav1.HasAnnotation(level.ObjectMeta, defaults.ZeroShares)
-	c.forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+defaults.ZeroShares+"' is forbidden")
+	c.Forbid(field.NewPath("metadata", "annotations"), "", noted, "annotation '"+defaults.ZeroShares+"' is forbidden")
 	if (level.Name == "exempt") != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
-		c.invalid(p, "type", spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'")
+		c.Invalid(p, "type", spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'")
 	}
 	switch spec.Type {
 	case flowcontrolv1.PriorityLevelEnablementExempt:
-		c.forbid(p, "limited", spec.Limited != nil, "must be nil if the type is not Limited")
+		c.Forbid(p, "limited", spec.Limited != nil, "must be nil if the type is not Limited")
 		if exempt := spec.Exempt; exempt != nil {
 			c.shares(p.Child("exempt"), exempt.NominalConcurrencyShares, exempt.LendablePercent)
 		}
 	case flowcontrolv1.PriorityLevelEnablementLimited:
-		c.forbid(p, "exempt", spec.Exempt != nil, "must be nil if the type is Limited")
+		c.Forbid(p, "exempt", spec.Exempt != nil, "must be nil if the type is Limited")
 		if spec.Limited == nil {
 			c.required(p, "limited", "must not be empty when type is Limited")
 			return
 		}
 		c.limitResponse(p.Child("limited"), spec.Limited)
 	default:
-		c.unsupported(p, "type", spec.Type, levelTypes)
+		c.Unsupported(p, "type", spec.Type, levelTypes)
 	}
 }
 
@@ -690,7 +690,7 @@ func (c policyChecker) priorityLevel(level *flowcontrolv1.PriorityLevelConfigura
 func (c policyChecker) fixedSchema(schema *flowcontrolv1.FlowSchema) {
 	for _, fixed := range flowcontrol.MandatoryObjects().Schemas {
 		if fixed.Name == schema.Name && !equality.Semantic.DeepEqual(fixed.Spec, schema.Spec) {
-			c.invalid(field.NewPath("spec"), "", schema.Spec, fmt.Sprintf("spec of '%s' must equal the fixed value", schema.Name))
+			c.Invalid(field.NewPath("spec"), "", schema.Spec, fmt.Sprintf("spec of '%s' must equal the fixed value", schema.Name))
 		}
 	}
 }
@@ -706,40 +706,40 @@ func (c policyChecker) fixedLevel(level *flowcontrolv1.PriorityLevelConfiguratio
 			fixed.Spec.Exempt, what = level.Spec.Exempt, " except the 'spec.exempt' field"
 		}
 		if !equality.Semantic.DeepEqual(fixed.Spec, level.Spec) {
-			c.invalid(field.NewPath("spec"), "", level.Spec, fmt.Sprintf("spec of '%s'%s must equal the fixed value", level.Name, what))
+			c.Invalid(field.NewPath("spec"), "", level.Spec, fmt.Sprintf("spec of '%s'%s must equal the fixed value", level.Name, what))
 		}
 	}
 }
 
 func (c policyChecker) shares(p *field.Path, shares, lendable *int32) {
 	if *shares < 0 {
-		c.invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
+		c.Invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
 	}
 	if *lendable < 0 || *lendable > 100 {
-		c.invalid(p, "lendablePercent", *lendable, "must be between 0 and 100, inclusive")
+		c.Invalid(p, "lendablePercent", *lendable, "must be between 0 and 100, inclusive")
 	}
 }
 
 func (c policyChecker) limitResponse(p *field.Path, limited *flowcontrolv1.LimitedPriorityLevelConfiguration) {
 	if shares := limited.NominalConcurrencyShares; shares != nil && *shares < 0 {
-		c.invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
+		c.Invalid(p, "nominalConcurrencyShares", *shares, "must be a non-negative integer")
 	}
 	switch response := &limited.LimitResponse; response.Type {
 	case flowcontrolv1.LimitResponseTypeReject:
-		c.forbid(p, "limitResponse.queuing", response.Queuing != nil, "must be nil if limited.limitResponse.type is not Limited")
+		c.Forbid(p, "limitResponse.queuing", response.Queuing != nil, "must be nil if limited.limitResponse.type is not Limited")
 	case flowcontrolv1.LimitResponseTypeQueue:
-		c.need(p, "limitResponse.queuing", response.Queuing != nil, "must not be empty if limited.limitResponse.type is Limited")
+		c.Need(p, "limitResponse.queuing", response.Queuing != nil, "must not be empty if limited.limitResponse.type is Limited")
 		if response.Queuing != nil {
 			c.queuing(p.Child("limitResponse", "queuing"), response.Queuing)
 		}
 	default:
-		c.unsupported(p, "limitResponse.type", response.Type, limitResponses)
+		c.Unsupported(p, "limitResponse.type", response.Type, limitResponses)
 	}
 	if lendable := *limited.LendablePercent; lendable < 0 || lendable > 100 {
-		c.invalid(p, "lendablePercent", lendable, "must be between 0 and 100, inclusive")
+		c.Invalid(p, "lendablePercent", lendable, "must be between 0 and 100, inclusive")
 	}
 	if most := limited.BorrowingLimitPercent; most != nil && *most < 0 {
-		c.invalid(p, "borrowingLimitPercent", *most, "if specified, must be a non-negative integer")
+		c.Invalid(p, "borrowingLimitPercent", *most, "if specified, must be a non-negative integer")
 	}
 }
 
@@ -747,21 +747,21 @@ func (c policyChecker) limitResponse(p *field.Path, limited *flowcontrolv1.Limit
 func (c policyChecker) queuing(p *field.Path, queuing *flowcontrolv1.QueuingConfiguration) {
 	mustBePositive := func(name string, value int32) bool {
 		if value <= 0 {
-			c.invalid(p, name, value, "must be positive")
+			c.Invalid(p, name, value, "must be positive")
 		}
 		return value > 0
 	}
 	queues, hand := queuing.Queues, queuing.HandSize
 	mustBePositive("queueLengthLimit", queuing.QueueLengthLimit)
 	if mustBePositive("queues", queues) && queues > 10_000_000 {
-		c.invalid(p, "queues", queues, "must not be greater than 10000000")
+		c.Invalid(p, "queues", queues, "must not be greater than 10000000")
 	}
 	if !mustBePositive("handSize", hand) {
 		return
 	}
 	if bits := int(math.Ceil(math.Log2(float64(queues)) * float64(hand))); hand > queues {
-		c.invalid(p, "handSize", hand, fmt.Sprintf("should not be greater than queues (%d)", queues))
+		c.Invalid(p, "handSize", hand, fmt.Sprintf("should not be greater than queues (%d)", queues))
 	} else if bits > 60 {
-		c.invalid(p, "handSize", hand, fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than 60", queues, hand))
+		c.Invalid(p, "handSize", hand, fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than 60", queues, hand))
 	}
 }

@@ -1,10 +1,10 @@
-package main
+package validation
 
 // This file: which rules a kind has, and the rules of the small ones; those that run pods, store or connect
 // something have files of their own.
 //
-// validateCreate, validateUpdate and validateStatusUpdate return everything that is wrong with an object at once, in kube-apiserver's
-// order and words; the caller checks metadata (with nameRule) and makes a 422 of the list. A Service with a bad port, for example:
+// ValidateCreate, ValidateUpdate and ValidateStatusUpdate return everything that is wrong with an object at once, in kube-apiserver's
+// order and words; the caller checks metadata (with NameRule) and makes a 422 of the list. A Service with a bad port, for example:
 //
 //	spec.ports[0].port: Invalid value: 99999: must be between 1 and 65535, inclusive
 //
@@ -47,39 +47,39 @@ import (
 	"apilet/internal/registry/defaults"
 )
 
-// validateCreate returns what is wrong with a new object, metadata excluded, in Kubernetes' words.
-func validateCreate(obj runtime.Object) field.ErrorList { return validate(obj, nil) }
+// ValidateCreate returns what is wrong with a new object, metadata excluded, in Kubernetes' words.
+func ValidateCreate(obj runtime.Object) field.ErrorList { return validate(obj, nil) }
 
-// validateUpdate returns what is wrong with an object that is to follow old.
-func validateUpdate(obj, old runtime.Object) field.ErrorList { return validate(obj, old) }
+// ValidateUpdate returns what is wrong with an object that is to follow old.
+func ValidateUpdate(obj, old runtime.Object) field.ErrorList { return validate(obj, old) }
 
-// validateStatusUpdate returns what is wrong with a status that is to follow that of old.
-func validateStatusUpdate(obj, old runtime.Object) field.ErrorList {
-	k := kindChecker{&checker{}}
+// ValidateStatusUpdate returns what is wrong with a status that is to follow that of old.
+func ValidateStatusUpdate(obj, old runtime.Object) field.ErrorList {
+	k := kindChecker{&Checker{}}
 	k.status(defaults.StableForm(obj), defaults.StableForm(old))
-	return k.errs
+	return k.Errs
 }
 
-// validateFinalizers returns what is wrong with the finalizers of a built-in object.
-func validateFinalizers(names []string, p *field.Path) field.ErrorList {
-	k := kindChecker{&checker{}}
+// ValidateFinalizers returns what is wrong with the finalizers of a built-in object.
+func ValidateFinalizers(names []string, p *field.Path) field.ErrorList {
+	k := kindChecker{&Checker{}}
 	for i, name := range names {
 		k.standardFinalizer(p.Index(i), name) // the rule for all metadata says the rest
 	}
-	return k.errs
+	return k.Errs
 }
 
 func validate(obj, old runtime.Object) field.ErrorList {
-	k := kindChecker{&checker{}}
+	k := kindChecker{&Checker{}}
 	obj, old = defaults.StableForm(obj), defaults.StableForm(old)
 	if !k.workload(obj, old) && !k.storage(obj, old) && !k.network(obj, old) {
 		k.other(obj, old)
 	}
-	return k.errs
+	return k.Errs
 }
 
-// nameRule is the format of a kind's metadata.name; prefix says that it is a strategy.generateName. Kinds without a line have DNS subdomains.
-func nameRule(goType reflect.Type) metavalidation.ValidateNameFunc {
+// NameRule is the format of a kind's metadata.name; prefix says that it is a strategy.generateName. Kinds without a line have DNS subdomains.
+func NameRule(goType reflect.Type) metavalidation.ValidateNameFunc {
 	switch goType {
 	case reflect.TypeFor[corev1.Namespace](), reflect.TypeFor[corev1.Service](), reflect.TypeFor[appsv1.StatefulSet]():
 		return metavalidation.NameIsDNSLabel
@@ -99,20 +99,20 @@ func nameRule(goType reflect.Type) metavalidation.ValidateNameFunc {
 }
 
 // A kindChecker knows which rules a kind has.
-type kindChecker struct{ *checker }
+type kindChecker struct{ *Checker }
 
 // workload is false when obj is none.
 func (k kindChecker) workload(obj, old runtime.Object) bool {
-	c := workloadChecker{k.checker}
+	c := workloadChecker{k.Checker}
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		if before := was[corev1.Pod](old); before != nil {
-			updatePod(k.checker, o, before)
+			updatePod(k.Checker, o, before)
 		} else {
-			createPod(k.checker, o)
+			createPod(k.Checker, o)
 		}
 	case *corev1.PodTemplate:
-		podTemplate(k.checker, field.NewPath("template"), &o.Template)
+		podTemplate(k.Checker, field.NewPath("template"), &o.Template)
 	case *corev1.ReplicationController:
 		c.replicationController(o)
 	case *appsv1.Deployment:
@@ -143,7 +143,7 @@ func (k kindChecker) workload(obj, old runtime.Object) bool {
 
 // storage is false when obj has nothing to do with it.
 func (k kindChecker) storage(obj, old runtime.Object) bool {
-	c := volumeChecker{checker: k.checker}
+	c := volumeChecker{Checker: k.Checker}
 	switch o := obj.(type) {
 	case *corev1.PersistentVolume:
 		if before := was[corev1.PersistentVolume](old); before != nil {
@@ -178,7 +178,7 @@ func (k kindChecker) storage(obj, old runtime.Object) bool {
 
 // network is false when obj has nothing to do with it.
 func (k kindChecker) network(obj, old runtime.Object) bool {
-	c := networkChecker{k.checker}
+	c := networkChecker{k.Checker}
 	switch o := obj.(type) {
 	case *corev1.Service:
 		c.service(o, was[corev1.Service](old))
@@ -233,15 +233,15 @@ func (k kindChecker) other(obj, old runtime.Object) {
 	case *certificatesv1.CertificateSigningRequest:
 		k.signingRequest(o)
 	case *apiregistrationv1.APIService:
-		apiServiceChecker{k.checker}.apiService(o)
+		apiServiceChecker{k.Checker}.apiService(o)
 	default:
-		policyChecker{k.checker}.policy(obj, old)
+		policyChecker{k.Checker}.policy(obj, old)
 	}
 }
 
 // status is for the kinds whose status has rules.
 func (k kindChecker) status(obj, old runtime.Object) {
-	c := statusChecker{k.checker}
+	c := statusChecker{k.Checker}
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		c.pod(o, was[corev1.Pod](old))
@@ -264,9 +264,9 @@ func (k kindChecker) status(obj, old runtime.Object) {
 	case *autoscalingv2.HorizontalPodAutoscaler:
 		c.counts(field.NewPath("status"), "currentReplicas", o.Status.CurrentReplicas, "desiredReplicas", o.Status.DesiredReplicas)
 	case *corev1.Service:
-		networkChecker{k.checker}.loadBalancer(&o.Status.LoadBalancer, o.Spec.Type)
+		networkChecker{k.Checker}.loadBalancer(&o.Status.LoadBalancer, o.Spec.Type)
 	case *networkingv1.Ingress:
-		networkChecker{k.checker}.ingressStatus(&o.Status.LoadBalancer)
+		networkChecker{k.Checker}.ingressStatus(&o.Status.LoadBalancer)
 	case *corev1.Namespace:
 		c.namespace(o)
 	case *corev1.Node:
@@ -277,7 +277,7 @@ func (k kindChecker) status(obj, old runtime.Object) {
 	case *corev1.PersistentVolumeClaim:
 		c.claim(&o.Status)
 	case *apiregistrationv1.APIService:
-		apiServiceChecker{k.checker}.status(&o.Status)
+		apiServiceChecker{k.Checker}.status(&o.Status)
 	}
 }
 
@@ -288,15 +288,15 @@ const secretSize = 1 << 20 // of a ConfigMap too
 func (k kindChecker) configMap(cm, old *corev1.ConfigMap) {
 	if old != nil && old.Immutable != nil && *old.Immutable {
 		const why = "field is immutable when `immutable` is set"
-		k.forbid(field.NewPath("immutable"), "", cm.Immutable == nil || !*cm.Immutable, why)
-		k.forbid(field.NewPath("data"), "", !equality.Semantic.DeepEqual(cm.Data, old.Data), why)
-		k.forbid(field.NewPath("binaryData"), "", !equality.Semantic.DeepEqual(cm.BinaryData, old.BinaryData), why)
+		k.Forbid(field.NewPath("immutable"), "", cm.Immutable == nil || !*cm.Immutable, why)
+		k.Forbid(field.NewPath("data"), "", !equality.Semantic.DeepEqual(cm.Data, old.Data), why)
+		k.Forbid(field.NewPath("binaryData"), "", !equality.Semantic.DeepEqual(cm.BinaryData, old.BinaryData), why)
 	}
 	size := 0
 	for _, key := range sortedKeys(cm.Data) {
 		k.dataKey("data", key)
 		if _, both := cm.BinaryData[key]; both {
-			k.invalid(field.NewPath("data").Key(key), "", key, "duplicate of key present in binaryData")
+			k.Invalid(field.NewPath("data").Key(key), "", key, "duplicate of key present in binaryData")
 		}
 		size += len(cm.Data[key])
 	}
@@ -311,7 +311,7 @@ func (k kindChecker) configMap(cm, old *corev1.ConfigMap) {
 
 func (k kindChecker) dataKey(member, key string) {
 	for _, message := range isConfigKey(key) {
-		k.invalid(field.NewPath(member).Key(key), "", key, message)
+		k.Invalid(field.NewPath(member).Key(key), "", key, message)
 	}
 }
 
@@ -321,8 +321,8 @@ func (k kindChecker) secret(s, old *corev1.Secret) {
 		k.same(field.NewPath("type"), "", s.Type, old.Type)
 		if old.Immutable != nil && *old.Immutable {
 			const why = "field is immutable when `immutable` is set"
-			k.forbid(field.NewPath("immutable"), "", s.Immutable == nil || !*s.Immutable, why)
-			k.forbid(p, "", !equality.Semantic.DeepEqual(s.Data, old.Data), why)
+			k.Forbid(field.NewPath("immutable"), "", s.Immutable == nil || !*s.Immutable, why)
+			k.Forbid(p, "", !equality.Semantic.DeepEqual(s.Data, old.Data), why)
 		}
 	}
 	size := 0
@@ -340,7 +340,7 @@ func (k kindChecker) secret(s, old *corev1.Secret) {
 func (k kindChecker) secretType(p *field.Path, s *corev1.Secret) {
 	needs := func(key string) bool {
 		_, ok := s.Data[key]
-		k.need(p.Key(key), "", ok, "")
+		k.Need(p.Key(key), "", ok, "")
 		return ok
 	}
 	object := func(key string) {
@@ -348,12 +348,12 @@ func (k kindChecker) secretType(p *field.Path, s *corev1.Secret) {
 			return
 		}
 		if err := json.Unmarshal(s.Data[key], &map[string]any{}); err != nil {
-			k.invalid(p.Key(key), "", "<secret contents redacted>", err.Error())
+			k.Invalid(p.Key(key), "", "<secret contents redacted>", err.Error())
 		}
 	}
 	switch s.Type {
 	case corev1.SecretTypeServiceAccountToken:
-		k.need(field.NewPath("metadata", "annotations").Key(corev1.ServiceAccountNameKey), "", s.Annotations[corev1.ServiceAccountNameKey] != "", "")
+		k.Need(field.NewPath("metadata", "annotations").Key(corev1.ServiceAccountNameKey), "", s.Annotations[corev1.ServiceAccountNameKey] != "", "")
 	case corev1.SecretTypeDockercfg:
 		object(corev1.DockerConfigKey)
 	case corev1.SecretTypeDockerConfigJson:
@@ -366,7 +366,7 @@ func (k kindChecker) secretType(p *field.Path, s *corev1.Secret) {
 			}
 		}
 	case corev1.SecretTypeSSHAuth:
-		k.need(p.Key(corev1.SSHAuthPrivateKey), "", len(s.Data[corev1.SSHAuthPrivateKey]) > 0, "")
+		k.Need(p.Key(corev1.SSHAuthPrivateKey), "", len(s.Data[corev1.SSHAuthPrivateKey]) > 0, "")
 	case corev1.SecretTypeTLS:
 		needs(corev1.TLSCertKey)
 		needs(corev1.TLSPrivateKeyKey)
@@ -381,14 +381,14 @@ func (k kindChecker) finalizer(p *field.Path, name string) {
 
 func (k kindChecker) standardFinalizer(p *field.Path, name string) {
 	if !strings.Contains(name, "/") && name != string(corev1.FinalizerKubernetes) && name != metav1.FinalizerOrphanDependents && name != metav1.FinalizerDeleteDependents {
-		k.invalid(p, "", name, "name is neither a standard finalizer name nor is it fully qualified")
+		k.Invalid(p, "", name, "name is neither a standard finalizer name nor is it fully qualified")
 	}
 }
 
 // node: an update is looked at as a new object first, as in Kubernetes.
 func (k kindChecker) node(node, old *corev1.Node) {
 	p := field.NewPath("spec")
-	placementChecker{k.checker}.taints(node.Spec.Taints)
+	placementChecker{k.Checker}.taints(node.Spec.Taints)
 	k.nodeResources(node)
 	for i, cidr := range node.Spec.PodCIDRs {
 		k.cidr(p.Child("podCIDRs").Index(i), "", cidr, nil)
@@ -400,7 +400,7 @@ func (k kindChecker) node(node, old *corev1.Node) {
 		}
 	}
 	if !dualStack(node.Spec.PodCIDRs) {
-		k.invalid(p, "podCIDRs", node.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family")
+		k.Invalid(p, "podCIDRs", node.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family")
 	}
 	if old != nil {
 		k.nodeUpdate(node, old)
@@ -411,7 +411,7 @@ func (k kindChecker) node(node, old *corev1.Node) {
 func (k kindChecker) nodeUpdate(node, old *corev1.Node) {
 	k.nodeResources(node)
 	k.nodeKeeps(field.NewPath("spec"), node, old)
-	placementChecker{k.checker}.taints(node.Spec.Taints)
+	placementChecker{k.Checker}.taints(node.Spec.Taints)
 }
 
 func (k kindChecker) nodeResources(node *corev1.Node) {
@@ -434,19 +434,19 @@ func (k kindChecker) nodeKeeps(p *field.Path, node, old *corev1.Node) {
 		addresses[address] = true
 	}
 	cidrs := old.Spec.PodCIDRs
-	k.forbid(p, "podCIDRs", len(cidrs) > 0 && !slices.Equal(cidrs, node.Spec.PodCIDRs), `node updates may not change podCIDR except from "" to valid`)
-	k.forbid(p, "providerID", old.Spec.ProviderID != "" && old.Spec.ProviderID != node.Spec.ProviderID, `node updates may not change providerID except from "" to valid`)
-	k.forbid(p, "externalID", node.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID, "may not be updated")
+	k.Forbid(p, "podCIDRs", len(cidrs) > 0 && !slices.Equal(cidrs, node.Spec.PodCIDRs), `node updates may not change podCIDR except from "" to valid`)
+	k.Forbid(p, "providerID", old.Spec.ProviderID != "" && old.Spec.ProviderID != node.Spec.ProviderID, `node updates may not change providerID except from "" to valid`)
+	k.Forbid(p, "externalID", node.Spec.DoNotUseExternalID != old.Spec.DoNotUseExternalID, "may not be updated")
 }
 
 func (k kindChecker) limitRange(limits *corev1.LimitRange) {
 	kinds := set{}
 	for i := range limits.Spec.Limits {
 		item, p := &limits.Spec.Limits[i], field.NewPath("spec", "limits").Index(i)
-		before := len(k.errs)
-		if k.words(p, "type", string(item.Type), isQualifiedName); len(k.errs) == before && !strings.Contains(string(item.Type), "/") &&
+		before := len(k.Errs)
+		if k.words(p, "type", string(item.Type), isQualifiedName); len(k.Errs) == before && !strings.Contains(string(item.Type), "/") &&
 			!slices.Contains([]corev1.LimitType{"Pod", "Container", "PersistentVolumeClaim"}, item.Type) {
-			k.invalid(p, "type", item.Type, "must be a standard limit type or fully qualified")
+			k.Invalid(p, "type", item.Type, "must be a standard limit type or fully qualified")
 		}
 		k.unique(p, "type", kinds, string(item.Type))
 		k.limitNames(p, item)
@@ -476,8 +476,8 @@ func (k kindChecker) limitNames(p *field.Path, item *corev1.LimitRangeItem) {
 	names("max", item.Max)
 	names("min", item.Min)
 	if item.Type == corev1.LimitTypePod {
-		k.forbid(p, "default", len(item.Default) > 0, "may not be specified when `type` is 'Pod'")
-		k.forbid(p, "defaultRequest", len(item.DefaultRequest) > 0, "may not be specified when `type` is 'Pod'")
+		k.Forbid(p, "default", len(item.Default) > 0, "may not be specified when `type` is 'Pod'")
+		k.Forbid(p, "defaultRequest", len(item.DefaultRequest) > 0, "may not be specified when `type` is 'Pod'")
 	} else {
 		names("default", item.Default)
 		names("defaultRequest", item.DefaultRequest)
@@ -485,7 +485,7 @@ func (k kindChecker) limitNames(p *field.Path, item *corev1.LimitRangeItem) {
 	if item.Type == corev1.LimitTypePersistentVolumeClaim {
 		_, least := item.Min[corev1.ResourceStorage]
 		_, most := item.Max[corev1.ResourceStorage]
-		k.need(p, "limits", least || most, "either minimum or maximum storage value is required, but neither was provided")
+		k.Need(p, "limits", least || most, "either minimum or maximum storage value is required, but neither was provided")
 	}
 	names("maxLimitRequestRatio", item.MaxLimitRequestRatio)
 }
@@ -503,7 +503,7 @@ func (k kindChecker) limitOrder(p *field.Path, item *corev1.LimitRangeItem, name
 		a, low1 := low.list[name]
 		b, high1 := high.list[name]
 		if low1 && high1 && a.Cmp(b) > 0 {
-			k.invalid(p.Child(member).Key(string(name)), "", blame.list[name], fmt.Sprintf("%s %s is greater than %s %s", low.words, a.String(), high.words, b.String()))
+			k.Invalid(p.Child(member).Key(string(name)), "", blame.list[name], fmt.Sprintf("%s %s is greater than %s %s", low.words, a.String(), high.words, b.String()))
 		}
 	}
 	check(least, most, "min", least)
@@ -522,15 +522,15 @@ func (k kindChecker) limitRatio(p *field.Path, item *corev1.LimitRangeItem, name
 	most, hasMost := item.Max[name]
 	rp := p.Child("maxLimitRequestRatio").Key(string(name))
 	if ok && ratio.Cmp(*quantities.NewQuantity(1, quantities.DecimalSI)) < 0 {
-		k.invalid(rp, "", ratio, fmt.Sprintf("ratio %s is less than 1", ratio.String()))
+		k.Invalid(rp, "", ratio, fmt.Sprintf("ratio %s is less than 1", ratio.String()))
 	}
 	if highest := most.AsApproximateFloat64() / least.AsApproximateFloat64(); ok && hasLeast && hasMost && ratio.AsApproximateFloat64() > highest {
-		k.invalid(rp, "", ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), highest))
+		k.Invalid(rp, "", ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), highest))
 	}
 	limit, hasLimit := item.Default[name]
 	request, hasRequest := item.DefaultRequest[name]
 	if !mayOvercommit(string(name)) && hasLimit && hasRequest && limit.Cmp(request) != 0 {
-		k.invalid(p.Child("defaultRequest").Key(string(name)), "", request,
+		k.Invalid(p.Child("defaultRequest").Key(string(name)), "", request,
 			fmt.Sprintf("default value %s must equal to defaultRequest value %s in %s", limit.String(), request.String(), name))
 	}
 }
@@ -551,7 +551,7 @@ func (k kindChecker) resourceQuota(quota, old *corev1.ResourceQuota) {
 	seen := map[corev1.ResourceQuotaScope]bool{}
 	for _, scope := range spec.Scopes {
 		if quotaScopes[scope] == nil {
-			k.invalid(p, "scopes", spec.Scopes, "unsupported scope")
+			k.Invalid(p, "scopes", spec.Scopes, "unsupported scope")
 		}
 		if !seen[scope] { // again it is as wrong as before
 			k.scopeFits(p.Child("scopes"), scope, spec, spec.Scopes)
@@ -569,7 +569,7 @@ func (k kindChecker) resourceQuota(quota, old *corev1.ResourceQuota) {
 	slices.Sort(now)
 	slices.Sort(before)
 	if !slices.Equal(now, before) {
-		k.invalid(p, "scopes", spec.Scopes, "field is immutable")
+		k.Invalid(p, "scopes", spec.Scopes, "field is immutable")
 	}
 }
 
@@ -584,7 +584,7 @@ func (k kindChecker) scopeFits(p *field.Path, scope corev1.ResourceQuotaScope, s
 	limited := quotaScopes[scope]
 	for _, name := range sortedKeys(spec.Hard) {
 		if limited != nil && isQuotaResource(string(name)) && !slices.Contains(limited, string(name)) {
-			k.invalid(p, "", blame, "unsupported scope applied to resource")
+			k.Invalid(p, "", blame, "unsupported scope applied to resource")
 		}
 	}
 }
@@ -592,7 +592,7 @@ func (k kindChecker) scopeFits(p *field.Path, scope corev1.ResourceQuotaScope, s
 func (k kindChecker) scopesAgree(p *field.Path, scopes, blame []corev1.ResourceQuotaScope) {
 	for _, pair := range [...][2]corev1.ResourceQuotaScope{{"BestEffort", "NotBestEffort"}, {"Terminating", "NotTerminating"}} {
 		if slices.Contains(scopes, pair[0]) && slices.Contains(scopes, pair[1]) {
-			k.invalid(p, "", blame, "conflicting scopes")
+			k.Invalid(p, "", blame, "conflicting scopes")
 		}
 	}
 }
@@ -604,7 +604,7 @@ func (k kindChecker) scopeSelector(p *field.Path, spec *corev1.ResourceQuotaSpec
 		scope, operator := requirement.ScopeName, requirement.Operator
 		scopes = append(scopes, scope)
 		if quotaScopes[scope] == nil {
-			k.invalid(p, "scopeName", scope, "unsupported scope")
+			k.Invalid(p, "scopeName", scope, "unsupported scope")
 		}
 		if !seen[scope] {
 			k.scopeFits(p, scope, spec, spec.ScopeSelector)
@@ -612,18 +612,18 @@ func (k kindChecker) scopeSelector(p *field.Path, spec *corev1.ResourceQuotaSpec
 		seen[scope] = true
 		valued := scope == corev1.ResourceQuotaScopePriorityClass || scope == corev1.ResourceQuotaScopeVolumeAttributesClass
 		if quotaScopes[scope] != nil && !valued && operator != corev1.ScopeSelectorOpExists {
-			k.invalid(p, "operator", operator, "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "+
+			k.Invalid(p, "operator", operator, "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "+
 				"ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity")
 		}
 		switch operator {
 		case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
-			k.need(p, "values", len(requirement.Values) > 0, "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
+			k.Need(p, "values", len(requirement.Values) > 0, "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector")
 		case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
 			if len(requirement.Values) > 0 {
-				k.invalid(p, "values", requirement.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector")
+				k.Invalid(p, "values", requirement.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector")
 			}
 		default:
-			k.invalid(p, "operator", operator, "not a valid selector operator")
+			k.Invalid(p, "operator", operator, "not a valid selector operator")
 		}
 	}
 	k.scopesAgree(p, scopes, spec.Scopes)
@@ -650,21 +650,21 @@ func (k kindChecker) event(e *anyEvent, controllerField string) {
 	const elsewhere = "does not match event.namespace"
 	if e.time.IsZero() {
 		if e.involved != e.namespace && (e.involved != "" || e.namespace != metav1.NamespaceDefault) {
-			k.invalid(p("involvedObject"), "namespace", e.involved, elsewhere)
+			k.Invalid(p("involvedObject"), "namespace", e.involved, elsewhere)
 		}
 	} else {
 		if e.involved == "" && e.namespace != metav1.NamespaceDefault && e.namespace != metav1.NamespaceSystem {
-			k.invalid(p("involvedObject"), "namespace", e.involved, elsewhere)
+			k.Invalid(p("involvedObject"), "namespace", e.involved, elsewhere)
 		}
-		k.need(p(controllerField), "", e.controller != "", "")
+		k.Need(p(controllerField), "", e.controller != "", "")
 		k.words(p(controllerField), "", e.controller, isQualifiedName)
 		for _, text := range [...]struct {
 			name, value string
 			most        int
 		}{{"reportingInstance", e.instance, 128}, {"action", e.action, 128}, {"reason", e.reason, 128}, {"message", e.message, 1024}} {
-			k.need(p(text.name), "", text.value != "" || text.name == "message", "")
+			k.Need(p(text.name), "", text.value != "" || text.name == "message", "")
 			if len(text.value) > text.most {
-				k.invalid(p(text.name), "", "", fmt.Sprintf("can have at most %d characters", text.most))
+				k.Invalid(p(text.name), "", "", fmt.Sprintf("can have at most %d characters", text.most))
 			}
 		}
 	}
@@ -680,18 +680,18 @@ func (k kindChecker) newEvent(e, old *eventsv1.Event) {
 	}, "reportingController")
 	if series := e.Series; series != nil && (old == nil || !equality.Semantic.DeepEqual(series, old.Series)) {
 		if series.Count < 2 {
-			k.invalid(p("series.count"), "", "", "should be at least 2")
+			k.Invalid(p("series.count"), "", "", "should be at least 2")
 		}
-		k.need(p("series.lastObservedTime"), "", !series.LastObservedTime.IsZero(), "")
+		k.Need(p("series.lastObservedTime"), "", !series.LastObservedTime.IsZero(), "")
 	}
 	if old == nil {
-		k.need(p("eventTime"), "", !e.EventTime.IsZero(), "")
+		k.Need(p("eventTime"), "", !e.EventTime.IsZero(), "")
 		if e.Type != corev1.EventTypeNormal && e.Type != corev1.EventTypeWarning {
-			k.invalid(p("type"), "", "", "has invalid value: "+e.Type)
+			k.Invalid(p("type"), "", "", "has invalid value: "+e.Type)
 		}
 		unset := func(name string, set bool) {
 			if set {
-				k.invalid(p(name), "", "", "needs to be unset")
+				k.Invalid(p(name), "", "", "needs to be unset")
 			}
 		}
 		unset("firstTimestamp", !e.DeprecatedFirstTimestamp.IsZero())
@@ -725,27 +725,27 @@ func (k kindChecker) lease(spec *coordinationv1.LeaseSpec) {
 	if seconds := spec.LeaseDurationSeconds; seconds != nil {
 		k.aboveZero(p, "leaseDurationSeconds", int64(*seconds))
 	}
-	nonNegativeRef(k.checker, p, "leaseTransitions", spec.LeaseTransitions)
+	nonNegativeRef(k.Checker, p, "leaseTransitions", spec.LeaseTransitions)
 	if strategy := spec.Strategy; strategy != nil && strings.Contains(string(*strategy), "/") {
 		k.words(p, "strategy.strategy", string(*strategy), isQualifiedName)
 	} else if strategy != nil {
 		k.oneOf(p, "strategy.strategy", string(*strategy), []string{"OldestEmulationVersion"})
 	}
 	preferred := spec.PreferredHolder != nil && *spec.PreferredHolder != ""
-	k.forbid(p, "preferredHolder", preferred && (spec.Strategy == nil || *spec.Strategy == ""), "may only be specified if `strategy` is defined")
+	k.Forbid(p, "preferredHolder", preferred && (spec.Strategy == nil || *spec.Strategy == ""), "may only be specified if `strategy` is defined")
 }
 
 func (k kindChecker) priorityClass(class, old *schedulingv1.PriorityClass) {
 	value := field.NewPath("value")
 	if old != nil {
-		k.forbid(value, "", class.Value != old.Value, "may not be changed in an update.")
+		k.Forbid(value, "", class.Value != old.Value, "may not be changed in an update.")
 		k.same(field.NewPath("preemptionPolicy"), "", class.PreemptionPolicy, old.PreemptionPolicy)
 		return
 	}
 	const most = 1_000_000_000
 	known := map[string]int32{"system-cluster-critical": 2 * most, "system-node-critical": 2*most + 1000}
 	if reserved := strings.HasPrefix(class.Name, "system-"); !reserved {
-		k.forbid(value, "", class.Value > most, fmt.Sprintf("maximum allowed value of a user defined priority is %d", most))
+		k.Forbid(value, "", class.Value > most, fmt.Sprintf("maximum allowed value of a user defined priority is %d", most))
 	} else if want, ok := known[class.Name]; !ok || class.Value != want || class.GlobalDefault {
 		why := fmt.Sprintf("%v is not a known system priority class", class.Name)
 		if ok && class.Value != want {
@@ -753,7 +753,7 @@ func (k kindChecker) priorityClass(class, old *schedulingv1.PriorityClass) {
 		} else if ok {
 			why = fmt.Sprintf("globalDefault of %v PriorityClass must be false", class.Name)
 		}
-		k.forbid(field.NewPath("metadata", "name"), "", true, "priority class names with 'system-' prefix are reserved for system use only. error: "+why)
+		k.Forbid(field.NewPath("metadata", "name"), "", true, "priority class names with 'system-' prefix are reserved for system use only. error: "+why)
 	}
 	if class.PreemptionPolicy != nil {
 		k.known(field.NewPath("preemptionPolicy"), "", string(*class.PreemptionPolicy), preemptionPolicies)
@@ -769,14 +769,14 @@ func (k kindChecker) runtimeClass(class, old *nodev1.RuntimeClass) {
 	}()
 	k.name(handler, "", class.Handler, isLabel)
 	if class.Overhead != nil {
-		overheadOfPod(k.checker, field.NewPath("overhead"), class.Overhead.PodFixed)
+		overheadOfPod(k.Checker, field.NewPath("overhead"), class.Overhead.PodFixed)
 	}
 	if class.Scheduling == nil {
 		return
 	}
 	p := field.NewPath("scheduling")
 	k.labels(p, "nodeSelector", class.Scheduling.NodeSelector)
-	placementChecker{k.checker}.tolerations(p.Child("tolerations"), class.Scheduling.Tolerations)
+	placementChecker{k.Checker}.tolerations(p.Child("tolerations"), class.Scheduling.Tolerations)
 	seen := map[corev1.Toleration]bool{}
 	for i, toleration := range class.Scheduling.Tolerations {
 		key := withoutSeconds(toleration)
@@ -802,9 +802,9 @@ var keyUsages = []string{
 func (k kindChecker) signingRequest(csr *certificatesv1.CertificateSigningRequest) {
 	p, spec := field.NewPath("spec"), &csr.Spec
 	if err := checkRequest(spec.Request); err != nil {
-		k.invalid(p, "request", spec.Request, err.Error())
+		k.Invalid(p, "request", spec.Request, err.Error())
 	}
-	k.need(p, "usages", len(spec.Usages) > 0, "")
+	k.Need(p, "usages", len(spec.Usages) > 0, "")
 	for i, usage := range spec.Usages {
 		k.oneOf(p.Child("usages").Index(i), "", string(usage), keyUsages)
 	}
@@ -813,17 +813,17 @@ func (k kindChecker) signingRequest(csr *certificatesv1.CertificateSigningReques
 		k.unique(p.Child("usages").Index(i), "", seen, string(usage))
 	}
 	if spec.SignerName == "kubernetes.io/legacy-unknown" {
-		k.invalid(p, "signerName", spec.SignerName, "the legacy signerName is not allowed via this API version")
+		k.Invalid(p, "signerName", spec.SignerName, "the legacy signerName is not allowed via this API version")
 	} else {
-		volumeChecker{checker: k.checker}.signerName(p.Child("signerName"), spec.SignerName)
+		volumeChecker{Checker: k.Checker}.signerName(p.Child("signerName"), spec.SignerName)
 	}
 	if seconds := spec.ExpirationSeconds; seconds != nil && *seconds < 600 {
-		k.invalid(p, "expirationSeconds", *seconds, "may not specify a duration less than 600 seconds (10 minutes)")
+		k.Invalid(p, "expirationSeconds", *seconds, "may not specify a duration less than 600 seconds (10 minutes)")
 	}
 }
 
 func checkRequest(request []byte) error {
-	parsed, err := parseSigningRequest(request)
+	parsed, err := ParseSigningRequest(request)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package validation
 
 import (
 	"bytes"
@@ -72,7 +72,7 @@ func TestSchemasOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = []string{c.want}
 		}
-		wantErrors(t, c.schema, validateNewDefinition(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
+		wantErrors(t, c.schema, ValidateNewDefinition(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestRulesOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = strings.Split(c.want, "\n")
 		}
-		wantErrors(t, c.schema, validateNewDefinition(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
+		wantErrors(t, c.schema, ValidateNewDefinition(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestPartsOfDefinitions(t *testing.T) {
 		if c.want != "" {
 			want = strings.Split(c.want, "\n")
 		}
-		wantErrors(t, c.versions+c.more, validateNewDefinition(context.Background(), parsedDefinition(t, c.versions, c.more)), want...)
+		wantErrors(t, c.versions+c.more, ValidateNewDefinition(context.Background(), parsedDefinition(t, c.versions, c.more)), want...)
 	}
 }
 
@@ -147,12 +147,12 @@ func TestUpdatesMayLeaveWrongWhatWasWrong(t *testing.T) {
 		"an unpruned object": oneVersion(`{type: object, default: {a: b}}`, ""),
 	} {
 		crd := parsedDefinition(t, versions, "")
-		if errs := validateNewDefinition(context.Background(), crd); len(errs) == 0 {
+		if errs := ValidateNewDefinition(context.Background(), crd); len(errs) == 0 {
 			t.Errorf("%s: accepted in a new definition", name)
 		}
 		changed := crd.DeepCopy()
 		changed.Labels = map[string]string{"a": "b"}
-		wantErrors(t, name, validateChangedDefinition(context.Background(), changed, crd))
+		wantErrors(t, name, ValidateChangedDefinition(context.Background(), changed, crd))
 	}
 }
 
@@ -160,10 +160,10 @@ func TestDefinitionsKeepTheirNames(t *testing.T) {
 	crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
 	changed := crd.DeepCopy()
 	changed.Spec.Scope, changed.Spec.Names.Plural, changed.Spec.Names.Kind = "Cluster", "others", "Other"
-	wantErrors(t, "before it is established", validateChangedDefinition(context.Background(), changed, crd),
+	wantErrors(t, "before it is established", ValidateChangedDefinition(context.Background(), changed, crd),
 		`spec.names.plural: Invalid value: "others": field is immutable`)
 	apiextensions.SetCRDCondition(crd, apiextensions.CustomResourceDefinitionCondition{Type: apiextensions.Established, Status: apiextensions.ConditionTrue})
-	wantErrors(t, "afterwards", validateChangedDefinition(context.Background(), changed, crd),
+	wantErrors(t, "afterwards", ValidateChangedDefinition(context.Background(), changed, crd),
 		`spec.scope: Invalid value: "Cluster": field is immutable`, `spec.names.kind: Invalid value: "Other": field is immutable`,
 		`spec.names.plural: Invalid value: "others": field is immutable`)
 }
@@ -172,13 +172,13 @@ func TestStatusOfADefinition(t *testing.T) {
 	crd := parsedDefinition(t, oneVersion(`{type: object}`, ""), "")
 	changed := crd.DeepCopy()
 	changed.Status.AcceptedNames.Kind = "not a kind"
-	errs := validateDefinitionStatus(changed, crd)
+	errs := ValidateDefinitionStatus(changed, crd)
 	if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), `status.acceptedNames.kind: Invalid value: "not a kind": may have mixed case, but should otherwise match: `) {
 		t.Errorf("got %v", errs)
 	}
 	changed = crd.DeepCopy()
 	changed.Status.StoredVersions = []string{"v0", "v1"}
-	errs = validateChangedDefinition(context.Background(), changed, crd)
+	errs = ValidateChangedDefinition(context.Background(), changed, crd)
 	if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), `status.storedVersions[0]: Invalid value: "v0": missing from spec.versions; v0 was`) {
 		t.Errorf("got %v", errs)
 	}
@@ -219,8 +219,8 @@ func FuzzDefinition(f *testing.F) {
 		}
 		old := crd.DeepCopy()
 		crd.Spec.Validation.OpenAPIV3Schema = internal
-		validateNewDefinition(context.Background(), crd)
-		validateChangedDefinition(context.Background(), crd, old)
-		validateChangedDefinition(context.Background(), old, crd)
+		ValidateNewDefinition(context.Background(), crd)
+		ValidateChangedDefinition(context.Background(), crd, old)
+		ValidateChangedDefinition(context.Background(), old, crd)
 	})
 }

@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: what the subresources that write one part of an object may make of it. restrict has taken the part from the request and the
 // rest from the stored object; here the part is judged, in the light of what was there.
@@ -21,28 +21,28 @@ import (
 	"apilet/internal/registry/strategy"
 )
 
-// validatePart returns what is wrong with a write to a subresource; nothing for one that has no rules here.
-func validatePart(sub string, obj, old runtime.Object) field.ErrorList {
-	c := partChecker{&checker{}}
+// ValidatePart returns what is wrong with a write to a subresource; nothing for one that has no rules here.
+func ValidatePart(sub string, obj, old runtime.Object) field.ErrorList {
+	c := partChecker{&Checker{}}
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		before := old.(*corev1.Pod)
 		if sub == "ephemeralcontainers" {
-			checkPod(c.checker, o)
+			checkPod(c.Checker, o)
 			c.debuggers(o.Spec.EphemeralContainers, before.Spec.EphemeralContainers)
 		} else if sub == "resize" {
-			checkPod(c.checker, o)
+			checkPod(c.Checker, o)
 			c.resize(o, before)
 		}
 	case *certificatesv1.CertificateSigningRequest:
 		c.conditions(o.Status.Conditions)
 		c.approval(sub, o, old.(*certificatesv1.CertificateSigningRequest))
 	}
-	return c.errs
+	return c.Errs
 }
 
 // A partChecker checks one part.
-type partChecker struct{ *checker }
+type partChecker struct{ *Checker }
 
 // ---- Pods ----
 
@@ -66,10 +66,10 @@ func (c partChecker) debuggers(now, old []corev1.EphemeralContainer) {
 func (c partChecker) resize(pod, old *corev1.Pod) {
 	p := field.NewPath("spec")
 	if class := old.Status.QOSClass; strategy.QosClass(&pod.Spec) != class {
-		c.invalid(p, "", class, "Pod QOS Class may not change as a result of resizing")
+		c.Invalid(p, "", class, "Pod QOS Class may not change as a result of resizing")
 	}
 	running := slices.IndexFunc(old.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Running != nil })
-	c.forbid(p, "", running >= 0 && old.Status.ContainerStatuses[running].Resources == nil, "Pod running on node without support for resize")
+	c.Forbid(p, "", running >= 0 && old.Status.ContainerStatuses[running].Resources == nil, "Pod running on node without support for resize")
 	if !c.sameOrder(p, "containers", pod.Spec.Containers, old.Spec.Containers) ||
 		!c.sameOrder(p, "initContainers", pod.Spec.InitContainers, old.Spec.InitContainers) {
 		return
@@ -79,18 +79,18 @@ func (c partChecker) resize(pod, old *corev1.Pod) {
 	}
 	for i := range pod.Spec.Containers {
 		c.resizeContainer(p.Child("containers").Index(i), &pod.Spec.Containers[i], &old.Spec.Containers[i])
-		c.forbid(p, "", !onlyComputeChanged(&pod.Spec.Containers[i], &old.Spec.Containers[i]), "only cpu and memory resources are mutable")
+		c.Forbid(p, "", !onlyComputeChanged(&pod.Spec.Containers[i], &old.Spec.Containers[i]), "only cpu and memory resources are mutable")
 	}
 }
 
 func (c partChecker) resizeInit(p *field.Path, now, old *corev1.Container) {
 	c.resizeContainer(p, now, old)
-	c.forbid(p, "", !onlyComputeChanged(now, old), "only cpu and memory resources for init or sidecar containers are mutable")
+	c.Forbid(p, "", !onlyComputeChanged(now, old), "only cpu and memory resources for init or sidecar containers are mutable")
 	if sidecar := now.RestartPolicy != nil && *now.RestartPolicy == corev1.ContainerRestartPolicyAlways; sidecar || equality.Semantic.DeepEqual(now, old) {
 		return
 	}
 	for _, policy := range now.ResizePolicy {
-		c.forbid(p, "", policy.RestartPolicy == corev1.RestartContainer,
+		c.Forbid(p, "", policy.RestartPolicy == corev1.RestartContainer,
 			"non-sidecar init containers with a resize policy of RestartContainer cannot be resized")
 	}
 }
@@ -98,20 +98,20 @@ func (c partChecker) resizeInit(p *field.Path, now, old *corev1.Container) {
 // sameOrder is false when containers were added, removed, renamed or moved: then nothing else can be compared.
 func (c partChecker) sameOrder(p *field.Path, name string, now, old []corev1.Container) bool {
 	if len(now) != len(old) {
-		c.forbid(p, name, true, name+" may not be added or removed on resize")
+		c.Forbid(p, name, true, name+" may not be added or removed on resize")
 		return false
 	}
 	same := true
 	for i := range old {
-		c.forbid(p.Child(name).Index(i), "name", now[i].Name != old[i].Name, name+" may not be renamed or reordered on resize")
+		c.Forbid(p.Child(name).Index(i), "name", now[i].Name != old[i].Name, name+" may not be renamed or reordered on resize")
 		same = same && now[i].Name == old[i].Name
 	}
 	return same
 }
 
 func (c partChecker) resizeContainer(p *field.Path, now, old *corev1.Container) {
-	c.forbid(p.Child("resources"), "requests", removesResource(now.Resources.Requests, old.Resources.Requests), "resource requests cannot be removed")
-	c.forbid(p.Child("resources"), "limits", removesResource(now.Resources.Limits, old.Resources.Limits), "resource limits cannot be removed")
+	c.Forbid(p.Child("resources"), "requests", removesResource(now.Resources.Requests, old.Resources.Requests), "resource requests cannot be removed")
+	c.Forbid(p.Child("resources"), "limits", removesResource(now.Resources.Limits, old.Resources.Limits), "resource limits cannot be removed")
 }
 
 func removesResource(now, old corev1.ResourceList) bool {
@@ -138,7 +138,7 @@ func onlyComputeChanged(now, old *corev1.Container) bool {
 func (c partChecker) conditions(conditions []certificatesv1.CertificateSigningRequestCondition) {
 	p, seen := field.NewPath("status", "conditions"), set{}
 	for i, condition := range conditions {
-		c.need(p.Index(i), "type", condition.Type != "", "")
+		c.Need(p.Index(i), "type", condition.Type != "", "")
 		allowed := conditionStatuses
 		switch condition.Type {
 		case certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed:
@@ -148,7 +148,7 @@ func (c partChecker) conditions(conditions []certificatesv1.CertificateSigningRe
 		both := condition.Type == certificatesv1.CertificateApproved && seen[string(certificatesv1.CertificateDenied)] ||
 			condition.Type == certificatesv1.CertificateDenied && seen[string(certificatesv1.CertificateApproved)]
 		if both {
-			c.invalid(p, "", condition.Type, "Approved and Denied conditions are mutually exclusive")
+			c.Invalid(p, "", condition.Type, "Approved and Denied conditions are mutually exclusive")
 		}
 		c.unique(p.Index(i), "type", seen, string(condition.Type))
 	}
@@ -168,9 +168,9 @@ func (c partChecker) approval(sub string, now, old *certificatesv1.CertificateSi
 	for _, kind := range [...]certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed} {
 		are, were := of(now, kind), of(old, kind)
 		deciding := kind != certificatesv1.CertificateFailed && sub != "approval"
-		c.forbid(p, "conditions", len(are) < len(were), fmt.Sprintf("updates may not remove a condition of type %q", kind))
-		c.forbid(p, "conditions", deciding && len(are) > len(were), fmt.Sprintf("updates may not add a condition of type %q", kind))
-		c.forbid(p, "conditions", deciding && len(are) == len(were) && !equality.Semantic.DeepEqual(are, were),
+		c.Forbid(p, "conditions", len(are) < len(were), fmt.Sprintf("updates may not remove a condition of type %q", kind))
+		c.Forbid(p, "conditions", deciding && len(are) > len(were), fmt.Sprintf("updates may not add a condition of type %q", kind))
+		c.Forbid(p, "conditions", deciding && len(are) == len(were) && !equality.Semantic.DeepEqual(are, were),
 			fmt.Sprintf("updates may not modify a condition of type %q\n", kind))
 	}
 	c.certificate(p, now.Status.Certificate, old.Status.Certificate)
@@ -182,7 +182,7 @@ func (c partChecker) certificate(p *field.Path, now, old []byte) {
 		return
 	}
 	if err := checkCertificate(now); err != nil && checkCertificate(old) == nil {
-		c.invalid(p, "certificate", "<certificate data>", err.Error())
+		c.Invalid(p, "certificate", "<certificate data>", err.Error())
 	}
-	c.forbid(p, "certificate", len(old) > 0, "updates may not modify existing certificate content")
+	c.Forbid(p, "certificate", len(old) > 0, "updates may not modify existing certificate content")
 }

@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: what a pod may be, and with it the template of every workload.
 //
@@ -54,7 +54,7 @@ var (
 
 // A podChecker checks one pod spec.
 type podChecker struct {
-	*checker
+	*Checker
 	spec    *corev1.PodSpec
 	meta    *metav1.ObjectMeta // of a Pod; nil for a template
 	volumes map[string]*corev1.Volume
@@ -63,7 +63,7 @@ type podChecker struct {
 }
 
 // podTemplate checks the template of a workload; p is the template's path.
-func podTemplate(c *checker, p *field.Path, template *corev1.PodTemplateSpec) {
+func podTemplate(c *Checker, p *field.Path, template *corev1.PodTemplateSpec) {
 	c.labels(p, "labels", template.Labels)
 	if len(template.Annotations) > 0 {
 		c.add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
@@ -72,18 +72,18 @@ func podTemplate(c *checker, p *field.Path, template *corev1.PodTemplateSpec) {
 	spec := p.Child("spec")
 	pc := podSpec(c, spec, &template.Spec, nil)
 	pc.appArmorMatchesAnnotations(spec, template.Annotations)
-	c.forbid(spec, "ephemeralContainers", len(template.Spec.EphemeralContainers) > 0, "ephemeral containers not allowed in pod template")
+	c.Forbid(spec, "ephemeralContainers", len(template.Spec.EphemeralContainers) > 0, "ephemeral containers not allowed in pod template")
 }
 
 // checkPod is what creating and updating have in common.
-func checkPod(c *checker, pod *corev1.Pod) *podChecker {
+func checkPod(c *Checker, pod *corev1.Pod) *podChecker {
 	spec := field.NewPath("spec")
 	podAnnotations(c, field.NewPath("metadata", "annotations"), pod.Annotations, &pod.Spec)
 	pc := podSpec(c, spec, &pod.Spec, &pod.ObjectMeta)
 	for i := range pod.Spec.Volumes {
 		if projected := pod.Spec.Volumes[i].Projected; projected != nil && pod.Spec.ServiceAccountName == "" {
 			for j := range projected.Sources {
-				c.forbid(spec.Child("volumes").Index(i).Child("projected", "sources").Index(j), "serviceAccountToken",
+				c.Forbid(spec.Child("volumes").Index(i).Child("projected", "sources").Index(j), "serviceAccountToken",
 					projected.Sources[j].ServiceAccountToken != nil, "must not be specified when serviceAccountName is not set")
 			}
 		}
@@ -93,40 +93,40 @@ func checkPod(c *checker, pod *corev1.Pod) *podChecker {
 	return pc
 }
 
-func createPod(c *checker, pod *corev1.Pod) {
+func createPod(c *Checker, pod *corev1.Pod) {
 	spec := field.NewPath("spec")
 	pc := checkPod(c, pod)
-	c.forbid(spec, "ephemeralContainers", len(pod.Spec.EphemeralContainers) > 0, "cannot be set on create")
-	c.forbid(spec, "nodeName", pod.Spec.NodeName != "" && len(pod.Spec.SchedulingGates) > 0, "cannot be set until all schedulingGates have been cleared")
+	c.Forbid(spec, "ephemeralContainers", len(pod.Spec.EphemeralContainers) > 0, "cannot be set on create")
+	c.Forbid(spec, "nodeName", pod.Spec.NodeName != "" && len(pod.Spec.SchedulingGates) > 0, "cannot be set until all schedulingGates have been cleared")
 	pc.appArmorMatchesAnnotations(spec, pod.Annotations)
 }
 
-func imagesAreTrimmed(c *checker, p *field.Path, containers []corev1.Container) {
+func imagesAreTrimmed(c *Checker, p *field.Path, containers []corev1.Container) {
 	for i := range containers {
 		imageIsTrimmed(c, p.Index(i), containers[i].Image)
 	}
 }
 
-func imageIsTrimmed(c *checker, p *field.Path, image string) {
+func imageIsTrimmed(c *Checker, p *field.Path, image string) {
 	if image != strings.TrimSpace(image) {
-		c.invalid(p, "image", image, "must not have leading or trailing whitespace")
+		c.Invalid(p, "image", image, "must not have leading or trailing whitespace")
 	}
 }
 
-func podAnnotations(c *checker, p *field.Path, annotations map[string]string, spec *corev1.PodSpec) {
+func podAnnotations(c *Checker, p *field.Path, annotations map[string]string, spec *corev1.PodSpec) {
 	if value, mirror := annotations[corev1.MirrorPodAnnotationKey]; mirror && spec.NodeName == "" {
-		c.invalid(p.Key(corev1.MirrorPodAnnotationKey), "", value, "must set spec.nodeName if mirror pod annotation is set")
+		c.Invalid(p.Key(corev1.MirrorPodAnnotationKey), "", value, "must set spec.nodeName if mirror pod annotation is set")
 	}
 	if cost, ok := annotations[corev1.PodDeletionCost]; ok {
 		if value, err := strconv.ParseInt(cost, 10, 32); err != nil || strconv.FormatInt(value, 10) != cost {
-			c.invalid(p.Key(corev1.PodDeletionCost), "", cost, "must be a 32bit integer")
+			c.Invalid(p.Key(corev1.PodDeletionCost), "", cost, "must be a 32bit integer")
 		}
 	}
 }
 
 // podSpec checks the whole of a spec; meta is nil for a template.
-func podSpec(c *checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta) *podChecker {
-	pc := &podChecker{checker: c, spec: spec, meta: meta, volumes: make(map[string]*corev1.Volume, len(spec.Volumes))}
+func podSpec(c *Checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta) *podChecker {
+	pc := &podChecker{Checker: c, spec: spec, meta: meta, volumes: make(map[string]*corev1.Volume, len(spec.Volumes))}
 	pc.podVolumes(p.Child("volumes"))
 	pc.resourceClaims(p.Child("resourceClaims"))
 	pc.containers(p.Child("containers"))
@@ -158,25 +158,25 @@ func podSpec(c *checker, p *field.Path, spec *corev1.PodSpec, meta *metav1.Objec
 // podVolumes gathers what containers may mount.
 func (c *podChecker) podVolumes(p *field.Path) {
 	names := set{}
-	vc := volumeChecker{checker: c.checker}
+	vc := volumeChecker{Checker: c.Checker}
 	if c.meta != nil {
 		vc.pod, vc.podName = true, c.meta.Name
 	}
 	ephemeral := c.ephemeralClaims()
 	for i := range c.spec.Volumes {
 		volume, vp := &c.spec.Volumes[i], p.Index(i)
-		before := len(c.errs)
+		before := len(c.Errs)
 		vc.source(vp, volume)
 		c.name(vp, "name", volume.Name, isLabel)
 		if names[volume.Name] {
 			c.add(field.Duplicate(vp.Child("name"), volume.Name))
 		}
-		if len(c.errs) == before {
+		if len(c.Errs) == before {
 			names[volume.Name] = true
 			c.volumes[volume.Name] = volume
 		}
 		if claim := volume.PersistentVolumeClaim; claim != nil && ephemeral[claim.ClaimName] {
-			c.invalid(vp.Child("persistentVolumeClaim"), "claimName", claim.ClaimName, "must not reference a PVC that gets created for an ephemeral volume")
+			c.Invalid(vp.Child("persistentVolumeClaim"), "claimName", claim.ClaimName, "must not reference a PVC that gets created for an ephemeral volume")
 		}
 	}
 }
@@ -207,8 +207,8 @@ func (c *podChecker) gates(p *field.Path) {
 func (c *podChecker) podNames(p *field.Path) {
 	spec := c.spec
 	if name := spec.HostnameOverride; name != nil {
-		c.forbid(p, "hostnameOverride", spec.SetHostnameAsFQDN != nil && *spec.SetHostnameAsFQDN, "may not be specified when setHostnameAsFQDN is true")
-		c.forbid(p, "hostnameOverride", spec.HostNetwork, "may not be specified when hostNetwork is true")
+		c.Forbid(p, "hostnameOverride", spec.SetHostnameAsFQDN != nil && *spec.SetHostnameAsFQDN, "may not be specified when setHostnameAsFQDN is true")
+		c.Forbid(p, "hostnameOverride", spec.HostNetwork, "may not be specified when hostNetwork is true")
 		if len(*name) > 64 {
 			c.add(field.TooLong(p.Child("hostnameOverride"), "", 64))
 		}
@@ -221,7 +221,7 @@ func (c *podChecker) podNames(p *field.Path) {
 	}
 	c.maybe(p, "hostname", spec.Hostname, isLabel)
 	c.maybe(p, "subdomain", spec.Subdomain, isLabel)
-	placementChecker{c.checker}.tolerations(p.Child("tolerations"), spec.Tolerations)
+	placementChecker{c.Checker}.tolerations(p.Child("tolerations"), spec.Tolerations)
 	for i, alias := range spec.HostAliases {
 		c.ip(p.Child("hostAliases").Index(i), "ip", alias.IP, nil)
 		for j, name := range alias.Hostnames {
@@ -237,14 +237,14 @@ func (c *podChecker) podLimits(p *field.Path) {
 	if spec.PreemptionPolicy != nil {
 		c.known(p, "preemptionPolicy", string(*spec.PreemptionPolicy), preemptionPolicies)
 	}
-	overheadOfPod(c.checker, p.Child("overhead"), spec.Overhead)
+	overheadOfPod(c.Checker, p.Child("overhead"), spec.Overhead)
 }
 
 // overheadOfPod is what a runtime class adds to a pod.
-func overheadOfPod(c *checker, p *field.Path, overhead corev1.ResourceList) {
+func overheadOfPod(c *Checker, p *field.Path, overhead corev1.ResourceList) {
 	if overhead != nil {
-		pc := &podChecker{checker: c}
-		pc.resources(p, &corev1.ResourceRequirements{Limits: overhead}, (*checker).containerResource)
+		pc := &podChecker{Checker: c}
+		pc.resources(p, &corev1.ResourceRequirements{Limits: overhead}, (*Checker).containerResource)
 	}
 }
 
@@ -287,13 +287,13 @@ func (c *podChecker) initContainers(p *field.Path) {
 			c.probes(cp, container)
 			continue
 		}
-		c.forbid(cp, "lifecycle", container.Lifecycle != nil, onlySidecars)
-		c.forbid(cp, "livenessProbe", container.LivenessProbe != nil, onlySidecars)
-		c.forbid(cp, "readinessProbe", container.ReadinessProbe != nil, onlySidecars)
-		c.forbid(cp, "startupProbe", container.StartupProbe != nil, onlySidecars)
+		c.Forbid(cp, "lifecycle", container.Lifecycle != nil, onlySidecars)
+		c.Forbid(cp, "livenessProbe", container.LivenessProbe != nil, onlySidecars)
+		c.Forbid(cp, "readinessProbe", container.ReadinessProbe != nil, onlySidecars)
+		c.Forbid(cp, "startupProbe", container.StartupProbe != nil, onlySidecars)
 		for j, resize := range container.ResizePolicy {
 			if resize.RestartPolicy == corev1.RestartContainer {
-				c.invalid(cp.Child("resizePolicy").Index(j), "restartPolicy", resize.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers")
+				c.Invalid(cp.Child("resizePolicy").Index(j), "restartPolicy", resize.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers")
 			}
 		}
 	}
@@ -315,17 +315,17 @@ func (c *podChecker) ephemeralContainers(p *field.Path) {
 		ephemeral, cp := &c.spec.EphemeralContainers[i], p.Index(i)
 		container := (*corev1.Container)(&ephemeral.EphemeralContainerCommon)
 		c.container(cp, container)
-		imageIsTrimmed(c.checker, cp, container.Image)
+		imageIsTrimmed(c.Checker, cp, container.Image)
 		c.unique(cp, "name", all, ephemeral.Name)
 		if target := ephemeral.TargetContainerName; target != "" && !others[target] {
 			c.add(field.NotFound(cp.Child("targetContainerName"), target))
 		}
 		for _, name := range ephemeralForbidden {
-			c.forbid(cp, strings.ToLower(name[:1])+name[1:], !reflect.ValueOf(container).Elem().FieldByName(name).IsZero(), never)
+			c.Forbid(cp, strings.ToLower(name[:1])+name[1:], !reflect.ValueOf(container).Elem().FieldByName(name).IsZero(), never)
 		}
 		for j, mount := range container.VolumeMounts {
-			c.forbid(cp.Child("volumeMounts").Index(j), "subPath", mount.SubPath != "", never)
-			c.forbid(cp.Child("volumeMounts").Index(j), "subPathExpr", mount.SubPathExpr != "", never)
+			c.Forbid(cp.Child("volumeMounts").Index(j), "subPath", mount.SubPath != "", never)
+			c.Forbid(cp.Child("volumeMounts").Index(j), "subPathExpr", mount.SubPathExpr != "", never)
 		}
 	}
 }
@@ -333,7 +333,7 @@ func (c *podChecker) ephemeralContainers(p *field.Path) {
 // container is what the three kinds of containers share.
 func (c *podChecker) container(p *field.Path, container *corev1.Container) {
 	c.name(p, "name", container.Name, isLabel)
-	c.need(p, "image", container.Image != "", "")
+	c.Need(p, "image", container.Image != "", "")
 	c.known(p, "terminationMessagePolicy", string(container.TerminationMessagePolicy), messagePolicies)
 	if len(container.Ports) > 0 {
 		ports, names := p.Child("ports"), set{}
@@ -350,7 +350,7 @@ func (c *podChecker) container(p *field.Path, container *corev1.Container) {
 	c.mounts(p, container)
 	c.devices(p.Child("volumeDevices"), container)
 	c.known(p, "imagePullPolicy", string(container.ImagePullPolicy), pullPolicies)
-	c.resources(p.Child("resources"), &container.Resources, (*checker).containerResource)
+	c.resources(p.Child("resources"), &container.Resources, (*Checker).containerResource)
 	c.resizePolicy(p.Child("resizePolicy"), container.ResizePolicy)
 	if container.SecurityContext != nil {
 		c.containerSecurity(p.Child("securityContext"), container.SecurityContext)
@@ -393,7 +393,7 @@ func (c *podChecker) hostPortsMatch(p *field.Path) {
 	for i := range c.spec.Containers {
 		for j, port := range c.spec.Containers[i].Ports {
 			if port.HostPort != port.ContainerPort && (c.meta != nil || port.HostPort != 0) {
-				c.invalid(p.Index(i).Child("ports").Index(j), "hostPort", port.HostPort, "must match `containerPort` when `hostNetwork` is true")
+				c.Invalid(p.Index(i).Child("ports").Index(j), "hostPort", port.HostPort, "must match `containerPort` when `hostNetwork` is true")
 			}
 		}
 	}
@@ -413,11 +413,11 @@ func (c *podChecker) environment(p *field.Path, i int, env *corev1.EnvVar) {
 	sources := 0
 	if from.FieldRef != nil {
 		sources++
-		fieldRef(c.checker, p.Child("fieldRef"), from.FieldRef, envFields)
+		fieldRef(c.Checker, p.Child("fieldRef"), from.FieldRef, envFields)
 	}
 	if from.ResourceFieldRef != nil {
 		sources++
-		resourceFieldRef(c.checker, p.Child("resourceFieldRef"), from.ResourceFieldRef)
+		resourceFieldRef(c.Checker, p.Child("resourceFieldRef"), from.ResourceFieldRef)
 	}
 	if ref := from.ConfigMapKeyRef; ref != nil {
 		sources++
@@ -435,11 +435,11 @@ func (c *podChecker) environment(p *field.Path, i int, env *corev1.EnvVar) {
 	}
 	switch {
 	case sources == 0:
-		c.invalid(p, "", "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`")
+		c.Invalid(p, "", "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`")
 	case env.Value != "":
-		c.invalid(p, "", "", "may not be specified when `value` is not empty")
+		c.Invalid(p, "", "", "may not be specified when `value` is not empty")
 	case sources > 1:
-		c.invalid(p, "", "", "may not have more than one field specified at a time")
+		c.Invalid(p, "", "", "may not have more than one field specified at a time")
 	}
 }
 
@@ -458,9 +458,9 @@ func (c *podChecker) environmentFrom(p *field.Path, i int, from *corev1.EnvFromS
 	}
 	switch {
 	case from.ConfigMapRef == nil && from.SecretRef == nil:
-		c.invalid(p, "", "", "must specify one of: `configMapRef` or `secretRef`")
+		c.Invalid(p, "", "", "must specify one of: `configMapRef` or `secretRef`")
 	case from.ConfigMapRef != nil && from.SecretRef != nil:
-		c.invalid(p, "", "", "may not have more than one field specified at a time")
+		c.Invalid(p, "", "", "may not have more than one field specified at a time")
 	}
 }
 
@@ -487,7 +487,7 @@ func (c *podChecker) filesOfEnvironment(p *field.Path) {
 			if volume := volumes[name]; volume == nil {
 				c.add(field.NotFound(named, name))
 			} else if volume.EmptyDir == nil {
-				c.invalid(named, "", name, "referenced volume must be of type emptyDir")
+				c.Invalid(named, "", name, "referenced volume must be of type emptyDir")
 			}
 		}
 	})
@@ -531,13 +531,13 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 	p, paths := p.Child("volumeMounts"), set{}
 	for i := range container.VolumeMounts {
 		mount, mp := &container.VolumeMounts[i], p.Index(i)
-		c.need(mp, "name", mount.Name != "", "")
+		c.Need(mp, "name", mount.Name != "", "")
 		if c.volumes[mount.Name] == nil {
 			c.add(field.NotFound(mp.Child("name"), mount.Name))
 		}
-		c.need(mp, "mountPath", mount.MountPath != "", "")
+		c.Need(mp, "mountPath", mount.MountPath != "", "")
 		if paths[mount.MountPath] {
-			c.invalid(mp, "mountPath", mount.MountPath, "must be unique")
+			c.Invalid(mp, "mountPath", mount.MountPath, "must be unique")
 		}
 		paths[mount.MountPath] = true
 		c.mountIsNoDevice(mp, mount, container.VolumeDevices)
@@ -546,15 +546,15 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 		}
 		if mount.SubPathExpr != "" {
 			if mount.SubPath != "" {
-				c.invalid(mp, "subPathExpr", mount.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
+				c.Invalid(mp, "subPathExpr", mount.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
 			}
 			c.words(p, "subPathExpr", mount.SubPathExpr, isDescending)
 		}
-		oneOfRef(c.checker, p, "mountPropagation", mount.MountPropagation, mountPropagations)
+		oneOfRef(c.Checker, p, "mountPropagation", mount.MountPropagation, mountPropagations)
 		if mode := mount.MountPropagation; mode != nil && *mode == corev1.MountPropagationBidirectional {
 			security := container.SecurityContext
 			privileged := security != nil && security.Privileged != nil && *security.Privileged
-			c.forbid(p, "mountPropagation", !privileged, "Bidirectional mount propagation is available only to privileged containers")
+			c.Forbid(p, "mountPropagation", !privileged, "Bidirectional mount propagation is available only to privileged containers")
 		}
 		c.recursiveReadOnly(p, mount)
 	}
@@ -563,12 +563,12 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 func (c *podChecker) mountIsNoDevice(p *field.Path, mount *corev1.VolumeMount, devices []corev1.VolumeDevice) {
 	for _, device := range devices {
 		if device.Name == mount.Name {
-			c.invalid(p, "name", mount.Name, "must not already exist in volumeDevices")
+			c.Invalid(p, "name", mount.Name, "must not already exist in volumeDevices")
 		}
 	}
 	for _, device := range devices {
 		if device.DevicePath == mount.MountPath {
-			c.invalid(p, "mountPath", mount.MountPath, "must not already exist as a path in volumeDevices")
+			c.Invalid(p, "mountPath", mount.MountPath, "must not already exist as a path in volumeDevices")
 		}
 	}
 }
@@ -579,12 +579,12 @@ func (c *podChecker) recursiveReadOnly(p *field.Path, mount *corev1.VolumeMount)
 		return
 	}
 	if !slices.Contains(recursiveReadOnly, string(*mode)) {
-		c.unsupported(p, "recursiveReadOnly", *mode, recursiveReadOnly)
+		c.Unsupported(p, "recursiveReadOnly", *mode, recursiveReadOnly)
 		return
 	}
-	c.forbid(p, "recursiveReadOnly", !mount.ReadOnly, "may only be specified when readOnly is true")
+	c.Forbid(p, "recursiveReadOnly", !mount.ReadOnly, "may only be specified when readOnly is true")
 	propagated := mount.MountPropagation != nil && *mount.MountPropagation != corev1.MountPropagationNone
-	c.forbid(p, "recursiveReadOnly", propagated, "may only be specified when mountPropagation is None or not specified")
+	c.Forbid(p, "recursiveReadOnly", propagated, "may only be specified when mountPropagation is None or not specified")
 }
 
 func (c *podChecker) devices(p *field.Path, container *corev1.Container) {
@@ -598,31 +598,31 @@ func (c *podChecker) devices(p *field.Path, container *corev1.Container) {
 	}
 	for i, device := range container.VolumeDevices {
 		dp := p.Index(i)
-		c.need(dp, "name", device.Name != "", "")
+		c.Need(dp, "name", device.Name != "", "")
 		if names[device.Name] {
-			c.invalid(dp, "name", device.Name, "must be unique")
+			c.Invalid(dp, "name", device.Name, "must be unique")
 		}
 		volume := c.volumes[device.Name]
 		if volume != nil && volume.PersistentVolumeClaim == nil && volume.Ephemeral == nil {
-			c.invalid(dp, "name", device.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
+			c.Invalid(dp, "name", device.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode")
 		}
 		if volume == nil {
 			c.add(field.NotFound(dp.Child("name"), device.Name))
 		}
-		c.need(dp, "devicePath", device.DevicePath != "", "")
+		c.Need(dp, "devicePath", device.DevicePath != "", "")
 		if paths[device.DevicePath] {
-			c.invalid(dp, "devicePath", device.DevicePath, "must be unique")
+			c.Invalid(dp, "devicePath", device.DevicePath, "must be unique")
 		}
 		if device.DevicePath != "" && len(noBacksteps(device.DevicePath)) > 0 {
-			c.invalid(dp, "devicePath", device.DevicePath, "can not contain backsteps ('..')")
+			c.Invalid(dp, "devicePath", device.DevicePath, "can not contain backsteps ('..')")
 		} else {
 			paths[device.DevicePath] = true
 		}
 		if mounted[device.Name] {
-			c.invalid(dp, "name", device.Name, "must not already exist in volumeMounts")
+			c.Invalid(dp, "name", device.Name, "must not already exist in volumeMounts")
 		}
 		if mountPaths[device.DevicePath] {
-			c.invalid(dp, "devicePath", device.DevicePath, "must not already exist as a path in volumeMounts")
+			c.Invalid(dp, "devicePath", device.DevicePath, "must not already exist as a path in volumeMounts")
 		}
 		names[device.Name] = device.Name != ""
 	}
@@ -636,7 +636,7 @@ func (c *podChecker) probes(p *field.Path, container *corev1.Container) {
 	if probe := container.ReadinessProbe; probe != nil {
 		c.probe(p.Child("readinessProbe"), probe)
 		if grace := probe.TerminationGracePeriodSeconds; grace != nil {
-			c.invalid(p.Child("readinessProbe"), "terminationGracePeriodSeconds", grace, "must not be set for readinessProbes")
+			c.Invalid(p.Child("readinessProbe"), "terminationGracePeriodSeconds", grace, "must not be set for readinessProbes")
 		}
 	}
 	if probe := container.StartupProbe; probe != nil {
@@ -647,7 +647,7 @@ func (c *podChecker) probes(p *field.Path, container *corev1.Container) {
 
 func (c *podChecker) succeedsAtOnce(p *field.Path, probe *corev1.Probe) {
 	if probe.SuccessThreshold != 1 {
-		c.invalid(p, "successThreshold", probe.SuccessThreshold, "must be 1")
+		c.Invalid(p, "successThreshold", probe.SuccessThreshold, "must be 1")
 	}
 }
 
@@ -680,9 +680,9 @@ func (c *podChecker) lifecycle(p *field.Path, lifecycle *corev1.Lifecycle) {
 
 // handler is what a probe or a hook does; only hooks sleep.
 func (c *podChecker) handler(p *field.Path, h *corev1.ProbeHandler, sleep *corev1.SleepAction) {
-	one := choice{checker: c.checker, p: p, what: "handler type"}
+	one := choice{Checker: c.Checker, p: p, what: "handler type"}
 	if h.Exec != nil && one.first("exec") {
-		c.need(p.Child("exec"), "command", len(h.Exec.Command) > 0, "")
+		c.Need(p.Child("exec"), "command", len(h.Exec.Command) > 0, "")
 	}
 	if h.HTTPGet != nil && one.first("httpGet") {
 		c.httpGet(p.Child("httpGet"), h.HTTPGet)
@@ -695,14 +695,14 @@ func (c *podChecker) handler(p *field.Path, h *corev1.ProbeHandler, sleep *corev
 	}
 	if sleep != nil && one.first("sleep") {
 		if grace := c.spec.TerminationGracePeriodSeconds; grace != nil && (sleep.Seconds < 0 || sleep.Seconds > *grace) {
-			c.invalid(p, "sleep", sleep.Seconds, fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", *grace))
+			c.Invalid(p, "sleep", sleep.Seconds, fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", *grace))
 		}
 	}
-	c.need(p, "", one.count > 0, "must specify a handler type")
+	c.Need(p, "", one.count > 0, "must specify a handler type")
 }
 
 func (c *podChecker) httpGet(p *field.Path, get *corev1.HTTPGetAction) {
-	c.need(p, "path", get.Path != "", "")
+	c.Need(p, "path", get.Path != "", "")
 	c.portRef(p, "port", get.Port)
 	c.oneOf(p, "scheme", string(get.Scheme), httpSchemes)
 	for _, header := range get.HTTPHeaders {
@@ -713,7 +713,7 @@ func (c *podChecker) httpGet(p *field.Path, get *corev1.HTTPGetAction) {
 func (c *podChecker) containerRestart(p *field.Path, container *corev1.Container) {
 	rules := container.RestartPolicyRules
 	if container.RestartPolicy == nil {
-		c.need(p, "restartPolicy", len(rules) == 0, "must specify restartPolicy when restart rules are used")
+		c.Need(p, "restartPolicy", len(rules) == 0, "must specify restartPolicy when restart rules are used")
 		if len(rules) == 0 {
 			return
 		}
@@ -744,14 +744,14 @@ func (c *podChecker) resizePolicy(p *field.Path, policies []corev1.ContainerResi
 		c.known(p, "", string(policy.ResourceName), resizeResources)
 		c.known(p, "", string(policy.RestartPolicy), resizePolicies)
 		if c.spec.RestartPolicy == corev1.RestartPolicyNever && policy.RestartPolicy != corev1.NotRequired {
-			c.invalid(p, "", policy.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
+			c.Invalid(p, "", policy.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
 		}
 	}
 }
 
 // ---- resources ----
 
-func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, name func(*checker, *field.Path, string)) {
+func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, name func(*Checker, *field.Path, string)) {
 	hugePages, compute := false, false
 	note := func(name corev1.ResourceName) {
 		hugePages = hugePages || isHugePages(string(name))
@@ -772,14 +772,14 @@ func (c *podChecker) resources(p *field.Path, r *corev1.ResourceRequirements, na
 		limit, limited := r.Limits[resource]
 		switch {
 		case limited && !mayOvercommit(string(resource)) && request.Cmp(limit) != 0:
-			c.invalid(p, "requests", request.String(), fmt.Sprintf("must be equal to %s limit of %s", resource, limit.String()))
+			c.Invalid(p, "requests", request.String(), fmt.Sprintf("must be equal to %s limit of %s", resource, limit.String()))
 		case limited && request.Cmp(limit) > 0:
-			c.invalid(p, "requests", request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", resource, limit.String()))
+			c.Invalid(p, "requests", request.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", resource, limit.String()))
 		case !limited && !mayOvercommit(string(resource)):
 			c.required(p, "limits", "Limit must be set for non overcommitable resources")
 		}
 	}
-	c.forbid(p, "", hugePages && !compute, "HugePages require cpu or memory")
+	c.Forbid(p, "", hugePages && !compute, "HugePages require cpu or memory")
 	c.claimNames(p, r.Claims)
 }
 
@@ -788,11 +788,11 @@ func isPlainAmount(resource corev1.ResourceName, value quantities.Quantity) bool
 	return (resource == corev1.ResourceCPU || resource == corev1.ResourceMemory) && value.Sign() >= 0
 }
 
-func (c *podChecker) amountOfResource(p *field.Path, resource string, value quantities.Quantity, name func(*checker, *field.Path, string)) {
-	name(c.checker, p, resource)
+func (c *podChecker) amountOfResource(p *field.Path, resource string, value quantities.Quantity, name func(*Checker, *field.Path, string)) {
+	name(c.Checker, p, resource)
 	c.quantity(p, resource, value)
 	if isHugePages(resource) && !isMultipleOfPage(resource, value.Value()) {
-		c.invalid(p, "", value.String(), fmt.Sprintf("%s is not positive integer multiple of %s", value.String(), resource))
+		c.Invalid(p, "", value.String(), fmt.Sprintf("%s is not positive integer multiple of %s", value.String(), resource))
 	}
 }
 
@@ -840,10 +840,10 @@ func (c *podChecker) resourceClaims(p *field.Path) {
 			seen[claim.Name] = true
 		}
 		if claim.ResourceClaimName != nil && claim.ResourceClaimTemplateName != nil {
-			c.invalid(cp, "", claim, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
+			c.Invalid(cp, "", claim, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
 		}
 		if claim.ResourceClaimName == nil && claim.ResourceClaimTemplateName == nil {
-			c.invalid(cp, "", claim, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
+			c.Invalid(cp, "", claim, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
 		}
 		c.maybeRef(cp, "resourceClaimName", claim.ResourceClaimName, isSubdomain)
 		c.maybeRef(cp, "resourceClaimTemplateName", claim.ResourceClaimTemplateName, isSubdomain)
@@ -861,11 +861,11 @@ func (c *podChecker) podResources(p *field.Path) {
 		return
 	}
 	if c.spec.OS != nil && c.spec.OS.Name == corev1.Windows {
-		c.forbid(p, "", true, "may not be set for a windows pod")
+		c.Forbid(p, "", true, "may not be set for a windows pod")
 		return
 	}
-	c.forbid(p, "claims", own.Claims != nil, "claims may not be set for Resources at pod-level")
-	c.resources(p, own, (*checker).podResource)
+	c.Forbid(p, "claims", own.Claims != nil, "claims may not be set for Resources at pod-level")
+	c.resources(p, own, (*Checker).podResource)
 	c.containersFitPod(p, own)
 }
 
@@ -874,14 +874,14 @@ func (c *podChecker) containersFitPod(p *field.Path, own *corev1.ResourceRequire
 	for _, name := range sortedKeys(sum) {
 		total := sum[name]
 		if request, ok := own.Requests[name]; ok && total.Cmp(request) > 0 {
-			c.invalid(p.Child("requests").Key(string(name)), "", request.String(), "must be greater than or equal to aggregate container requests of "+total.String())
+			c.Invalid(p.Child("requests").Key(string(name)), "", request.String(), "must be greater than or equal to aggregate container requests of "+total.String())
 		}
 	}
 	sum = defaults.SumContainers(c.spec, func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits })
 	for _, name := range sortedKeys(sum) {
 		total := sum[name]
 		if limit, ok := own.Limits[name]; ok && isHugePages(string(name)) && total.Cmp(limit) > 0 {
-			c.invalid(p.Child("limits").Key(string(name)), "", limit.String(), "must be greater than or equal to aggregate container limits of "+total.String())
+			c.Invalid(p.Child("limits").Key(string(name)), "", limit.String(), "must be greater than or equal to aggregate container limits of "+total.String())
 		}
 	}
 	for i := range c.spec.Containers {
@@ -889,7 +889,7 @@ func (c *podChecker) containersFitPod(p *field.Path, own *corev1.ResourceRequire
 		for _, name := range sortedKeys(limits) {
 			limit := limits[name]
 			if most, ok := own.Limits[name]; ok && limit.Cmp(most) > 0 {
-				c.invalid(p.Child("containers").Index(i).Key(string(name)), "limits", limit.String(), "must be less than or equal to pod limits of "+most.String())
+				c.Invalid(p.Child("containers").Index(i).Key(string(name)), "limits", limit.String(), "must be less than or equal to pod limits of "+most.String())
 			}
 		}
 	}
@@ -905,21 +905,21 @@ func (c *podChecker) podSecurity(p *field.Path, security *corev1.PodSecurityCont
 		c.userID(p.Child("supplementalGroups").Index(i), "", &security.SupplementalGroups[i], validation.IsValidGroupID)
 	}
 	if share := c.spec.ShareProcessNamespace; share != nil && *share && c.spec.HostPID {
-		c.invalid(p, "shareProcessNamespace", *share, "ShareProcessNamespace and HostPID cannot both be enabled")
+		c.Invalid(p, "shareProcessNamespace", *share, "ShareProcessNamespace and HostPID cannot both be enabled")
 	}
 	c.sysctls(p.Child("sysctls"), security.Sysctls)
-	oneOfRef(c.checker, p, "fsGroupChangePolicy", security.FSGroupChangePolicy, fsGroupPolicies)
+	oneOfRef(c.Checker, p, "fsGroupChangePolicy", security.FSGroupChangePolicy, fsGroupPolicies)
 	c.seccomp(p.Child("seccompProfile"), security.SeccompProfile)
 	c.windowsOptions(p.Child("windowsOptions"), security.WindowsOptions)
 	c.appArmor(p.Child("appArmorProfile"), security.AppArmorProfile)
-	oneOfRef(c.checker, p, "supplementalGroupsPolicy", security.SupplementalGroupsPolicy, groupsPolicies)
-	oneOfRef(c.checker, p, "seLinuxChangePolicy", security.SELinuxChangePolicy, seLinuxPolicies)
+	oneOfRef(c.Checker, p, "supplementalGroupsPolicy", security.SupplementalGroupsPolicy, groupsPolicies)
+	oneOfRef(c.Checker, p, "seLinuxChangePolicy", security.SELinuxChangePolicy, seLinuxPolicies)
 }
 
 func (c *podChecker) userID(p *field.Path, name string, id *int64, f func(int64) []string) {
 	if id != nil {
 		for _, message := range f(*id) {
-			c.invalid(p, name, *id, message)
+			c.Invalid(p, name, *id, message)
 		}
 	}
 }
@@ -931,16 +931,16 @@ func (c *podChecker) sysctls(p *field.Path, sysctls []corev1.Sysctl) {
 		case sysctl.Name == "":
 			c.required(p.Index(i), "name", "")
 		case len(sysctl.Name) > 253 || !sysctlName.MatchString(sysctl.Name):
-			c.invalid(p.Index(i), "name", sysctl.Name, fmt.Sprintf("must have at most 253 characters and match regex %s", sysctlName))
+			c.Invalid(p.Index(i), "name", sysctl.Name, fmt.Sprintf("must have at most 253 characters and match regex %s", sysctlName))
 		default:
 			c.unique(p.Index(i), "name", seen, sysctl.Name)
 		}
 		name := strings.ReplaceAll(sysctl.Name, "/", ".")
 		ofIPC := slices.ContainsFunc(sysctlOfIPC, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		if c.spec.HostNetwork && strings.HasPrefix(name, "net.") {
-			c.invalid(p.Index(i), "name", sysctl.Name, "may not be specified when 'hostNetwork' is true")
+			c.Invalid(p.Index(i), "name", sysctl.Name, "may not be specified when 'hostNetwork' is true")
 		} else if c.spec.HostIPC && ofIPC {
-			c.invalid(p.Index(i), "name", sysctl.Name, "may not be specified when 'hostIPC' is true")
+			c.Invalid(p.Index(i), "name", sysctl.Name, "may not be specified when 'hostIPC' is true")
 		}
 	}
 }
@@ -951,16 +951,16 @@ func (c *podChecker) containerSecurity(p *field.Path, security *corev1.SecurityC
 	if mount := security.ProcMount; mount != nil {
 		c.oneOf(p, "procMount", string(*mount), procMounts)
 		if *mount == corev1.UnmaskedProcMount && (c.spec.HostUsers == nil || *c.spec.HostUsers) {
-			c.invalid(p, "procMount", *mount, "`hostUsers` must be false to use `Unmasked`")
+			c.Invalid(p, "procMount", *mount, "`hostUsers` must be false to use `Unmasked`")
 		}
 	}
 	c.seccomp(p.Child("seccompProfile"), security.SeccompProfile)
 	if escalate := security.AllowPrivilegeEscalation; escalate != nil && !*escalate {
 		if security.Privileged != nil && *security.Privileged {
-			c.invalid(p, "", security, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
+			c.Invalid(p, "", security, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
 		}
 		if security.Capabilities != nil && slices.Contains(security.Capabilities.Add, "CAP_SYS_ADMIN") {
-			c.invalid(p, "", security, "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
+			c.Invalid(p, "", security, "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
 		}
 	}
 	c.windowsOptions(p.Child("windowsOptions"), security.WindowsOptions)
@@ -982,7 +982,7 @@ func (c *podChecker) seccomp(p *field.Path, profile *corev1.SeccompProfile) {
 	case local:
 		c.words(p, "localhostProfile", *profile.LocalhostProfile, isDescending)
 	case profile.LocalhostProfile != nil:
-		c.invalid(p, "localhostProfile", profile, "can only be set when seccomp type is Localhost")
+		c.Invalid(p, "localhostProfile", profile, "can only be set when seccomp type is Localhost")
 	}
 }
 
@@ -999,12 +999,12 @@ func (c *podChecker) appArmor(p *field.Path, profile *corev1.AppArmorProfile) {
 	switch local := profile.LocalhostProfile; {
 	case profile.Type != corev1.AppArmorProfileTypeLocalhost:
 		if local != nil && slices.Contains(profileTypes, string(profile.Type)) {
-			c.invalid(p, "localhostProfile", *local, "can only be set when AppArmor type is Localhost")
+			c.Invalid(p, "localhostProfile", *local, "can only be set when AppArmor type is Localhost")
 		}
 	case local == nil || *local == "":
 		c.required(p, "localhostProfile", must)
 	case strings.TrimSpace(*local) != *local:
-		c.invalid(p, "localhostProfile", *local, "must not be padded with whitespace")
+		c.Invalid(p, "localhostProfile", *local, "must not be padded with whitespace")
 	case len(*local) > 4095:
 		c.add(field.TooLong(p.Child("localhostProfile"), "", 4095))
 	}
@@ -1036,10 +1036,10 @@ func (c *podChecker) appArmorMatchesAnnotations(p *field.Path, annotations map[s
 			wrongType = annotation != corev1.DeprecatedAppArmorBetaProfileRuntimeDefault
 		case corev1.AppArmorProfileTypeLocalhost:
 			wrongType = !isLocal
-			c.forbid(cp, "securityContext.appArmorProfile.localhostProfile", isLocal && (profile.LocalhostProfile == nil || *profile.LocalhostProfile != local),
+			c.Forbid(cp, "securityContext.appArmorProfile.localhostProfile", isLocal && (profile.LocalhostProfile == nil || *profile.LocalhostProfile != local),
 				"apparmor profile in annotation and field must match")
 		}
-		c.forbid(cp, "securityContext.appArmorProfile.type", wrongType, "apparmor type in annotation and field must match")
+		c.Forbid(cp, "securityContext.appArmorProfile.type", wrongType, "apparmor type in annotation and field must match")
 	})
 }
 
@@ -1049,9 +1049,9 @@ func (c *podChecker) windowsOptions(p *field.Path, options *corev1.WindowsSecuri
 	}
 	c.maybeRef(p, "gmsaCredentialSpecName", options.GMSACredentialSpecName, isSubdomain)
 	if spec := options.GMSACredentialSpec; spec != nil && *spec == "" {
-		c.invalid(p, "gmsaCredentialSpec", *spec, "gmsaCredentialSpec cannot be an empty string")
+		c.Invalid(p, "gmsaCredentialSpec", *spec, "gmsaCredentialSpec cannot be an empty string")
 	} else if spec != nil && len(*spec) > 64<<10 {
-		c.invalid(p, "gmsaCredentialSpec", *spec, "gmsaCredentialSpec size must be under 64 KiB")
+		c.Invalid(p, "gmsaCredentialSpec", *spec, "gmsaCredentialSpec size must be under 64 KiB")
 	}
 	if options.RunAsUserName != nil {
 		c.words(p, "runAsUserName", *options.RunAsUserName, isWindowsUser)
@@ -1099,11 +1099,11 @@ func (c *podChecker) userNamespace(p *field.Path) {
 		return
 	}
 	const why = "when `hostUsers` is false"
-	c.forbid(p, "hostNetwork", c.spec.HostNetwork, why)
-	c.forbid(p, "HostPID", c.spec.HostPID, why)
-	c.forbid(p, "HostIPC", c.spec.HostIPC, why)
+	c.Forbid(p, "hostNetwork", c.spec.HostNetwork, why)
+	c.Forbid(p, "HostPID", c.spec.HostPID, why)
+	c.Forbid(p, "HostIPC", c.spec.HostIPC, why)
 	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
-		c.forbid(cp, "volumeDevices", len(container.VolumeDevices) > 0, why)
+		c.Forbid(cp, "volumeDevices", len(container.VolumeDevices) > 0, why)
 	})
 }
 
@@ -1119,33 +1119,33 @@ func (c *podChecker) system(p *field.Path) {
 		c.windows(p)
 	case name == corev1.Linux:
 		const why = "windows options cannot be set for a linux pod"
-		c.forbid(p, "securityContext.windowsOptions", c.spec.SecurityContext != nil && c.spec.SecurityContext.WindowsOptions != nil, why)
+		c.Forbid(p, "securityContext.windowsOptions", c.spec.SecurityContext != nil && c.spec.SecurityContext.WindowsOptions != nil, why)
 		c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
-			c.forbid(cp, "securityContext.windowsOptions", container.SecurityContext != nil && container.SecurityContext.WindowsOptions != nil, why)
+			c.Forbid(cp, "securityContext.windowsOptions", container.SecurityContext != nil && container.SecurityContext.WindowsOptions != nil, why)
 		})
 	default:
-		c.unsupported(p, "os", name, podSystems)
+		c.Unsupported(p, "os", name, podSystems)
 	}
 }
 
 func (c *podChecker) windows(p *field.Path) {
 	const why = "cannot be set for a windows pod"
 	if s := c.spec.SecurityContext; s != nil {
-		c.forbid(p, "securityContext.appArmorProfile", s.AppArmorProfile != nil, why)
-		c.forbid(p, "securityContext.seLinuxOptions", s.SELinuxOptions != nil, why)
-		c.forbid(p, "hostUsers", c.spec.HostUsers != nil, why)
-		c.forbid(p, "hostPID", c.spec.HostPID, why)
-		c.forbid(p, "hostIPC", c.spec.HostIPC, why)
-		c.forbid(p, "securityContext.seccompProfile", s.SeccompProfile != nil, why)
-		c.forbid(p, "securityContext.fsGroup", s.FSGroup != nil, why)
-		c.forbid(p, "securityContext.fsGroupChangePolicy", s.FSGroupChangePolicy != nil, why)
-		c.forbid(p, "securityContext.sysctls", len(s.Sysctls) > 0, why)
-		c.forbid(p, "shareProcessNamespace", c.spec.ShareProcessNamespace != nil, why)
-		c.forbid(p, "securityContext.runAsUser", s.RunAsUser != nil, why)
-		c.forbid(p, "securityContext.runAsGroup", s.RunAsGroup != nil, why)
-		c.forbid(p, "securityContext.supplementalGroups", s.SupplementalGroups != nil, why)
-		c.forbid(p, "securityContext.supplementalGroupsPolicy", s.SupplementalGroupsPolicy != nil, why)
-		c.forbid(p, "securityContext.seLinuxChangePolicy", s.SELinuxChangePolicy != nil, why)
+		c.Forbid(p, "securityContext.appArmorProfile", s.AppArmorProfile != nil, why)
+		c.Forbid(p, "securityContext.seLinuxOptions", s.SELinuxOptions != nil, why)
+		c.Forbid(p, "hostUsers", c.spec.HostUsers != nil, why)
+		c.Forbid(p, "hostPID", c.spec.HostPID, why)
+		c.Forbid(p, "hostIPC", c.spec.HostIPC, why)
+		c.Forbid(p, "securityContext.seccompProfile", s.SeccompProfile != nil, why)
+		c.Forbid(p, "securityContext.fsGroup", s.FSGroup != nil, why)
+		c.Forbid(p, "securityContext.fsGroupChangePolicy", s.FSGroupChangePolicy != nil, why)
+		c.Forbid(p, "securityContext.sysctls", len(s.Sysctls) > 0, why)
+		c.Forbid(p, "shareProcessNamespace", c.spec.ShareProcessNamespace != nil, why)
+		c.Forbid(p, "securityContext.runAsUser", s.RunAsUser != nil, why)
+		c.Forbid(p, "securityContext.runAsGroup", s.RunAsGroup != nil, why)
+		c.Forbid(p, "securityContext.supplementalGroups", s.SupplementalGroups != nil, why)
+		c.Forbid(p, "securityContext.supplementalGroupsPolicy", s.SupplementalGroupsPolicy != nil, why)
+		c.Forbid(p, "securityContext.seLinuxChangePolicy", s.SELinuxChangePolicy != nil, why)
 	}
 	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
 		s := container.SecurityContext
@@ -1153,16 +1153,16 @@ func (c *podChecker) windows(p *field.Path) {
 			return
 		}
 		cp = cp.Child("securityContext")
-		c.forbid(cp, "appArmorProfile", s.AppArmorProfile != nil, why)
-		c.forbid(cp, "seLinuxOptions", s.SELinuxOptions != nil, why)
-		c.forbid(cp, "seccompProfile", s.SeccompProfile != nil, why)
-		c.forbid(cp, "capabilities", s.Capabilities != nil, why)
-		c.forbid(cp, "readOnlyRootFilesystem", s.ReadOnlyRootFilesystem != nil, why)
-		c.forbid(cp, "privileged", s.Privileged != nil, why)
-		c.forbid(cp, "allowPrivilegeEscalation", s.AllowPrivilegeEscalation != nil, why)
-		c.forbid(cp, "procMount", s.ProcMount != nil, why)
-		c.forbid(cp, "runAsUser", s.RunAsUser != nil, why)
-		c.forbid(cp, "runAsGroup", s.RunAsGroup != nil, why)
+		c.Forbid(cp, "appArmorProfile", s.AppArmorProfile != nil, why)
+		c.Forbid(cp, "seLinuxOptions", s.SELinuxOptions != nil, why)
+		c.Forbid(cp, "seccompProfile", s.SeccompProfile != nil, why)
+		c.Forbid(cp, "capabilities", s.Capabilities != nil, why)
+		c.Forbid(cp, "readOnlyRootFilesystem", s.ReadOnlyRootFilesystem != nil, why)
+		c.Forbid(cp, "privileged", s.Privileged != nil, why)
+		c.Forbid(cp, "allowPrivilegeEscalation", s.AllowPrivilegeEscalation != nil, why)
+		c.Forbid(cp, "procMount", s.ProcMount != nil, why)
+		c.Forbid(cp, "runAsUser", s.RunAsUser != nil, why)
+		c.Forbid(cp, "runAsGroup", s.RunAsGroup != nil, why)
 	})
 }
 
@@ -1185,17 +1185,17 @@ func (c *podChecker) hostProcess(p *field.Path) {
 			own = container.SecurityContext.WindowsOptions.HostProcess
 		}
 		if own != nil && ofPod != nil && *own != *ofPod {
-			c.invalid(cp, "securityContext.windowsOptions.hostProcess", *own, fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))
+			c.Invalid(cp, "securityContext.windowsOptions.hostProcess", *own, fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))
 		}
 		if all++; own != nil && *own || own == nil && ofPod != nil && *ofPod {
 			host++
 		}
 	})
 	if host > 0 && host != all {
-		c.invalid(p, "", "", "If pod contains any hostProcess containers then all containers must be HostProcess containers")
+		c.Invalid(p, "", "", "If pod contains any hostProcess containers then all containers must be HostProcess containers")
 	}
 	if host > 0 && !c.spec.HostNetwork {
-		c.invalid(p, "hostNetwork", false, "hostNetwork must be true if pod contains any hostProcess containers")
+		c.Invalid(p, "hostNetwork", false, "hostNetwork must be true if pod contains any hostProcess containers")
 	}
 }
 
@@ -1213,16 +1213,16 @@ func (c *podChecker) dnsConfig(p *field.Path) {
 		return
 	}
 	if len(config.Nameservers) > 3 {
-		c.invalid(p, "nameservers", config.Nameservers, "must not have more than 3 nameservers")
+		c.Invalid(p, "nameservers", config.Nameservers, "must not have more than 3 nameservers")
 	}
 	for i, server := range config.Nameservers {
 		c.ip(p.Child("nameservers").Index(i), "", server, nil)
 	}
 	if len(config.Searches) > 32 {
-		c.invalid(p, "searches", config.Searches, "must not have more than 32 search paths")
+		c.Invalid(p, "searches", config.Searches, "must not have more than 32 search paths")
 	}
 	if len(strings.Join(config.Searches, " ")) > 2048 {
-		c.invalid(p, "searches", config.Searches, "must not have more than 2048 characters (including spaces) in the search list")
+		c.Invalid(p, "searches", config.Searches, "must not have more than 2048 characters (including spaces) in the search list")
 	}
 	for i, search := range config.Searches {
 		if search != "." {
@@ -1230,6 +1230,6 @@ func (c *podChecker) dnsConfig(p *field.Path) {
 		}
 	}
 	for i, option := range config.Options {
-		c.need(p.Child("options").Index(i), "", option.Name != "", "must not be empty")
+		c.Need(p.Child("options").Index(i), "", option.Name != "", "must not be empty")
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package validation
 
 import (
 	"testing"
@@ -17,7 +17,7 @@ func TestDeprecatedVersions(t *testing.T) {
 	if cron.Spec.ConcurrencyPolicy != batchv1beta1.AllowConcurrent || cron.Name != "c" {
 		t.Errorf("got %+v", cron)
 	}
-	if errs := validateCreate(cron); len(errs) == 0 || errs[0].Field != "spec.schedule" {
+	if errs := ValidateCreate(cron); len(errs) == 0 || errs[0].Field != "spec.schedule" {
 		t.Errorf("got %v", errs)
 	}
 	for _, annotations := range []map[string]string{nil, {defaults.ZeroShares: ""}} {
@@ -33,7 +33,7 @@ func TestDeprecatedVersions(t *testing.T) {
 		if got := level.Spec.Limited.NominalConcurrencyShares; got != want || len(level.Annotations) != len(annotations) {
 			t.Errorf("%d shares, want %d; %v", got, want, level.Annotations)
 		}
-		if errs := validateCreate(level); len(errs) > 0 {
+		if errs := ValidateCreate(level); len(errs) > 0 {
 			t.Error(errs)
 		}
 	}

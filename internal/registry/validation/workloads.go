@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: the rules of what runs pods: Deployments, ReplicaSets, StatefulSets, DaemonSets, ReplicationControllers, Jobs and CronJobs,
 // what scales them and what protects them; and what may change in a Pod. old is nil when an object is created.
@@ -46,14 +46,14 @@ var (
 )
 
 // A workloadChecker checks one workload.
-type workloadChecker struct{ *checker }
+type workloadChecker struct{ *Checker }
 
 const notSelected = "`selector` does not match template `labels`"
 
 // runsForever refuses templates whose pods may end; kind is for the words.
 func (c workloadChecker) runsForever(p *field.Path, spec *corev1.PodSpec, kind string) {
 	c.oneOf(p, "spec.restartPolicy", string(spec.RestartPolicy), alwaysOnly)
-	c.forbid(p, "spec.activeDeadlineSeconds", spec.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds in "+kind+" is not Supported")
+	c.Forbid(p, "spec.activeDeadlineSeconds", spec.ActiveDeadlineSeconds != nil, "activeDeadlineSeconds in "+kind+" is not Supported")
 }
 
 // selects checks a required selector and that it selects the template's labels; kind is for the words. It is false when the selector is
@@ -64,12 +64,12 @@ func (c workloadChecker) selects(p *field.Path, selector *metav1.LabelSelector, 
 	} else {
 		c.selector(p, "selector", selector)
 		if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
-			c.invalid(p, "selector", selector, "empty selector is invalid for "+kind)
+			c.Invalid(p, "selector", selector, "empty selector is invalid for "+kind)
 		}
 	}
 	match, ok := matches(selector, template.Labels)
 	if empty := selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) == 0; ok && !match && !empty {
-		c.invalid(p, "template.metadata.labels", template.Labels, notSelected)
+		c.Invalid(p, "template.metadata.labels", template.Labels, notSelected)
 	}
 	return ok
 }
@@ -78,18 +78,18 @@ func (c workloadChecker) deployment(d, old *appsv1.Deployment) {
 	p, spec := field.NewPath("spec"), &d.Spec
 	c.nonNegative(p, "replicas", int64(*spec.Replicas))
 	if c.selects(p, spec.Selector, &spec.Template, "deployment") {
-		podTemplate(c.checker, p.Child("template"), &spec.Template)
+		podTemplate(c.Checker, p.Child("template"), &spec.Template)
 		c.runsForever(p.Child("template"), &spec.Template.Spec, "ReplicaSet")
 	} else {
-		c.invalid(p, "selector", spec.Selector, "invalid label selector")
+		c.Invalid(p, "selector", spec.Selector, "invalid label selector")
 	}
 	c.deploymentStrategy(p.Child("strategy"), &spec.Strategy)
 	c.nonNegative(p, "minReadySeconds", int64(spec.MinReadySeconds))
-	nonNegativeRef(c.checker, p, "revisionHistoryLimit", spec.RevisionHistoryLimit)
+	nonNegativeRef(c.Checker, p, "revisionHistoryLimit", spec.RevisionHistoryLimit)
 	if deadline := spec.ProgressDeadlineSeconds; deadline != nil {
 		c.nonNegative(p, "progressDeadlineSeconds", int64(*deadline))
 		if *deadline <= spec.MinReadySeconds {
-			c.invalid(p, "progressDeadlineSeconds", *deadline, "must be greater than minReadySeconds")
+			c.Invalid(p, "progressDeadlineSeconds", *deadline, "must be greater than minReadySeconds")
 		}
 	}
 	if old != nil {
@@ -100,17 +100,17 @@ func (c workloadChecker) deployment(d, old *appsv1.Deployment) {
 func (c workloadChecker) deploymentStrategy(p *field.Path, strategy *appsv1.DeploymentStrategy) {
 	switch rolling := strategy.RollingUpdate; strategy.Type {
 	case appsv1.RecreateDeploymentStrategyType:
-		c.forbid(p, "rollingUpdate", rolling != nil, "may not be specified when strategy `type` is 'Recreate'")
+		c.Forbid(p, "rollingUpdate", rolling != nil, "may not be specified when strategy `type` is 'Recreate'")
 	case appsv1.RollingUpdateDeploymentStrategyType:
 		rp := p.Child("rollingUpdate")
 		c.amount(rp, "maxUnavailable", *rolling.MaxUnavailable)
 		c.amount(rp, "maxSurge", *rolling.MaxSurge)
 		if amountOf(*rolling.MaxUnavailable) == 0 && amountOf(*rolling.MaxSurge) == 0 {
-			c.invalid(rp, "maxUnavailable", *rolling.MaxUnavailable, "may not be 0 when `maxSurge` is 0")
+			c.Invalid(rp, "maxUnavailable", *rolling.MaxUnavailable, "may not be 0 when `maxSurge` is 0")
 		}
 		c.atMostAll(rp, "maxUnavailable", *rolling.MaxUnavailable)
 	default:
-		c.unsupported(p, "", strategy, deploymentStrategies)
+		c.Unsupported(p, "", strategy, deploymentStrategies)
 	}
 }
 
@@ -119,10 +119,10 @@ func (c workloadChecker) replicaSet(rs, old *appsv1.ReplicaSet) {
 	c.nonNegative(p, "replicas", int64(*spec.Replicas))
 	c.nonNegative(p, "minReadySeconds", int64(spec.MinReadySeconds))
 	if c.selects(p, spec.Selector, &spec.Template, "deployment") {
-		podTemplate(c.checker, p.Child("template"), &spec.Template)
+		podTemplate(c.Checker, p.Child("template"), &spec.Template)
 		c.runsForever(p.Child("template"), &spec.Template.Spec, "ReplicaSet")
 	} else {
-		c.invalid(p, "selector", spec.Selector, "invalid label selector")
+		c.Invalid(p, "selector", spec.Selector, "invalid label selector")
 	}
 	if old != nil {
 		c.same(p, "selector", spec.Selector, old.Spec.Selector)
@@ -132,7 +132,7 @@ func (c workloadChecker) replicaSet(rs, old *appsv1.ReplicaSet) {
 func (c workloadChecker) replicationController(rc *corev1.ReplicationController) {
 	p, spec := field.NewPath("spec"), &rc.Spec
 	c.nonNegative(p, "minReadySeconds", int64(spec.MinReadySeconds))
-	c.need(p, "selector", len(spec.Selector) > 0, "")
+	c.Need(p, "selector", len(spec.Selector) > 0, "")
 	c.nonNegative(p, "replicas", int64(*spec.Replicas))
 	if spec.Template == nil {
 		c.required(p, "template", "")
@@ -140,11 +140,11 @@ func (c workloadChecker) replicationController(rc *corev1.ReplicationController)
 	}
 	for key, value := range spec.Selector {
 		if spec.Template.Labels[key] != value {
-			c.invalid(p, "template.metadata.labels", spec.Template.Labels, notSelected)
+			c.Invalid(p, "template.metadata.labels", spec.Template.Labels, notSelected)
 			break
 		}
 	}
-	podTemplate(c.checker, p.Child("template"), spec.Template)
+	podTemplate(c.Checker, p.Child("template"), spec.Template)
 	c.runsForever(p.Child("template"), &spec.Template.Spec, "ReplicationController")
 }
 
@@ -155,16 +155,16 @@ func (c workloadChecker) daemonSet(ds, old *appsv1.DaemonSet) {
 	}
 	c.selector(p, "selector", spec.Selector)
 	if match, ok := matches(spec.Selector, spec.Template.Labels); ok && !match {
-		c.invalid(p, "template.metadata.labels", spec.Template.Labels, notSelected)
+		c.Invalid(p, "template.metadata.labels", spec.Template.Labels, notSelected)
 	}
 	if spec.Selector != nil && len(spec.Selector.MatchLabels)+len(spec.Selector.MatchExpressions) == 0 {
-		c.invalid(p, "selector", spec.Selector, "empty selector is invalid for daemonset")
+		c.Invalid(p, "selector", spec.Selector, "empty selector is invalid for daemonset")
 	}
-	podTemplate(c.checker, p.Child("template"), &spec.Template)
+	podTemplate(c.Checker, p.Child("template"), &spec.Template)
 	c.runsForever(p.Child("template"), &spec.Template.Spec, "DaemonSet")
 	c.nonNegative(p, "minReadySeconds", int64(spec.MinReadySeconds))
 	c.daemonStrategy(p.Child("updateStrategy"), &spec.UpdateStrategy)
-	nonNegativeRef(c.checker, p, "revisionHistoryLimit", spec.RevisionHistoryLimit)
+	nonNegativeRef(c.Checker, p, "revisionHistoryLimit", spec.RevisionHistoryLimit)
 }
 
 func (c workloadChecker) daemonStrategy(p *field.Path, strategy *appsv1.DaemonSetUpdateStrategy) {
@@ -178,19 +178,19 @@ func (c workloadChecker) daemonStrategy(p *field.Path, strategy *appsv1.DaemonSe
 		c.atMostAll(rp, "maxSurge", *rolling.MaxSurge)
 		switch unavailable, surge := amountOf(*rolling.MaxUnavailable) != 0, amountOf(*rolling.MaxSurge) != 0; {
 		case unavailable && surge:
-			c.invalid(rp, "maxSurge", *rolling.MaxSurge, "may not be set when maxUnavailable is non-zero")
+			c.Invalid(rp, "maxSurge", *rolling.MaxSurge, "may not be set when maxUnavailable is non-zero")
 		case !unavailable && !surge:
 			c.required(rp, "maxUnavailable", "cannot be 0 when maxSurge is 0")
 		}
 	default:
-		c.unsupported(p, "", strategy, daemonStrategies)
+		c.Unsupported(p, "", strategy, daemonStrategies)
 	}
 }
 
 func (c workloadChecker) statefulSet(ss, old *appsv1.StatefulSet) {
 	p, spec := field.NewPath("spec"), &ss.Spec
 	if policy := spec.PodManagementPolicy; policy != appsv1.OrderedReadyPodManagement && policy != appsv1.ParallelPodManagement {
-		c.invalid(p, "podManagementPolicy", policy, "must be 'OrderedReady' or 'Parallel'")
+		c.Invalid(p, "podManagementPolicy", policy, "must be 'OrderedReady' or 'Parallel'")
 	}
 	c.statefulStrategy(p.Child("updateStrategy"), &spec.UpdateStrategy)
 	if retention := spec.PersistentVolumeClaimRetentionPolicy; retention != nil {
@@ -199,7 +199,7 @@ func (c workloadChecker) statefulSet(ss, old *appsv1.StatefulSet) {
 	}
 	for i := range spec.VolumeClaimTemplates {
 		if old == nil {
-			volumeChecker{checker: c.checker}.claimSpec(p.Child("volumeClaimTemplates").Index(i).Child("spec"), &spec.VolumeClaimTemplates[i].Spec)
+			volumeChecker{Checker: c.Checker}.claimSpec(p.Child("volumeClaimTemplates").Index(i).Child("spec"), &spec.VolumeClaimTemplates[i].Spec)
 		}
 	}
 	c.nonNegative(p, "replicas", int64(*spec.Replicas))
@@ -213,7 +213,7 @@ func (c workloadChecker) statefulSet(ss, old *appsv1.StatefulSet) {
 	if c.selects(p, spec.Selector, &spec.Template, "statefulset") {
 		c.statefulTemplate(p.Child("template"), spec)
 	} else {
-		c.invalid(p, "selector", spec.Selector, "")
+		c.Invalid(p, "selector", spec.Selector, "")
 	}
 	c.runsForever(p.Child("template"), &spec.Template.Spec, "StatefulSet")
 	if old != nil {
@@ -226,22 +226,22 @@ func (c workloadChecker) statefulStrategy(p *field.Path, strategy *appsv1.Statef
 	switch strategy.Type {
 	case appsv1.OnDeleteStatefulSetStrategyType:
 		if rolling != nil {
-			c.invalid(rp, "", rolling, "only allowed for updateStrategy 'RollingUpdate'")
+			c.Invalid(rp, "", rolling, "only allowed for updateStrategy 'RollingUpdate'")
 		}
 	case appsv1.RollingUpdateStatefulSetStrategyType:
 		if rolling == nil {
 			return
 		}
-		nonNegativeRef(c.checker, rp, "partition", rolling.Partition)
+		nonNegativeRef(c.Checker, rp, "partition", rolling.Partition)
 		if most := rolling.MaxUnavailable; most != nil {
 			c.amount(rp, "maxUnavailable", *most)
 			if amountOf(*most) == 0 {
-				c.invalid(rp, "maxUnavailable", *most, "cannot be 0")
+				c.Invalid(rp, "maxUnavailable", *most, "cannot be 0")
 			}
 			c.atMostAll(rp, "maxUnavailable", *most)
 		}
 	default:
-		c.invalid(p, "", strategy, "must be 'RollingUpdate' or 'OnDelete'")
+		c.Invalid(p, "", strategy, "must be 'RollingUpdate' or 'OnDelete'")
 	}
 }
 
@@ -268,10 +268,10 @@ func (c workloadChecker) statefulTemplate(p *field.Path, spec *appsv1.StatefulSe
 		}
 		template.Spec.Volumes = volumes
 	}
-	podTemplate(c.checker, p, &template)
+	podTemplate(c.Checker, p, &template)
 	c.labels(p, "labels", template.Labels)
 	c.add(metavalidation.ValidateAnnotations(template.Annotations, p.Child("annotations"))...)
-	podAnnotations(c.checker, p.Child("annotations"), template.Annotations, &template.Spec)
+	podAnnotations(c.Checker, p.Child("annotations"), template.Annotations, &template.Spec)
 }
 
 func (c workloadChecker) statefulSetKeeps(p *field.Path, spec, old *appsv1.StatefulSetSpec) {
@@ -279,7 +279,7 @@ func (c workloadChecker) statefulSetKeeps(p *field.Path, spec, old *appsv1.State
 	kept.Replicas, kept.Template, kept.UpdateStrategy, kept.MinReadySeconds = old.Replicas, old.Template, old.UpdateStrategy, old.MinReadySeconds
 	kept.Ordinals, kept.RevisionHistoryLimit = old.Ordinals, old.RevisionHistoryLimit
 	kept.PersistentVolumeClaimRetentionPolicy = old.PersistentVolumeClaimRetentionPolicy
-	c.forbid(p, "", !equality.Semantic.DeepEqual(&kept, old), "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "+
+	c.Forbid(p, "", !equality.Semantic.DeepEqual(&kept, old), "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', "+
 		"'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden")
 }
 
@@ -292,7 +292,7 @@ func (c workloadChecker) controllerRevision(revision, old *appsv1.ControllerRevi
 	}
 	var data any
 	if err := json.Unmarshal(revision.Data.Raw, &data); revision.Data.Raw != nil && err != nil {
-		c.invalid(p, "", "<value omitted>", "error parsing data: "+err.Error())
+		c.Invalid(p, "", "<value omitted>", "error parsing data: "+err.Error())
 	} else if data == nil {
 		c.required(p, "", "data is mandatory")
 	} else if _, ok := data.(map[string]any); !ok {
@@ -309,7 +309,7 @@ func (c workloadChecker) job(job, old *batchv1.Job) {
 	if isIndexed(spec) && spec.Completions != nil && *spec.Completions > 0 {
 		host := fmt.Sprintf("%s-%d", job.Name, *spec.Completions-1)
 		if len(isLabel(host)) > 0 {
-			c.invalid(field.NewPath("metadata", "name"), "", job.Name, "will not able to create pod with invalid DNS label: "+host)
+			c.Invalid(field.NewPath("metadata", "name"), "", job.Name, "will not able to create pod with invalid DNS label: "+host)
 		}
 	}
 	if old != nil { // Kubernetes looks at the spec of an update twice
@@ -326,7 +326,7 @@ func (c workloadChecker) selectedJob(p *field.Path, spec *batchv1.JobSpec) {
 		c.selector(p, "selector", spec.Selector)
 	}
 	if match, ok := matches(spec.Selector, spec.Template.Labels); ok && !match {
-		c.invalid(p, "template.metadata.labels", spec.Template.Labels, notSelected)
+		c.Invalid(p, "template.metadata.labels", spec.Template.Labels, notSelected)
 	}
 }
 
@@ -349,31 +349,31 @@ func (c workloadChecker) generatedSelector(job *batchv1.Job) {
 		if value, ok := spec.Template.Labels[label[0]]; !ok {
 			c.required(p.Key(label[0]), "", "must be '"+label[1]+"'")
 		} else if value != label[1] {
-			c.invalid(p.Key(label[0]), "", spec.Template.Labels, "must be '"+label[1]+"'")
+			c.Invalid(p.Key(label[0]), "", spec.Template.Labels, "must be '"+label[1]+"'")
 		}
 	}
 	if match, ok := matches(spec.Selector, expected); ok && !match {
-		c.invalid(field.NewPath("spec", "selector"), "", spec.Selector, "`selector` not auto-generated")
+		c.Invalid(field.NewPath("spec", "selector"), "", spec.Selector, "`selector` not auto-generated")
 	}
 }
 
 // jobSpec is what a Job and a CronJob's template share.
 func (c workloadChecker) jobSpec(p *field.Path, spec *batchv1.JobSpec) {
-	nonNegativeRef(c.checker, p, "parallelism", spec.Parallelism)
-	nonNegativeRef(c.checker, p, "completions", spec.Completions)
-	nonNegativeRef(c.checker, p, "activeDeadlineSeconds", spec.ActiveDeadlineSeconds)
-	nonNegativeRef(c.checker, p, "backoffLimit", spec.BackoffLimit)
-	nonNegativeRef(c.checker, p, "ttlSecondsAfterFinished", spec.TTLSecondsAfterFinished)
-	nonNegativeRef(c.checker, p, "backoffLimitPerIndex", spec.BackoffLimitPerIndex)
-	nonNegativeRef(c.checker, p, "maxFailedIndexes", spec.MaxFailedIndexes)
-	c.need(p, "backoffLimitPerIndex", spec.MaxFailedIndexes == nil || spec.BackoffLimitPerIndex != nil, "when maxFailedIndexes is specified")
+	nonNegativeRef(c.Checker, p, "parallelism", spec.Parallelism)
+	nonNegativeRef(c.Checker, p, "completions", spec.Completions)
+	nonNegativeRef(c.Checker, p, "activeDeadlineSeconds", spec.ActiveDeadlineSeconds)
+	nonNegativeRef(c.Checker, p, "backoffLimit", spec.BackoffLimit)
+	nonNegativeRef(c.Checker, p, "ttlSecondsAfterFinished", spec.TTLSecondsAfterFinished)
+	nonNegativeRef(c.Checker, p, "backoffLimitPerIndex", spec.BackoffLimitPerIndex)
+	nonNegativeRef(c.Checker, p, "maxFailedIndexes", spec.MaxFailedIndexes)
+	c.Need(p, "backoffLimitPerIndex", spec.MaxFailedIndexes == nil || spec.BackoffLimitPerIndex != nil, "when maxFailedIndexes is specified")
 	if manager := spec.ManagedBy; manager != nil {
 		c.add(validation.IsDomainPrefixedPath(p.Child("managedBy"), *manager)...)
 		if len(*manager) > 63 {
 			c.add(field.TooLong(p.Child("managedBy"), "", 63))
 		}
 	}
-	oneOfRef(c.checker, p, "completionMode", spec.CompletionMode, completionModes)
+	oneOfRef(c.Checker, p, "completionMode", spec.CompletionMode, completionModes)
 	c.indexedJob(p, spec)
 	if spec.PodFailurePolicy != nil {
 		c.failurePolicy(p.Child("podFailurePolicy", "rules"), spec)
@@ -381,21 +381,21 @@ func (c workloadChecker) jobSpec(p *field.Path, spec *batchv1.JobSpec) {
 	if spec.SuccessPolicy != nil && isIndexed(spec) {
 		c.successPolicy(p.Child("successPolicy", "rules"), spec)
 	} else if spec.SuccessPolicy != nil {
-		c.invalid(p, "successPolicy", *spec.SuccessPolicy, "requires indexed completion mode")
+		c.Invalid(p, "successPolicy", *spec.SuccessPolicy, "requires indexed completion mode")
 	}
 	if policy := spec.PodReplacementPolicy; policy != nil && spec.PodFailurePolicy != nil {
 		c.oneOf(p, "podReplacementPolicy", string(*policy), replacementPolicies[:1])
 	} else {
-		oneOfRef(c.checker, p, "podReplacementPolicy", policy, replacementPolicies)
+		oneOfRef(c.Checker, p, "podReplacementPolicy", policy, replacementPolicies)
 	}
-	podTemplate(c.checker, p.Child("template"), &spec.Template)
+	podTemplate(c.Checker, p.Child("template"), &spec.Template)
 	switch restart := spec.Template.Spec.RestartPolicy; {
 	case restart == corev1.RestartPolicyAlways || restart == "":
 		c.required(p, "template.spec.restartPolicy", `valid values: "OnFailure", "Never"`)
 	case !slices.Contains(jobRestarts, string(restart)):
-		c.unsupported(p, "template.spec.restartPolicy", restart, jobRestarts)
+		c.Unsupported(p, "template.spec.restartPolicy", restart, jobRestarts)
 	case spec.PodFailurePolicy != nil && restart != corev1.RestartPolicyNever:
-		c.invalid(p, "template.spec.restartPolicy", restart, `only "Never" is supported when podFailurePolicy is specified`)
+		c.Invalid(p, "template.spec.restartPolicy", restart, `only "Never" is supported when podFailurePolicy is specified`)
 	}
 }
 
@@ -409,15 +409,15 @@ func (c workloadChecker) indexedJob(p *field.Path, spec *batchv1.JobSpec) {
 		}
 		return
 	}
-	c.need(p, "completions", completions != nil, "when completion mode is Indexed")
+	c.Need(p, "completions", completions != nil, "when completion mode is Indexed")
 	c.atMost(p.Child("parallelism"), parallelism, most, " when completion mode is Indexed")
 	if completions != nil && failed != nil && *failed > *completions {
-		c.invalid(p, "maxFailedIndexes", *failed, "must be less than or equal to completions")
+		c.Invalid(p, "maxFailedIndexes", *failed, "must be less than or equal to completions")
 	}
 	c.atMost(p.Child("maxFailedIndexes"), failed, most, "")
 	if completions != nil && *completions > most && spec.BackoffLimitPerIndex != nil {
 		const so = " when completions are above 100000 and used with backoff limit per index"
-		c.need(p, "maxFailedIndexes", failed != nil, "must be specified when completions is above 100000")
+		c.Need(p, "maxFailedIndexes", failed != nil, "must be specified when completions is above 100000")
 		c.atMost(p.Child("parallelism"), parallelism, 10_000, so)
 		c.atMost(p.Child("maxFailedIndexes"), failed, 10_000, so)
 	}
@@ -425,13 +425,13 @@ func (c workloadChecker) indexedJob(p *field.Path, spec *batchv1.JobSpec) {
 
 func (c workloadChecker) indexedOnly(p *field.Path, name string, value *int32) {
 	if value != nil {
-		c.invalid(p, name, *value, "requires indexed completion mode")
+		c.Invalid(p, name, *value, "requires indexed completion mode")
 	}
 }
 
 func (c workloadChecker) atMost(p *field.Path, value *int32, most int32, when string) {
 	if value != nil && *value > most {
-		c.invalid(p, "", *value, fmt.Sprintf("must be less than or equal to %d%s", most, when))
+		c.Invalid(p, "", *value, fmt.Sprintf("must be less than or equal to %d%s", most, when))
 	}
 }
 
@@ -454,7 +454,7 @@ func (c workloadChecker) failurePolicy(p *field.Path, spec *batchv1.JobSpec) {
 		case rule.Action != batchv1.PodFailurePolicyActionFailIndex:
 			c.oneOf(rp, "action", string(rule.Action), failureActions)
 		case spec.BackoffLimitPerIndex == nil:
-			c.invalid(rp, "action", rule.Action, "requires the backoffLimitPerIndex to be set")
+			c.Invalid(rp, "action", rule.Action, "requires the backoffLimitPerIndex to be set")
 		}
 		if rule.OnExitCodes != nil {
 			c.exitCodes(rp.Child("onExitCodes"), rule.OnExitCodes, containers)
@@ -462,9 +462,9 @@ func (c workloadChecker) failurePolicy(p *field.Path, spec *batchv1.JobSpec) {
 		c.conditionPatterns(rp.Child("onPodConditions"), rule.OnPodConditions)
 		switch codes, conditions := rule.OnExitCodes != nil, len(rule.OnPodConditions) > 0; {
 		case codes && conditions:
-			c.invalid(rp, "", field.OmitValueType{}, "specifying both OnExitCodes and OnPodConditions is not supported")
+			c.Invalid(rp, "", field.OmitValueType{}, "specifying both OnExitCodes and OnPodConditions is not supported")
 		case !codes && !conditions:
-			c.invalid(rp, "", field.OmitValueType{}, "specifying one of OnExitCodes and OnPodConditions is required")
+			c.Invalid(rp, "", field.OmitValueType{}, "specifying one of OnExitCodes and OnPodConditions is required")
 		}
 	}
 }
@@ -486,17 +486,17 @@ func (c workloadChecker) exitCodes(p *field.Path, codes *batchv1.PodFailurePolic
 		c.oneOf(p, "operator", string(codes.Operator), setOperators)
 	}
 	if name := codes.ContainerName; name != nil && !containers[*name] {
-		c.invalid(p, "containerName", *name, "must be one of the container or initContainer names in the pod template")
+		c.Invalid(p, "containerName", *name, "must be one of the container or initContainer names in the pod template")
 	}
 	if len(codes.Values) == 0 {
-		c.invalid(p, "values", codes.Values, "at least one value is required")
+		c.Invalid(p, "values", codes.Values, "at least one value is required")
 	} else if len(codes.Values) > 255 {
 		c.add(field.TooMany(p.Child("values"), len(codes.Values), 255))
 	}
 	seen := map[int32]bool{}
 	for i, value := range codes.Values {
 		if value == 0 && codes.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn {
-			c.invalid(p.Child("values").Index(i), "", value, "must not be 0 for the In operator")
+			c.Invalid(p.Child("values").Index(i), "", value, "must not be 0 for the In operator")
 		}
 		if seen[value] {
 			c.add(field.Duplicate(p.Child("values").Index(i), value))
@@ -504,13 +504,13 @@ func (c workloadChecker) exitCodes(p *field.Path, codes *batchv1.PodFailurePolic
 		seen[value] = true
 	}
 	if !slices.IsSorted(codes.Values) {
-		c.invalid(p, "values", codes.Values, "must be ordered")
+		c.Invalid(p, "values", codes.Values, "must be ordered")
 	}
 }
 
 func (c workloadChecker) successPolicy(p *field.Path, spec *batchv1.JobSpec) {
 	rules := spec.SuccessPolicy.Rules
-	c.need(p, "", len(rules) > 0, "at least one rules must be specified when the successPolicy is specified")
+	c.Need(p, "", len(rules) > 0, "at least one rules must be specified when the successPolicy is specified")
 	if len(rules) > 20 {
 		c.add(field.TooMany(p, len(rules), 20))
 	}
@@ -519,17 +519,17 @@ func (c workloadChecker) successPolicy(p *field.Path, spec *batchv1.JobSpec) {
 	}
 	for i, rule := range rules {
 		rp, total := p.Index(i), int32(0)
-		c.need(rp, "", rule.SucceededCount != nil || rule.SucceededIndexes != nil, "at least one of succeededCount or succeededIndexes must be specified")
+		c.Need(rp, "", rule.SucceededCount != nil || rule.SucceededIndexes != nil, "at least one of succeededCount or succeededIndexes must be specified")
 		if indexes := rule.SucceededIndexes; indexes != nil {
 			if len(*indexes) > 64<<10 {
 				c.add(field.TooLong(rp.Child("succeededIndexes"), "", 64<<10))
 			}
 			var err error
 			if total, err = countIndexes(*indexes, *spec.Completions); err != nil {
-				c.invalid(rp, "succeededIndexes", *indexes, "error parsing succeededIndexes: "+err.Error())
+				c.Invalid(rp, "succeededIndexes", *indexes, "error parsing succeededIndexes: "+err.Error())
 			}
 		}
-		nonNegativeRef(c.checker, rp, "succeededCount", rule.SucceededCount)
+		nonNegativeRef(c.Checker, rp, "succeededCount", rule.SucceededCount)
 		c.atMost(rp.Child("succeededCount"), rule.SucceededCount, *spec.Completions, " (the number of specified completions)")
 		if rule.SucceededIndexes != nil {
 			c.atMost(rp.Child("succeededCount"), rule.SucceededCount, total, " (the number of indexes in the specified succeededIndexes field)")
@@ -577,7 +577,7 @@ func (c workloadChecker) jobKeeps(p *field.Path, spec *batchv1.JobSpec, old *bat
 	if !isIndexed(spec) {
 		c.same(p, "completions", spec.Completions, before.Completions)
 	} else if done := spec.Completions; done != nil && !equality.Semantic.DeepEqual(done, before.Completions) && *done != *spec.Parallelism {
-		c.invalid(p, "completions", *done, "can only be modified in tandem with spec.parallelism")
+		c.Invalid(p, "completions", *done, "can only be modified in tandem with spec.parallelism")
 	}
 	c.same(p, "selector", spec.Selector, before.Selector)
 	template, name := before.Template.DeepCopy(), "template"
@@ -586,7 +586,7 @@ func (c workloadChecker) jobKeeps(p *field.Path, spec *batchv1.JobSpec, old *bat
 		name = "template.spec"
 		c.same(p, name, spec.Template.Spec, template.Spec)
 	} else if !equality.Semantic.DeepEqual(template, &spec.Template) {
-		c.invalid(p, name, spec.Template, "field is immutable")
+		c.Invalid(p, name, spec.Template, "field is immutable")
 	}
 	c.same(p, "completionMode", spec.CompletionMode, before.CompletionMode)
 	c.same(p, "podFailurePolicy", spec.PodFailurePolicy, before.PodFailurePolicy)
@@ -635,7 +635,7 @@ func (c workloadChecker) cronJob(cron, old *batchv1.CronJob) {
 	} else {
 		c.schedule(p, spec, old)
 	}
-	nonNegativeRef(c.checker, p, "startingDeadlineSeconds", spec.StartingDeadlineSeconds)
+	nonNegativeRef(c.Checker, p, "startingDeadlineSeconds", spec.StartingDeadlineSeconds)
 	if old == nil || !equality.Semantic.DeepEqual(spec.TimeZone, old.Spec.TimeZone) {
 		c.timeZone(p, spec.TimeZone)
 	}
@@ -643,27 +643,27 @@ func (c workloadChecker) cronJob(cron, old *batchv1.CronJob) {
 	job := &spec.JobTemplate.Spec
 	c.jobSpec(p.Child("jobTemplate", "spec"), job)
 	if job.Selector != nil {
-		c.invalid(p, "jobTemplate.spec.selector", job.Selector, "`selector` will be auto-generated")
+		c.Invalid(p, "jobTemplate.spec.selector", job.Selector, "`selector` will be auto-generated")
 	}
 	if job.ManualSelector != nil && *job.ManualSelector {
-		c.unsupported(p, "jobTemplate.spec.manualSelector", *job.ManualSelector, []string{"nil", "false"})
+		c.Unsupported(p, "jobTemplate.spec.manualSelector", *job.ManualSelector, []string{"nil", "false"})
 	}
-	nonNegativeRef(c.checker, p, "successfulJobsHistoryLimit", spec.SuccessfulJobsHistoryLimit)
-	nonNegativeRef(c.checker, p, "failedJobsHistoryLimit", spec.FailedJobsHistoryLimit)
+	nonNegativeRef(c.Checker, p, "successfulJobsHistoryLimit", spec.SuccessfulJobsHistoryLimit)
+	nonNegativeRef(c.Checker, p, "failedJobsHistoryLimit", spec.FailedJobsHistoryLimit)
 	if old == nil && len(cron.Name) > 52 {
-		c.invalid(field.NewPath("metadata", "name"), "", cron.Name, "must be no more than 52 characters")
+		c.Invalid(field.NewPath("metadata", "name"), "", cron.Name, "must be no more than 52 characters")
 	}
 }
 
 func (c workloadChecker) schedule(p *field.Path, spec *batchv1.CronJobSpec, old *batchv1.CronJob) {
 	if err := checkSchedule(spec.Schedule); err != nil {
-		c.invalid(p, "schedule", spec.Schedule, err.Error())
+		c.Invalid(p, "schedule", spec.Schedule, err.Error())
 	}
 	zoned := strings.Contains(spec.Schedule, "TZ")
 	if before := old != nil && strings.Contains(old.Spec.Schedule, "TZ"); zoned && !before {
-		c.invalid(p, "schedule", spec.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
+		c.Invalid(p, "schedule", spec.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
 	} else if zoned && spec.TimeZone != nil {
-		c.invalid(p, "schedule", spec.Schedule, "cannot use both timeZone field and TZ or CRON_TZ in schedule")
+		c.Invalid(p, "schedule", spec.Schedule, "cannot use both timeZone field and TZ or CRON_TZ in schedule")
 	}
 }
 
@@ -675,21 +675,21 @@ func (c workloadChecker) timeZone(p *field.Path, zone *string) {
 		return
 	}
 	if *zone == "" {
-		c.invalid(p, "timeZone", *zone, "timeZone must be nil or non-empty string")
+		c.Invalid(p, "timeZone", *zone, "timeZone must be nil or non-empty string")
 		return
 	}
 	for _, part := range strings.Split(*zone, "/") {
 		if part == "." || part == ".." || strings.HasPrefix(part, "-") || !zonePart.MatchString(part) {
-			c.invalid(p, "timeZone", *zone, "unknown time zone "+*zone)
+			c.Invalid(p, "timeZone", *zone, "unknown time zone "+*zone)
 			return
 		}
 	}
 	if strings.EqualFold(*zone, "Local") {
-		c.invalid(p, "timeZone", *zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones")
+		c.Invalid(p, "timeZone", *zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones")
 	}
 	if _, err := time.LoadLocation(*zone); err != nil {
 		if _, none := time.LoadLocation("Europe/Berlin"); none == nil {
-			c.invalid(p, "timeZone", *zone, err.Error())
+			c.Invalid(p, "timeZone", *zone, err.Error())
 		}
 	}
 }
@@ -803,7 +803,7 @@ func (f cronField) number(expression string) (int, error) {
 func (c workloadChecker) disruptionBudget(pdb *policyv1.PodDisruptionBudget) {
 	p, spec := field.NewPath("spec"), &pdb.Spec
 	if spec.MinAvailable != nil && spec.MaxUnavailable != nil {
-		c.invalid(p, "", *spec, "minAvailable and maxUnavailable cannot be both set")
+		c.Invalid(p, "", *spec, "minAvailable and maxUnavailable cannot be both set")
 	}
 	for _, amount := range [...]struct {
 		name  string
@@ -815,7 +815,7 @@ func (c workloadChecker) disruptionBudget(pdb *policyv1.PodDisruptionBudget) {
 		}
 	}
 	c.selector(p, "selector", spec.Selector)
-	oneOfRef(c.checker, p, "unhealthyPodEvictionPolicy", spec.UnhealthyPodEvictionPolicy, evictionPolicies)
+	oneOfRef(c.Checker, p, "unhealthyPodEvictionPolicy", spec.UnhealthyPodEvictionPolicy, evictionPolicies)
 }
 
 // oldAutoscaler is v1, whose one metric is a percentage of CPU.
@@ -839,15 +839,15 @@ func (c workloadChecker) oldAutoscaler(hpa, old *autoscalingv1.HorizontalPodAuto
 func (c workloadChecker) autoscaler(hpa, old *autoscalingv2.HorizontalPodAutoscaler) {
 	p, spec := field.NewPath("spec"), &hpa.Spec
 	if *spec.MinReplicas < 1 {
-		c.invalid(p, "minReplicas", *spec.MinReplicas, "must be greater than or equal to 1")
+		c.Invalid(p, "minReplicas", *spec.MinReplicas, "must be greater than or equal to 1")
 	}
 	if spec.MaxReplicas == 0 {
 		c.required(p, "maxReplicas", "must be set and greater than 0")
 	} else if spec.MaxReplicas < 0 {
-		c.invalid(p, "maxReplicas", spec.MaxReplicas, "must be greater than or equal to 1")
+		c.Invalid(p, "maxReplicas", spec.MaxReplicas, "must be greater than or equal to 1")
 	}
 	if spec.MaxReplicas < *spec.MinReplicas {
-		c.invalid(p, "maxReplicas", spec.MaxReplicas, "must be greater than or equal to `minReplicas`")
+		c.Invalid(p, "maxReplicas", spec.MaxReplicas, "must be greater than or equal to `minReplicas`")
 	}
 	known := old != nil && old.Spec.ScaleTargetRef.APIVersion == spec.ScaleTargetRef.APIVersion && old.Spec.ScaleTargetRef.Kind == spec.ScaleTargetRef.Kind
 	c.scaled(p.Child("scaleTargetRef"), &spec.ScaleTargetRef)
@@ -859,7 +859,7 @@ func (c workloadChecker) autoscaler(hpa, old *autoscalingv2.HorizontalPodAutosca
 		c.metric(p.Child("metrics").Index(i), &spec.Metrics[i])
 		outside = outside || spec.Metrics[i].Type == autoscalingv2.ObjectMetricSourceType || spec.Metrics[i].Type == autoscalingv2.ExternalMetricSourceType
 	}
-	c.forbid(p, "metrics", *spec.MinReplicas == 0 && !outside, "must specify at least one Object or External metric to support scaling to zero replicas")
+	c.Forbid(p, "metrics", *spec.MinReplicas == 0 && !outside, "must specify at least one Object or External metric to support scaling to zero replicas")
 	if spec.Behavior != nil {
 		c.scalingRules(p.Child("behavior", "scaleUp"), spec.Behavior.ScaleUp)
 		c.scalingRules(p.Child("behavior", "scaleDown"), spec.Behavior.ScaleDown)
@@ -874,9 +874,9 @@ func (c workloadChecker) scaled(p *field.Path, ref *autoscalingv2.CrossVersionOb
 func (c workloadChecker) scaledGroup(p *field.Path, ref *autoscalingv2.CrossVersionObjectReference, coreToo bool) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
-		c.invalid(p, "apiVersion", ref.APIVersion, err.Error())
+		c.Invalid(p, "apiVersion", ref.APIVersion, err.Error())
 	} else if gv.Group == "" && !coreToo {
-		c.invalid(p, "apiVersion", ref.APIVersion, "apiVersion must specify API group")
+		c.Invalid(p, "apiVersion", ref.APIVersion, "apiVersion must specify API group")
 	}
 }
 
@@ -885,32 +885,32 @@ func (c workloadChecker) scalingRules(p *field.Path, rules *autoscalingv2.HPASca
 		return
 	}
 	if window := rules.StabilizationWindowSeconds; window != nil && *window < 0 {
-		c.invalid(p, "stabilizationWindowSeconds", *window, "must be greater than or equal to zero")
+		c.Invalid(p, "stabilizationWindowSeconds", *window, "must be greater than or equal to zero")
 	} else if window != nil && *window > 3600 {
-		c.invalid(p, "stabilizationWindowSeconds", *window, "must be less than or equal to 3600")
+		c.Invalid(p, "stabilizationWindowSeconds", *window, "must be less than or equal to 3600")
 	}
-	oneOfRef(c.checker, p, "selectPolicy", rules.SelectPolicy, selectPolicies)
-	c.need(p, "policies", len(rules.Policies) > 0, "must specify at least one Policy")
+	oneOfRef(c.Checker, p, "selectPolicy", rules.SelectPolicy, selectPolicies)
+	c.Need(p, "policies", len(rules.Policies) > 0, "must specify at least one Policy")
 	for i, policy := range rules.Policies {
 		pp := p.Child("policies").Index(i)
 		c.oneOf(pp, "type", string(policy.Type), scalingPolicies)
 		if policy.Value <= 0 {
-			c.invalid(pp, "value", policy.Value, "must be greater than zero")
+			c.Invalid(pp, "value", policy.Value, "must be greater than zero")
 		}
 		if policy.PeriodSeconds <= 0 {
-			c.invalid(pp, "periodSeconds", policy.PeriodSeconds, "must be greater than zero")
+			c.Invalid(pp, "periodSeconds", policy.PeriodSeconds, "must be greater than zero")
 		} else if policy.PeriodSeconds > 1800 {
-			c.invalid(pp, "periodSeconds", policy.PeriodSeconds, "must be less than or equal to 1800")
+			c.Invalid(pp, "periodSeconds", policy.PeriodSeconds, "must be less than or equal to 1800")
 		}
 	}
 	if rules.Tolerance != nil && rules.Tolerance.Sign() < 0 {
-		c.invalid(p, "tolerance", rules.Tolerance.String(), "must be greater than or equal to 0")
+		c.Invalid(p, "tolerance", rules.Tolerance.String(), "must be greater than or equal to 0")
 	}
 }
 
 // metric has one source, which its type names.
 func (c workloadChecker) metric(p *field.Path, m *autoscalingv2.MetricSpec) {
-	c.need(p, "type", m.Type != "", "must specify a metric source type")
+	c.Need(p, "type", m.Type != "", "must specify a metric source type")
 	c.oneOf(p, "type", string(m.Type), metricTypes)
 	sources := [...]struct {
 		name  string
@@ -933,31 +933,31 @@ func (c workloadChecker) metric(p *field.Path, m *autoscalingv2.MetricSpec) {
 		}
 	}
 	for _, source := range sources {
-		c.need(p, source.name, source.kind != m.Type || source.set, "must populate information for the given metric source")
+		c.Need(p, source.name, source.kind != m.Type || source.set, "must populate information for the given metric source")
 	}
 	if !slices.Contains(metricTypes, string(m.Type)) {
-		c.unsupported(p, "type", m.Type, metricTypes)
+		c.Unsupported(p, "type", m.Type, metricTypes)
 	}
 	for _, source := range sources {
-		c.forbid(p, source.name, count != 1 && source.set && source.kind != m.Type, "must populate the given metric source only")
+		c.Forbid(p, source.name, count != 1 && source.set && source.kind != m.Type, "must populate the given metric source only")
 	}
 }
 
 func (c workloadChecker) metricTarget(p *field.Path, target *autoscalingv2.MetricTarget) {
-	c.need(p, "type", target.Type != "", "must specify a metric target type")
+	c.Need(p, "type", target.Type != "", "must specify a metric target type")
 	switch target.Type {
 	case autoscalingv2.UtilizationMetricType, autoscalingv2.ValueMetricType, autoscalingv2.AverageValueMetricType:
 	default:
-		c.invalid(p, "type", target.Type, "must be either Utilization, Value, or AverageValue")
+		c.Invalid(p, "type", target.Type, "must be either Utilization, Value, or AverageValue")
 	}
 	if target.Value != nil && target.Value.Sign() <= 0 {
-		c.invalid(p, "value", target.Value, "must be positive")
+		c.Invalid(p, "value", target.Value, "must be positive")
 	}
 	if target.AverageValue != nil && target.AverageValue.Sign() <= 0 {
-		c.invalid(p, "averageValue", target.AverageValue, "must be positive")
+		c.Invalid(p, "averageValue", target.AverageValue, "must be positive")
 	}
 	if percent := target.AverageUtilization; percent != nil && *percent < 1 {
-		c.invalid(p, "averageUtilization", *percent, "must be greater than 0")
+		c.Invalid(p, "averageUtilization", *percent, "must be greater than 0")
 	}
 }
 
@@ -973,25 +973,25 @@ func (c workloadChecker) objectMetric(p *field.Path, source *autoscalingv2.Objec
 	c.scaledGroup(p.Child("describedObject"), &source.DescribedObject, true)
 	c.metricName(p, source.Metric.Name)
 	c.metricTarget(p.Child("target"), &source.Target)
-	c.need(p, "target.averageValue", source.Target.Value != nil || source.Target.AverageValue != nil, "must set either a target value or averageValue")
+	c.Need(p, "target.averageValue", source.Target.Value != nil || source.Target.AverageValue != nil, "must set either a target value or averageValue")
 }
 
 func (c workloadChecker) externalMetric(p *field.Path, source *autoscalingv2.ExternalMetricSource) {
 	c.metricName(p, source.Metric.Name)
 	c.metricTarget(p.Child("target"), &source.Target)
 	value, average := source.Target.Value != nil, source.Target.AverageValue != nil
-	c.need(p, "target.averageValue", value || average, "must set either a target value for metric or a per-pod target")
-	c.forbid(p, "target.value", value && average, "may not set both a target value for metric and a per-pod target")
+	c.Need(p, "target.averageValue", value || average, "must set either a target value for metric or a per-pod target")
+	c.Forbid(p, "target.value", value && average, "may not set both a target value for metric and a per-pod target")
 }
 
 func (c workloadChecker) podsMetric(p *field.Path, source *autoscalingv2.PodsMetricSource) {
 	c.metricName(p, source.Metric.Name)
 	c.metricTarget(p.Child("target"), &source.Target)
-	c.need(p, "target.averageValue", source.Target.AverageValue != nil, "must specify a positive target averageValue")
+	c.Need(p, "target.averageValue", source.Target.AverageValue != nil, "must specify a positive target averageValue")
 }
 
 func (c workloadChecker) resourceMetric(p *field.Path, source *autoscalingv2.ResourceMetricSource) {
-	c.need(p, "name", source.Name != "", "must specify a resource name")
+	c.Need(p, "name", source.Name != "", "must specify a resource name")
 	c.resourceTarget(p.Child("target"), &source.Target)
 }
 
@@ -1011,13 +1011,13 @@ func (c workloadChecker) containerMetric(p *field.Path, source *autoscalingv2.Co
 func (c workloadChecker) resourceTarget(p *field.Path, target *autoscalingv2.MetricTarget) {
 	c.metricTarget(p, target)
 	utilization, average := target.AverageUtilization != nil, target.AverageValue != nil
-	c.need(p, "averageUtilization", utilization || average, "must set either a target raw value or a target utilization")
-	c.forbid(p, "averageValue", utilization && average, "may not set both a target raw value and a target utilization")
+	c.Need(p, "averageUtilization", utilization || average, "must set either a target raw value or a target utilization")
+	c.Forbid(p, "averageValue", utilization && average, "may not set both a target raw value and a target utilization")
 }
 
 // ---- what may change in a pod ----
 
-func updatePod(c *checker, pod, old *corev1.Pod) {
+func updatePod(c *Checker, pod, old *corev1.Pod) {
 	p := field.NewPath("spec")
 	checkPod(c, pod)
 	if !imagesOnly(c, p.Child("containers"), pod.Spec.Containers, old.Spec.Containers) ||
@@ -1032,7 +1032,7 @@ func updatePod(c *checker, pod, old *corev1.Pod) {
 	}
 	for i, gate := range pod.Spec.SchedulingGates {
 		if !gates[gate.Name] {
-			c.forbid(p.Child("schedulingGates").Index(i), "name", true, fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", gate.Name))
+			c.Forbid(p.Child("schedulingGates").Index(i), "name", true, fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", gate.Name))
 		}
 	}
 	munged := pod.Spec.DeepCopy()
@@ -1049,45 +1049,45 @@ func updatePod(c *checker, pod, old *corev1.Pod) {
 		gatedPodNarrows(c, p, munged, &old.Spec)
 	}
 	if !equality.Semantic.DeepEqual(munged, &old.Spec) {
-		c.forbid(p, "", true, "pod updates may not change fields other than "+updatablePodFields)
+		c.Forbid(p, "", true, "pod updates may not change fields other than "+updatablePodFields)
 	}
 }
 
 // imagesOnly is false when containers were added or removed, which makes further comparison useless.
-func imagesOnly(c *checker, p *field.Path, now, old []corev1.Container) bool {
+func imagesOnly(c *Checker, p *field.Path, now, old []corev1.Container) bool {
 	if len(now) != len(old) {
-		c.forbid(p, "", true, "pod updates may not add or remove containers")
+		c.Forbid(p, "", true, "pod updates may not add or remove containers")
 		return false
 	}
 	for i := range now {
-		c.need(p.Index(i), "image", now[i].Image != "", "")
+		c.Need(p.Index(i), "image", now[i].Image != "", "")
 	}
 	imagesAreTrimmed(c, p, now)
 	return true
 }
 
-func deadlineShrinks(c *checker, p *field.Path, now, old *int64) bool {
+func deadlineShrinks(c *Checker, p *field.Path, now, old *int64) bool {
 	switch {
 	case now == nil && old != nil:
-		c.invalid(p, "activeDeadlineSeconds", now, "must not update from a positive integer to nil value")
+		c.Invalid(p, "activeDeadlineSeconds", now, "must not update from a positive integer to nil value")
 	case now != nil && (*now < 0 || *now > math.MaxInt32):
 		c.within(p, "activeDeadlineSeconds", *now, 0, math.MaxInt32)
 		return false
 	case now != nil && old != nil && *old < *now:
-		c.invalid(p, "activeDeadlineSeconds", *now, "must be less than or equal to previous value")
+		c.Invalid(p, "activeDeadlineSeconds", *now, "must be less than or equal to previous value")
 		return false
 	}
 	return true
 }
 
-func tolerationsGrow(c *checker, p *field.Path, now, old []corev1.Toleration) {
+func tolerationsGrow(c *Checker, p *field.Path, now, old []corev1.Toleration) {
 	kept := map[corev1.Toleration]bool{}
 	for _, toleration := range now {
 		kept[withoutSeconds(toleration)] = true
 	}
 	for _, toleration := range old {
 		if !kept[withoutSeconds(toleration)] {
-			c.forbid(p, "", true, "existing toleration can not be modified except its tolerationSeconds")
+			c.Forbid(p, "", true, "existing toleration can not be modified except its tolerationSeconds")
 			return
 		}
 	}
@@ -1095,10 +1095,10 @@ func tolerationsGrow(c *checker, p *field.Path, now, old []corev1.Toleration) {
 }
 
 // gatedPodNarrows lets a pod that is not scheduled yet ask for fewer nodes; munged gets back what was checked here.
-func gatedPodNarrows(c *checker, p *field.Path, munged, old *corev1.PodSpec) {
+func gatedPodNarrows(c *Checker, p *field.Path, munged, old *corev1.PodSpec) {
 	for key, value := range old.NodeSelector {
 		if now, ok := munged.NodeSelector[key]; !ok || now != value {
-			c.invalid(p, "nodeSelector", munged.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")
+			c.Invalid(p, "nodeSelector", munged.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)")
 			break
 		}
 	}
@@ -1106,11 +1106,11 @@ func gatedPodNarrows(c *checker, p *field.Path, munged, old *corev1.PodSpec) {
 	now, before := requiredNodeTerms(munged), requiredNodeTerms(old)
 	tp := p.Child("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 	if len(before) > 0 && len(before) != len(now) {
-		c.invalid(tp, "", now, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+		c.Invalid(tp, "", now, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
 	} else {
 		for i := range before {
 			if !termNarrows(&now[i], &before[i]) {
-				c.invalid(tp.Index(i), "", now[i], "only additions are allowed (no mutations or deletions)")
+				c.Invalid(tp.Index(i), "", now[i], "only additions are allowed (no mutations or deletions)")
 			}
 		}
 	}

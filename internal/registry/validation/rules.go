@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: how a validation rule is written. A checker collects what is wrong with one object; each of its methods is one kind of
 // rule and says so in Kubernetes' words:
@@ -51,8 +51,8 @@ import (
 type format func(string) []string
 
 // A checker collects what is wrong with one object, in the order of the calls.
-type checker struct {
-	errs field.ErrorList
+type Checker struct {
+	Errs field.ErrorList
 }
 
 // was is the object before an update as what it is; nil for a new object.
@@ -69,45 +69,45 @@ func at(p *field.Path, name string) *field.Path {
 	return p.Child(name)
 }
 
-func (c *checker) add(errs ...*field.Error) { c.errs = append(c.errs, errs...) }
+func (c *Checker) add(errs ...*field.Error) { c.Errs = append(c.Errs, errs...) }
 
-func (c *checker) invalid(p *field.Path, name string, value any, detail string) {
+func (c *Checker) Invalid(p *field.Path, name string, value any, detail string) {
 	c.add(field.Invalid(at(p, name), goForm(value), detail))
 }
 
-func (c *checker) required(p *field.Path, name, detail string) {
+func (c *Checker) required(p *field.Path, name, detail string) {
 	c.add(field.Required(at(p, name), detail))
 }
 
-// need refuses the lack of something: detail is why it is needed.
-func (c *checker) need(p *field.Path, name string, ok bool, detail string) {
+// Need refuses the lack of something: detail is why it is needed.
+func (c *Checker) Need(p *field.Path, name string, ok bool, detail string) {
 	if !ok {
 		c.required(p, name, detail)
 	}
 }
 
-// forbid refuses what is set where it may not be.
-func (c *checker) forbid(p *field.Path, name string, set bool, detail string) {
+// Forbid refuses what is set where it may not be.
+func (c *Checker) Forbid(p *field.Path, name string, set bool, detail string) {
 	if set {
 		c.add(field.Forbidden(at(p, name), detail))
 	}
 }
 
 // filled takes pairs of a field's name and its value, none of which may be empty.
-func (c *checker) filled(p *field.Path, pairs ...string) {
+func (c *Checker) filled(p *field.Path, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
-		c.need(p, pairs[i], pairs[i+1] != "", "")
+		c.Need(p, pairs[i], pairs[i+1] != "", "")
 	}
 }
 
-func (c *checker) words(p *field.Path, name, value string, f format) {
+func (c *Checker) words(p *field.Path, name, value string, f format) {
 	for _, message := range f(value) {
-		c.invalid(p, name, value, message)
+		c.Invalid(p, name, value, message)
 	}
 }
 
 // name is for a value that may not be empty and has a format.
-func (c *checker) name(p *field.Path, name, value string, f format) {
+func (c *Checker) name(p *field.Path, name, value string, f format) {
 	if value == "" {
 		c.required(p, name, "")
 		return
@@ -116,31 +116,31 @@ func (c *checker) name(p *field.Path, name, value string, f format) {
 }
 
 // maybe is for a value that may be empty, or has a format.
-func (c *checker) maybe(p *field.Path, name, value string, f format) {
+func (c *Checker) maybe(p *field.Path, name, value string, f format) {
 	if value != "" {
 		c.words(p, name, value, f)
 	}
 }
 
 // maybeRef is for a pointer that may be nil; what it points at has a format.
-func (c *checker) maybeRef(p *field.Path, name string, value *string, f format) {
+func (c *Checker) maybeRef(p *field.Path, name string, value *string, f format) {
 	if value != nil {
 		c.words(p, name, *value, f)
 	}
 }
 
-func (c *checker) unsupported(p *field.Path, name string, value any, allowed []string) {
+func (c *Checker) Unsupported(p *field.Path, name string, value any, allowed []string) {
 	c.add(field.NotSupported(at(p, name), goForm(value), allowed))
 }
 
-func (c *checker) oneOf(p *field.Path, name, value string, allowed []string) {
+func (c *Checker) oneOf(p *field.Path, name, value string, allowed []string) {
 	if !slices.Contains(allowed, value) {
-		c.unsupported(p, name, value, allowed)
+		c.Unsupported(p, name, value, allowed)
 	}
 }
 
 // known is oneOf for a field that is required.
-func (c *checker) known(p *field.Path, name, value string, allowed []string) {
+func (c *Checker) known(p *field.Path, name, value string, allowed []string) {
 	if value == "" {
 		c.required(p, name, "")
 		return
@@ -149,55 +149,55 @@ func (c *checker) known(p *field.Path, name, value string, allowed []string) {
 }
 
 // oneOfRef is oneOf for a pointer that may be nil.
-func oneOfRef[T ~string](c *checker, p *field.Path, name string, value *T, allowed []string) {
+func oneOfRef[T ~string](c *Checker, p *field.Path, name string, value *T, allowed []string) {
 	if value != nil {
 		c.oneOf(p, name, string(*value), allowed)
 	}
 }
 
-func (c *checker) nonNegative(p *field.Path, name string, value int64) {
+func (c *Checker) nonNegative(p *field.Path, name string, value int64) {
 	if value < 0 {
-		c.invalid(p, name, value, "must be greater than or equal to 0")
+		c.Invalid(p, name, value, "must be greater than or equal to 0")
 	}
 }
 
 // nonNegativeRef is nonNegative for a pointer that may be nil.
-func nonNegativeRef[T int32 | int64](c *checker, p *field.Path, name string, value *T) {
+func nonNegativeRef[T int32 | int64](c *Checker, p *field.Path, name string, value *T) {
 	if value != nil {
 		c.nonNegative(p, name, int64(*value))
 	}
 }
 
-func (c *checker) positive(p *field.Path, name string, value int64) {
+func (c *Checker) positive(p *field.Path, name string, value int64) {
 	if value <= 0 {
-		c.invalid(p, name, value, "must be greater than zero")
+		c.Invalid(p, name, value, "must be greater than zero")
 	}
 }
 
 // aboveZero is positive in the words that some kinds have for it.
-func (c *checker) aboveZero(p *field.Path, name string, value int64) {
+func (c *Checker) aboveZero(p *field.Path, name string, value int64) {
 	if value <= 0 {
-		c.invalid(p, name, value, "must be greater than 0")
+		c.Invalid(p, name, value, "must be greater than 0")
 	}
 }
 
-func (c *checker) within(p *field.Path, name string, value, low, high int64) {
+func (c *Checker) within(p *field.Path, name string, value, low, high int64) {
 	if value < low || value > high {
-		c.invalid(p, name, value, validation.InclusiveRangeError(int(low), int(high)))
+		c.Invalid(p, name, value, validation.InclusiveRangeError(int(low), int(high)))
 	}
 }
 
-func (c *checker) port(p *field.Path, name string, value int32) {
+func (c *Checker) port(p *field.Path, name string, value int32) {
 	if value < 1 || value > 65535 {
-		c.invalid(p, name, value, validation.InclusiveRangeError(1, 65535))
+		c.Invalid(p, name, value, validation.InclusiveRangeError(1, 65535))
 	}
 }
 
 // portRef is for a port by number or name.
-func (c *checker) portRef(p *field.Path, name string, value intstr.IntOrString) {
+func (c *Checker) portRef(p *field.Path, name string, value intstr.IntOrString) {
 	if value.Type == intstr.Int {
 		if port := value.IntValue(); port < 1 || port > 65535 {
-			c.invalid(p, name, port, validation.InclusiveRangeError(1, 65535))
+			c.Invalid(p, name, port, validation.InclusiveRangeError(1, 65535))
 		}
 		return
 	}
@@ -205,20 +205,20 @@ func (c *checker) portRef(p *field.Path, name string, value intstr.IntOrString) 
 }
 
 // amount is for a count or a percentage of at least 0.
-func (c *checker) amount(p *field.Path, name string, value intstr.IntOrString) {
+func (c *Checker) amount(p *field.Path, name string, value intstr.IntOrString) {
 	if value.Type == intstr.Int {
 		c.nonNegative(p, name, int64(value.IntValue()))
 		return
 	}
 	for _, message := range validation.IsValidPercent(value.StrVal) {
-		c.invalid(p, name, value, message)
+		c.Invalid(p, name, value, message)
 	}
 }
 
 // atMostAll refuses more than 100 %.
-func (c *checker) atMostAll(p *field.Path, name string, value intstr.IntOrString) {
+func (c *Checker) atMostAll(p *field.Path, name string, value intstr.IntOrString) {
 	if percent, ok := percentOf(value); ok && percent > 100 {
-		c.invalid(p, name, value, "must not be greater than 100%")
+		c.Invalid(p, name, value, "must not be greater than 100%")
 	}
 }
 
@@ -239,29 +239,29 @@ func amountOf(value intstr.IntOrString) int {
 }
 
 // ip refuses what is no address; what the old object had may stay as it is.
-func (c *checker) ip(p *field.Path, name, value string, old set) {
+func (c *Checker) ip(p *field.Path, name, value string, old set) {
 	c.add(validation.IsValidIPForLegacyField(at(p, name), value, true, old.only(value))...)
 }
 
-func (c *checker) cidr(p *field.Path, name, value string, old set) {
+func (c *Checker) cidr(p *field.Path, name, value string, old set) {
 	c.add(validation.IsValidCIDRForLegacyField(at(p, name), value, true, old.only(value))...)
 }
 
 // endpointIP refuses addresses that traffic cannot be sent to from elsewhere.
-func (c *checker) endpointIP(p *field.Path, name, value string) {
+func (c *Checker) endpointIP(p *field.Path, name, value string) {
 	ip, err := netip.ParseAddr(value)
 	ip = ip.Unmap()
 	switch {
 	case err != nil:
-		c.invalid(p, name, value, "must be a valid IP address")
+		c.Invalid(p, name, value, "must be a valid IP address")
 	case ip.IsUnspecified():
-		c.invalid(p, name, value, fmt.Sprintf("may not be unspecified (%v)", value))
+		c.Invalid(p, name, value, fmt.Sprintf("may not be unspecified (%v)", value))
 	case ip.IsLoopback():
-		c.invalid(p, name, value, "may not be in the loopback range (127.0.0.0/8, ::1/128)")
+		c.Invalid(p, name, value, "may not be in the loopback range (127.0.0.0/8, ::1/128)")
 	case ip.IsLinkLocalUnicast():
-		c.invalid(p, name, value, "may not be in the link-local range (169.254.0.0/16, fe80::/10)")
+		c.Invalid(p, name, value, "may not be in the link-local range (169.254.0.0/16, fe80::/10)")
 	case ip.IsLinkLocalMulticast():
-		c.invalid(p, name, value, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
+		c.Invalid(p, name, value, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
 	}
 }
 
@@ -274,17 +274,17 @@ func dualStack(addresses []string) bool {
 	return families[true] <= 1 && families[false] <= 1
 }
 
-func (c *checker) labels(p *field.Path, name string, set map[string]string) {
+func (c *Checker) labels(p *field.Path, name string, set map[string]string) {
 	if len(set) > 0 {
 		c.add(selectorvalidation.ValidateLabels(set, at(p, name))...)
 	}
 }
 
-func (c *checker) labelName(p *field.Path, name, value string) {
+func (c *Checker) labelName(p *field.Path, name, value string) {
 	c.words(p, name, value, isQualifiedName)
 }
 
-func (c *checker) selector(p *field.Path, name string, selector *metav1.LabelSelector) {
+func (c *Checker) selector(p *field.Path, name string, selector *metav1.LabelSelector) {
 	if selector != nil {
 		c.add(selectorvalidation.ValidateLabelSelector(selector, selectorvalidation.LabelSelectorValidationOptions{}, at(p, name))...)
 	}
@@ -308,9 +308,9 @@ func matches(selector *metav1.LabelSelector, set map[string]string) (match, ok b
 }
 
 // same refuses a change.
-func (c *checker) same(p *field.Path, name string, value, old any) {
+func (c *Checker) same(p *field.Path, name string, value, old any) {
 	if !equality.Semantic.DeepEqual(old, value) {
-		c.invalid(p, name, value, metavalidation.FieldImmutableErrorMsg)
+		c.Invalid(p, name, value, metavalidation.FieldImmutableErrorMsg)
 	}
 }
 
@@ -334,7 +334,7 @@ func setOf(list []string) set {
 }
 
 // unique refuses a key that was seen, and remembers it.
-func (c *checker) unique(p *field.Path, name string, seen set, key string) {
+func (c *Checker) unique(p *field.Path, name string, seen set, key string) {
 	if seen[key] {
 		c.add(field.Duplicate(at(p, name), key))
 	}
@@ -343,7 +343,7 @@ func (c *checker) unique(p *field.Path, name string, seen set, key string) {
 
 // A choice allows one of several members, as in the sources of a volume.
 type choice struct {
-	*checker
+	*Checker
 	p     *field.Path
 	what  string // of which no more than one may be given
 	count int
@@ -352,7 +352,7 @@ type choice struct {
 // first is true for the first member that is set; further ones are refused.
 func (c *choice) first(name string) bool {
 	c.count++
-	c.forbid(c.p, name, c.count > 1, "may not specify more than 1 "+c.what)
+	c.Forbid(c.p, name, c.count > 1, "may not specify more than 1 "+c.what)
 	return c.count == 1
 }
 
@@ -511,55 +511,55 @@ func isQuotaResource(name string) bool {
 }
 
 // resourceName is for any resource; ok is whether it is well formed.
-func (c *checker) resourceName(p *field.Path, name string) (ok bool) {
-	before := len(c.errs)
+func (c *Checker) resourceName(p *field.Path, name string) (ok bool) {
+	before := len(c.Errs)
 	if slices.Contains(containerResources, name) {
 		return true
 	}
 	c.words(p, "", name, isQualifiedName)
-	if len(c.errs) > before {
+	if len(c.Errs) > before {
 		return false
 	}
 	if !strings.Contains(name, "/") && !isQuotaResource(name) && name != "storage" {
-		c.invalid(p, "", name, "must be a standard resource type or fully qualified")
+		c.Invalid(p, "", name, "must be a standard resource type or fully qualified")
 	}
-	return len(c.errs) == before
+	return len(c.Errs) == before
 }
 
 // containerResource is for what a container can ask for.
-func (c *checker) containerResource(p *field.Path, name string) {
+func (c *Checker) containerResource(p *field.Path, name string) {
 	c.resourceName(p, name)
 	switch {
 	case !strings.Contains(name, "/"):
 		if !slices.Contains(containerResources, name) && !isHugePages(name) {
-			c.invalid(p, "", name, "must be a standard resource for containers")
+			c.Invalid(p, "", name, "must be a standard resource for containers")
 		}
 	case !isNative(name) && !isExtended(name):
-		c.invalid(p, "", name, "doesn't follow extended resource name standard")
+		c.Invalid(p, "", name, "doesn't follow extended resource name standard")
 	}
 }
 
 // podResource is for what a pod can ask for as a whole.
-func (c *checker) podResource(p *field.Path, name string) {
+func (c *Checker) podResource(p *field.Path, name string) {
 	if c.resourceName(p, name) && !defaults.IsPodLevelResource(corev1.ResourceName(name)) {
-		c.unsupported(p, "", name, []string{"cpu", "hugepages-", "memory"})
+		c.Unsupported(p, "", name, []string{"cpu", "hugepages-", "memory"})
 	}
 }
 
 // quotaResource is for what a quota can limit.
-func (c *checker) quotaResource(p *field.Path, name string) {
+func (c *Checker) quotaResource(p *field.Path, name string) {
 	c.resourceName(p, name)
 	if !strings.Contains(name, "/") && !isQuotaResource(name) {
-		c.invalid(p, "", name, "must be a standard resource for quota")
+		c.Invalid(p, "", name, "must be a standard resource for quota")
 	}
 }
 
 // quantity is for an amount of a resource: not negative, and whole where it counts things.
-func (c *checker) quantity(p *field.Path, name string, value quantities.Quantity) {
+func (c *Checker) quantity(p *field.Path, name string, value quantities.Quantity) {
 	if value.Sign() < 0 {
-		c.invalid(p, "", value.String(), "must be greater than or equal to 0")
+		c.Invalid(p, "", value.String(), "must be greater than or equal to 0")
 	}
 	if (slices.Contains(countedResources, name) || isExtended(name)) && value.MilliValue()%1000 != 0 {
-		c.invalid(p, "", value, "must be an integer")
+		c.Invalid(p, "", value, "must be an integer")
 	}
 }

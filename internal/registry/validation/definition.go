@@ -1,4 +1,4 @@
-package main
+package validation
 
 // This file: the rules for definitions of custom resources, in kube-apiserver's order and words. It works on the internal form of a
 // definition, because the paths in its messages do. There, what all versions have in common stands above them: a definition with one
@@ -74,14 +74,14 @@ var (
 
 // A definitionChecker collects what is wrong with one definition.
 type definitionChecker struct {
-	*checker
+	*Checker
 	lenience
 	structural bool // schemas have to be
 }
 
-// validateNewDefinition returns what is wrong with a new definition, metadata included. Defaults are judged by CEL rules until ctx ends.
-func validateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{checker: &checker{}, lenience: lenience{badCA: true}}
+// ValidateNewDefinition returns what is wrong with a new definition, metadata included. Defaults are judged by CEL rules until ctx ends.
+func ValidateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := definitionChecker{Checker: &Checker{}, lenience: lenience{badCA: true}}
 	c.add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
 		messages := metavalidation.NameIsDNSSubdomain(name, prefix)
 		if name != crd.Spec.Names.Plural+"."+crd.Spec.Group {
@@ -91,12 +91,12 @@ func validateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourc
 	}, field.NewPath("metadata"))...)
 	c.spec(ctx, field.NewPath("spec"), &crd.Spec)
 	c.rest(crd, nil)
-	return c.errs
+	return c.Errs
 }
 
-// validateChangedDefinition returns what is wrong with a definition that is to follow old.
-func validateChangedDefinition(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{checker: &checker{}, lenience: lenienceFor(crd, old)}
+// ValidateChangedDefinition returns what is wrong with a definition that is to follow old.
+func ValidateChangedDefinition(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := definitionChecker{Checker: &Checker{}, lenience: lenienceFor(crd, old)}
 	c.add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
 	p := field.NewPath("spec")
 	c.spec(ctx, p, &crd.Spec)
@@ -107,15 +107,15 @@ func validateChangedDefinition(ctx context.Context, crd, old *apiextensions.Cust
 	c.same(p, "group", crd.Spec.Group, old.Spec.Group)
 	c.same(p.Child("names"), "plural", crd.Spec.Names.Plural, old.Spec.Names.Plural)
 	c.rest(crd, old)
-	return c.errs
+	return c.Errs
 }
 
-// validateDefinitionStatus returns what is wrong with a status that is to follow that of old.
-func validateDefinitionStatus(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{checker: &checker{}}
+// ValidateDefinitionStatus returns what is wrong with a status that is to follow that of old.
+func ValidateDefinitionStatus(crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
+	c := definitionChecker{Checker: &Checker{}}
 	c.add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
 	c.names(field.NewPath("status", "acceptedNames"), &crd.Status.AcceptedNames)
-	return c.errs
+	return c.Errs
 }
 
 // ---- What an update may leave wrong
@@ -157,11 +157,11 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 		!slices.ContainsFunc(spec.Conversion.ConversionReviewVersions, isReviewVersion)
 	l.badCA = !apiextensions.IsCRDConditionTrue(old, apiextensions.Established) || spec.Conversion != nil &&
 		spec.Conversion.WebhookClientConfig != nil && caProblem(spec.Conversion.WebhookClientConfig.CABundle) != nil
-	for root := range rootSchemas(spec) {
+	for root := range RootSchemas(spec) {
 		structural, err := structuralschema.NewStructural(root)
 		l.notStructural = l.notStructural || err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0
 		l.unpruned = l.unpruned || hasUnprunedDefaults(structural, err)
-		for s := range allSchemas(root) {
+		for s := range AllSchemas(root) {
 			l.learn(s)
 		}
 	}
@@ -175,11 +175,11 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 // learn takes note of what is wrong with a schema of the old definition, and of its expressions.
 func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
 	l.oddTypes = l.oddTypes || s.Type != "" && !slices.Contains(schemaTypes, s.Type)
-	keys, sets := schemaChecker{checker: &checker{}}, schemaChecker{checker: &checker{}}
+	keys, sets := schemaChecker{Checker: &Checker{}}, schemaChecker{Checker: &Checker{}}
 	keys.keysOfItems(nil, s)
 	sets.itemsOfSet(nil, s)
-	l.looseKeys = l.looseKeys || len(keys.errs) > 0
-	l.looseSets = l.looseSets || len(sets.errs) > 0
+	l.looseKeys = l.looseKeys || len(keys.Errs) > 0
+	l.looseSets = l.looseSets || len(sets.Errs) > 0
 	for _, rule := range s.XValidations {
 		l.rules[rule.Rule] = true
 		if rule.MessageExpression != "" {
@@ -209,8 +209,8 @@ func hasUnprunedDefaults(s *structuralschema.Structural, err error) bool {
 	return defaulting.PruneDefaults(pruned) == nil && !reflect.DeepEqual(s, pruned)
 }
 
-// rootSchemas are those of a definition and its versions.
-func rootSchemas(spec *apiextensions.CustomResourceDefinitionSpec) iter.Seq[*apiextensions.JSONSchemaProps] {
+// RootSchemas are those of a definition and its versions.
+func RootSchemas(spec *apiextensions.CustomResourceDefinitionSpec) iter.Seq[*apiextensions.JSONSchemaProps] {
 	return func(yield func(*apiextensions.JSONSchemaProps) bool) {
 		if hasRootSchema(spec.Validation) && !yield(spec.Validation.OpenAPIV3Schema) {
 			return
@@ -231,8 +231,8 @@ func lacksSchema(v apiextensions.CustomResourceDefinitionVersion) bool {
 	return !hasRootSchema(v.Schema)
 }
 
-// allSchemas is a schema and all within it.
-func allSchemas(s *apiextensions.JSONSchemaProps) iter.Seq[*apiextensions.JSONSchemaProps] {
+// AllSchemas is a schema and all within it.
+func AllSchemas(s *apiextensions.JSONSchemaProps) iter.Seq[*apiextensions.JSONSchemaProps] {
 	return func(yield func(*apiextensions.JSONSchemaProps) bool) { eachSchema(s, yield) }
 }
 
@@ -270,8 +270,8 @@ func eachSchema(s *apiextensions.JSONSchemaProps, yield func(*apiextensions.JSON
 }
 
 func anySchema(spec *apiextensions.CustomResourceDefinitionSpec, is func(*apiextensions.JSONSchemaProps) bool) bool {
-	for root := range rootSchemas(spec) {
-		for s := range allSchemas(root) {
+	for root := range RootSchemas(spec) {
+		for s := range AllSchemas(root) {
 			if is(s) {
 				return true
 			}
@@ -289,7 +289,7 @@ func (c definitionChecker) spec(ctx context.Context, p *field.Path, spec *apiext
 	c.schemasGiven(p, spec, preserves)
 	hasDefaults := anySchema(spec, func(s *apiextensions.JSONSchemaProps) bool { return s.Default != nil })
 	if hasDefaults && preserves {
-		c.invalid(p, "preserveUnknownFields", true, "must be false in order to use defaults in the schema")
+		c.Invalid(p, "preserveUnknownFields", true, "must be false in order to use defaults in the schema")
 	}
 	c.structural = !c.notStructural || !preserves || hasDefaults || anySchema(spec, hasExtensions)
 	for i := range spec.Versions {
@@ -304,19 +304,19 @@ func (c definitionChecker) spec(ctx context.Context, p *field.Path, spec *apiext
 	c.subresources(p.Child("subresources"), spec.Subresources)
 	c.columns(p.Child("additionalPrinterColumns"), spec.AdditionalPrinterColumns)
 	if len(spec.SelectableFields) > 0 && spec.Validation == nil {
-		c.invalid(p, "selectableFields", "", "may only be set when validations.schema is included")
+		c.Invalid(p, "selectableFields", "", "may only be set when validations.schema is included")
 	} else if len(spec.SelectableFields) > 0 {
 		c.selectable(p, spec.SelectableFields, spec.Validation, "")
 	}
 	if spec.Conversion != nil && spec.Conversion.Strategy != apiextensions.NoneConverter && preserves {
-		c.invalid(p, "conversion.strategy", string(spec.Conversion.Strategy), "must be None if spec.preserveUnknownFields is true")
+		c.Invalid(p, "conversion.strategy", string(spec.Conversion.Strategy), "must be None if spec.preserveUnknownFields is true")
 	}
 	c.conversion(p.Child("conversion"), spec.Conversion)
 }
 
 func (c definitionChecker) group(p *field.Path, group string) {
 	if group != "" && len(isSubdomain(group)) == 0 && !strings.Contains(group, ".") {
-		c.invalid(p, "group", group, "should be a domain with at least one dot")
+		c.Invalid(p, "group", group, "should be a domain with at least one dot")
 		return
 	}
 	c.name(p, "group", group, joined(isSubdomain))
@@ -342,9 +342,9 @@ func (c definitionChecker) schemasGiven(p *field.Path, spec *apiextensions.Custo
 		at := p.Child("versions").Index(i).Child("schema")
 		switch {
 		case !c.noSchema:
-			c.need(at, "openAPIV3Schema", !lacksSchema(v), "")
+			c.Need(at, "openAPIV3Schema", !lacksSchema(v), "")
 		case v.Served && !preserves:
-			c.need(at, "openAPIV3Schema", !lacksSchema(v), "because otherwise all fields are pruned")
+			c.Need(at, "openAPIV3Schema", !lacksSchema(v), "because otherwise all fields are pruned")
 		}
 	}
 }
@@ -366,10 +366,10 @@ func (c definitionChecker) versions(p *field.Path, spec *apiextensions.CustomRes
 		}
 	}
 	if len(names) < len(spec.Versions) {
-		c.invalid(p, "versions", spec.Versions, "must contain unique version names")
+		c.Invalid(p, "versions", spec.Versions, "must contain unique version names")
 	}
 	if stored != 1 {
-		c.invalid(p, "versions", spec.Versions, "must have exactly one version marked as storage version")
+		c.Invalid(p, "versions", spec.Versions, "must have exactly one version marked as storage version")
 	}
 	c.maybe(p, "version", spec.Version, joined(validation.IsDNS1035Label))
 }
@@ -386,7 +386,7 @@ func (c definitionChecker) version(ctx context.Context, p *field.Path, spec *api
 	c.subresources(p.Child("subresources"), v.Subresources)
 	c.columns(p.Child("additionalPrinterColumns"), v.AdditionalPrinterColumns)
 	if len(v.SelectableFields) > 0 && lacksSchema(*v) { // the words are Kubernetes', the opposite is meant
-		c.invalid(p, "selectableFields", "", "may only be set when `version.schema.openAPIV3Schema` is not included")
+		c.Invalid(p, "selectableFields", "", "may only be set when `version.schema.openAPIV3Schema` is not included")
 	} else if len(v.SelectableFields) > 0 {
 		c.selectable(p, v.SelectableFields, v.Schema, v.Name)
 	}
@@ -396,7 +396,7 @@ func (c definitionChecker) deprecation(p *field.Path, v *apiextensions.CustomRes
 	if v.DeprecationWarning == nil {
 		return
 	}
-	text, refuse := *v.DeprecationWarning, func(detail string) { c.invalid(p, "deprecationWarning", *v.DeprecationWarning, detail) }
+	text, refuse := *v.DeprecationWarning, func(detail string) { c.Invalid(p, "deprecationWarning", *v.DeprecationWarning, detail) }
 	if !v.Deprecated {
 		refuse("can only be set for deprecated versions")
 		return
@@ -425,7 +425,7 @@ func (c definitionChecker) names(p *field.Path, names *apiextensions.CustomResou
 		c.words(p.Child("shortNames").Index(i), "", name, joined(validation.IsDNS1035Label))
 	}
 	if names.Kind != "" && names.Kind == names.ListKind {
-		c.invalid(p, "listKind", names.ListKind, "kind and listKind may not be the same")
+		c.Invalid(p, "listKind", names.ListKind, "kind and listKind may not be the same")
 	}
 	for i, name := range names.Categories {
 		c.words(p.Child("categories").Index(i), "", name, joined(validation.IsDNS1035Label))
@@ -479,10 +479,10 @@ func (c definitionChecker) columns(p *field.Path, columns []apiextensions.Custom
 		if col.Type == "" {
 			c.required(at, "type", detail)
 		} else if !slices.Contains(printedTypes, col.Type) {
-			c.invalid(at, "type", col.Type, detail)
+			c.Invalid(at, "type", col.Type, detail)
 		}
 		if col.Format != "" && !slices.Contains(printedFormats, col.Format) {
-			c.invalid(at, "format", col.Format, "must be one of "+strings.Join(printedFormats, ","))
+			c.Invalid(at, "format", col.Format, "must be one of "+strings.Join(printedFormats, ","))
 		}
 		c.name(at, "JSONPath", col.JSONPath, isSimplePath)
 	}
@@ -492,7 +492,7 @@ func (c definitionChecker) columns(p *field.Path, columns []apiextensions.Custom
 func (c definitionChecker) selectable(p *field.Path, fields []apiextensions.SelectableField, v *apiextensions.CustomResourceValidation, version string) {
 	schema, err := structuralschema.NewStructural(v.OpenAPIV3Schema)
 	if err != nil {
-		c.invalid(p, "schema.openAPIV3Schema", "", err.Error())
+		c.Invalid(p, "schema.openAPIV3Schema", "", err.Error())
 	}
 	seen := set{}
 	for i, f := range fields {
@@ -503,14 +503,14 @@ func (c definitionChecker) selectable(p *field.Path, fields []apiextensions.Sele
 		}
 		path, found, err := followPath(f.JSONPath, schema, cel.WithFieldPathAllowArrayNotation(false))
 		if err != nil {
-			c.invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
+			c.Invalid(at, "jsonPath", f.JSONPath, fmt.Sprintf("is an invalid path: %v", err))
 			continue
 		}
 		if path.Root().String() == "metadata" {
-			c.invalid(at, "jsonPath", f.JSONPath, "must not point to fields in metadata")
+			c.Invalid(at, "jsonPath", f.JSONPath, "must not point to fields in metadata")
 		}
 		if found == nil || !slices.Contains([]string{"string", "boolean", "integer"}, found.Type) {
-			c.invalid(at, "jsonPath", f.JSONPath, "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.")
+			c.Invalid(at, "jsonPath", f.JSONPath, "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.")
 		}
 		if seen[path.String()] {
 			c.add(field.Duplicate(at.Child("jsonPath"), f.JSONPath))
@@ -539,8 +539,8 @@ func (c definitionChecker) conversion(p *field.Path, conversion *apiextensions.C
 	c.known(p, "strategy", string(conversion.Strategy), converters)
 	client, reviews := conversion.WebhookClientConfig, conversion.ConversionReviewVersions
 	if conversion.Strategy != apiextensions.WebhookConverter {
-		c.forbid(p, "webhookClientConfig", client != nil, "should not be set when strategy is not set to Webhook")
-		c.forbid(p, "conversionReviewVersions", len(reviews) > 0, "should not be set when strategy is not set to Webhook")
+		c.Forbid(p, "webhookClientConfig", client != nil, "should not be set when strategy is not set to Webhook")
+		c.Forbid(p, "conversionReviewVersions", len(reviews) > 0, "should not be set when strategy is not set to Webhook")
 		return
 	}
 	if client == nil {
@@ -552,7 +552,7 @@ func (c definitionChecker) conversion(p *field.Path, conversion *apiextensions.C
 }
 
 func (c definitionChecker) webhook(p *field.Path, client *apiextensions.WebhookClientConfig) {
-	hooks := policyChecker{checker: c.checker}
+	hooks := policyChecker{Checker: c.Checker}
 	switch service := client.Service; {
 	case (client.URL == nil) == (service == nil):
 		c.required(p, "", "exactly one of url or service is required")
@@ -562,7 +562,7 @@ func (c definitionChecker) webhook(p *field.Path, client *apiextensions.WebhookC
 		hooks.webhookService(p.Child("service"), &admissionv1.ServiceReference{Namespace: service.Namespace, Name: service.Name, Path: service.Path, Port: &service.Port})
 	}
 	if err := caProblem(client.CABundle); err != nil && !c.badCA {
-		c.invalid(p, "caBundle", client.CABundle, "unable to load root certificates: "+err.Error())
+		c.Invalid(p, "caBundle", client.CABundle, "unable to load root certificates: "+err.Error())
 	}
 }
 
@@ -589,18 +589,18 @@ func caProblem(bundle []byte) error {
 func isReviewVersion(version string) bool { return slices.Contains(reviewVersions, version) }
 
 func (c definitionChecker) reviews(p *field.Path, versions []string) {
-	c.need(p, "", len(versions) > 0, "")
+	c.Need(p, "", len(versions) > 0, "")
 	seen := set{}
 	for i, version := range versions {
 		if seen[version] {
-			c.invalid(p.Index(i), "", version, "duplicate version")
+			c.Invalid(p.Index(i), "", version, "duplicate version")
 			continue
 		}
 		seen[version] = true
 		c.words(p.Index(i), "", version, validation.IsDNS1035Label)
 	}
 	if len(versions) > 0 && !c.oddReviews && !slices.ContainsFunc(versions, isReviewVersion) {
-		c.invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
+		c.Invalid(p, "", versions, "must include at least one of "+reviewVersionWords)
 	}
 }
 
@@ -612,7 +612,7 @@ func (c definitionChecker) rest(crd, old *apiextensions.CustomResourceDefinition
 	c.approval(field.NewPath("metadata", "annotations").Key(apiextensionsv1.KubeAPIApprovedAnnotation), crd, old)
 	preserved := old != nil && old.Spec.PreserveUnknownFields != nil && *old.Spec.PreserveUnknownFields
 	if preserves := crd.Spec.PreserveUnknownFields; preserves != nil && *preserves && !preserved {
-		c.invalid(field.NewPath("spec"), "preserveUnknownFields", true,
+		c.Invalid(field.NewPath("spec"), "preserveUnknownFields", true,
 			"cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead")
 	}
 }
@@ -620,7 +620,7 @@ func (c definitionChecker) rest(crd, old *apiextensions.CustomResourceDefinition
 // storedVersions may not lose one that objects may be stored as.
 func (c definitionChecker) storedVersions(p *field.Path, stored []string, versions []apiextensions.CustomResourceDefinitionVersion) {
 	if len(stored) == 0 {
-		c.invalid(p, "", stored, "must have at least one stored version")
+		c.Invalid(p, "", stored, "must have at least one stored version")
 		return
 	}
 	names, last := set{}, map[string]int{} // of a stored version: where it stands for the last time
@@ -630,12 +630,12 @@ func (c definitionChecker) storedVersions(p *field.Path, stored []string, versio
 	for _, v := range versions {
 		names[v.Name] = true
 		if _, found := last[v.Name]; v.Storage && !found {
-			c.invalid(p, "", stored, "must have the storage version "+v.Name)
+			c.Invalid(p, "", stored, "must have the storage version "+v.Name)
 		}
 	}
 	for i, name := range stored {
 		if !names[name] && last[name] == i {
-			c.invalid(p.Index(i), "", name, fmt.Sprintf("missing from spec.versions; %[1]s was previously a storage version, and must remain in spec.versions "+
+			c.Invalid(p.Index(i), "", name, fmt.Sprintf("missing from spec.versions; %[1]s was previously a storage version, and must remain in spec.versions "+
 				"until a storage migration ensures no data remains persisted in %[1]s and removes %[1]s from status.storedVersions", name))
 		}
 	}
@@ -657,7 +657,7 @@ func (c definitionChecker) approval(p *field.Path, crd, old *apiextensions.Custo
 	case apihelpers.APIApprovalMissing:
 		c.required(p, "", reason)
 	default:
-		c.invalid(p, "", crd.Annotations[apiextensionsv1.KubeAPIApprovedAnnotation], reason)
+		c.Invalid(p, "", crd.Annotations[apiextensionsv1.KubeAPIApprovedAnnotation], reason)
 	}
 }
 
@@ -674,35 +674,35 @@ func (c definitionChecker) schema(ctx context.Context, p *field.Path, v versionS
 	if v.CustomResourceValidation == nil {
 		return
 	}
-	s := &schemaChecker{checker: &checker{}, lenience: &c.lenience, unlimited: c.sameSchema[v.version]}
+	s := &schemaChecker{Checker: &Checker{}, lenience: &c.lenience, unlimited: c.sameSchema[v.version]}
 	if root := v.OpenAPIV3Schema; root != nil {
 		at := place{path: p.Child("openAPIV3Schema"), root: true}
 		if v.hasStatus {
 			s.besideStatus(p, root)
 		}
-		s.forbid(p, "openAPIV3Schema.nullable", root.Nullable, "nullable cannot be true at the root")
+		s.Forbid(p, "openAPIV3Schema.nullable", root.Nullable, "nullable cannot be true at the root")
 		var shapeless error
 		if c.structural {
 			at.scope, shapeless = s.structure(ctx, at.path, root)
 		}
 		s.schema(at, root)
 		s.add(s.ruleErrs...)
-		if len(s.errs) == 0 && shapeless != nil { // else it says once more what was said
-			s.invalid(at.path, "", "", shapeless.Error())
+		if len(s.Errs) == 0 && shapeless != nil { // else it says once more what was said
+			s.Invalid(at.path, "", "", shapeless.Error())
 		}
 		s.limit(at.path)
 	}
-	if len(s.errs) == 0 {
+	if len(s.Errs) == 0 {
 		if _, _, err := schemavalidation.NewSchemaValidator(v.OpenAPIV3Schema); err != nil {
-			s.invalid(p, "", "", fmt.Sprintf("error building validator: %v", err))
+			s.Invalid(p, "", "", fmt.Sprintf("error building validator: %v", err))
 		}
 	}
-	c.add(s.errs...)
+	c.add(s.Errs...)
 }
 
 // A schemaChecker collects what is wrong with one schema and all within it.
 type schemaChecker struct {
-	*checker
+	*Checker
 	*lenience
 	ruleErrs  field.ErrorList // of CEL rules; reported last
 	unlimited bool            // a rule may cost what it likes
@@ -723,10 +723,10 @@ func (s *schemaChecker) besideStatus(p *field.Path, root *apiextensions.JSONSche
 		switch {
 		case v.Field(i).IsZero():
 		case name == "Type" && root.Type != "object":
-			s.invalid(p, "openAPIV3Schema.type", root.Type, `only "object" is allowed as the type at the root of the schema if the status subresource is enabled`)
+			s.Invalid(p, "openAPIV3Schema.type", root.Type, `only "object" is allowed as the type at the root of the schema if the status subresource is enabled`)
 			return
 		case !slices.Contains(besideStatus, name):
-			s.invalid(p, "openAPIV3Schema", *root, fmt.Sprintf("only %v fields are allowed at the root of the schema if the status subresource is enabled", besideStatus))
+			s.Invalid(p, "openAPIV3Schema", *root, fmt.Sprintf("only %v fields are allowed at the root of the schema if the status subresource is enabled", besideStatus))
 			return
 		}
 	}
@@ -781,7 +781,7 @@ func (s *schemaChecker) schema(at place, schema *apiextensions.JSONSchemaProps) 
 	if schema == nil {
 		return
 	}
-	before := len(s.errs)
+	before := len(s.Errs)
 	s.supported(at, schema)
 	s.inside(at, schema)
 	s.extensions(at.path, schema)
@@ -789,7 +789,7 @@ func (s *schemaChecker) schema(at place, schema *apiextensions.JSONSchemaProps) 
 		s.ruleForm(at.path.Child("x-kubernetes-validations").Index(i), schema, &schema.XValidations[i])
 	}
 	// of a schema that is wrong anywhere CEL would say little that helps
-	if len(schema.XValidations) > 0 && len(s.errs) == before && at.scope != nil {
+	if len(schema.XValidations) > 0 && len(s.Errs) == before && at.scope != nil {
 		s.compile(at, schema)
 	}
 }
@@ -800,17 +800,17 @@ func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProp
 	if schema.Type != "" && !s.oddTypes {
 		s.oneOf(p, "type", schema.Type, schemaTypes)
 	}
-	s.forbid(p, "default", schema.Default != nil && at.noDefault != "", "must not be set "+at.noDefault)
-	s.forbid(p, "id", schema.ID != "", "id is not supported")
-	s.forbid(p, "additionalItems", schema.AdditionalItems != nil, "additionalItems is not supported")
-	s.forbid(p, "patternProperties", len(schema.PatternProperties) > 0, "patternProperties is not supported")
-	s.forbid(p, "definitions", len(schema.Definitions) > 0, "definitions is not supported")
-	s.forbid(p, "dependencies", schema.Dependencies != nil, "dependencies is not supported")
-	s.forbid(p, "$ref", schema.Ref != nil, "$ref is not supported")
-	s.forbid(p, "type", schema.Type == "null", "type cannot be set to null, use nullable as an alternative")
-	s.forbid(p, "items", schema.Items != nil && len(schema.Items.JSONSchemas) > 0, "items must be a schema object and not an array")
-	s.forbid(p, "x-kubernetes-embedded-resource", at.metadata && schema.XEmbeddedResource, "must not be used inside of resource meta")
-	s.forbid(p, "uniqueItems", schema.UniqueItems, "uniqueItems cannot be set to true since the runtime complexity becomes quadratic")
+	s.Forbid(p, "default", schema.Default != nil && at.noDefault != "", "must not be set "+at.noDefault)
+	s.Forbid(p, "id", schema.ID != "", "id is not supported")
+	s.Forbid(p, "additionalItems", schema.AdditionalItems != nil, "additionalItems is not supported")
+	s.Forbid(p, "patternProperties", len(schema.PatternProperties) > 0, "patternProperties is not supported")
+	s.Forbid(p, "definitions", len(schema.Definitions) > 0, "definitions is not supported")
+	s.Forbid(p, "dependencies", schema.Dependencies != nil, "dependencies is not supported")
+	s.Forbid(p, "$ref", schema.Ref != nil, "$ref is not supported")
+	s.Forbid(p, "type", schema.Type == "null", "type cannot be set to null, use nullable as an alternative")
+	s.Forbid(p, "items", schema.Items != nil && len(schema.Items.JSONSchemas) > 0, "items must be a schema object and not an array")
+	s.Forbid(p, "x-kubernetes-embedded-resource", at.metadata && schema.XEmbeddedResource, "must not be used inside of resource meta")
+	s.Forbid(p, "uniqueItems", schema.UniqueItems, "uniqueItems cannot be set to true since the runtime complexity becomes quadratic")
 }
 
 // inside goes on to the schemas in a schema. Rules are compiled in those of fields, values and items.
@@ -842,7 +842,7 @@ func (s *schemaChecker) values(at place, schema *apiextensions.JSONSchemaProps) 
 		return
 	}
 	// an object has fields by name or values by any key; with both, unknown fields could not be ignored
-	s.forbid(at.path, "additionalProperties", len(schema.Properties) > 0 && (!more.Allows || more.Schema != nil),
+	s.Forbid(at.path, "additionalProperties", len(schema.Properties) > 0 && (!more.Allows || more.Schema != nil),
 		"additionalProperties and properties are mutual exclusive")
 	value := at.within(at.path.Child("additionalProperties"), at.scope.within(more.Schema, typedSchema.values))
 	if at.metadata {
@@ -886,7 +886,7 @@ func (s *schemaChecker) items(at place, schema *apiextensions.JSONSchemaProps) {
 // extensions checks the fields whose names begin with x-kubernetes-, but the rules.
 func (s *schemaChecker) extensions(p *field.Path, schema *apiextensions.JSONSchemaProps) {
 	if keep := schema.XPreserveUnknownFields; keep != nil && !*keep {
-		s.invalid(p, "x-kubernetes-preserve-unknown-fields", false, "must be true or undefined")
+		s.Invalid(p, "x-kubernetes-preserve-unknown-fields", false, "must be true or undefined")
 	}
 	if schema.XMapType != nil {
 		s.ofType(p, schema.Type, "object", "must be object if x-kubernetes-map-type is specified")
@@ -908,7 +908,7 @@ func (s *schemaChecker) extensions(p *field.Path, schema *apiextensions.JSONSche
 	case schema.XListType == nil:
 		s.required(p, "x-kubernetes-list-type", "must be map if x-kubernetes-list-map-keys is non-empty")
 	default:
-		s.invalid(p, "x-kubernetes-list-type", kind, "must be map if x-kubernetes-list-map-keys is non-empty")
+		s.Invalid(p, "x-kubernetes-list-type", kind, "must be map if x-kubernetes-list-map-keys is non-empty")
 	}
 	if !s.looseKeys {
 		s.keysOfItems(p, schema)
@@ -921,7 +921,7 @@ func (s *schemaChecker) ofType(p *field.Path, got, want, detail string) {
 	case "":
 		s.required(p, "type", detail)
 	default:
-		s.invalid(p, "type", got, detail)
+		s.Invalid(p, "type", got, detail)
 	}
 }
 
@@ -933,38 +933,38 @@ func (s *schemaChecker) itemsOfSet(p *field.Path, schema *apiextensions.JSONSche
 	const detail = "must be atomic as item of a list with x-kubernetes-list-type=set"
 	item := schema.Items.Schema
 	if item.Type == "array" && item.XListType != nil && *item.XListType != "atomic" {
-		s.invalid(p.Child("items"), "x-kubernetes-list-type", item.XListType, detail)
+		s.Invalid(p.Child("items"), "x-kubernetes-list-type", item.XListType, detail)
 	}
 	if item.Type == "object" && (item.XMapType == nil || *item.XMapType != "atomic") {
-		s.invalid(p.Child("items"), "x-kubernetes-map-type", item.XListType, detail) // Kubernetes shows the list type here, too
+		s.Invalid(p.Child("items"), "x-kubernetes-map-type", item.XListType, detail) // Kubernetes shows the list type here, too
 	}
 }
 
 // listMap is for a list whose items are told apart by keys.
 func (s *schemaChecker) listMap(p *field.Path, schema *apiextensions.JSONSchemaProps) {
-	s.need(p, "x-kubernetes-list-map-keys", len(schema.XListMapKeys) > 0, "must not be empty if x-kubernetes-list-type is map")
+	s.Need(p, "x-kubernetes-list-map-keys", len(schema.XListMapKeys) > 0, "must not be empty if x-kubernetes-list-type is map")
 	switch {
 	case schema.Items == nil:
 		s.required(p, "items", "must have a schema if x-kubernetes-list-type is map")
 		return
 	case schema.Items.Schema == nil:
-		s.invalid(p, "items", schema.Items, "must only have a single schema if x-kubernetes-list-type is map")
+		s.Invalid(p, "items", schema.Items, "must only have a single schema if x-kubernetes-list-type is map")
 		return
 	case schema.Items.Schema.Type != "object":
-		s.invalid(p.Child("items"), "type", schema.Items.Schema.Type, "must be object if parent array's x-kubernetes-list-type is map")
+		s.Invalid(p.Child("items"), "type", schema.Items.Schema.Type, "must be object if parent array's x-kubernetes-list-type is map")
 		return
 	}
 	seen := set{}
 	for _, key := range schema.XListMapKeys {
 		of, ok := schema.Items.Schema.Properties[key]
 		if !ok {
-			s.invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "entries must all be names of item properties")
+			s.Invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "entries must all be names of item properties")
 		}
 		if of.Type == "array" || of.Type == "object" { // the type that is shown is the item's
-			s.invalid(p.Child("items", "properties").Key(key), "type", schema.Items.Schema.Type, "must be a scalar type if parent array's x-kubernetes-list-type is map")
+			s.Invalid(p.Child("items", "properties").Key(key), "type", schema.Items.Schema.Type, "must be a scalar type if parent array's x-kubernetes-list-type is map")
 		}
 		if seen[key] {
-			s.invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "must not contain duplicate entries")
+			s.Invalid(p, "x-kubernetes-list-map-keys", schema.XListMapKeys, "must not contain duplicate entries")
 		}
 		seen[key] = true
 	}
@@ -976,7 +976,7 @@ func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSch
 		return
 	}
 	item := schema.Items.Schema
-	s.forbid(p.Child("items"), "nullable", item.Nullable, "cannot be nullable when x-kubernetes-list-type is "+*schema.XListType)
+	s.Forbid(p.Child("items"), "nullable", item.Nullable, "cannot be nullable when x-kubernetes-list-type is "+*schema.XListType)
 	if *schema.XListType != "map" {
 		return
 	}
@@ -987,9 +987,9 @@ func (s *schemaChecker) keysOfItems(p *field.Path, schema *apiextensions.JSONSch
 			continue
 		}
 		at := p.Child("items", "properties").Key(key)
-		s.need(at, "default", of.Default != nil || required[key],
+		s.Need(at, "default", of.Default != nil || required[key],
 			"this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property")
-		s.forbid(at, "nullable", of.Nullable, "this property is in x-kubernetes-list-map-keys, so it cannot be nullable")
+		s.Forbid(at, "nullable", of.Nullable, "this property is in x-kubernetes-list-map-keys, so it cannot be nullable")
 	}
 }
 
@@ -1003,26 +1003,26 @@ func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchema
 	case text == "":
 		s.required(p, "rule", "rule is not specified")
 	case message == "" && rule.Message != "":
-		s.invalid(p, "message", rule.Message, "must be non-empty if specified")
+		s.Invalid(p, "message", rule.Message, "must be non-empty if specified")
 	case strings.ContainsAny(message, lineBreaks):
-		s.invalid(p, "message", rule.Message, "must not contain line breaks")
+		s.Invalid(p, "message", rule.Message, "must not contain line breaks")
 	case strings.ContainsAny(text, lineBreaks) && message == "":
 		s.required(p, "message", "message must be specified if rule contains line breaks")
 	}
-	s.need(p, "messageExpression", rule.MessageExpression == "" || strings.TrimSpace(rule.MessageExpression) != "", "messageExpression must be non-empty if specified")
-	oneOfRef(s.checker, p, "reason", rule.Reason, ruleReasons)
+	s.Need(p, "messageExpression", rule.MessageExpression == "" || strings.TrimSpace(rule.MessageExpression) != "", "messageExpression must be non-empty if specified")
+	oneOfRef(s.Checker, p, "reason", rule.Reason, ruleReasons)
 	if rule.FieldPath == "" {
 		return
 	}
 	if strings.TrimSpace(rule.FieldPath) == "" {
-		s.invalid(p, "fieldPath", rule.FieldPath, "must be non-empty if specified")
+		s.Invalid(p, "fieldPath", rule.FieldPath, "must be non-empty if specified")
 	}
 	if strings.ContainsAny(rule.FieldPath, lineBreaks) {
-		s.invalid(p, "fieldPath", rule.FieldPath, "must not contain line breaks")
+		s.Invalid(p, "fieldPath", rule.FieldPath, "must not contain line breaks")
 	}
 	if structural, err := structuralschema.NewStructural(schema); err == nil {
 		if _, _, err := followPath(rule.FieldPath, structural); err != nil {
-			s.invalid(p, "fieldPath", rule.FieldPath, "must be a valid path")
+			s.Invalid(p, "fieldPath", rule.FieldPath, "must be a valid path")
 		}
 	}
 }
@@ -1095,9 +1095,9 @@ func (s *schemaChecker) limit(p *field.Path) {
 		return
 	}
 	for _, rule := range s.expensive {
-		s.forbid(rule.path, "", true, "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema")
+		s.Forbid(rule.path, "", true, "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema")
 	}
-	s.forbid(p, "", true, tooExpensive("x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema", s.total, maxRulesCost))
+	s.Forbid(p, "", true, tooExpensive("x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema", s.total, maxRulesCost))
 }
 
 func tooExpensive(what string, cost, limit uint64) string {
