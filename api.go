@@ -46,6 +46,7 @@ import (
 	"apilet/internal/registry/patch"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/registry/validation"
+	"apilet/internal/registry/warnings"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -253,7 +254,7 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.complete(ctx, res, obj); err != nil {
 		return store.Record{}, wr.createError(err, res, obj)
 	}
-	warning.AddWarning(ctx, "", dropDuplicateOwners(obj, ""))
+	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
 		if generated {
@@ -409,7 +410,7 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 	if old != nil {
 		before = old
 	}
-	texts := objectWarnings(obj, before)
+	texts := warnings.ForObject(obj, before)
 	if res.Custom != nil && res.Custom.Warnings != nil {
 		texts = append(texts, res.Custom.Warnings(obj, old)...)
 	}
@@ -834,7 +835,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		return rec, err
 	}
 	obj = t.prepare(obj, old)
-	warning.AddWarning(ctx, "", dropDuplicateOwners(obj, ""))
+	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
 	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
 		release, err := wr.alloc.Assign(svc, old.(*corev1.Service), opts.dryRun)
 		if err != nil {
@@ -1097,7 +1098,7 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 		return nil, err
 	}
 	if strategy.OrphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
-		warning.AddWarning(r.Context(), "", jobDeletionWarning)
+		warning.AddWarning(r.Context(), "", warnings.JobDeletionWarning)
 	}
 	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {

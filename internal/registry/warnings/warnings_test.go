@@ -1,4 +1,4 @@
-package main
+package warnings
 
 import (
 	"fmt"
@@ -63,7 +63,7 @@ func TestObjectWarningsAreKubernetes(t *testing.T) {
 		}
 		f, want := archive.Files[manifest], string(archive.Files[manifest+1].Data)
 		t.Run(f.Name, func(t *testing.T) {
-			got := slices.DeleteFunc(objectWarnings(parseObject(t, string(f.Data)), nil), func(s string) bool {
+			got := slices.DeleteFunc(ForObject(parseObject(t, string(f.Data)), nil), func(s string) bool {
 				return strings.HasPrefix(s, "this server stores") // our own
 			})
 			wants := strings.Split(strings.TrimSpace(want), "\n")
@@ -102,7 +102,7 @@ func TestFinalizerWarnings(t *testing.T) { // 94, 95
 		{"there before", custom("x", "y"), custom("x"), []string{fmt.Sprintf(advice, "y", "")}},
 		{"built-in type", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"x"}}}, nil, nil},
 	} {
-		if got := objectWarnings(c.obj, c.old); !slices.Equal(got, c.want) {
+		if got := ForObject(c.obj, c.old); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -117,10 +117,10 @@ func TestDuplicateOwnersAreDroppedWithAWarning(t *testing.T) {
 		ref("u1", nil), ref("u2", &yes), ref("u1", nil), ref("u1", &yes), ref("u2", &also)}}}
 	const want = ".metadata.ownerReferences contains duplicate entries after mutating admission happens; API server dedups owner references in 1.20+, " +
 		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: u1, u2"
-	if got := dropDuplicateOwners(obj, afterMutatingAdmission); got != want || len(obj.OwnerReferences) != 3 {
+	if got := DropDuplicateOwners(obj, afterMutatingAdmission); got != want || len(obj.OwnerReferences) != 3 {
 		t.Errorf("got %q and %d references, want %q and 3", got, len(obj.OwnerReferences), want)
 	}
-	if got := dropDuplicateOwners(obj, ""); got != "" {
+	if got := DropDuplicateOwners(obj, ""); got != "" {
 		t.Errorf("the second time: got %q", got)
 	}
 }
@@ -150,11 +150,11 @@ func TestUpdatesWarnOfLess(t *testing.T) {
 		{"cron job with a time zone", tz, &batchv1.CronJob{}, 1},
 		{"service", &corev1.Service{Spec: corev1.ServiceSpec{ExternalName: "x"}}, &corev1.Service{}, 1},
 	} {
-		if got := objectWarnings(c.obj, c.old); len(got) != c.want {
+		if got := ForObject(c.obj, c.old); len(got) != c.want {
 			t.Errorf("update of %s: got %q, want %d", c.name, got, c.want)
 		}
 	}
-	if got := objectWarnings(quota, nil); len(got) != 2 {
+	if got := ForObject(quota, nil); len(got) != 2 {
 		t.Errorf("create of a quota: got %q, want Kubernetes' warning and ours", got)
 	}
 }
@@ -165,10 +165,10 @@ func TestObjectWarningsOfRandomObjects(t *testing.T) {
 		for seed := range int64(60) {
 			obj := fresh()
 			randfill.NewWithSeed(seed).NilChance(0.4).NumElements(0, 3).MaxDepth(12).Fill(obj)
-			objectWarnings(obj, nil)
-			objectWarnings(obj, fresh())
+			ForObject(obj, nil)
+			ForObject(obj, fresh())
 		}
-		objectWarnings(fresh(), nil)
+		ForObject(fresh(), nil)
 	}
 }
 
@@ -177,6 +177,6 @@ func BenchmarkObjectWarnings(b *testing.B) {
 		"[{name: c, image: i, env: [{name: A, value: a}, {name: B, value: b}], ports: [{containerPort: 80, name: http}], resources: {limits: {memory: 1Gi}}}]}}")
 	b.ReportAllocs()
 	for b.Loop() {
-		objectWarnings(pod, nil)
+		ForObject(pod, nil)
 	}
 }
