@@ -6,10 +6,12 @@ import (
 	"errors"
 	"testing"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/admission"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 func TestWritersOfOneObjectDoNotWaitBeyondTheirDeadline(t *testing.T) {
@@ -37,17 +39,17 @@ func FuzzReviewAnswers(f *testing.F) {
 	res := scheme.NewRegistry().Lookup("", "v1", "configmaps")
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, version := range []string{"v1", "v1beta1"} {
-			answer, err := decodeReview(body, version, "u", mutatingHook)
+			answer, err := admission.DecodeReview(body, version, "u", admission.MutatingHook)
 			if err != nil {
 				continue
 			}
-			_ = denied("a", answer.Result).Error()
-			a := admission{res: res, operation: opHookCreate}
-			v := newHearing(&webhooks{defaults: fillDefaults}, &a, &request.Request{}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, nil)
-			if _, err := v.documents(res); err != nil {
+			_ = admission.Denied("a", answer.Result).Error()
+			a := admission.Attributes{Resource: res, Operation: admission.OpCreate}
+			v := admission.NewInvocation(&admission.Webhooks{Defaults: fillDefaults}, &a, &request.Request{}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, nil)
+			if _, err := v.Documents(res); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := v.apply(&hook{}, res, answer); err == nil && v.obj == nil {
+			if _, err := v.Apply(&admission.Hook{}, res, answer); err == nil && v.Obj == nil {
 				t.Error("a patch took the object away")
 			}
 		}
@@ -56,17 +58,17 @@ func FuzzReviewAnswers(f *testing.F) {
 
 // BenchmarkWithoutWebhooks is what every write pays while none are configured.
 func BenchmarkWithoutWebhooks(b *testing.B) {
-	h := &webhooks{}
+	h := &admission.Webhooks{}
 	res := scheme.NewRegistry().Lookup("", "v1", "configmaps")
 	obj := &corev1.ConfigMap{}
 	opts := writeOptions{}
 	ctx := context.WithValue(b.Context(), request.Key{}, &request.Request{})
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := h.mutate(ctx, opts.admission(res, "", opHookUpdate), obj, obj); err != nil {
+		if _, err := h.Mutate(ctx, opts.admission(res, "", admission.OpUpdate), obj, obj); err != nil {
 			b.Fatal(err)
 		}
-		if err := h.validate(ctx, opts.admission(res, "", opHookUpdate), obj, obj); err != nil {
+		if err := h.Validate(ctx, opts.admission(res, "", admission.OpUpdate), obj, obj); err != nil {
 			b.Fatal(err)
 		}
 	}

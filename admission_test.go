@@ -30,6 +30,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/admission"
 	"apilet/internal/admission/matchconditions"
 )
 
@@ -321,7 +322,7 @@ func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
 		"hangs-up": {func(http.ResponseWriter, gjson.Result) { panic(http.ErrAbortHandler) }, call},
 		"endless": {func(w http.ResponseWriter, _ gjson.Result) {
 			blank := bytes.Repeat([]byte(" "), 1<<20)
-			for range maxReviewAnswer>>20 + 1 {
+			for range admission.MaxReviewAnswer>>20 + 1 {
 				w.Write(blank)
 			}
 		}, call + "the response is longer than 16777216 bytes"},
@@ -937,13 +938,13 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 	if len(h.conns) != 1 || asked[0].proto != "HTTP/2.0" {
 		t.Errorf("20 calls took %d connections, of %s; want 1 of HTTP/2.0", len(h.conns), asked[0].proto)
 	}
-	caller := s.wr.hooks.current.Load().validating[0].caller
+	caller := s.wr.hooks.Current.Load().Validating[0].Client
 	s.validatingBy()
-	if s.wr.hooks.current.Load() != nil || len(s.wr.hooks.callers) != 0 {
-		t.Errorf("callers are left: %v", s.wr.hooks.callers)
+	if s.wr.hooks.Current.Load() != nil || len(s.wr.hooks.Clients) != 0 {
+		t.Errorf("callers are left: %v", s.wr.hooks.Clients)
 	}
-	if caller.url != h.URL+"/" {
-		t.Errorf("called %s", caller.url)
+	if caller.Url != h.URL+"/" {
+		t.Errorf("called %s", caller.Url)
 	}
 }
 
@@ -953,9 +954,9 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
 	services, endpoints := "/api/v1/namespaces/default/services", "/api/v1/namespaces/default/endpoints"
 	slices := "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-	book := s.wr.hooks.services
+	book := s.wr.hooks.Services
 	resolve := func(name string) string {
-		address, err := book.resolve("default", name, 443)
+		address, err := book.Resolve("default", name, 443)
 		if err != nil {
 			return err.Error()
 		}
@@ -980,35 +981,35 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 	check("web", "10.0.0.9:8443")
 	s.want(201, "POST", services, `{"metadata":{"name":"elsewhere"},"spec":{"type":"ExternalName","externalName":"hooks.example.com"}}`)
 	check("elsewhere", "hooks.example.com:443")
-	if _, err := book.resolve("default", "web", 444); err == nil || err.Error() != `no service port 444 found for service "web"` {
+	if _, err := book.Resolve("default", "web", 444); err == nil || err.Error() != `no service port 444 found for service "web"` {
 		t.Error(err)
 	}
 
 	// The whole call, to the name that the certificate of the test server does not have.
 	s.want(201, "POST", services, `{"metadata":{"name":"hook"},"spec":{"ports":[{"port":443}]}}`)
 	s.want(201, "POST", endpoints, `{"metadata":{"name":"hook"},"subsets":[{"addresses":[{"ip":"198.51.100.1"}],"ports":[{"port":`+port+`}]}]}`)
-	c, err := newCaller(&s.hookTo("hook", h).ClientConfig, &serviceBook{st: s.st, reg: s.reg})
+	c, err := admission.NewClient(&s.hookTo("hook", h).ClientConfig, &admission.ServiceResolver{Store: s.st, Types: s.reg})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.url != "https://hook.default.svc:443/review" || c.transport.TLSClientConfig.ServerName != "hook.default.svc" || c.transport.Protocols.HTTP2() {
-		t.Errorf("%s as %s", c.url, c.transport.TLSClientConfig.ServerName)
+	if c.Url != "https://hook.default.svc:443/review" || c.Transport.TLSClientConfig.ServerName != "hook.default.svc" || c.Transport.Protocols.HTTP2() {
+		t.Errorf("%s as %s", c.Url, c.Transport.TLSClientConfig.ServerName)
 	}
-	c.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if got, err := book.resolve("default", "hook", 443); got != "198.51.100.1:"+port || address != "hook.default.svc:443" {
+	c.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if got, err := book.Resolve("default", "hook", 443); got != "198.51.100.1:"+port || address != "hook.default.svc:443" {
 			t.Errorf("dials %s (%v) for %s", got, err, address)
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, h.Listener.Addr().String())
 	}
-	_, err = c.post(t.Context(), []byte(`{}`))
+	_, err = c.Post(t.Context(), []byte(`{}`))
 	if err == nil || !strings.Contains(err.Error(), "not hook.default.svc") {
 		t.Errorf("a certificate for another name: %v", err)
 	}
-	c.transport.TLSClientConfig.ServerName = "example.com" // which the test server's certificate is for
-	if _, err := c.post(t.Context(), []byte(`{"apiVersion":"admission.k8s.io/v1"}`)); err != nil {
+	c.Transport.TLSClientConfig.ServerName = "example.com" // which the test server's certificate is for
+	if _, err := c.Post(t.Context(), []byte(`{"apiVersion":"admission.k8s.io/v1"}`)); err != nil {
 		t.Error(err)
 	}
-	c.close()
+	c.Close()
 }
 
 // TestWebhooksAreCalledByTheCleanPath, be it part of a URL or of a Service's reference.
@@ -1034,7 +1035,7 @@ func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
 		}
 	}
 	for given, want := range map[string]string{"": "/", "/": "/", "/a": "/a", "a": "/a", "/a/b/": "/a/b", "//a": "/a"} {
-		got := serviceURL(&admissionv1.ServiceReference{Namespace: "system", Name: "hook", Path: &given})
+		got := admission.ServiceURL(&admissionv1.ServiceReference{Namespace: "system", Name: "hook", Path: &given})
 		if want := "https://hook.system.svc:443" + want; got != want {
 			t.Errorf("service path %q: got %s, want %s", given, got, want)
 		}

@@ -39,6 +39,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/admission"
 	"apilet/internal/auth"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/defaults"
@@ -69,7 +70,7 @@ type writes struct {
 	auth   *auth.Authenticator
 	alloc  *allocator.Allocator
 	queues keyQueues
-	hooks  *webhooks
+	hooks  *admission.Webhooks
 	policy func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
 	lost   *unreadable.Unreadables
 
@@ -87,7 +88,7 @@ type writeOptions struct {
 	dryRun     bool
 	manager    string // fieldManager, or the first word of the user agent
 	asked      string // fieldManager as sent
-	validation string // fieldValidation: Ignore, Warn (also ""), Strict
+	validation string // FieldValidation: Ignore, Warn (also ""), Strict
 	force      bool
 	applied    bool // the object comes out of an apply: its managedFields are written already
 	trusted    bool // the server writes what no user may: of the rules, only those of metadata are asked
@@ -123,8 +124,8 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 }
 
 // admission is the write as webhooks are told of it.
-func (o *writeOptions) admission(res *scheme.Resource, sub, operation string) admission {
-	return admission{res: res, sub: sub, operation: operation, manager: o.asked, fieldValidation: o.validation, dryRun: o.dryRun}
+func (o *writeOptions) admission(res *scheme.Resource, sub, operation string) admission.Attributes {
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: operation, Manager: o.asked, FieldValidation: o.validation, DryRun: o.dryRun}
 }
 
 // readBody reads a request body of at most maxBody bytes. What a client says of its length is not believed before it comes: a thousand
@@ -218,7 +219,7 @@ func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 
 // answerReview answers an object that is a question: nothing is stored.
 func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts writeOptions) error {
-	obj, err := wr.hooks.decide(r.Context(), opts.admission(v.Res, "", opHookCreate), obj)
+	obj, err := wr.hooks.Decide(r.Context(), opts.admission(v.Res, "", admission.OpCreate), obj)
 	if err != nil {
 		return err
 	}
@@ -276,7 +277,7 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 // mutated lets webhooks change a new object. Before they are asked its namespace has to be there, and its classes have their say: what
 // the webhooks change, they say again.
 func (wr *writes) mutated(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (scheme.Object, error) {
-	if !wr.hooks.active() {
+	if !wr.hooks.Active() {
 		return obj, nil
 	}
 	namespace := obj.GetNamespace()
@@ -289,7 +290,7 @@ func (wr *writes) mutated(ctx context.Context, res *scheme.Resource, obj scheme.
 	if err := wr.complete(ctx, res, obj); err != nil {
 		return nil, wr.createError(err, res, obj)
 	}
-	obj, err := wr.hooks.mutate(ctx, opts.admission(res, "", opHookCreate), obj, nil)
+	obj, err := wr.hooks.Mutate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil)
 	if err == nil && res.Namespaced {
 		err = matchNamespace(obj, namespace)
 	}
@@ -328,14 +329,14 @@ func (wr *writes) complete(ctx context.Context, res *scheme.Resource, obj scheme
 	if rec := request.From(ctx); rec != nil {
 		strategy.NameRequester(obj, &rec.User)
 	}
-	err := classes{wr.st}.complete(obj)
+	err := admission.Classes{Store: wr.st}.Complete(obj)
 	if err == nil {
 		return nil
 	}
 	if missing := wr.checkNamespace(res, obj); missing != nil {
 		return missing
 	}
-	return refusedByClass(err, res, obj)
+	return admission.RefusedByClass(err, res, obj)
 }
 
 // insertOnce judges, encodes and commits an object under its present name.
@@ -357,7 +358,7 @@ func (wr *writes) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		return store.Record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)
-	if err := wr.hooks.validate(ctx, opts.admission(res, "", opHookCreate), obj, nil); err != nil {
+	if err := wr.hooks.Validate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil); err != nil {
 		return store.Record{}, err
 	}
 	json, revAt, err := res.EncodeStored(obj)
@@ -423,7 +424,7 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 func (wr *writes) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
 	rec, err := wr.st.Commit(ctx, c)
 	if err == nil {
-		wr.hooks.committed(res)
+		wr.hooks.Committed(res)
 		if wr.policy != nil {
 			wr.policy(res, rec.Rev)
 		}
@@ -514,7 +515,7 @@ func (wr *writes) createError(err error, res *scheme.Resource, obj scheme.Object
 	case errors.Is(err, store.ErrParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
 	case errors.Is(err, store.ErrParentDeleting):
-		forbidden := apierrors.NewForbidden(res.GroupResource(), askedName(obj),
+		forbidden := apierrors.NewForbidden(res.GroupResource(), admission.AskedName(obj),
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", namespace))
 		forbidden.ErrStatus.Details.Causes = []metav1.StatusCause{{
 			Type:    "NamespaceTerminating",
@@ -831,7 +832,7 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
 		return rec, err
 	}
-	if obj, err = wr.hooks.mutate(ctx, opts.admission(t.res, t.sub, opHookUpdate), obj, old); err != nil {
+	if obj, err = wr.hooks.Mutate(ctx, opts.admission(t.res, t.sub, admission.OpUpdate), obj, old); err != nil {
 		return rec, err
 	}
 	obj = t.prepare(obj, old)
@@ -850,14 +851,14 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 		return rec, err
 	}
 	if class, ok := obj.(*schedulingv1.PriorityClass); ok {
-		if err := (classes{wr.st}).onlyDefault(class); err != nil {
-			return rec, refusedByClass(err, t.res, obj)
+		if err := (admission.Classes{Store: wr.st}).OnlyDefault(class); err != nil {
+			return rec, admission.RefusedByClass(err, t.res, obj)
 		}
 	}
 	if t.sub == "" {
 		warnAbout(ctx, t.res, obj, old)
 	}
-	if err := wr.hooks.validate(ctx, opts.admission(t.res, t.sub, opHookUpdate), obj, old); err != nil {
+	if err := wr.hooks.Validate(ctx, opts.admission(t.res, t.sub, admission.OpUpdate), obj, old); err != nil {
 		return rec, err
 	}
 	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
@@ -1138,8 +1139,8 @@ func (wr *writes) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err := strategy.ValidateDelete(res, obj.GetName()); err != nil {
 		return rec, false, err
 	}
-	a := admission{res: res, operation: opHookDelete, dryRun: len(options.DryRun) > 0, deleting: options}
-	if err := wr.hooks.decideDeletion(ctx, a, obj); err != nil {
+	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options}
+	if err := wr.hooks.DecideDeletion(ctx, a, obj); err != nil {
 		return rec, false, err
 	}
 	before := obj.DeepCopyObject().(scheme.Object)

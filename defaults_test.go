@@ -42,13 +42,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/admission"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
-// With -oracle the recorded answers in testdata are asked for again, from a real kube-apiserver, with dryRun=All.
+// With -oracle the recorded answers in testdata are asked for again, from a real kube-apiserver, with DryRun=All.
 var (
 	oracleURL   = flag.String("oracle", "", "record the answers of this kube-apiserver")
 	oracleToken = flag.String("token", "", "bearer token for -oracle")
@@ -209,7 +210,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 	defaults.Set(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
 	strategy.PrepareForCreate(obj)
-	if err := (classes{st}).complete(obj.(scheme.Object)); err != nil {
+	if err := (admission.Classes{Store: st}).Complete(obj.(scheme.Object)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(obj)

@@ -51,6 +51,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/admission"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -428,10 +429,10 @@ func (s *server) populate(ctx context.Context) error {
 }
 
 // webhooks reads the configured webhooks.
-func (s *server) webhooks() *webhooks {
-	h := &webhooks{st: s.st, reg: s.reg, services: &serviceBook{st: s.st, reg: s.reg}, called: s.metrics.webhookCalled, log: s.log,
-		may: s.auth.Decide, defaults: fillDefaults, lost: s.lost, stands: s.troubles.tell}
-	h.reload()
+func (s *server) webhooks() *admission.Webhooks {
+	h := &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
+		May: s.auth.Decide, Defaults: fillDefaults, Unreadable: s.lost, Stands: s.troubles.tell}
+	h.Reload()
 	return h
 }
 
@@ -648,7 +649,7 @@ func (s *server) stop() error {
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
-	s.wr.hooks.close()
+	s.wr.hooks.Close()
 	err = errors.Join(err, s.st.Close())
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.Close())

@@ -31,6 +31,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
+
+	"apilet/internal/admission"
 )
 
 const (
@@ -267,7 +269,7 @@ func scopeLabel(resourceVerb, namespace, name string) string {
 	return "cluster"
 }
 
-// dryRunLabel cleans the values of the dryRun parameter.
+// dryRunLabel cleans the values of the DryRun parameter.
 func dryRunLabel(values []string) string {
 	for _, v := range values {
 		if v != "All" {
@@ -322,18 +324,18 @@ func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
 }
 
 // webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
-func (m *metrics) webhookCalled(c hookCall) {
-	code, rejected := strconv.Itoa(min(c.code, 600)), strconv.FormatBool(c.rejected)
-	if !m.hooks.admits(c.name) {
-		c.name = otherLabel
+func (m *metrics) webhookCalled(c admission.Call) {
+	code, rejected := strconv.Itoa(min(c.Code, 600)), strconv.FormatBool(c.Rejected)
+	if !m.hooks.admits(c.Name) {
+		c.Name = otherLabel
 	}
-	m.hookCalls.WithLabelValues(c.name, c.kind, c.operation, code, rejected).Inc()
-	m.hookDurations.WithLabelValues(c.name, c.kind, c.operation, rejected).Observe(c.took.Seconds())
-	if c.cause != "" {
-		m.hookRejections.WithLabelValues(c.name, c.kind, c.operation, c.cause, code).Inc()
+	m.hookCalls.WithLabelValues(c.Name, c.Kind, c.Operation, code, rejected).Inc()
+	m.hookDurations.WithLabelValues(c.Name, c.Kind, c.Operation, rejected).Observe(c.Took.Seconds())
+	if c.Cause != "" {
+		m.hookRejections.WithLabelValues(c.Name, c.Kind, c.Operation, c.Cause, code).Inc()
 	}
-	if c.failedOpen {
-		m.hookFailOpens.WithLabelValues(c.name, c.kind).Inc()
+	if c.FailedOpen {
+		m.hookFailOpens.WithLabelValues(c.Name, c.Kind).Inc()
 	}
 }
 

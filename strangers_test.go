@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"apilet/internal/admission"
 	"apilet/internal/audit"
 	"apilet/internal/scheme"
 )
@@ -179,7 +180,7 @@ func TestTypesAndHooksThatComeAndGoHaveABound(t *testing.T) {
 		m.aborted(labels)
 		m.watchListDone(labels, time.Second)
 		m.deprecatedUse(labels, "")
-		m.webhookCalled(hookCall{name: fmt.Sprint("hook", i), kind: "admit", operation: "CREATE", code: 500, cause: "x", failedOpen: true})
+		m.webhookCalled(admission.Call{Name: fmt.Sprint("hook", i), Kind: "admit", Operation: "CREATE", Code: 500, Cause: "x", FailedOpen: true})
 	}
 	counts := map[string]int{}
 	for line := range scrapeMetrics(t, m) {

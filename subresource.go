@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/admission"
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
 	"apilet/internal/registry/validation"
@@ -196,7 +197,7 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if err != nil {
 		return nil, err
 	}
-	admission := req.opts.admission(req.res, "scale", opHookUpdate)
+	admission := req.opts.admission(req.res, "scale", admission.OpUpdate)
 	if after, err = req.mutated(ctx, admission, after, before); err != nil {
 		return nil, err
 	}
@@ -213,13 +214,13 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 }
 
 // mutated lets webhooks change the Scale.
-func (req *scaleRequest) mutated(ctx context.Context, a admission, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
-	if !req.wr.hooks.active() {
+func (req *scaleRequest) mutated(ctx context.Context, a admission.Attributes, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+	if !req.wr.hooks.Active() {
 		return after, nil
 	}
 	shown := before.DeepCopy()
 	shown.Spec.Replicas = max(shown.Spec.Replicas, 0) // of noReplicas nobody else shall know
-	obj, err := req.wr.hooks.mutate(ctx, a, after, shown)
+	obj, err := req.wr.hooks.Mutate(ctx, a, after, shown)
 	if err != nil {
 		return nil, err
 	}
@@ -227,8 +228,8 @@ func (req *scaleRequest) mutated(ctx context.Context, a admission, after, before
 }
 
 // judged asks the validating webhooks. They see the Scale that a GET would show, before and after.
-func (req *scaleRequest) judged(ctx context.Context, a admission, obj, old scheme.Object) error {
-	if !req.wr.hooks.active() {
+func (req *scaleRequest) judged(ctx context.Context, a admission.Attributes, obj, old scheme.Object) error {
+	if !req.wr.hooks.Active() {
 		return nil
 	}
 	after, err := scaleDocument(req.res, obj)
@@ -240,7 +241,7 @@ func (req *scaleRequest) judged(ctx context.Context, a admission, obj, old schem
 		return err
 	}
 	before.Spec.Replicas = max(before.Spec.Replicas, 0) // of noReplicas nobody else shall know
-	return req.wr.hooks.validate(ctx, a, after, before)
+	return req.wr.hooks.Validate(ctx, a, after, before)
 }
 
 // countPath is where the replica count is.
@@ -349,14 +350,14 @@ func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resour
 	if binding.Name != t.name {
 		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if sent, err = wr.hooks.mutate(r.Context(), opts.admission(res, t.sub, opHookCreate), binding, nil); err != nil {
+	if sent, err = wr.hooks.Mutate(r.Context(), opts.admission(res, t.sub, admission.OpCreate), binding, nil); err != nil {
 		return err
 	}
 	binding = sent.(*corev1.Binding)
 	if err = judgeTarget(&binding.Target); err != nil {
 		return err
 	}
-	if err = wr.hooks.validate(r.Context(), opts.admission(res, t.sub, opHookCreate), binding, nil); err != nil {
+	if err = wr.hooks.Validate(r.Context(), opts.admission(res, t.sub, admission.OpCreate), binding, nil); err != nil {
 		return err
 	}
 	t.sub, opts.applied = "binding", true // a binding owns no fields
@@ -470,7 +471,7 @@ func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	if eviction.Name != t.name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
 	}
-	if sent, err = wr.hooks.decide(r.Context(), opts.admission(res, "eviction", opHookCreate), eviction); err != nil {
+	if sent, err = wr.hooks.Decide(r.Context(), opts.admission(res, "eviction", admission.OpCreate), eviction); err != nil {
 		return err
 	}
 	eviction = sent.(*policyv1.Eviction)
@@ -591,7 +592,7 @@ func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.
 	if err := wr.checkNamespace(res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
-	if obj, err = wr.hooks.decide(r.Context(), opts.admission(res, "token", opHookCreate), obj); err != nil {
+	if obj, err = wr.hooks.Decide(r.Context(), opts.admission(res, "token", admission.OpCreate), obj); err != nil {
 		return err
 	}
 	request := obj.(*authenticationv1.TokenRequest)

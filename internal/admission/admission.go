@@ -1,4 +1,4 @@
-package main
+package admission
 
 // This file lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
 // ValidatingWebhookConfiguration name them. A write meets them twice on its walk:
@@ -64,97 +64,97 @@ const defaultHookTimeout = 10 * time.Second
 
 // Operations, as rules and reviews name them.
 const (
-	opHookCreate = "CREATE"
-	opHookUpdate = "UPDATE"
-	opHookDelete = "DELETE"
+	OpCreate = "CREATE"
+	OpUpdate = "UPDATE"
+	OpDelete = "DELETE"
 )
 
 // ---- What is configured
 
-// webhooks are the configured webhooks of a server.
-type webhooks struct {
-	st       *store.Store
-	reg      *scheme.Registry
-	services *serviceBook
-	called   func(hookCall) // is told of each call
-	log      zerolog.Logger
-	may      func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
-	defaults func(res *scheme.Resource, obj scheme.Object)                         // fills in what a patch left out
-	lost     *unreadable.Unreadables
-	stands   func(what string, err error) // is told how each webhook stands, nil when it answers
+// Webhooks are the configured webhooks of a server.
+type Webhooks struct {
+	Store      *store.Store
+	Types      *scheme.Registry
+	Services   *ServiceResolver
+	Called     func(Call) // is told of each call
+	Log        zerolog.Logger
+	May        func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
+	Defaults   func(res *scheme.Resource, obj scheme.Object)                         // fills in what a patch left out
+	Unreadable *unreadable.Unreadables
+	Stands     func(what string, err error) // is told how each webhook stands, nil when it answers
 
-	current atomic.Pointer[hookSet] // nil: none are configured
+	Current atomic.Pointer[hookSet] // nil: none are configured
 
 	mu      sync.Mutex         // one reload at a time; guards what follows
-	callers map[string]*caller // by kind, configuration, webhook and how to reach it: connections outlive a reload
+	Clients map[string]*client // by kind, configuration, webhook and how to reach it: connections outlive a reload
 }
 
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
-type hookSet struct{ mutating, validating []*hook }
+type hookSet struct{ mutating, Validating []*Hook }
 
 // A hook is one webhook.
-type hook struct {
+type Hook struct {
 	matchconditions.Webhook
 	kind                hookKind
 	configuration       string
 	namespaces, objects labels.Selector
 	conditions          *matchconditions.Set
-	caller              *caller
+	Client              *client
 	broken              error // why it cannot be called
 }
 
-// active says that some webhook is configured.
-func (h *webhooks) active() bool { return h != nil && h.current.Load() != nil }
+// Active says that some webhook is configured.
+func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
 
-// committed brings what is in force up to date after a write to a resource.
-func (h *webhooks) committed(res *scheme.Resource) {
+// Committed brings what is in force up to date after a write to a resource.
+func (h *Webhooks) Committed(res *scheme.Resource) {
 	if h != nil && res.Group == admissionv1.GroupName && isExempt(res) {
-		h.reload()
+		h.Reload()
 	}
 }
 
-// reload reads the configurations. One that cannot be read is told in the log and left out.
-func (h *webhooks) reload() {
+// Reload reads the configurations. One that cannot be read is told in the log and left out.
+func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.callers
-	h.callers = map[string]*caller{}
+	before := h.Clients
+	h.Clients = map[string]*client{}
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
-		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, matchconditions.MutatingHooks(config), before)...)
+		set.mutating = append(set.mutating, h.hooksLocked(MutatingHook, config.Name, matchconditions.MutatingHooks(config), before)...)
 	}), h.eachLocked("validatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
-		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, matchconditions.ValidatingHooks(config), before)...)
+		set.Validating = append(set.Validating, h.hooksLocked(validatingHook, config.Name, matchconditions.ValidatingHooks(config), before)...)
 	}))
 	if err != nil { // those that were in force stay so
-		h.callers = before
-		h.log.Error().Err(err).Msg("reading the configurations of webhooks")
+		h.Clients = before
+		h.Log.Error().Err(err).Msg("reading the configurations of webhooks")
 		return
 	}
-	if len(set.mutating)+len(set.validating) == 0 {
+	if len(set.mutating)+len(set.Validating) == 0 {
 		set = nil
 	}
-	h.current.Store(set)
+	h.Current.Store(set)
 	for key, c := range before {
-		if h.callers[key] != c {
-			c.close()
+		if h.Clients[key] != c {
+			c.Close()
 		}
 	}
 }
 
 // eachLocked visits the stored objects of a resource in the order of their names.
-func (h *webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
-	res := h.reg.Lookup(admissionv1.GroupName, "v1", plural)
+func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
+	res := h.Types.Lookup(admissionv1.GroupName, "v1", plural)
 	c := &store.Chunk{}
 	for at := (store.Span{Prefix: res.KeyPrefix("")}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := h.st.Chunk(at, c); err != nil {
+		if err := h.Store.Chunk(at, c); err != nil {
 			return err
 		}
 		for i := range c.Records {
 			obj, err := res.DecodeStored(c.Records[i].JSON)
 			if err != nil {
-				h.lost.Note(&c.Records[i], err)
+				h.Unreadable.Note(&c.Records[i], err)
 				continue
 			}
 			visit(obj)
@@ -166,19 +166,19 @@ func (h *webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 }
 
 // hooksLocked makes the webhooks of one configuration, on the connections that are there.
-func (h *webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*caller) (hooks []*hook) {
+func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*client) (hooks []*Hook) {
 	for i := range asked {
-		k := &hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
+		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
 		k.namespaces, errs[0] = selectorOf(asked[i].NamespaceSelector)
 		k.objects, errs[1] = selectorOf(asked[i].ObjectSelector)
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
-		if k.caller = before[key]; k.caller == nil {
-			k.caller, errs[2] = newCaller(&asked[i].ClientConfig, h.services)
+		if k.Client = before[key]; k.Client == nil {
+			k.Client, errs[2] = NewClient(&asked[i].ClientConfig, h.Services)
 		}
-		if k.caller != nil {
-			h.callers[key] = k.caller
+		if k.Client != nil {
+			h.Clients[key] = k.Client
 		}
 		if k.broken = errors.Join(errs[:]...); k.broken != nil {
 			k.broken = fmt.Errorf("could not get REST client: %w", k.broken)
@@ -188,135 +188,135 @@ func (h *webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 	return hooks
 }
 
-// close ends the connections that no call uses. The server calls it last.
-func (h *webhooks) close() {
+// Close ends the connections that no call uses. The server calls it last.
+func (h *Webhooks) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, c := range h.callers {
-		c.close()
+	for _, c := range h.Clients {
+		c.Close()
 	}
 }
 
-func (k *hook) failsOpen() bool {
+func (k *Hook) failsOpen() bool {
 	return k.FailurePolicy != nil && *k.FailurePolicy == admissionv1.Ignore
 }
 
 // ---- What is asked
 
 // An admission is a write as webhooks are told of it. Everything else they learn from the request's record.
-type admission struct {
-	res             *scheme.Resource
-	sub             string
-	operation       string
-	manager         string // fieldManager, as sent
-	fieldValidation string
-	dryRun          bool
-	deleting        *metav1.DeleteOptions // of a deletion
+type Attributes struct {
+	Resource        *scheme.Resource
+	Subresource     string
+	Operation       string
+	Manager         string // fieldManager, as sent
+	FieldValidation string
+	DryRun          bool
+	Deleting        *metav1.DeleteOptions // of a deletion
 }
 
 // askedBy says that the request itself asks for the write, which is not one of those that follow from it.
-func (a *admission) askedBy(rec *request.Request) bool {
-	if rec == nil || rec.Info.Resource != a.res.Plural || rec.Info.Group != a.res.Group || rec.Info.Subresource != a.sub || isExempt(a.res) {
+func (a *Attributes) askedBy(rec *request.Request) bool {
+	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource || isExempt(a.Resource) {
 		return false
 	}
 	switch rec.Info.Verb {
 	case "create":
-		return a.operation == opHookCreate
+		return a.Operation == OpCreate
 	case "update", "patch":
-		return a.operation != opHookDelete
+		return a.Operation != OpDelete
 	case "delete", "deletecollection":
-		return a.operation == opHookDelete
+		return a.Operation == OpDelete
 	}
 	return false
 }
 
 // options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
-func (a *admission) options() (json.RawMessage, error) {
+func (a *Attributes) options() (json.RawMessage, error) {
 	var dryRun []string
-	if a.dryRun {
+	if a.DryRun {
 		dryRun = []string{metav1.DryRunAll}
 	}
 	of := func(kind string) metav1.TypeMeta {
 		return metav1.TypeMeta{Kind: kind, APIVersion: metav1.SchemeGroupVersion.String()}
 	}
-	switch a.operation {
-	case opHookCreate:
-		return json.Marshal(&metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.manager, FieldValidation: a.fieldValidation})
-	case opHookUpdate:
-		return json.Marshal(&metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.manager, FieldValidation: a.fieldValidation})
+	switch a.Operation {
+	case OpCreate:
+		return json.Marshal(&metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
+	case OpUpdate:
+		return json.Marshal(&metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
 	}
 	options := metav1.DeleteOptions{}
-	if a.deleting != nil {
-		options = *a.deleting
+	if a.Deleting != nil {
+		options = *a.Deleting
 	}
 	options.TypeMeta = of("DeleteOptions")
 	return json.Marshal(&options)
 }
 
-// mutate lets the mutating webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is the result.
-func (h *webhooks) mutate(ctx context.Context, a admission, obj, old scheme.Object) (scheme.Object, error) {
-	if !h.active() {
+// Mutate lets the mutating webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is the result.
+func (h *Webhooks) Mutate(ctx context.Context, a Attributes, obj, old scheme.Object) (scheme.Object, error) {
+	if !h.Active() {
 		return obj, nil
 	}
-	set, rec := h.current.Load(), request.From(ctx)
+	set, rec := h.Current.Load(), request.From(ctx)
 	if set == nil || len(set.mutating) == 0 || !a.askedBy(rec) {
 		return obj, nil
 	}
 	subject := a // on the heap: a must not be, for those who find nothing configured
-	v := newHearing(h, &subject, rec, obj, old)
+	v := NewInvocation(h, &subject, rec, obj, old)
 	var entries []metav1.ManagedFieldsEntry
 	if obj != nil {
 		entries = obj.GetManagedFields()
 	}
-	if err := v.rounds(ctx, set.mutating); err != nil || v.obj == nil {
+	if err := v.rounds(ctx, set.mutating); err != nil || v.Obj == nil {
 		return nil, err
 	}
-	if err := managedfields.ValidateManagedFields(v.obj.GetManagedFields()); err != nil {
-		v.obj.SetManagedFields(entries)
+	if err := managedfields.ValidateManagedFields(v.Obj.GetManagedFields()); err != nil {
+		v.Obj.SetManagedFields(entries)
 		warning.AddWarning(ctx, "", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an "+
 			"outdated mutating admission controller; please fix your requests: %v", err))
 	}
-	return v.obj, nil
+	return v.Obj, nil
 }
 
-// validate asks the validating webhooks whether they let the write pass.
-func (h *webhooks) validate(ctx context.Context, a admission, obj, old scheme.Object) error {
-	if !h.active() {
+// Validate asks the validating webhooks whether they let the write pass.
+func (h *Webhooks) Validate(ctx context.Context, a Attributes, obj, old scheme.Object) error {
+	if !h.Active() {
 		return nil
 	}
-	set, rec := h.current.Load(), request.From(ctx)
-	if set == nil || len(set.validating) == 0 || !a.askedBy(rec) {
+	set, rec := h.Current.Load(), request.From(ctx)
+	if set == nil || len(set.Validating) == 0 || !a.askedBy(rec) {
 		return nil
 	}
 	subject := a
-	return newHearing(h, &subject, rec, obj, old).all(ctx, set.validating)
+	return NewInvocation(h, &subject, rec, obj, old).all(ctx, set.Validating)
 }
 
-// decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
-func (h *webhooks) decide(ctx context.Context, a admission, obj scheme.Object) (scheme.Object, error) {
-	obj, err := h.mutate(ctx, a, obj, nil)
+// Decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
+func (h *Webhooks) Decide(ctx context.Context, a Attributes, obj scheme.Object) (scheme.Object, error) {
+	obj, err := h.Mutate(ctx, a, obj, nil)
 	if err != nil {
 		return nil, err
 	}
-	return obj, h.validate(ctx, a, obj, nil)
+	return obj, h.Validate(ctx, a, obj, nil)
 }
 
-// decideDeletion asks the webhooks of both kinds about an object that is to go.
-func (h *webhooks) decideDeletion(ctx context.Context, a admission, old scheme.Object) error {
-	if _, err := h.mutate(ctx, a, nil, old); err != nil {
+// DecideDeletion asks the webhooks of both kinds about an object that is to go.
+func (h *Webhooks) DecideDeletion(ctx context.Context, a Attributes, old scheme.Object) error {
+	if _, err := h.Mutate(ctx, a, nil, old); err != nil {
 		return err
 	}
-	return h.validate(ctx, a, nil, old)
+	return h.Validate(ctx, a, nil, old)
 }
 
 // ---- A hearing
 
 // A hearing is one write before the webhooks of one kind.
-type hearing struct {
-	h        *webhooks
-	a        *admission
+type invocation struct {
+	h        *Webhooks
+	a        *Attributes
 	rec      *request.Request
-	obj, old scheme.Object // in the storage version; nil where there is none
+	Obj, old scheme.Object // in the storage version; nil where there is none
 	target   ruleTarget
 	name     string
 
@@ -327,12 +327,12 @@ type hearing struct {
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
-func newHearing(h *webhooks, a *admission, rec *request.Request, obj, old scheme.Object) *hearing {
-	v := &hearing{h: h, a: a, rec: rec, obj: obj, old: old, name: rec.Info.Name, shown: map[*scheme.Resource]*hookDocuments{}}
-	if v.name == "" && a.operation == opHookCreate {
+func NewInvocation(h *Webhooks, a *Attributes, rec *request.Request, obj, old scheme.Object) *invocation {
+	v := &invocation{h: h, a: a, rec: rec, Obj: obj, old: old, name: rec.Info.Name, shown: map[*scheme.Resource]*hookDocuments{}}
+	if v.name == "" && a.Operation == OpCreate {
 		v.name = obj.GetName()
 	}
-	v.target = ruleTarget{group: a.res.Group, version: a.res.Version, resource: a.res.Plural, subresource: a.sub, operation: a.operation,
+	v.target = ruleTarget{group: a.Resource.Group, version: a.Resource.Version, resource: a.Resource.Plural, subresource: a.Subresource, operation: a.Operation,
 		namespace: rec.Info.Namespace}
 	if v.target.isNamespace() {
 		v.target.namespace = v.name
@@ -341,12 +341,12 @@ func newHearing(h *webhooks, a *admission, rec *request.Request, obj, old scheme
 }
 
 // concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
-func (v *hearing) concerns(ctx context.Context, k *hook) (*scheme.Resource, error) {
-	row := matchingRow(&k.Webhook, &v.target, v.a.res, v.equivalentRows)
+func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, error) {
+	row := matchingRow(&k.Webhook, &v.target, v.a.Resource, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // what cannot be read fails in the call
 	}
-	if !selects(k.objects, v.obj, v.old) {
+	if !selects(k.objects, v.Obj, v.old) {
 		return nil, nil
 	}
 	if ok, err := v.inNamespace(k.namespaces); !ok || err != nil {
@@ -361,30 +361,30 @@ func (v *hearing) concerns(ctx context.Context, k *hook) (*scheme.Resource, erro
 	}
 	switch ok, err := k.conditions.Hold(ctx, variables); {
 	case err != nil && !k.failsOpen():
-		return nil, apierrors.NewForbidden(v.a.res.GroupResource(), v.name, err)
+		return nil, apierrors.NewForbidden(v.a.Resource.GroupResource(), v.name, err)
 	case !ok:
 		return nil, nil
 	}
 	return row, nil
 }
 
-func (v *hearing) equivalentRows() []*scheme.Resource {
+func (v *invocation) equivalentRows() []*scheme.Resource {
 	if v.equivalents == nil {
-		rows := equivalentRows(v.h.reg, v.a.res, v.a.sub)
+		rows := equivalentRows(v.h.Types, v.a.Resource, v.a.Subresource)
 		v.equivalents = &rows
 	}
 	return *v.equivalents
 }
 
 // inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
-func (v *hearing) inNamespace(selector labels.Selector) (bool, error) {
+func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
 	if selector.Empty() || v.target.namespace == "" {
 		return true, nil
 	}
-	if v.target.isNamespace() && v.a.sub == "" && v.obj != nil {
-		return selector.Matches(labels.Set(v.obj.GetLabels())), nil
+	if v.target.isNamespace() && v.a.Subresource == "" && v.Obj != nil {
+		return selector.Matches(labels.Set(v.Obj.GetLabels())), nil
 	}
-	rec, err := v.h.st.Get(v.h.reg.Lookup("", "v1", "namespaces").Key("", v.target.namespace))
+	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.namespace))
 	if errors.Is(err, store.ErrNotFound) {
 		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.namespace)
 	}
@@ -400,25 +400,25 @@ func (v *hearing) inNamespace(selector labels.Selector) (bool, error) {
 
 // ---- Objects in other versions
 
-// documents shows the objects in a version.
-func (v *hearing) documents(row *scheme.Resource) (*hookDocuments, error) {
+// Documents shows the objects in a version.
+func (v *invocation) Documents(row *scheme.Resource) (*hookDocuments, error) {
 	if d := v.shown[row]; d != nil {
 		return d, nil
 	}
 	var d hookDocuments
 	var errs [2]error
-	d.obj, errs[0] = v.document(row, v.obj)
+	d.obj, errs[0] = v.document(row, v.Obj)
 	d.old, errs[1] = v.document(row, v.old)
 	v.shown[row] = &d
 	return &d, errors.Join(errs[:]...)
 }
 
-func (v *hearing) document(row *scheme.Resource, obj scheme.Object) (json.RawMessage, error) {
+func (v *invocation) document(row *scheme.Resource, obj scheme.Object) (json.RawMessage, error) {
 	if obj == nil {
 		return nil, nil
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		if row != v.a.res {
+		if row != v.a.Resource {
 			var err error
 			if u, err = movedTo(row, u.DeepCopy()); err != nil {
 				return nil, err
@@ -426,7 +426,7 @@ func (v *hearing) document(row *scheme.Resource, obj scheme.Object) (json.RawMes
 		}
 		return json.Marshal(u.Object)
 	}
-	want := row.BodyOf(v.a.sub)
+	want := row.BodyOf(v.a.Subresource)
 	if want.Kind == row.Kind {
 		obj = row.ConvertOut(obj)
 	}
@@ -443,17 +443,17 @@ func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.
 }
 
 // parse is the reverse of document.
-func (v *hearing) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
-	obj, _, err := row.Decode(document, "application/json", v.a.sub)
-	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && row != v.a.res {
-		return movedTo(v.a.res, u)
+func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
+	obj, _, err := row.Decode(document, "application/json", v.a.Subresource)
+	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && row != v.a.Resource {
+		return movedTo(v.a.Resource, u)
 	}
 	return obj, err
 }
 
 // request makes the question that goes to a webhook, but for its uid.
-func (v *hearing) request(row *scheme.Resource) (*reviewRequest, error) {
-	d, err := v.documents(row)
+func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
+	d, err := v.Documents(row)
 	if err != nil {
 		return nil, err
 	}
@@ -461,7 +461,7 @@ func (v *hearing) request(row *scheme.Resource) (*reviewRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, asked := row.BodyOf(v.a.sub), v.a.res.BodyOf(v.a.sub)
+	kind, asked := row.BodyOf(v.a.Subresource), v.a.Resource.BodyOf(v.a.Subresource)
 	user := authenticationv1.UserInfo{Username: v.rec.User.Name, UID: v.rec.User.UID, Groups: v.rec.User.Groups}
 	for key, values := range v.rec.User.Extra {
 		if user.Extra == nil {
@@ -472,17 +472,17 @@ func (v *hearing) request(row *scheme.Resource) (*reviewRequest, error) {
 	return &reviewRequest{
 		Kind:               metav1.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: kind.Kind},
 		Resource:           metav1.GroupVersionResource{Group: row.Group, Version: row.Version, Resource: row.Plural},
-		SubResource:        v.a.sub,
+		SubResource:        v.a.Subresource,
 		RequestKind:        &metav1.GroupVersionKind{Group: asked.Group, Version: asked.Version, Kind: asked.Kind},
-		RequestResource:    &metav1.GroupVersionResource{Group: v.a.res.Group, Version: v.a.res.Version, Resource: v.a.res.Plural},
-		RequestSubResource: v.a.sub,
-		Name:               v.name, Namespace: v.target.namespace, Operation: v.a.operation, UserInfo: user,
-		Object: d.obj, OldObject: d.old, DryRun: &v.a.dryRun, Options: options,
+		RequestResource:    &metav1.GroupVersionResource{Group: v.a.Resource.Group, Version: v.a.Resource.Version, Resource: v.a.Resource.Plural},
+		RequestSubResource: v.a.Subresource,
+		Name:               v.name, Namespace: v.target.namespace, Operation: v.a.Operation, UserInfo: user,
+		Object: d.obj, OldObject: d.old, DryRun: &v.a.DryRun, Options: options,
 	}, nil
 }
 
 // variables are what a webhook's conditions can see.
-func (v *hearing) variables(row *scheme.Resource) (map[string]any, error) {
+func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 	question, err := v.request(row)
 	if err != nil {
 		return nil, err
@@ -508,19 +508,19 @@ func (v *hearing) variables(row *scheme.Resource) (map[string]any, error) {
 }
 
 // An authorizedResource is what authorizer.requestResource asks about.
-type authorizedResource struct{ v *hearing }
+type authorizedResource struct{ v *invocation }
 
 func (r *authorizedResource) GetName() string        { return r.v.name }
 func (r *authorizedResource) GetNamespace() string   { return r.v.target.namespace }
-func (r *authorizedResource) GetSubresource() string { return r.v.a.sub }
+func (r *authorizedResource) GetSubresource() string { return r.v.a.Subresource }
 func (r *authorizedResource) GetResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: r.v.target.group, Version: r.v.target.version, Resource: r.v.target.resource}
 }
 
 // authorize answers what an expression asks the authorizer.
-func (h *webhooks) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
+func (h *Webhooks) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := q.GetUser()
-	allowed, reason := h.may(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()},
+	allowed, reason := h.May(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()},
 		request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
 			Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()})
 	if allowed {
@@ -546,8 +546,8 @@ func (e *callFailure) Unwrap() error { return e.cause }
 // A denial is a webhook's no.
 type denial struct{ *apierrors.StatusError }
 
-// denied words a webhook's no. It keeps the status that the webhook gives, but for success.
-func denied(name string, result *metav1.Status) *denial {
+// Denied words a webhook's no. It keeps the status that the webhook gives, but for success.
+func Denied(name string, result *metav1.Status) *denial {
 	status := metav1.Status{}
 	if result != nil {
 		status = *result
@@ -566,22 +566,22 @@ func denied(name string, result *metav1.Status) *denial {
 }
 
 // A hearsay is what came of asking one webhook.
-type hearsay struct {
+type callResult struct {
 	answer *reviewAnswer // nil when there was none
 	err    error         // a callFailure, a denial, or another refusal
 	took   time.Duration
 }
 
 // ask sends a question to a webhook. It touches nothing that others use, so that many may run at once.
-func (k *hook) ask(ctx context.Context, question reviewRequest) (said hearsay) {
+func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult) {
 	start := time.Now()
 	defer func() { said.took = time.Since(start) }()
 	if *question.DryRun && (k.SideEffects == nil || *k.SideEffects != admissionv1.SideEffectClassNone && *k.SideEffects != admissionv1.SideEffectClassNoneOnDryRun) {
 		said.err = apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", k.Name))
 		return said
 	}
-	failed := func(code int, err error) hearsay {
-		return hearsay{err: &callFailure{hook: k.Name, cause: err, code: code}}
+	failed := func(code int, err error) callResult {
+		return callResult{err: &callFailure{hook: k.Name, cause: err, code: code}}
 	}
 	version, err := reviewVersion(k.AdmissionReviewVersions)
 	if err != nil {
@@ -597,20 +597,20 @@ func (k *hook) ask(ctx context.Context, question reviewRequest) (said hearsay) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout())
 	defer cancel()
-	got, err := k.caller.post(ctx, body)
+	got, err := k.Client.Post(ctx, body)
 	if err != nil {
 		return failed(codeOf(err), fmt.Errorf("failed to call webhook: %w", err))
 	}
-	if said.answer, err = decodeReview(got, version, question.UID, k.kind); err != nil {
+	if said.answer, err = DecodeReview(got, version, question.UID, k.kind); err != nil {
 		return failed(http.StatusServiceUnavailable, err)
 	}
 	if !said.answer.Allowed {
-		said.err = denied(k.Name, said.answer.Result)
+		said.err = Denied(k.Name, said.answer.Result)
 	}
 	return said
 }
 
-func (k *hook) timeout() time.Duration {
+func (k *Hook) timeout() time.Duration {
 	if k.TimeoutSeconds == nil {
 		return defaultHookTimeout
 	}
@@ -626,8 +626,8 @@ func codeOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// heard passes on what a webhook has to tell besides yes and no.
-func (v *hearing) heard(ctx context.Context, k *hook, said *hearsay) {
+// note passes on what a webhook has to tell besides yes and no.
+func (v *invocation) note(ctx context.Context, k *Hook, said *callResult) {
 	if said.answer == nil {
 		return
 	}
@@ -642,48 +642,48 @@ func (v *hearing) heard(ctx context.Context, k *hook, said *hearsay) {
 	}
 }
 
-// A hookCall is what came of asking one webhook.
-type hookCall struct {
-	name, kind, operation string // kind is admit or validating
-	code                  int    // 0 when it was not the webhook that failed
-	rejected              bool
-	cause                 string // of the rejection; "" is not counted as one
-	failedOpen            bool
-	took                  time.Duration
+// A Call is what came of asking one webhook.
+type Call struct {
+	Name, Kind, Operation string // kind is admit or validating
+	Code                  int    // 0 when it was not the webhook that failed
+	Rejected              bool
+	Cause                 string // of the rejection; "" is not counted as one
+	FailedOpen            bool
+	Took                  time.Duration
 }
 
 // settle counts a call, and decides what its error means for the request: nil when it failed and may.
-func (v *hearing) settle(ctx context.Context, k *hook, said *hearsay, failedOpenKey string) error {
-	err, outcome := said.err, hookCall{name: k.Name, kind: string(k.kind), operation: v.a.operation, took: said.took}
+func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, failedOpenKey string) error {
+	err, outcome := said.err, Call{Name: k.Name, Kind: string(k.kind), Operation: v.a.Operation, Took: said.took}
 	var failure *callFailure
 	var no *denial
 	switch {
 	case err == nil:
-		outcome.code = http.StatusOK
+		outcome.Code = http.StatusOK
 	case errors.As(err, &failure):
 		gone := errors.Is(err, context.Canceled) // the client has hung up: that is not the webhook's fault
-		outcome.code, outcome.rejected = failure.code, !k.failsOpen()
-		if outcome.rejected {
+		outcome.Code, outcome.Rejected = failure.code, !k.failsOpen()
+		if outcome.Rejected {
 			err = apierrors.NewInternalError(failure)
 			if !gone {
-				outcome.cause = "calling_webhook_error"
+				outcome.Cause = "calling_webhook_error"
 			}
 			break
 		}
 		err = nil
 		if !gone {
-			outcome.failedOpen = true
+			outcome.FailedOpen = true
 			v.rec.AnnotateOnce(failedOpenKey, k.Name)
 		}
 	case errors.As(err, &no):
 		err = no.StatusError
-		outcome.code, outcome.rejected, outcome.cause = int(no.ErrStatus.Code), true, "no_error"
+		outcome.Code, outcome.Rejected, outcome.Cause = int(no.ErrStatus.Code), true, "no_error"
 	default:
-		outcome.rejected, outcome.cause = true, "apiserver_internal_error"
+		outcome.Rejected, outcome.Cause = true, "apiserver_internal_error"
 	}
-	v.h.called(outcome)
+	v.h.Called(outcome)
 	if !errors.Is(said.err, context.Canceled) {
-		v.h.stands("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, orNil(failure))
+		v.h.Stands("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, orNil(failure))
 	}
 	return err
 }
@@ -691,8 +691,8 @@ func (v *hearing) settle(ctx context.Context, k *hook, said *hearsay, failedOpen
 // ---- Mutating webhooks
 
 // rounds asks the mutating webhooks in order, and once more those that want to know what others have changed since.
-func (v *hearing) rounds(ctx context.Context, hooks []*hook) error {
-	var asked, again []*hook // that want to be asked again; that will be
+func (v *invocation) rounds(ctx context.Context, hooks []*Hook) error {
+	var asked, again []*Hook // that want to be asked again; that will be
 	for round := range 2 {
 		for i, k := range hooks {
 			if round == 1 && !slices.Contains(again, k) {
@@ -721,15 +721,15 @@ func (v *hearing) rounds(ctx context.Context, hooks []*hook) error {
 }
 
 // change asks one webhook and applies its patch. place is the call's in the audit annotations.
-func (v *hearing) change(ctx context.Context, k *hook, row *scheme.Resource, place string) (changed bool, err error) {
+func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, place string) (changed bool, err error) {
 	question, err := v.request(row)
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
 	said := k.ask(ctx, *question)
-	v.heard(ctx, k, &said)
+	v.note(ctx, k, &said)
 	if said.err == nil {
-		changed, said.err = v.apply(k, row, said.answer)
+		changed, said.err = v.Apply(k, row, said.answer)
 	}
 	note, _ := json.Marshal(&struct {
 		Configuration string `json:"configuration"`
@@ -744,9 +744,9 @@ func (v *hearing) change(ctx context.Context, k *hook, row *scheme.Resource, pla
 	return changed, err
 }
 
-// apply makes the object what a webhook's patch says. A patch that cannot be read is a failed call; one that can and does not fit
+// Apply makes the object what a webhook's patch says. A patch that cannot be read is a failed call; one that can and does not fit
 // refuses the request whatever the failurePolicy.
-func (v *hearing) apply(k *hook, row *scheme.Resource, answer *reviewAnswer) (changed bool, err error) {
+func (v *invocation) Apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) (changed bool, err error) {
 	if len(answer.Patch) == 0 {
 		return false, nil
 	}
@@ -760,7 +760,7 @@ func (v *hearing) apply(k *hook, row *scheme.Resource, answer *reviewAnswer) (ch
 	switch {
 	case len(operations) == 0:
 		return false, nil
-	case v.obj == nil:
+	case v.Obj == nil:
 		return false, apierrors.NewInternalError(fmt.Errorf(
 			"admission webhook %q attempted to modify the object, which is not supported for this operation", k.Name))
 	case answer.PatchType != nil && *answer.PatchType != "JSONPatch":
@@ -780,10 +780,10 @@ func (v *hearing) apply(k *hook, row *scheme.Resource, answer *reviewAnswer) (ch
 		return false, apierrors.NewInternalError(err)
 	}
 	changed = !apiequality.Semantic.DeepEqual(same, obj)
-	if row.BodyOf(v.a.sub).Kind == row.Kind {
-		v.h.defaults(v.a.res, obj)
+	if row.BodyOf(v.a.Subresource).Kind == row.Kind {
+		v.h.Defaults(v.a.Resource, obj)
 	}
-	v.obj = obj
+	v.Obj = obj
 	clear(v.shown)
 	return changed, nil
 }
@@ -791,11 +791,11 @@ func (v *hearing) apply(k *hook, row *scheme.Resource, answer *reviewAnswer) (ch
 // ---- Validating webhooks
 
 // all asks all validating webhooks at once. The first refusal, in their order, is the request's.
-func (v *hearing) all(ctx context.Context, hooks []*hook) error {
+func (v *invocation) all(ctx context.Context, hooks []*Hook) error {
 	type call struct {
-		hook     *hook
+		hook     *Hook
 		question *reviewRequest
-		said     hearsay
+		said     callResult
 	}
 	var calls []*call
 	for _, k := range hooks {
@@ -822,7 +822,7 @@ func (v *hearing) all(ctx context.Context, hooks []*hook) error {
 	running.Wait()
 	var refusal error
 	for i, c := range calls {
-		v.heard(ctx, c.hook, &c.said)
+		v.note(ctx, c.hook, &c.said)
 		err := v.settle(ctx, c.hook, &c.said, fmt.Sprintf("failed-open.validating.webhook.admission.k8s.io/round_0_index_%d", i))
 		refusal = cmp.Or(refusal, err)
 	}

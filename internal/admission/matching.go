@@ -1,4 +1,4 @@
-package main
+package admission
 
 // This file says which requests a webhook is asked about: pure functions of what its configuration says and of what the request is.
 // One row of each kind, for a request that creates the pod web/a:

@@ -1,4 +1,4 @@
-package main
+package admission
 
 // This file makes one call of an admission webhook: an AdmissionReview goes out as a POST over TLS, one comes back. What is asked, of
 // whom, and what follows from the answer is decided elsewhere.
@@ -7,7 +7,7 @@ package main
 //	200                                                {"kind":"AdmissionReview","response":{"uid":"7f…","allowed":true,…}}
 //
 // The other side may be anything: down, slow, dripping bytes, talking HTML, or another program altogether. So each call ends at its
-// deadline, reads at most maxReviewAnswer, follows no redirect (it would carry objects where nobody has allowed them to go), sends
+// deadline, reads at most MaxReviewAnswer, follows no redirect (it would carry objects where nobody has allowed them to go), sends
 // nothing twice, and every way to fail comes back as an error that says what was wrong.
 //
 // A Service has no address here, since no network belongs to the cluster. It is dialled where its endpoints are, or where its
@@ -32,9 +32,6 @@ import (
 	"strings"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -45,10 +42,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
-	maxReviewAnswer = 16 << 20 // bytes: a patch may bring a whole object, in base64
+	MaxReviewAnswer = 16 << 20 // bytes: a patch may bring a whole object, in base64
 	maxQuotedAnswer = 2048     // bytes of an answer that is no review, in the error
 	idleHookConn    = 90 * time.Second
 	idleHookConns   = 25
@@ -61,7 +62,7 @@ const (
 type hookKind string
 
 const (
-	mutatingHook   hookKind = "admit"
+	MutatingHook   hookKind = "admit"
 	validatingHook hookKind = "validating"
 )
 
@@ -113,8 +114,8 @@ func reviewVersion(accepted []string) (string, error) {
 	return "", errors.New("webhook does not accept known AdmissionReview versions (v1, v1beta1)")
 }
 
-// decodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
-func decodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
+// DecodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
+func DecodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
 	var got review
 	gvk, err := scheme.InterpretKind(body)
 	if named := gvk != (schema.GroupVersionKind{}); err == nil && named && (gvk.Group != reviewGroup || gvk.Kind != reviewKind) {
@@ -133,7 +134,7 @@ func decodeReview(body []byte, version string, uid types.UID, kind hookKind) (*r
 }
 
 func checkReview(got *review, version string, uid types.UID, kind hookKind) error {
-	a, mutating := got.Response, kind == mutatingHook
+	a, mutating := got.Response, kind == MutatingHook
 	want := schema.GroupVersionKind{Group: reviewGroup, Version: version, Kind: reviewKind}
 	switch {
 	case a == nil:
@@ -165,14 +166,14 @@ func checkReview(got *review, version string, uid types.UID, kind hookKind) erro
 // ---- The call
 
 // A caller holds the connections to one webhook.
-type caller struct {
-	url       string
-	transport *http.Transport
+type client struct {
+	Url       string
+	Transport *http.Transport
 	client    *http.Client
 }
 
-// newCaller makes the client of a webhook. dial is told where a Service is to be found.
-func newCaller(config *admissionv1.WebhookClientConfig, services *serviceBook) (*caller, error) {
+// NewClient makes the client of a webhook. dial is told where a Service is to be found.
+func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolver) (*client, error) {
 	secured := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(config.CABundle) > 0 {
 		secured.RootCAs = x509.NewCertPool()
@@ -180,34 +181,34 @@ func newCaller(config *admissionv1.WebhookClientConfig, services *serviceBook) (
 			return nil, errors.New("unable to load root certificates: unable to parse bytes as PEM block")
 		}
 	}
-	c := &caller{transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
+	c := &client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: idleHookConns, IdleConnTimeout: idleHookConn}}
 	// Calls over one HTTP/2 connection all go to one instance of the webhook: that is for loopback, where there is only one.
 	local := false
 	switch s := config.Service; {
 	case s != nil:
-		c.url = serviceURL(s)
+		c.Url = ServiceURL(s)
 		secured.ServerName = s.Name + "." + s.Namespace + ".svc"
-		c.transport.Proxy, c.transport.DialContext = nil, services.dialer(s)
+		c.Transport.Proxy, c.Transport.DialContext = nil, services.dialer(s)
 	case config.URL != nil:
 		u, err := url.Parse(*config.URL)
 		if err != nil {
 			return nil, fmt.Errorf("Unparsable URL: %w", err)
 		}
-		c.url, local = u.Scheme+"://"+u.Host+cleanPath(u.Path), request.IsLoopback(u.Hostname())
+		c.Url, local = u.Scheme+"://"+u.Host+cleanPath(u.Path), request.IsLoopback(u.Hostname())
 	default:
 		return nil, errors.New("webhook configuration must have either service or URL")
 	}
-	c.transport.Protocols = new(http.Protocols)
-	c.transport.Protocols.SetHTTP1(true)
-	c.transport.Protocols.SetHTTP2(local)
-	c.client = &http.Client{Transport: c.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c.Transport.Protocols = new(http.Protocols)
+	c.Transport.Protocols.SetHTTP1(true)
+	c.Transport.Protocols.SetHTTP2(local)
+	c.client = &http.Client{Transport: c.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
-// post sends a review and returns the body of a good answer. ctx has a deadline, which the webhook is told.
-func (c *caller) post(ctx context.Context, body []byte) ([]byte, error) {
-	target := c.url
+// Post sends a review and returns the body of a good answer. ctx has a deadline, which the webhook is told.
+func (c *client) Post(ctx context.Context, body []byte) ([]byte, error) {
+	target := c.Url
 	if deadline, ok := ctx.Deadline(); ok {
 		left := max(time.Until(deadline), 0)
 		target += "?timeout=" + ((left + time.Second - 1).Truncate(time.Second)).String()
@@ -224,7 +225,7 @@ func (c *caller) post(ctx context.Context, body []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxReviewAnswer+1))
+	answer, err := io.ReadAll(io.LimitReader(response.Body, MaxReviewAnswer+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("unexpected error when reading response body. Please retry. Original error: %w", err)
@@ -232,8 +233,8 @@ func (c *caller) post(ctx context.Context, body []byte) ([]byte, error) {
 		return nil, refusedCall(response, answer)
 	case len(answer) == 0:
 		return nil, fmt.Errorf("0-length response with status code: %d and content type: %s", response.StatusCode, response.Header.Get("Content-Type"))
-	case len(answer) > maxReviewAnswer:
-		return nil, fmt.Errorf("the response is longer than %d bytes", maxReviewAnswer)
+	case len(answer) > MaxReviewAnswer:
+		return nil, fmt.Errorf("the response is longer than %d bytes", MaxReviewAnswer)
 	}
 	return answer, nil
 }
@@ -251,19 +252,19 @@ func refusedCall(response *http.Response, body []byte) error {
 	return apierrors.NewGenericServerResponse(response.StatusCode, http.MethodPost, schema.GroupResource{}, "", message, 0, true)
 }
 
-// close lets go of the connections that no call uses.
-func (c *caller) close() {
+// Close lets go of the connections that no call uses.
+func (c *client) Close() {
 	if c != nil {
-		c.transport.CloseIdleConnections()
+		c.Transport.CloseIdleConnections()
 	}
 }
 
 // ---- Services
 
-// A serviceBook finds the addresses behind Services.
-type serviceBook struct {
-	st  *store.Store
-	reg *scheme.Registry
+// A ServiceResolver finds the addresses behind Services.
+type ServiceResolver struct {
+	Store *store.Store
+	Types *scheme.Registry
 }
 
 func servicePort(s *admissionv1.ServiceReference) int32 {
@@ -273,7 +274,7 @@ func servicePort(s *admissionv1.ServiceReference) int32 {
 	return *s.Port
 }
 
-func serviceURL(s *admissionv1.ServiceReference) string {
+func ServiceURL(s *admissionv1.ServiceReference) string {
 	called := ""
 	if s.Path != nil {
 		called = *s.Path
@@ -289,9 +290,9 @@ func cleanPath(called string) string {
 }
 
 // dialer connects to whatever stands behind a Service at that moment.
-func (b *serviceBook) dialer(s *admissionv1.ServiceReference) func(ctx context.Context, network, address string) (net.Conn, error) {
+func (b *ServiceResolver) dialer(s *admissionv1.ServiceReference) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
-		address, err := b.resolve(s.Namespace, s.Name, servicePort(s))
+		address, err := b.Resolve(s.Namespace, s.Name, servicePort(s))
 		if err != nil {
 			return nil, err
 		}
@@ -299,10 +300,10 @@ func (b *serviceBook) dialer(s *admissionv1.ServiceReference) func(ctx context.C
 	}
 }
 
-// resolve returns an address of a Service's port: its externalName, or one of its endpoints.
-func (b *serviceBook) resolve(namespace, name string, port int32) (string, error) {
-	services := b.reg.Lookup("", "v1", "services")
-	rec, err := b.st.Get(services.Key(namespace, name))
+// Resolve returns an address of a Service's port: its externalName, or one of its endpoints.
+func (b *ServiceResolver) Resolve(namespace, name string, port int32) (string, error) {
+	services := b.Types.Lookup("", "v1", "services")
+	rec, err := b.Store.Get(services.Key(namespace, name))
 	if err != nil {
 		return "", fmt.Errorf("service %q not found", name)
 	}
@@ -330,11 +331,11 @@ func (b *serviceBook) resolve(namespace, name string, port int32) (string, error
 }
 
 // endpoints lists the addresses of a Service's named port, by its EndpointSlices and its Endpoints.
-func (b *serviceBook) endpoints(namespace, service, port string) (addresses []string, err error) {
-	slices := b.reg.Lookup("discovery.k8s.io", "v1", "endpointslices")
+func (b *ServiceResolver) endpoints(namespace, service, port string) (addresses []string, err error) {
+	slices := b.Types.Lookup("discovery.k8s.io", "v1", "endpointslices")
 	c := &store.Chunk{}
 	for at := (store.Span{Prefix: slices.KeyPrefix(namespace)}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := b.st.Chunk(at, c); err != nil {
+		if err := b.Store.Chunk(at, c); err != nil {
 			return nil, err
 		}
 		for i := range c.Records {
@@ -346,7 +347,7 @@ func (b *serviceBook) endpoints(namespace, service, port string) (addresses []st
 			break
 		}
 	}
-	rec, err := b.st.Get(b.reg.Lookup("", "v1", "endpoints").Key(namespace, service))
+	rec, err := b.Store.Get(b.Types.Lookup("", "v1", "endpoints").Key(namespace, service))
 	if errors.Is(err, store.ErrNotFound) {
 		return addresses, nil
 	}

@@ -1,4 +1,4 @@
-package main
+package admission
 
 // This file: what a new object gets from the class that it names, or from the one that is marked as the default. Nowhere else on the way of
 // a write do an object's fields depend on other objects:
@@ -37,8 +37,8 @@ const (
 	ingressClasses = "/networking.k8s.io/ingressclasses/"
 )
 
-// classes reads the classes that are stored.
-type classes struct{ st *store.Store }
+// Classes reads the classes that are stored.
+type Classes struct{ Store *store.Store }
 
 // An unclassed error says why the classes do not allow an object.
 type unclassed string
@@ -47,8 +47,8 @@ func (r unclassed) Error() string { return string(r) }
 
 func refusef(format string, args ...any) error { return unclassed(fmt.Sprintf(format, args...)) }
 
-// complete fills in what a new object has from its classes; its error is unclassed, or the store's.
-func (c classes) complete(obj scheme.Object) error {
+// Complete fills in what a new object has from its classes; its error is unclassed, or the store's.
+func (c Classes) Complete(obj scheme.Object) error {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		if err := c.prioritize(&o.Spec); err != nil {
@@ -65,21 +65,21 @@ func (c classes) complete(obj scheme.Object) error {
 			return c.nameDefault(&o.Spec.IngressClassName, ingressClasses, networkingv1.AnnotationIsDefaultIngressClass)
 		}
 	case *schedulingv1.PriorityClass:
-		return c.onlyDefault(o)
+		return c.OnlyDefault(o)
 	}
 	return nil
 }
 
-// refusedByClass words an error of complete for the client.
-func refusedByClass(err error, res *scheme.Resource, obj scheme.Object) error {
+// RefusedByClass words an error of complete for the client.
+func RefusedByClass(err error, res *scheme.Resource, obj scheme.Object) error {
 	if why := unclassed(""); errors.As(err, &why) {
-		return apierrors.NewForbidden(res.GroupResource(), askedName(obj), why)
+		return apierrors.NewForbidden(res.GroupResource(), AskedName(obj), why)
 	}
 	return err
 }
 
-// askedName is what a refused object goes by: its prefix, when the server would have chosen its name.
-func askedName(obj scheme.Object) string {
+// AskedName is what a refused object goes by: its prefix, when the server would have chosen its name.
+func AskedName(obj scheme.Object) string {
 	if prefix := obj.GetGenerateName(); prefix != "" {
 		return prefix
 	}
@@ -87,8 +87,8 @@ func askedName(obj scheme.Object) string {
 }
 
 // find reads one class; false when there is none of that name.
-func (c classes) find(prefix, name string, into any) (bool, error) {
-	rec, err := c.st.Get(prefix + "/" + name)
+func (c Classes) find(prefix, name string, into any) (bool, error) {
+	rec, err := c.Store.Get(prefix + "/" + name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
@@ -101,10 +101,10 @@ func (c classes) find(prefix, name string, into any) (bool, error) {
 }
 
 // each shows all classes of a kind, by name.
-func (c classes) each(prefix string, see func(class gjson.Result)) error {
+func (c Classes) each(prefix string, see func(class gjson.Result)) error {
 	found := &store.Chunk{}
 	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = found.Rev, found.Next {
-		if err := c.st.Chunk(at, found); err != nil {
+		if err := c.Store.Chunk(at, found); err != nil {
 			return err
 		}
 		for i := range found.Records {
@@ -119,7 +119,7 @@ func (c classes) each(prefix string, see func(class gjson.Result)) error {
 // ---- Priority ----
 
 // prioritize gives a pod the priority of its class. A pod may say what it would get, and nothing else.
-func (c classes) prioritize(spec *corev1.PodSpec) error {
+func (c Classes) prioritize(spec *corev1.PodSpec) error {
 	class, err := c.priorityOf(spec.PriorityClassName)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (c classes) prioritize(spec *corev1.PodSpec) error {
 }
 
 // priorityOf finds a class by name, or the default one; without a default, or with one that cannot be read, pods have priority 0.
-func (c classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
+func (c Classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
 	asked := name != ""
 	if !asked {
 		var err error
@@ -171,7 +171,7 @@ func noPriority() *schedulingv1.PriorityClass {
 }
 
 // defaultPriority is the name of the class for pods that name none. There should be one; of several it is the lowest.
-func (c classes) defaultPriority() (name string, err error) {
+func (c Classes) defaultPriority() (name string, err error) {
 	var lowest int64
 	err = c.each(strategy.PriorityClasses, func(class gjson.Result) {
 		if value := class.Get("value").Int(); class.Get("globalDefault").Bool() && (name == "" || value < lowest) {
@@ -181,8 +181,8 @@ func (c classes) defaultPriority() (name string, err error) {
 	return name, err
 }
 
-// onlyDefault refuses a second default.
-func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
+// OnlyDefault refuses a second default.
+func (c Classes) OnlyDefault(class *schedulingv1.PriorityClass) error {
 	if !class.GlobalDefault {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
 // ---- Runtime ----
 
 // runWith gives a pod what its runtime costs and where it is found.
-func (c classes) runWith(spec *corev1.PodSpec) error {
+func (c Classes) runWith(spec *corev1.PodSpec) error {
 	var class nodev1.RuntimeClass
 	if spec.RuntimeClassName != nil {
 		switch found, err := c.find(runtimeClasses, *spec.RuntimeClassName, &class); {
@@ -249,7 +249,7 @@ func addToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 // ---- Defaults that are marked by an annotation ----
 
 // nameDefault writes the default class's name into a field: of several defaults the youngest, of two as young the first by name.
-func (c classes) nameDefault(field **string, prefix string, marks ...string) error {
+func (c Classes) nameDefault(field **string, prefix string, marks ...string) error {
 	var name, since string
 	err := c.each(prefix, func(class gjson.Result) {
 		annotations := class.Get("metadata.annotations").Map()
