@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -59,7 +60,7 @@ type registrar struct {
 	reg *scheme.Registry
 }
 
-func newRegistrar(st *store.Store, reg *scheme.Registry, wr *writes) *registrar {
+func newRegistrar(st *store.Store, reg *scheme.Registry, wr *registry.Writer) *registrar {
 	return &registrar{newKeeper(st, reg, wr, apiregistrationv1.GroupName, "apiservices"), reg}
 }
 

@@ -29,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"apilet/internal/registry"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -36,7 +37,7 @@ import (
 
 // A founder creates objects that are missing.
 type founder struct {
-	wr  *writes
+	wr  *registry.Writer
 	reg *scheme.Registry
 }
 
@@ -65,10 +66,10 @@ func (f founder) cluster(ctx context.Context, services netip.Prefix, at netip.Ad
 
 func (f founder) found(ctx context.Context, group, plural string, obj scheme.Object) error {
 	res := f.reg.Lookup(group, "v1", plural)
-	if _, err := f.wr.st.Get(res.Key(obj.GetNamespace(), obj.GetName())); err == nil {
+	if _, err := f.wr.Store.Get(res.Key(obj.GetNamespace(), obj.GetName())); err == nil {
 		return nil
 	}
-	_, err := f.wr.insert(ctx, res, obj, writeOptions{manager: "apilet"})
+	_, err := f.wr.Insert(ctx, res, obj, registry.Options{Manager: "apilet"})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating %s %s: %w", res.Kind, obj.GetName(), err)
 	}
@@ -86,8 +87,8 @@ func (f founder) serviceRange(ctx context.Context, services netip.Prefix) error 
 	if err := f.found(ctx, networkingv1.GroupName, "servicecidrs", cidr); err != nil {
 		return err
 	}
-	t := target{res: f.reg.Lookup(networkingv1.GroupName, "v1", "servicecidrs"), name: cidr.Name, sub: "status"}
-	_, _, err := f.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: f.reg.Lookup(networkingv1.GroupName, "v1", "servicecidrs"), Name: cidr.Name, Subresource: "status"}
+	_, _, err := f.wr.Modify(ctx, t, registry.Options{Manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ready := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
 		if len(ready.Status.Conditions) == 0 {
 			ready.Status.Conditions = []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
@@ -123,8 +124,8 @@ func (f founder) endpoints(ctx context.Context, at netip.AddrPort) error {
 func (f founder) keep(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
 	fresh.SetNamespace("default")
 	fresh.SetName("kubernetes")
-	t := target{res: f.reg.Lookup(group, "v1", plural), namespace: "default", name: "kubernetes", upsert: true}
-	_, _, err := f.wr.modify(ctx, t, writeOptions{manager: "apilet", trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: f.reg.Lookup(group, "v1", plural), Namespace: "default", Name: "kubernetes", Upsert: true}
+	_, _, err := f.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		obj := fresh.DeepCopyObject().(scheme.Object)
 		if old != nil {
 			obj = old.DeepCopyObject().(scheme.Object)

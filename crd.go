@@ -43,6 +43,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"apilet/internal/registry"
 	"apilet/internal/registry/validation"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -56,7 +57,7 @@ const retryCleanup = time.Second // while objects of a deleted definition wait f
 type definitions struct {
 	st  *store.Store
 	reg *scheme.Registry
-	wr  *writes // deletes the objects of a definition that goes
+	wr  *registry.Writer // deletes the objects of a definition that goes
 	log zerolog.Logger
 	row *scheme.Resource // the type of definitions itself
 
@@ -83,7 +84,7 @@ type definition struct {
 }
 
 // newDefinitions serves the type of definitions. sync then brings in those that are stored.
-func newDefinitions(st *store.Store, reg *scheme.Registry, wr *writes, log zerolog.Logger) *definitions {
+func newDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *definitions {
 	d := &definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{}}
 	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
@@ -221,7 +222,7 @@ func (d *definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
-		d.wr.lost.Note(rec, err)
+		d.wr.Unreadable.Note(rec, err)
 		return func() error { return nil }
 	}
 	d.table[name] = d.define(crd, rec, before)
@@ -307,7 +308,7 @@ func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	if err != nil {
 		return err
 	}
-	obj, err := d.wr.read(d.row, &rec)
+	obj, err := d.wr.Read(d.row, &rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		return nil // it is served as far as its status says
 	}
@@ -731,9 +732,9 @@ func (d *definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 				found = append(found, &c.Records[i])
 			}
 		}
-		err := parallel(found, deleteWorkers, func(rec *store.Record) error {
+		err := registry.Parallel(found, registry.DeleteWorkers, func(rec *store.Record) error {
 			namespace, name := scheme.NamespacedName(rec.Key)
-			_, _, err := d.wr.delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
+			_, _, err := d.wr.Delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
@@ -747,8 +748,8 @@ func (d *definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 
 // setTerminating tells how far the deletion of a definition is; once it is no longer going on, nothing holds the definition back.
 func (d *definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
-	t := target{res: d.row, name: def.name, sub: "status"}
-	_, _, err := d.wr.modify(ctx, t, writeOptions{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: d.row, Name: def.name, Subresource: "status"}
+	_, _, err := d.wr.Modify(ctx, t, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		crd := old.DeepCopyObject().(*apiextensionsv1.CustomResourceDefinition)
 		apihelpers.SetCRDCondition(crd, condition)
 		if condition.Status == apiextensionsv1.ConditionFalse {
@@ -757,7 +758,7 @@ func (d *definitions) setTerminating(ctx context.Context, def *definition, condi
 		return crd, nil
 	})
 	if errors.Is(err, scheme.ErrUnreadable) {
-		_, _, err = d.wr.delete(ctx, d.row, "", def.name, &metav1.DeleteOptions{})
+		_, _, err = d.wr.Delete(ctx, d.row, "", def.name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil

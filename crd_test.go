@@ -19,6 +19,7 @@ import (
 
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/registry"
 	"apilet/internal/scheme"
 )
 
@@ -624,12 +625,12 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 func FuzzCustomBodies(f *testing.F) {
 	st := openTestStore(f, f.TempDir()+"/db")
 	reg := scheme.NewRegistry()
-	d := newDefinitions(st, reg, &writes{st: st, reg: reg, auth: &auth.Authenticator{Accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
+	d := newDefinitions(st, reg, &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
 	obj, _, err := d.row.Decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
 	if err != nil {
 		f.Fatal(err)
 	}
-	if _, err := d.wr.insert(context.Background(), d.row, obj, writeOptions{}); err != nil {
+	if _, err := d.wr.Insert(context.Background(), d.row, obj, registry.Options{}); err != nil {
 		f.Fatal(err)
 	}
 	res := reg.Lookup("example.com", "v1", "gadgets")

@@ -32,14 +32,16 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/registry"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
@@ -70,7 +72,7 @@ type collector struct {
 	st       *store.Store
 	upkeep   *store.Maintenance
 	reg      *scheme.Registry
-	wr       *writes
+	wr       *registry.Writer
 	eventTTL time.Duration
 	grace    time.Duration // namespaceGrace
 	log      zerolog.Logger
@@ -461,7 +463,7 @@ func (rp *reaper) work(ctx context.Context) {
 		delete(rp.dirty, key)
 		batch = append(batch, key)
 	}
-	_ = parallel(batch, collectorSeats, func(key string) error {
+	_ = registry.Parallel(batch, collectorSeats, func(key string) error {
 		if err := rp.examine(ctx, key); err != nil {
 			rp.postpone(key, err)
 		}
@@ -652,7 +654,7 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
-	_, _, err := rp.gc.wr.delete(ctx, it.res, it.namespace, it.name, options)
+	_, _, err := rp.gc.wr.Delete(ctx, it.res, it.namespace, it.name, options)
 	return err
 }
 
@@ -679,8 +681,8 @@ func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
 
 // change edits an object if it is still the one that was examined, and remembers what became of it.
 func (rp *reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
-	t := target{res: it.res, namespace: it.namespace, name: it.name}
-	rec, _, err := rp.gc.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	rec, _, err := rp.gc.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old.GetUID() != it.uid {
 			return nil, errReplaced
 		}
@@ -740,7 +742,7 @@ func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) er
 
 // orphan frees an owner's dependents, then the owner.
 func (rp *reaper) orphan(ctx context.Context, it *item) error {
-	err := parallel(rp.dependentsOf(it.uid).keys, collectorSeats, func(key string) error {
+	err := registry.Parallel(rp.dependentsOf(it.uid).keys, collectorSeats, func(key string) error {
 		dependent, err := rp.item(key)
 		if err == nil {
 			err = rp.dropReferences(ctx, &dependent, []types.UID{it.uid})
@@ -856,7 +858,7 @@ func (e *emptier) work(ctx context.Context) bool {
 			due = append(due, name)
 		}
 	}
-	_ = parallel(due, deleteWorkers, func(name string) error {
+	_ = registry.Parallel(due, registry.DeleteWorkers, func(name string) error {
 		e.empty(ctx, name, e.open[name])
 		return nil
 	})
@@ -947,7 +949,7 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 		return
 	}
 	_, err := e.gc.walk(ctx, res.KeyPrefix(namespace), func(records []store.Record) error {
-		return parallel(records, collectorSeats, func(rec store.Record) error {
+		return registry.Parallel(records, collectorSeats, func(rec store.Record) error {
 			gone, err := e.remove(ctx, res, &rec)
 			if err == nil && !gone {
 				rest.add(res, &rec)
@@ -974,7 +976,7 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 	if rec.Deleting && options.GracePeriodSeconds == nil && res.Readable(rec.JSON) == nil {
 		return false, nil
 	}
-	now, gone, err := e.gc.wr.delete(ctx, res, namespace, name, options)
+	now, gone, err := e.gc.wr.Delete(ctx, res, namespace, name, options)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -994,8 +996,8 @@ func nodeOf(rec *store.Record) string {
 // report writes what remains of a namespace into its status, in the words of Kubernetes' namespace controller. (That one says nothing
 // about pods while it waits for them.)
 func (e *emptier) report(ctx context.Context, name string, rest *remains) error {
-	t := target{res: e.gc.reg.Lookup("", "v1", "namespaces"), name: name, sub: "status"}
-	_, _, err := e.gc.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: e.gc.reg.Lookup("", "v1", "namespaces"), Name: name, Subresource: "status"}
+	_, _, err := e.gc.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
 			return ns, nil
@@ -1074,8 +1076,8 @@ func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCon
 
 // release removes the finalizer that kept an empty namespace, which then goes unless it has finalizers of its own.
 func (e *emptier) release(ctx context.Context, name string) error {
-	t := target{res: e.gc.reg.Lookup("", "v1", "namespaces"), name: name, sub: "finalize"}
-	_, _, err := e.gc.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: e.gc.reg.Lookup("", "v1", "namespaces"), Name: name, Subresource: "finalize"}
+	_, _, err := e.gc.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
 			return ns, nil
@@ -1084,7 +1086,7 @@ func (e *emptier) release(ctx context.Context, name string) error {
 		return ns, nil
 	})
 	if errors.Is(err, scheme.ErrUnreadable) {
-		_, _, err = e.gc.wr.delete(ctx, t.res, "", name, &metav1.DeleteOptions{})
+		_, _, err = e.gc.wr.Delete(ctx, t.Resource, "", name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -1105,7 +1107,7 @@ func (gc *collector) expireEvents(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := parallel(records, deleteWorkers, func(rec store.Record) error { return gc.expire(ctx, &rec) }); err != nil {
+		if err := registry.Parallel(records, registry.DeleteWorkers, func(rec store.Record) error { return gc.expire(ctx, &rec) }); err != nil {
 			return err
 		}
 		if start = next; next == "" {
@@ -1120,7 +1122,7 @@ func (gc *collector) expire(ctx context.Context, rec *store.Record) error {
 	if len(finalizersOf(rec.JSON)) > 0 {
 		return nil
 	}
-	_, err := gc.st.Commit(ctx, tombstone(rec))
+	_, err := gc.st.Commit(ctx, registry.Tombstone(rec))
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 		return nil
 	}

@@ -15,14 +15,16 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/registry"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const collectDeadline = 30 * time.Second
@@ -663,8 +665,8 @@ func (c *cluster) seed(res *scheme.Resource, n int, build func(i int) scheme.Obj
 	for i := range numbers {
 		numbers[i] = i
 	}
-	err := parallel(numbers, 64, func(i int) error {
-		_, err := c.wr.insert(context.Background(), res, build(i), writeOptions{})
+	err := registry.Parallel(numbers, 64, func(i int) error {
+		_, err := c.wr.Insert(context.Background(), res, build(i), registry.Options{})
 		return err
 	})
 	if err != nil {
@@ -973,7 +975,7 @@ func TestClientsAtOnce(t *testing.T) {
 		uids[i] = c.create(fmt.Sprintf("cm/root%d", i), "")
 	}
 	keepers := make([][]string, clients)
-	err := parallel([]int{0, 1, 2, 3, 4, 5, 6, 7}, clients, func(client int) error {
+	err := registry.Parallel([]int{0, 1, 2, 3, 4, 5, 6, 7}, clients, func(client int) error {
 		random := rand.New(rand.NewPCG(uint64(client), 7))
 		for i := range 120 {
 			root := random.IntN(roots)

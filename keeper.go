@@ -22,6 +22,7 @@ import (
 	"apilet/internal/auth"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/flowcontrol"
+	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -29,11 +30,11 @@ import (
 // A keeper reads and writes the objects of a few kinds.
 type keeper struct {
 	st    *store.Store
-	wr    *writes
+	wr    *registry.Writer
 	kinds []*scheme.Resource
 }
 
-func newKeeper(st *store.Store, reg *scheme.Registry, wr *writes, group string, plurals ...string) keeper {
+func newKeeper(st *store.Store, reg *scheme.Registry, wr *registry.Writer, group string, plurals ...string) keeper {
 	k := keeper{st: st, wr: wr}
 	for _, plural := range plurals {
 		k.kinds = append(k.kinds, reg.Lookup(group, "v1", plural))
@@ -44,7 +45,7 @@ func newKeeper(st *store.Store, reg *scheme.Registry, wr *writes, group string, 
 // load reads all objects of the kinds. One that cannot be read is left out: the others, and what was deleted, have to take effect.
 func (k *keeper) load() (objects []scheme.Object, err error) {
 	err = k.each(func(res *scheme.Resource, rec *store.Record) {
-		if obj, err := k.wr.read(res, rec); err == nil {
+		if obj, err := k.wr.Read(res, rec); err == nil {
 			objects = append(objects, obj)
 		}
 	})
@@ -87,13 +88,13 @@ func (k *keeper) follow(ctx context.Context, apply func(context.Context) error, 
 // write creates, updates and deletes objects. What somebody else was faster with is left to the next round.
 func (k *keeper) write(ctx context.Context, create, update, remove []scheme.Object) error {
 	for _, obj := range remove {
-		_, _, err := k.wr.delete(ctx, k.kindOf(obj), obj.GetNamespace(), obj.GetName(), &metav1.DeleteOptions{})
+		_, _, err := k.wr.Delete(ctx, k.kindOf(obj), obj.GetNamespace(), obj.GetName(), &metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting %s: %w", obj.GetName(), err)
 		}
 	}
-	if err := parallel(create, deleteWorkers, func(obj scheme.Object) error {
-		_, err := k.wr.insert(ctx, k.kindOf(obj), obj, writeOptions{manager: "apilet"})
+	if err := registry.Parallel(create, registry.DeleteWorkers, func(obj scheme.Object) error {
+		_, err := k.wr.Insert(ctx, k.kindOf(obj), obj, registry.Options{Manager: "apilet"})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}
@@ -102,8 +103,8 @@ func (k *keeper) write(ctx context.Context, create, update, remove []scheme.Obje
 		return fmt.Errorf("creating default objects: %w", err)
 	}
 	for _, obj := range update {
-		t := target{res: k.kindOf(obj), namespace: obj.GetNamespace(), name: obj.GetName()}
-		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(scheme.Object, *store.Record) (scheme.Object, error) {
+		t := registry.Target{Resource: k.kindOf(obj), Namespace: obj.GetNamespace(), Name: obj.GetName()}
+		_, _, err := k.wr.Modify(ctx, t, registry.Options{Manager: "apilet"}, func(scheme.Object, *store.Record) (scheme.Object, error) {
 			return obj.DeepCopyObject().(scheme.Object), nil
 		})
 		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -143,7 +144,7 @@ type knownPolicy struct {
 	obj scheme.Object
 }
 
-func newPolicyKeeper(st *store.Store, reg *scheme.Registry, wr *writes, auth *auth.Authenticator, report func(error)) *policyKeeper {
+func newPolicyKeeper(st *store.Store, reg *scheme.Registry, wr *registry.Writer, auth *auth.Authenticator, report func(error)) *policyKeeper {
 	kinds := newKeeper(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 	return &policyKeeper{keeper: kinds, auth: auth, report: report}
 }
@@ -190,7 +191,7 @@ func (k *policyKeeper) applyLocked() error {
 	err := k.each(func(res *scheme.Resource, rec *store.Record) {
 		known, ok := before[rec.Key]
 		if !ok || known.rev != rec.Rev {
-			obj, err := k.wr.read(res, rec)
+			obj, err := k.wr.Read(res, rec)
 			if err != nil {
 				return
 			}
@@ -217,7 +218,7 @@ type flowKeeper struct {
 	pacer     flowcontrol.Pacer
 }
 
-func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *writes, configure func(flowcontrol.Objects)) *flowKeeper {
+func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *registry.Writer, configure func(flowcontrol.Objects)) *flowKeeper {
 	return &flowKeeper{keeper: newKeeper(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
 }
 
@@ -270,9 +271,9 @@ func (k *flowKeeper) tellDangling(ctx context.Context, objs flowcontrol.Objects)
 	now := time.Now()
 	missing := flowcontrol.Dangling(objs, now.Truncate(time.Second))
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.Allow(name, now) })
-	return parallel(names, deleteWorkers, func(name string) error {
-		t := target{res: k.kinds[0], name: name, sub: "status"}
-		_, _, err := k.wr.modify(ctx, t, writeOptions{manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	return registry.Parallel(names, registry.DeleteWorkers, func(name string) error {
+		t := registry.Target{Resource: k.kinds[0], Name: name, Subresource: "status"}
+		_, _, err := k.wr.Modify(ctx, t, registry.Options{Manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 			schema := old.DeepCopyObject().(*flowcontrolv1.FlowSchema)
 			flowcontrol.SetCondition(&schema.Status, missing[name])
 			return schema, nil

@@ -32,6 +32,8 @@ import (
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/registry"
 )
 
 const (
@@ -393,7 +395,7 @@ func (s *testServer) fill(n, size int) {
 			for i := range next {
 				obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%06d", i), Namespace: "default",
 					Labels: map[string]string{"half": strconv.Itoa(i % 2)}}, Data: map[string]string{"k": payload}}
-				if _, err := s.wr.insert(context.Background(), res, obj, writeOptions{}); err != nil {
+				if _, err := s.wr.Insert(context.Background(), res, obj, registry.Options{}); err != nil {
 					s.t.Error(err)
 				}
 			}

@@ -57,6 +57,7 @@ import (
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -201,7 +202,7 @@ type server struct {
 	upkeep    *store.Maintenance
 	reg       *scheme.Registry
 	rd        *reads
-	wr        *writes
+	wr        *registry.Writer
 	settler   *settler // nil without --namespace-defaults
 	types     *definitions
 	registrar *registrar
@@ -337,7 +338,7 @@ func (s *server) start(listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.alloc.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
+	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.Allocator.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
 	s.http = &http.Server{
@@ -384,8 +385,8 @@ func (s *server) assemble() error {
 	if err != nil {
 		return err
 	}
-	s.wr = &writes{st: s.st, reg: s.reg, auth: s.auth, alloc: alloc, lost: s.lost, validating: s.cfg.validate, managed: s.cfg.managedFields}
-	s.wr.hooks = s.webhooks()
+	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.validate, ManagedFields: s.cfg.managedFields}
+	s.wr.Webhooks = s.webhooks()
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
@@ -404,7 +405,7 @@ func (s *server) populate(ctx context.Context) error {
 		if err := s.settler.settleAll(ctx, firstNamespaces); err != nil {
 			return err
 		}
-		s.wr.founded = s.settler.founded
+		s.wr.NamespaceCreated = s.settler.founded
 	}
 	if s.cfg.flowControl {
 		s.fc = newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
@@ -423,7 +424,7 @@ func (s *server) populate(ctx context.Context) error {
 		if err := policy.reconcile(ctx); err != nil {
 			return err
 		}
-		s.wr.policy = policy.committed
+		s.wr.Policy = policy.committed
 	}
 	return nil
 }
@@ -431,7 +432,7 @@ func (s *server) populate(ctx context.Context) error {
 // webhooks reads the configured webhooks.
 func (s *server) webhooks() *admission.Webhooks {
 	h := &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
-		May: s.auth.Decide, Defaults: fillDefaults, Unreadable: s.lost, Stands: s.troubles.tell}
+		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.tell}
 	h.Reload()
 	return h
 }
@@ -649,7 +650,7 @@ func (s *server) stop() error {
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
-	s.wr.hooks.Close()
+	s.wr.Webhooks.Close()
 	err = errors.Join(err, s.st.Close())
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.Close())
@@ -1000,17 +1001,17 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 		return serveWatch(s.rd, w, r, res, s.watchHooks(r.Context()))
 	case "create":
 		if res.Group == "" && res.Kind == "Binding" {
-			return bind(s.wr, w, r, res)
+			return registry.Bind(s.wr, w, r, res)
 		}
-		return s.wr.create(w, r, res)
+		return s.wr.Create(w, r, res)
 	case "update":
-		return s.wr.update(w, r, res)
+		return s.wr.Update(w, r, res)
 	case "patch":
-		return s.wr.patch(w, r, res)
+		return s.wr.Patch(w, r, res)
 	case "delete":
-		return s.wr.remove(w, r, res)
+		return s.wr.Remove(w, r, res)
 	case "deletecollection":
-		removeEach, err := s.wr.removeEach(w, r, res)
+		removeEach, err := s.wr.RemoveEach(w, r, res)
 		if err != nil {
 			return err
 		}
@@ -1042,23 +1043,23 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *s
 	}
 	switch info.Subresource {
 	case "log", "exec", "attach", "portforward", "proxy":
-		return noPodsRun(s.st, res, info, r.URL.Query())
+		return registry.NoPodsRun(s.st, res, info, r.URL.Query())
 	case "scale":
-		return serveScale(s.wr, w, r, res)
+		return registry.ServeScale(s.wr, w, r, res)
 	case "binding":
-		return bind(s.wr, w, r, res)
+		return registry.Bind(s.wr, w, r, res)
 	case "eviction":
-		return evict(s.wr, w, r, res)
+		return registry.Evict(s.wr, w, r, res)
 	case "token":
-		return issueToken(s.wr, w, r, res)
+		return registry.IssueToken(s.wr, w, r, res)
 	}
 	switch info.Verb {
 	case "get":
 		return s.rd.get(w, r, res)
 	case "update":
-		return s.wr.update(w, r, res)
+		return s.wr.Update(w, r, res)
 	case "patch":
-		return s.wr.patch(w, r, res)
+		return s.wr.Patch(w, r, res)
 	}
 	return response.ErrMethodNotAllowed()
 }

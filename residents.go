@@ -21,13 +21,15 @@ import (
 	"strings"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/registry"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
@@ -45,14 +47,14 @@ const (
 // A settler gives namespaces their first objects.
 type settler struct {
 	st     *store.Store
-	wr     *writes
+	wr     *registry.Writer
 	rootCA []byte // PEM; nil without an authority of the server's own
 	log    zerolog.Logger
 
 	accounts, configMaps *scheme.Resource
 }
 
-func newSettler(st *store.Store, reg *scheme.Registry, wr *writes, rootCA []byte, log zerolog.Logger) *settler {
+func newSettler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, rootCA []byte, log zerolog.Logger) *settler {
 	return &settler{st: st, wr: wr, rootCA: rootCA, log: log,
 		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps")}
 }
@@ -68,16 +70,16 @@ func (s *settler) founded(namespace string) {
 
 // settleAll settles several namespaces at once, so that their commits share an fsync.
 func (s *settler) settleAll(ctx context.Context, namespaces []string) error {
-	return parallel(namespaces, collectorSeats, func(namespace string) error { return s.settle(ctx, namespace) })
+	return registry.Parallel(namespaces, collectorSeats, func(namespace string) error { return s.settle(ctx, namespace) })
 }
 
 // settle makes what a namespace lacks. One that is not there, or going, lacks nothing.
 func (s *settler) settle(ctx context.Context, namespace string) error {
-	if rec, err := s.st.Get(namespaceKey(namespace)); errors.Is(err, store.ErrNotFound) || rec.Deleting {
+	if rec, err := s.st.Get(registry.NamespaceKey(namespace)); errors.Is(err, store.ErrNotFound) || rec.Deleting {
 		return nil
 	}
 	missing := []func() error{func() error { return s.addAccount(ctx, namespace) }, func() error { return s.publishRootCA(ctx, namespace) }}
-	err := parallel(missing, len(missing), func(add func() error) error { return add() })
+	err := registry.Parallel(missing, len(missing), func(add func() error) error { return add() })
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) { // it went meanwhile
 		return nil
 	}
@@ -93,7 +95,7 @@ func (s *settler) addAccount(ctx context.Context, namespace string) error {
 }
 
 func (s *settler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
-	_, err := s.wr.insert(ctx, res, obj, writeOptions{manager: collectorName})
+	_, err := s.wr.Insert(ctx, res, obj, registry.Options{Manager: collectorName})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -113,8 +115,8 @@ func (s *settler) publishRootCA(ctx context.Context, namespace string) error {
 	case err != nil || s.isPublished(rec.JSON):
 		return err
 	}
-	t := target{res: s.configMaps, namespace: namespace, name: rootCAMap}
-	_, _, err = s.wr.modify(ctx, t, writeOptions{manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: s.configMaps, Namespace: namespace, Name: rootCAMap}
+	_, _, err = s.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		mended := old.DeepCopyObject().(*corev1.ConfigMap)
 		mended.Data = s.rootCAData()
 		return mended, nil

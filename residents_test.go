@@ -120,7 +120,7 @@ func TestFirstObjectsDoNotHoldTheirNamespace(t *testing.T) {
 func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "apilet.db")))
-	s.wr.founded = nil // as an older server
+	s.wr.NamespaceCreated = nil // as an older server
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
 	s.want(404, "GET", ownAccount, "")
 	s.restart()
@@ -149,7 +149,7 @@ func TestOwnEndpointsFollowTheListener(t *testing.T) {
 		expect(t, a.get("endpoints").Raw, `[{"addresses":["127.0.0.1"],"conditions":{"ready":true}}]`)
 		expect(t, a.get("ports").Raw, `[{"name":"https","protocol":"TCP","port":`+port+`}]`)
 		expect(t, a.get(`metadata.labels.kubernetes\.io/service-name`), "kubernetes")
-		if service, err := s.wr.hooks.Services.Resolve("default", "kubernetes", 443); service != "127.0.0.1:"+port {
+		if service, err := s.wr.Webhooks.Services.Resolve("default", "kubernetes", 443); service != "127.0.0.1:"+port {
 			t.Errorf("the service leads to %s (%v), want port %s", service, err, port)
 		}
 		s.restart()

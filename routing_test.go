@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"apilet/internal/registry"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -237,7 +238,7 @@ func (s *doorScene) mend(t *testing.T, since int64) []store.Event {
 			seed.Op, seed.Expect = store.OpUpdate, now.Rev
 			s.put(t, seed)
 		case err == nil:
-			s.put(t, tombstone(&now))
+			s.put(t, registry.Tombstone(&now))
 		case seeded:
 			s.put(t, seed)
 		}

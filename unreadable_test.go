@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/registry"
 	"apilet/internal/registry/patch"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/protobuf"
@@ -382,7 +383,7 @@ func (s *testServer) spoil(key, old, by string) {
 		s.t.Fatalf("%s: %v, %s", key, err, rec.JSON)
 	}
 	rec.JSON = bytes.Replace(rec.JSON, []byte(old), []byte(by), 1)
-	c := tombstone(&rec) // which knows where the revision goes
+	c := registry.Tombstone(&rec) // which knows where the revision goes
 	c.Op, c.Deleting = store.OpUpdate, rec.Deleting
 	if _, err := s.st.Commit(s.t.Context(), c); err != nil {
 		s.t.Fatal(err)

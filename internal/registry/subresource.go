@@ -1,7 +1,7 @@
 // This file holds the subresources that are small programs of their own: /scale shows a workload's replica count as an object of another
 // kind, pods/binding puts a pod on its node, once, and pods/eviction is a DELETE that asks the pod's disruption budget first. What a
 // subresource that is only a part of its object may write is in strategy.go.
-package main
+package registry
 
 import (
 	"context"
@@ -94,17 +94,17 @@ func scaleDocument(res *scheme.Resource, obj scheme.Object) (*autoscalingv1.Scal
 	return scale, nil
 }
 
-// serveScale answers GET, PUT and PATCH of /scale.
-func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// ServeScale answers GET, PUT and PATCH of /scale.
+func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, scaleRow(res))
 	if err != nil {
 		return err
 	}
 	t := targetOf(r, res)
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		rec, err := wr.st.Get(res.Key(t.namespace, t.name))
+		rec, err := wr.Store.Get(res.Key(t.Namespace, t.Name))
 		if err != nil {
-			return response.StoreError(err, res, t.name)
+			return response.StoreError(err, res, t.Name)
 		}
 		return respondScale(w, r, res, v, &rec)
 	}
@@ -112,9 +112,9 @@ func serveScale(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.
 	if err != nil {
 		return err
 	}
-	t.sub, req.opts.applied = "", true // as far as the workload is concerned, its managedFields are written
+	t.Subresource, req.opts.applied = "", true // as far as the workload is concerned, its managedFields are written
 	ctx := r.Context()
-	rec, _, err := wr.modify(ctx, t, req.opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return req.change(ctx, old) })
+	rec, _, err := wr.Modify(ctx, t, req.opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return req.change(ctx, old) })
 	if err != nil {
 		return err
 	}
@@ -156,16 +156,16 @@ func respondScale(w http.ResponseWriter, r *http.Request, res *scheme.Resource, 
 
 // A scaleRequest is a PUT's or PATCH's body, and how it is to be read.
 type scaleRequest struct {
-	wr          *writes
+	wr          *Writer
 	res         *scheme.Resource
-	opts        writeOptions
+	opts        Options
 	contentType string
 	kind        patch.Kind // "" for a PUT
 	body        []byte
 }
 
 // readScale reads the request of a change of /scale.
-func readScale(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*scaleRequest, error) {
+func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*scaleRequest, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -203,9 +203,9 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	}
 	obj, err := applyScale(req.res, old, after)
 	if err == nil {
-		err = req.judged(ctx, admission, obj, old)
+		err = req.validated(ctx, admission, obj, old)
 	}
-	if err != nil || !req.wr.managed {
+	if err != nil || !req.wr.ManagedFields {
 		return obj, err
 	}
 	entries, err := owners.ToParent(after.ManagedFields)
@@ -215,21 +215,21 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 
 // mutated lets webhooks change the Scale.
 func (req *scaleRequest) mutated(ctx context.Context, a admission.Attributes, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
-	if !req.wr.hooks.Active() {
+	if !req.wr.Webhooks.Active() {
 		return after, nil
 	}
 	shown := before.DeepCopy()
 	shown.Spec.Replicas = max(shown.Spec.Replicas, 0) // of noReplicas nobody else shall know
-	obj, err := req.wr.hooks.Mutate(ctx, a, after, shown)
+	obj, err := req.wr.Webhooks.Mutate(ctx, a, after, shown)
 	if err != nil {
 		return nil, err
 	}
 	return obj.(*autoscalingv1.Scale), nil
 }
 
-// judged asks the validating webhooks. They see the Scale that a GET would show, before and after.
-func (req *scaleRequest) judged(ctx context.Context, a admission.Attributes, obj, old scheme.Object) error {
-	if !req.wr.hooks.Active() {
+// validated asks the validating webhooks. They see the Scale that a GET would show, before and after.
+func (req *scaleRequest) validated(ctx context.Context, a admission.Attributes, obj, old scheme.Object) error {
+	if !req.wr.Webhooks.Active() {
 		return nil
 	}
 	after, err := scaleDocument(req.res, obj)
@@ -241,7 +241,7 @@ func (req *scaleRequest) judged(ctx context.Context, a admission.Attributes, obj
 		return err
 	}
 	before.Spec.Replicas = max(before.Spec.Replicas, 0) // of noReplicas nobody else shall know
-	return req.wr.hooks.Validate(ctx, a, after, before)
+	return req.wr.Webhooks.Validate(ctx, a, after, before)
 }
 
 // countPath is where the replica count is.
@@ -255,7 +255,7 @@ func countPath(res *scheme.Resource, obj scheme.Object) []string {
 // after is the Scale that is to be, its managedFields written.
 func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 	if req.kind == patch.ApplyPatch {
-		merged, _, err := req.ledger().Apply(before, req.body, fieldmanager.Applier{Manager: req.opts.manager, Subresource: "scale", Force: req.opts.force})
+		merged, _, err := req.fieldManager().Apply(before, req.body, fieldmanager.Applier{Manager: req.opts.Manager, Subresource: "scale", Force: req.opts.force})
 		if err != nil {
 			return nil, err
 		}
@@ -281,19 +281,19 @@ func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scal
 	}
 	after := sent.(*autoscalingv1.Scale)
 	if req.kind == "" {
-		t := target{name: before.Name, namespace: before.Namespace}
+		t := Target{Name: before.Name, Namespace: before.Namespace}
 		if err := t.check(after); err != nil {
 			return nil, err
 		}
 	}
-	return after, req.ledger().Update(before.DeepCopy(), after, req.opts.manager, "scale")
+	return after, req.fieldManager().Update(before.DeepCopy(), after, req.opts.Manager, "scale")
 }
 
-// ledger keeps the owners of a Scale's fields, whatever it scales.
-func (req *scaleRequest) ledger() *fieldmanager.Manager {
-	known, ok := req.wr.ledgers.Load("scale")
+// fieldManager keeps the owners of a Scale's fields, whatever it scales.
+func (req *scaleRequest) fieldManager() *fieldmanager.Manager {
+	known, ok := req.wr.managers.Load("scale")
 	if !ok {
-		known, _ = req.wr.ledgers.LoadOrStore("scale", &fieldmanager.Manager{Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+		known, _ = req.wr.managers.LoadOrStore("scale", &fieldmanager.Manager{Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
 			GoType: reflect.TypeFor[autoscalingv1.Scale]()})
 	}
 	return known.(*fieldmanager.Manager)
@@ -336,32 +336,32 @@ func errOtherUID(gr schema.GroupResource, old scheme.Object, uid types.UID) erro
 
 // ---- pods/binding and pods/eviction ----
 
-// bind answers POST of pods/NAME/binding, and of a Binding in its namespace: a scheduler has chosen a node.
-func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// Bind answers POST of pods/NAME/binding, and of a Binding in its namespace: a scheduler has chosen a node.
+func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	t := targetOf(r, res)
-	sent, opts, err := decodeSub(w, r, res, t.sub)
+	sent, opts, err := decodeSub(w, r, res, t.Subresource)
 	if err != nil {
 		return err
 	}
 	binding := sent.(*corev1.Binding)
-	if t.sub == "" {
-		t.res, t.name = wr.reg.Lookup("", "v1", "pods"), binding.Name
+	if t.Subresource == "" {
+		t.Resource, t.Name = wr.Types.Lookup("", "v1", "pods"), binding.Name
 	}
-	if binding.Name != t.name {
+	if binding.Name != t.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if sent, err = wr.hooks.Mutate(r.Context(), opts.admission(res, t.sub, admission.OpCreate), binding, nil); err != nil {
+	if sent, err = wr.Webhooks.Mutate(r.Context(), opts.admission(res, t.Subresource, admission.OpCreate), binding, nil); err != nil {
 		return err
 	}
 	binding = sent.(*corev1.Binding)
-	if err = judgeTarget(&binding.Target); err != nil {
+	if err = checkTarget(&binding.Target); err != nil {
 		return err
 	}
-	if err = wr.hooks.Validate(r.Context(), opts.admission(res, t.sub, admission.OpCreate), binding, nil); err != nil {
+	if err = wr.Webhooks.Validate(r.Context(), opts.admission(res, t.Subresource, admission.OpCreate), binding, nil); err != nil {
 		return err
 	}
-	t.sub, opts.applied = "binding", true // a binding owns no fields
-	_, _, err = wr.modify(r.Context(), t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t.Subresource, opts.applied = "binding", true // a binding owns no fields
+	_, _, err = wr.Modify(r.Context(), t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		return bound(old.DeepCopyObject().(*corev1.Pod), binding)
 	})
 	if err != nil {
@@ -370,8 +370,8 @@ func bind(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resour
 	return respondSuccess(w, r)
 }
 
-// judgeTarget says what is wrong with the place of a pod: in kube-apiserver's words a 500 without a reason.
-func judgeTarget(target *corev1.ObjectReference) error {
+// checkTarget says what is wrong with the place of a pod: in kube-apiserver's words a 500 without a reason.
+func checkTarget(target *corev1.ObjectReference) error {
 	var c validation.Checker
 	p := field.NewPath("target")
 	if target.Kind != "" && target.Kind != "Node" {
@@ -391,13 +391,13 @@ func respondSuccess(w http.ResponseWriter, r *http.Request) error {
 }
 
 // decodeSub reads the body of a POST to a subresource.
-func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub string) (scheme.Object, writeOptions, error) {
+func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub string) (scheme.Object, Options, error) {
 	if _, err := response.NewView(r, res); err != nil {
-		return nil, writeOptions{}, err
+		return nil, Options{}, err
 	}
 	body, err := readBody(w, r)
 	if err != nil {
-		return nil, writeOptions{}, err
+		return nil, Options{}, err
 	}
 	opts, err := parseWriteOptions(r, "CreateOptions", "")
 	if err != nil {
@@ -409,7 +409,7 @@ func decodeSub(w http.ResponseWriter, r *http.Request, res *scheme.Resource, sub
 	case len(strict) > 0 && opts.validation == metav1.FieldValidationStrict:
 		err = res.StrictError(sub, strict)
 	default:
-		err = judgeStrictness(r.Context(), res, opts.validation, strict)
+		err = checkStrictness(r.Context(), res, opts.validation, strict)
 	}
 	if err == nil {
 		rec := request.From(r.Context())
@@ -461,17 +461,17 @@ func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
 	status.Conditions = append(status.Conditions, condition)
 }
 
-// evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first.
-func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// Evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first.
+func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	sent, opts, err := decodeSub(w, r, res, "eviction")
 	if err != nil {
 		return err
 	}
 	eviction, t := sent.(*policyv1.Eviction), targetOf(r, res)
-	if eviction.Name != t.name {
+	if eviction.Name != t.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
 	}
-	if sent, err = wr.hooks.Decide(r.Context(), opts.admission(res, "eviction", admission.OpCreate), eviction); err != nil {
+	if sent, err = wr.Webhooks.Decide(r.Context(), opts.admission(res, "eviction", admission.OpCreate), eviction); err != nil {
 		return err
 	}
 	eviction = sent.(*policyv1.Eviction)
@@ -482,13 +482,13 @@ func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	if opts.dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	rec, err := wr.st.Get(res.Key(t.namespace, t.name))
+	rec, err := wr.Store.Get(res.Key(t.Namespace, t.Name))
 	if err != nil {
-		return response.StoreError(err, res, t.name)
+		return response.StoreError(err, res, t.Name)
 	}
-	obj, err := wr.read(res, &rec)
+	obj, err := wr.Read(res, &rec)
 	if err != nil {
-		return response.StoreError(err, res, t.name)
+		return response.StoreError(err, res, t.Name)
 	}
 	pod := obj.(*corev1.Pod)
 	if running := pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil; running {
@@ -496,15 +496,15 @@ func evict(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 			return err
 		}
 	}
-	if _, _, err := wr.delete(r.Context(), res, t.namespace, t.name, options); err != nil {
+	if _, _, err := wr.Delete(r.Context(), res, t.Namespace, t.Name, options); err != nil {
 		return err
 	}
 	return respondSuccess(w, r)
 }
 
 // takeDisruption takes one allowed disruption from the budget that covers a pod, or answers 429.
-func takeDisruption(ctx context.Context, wr *writes, pod *corev1.Pod, dryRun bool) error {
-	budgets := wr.reg.Lookup("policy", "v1", "poddisruptionbudgets")
+func takeDisruption(ctx context.Context, wr *Writer, pod *corev1.Pod, dryRun bool) error {
+	budgets := wr.Types.Lookup("policy", "v1", "poddisruptionbudgets")
 	names, err := budgetsOf(wr, budgets, pod)
 	switch {
 	case err != nil || len(names) == 0:
@@ -513,24 +513,24 @@ func takeDisruption(ctx context.Context, wr *writes, pod *corev1.Pod, dryRun boo
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
 			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}}
 	}
-	t := target{res: budgets, namespace: pod.Namespace, name: names[0], sub: "status"}
-	_, _, err = wr.modify(ctx, t, writeOptions{dryRun: dryRun}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := Target{Resource: budgets, Namespace: pod.Namespace, Name: names[0], Subresource: "status"}
+	_, _, err = wr.Modify(ctx, t, Options{dryRun: dryRun}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		return disrupted(old.DeepCopyObject().(*policyv1.PodDisruptionBudget), pod)
 	})
 	return err
 }
 
 // budgetsOf lists the disruption budgets whose selector matches a pod. One that cannot be read might: then nothing is evicted.
-func budgetsOf(wr *writes, budgets *scheme.Resource, pod *corev1.Pod) (names []string, err error) {
+func budgetsOf(wr *Writer, budgets *scheme.Resource, pod *corev1.Pod) (names []string, err error) {
 	c := store.ChunkPool.Get().(*store.Chunk)
 	defer store.ChunkPool.Put(c)
 	at := store.Span{Prefix: budgets.KeyPrefix(pod.Namespace)}
 	for {
-		if err := wr.st.Chunk(at, c); err != nil {
+		if err := wr.Store.Chunk(at, c); err != nil {
 			return nil, err
 		}
 		for i := range c.Records {
-			obj, err := wr.read(budgets, &c.Records[i])
+			obj, err := wr.Read(budgets, &c.Records[i])
 			if err != nil {
 				_, name := scheme.NamespacedName(c.Records[i].Key)
 				return nil, response.StoreError(err, budgets, name)
@@ -581,8 +581,8 @@ func tooManyDisruptions(message, cause string, retryAfter int) error {
 	return err
 }
 
-// issueToken answers POST /token of a service account.
-func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// IssueToken answers POST /token of a service account.
+func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	obj, opts, err := decodeSub(w, r, res, "token")
 	if err != nil {
 		return err
@@ -592,11 +592,11 @@ func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.
 	if err := wr.checkNamespace(res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
-	if obj, err = wr.hooks.Decide(r.Context(), opts.admission(res, "token", admission.OpCreate), obj); err != nil {
+	if obj, err = wr.Webhooks.Decide(r.Context(), opts.admission(res, "token", admission.OpCreate), obj); err != nil {
 		return err
 	}
 	request := obj.(*authenticationv1.TokenRequest)
-	credential, err := wr.auth.Accounts.Request(request, rec.Info.Namespace, rec.Info.Name)
+	credential, err := wr.Auth.Accounts.Request(request, rec.Info.Namespace, rec.Info.Name)
 	if err != nil {
 		return err
 	}
@@ -605,10 +605,10 @@ func issueToken(wr *writes, w http.ResponseWriter, r *http.Request, res *scheme.
 	return response.WriteObject(w, r, http.StatusCreated, request)
 }
 
-// noPodsRun answers whoever asks an object that exists for what only a kubelet has. What a log is asked for in is judged all the same.
-func noPodsRun(st *store.Store, res *scheme.Resource, info *request.Info, query url.Values) error {
+// NoPodsRun answers whoever asks an object that exists for what only a kubelet has. What a log is asked for in is judged all the same.
+func NoPodsRun(st *store.Store, res *scheme.Resource, info *request.Info, query url.Values) error {
 	if info.Subresource == "log" {
-		if err := judgeLogOptions(info.Name, query); err != nil {
+		if err := checkLogOptions(info.Name, query); err != nil {
 			return err
 		}
 	}
@@ -626,8 +626,8 @@ type logOptions struct {
 	err   error // the first that cannot be read
 }
 
-// judgeLogOptions says what is wrong with the parameters of a pod's log.
-func judgeLogOptions(name string, query url.Values) error {
+// checkLogOptions says what is wrong with the parameters of a pod's log.
+func checkLogOptions(name string, query url.Values) error {
 	o := &logOptions{query: query}
 	o.atLeast("tailLines", 0, "must be greater than or equal to 0")
 	o.atLeast("limitBytes", 1, "must be greater than 0")

@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"net/http/httptest"
@@ -27,7 +27,7 @@ func TestPatchOptionsRefusals(t *testing.T) {
 		}
 	}
 	opts, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?fieldManager=m&force=true", nil), "PatchOptions", types.ApplyPatchType)
-	if err != nil || !opts.force || opts.manager != "m" {
+	if err != nil || !opts.force || opts.Manager != "m" {
 		t.Errorf("got %+v, %v", opts, err)
 	}
 }

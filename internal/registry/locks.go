@@ -1,4 +1,4 @@
-package main
+package registry
 
 // This file says who works at the same time and who waits. Writers of one key take turns. A write is computed outside of any lock and committed if nobody was faster; fifty writers
 // of one object would so cost fifty rounds each. Who has lost once waits here for its turn, and computes again when it comes. Writers of
@@ -9,19 +9,19 @@ import (
 	"sync"
 )
 
-// keyQueues are the queues of keys that somebody waits for or works on.
-type keyQueues struct {
+// keyLocks are the queues of keys that somebody waits for or works on.
+type keyLocks struct {
 	mu     sync.Mutex // guards queues and their lengths
-	queues map[string]*keyQueue
+	queues map[string]*keyLock
 }
 
-type keyQueue struct {
+type keyLock struct {
 	turn   chan struct{} // holds one token while somebody has the turn
 	length int
 }
 
-// enter waits for the key's turn, no longer than ctx lasts, and returns what ends the turn. Who has it may be waiting for a webhook.
-func (q *keyQueues) enter(ctx context.Context, key string) (leave func(), err error) {
+// lock waits for the key's turn, no longer than ctx lasts, and returns what ends the turn. Who has it may be waiting for a webhook.
+func (q *keyLocks) lock(ctx context.Context, key string) (leave func(), err error) {
 	queue := q.join(key)
 	select {
 	case queue.turn <- struct{}{}:
@@ -35,22 +35,22 @@ func (q *keyQueues) enter(ctx context.Context, key string) (leave func(), err er
 	}
 }
 
-func (q *keyQueues) join(key string) *keyQueue {
+func (q *keyLocks) join(key string) *keyLock {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.queues == nil {
-		q.queues = map[string]*keyQueue{}
+		q.queues = map[string]*keyLock{}
 	}
 	queue := q.queues[key]
 	if queue == nil {
-		queue = &keyQueue{turn: make(chan struct{}, 1)}
+		queue = &keyLock{turn: make(chan struct{}, 1)}
 		q.queues[key] = queue
 	}
 	queue.length++
 	return queue
 }
 
-func (q *keyQueues) leave(key string, queue *keyQueue) {
+func (q *keyLocks) leave(key string, queue *keyLock) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if queue.length--; queue.length == 0 {
@@ -58,9 +58,9 @@ func (q *keyQueues) leave(key string, queue *keyQueue) {
 	}
 }
 
-// parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
+// Parallel runs do for every item, as many at once as there are seats, so that their commits share an fsync, and returns the error of
 // the first in order.
-func parallel[T any](items []T, seats int, do func(T) error) error {
+func Parallel[T any](items []T, seats int, do func(T) error) error {
 	var group sync.WaitGroup
 	failed := make([]error, len(items))
 	free := make(chan struct{}, seats)

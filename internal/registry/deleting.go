@@ -1,4 +1,4 @@
-package main
+package registry
 
 // This file: what a deletion asks of an object, as far as it can be told without the store. Its preconditions are compared with what is
 // stored; then the object is marked: when it began to go, how long it has, and which finalizers the propagation policy adds or takes.

@@ -1,4 +1,4 @@
-package main
+package registry
 
 // This file: who may have a certificate made. A CertificateSigningRequest asks a signer, named in its spec, for a certificate; somebody
 // approves it and the signer writes the certificate into its status. Whoever holds a certificate of the right signer is whom it names, so
@@ -30,7 +30,7 @@ import (
 
 // checkSigner refuses a write to a request for a certificate that its writer may not make. old is nil for a create. The server's own
 // writes have no request.
-func (wr *writes) checkSigner(ctx context.Context, t *target, obj, old scheme.Object) error {
+func (wr *Writer) checkSigner(ctx context.Context, t *Target, obj, old scheme.Object) error {
 	csr, ok := obj.(*certificatesv1.CertificateSigningRequest)
 	rec := request.From(ctx)
 	if !ok || rec == nil {
@@ -40,10 +40,10 @@ func (wr *writes) checkSigner(ctx context.Context, t *target, obj, old scheme.Ob
 	if old == nil {
 		err = checkSubject(csr)
 	} else {
-		err = checkDecision(wr.auth, rec.User, t.sub, csr, old.(*certificatesv1.CertificateSigningRequest))
+		err = checkDecision(wr.Auth, rec.User, t.Subresource, csr, old.(*certificatesv1.CertificateSigningRequest))
 	}
 	if err != nil {
-		return apierrors.NewForbidden(t.res.GroupResource(), csr.Name, err)
+		return apierrors.NewForbidden(t.Resource.GroupResource(), csr.Name, err)
 	}
 	return nil
 }

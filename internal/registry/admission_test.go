@@ -1,4 +1,4 @@
-package main
+package registry
 
 import (
 	"context"
@@ -15,14 +15,14 @@ import (
 )
 
 func TestWritersOfOneObjectDoNotWaitBeyondTheirDeadline(t *testing.T) {
-	var queue keyQueues
-	leave, err := queue.enter(context.Background(), "k")
+	var queue keyLocks
+	leave, err := queue.lock(context.Background(), "k")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := queue.enter(ctx, "k"); !errors.Is(err, context.Canceled) {
+	if _, err := queue.lock(ctx, "k"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a turn is waited for beyond the deadline: %v", err)
 	}
 	leave()
@@ -45,7 +45,7 @@ func FuzzReviewAnswers(f *testing.F) {
 			}
 			_ = admission.Denied("a", answer.Result).Error()
 			a := admission.Attributes{Resource: res, Operation: admission.OpCreate}
-			v := admission.NewInvocation(&admission.Webhooks{Defaults: fillDefaults}, &a, &request.Request{}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, nil)
+			v := admission.NewInvocation(&admission.Webhooks{Defaults: FillDefaults}, &a, &request.Request{}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, nil)
 			if _, err := v.Documents(res); err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func BenchmarkWithoutWebhooks(b *testing.B) {
 	h := &admission.Webhooks{}
 	res := scheme.NewRegistry().Lookup("", "v1", "configmaps")
 	obj := &corev1.ConfigMap{}
-	opts := writeOptions{}
+	opts := Options{}
 	ctx := context.WithValue(b.Context(), request.Key{}, &request.Request{})
 	b.ReportAllocs()
 	for b.Loop() {

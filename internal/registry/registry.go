@@ -6,7 +6,7 @@
 //	body ──▶ decode ──▶ prepare ──▶ default ──▶ validate ──▶ encode ──▶ commit ──▶ 2xx, durable
 //	                       ▲                                              │
 //	                       └───────────────── newer version ◀─────────────┘
-package main
+package registry
 
 import (
 	"bytes"
@@ -60,43 +60,43 @@ const (
 	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
 	generateTries = 8        // names tried for one strategy.generateName
 	maxName       = 1024     // bytes of a name
-	deleteWorkers = 16       // objects of a collection that are written at once
+	DeleteWorkers = 16       // objects of a collection that are written at once
 )
 
-// writes answers the requests that change objects.
-type writes struct {
-	st     *store.Store
-	reg    *scheme.Registry
-	auth   *auth.Authenticator
-	alloc  *allocator.Allocator
-	queues keyQueues
-	hooks  *admission.Webhooks
-	policy func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
-	lost   *unreadable.Unreadables
+// Writer answers the requests that change objects.
+type Writer struct {
+	Store      *store.Store
+	Types      *scheme.Registry
+	Auth       *auth.Authenticator
+	Allocator  *allocator.Allocator
+	locks      keyLocks
+	Webhooks   *admission.Webhooks
+	Policy     func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
+	Unreadable *unreadable.Unreadables
 
-	founded func(namespace string) // what follows the creation of a namespace, before it is answered
+	NamespaceCreated func(namespace string) // what follows the creation of a namespace, before it is answered
 
-	validating bool     // --validate: built-in objects are judged by their types' rules; metadata always is
-	managed    bool     // --managed-fields
-	ledgers    sync.Map // *resource (or "scale") to its *ownership, made at the first write
+	Validating    bool     // --validate: built-in objects are judged by their types' rules; metadata always is
+	ManagedFields bool     // --managed-fields
+	managers      sync.Map // *resource (or "scale") to its *ownership, made at the first write
 }
 
 // ---- What a write asks for ----
 
-// writeOptions are the query parameters of a write.
-type writeOptions struct {
+// Options are the query parameters of a write.
+type Options struct {
 	dryRun     bool
-	manager    string // fieldManager, or the first word of the user agent
+	Manager    string // fieldManager, or the first word of the user agent
 	asked      string // fieldManager as sent
 	validation string // FieldValidation: Ignore, Warn (also ""), Strict
 	force      bool
 	applied    bool // the object comes out of an apply: its managedFields are written already
-	trusted    bool // the server writes what no user may: of the rules, only those of metadata are asked
+	Trusted    bool // the server writes what no user may: of the rules, only those of metadata are asked
 }
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
-func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (writeOptions, error) {
-	o := writeOptions{manager: fieldmanager.ManagerOf("", r.UserAgent())}
+func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (Options, error) {
+	o := Options{Manager: fieldmanager.ManagerOf("", r.UserAgent())}
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
@@ -118,13 +118,13 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 	}
 	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
 	if o.asked = options.FieldManager; o.asked != "" {
-		o.manager = o.asked
+		o.Manager = o.asked
 	}
 	return o, nil
 }
 
 // admission is the write as webhooks are told of it.
-func (o *writeOptions) admission(res *scheme.Resource, sub, operation string) admission.Attributes {
+func (o *Options) admission(res *scheme.Resource, sub, operation string) admission.Attributes {
 	return admission.Attributes{Resource: res, Subresource: sub, Operation: operation, Manager: o.asked, FieldValidation: o.validation, DryRun: o.dryRun}
 }
 
@@ -149,8 +149,8 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// judgeStrictness turns unknown and duplicate fields into warnings, or into an error when the client asked for that.
-func judgeStrictness(ctx context.Context, res *scheme.Resource, directive string, strict []error) error {
+// checkStrictness turns unknown and duplicate fields into warnings, or into an error when the client asked for that.
+func checkStrictness(ctx context.Context, res *scheme.Resource, directive string, strict []error) error {
 	switch {
 	case len(strict) == 0 || directive == metav1.FieldValidationIgnore:
 		return nil
@@ -175,7 +175,7 @@ func matchNamespace(obj scheme.Object, namespace string) error {
 // ---- Create ----
 
 // receive reads the object that a POST or PUT brings, and how its sender wants to be answered. kind is that of the write's options.
-func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind string) (v *response.View, obj scheme.Object, opts writeOptions, err error) {
+func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind string) (v *response.View, obj scheme.Object, opts Options, err error) {
 	if v, err = response.NewView(r, res); err != nil {
 		return nil, nil, opts, err
 	}
@@ -190,15 +190,15 @@ func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind 
 	if err != nil {
 		return nil, nil, opts, err
 	}
-	if err := judgeStrictness(r.Context(), res, opts.validation, strict); err != nil {
+	if err := checkStrictness(r.Context(), res, opts.validation, strict); err != nil {
 		return nil, nil, opts, err
 	}
 	request.From(r.Context()).NoteBody(obj)
 	return v, obj, opts, nil
 }
 
-// create answers a POST to a collection.
-func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// Create answers a POST to a collection.
+func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, obj, opts, err := receive(w, r, res, "CreateOptions")
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if res.Virtual {
 		return wr.answerReview(w, r, v, obj, opts)
 	}
-	stored, err := wr.insert(ctx, res, obj, opts)
+	stored, err := wr.Insert(ctx, res, obj, opts)
 	if err != nil {
 		return err
 	}
@@ -218,12 +218,12 @@ func (wr *writes) create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 }
 
 // answerReview answers an object that is a question: nothing is stored.
-func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts writeOptions) error {
-	obj, err := wr.hooks.Decide(r.Context(), opts.admission(v.Res, "", admission.OpCreate), obj)
+func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts Options) error {
+	obj, err := wr.Webhooks.Decide(r.Context(), opts.admission(v.Res, "", admission.OpCreate), obj)
 	if err != nil {
 		return err
 	}
-	if err := wr.auth.Review(r.Context(), obj); err != nil {
+	if err := wr.Auth.Review(r.Context(), obj); err != nil {
 		return err
 	}
 	body, err := json.Marshal(obj)
@@ -233,13 +233,13 @@ func (wr *writes) answerReview(w http.ResponseWriter, r *http.Request, v *respon
 	return v.Respond(w, r, http.StatusCreated, &store.Record{JSON: body})
 }
 
-// insert makes a new object of what a client sent.
-func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (store.Record, error) {
+// Insert makes a new object of what a client sent.
+func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
 	strategy.WipeSystemFields(obj)
 	if err := admit(res); err != nil {
 		return store.Record{}, err
 	}
-	fillDefaults(res, obj)
+	FillDefaults(res, obj)
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
 	}
@@ -261,7 +261,7 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated {
 			strategy.NameNew(obj)
 		}
-		if err := wr.auth.Accounts.FillSecret(obj); err != nil {
+		if err := wr.Auth.Accounts.FillSecret(obj); err != nil {
 			return store.Record{}, err
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
@@ -276,8 +276,8 @@ func (wr *writes) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 
 // mutated lets webhooks change a new object. Before they are asked its namespace has to be there, and its classes have their say: what
 // the webhooks change, they say again.
-func (wr *writes) mutated(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (scheme.Object, error) {
-	if !wr.hooks.Active() {
+func (wr *Writer) mutated(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (scheme.Object, error) {
+	if !wr.Webhooks.Active() {
 		return obj, nil
 	}
 	namespace := obj.GetNamespace()
@@ -290,7 +290,7 @@ func (wr *writes) mutated(ctx context.Context, res *scheme.Resource, obj scheme.
 	if err := wr.complete(ctx, res, obj); err != nil {
 		return nil, wr.createError(err, res, obj)
 	}
-	obj, err := wr.hooks.Mutate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil)
+	obj, err := wr.Webhooks.Mutate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil)
 	if err == nil && res.Namespaced {
 		err = matchNamespace(obj, namespace)
 	}
@@ -305,8 +305,8 @@ func admit(res *scheme.Resource) error {
 	return res.Custom.Admit()
 }
 
-// fillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded.
-func fillDefaults(res *scheme.Resource, obj scheme.Object) {
+// FillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded.
+func FillDefaults(res *scheme.Resource, obj scheme.Object) {
 	switch {
 	case res.Custom == nil:
 		defaults.Set(obj)
@@ -325,11 +325,11 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 }
 
 // complete fills in what other stored objects, or the request, say of a new one. A missing namespace is the better of two errors.
-func (wr *writes) complete(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
+func (wr *Writer) complete(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	if rec := request.From(ctx); rec != nil {
 		strategy.NameRequester(obj, &rec.User)
 	}
-	err := admission.Classes{Store: wr.st}.Complete(obj)
+	err := admission.Classes{Store: wr.Store}.Complete(obj)
 	if err == nil {
 		return nil
 	}
@@ -340,9 +340,9 @@ func (wr *writes) complete(ctx context.Context, res *scheme.Resource, obj scheme
 }
 
 // insertOnce judges, encodes and commits an object under its present name.
-func (wr *writes) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) (store.Record, error) {
+func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
 	if svc, ok := obj.(*corev1.Service); ok {
-		release, err := wr.alloc.Assign(svc, nil, opts.dryRun)
+		release, err := wr.Allocator.Assign(svc, nil, opts.dryRun)
 		if err != nil {
 			return store.Record{}, err
 		}
@@ -354,11 +354,11 @@ func (wr *writes) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		}
 		return store.Record{}, scheme.Invalid(res.GroupKind(), obj.GetName(), errs)
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, res, obj, nil), wr.checkSigner(ctx, &target{res: res}, obj, nil)); err != nil {
+	if err := cmp.Or(wr.checkGrant(ctx, res, obj, nil), wr.checkSigner(ctx, &Target{Resource: res}, obj, nil)); err != nil {
 		return store.Record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)
-	if err := wr.hooks.Validate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil); err != nil {
+	if err := wr.Webhooks.Validate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil); err != nil {
 		return store.Record{}, err
 	}
 	json, revAt, err := res.EncodeStored(obj)
@@ -367,7 +367,7 @@ func (wr *writes) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	}
 	c := store.Change{Op: store.OpCreate, Key: res.Key(obj.GetNamespace(), obj.GetName()), JSON: json, RevAt: revAt}
 	if res.Namespaced {
-		c.Parent = namespaceKey(obj.GetNamespace())
+		c.Parent = NamespaceKey(obj.GetNamespace())
 	}
 	if opts.dryRun {
 		return wr.pretendCreate(res, obj, c)
@@ -376,15 +376,15 @@ func (wr *writes) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		return store.Record{}, err
 	}
 	rec, err := wr.commit(ctx, res, c)
-	if name, founds := strings.CutPrefix(c.Key, namespaceKey("")); founds && err == nil && wr.founded != nil {
-		wr.founded(name)
+	if name, founds := strings.CutPrefix(c.Key, NamespaceKey("")); founds && err == nil && wr.NamespaceCreated != nil {
+		wr.NamespaceCreated(name)
 	}
 	return rec, err
 }
 
 // checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
 // the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
-func (wr *writes) checkUnwritten(res *scheme.Resource, obj scheme.Object) error {
+func (wr *Writer) checkUnwritten(res *scheme.Resource, obj scheme.Object) error {
 	if n, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err != nil || n == 0 {
 		return nil
 	}
@@ -395,11 +395,11 @@ func (wr *writes) checkUnwritten(res *scheme.Resource, obj scheme.Object) error 
 }
 
 // validateNew judges a create.
-func (wr *writes) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts writeOptions) field.ErrorList {
+func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) field.ErrorList {
 	switch {
 	case res.Custom != nil:
 		return res.Custom.Validate(ctx, obj, nil, "")
-	case !wr.validating || opts.trusted:
+	case !wr.Validating || opts.Trusted:
 		return validateMeta(res, obj)
 	}
 	return append(validateMeta(res, obj), validation.ValidateCreate(obj)...)
@@ -421,12 +421,12 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 }
 
 // commit stores one change of an object, and waits for what follows from it before anybody hears of it.
-func (wr *writes) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
-	rec, err := wr.st.Commit(ctx, c)
+func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
+	rec, err := wr.Store.Commit(ctx, c)
 	if err == nil {
-		wr.hooks.Committed(res)
-		if wr.policy != nil {
-			wr.policy(res, rec.Rev)
+		wr.Webhooks.Committed(res)
+		if wr.Policy != nil {
+			wr.Policy(res, rec.Rev)
 		}
 	}
 	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
@@ -436,12 +436,12 @@ func (wr *writes) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 }
 
 // checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
-func (wr *writes) checkGrant(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
+func (wr *Writer) checkGrant(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
 	rec := request.From(ctx)
-	if res.Group != rbacv1.GroupName || rec == nil || !wr.auth.Enforcing() {
+	if res.Group != rbacv1.GroupName || rec == nil || !wr.Auth.Enforcing() {
 		return nil
 	}
-	return wr.auth.MayGrant(rec, obj, old)
+	return wr.Auth.MayGrant(rec, obj, old)
 }
 
 // validateMeta judges the metadata of a new object.
@@ -457,16 +457,16 @@ func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
 	return errs
 }
 
-// namespaceKey is the store's key of a Namespace.
-func namespaceKey(name string) string { return "//namespaces//" + name }
+// NamespaceKey is the store's key of a Namespace.
+func NamespaceKey(name string) string { return "//namespaces//" + name }
 
 // checkNamespace says whether objects may be created in the object's namespace. The store checks it again, in the same transaction
 // as the create; asking here first gives the better of two errors, and dry runs their answer.
-func (wr *writes) checkNamespace(res *scheme.Resource, obj scheme.Object) error {
+func (wr *Writer) checkNamespace(res *scheme.Resource, obj scheme.Object) error {
 	if !res.Namespaced {
 		return nil
 	}
-	rec, err := wr.st.Get(namespaceKey(obj.GetNamespace()))
+	rec, err := wr.Store.Get(NamespaceKey(obj.GetNamespace()))
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return store.ErrParentMissing
@@ -477,11 +477,11 @@ func (wr *writes) checkNamespace(res *scheme.Resource, obj scheme.Object) error 
 }
 
 // pretendCreate answers a create's dry run.
-func (wr *writes) pretendCreate(res *scheme.Resource, obj scheme.Object, c store.Change) (store.Record, error) {
+func (wr *Writer) pretendCreate(res *scheme.Resource, obj scheme.Object, c store.Change) (store.Record, error) {
 	if err := wr.checkNamespace(res, obj); err != nil {
 		return store.Record{}, err
 	}
-	switch rec, err := wr.st.Get(c.Key); {
+	switch rec, err := wr.Store.Get(c.Key); {
 	case err == nil && rec.Deleting:
 		return store.Record{}, store.ErrDeleting
 	case err == nil:
@@ -507,7 +507,7 @@ func withoutRevision(json []byte) []byte {
 }
 
 // createError words the store's refusals of a create.
-func (wr *writes) createError(err error, res *scheme.Resource, obj scheme.Object) error {
+func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object) error {
 	namespace := obj.GetNamespace()
 	switch {
 	case err == nil:
@@ -541,20 +541,20 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 type changeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
 // A target is one object, or one part of it, that a request changes.
-type target struct {
-	res             *scheme.Resource
-	namespace, name string
-	sub             string // "", status, ephemeralcontainers, resize, approval, finalize
-	upsert          bool   // an object that does not exist is created
+type Target struct {
+	Resource        *scheme.Resource
+	Namespace, Name string
+	Subresource     string // "", status, ephemeralcontainers, resize, approval, finalize
+	Upsert          bool   // an object that does not exist is created
 }
 
-func targetOf(r *http.Request, res *scheme.Resource) target {
+func targetOf(r *http.Request, res *scheme.Resource) Target {
 	info := &request.From(r.Context()).Info
-	return target{res: res, namespace: scheme.ScopeOf(res, info), name: info.Name, sub: info.Subresource}
+	return Target{Resource: res, Namespace: scheme.ScopeOf(res, info), Name: info.Name, Subresource: info.Subresource}
 }
 
-// update answers a PUT.
-func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// Update answers a PUT.
+func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, sent, opts, err := receive(w, r, res, "UpdateOptions")
 	if err != nil {
 		return err
@@ -563,11 +563,11 @@ func (wr *writes) update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if err := t.check(sent); err != nil {
 		return err
 	}
-	t.upsert = strategy.AllowCreateOnUpdate(res) && t.sub == ""
+	t.Upsert = strategy.AllowCreateOnUpdate(res) && t.Subresource == ""
 	uid := sent.GetUID()
-	rec, created, err := wr.modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old != nil && uid != "" && uid != old.GetUID() {
-			return nil, apierrors.NewConflict(res.GroupResource(), t.name, fmt.Errorf(
+			return nil, apierrors.NewConflict(res.GroupResource(), t.Name, fmt.Errorf(
 				"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
 		}
 		return sent.DeepCopyObject().(scheme.Object), nil
@@ -586,22 +586,22 @@ func statusFor(created bool) int {
 }
 
 // check compares an object's name and namespace with the URL's.
-func (t *target) check(obj scheme.Object) error {
+func (t *Target) check(obj scheme.Object) error {
 	switch name := obj.GetName(); {
 	case name == "":
 		return t.nameless()
-	case name != t.name:
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.name))
+	case name != t.Name:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.Name))
 	}
-	return matchNamespace(obj, t.namespace)
+	return matchNamespace(obj, t.Namespace)
 }
 
-func (t *target) nameless() error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.name))
+func (t *Target) nameless() error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
 }
 
-// patch answers a PATCH.
-func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// Patch answers a PATCH.
+func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
@@ -619,9 +619,9 @@ func (wr *writes) patch(w http.ResponseWriter, r *http.Request, res *scheme.Reso
 		return err
 	}
 	ctx, t := r.Context(), targetOf(r, res)
-	t.upsert = kind == patch.ApplyPatch && t.sub == ""
+	t.Upsert = kind == patch.ApplyPatch && t.Subresource == ""
 	opts.applied = kind == patch.ApplyPatch
-	rec, created, err := wr.modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
+	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
 		if kind == patch.ApplyPatch {
 			return wr.applied(ctx, t, opts, body, old)
 		}
@@ -639,82 +639,82 @@ type patchRequest struct {
 }
 
 // patched applies a patch to the object's document, as the version of the request shows it.
-func (wr *writes) patched(ctx context.Context, t target, opts writeOptions, p patchRequest, rec *store.Record) (scheme.Object, error) {
-	whole := response.View{Res: t.res}
+func (wr *Writer) patched(ctx context.Context, t Target, opts Options, p patchRequest, rec *store.Record) (scheme.Object, error) {
+	whole := response.View{Res: t.Resource}
 	doc, err := whole.Object(nil, rec)
 	if err != nil {
 		return nil, err
 	}
-	doc, strict, err := patch.Apply(p.kind, doc, p.body, t.res.PatchSchema())
+	doc, strict, err := patch.Apply(p.kind, doc, p.body, t.Resource.PatchSchema())
 	if err != nil {
 		return nil, err
 	}
 	if !gjson.GetBytes(doc, "apiVersion").Exists() {
 		return nil, t.nameless()
 	}
-	obj, unknown, err := t.res.Decode(doc, "application/json", "")
+	obj, unknown, err := t.Resource.Decode(doc, "application/json", "")
 	if err != nil {
 		return nil, patch.Invalid(p.kind, p.body, doc, err)
 	}
 	if strict = append(strict, unknown...); len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
 		return nil, patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
 	}
-	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
+	if err := checkStrictness(ctx, t.Resource, opts.validation, strict); err != nil {
 		return nil, err
 	}
 	return obj, t.check(obj)
 }
 
 // applied merges what a server-side apply wants into the object, in the version of the request; old is nil when there is none.
-func (wr *writes) applied(ctx context.Context, t target, opts writeOptions, body []byte, old scheme.Object) (scheme.Object, error) {
+func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []byte, old scheme.Object) (scheme.Object, error) {
 	live := old
 	if old != nil {
-		live = t.res.ConvertOut(old.DeepCopyObject().(scheme.Object))
-		live.GetObjectKind().SetGroupVersionKind(t.res.GroupVersionKind())
+		live = t.Resource.ConvertOut(old.DeepCopyObject().(scheme.Object))
+		live.GetObjectKind().SetGroupVersionKind(t.Resource.GroupVersionKind())
 	}
-	merged, strict, err := wr.ledger(t.res).Apply(live, body, fieldmanager.Applier{Manager: opts.manager, Subresource: t.sub, Force: opts.force})
+	merged, strict, err := wr.fieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
 	if err != nil {
 		return nil, err
 	}
 	if len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
 		return nil, fieldmanager.InvalidApply(strict)
 	}
-	if err := judgeStrictness(ctx, t.res, opts.validation, strict); err != nil {
+	if err := checkStrictness(ctx, t.Resource, opts.validation, strict); err != nil {
 		return nil, err
 	}
-	if !wr.managed {
+	if !wr.ManagedFields {
 		merged.SetManagedFields(nil)
 	}
-	if u, ok := merged.(*unstructured.Unstructured); ok && t.res.Custom != nil {
-		if _, err := t.res.Custom.Shape(u); err != nil {
+	if u, ok := merged.(*unstructured.Unstructured); ok && t.Resource.Custom != nil {
+		if _, err := t.Resource.Custom.Shape(u); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 	}
-	obj := t.res.ConvertIn(merged)
+	obj := t.Resource.ConvertIn(merged)
 	return obj, t.check(obj)
 }
 
-// ledger is the bookkeeping of managedFields for a resource.
-func (wr *writes) ledger(res *scheme.Resource) *fieldmanager.Manager {
+// fieldManager is the bookkeeping of managedFields for a resource.
+func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	if c := res.Custom; c != nil && c.Keep != nil {
-		return c.Keep(func() any { return wr.newLedger(res) }).(*fieldmanager.Manager)
+		return c.Keep(func() any { return wr.newFieldManager(res) }).(*fieldmanager.Manager)
 	}
-	if known, ok := wr.ledgers.Load(res); ok {
+	if known, ok := wr.managers.Load(res); ok {
 		return known.(*fieldmanager.Manager)
 	}
-	known, _ := wr.ledgers.LoadOrStore(res, wr.newLedger(res))
+	known, _ := wr.managers.LoadOrStore(res, wr.newFieldManager(res))
 	return known.(*fieldmanager.Manager)
 }
 
-func (wr *writes) newLedger(res *scheme.Resource) *fieldmanager.Manager {
+func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil}
-	o.Defaults = func(obj runtime.Object) { fillDefaults(res, obj.(scheme.Object)) }
+	o.Defaults = func(obj runtime.Object) { FillDefaults(res, obj.(scheme.Object)) }
 	if res.Schema != nil {
 		if own, err := res.Schema(); err == nil {
 			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not
 		}
 	}
-	for _, other := range wr.reg.All() {
+	for _, other := range wr.Types.All() {
 		if other.KeyPrefix("") == res.KeyPrefix("") && other != res {
 			o.Versions = append(o.Versions, other.APIVersion())
 		}
@@ -723,8 +723,8 @@ func (wr *writes) newLedger(res *scheme.Resource) *fieldmanager.Manager {
 }
 
 // recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
-func (wr *writes) recordOwners(res *scheme.Resource, old, obj scheme.Object, opts writeOptions, sub string) error {
-	if !wr.managed {
+func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opts Options, sub string) error {
+	if !wr.ManagedFields {
 		obj.SetManagedFields(nil)
 		return nil
 	}
@@ -736,7 +736,7 @@ func (wr *writes) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		before = res.ConvertOut(old)
 		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	if err := wr.ledger(res).Update(before, after, opts.manager, sub); err != nil {
+	if err := wr.fieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())
@@ -750,13 +750,13 @@ func (wr *writes) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	return nil
 }
 
-// modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
+// Modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
 // second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
-func (wr *writes) modify(ctx context.Context, t target, opts writeOptions, change changeFunc) (rec store.Record, created bool, err error) {
-	key := t.res.Key(t.namespace, t.name)
+func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change changeFunc) (rec store.Record, created bool, err error) {
+	key := t.Resource.Key(t.Namespace, t.Name)
 	for round := 0; ; round++ {
 		if round == 1 {
-			leave, err := wr.queues.enter(ctx, key)
+			leave, err := wr.locks.lock(ctx, key)
 			if err != nil {
 				return store.Record{}, false, err
 			}
@@ -765,32 +765,32 @@ func (wr *writes) modify(ctx context.Context, t target, opts writeOptions, chang
 		if err := ctx.Err(); err != nil {
 			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
 		}
-		rec, err = wr.st.Get(key)
+		rec, err = wr.Store.Get(key)
 		switch {
-		case errors.Is(err, store.ErrNotFound) && t.upsert:
+		case errors.Is(err, store.ErrNotFound) && t.Upsert:
 			rec, err = wr.upsert(ctx, t, opts, change)
 			created = true
 		case err != nil:
-			return rec, false, response.StoreError(err, t.res, t.name)
+			return rec, false, response.StoreError(err, t.Resource, t.Name)
 		default:
 			created = false
 			rec, err = wr.modifyOnce(ctx, t, opts, change, rec)
 		}
 		if lost := errors.Is(err, store.ErrConflict) || created && apierrors.IsAlreadyExists(err); !lost {
-			return rec, created, response.StoreError(err, t.res, t.name)
+			return rec, created, response.StoreError(err, t.Resource, t.Name)
 		}
 	}
 }
 
 // upsert creates the object that a PUT or an apply names, for whoever may create it. Who names a uid or a revision means an object that
 // is gone. (kube-apiserver does not look at the revision.)
-func (wr *writes) upsert(ctx context.Context, t target, opts writeOptions, change changeFunc) (store.Record, error) {
+func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change changeFunc) (store.Record, error) {
 	obj, err := change(nil, nil)
 	if err != nil {
 		return store.Record{}, err
 	}
 	conflict := func(format string) error {
-		return apierrors.NewConflict(t.res.GroupResource(), t.name, fmt.Errorf(format, obj.GetUID()))
+		return apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf(format, obj.GetUID()))
 	}
 	switch named, err := namedRevision(obj); {
 	case err != nil && !opts.dryRun:
@@ -800,20 +800,20 @@ func (wr *writes) upsert(ctx context.Context, t target, opts writeOptions, chang
 	case obj.GetUID() != "":
 		return store.Record{}, conflict("Precondition failed: UID in precondition: %v, UID in object meta: ")
 	case named != 0 && !opts.dryRun:
-		return store.Record{}, response.StoreError(store.ErrConflict, t.res, t.name)
+		return store.Record{}, response.StoreError(store.ErrConflict, t.Resource, t.Name)
 	}
-	if err := wr.auth.MayCreate(ctx); err != nil {
+	if err := wr.Auth.MayCreate(ctx); err != nil {
 		return store.Record{}, err
 	}
 	if !opts.dryRun {
 		obj.SetResourceVersion("")
 	}
-	return wr.insert(ctx, t.res, obj, opts)
+	return wr.Insert(ctx, t.Resource, obj, opts)
 }
 
 // modifyOnce is one round of modify.
-func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, change changeFunc, rec store.Record) (store.Record, error) {
-	old, err := wr.mend(t.res, &rec)
+func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change changeFunc, rec store.Record) (store.Record, error) {
+	old, err := wr.mend(t.Resource, &rec)
 	if err != nil {
 		return rec, err
 	}
@@ -821,47 +821,47 @@ func (wr *writes) modifyOnce(ctx context.Context, t target, opts writeOptions, c
 	if err != nil {
 		return rec, err
 	}
-	if err := checkRevision(t.res, obj, rec.Rev); err != nil {
+	if err := checkRevision(t.Resource, obj, rec.Rev); err != nil {
 		return rec, err
 	}
-	if t.sub != "status" {
-		fillDefaults(t.res, obj)
+	if t.Subresource != "status" {
+		FillDefaults(t.Resource, obj)
 	} else {
 		defaults.DefaultStatus(obj)
 	}
-	if err := wr.recordOwners(t.res, old, obj, opts, t.sub); err != nil {
+	if err := wr.recordOwners(t.Resource, old, obj, opts, t.Subresource); err != nil {
 		return rec, err
 	}
-	if obj, err = wr.hooks.Mutate(ctx, opts.admission(t.res, t.sub, admission.OpUpdate), obj, old); err != nil {
+	if obj, err = wr.Webhooks.Mutate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old); err != nil {
 		return rec, err
 	}
 	obj = t.prepare(obj, old)
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
-	if svc, ok := obj.(*corev1.Service); ok && t.sub == "" {
-		release, err := wr.alloc.Assign(svc, old.(*corev1.Service), opts.dryRun)
+	if svc, ok := obj.(*corev1.Service); ok && t.Subresource == "" {
+		release, err := wr.Allocator.Assign(svc, old.(*corev1.Service), opts.dryRun)
 		if err != nil {
 			return rec, err
 		}
 		defer release()
 	}
 	if errs := wr.validateChanged(ctx, &t, opts, obj, old); len(errs) > 0 {
-		return rec, scheme.Invalid(t.res.GroupKind(), t.name, errs)
+		return rec, scheme.Invalid(t.Resource.GroupKind(), t.Name, errs)
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, t.res, obj, old), wr.checkSigner(ctx, &t, obj, old)); err != nil {
+	if err := cmp.Or(wr.checkGrant(ctx, t.Resource, obj, old), wr.checkSigner(ctx, &t, obj, old)); err != nil {
 		return rec, err
 	}
 	if class, ok := obj.(*schedulingv1.PriorityClass); ok {
-		if err := (admission.Classes{Store: wr.st}).OnlyDefault(class); err != nil {
-			return rec, admission.RefusedByClass(err, t.res, obj)
+		if err := (admission.Classes{Store: wr.Store}).OnlyDefault(class); err != nil {
+			return rec, admission.RefusedByClass(err, t.Resource, obj)
 		}
 	}
-	if t.sub == "" {
-		warnAbout(ctx, t.res, obj, old)
+	if t.Subresource == "" {
+		warnAbout(ctx, t.Resource, obj, old)
 	}
-	if err := wr.hooks.Validate(ctx, opts.admission(t.res, t.sub, admission.OpUpdate), obj, old); err != nil {
+	if err := wr.Webhooks.Validate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old); err != nil {
 		return rec, err
 	}
-	return wr.store(ctx, t.res, obj, rec, opts.dryRun)
+	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
 }
 
 // checkRevision compares the resourceVersion that a client names with the stored one. None means any, for the types that allow it.
@@ -894,16 +894,16 @@ func namedRevision(obj scheme.Object) (uint64, error) {
 }
 
 // prepare takes from obj what the request may write and the rest from old.
-func (t *target) prepare(obj, old scheme.Object) scheme.Object {
+func (t *Target) prepare(obj, old scheme.Object) scheme.Object {
 	switch {
-	case t.res.Custom != nil:
-		obj = t.res.Custom.Prepare(obj, old, t.sub)
-	case t.sub == "":
+	case t.Resource.Custom != nil:
+		obj = t.Resource.Custom.Prepare(obj, old, t.Subresource)
+	case t.Subresource == "":
 		strategy.PrepareForUpdate(obj, old)
-	case t.sub == "status":
+	case t.Subresource == "status":
 		strategy.PrepareForStatusUpdate(obj, old)
 	default:
-		obj = strategy.PrepareForSubresource(t.sub, obj, old)
+		obj = strategy.PrepareForSubresource(t.Subresource, obj, old)
 	}
 	obj.SetGeneration(old.GetGeneration())
 	if obj.GetUID() == "" {
@@ -918,7 +918,7 @@ func (t *target) prepare(obj, old scheme.Object) scheme.Object {
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	if t.res.Generation && t.sub != "status" && t.sub != "binding" && !(sameSpec(obj, old) && strategy.SameNotes(obj, old)) {
+	if t.Resource.Generation && t.Subresource != "status" && t.Subresource != "binding" && !(sameSpec(obj, old) && strategy.SameNotes(obj, old)) {
 		obj.SetGeneration(old.GetGeneration() + 1)
 	}
 	fieldmanager.KeepTimes(old, obj)
@@ -926,26 +926,26 @@ func (t *target) prepare(obj, old scheme.Object) scheme.Object {
 }
 
 // validateChanged judges an update: metadata by its own rules and by those of what may change, then the type's rules.
-func (wr *writes) validateChanged(ctx context.Context, t *target, opts writeOptions, obj, old scheme.Object) field.ErrorList {
+func (wr *Writer) validateChanged(ctx context.Context, t *Target, opts Options, obj, old scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)
-	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.res.Namespaced, anyName, at)...)
-	if t.res.GoType != nil && t.res.Custom == nil {
+	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.Resource.Namespaced, anyName, at)...)
+	if t.Resource.GoType != nil && t.Resource.Custom == nil {
 		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
 	}
 	switch {
-	case t.res.Custom != nil:
-		errs = append(errs, t.res.Custom.Validate(ctx, obj, old, t.sub)...)
-	case !wr.validating || opts.trusted:
-	case t.sub == "":
+	case t.Resource.Custom != nil:
+		errs = append(errs, t.Resource.Custom.Validate(ctx, obj, old, t.Subresource)...)
+	case !wr.Validating || opts.Trusted:
+	case t.Subresource == "":
 		errs = append(errs, validation.ValidateUpdate(obj, old)...)
-	case t.sub == "status":
+	case t.Subresource == "status":
 		errs = append(errs, validation.ValidateStatusUpdate(obj, old)...)
-		errs = append(errs, validation.ValidatePart(t.sub, obj, old)...)
-	case t.sub == "finalize":
+		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
+	case t.Subresource == "finalize":
 		errs = append(errs, validation.ValidateFinalizers(strategy.NamespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
 	default:
-		errs = append(errs, validation.ValidatePart(t.sub, obj, old)...)
+		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
 	}
 	return scheme.Distinct(errs)
 }
@@ -986,7 +986,7 @@ func specOf(u *unstructured.Unstructured) map[string]any {
 }
 
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
-func (wr *writes) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
+func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
 	json, revAt, err := res.EncodeStored(obj)
 	if err != nil {
 		return rec, err
@@ -1017,12 +1017,12 @@ func mayGo(obj scheme.Object) bool {
 }
 
 // finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
-func (wr *writes) finish(ctx context.Context, res *scheme.Resource, rec store.Record, f finished) (store.Record, error) {
+func (wr *Writer) finish(ctx context.Context, res *scheme.Resource, rec store.Record, f finished) (store.Record, error) {
 	last := store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(f.json, f.revAt, rec.Rev)}
 	if f.dryRun {
 		return last, nil
 	}
-	_, err := wr.commit(ctx, res, tombstone(&rec))
+	_, err := wr.commit(ctx, res, Tombstone(&rec))
 	return last, err
 }
 
@@ -1033,8 +1033,8 @@ type finished struct {
 	dryRun bool
 }
 
-// tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
-func tombstone(rec *store.Record) store.Change {
+// Tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
+func Tombstone(rec *store.Record) store.Change {
 	at := gjson.GetBytes(rec.JSON, "metadata.resourceVersion")
 	json := append(make([]byte, 0, len(rec.JSON)), rec.JSON[:at.Index+1]...)
 	json = append(json, rec.JSON[at.Index+len(at.Raw)-1:]...)
@@ -1043,8 +1043,8 @@ func tombstone(rec *store.Record) store.Change {
 
 // ---- Delete ----
 
-// remove answers a DELETE of one object.
-func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+// Remove answers a DELETE of one object.
+func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
@@ -1054,7 +1054,7 @@ func (wr *writes) remove(w http.ResponseWriter, r *http.Request, res *scheme.Res
 		return err
 	}
 	info := &request.From(r.Context()).Info
-	rec, gone, err := wr.delete(r.Context(), res, scheme.ScopeOf(res, info), info.Name, options)
+	rec, gone, err := wr.Delete(r.Context(), res, scheme.ScopeOf(res, info), info.Name, options)
 	if err != nil {
 		return err
 	}
@@ -1108,14 +1108,14 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	return options, nil
 }
 
-// delete removes an object, or marks it as deleting when something holds it back. gone says which.
-func (wr *writes) delete(ctx context.Context, res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) (rec store.Record, gone bool, err error) {
+// Delete removes an object, or marks it as deleting when something holds it back. gone says which.
+func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) (rec store.Record, gone bool, err error) {
 	key := res.Key(namespace, name)
 	for {
 		if err := ctx.Err(); err != nil {
 			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
 		}
-		if rec, err = wr.st.Get(key); err == nil {
+		if rec, err = wr.Store.Get(key); err == nil {
 			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
 		}
 		if !errors.Is(err, store.ErrConflict) {
@@ -1125,7 +1125,7 @@ func (wr *writes) delete(ctx context.Context, res *scheme.Resource, namespace, n
 }
 
 // deleteOnce is one attempt: store.ErrConflict when somebody was faster.
-func (wr *writes) deleteOnce(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
+func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	if err := checkPreconditions(res, &rec, options); err != nil {
 		return rec, false, err
 	}
@@ -1140,7 +1140,7 @@ func (wr *writes) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 		return rec, false, err
 	}
 	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options}
-	if err := wr.hooks.DecideDeletion(ctx, a, obj); err != nil {
+	if err := wr.Webhooks.DecideDeletion(ctx, a, obj); err != nil {
 		return rec, false, err
 	}
 	before := obj.DeepCopyObject().(scheme.Object)
@@ -1160,13 +1160,13 @@ func (wr *writes) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if len(options.DryRun) > 0 {
 		return rec, true, nil
 	}
-	rec, err = wr.commit(ctx, res, tombstone(&rec))
+	rec, err = wr.commit(ctx, res, Tombstone(&rec))
 	return rec, true, err
 }
 
 // deleteGracefully marks an object whose deletion somebody else may have to finish, and finishes it at once where there is nothing to
 // wait for. Watchers see both steps, as with the real server.
-func (wr *writes) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
+func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
 		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
 		return marked, done, err
@@ -1182,12 +1182,12 @@ func (wr *writes) deleteGracefully(ctx context.Context, res *scheme.Resource, ob
 			return rec, false, err
 		}
 	}
-	rec, err := wr.commit(ctx, res, tombstone(&rec))
+	rec, err := wr.commit(ctx, res, Tombstone(&rec))
 	return rec, true, err
 }
 
 // mark stores the deletion marks of an object that something holds back, if they are new.
-func (wr *writes) mark(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
+func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if apiequality.Semantic.DeepEqual(obj, before) {
 		return rec, nil
@@ -1195,18 +1195,18 @@ func (wr *writes) mark(ctx context.Context, res *scheme.Resource, obj, before sc
 	return wr.store(ctx, res, obj, rec, dryRun)
 }
 
-// read decodes a record. One that nobody can decode is noted.
-func (wr *writes) read(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
+// Read decodes a record. One that nobody can decode is noted.
+func (wr *Writer) Read(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
 	obj, err := res.DecodeStored(rec.JSON)
 	if errors.Is(err, scheme.ErrUnreadable) {
-		wr.lost.Note(rec, err)
+		wr.Unreadable.Note(rec, err)
 	}
 	return obj, err
 }
 
 // mend is read for those who are about to write: an object of which nothing but its managedFields cannot be read goes on without them.
-func (wr *writes) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
-	obj, err := wr.read(res, rec)
+func (wr *Writer) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
+	obj, err := wr.Read(res, rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		rec.JSON = scheme.WithoutOwners(rec.JSON)
 		obj, err = res.DecodeStored(rec.JSON)
@@ -1216,13 +1216,13 @@ func (wr *writes) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 
 // clearAway deletes an object that cannot be read, and asks neither finalizers nor webhooks, which would have to be shown what nobody can
 // decode. What holds other objects is marked as deleting until those are gone, if somebody sees to that.
-func (wr *writes) clearAway(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
+func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	if err := strategy.ValidateDelete(res, name); err != nil {
 		return rec, false, err
 	}
-	inside := unreadable.ContentOf(wr.reg, res, name)
-	full := inside.Any(wr.st)
+	inside := unreadable.ContentOf(wr.Types, res, name)
+	full := inside.Any(wr.Store)
 	switch {
 	case dryRun:
 		return rec, !full, nil
@@ -1232,24 +1232,24 @@ func (wr *writes) clearAway(ctx context.Context, res *scheme.Resource, rec store
 		rec, err := wr.commit(ctx, res, unreadable.MarkedRaw(&rec, time.Now()))
 		return rec, false, err
 	case full:
-		if err := wr.bury(ctx, res, inside.Prefixes); err != nil {
+		if err := wr.removeContent(ctx, res, inside.Prefixes); err != nil {
 			return rec, false, err
 		}
 	}
-	rec, err := wr.commit(ctx, res, tombstone(&rec))
+	rec, err := wr.commit(ctx, res, Tombstone(&rec))
 	return rec, true, err
 }
 
-// bury deletes all in some ranges: objects of a type that is not served, since its definition cannot be read.
-func (wr *writes) bury(ctx context.Context, res *scheme.Resource, prefixes []string) error {
+// removeContent deletes all in some ranges: objects of a type that is not served, since its definition cannot be read.
+func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefixes []string) error {
 	c := &store.Chunk{}
 	for _, prefix := range prefixes {
 		for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
-			if err := wr.st.Chunk(at, c); err != nil {
+			if err := wr.Store.Chunk(at, c); err != nil {
 				return err
 			}
-			if err := parallel(c.Records, deleteWorkers, func(rec store.Record) error {
-				_, err := wr.st.Commit(ctx, tombstone(&rec))
+			if err := Parallel(c.Records, DeleteWorkers, func(rec store.Record) error {
+				_, err := wr.Store.Commit(ctx, Tombstone(&rec))
 				if errors.Is(err, store.ErrNotFound) {
 					return nil
 				}
@@ -1264,17 +1264,17 @@ func (wr *writes) bury(ctx context.Context, res *scheme.Resource, prefixes []str
 
 // ---- Delete of a collection ----
 
-// removeEach reads a DELETE of a collection, and returns what is to be done to each chunk of the LIST that finds its objects. It is not
+// RemoveEach reads a DELETE of a collection, and returns what is to be done to each chunk of the LIST that finds its objects. It is not
 // atomic, as the real one is not: what was deleted before an error stays deleted.
-func (wr *writes) removeEach(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
+func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
 	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, found []*store.Record) error {
-		return parallel(found, deleteWorkers, func(rec *store.Record) error {
+		return Parallel(found, DeleteWorkers, func(rec *store.Record) error {
 			namespace, name := scheme.NamespacedName(rec.Key)
-			_, _, err := wr.delete(ctx, res, namespace, name, options)
+			_, _, err := wr.Delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
