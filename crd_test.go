@@ -19,6 +19,7 @@ import (
 
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/crd"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 )
@@ -570,17 +571,17 @@ func TestIdleSchemasAreLetGo(t *testing.T) {
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "a", "size: 2"))
-	schemas := s.types.table["gadgets.example.com"].schemas
+	schemas := s.types.Table["gadgets.example.com"].Schemas
 	held := func() int {
-		schemas.mu.Lock()
-		defer schemas.mu.Unlock()
-		return len(schemas.compiled)
+		schemas.Mu.Lock()
+		defer schemas.Mu.Unlock()
+		return len(schemas.Compiled)
 	}
-	s.types.forgetIdle(time.Now().Add(schemaIdle - time.Second))
+	s.types.ForgetIdle(time.Now().Add(crd.SchemaIdle - time.Second))
 	if held() == 0 {
 		t.Error("let go too early")
 	}
-	s.types.forgetIdle(time.Now().Add(schemaIdle + time.Second))
+	s.types.ForgetIdle(time.Now().Add(crd.SchemaIdle + time.Second))
 	if held() != 0 {
 		t.Error("kept too long")
 	}
@@ -625,12 +626,12 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 func FuzzCustomBodies(f *testing.F) {
 	st := openTestStore(f, f.TempDir()+"/db")
 	reg := scheme.NewRegistry()
-	d := newDefinitions(st, reg, &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
-	obj, _, err := d.row.Decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
+	d := crd.NewDefinitions(st, reg, &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
+	obj, _, err := d.Row.Decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
 	if err != nil {
 		f.Fatal(err)
 	}
-	if _, err := d.wr.Insert(context.Background(), d.row, obj, registry.Options{}); err != nil {
+	if _, err := d.Wr.Insert(context.Background(), d.Row, obj, registry.Options{}); err != nil {
 		f.Fatal(err)
 	}
 	res := reg.Lookup("example.com", "v1", "gadgets")

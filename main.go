@@ -57,6 +57,7 @@ import (
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/crd"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/request"
@@ -204,7 +205,7 @@ type server struct {
 	rd        *reads
 	wr        *registry.Writer
 	settler   *settler // nil without --namespace-defaults
-	types     *definitions
+	types     *crd.Definitions
 	registrar *registrar
 	auth      *auth.Authenticator
 	certs     *certs.CertFolder // nil without TLS, or with --tls-cert-file
@@ -391,13 +392,13 @@ func (s *server) assemble() error {
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
-	s.types = newDefinitions(s.st, s.reg, s.wr, s.log)
+	s.types = crd.NewDefinitions(s.st, s.reg, s.wr, s.log)
 	return nil
 }
 
 // populate brings what is stored into force (definitions, flow control, roles) and adds what every server has.
 func (s *server) populate(ctx context.Context) error {
-	if err := errors.Join(founder{s.wr, s.reg}.namespaces(ctx), s.types.sync(ctx)); err != nil {
+	if err := errors.Join(founder{s.wr, s.reg}.namespaces(ctx), s.types.Sync(ctx)); err != nil {
 		return err
 	}
 	if s.cfg.namespaceDefaults {
@@ -449,7 +450,7 @@ func (s *server) startWorkers() {
 			gc.keepUp(ctx, "settling namespaces", func(ctx context.Context) error { return s.settler.follow(ctx, gc) })
 		})
 	}
-	running.Go(func() { s.types.run(ctx) })
+	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() {
 		s.registrar.run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})

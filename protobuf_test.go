@@ -22,10 +22,6 @@ import (
 	"sync"
 	"testing"
 
-	"apilet/internal/response"
-	"apilet/internal/scheme"
-	"apilet/internal/scheme/protobuf"
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -35,6 +31,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/crd"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/protobuf"
+	"apilet/internal/store"
 )
 
 const (
@@ -95,7 +97,7 @@ func unsealed(sealed []byte) ([]byte, error) {
 // testRows are all resources that have Go types, definitions included.
 var testRows = sync.OnceValue(func() []*scheme.Resource {
 	reg := scheme.NewRegistry()
-	newDefinitions(nil, reg, nil, zerolog.Nop())
+	crd.NewDefinitions(nil, reg, nil, zerolog.Nop())
 	return reg.All()
 })
 

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/store"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/crd"
+	"apilet/internal/store"
 )
 
 // intruder is a definition of a cluster-scoped type in a group of Kubernetes' own; names are the inside of spec.names.
@@ -153,7 +155,7 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 // asEarlierServersLeftIt stores a definition with all its names accepted.
 func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	s.t.Helper()
-	row := s.types.row
+	row := s.types.Row
 	rec, err := s.st.Get(row.Key("", name))
 	if err != nil {
 		s.t.Fatal(err)
@@ -169,7 +171,7 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 		definition.Status.Conditions = append(definition.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{Type: kind, Status: "True", LastTransitionTime: metav1.Now()})
 	}
 	if terminating {
-		markTerminating(definition)
+		crd.MarkTerminating(definition)
 	}
 	json, revAt, err := row.EncodeStored(definition)
 	if err != nil {

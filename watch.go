@@ -30,13 +30,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/crd"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"github.com/tidwall/gjson"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -140,7 +142,7 @@ func (s *stream) run(ctx context.Context) {
 	}
 	var status *apierrors.StatusError
 	switch {
-	case errors.Is(err, errNoSuchVersion): // the type goes at this moment: the end says so, and to begin again says the rest
+	case errors.Is(err, crd.ErrNoSuchVersion): // the type goes at this moment: the end says so, and to begin again says the rest
 	case errors.Is(err, store.ErrCompacted):
 		s.sendError(apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old."))
 	case errors.As(err, &status):

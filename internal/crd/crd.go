@@ -1,4 +1,4 @@
-package main
+package crd
 
 // This file makes types out of data. A CustomResourceDefinition is an object like others, stored under its key; what it describes is
 // served like a built-in type, by the same walk. One example, with the files that it meets (custom.go serves the objects):
@@ -53,19 +53,19 @@ const retryCleanup = time.Second // while objects of a deleted definition wait f
 
 // ---- Definitions
 
-// definitions keeps the registry in step with the stored definitions. sync may be called by anybody; one goroutine runs run.
-type definitions struct {
+// Definitions keeps the registry in step with the stored definitions. sync may be called by anybody; one goroutine runs run.
+type Definitions struct {
 	st  *store.Store
 	reg *scheme.Registry
-	wr  *registry.Writer // deletes the objects of a definition that goes
+	Wr  *registry.Writer // deletes the objects of a definition that goes
 	log zerolog.Logger
-	row *scheme.Resource // the type of definitions itself
+	Row *scheme.Resource // the type of definitions itself
 
 	reserved scheme.Reservations // what is not for definitions
 
 	mu    sync.Mutex // guards what follows; held while the status of a definition is committed
 	rev   int64      // what table shows
-	table map[string]*definition
+	Table map[string]*definition
 	ended []chan struct{} // of definitions that are no more as they were; to be closed when the registry has forgotten them
 }
 
@@ -79,28 +79,28 @@ type definition struct {
 	established bool
 	rows        []*scheme.Resource // the served versions
 	storage     *scheme.Resource   // the storage version, served or not
-	schemas     *schemas
+	Schemas     *schemas
 	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
 }
 
-// newDefinitions serves the type of definitions. sync then brings in those that are stored.
-func newDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *definitions {
-	d := &definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{}}
-	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
+// NewDefinitions serves the type of definitions. sync then brings in those that are stored.
+func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
+	d := &Definitions{st: st, reg: reg, Wr: wr, log: log, Table: map[string]*definition{}}
+	d.Row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
-	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
-		Deleting: markTerminating, Committed: d.sync}
-	d.reserved = scheme.Reserve(append(slices.Clip(scheme.Builtins), d.row))
-	reg.ReplaceCustom([]*scheme.Resource{d.row})
+	d.Row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
+		Deleting: MarkTerminating, Committed: d.Sync}
+	d.reserved = scheme.Reserve(append(slices.Clip(scheme.Builtins), d.Row))
+	reg.ReplaceCustom([]*scheme.Resource{d.Row})
 	return d
 }
 
-// run follows the definitions until ctx ends: it empties those that are deleted, and lets go of what is compiled and idle.
-func (d *definitions) run(ctx context.Context) {
-	idle := time.NewTicker(schemaIdle / 5)
+// Run follows the definitions until ctx ends: it empties those that are deleted, and lets go of what is compiled and idle.
+func (d *Definitions) Run(ctx context.Context) {
+	idle := time.NewTicker(SchemaIdle / 5)
 	defer idle.Stop()
 	for ctx.Err() == nil {
-		wake := d.st.Wake(d.row.Base)
+		wake := d.st.Wake(d.Row.Base)
 		waiting, err := d.cleanUp(ctx)
 		if err != nil && ctx.Err() == nil {
 			d.log.Error().Err(err).Msg("definitions of custom resources")
@@ -114,23 +114,23 @@ func (d *definitions) run(ctx context.Context) {
 		case <-wake:
 		case <-retry:
 		case now := <-idle.C:
-			d.forgetIdle(now)
+			d.ForgetIdle(now)
 		}
 	}
 }
 
-// forgetIdle lets go of what is compiled and was not used for a while.
-func (d *definitions) forgetIdle(now time.Time) {
+// ForgetIdle lets go of what is compiled and was not used for a while.
+func (d *Definitions) ForgetIdle(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, def := range d.table {
-		def.schemas.forget(now)
+	for _, def := range d.Table {
+		def.Schemas.forget(now)
 	}
 }
 
-// sync brings table and registry up to what is stored, and the stored status of each definition up to what follows from it. It is
+// Sync brings table and registry up to what is stored, and the stored status of each definition up to what follows from it. It is
 // called after each write to a definition, before the answer: who reads the answer can use the type.
-func (d *definitions) sync(ctx context.Context) error {
+func (d *Definitions) Sync(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	changed := false
@@ -158,9 +158,9 @@ func (d *definitions) sync(ctx context.Context) error {
 }
 
 // serveLocked makes the registry show what the table has.
-func (d *definitions) serveLocked() {
-	rows := []*scheme.Resource{d.row}
-	for _, def := range d.table {
+func (d *Definitions) serveLocked() {
+	rows := []*scheme.Resource{d.Row}
+	for _, def := range d.Table {
 		rows = append(rows, def.rows...)
 	}
 	d.reg.ReplaceCustom(rows)
@@ -171,11 +171,11 @@ func (d *definitions) serveLocked() {
 }
 
 // newsLocked shows what was written to definitions since table was brought up to date, and returns up to which revision.
-func (d *definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err error) {
+func (d *Definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err error) {
 	if d.rev == 0 {
 		return d.reloadLocked(show)
 	}
-	events, upTo, err := d.st.Events(d.row.Base, d.rev, 0, nil)
+	events, upTo, err := d.st.Events(d.Row.Base, d.rev, 0, nil)
 	if errors.Is(err, store.ErrCompacted) {
 		return d.reloadLocked(show)
 	}
@@ -187,13 +187,13 @@ func (d *definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err 
 
 // reloadLocked shows all definitions as if each had just been written. A record is good until show returns: five hundred definitions are
 // more to hold than this server needs otherwise.
-func (d *definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err error) {
-	for _, def := range d.table {
+func (d *Definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err error) {
+	for _, def := range d.Table {
 		d.ended = append(d.ended, def.over)
 	}
-	clear(d.table)
+	clear(d.Table)
 	c := &store.Chunk{}
-	for at := (store.Span{Prefix: d.row.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
+	for at := (store.Span{Prefix: d.Row.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := d.st.Chunk(at, c); err != nil {
 			return 0, err
 		}
@@ -207,10 +207,10 @@ func (d *definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err
 }
 
 // takeLocked enters one written definition into the table. It returns what decides about the names that it wants or frees.
-func (d *definitions) takeLocked(ctx context.Context, rec *store.Record) (decide func() error) {
+func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide func() error) {
 	_, name := scheme.NamespacedName(rec.Key)
-	before := d.table[name]
-	delete(d.table, name)
+	before := d.Table[name]
+	delete(d.Table, name)
 	if rec.Deleted {
 		if before != nil {
 			d.ended = append(d.ended, before.over)
@@ -222,10 +222,10 @@ func (d *definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
-		d.wr.Unreadable.Note(rec, err)
+		d.Wr.Unreadable.Note(rec, err)
 		return func() error { return nil }
 	}
-	d.table[name] = d.define(crd, rec, before)
+	d.Table[name] = d.define(crd, rec, before)
 	key, rev := rec.Key, rec.Rev
 	return func() error {
 		if err := d.decideLocked(ctx, crd, key, rev); err != nil {
@@ -236,19 +236,19 @@ func (d *definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 }
 
 // reconsiderLocked gives the names that a definition had, and may have given up, to those that want them, oldest first.
-func (d *definitions) reconsiderLocked(ctx context.Context, before *definition) error {
+func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) error {
 	if before == nil {
 		return nil
 	}
 	var wanting []*definition
-	for _, def := range d.table {
+	for _, def := range d.Table {
 		if def.wanting && def.group == before.group && def.name != before.name {
 			wanting = append(wanting, def)
 		}
 	}
 	slices.SortFunc(wanting, func(a, b *definition) int { return cmp.Compare(a.created, b.created) })
 	for _, def := range wanting {
-		rec, err := d.st.Get(d.row.Key("", def.name))
+		rec, err := d.st.Get(d.Row.Key("", def.name))
 		if errors.Is(err, store.ErrNotFound) {
 			continue // its deletion is in the log, too
 		}
@@ -271,8 +271,8 @@ func (d *definitions) reconsiderLocked(ctx context.Context, before *definition) 
 
 // outline decodes a definition without what makes it large: the schemas, managedFields, and what kubectl has applied last. Nor does it
 // matter to whom a type serves whether those can be read.
-func (d *definitions) outline(rec *store.Record) (*apiextensionsv1.CustomResourceDefinition, error) {
-	obj, err := d.row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
+func (d *Definitions) outline(rec *store.Record) (*apiextensionsv1.CustomResourceDefinition, error) {
+	obj, err := d.Row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
 	if err != nil {
 		return nil, err
 	}
@@ -294,10 +294,10 @@ func withoutSchemas(stored []byte) []byte {
 
 // decideLocked stores the status that follows from a definition, given in outline, if it is new. The write shows up in the log as an event
 // of its own. What the status promises is served before it can be read: who waits for Established finds the type.
-func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1.CustomResourceDefinition, key string, rev int64) error {
+func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1.CustomResourceDefinition, key string, rev int64) error {
 	before := outline.Status.DeepCopy()
 	d.acceptNames(outline)
-	judgeApproval(outline)
+	approval(outline)
 	if apiequality.Semantic.DeepEqual(before, &outline.Status) {
 		return nil
 	}
@@ -308,7 +308,7 @@ func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	if err != nil {
 		return err
 	}
-	obj, err := d.wr.Read(d.row, &rec)
+	obj, err := d.Wr.Read(d.Row, &rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		return nil // it is served as far as its status says
 	}
@@ -317,11 +317,11 @@ func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	}
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	crd.Status = outline.Status
-	stored, revAt, err := d.row.EncodeStored(crd)
+	stored, revAt, err := d.Row.EncodeStored(crd)
 	if err != nil {
 		return err
 	}
-	d.table[crd.Name] = d.define(crd, &rec, d.table[crd.Name])
+	d.Table[crd.Name] = d.define(crd, &rec, d.Table[crd.Name])
 	d.serveLocked()
 	_, err = d.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, Expect: rev, JSON: stored, RevAt: revAt, Deleting: rec.Deleting})
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
@@ -332,7 +332,7 @@ func (d *definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 
 // acceptNames writes the conditions NamesAccepted and Established, and the names: plural, singular and short names share one space
 // within a group, kind and list kind another. What is taken stays as it was, unless it is a built-in type's: no definition ever had that.
-func (d *definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
+func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
 	resources, kinds := d.taken(crd)
 	if d.reserved.Holds(crd.Spec.Group, crd.Spec.Names.Plural) {
 		crd.Status.AcceptedNames = apiextensionsv1.CustomResourceDefinitionNames{}
@@ -366,11 +366,11 @@ func (d *definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition)
 }
 
 // taken returns the names that other definitions of the group have, and built-in types.
-func (d *definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
+func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
 	resources, kinds = map[string]bool{}, map[string]bool{}
 	maps.Copy(resources, d.reserved.Resources[crd.Spec.Group])
 	maps.Copy(kinds, d.reserved.Kinds[crd.Spec.Group])
-	for _, def := range d.table {
+	for _, def := range d.Table {
 		if def.group != crd.Spec.Group || def.name == crd.Name {
 			continue
 		}
@@ -415,8 +415,8 @@ func notEstablished() apiextensionsv1.CustomResourceDefinitionCondition {
 		Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
 }
 
-// judgeApproval sets the condition that tells whether a type in a group of Kubernetes' own, such as k8s.io, has been approved.
-func judgeApproval(crd *apiextensionsv1.CustomResourceDefinition) {
+// approval sets the condition that tells whether a type in a group of Kubernetes' own, such as k8s.io, has been approved.
+func approval(crd *apiextensionsv1.CustomResourceDefinition) {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return
 	}
@@ -440,19 +440,19 @@ func judgeApproval(crd *apiextensionsv1.CustomResourceDefinition) {
 // ---- From a definition to rows
 
 // define makes the rows of a definition. What before has compiled, and knows about the age of its schema, it hands on.
-func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record, before *definition) *definition {
+func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record, before *definition) *definition {
 	def := &definition{name: crd.Name, group: crd.Spec.Group, created: rec.CreateRev, accepted: crd.Status.AcceptedNames,
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	def.wanting = !accepted
-	def.schemas = &schemas{st: d.st, key: rec.Key, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
+	def.Schemas = &schemas{st: d.st, key: rec.Key, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
 	storage := storageVersion(crd)
-	def.schemas.stored = versionDigest(rec.JSON, storage)
+	def.Schemas.stored = versionDigest(rec.JSON, storage)
 	if before != nil && before.created == def.created {
-		if before.schemas.spec == def.schemas.spec {
-			def.schemas = before.schemas
-		} else if before.schemas.stored == def.schemas.stored {
-			def.schemas.since = before.schemas.since
+		if before.Schemas.spec == def.Schemas.spec {
+			def.Schemas = before.Schemas
+		} else if before.Schemas.stored == def.Schemas.stored {
+			def.Schemas.since = before.Schemas.since
 		}
 	}
 	def.over = d.overLocked(def, before)
@@ -462,12 +462,12 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		res := def.row(crd, v)
-		res.Custom.StorageVersion, res.Custom.Settled = storage, def.schemas.settled
-		if tag := versionDigest(rec.JSON, v.Name); tag != def.schemas.stored {
+		res.Custom.StorageVersion, res.Custom.Settled = storage, def.Schemas.settled
+		if tag := versionDigest(rec.JSON, v.Name); tag != def.Schemas.stored {
 			res.Custom.Settled = func([]byte) bool { return false }
-			res.Custom.ToStorage = def.schemas.toStorage
+			res.Custom.ToStorage = def.Schemas.toStorage
 		}
-		res.SchemaTag = def.schemas.spec
+		res.SchemaTag = def.Schemas.spec
 		if v.Storage {
 			def.storage = res
 		}
@@ -480,17 +480,17 @@ func (d *definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 
 // ownsKeys says that objects of a definition would be its own. Its plural is a part of its name and so of no other's; the status, which
 // may be written, might name another.
-func (d *definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bool {
+func (d *Definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	plural := crd.Spec.Names.Plural
 	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.Holds(crd.Spec.Group, plural)
 }
 
 // overLocked is the end of watches of def: that of before, if nothing has changed but status and metadata.
-func (d *definitions) overLocked(def, before *definition) chan struct{} {
+func (d *Definitions) overLocked(def, before *definition) chan struct{} {
 	if before == nil {
 		return make(chan struct{})
 	}
-	if def.schemas == before.schemas && apiequality.Semantic.DeepEqual(def.accepted, before.accepted) {
+	if def.Schemas == before.Schemas && apiequality.Semantic.DeepEqual(def.accepted, before.accepted) {
 		return before.over
 	}
 	d.ended = append(d.ended, before.over)
@@ -523,7 +523,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 	res := &scheme.Resource{Kind: names.Kind, ListKind: names.ListKind, Plural: names.Plural, Singular: names.Singular, ShortNames: names.ShortNames,
 		Categories: names.Categories, Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Generation: true,
 		Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}}
-	cr := &customVersion{schemas: def.schemas, version: v.Name, res: res}
+	cr := &customStrategy{schemas: def.Schemas, version: v.Name, res: res}
 	if subs := v.Subresources; subs != nil && subs.Status != nil {
 		cr.status = true
 		res.Subresources = append(res.Subresources, scheme.SubresourceOf("status", names.Kind))
@@ -662,8 +662,8 @@ func noteFormat(s *apiextensions.JSONSchemaProps, texts map[string]bool) {
 	}
 }
 
-// markTerminating is what DELETE does to a definition: it goes when its objects have gone.
-func markTerminating(obj scheme.Object) {
+// MarkTerminating is what DELETE does to a definition: it goes when its objects have gone.
+func MarkTerminating(obj scheme.Object) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	stamp := metav1.Now().Rfc3339Copy()
 	crd.DeletionTimestamp = &stamp
@@ -677,13 +677,13 @@ func markTerminating(obj scheme.Object) {
 
 // cleanUp deletes the objects of definitions that are being deleted, then lets those go that have none left. waiting says that an
 // object is held back by its finalizers.
-func (d *definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
-	if err := d.sync(ctx); err != nil {
+func (d *Definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
+	if err := d.Sync(ctx); err != nil {
 		return false, err
 	}
 	d.mu.Lock()
 	var going []*definition
-	for _, def := range d.table {
+	for _, def := range d.Table {
 		if def.terminating {
 			going = append(going, def)
 		}
@@ -698,7 +698,7 @@ func (d *definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
 }
 
 // empty is one round for one definition.
-func (d *definitions) empty(ctx context.Context, def *definition) (done bool, err error) {
+func (d *Definitions) empty(ctx context.Context, def *definition) (done bool, err error) {
 	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionFalse,
 		Reason: "NeverEstablished", Message: "resource was never established"}
 	if def.established && def.storage != nil {
@@ -716,7 +716,7 @@ func (d *definitions) empty(ctx context.Context, def *definition) (done bool, er
 }
 
 // deleteObjects deletes what is not being deleted already.
-func (d *definitions) deleteObjects(ctx context.Context, res *scheme.Resource) error {
+func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) error {
 	if d.reserved.Bases[res.Base] {
 		return fmt.Errorf("the objects of a built-in type were to be deleted with a definition: %s", res.Base)
 	}
@@ -734,7 +734,7 @@ func (d *definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 		}
 		err := registry.Parallel(found, registry.DeleteWorkers, func(rec *store.Record) error {
 			namespace, name := scheme.NamespacedName(rec.Key)
-			_, _, err := d.wr.Delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
+			_, _, err := d.Wr.Delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
@@ -747,9 +747,9 @@ func (d *definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 }
 
 // setTerminating tells how far the deletion of a definition is; once it is no longer going on, nothing holds the definition back.
-func (d *definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
-	t := registry.Target{Resource: d.row, Name: def.name, Subresource: "status"}
-	_, _, err := d.wr.Modify(ctx, t, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+func (d *Definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
+	t := registry.Target{Resource: d.Row, Name: def.name, Subresource: "status"}
+	_, _, err := d.Wr.Modify(ctx, t, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		crd := old.DeepCopyObject().(*apiextensionsv1.CustomResourceDefinition)
 		apihelpers.SetCRDCondition(crd, condition)
 		if condition.Status == apiextensionsv1.ConditionFalse {
@@ -758,7 +758,7 @@ func (d *definitions) setTerminating(ctx context.Context, def *definition, condi
 		return crd, nil
 	})
 	if errors.Is(err, scheme.ErrUnreadable) {
-		_, _, err = d.wr.Delete(ctx, d.row, "", def.name, &metav1.DeleteOptions{})
+		_, _, err = d.Wr.Delete(ctx, d.Row, "", def.name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil

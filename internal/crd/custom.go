@@ -1,4 +1,4 @@
-package main
+package crd
 
 // This file serves the objects of types that are data: what the walk of a request asks a custom resource's row, it asks here.
 //
@@ -51,7 +51,7 @@ import (
 	"apilet/internal/store"
 )
 
-const schemaIdle = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
+const SchemaIdle = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
 
 // ---- Schemas
 
@@ -64,8 +64,8 @@ type schemas struct {
 	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
 	used   atomic.Int64 // when anything compiled was last used, in Unix nanoseconds
 
-	mu       sync.Mutex                // guards what follows and serialises compiling
-	compiled map[string]*compiled      // by version
+	Mu       sync.Mutex                // guards what follows and serialises compiling
+	Compiled map[string]*compiled      // by version
 	columns  map[string][]customColumn // by version; apart, since a list needs no more
 }
 
@@ -85,29 +85,29 @@ type rules struct {
 	cel           *cel.Validator // nil: no expressions
 }
 
-// errNoSuchVersion answers a request that met the end of its type.
-var errNoSuchVersion = scheme.StatusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+// ErrNoSuchVersion answers a request that met the end of its type.
+var ErrNoSuchVersion = scheme.StatusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 
 // load reads one version from the definition in the store; "" is the storage version.
 func (s *schemas) load(name string) (gjson.Result, error) {
 	rec, err := s.st.Get(s.key)
 	if err != nil {
-		return gjson.Result{}, errNoSuchVersion
+		return gjson.Result{}, ErrNoSuchVersion
 	}
 	for _, v := range gjson.GetBytes(rec.JSON, "spec.versions").Array() {
 		if v.Get("name").String() == name || name == "" && v.Get("storage").Bool() {
 			return v, nil
 		}
 	}
-	return gjson.Result{}, errNoSuchVersion
+	return gjson.Result{}, ErrNoSuchVersion
 }
 
 // version returns one compiled version; "" is the storage version. An error means that the definition has just gone.
 func (s *schemas) version(name string) (*compiled, error) {
 	s.used.Store(time.Now().UnixNano())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.compiled[name]; c != nil {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if c := s.Compiled[name]; c != nil {
 		return c, nil
 	}
 	v, err := s.load(name)
@@ -118,10 +118,10 @@ func (s *schemas) version(name string) (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.compiled == nil {
-		s.compiled = map[string]*compiled{}
+	if s.Compiled == nil {
+		s.Compiled = map[string]*compiled{}
 	}
-	s.compiled[name] = c
+	s.Compiled[name] = c
 	return c, nil
 }
 
@@ -142,8 +142,8 @@ func compileSchema(raw []byte) (*compiled, error) {
 	return c, defaulting.PruneDefaults(c.schema)
 }
 
-// judges returns what judges objects, compiled at the first write.
-func (c *compiled) judges() (*rules, error) {
+// validators returns what judges objects, compiled at the first write.
+func (c *compiled) validators() (*rules, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.rules != nil {
@@ -167,10 +167,10 @@ func (c *compiled) judges() (*rules, error) {
 
 // forget lets go of what was not used for a while.
 func (s *schemas) forget(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Sub(time.Unix(0, s.used.Load())) > schemaIdle {
-		s.compiled, s.columns = nil, nil
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if now.Sub(time.Unix(0, s.used.Load())) > SchemaIdle {
+		s.Compiled, s.columns = nil, nil
 	}
 }
 
@@ -204,8 +204,8 @@ func (c *compiled) prune(u *unstructured.Unstructured) (unknown []string) {
 
 // ---- Objects
 
-// A customVersion is a served version's side of the walk of a request. Immutable.
-type customVersion struct {
+// A customStrategy is a served version's side of the walk of a request. Immutable.
+type customStrategy struct {
 	schemas *schemas
 	version string
 	res     *scheme.Resource
@@ -213,14 +213,14 @@ type customVersion struct {
 	scale   *apiextensionsv1.CustomResourceSubresourceScale
 }
 
-func (cr *customVersion) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
+func (cr *customStrategy) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
 
-func (cr *customVersion) refuse() error {
+func (cr *customStrategy) refuse() error {
 	return apierrors.NewForbidden(cr.res.GroupResource(), "", errors.New("create not allowed while custom resource definition is terminating"))
 }
 
 // openAPI is the version's schema as the definition has it.
-func (cr *customVersion) openAPI() (json.RawMessage, error) {
+func (cr *customStrategy) openAPI() (json.RawMessage, error) {
 	v, err := cr.schemas.load(cr.version)
 	if err != nil {
 		return nil, err
@@ -229,7 +229,7 @@ func (cr *customVersion) openAPI() (json.RawMessage, error) {
 }
 
 // shape makes an object out of what a client sent.
-func (cr *customVersion) shape(u *unstructured.Unstructured) (unknown []error, err error) {
+func (cr *customStrategy) shape(u *unstructured.Unstructured) (unknown []error, err error) {
 	c, err := cr.compiled()
 	if err != nil {
 		return nil, err
@@ -259,7 +259,7 @@ func (cr *customVersion) shape(u *unstructured.Unstructured) (unknown []error, e
 }
 
 // complete brings a stored object up to date: the storage version's defaults, and what this version's schema knows.
-func (cr *customVersion) complete(u *unstructured.Unstructured) error {
+func (cr *customStrategy) complete(u *unstructured.Unstructured) error {
 	if isBookmark(u) {
 		return nil
 	}
@@ -277,14 +277,14 @@ func (cr *customVersion) complete(u *unstructured.Unstructured) error {
 }
 
 // defaults fills in what an apply left out.
-func (cr *customVersion) defaults(obj scheme.Object) {
+func (cr *customStrategy) defaults(obj scheme.Object) {
 	if c, err := cr.compiled(); err == nil {
 		defaulting.Default(obj.(*unstructured.Unstructured).Object, c.schema)
 	}
 }
 
 // keep returns what build made of the schema the first time; it goes with the schema.
-func (cr *customVersion) keep(build func() any) any {
+func (cr *customStrategy) keep(build func() any) any {
 	c, err := cr.compiled()
 	if err != nil {
 		return build()
@@ -298,7 +298,7 @@ func (cr *customVersion) keep(build func() any) any {
 }
 
 // prepare keeps apart what belongs to /status and what does not.
-func (cr *customVersion) prepare(obj, old scheme.Object, sub string) scheme.Object {
+func (cr *customStrategy) prepare(obj, old scheme.Object, sub string) scheme.Object {
 	u := obj.(*unstructured.Unstructured)
 	switch {
 	case sub == "status":
@@ -316,16 +316,16 @@ func (cr *customVersion) prepare(obj, old scheme.Object, sub string) scheme.Obje
 }
 
 // validate judges an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.
-func (cr *customVersion) validate(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
+func (cr *customStrategy) validate(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	c, err := cr.compiled()
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	r, err := c.judges()
+	r, err := c.validators()
 	if err != nil {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
-	j := &judgement{cr: cr, schema: c.schema, rules: r, obj: obj.(*unstructured.Unstructured)}
+	j := &validator{cr: cr, schema: c.schema, rules: r, obj: obj.(*unstructured.Unstructured)}
 	switch {
 	case old == nil:
 		j.create()
@@ -339,8 +339,8 @@ func (cr *customVersion) validate(ctx context.Context, obj, old scheme.Object, s
 }
 
 // A judgement is one object on trial.
-type judgement struct {
-	cr     *customVersion
+type validator struct {
+	cr     *customStrategy
 	schema *structuralschema.Structural
 	rules  *rules
 	obj    *unstructured.Unstructured
@@ -349,9 +349,9 @@ type judgement struct {
 	errs   field.ErrorList
 }
 
-func (j *judgement) add(errs field.ErrorList) { j.errs = append(j.errs, errs...) }
+func (j *validator) add(errs field.ErrorList) { j.errs = append(j.errs, errs...) }
 
-func (j *judgement) create() {
+func (j *validator) create() {
 	j.add(apivalidation.ValidateObjectMetaAccessor(j.obj, j.cr.res.Namespaced, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata")))
 	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, j.rules.whole))
 	j.scale()
@@ -360,13 +360,13 @@ func (j *judgement) create() {
 }
 
 // follow says from which object an update starts.
-func (j *judgement) follow(old *unstructured.Unstructured) {
+func (j *validator) follow(old *unstructured.Unstructured) {
 	j.old = old.Object
 	j.same = celcommon.NewCorrelatedObject(j.obj.Object, old.Object, &celmodel.Structural{Structural: j.schema})
 	j.add(apivalidation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
 }
 
-func (j *judgement) change(old *unstructured.Unstructured) {
+func (j *validator) change(old *unstructured.Unstructured) {
 	j.follow(old)
 	j.add(schemavalidation.ValidateCustomResourceUpdate(nil, j.obj.Object, old.Object, j.rules.whole, schemavalidation.WithRatcheting(j.same)))
 	j.scale()
@@ -374,7 +374,7 @@ func (j *judgement) change(old *unstructured.Unstructured) {
 	j.lists()
 }
 
-func (j *judgement) statusChange(old *unstructured.Unstructured) {
+func (j *validator) statusChange(old *unstructured.Unstructured) {
 	j.follow(old)
 	if status, ok := j.obj.Object["status"]; ok {
 		j.add(schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, old.Object["status"], j.rules.status,
@@ -385,14 +385,14 @@ func (j *judgement) statusChange(old *unstructured.Unstructured) {
 }
 
 // lists holds repeated elements against an update only if there were none before.
-func (j *judgement) lists() {
+func (j *validator) lists() {
 	if len(listtype.ValidateListSetsAndMaps(nil, j.schema, j.old)) == 0 {
 		j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
 	}
 }
 
 // expressions evaluates the CEL rules, unless the object is so wrong that they could not be relied on.
-func (j *judgement) expressions(ctx context.Context) {
+func (j *validator) expressions(ctx context.Context) {
 	if j.rules.cel == nil {
 		return
 	}
@@ -415,14 +415,14 @@ func (j *judgement) expressions(ctx context.Context) {
 
 // ---- Scale
 
-func (j *judgement) scale() {
+func (j *validator) scale() {
 	if s := j.cr.scale; s != nil {
 		j.replicas(s.SpecReplicasPath)
 	}
 	j.scaleStatus()
 }
 
-func (j *judgement) scaleStatus() {
+func (j *validator) scaleStatus() {
 	s := j.cr.scale
 	if s == nil {
 		return
@@ -437,7 +437,7 @@ func (j *judgement) scaleStatus() {
 }
 
 // replicas judges one of the two counts.
-func (j *judgement) replicas(path string) {
+func (j *validator) replicas(path string) {
 	n, _, err := unstructured.NestedInt64(j.obj.Object, pathSteps(path)...)
 	problem := ""
 	switch {
@@ -457,7 +457,7 @@ func (j *judgement) replicas(path string) {
 func pathSteps(path string) []string { return strings.Split(strings.TrimPrefix(path, "."), ".") }
 
 // scaleOf reads the counts that a Scale shows; set, when not nil, is written first.
-func (cr *customVersion) scaleOf(u *unstructured.Unstructured, set *int32) (scheme.Scalable, error) {
+func (cr *customStrategy) scaleOf(u *unstructured.Unstructured, set *int32) (scheme.Scalable, error) {
 	s := scheme.Scalable{Path: cr.scale.SpecReplicasPath}
 	if set != nil {
 		if err := unstructured.SetNestedField(u.Object, int64(*set), pathSteps(s.Path)...); err != nil {
@@ -511,8 +511,8 @@ func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []cu
 // printed returns a version's columns; the first is the name.
 func (s *schemas) printed(name string) []customColumn {
 	s.used.Store(time.Now().UnixNano())
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if columns := s.columns[name]; columns != nil {
 		return columns
 	}
@@ -527,14 +527,14 @@ func (s *schemas) printed(name string) []customColumn {
 	return s.columns[name]
 }
 
-func (cr *customVersion) columns() (definitions []metav1.TableColumnDefinition) {
+func (cr *customStrategy) columns() (definitions []metav1.TableColumnDefinition) {
 	for _, c := range cr.schemas.printed(cr.version) {
 		definitions = append(definitions, c.definition)
 	}
 	return definitions
 }
 
-func (cr *customVersion) cells(obj scheme.Object) []any {
+func (cr *customStrategy) cells(obj scheme.Object) []any {
 	cells := []any{obj.GetName()}
 	columns := cr.schemas.printed(cr.version)
 	for i := range columns[1:] {

@@ -1,21 +1,22 @@
-package main
+package crd
 
 import (
 	"bytes"
 	"reflect"
 	"testing"
 
-	"apilet/internal/scheme"
-	"apilet/internal/scheme/protobuf"
 	"github.com/rs/zerolog"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/protobuf"
 )
 
 // Definitions of custom resources nest without end, and read much of themselves.
 func TestTranscodingDefinitions(t *testing.T) {
 	t.Parallel()
 	reg := scheme.NewRegistry()
-	res := newDefinitions(nil, reg, nil, zerolog.Nop()).row
+	res := NewDefinitions(nil, reg, nil, zerolog.Nop()).Row
 	for _, name := range []string{"gadgets", "planets"} {
 		obj, _, err := res.Decode([]byte(definitionFile(t, name)), "", "")
 		if err != nil {

@@ -1,4 +1,4 @@
-package main
+package crd
 
 import (
 	"encoding/json"
