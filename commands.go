@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"apilet/internal/gc"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
@@ -126,7 +127,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "apilet: unknown command %q: `apilet help` lists the commands\n", name)
 		return 2
 	}
-	cfg := &config{namespaceGrace: namespaceGrace}
+	cfg := &config{namespaceGrace: gc.NamespaceGrace}
 	flags := row.flagSet(cfg)
 	showVersion := flags.Bool("version", false, "")
 	asked := flags.Parse(args)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/gc"
 )
 
 // serveFlags are those of the command that serves.
@@ -26,7 +27,7 @@ var serveFlags = []flagGroup{
 
 // newConfig returns the flags for serving with their defaults.
 func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
-	c := &config{namespaceGrace: namespaceGrace}
+	c := &config{namespaceGrace: gc.NamespaceGrace}
 	f := findCommand("").flagSet(c)
 	f.SetOutput(stderr)
 	return c, f

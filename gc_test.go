@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -586,7 +587,7 @@ func TestQuietWhileWaiting(t *testing.T) {
 	c.delete("ns/n", "")
 	c.await("the finalizer to be named", func() bool { return strings.Contains(c.get("ns/n"), "test/hold in 1 resource instances") })
 	rev := c.st.Revision()
-	time.Sleep(2 * refreshEvery) // nothing is waited for: nothing is to happen
+	time.Sleep(2 * gc.RefreshEvery) // nothing is waited for: nothing is to happen
 	if now := c.st.Revision(); now != rev {
 		t.Errorf("%d commits while nothing happened", now-rev)
 	}
@@ -608,10 +609,10 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 	full := store.ErrDiskFull
 	c.st.Refusal.Store(&full)
 	said := &lines{said: make(chan string, 100)}
-	gc := &collector{st: c.st, upkeep: c.upkeep, reg: c.reg, wr: c.wr, log: zerolog.New(said)}
+	gc := &gc.Collector{Store: c.st, Maintenance: c.upkeep, Types: c.reg, Writer: c.wr, Log: zerolog.New(said)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { gc.run(ctx); close(done) }()
+	go func() { gc.Run(ctx); close(done) }()
 	for missing := []string{"emptying a namespace", "collecting dependents"}; len(missing) > 0; {
 		line := <-said.said
 		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
@@ -652,7 +653,7 @@ func TestManyNamespacesAtOnce(t *testing.T) {
 			c.do("PATCH", pathAt(short), `{"metadata":{"finalizers":null}}`, 200)
 		}
 	}
-	c.awaitCount(namespaceRange, 4)
+	c.awaitCount(gc.NamespaceRange, 4)
 	c.awaitCount("//configmaps/", 0)
 }
 
@@ -707,7 +708,7 @@ func TestThousandDependents(t *testing.T) {
 				}
 				return
 			}
-			c.awaitCount(podRange, 0)
+			c.awaitCount(gc.PodRange, 0)
 		})
 	}
 }
@@ -738,7 +739,7 @@ func BenchmarkCascade(b *testing.B) {
 		before, start := c.st.Stats(), time.Now()
 		b.StartTimer()
 		c.delete("cm/a", "")
-		c.awaitCount(podRange, 0)
+		c.awaitCount(gc.PodRange, 0)
 		b.StopTimer()
 		after := c.st.Stats()
 		b.ReportMetric(float64(after.Commits-before.Commits), "commits")
@@ -773,15 +774,15 @@ func BenchmarkGraph(b *testing.B) {
 			c := startCluster(b, "")
 			for b.Loop() {
 				before, start := heap(), time.Now()
-				rp := &reaper{gc: &collector{st: c.st}, kinds: newKinds(c.reg.Current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
+				rp := &gc.Reaper{Gc: &gc.Collector{Store: c.st}, Kinds: gc.NewKinds(c.reg.Current.Load()), Graph: gc.NewGraph(), Dirty: map[string]struct{}{}}
 				for i := range events {
 					ev := events[i]
 					ev.Key = strings.Clone(ev.Key)
-					rp.apply(&ev)
+					rp.Apply(&ev)
 				}
 				b.ReportMetric(float64(time.Since(start).Nanoseconds())/pods, "ns/pod")
 				b.ReportMetric((heap()-before)/pods, "B/pod-while-dirty")
-				rp.dirty = nil
+				rp.Dirty = nil
 				b.ReportMetric((heap()-before)/pods, "B/pod")
 				runtime.KeepAlive(rp)
 			}
@@ -947,7 +948,7 @@ func (g *graphTest) compare() {
 // state lists who is there and with which owners, in the ownerModel's words.
 func (g *graphTest) state() string {
 	have := ownerModel{}
-	_, err := (&collector{st: g.st}).walk(context.Background(), "//configmaps/", func(records []store.Record) error {
+	_, err := (&gc.Collector{Store: g.st}).Walk(context.Background(), "//configmaps/", func(records []store.Record) error {
 		for i := range records {
 			_, name := scheme.NamespacedName(records[i].Key)
 			owners := []string(nil)
@@ -1012,9 +1013,9 @@ func TestClientsAtOnce(t *testing.T) {
 // dangling finds an object that names an owner that is not there.
 func (c *cluster) dangling() (found string) {
 	uids, owned := map[string]bool{}, map[string]string{}
-	_, err := (&collector{st: c.st}).walk(context.Background(), "//configmaps/", func(records []store.Record) error {
+	_, err := (&gc.Collector{Store: c.st}).Walk(context.Background(), "//configmaps/", func(records []store.Record) error {
 		for i := range records {
-			uids[uidOf(records[i].JSON)] = true
+			uids[gc.UidOf(records[i].JSON)] = true
 			for _, uid := range gjson.GetBytes(records[i].JSON, "metadata.ownerReferences.#.uid").Array() {
 				owned[uid.String()] = strings.Clone(records[i].Key)
 			}
@@ -1057,7 +1058,7 @@ func TestFollowingEverything(t *testing.T) {
 	c.create("node/n", "")
 	c.create("cm/last", "")
 	seen := start
-	pos, err := (&collector{st: c.st}).drain(store.Everything, start, func(ev *store.Event) {
+	pos, err := (&gc.Collector{Store: c.st}).Drain(store.Everything, start, func(ev *store.Event) {
 		if seen++; ev.Rev != seen {
 			t.Fatalf("revision %d comes after %d", ev.Rev, seen-1)
 		}

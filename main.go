@@ -58,6 +58,7 @@ import (
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/crd"
+	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/request"
@@ -442,12 +443,12 @@ func (s *server) webhooks() *admission.Webhooks {
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &collector{st: s.st, upkeep: s.upkeep, reg: s.reg, wr: s.wr, eventTTL: s.cfg.eventTTL, grace: s.cfg.namespaceGrace, log: s.log}
+	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log}
 	var running sync.WaitGroup
-	running.Go(func() { gc.run(ctx) })
+	running.Go(func() { gc.Run(ctx) })
 	if s.settler != nil {
 		running.Go(func() {
-			gc.keepUp(ctx, "settling namespaces", func(ctx context.Context) error { return s.settler.follow(ctx, gc) })
+			gc.KeepUp(ctx, "settling namespaces", func(ctx context.Context) error { return s.settler.follow(ctx, gc) })
 		})
 	}
 	running.Go(func() { s.types.Run(ctx) })
@@ -575,9 +576,9 @@ func (s *server) reopenAudit(ctx context.Context) {
 }
 
 // afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.
-func (s *server) afterCompaction(ctx context.Context, gc *collector, err error) {
+func (s *server) afterCompaction(ctx context.Context, gc *gc.Collector, err error) {
 	if err == nil {
-		err = gc.expireEvents(ctx)
+		err = gc.ExpireEvents(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
 		s.log.Error().Err(err).Msg("compaction")

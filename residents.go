@@ -27,6 +27,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -70,7 +71,7 @@ func (s *settler) founded(namespace string) {
 
 // settleAll settles several namespaces at once, so that their commits share an fsync.
 func (s *settler) settleAll(ctx context.Context, namespaces []string) error {
-	return registry.Parallel(namespaces, collectorSeats, func(namespace string) error { return s.settle(ctx, namespace) })
+	return registry.Parallel(namespaces, gc.CollectorSeats, func(namespace string) error { return s.settle(ctx, namespace) })
 }
 
 // settle makes what a namespace lacks. One that is not there, or going, lacks nothing.
@@ -95,7 +96,7 @@ func (s *settler) addAccount(ctx context.Context, namespace string) error {
 }
 
 func (s *settler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
-	_, err := s.wr.Insert(ctx, res, obj, registry.Options{Manager: collectorName})
+	_, err := s.wr.Insert(ctx, res, obj, registry.Options{Manager: gc.CollectorName})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -116,7 +117,7 @@ func (s *settler) publishRootCA(ctx context.Context, namespace string) error {
 		return err
 	}
 	t := registry.Target{Resource: s.configMaps, Namespace: namespace, Name: rootCAMap}
-	_, _, err = s.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	_, _, err = s.wr.Modify(ctx, t, registry.Options{Manager: gc.CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		mended := old.DeepCopyObject().(*corev1.ConfigMap)
 		mended.Data = s.rootCAData()
 		return mended, nil
@@ -137,9 +138,9 @@ func (s *settler) isPublished(configMap []byte) bool {
 // ---- The loop
 
 // follow settles all namespaces, then those whose first objects somebody deletes or changes. The collector lends its ways of reading the store.
-func (s *settler) follow(ctx context.Context, col *collector) error {
+func (s *settler) follow(ctx context.Context, col *gc.Collector) error {
 	var unsettled []string
-	pos, err := col.walk(ctx, namespaceRange, func(records []store.Record) error {
+	pos, err := col.Walk(ctx, gc.NamespaceRange, func(records []store.Record) error {
 		for i := range records {
 			_, name := scheme.NamespacedName(records[i].Key)
 			unsettled = append(unsettled, strings.Clone(name)) // not all the keys of the chunk with it
@@ -165,10 +166,10 @@ func (s *settler) follow(ctx context.Context, col *collector) error {
 }
 
 // catchUp reads the log from where it was left, and mends what it tells of.
-func (s *settler) catchUp(ctx context.Context, gc *collector, positions map[string]int64) (err error) {
+func (s *settler) catchUp(ctx context.Context, gc *gc.Collector, positions map[string]int64) (err error) {
 	lacking := map[string]bool{}
 	for topic, pos := range positions {
-		if positions[topic], err = gc.drain(topic, pos, func(ev *store.Event) {
+		if positions[topic], err = gc.Drain(topic, pos, func(ev *store.Event) {
 			if namespace, name := scheme.NamespacedName(ev.Key); s.concerns(topic, name, ev) {
 				lacking[namespace] = true
 			}

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/registry/patch"
 	"apilet/internal/scheme"
@@ -488,7 +489,7 @@ func TestServerStartsWhateverCannotBeRead(t *testing.T) {
 		if namespace != "" {
 			base = strings.TrimSuffix(base, "/") + "/"
 		}
-		row := newKinds(s.reg.Current.Load()).byBase[base]
+		row := gc.NewKinds(s.reg.Current.Load()).ByBase[base]
 		if row == nil {
 			t.Errorf("%s is not served", c.Records[i].Key)
 			continue

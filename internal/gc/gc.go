@@ -16,7 +16,7 @@
 //
 // A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The reaper reads the tombstone,
 // finds r among the dependents of d's uid, looks r up, finds no owner of its references, and deletes it at 11, which leads to p.
-package main
+package gc
 
 import (
 	"bytes"
@@ -45,55 +45,55 @@ import (
 )
 
 const (
-	namespaceRange = "//namespaces/"
+	NamespaceRange = "//namespaces/"
 	eventRange     = "//events/"
-	podRange       = "//pods/"
+	PodRange       = "//pods/"
 
-	collectorName  = "kube-controller-manager" // field manager of the collector's updates
-	collectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
+	CollectorName  = "kube-controller-manager" // field manager of the collector's updates
+	CollectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
 	reapBatch      = 1024                      // objects that are worked on between two looks at the log
 	soundMax       = 1024                      // references whose owners are remembered
 	reapTries      = 10                        // attempts at an object that others write to
 	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
 	retryLast      = time.Minute
-	refreshEvery   = time.Second // at most so often a namespace that waits is looked through because something in it changed
+	RefreshEvery   = time.Second // at most so often a namespace that waits is looked through because something in it changed
 
-	// namespaceGrace is how long a namespace that is deleted is left alone, for those who finalize it themselves right after: suites that
+	// NamespaceGrace is how long a namespace that is deleted is left alone, for those who finalize it themselves right after: suites that
 	// were written against a control plane without controllers DELETE it, GET it and PUT its /finalize, and would meet 409 or 404 if it
 	// changed or went in between. These three took 7 ms at worst of 300 times on two cores with 25 busy processes, and three kubectls in
 	// a row take half a second. kube-controller-manager waits five seconds, which is long for whoever waits behind kubectl delete; a shorter
 	// time for namespaces with nothing in them would be wrong just for the suites, whose namespaces are mostly that.
-	namespaceGrace = time.Second
+	NamespaceGrace = time.Second
 	eventsAtOnce   = 256 // taken from the log
 )
 
 // A collector deletes what nobody asks for by name.
-type collector struct {
-	st       *store.Store
-	upkeep   *store.Maintenance
-	reg      *scheme.Registry
-	wr       *registry.Writer
-	eventTTL time.Duration
-	grace    time.Duration // namespaceGrace
-	log      zerolog.Logger
+type Collector struct {
+	Store       *store.Store
+	Maintenance *store.Maintenance
+	Types       *scheme.Registry
+	Writer      *registry.Writer
+	EventTTL    time.Duration
+	Grace       time.Duration // NamespaceGrace
+	Log         zerolog.Logger
 }
 
-// run collects until ctx ends.
-func (gc *collector) run(ctx context.Context) {
+// Run collects until ctx ends.
+func (gc *Collector) Run(ctx context.Context) {
 	var loops sync.WaitGroup
-	loops.Go(func() { gc.keepUp(ctx, "collecting dependents", (&reaper{gc: gc}).follow) })
-	loops.Go(func() { gc.keepUp(ctx, "emptying namespaces", (&emptier{gc: gc}).follow) })
+	loops.Go(func() { gc.KeepUp(ctx, "collecting dependents", (&Reaper{Gc: gc}).run) })
+	loops.Go(func() { gc.KeepUp(ctx, "emptying namespaces", (&emptier{gc: gc}).run) })
 	loops.Wait()
 }
 
-// keepUp starts a loop over when it has ended: it was so slow that its place in the log was compacted, or it could not read.
-func (gc *collector) keepUp(ctx context.Context, what string, follow func(context.Context) error) {
+// KeepUp starts a loop over when it has ended: it was so slow that its place in the log was compacted, or it could not read.
+func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(context.Context) error) {
 	for ctx.Err() == nil {
 		err := follow(ctx)
 		if ctx.Err() != nil || errors.Is(err, store.ErrCompacted) {
 			continue
 		}
-		gc.log.Error().Err(err).Msg(what)
+		gc.Log.Error().Err(err).Msg(what)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryFirst):
@@ -101,16 +101,16 @@ func (gc *collector) keepUp(ctx context.Context, what string, follow func(contex
 	}
 }
 
-// walk calls do for all live objects of a range, as they were at the revision that it returns, chunk by chunk. The records are
+// Walk calls do for all live objects of a range, as they were at the revision that it returns, chunk by chunk. The records are
 // do's until it returns.
-func (gc *collector) walk(ctx context.Context, prefix string, do func([]store.Record) error) (rev int64, err error) {
+func (gc *Collector) Walk(ctx context.Context, prefix string, do func([]store.Record) error) (rev int64, err error) {
 	c := store.ChunkPool.Get().(*store.Chunk)
 	defer store.ChunkPool.Put(c)
 	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		if err := gc.st.Chunk(at, c); err != nil {
+		if err := gc.Store.Chunk(at, c); err != nil {
 			return 0, err
 		}
 		if err := do(c.Records); err != nil {
@@ -122,13 +122,13 @@ func (gc *collector) walk(ctx context.Context, prefix string, do func([]store.Re
 	}
 }
 
-// drain calls see for the events of a topic after pos and returns the new position.
-func (gc *collector) drain(topic string, pos int64, see func(*store.Event)) (int64, error) {
+// Drain calls see for the events of a topic after pos and returns the new position.
+func (gc *Collector) Drain(topic string, pos int64, see func(*store.Event)) (int64, error) {
 	var events []store.Event
 	for {
-		newest := gc.st.Revision()
+		newest := gc.Store.Revision()
 		var err error
-		if events, pos, err = gc.st.Events(topic, pos, eventsAtOnce, events[:0]); err != nil {
+		if events, pos, err = gc.Store.Events(topic, pos, eventsAtOnce, events[:0]); err != nil {
 			return 0, err
 		}
 		for i := range events {
@@ -162,7 +162,7 @@ type edge struct {
 	blocks bool
 }
 
-func newGraph() graph {
+func NewGraph() graph {
 	return graph{seed: maphash.MakeSeed(), owners: map[ownerID]dependents{}}
 }
 
@@ -242,7 +242,7 @@ func decodeReferences(references string) (owners []metav1.OwnerReference, err er
 	return owners, err
 }
 
-func uidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
+func UidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
 
 func finalizersOf(object []byte) (names []string) {
 	for _, name := range gjson.GetBytes(object, "metadata.finalizers").Array() {
@@ -254,21 +254,21 @@ func finalizersOf(object []byte) (names []string) {
 // kinds finds resources by what keys and references call them, in one state of the registry.
 type kinds struct {
 	catalog *scheme.Catalog
-	byBase  map[string]*scheme.Resource
+	ByBase  map[string]*scheme.Resource
 	byKind  map[kindName]*scheme.Resource
 }
 
 type kindName struct{ apiVersion, kind string }
 
-func newKinds(c *scheme.Catalog) *kinds {
-	k := &kinds{catalog: c, byBase: map[string]*scheme.Resource{}, byKind: map[kindName]*scheme.Resource{}}
+func NewKinds(c *scheme.Catalog) *kinds {
+	k := &kinds{catalog: c, ByBase: map[string]*scheme.Resource{}, byKind: map[kindName]*scheme.Resource{}}
 	for _, res := range c.Sorted {
 		if res.Virtual {
 			continue
 		}
 		k.byKind[kindName{res.APIVersion(), res.Kind}] = res
-		if k.byBase[res.Base] == nil || res.StoresAsIs() {
-			k.byBase[res.Base] = res
+		if k.ByBase[res.Base] == nil || res.StoresAsIs() {
+			k.ByBase[res.Base] = res
 		}
 	}
 	return k
@@ -278,15 +278,15 @@ func newKinds(c *scheme.Catalog) *kinds {
 
 // A reaper works off owner references. One goroutine runs it; between two looks at the log it lets others examine objects, and changes
 // nothing that they read.
-type reaper struct {
-	gc      *collector
-	kinds   *kinds
-	graph   graph
+type Reaper struct {
+	Gc      *Collector
+	Kinds   *kinds
+	Graph   graph
 	pos     int64               // the graph shows the store at this revision
 	waiting map[ownerID]string  // keys of owners that are being deleted in the foreground
 	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
 	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
-	dirty   map[string]struct{} // keys of objects to examine
+	Dirty   map[string]struct{} // keys of objects to examine
 
 	mu     sync.Mutex          // guards what follows while objects are examined
 	parked map[string]struct{} // keys of objects that name a kind that is not served
@@ -301,37 +301,37 @@ var (
 	errReplaced = errors.New("another object has the name") // a change of an object that is gone
 )
 
-// follow reads what there is, then the log.
-func (rp *reaper) follow(ctx context.Context) error {
-	if err := rp.begin(ctx); err != nil {
+// run reads what there is, then the log.
+func (rp *Reaper) run(ctx context.Context) error {
+	if err := rp.start(ctx); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
-		wake := rp.gc.st.Wake(store.Everything)
+		wake := rp.Gc.Store.Wake(store.Everything)
 		if err := rp.catchUp(); err != nil {
 			return err
 		}
-		if len(rp.dirty) > 0 {
+		if len(rp.Dirty) > 0 {
 			rp.work(ctx)
 			continue
 		}
-		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
-		rp.rest(ctx, wake)
+		rp.Dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
+		rp.waitForWork(ctx, wake)
 	}
 	return ctx.Err()
 }
 
-// begin makes the graph of what the store holds, and looks all owners up: one may have gone unseen. Whatever happens to them after the
+// start makes the graph of what the store holds, and looks all owners up: one may have gone unseen. Whatever happens to them after the
 // revision of the walk, the log will tell.
-func (rp *reaper) begin(ctx context.Context) (err error) {
-	*rp = reaper{gc: rp.gc, kinds: newKinds(rp.gc.reg.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
-		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
-	rp.pos, err = rp.gc.walk(ctx, "/", func(records []store.Record) error {
+func (rp *Reaper) start(ctx context.Context) (err error) {
+	*rp = Reaper{Gc: rp.Gc, Kinds: NewKinds(rp.Gc.Types.Current.Load()), Graph: NewGraph(), waiting: map[ownerID]string{},
+		sound: map[string]struct{}{}, gone: map[string]struct{}{}, Dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
+	rp.pos, err = rp.Gc.Walk(ctx, "/", func(records []store.Record) error {
 		for i := range records {
 			ev := store.Event{Record: records[i]}
 			if ev.Deleting || referencesOf(ev.JSON) != "" {
 				ev.Key = strings.Clone(ev.Key) // not all the keys of the chunk with it
-				rp.apply(&ev)
+				rp.Apply(&ev)
 			}
 		}
 		return nil
@@ -340,18 +340,18 @@ func (rp *reaper) begin(ctx context.Context) (err error) {
 }
 
 // catchUp brings the graph up to date.
-func (rp *reaper) catchUp() (err error) {
-	if c := rp.gc.reg.Current.Load(); c != rp.kinds.catalog {
-		rp.kinds = newKinds(c)
-		maps.Copy(rp.dirty, rp.parked)
+func (rp *Reaper) catchUp() (err error) {
+	if c := rp.Gc.Types.Current.Load(); c != rp.Kinds.catalog {
+		rp.Kinds = NewKinds(c)
+		maps.Copy(rp.Dirty, rp.parked)
 		clear(rp.parked)
 	}
-	rp.pos, err = rp.gc.drain(store.Everything, rp.pos, rp.apply)
+	rp.pos, err = rp.Gc.Drain(store.Everything, rp.pos, rp.Apply)
 	return err
 }
 
-// apply draws one event into the graph and notes whom it concerns. Events of kind Event have owners in name only.
-func (rp *reaper) apply(ev *store.Event) {
+// Apply draws one event into the graph and notes whom it concerns. Events of kind Event have owners in name only.
+func (rp *Reaper) Apply(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, eventRange) {
 		return
 	}
@@ -364,34 +364,34 @@ func (rp *reaper) apply(ev *store.Event) {
 	}
 	switch {
 	case ev.Deleted:
-		rp.bury(ev)
+		rp.removed(ev)
 	case ev.Deleting:
 		rp.applyDeletion(ev)
 	}
 }
 
-func (rp *reaper) relink(ev *store.Event, before, after string) {
-	self := rp.graph.id(uidOf(ev.JSON))
-	for _, e := range rp.graph.edges(self, before) {
-		rp.graph.unlink(ev.Key, e)
+func (rp *Reaper) relink(ev *store.Event, before, after string) {
+	self := rp.Graph.id(UidOf(ev.JSON))
+	for _, e := range rp.Graph.edges(self, before) {
+		rp.Graph.unlink(ev.Key, e)
 	}
-	for _, e := range rp.graph.edges(self, after) {
-		rp.graph.link(ev.Key, e)
+	for _, e := range rp.Graph.edges(self, after) {
+		rp.Graph.link(ev.Key, e)
 	}
-	for _, e := range rp.graph.edges(self, before) {
-		if owner := rp.waiting[e.owner]; owner != "" && rp.graph.owners[e.owner].blocking == 0 {
-			rp.dirty[owner] = struct{}{}
+	for _, e := range rp.Graph.edges(self, before) {
+		if owner := rp.waiting[e.owner]; owner != "" && rp.Graph.owners[e.owner].blocking == 0 {
+			rp.Dirty[owner] = struct{}{}
 		}
 	}
 	if after != "" && !ev.Deleting && !rp.isSound(ev.Key, after) {
-		rp.dirty[ev.Key] = struct{}{}
+		rp.Dirty[ev.Key] = struct{}{}
 	}
 }
 
 // isSound says that all owners are there, so that nothing is to be done. Most objects come with the references of one before them, and
 // what was found for that one holds until the log tells of an owner's end: if it ended later than that, its event will find this object in
 // the graph.
-func (rp *reaper) isSound(key, references string) bool {
+func (rp *Reaper) isSound(key, references string) bool {
 	namespace, _ := scheme.NamespacedName(key)
 	what := namespace + references
 	if _, known := rp.sound[what]; known {
@@ -413,57 +413,57 @@ func (rp *reaper) isSound(key, references string) bool {
 	return true
 }
 
-// bury lets go of an object that is gone. Its dependents leave the graph in one step: one by one they would be cut out of the middle.
-func (rp *reaper) bury(ev *store.Event) {
-	uid := uidOf(ev.JSON)
-	id := rp.graph.id(uid)
+// removed lets go of an object that is gone. Its dependents leave the graph in one step: one by one they would be cut out of the middle.
+func (rp *Reaper) removed(ev *store.Event) {
+	uid := UidOf(ev.JSON)
+	id := rp.Graph.id(uid)
 	clear(rp.sound)
 	delete(rp.waiting, id)
 	delete(rp.parked, ev.Key)
-	left := rp.graph.owners[id].keys
+	left := rp.Graph.owners[id].keys
 	if len(left) == 0 {
 		return
 	}
 	rp.gone[uid] = struct{}{}
-	rp.smudge(left)
-	delete(rp.graph.owners, id)
+	rp.markDirty(left)
+	delete(rp.Graph.owners, id)
 }
 
 // applyDeletion notes an owner that waits for the collector.
-func (rp *reaper) applyDeletion(ev *store.Event) {
+func (rp *Reaper) applyDeletion(ev *store.Event) {
 	finalizers := finalizersOf(ev.JSON)
 	foreground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
-	id := rp.graph.id(uidOf(ev.JSON))
+	id := rp.Graph.id(UidOf(ev.JSON))
 	if foreground && rp.waiting[id] == "" {
 		clear(rp.sound)
 		rp.waiting[id] = ev.Key
-		rp.smudge(rp.graph.owners[id].keys)
+		rp.markDirty(rp.Graph.owners[id].keys)
 	}
 	if !foreground {
 		delete(rp.waiting, id)
 	}
 	if foreground || slices.Contains(finalizers, metav1.FinalizerOrphanDependents) {
-		rp.dirty[ev.Key] = struct{}{}
+		rp.Dirty[ev.Key] = struct{}{}
 	}
 }
 
-func (rp *reaper) smudge(keys []string) {
+func (rp *Reaper) markDirty(keys []string) {
 	for _, key := range keys {
-		rp.dirty[key] = struct{}{}
+		rp.Dirty[key] = struct{}{}
 	}
 }
 
 // work examines some of the objects that are due.
-func (rp *reaper) work(ctx context.Context) {
-	batch := make([]string, 0, min(len(rp.dirty), reapBatch))
-	for key := range rp.dirty {
+func (rp *Reaper) work(ctx context.Context) {
+	batch := make([]string, 0, min(len(rp.Dirty), reapBatch))
+	for key := range rp.Dirty {
 		if len(batch) == reapBatch {
 			break
 		}
-		delete(rp.dirty, key)
+		delete(rp.Dirty, key)
 		batch = append(batch, key)
 	}
-	_ = registry.Parallel(batch, collectorSeats, func(key string) error {
+	_ = registry.Parallel(batch, CollectorSeats, func(key string) error {
 		if err := rp.examine(ctx, key); err != nil {
 			rp.postpone(key, err)
 		}
@@ -472,7 +472,7 @@ func (rp *reaper) work(ctx context.Context) {
 }
 
 // postpone keeps an object for later: until the registry changes, or for some time.
-func (rp *reaper) postpone(key string, err error) {
+func (rp *Reaper) postpone(key string, err error) {
 	rp.mu.Lock()
 	defer rp.mu.Unlock()
 	if errors.Is(err, errUnserved) {
@@ -482,8 +482,8 @@ func (rp *reaper) postpone(key string, err error) {
 	rp.failed[key], rp.err = struct{}{}, err
 }
 
-// rest sleeps until the next commit, or until what failed is due.
-func (rp *reaper) rest(ctx context.Context, wake <-chan struct{}) {
+// waitForWork sleeps until the next commit, or until what failed is due.
+func (rp *Reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
 	var retry <-chan time.Time
 	if len(rp.failed) == 0 {
 		rp.pause = 0
@@ -491,7 +491,7 @@ func (rp *reaper) rest(ctx context.Context, wake <-chan struct{}) {
 		if rp.due.IsZero() {
 			rp.pause = min(max(2*rp.pause, retryFirst), retryLast)
 			rp.due = time.Now().Add(rp.pause)
-			rp.gc.log.Error().Err(rp.err).Int("objects", len(rp.failed)).Msg("collecting dependents")
+			rp.Gc.Log.Error().Err(rp.err).Int("objects", len(rp.failed)).Msg("collecting dependents")
 		}
 		retry = time.After(time.Until(rp.due))
 	}
@@ -499,7 +499,7 @@ func (rp *reaper) rest(ctx context.Context, wake <-chan struct{}) {
 	case <-ctx.Done():
 	case <-wake:
 	case <-retry:
-		maps.Copy(rp.dirty, rp.failed)
+		maps.Copy(rp.Dirty, rp.failed)
 		clear(rp.failed)
 		rp.due = time.Time{}
 	}
@@ -515,20 +515,20 @@ type item struct {
 	rec             store.Record
 }
 
-func (rp *reaper) item(key string) (it item, err error) {
+func (rp *Reaper) item(key string) (it item, err error) {
 	base, namespace, name, _ := scheme.SplitKey(key)
-	it = item{res: rp.kinds.byBase[base], namespace: namespace, name: name}
+	it = item{res: rp.Kinds.ByBase[base], namespace: namespace, name: name}
 	if it.res == nil {
 		return it, errUnserved
 	}
-	if it.rec, err = rp.gc.st.Get(key); err == nil {
-		it.uid = types.UID(uidOf(it.rec.JSON))
+	if it.rec, err = rp.Gc.Store.Get(key); err == nil {
+		it.uid = types.UID(UidOf(it.rec.JSON))
 	}
 	return it, err
 }
 
 // examine does what an object's owners, or its own deletion, ask for.
-func (rp *reaper) examine(ctx context.Context, key string) (err error) {
+func (rp *Reaper) examine(ctx context.Context, key string) (err error) {
 	for range reapTries {
 		if err = rp.examineOnce(ctx, key); !apierrors.IsConflict(err) {
 			break
@@ -542,13 +542,13 @@ func (rp *reaper) examine(ctx context.Context, key string) (err error) {
 
 // examineOnce sees the newest object but an older graph. Only what is decided from the graph alone has to wait for it to catch up; the
 // object's event will then bring it here again.
-func (rp *reaper) examineOnce(ctx context.Context, key string) error {
+func (rp *Reaper) examineOnce(ctx context.Context, key string) error {
 	it, err := rp.item(key)
 	if err != nil {
 		return err
 	}
 	if !it.rec.Deleting {
-		return rp.judge(ctx, &it)
+		return rp.ownerStateOf(ctx, &it)
 	}
 	finalizers := finalizersOf(it.rec.JSON)
 	switch {
@@ -562,8 +562,8 @@ func (rp *reaper) examineOnce(ctx context.Context, key string) error {
 	return nil
 }
 
-func (rp *reaper) dependentsOf(uid types.UID) dependents {
-	return rp.graph.owners[rp.graph.id(string(uid))]
+func (rp *Reaper) dependentsOf(uid types.UID) dependents {
+	return rp.Graph.owners[rp.Graph.id(string(uid))]
 }
 
 // ownerState is what a reference leads to.
@@ -575,8 +575,8 @@ const (
 	ownerSolid
 )
 
-// judge keeps, loosens or deletes an object, depending on its owners. A reference that cannot be looked up keeps the object.
-func (rp *reaper) judge(ctx context.Context, it *item) error {
+// ownerStateOf keeps, loosens or deletes an object, depending on its owners. A reference that cannot be looked up keeps the object.
+func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 	owners, err := decodeReferences(referencesOf(it.rec.JSON))
 	if err != nil || len(owners) == 0 {
 		return err
@@ -584,7 +584,7 @@ func (rp *reaper) judge(ctx context.Context, it *item) error {
 	var drop []types.UID
 	solid, waiting := false, false
 	for i := range owners {
-		if it.misplaced(&owners[i], rp.kinds) {
+		if it.misplaced(&owners[i], rp.Kinds) {
 			return nil
 		}
 		state, err := rp.lookUp(&owners[i], it.namespace)
@@ -614,24 +614,24 @@ func (it *item) misplaced(ref *metav1.OwnerReference, k *kinds) bool {
 }
 
 // lookUp finds the object that a reference names: in the dependent's own namespace, or in none.
-func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerState, error) {
+func (rp *Reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerState, error) {
 	if _, gone := rp.gone[string(ref.UID)]; gone {
 		return ownerAbsent, nil
 	}
-	res := rp.kinds.byKind[kindName{ref.APIVersion, ref.Kind}]
+	res := rp.Kinds.byKind[kindName{ref.APIVersion, ref.Kind}]
 	if res == nil {
 		return ownerAbsent, errUnserved
 	}
 	if !res.Namespaced {
 		namespace = ""
 	}
-	rec, err := rp.gc.st.Get(res.Key(namespace, ref.Name))
+	rec, err := rp.Gc.Store.Get(res.Key(namespace, ref.Name))
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return ownerAbsent, nil
 	case err != nil:
 		return ownerAbsent, err
-	case uidOf(rec.JSON) != string(ref.UID):
+	case UidOf(rec.JSON) != string(ref.UID):
 		return ownerAbsent, nil
 	case rec.Deleting && slices.Contains(finalizersOf(rec.JSON), metav1.FinalizerDeleteDependents):
 		return ownerWaiting, nil
@@ -651,16 +651,16 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 }
 
 // delete deletes the object that was examined, and no other version of it: somebody may just have given it an owner.
-func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
+func (rp *Reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
-	_, _, err := rp.gc.wr.Delete(ctx, it.res, it.namespace, it.name, options)
+	_, _, err := rp.Gc.Writer.Delete(ctx, it.res, it.namespace, it.name, options)
 	return err
 }
 
 // deleteInForeground hands an owner's deletion on to an object that is an owner itself. In a circle the two would wait for each other:
 // an object with a dependent that is already waiting stops to hold its owners back first.
-func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
+func (rp *Reaper) deleteInForeground(ctx context.Context, it *item) error {
 	for _, key := range rp.dependentsOf(it.uid).keys {
 		dependent, err := rp.item(key)
 		if err != nil || !dependent.rec.Deleting {
@@ -680,9 +680,9 @@ func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
 // ---- Changing an object ----
 
 // change edits an object if it is still the one that was examined, and remembers what became of it.
-func (rp *reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
+func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
 	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
-	rec, _, err := rp.gc.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	rec, _, err := rp.Gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old.GetUID() != it.uid {
 			return nil, errReplaced
 		}
@@ -697,7 +697,7 @@ func (rp *reaper) change(ctx context.Context, it *item, edit func(scheme.Object)
 }
 
 // dropReferences removes the references to owners. That of one that is waiting goes, too, or it would wait for ever.
-func (rp *reaper) dropReferences(ctx context.Context, it *item, owners []types.UID) error {
+func (rp *Reaper) dropReferences(ctx context.Context, it *item, owners []types.UID) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		var kept []metav1.OwnerReference // nil, not empty, when none is left
 		dropped := make(map[types.UID]bool, len(owners))
@@ -714,7 +714,7 @@ func (rp *reaper) dropReferences(ctx context.Context, it *item, owners []types.U
 }
 
 // unblock lets an object's owners go before it does.
-func (rp *reaper) unblock(ctx context.Context, it *item) error {
+func (rp *Reaper) unblock(ctx context.Context, it *item) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		references := obj.GetOwnerReferences()
 		for i := range references {
@@ -728,7 +728,7 @@ func (rp *reaper) unblock(ctx context.Context, it *item) error {
 }
 
 // removeFinalizer lets an owner go, as far as the collector is concerned.
-func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) error {
+func (rp *Reaper) removeFinalizer(ctx context.Context, it *item, name string) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		var kept []string
 		for _, finalizer := range obj.GetFinalizers() {
@@ -741,8 +741,8 @@ func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) er
 }
 
 // orphan frees an owner's dependents, then the owner.
-func (rp *reaper) orphan(ctx context.Context, it *item) error {
-	err := registry.Parallel(rp.dependentsOf(it.uid).keys, collectorSeats, func(key string) error {
+func (rp *Reaper) orphan(ctx context.Context, it *item) error {
+	err := registry.Parallel(rp.dependentsOf(it.uid).keys, CollectorSeats, func(key string) error {
 		dependent, err := rp.item(key)
 		if err == nil {
 			err = rp.dropReferences(ctx, &dependent, []types.UID{it.uid})
@@ -762,7 +762,7 @@ func (rp *reaper) orphan(ctx context.Context, it *item) error {
 
 // An emptier deletes what is in namespaces that are being deleted, and then lets them go. One goroutine runs it.
 type emptier struct {
-	gc   *collector
+	gc   *Collector
 	pos  int64
 	open map[string]*emptying // by name: namespaces that are being deleted
 }
@@ -776,19 +776,19 @@ type emptying struct {
 	done    bool      // it is empty; others hold it back, if anybody
 }
 
-// follow reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
-func (e *emptier) follow(ctx context.Context) error {
-	if err := e.begin(ctx); err != nil {
+// run reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
+func (e *emptier) run(ctx context.Context) error {
+	if err := e.start(ctx); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
 		topic := store.Everything
 		if len(e.open) == 0 {
-			topic = namespaceRange
+			topic = NamespaceRange
 		}
-		wake := e.gc.st.Wake(topic)
+		wake := e.gc.Store.Wake(topic)
 		var err error
-		if e.pos, err = e.gc.drain(topic, e.pos, e.apply); err != nil {
+		if e.pos, err = e.gc.Drain(topic, e.pos, e.apply); err != nil {
 			return err
 		}
 		if e.work(ctx) {
@@ -803,9 +803,9 @@ func (e *emptier) follow(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (e *emptier) begin(ctx context.Context) (err error) {
+func (e *emptier) start(ctx context.Context) (err error) {
 	e.open = map[string]*emptying{}
-	e.pos, err = e.gc.walk(ctx, namespaceRange, func(records []store.Record) error {
+	e.pos, err = e.gc.Walk(ctx, NamespaceRange, func(records []store.Record) error {
 		for i := range records {
 			e.apply(&store.Event{Record: records[i]})
 		}
@@ -817,7 +817,7 @@ func (e *emptier) begin(ctx context.Context) (err error) {
 // apply notes a namespace's deletion, its end, and what happens in it in between.
 func (e *emptier) apply(ev *store.Event) {
 	namespace, name := scheme.NamespacedName(ev.Key)
-	if !strings.HasPrefix(ev.Key, namespaceRange) {
+	if !strings.HasPrefix(ev.Key, NamespaceRange) {
 		if em := e.open[namespace]; em != nil {
 			em.changed = true
 		}
@@ -829,7 +829,7 @@ func (e *emptier) apply(ev *store.Event) {
 	case ev.Deleting:
 		em := e.open[name]
 		if em == nil {
-			em = &emptying{changed: true, begins: time.Now().Add(e.gc.grace)}
+			em = &emptying{changed: true, begins: time.Now().Add(e.gc.Grace)}
 			e.open[strings.Clone(name)] = em
 		}
 		if isFinalized(ev.JSON) { // nobody is going to do it now
@@ -847,7 +847,7 @@ func (em *emptying) due() time.Time {
 	if em.last.IsZero() {
 		return em.begins
 	}
-	return em.last.Add(refreshEvery)
+	return em.last.Add(RefreshEvery)
 }
 
 // work looks through the namespaces that are due, if there are any.
@@ -868,7 +868,7 @@ func (e *emptier) work(ctx context.Context) bool {
 // settled says that all a namespace waited for is gone.
 func (e *emptier) settled(em *emptying) bool {
 	for _, prefix := range em.waits {
-		if objects, _, _ := e.gc.st.Count(prefix); objects > 0 {
+		if objects, _, _ := e.gc.Store.Count(prefix); objects > 0 {
 			return false
 		}
 	}
@@ -900,7 +900,7 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 		em.done = err == nil
 	}
 	if err = errors.Join(append(rest.errs, err)...); err != nil && ctx.Err() == nil {
-		e.gc.log.Error().Err(err).Str("namespace", name).Msg("emptying a namespace")
+		e.gc.Log.Error().Err(err).Str("namespace", name).Msg("emptying a namespace")
 		em.changed = true
 	}
 	for res := range rest.objects {
@@ -931,8 +931,8 @@ func (rest *remains) add(res *scheme.Resource, rec *store.Record) {
 
 // clear deletes the pods of a namespace, and when there are none (they may need what is beside them to end well) all the rest.
 func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
-	rows := newKinds(e.gc.reg.Current.Load()).byBase
-	e.clearOf(ctx, rows[podRange], namespace, rest)
+	rows := NewKinds(e.gc.Types.Current.Load()).ByBase
+	e.clearOf(ctx, rows[PodRange], namespace, rest)
 	if len(rest.objects) > 0 || len(rest.errs) > 0 {
 		return
 	}
@@ -945,11 +945,11 @@ func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
 
 // clearOf deletes one resource's objects in a namespace.
 func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace string, rest *remains) {
-	if objects, _, _ := e.gc.st.Count(res.KeyPrefix(namespace)); objects == 0 {
+	if objects, _, _ := e.gc.Store.Count(res.KeyPrefix(namespace)); objects == 0 {
 		return
 	}
-	_, err := e.gc.walk(ctx, res.KeyPrefix(namespace), func(records []store.Record) error {
-		return registry.Parallel(records, collectorSeats, func(rec store.Record) error {
+	_, err := e.gc.Walk(ctx, res.KeyPrefix(namespace), func(records []store.Record) error {
+		return registry.Parallel(records, CollectorSeats, func(rec store.Record) error {
 			gone, err := e.remove(ctx, res, &rec)
 			if err == nil && !gone {
 				rest.add(res, &rec)
@@ -969,14 +969,14 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 	background := metav1.DeletePropagationBackground
 	options := &metav1.DeleteOptions{PropagationPolicy: &background}
 	if node := nodeOf(rec); node != "" {
-		if _, err := e.gc.st.Get("//nodes//" + node); errors.Is(err, store.ErrNotFound) {
+		if _, err := e.gc.Store.Get("//nodes//" + node); errors.Is(err, store.ErrNotFound) {
 			options.GracePeriodSeconds = new(int64)
 		}
 	}
 	if rec.Deleting && options.GracePeriodSeconds == nil && res.Readable(rec.JSON) == nil {
 		return false, nil
 	}
-	now, gone, err := e.gc.wr.Delete(ctx, res, namespace, name, options)
+	now, gone, err := e.gc.Writer.Delete(ctx, res, namespace, name, options)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -987,7 +987,7 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 }
 
 func nodeOf(rec *store.Record) string {
-	if !strings.HasPrefix(rec.Key, podRange) {
+	if !strings.HasPrefix(rec.Key, PodRange) {
 		return ""
 	}
 	return gjson.GetBytes(rec.JSON, "spec.nodeName").String()
@@ -996,8 +996,8 @@ func nodeOf(rec *store.Record) string {
 // report writes what remains of a namespace into its status, in the words of Kubernetes' namespace controller. (That one says nothing
 // about pods while it waits for them.)
 func (e *emptier) report(ctx context.Context, name string, rest *remains) error {
-	t := registry.Target{Resource: e.gc.reg.Lookup("", "v1", "namespaces"), Name: name, Subresource: "status"}
-	_, _, err := e.gc.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "status"}
+	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
 			return ns, nil
@@ -1076,8 +1076,8 @@ func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCon
 
 // release removes the finalizer that kept an empty namespace, which then goes unless it has finalizers of its own.
 func (e *emptier) release(ctx context.Context, name string) error {
-	t := registry.Target{Resource: e.gc.reg.Lookup("", "v1", "namespaces"), Name: name, Subresource: "finalize"}
-	_, _, err := e.gc.wr.Modify(ctx, t, registry.Options{Manager: collectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "finalize"}
+	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
 			return ns, nil
@@ -1086,7 +1086,7 @@ func (e *emptier) release(ctx context.Context, name string) error {
 		return ns, nil
 	})
 	if errors.Is(err, scheme.ErrUnreadable) {
-		_, _, err = e.gc.wr.Delete(ctx, t.Resource, "", name, &metav1.DeleteOptions{})
+		_, _, err = e.gc.Writer.Delete(ctx, t.Resource, "", name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -1096,14 +1096,14 @@ func (e *emptier) release(ctx context.Context, name string) error {
 
 // ---- Events that have grown old ----
 
-// expireEvents deletes Events that were last written longer ago than eventTTL. The store knows which revision was current then.
-func (gc *collector) expireEvents(ctx context.Context) error {
-	if gc.eventTTL <= 0 {
+// ExpireEvents deletes Events that were last written longer ago than EventTTL. The store knows which revision was current then.
+func (gc *Collector) ExpireEvents(ctx context.Context) error {
+	if gc.EventTTL <= 0 {
 		return nil
 	}
-	limit := gc.upkeep.RevisionBefore(time.Now().Add(-gc.eventTTL))
+	limit := gc.Maintenance.RevisionBefore(time.Now().Add(-gc.EventTTL))
 	for start := ""; limit > 0; {
-		records, next, err := gc.st.OlderThan(eventRange, limit, 500, start)
+		records, next, err := gc.Store.OlderThan(eventRange, limit, 500, start)
 		if err != nil {
 			return err
 		}
@@ -1118,11 +1118,11 @@ func (gc *collector) expireEvents(ctx context.Context) error {
 }
 
 // expire deletes one old Event, unless it has been written again or something holds it back.
-func (gc *collector) expire(ctx context.Context, rec *store.Record) error {
+func (gc *Collector) expire(ctx context.Context, rec *store.Record) error {
 	if len(finalizersOf(rec.JSON)) > 0 {
 		return nil
 	}
-	_, err := gc.st.Commit(ctx, registry.Tombstone(rec))
+	_, err := gc.Store.Commit(ctx, registry.Tombstone(rec))
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
