@@ -57,6 +57,7 @@ import (
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/bootstrap"
 	"apilet/internal/crd"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
@@ -205,17 +206,17 @@ type server struct {
 	reg       *scheme.Registry
 	rd        *reads
 	wr        *registry.Writer
-	settler   *settler // nil without --namespace-defaults
+	settler   *bootstrap.NamespaceReconciler // nil without --namespace-defaults
 	types     *crd.Definitions
-	registrar *registrar
+	registrar *bootstrap.APIServiceReconciler
 	auth      *auth.Authenticator
 	certs     *certs.CertFolder // nil without TLS, or with --tls-cert-file
 	metrics   *metrics
 	usage     *deprecationTracker
-	audit     *audit.Log               // nil without --audit-log-path
-	fc        *flowControl             // nil without flow control
-	flows     *flowKeeper              // its configuration's
-	damage    atomic.Pointer[[]string] // what the last scrub found
+	audit     *audit.Log                // nil without --audit-log-path
+	fc        *flowControl              // nil without flow control
+	flows     *bootstrap.FlowReconciler // its configuration's
+	damage    atomic.Pointer[[]string]  // what the last scrub found
 	lost      *unreadable.Unreadables
 	troubles  *troubles
 	http      *http.Server
@@ -340,7 +341,7 @@ func (s *server) start(listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	if err := (founder{s.wr, s.reg}).cluster(context.Background(), s.wr.Allocator.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
+	if err := (bootstrap.Initializer{Writer: s.wr, Types: s.reg}).Cluster(context.Background(), s.wr.Allocator.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
 	s.http = &http.Server{
@@ -399,34 +400,34 @@ func (s *server) assemble() error {
 
 // populate brings what is stored into force (definitions, flow control, roles) and adds what every server has.
 func (s *server) populate(ctx context.Context) error {
-	if err := errors.Join(founder{s.wr, s.reg}.namespaces(ctx), s.types.Sync(ctx)); err != nil {
+	if err := errors.Join(bootstrap.Initializer{Writer: s.wr, Types: s.reg}.Namespaces(ctx), s.types.Sync(ctx)); err != nil {
 		return err
 	}
 	if s.cfg.namespaceDefaults {
-		s.settler = newSettler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
-		if err := s.settler.settleAll(ctx, firstNamespaces); err != nil {
+		s.settler = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
+		if err := s.settler.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
 		}
-		s.wr.NamespaceCreated = s.settler.founded
+		s.wr.NamespaceCreated = s.settler.NamespaceCreated
 	}
 	if s.cfg.flowControl {
 		s.fc = newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
-		s.flows = newFlowKeeper(s.st, s.reg, s.wr, s.fc.configure)
+		s.flows = bootstrap.NewFlowReconciler(s.st, s.reg, s.wr, s.fc.configure)
 		s.metrics.registry.MustRegister(s.fc.dispatcher)
-		if err := s.flows.begin(ctx); err != nil {
+		if err := s.flows.Start(ctx); err != nil {
 			return err
 		}
 	}
-	s.registrar = newRegistrar(s.st, s.reg, s.wr)
-	if err := s.registrar.reconcile(ctx, true); err != nil {
+	s.registrar = bootstrap.NewAPIServiceReconciler(s.st, s.reg, s.wr)
+	if err := s.registrar.Reconcile(ctx, true); err != nil {
 		return err
 	}
 	if s.auth.Enforcing() {
-		policy := newPolicyKeeper(s.st, s.reg, s.wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
-		if err := policy.reconcile(ctx); err != nil {
+		policy := bootstrap.NewPolicyReconciler(s.st, s.reg, s.wr, s.auth, func(err error) { s.log.Error().Err(err).Msg("reading the policy") })
+		if err := policy.Reconcile(ctx); err != nil {
 			return err
 		}
-		s.wr.Policy = policy.committed
+		s.wr.Policy = policy.Committed
 	}
 	return nil
 }
@@ -448,12 +449,12 @@ func (s *server) startWorkers() {
 	running.Go(func() { gc.Run(ctx) })
 	if s.settler != nil {
 		running.Go(func() {
-			gc.KeepUp(ctx, "settling namespaces", func(ctx context.Context) error { return s.settler.follow(ctx, gc) })
+			gc.KeepUp(ctx, "settling namespaces", func(ctx context.Context) error { return s.settler.Run(ctx, gc) })
 		})
 	}
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() {
-		s.registrar.run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
+		s.registrar.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})
 	running.Go(func() { s.scrub(ctx) })
 	running.Go(func() {
@@ -473,7 +474,7 @@ func (s *server) startWorkers() {
 	if s.flows != nil {
 		running.Go(func() { s.fc.run(ctx) })
 		running.Go(func() {
-			s.flows.follow(ctx, s.flows.apply, func(err error) { s.log.Error().Err(err).Msg("reading flow schemas and priority levels") })
+			s.flows.Run(ctx, s.flows.Apply, func(err error) { s.log.Error().Err(err).Msg("reading flow schemas and priority levels") })
 		})
 	}
 	go func() {

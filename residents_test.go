@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/bootstrap"
 )
 
 const (
@@ -41,7 +43,7 @@ func TestNamespaceHasItsFirstObjects(t *testing.T) {
 			if title == "plain" {
 				want = nil
 			}
-			for _, namespace := range append([]string{"fresh", "applied", generated}, firstNamespaces...) {
+			for _, namespace := range append([]string{"fresh", "applied", generated}, bootstrap.FirstNamespaces...) {
 				at := "/api/v1/namespaces/" + namespace
 				s.want(201, "POST", at+"/serviceaccounts/default/token", `{"spec":{}}`)
 				maps := s.want(200, "GET", at+"/configmaps", "")

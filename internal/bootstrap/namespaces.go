@@ -1,4 +1,4 @@
-package main
+package bootstrap
 
 // This file: what a namespace has from its beginning, because pods, charts and tests count on it. In a cluster two controllers of
 // kube-controller-manager bring it, some milliseconds after the namespace; here it is there when the namespace's create is answered.
@@ -37,16 +37,16 @@ const (
 	accountRange   = "//serviceaccounts/"
 	configMapRange = "//configmaps/"
 
-	defaultAccount = "default"
-	rootCAMap      = "kube-root-ca.crt"
-	rootCAKey      = "ca.crt"
-	settleTimeout  = 10 * time.Second // of a request that makes a namespace; the loop below has the time that it needs
+	defaultAccount   = "default"
+	rootCAMap        = "kube-root-ca.crt"
+	rootCAKey        = "ca.crt"
+	reconcileTimeout = 10 * time.Second // of a request that makes a namespace; the loop below has the time that it needs
 
 	rootCADescription = "The authority that vouches for this API server, for clients that reach it as kubernetes.default.svc."
 )
 
 // A settler gives namespaces their first objects.
-type settler struct {
+type NamespaceReconciler struct {
 	st     *store.Store
 	wr     *registry.Writer
 	rootCA []byte // PEM; nil without an authority of the server's own
@@ -55,27 +55,27 @@ type settler struct {
 	accounts, configMaps *scheme.Resource
 }
 
-func newSettler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, rootCA []byte, log zerolog.Logger) *settler {
-	return &settler{st: st, wr: wr, rootCA: rootCA, log: log,
+func NewNamespaceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, rootCA []byte, log zerolog.Logger) *NamespaceReconciler {
+	return &NamespaceReconciler{st: st, wr: wr, rootCA: rootCA, log: log,
 		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps")}
 }
 
-// founded settles a namespace that has just been made. Failing that is no reason to fail its create, which is stored.
-func (s *settler) founded(namespace string) {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout) // the server's own: no webhook sees it
+// NamespaceCreated settles a namespace that has just been made. Failing that is no reason to fail its create, which is stored.
+func (s *NamespaceReconciler) NamespaceCreated(namespace string) {
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout) // the server's own: no webhook sees it
 	defer cancel()
-	if err := s.settle(ctx, namespace); err != nil {
+	if err := s.reconcile(ctx, namespace); err != nil {
 		s.log.Error().Err(err).Str("namespace", namespace).Msg("the first objects of a namespace")
 	}
 }
 
-// settleAll settles several namespaces at once, so that their commits share an fsync.
-func (s *settler) settleAll(ctx context.Context, namespaces []string) error {
-	return registry.Parallel(namespaces, gc.CollectorSeats, func(namespace string) error { return s.settle(ctx, namespace) })
+// ReconcileAll settles several namespaces at once, so that their commits share an fsync.
+func (s *NamespaceReconciler) ReconcileAll(ctx context.Context, namespaces []string) error {
+	return registry.Parallel(namespaces, gc.CollectorSeats, func(namespace string) error { return s.reconcile(ctx, namespace) })
 }
 
-// settle makes what a namespace lacks. One that is not there, or going, lacks nothing.
-func (s *settler) settle(ctx context.Context, namespace string) error {
+// reconcile makes what a namespace lacks. One that is not there, or going, lacks nothing.
+func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) error {
 	if rec, err := s.st.Get(registry.NamespaceKey(namespace)); errors.Is(err, store.ErrNotFound) || rec.Deleting {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (s *settler) settle(ctx context.Context, namespace string) error {
 	return err
 }
 
-func (s *settler) addAccount(ctx context.Context, namespace string) error {
+func (s *NamespaceReconciler) addAccount(ctx context.Context, namespace string) error {
 	if _, err := s.st.Get(s.accounts.Key(namespace, defaultAccount)); !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
@@ -95,7 +95,7 @@ func (s *settler) addAccount(ctx context.Context, namespace string) error {
 	return s.insert(ctx, s.accounts, account)
 }
 
-func (s *settler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
+func (s *NamespaceReconciler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	_, err := s.wr.Insert(ctx, res, obj, registry.Options{Manager: gc.CollectorName})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
@@ -103,7 +103,7 @@ func (s *settler) insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	return err
 }
 
-func (s *settler) publishRootCA(ctx context.Context, namespace string) error {
+func (s *NamespaceReconciler) publishRootCA(ctx context.Context, namespace string) error {
 	if s.rootCA == nil {
 		return nil
 	}
@@ -125,20 +125,20 @@ func (s *settler) publishRootCA(ctx context.Context, namespace string) error {
 	return err
 }
 
-func (s *settler) rootCAData() map[string]string {
+func (s *NamespaceReconciler) rootCAData() map[string]string {
 	return map[string]string{rootCAKey: string(s.rootCA)}
 }
 
 // isPublished says that a stored ConfigMap has the authority, and nothing else.
-func (s *settler) isPublished(configMap []byte) bool {
+func (s *NamespaceReconciler) isPublished(configMap []byte) bool {
 	data := gjson.GetBytes(configMap, "data").Map()
 	return len(data) == 1 && data[rootCAKey].Str == string(s.rootCA)
 }
 
 // ---- The loop
 
-// follow settles all namespaces, then those whose first objects somebody deletes or changes. The collector lends its ways of reading the store.
-func (s *settler) follow(ctx context.Context, col *gc.Collector) error {
+// Run settles all namespaces, then those whose first objects somebody deletes or changes. The collector lends its ways of reading the store.
+func (s *NamespaceReconciler) Run(ctx context.Context, col *gc.Collector) error {
 	var unsettled []string
 	pos, err := col.Walk(ctx, gc.NamespaceRange, func(records []store.Record) error {
 		for i := range records {
@@ -148,7 +148,7 @@ func (s *settler) follow(ctx context.Context, col *gc.Collector) error {
 		return nil
 	})
 	if err == nil {
-		err = s.settleAll(ctx, unsettled)
+		err = s.ReconcileAll(ctx, unsettled)
 	}
 	positions := map[string]int64{accountRange: pos, configMapRange: pos}
 	for err == nil && ctx.Err() == nil {
@@ -166,7 +166,7 @@ func (s *settler) follow(ctx context.Context, col *gc.Collector) error {
 }
 
 // catchUp reads the log from where it was left, and mends what it tells of.
-func (s *settler) catchUp(ctx context.Context, gc *gc.Collector, positions map[string]int64) (err error) {
+func (s *NamespaceReconciler) catchUp(ctx context.Context, gc *gc.Collector, positions map[string]int64) (err error) {
 	lacking := map[string]bool{}
 	for topic, pos := range positions {
 		if positions[topic], err = gc.Drain(topic, pos, func(ev *store.Event) {
@@ -177,11 +177,11 @@ func (s *settler) catchUp(ctx context.Context, gc *gc.Collector, positions map[s
 			return err
 		}
 	}
-	return s.settleAll(ctx, slices.Collect(maps.Keys(lacking)))
+	return s.ReconcileAll(ctx, slices.Collect(maps.Keys(lacking)))
 }
 
 // concerns says that after an event something may have to be made or mended.
-func (s *settler) concerns(topic, name string, ev *store.Event) bool {
+func (s *NamespaceReconciler) concerns(topic, name string, ev *store.Event) bool {
 	switch {
 	case topic == accountRange:
 		return name == defaultAccount && ev.Deleted

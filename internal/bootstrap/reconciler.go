@@ -2,7 +2,7 @@
 // flow control with flow schemas and priority levels. Both work on a configuration that never changes while it is in force. A keeper
 // brings the default objects into the store at start and puts a new configuration in force after the commits that touch one of its
 // kinds: roles and bindings before the write is answered, flow control a moment later, woken as a watcher would be.
-package main
+package bootstrap
 
 import (
 	"context"
@@ -28,14 +28,14 @@ import (
 )
 
 // A keeper reads and writes the objects of a few kinds.
-type keeper struct {
+type reconciler struct {
 	st    *store.Store
 	wr    *registry.Writer
 	kinds []*scheme.Resource
 }
 
-func newKeeper(st *store.Store, reg *scheme.Registry, wr *registry.Writer, group string, plurals ...string) keeper {
-	k := keeper{st: st, wr: wr}
+func newReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, group string, plurals ...string) reconciler {
+	k := reconciler{st: st, wr: wr}
 	for _, plural := range plurals {
 		k.kinds = append(k.kinds, reg.Lookup(group, "v1", plural))
 	}
@@ -43,7 +43,7 @@ func newKeeper(st *store.Store, reg *scheme.Registry, wr *registry.Writer, group
 }
 
 // load reads all objects of the kinds. One that cannot be read is left out: the others, and what was deleted, have to take effect.
-func (k *keeper) load() (objects []scheme.Object, err error) {
+func (k *reconciler) load() (objects []scheme.Object, err error) {
 	err = k.each(func(res *scheme.Resource, rec *store.Record) {
 		if obj, err := k.wr.Read(res, rec); err == nil {
 			objects = append(objects, obj)
@@ -53,7 +53,7 @@ func (k *keeper) load() (objects []scheme.Object, err error) {
 }
 
 // each visits all stored objects of the kinds. A record is the visitor's for as long as the visit lasts.
-func (k *keeper) each(visit func(*scheme.Resource, *store.Record)) error {
+func (k *reconciler) each(visit func(*scheme.Resource, *store.Record)) error {
 	c := &store.Chunk{}
 	for _, res := range k.kinds {
 		for at := (store.Span{Prefix: res.KeyPrefix("")}); ; at.Rev, at.Start = c.Rev, c.Next {
@@ -71,8 +71,8 @@ func (k *keeper) each(visit func(*scheme.Resource, *store.Record)) error {
 	return nil
 }
 
-// follow calls apply at once and after each commit that touches one of the kinds, until ctx ends. report is told of failures.
-func (k *keeper) follow(ctx context.Context, apply func(context.Context) error, report func(error)) {
+// Run calls apply at once and after each commit that touches one of the kinds, until ctx ends. report is told of failures.
+func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error, report func(error)) {
 	for ctx.Err() == nil {
 		cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
 		for _, res := range k.kinds {
@@ -86,7 +86,7 @@ func (k *keeper) follow(ctx context.Context, apply func(context.Context) error, 
 }
 
 // write creates, updates and deletes objects. What somebody else was faster with is left to the next round.
-func (k *keeper) write(ctx context.Context, create, update, remove []scheme.Object) error {
+func (k *reconciler) write(ctx context.Context, create, update, remove []scheme.Object) error {
 	for _, obj := range remove {
 		_, _, err := k.wr.Delete(ctx, k.kindOf(obj), obj.GetNamespace(), obj.GetName(), &metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -114,7 +114,7 @@ func (k *keeper) write(ctx context.Context, create, update, remove []scheme.Obje
 	return nil
 }
 
-func (k *keeper) kindOf(obj scheme.Object) *scheme.Resource {
+func (k *reconciler) kindOf(obj scheme.Object) *scheme.Resource {
 	for _, res := range k.kinds {
 		if res.GoType == reflect.TypeOf(obj).Elem() {
 			return res
@@ -125,11 +125,11 @@ func (k *keeper) kindOf(obj scheme.Object) *scheme.Resource {
 
 // ---- Roles and bindings
 
-// A policyKeeper keeps an authenticator's policy that of the store. It does not follow the log as a watcher would: whoever is answered
+// A PolicyReconciler keeps an authenticator's policy that of the store. It does not follow the log as a watcher would: whoever is answered
 // that a role or a binding is written may use it in the next request, and whoever is answered that one is deleted has lost what it gave.
 // So each such write waits until a policy with it is in force. Of writers that wait at the same time the first reads for all.
-type policyKeeper struct {
-	keeper
+type PolicyReconciler struct {
+	reconciler
 	auth   *auth.Authenticator
 	report func(error) // told why a policy cannot be read
 
@@ -144,13 +144,13 @@ type knownPolicy struct {
 	obj scheme.Object
 }
 
-func newPolicyKeeper(st *store.Store, reg *scheme.Registry, wr *registry.Writer, auth *auth.Authenticator, report func(error)) *policyKeeper {
-	kinds := newKeeper(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
-	return &policyKeeper{keeper: kinds, auth: auth, report: report}
+func NewPolicyReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, auth *auth.Authenticator, report func(error)) *PolicyReconciler {
+	kinds := newReconciler(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
+	return &PolicyReconciler{reconciler: kinds, auth: auth, report: report}
 }
 
-// reconcile writes what the stored policy lacks of the default one, and puts the result in force.
-func (k *policyKeeper) reconcile(ctx context.Context) error {
+// Reconcile writes what the stored policy lacks of the default one, and puts the result in force.
+func (k *PolicyReconciler) Reconcile(ctx context.Context) error {
 	stored, err := k.load()
 	if err != nil {
 		return err
@@ -163,14 +163,14 @@ func (k *policyKeeper) reconcile(ctx context.Context) error {
 }
 
 // apply builds an index of the stored policy and puts it in force. If it cannot be built, the one before it stays.
-func (k *policyKeeper) apply(context.Context) error {
+func (k *PolicyReconciler) apply(context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.applyLocked()
 }
 
-// committed brings what is in force up to date after a write to a resource at a revision.
-func (k *policyKeeper) committed(res *scheme.Resource, rev int64) {
+// Committed brings what is in force up to date after a write to a resource at a revision.
+func (k *PolicyReconciler) Committed(res *scheme.Resource, rev int64) {
 	if k == nil || res.Group != rbacv1.GroupName {
 		return
 	}
@@ -184,7 +184,7 @@ func (k *policyKeeper) committed(res *scheme.Resource, rev int64) {
 	}
 }
 
-func (k *policyKeeper) applyLocked() error {
+func (k *PolicyReconciler) applyLocked() error {
 	rev, before := k.st.Revision(), k.known
 	var stored []scheme.Object
 	k.known = make(map[string]knownPolicy, len(before))
@@ -210,25 +210,25 @@ func (k *policyKeeper) applyLocked() error {
 
 // ---- Flow schemas and priority levels
 
-// A flowKeeper keeps flow control's configuration that of the store. It also puts back what must be there, as the annotation
+// A FlowReconciler keeps flow control's configuration that of the store. It also puts back what must be there, as the annotation
 // apf.kubernetes.io/autoupdate-spec of each object allows, and writes the condition that says whether a schema's level exists.
-type flowKeeper struct {
-	keeper
+type FlowReconciler struct {
+	reconciler
 	configure func(flowcontrol.Objects) // puts them in force
 	pacer     flowcontrol.Pacer
 }
 
-func newFlowKeeper(st *store.Store, reg *scheme.Registry, wr *registry.Writer, configure func(flowcontrol.Objects)) *flowKeeper {
-	return &flowKeeper{keeper: newKeeper(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
+func NewFlowReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, configure func(flowcontrol.Objects)) *FlowReconciler {
+	return &FlowReconciler{reconciler: newReconciler(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
 }
 
-// begin has everything in place before the first request: the objects in the first round, their conditions in the second.
-func (k *flowKeeper) begin(ctx context.Context) error {
-	return errors.Join(k.apply(ctx), k.apply(ctx))
+// Start has everything in place before the first request: the objects in the first round, their conditions in the second.
+func (k *FlowReconciler) Start(ctx context.Context) error {
+	return errors.Join(k.Apply(ctx), k.Apply(ctx))
 }
 
-// apply brings the stored objects up to date and puts them in force.
-func (k *flowKeeper) apply(ctx context.Context) error {
+// Apply brings the stored objects up to date and puts them in force.
+func (k *FlowReconciler) Apply(ctx context.Context) error {
 	objs, err := k.objects()
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func (k *flowKeeper) apply(ctx context.Context) error {
 	return k.tellDangling(ctx, objs)
 }
 
-func (k *flowKeeper) objects() (objs flowcontrol.Objects, err error) {
+func (k *FlowReconciler) objects() (objs flowcontrol.Objects, err error) {
 	stored, err := k.load()
 	for _, obj := range stored {
 		switch o := obj.(type) {
@@ -256,7 +256,7 @@ func (k *flowKeeper) objects() (objs flowcontrol.Objects, err error) {
 }
 
 // named finds the objects that are to go.
-func (k *flowKeeper) named(schemas, levels []string) (found []scheme.Object) {
+func (k *FlowReconciler) named(schemas, levels []string) (found []scheme.Object) {
 	for _, name := range schemas {
 		found = append(found, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
@@ -267,7 +267,7 @@ func (k *flowKeeper) named(schemas, levels []string) (found []scheme.Object) {
 }
 
 // tellDangling writes the conditions that are not as they should be, paced, in case another server thinks otherwise.
-func (k *flowKeeper) tellDangling(ctx context.Context, objs flowcontrol.Objects) error {
+func (k *FlowReconciler) tellDangling(ctx context.Context, objs flowcontrol.Objects) error {
 	now := time.Now()
 	missing := flowcontrol.Dangling(objs, now.Truncate(time.Second))
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.Allow(name, now) })

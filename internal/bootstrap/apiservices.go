@@ -1,4 +1,4 @@
-package main
+package bootstrap
 
 // This file keeps the list of served group versions that Kubernetes has as objects, APIServices of apiregistration.k8s.io:
 //
@@ -55,20 +55,20 @@ var versionPriorities = map[string]int32{
 // ---- Keeping them ----
 
 // A registrar keeps the stored APIServices of the served group versions.
-type registrar struct {
-	keeper
+type APIServiceReconciler struct {
+	reconciler
 	reg *scheme.Registry
 }
 
-func newRegistrar(st *store.Store, reg *scheme.Registry, wr *registry.Writer) *registrar {
-	return &registrar{newKeeper(st, reg, wr, apiregistrationv1.GroupName, "apiservices"), reg}
+func NewAPIServiceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer) *APIServiceReconciler {
+	return &APIServiceReconciler{newReconciler(st, reg, wr, apiregistrationv1.GroupName, "apiservices"), reg}
 }
 
-// run puts the APIServices right when a version comes or goes, or somebody wrote one, until ctx ends.
-func (k *registrar) run(ctx context.Context, report func(error)) {
+// Run puts the APIServices right when a version comes or goes, or somebody wrote one, until ctx ends.
+func (k *APIServiceReconciler) Run(ctx context.Context, report func(error)) {
 	for ctx.Err() == nil {
 		changed, wake := k.reg.Current.Load().Replaced, k.st.Wake(k.kinds[0].KeyPrefix(""))
-		if err := k.reconcile(ctx, false); err != nil && ctx.Err() == nil {
+		if err := k.Reconcile(ctx, false); err != nil && ctx.Err() == nil {
 			report(err)
 		}
 		select {
@@ -83,9 +83,9 @@ func (k *registrar) run(ctx context.Context, report func(error)) {
 	}
 }
 
-// reconcile is one round. Only the one at the start makes and unmakes the objects of built-in versions: whoever deletes one of those
+// Reconcile is one round. Only the one at the start makes and unmakes the objects of built-in versions: whoever deletes one of those
 // later does not see it again until the next start.
-func (k *registrar) reconcile(ctx context.Context, starting bool) error {
+func (k *APIServiceReconciler) Reconcile(ctx context.Context, starting bool) error {
 	stored, err := k.load()
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package bootstrap
 
 // This file: the objects that every cluster has before anybody has made one. They are created when they are missing, at start, and belong
 // to their readers from then on: what a user changes in them stays.
@@ -36,40 +36,40 @@ import (
 )
 
 // A founder creates objects that are missing.
-type founder struct {
-	wr  *registry.Writer
-	reg *scheme.Registry
+type Initializer struct {
+	Writer *registry.Writer
+	Types  *scheme.Registry
 }
 
-// firstNamespaces are those without which nothing else can be.
-var firstNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
+// FirstNamespaces are those without which nothing else can be.
+var FirstNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
 
-func (f founder) namespaces(ctx context.Context) (err error) {
-	for _, name := range firstNamespaces {
-		err = errors.Join(err, f.found(ctx, "", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+func (f Initializer) Namespaces(ctx context.Context) (err error) {
+	for _, name := range FirstNamespaces {
+		err = errors.Join(err, f.create(ctx, "", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
 	return err
 }
 
-// cluster creates the rest; services is the range of cluster IPs, at where this server listens. A failure (say, a Service of the user's
+// Cluster creates the rest; services is the range of cluster IPs, at where this server listens. A failure (say, a Service of the user's
 // has the address) leaves out what failed.
-func (f founder) cluster(ctx context.Context, services netip.Prefix, at netip.AddrPort) error {
+func (f Initializer) Cluster(ctx context.Context, services netip.Prefix, at netip.AddrPort) error {
 	return errors.Join(
-		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemClusterCritical, 2000000000,
+		f.create(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemClusterCritical, 2000000000,
 			"Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.")),
-		f.found(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemNodeCritical, 2000001000,
+		f.create(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemNodeCritical, 2000001000,
 			"Used for system critical pods that must not be moved from their current node.")),
 		f.serviceRange(ctx, services),
-		f.found(ctx, "", "services", ownService(services.Masked().Addr().Next(), int(at.Port()))),
+		f.create(ctx, "", "services", ownService(services.Masked().Addr().Next(), int(at.Port()))),
 		f.endpoints(ctx, reachable(at)))
 }
 
-func (f founder) found(ctx context.Context, group, plural string, obj scheme.Object) error {
-	res := f.reg.Lookup(group, "v1", plural)
-	if _, err := f.wr.Store.Get(res.Key(obj.GetNamespace(), obj.GetName())); err == nil {
+func (f Initializer) create(ctx context.Context, group, plural string, obj scheme.Object) error {
+	res := f.Types.Lookup(group, "v1", plural)
+	if _, err := f.Writer.Store.Get(res.Key(obj.GetNamespace(), obj.GetName())); err == nil {
 		return nil
 	}
-	_, err := f.wr.Insert(ctx, res, obj, registry.Options{Manager: "apilet"})
+	_, err := f.Writer.Insert(ctx, res, obj, registry.Options{Manager: "apilet"})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating %s %s: %w", res.Kind, obj.GetName(), err)
 	}
@@ -81,14 +81,14 @@ func systemClass(name string, value int32, description string) *schedulingv1.Pri
 }
 
 // serviceRange tells the range, and that it is ready: a status needs a write of its own.
-func (f founder) serviceRange(ctx context.Context, services netip.Prefix) error {
+func (f Initializer) serviceRange(ctx context.Context, services netip.Prefix) error {
 	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}}
 	cidr.Spec.CIDRs = []string{services.Masked().String()}
-	if err := f.found(ctx, networkingv1.GroupName, "servicecidrs", cidr); err != nil {
+	if err := f.create(ctx, networkingv1.GroupName, "servicecidrs", cidr); err != nil {
 		return err
 	}
-	t := registry.Target{Resource: f.reg.Lookup(networkingv1.GroupName, "v1", "servicecidrs"), Name: cidr.Name, Subresource: "status"}
-	_, _, err := f.wr.Modify(ctx, t, registry.Options{Manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: f.Types.Lookup(networkingv1.GroupName, "v1", "servicecidrs"), Name: cidr.Name, Subresource: "status"}
+	_, _, err := f.Writer.Modify(ctx, t, registry.Options{Manager: "apilet"}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ready := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
 		if len(ready.Status.Conditions) == 0 {
 			ready.Status.Conditions = []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
@@ -100,7 +100,7 @@ func (f founder) serviceRange(ctx context.Context, services netip.Prefix) error 
 }
 
 // endpoints says where the Service leads, in both forms.
-func (f founder) endpoints(ctx context.Context, at netip.AddrPort) error {
+func (f Initializer) endpoints(ctx context.Context, at netip.AddrPort) error {
 	name, protocol, port, ready := "https", corev1.ProtocolTCP, int32(at.Port()), true
 	family := discoveryv1.AddressTypeIPv4
 	if at.Addr().Is6() {
@@ -109,23 +109,23 @@ func (f founder) endpoints(ctx context.Context, at netip.AddrPort) error {
 	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
 	return errors.Join(
-		f.keep(ctx, "", "endpoints", old, func(obj scheme.Object) {
+		f.createOrUpdate(ctx, "", "endpoints", old, func(obj scheme.Object) {
 			obj.(*corev1.Endpoints).Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: at.Addr().String()}},
 				Ports: []corev1.EndpointPort{{Name: name, Port: port, Protocol: protocol}}}}
 		}),
-		f.keep(ctx, discoveryv1.GroupName, "endpointslices", slice, func(obj scheme.Object) {
+		f.createOrUpdate(ctx, discoveryv1.GroupName, "endpointslices", slice, func(obj scheme.Object) {
 			slice := obj.(*discoveryv1.EndpointSlice)
 			slice.AddressType, slice.Ports = family, []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
 			slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{at.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
 		}))
 }
 
-// keep creates the object called default/kubernetes, or brings the one that is there up to date.
-func (f founder) keep(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
+// createOrUpdate creates the object called default/kubernetes, or brings the one that is there up to date.
+func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
 	fresh.SetNamespace("default")
 	fresh.SetName("kubernetes")
-	t := registry.Target{Resource: f.reg.Lookup(group, "v1", plural), Namespace: "default", Name: "kubernetes", Upsert: true}
-	_, _, err := f.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: f.Types.Lookup(group, "v1", plural), Namespace: "default", Name: "kubernetes", Upsert: true}
+	_, _, err := f.Writer.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		obj := fresh.DeepCopyObject().(scheme.Object)
 		if old != nil {
 			obj = old.DeepCopyObject().(scheme.Object)
