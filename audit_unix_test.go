@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/envtest"
 )
 
 // logrotate without copytruncate: rename, then SIGHUP, while clients ask on.
@@ -92,7 +94,7 @@ func TestSighupNeverEndsTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
-	waitFor(t, "the kubeconfig", func() bool { return there(file) })
+	waitFor(t, "the kubeconfig", func() bool { return envtest.There(file) })
 	for range 3 {
 		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)

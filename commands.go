@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"apilet/internal/envtest"
 	"apilet/internal/gc"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -65,7 +66,7 @@ func commands() []commandRow {
 		{"check", "", none, "look at every page and object of a data file that no server has open", nil, dataFlag, runCheck},
 		{"defrag", "", none, "rewrite a data file that no server has open without its free pages", nil, dataFlag, runDefrag},
 		{"envtest-assets", "DIR", one, "fill a folder with what envtest looks for, and print the line that leads it there", nil, nil,
-			func(c call) error { return makeAssets(c.out, c.args) }},
+			func(c call) error { return envtest.MakeAssets(c.out, c.args) }},
 		{"completion", "bash|zsh|fish", one, "print what makes a shell complete apilet's commands and flags", shells, nil,
 			func(c call) error { return printCompletion(c.out, c.args[0]) }},
 		{"version", "", none, "print apilet's version and that of Kubernetes", nil, nil, printVersion},
@@ -92,15 +93,15 @@ func commandAs(program string, args []string, stdout, stderr io.Writer) int {
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer cancel()
 		defer outliveHangups()()
-		err = serveAsEtcd(ctx, args, stdout, stderr)
+		err = envtest.ServeAsEtcd(ctx, args, stdout, stderr)
 	case "kube-apiserver":
 		_, own := newConfig(stderr)
-		args, err = translateAPIServer(args, own, stderr)
+		args, err = envtest.TranslateAPIServer(args, own, stderr)
 		switch {
 		case errors.Is(err, flag.ErrHelp):
-			printAPIServerHelp(stdout, own)
+			envtest.PrintAPIServerHelp(stdout, own)
 			return 0
-		case errors.Is(err, errShowVersion):
+		case errors.Is(err, envtest.ErrShowVersion):
 			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
 			return 0
 		case err == nil:

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"apilet/internal/envtest"
 )
 
 func TestAPIServerArgumentsAreTranslated(t *testing.T) {
@@ -41,7 +43,7 @@ func TestAPIServerArgumentsAreTranslated(t *testing.T) {
 	} {
 		_, own := newConfig(io.Discard)
 		var notes bytes.Buffer
-		got, err := translateAPIServer(strings.Fields(c.args), own, &notes)
+		got, err := envtest.TranslateAPIServer(strings.Fields(c.args), own, &notes)
 		if want := append([]string{"--ephemeral"}, strings.Fields(c.want)...); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: %q, %v; want %q", c.name, got, err, want)
 		}
@@ -66,7 +68,7 @@ func TestUnknownAPIServerArgumentsAreRefused(t *testing.T) {
 		"--authorization-mode=AlwaysDeny": "--authorization-mode=AlwaysDeny: apilet has RBAC and AlwaysAllow",
 	} {
 		_, own := newConfig(io.Discard)
-		if _, err := translateAPIServer([]string{args}, own, io.Discard); err == nil || err.Error() != want {
+		if _, err := envtest.TranslateAPIServer([]string{args}, own, io.Discard); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", args, err, want)
 		}
 	}
@@ -90,7 +92,7 @@ func TestCalledAsAPIServer(t *testing.T) {
 		t.Errorf("--bogus: exit %d, %s", code, &errs)
 	}
 	for path, want := range map[string]string{"/a/etcd": "etcd", "kube-apiserver.exe": "kube-apiserver", "./apilet": "apilet"} {
-		if got := programName(path); got != want {
+		if got := envtest.ProgramName(path); got != want {
 			t.Errorf("programName(%q) = %q, want %q", path, got, want)
 		}
 	}
@@ -100,7 +102,7 @@ func FuzzAPIServerArguments(f *testing.F) {
 	f.Add("--secure-port=1 --etcd-servers x -v")
 	f.Fuzz(func(t *testing.T, line string) {
 		_, own := newConfig(io.Discard)
-		args, err := translateAPIServer(strings.Split(line, " "), own, io.Discard)
+		args, err := envtest.TranslateAPIServer(strings.Split(line, " "), own, io.Discard)
 		if err == nil && !strings.HasPrefix(args[len(args)-1], "--") || errors.Is(err, flag.ErrHelp) && !strings.Contains(line, "-h") {
 			t.Errorf("%q: %q, %v", line, args, err)
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/envtest"
 )
 
 // startFails starts a server that does not come up, and returns why.
@@ -48,7 +50,7 @@ func TestKubeconfigOfOthersIsLeftAsItIs(t *testing.T) {
 			if got := string(mustReadFile(t, path)); got != content {
 				t.Errorf("the file is now %q", got)
 			}
-			if there(data) {
+			if envtest.There(data) {
 				t.Error("a data file was made")
 			}
 		})
@@ -59,17 +61,17 @@ func TestKubeconfigOfTheLastRunIsGoneWhenTheNextOneStarts(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
 	startTest(t, func(c *config) { c.kubeconfig = path }).halt()
-	if !there(path) {
+	if !envtest.There(path) {
 		t.Fatal("no kubeconfig")
 	}
 	data := writeTemp(t, "a.db", "no data file") // the start gets as far as this
 	startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
-	if !there(path) {
+	if !envtest.There(path) {
 		t.Error("a server that has no data took the kubeconfig of one that may have it open")
 	}
 	keys := writeTemp(t, "keys", "no key")
 	startFails(t, func(c *config) { c.kubeconfig, c.continueKeys = path, keys })
-	if there(path) {
+	if envtest.There(path) {
 		t.Errorf("the last run's is still there: %s", mustReadFile(t, path))
 	}
 }

@@ -59,6 +59,7 @@ import (
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/bootstrap"
 	"apilet/internal/crd"
+	"apilet/internal/envtest"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
@@ -112,7 +113,7 @@ type config struct {
 }
 
 func main() {
-	os.Exit(commandAs(programName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(commandAs(envtest.ProgramName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // serve runs the server until SIGTERM or SIGINT.

@@ -1,4 +1,4 @@
-package main
+package envtest
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
 	at, said, done := "http://"+free.Addr().String(), &bytes.Buffer{}, make(chan error, 1)
 	free.Close()
 	go func() {
-		done <- serveAsEtcd(ctx, []string{"--data-dir=x", "--listen-client-urls", at, "--unsafe-no-fsync=true"}, io.Discard, said)
+		done <- ServeAsEtcd(ctx, []string{"--data-dir=x", "--listen-client-urls", at, "--unsafe-no-fsync=true"}, io.Discard, said)
 	}()
 	answer := func(path string) (int, string) {
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -41,11 +41,11 @@ func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
 	if code, body := answer("/v3/kv/range"); code != 404 || !strings.Contains(body, "kube-apiserver") {
 		t.Errorf("/v3/kv/range: %d %s", code, body)
 	}
-	if err := serveAsEtcd(ctx, []string{"-listen-client-urls=" + at}, io.Discard, io.Discard); err == nil {
+	if err := ServeAsEtcd(ctx, []string{"-listen-client-urls=" + at}, io.Discard, io.Discard); err == nil {
 		t.Error("a second one on the same port started")
 	}
 	for _, bad := range []string{"https://localhost:0", "unix://x", "localhost:1", ""} {
-		if err := serveAsEtcd(ctx, []string{"--listen-client-urls=" + bad}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "no http:// URL") {
+		if err := ServeAsEtcd(ctx, []string{"--listen-client-urls=" + bad}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "no http:// URL") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package envtest
 
 // This file lets apilet stand in for the two programs that a Kubernetes control plane is tested with. controller-runtime's envtest, and
 // what is built like it, looks for kube-apiserver and etcd in a folder, starts both with their own arguments, asks /health and /healthz
@@ -39,8 +39,8 @@ import (
 // etcdVersion is of the etcd that Kubernetes 1.36 comes with; nothing of it is here but the answer to those who ask.
 const etcdVersion = "3.6.8"
 
-// errShowVersion is --version among kube-apiserver's arguments.
-var errShowVersion = errors.New("version asked for")
+// ErrShowVersion is --version among kube-apiserver's arguments.
+var ErrShowVersion = errors.New("version asked for")
 
 // apiserverSwitches are kube-apiserver 1.36's flags that are true when they stand alone.
 var apiserverSwitches = strings.Fields(`
@@ -83,16 +83,16 @@ var apiserverSettings = strings.Fields(`
 	strict-transport-security-directives tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
 	tls-sni-cert-key token-auth-file tracing-config-file v vmodule watch-cache-sizes`)
 
-// programName is the name under which a program was called.
-func programName(path string) string {
+// ProgramName is the name under which a program was called.
+func ProgramName(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), ".exe")
 }
 
 // ---- The links ----
 
-// makeAssets fills a folder with what envtest looks for and prints the line that leads it there. What is in the way is replaced when it is
+// MakeAssets fills a folder with what envtest looks for and prints the line that leads it there. What is in the way is replaced when it is
 // a link, as of an earlier call or to an apilet that has moved; a file is somebody's control plane, and stays.
-func makeAssets(out io.Writer, args []string) error {
+func MakeAssets(out io.Writer, args []string) error {
 	if args[0] == "" {
 		return errors.New("usage: apilet envtest-assets DIR")
 	}
@@ -112,7 +112,7 @@ func makeAssets(out io.Writer, args []string) error {
 		suffix = ".exe"
 	}
 	programs := [][2]string{{"kube-apiserver", own}, {"etcd", own}}
-	if kubectl, err := exec.LookPath("kubectl"); err == nil && !there(filepath.Join(dir, "kubectl")+suffix) {
+	if kubectl, err := exec.LookPath("kubectl"); err == nil && !There(filepath.Join(dir, "kubectl")+suffix) {
 		programs = append(programs, [2]string{"kubectl", kubectl})
 	}
 	for _, program := range programs {
@@ -162,9 +162,9 @@ type translation struct {
 	unused []string // flags that have no effect here
 }
 
-// translateAPIServer returns apilet's arguments for those of kube-apiserver. own is what apilet understands. What goes by without effect is
-// told to notes. It returns flag.ErrHelp after it has answered --help, and errShowVersion for --version.
-func translateAPIServer(args []string, own *flag.FlagSet, notes io.Writer) ([]string, error) {
+// TranslateAPIServer returns apilet's arguments for those of kube-apiserver. own is what apilet understands. What goes by without effect is
+// told to notes. It returns flag.ErrHelp after it has answered --help, and ErrShowVersion for --version.
+func TranslateAPIServer(args []string, own *flag.FlagSet, notes io.Writer) ([]string, error) {
 	t := &translation{own: own, given: map[string]string{}, args: []string{"--ephemeral"}}
 	for len(args) > 0 {
 		name, value, rest, err := nextFlag(args)
@@ -192,7 +192,7 @@ func nextFlag(args []string) (name, value string, rest []string, err error) {
 	case "-h", "--help":
 		return "", "", nil, flag.ErrHelp
 	case "--version", "--version=true":
-		return "", "", nil, errShowVersion
+		return "", "", nil, ErrShowVersion
 	}
 	if short, ok := strings.CutPrefix(text, "-v"); ok && (short == "" || short[0] == '=') {
 		text = "--v" + short
@@ -282,14 +282,14 @@ func (t *translation) certificate() {
 		dir = "/var/run/kubernetes"
 	}
 	cert, key := filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
-	if there(cert) && !there(filepath.Join(dir, "ca.crt")) {
+	if There(cert) && !There(filepath.Join(dir, "ca.crt")) {
 		t.args = append(t.args, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
 		return
 	}
 	t.args = append(t.args, "--cert-dir="+dir)
 }
 
-func there(path string) bool {
+func There(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
@@ -317,8 +317,8 @@ func firstIPv4(ranges string) string {
 	return ranges
 }
 
-// printAPIServerHelp answers --help. envtest reads it to learn whether there still is an --insecure-port.
-func printAPIServerHelp(out io.Writer, own *flag.FlagSet) {
+// PrintAPIServerHelp answers --help. envtest reads it to learn whether there still is an --insecure-port.
+func PrintAPIServerHelp(out io.Writer, own *flag.FlagSet) {
 	fmt.Fprint(out, "apilet in the place of kube-apiserver. It keeps its objects in a temporary file and asks no etcd.\n\nFlags with effect:\n")
 	names := append(slices.Clone(apiserverSwitches), apiserverSettings...)
 	slices.Sort(names)
@@ -339,8 +339,8 @@ func printAPIServerHelp(out io.Writer, own *flag.FlagSet) {
 
 // ---- etcd ----
 
-// serveAsEtcd is healthy at etcd's client URLs until ctx ends. Of etcd's arguments it looks for these URLs alone.
-func serveAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+// ServeAsEtcd is healthy at etcd's client URLs until ctx ends. Of etcd's arguments it looks for these URLs alone.
+func ServeAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if slices.Contains(args, "--version") || slices.Contains(args, "-version") {
 		_, err := fmt.Fprintf(stdout, "etcd Version: %s\nGit SHA: apilet\nGo Version: %s\nGo OS/Arch: %s/%s\n", etcdVersion, runtime.Version(),
 			runtime.GOOS, runtime.GOARCH)
