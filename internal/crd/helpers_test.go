@@ -54,7 +54,7 @@ import (
 // definitionFile is one of testdata/crds, as JSON.
 func definitionFile(t testing.TB, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/crds/" + name + ".yaml")
+	text, err := os.ReadFile("../../testdata/crds/" + name + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,7 @@ func resealed(t *testing.T, res *scheme.Resource, sealed []byte) []byte {
 
 func recordSealed(t *testing.T, file string) {
 	var lines bytes.Buffer
-	for _, doc := range readDocuments(t, "testdata/defaults/objects.yaml") {
+	for _, doc := range readDocuments(t, "../../testdata/defaults/objects.yaml") {
 		gvk := decodeBuiltin(t, doc).GetObjectKind().GroupVersionKind()
 		code, answer := askOracle(t, "POST", collectionPath(gvk)+"?dryRun=All", doc, onlyProtobuf)
 		if code != http.StatusCreated {

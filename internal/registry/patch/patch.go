@@ -371,7 +371,7 @@ func patchOperations(current, body []byte) ([]byte, []error, error) {
 	var strict []jsonPatchOp
 	strictErrs, err := kjson.UnmarshalStrict(body, &strict)
 	if err != nil {
-		text := strings.ReplaceAll(err.Error(), "main.jsonPatchOp", "handlers.jsonPatchOp") // the real server's package
+		text := strings.ReplaceAll(err.Error(), "patch.jsonPatchOp", "handlers.jsonPatchOp") // the real server's package
 		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
 	}
 	for i, err := range strictErrs {
