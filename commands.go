@@ -22,13 +22,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"apilet/internal/envtest"
 	"apilet/internal/gc"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // A commandRow is one command.
@@ -403,46 +399,3 @@ func fishCompletion() string {
 func singleQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // ---- The commands that look at files ----
-
-// runCheck prints what store.Check found. Problems are an error.
-func runCheck(c call) error {
-	path, seen := c.cfg.data, &store.Progress{}
-	defer seen.Show(c.errors, "apilet check", time.Second)()
-	report, err := store.CheckObjects(path, unreadable.JudgeOf(scheme.NewRegistry()), seen)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.Revision, report.Compacted, report.Objects, report.Records)
-	for _, problem := range report.Problems {
-		fmt.Fprintln(c.out, problem)
-	}
-	if len(report.Problems) > 0 {
-		return fmt.Errorf("%s: %d problems", path, len(report.Problems))
-	}
-	return nil
-}
-
-func runDefrag(c call) error {
-	seen := &store.Progress{}
-	defer seen.Show(c.errors, "apilet defrag", time.Second)()
-	return store.Defrag(c.cfg.data, seen)
-}
-
-// runBackup copies a running server's objects (--server or --kubeconfig), or those of a file that no server has open, into a new file.
-func runBackup(c call) error {
-	source, seen := c.cfg.source, &store.Progress{}
-	source.seen = seen
-	defer seen.Show(c.errors, "apilet backup", time.Second)()
-	if source.server != "" || source.kubeconfig != "" {
-		return source.download(c.args[0])
-	}
-	st, err := store.Open(c.cfg.data, store.Options{})
-	if err != nil {
-		return err
-	}
-	up, err := store.NewMaintenance(st)
-	if err == nil {
-		err = up.Backup(context.Background(), c.args[0], seen)
-	}
-	return errors.Join(err, st.Close())
-}

@@ -1,18 +1,5 @@
 package main
 
-// This file stands between flow control and the world: it is the middleware that asks apf.go for a seat, estimates how many seats
-// a request takes, answers those who get none, and shows what flow control does (debug pages and metrics).
-//
-// The estimates are Kubernetes', in seats:
-//
-//	LIST    one for each 100,000 bytes that it reads, at most 100; what the real server answers from its cache, at most 10
-//	WATCH   like the LIST of what it starts with; 1 if it starts with nothing. The seats come back once that is sent
-//	write   1, then for every 10 watchers of the object one more for 5 ms, at most 10 at a time and so much longer
-//	other   1
-//
-// Two things are better than there. Counts and bytes are the store's own, not a minute old. And a client that does not read its
-// response, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others.
-
 import (
 	"bytes"
 	"context"
@@ -31,18 +18,23 @@ import (
 	"apilet/internal/request"
 )
 
-const (
-	bytesPerSeat     = 100_000
-	cachedBytes      = 1_000_000 // that a LIST from the real server's cache is taken to hold at once, however long
-	unknownSize      = 1_500_000 // of an object whose size nobody knows
-	maxListSeats     = 100
-	watchersPerSeat  = 10
-	watchersTime     = 5 * time.Millisecond
-	maxMutatingSeats = 10
+const bytesPerSeat = 100_000
 
-	stuckAfter  = 10 * time.Millisecond // a write to the client, or a read from it, that takes longer lends its seat
-	unsentBytes = 2048                  // bytes that net/http keeps before it writes anything to the client
-)
+const cachedBytes = 1_000_000 // that a LIST from the real server's cache is taken to hold at once, however long
+
+const unknownSize = 1_500_000 // of an object whose size nobody knows
+
+const maxListSeats = 100
+
+const watchersPerSeat = 10
+
+const watchersTime = 5 * time.Millisecond
+
+const maxMutatingSeats = 10
+
+const stuckAfter = 10 * time.Millisecond // a write to the client, or a read from it, that takes longer lends its seat
+
+const unsentBytes = 2048 // bytes that net/http keeps before it writes anything to the client
 
 const tooManyRequests = "Too many requests, please try again later."
 
@@ -179,8 +171,6 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	})
 }
 
-// Slow clients
-
 // A loan lends a request's seats to others while its handler waits for the client.
 type loan struct {
 	ticket *flowcontrol.Ticket
@@ -259,8 +249,6 @@ func (b *seatedBody) Read(p []byte) (int, error) {
 	defer b.seat.end()
 	return b.ReadCloser.Read(p)
 }
-
-// Work estimates
 
 func (fc *flowControl) estimate(info *request.Info, r *http.Request) flowcontrol.Estimate {
 	one := flowcontrol.Estimate{InitialSeats: 1, Watchers: -1, Mutating: request.IsMutating(info)}
@@ -422,8 +410,6 @@ func (wc *watcherCounts) interested(info *request.Info) int {
 	return n
 }
 
-// Debug pages
-
 // serveDump answers /debug/api_priority_and_fairness/{page}.
 func (fc *flowControl) serveDump(w http.ResponseWriter, r *http.Request) {
 	var text bytes.Buffer
@@ -435,5 +421,3 @@ func (fc *flowControl) serveDump(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = text.WriteTo(w)
 }
-
-// Metrics
