@@ -53,6 +53,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/admission/matchconditions"
+	"apilet/internal/admission/matching"
 	"apilet/internal/registry/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -108,7 +109,7 @@ func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
-	if h != nil && res.Group == admissionv1.GroupName && isExempt(res) {
+	if h != nil && res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		h.Reload()
 	}
 }
@@ -170,8 +171,8 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 	for i := range asked {
 		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
-		k.namespaces, errs[0] = selectorOf(asked[i].NamespaceSelector)
-		k.objects, errs[1] = selectorOf(asked[i].ObjectSelector)
+		k.namespaces, errs[0] = matching.Selector(asked[i].NamespaceSelector)
+		k.objects, errs[1] = matching.Selector(asked[i].ObjectSelector)
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
 		if k.Client = before[key]; k.Client == nil {
@@ -216,7 +217,7 @@ type Attributes struct {
 
 // askedBy says that the request itself asks for the write, which is not one of those that follow from it.
 func (a *Attributes) askedBy(rec *request.Request) bool {
-	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource || isExempt(a.Resource) {
+	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource || matching.IsExempt(a.Resource) {
 		return false
 	}
 	switch rec.Info.Verb {
@@ -317,7 +318,7 @@ type invocation struct {
 	a        *Attributes
 	rec      *request.Request
 	Obj, old scheme.Object // in the storage version; nil where there is none
-	target   ruleTarget
+	target   matching.Target
 	name     string
 
 	equivalents *[]*scheme.Resource // of a.res; nil until asked for
@@ -332,21 +333,21 @@ func NewInvocation(h *Webhooks, a *Attributes, rec *request.Request, obj, old sc
 	if v.name == "" && a.Operation == OpCreate {
 		v.name = obj.GetName()
 	}
-	v.target = ruleTarget{group: a.Resource.Group, version: a.Resource.Version, resource: a.Resource.Plural, subresource: a.Subresource, operation: a.Operation,
-		namespace: rec.Info.Namespace}
-	if v.target.isNamespace() {
-		v.target.namespace = v.name
+	v.target = matching.Target{Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural, Subresource: a.Subresource, Operation: a.Operation,
+		Namespace: rec.Info.Namespace}
+	if v.target.IsNamespace() {
+		v.target.Namespace = v.name
 	}
 	return v
 }
 
 // concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
 func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, error) {
-	row := matchingRow(&k.Webhook, &v.target, v.a.Resource, v.equivalentRows)
+	row := matching.Row(k.Rules, matching.Rule, k.MatchPolicy, &v.target, v.a.Resource, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // what cannot be read fails in the call
 	}
-	if !selects(k.objects, v.Obj, v.old) {
+	if !matching.Selects(k.objects, v.Obj, v.old) {
 		return nil, nil
 	}
 	if ok, err := v.inNamespace(k.namespaces); !ok || err != nil {
@@ -370,7 +371,7 @@ func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, e
 
 func (v *invocation) equivalentRows() []*scheme.Resource {
 	if v.equivalents == nil {
-		rows := equivalentRows(v.h.Types, v.a.Resource, v.a.Subresource)
+		rows := matching.Equivalents(v.h.Types, v.a.Resource, v.a.Subresource)
 		v.equivalents = &rows
 	}
 	return *v.equivalents
@@ -378,15 +379,15 @@ func (v *invocation) equivalentRows() []*scheme.Resource {
 
 // inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
 func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
-	if selector.Empty() || v.target.namespace == "" {
+	if selector.Empty() || v.target.Namespace == "" {
 		return true, nil
 	}
-	if v.target.isNamespace() && v.a.Subresource == "" && v.Obj != nil {
+	if v.target.IsNamespace() && v.a.Subresource == "" && v.Obj != nil {
 		return selector.Matches(labels.Set(v.Obj.GetLabels())), nil
 	}
-	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.namespace))
+	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.Namespace))
 	if errors.Is(err, store.ErrNotFound) {
-		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.namespace)
+		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.Namespace)
 	}
 	if err != nil {
 		return false, err
@@ -476,7 +477,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 		RequestKind:        &metav1.GroupVersionKind{Group: asked.Group, Version: asked.Version, Kind: asked.Kind},
 		RequestResource:    &metav1.GroupVersionResource{Group: v.a.Resource.Group, Version: v.a.Resource.Version, Resource: v.a.Resource.Plural},
 		RequestSubResource: v.a.Subresource,
-		Name:               v.name, Namespace: v.target.namespace, Operation: v.a.Operation, UserInfo: user,
+		Name:               v.name, Namespace: v.target.Namespace, Operation: v.a.Operation, UserInfo: user,
 		Object: d.obj, OldObject: d.old, DryRun: &v.a.DryRun, Options: options,
 	}, nil
 }
@@ -511,10 +512,10 @@ func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 type authorizedResource struct{ v *invocation }
 
 func (r *authorizedResource) GetName() string        { return r.v.name }
-func (r *authorizedResource) GetNamespace() string   { return r.v.target.namespace }
+func (r *authorizedResource) GetNamespace() string   { return r.v.target.Namespace }
 func (r *authorizedResource) GetSubresource() string { return r.v.a.Subresource }
 func (r *authorizedResource) GetResource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: r.v.target.group, Version: r.v.target.version, Resource: r.v.target.resource}
+	return schema.GroupVersionResource{Group: r.v.target.Group, Version: r.v.target.Version, Resource: r.v.target.Resource}
 }
 
 // authorize answers what an expression asks the authorizer.
