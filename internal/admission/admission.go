@@ -46,9 +46,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation"
-	celuser "k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/cel/library"
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
 
@@ -79,8 +76,8 @@ type Webhooks struct {
 	Services   *ServiceResolver
 	Called     func(Call) // is told of each call
 	Log        zerolog.Logger
-	May        func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
-	Defaults   func(res *scheme.Resource, obj scheme.Object)                         // fills in what a patch left out
+	May        matchconditions.May                           // for the variable authorizer of conditions
+	Defaults   func(res *scheme.Resource, obj scheme.Object) // fills in what a patch left out
 	Unreadable *unreadable.Unreadables
 	Stands     func(what string, err error) // is told how each webhook stands, nil when it answers
 
@@ -502,32 +499,9 @@ func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 		}
 		out[name] = value
 	}
-	who := &celuser.DefaultInfo{Name: v.rec.User.Name, UID: v.rec.User.UID, Groups: v.rec.User.Groups, Extra: v.rec.User.Extra}
-	out["authorizer"] = library.NewAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize))
-	out["authorizer.requestResource"] = library.NewResourceAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize), &authorizedResource{v})
+	out["authorizer"] = v.h.May.Authorizer(v.rec.User)
+	out["authorizer.requestResource"] = v.h.May.ResourceAuthorizer(v.rec.User, &v.target, v.name)
 	return out, err
-}
-
-// An authorizedResource is what authorizer.requestResource asks about.
-type authorizedResource struct{ v *invocation }
-
-func (r *authorizedResource) GetName() string        { return r.v.name }
-func (r *authorizedResource) GetNamespace() string   { return r.v.target.Namespace }
-func (r *authorizedResource) GetSubresource() string { return r.v.a.Subresource }
-func (r *authorizedResource) GetResource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: r.v.target.Group, Version: r.v.target.Version, Resource: r.v.target.Resource}
-}
-
-// authorize answers what an expression asks the authorizer.
-func (h *Webhooks) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
-	who := q.GetUser()
-	allowed, reason := h.May(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()},
-		request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
-			Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()})
-	if allowed {
-		return authorizer.DecisionAllow, reason, nil
-	}
-	return authorizer.DecisionNoOpinion, reason, nil
 }
 
 // ---- One webhook is asked
