@@ -1,5 +1,20 @@
 package main
 
+// This file stands between flow control and the world: it is the middleware that asks internal/flowcontrol for a seat, estimates how many seats
+// a request takes, answers those who get none, and shows the dispatcher's debug pages.
+//
+// The estimates are Kubernetes', in seats:
+//
+//	LIST    one for each 100,000 bytes that it reads, at most 100; what the real server answers from its cache, at most 10
+//	WATCH   like the LIST of what it starts with; 1 if it starts with nothing. The seats come back once that is sent
+//	write   1, then for every 10 watchers of the object one more for 5 ms, at most 10 at a time and so much longer
+//	other   1
+//
+// Two things are better than there. Counts and bytes are the store's own, not a minute old. And a client that does not read its
+// response, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others.
+//
+// The design is KEP-1040; its sections are named in docs/flow-control.md.
+
 import (
 	"bytes"
 	"context"

@@ -157,7 +157,7 @@ func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 	} {
 		dest := filepath.Join(t.TempDir(), "copy.db")
 		var out, errs strings.Builder
-		code := command([]string{"backup", "--kubeconfig", c.path, dest}, &out, &errs)
+		code := program().Run([]string{"backup", "--kubeconfig", c.path, dest}, &out, &errs)
 		if c.want == "" && code != 0 || c.want != "" && (code != 1 || !strings.Contains(errs.String(), c.want)) {
 			t.Errorf("%s: %d %s", title, code, errs.String())
 		}

@@ -1,18 +1,18 @@
 // Apilet is a Kubernetes-compatible API server: one program, one bbolt file, no etcd, no cluster. Unmodified kubectl, client-go and
-// controller-runtime talk to it. A request meets the files in this order:
+// controller-runtime talk to it. A request meets the parts in this order; what stands without .go is a package under internal/:
 //
-//	         ┌───────────────────────── main.go ─────────────────────────┐
-//	request ─▶ record.go, warn.go ─▶ auth.go ─▶ inflight.go ─▶ route      │
-//	         └────────────────────────────────────────────────────┬──────┘
-//	                         ┌────────────────────────────────────┤
-//	                         ▼ reads                              ▼ writes
-//	                  list.go, watch.go        patch.go ◀── api.go, strategy.go ──▶ defaults.go, admission.go, validate.go
+//	         ┌───────────────────────────── main.go ─────────────────────────────┐
+//	request ─▶ record · warn.go · deadline ──▶ auth ──▶ apf.go, flowcontrol ──▶ route │
+//	         └──────────────────────────────────────────────────────────────┬────┘
+//	                         ┌──────────────────────────────────────────────┤
+//	                         ▼ reads                                        ▼ writes
+//	                  list.go, watch.go        registry ──▶ patch, fieldmanager, defaults, strategy, admission, validation
 //	                         │                                    │
-//	                         └──────────▶ store.go ◀──────────────┘ ◀── gc.go, which works off what was deleted
+//	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which works off what was deleted
 //
-//	types.go (the table of types, codecs), discovery.go, columns.go and metrics.go are leaves: others ask them, they ask nobody.
-//
-// This file puts the parts together, and serves until it is told to stop. What comes before is the command line: commands.go, flags.go.
+// This file puts the parts together, and serves until it is told to stop: the command line and its flags come last, the server's start,
+// the chain of steps that every request goes through, and the one list of routes before them. The outermost step makes the record of a
+// request when it comes, and writes log line, metrics and audit event from it when it is over; a panic ends its request and nothing else.
 package main
 
 import (
@@ -21,6 +21,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	stdlog "log"
@@ -57,6 +58,7 @@ import (
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/bootstrap"
+	"apilet/internal/commandline"
 	"apilet/internal/crd"
 	"apilet/internal/envtest"
 	"apilet/internal/gc"
@@ -1161,3 +1163,201 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 
 // Unwrap lets http.ResponseController reach the connection.
 func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// ---- The command line ----
+
+// program is apilet with its table of commands.
+func program() *commandline.Program {
+	return &commandline.Program{Name: "apilet", About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
+		Commands: func() []commandline.Command { return (&config{namespaceGrace: gc.NamespaceGrace}).commands() }, Version: printVersion}
+}
+
+// commands are apilet's; flags write into c.
+func (c *config) commands() []commandline.Command {
+	none, one := []int{0}, []int{1}
+	dataFlag := []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}}
+	return []commandline.Command{
+		{Name: "", Counts: none, What: "serve until told to stop", Groups: c.serveFlags(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+		{Name: "backup", Args: "DEST", Counts: one, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
+			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineBackup}}, Run: c.runBackup},
+		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: dataFlag, Run: c.runCheck},
+		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: dataFlag, Run: c.runDefrag},
+		{Name: "envtest-assets", Args: "DIR", Counts: one, What: "fill a folder with what envtest looks for, and print the line that leads it there",
+			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
+	}
+}
+
+// commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
+func commandAs(name string, args []string, stdout, stderr io.Writer) int {
+	var err error
+	switch name {
+	case "etcd":
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer cancel()
+		defer outliveHangups()()
+		err = envtest.ServeAsEtcd(ctx, args, stdout, stderr)
+	case "kube-apiserver":
+		_, own := newConfig(stderr)
+		args, err = envtest.TranslateAPIServer(args, own, stderr)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			envtest.PrintAPIServerHelp(stdout, own)
+			return 0
+		case errors.Is(err, envtest.ErrShowVersion):
+			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
+			return 0
+		case err == nil:
+			return program().Run(args, stdout, stderr)
+		}
+	default:
+		return program().Run(args, stdout, stderr)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, name+":", err)
+		return 1
+	}
+	return 0
+}
+
+// outliveHangups keeps a hangup from ending the process: a terminal that is closed, or a logrotate that signals where no audit log is.
+func outliveHangups() (stop func()) {
+	heard := make(chan os.Signal, 1) // never read: what does not fit is dropped
+	signal.Notify(heard, syscall.SIGHUP)
+	return func() { signal.Stop(heard) }
+}
+
+// printVersion prints apilet's own version and the version of Kubernetes that it answers /version with.
+func printVersion(out io.Writer) error {
+	_, err := fmt.Fprintf(out, "apilet %s\nKubernetes %s\n", ownVersion(), gitVersion)
+	return err
+}
+
+// ownVersion is what the Go command has written into the program: the module's version, or the commit that it was built from.
+func ownVersion() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	if build.Main.Version != "" && build.Main.Version != "(devel)" {
+		return build.Main.Version
+	}
+	for _, setting := range build.Settings {
+		if setting.Key == "vcs.revision" {
+			return setting.Value
+		}
+	}
+	return "(devel)"
+}
+
+// ---- Flags: names, meanings and defaults are kube-apiserver's where it has the flag ----
+
+// serveFlags are those of the command that serves.
+func (c *config) serveFlags() []commandline.FlagGroup {
+	return []commandline.FlagGroup{
+		{Title: "The data", Define: c.defineStorage},
+		{Title: "The address and its certificate", Define: c.defineAddress},
+		{Title: "Who may do what", Define: c.defineAccess},
+		{Title: "Service accounts", Define: c.defineAccounts},
+		{Title: "Objects", Define: c.defineObjects},
+		{Title: "Requests", Define: c.defineRequests},
+		{Title: "Logs", Define: c.defineLogs},
+	}
+}
+
+// newConfig returns the flags for serving with their defaults.
+func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
+	c, f := &config{namespaceGrace: gc.NamespaceGrace}, flag.NewFlagSet("apilet", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	for _, group := range c.serveFlags() {
+		group.Define(f)
+	}
+	return c, f
+}
+
+// defineData is for those that need to know the file alone.
+func (c *config) defineData(f *flag.FlagSet) {
+	f.StringVar(&c.data, "data", "apilet.db", "the `file` that holds everything")
+}
+
+func (c *config) defineStorage(f *flag.FlagSet) {
+	c.defineData(f)
+	f.BoolVar(&c.ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
+	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does; 0 is no limit")
+	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "history older than this is compacted; 0 keeps all")
+	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
+}
+
+func (c *config) defineAddress(f *flag.FlagSet) {
+	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
+	f.StringVar(&c.tlsCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
+	f.StringVar(&c.tlsKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
+	f.StringVar(&c.certDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
+	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
+}
+
+func (c *config) defineAccess(f *flag.FlagSet) {
+	f.StringVar(&c.auth.ClientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
+	f.StringVar(&c.auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.BoolVar(&c.auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
+	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
+}
+
+func (c *config) defineAccounts(f *flag.FlagSet) {
+	f.StringVar(&c.accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", appendTo(&c.accounts.KeyFiles))
+	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", appendTo(&c.accounts.Issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", appendList(&c.accounts.Audiences))
+	f.StringVar(&c.jwksURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
+}
+
+func (c *config) defineObjects(f *flag.FlagSet) {
+	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
+	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
+	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
+	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
+	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
+}
+
+func (c *config) defineRequests(f *flag.FlagSet) {
+	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; the sum with the next flag is flow control's seats")
+	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once")
+	f.BoolVar(&c.flowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
+	f.DurationVar(&c.requestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
+	f.DurationVar(&c.minTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
+	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
+	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
+}
+
+func (c *config) defineLogs(f *flag.FlagSet) {
+	f.StringVar(&c.auditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
+	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
+	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
+}
+
+func (c *config) defineBackup(f *flag.FlagSet) {
+	c.defineData(f)
+	f.StringVar(&c.source.kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
+	f.StringVar(&c.source.server, "server", "", "the `URL` of the server to ask")
+	f.StringVar(&c.source.tokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
+	f.StringVar(&c.source.caFile, "certificate-authority", "", "PEM `file` of the authorities that may vouch for --server")
+}
+
+// appendTo is a flag that may be repeated.
+func appendTo(list *[]string) func(string) error {
+	return func(value string) error {
+		if value == "" {
+			return errors.New("must not be empty")
+		}
+		*list = append(*list, value)
+		return nil
+	}
+}
+
+// appendList is a flag that may be repeated, each time with a comma-separated list.
+func appendList(list *[]string) func(string) error {
+	return func(values string) error {
+		*list = append(*list, strings.FieldsFunc(values, func(r rune) bool { return r == ',' })...)
+		return nil
+	}
+}

@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/auth/rbac"
-	"apilet/internal/scheme"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/auth/rbac"
+	"apilet/internal/scheme"
 )
 
 // testPolicy reads the notation of rbac_defaults.txt; bindings that it cannot say are added by hand.

@@ -1,5 +1,19 @@
 package main
 
+// This file is the life of the data file, as the server and the commands see it: the five-minute compaction's aftermath, the daily scrub,
+// backups that are served and fetched, check and defrag, the keys that are kept in it, and what metrics read of it. How objects lie in the
+// file is package internal/store, which knows nothing of HTTP:
+//
+//	rev   revision (8 bytes)            one record each change: header, key, JSON      MVCC: nothing is written over
+//	keys  resource, namespace, name     the newest revision of each key                LIST walks it, and looks into rev
+//	meta  name                          newest and compacted revision, secrets, format
+//
+// A LIST at an older revision reads rev for keys that have changed since; compaction drops from rev what no revision that may still be
+// asked for needs. `apilet backup --server` shows a bearer token and trusts a private authority, or takes a kubeconfig with a certificate
+// or token in it. Whoever has other credentials there (a program to run, a password) lets kubectl fetch it (`kubectl get --raw
+// /debug/backup > copy.db`) and looks at the copy with `apilet check`. A fetched file gets its name when it is whole: sent to the end,
+// checked to the last record, synced, and with no file of that name before.
+
 import (
 	"bufio"
 	"context"
@@ -21,6 +35,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/atomicfile"
+	"apilet/internal/commandline"
 	"apilet/internal/gc"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/response"
@@ -30,16 +45,16 @@ import (
 )
 
 // runCheck prints what store.Check found. Problems are an error.
-func runCheck(c call) error {
-	path, seen := c.cfg.data, &store.Progress{}
-	defer seen.Show(c.errors, "apilet check", time.Second)()
+func (c *config) runCheck(call commandline.Call) error {
+	path, seen := c.data, &store.Progress{}
+	defer seen.Show(call.Errors, "apilet check", time.Second)()
 	report, err := store.CheckObjects(path, unreadable.JudgeOf(scheme.NewRegistry()), seen)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.Revision, report.Compacted, report.Objects, report.Records)
+	fmt.Fprintf(call.Out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.Revision, report.Compacted, report.Objects, report.Records)
 	for _, problem := range report.Problems {
-		fmt.Fprintln(c.out, problem)
+		fmt.Fprintln(call.Out, problem)
 	}
 	if len(report.Problems) > 0 {
 		return fmt.Errorf("%s: %d problems", path, len(report.Problems))
@@ -47,27 +62,27 @@ func runCheck(c call) error {
 	return nil
 }
 
-func runDefrag(c call) error {
+func (c *config) runDefrag(call commandline.Call) error {
 	seen := &store.Progress{}
-	defer seen.Show(c.errors, "apilet defrag", time.Second)()
-	return store.Defrag(c.cfg.data, seen)
+	defer seen.Show(call.Errors, "apilet defrag", time.Second)()
+	return store.Defrag(c.data, seen)
 }
 
 // runBackup copies a running server's objects (--server or --kubeconfig), or those of a file that no server has open, into a new file.
-func runBackup(c call) error {
-	source, seen := c.cfg.source, &store.Progress{}
+func (c *config) runBackup(call commandline.Call) error {
+	source, seen := c.source, &store.Progress{}
 	source.seen = seen
-	defer seen.Show(c.errors, "apilet backup", time.Second)()
+	defer seen.Show(call.Errors, "apilet backup", time.Second)()
 	if source.server != "" || source.kubeconfig != "" {
-		return source.download(c.args[0])
+		return source.download(call.Args[0])
 	}
-	st, err := store.Open(c.cfg.data, store.Options{})
+	st, err := store.Open(c.data, store.Options{})
 	if err != nil {
 		return err
 	}
 	up, err := store.NewMaintenance(st)
 	if err == nil {
-		err = up.Backup(context.Background(), c.args[0], seen)
+		err = up.Backup(context.Background(), call.Args[0], seen)
 	}
 	return errors.Join(err, st.Close())
 }

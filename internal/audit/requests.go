@@ -12,33 +12,33 @@ import (
 // has no other event, so it is left to Done.
 func (l *Log) Begun(r *http.Request, rec *request.Request, code int) {
 	if rec.User.Name != "" {
-		l.event(r, rec, Event{Stage: StageResponseStarted, Code: code, Status: rec.Answered})
+		l.event(r, rec, Event{stage: stageResponseStarted, code: code, status: rec.Answered})
 	}
 }
 
 // Done writes the audit event of a request that has ended.
 func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
-	ev := Event{Stage: StageResponseComplete, Code: code, Status: rec.Answered}
+	ev := Event{stage: stageResponseComplete, code: code, status: rec.Answered}
 	switch {
 	case cause != nil && cause != http.ErrAbortHandler:
-		ev.Stage, ev.Status = StagePanic, PanicStatus(cause)
+		ev.stage, ev.status = stagePanic, panicStatus(cause)
 	case rec.User.Name == "":
-		ev.Stage = StageResponseStarted
+		ev.stage = stageResponseStarted
 	}
 	l.event(r, rec, ev)
 }
 
 // event writes an audit event; the caller says what the request has come to.
 func (l *Log) event(r *http.Request, rec *request.Request, ev Event) {
-	ev.ID, ev.Received, ev.At, ev.Annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
-	ev.URI, ev.Verb, ev.Agent, ev.SourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), SourceIPs(r)
-	ev.User = userOf(rec.User)
+	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
+	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), sourceIPs(r)
+	ev.user = userOf(rec.User)
 	if rec.Impersonator != nil {
-		acting := ev.User
-		ev.User, ev.Impersonated, ev.Constraint = userOf(*rec.Impersonator), &acting, rec.Constraint
+		acting := ev.user
+		ev.user, ev.impersonated, ev.constraint = userOf(*rec.Impersonator), &acting, rec.Constraint
 	}
 	if info := &rec.Info; info.ResourceRequest {
-		ev.Object = &Object{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
+		ev.object = &Object{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
 			Name: cmp.Or(info.Name, rec.Sent.Name), UID: rec.Sent.UID, APIGroup: info.Group, APIVersion: info.Version,
 			ResourceVersion: rec.Sent.ResourceVersion, Subresource: info.Subresource}
 	}

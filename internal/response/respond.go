@@ -26,17 +26,18 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
-	"apilet/internal/scheme/printers"
-	"apilet/internal/store"
-	"apilet/internal/unreadable"
 	"github.com/klauspost/compress/gzip"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/printers"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 )
 
 // A MediaType is the form a response takes.

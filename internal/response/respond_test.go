@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 func TestNegotiation(t *testing.T) {

@@ -40,7 +40,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/scheme/protobuf"
 	"github.com/tidwall/gjson"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -75,6 +74,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/scheme/protobuf"
 )
 
 // Builtins is the table, one group version after the other in discovery order (see GroupOrder). The words of a row: traits, then plural

@@ -29,11 +29,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // unreadableMax bounds what is remembered; nothing is wrong with a server that knows no more but the number.

@@ -40,9 +40,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/atomicfile"
 	"github.com/rs/zerolog"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+
+	"apilet/internal/atomicfile"
 )
 
 const (

@@ -28,13 +28,14 @@ import (
 	"strconv"
 	"strings"
 
-	"apilet/internal/scheme"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/scheme"
 )
 
 // Access is the question: who wants to do what. Without a resource it is about a path.

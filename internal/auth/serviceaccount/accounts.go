@@ -38,8 +38,6 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
@@ -50,6 +48,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
