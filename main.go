@@ -52,6 +52,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -64,6 +65,7 @@ import (
 	"apilet/internal/gc"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/registry"
+	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -441,7 +443,10 @@ func (s *server) populate(ctx context.Context) error {
 func (s *server) webhooks() *admission.Webhooks {
 	h := &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
+	h.Policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
+		Fields: func(res *scheme.Resource) *fieldmanager.Manager { return s.wr.FieldManager(res) }, Convert: admission.MovedTo}
 	h.Reload()
+	h.Policies.Reload()
 	return h
 }
 
@@ -458,6 +463,7 @@ func (s *server) startWorkers() {
 		})
 	}
 	running.Go(func() { s.types.Run(ctx) })
+	running.Go(func() { s.wr.Webhooks.Policies.Run(ctx) })
 	running.Go(func() {
 		s.registrar.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})

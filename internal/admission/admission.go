@@ -42,6 +42,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -51,6 +52,7 @@ import (
 
 	"apilet/internal/admission/matchconditions"
 	"apilet/internal/admission/matching"
+	"apilet/internal/admission/policy"
 	"apilet/internal/registry/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -73,6 +75,7 @@ const (
 type Webhooks struct {
 	Store      *store.Store
 	Types      *scheme.Registry
+	Policies   *policy.Policies
 	Services   *ServiceResolver
 	Called     func(Call) // is told of each call
 	Log        zerolog.Logger
@@ -102,12 +105,13 @@ type Hook struct {
 }
 
 // Active says that some webhook is configured.
-func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
+func (h *Webhooks) Active() bool { return h != nil && (h.Current.Load() != nil || h.Policies.Active()) }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
 	if h != nil && res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		h.Reload()
+		h.Policies.Reload()
 	}
 }
 
@@ -229,7 +233,7 @@ func (a *Attributes) askedBy(rec *request.Request) bool {
 }
 
 // options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
-func (a *Attributes) options() (json.RawMessage, error) {
+func (a *Attributes) options() runtime.Object {
 	var dryRun []string
 	if a.DryRun {
 		dryRun = []string{metav1.DryRunAll}
@@ -239,25 +243,26 @@ func (a *Attributes) options() (json.RawMessage, error) {
 	}
 	switch a.Operation {
 	case OpCreate:
-		return json.Marshal(&metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
+		return &metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation}
 	case OpUpdate:
-		return json.Marshal(&metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
+		return &metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation}
 	}
 	options := metav1.DeleteOptions{}
 	if a.Deleting != nil {
 		options = *a.Deleting
 	}
 	options.TypeMeta = of("DeleteOptions")
-	return json.Marshal(&options)
+	return &options
 }
 
-// Mutate lets the mutating webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is the result.
+// Mutate lets mutating policies and webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is
+// the result.
 func (h *Webhooks) Mutate(ctx context.Context, a Attributes, obj, old scheme.Object) (scheme.Object, error) {
 	if !h.Active() {
 		return obj, nil
 	}
 	set, rec := h.Current.Load(), request.From(ctx)
-	if set == nil || len(set.mutating) == 0 || !a.askedBy(rec) {
+	if !a.askedBy(rec) {
 		return obj, nil
 	}
 	subject := a // on the heap: a must not be, for those who find nothing configured
@@ -266,7 +271,18 @@ func (h *Webhooks) Mutate(ctx context.Context, a Attributes, obj, old scheme.Obj
 	if obj != nil {
 		entries = obj.GetManagedFields()
 	}
-	if err := v.rounds(ctx, set.mutating); err != nil || v.Obj == nil {
+	var passes policy.Rounds
+	changed, err := v.mutateByPolicies(ctx, &passes)
+	if err != nil {
+		return nil, err
+	}
+	if set != nil {
+		err = v.rounds(ctx, set.mutating)
+	}
+	if err == nil && (changed || set != nil) {
+		_, err = v.mutateByPolicies(ctx, &passes)
+	}
+	if err != nil || v.Obj == nil {
 		return nil, err
 	}
 	if err := managedfields.ValidateManagedFields(v.Obj.GetManagedFields()); err != nil {
@@ -277,17 +293,37 @@ func (h *Webhooks) Mutate(ctx context.Context, a Attributes, obj, old scheme.Obj
 	return v.Obj, nil
 }
 
-// Validate asks the validating webhooks whether they let the write pass.
+// Validate asks validating policies and webhooks whether they let the write pass.
 func (h *Webhooks) Validate(ctx context.Context, a Attributes, obj, old scheme.Object) error {
 	if !h.Active() {
 		return nil
 	}
 	set, rec := h.Current.Load(), request.From(ctx)
-	if set == nil || len(set.Validating) == 0 || !a.askedBy(rec) {
+	if !a.askedBy(rec) {
 		return nil
 	}
 	subject := a
-	return NewInvocation(h, &subject, rec, obj, old).all(ctx, set.Validating)
+	v := NewInvocation(h, &subject, rec, obj, old)
+	if err := h.Policies.Validate(ctx, v.write()); err != nil || set == nil {
+		return err
+	}
+	return v.all(ctx, set.Validating)
+}
+
+// mutateByPolicies lets the mutating policies change the object, in the next pass.
+func (v *invocation) mutateByPolicies(ctx context.Context, passes *policy.Rounds) (changed bool, err error) {
+	w := v.write()
+	if changed, err = v.h.Policies.Mutate(ctx, w, passes); changed {
+		v.Obj = w.Object
+		clear(v.shown)
+	}
+	return changed, err
+}
+
+// write is the write as policies are asked about it.
+func (v *invocation) write() *policy.Write {
+	return &policy.Write{Resource: v.a.Resource, Subresource: v.a.Subresource, Operation: v.a.Operation, Name: v.name, Namespace: v.target.Namespace,
+		DryRun: v.a.DryRun, Options: v.a.options(), Object: v.Obj, Old: v.old, Request: v.rec}
 }
 
 // Decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
@@ -440,6 +476,11 @@ func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.
 	return u, err
 }
 
+// MovedTo shows a custom resource as another version of its type.
+func MovedTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
+	return movedTo(row, obj.(*unstructured.Unstructured))
+}
+
 // parse is the reverse of document.
 func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
 	obj, _, err := row.Decode(document, "application/json", v.a.Subresource)
@@ -455,7 +496,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	options, err := v.a.options()
+	options, err := json.Marshal(v.a.options())
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,9 @@ import (
 // Merge returns live with the fields of wanted, which has the same kind. goType is the struct type of a subresource's body; that of the
 // kind, or nil, when it is the kind itself. Neither map is changed, but the result shares members with both.
 func (o *Manager) Merge(live, wanted map[string]any, goType reflect.Type) (map[string]any, error) {
+	if longest(live) > maxApplyElements || longest(wanted) > maxApplyElements {
+		return nil, errLongList
+	}
 	types := o.typesFor(goType)
 	configuration, err := types.FromUnstructured(wanted)
 	if err != nil {
@@ -25,9 +28,6 @@ func (o *Manager) Merge(live, wanted map[string]any, goType reflect.Type) (map[s
 	}
 	if atomics := findAtomics(nil, configuration.Schema(), configuration.TypeRef(), configuration.AsValue()); len(atomics) > 0 {
 		return nil, fmt.Errorf("invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: %s", strings.Join(atomics, ", "))
-	}
-	if longest(live) > maxApplyElements || longest(wanted) > maxApplyElements {
-		return nil, errLongList
 	}
 	object, err := types.FromUnstructured(live, typed.AllowDuplicates)
 	if err != nil {
