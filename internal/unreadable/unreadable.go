@@ -150,7 +150,7 @@ func (u *Unreadables) Survey(ctx context.Context, judge Judge) error {
 	}
 }
 
-// An Judge says why a stored object cannot be read; nil: it can.
+// A Judge says why a stored object cannot be read; nil: it can.
 type Judge func(key string, json []byte) error
 
 // JudgeOf judges objects by their types. What no type is known for is judged as a custom resource.
