@@ -1,9 +1,25 @@
-package admission
-
-// This file lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
-// ValidatingWebhookConfiguration name them. A write meets them twice on its walk:
+// Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
+// ValidatingWebhookConfiguration name them, and fills in what a new object has from the classes that it names.
+//
+//	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
+//	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
+//	obj, err = hooks.Mutate(ctx, attributes, obj, old)
+//	err = hooks.Validate(ctx, attributes, obj, old) // a Status error: denied, or the webhook failed and failurePolicy is Fail
+//
+// A write meets them twice on its walk:
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
+//
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that
+// nobody switches off (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
+// wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
+//
+// Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
+// than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a
+// write pays for one atomic load.
+package admission
+
+// This file is a write's way through the webhooks: which are in force, the rounds, and what follows from their answers.
 //
 // A mutating webhook may answer with a JSON patch. If one changes the object, those before it that asked for that (reinvocationPolicy
 // IfNeeded) are called once more, in a second round:
