@@ -33,19 +33,22 @@ var (
 	updates = []string{admission.OpUpdate}
 	writes  = []string{admission.OpCreate, admission.OpUpdate}
 
-	pods = []string{"pods"}
+	pods   = []string{"pods"}
+	claims = []string{"persistentvolumeclaims"}
 )
 
 // Table is all plug-ins in their order: those that only admit or only validate stand where kube-apiserver has them.
 func Table(c Config) []admission.Plugin {
-	classes, signers := classes{c.Store}, signers{c.May}
+	classes, signers, limits := classes{c.Store}, signers{c.May}, limitRanger{c.Store}
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
 		{Name: "NamespaceAutoProvision"},
 		{Name: "NamespaceLifecycle", On: true, Operations: creates, Admit: namespaces{c.Store}.admit, Attends: true},
 		{Name: "NamespaceExists"},
 		{Name: "LimitPodHardAntiAffinityTopology"},
-		{Name: "LimitRanger", On: true},
+		{Name: "LimitRanger", On: true, Of: pods, Operations: creates, Admit: limits.admit, Validate: limits.validatePod},
+		{Name: "LimitRanger", On: true, Of: []string{"pods/resize"}, Operations: updates, Admit: limits.admit, Validate: limits.validatePod},
+		{Name: "LimitRanger", On: true, Of: claims, Operations: writes, Validate: limits.validateClaim},
 		{Name: "ServiceAccount", On: true},
 		{Name: "NodeRestriction"},
 		{Name: "TaintNodesByCondition", On: true, Of: []string{"nodes"}, Operations: creates, Admit: taintNew},
@@ -59,11 +62,11 @@ func Table(c Config) []admission.Plugin {
 		{Name: "PodTolerationRestriction"},
 		{Name: "EventRateLimit"},
 		{Name: "ExtendedResourceToleration"},
-		{Name: "DefaultStorageClass", On: true, Of: []string{"persistentvolumeclaims"}, Operations: creates, Admit: classes.admitStorage},
+		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
 		{Name: "StorageObjectInUseProtection", Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
 		{Name: "PodGroupProtection", On: true},
 		{Name: "OwnerReferencesPermissionEnforcement"},
-		{Name: "PersistentVolumeClaimResize", On: true, Of: []string{"persistentvolumeclaims"}, Operations: updates, Validate: classes.validateResize},
+		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},
 		{Name: "RuntimeClass", On: true, Of: pods, Operations: creates, Admit: classes.admitRuntime},
 		{Name: "CertificateApproval", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/approval"}, Operations: updates, Validate: signers.approval},
 		{Name: "CertificateSigning", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.signing},

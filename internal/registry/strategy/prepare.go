@@ -74,7 +74,7 @@ func PrepareForCreate(obj runtime.Object) {
 		o.Status = certificatesv1.CertificateSigningRequestStatus{}
 	case *apiregistrationv1.APIService:
 		o.Status = apiregistrationv1.APIServiceStatus{}
-		Availability(o)
+		availability(o)
 	default:
 		if status := statusOf(obj); status.IsValid() {
 			status.SetZero()
@@ -109,7 +109,7 @@ func PrepareForUpdate(obj, old runtime.Object) {
 		o.Spec = old.(*certificatesv1.CertificateSigningRequest).Spec
 	case *apiregistrationv1.APIService:
 		if !equality.Semantic.DeepEqual(o.Spec.Service, old.(*apiregistrationv1.APIService).Spec.Service) {
-			Availability(o)
+			availability(o)
 		}
 	}
 }
@@ -514,8 +514,8 @@ func SameNotes(obj, old scheme.Object) bool {
 	return true
 }
 
-// Availability writes the condition that a new APIService has, or one that is served from somewhere else than before.
-func Availability(o *apiregistrationv1.APIService) {
+// availability writes the condition that a new APIService has, or one that is served from somewhere else than before.
+func availability(o *apiregistrationv1.APIService) {
 	condition := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: "Local",
 		Message: "Local APIServices are always available", LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
 	if o.Spec.Service != nil {

@@ -23,11 +23,12 @@ import (
 	"strconv"
 	"strings"
 
-	"apilet/internal/response"
-	"apilet/internal/scheme"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/response"
+	"apilet/internal/scheme"
 )
 
 const (

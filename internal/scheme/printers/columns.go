@@ -20,7 +20,6 @@ import (
 	"strings"
 	"time"
 
-	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -41,6 +40,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"apilet/internal/scheme"
 )
 
 // A printer is how one kind is shown.

@@ -1,4 +1,4 @@
-package main
+package selector
 
 // This file makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
 // twenty thousand, and a namespace for objects with as many labels: to look each term up in each object would multiply the two. So the
@@ -13,20 +13,21 @@ package main
 import (
 	"strconv"
 
-	"apilet/internal/scheme"
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"apilet/internal/scheme"
 )
 
-// labelTerms is a label selector.
-type labelTerms struct {
-	byKey map[string]*labelTerm
+// Labels is a label selector.
+type Labels struct {
+	ByKey map[string]*LabelTerm
 	musts int // how many of them an object must have
 }
 
-// A labelTerm is what a selector says about one label.
-type labelTerm struct {
+// A LabelTerm is what a selector says about one label.
+type LabelTerm struct {
 	must         bool            // the label is there
 	never        bool            // it is not
 	in           map[string]bool // nil: any value
@@ -34,18 +35,18 @@ type labelTerm struct {
 	above, below *int64          // between which its number is
 }
 
-func newLabelTerms(requirements labels.Requirements) labelTerms {
-	terms := labelTerms{byKey: make(map[string]*labelTerm, len(requirements))}
+func NewLabels(requirements labels.Requirements) Labels {
+	terms := Labels{ByKey: make(map[string]*LabelTerm, len(requirements))}
 	for i := range requirements {
 		r := &requirements[i]
-		term := terms.byKey[r.Key()]
+		term := terms.ByKey[r.Key()]
 		if term == nil {
-			term = &labelTerm{}
-			terms.byKey[r.Key()] = term
+			term = &LabelTerm{}
+			terms.ByKey[r.Key()] = term
 		}
 		term.add(r)
 	}
-	for _, term := range terms.byKey {
+	for _, term := range terms.ByKey {
 		if term.must {
 			terms.musts++
 		}
@@ -53,7 +54,7 @@ func newLabelTerms(requirements labels.Requirements) labelTerms {
 	return terms
 }
 
-func (t *labelTerm) add(r *labels.Requirement) {
+func (t *LabelTerm) add(r *labels.Requirement) {
 	values := r.ValuesUnsorted()
 	switch r.Operator() {
 	case selection.In, selection.Equals, selection.DoubleEquals:
@@ -99,11 +100,11 @@ func inBoth(set map[string]bool, list []string) map[string]bool {
 	return both
 }
 
-// match reads labels as they are stored.
-func (t *labelTerms) match(stored gjson.Result) bool {
+// Match reads labels as they are stored.
+func (t *Labels) Match(stored gjson.Result) bool {
 	met, fits := 0, true
 	stored.ForEach(func(key, value gjson.Result) bool {
-		if term := t.byKey[key.String()]; term != nil {
+		if term := t.ByKey[key.String()]; term != nil {
 			fits = term.takes(value.String())
 			if term.must {
 				met++
@@ -115,7 +116,7 @@ func (t *labelTerms) match(stored gjson.Result) bool {
 }
 
 // takes says whether a label that is there may have this value.
-func (t *labelTerm) takes(value string) bool {
+func (t *LabelTerm) takes(value string) bool {
 	if t.never || t.in != nil && !t.in[value] || t.out[value] {
 		return false
 	}
@@ -126,16 +127,16 @@ func (t *labelTerm) takes(value string) bool {
 	return err == nil && (t.above == nil || n > *t.above) && (t.below == nil || n < *t.below)
 }
 
-// A fieldTerm is what a selector says about one field, and how that is read.
-type fieldTerm struct {
-	path  string // of gjson; "" when the term reads the key
-	key   func(namespace, name string) string
-	fixed func(gjson.Result) string
+// A Field is what a selector says about one field, and how that is read.
+type Field struct {
+	Path  string // of gjson; "" when the term reads the key
+	Key   func(namespace, name string) string
+	Fixed func(gjson.Result) string
 	in    map[string]bool // nil: any value; never more than one
 	out   map[string]bool
 }
 
-func (t *fieldTerm) add(value string, operator selection.Operator) {
+func (t *Field) Add(value string, operator selection.Operator) {
 	if operator != selection.NotEquals {
 		t.in = inBoth(t.in, []string{value})
 		return
@@ -146,16 +147,16 @@ func (t *fieldTerm) add(value string, operator selection.Operator) {
 	t.out[value] = true
 }
 
-func (t *fieldTerm) matches(key string, json []byte) bool {
+func (t *Field) Matches(key string, json []byte) bool {
 	var value string
 	switch {
-	case t.key != nil:
+	case t.Key != nil:
 		namespace, name := scheme.NamespacedName(key)
-		value = t.key(namespace, name)
-	case t.fixed != nil:
-		value = t.fixed(gjson.ParseBytes(json))
+		value = t.Key(namespace, name)
+	case t.Fixed != nil:
+		value = t.Fixed(gjson.ParseBytes(json))
 	default:
-		value = gjson.GetBytes(json, t.path).String()
+		value = gjson.GetBytes(json, t.Path).String()
 	}
 	return (t.in == nil || t.in[value]) && !t.out[value]
 }

@@ -1,4 +1,4 @@
-package main
+package troubles
 
 // This file tells the log of what goes wrong again and again once, when it begins, and once more when it is over: a disk that is full
 // makes every write fail, and a thousand equal lines would hide the one that says since when. Each failed request is answered with its
@@ -8,26 +8,27 @@ import (
 	"fmt"
 	"sync"
 
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
+
+	"apilet/internal/store"
 )
 
 const troublesMax = 1000 // webhooks may come and go under ever new names
 
-// troubles are what is wrong now, by name.
-type troubles struct {
+// Log are what is wrong now, by name.
+type Log struct {
 	log zerolog.Logger
 
 	mu  sync.Mutex // guards now
 	now map[string]string
 }
 
-func newTroubles(log zerolog.Logger) *troubles {
-	return &troubles{log: log, now: map[string]string{}}
+func New(log zerolog.Logger) *Log {
+	return &Log{log: log, now: map[string]string{}}
 }
 
-// tell says how something stands: a nil error is that all is well. The log hears of it when that is news.
-func (t *troubles) tell(what string, err error) {
+// Tell says how something stands: a nil error is that all is well. The log hears of it when that is news.
+func (t *Log) Tell(what string, err error) {
 	if t == nil {
 		return
 	}
@@ -48,15 +49,15 @@ func (t *troubles) tell(what string, err error) {
 	}
 }
 
-// tellWriting is for the store: one trouble takes the place of another.
-func (t *troubles) tellWriting(err error) {
+// TellWriting is for the store: one trouble takes the place of another.
+func (t *Log) TellWriting(err error) {
 	for _, cause := range []error{store.ErrDiskFull, store.ErrFileLost, store.ErrQuota} {
 		if err != cause {
-			t.tell(writing(cause), nil)
+			t.Tell(writing(cause), nil)
 		}
 	}
 	if err != nil {
-		t.tell(writing(err), err)
+		t.Tell(writing(err), err)
 	}
 }
 
