@@ -83,9 +83,6 @@ func (c *complaint) text() string {
 // Mutate lets the mutating policies that are in force change w.Object, in the next pass of rounds, and says whether they did. The error is
 // a Status that refuses the write.
 func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *Rounds) (changed bool, err error) {
-	if !p.Active() {
-		return false, nil
-	}
 	set := p.current.Load()
 	if set == nil || len(set.mutating) == 0 || w.Object == nil || matching.IsExempt(w.Resource) || w.Resource.Virtual {
 		return false, nil

@@ -88,12 +88,21 @@ type binding struct {
 	actions []admissionv1.ValidationAction
 }
 
-// Active says that some policy is in force.
-func (p *Policies) Active() bool { return p != nil && p.current.Load() != nil }
+// Mutating says that some mutating policy is in force.
+func (p *Policies) Mutating() bool {
+	set := p.current.Load()
+	return set != nil && len(set.mutating) > 0
+}
+
+// Validating says that some validating policy is in force.
+func (p *Policies) Validating() bool {
+	set := p.current.Load()
+	return set != nil && len(set.validating) > 0
+}
 
 // Committed brings what is in force up to date after a write to a resource.
 func (p *Policies) Committed(res *scheme.Resource) {
-	if p != nil && res.Group == admissionv1.GroupName && matching.IsExempt(res) {
+	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		p.Reload()
 	}
 }

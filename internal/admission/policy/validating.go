@@ -55,9 +55,6 @@ type note struct{ key, value string }
 // Validate asks the validating policies that are in force whether they let a write pass. The error is a Status: 422 Invalid, or what the
 // validation gives for its reason.
 func (p *Policies) Validate(ctx context.Context, w *Write) error {
-	if !p.Active() {
-		return nil
-	}
 	set := p.current.Load()
 	if set == nil || len(set.validating) == 0 || matching.IsExempt(w.Resource) || w.Resource.Virtual {
 		return nil
