@@ -43,6 +43,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -466,6 +467,25 @@ func (s *server) admit() error {
 	return nil
 }
 
+// typeChecker keeps the status of admission policies.
+func (s *server) typeChecker() *policy.TypeChecker {
+	row := s.reg.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
+	return &policy.TypeChecker{Store: s.st, Types: s.reg, Schemas: discovery.KindSchemas,
+		Tell: func(err error) { s.log.Error().Err(err).Msg("checking the types of admission policies") },
+		Write: func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
+			t := registry.Target{Resource: row, Name: name, Subresource: "status"}
+			_, _, err := s.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+				next := old.DeepCopyObject().(*admissionv1.ValidatingAdmissionPolicy)
+				change(next)
+				return next, nil
+			})
+			if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
+				return nil
+			}
+			return err
+		}}
+}
+
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -480,6 +500,7 @@ func (s *server) startWorkers() {
 	}
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
+	running.Go(func() { s.typeChecker().Run(ctx) })
 	running.Go(func() {
 		s.registrar.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})

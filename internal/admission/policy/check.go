@@ -4,32 +4,53 @@ package policy
 // today, those that the stored policy has already against all that this server knows.
 
 import (
+	"sync"
+
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
+// statelessCompiler compiles what may not even speak of variables.
+var statelessCompiler = sync.OnceValue(func() plugincel.Compiler {
+	return plugincel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+})
+
 // A Checker compiles the expressions of one policy, one after the other: variables before those that use them.
 type Checker struct {
 	declared plugincel.OptionalVariableDeclarations
-	scope    *plugincel.CompositedCompiler
-	plain    *plugincel.CompositedCompiler // knows no variables
-	stored   map[string]bool
+	plain    plugincel.Compiler            // of conditions
+	scope    plugincel.Compiler            // of all else
+	composed *plugincel.CompositedCompiler // of variables; nil: there are none
+	stored   map[string]bool               // expressions that may stay as they are
 }
 
-// NewChecker returns one for a policy that has params or not, and these variables. stored are the expressions that may stay as they are.
-// The error is the server's own.
-func NewChecker(params bool, variables []admissionv1.Variable, stored map[string]bool) (*Checker, error) {
-	plain, err := plainCompiler()
-	if err != nil {
-		return nil, err
+// NewValidatingChecker returns one for a policy that is to replace old, or (old nil) is new. The error is the server's own.
+func NewValidatingChecker(policy, old *admissionv1.ValidatingAdmissionPolicy) (*Checker, error) {
+	return newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
+}
+
+// NewMutatingChecker is the same for a mutating policy. Its expressions may speak of variables even if it has none.
+func NewMutatingChecker(policy, old *admissionv1.MutatingAdmissionPolicy) (*Checker, error) {
+	c, err := newChecker(policy.Spec.ParamKind, policy.Spec.Variables, storedExpressions(old))
+	if err == nil && c.composed == nil {
+		c.scope, err = plainCompiler()
 	}
-	scope, err := compilerFor(variables)
-	return &Checker{declared: plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true}, scope: scope, plain: plain, stored: stored}, err
+	return c, err
+}
+
+func newChecker(params *admissionv1.ParamKind, variables []admissionv1.Variable, stored map[string]bool) (c *Checker, err error) {
+	c = &Checker{declared: plugincel.OptionalVariableDeclarations{HasParams: params != nil, HasAuthorizer: true}, plain: statelessCompiler(), stored: stored}
+	c.scope = c.plain
+	if len(variables) > 0 {
+		c.composed, err = newCompiler()
+		c.scope = c.composed
+	}
+	return c, err
 }
 
 // check returns what is wrong with an expression, in the compiler's words.
-func (c *Checker) check(scope *plugincel.CompositedCompiler, e *expression, declared plugincel.OptionalVariableDeclarations) error {
+func (c *Checker) check(scope plugincel.Compiler, e *expression, declared plugincel.OptionalVariableDeclarations) error {
 	if result := scope.CompileCELExpression(e, declared, c.language(e.text)); result.Error != nil {
 		return result.Error
 	}
@@ -48,9 +69,9 @@ func (c *Checker) Condition(text string) error {
 	return c.check(c.plain, &expression{text: text, types: conditionTypes}, c.declared)
 }
 
-// Variable checks a variable, and declares it for what follows.
+// Variable checks one of the policy's variables, and declares it for what follows.
 func (c *Checker) Variable(name, text string) error {
-	result := c.scope.CompileAndStoreVariable(&expression{name: name, text: text, types: variableTypes}, c.declared, c.language(text))
+	result := c.composed.CompileAndStoreVariable(&expression{name: name, text: text, types: variableTypes}, c.declared, c.language(text))
 	if result.Error != nil {
 		return result.Error
 	}
@@ -85,8 +106,8 @@ func (c *Checker) Mutation(kind admissionv1.PatchType, text string) error {
 	return c.check(c.scope, &expression{text: text, types: types}, declared)
 }
 
-// Expressions are those that a policy of either kind has; none of a nil one.
-func Expressions[P admissionv1.ValidatingAdmissionPolicy | admissionv1.MutatingAdmissionPolicy](policy *P) map[string]bool {
+// storedExpressions are those of a policy of either kind; none of a nil one.
+func storedExpressions[P admissionv1.ValidatingAdmissionPolicy | admissionv1.MutatingAdmissionPolicy](policy *P) map[string]bool {
 	found := map[string]bool{}
 	if policy == nil {
 		return found

@@ -338,7 +338,7 @@ func (h *hearing) find(ctx context.Context, row *scheme.Resource, namespace stri
 		return nil, err
 	}
 	prefix := row.KeyPrefix(namespace)
-	err = h.p.scan(prefix, func(rec *store.Record) error {
+	err = scan(h.p.Store, prefix, func(rec *store.Record) error {
 		if !selector.Matches(labelsOf(rec)) {
 			return nil
 		}

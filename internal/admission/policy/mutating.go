@@ -14,7 +14,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"reflect"
+	"strconv"
+	"strings"
 
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
@@ -255,11 +258,11 @@ func (m *mutator) mutate(ctx context.Context, c *compiled, call *invocation, i i
 // replace makes the object what a version's document of it says.
 func (m *mutator) replace(row *scheme.Resource, body []byte) error {
 	obj, strictErrs, err := row.Decode(body, "application/json", m.w.Subresource)
-	if err == nil && len(strictErrs) > 0 {
-		err = runtime.NewStrictDecodingError(strictErrs)
-	}
 	if err != nil {
-		return apierrors.NewInternalError(err)
+		return apierrors.NewInternalError(decodingCause(err))
+	}
+	if len(strictErrs) > 0 {
+		return apierrors.NewInternalError(runtime.NewStrictDecodingError(strictErrs))
 	}
 	if row.Custom != nil && row != m.w.Resource {
 		if obj, err = m.p.Convert(m.w.Resource, obj); err != nil {
@@ -272,6 +275,16 @@ func (m *mutator) replace(row *scheme.Resource, body []byte) error {
 	m.w.Object = obj
 	clear(m.documents)
 	return nil
+}
+
+// decodingCause takes from an error what a body's sender is told around it.
+func decodingCause(err error) error {
+	if _, inner, found := strings.Cut(err.Error(), " cannot be handled as a "); found {
+		if _, cause, found := strings.Cut(inner, ": "); found {
+			return errors.New(cause)
+		}
+	}
+	return err
 }
 
 // ---- ApplyConfiguration
@@ -332,7 +345,11 @@ func patchWords(step *patch.PatchStep) string {
 	case "remove":
 		return fmt.Sprintf("remove operation does not apply: doc is missing path: %q: missing value", *step.Path)
 	case "replace":
-		return fmt.Sprintf("replace operation does not apply: doc is missing key: %s: missing value", *step.Path)
+		what := "path"
+		if _, err := strconv.Atoi(path.Base(*step.Path)); err == nil { // a list has no such element
+			what = "key"
+		}
+		return fmt.Sprintf("replace operation does not apply: doc is missing %s: %s: missing value", what, *step.Path)
 	case "move", "copy":
 		from := ""
 		if step.From != nil {

@@ -194,7 +194,7 @@ func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *pr
 // each visits the stored objects of a resource in the order of their names; spec is the stored text of one's spec.
 func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string)) error {
 	res := p.Types.Lookup(admissionv1.GroupName, "v1", plural)
-	return p.scan(res.KeyPrefix(""), func(rec *store.Record) error {
+	return scan(p.Store, res.KeyPrefix(""), func(rec *store.Record) error {
 		obj, err := res.DecodeStored(rec.JSON)
 		if err != nil {
 			p.Unreadable.Note(rec, err)
@@ -206,10 +206,10 @@ func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string
 }
 
 // scan visits what is stored under a prefix, at one revision.
-func (p *Policies) scan(prefix string, visit func(*store.Record) error) error {
+func scan(st *store.Store, prefix string, visit func(*store.Record) error) error {
 	c := &store.Chunk{}
 	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := p.Store.Chunk(at, c); err != nil {
+		if err := st.Chunk(at, c); err != nil {
 			return err
 		}
 		for i := range c.Records {

@@ -54,7 +54,7 @@ func (c policyChecker) policy(obj, old runtime.Object) {
 	case *admissionv1.ValidatingAdmissionPolicy:
 		c.validatingPolicy(o, was[admissionv1.ValidatingAdmissionPolicy](old))
 	case *admissionv1.MutatingAdmissionPolicy:
-		c.mutatingPolicy(&o.Spec, was[admissionv1.MutatingAdmissionPolicy](old))
+		c.mutatingPolicy(o, was[admissionv1.MutatingAdmissionPolicy](old))
 	case *admissionv1.ValidatingAdmissionPolicyBinding:
 		c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
 		c.validationActions(field.NewPath("spec", "validationActions"), o.Spec.ValidationActions)
@@ -350,7 +350,7 @@ const (
 
 func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmissionPolicy) {
 	p, spec := field.NewPath("spec"), &policy.Spec
-	compiler, err := admissionpolicy.NewChecker(spec.ParamKind != nil, spec.Variables, admissionpolicy.Expressions(old))
+	compiler, err := admissionpolicy.NewValidatingChecker(policy, old)
 	if err != nil {
 		c.add(field.InternalError(p, err))
 		return
@@ -427,9 +427,9 @@ func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation
 	oneOfRef(c.Checker, p, "reason", v.Reason, policyReasons)
 }
 
-func (c policyChecker) mutatingPolicy(spec *admissionv1.MutatingAdmissionPolicySpec, old *admissionv1.MutatingAdmissionPolicy) {
-	p := field.NewPath("spec")
-	compiler, err := admissionpolicy.NewChecker(spec.ParamKind != nil, spec.Variables, admissionpolicy.Expressions(old))
+func (c policyChecker) mutatingPolicy(policy, old *admissionv1.MutatingAdmissionPolicy) {
+	p, spec := field.NewPath("spec"), &policy.Spec
+	compiler, err := admissionpolicy.NewMutatingChecker(policy, old)
 	if err != nil {
 		c.add(field.InternalError(p, err))
 		return
