@@ -69,6 +69,7 @@ import (
 	"apilet/internal/scheme/discovery"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const (
@@ -435,7 +436,7 @@ func (s *server) populate(ctx context.Context) error {
 
 // webhooks reads the configured webhooks.
 func (s *server) webhooks() *admission.Webhooks {
-	h := &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
+	h := &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.tell}
 	h.Reload()
 	return h
