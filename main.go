@@ -74,6 +74,7 @@ import (
 	"apilet/internal/store"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const (
@@ -447,7 +448,7 @@ func (s *server) populate(ctx context.Context) error {
 
 // admit puts the chain of plug-ins together that every write passes.
 func (s *server) admit() error {
-	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
+	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
 	s.webhooks.Reload()
 	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks})
