@@ -97,7 +97,7 @@ type config struct {
 	tlsCert, tlsKey, certDir                string
 	ownCerts                                bool // TLS with a certificate of the server's own making
 	auth                                    auth.Config
-	accounts                                serviceaccount.AccountConfig
+	accounts                                serviceaccount.Config
 	corsOrigins, authorization              string
 	auditPath, jwksURI                      string
 	denyDeprecated, managedFields, validate bool
@@ -215,7 +215,7 @@ type server struct {
 	types     *crd.Definitions
 	registrar *bootstrap.APIServiceReconciler
 	auth      *auth.Authenticator
-	certs     *certs.CertFolder // nil without TLS, or with --tls-cert-file
+	certs     *certs.Folder // nil without TLS, or with --tls-cert-file
 	metrics   *metrics
 	usage     *deprecationTracker
 	audit     *audit.Log                // nil without --audit-log-path
@@ -379,7 +379,7 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.cfg.accounts.RootCA = s.cfg.auth.OwnCA
-	if s.auth.Accounts, err = serviceaccount.NewAccountTokens(s.st, s.cfg.accounts); err != nil {
+	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.accounts); err != nil {
 		return err
 	}
 	keys, err := s.continueKeys()

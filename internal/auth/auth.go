@@ -105,9 +105,9 @@ type Authenticator struct {
 	cfg       Config
 	tokens    *certs.Followed[tokenTable]    // nil without --token-auth-file
 	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
-	Accounts  *serviceaccount.AccountTokens  // service accounts' tokens: none are known before the store is open and this is set, once
+	Accounts  *serviceaccount.Tokens         // service accounts' tokens: none are known before the store is open and this is set, once
 	origins   []*regexp.Regexp               // of other sites' pages that may use this server
-	policy    atomic.Pointer[rbac.RBACIndex] // nil with AlwaysAllow
+	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
 	mu       sync.Mutex // guards verified
 	verified map[[sha256.Size]byte]certUser
@@ -115,7 +115,7 @@ type Authenticator struct {
 
 // New reads the files that the flags name; a line of the token file that is not understood is an error.
 func New(cfg Config) (*Authenticator, error) {
-	a := &Authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, Accounts: &serviceaccount.AccountTokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
+	a := &Authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
 	}
@@ -656,7 +656,7 @@ func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool,
 // SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
 // call the default policy is in force.
 func (a *Authenticator) SetPolicy(objects []scheme.Object) {
-	a.policy.Store(rbac.NewRBACIndex(objects))
+	a.policy.Store(rbac.NewIndex(objects))
 }
 
 // Enforcing says that requests are decided by the stored policy.

@@ -538,7 +538,7 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 // ---- Update and patch ----
 
 // A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
-type changeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
+type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
 // A target is one object, or one part of it, that a request changes.
 type Target struct {
@@ -752,7 +752,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 
 // Modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
 // second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
-func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change changeFunc) (rec store.Record, created bool, err error) {
+func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change ChangeFunc) (rec store.Record, created bool, err error) {
 	key := t.Resource.Key(t.Namespace, t.Name)
 	for round := 0; ; round++ {
 		if round == 1 {
@@ -784,7 +784,7 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change cha
 
 // upsert creates the object that a PUT or an apply names, for whoever may create it. Who names a uid or a revision means an object that
 // is gone. (kube-apiserver does not look at the revision.)
-func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change changeFunc) (store.Record, error) {
+func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change ChangeFunc) (store.Record, error) {
 	obj, err := change(nil, nil)
 	if err != nil {
 		return store.Record{}, err
@@ -812,7 +812,7 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change cha
 }
 
 // modifyOnce is one round of modify.
-func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change changeFunc, rec store.Record) (store.Record, error) {
+func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change ChangeFunc, rec store.Record) (store.Record, error) {
 	old, err := wr.mend(t.Resource, &rec)
 	if err != nil {
 		return rec, err

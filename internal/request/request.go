@@ -49,7 +49,7 @@ type Info struct {
 	Name            string
 	Path            string
 	Rest            string // what the path holds behind the subresource, for proxies; still percent-encoded
-	Form            pathForm
+	Form            PathForm
 }
 
 // narrow finds the verb of a request that names no object: a GET is a list or a watch, a DELETE one of a collection. A list of a
@@ -126,7 +126,7 @@ type Request struct {
 	FlowSchema   string
 	Priority     string
 	Waited       time.Duration  // in flow control's queue
-	Sent         bodyID         // what the body calls its object
+	Sent         BodyID         // what the body calls its object
 	Answered     *metav1.Status // the Status that was answered; nil when it was another object
 
 	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
@@ -157,7 +157,7 @@ func (rec *Request) AnnotateOnce(key, value string) {
 
 // NoteBody keeps what the body of a create or an update calls its object: the path of a create does not say.
 func (rec *Request) NoteBody(obj metav1.Object) {
-	rec.Sent = bodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
+	rec.Sent = BodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
 }
 
 func (rec *Request) ActAs(u User, constraint string) {
@@ -165,8 +165,8 @@ func (rec *Request) ActAs(u User, constraint string) {
 	rec.User, rec.Impersonator, rec.Constraint = u, &impersonator, constraint
 }
 
-// bodyID is what a body calls its object.
-type bodyID struct{ Namespace, Name, UID, ResourceVersion string }
+// BodyID is what a body calls its object.
+type BodyID struct{ Namespace, Name, UID, ResourceVersion string }
 
 type Key struct{}
 
@@ -349,8 +349,8 @@ func IsServiceAccount(name string) bool {
 	return ok
 }
 
-// A pathForm is what Info's other fields do not tell of a path.
-type pathForm struct {
+// A PathForm is what Info's other fields do not tell of a path.
+type PathForm struct {
 	Nested bool // RESOURCE stands behind namespaces/NAMESPACE
 	Named  bool // the path goes down to one object; a list gets a name from its field selector, too
 	InPath bool // the verb stands in the path: watch/ or proxy/

@@ -22,12 +22,12 @@ import (
 
 // Labels is a label selector.
 type Labels struct {
-	ByKey map[string]*labelTerm
+	ByKey map[string]*LabelTerm
 	musts int // how many of them an object must have
 }
 
-// A labelTerm is what a selector says about one label.
-type labelTerm struct {
+// A LabelTerm is what a selector says about one label.
+type LabelTerm struct {
 	must         bool            // the label is there
 	never        bool            // it is not
 	in           map[string]bool // nil: any value
@@ -36,12 +36,12 @@ type labelTerm struct {
 }
 
 func NewLabels(requirements labels.Requirements) Labels {
-	terms := Labels{ByKey: make(map[string]*labelTerm, len(requirements))}
+	terms := Labels{ByKey: make(map[string]*LabelTerm, len(requirements))}
 	for i := range requirements {
 		r := &requirements[i]
 		term := terms.ByKey[r.Key()]
 		if term == nil {
-			term = &labelTerm{}
+			term = &LabelTerm{}
 			terms.ByKey[r.Key()] = term
 		}
 		term.add(r)
@@ -54,7 +54,7 @@ func NewLabels(requirements labels.Requirements) Labels {
 	return terms
 }
 
-func (t *labelTerm) add(r *labels.Requirement) {
+func (t *LabelTerm) add(r *labels.Requirement) {
 	values := r.ValuesUnsorted()
 	switch r.Operator() {
 	case selection.In, selection.Equals, selection.DoubleEquals:
@@ -116,7 +116,7 @@ func (t *Labels) Match(stored gjson.Result) bool {
 }
 
 // takes says whether a label that is there may have this value.
-func (t *labelTerm) takes(value string) bool {
+func (t *LabelTerm) takes(value string) bool {
 	if t.never || t.in != nil && !t.in[value] || t.out[value] {
 		return false
 	}
