@@ -207,7 +207,7 @@ func TestPermissionsAreCountedFirst(t *testing.T) {
 		return []rbacv1.PolicyRule{{Verbs: list("v%d"), APIGroups: list("g%d"), Resources: list("r%d")}}
 	}
 	own := []rbacv1.PolicyRule{{Verbs: []string{"v1"}, APIGroups: []string{"g1"}, Resources: []string{"r1"}}}
-	x := rbac.NewRBACIndex([]scheme.Object{})
+	x := rbac.NewIndex([]scheme.Object{})
 	before := totalAllocated()
 	if missing, err := rbac.NewHoldings(own).Missing(cube(100)); err == nil {
 		t.Errorf("a million permissions were compared: %d are missing", len(missing))

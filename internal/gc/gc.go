@@ -1,4 +1,5 @@
-// This file works off what deletion leaves behind, as kube-controller-manager's garbage collector and namespace controller do:
+// Package gc works off what deletion leaves behind, as the garbage collector and the namespace controller of kube-controller-manager do
+// (pkg/controller/garbagecollector, pkg/controller/namespace):
 //
 //	what is there                                   what follows
 //	-------------                                   ------------
@@ -9,12 +10,16 @@
 //	a namespace that is being deleted               after a second its pods are deleted, then all else in it, then it goes
 //	an Event older than --event-ttl                 it is deleted
 //
-// Two loops are readers of the store's event log like any watcher: the reaper follows owners, the emptier namespaces. Each finds out
-// at its start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
-// Nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is left
-// alone: an object is deleted only after each of its owners has been looked up and not been found.
+//	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Log: log}
+//	go col.Run(ctx)
 //
-// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The reaper reads the tombstone,
+// Two loops are readers of the store's event log like any watcher: the Reaper follows owners, the emptier namespaces. Each finds out at its
+// start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
+//
+// Invariants: nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is
+// left alone: an object is deleted only after each of its owners has been looked up and not been found, with the owner's uid.
+//
+// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The Reaper reads the tombstone,
 // finds r among the dependents of d's uid, looks r up, finds no owner of its references, and deletes it at 11, which leads to p.
 package gc
 

@@ -1,6 +1,4 @@
-package selector
-
-// This file makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
+// Package selector makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
 // twenty thousand, and a namespace for objects with as many labels: to look each term up in each object would multiply the two. So the
 // terms of one label, or of one field, become one, and an object is asked about what it has:
 //
@@ -8,7 +6,16 @@ package selector
 //	terms     app: there, in {web}, not in {db} · tier: there, in {b} · canary: not there
 //	object    {app: web, tier: b, rack: 7}: each label that has a term fits, and the two that must be there were met
 //
+//	labels := selector.NewLabels(requirements)                      // of k8s.io/apimachinery/pkg/labels, which has parsed them
+//	matches := labels.Match(gjson.GetBytes(json, "metadata.labels"))
+//
 // which costs a look at each label, whatever the number of terms.
+//
+// What matches is what labels.Selector.Matches and fields.Selector.Matches of k8s.io/apimachinery say: an operator != or notin matches an
+// object that lacks the label, a field that an object lacks is the empty string.
+//
+// Invariant: nothing is decoded and nothing allocated for an object that is asked: stored JSON is read as it lies.
+package selector
 
 import (
 	"strconv"
@@ -22,12 +29,12 @@ import (
 
 // Labels is a label selector.
 type Labels struct {
-	ByKey map[string]*labelTerm
+	ByKey map[string]*LabelTerm
 	musts int // how many of them an object must have
 }
 
-// A labelTerm is what a selector says about one label.
-type labelTerm struct {
+// A LabelTerm is what a selector says about one label.
+type LabelTerm struct {
 	must         bool            // the label is there
 	never        bool            // it is not
 	in           map[string]bool // nil: any value
@@ -36,12 +43,12 @@ type labelTerm struct {
 }
 
 func NewLabels(requirements labels.Requirements) Labels {
-	terms := Labels{ByKey: make(map[string]*labelTerm, len(requirements))}
+	terms := Labels{ByKey: make(map[string]*LabelTerm, len(requirements))}
 	for i := range requirements {
 		r := &requirements[i]
 		term := terms.ByKey[r.Key()]
 		if term == nil {
-			term = &labelTerm{}
+			term = &LabelTerm{}
 			terms.ByKey[r.Key()] = term
 		}
 		term.add(r)
@@ -54,7 +61,7 @@ func NewLabels(requirements labels.Requirements) Labels {
 	return terms
 }
 
-func (t *labelTerm) add(r *labels.Requirement) {
+func (t *LabelTerm) add(r *labels.Requirement) {
 	values := r.ValuesUnsorted()
 	switch r.Operator() {
 	case selection.In, selection.Equals, selection.DoubleEquals:
@@ -116,7 +123,7 @@ func (t *Labels) Match(stored gjson.Result) bool {
 }
 
 // takes says whether a label that is there may have this value.
-func (t *labelTerm) takes(value string) bool {
+func (t *LabelTerm) takes(value string) bool {
 	if t.never || t.in != nil && !t.in[value] || t.out[value] {
 		return false
 	}
