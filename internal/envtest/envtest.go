@@ -252,11 +252,10 @@ func (t *translation) add(name, value string) error {
 	case "service-cluster-ip-range":
 		t.pass(name, firstIPv4(value))
 	case "disable-admission-plugins":
-		if !slices.Contains(strings.Split(value, ","), "ServiceAccount") {
-			t.unused = append(t.unused, name)
-			break
+		t.pass(name, value)
+		if slices.Contains(strings.Split(value, ","), "ServiceAccount") {
+			t.args = append(t.args, "--namespace-defaults=false")
 		}
-		t.args = append(t.args, "--namespace-defaults=false")
 	case "feature-gates":
 		t.unused = append(t.unused, name) // all that kube-apiserver 1.36 has are about other things
 	default:

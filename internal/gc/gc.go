@@ -596,6 +596,9 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 		if err != nil {
 			return err
 		}
+		if state == ownerWaiting && !rp.isWaiting(owners[i].UID) {
+			return nil
+		}
 		solid, waiting = solid || state == ownerSolid, waiting || state == ownerWaiting
 		if state != ownerSolid {
 			drop = append(drop, owners[i].UID)
@@ -610,6 +613,13 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 		return rp.deleteInForeground(ctx, it)
 	}
 	return rp.delete(ctx, it, propagationOf(finalizersOf(it.rec.JSON)))
+}
+
+// isWaiting says that the graph, too, knows of an owner's deletion in the foreground, and so of all that was there before it. A graph that
+// lags may lack the object's own dependents: without them it would go in the background, and its owner before they do. The owner's event
+// will bring the object here again.
+func (rp *Reaper) isWaiting(owner types.UID) bool {
+	return rp.waiting[rp.Graph.id(string(owner))] != ""
 }
 
 // misplaced says that an object of no namespace names an owner that is in one: nobody can tell which. Such an object stays.
