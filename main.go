@@ -88,7 +88,7 @@ const (
 
 	backupPiece    = 1 << 20       // a client that does not read one of these
 	backupPatience = time.Minute   // within this time gets no more
-	renewEvery     = 6 * time.Hour // certificates are looked at; see certs.go
+	renewEvery     = 6 * time.Hour // certificates are looked at; see auth/certs
 )
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
@@ -329,7 +329,7 @@ func (s *server) rehearse() error {
 	return nil
 }
 
-// guardSecrets sees to who may read the files with secrets; certs.go does for those that it makes.
+// guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.ephemeral {
 		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
