@@ -10,8 +10,8 @@
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
 //
-// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that
-// nobody switches off (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that nobody switches off
+// (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
 // wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
 //
 // Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
@@ -71,6 +71,7 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const defaultHookTimeout = 10 * time.Second
@@ -81,7 +82,7 @@ const defaultHookTimeout = 10 * time.Second
 type Webhooks struct {
 	Store      *store.Store
 	Types      *scheme.Registry
-	Services   *ServiceResolver
+	Services   *webhook.ServiceResolver
 	Called     func(Call) // is told of each call
 	Log        zerolog.Logger
 	May        matchconditions.May                           // for the variable authorizer of conditions
@@ -91,8 +92,8 @@ type Webhooks struct {
 
 	Current atomic.Pointer[hookSet] // nil: none are configured
 
-	mu      sync.Mutex         // one reload at a time; guards what follows
-	Clients map[string]*client // by kind, configuration, webhook and how to reach it: connections outlive a reload
+	mu      sync.Mutex                 // one reload at a time; guards what follows
+	Clients map[string]*webhook.Client // by kind, configuration, webhook and how to reach it: connections outlive a reload
 }
 
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
@@ -105,7 +106,7 @@ type Hook struct {
 	configuration       string
 	namespaces, objects labels.Selector
 	conditions          *matchconditions.Set
-	Client              *client
+	Client              *webhook.Client
 	broken              error // why it cannot be called
 }
 
@@ -124,7 +125,7 @@ func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before := h.Clients
-	h.Clients = map[string]*client{}
+	h.Clients = map[string]*webhook.Client{}
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
@@ -172,7 +173,7 @@ func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 }
 
 // hooksLocked makes the webhooks of one configuration, on the connections that are there.
-func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*client) (hooks []*Hook) {
+func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*webhook.Client) (hooks []*Hook) {
 	for i := range asked {
 		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
@@ -181,7 +182,7 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
 		if k.Client = before[key]; k.Client == nil {
-			k.Client, errs[2] = NewClient(&asked[i].ClientConfig, h.Services)
+			k.Client, errs[2] = webhook.NewClient(&asked[i].ClientConfig, h.Services)
 		}
 		if k.Client != nil {
 			h.Clients[key] = k.Client
@@ -511,7 +512,7 @@ func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout())
 	defer cancel()
-	got, err := k.Client.Post(ctx, body)
+	got, err := k.Client.Post(ctx, body, MaxReviewAnswer)
 	if err != nil {
 		return failed(codeOf(err), fmt.Errorf("failed to call webhook: %w", err))
 	}

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"apilet/internal/admission"
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/registry"
@@ -33,9 +32,7 @@ func startReaper(t *testing.T) *Reaper {
 		}
 	})
 	reg := scheme.NewRegistry()
-	wr := &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.AccountTokens{}},
-		Webhooks: &admission.Webhooks{Store: st, Types: reg, Services: &admission.ServiceResolver{Store: st, Types: reg}, Log: zerolog.Nop()}}
-	wr.Webhooks.Reload()
+	wr := &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.Tokens{}}}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err := wr.Insert(t.Context(), reg.Lookup("", "v1", "namespaces"), namespace, registry.Options{Trusted: true}); err != nil {
 		t.Fatal(err)

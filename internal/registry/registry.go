@@ -6,7 +6,7 @@
 //	                       ▲                                              │
 //	                       └───────────────── newer version ◀─────────────┘
 //
-//	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Webhooks: hooks, Validating: true, ...}
+//	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
 //	err := wr.Create(w, r, res)                                   // a handler: POST to res's collection
 //	rec, err := wr.Insert(ctx, res, obj, registry.Options{})      // the server's own writes take the same walk
 //
