@@ -1,5 +1,5 @@
 // Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
-// ValidatingWebhookConfiguration name them, and fills in what a new object has from the classes that it names.
+// ValidatingWebhookConfiguration name them; and it is the chain in which they and the built-in plug-ins are asked.
 //
 //	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
 //	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
@@ -10,9 +10,9 @@
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
 //
-// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that nobody switches off
-// (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
-// wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook. chain.go has the order of all plug-ins; the built-in ones are
+// package plugins. Which requests a webhook wants is told in matching.go, its CEL conditions in package matchconditions, the documents of a
+// call in review.go, and how a webhook is reached in package webhook.
 //
 // Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
 // than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a

@@ -1,5 +1,8 @@
 package flowcontrol
 
+// This file: the dispatcher's numbers as metrics of Kubernetes' names, labels and help texts (k8s.io/apiserver/pkg/util/flowcontrol/metrics).
+// They are read from the levels when somebody scrapes; requests pay for nothing but counters that the algorithm has anyway.
+
 import (
 	"math"
 	"slices"

@@ -1,5 +1,7 @@
 package matchconditions
 
+// This file: the two kinds of configurations, whose entries differ in one field, seen as one.
+
 import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 )

@@ -92,7 +92,7 @@ func ManagerOf(fieldManager, userAgent string) string {
 type Manager struct {
 	Kind     schema.GroupVersionKind
 	GoType   reflect.Type         // struct type; nil for a custom resource
-	Versions []string             // other discovery.apiVersions of the kind that are served; entries of versions unknown here are dropped
+	Versions []string             // other apiVersions of the kind that are served; entries of versions unknown here are dropped
 	Schema   map[string]any       // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
 	Status   bool                 // has a status subresource: main writes do not own status
 	Defaults func(runtime.Object) // fills in defaults after an apply; may be nil
@@ -275,7 +275,7 @@ func KeepTimes(old, next scheme.Object) {
 
 // ScaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
 // the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. versions
-// are the discovery.apiVersions that parent is served at, own the one it has now, replicas the path there.
+// are the apiVersions that parent is served at, own the one it has now, replicas the path there.
 func ScaleEntries(parent scheme.Object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
 	var path fieldpath.Path
 	for _, step := range replicas {

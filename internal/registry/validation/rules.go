@@ -1,6 +1,6 @@
 package validation
 
-// This file: how a validation rule is written. A checker collects what is wrong with one object; each of its methods is one kind of
+// This file: how a validation rule is written and read. A Checker collects what is wrong with one object; each of its methods is one kind of
 // rule and says so in Kubernetes' words:
 //
 //	rule                          refuses                                         as

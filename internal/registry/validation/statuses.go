@@ -2,6 +2,7 @@ package validation
 
 // This file: what a status may say. Controllers and kubelets write it, through a subresource of its own; it is compared with the status
 // it follows, since a Job that is done must stay done.
+// Each is the ValidateXStatusUpdate of k8s.io/kubernetes, pkg/apis/GROUP/validation/validation.go; a kind without one there has none here.
 
 import (
 	"crypto/x509"
