@@ -101,7 +101,7 @@ type Webhooks struct {
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
 type hookSet struct{ mutating, Validating []*Hook }
 
-// A hook is one webhook.
+// A Hook is one webhook.
 type Hook struct {
 	matchconditions.Webhook
 	kind                hookKind
@@ -265,6 +265,7 @@ type invocation struct {
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
+// NewInvocation is what all webhooks that are asked about one write have in common.
 func NewInvocation(h *Webhooks, a *Attributes) *invocation {
 	v := &invocation{h: h, a: a, rec: a.Request, Obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
 	v.target = ruleTarget{group: a.Resource.Group, version: a.Resource.Version, resource: a.Resource.Plural, subresource: a.Subresource, operation: a.Operation,

@@ -88,6 +88,7 @@ func (d *Dispatcher) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
+// Collect reads the numbers of all levels, each under its lock.
 func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	var list metricList
 	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())

@@ -535,10 +535,10 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 
 // ---- Update and patch ----
 
-// A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
+// A ChangeFunc is a revision-to-be: given the object as it is (nil: it does not exist), it returns what it shall become.
 type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
-// A target is one object, or one part of it, that a request changes.
+// A Target is one object, or one part of it, that a request changes.
 type Target struct {
 	Resource        *scheme.Resource
 	Namespace, Name string

@@ -87,7 +87,7 @@ func ManagerOf(fieldManager, userAgent string) string {
 
 // ---- the ledger of one kind
 
-// An ownership keeps the ledger of the objects of one kind at one version. Immutable but for what it builds at first use: the types
+// A Manager keeps the managedFields of the objects of one kind at one version. Immutable but for what it builds at first use: the types
 // take a millisecond and 100 KiB, so keep one per kind, not one per request.
 type Manager struct {
 	Kind     schema.GroupVersionKind
@@ -188,7 +188,7 @@ func (o *Manager) othersOf(entries []metav1.ManagedFieldsEntry, by Applier, fiel
 	return others, ok && o.ofThisVersion(entries)
 }
 
-// An applier is who applies, and how.
+// An Applier is who applies, and how.
 type Applier struct {
 	Manager     string
 	Subresource string // "" is the object itself
@@ -384,6 +384,7 @@ func (o *Manager) resetPaths(subresource string) (split [][]string) {
 	return split
 }
 
+// OrNew is obj under the manager's kind, or a new object where there is none.
 func (o *Manager) OrNew(obj scheme.Object) scheme.Object {
 	if obj != nil && !reflect.ValueOf(obj).IsNil() {
 		return o.Stamp(obj)
@@ -394,6 +395,7 @@ func (o *Manager) OrNew(obj scheme.Object) scheme.Object {
 	return o.Stamp(reflect.New(o.GoType).Interface().(scheme.Object))
 }
 
+// Stamp writes the manager's kind and version into obj, which it returns.
 func (o *Manager) Stamp(obj scheme.Object) scheme.Object {
 	obj.GetObjectKind().SetGroupVersionKind(o.Kind)
 	return obj

@@ -405,11 +405,13 @@ func keepNodePorts(ports, old []corev1.ServicePort) {
 	}
 }
 
+// NeedsNodePort says that a Service's type has a node port for each of its ports.
 func NeedsNodePort(svc *corev1.Service) bool {
 	allocate := svc.Spec.AllocateLoadBalancerNodePorts
 	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer && (allocate == nil || *allocate)
 }
 
+// NeedsHealthPort says that a Service has spec.healthCheckNodePort: a LoadBalancer's with externalTrafficPolicy Local.
 func NeedsHealthPort(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }

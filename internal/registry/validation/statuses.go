@@ -459,6 +459,7 @@ func restarts(spec *corev1.PodSpec, container *corev1.Container, code int32) boo
 	return policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && code != 0
 }
 
+// ParseSigningRequest reads spec.request: a PEM block with a PKCS #10 request (RFC 2986) whose signature is good.
 func ParseSigningRequest(request []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
