@@ -1,10 +1,10 @@
 // Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
 // ValidatingWebhookConfiguration name them; and it is the chain in which they and the built-in plug-ins are asked.
 //
-//	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
-//	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
-//	obj, err = hooks.Mutate(ctx, attributes, obj, old)
-//	err = hooks.Validate(ctx, attributes, obj, old) // a Status error: denied, or the webhook failed and failurePolicy is Fail
+//	chain := admission.NewChain(table, on)    // rows of plug-ins (package plugins), two of which are the webhooks
+//	hooks.Reload()                            // and hooks.Committed(res) after each write to a configuration
+//	obj, err = chain.Admit(ctx, attributes)   // the object as plug-ins have changed it
+//	err = chain.Validate(ctx, attributes)     // a Status error: denied, or a webhook failed whose failurePolicy is Fail
 //
 // A write meets them twice on its walk:
 //
