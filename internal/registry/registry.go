@@ -40,6 +40,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/quota"
 	"apilet/internal/auth"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/defaults"
@@ -71,6 +72,7 @@ type Writer struct {
 	Allocator  *allocator.Allocator
 	locks      keyLocks
 	Webhooks   *admission.Webhooks
+	Quotas     *quota.Quotas                         // nil: no ResourceQuota holds
 	Policy     func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
 	Unreadable *unreadable.Unreadables
 
@@ -361,6 +363,11 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	if err := wr.Webhooks.Validate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil); err != nil {
 		return store.Record{}, err
 	}
+	held, err := wr.Quotas.Charge(ctx, quota.Write{Resource: res, Object: obj, DryRun: opts.dryRun})
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer held.Release()
 	json, revAt, err := res.EncodeStored(obj)
 	if err != nil {
 		return store.Record{}, err
@@ -425,6 +432,7 @@ func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 	rec, err := wr.Store.Commit(ctx, c)
 	if err == nil {
 		wr.Webhooks.Committed(res)
+		wr.Quotas.Committed(res, &rec)
 		if wr.Policy != nil {
 			wr.Policy(res, rec.Rev)
 		}
@@ -861,6 +869,11 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if err := wr.Webhooks.Validate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old); err != nil {
 		return rec, err
 	}
+	held, err := wr.Quotas.Charge(ctx, quota.Write{Resource: t.Resource, Subresource: t.Subresource, Object: obj, Old: old, DryRun: opts.dryRun})
+	if err != nil {
+		return rec, err
+	}
+	defer held.Release()
 	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
 }
 
