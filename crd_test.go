@@ -626,7 +626,7 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 func FuzzCustomBodies(f *testing.F) {
 	st := openTestStore(f, f.TempDir()+"/db")
 	reg := scheme.NewRegistry()
-	d := crd.NewDefinitions(st, reg, &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.AccountTokens{}}}, startTest(f).server.log)
+	d := crd.NewDefinitions(st, reg, &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.Tokens{}}}, startTest(f).server.log)
 	obj, _, err := d.Row.Decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
 	if err != nil {
 		f.Fatal(err)

@@ -51,7 +51,7 @@ func TestCommandChild(t *testing.T) {
 		}
 		os.Exit(3)
 	}()
-	os.Exit(command(flag.Args(), os.Stdout, os.Stderr))
+	os.Exit(program().Run(flag.Args(), os.Stdout, os.Stderr))
 }
 
 func TestDocumentsDoWhatTheySay(t *testing.T) {

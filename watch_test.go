@@ -17,8 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme"
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/scheme"
 )
 
 // A frame is one event of a stream.

@@ -31,14 +31,15 @@ import (
 	"slices"
 	"strconv"
 
-	"apilet/internal/scheme"
-	"apilet/internal/scheme/protobuf"
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/protobuf"
+	"apilet/internal/store"
 )
 
 // Tags of the fields that are written here: a field's number and the wire type of bytes.

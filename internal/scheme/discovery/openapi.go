@@ -27,11 +27,12 @@ import (
 	"strings"
 	"time"
 
-	"apilet/internal/response"
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/response"
+	"apilet/internal/scheme"
 )
 
 // ServeOpenAPI answers /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}.
