@@ -278,6 +278,25 @@ func TestQuotaOfCustomResources(t *testing.T) {
 	s.want(201, "POST", widgets, body)
 }
 
+// BenchmarkHTTPCreateUnderQuota is BenchmarkHTTPCreate with 16 clients, in a namespace with a quota and in one beside it.
+func BenchmarkHTTPCreateUnderQuota(b *testing.B) {
+	s := startTest(b, onFile(filepath.Join(b.TempDir(), "a.db")))
+	round := 0
+	for _, c := range []struct{ name, quota string }{{"none", ""}, {"elsewhere", "kube-public"}, {"here", "default"}} {
+		if c.quota != "" {
+			s.want(201, "POST", "/api/v1/namespaces/"+c.quota+"/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"configmaps":"9000000"}}}`)
+		}
+		b.Run(c.name, func(b *testing.B) {
+			round++
+			rate := hammer(b, s.url, 16, b.N, func(_, i int) []byte {
+				return bareRequest("POST", benchPath, benchObject(fmt.Sprintf("r%d-%d", round, i), i))
+			})
+			b.StopTimer()
+			report(b, rate, "creates/s", rawCommits(b, 1000, 16))
+		})
+	}
+}
+
 // waitForUsed waits no longer than a second, by the log: nobody is asked twice without a change.
 func (s *testServer) waitForUsed(path string, want corev1.ResourceList) {
 	s.t.Helper()
