@@ -460,10 +460,12 @@ func (s *server) admit() error {
 	}
 	s.wr.Admission = admission.NewChain(table, on)
 	if on["ResourceQuota"] {
-		s.wr.Quotas, err = quota.New(s.st, s.reg)
+		if s.wr.Quotas, err = quota.New(s.st, s.reg); err != nil {
+			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
+		}
 	}
 	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed)
-	return err
+	return nil
 }
 
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.

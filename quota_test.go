@@ -257,6 +257,39 @@ func TestQuotaFollowsTheCollector(t *testing.T) {
 	s.waitForUsed(quota, corev1.ResourceList{"configmaps": resource.MustParse("0")})
 }
 
+// TestQuotaHoldsForTheServerItself: what it would put back is refused as anybody's, and it goes on with the other namespaces.
+func TestQuotaHoldsForTheServerItself(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	s.want(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"count/serviceaccounts":"0"}}}`)
+	s.waitForUsed("/api/v1/namespaces/default/resourcequotas/q", corev1.ResourceList{"count/serviceaccounts": resource.MustParse("1")})
+	s.want(200, "DELETE", "/api/v1/namespaces/default/serviceaccounts/default", "")
+	public := "/api/v1/namespaces/kube-public/serviceaccounts/default"
+	s.want(200, "DELETE", public, "")
+	deadline := time.After(10 * time.Second)
+	for {
+		wake := s.server.st.Wake("//serviceaccounts/")
+		if s.send("GET", public, "").code == 200 {
+			break
+		}
+		select {
+		case <-wake:
+		case <-deadline:
+			t.Fatal("the account of another namespace does not come back")
+		}
+	}
+	s.waitForUsed("/api/v1/namespaces/default/resourcequotas/q", corev1.ResourceList{"count/serviceaccounts": resource.MustParse("0")})
+	s.want(404, "GET", "/api/v1/namespaces/default/serviceaccounts/default", "")
+}
+
+// TestQuotaSwitchedOff: the flag that switches the plug-in off also leaves the status to whoever writes it.
+func TestQuotaSwitchedOff(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.disabledPlugins = []string{"ResourceQuota"} })
+	s.want(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"configmaps":"0"}}}`)
+	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`)
+}
+
 // TestQuotaOfCustomResources: a quota may speak of a type before there is one, and of one that goes.
 func TestQuotaOfCustomResources(t *testing.T) {
 	t.Parallel()

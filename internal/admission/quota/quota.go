@@ -52,7 +52,7 @@ type Quotas struct {
 	types *scheme.Registry
 
 	namespaces atomic.Int64  // that have a ledger
-	changed    chan struct{} // holds a token when there may be a status to write; 1: one is enough to look at all
+	changed    chan struct{} // holds a token when there may be a status to write: one is enough to look at all
 
 	index   sync.RWMutex // guards ledgers, for those who only look; they are changed under both locks
 	ledgers map[string]*ledger
@@ -64,19 +64,19 @@ type Quotas struct {
 	countable map[corev1.ResourceName]*scheme.Resource // the types that are counted by a name
 }
 
-// New reads which namespaces have quotas. What is used there is counted later.
+// New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 	q := &Quotas{store: st, types: types, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
 	c := &store.Chunk{}
 	for at := (store.Span{Prefix: quotaBase}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := st.Chunk(at, c); err != nil {
-			return nil, err
+			return q, err
 		}
 		q.mu.Lock()
 		for i := range c.Records {
 			if namespace, _ := scheme.NamespacedName(c.Records[i].Key); q.ledgers[namespace] == nil {
-				q.reloadLocked(strings.Clone(namespace))
+				_ = q.reloadLocked(strings.Clone(namespace)) // what it cannot read the next chunk cannot, either
 			}
 		}
 		q.mu.Unlock()
@@ -204,7 +204,7 @@ func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
 	defer q.mu.Unlock()
 	if !q.renewLocked(rec) {
 		namespace, _ := scheme.NamespacedName(rec.Key)
-		q.reloadLocked(strings.Clone(namespace))
+		_ = q.reloadLocked(strings.Clone(namespace)) // the next charge tries again
 	}
 }
 
@@ -289,31 +289,29 @@ func (q *Quotas) trackedBy(limits []*limit) map[string]*tracked {
 	return all
 }
 
-// reloadLocked reads the quotas of a namespace.
-func (q *Quotas) reloadLocked(namespace string) {
+// reloadLocked reads the quotas of a namespace. While it cannot, those hold that were known, and no charge succeeds.
+func (q *Quotas) reloadLocked(namespace string) error {
 	limits, err := q.limitsOf(namespace)
 	l := q.ledgers[namespace]
-	switch {
-	case err != nil && l == nil:
-		return // the write that asks for this has been told
-	case err != nil:
-		l.stale, l.counted = true, false
-	case len(limits) == 0 && l != nil:
-		q.setLedgerLocked(namespace, nil)
-		l.announceLocked()
-	case len(limits) == 0:
-	case l == nil:
+	if l == nil && (err != nil || len(limits) > 0) {
 		if len(q.ledgers) == 0 {
 			q.pos = q.store.Revision()
 		}
 		l = &ledger{namespace: namespace}
-		l.replaceLocked(q, limits)
 		q.setLedgerLocked(namespace, l)
-	default:
+	}
+	switch {
+	case err != nil:
+		l.stale, l.counted = true, false
+	case len(limits) > 0:
 		l.stale = false
 		l.replaceLocked(q, limits)
+	case l != nil:
+		q.setLedgerLocked(namespace, nil)
+		l.announceLocked()
 	}
 	q.announce()
+	return err
 }
 
 func (q *Quotas) setLedgerLocked(namespace string, l *ledger) {
@@ -391,7 +389,7 @@ func (q *Quotas) drainLocked() {
 		}
 	}
 	for _, namespace := range touched {
-		q.reloadLocked(namespace)
+		_ = q.reloadLocked(namespace) // the next charge tries again
 	}
 }
 
@@ -421,7 +419,10 @@ func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
 		q.drainLocked()
 		l := q.ledgers[namespace]
 		if l != nil && l.stale {
-			q.reloadLocked(namespace)
+			if err := q.reloadLocked(namespace); err != nil {
+				q.mu.Unlock()
+				return nil, err
+			}
 			l = q.ledgers[namespace]
 		}
 		var wait <-chan struct{}
