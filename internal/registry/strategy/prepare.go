@@ -499,9 +499,23 @@ func keepElection(spec, old *coordinationv1.LeaseSpec) {
 
 // NameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
 func NameNew(obj scheme.Object) {
+	before := obj.GetName()
 	obj.SetName(generateName(obj.GetGenerateName()))
-	if ns, ok := obj.(*corev1.Namespace); ok {
-		defaults.LabelNamespace(ns)
+	switch o := obj.(type) {
+	case *corev1.Namespace:
+		defaults.LabelNamespace(o)
+	case *batchv1.Job:
+		renameLabels(o.Labels, before, o.Name)
+		renameLabels(o.Spec.Template.Labels, before, o.Name)
+	}
+}
+
+// renameLabels has the labels by which a Job finds its pods say the name that it got last.
+func renameLabels(labels map[string]string, before, name string) {
+	for _, label := range [...]string{"job-name", batchv1.JobNameLabel} {
+		if value, ok := labels[label]; ok && value == before {
+			labels[label] = name
+		}
 	}
 }
 
