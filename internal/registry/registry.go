@@ -564,18 +564,20 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 		return err
 	}
 	t.Upsert = strategy.AllowCreateOnUpdate(res) && t.Subresource == ""
-	uid := sent.GetUID()
-	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
-		if old != nil && uid != "" && uid != old.GetUID() {
-			return nil, apierrors.NewConflict(res.GroupResource(), t.Name, fmt.Errorf(
-				"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
-		}
-		return sent.DeepCopyObject().(scheme.Object), nil
-	})
+	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return t.replaced(sent, old) })
 	if err != nil {
 		return err
 	}
 	return v.Respond(w, r, statusFor(created), &rec)
+}
+
+// replaced is what a PUT wants: the object that was sent, unless it means another one of the same name.
+func (t *Target) replaced(sent, old scheme.Object) (scheme.Object, error) {
+	if uid := sent.GetUID(); old != nil && uid != "" && uid != old.GetUID() {
+		return nil, apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf(
+			"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
+	}
+	return sent.DeepCopyObject().(scheme.Object), nil
 }
 
 func statusFor(created bool) int {
@@ -600,32 +602,22 @@ func (t *Target) nameless() error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
 }
 
-// Patch answers a PATCH.
+// Patch answers a PATCH. What it makes of the object is computed by patched or applied; the rest of the way is that of a PUT.
 func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
-	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.GoType != nil)
+	p, err := wr.readPatch(w, r, res)
 	if err != nil {
 		return err
 	}
-	body, err := readBody(w, r)
-	if err != nil {
-		return err
-	}
-	opts, err := parseWriteOptions(r, "PatchOptions", types.PatchType(kind))
-	if err != nil {
-		return err
-	}
-	ctx, t := r.Context(), targetOf(r, res)
-	t.Upsert = kind == patch.ApplyPatch && t.Subresource == ""
-	opts.applied = kind == patch.ApplyPatch
-	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
-		if kind == patch.ApplyPatch {
-			return wr.applied(ctx, t, opts, body, old)
+	ctx := r.Context()
+	rec, created, err := wr.Modify(ctx, p.target, p.opts, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
+		if p.kind == patch.ApplyPatch {
+			return p.applied(ctx, old)
 		}
-		return wr.patched(ctx, t, opts, patchRequest{kind, body}, rec)
+		return p.patched(ctx, rec)
 	})
 	if err != nil {
 		return err
@@ -633,82 +625,123 @@ func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, res *scheme.Reso
 	return v.Respond(w, r, statusFor(created), &rec)
 }
 
+// A patchRequest is a PATCH's body, what it is meant for and how it is to be read.
 type patchRequest struct {
-	kind patch.Kind
-	body []byte
+	wr     *Writer
+	target Target
+	opts   Options
+	kind   patch.Kind
+	body   []byte
+}
+
+func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*patchRequest, error) {
+	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.GoType != nil)
+	if err != nil {
+		return nil, err
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	opts, err := parseWriteOptions(r, "PatchOptions", types.PatchType(kind))
+	if err != nil {
+		return nil, err
+	}
+	p := &patchRequest{wr: wr, target: targetOf(r, res), opts: opts, kind: kind, body: body}
+	p.opts.applied = kind == patch.ApplyPatch
+	p.target.Upsert = kind == patch.ApplyPatch && p.target.Subresource == ""
+	return p, nil
 }
 
 // patched applies a patch to the object's document, as the version of the request shows it.
-func (wr *Writer) patched(ctx context.Context, t Target, opts Options, p patchRequest, rec *store.Record) (scheme.Object, error) {
-	whole := response.View{Res: t.Resource}
+func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.Object, error) {
+	res := p.target.Resource
+	whole := response.View{Res: res}
 	doc, err := whole.Object(nil, rec)
 	if err != nil {
 		return nil, err
 	}
-	doc, strict, err := patch.Apply(p.kind, doc, p.body, t.Resource.PatchSchema())
+	doc, strict, err := patch.Apply(p.kind, doc, p.body, res.PatchSchema())
 	if err != nil {
 		return nil, err
 	}
 	if !gjson.GetBytes(doc, "apiVersion").Exists() {
-		return nil, t.nameless()
+		return nil, p.target.nameless()
 	}
-	obj, unknown, err := t.Resource.Decode(doc, "application/json", "")
+	obj, unknown, err := res.Decode(doc, "application/json", "")
 	if err != nil {
 		return nil, patch.Invalid(p.kind, p.body, doc, err)
 	}
-	if strict = append(strict, unknown...); len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
+	if strict = append(strict, unknown...); len(strict) > 0 && p.opts.validation == metav1.FieldValidationStrict {
 		return nil, patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
 	}
-	if err := checkStrictness(ctx, t.Resource, opts.validation, strict); err != nil {
+	if err := checkStrictness(ctx, res, p.opts.validation, strict); err != nil {
 		return nil, err
 	}
-	return obj, t.check(obj)
+	return obj, p.target.check(obj)
 }
 
-// applied merges what a server-side apply wants into the object, in the version of the request; old is nil when there is none.
-func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []byte, old scheme.Object) (scheme.Object, error) {
+// applied merges what a server-side apply wants into the object; old is nil when there is none. All of it happens in the version of the
+// request: the object is shown in it, merged, completed, and only then turned into what is stored.
+func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.Object, error) {
+	res := p.target.Resource
 	live := old
 	if old != nil {
-		live = t.Resource.ConvertOut(old.DeepCopyObject().(scheme.Object))
-		live.GetObjectKind().SetGroupVersionKind(t.Resource.GroupVersionKind())
+		live = res.ConvertOut(old.DeepCopyObject().(scheme.Object))
+		live.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	merged, strict, err := wr.fieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
+	applier := fieldmanager.Applier{Manager: p.opts.Manager, Subresource: p.target.Subresource, Force: p.opts.force}
+	merged, strict, err := p.wr.fieldManager(res).Apply(live, p.body, applier)
 	if err != nil {
 		return nil, err
 	}
-	if len(strict) > 0 && opts.validation == metav1.FieldValidationStrict {
+	if len(strict) > 0 && p.opts.validation == metav1.FieldValidationStrict {
 		return nil, fieldmanager.InvalidApply(strict)
 	}
-	if err := checkStrictness(ctx, t.Resource, opts.validation, strict); err != nil {
+	if err := checkStrictness(ctx, res, p.opts.validation, strict); err != nil {
 		return nil, err
 	}
-	if !wr.ManagedFields {
+	if !p.wr.ManagedFields {
 		merged.SetManagedFields(nil)
 	}
-	if u, ok := merged.(*unstructured.Unstructured); ok && t.Resource.Custom != nil {
-		if _, err := t.Resource.Custom.Shape(u); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
+	if err := p.completeMerged(merged); err != nil {
+		return nil, err
 	}
-	obj := t.Resource.ConvertIn(merged)
-	return obj, t.check(obj)
+	obj := res.ConvertIn(merged)
+	return obj, p.target.check(obj)
+}
+
+// completeMerged does for the outcome of a merge what decoding does for a body: a custom resource is brought into shape. Defaults are
+// filled in here only where compute does not: those of a version that is not the stored one, and those of spec on the way to a status.
+func (p *patchRequest) completeMerged(merged scheme.Object) error {
+	res := p.target.Resource
+	if u, ok := merged.(*unstructured.Unstructured); ok && res.Custom != nil {
+		if _, err := res.Custom.Shape(u); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		return nil
+	}
+	if res.Conversion != nil || p.target.Subresource == "status" {
+		FillDefaults(res, merged)
+	}
+	return nil
 }
 
 // fieldManager is the bookkeeping of managedFields for a resource.
 func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
-	if c := res.Custom; c != nil && c.Keep != nil {
-		return c.Keep(func() any { return wr.newFieldManager(res) }).(*fieldmanager.Manager)
+	managers, key := &wr.managers, any(res)
+	if c := res.Custom; c != nil && c.Kept != nil {
+		managers, key = c.Kept(), "fieldManager"
 	}
-	if known, ok := wr.managers.Load(res); ok {
-		return known.(*fieldmanager.Manager)
+	known, ok := managers.Load(key)
+	if !ok {
+		known, _ = managers.LoadOrStore(key, wr.newFieldManager(res))
 	}
-	known, _ := wr.managers.LoadOrStore(res, wr.newFieldManager(res))
 	return known.(*fieldmanager.Manager)
 }
 
 func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil}
-	o.Defaults = func(obj runtime.Object) { FillDefaults(res, obj.(scheme.Object)) }
 	if res.Schema != nil {
 		if own, err := res.Schema(); err == nil {
 			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not
@@ -750,8 +783,12 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	return nil
 }
 
-// Modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
-// second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
+// Modify changes an object: read, compute, validate and commit if nobody was faster, else again. A PUT that names a resourceVersion fails
+// in the second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
+//
+//	read ──▶ compute: change, default, own, admit, prepare ──▶ validateAndCommit: allocate, validate, admit, encode, commit
+//	  ▲                                                                                 │
+//	  └──────────────────────────────────── newer version ◀─────────────────────────────┘
 func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change ChangeFunc) (rec store.Record, created bool, err error) {
 	key := t.Resource.Key(t.Namespace, t.Name)
 	for round := 0; ; round++ {
@@ -811,7 +848,7 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change Cha
 	return wr.Insert(ctx, t.Resource, obj, opts)
 }
 
-// modifyOnce is one round of modify.
+// modifyOnce is one round of Modify.
 func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change ChangeFunc, rec store.Record) (store.Record, error) {
 	old, err := wr.mend(t.Resource, &rec)
 	if err != nil {
@@ -821,8 +858,17 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if err != nil {
 		return rec, err
 	}
-	if err := checkRevision(t.Resource, obj, rec.Rev); err != nil {
+	if obj, err = wr.compute(ctx, &t, opts, obj, old, rec.Rev); err != nil {
 		return rec, err
+	}
+	return wr.validateAndCommit(ctx, &t, opts, obj, old, rec)
+}
+
+// compute makes of what a change wants what is to be stored: its defaults, who owns its fields, what plug-ins and webhooks make of it,
+// and what the request may not write as it is in old, the object at revision rev.
+func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rev int64) (scheme.Object, error) {
+	if err := checkRevision(t.Resource, obj, rev); err != nil {
+		return nil, err
 	}
 	if t.Subresource != "status" {
 		FillDefaults(t.Resource, obj)
@@ -830,13 +876,20 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 		defaults.DefaultStatus(obj)
 	}
 	if err := wr.recordOwners(t.Resource, old, obj, opts, t.Subresource); err != nil {
-		return rec, err
+		return nil, err
 	}
-	if obj, err = wr.Webhooks.Mutate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old); err != nil {
-		return rec, err
+	obj, err := wr.Webhooks.Mutate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old)
+	if err != nil {
+		return nil, err
 	}
 	obj = t.prepare(obj, old)
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
+	return obj, nil
+}
+
+// validateAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. rec is what
+// it was computed from: store.ErrConflict when somebody was faster.
+func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rec store.Record) (store.Record, error) {
 	if svc, ok := obj.(*corev1.Service); ok && t.Subresource == "" {
 		release, err := wr.Allocator.Assign(svc, old.(*corev1.Service), opts.dryRun)
 		if err != nil {
@@ -844,10 +897,10 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 		}
 		defer release()
 	}
-	if errs := wr.validateChanged(ctx, &t, opts, obj, old); len(errs) > 0 {
+	if errs := wr.validateChanged(ctx, t, opts, obj, old); len(errs) > 0 {
 		return rec, scheme.Invalid(t.Resource.GroupKind(), t.Name, errs)
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, t.Resource, obj, old), wr.checkSigner(ctx, &t, obj, old)); err != nil {
+	if err := cmp.Or(wr.checkGrant(ctx, t.Resource, obj, old), wr.checkSigner(ctx, t, obj, old)); err != nil {
 		return rec, err
 	}
 	if class, ok := obj.(*schedulingv1.PriorityClass); ok {
