@@ -32,6 +32,7 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/matchconditions"
+	"apilet/internal/webhook"
 )
 
 // ---- A webhook under test
@@ -938,10 +939,10 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 	if len(h.conns) != 1 || asked[0].proto != "HTTP/2.0" {
 		t.Errorf("20 calls took %d connections, of %s; want 1 of HTTP/2.0", len(h.conns), asked[0].proto)
 	}
-	caller := s.wr.Webhooks.Current.Load().Validating[0].Client
+	caller := s.webhooks.Current.Load().Validating[0].Client
 	s.validatingBy()
-	if s.wr.Webhooks.Current.Load() != nil || len(s.wr.Webhooks.Clients) != 0 {
-		t.Errorf("callers are left: %v", s.wr.Webhooks.Clients)
+	if s.webhooks.Current.Load() != nil || len(s.webhooks.Clients) != 0 {
+		t.Errorf("callers are left: %v", s.webhooks.Clients)
 	}
 	if caller.Url != h.URL+"/" {
 		t.Errorf("called %s", caller.Url)
@@ -954,7 +955,7 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
 	services, endpoints := "/api/v1/namespaces/default/services", "/api/v1/namespaces/default/endpoints"
 	slices := "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-	book := s.wr.Webhooks.Services
+	book := s.webhooks.Services
 	resolve := func(name string) string {
 		address, err := book.Resolve("default", name, 443)
 		if err != nil {
@@ -988,7 +989,7 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 	// The whole call, to the name that the certificate of the test server does not have.
 	s.want(201, "POST", services, `{"metadata":{"name":"hook"},"spec":{"ports":[{"port":443}]}}`)
 	s.want(201, "POST", endpoints, `{"metadata":{"name":"hook"},"subsets":[{"addresses":[{"ip":"198.51.100.1"}],"ports":[{"port":`+port+`}]}]}`)
-	c, err := admission.NewClient(&s.hookTo("hook", h).ClientConfig, &admission.ServiceResolver{Store: s.st, Types: s.reg})
+	c, err := webhook.NewClient(&s.hookTo("hook", h).ClientConfig, &webhook.ServiceResolver{Store: s.st, Types: s.reg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1001,12 +1002,12 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, h.Listener.Addr().String())
 	}
-	_, err = c.Post(t.Context(), []byte(`{}`))
+	_, err = c.Post(t.Context(), []byte(`{}`), 1<<20)
 	if err == nil || !strings.Contains(err.Error(), "not hook.default.svc") {
 		t.Errorf("a certificate for another name: %v", err)
 	}
 	c.Transport.TLSClientConfig.ServerName = "example.com" // which the test server's certificate is for
-	if _, err := c.Post(t.Context(), []byte(`{"apiVersion":"admission.k8s.io/v1"}`)); err != nil {
+	if _, err := c.Post(t.Context(), []byte(`{"apiVersion":"admission.k8s.io/v1"}`), 1<<20); err != nil {
 		t.Error(err)
 	}
 	c.Close()
@@ -1035,7 +1036,7 @@ func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
 		}
 	}
 	for given, want := range map[string]string{"": "/", "/": "/", "/a": "/a", "a": "/a", "/a/b/": "/a/b", "//a": "/a"} {
-		got := admission.ServiceURL(&admissionv1.ServiceReference{Namespace: "system", Name: "hook", Path: &given})
+		got := webhook.ServiceURL(&admissionv1.ServiceReference{Namespace: "system", Name: "hook", Path: &given})
 		if want := "https://hook.system.svc:443" + want; got != want {
 			t.Errorf("service path %q: got %s, want %s", given, got, want)
 		}

@@ -52,6 +52,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/plugins"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -73,6 +74,7 @@ import (
 	"apilet/internal/store"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const (
@@ -109,6 +111,7 @@ type config struct {
 	namespaceDefaults                       bool
 	quota                                   int64
 	serviceRange                            string
+	enabledPlugins, disabledPlugins         []string
 	continueKeys, featureGates              string
 	logFormat                               string
 	verbosity                               int
@@ -180,6 +183,9 @@ func (c *config) finish() error {
 			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
 		}
 	}
+	if _, err := plugins.Select(plugins.Table(plugins.Config{}), c.enabledPlugins, c.disabledPlugins); err != nil {
+		return err
+	}
 	c.auth.Log = c.log
 	return c.auth.CheckListen(c.listen)
 }
@@ -211,6 +217,7 @@ type server struct {
 	reg       *scheme.Registry
 	rd        *reads
 	wr        *registry.Writer
+	webhooks  *admission.Webhooks
 	settler   *bootstrap.NamespaceReconciler // nil without --namespace-defaults
 	types     *crd.Definitions
 	registrar *bootstrap.APIServiceReconciler
@@ -394,7 +401,9 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.validate, ManagedFields: s.cfg.managedFields}
-	s.wr.Webhooks = s.webhooks()
+	if err := s.admit(); err != nil {
+		return err
+	}
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
@@ -437,12 +446,19 @@ func (s *server) populate(ctx context.Context) error {
 	return nil
 }
 
-// webhooks reads the configured webhooks.
-func (s *server) webhooks() *admission.Webhooks {
-	h := &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
+// admit puts the chain of plug-ins together that every write passes.
+func (s *server) admit() error {
+	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
-	h.Reload()
-	return h
+	s.webhooks.Reload()
+	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks})
+	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
+	if err != nil {
+		return err
+	}
+	s.wr.Admission = admission.NewChain(table, on)
+	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed)
+	return nil
 }
 
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
@@ -607,7 +623,7 @@ func (s *server) stop() error {
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
-	s.wr.Webhooks.Close()
+	s.webhooks.Close()
 	err = errors.Join(err, s.st.Close())
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.Close())
@@ -1315,6 +1331,8 @@ func (c *config) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
 	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
 	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
+	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", appendList(&c.enabledPlugins))
+	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", appendList(&c.disabledPlugins))
 	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 }

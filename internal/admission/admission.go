@@ -1,9 +1,25 @@
-package admission
-
-// This file lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
-// ValidatingWebhookConfiguration name them. A write meets them twice on its walk:
+// Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
+// ValidatingWebhookConfiguration name them, and fills in what a new object has from the classes that it names.
+//
+//	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
+//	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
+//	obj, err = hooks.Mutate(ctx, attributes, obj, old)
+//	err = hooks.Validate(ctx, attributes, obj, old) // a Status error: denied, or the webhook failed and failurePolicy is Fail
+//
+// A write meets them twice on its walk:
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
+//
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that
+// nobody switches off (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
+// wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
+//
+// Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
+// than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a
+// write pays for one atomic load.
+package admission
+
+// This file is a write's way through the webhooks: which are in force, the rounds, and what follows from their answers.
 //
 // A mutating webhook may answer with a JSON patch. If one changes the object, those before it that asked for that (reinvocationPolicy
 // IfNeeded) are called once more, in a second round:
@@ -44,7 +60,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation"
 	celuser "k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -58,16 +73,10 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const defaultHookTimeout = 10 * time.Second
-
-// Operations, as rules and reviews name them.
-const (
-	OpCreate = "CREATE"
-	OpUpdate = "UPDATE"
-	OpDelete = "DELETE"
-)
 
 // ---- What is configured
 
@@ -75,7 +84,7 @@ const (
 type Webhooks struct {
 	Store      *store.Store
 	Types      *scheme.Registry
-	Services   *ServiceResolver
+	Services   *webhook.ServiceResolver
 	Called     func(Call) // is told of each call
 	Log        zerolog.Logger
 	May        func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
@@ -85,8 +94,8 @@ type Webhooks struct {
 
 	Current atomic.Pointer[hookSet] // nil: none are configured
 
-	mu      sync.Mutex         // one reload at a time; guards what follows
-	Clients map[string]*client // by kind, configuration, webhook and how to reach it: connections outlive a reload
+	mu      sync.Mutex                 // one reload at a time; guards what follows
+	Clients map[string]*webhook.Client // by kind, configuration, webhook and how to reach it: connections outlive a reload
 }
 
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
@@ -99,7 +108,7 @@ type Hook struct {
 	configuration       string
 	namespaces, objects labels.Selector
 	conditions          *matchconditions.Set
-	Client              *client
+	Client              *webhook.Client
 	broken              error // why it cannot be called
 }
 
@@ -108,7 +117,7 @@ func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
-	if h != nil && res.Group == admissionv1.GroupName && isExempt(res) {
+	if res.Group == admissionv1.GroupName && isExempt(res) {
 		h.Reload()
 	}
 }
@@ -118,7 +127,7 @@ func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before := h.Clients
-	h.Clients = map[string]*client{}
+	h.Clients = map[string]*webhook.Client{}
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
@@ -166,7 +175,7 @@ func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 }
 
 // hooksLocked makes the webhooks of one configuration, on the connections that are there.
-func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*client) (hooks []*Hook) {
+func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*webhook.Client) (hooks []*Hook) {
 	for i := range asked {
 		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
@@ -175,7 +184,7 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
 		if k.Client = before[key]; k.Client == nil {
-			k.Client, errs[2] = NewClient(&asked[i].ClientConfig, h.Services)
+			k.Client, errs[2] = webhook.NewClient(&asked[i].ClientConfig, h.Services)
 		}
 		if k.Client != nil {
 			h.Clients[key] = k.Client
@@ -201,113 +210,40 @@ func (k *Hook) failsOpen() bool {
 	return k.FailurePolicy != nil && *k.FailurePolicy == admissionv1.Ignore
 }
 
-// ---- What is asked
+// ---- The two plug-ins
 
-// An admission is a write as webhooks are told of it. Everything else they learn from the request's record.
-type Attributes struct {
-	Resource        *scheme.Resource
-	Subresource     string
-	Operation       string
-	Manager         string // fieldManager, as sent
-	FieldValidation string
-	DryRun          bool
-	Deleting        *metav1.DeleteOptions // of a deletion
-}
+// Idle says that no webhook is configured: then neither plug-in has anything to say.
+func (h *Webhooks) Idle() bool { return !h.Active() }
 
-// askedBy says that the request itself asks for the write, which is not one of those that follow from it.
-func (a *Attributes) askedBy(rec *request.Request) bool {
-	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource || isExempt(a.Resource) {
-		return false
-	}
-	switch rec.Info.Verb {
-	case "create":
-		return a.Operation == OpCreate
-	case "update", "patch":
-		return a.Operation != OpDelete
-	case "delete", "deletecollection":
-		return a.Operation == OpDelete
-	}
-	return false
-}
-
-// options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
-func (a *Attributes) options() (json.RawMessage, error) {
-	var dryRun []string
-	if a.DryRun {
-		dryRun = []string{metav1.DryRunAll}
-	}
-	of := func(kind string) metav1.TypeMeta {
-		return metav1.TypeMeta{Kind: kind, APIVersion: metav1.SchemeGroupVersion.String()}
-	}
-	switch a.Operation {
-	case OpCreate:
-		return json.Marshal(&metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
-	case OpUpdate:
-		return json.Marshal(&metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
-	}
-	options := metav1.DeleteOptions{}
-	if a.Deleting != nil {
-		options = *a.Deleting
-	}
-	options.TypeMeta = of("DeleteOptions")
-	return json.Marshal(&options)
-}
-
-// Mutate lets the mutating webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is the result.
-func (h *Webhooks) Mutate(ctx context.Context, a Attributes, obj, old scheme.Object) (scheme.Object, error) {
-	if !h.Active() {
-		return obj, nil
-	}
-	set, rec := h.Current.Load(), request.From(ctx)
-	if set == nil || len(set.mutating) == 0 || !a.askedBy(rec) {
-		return obj, nil
-	}
-	subject := a // on the heap: a must not be, for those who find nothing configured
-	v := NewInvocation(h, &subject, rec, obj, old)
-	var entries []metav1.ManagedFieldsEntry
-	if obj != nil {
-		entries = obj.GetManagedFields()
-	}
-	if err := v.rounds(ctx, set.mutating); err != nil || v.Obj == nil {
-		return nil, err
-	}
-	if err := managedfields.ValidateManagedFields(v.Obj.GetManagedFields()); err != nil {
-		v.Obj.SetManagedFields(entries)
-		warning.AddWarning(ctx, "", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an "+
-			"outdated mutating admission controller; please fix your requests: %v", err))
-	}
-	return v.Obj, nil
-}
-
-// Validate asks the validating webhooks whether they let the write pass.
-func (h *Webhooks) Validate(ctx context.Context, a Attributes, obj, old scheme.Object) error {
-	if !h.Active() {
+// Mutate is MutatingAdmissionWebhook: the webhooks may change what is written.
+func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
+	set := h.Current.Load()
+	if set == nil || len(set.mutating) == 0 || !a.shown() {
 		return nil
 	}
-	set, rec := h.Current.Load(), request.From(ctx)
-	if set == nil || len(set.Validating) == 0 || !a.askedBy(rec) {
+	if a.webhooks == nil {
+		a.webhooks = NewInvocation(h, a)
+	}
+	v := a.webhooks
+	v.Obj = a.Object
+	err := v.round(ctx, set.mutating)
+	if a.Object = v.Obj; a.Object != nil {
+		v.left = a.Object.DeepCopyObject().(scheme.Object)
+	}
+	return err
+}
+
+// Validate is ValidatingAdmissionWebhook: the webhooks say whether they let the write pass.
+func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
+	set := h.Current.Load()
+	if set == nil || len(set.Validating) == 0 || !a.shown() {
 		return nil
 	}
-	subject := a
-	return NewInvocation(h, &subject, rec, obj, old).all(ctx, set.Validating)
+	return NewInvocation(h, a).all(ctx, set.Validating)
 }
 
-// Decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
-func (h *Webhooks) Decide(ctx context.Context, a Attributes, obj scheme.Object) (scheme.Object, error) {
-	obj, err := h.Mutate(ctx, a, obj, nil)
-	if err != nil {
-		return nil, err
-	}
-	return obj, h.Validate(ctx, a, obj, nil)
-}
-
-// DecideDeletion asks the webhooks of both kinds about an object that is to go.
-func (h *Webhooks) DecideDeletion(ctx context.Context, a Attributes, old scheme.Object) error {
-	if _, err := h.Mutate(ctx, a, nil, old); err != nil {
-		return err
-	}
-	return h.Validate(ctx, a, nil, old)
-}
+// shown says that webhooks hear of a write: only of what a request itself asks for, and never of what configures admission.
+func (a *Attributes) shown() bool { return a.Own() && !isExempt(a.Resource) }
 
 // ---- A hearing
 
@@ -320,20 +256,19 @@ type invocation struct {
 	target   ruleTarget
 	name     string
 
-	equivalents *[]*scheme.Resource // of a.res; nil until asked for
-	shown       map[*scheme.Resource]*hookDocuments
+	again, asked []*Hook             // that are asked on the second walk; that will be if others change the object
+	left         scheme.Object       // as the first walk left it
+	equivalents  *[]*scheme.Resource // of a.res; nil until asked for
+	shown        map[*scheme.Resource]*hookDocuments
 }
 
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
-func NewInvocation(h *Webhooks, a *Attributes, rec *request.Request, obj, old scheme.Object) *invocation {
-	v := &invocation{h: h, a: a, rec: rec, Obj: obj, old: old, name: rec.Info.Name, shown: map[*scheme.Resource]*hookDocuments{}}
-	if v.name == "" && a.Operation == OpCreate {
-		v.name = obj.GetName()
-	}
+func NewInvocation(h *Webhooks, a *Attributes) *invocation {
+	v := &invocation{h: h, a: a, rec: a.Request, Obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
 	v.target = ruleTarget{group: a.Resource.Group, version: a.Resource.Version, resource: a.Resource.Plural, subresource: a.Subresource, operation: a.Operation,
-		namespace: rec.Info.Namespace}
+		namespace: a.Request.Info.Namespace}
 	if v.target.isNamespace() {
 		v.target.namespace = v.name
 	}
@@ -597,7 +532,7 @@ func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout())
 	defer cancel()
-	got, err := k.Client.Post(ctx, body)
+	got, err := k.Client.Post(ctx, body, MaxReviewAnswer)
 	if err != nil {
 		return failed(codeOf(err), fmt.Errorf("failed to call webhook: %w", err))
 	}
@@ -690,31 +625,37 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 
 // ---- Mutating webhooks
 
-// rounds asks the mutating webhooks in order, and once more those that want to know what others have changed since.
-func (v *invocation) rounds(ctx context.Context, hooks []*Hook) error {
-	var asked, again []*Hook // that want to be asked again; that will be
-	for round := range 2 {
-		for i, k := range hooks {
-			if round == 1 && !slices.Contains(again, k) {
-				continue
-			}
-			row, err := v.concerns(ctx, k)
-			if err != nil {
-				return err
-			}
-			if row == nil {
-				continue
-			}
-			changed, err := v.change(ctx, k, row, fmt.Sprintf("round_%d_index_%d", round, i))
-			if err != nil {
-				return err
-			}
-			if changed {
-				again, asked = append(again, asked...), nil
-			}
-			if k.Reinvocation != nil && *k.Reinvocation == admissionv1.IfNeededReinvocationPolicy {
-				asked = append(asked, k)
-			}
+// round asks the mutating webhooks in order; on the second walk those that want to know what others have changed since.
+func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
+	number := 0
+	if v.a.Again {
+		number = 1
+		clear(v.shown)
+		if !apiequality.Semantic.DeepEqual(v.left, v.Obj) { // the built-in plug-ins have changed it
+			v.again, v.asked = append(v.again, v.asked...), nil
+		}
+	}
+	for i, k := range hooks {
+		if v.a.Again && !slices.Contains(v.again, k) {
+			continue
+		}
+		row, err := v.concerns(ctx, k)
+		if err != nil {
+			return err
+		}
+		if row == nil {
+			continue
+		}
+		changed, err := v.change(ctx, k, row, fmt.Sprintf("round_%d_index_%d", number, i))
+		if err != nil {
+			return err
+		}
+		if changed {
+			v.a.Changed()
+			v.again, v.asked = append(v.again, v.asked...), nil
+		}
+		if k.Reinvocation != nil && *k.Reinvocation == admissionv1.IfNeededReinvocationPolicy {
+			v.asked = append(v.asked, k)
 		}
 	}
 	return nil

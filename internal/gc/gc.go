@@ -1,4 +1,5 @@
-// This file works off what deletion leaves behind, as kube-controller-manager's garbage collector and namespace controller do:
+// Package gc works off what deletion leaves behind, as the garbage collector and the namespace controller of kube-controller-manager do
+// (pkg/controller/garbagecollector, pkg/controller/namespace):
 //
 //	what is there                                   what follows
 //	-------------                                   ------------
@@ -9,12 +10,16 @@
 //	a namespace that is being deleted               after a second its pods are deleted, then all else in it, then it goes
 //	an Event older than --event-ttl                 it is deleted
 //
-// Two loops are readers of the store's event log like any watcher: the reaper follows owners, the emptier namespaces. Each finds out
-// at its start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
-// Nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is left
-// alone: an object is deleted only after each of its owners has been looked up and not been found.
+//	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Log: log}
+//	go col.Run(ctx)
 //
-// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The reaper reads the tombstone,
+// Two loops are readers of the store's event log like any watcher: the Reaper follows owners, the emptier namespaces. Each finds out at its
+// start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
+//
+// Invariants: nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is
+// left alone: an object is deleted only after each of its owners has been looked up and not been found, with the owner's uid.
+//
+// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The Reaper reads the tombstone,
 // finds r among the dependents of d's uid, looks r up, finds no owner of its references, and deletes it at 11, which leads to p.
 package gc
 
@@ -591,6 +596,9 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 		if err != nil {
 			return err
 		}
+		if state == ownerWaiting && !rp.isWaiting(owners[i].UID) {
+			return nil
+		}
 		solid, waiting = solid || state == ownerSolid, waiting || state == ownerWaiting
 		if state != ownerSolid {
 			drop = append(drop, owners[i].UID)
@@ -605,6 +613,13 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 		return rp.deleteInForeground(ctx, it)
 	}
 	return rp.delete(ctx, it, propagationOf(finalizersOf(it.rec.JSON)))
+}
+
+// isWaiting says that the graph, too, knows of an owner's deletion in the foreground, and so of all that was there before it. A graph that
+// lags may lack the object's own dependents: without them it would go in the background, and its owner before they do. The owner's event
+// will bring the object here again.
+func (rp *Reaper) isWaiting(owner types.UID) bool {
+	return rp.waiting[rp.Graph.id(string(owner))] != ""
 }
 
 // misplaced says that an object of no namespace names an owner that is in one: nobody can tell which. Such an object stays.

@@ -1,12 +1,26 @@
-// This file answers the writes: create, update, patch, delete, and delete of a collection. Each is the same walk: read the body,
-// decode it into its type, prepare it (what the server alone decides about: uid, times, generation, status), judge it, and hand the
-// store one change with a precondition. A change that meets a newer version than it was computed from is computed again, unless the
-// client named the version that it meant; so nothing is locked while a request thinks, and nothing is lost.
+// Package registry answers the writes: create, update, patch, delete, delete of a collection, and the subresources that are small programs
+// of their own. Each is the same walk: read the body, decode it into its type, prepare it (what the server alone decides about: uid, times,
+// generation, status), judge it, and hand the store one change with a precondition.
 //
 //	body ──▶ decode ──▶ prepare ──▶ default ──▶ validate ──▶ encode ──▶ commit ──▶ 2xx, durable
 //	                       ▲                                              │
 //	                       └───────────────── newer version ◀─────────────┘
+//
+//	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
+//	err := wr.Create(w, r, res)                                   // a handler: POST to res's collection
+//	rec, err := wr.Insert(ctx, res, obj, registry.Options{})      // the server's own writes take the same walk
+//
+// The walk is that of k8s.io/apiserver/pkg/registry/generic/registry/store.go and pkg/endpoints/handlers. What it asks on its way are
+// packages of their own: patch and fieldmanager compute, defaults fills in, strategy knows where types part ways, admission asks webhooks,
+// validation refuses, warnings remarks, allocator gives Services their addresses.
+//
+// Invariants: nothing is locked while a request thinks: a change that meets a newer version than it was computed from is computed again,
+// unless the client named the version that it meant, so nothing is lost; a write is answered when it is durable; nothing is stored that
+// cannot be read back; a write that fails has changed nothing.
 package registry
+
+// This file is the walk itself: Writer, the options of a write, and the handlers of POST, PUT, PATCH and DELETE, in the order in which a
+// write meets their parts.
 
 import (
 	"bytes"
@@ -26,7 +40,6 @@ import (
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -70,8 +83,9 @@ type Writer struct {
 	Auth       *auth.Authenticator
 	Allocator  *allocator.Allocator
 	locks      keyLocks
-	Webhooks   *admission.Webhooks
-	Policy     func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
+	Admission  *admission.Chain
+	Committed  []func(res *scheme.Resource)          // bring what is read from a resource's objects up to date, before the write is answered
+	Policy     func(res *scheme.Resource, rev int64) // does so for what roles allow; nil when nothing is enforced
 	Unreadable *unreadable.Unreadables
 
 	NamespaceCreated func(namespace string) // what follows the creation of a namespace, before it is answered
@@ -123,9 +137,16 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 	return o, nil
 }
 
-// admission is the write as webhooks are told of it.
-func (o *Options) admission(res *scheme.Resource, sub, operation string) admission.Attributes {
-	return admission.Attributes{Resource: res, Subresource: sub, Operation: operation, Manager: o.asked, FieldValidation: o.validation, DryRun: o.dryRun}
+// creation is a create as plug-ins are told of it.
+func (o *Options) creation(res *scheme.Resource, sub string, obj scheme.Object) admission.Attributes {
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpCreate, Manager: o.asked, FieldValidation: o.validation,
+		DryRun: o.dryRun, Object: obj}
+}
+
+// change is an update as plug-ins are told of it.
+func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Object) admission.Attributes {
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpUpdate, Manager: o.asked, FieldValidation: o.validation,
+		DryRun: o.dryRun, Object: obj, Old: old}
 }
 
 // readBody reads a request body of at most maxBody bytes. What a client says of its length is not believed before it comes: a thousand
@@ -219,7 +240,7 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 
 // answerReview answers an object that is a question: nothing is stored.
 func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts Options) error {
-	obj, err := wr.Webhooks.Decide(r.Context(), opts.admission(v.Res, "", admission.OpCreate), obj)
+	obj, err := wr.Admission.Decide(r.Context(), opts.creation(v.Res, "", obj))
 	if err != nil {
 		return err
 	}
@@ -243,7 +264,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
 	}
-	obj, err := wr.mutated(ctx, res, obj, opts)
+	obj, err := wr.admitted(ctx, res, obj, opts)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -252,8 +273,8 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		obj.SetGeneration(1)
 	}
 	obj = prepareNew(res, obj)
-	if err := wr.complete(ctx, res, obj); err != nil {
-		return store.Record{}, wr.createError(err, res, obj)
+	if rec := request.From(ctx); rec != nil {
+		strategy.NameRequester(obj, &rec.User)
 	}
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
@@ -274,27 +295,17 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	}
 }
 
-// mutated lets webhooks change a new object. Before they are asked its namespace has to be there, and its classes have their say: what
-// the webhooks change, they say again.
-func (wr *Writer) mutated(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (scheme.Object, error) {
-	if !wr.Webhooks.Active() {
-		return obj, nil
-	}
+// admitted lets the plug-ins change a new object, but for its namespace.
+func (wr *Writer) admitted(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (scheme.Object, error) {
 	namespace := obj.GetNamespace()
-	if err := wr.checkNamespace(res, obj); err != nil {
+	admitted, err := wr.Admission.Admit(ctx, opts.creation(res, "", obj))
+	if err != nil {
 		return nil, wr.createError(err, res, obj)
 	}
-	if pod, ok := obj.(*corev1.Pod); ok {
-		strategy.AddDefaultTolerations(pod)
+	if res.Namespaced {
+		err = matchNamespace(admitted, namespace)
 	}
-	if err := wr.complete(ctx, res, obj); err != nil {
-		return nil, wr.createError(err, res, obj)
-	}
-	obj, err := wr.Webhooks.Mutate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil)
-	if err == nil && res.Namespaced {
-		err = matchNamespace(obj, namespace)
-	}
-	return obj, err
+	return admitted, err
 }
 
 // admit asks a type whether objects of it may be created now.
@@ -324,21 +335,6 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 	return obj
 }
 
-// complete fills in what other stored objects, or the request, say of a new one. A missing namespace is the better of two errors.
-func (wr *Writer) complete(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
-	if rec := request.From(ctx); rec != nil {
-		strategy.NameRequester(obj, &rec.User)
-	}
-	err := admission.Classes{Store: wr.Store}.Complete(obj)
-	if err == nil {
-		return nil
-	}
-	if missing := wr.checkNamespace(res, obj); missing != nil {
-		return missing
-	}
-	return admission.RefusedByClass(err, res, obj)
-}
-
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
 	if svc, ok := obj.(*corev1.Service); ok {
@@ -354,11 +350,11 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		}
 		return store.Record{}, scheme.Invalid(res.GroupKind(), obj.GetName(), errs)
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, res, obj, nil), wr.checkSigner(ctx, &Target{Resource: res}, obj, nil)); err != nil {
+	if err := wr.checkGrant(ctx, res, obj, nil); err != nil {
 		return store.Record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)
-	if err := wr.Webhooks.Validate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil); err != nil {
+	if err := wr.Admission.Validate(ctx, opts.creation(res, "", obj)); err != nil {
 		return store.Record{}, err
 	}
 	json, revAt, err := res.EncodeStored(obj)
@@ -424,7 +420,9 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
 	rec, err := wr.Store.Commit(ctx, c)
 	if err == nil {
-		wr.Webhooks.Committed(res)
+		for _, follow := range wr.Committed {
+			follow(res)
+		}
 		if wr.Policy != nil {
 			wr.Policy(res, rec.Rev)
 		}
@@ -515,7 +513,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	case errors.Is(err, store.ErrParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
 	case errors.Is(err, store.ErrParentDeleting):
-		forbidden := apierrors.NewForbidden(res.GroupResource(), admission.AskedName(obj),
+		forbidden := apierrors.NewForbidden(res.GroupResource(), cmp.Or(obj.GetName(), obj.GetGenerateName()),
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", namespace))
 		forbidden.ErrStatus.Details.Causes = []metav1.StatusCause{{
 			Type:    "NamespaceTerminating",
@@ -878,7 +876,7 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 	if err := wr.recordOwners(t.Resource, old, obj, opts, t.Subresource); err != nil {
 		return nil, err
 	}
-	obj, err := wr.Webhooks.Mutate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old)
+	obj, err := wr.Admission.Admit(ctx, opts.change(t.Resource, t.Subresource, obj, old))
 	if err != nil {
 		return nil, err
 	}
@@ -900,18 +898,13 @@ func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options
 	if errs := wr.validateChanged(ctx, t, opts, obj, old); len(errs) > 0 {
 		return rec, scheme.Invalid(t.Resource.GroupKind(), t.Name, errs)
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, t.Resource, obj, old), wr.checkSigner(ctx, t, obj, old)); err != nil {
+	if err := wr.checkGrant(ctx, t.Resource, obj, old); err != nil {
 		return rec, err
-	}
-	if class, ok := obj.(*schedulingv1.PriorityClass); ok {
-		if err := (admission.Classes{Store: wr.Store}).OnlyDefault(class); err != nil {
-			return rec, admission.RefusedByClass(err, t.Resource, obj)
-		}
 	}
 	if t.Subresource == "" {
 		warnAbout(ctx, t.Resource, obj, old)
 	}
-	if err := wr.Webhooks.Validate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old); err != nil {
+	if err := wr.Admission.Validate(ctx, opts.change(t.Resource, t.Subresource, obj, old)); err != nil {
 		return rec, err
 	}
 	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
@@ -1192,8 +1185,8 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err := strategy.ValidateDelete(res, obj.GetName()); err != nil {
 		return rec, false, err
 	}
-	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options}
-	if err := wr.Webhooks.DecideDeletion(ctx, a, obj); err != nil {
+	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options, Old: obj}
+	if _, err := wr.Admission.Decide(ctx, a); err != nil {
 		return rec, false, err
 	}
 	before := obj.DeepCopyObject().(scheme.Object)
