@@ -38,7 +38,6 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -337,13 +336,11 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
-	if svc, ok := obj.(*corev1.Service); ok {
-		release, err := wr.Allocator.Assign(svc, nil, opts.dryRun)
-		if err != nil {
-			return store.Record{}, err
-		}
-		defer release()
+	release, err := wr.Allocator.Assign(obj, nil, opts.dryRun)
+	if err != nil {
+		return store.Record{}, err
 	}
+	defer release()
 	if errs := wr.validateNew(ctx, res, obj, opts); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return store.Record{}, err
@@ -888,8 +885,8 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 // validateAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. rec is what
 // it was computed from: store.ErrConflict when somebody was faster.
 func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rec store.Record) (store.Record, error) {
-	if svc, ok := obj.(*corev1.Service); ok && t.Subresource == "" {
-		release, err := wr.Allocator.Assign(svc, old.(*corev1.Service), opts.dryRun)
+	if t.Subresource == "" {
+		release, err := wr.Allocator.Assign(obj, old, opts.dryRun)
 		if err != nil {
 			return rec, err
 		}
