@@ -265,7 +265,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	return response.StoreError(err, res, obj.GetName())
 }
 
-// nameConflict words a create whose name is taken. With a strategy.generateName the server was asked for a name and found none.
+// nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
 func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	if obj.GetGenerateName() == "" {
 		return response.StoreError(err, res, obj.GetName())

@@ -25,7 +25,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		before = res.ConvertOut(old)
 		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	if err := wr.fieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
+	if err := wr.FieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())
@@ -39,8 +39,8 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	return nil
 }
 
-// fieldManager is the bookkeeping of managedFields for a resource.
-func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
+// FieldManager is the bookkeeping of managedFields for a resource.
+func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	managers, key := &wr.managers, any(res)
 	if c := res.Custom; c != nil && c.Kept != nil {
 		managers, key = c.Kept(), "fieldManager"

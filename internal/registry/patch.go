@@ -110,7 +110,7 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 		live.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
 	applier := fieldmanager.Applier{Manager: p.opts.Manager, Subresource: p.target.Subresource, Force: p.opts.force}
-	merged, strict, err := p.wr.fieldManager(res).Apply(live, p.body, applier)
+	merged, strict, err := p.wr.FieldManager(res).Apply(live, p.body, applier)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	return v.Respond(w, r, statusFor(created), &rec)
 }
 
-// A target is one object, or one part of it, that a request changes.
+// A Target is one object, or one part of it, that a request changes.
 type Target struct {
 	Resource        *scheme.Resource
 	Namespace, Name string
@@ -93,7 +93,7 @@ func (t *Target) nameless() error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
 }
 
-// A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
+// A ChangeFunc is a revision-to-be: given the object as it is (nil: it does not exist), it returns what it shall become.
 type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
 // Modify changes an object: read, compute, validate and commit if nobody was faster, else again. A PUT that names a resourceVersion fails
