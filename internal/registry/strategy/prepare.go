@@ -2,7 +2,7 @@ package strategy
 
 // This file: what is decided once per write of a built-in object, after defaults.Set and before validation. A request may say anything
 // about a status, a Job's selector or a Service's allocated ports; here it is put right. The rules are the
-// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, for all types in one switch each:
+// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, named by the rows of table.go:
 //
 //	write            function              the status becomes         the rest
 //	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
