@@ -27,6 +27,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -43,6 +44,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -53,6 +55,7 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
+	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -74,6 +77,7 @@ import (
 	"apilet/internal/store"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const (
@@ -87,7 +91,7 @@ const (
 
 	backupPiece    = 1 << 20       // a client that does not read one of these
 	backupPatience = time.Minute   // within this time gets no more
-	renewEvery     = 6 * time.Hour // certificates are looked at; see certs.go
+	renewEvery     = 6 * time.Hour // certificates are looked at; see auth/certs
 )
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
@@ -217,6 +221,7 @@ type server struct {
 	rd        *reads
 	wr        *registry.Writer
 	webhooks  *admission.Webhooks
+	policies  *policy.Policies
 	settler   *bootstrap.NamespaceReconciler // nil without --namespace-defaults
 	types     *crd.Definitions
 	registrar *bootstrap.APIServiceReconciler
@@ -328,7 +333,7 @@ func (s *server) rehearse() error {
 	return nil
 }
 
-// guardSecrets sees to who may read the files with secrets; certs.go does for those that it makes.
+// guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.ephemeral {
 		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
@@ -447,24 +452,48 @@ func (s *server) populate(ctx context.Context) error {
 
 // admit puts the chain of plug-ins together that every write passes.
 func (s *server) admit() error {
-	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
+	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
 	s.webhooks.Reload()
-	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks})
+	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
+		Fields: s.wr.FieldManager, Convert: admission.MovedTo}
+	s.policies.Reload()
+	mutating, validating := plugins.Policies(s.policies)
+	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err
 	}
 	s.wr.Admission = admission.NewChain(table, on)
-	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed)
+	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed, s.policies.Committed)
 	return nil
+}
+
+// typeChecker keeps the status of admission policies.
+func (s *server) typeChecker() *policy.TypeChecker {
+	row := s.reg.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
+	return &policy.TypeChecker{Store: s.st, Types: s.reg, Schemas: discovery.KindSchemas,
+		Tell: func(err error) { s.log.Error().Err(err).Msg("checking the types of admission policies") },
+		Write: func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
+			t := registry.Target{Resource: row, Name: name, Subresource: "status"}
+			_, _, err := s.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+				next := old.DeepCopyObject().(*admissionv1.ValidatingAdmissionPolicy)
+				change(next)
+				return next, nil
+			})
+			if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
+				return nil
+			}
+			return err
+		}}
 }
 
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log}
+	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
+		Begin: s.books.own}
 	var running sync.WaitGroup
 	running.Go(func() { gc.Run(ctx) })
 	if s.settler != nil {
@@ -473,6 +502,8 @@ func (s *server) startWorkers() {
 		})
 	}
 	running.Go(func() { s.types.Run(ctx) })
+	running.Go(func() { s.policies.Run(ctx) })
+	running.Go(func() { s.typeChecker().Run(ctx) })
 	running.Go(func() {
 		s.registrar.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})
@@ -1115,6 +1146,34 @@ func (b *bookkeeper) done(r *http.Request, rec *request.Request, out *responseWr
 			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
 			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
 	}
+}
+
+// own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
+func (b *bookkeeper) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
+	rec := &request.Request{Received: time.Now(), Info: info, User: by}
+	ctx = context.WithValue(ctx, request.Key{}, rec)
+	if b.audit == nil {
+		return ctx, func(error) {}
+	}
+	rec.ID = uuid.NewString()
+	return ctx, func(err error) {
+		code := http.StatusOK
+		if err != nil {
+			status, _ := response.ErrorStatus(err)
+			code, rec.Answered = int(status.Code), &status
+		}
+		path := &url.URL{Path: "/" + strings.Join(slices.DeleteFunc([]string{info.APIPrefix, info.Group, info.Version, namespacesOf(info.Namespace), info.Namespace,
+			info.Resource, info.Name, info.Subresource}, func(part string) bool { return part == "" }), "/")}
+		b.audit.Done(&http.Request{URL: path, Header: http.Header{"User-Agent": {"apilet"}}, RemoteAddr: "127.0.0.1:0"}, rec, code, nil)
+	}
+}
+
+// namespacesOf is what stands before a namespace in a path.
+func namespacesOf(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return "namespaces"
 }
 
 func (b *bookkeeper) logPanic(r *http.Request, cause any) {

@@ -18,7 +18,7 @@ package crd
 // served like a built-in type, by the same walk. One example, with the files that it meets (custom.go serves the objects):
 //
 //	POST customresourcedefinitions  {widgets.example.com}
-//	     api.go: decode ▶ prepareDefinition ▶ validateDefinition ▶ commit, revision 7
+//	     registry: decode ▶ Prepare ▶ Validate ▶ commit, revision 7
 //	     sync: reads revision 7 off the log; the names are free ▶ status committed, revision 8 ▶ a row in the registry
 //	201 Created                     from here on /apis/example.com/v1/widgets is there
 //

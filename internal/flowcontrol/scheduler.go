@@ -28,7 +28,7 @@ package flowcontrol
 
 // This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
 // It knows no HTTP, no storage and no metrics library. flows.go has what the configuration says (which flow a request belongs to,
-// how many seats a level has); inflight.go puts both behind the middleware.
+// how many seats a level has); apf.go, at the top, puts both behind the middleware.
 //
 // A server can run only so many requests at a time: it has that many seats. A request that lists thousands of objects takes
 // several seats (its width). The seats are divided among priority levels, so that garbage collection cannot starve leader

@@ -45,6 +45,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/registry"
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -81,6 +82,10 @@ type Collector struct {
 	EventTTL    time.Duration
 	Grace       time.Duration // NamespaceGrace
 	Log         zerolog.Logger
+
+	// Begin makes the record of a write that the collector makes by itself: by whom, and what is asked, as if it came over HTTP. The function
+	// that it returns is told how the write ended. Nil: nobody hears of such writes.
+	Begin func(ctx context.Context, by request.User, info request.Info) (context.Context, func(error))
 }
 
 // Run collects until ctx ends.
@@ -669,7 +674,10 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 func (rp *Reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
+	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	ctx, done := rp.Gc.begin(ctx, garbageCollector, "delete", t)
 	_, _, err := rp.Gc.Writer.Delete(ctx, it.res, it.namespace, it.name, options)
+	done(err)
 	return err
 }
 
@@ -697,6 +705,7 @@ func (rp *Reaper) deleteInForeground(ctx context.Context, it *item) error {
 // change edits an object if it is still the one that was examined, and remembers what became of it.
 func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
 	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	ctx, done := rp.Gc.begin(ctx, garbageCollector, "patch", t)
 	rec, _, err := rp.Gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old.GetUID() != it.uid {
 			return nil, errReplaced
@@ -705,6 +714,7 @@ func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)
 		edit(obj)
 		return obj, nil
 	})
+	done(err)
 	if err == nil {
 		it.rec = rec
 	}
@@ -991,7 +1001,9 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 	if rec.Deleting && options.GracePeriodSeconds == nil && res.Readable(rec.JSON) == nil {
 		return false, nil
 	}
+	ctx, done := e.gc.begin(ctx, namespaceController, "delete", registry.Target{Resource: res, Namespace: namespace, Name: name})
 	now, gone, err := e.gc.Writer.Delete(ctx, res, namespace, name, options)
+	done(err)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -1012,6 +1024,7 @@ func nodeOf(rec *store.Record) string {
 // about pods while it waits for them.)
 func (e *emptier) report(ctx context.Context, name string, rest *remains) error {
 	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "status"}
+	ctx, done := e.gc.begin(ctx, namespaceController, "update", t)
 	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
@@ -1022,6 +1035,7 @@ func (e *emptier) report(ctx context.Context, name string, rest *remains) error 
 		}
 		return ns, nil
 	})
+	done(err)
 	if apierrors.IsNotFound(err) || errors.Is(err, scheme.ErrUnreadable) {
 		return nil
 	}
@@ -1092,6 +1106,7 @@ func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCon
 // release removes the finalizer that kept an empty namespace, which then goes unless it has finalizers of its own.
 func (e *emptier) release(ctx context.Context, name string) error {
 	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "finalize"}
+	ctx, done := e.gc.begin(ctx, namespaceController, "update", t)
 	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
@@ -1100,6 +1115,7 @@ func (e *emptier) release(ctx context.Context, name string) error {
 		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 		return ns, nil
 	})
+	done(err)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		_, _, err = e.gc.Writer.Delete(ctx, t.Resource, "", name, &metav1.DeleteOptions{})
 	}

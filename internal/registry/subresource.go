@@ -2,7 +2,7 @@ package registry
 
 // This file holds the subresources that are small programs of their own: /scale shows a workload's replica count as an object of another
 // kind, pods/binding puts a pod on its node, once, and pods/eviction is a DELETE that asks the pod's disruption budget first. What a
-// subresource that is only a part of its object may write is in strategy.go.
+// subresource that is only a part of its object may write is in package strategy.
 
 import (
 	"context"

@@ -4,8 +4,8 @@
 //	err = view.Respond(w, r, 200, &rec)        // one object; lists are ListHead, Item, Item, ..., ListTail
 //	unexpected = response.WriteError(w, r, err) // a Status; what is none is a 500, returned for the log
 //
-// The rules are those of k8s.io/apiserver/pkg/endpoints/handlers: negotiation/negotiate.go, responsewriters (errors.go, writers.go),
-// response.go (Tables and metadata); the words of the errors come from k8s.io/apimachinery/pkg/api/errors. What a Table shows is package
+// The rules are those of k8s.io/apiserver/pkg/endpoints/handlers: negotiation, responsewriters, and for Tables and
+// metadata response itself; the words of the errors come from k8s.io/apimachinery/pkg/api/errors. What a Table shows is package
 // printers', how a record becomes its version is package scheme's, what protobuf looks like is told in protobuf.go.
 //
 // Invariants: nothing is written before the form is known, so a client that gets 406 gets it alone; errors that nobody foresaw are a 500

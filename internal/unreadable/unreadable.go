@@ -13,8 +13,7 @@
 // names go to the log and to whoever may read the object, never into /readyz or a metric. The store is asked, and scheme judges.
 package unreadable
 
-// This file remembers which stored objects cannot be decoded. None comes into being today (bounds.go), but files that older versions
-// wrote may hold some, and one of them must not take the others with it:
+// This file remembers which stored objects cannot be decoded. One of them must not take the others with it:
 //
 //	roles, flow schemas, webhooks, definitions   are put in force without it; a role that cannot be read grants nothing
 //	LIST, WATCH                                  leave it out

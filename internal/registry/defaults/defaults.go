@@ -4,7 +4,7 @@
 //	defaults.Set(pod) // restartPolicy Always, dnsPolicy ClusterFirst, imagePullPolicy Always (no tag means latest), ...
 //
 // Set takes whatever is read, from a client or from the store, so that a typed client never meets a nil where kube-apiserver has a value.
-// The rules are those of k8s.io/kubernetes, pkg/apis/*/v1/defaults.go, and of the conversions that fill in what an older version had no
+// The rules are those of k8s.io/kubernetes, pkg/apis/GROUP/VERSION/defaults.go, and of the conversions that fill in what an older version had no
 // field for; each function here is the SetDefaults_Type of that name.
 //
 // Two helpers make most of it a table: Or(&field, value) fills a zero value, OrNew(&field, value) a nil pointer. A rule that depends on

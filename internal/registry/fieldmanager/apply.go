@@ -133,7 +133,7 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 }
 
 // ApplyFast is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
-// are all of this version (reapply.go). live stays as it is. ok is false where the library has to look at it.
+// are all of this version (fastpath.go). live stays as it is. ok is false where the library has to look at it.
 func (o *Manager) ApplyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
 	if o.GoType == nil || wanted.GroupVersionKind() != o.Kind {
 		return nil, false
@@ -237,7 +237,7 @@ func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
 }
 
-// updateByDiff is update asked about what differs alone (narrow.go). The entries of a custom resource are all shown to the library: it
+// updateByDiff is update asked about what differs alone (diff.go). The entries of a custom resource are all shown to the library: it
 // adapts them when the schema has changed.
 func (o *Manager) updateByDiff(ledger *managedfields.FieldManager, old, next scheme.Object, manager string) error {
 	before, after, paths := newDiff(o.types, old, next)
@@ -343,6 +343,8 @@ func (o *Manager) Manager(subresource string) (*managedfields.FieldManager, erro
 	}
 	if o.types == nil {
 		o.types = TypesOf(o.GoType, o.Schema)
+	}
+	if o.managers == nil {
 		o.managers = map[string]*managedfields.FieldManager{}
 	}
 	shape := &objectShape{Manager: o, types: o.types}

@@ -14,7 +14,7 @@
 package strategy
 
 // This file holds what single built-in types do differently from all others: who may be created by a PUT, which fields the rarer
-// subresources write, whose deletion waits. The walk that every write takes is in api.go; it asks here where the types part ways.
+// subresources write, whose deletion waits. The walk that every write takes is in package registry; it asks here where the types part ways.
 
 import (
 	"errors"

@@ -6,7 +6,7 @@
 //	if !ok { // something that only the Go type's own methods can judge: decode, then protobuf.AppendMessage
 //	}
 //
-// The envelope is k8s.io/apimachinery/pkg/runtime/serializer/protobuf's; numbers and kinds of fields are those of the types' generated.pb.go,
+// The envelope is k8s.io/apimachinery/pkg/runtime/serializer/protobuf's; numbers and kinds of fields are those of the types' generated code,
 // read from the protobuf tags of their fields. It imports none of our packages.
 //
 // Invariants: what Transcode writes is what the generated code writes for the same object, to the last byte, or it returns false; it
