@@ -160,6 +160,7 @@ func whereDifferent(got, want string) string {
 }
 
 func TestShortWaysAnswerAsTheGeneralMachine(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
