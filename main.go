@@ -44,6 +44,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -54,6 +55,7 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
+	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -219,6 +221,7 @@ type server struct {
 	rd          *reads
 	wr          *registry.Writer
 	webhooks    *admission.Webhooks
+	policies    *policy.Policies
 	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults
 	types       *crd.Definitions
 	apiServices *bootstrap.APIServiceReconciler
@@ -452,14 +455,37 @@ func (s *server) admit() error {
 	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
 	s.webhooks.Reload()
-	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks})
+	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
+		Fields: s.wr.FieldManager, Convert: admission.MovedTo}
+	s.policies.Reload()
+	mutating, validating := plugins.Policies(s.policies)
+	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err
 	}
 	s.wr.Admission = admission.NewChain(table, on)
-	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed)
+	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed, s.policies.Committed)
 	return nil
+}
+
+// typeChecker keeps the status of admission policies.
+func (s *server) typeChecker() *policy.TypeChecker {
+	row := s.reg.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
+	return &policy.TypeChecker{Store: s.st, Types: s.reg, Schemas: discovery.KindSchemas,
+		Tell: func(err error) { s.log.Error().Err(err).Msg("checking the types of admission policies") },
+		Write: func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
+			t := registry.Target{Resource: row, Name: name, Subresource: "status"}
+			_, _, err := s.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+				next := old.DeepCopyObject().(*admissionv1.ValidatingAdmissionPolicy)
+				change(next)
+				return next, nil
+			})
+			if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
+				return nil
+			}
+			return err
+		}}
 }
 
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
@@ -476,6 +502,8 @@ func (s *server) startWorkers() {
 		})
 	}
 	running.Go(func() { s.types.Run(ctx) })
+	running.Go(func() { s.policies.Run(ctx) })
+	running.Go(func() { s.typeChecker().Run(ctx) })
 	running.Go(func() {
 		s.apiServices.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})

@@ -670,7 +670,7 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 		live = t.Resource.ConvertOut(old.DeepCopyObject().(scheme.Object))
 		live.GetObjectKind().SetGroupVersionKind(t.Resource.GroupVersionKind())
 	}
-	merged, strict, err := wr.fieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
+	merged, strict, err := wr.FieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
 	if err != nil {
 		return nil, err
 	}
@@ -692,8 +692,8 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 	return obj, t.check(obj)
 }
 
-// fieldManager is the bookkeeping of managedFields for a resource.
-func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
+// FieldManager is the bookkeeping of managedFields for a resource.
+func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	if c := res.Custom; c != nil && c.Keep != nil {
 		return c.Keep(func() any { return wr.newFieldManager(res) }).(*fieldmanager.Manager)
 	}
@@ -734,7 +734,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		before = res.ConvertOut(old)
 		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	if err := wr.fieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
+	if err := wr.FieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())

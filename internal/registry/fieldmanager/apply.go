@@ -343,6 +343,8 @@ func (o *Manager) Manager(subresource string) (*managedfields.FieldManager, erro
 	}
 	if o.types == nil {
 		o.types = TypesOf(o.GoType, o.Schema)
+	}
+	if o.managers == nil {
 		o.managers = map[string]*managedfields.FieldManager{}
 	}
 	shape := &objectShape{Manager: o, types: o.types}
