@@ -1,18 +1,18 @@
 // Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
-// ValidatingWebhookConfiguration name them, and fills in what a new object has from the classes that it names.
+// ValidatingWebhookConfiguration name them; and it is the chain in which they and the built-in plug-ins are asked.
 //
-//	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
-//	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
-//	obj, err = hooks.Mutate(ctx, attributes, obj, old)
-//	err = hooks.Validate(ctx, attributes, obj, old) // a Status error: denied, or the webhook failed and failurePolicy is Fail
+//	chain := admission.NewChain(table, on)    // rows of plug-ins (package plugins), two of which are the webhooks
+//	hooks.Reload()                            // and hooks.Committed(res) after each write to a configuration
+//	obj, err = chain.Admit(ctx, attributes)   // the object as plug-ins have changed it
+//	err = chain.Validate(ctx, attributes)     // a Status error: denied, or a webhook failed whose failurePolicy is Fail
 //
 // A write meets them twice on its walk:
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
 //
-// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that nobody switches off
-// (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
-// wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook. chain.go has the order of all plug-ins; the built-in ones are
+// package plugins. Which requests a webhook wants is told in matching.go, its CEL conditions in package matchconditions, the documents of a
+// call in review.go, and how a webhook is reached in package webhook.
 //
 // Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
 // than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a
@@ -99,7 +99,7 @@ type Webhooks struct {
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
 type hookSet struct{ mutating, Validating []*Hook }
 
-// A hook is one webhook.
+// A Hook is one webhook.
 type Hook struct {
 	matchconditions.Webhook
 	kind                hookKind
@@ -263,6 +263,7 @@ type invocation struct {
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
+// NewInvocation is what all webhooks that are asked about one write have in common.
 func NewInvocation(h *Webhooks, a *Attributes) *invocation {
 	v := &invocation{h: h, a: a, rec: a.Request, Obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
 	v.target = matching.Target{Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural, Subresource: a.Subresource, Operation: a.Operation,

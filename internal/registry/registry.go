@@ -71,7 +71,7 @@ import (
 const (
 	maxBody       = 3 << 20  // bytes of a request body, as kube-apiserver's
 	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
-	generateTries = 8        // names tried for one strategy.generateName
+	generateTries = 8        // names tried for one generateName
 	maxName       = 1024     // bytes of a name
 	DeleteWorkers = 16       // objects of a collection that are written at once
 )
@@ -525,7 +525,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	return response.StoreError(err, res, obj.GetName())
 }
 
-// nameConflict words a create whose name is taken. With a strategy.generateName the server was asked for a name and found none.
+// nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
 func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	if obj.GetGenerateName() == "" {
 		return response.StoreError(err, res, obj.GetName())
@@ -535,10 +535,10 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 
 // ---- Update and patch ----
 
-// A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
+// A ChangeFunc is a revision-to-be: given the object as it is (nil: it does not exist), it returns what it shall become.
 type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
-// A target is one object, or one part of it, that a request changes.
+// A Target is one object, or one part of it, that a request changes.
 type Target struct {
 	Resource        *scheme.Resource
 	Namespace, Name string

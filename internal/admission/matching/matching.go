@@ -4,7 +4,7 @@
 // One row of each kind, for a request that creates the pod web/a:
 //
 //	rule                                                          matches  because
-//	apiGroups [""], discovery.apiVersions [v1], resources [pods], CREATE    yes
+//	apiGroups [""], apiVersions [v1], resources [pods], CREATE    yes
 //	... resources ["*"]                                           yes      all resources, no subresource
 //	... resources ["pods/*"] or ["*/*"]                           yes      all of a pod's subresources, and the pod itself
 //	... resources ["pods/status"] or ["*/status"]                 no

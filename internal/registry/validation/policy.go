@@ -1,6 +1,8 @@
 package validation
 
-// This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness.
+// This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness. In
+// k8s.io/kubernetes they are in pkg/apis/rbac, admissionregistration and flowcontrol (validation/validation.go each). An expression that is
+// compiled (a CEL matchCondition) is judged as Kubernetes' packages judge it; all else is a table of fields.
 
 import (
 	"fmt"
