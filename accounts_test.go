@@ -96,6 +96,7 @@ func boundTo(kind, name string) string {
 
 // TestTokenRequestIsKubernetes: the answers are kube-apiserver 1.36's.
 func TestTokenRequestIsKubernetes(t *testing.T) {
+	t.Parallel()
 	s := startShop(t)
 	for _, c := range []struct{ path, body, want string }{
 		{"app", `{"spec":{"expirationSeconds":599}}`, `422 Invalid TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes`},
@@ -142,6 +143,7 @@ func TestTokenRequestIsKubernetes(t *testing.T) {
 
 // TestTokenSaysWhoItsBearerIs: claims, defaults, and what a request with the token tells of its sender.
 func TestTokenSaysWhoItsBearerIs(t *testing.T) {
+	t.Parallel()
 	s := startShop(t)
 	uid := func(path string) string {
 		return s.want(200, "GET", path, "", masterToken).get("metadata.uid").String()
@@ -193,6 +195,7 @@ func TestTokenSaysWhoItsBearerIs(t *testing.T) {
 
 // TestTokenDiesWithWhatItIsBoundTo: at once, and for good: another object of the same name does not wake it.
 func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
+	t.Parallel()
 	s := startShop(t)
 	plain, toPod, toOld := s.tokenFor(""), s.tokenFor(boundTo("Pod", "p")), s.tokenFor(boundTo("Pod", "on-none"))
 	toNode, toSecret, ofPodOnNode := s.tokenFor(boundTo("Node", "n1")), s.tokenFor(boundTo("Secret", "s")), s.tokenFor(boundTo("Pod", "on-n1"))
@@ -248,6 +251,7 @@ func forge(t *testing.T, s *testServer, edit func(*serviceaccount.TokenClaims)) 
 
 // TestTokenTimesHaveAMinuteOfLeeway, as kube-apiserver's.
 func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
+	t.Parallel()
 	s := startShop(t)
 	at := func(d time.Duration) *jwt.NumericDate { return jwt.NewNumericDate(time.Now().Add(d)) }
 	for _, c := range []struct {
@@ -278,6 +282,7 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 
 // TestTokenReviewKnowsAudiences: the table is kube-apiserver's answers.
 func TestTokenReviewKnowsAudiences(t *testing.T) {
+	t.Parallel()
 	s := startShop(t)
 	plain, xy, both := s.tokenFor(""), s.tokenFor(`"audiences":["x","y"]`), s.tokenFor(`"audiences":["x","`+serviceaccount.DefaultIssuer+`"]`)
 	app, us := "system:serviceaccount:shop:app ", serviceaccount.DefaultIssuer
@@ -309,6 +314,7 @@ func TestTokenReviewKnowsAudiences(t *testing.T) {
 
 // TestForgedTokensAreRefused: every way to sign that is not a key of the server.
 func TestForgedTokensAreRefused(t *testing.T) {
+	t.Parallel()
 	s := startShop(t)
 	good := s.tokenFor("")
 	parts := strings.Split(good, ".")
@@ -353,6 +359,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 
 // TestTokensOutliveARestart: the data file keeps the key.
 func TestTokensOutliveARestart(t *testing.T) {
+	t.Parallel()
 	s := startShop(t, onFile(filepath.Join(t.TempDir(), "a.db")))
 	token, transport := s.tokenFor(""), s.client.Transport
 	s.restart()
@@ -393,6 +400,7 @@ func keyFiles(t *testing.T) map[string]string {
 
 // TestKeysOfEveryFormSignAndVerify: a token that one server signs with a private key is good for another that has the public one.
 func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
+	t.Parallel()
 	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
 	for private, c := range map[string]struct{ public, alg string }{
 		"rsa": {"rsa.pub", "RS256"}, "p256": {"p256.pub", "ES256"}, "p384": {"p384.pub", "ES384"}, "p521": {"p521.pub", "ES512"}, "pkcs8": {"certificate", "ES256"},
@@ -423,6 +431,7 @@ func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
 }
 
 func TestWhichKeySigns(t *testing.T) {
+	t.Parallel()
 	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
 	for _, c := range []struct {
 		title string
@@ -469,6 +478,7 @@ func broken(t *testing.T, path string) string {
 
 // TestTokenOfASecretIsFilledIn, counts without an end, and dies with its Secret, its account, or when another takes its place.
 func TestTokenOfASecretIsFilledIn(t *testing.T) {
+	t.Parallel()
 	s := startShop(t)
 	secret := func(metadata string) answer {
 		t.Helper()
@@ -518,6 +528,7 @@ func TestTokenOfASecretIsFilledIn(t *testing.T) {
 
 // TestOthersCanVerifyTokens: by what /openid/v1/jwks says alone, with nothing of this program's.
 func TestOthersCanVerifyTokens(t *testing.T) {
+	t.Parallel()
 	for name, edit := range map[string]func(*config){
 		"ES256": func(*config) {},
 		"RS256": func(c *config) { c.accounts.SigningKeyFile = keyFiles(t)["rsa"] },
@@ -571,6 +582,7 @@ func verifiesAlone(t *testing.T, key gjson.Result, token string) bool {
 
 // TestPlainPortKnowsServiceAccounts: a token there is its account; a dead one is nobody, and never an administrator.
 func TestPlainPortKnowsServiceAccounts(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"app"}}`)
 	token := s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts/app/token", `{}`).get("status.token").String()
@@ -592,6 +604,7 @@ func TestPlainPortKnowsServiceAccounts(t *testing.T) {
 
 // TestSecretsAreNeverTold: not in log lines, not in the audit log, not in metrics, not in answers to others than the one who asked.
 func TestSecretsAreNeverTold(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	audit, kubeconfig := filepath.Join(dir, "audit"), filepath.Join(dir, "kubeconfig")
 	told := &logLines{}
@@ -684,6 +697,7 @@ func BenchmarkAccountToken(b *testing.B) {
 // TestWhatADataFileGivesAway to its thief: every Secret, and the key that signs account tokens unless that lies elsewhere. Not the other
 // credentials: they are in files of their own.
 func TestWhatADataFileGivesAway(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	signing := keyFiles(t)["p256"]
 	for _, keyFile := range []string{"", signing} {

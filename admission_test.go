@@ -166,6 +166,7 @@ func hookedMap(name string) string {
 // ---- Cases 80 to 89
 
 func TestCase80And81And82WebhookWarningsComeInOrderAndOnce(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
 		respondReview(w, q, r.URL.Path != "/no", `"warnings":["one","two","one"],"status":{"message":"pay","reason":"Foo","code":402,"details":{"name":"q"}}`)
@@ -189,6 +190,7 @@ func TestCase80And81And82WebhookWarningsComeInOrderAndOnce(t *testing.T) {
 }
 
 func TestCase83And84OddWebhookWarnings(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	long := strings.Repeat("é", 300)
 	h := startHook(t, allowing(`"warnings":["a\nb","`+long+`"]`))
@@ -200,6 +202,7 @@ func TestCase83And84OddWebhookWarnings(t *testing.T) {
 }
 
 func TestCase85And86AWebhookThatNeverAnswersIsWaitedForAsLongAsItSays(t *testing.T) {
+	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	s := startTest(t, func(c *config) { c.auditPath = log })
 	h := startHook(t, func(_ http.ResponseWriter, r *http.Request, _ gjson.Result) { <-r.Context().Done() })
@@ -260,6 +263,7 @@ func auditNotes(t *testing.T, log, name string) map[string]string {
 // Case 87 is in the table of answers.
 
 func TestCase88DryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, func(c *config) { c.validate = false }) // validation lets no such webhook in today
 	h := startHook(t, allowing(""))
 	for effects, code := range map[string]int{"Some": 400, "Unknown": 400, "None": 201, "NoneOnDryRun": 201} {
@@ -281,6 +285,7 @@ func TestCase88DryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
 }
 
 func TestCase89TimeoutsOutOfRangeAreRefused(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(""))
 	for _, seconds := range []int{0, 31, -1} {
@@ -295,6 +300,7 @@ func TestCase89TimeoutsOutOfRangeAreRefused(t *testing.T) {
 // ---- How calls fail
 
 func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const call, invalid = "failed to call webhook: ", "received invalid webhook response: "
 	raw := func(text string) func(http.ResponseWriter, gjson.Result) {
@@ -347,6 +353,7 @@ func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
 }
 
 func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -373,6 +380,7 @@ func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
 }
 
 func TestADrippingAnswerEndsAtTheTimeout(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, r *http.Request, _ gjson.Result) {
 		for r.Context().Err() == nil {
@@ -392,6 +400,7 @@ func TestADrippingAnswerEndsAtTheTimeout(t *testing.T) {
 
 // A request's own deadline ends the wait for a webhook, whatever that may take, and nobody else waits with it.
 func TestTheRequestsOwnDeadlineBoundsTheCall(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
 		if strings.HasPrefix(q.Get("request.name").String(), "slow") {
@@ -410,6 +419,7 @@ func TestTheRequestsOwnDeadlineBoundsTheCall(t *testing.T) {
 }
 
 func TestAHungUpClientEndsTheCall(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	called, ended := make(chan struct{}, 1), make(chan struct{}, 1)
 	h := startHook(t, func(_ http.ResponseWriter, r *http.Request, _ gjson.Result) {
@@ -438,6 +448,7 @@ func TestAHungUpClientEndsTheCall(t *testing.T) {
 
 // Webhooks that never answer fill the seats for their timeout and no longer; reads that need no webhook have seats of their own.
 func TestSlowWebhooksGiveSeatsBack(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, func(c *config) { c.flowControl, c.maxMutating, c.maxReadonly = false, 2, 2 })
 	h := startHook(t, func(_ http.ResponseWriter, r *http.Request, _ gjson.Result) { <-r.Context().Done() })
 	s.validatingBy(h.hookAt("a", "", `"timeoutSeconds":1,"failurePolicy":"Fail"`))
@@ -465,6 +476,7 @@ func TestSlowWebhooksGiveSeatsBack(t *testing.T) {
 
 // A webhook that writes to the server it is called by, and is called for that, ends with its innermost timeout.
 func TestAWebhookThatCallsItselfEnds(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	var depth atomic.Int32
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) {
@@ -481,6 +493,7 @@ func TestAWebhookThatCallsItselfEnds(t *testing.T) {
 // ---- Patches
 
 func TestPatchesOfMutatingWebhooks(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	internal := "500 InternalError Internal error occurred: "
 	cases := map[string]struct {
@@ -531,6 +544,7 @@ func TestPatchesOfMutatingWebhooks(t *testing.T) {
 }
 
 func TestPatchedObjectsGetDefaults(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(patching(`[{"op":"add","path":"/spec/containers/-","value":{"name":"side","image":"x:latest"}}]`)))
 	s.mutating(h.hookAt("a", "", `"rules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["v1"],"resources":["pods"]}]`))
@@ -552,6 +566,7 @@ func TestPatchedObjectsGetDefaults(t *testing.T) {
 // ---- Rounds
 
 func TestReinvocation(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
 		name := strings.Trim(r.URL.Path, "/")
@@ -614,6 +629,7 @@ func annotateWithVerb(w http.ResponseWriter, r *http.Request, q gjson.Result) {
 }
 
 func TestEveryVerbPathMeetsBothKinds(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, annotateWithVerb)
 	s.define("gadgets")
@@ -709,6 +725,7 @@ func checkHookTold(t *testing.T, what string, q gjson.Result, told, options stri
 }
 
 func TestAWebhookSeesWhoActs(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(""))
 	s.validatingBy(h.hookAt("a", "", ""))
@@ -720,6 +737,7 @@ func TestAWebhookSeesWhoActs(t *testing.T) {
 }
 
 func TestAMutatingWebhookCannotPatchADeletion(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.want(201, "POST", hookedMaps, hookedMap("a"))
 	h := startHook(t, allowing(patching(`[{"op":"add","path":"/data","value":{}}]`)))
@@ -731,6 +749,7 @@ func TestAMutatingWebhookCannotPatchADeletion(t *testing.T) {
 }
 
 func TestDenialsOnEveryVerbLeaveTheObject(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.want(201, "POST", hookedMaps, hookedMap("a"))
 	before := string(s.want(200, "GET", hookedMaps+"/a", "").body)
@@ -752,6 +771,7 @@ func TestDenialsOnEveryVerbLeaveTheObject(t *testing.T) {
 // ---- Whom webhooks are asked about
 
 func TestWebhookSelectors(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"red","labels":{"colour":"red"}}}`)
 	h := startHook(t, allowing(""))
@@ -800,6 +820,7 @@ func TestWebhookSelectors(t *testing.T) {
 }
 
 func TestEquivalentVersionsAreConverted(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const v1, v2 = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers", "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
 	body := `{"metadata":{"name":"h"},"spec":{"maxReplicas":3,"targetCPUUtilizationPercentage":50,"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"}}}`
@@ -831,6 +852,7 @@ func TestEquivalentVersionsAreConverted(t *testing.T) {
 }
 
 func TestEquivalentVersionsOfCustomResources(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	version := `{name: %s, served: true, storage: %v, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {a: {type: integer}, b: {type: string, default: x}}}}}}}`
 	s.want(201, "POST", definitionsPath, fromFlow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: foos.h.io},
@@ -847,6 +869,7 @@ func TestEquivalentVersionsOfCustomResources(t *testing.T) {
 }
 
 func TestWebhookMatchConditions(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(""))
 	condition := func(expression string) string {
@@ -888,6 +911,7 @@ func TestWebhookMatchConditions(t *testing.T) {
 
 // What the server does by itself is not shown to webhooks, and cannot be stopped by them.
 func TestTheServersOwnWritesAreNotShown(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) {
 		respondReview(w, q, q.Get("request.resource.resource").String() == "namespaces" || q.Get("request.subResource").String() == "eviction", "")
@@ -908,6 +932,7 @@ func TestTheServersOwnWritesAreNotShown(t *testing.T) {
 // ---- Configurations and connections
 
 func TestConfigurationsHoldFromTheirAnswerOn(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "apilet.db")))
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) { respondReview(w, q, false, "") })
 	path := hookConfigs + "validatingwebhookconfigurations"
@@ -926,6 +951,7 @@ func TestConfigurationsHoldFromTheirAnswerOn(t *testing.T) {
 }
 
 func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(""))
 	s.validatingBy(h.hookAt("a", "", ""))
@@ -950,6 +976,7 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 }
 
 func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(""))
 	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
@@ -1055,6 +1082,7 @@ func (s *testServer) hookTo(service string, h *hookStub) *matchconditions.Webhoo
 }
 
 func TestV1beta1Reviews(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) {
 		if q.Get("apiVersion").String() != "admission.k8s.io/v1beta1" {
@@ -1071,6 +1099,7 @@ func TestV1beta1Reviews(t *testing.T) {
 }
 
 func TestAuditAnnotationsOfWebhooks(t *testing.T) {
+	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	s := startTest(t, func(c *config) { c.auditPath = log })
 	s.want(201, "POST", hookedMaps, hookedMap("a"))
@@ -1105,6 +1134,7 @@ func TestAuditAnnotationsOfWebhooks(t *testing.T) {
 
 // Many objects of a collection are deleted side by side, each of which is asked about.
 func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	for i := range 40 {
 		s.want(201, "POST", hookedMaps, hookedMap(fmt.Sprint("m", i)))
@@ -1132,6 +1162,7 @@ func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
 
 // The program in testdata/webhook does what its comment says.
 func TestExampleWebhook(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds a program")
 	}
@@ -1192,6 +1223,7 @@ func BenchmarkWebhook(b *testing.B) {
 
 // What classes bring is brought twice, before mutating webhooks and after them; a pod gets it once.
 func TestClassesSpeakTwiceAndGiveOnce(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const runtimes = "/apis/node.k8s.io/v1/runtimeclasses"
 	s.want(201, "POST", runtimes, `{"metadata":{"name":"rc"},"handler":"h","overhead":{"podFixed":{"cpu":"100m"}},

@@ -88,6 +88,7 @@ func (s *listScene) write(t *testing.T, cases []writeCase) {
 // ---- Create ----
 
 func TestCreate(t *testing.T) { // 99 to 109
+	t.Parallel()
 	s := startScene(t)
 	t.Run("99, 105 the server fills in", func(t *testing.T) {
 		a := s.want(201, "POST", s.p1, `{"metadata":{"name":"f","uid":"mine","creationTimestamp":"2001-01-01T00:00:00Z","selfLink":"/x",
@@ -142,7 +143,7 @@ func TestCreate(t *testing.T) { // 99 to 109
 		expect(t, a.code, 422)
 		expect(t, strings.Contains(a.failure(), `metadata.finalizers[0]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified`), true)
 	})
-	t.Run("104 terminating namespace", func(t *testing.T) { checkTerminating(t, s) })
+	t.Run("104 terminating namespace", func(t *testing.T) { checkTerminating(t) })
 	t.Run("107 a warning by default", func(t *testing.T) {
 		a := s.want(201, "POST", s.p1, `{"metadata":{"name":"w"},"bogus":1}`)
 		expect(t, a.header.Get("Warning"), `299 - "unknown field \"bogus\""`)
@@ -158,7 +159,8 @@ func TestCreate(t *testing.T) { // 99 to 109
 	})
 }
 
-func checkTerminating(t *testing.T, s *listScene) {
+func checkTerminating(t *testing.T) {
+	s := startTest(t) // whose collector works
 	path := s.namespace("ending")
 	s.want(201, "POST", path, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
 	expect(t, s.want(200, "DELETE", "/api/v1/namespaces/ending", "").get("status.phase"), "Terminating")
@@ -170,6 +172,7 @@ func checkTerminating(t *testing.T, s *listScene) {
 }
 
 func TestGeneratedNames(t *testing.T) { // 101
+	t.Parallel()
 	s := startScene(t)
 	const creates = 200
 	names := make(chan string, creates)
@@ -200,6 +203,7 @@ func TestGeneratedNames(t *testing.T) { // 101
 // ---- Update and patch ----
 
 func TestUpdate(t *testing.T) { // 110 to 116
+	t.Parallel()
 	s := startScene(t)
 	stale := `409 Conflict Operation cannot be fulfilled on configmaps "b": the object has been modified; please apply your changes to the latest version and try again`
 	s.write(t, []writeCase{
@@ -242,6 +246,7 @@ func TestUpdate(t *testing.T) { // 110 to 116
 }
 
 func TestFiftyWritersOfOneObject(t *testing.T) { // 117, 118
+	t.Parallel()
 	s := startScene(t)
 	const writers = 50
 	all := func(request func(i int) int) map[int]int {
@@ -269,6 +274,7 @@ func TestFiftyWritersOfOneObject(t *testing.T) { // 117, 118
 }
 
 func TestApply(t *testing.T) { // 122, 124
+	t.Parallel()
 	s := startScene(t)
 	s.needsApply(t)
 	apply := func(query, value string) answer {
@@ -287,6 +293,7 @@ func TestApply(t *testing.T) { // 122, 124
 }
 
 func TestStatusAndGeneration(t *testing.T) { // 123
+	t.Parallel()
 	s := startScene(t)
 	deployments := "/apis/apps/v1/namespaces/p1/deployments"
 	a := s.want(201, "POST", deployments, `{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"app":"d"}},
@@ -306,6 +313,7 @@ func TestStatusAndGeneration(t *testing.T) { // 123
 }
 
 func TestCustomResourcesDiffer(t *testing.T) { // 111, 121, 123
+	t.Parallel()
 	s := startScene(t)
 	foos := s.needsCustomResources(t)
 	a := s.want(201, "POST", foos, `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"f"},"spec":{"a":1}}`)
@@ -327,6 +335,7 @@ func TestCustomResourcesDiffer(t *testing.T) { // 111, 121, 123
 // ---- Delete ----
 
 func TestDelete(t *testing.T) { // 125 to 131, 134, 135
+	t.Parallel()
 	s := startScene(t)
 	w := s.follow("resourceVersion=r(z)")
 	t.Run("125 an object goes", func(t *testing.T) {
@@ -385,6 +394,7 @@ func checkFinalizers(t *testing.T, s *listScene) {
 }
 
 func TestDeleteCollection(t *testing.T) { // 132, 133
+	t.Parallel()
 	s := startScene(t)
 	t.Run("133 dry run", func(t *testing.T) {
 		expect(t, s.brief(s.send("DELETE", s.p1+"?dryRun=All", "")), "a b c d e @now")
@@ -412,6 +422,7 @@ func TestDeleteCollection(t *testing.T) { // 132, 133
 // ---- Dry run, forms of errors, paths ----
 
 func TestDryRun(t *testing.T) { // 136, 137
+	t.Parallel()
 	s := startScene(t)
 	before := s.st.Revision()
 	a := s.want(201, "POST", s.p1+"?dryRun=All", configMap("dry"))
@@ -437,6 +448,7 @@ func TestDryRun(t *testing.T) { // 136, 137
 }
 
 func TestUnknownPlaces(t *testing.T) { // 5, 138
+	t.Parallel()
 	s := startScene(t)
 	for _, c := range []struct {
 		method, path string
@@ -462,6 +474,7 @@ func TestUnknownPlaces(t *testing.T) { // 5, 138
 }
 
 func TestErrorsHonourAccept(t *testing.T) { // 138, 141
+	t.Parallel()
 	s := startScene(t)
 	a := s.send("GET", s.p1+"/nope", "", "Accept: application/yaml")
 	expect(t, a.code, 404)

@@ -68,6 +68,7 @@ func builtInTypes(t testing.TB) map[string]reflect.Type {
 }
 
 func TestTypesMeanWhatOpenAPISays(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("testdata/apply/relations.tsv")
 	if err != nil {
 		t.Fatal(err)
@@ -140,6 +141,7 @@ type recordedWrite struct {
 }
 
 func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("testdata/apply/kube-apiserver-1.36.jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -300,6 +302,7 @@ func entries(obj scheme.Object) string {
 }
 
 func TestOwnershipServesManyAtOnce(t *testing.T) {
+	t.Parallel()
 	o := &fieldmanager.Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
 	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(deploymentJSON(2))
 	var wg sync.WaitGroup

@@ -71,6 +71,7 @@ func kubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificat
 
 // TestServerMakesItsOwnCertificates: each of the three wishes for TLS is met, and the kubeconfig has all that a client needs.
 func TestServerMakesItsOwnCertificates(t *testing.T) {
+	t.Parallel()
 	dir, tokens := t.TempDir(), writeTemp(t, "tokens", "s3cret,bob,1\n")
 	for name, edit := range map[string]func(*config){
 		"the folder that was given":  func(c *config) { c.certDir = filepath.Join(dir, "given") },
@@ -111,6 +112,7 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 
 // TestPlainPortStaysPlain: nothing asks for TLS, so there is none, and no folder is made.
 func TestPlainPortStaysPlain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := startTest(t, onFile(filepath.Join(dir, "a.db")))
 	s.want(200, "GET", "/api/v1/pods", "")
@@ -121,6 +123,7 @@ func TestPlainPortStaysPlain(t *testing.T) {
 
 // TestWhoAsksForTLS is the decision alone.
 func TestWhoAsksForTLS(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		title         string
 		config        config
@@ -199,6 +202,7 @@ func servedBy(t *testing.T, s *testServer) []byte {
 
 // TestServingCertificateIsReloaded: new handshakes show the new certificate, and a connection that is open goes on.
 func TestServingCertificateIsReloaded(t *testing.T) {
+	t.Parallel()
 	f, _, err := openTestCerts(t, "", "127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
@@ -283,6 +287,7 @@ func certClient(cert *x509.Certificate, ca testCA) *http.Client {
 }
 
 func TestRemovedClientAuthorityIsRefused(t *testing.T) {
+	t.Parallel()
 	s, first := startTLS(t)
 	second, _ := newTestCA(t)
 	subject := pkix.Name{CommonName: "carol", Organization: []string{request.GroupMasters}}
@@ -317,6 +322,7 @@ func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 }
 
 func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	s, _ := startTLS(t)
 	for i, tokens := range []string{"one-token,bob,1,system:masters\n", "second-token,bob,1,system:masters\n", "3-token,bob,1,system:masters\n"} {
 		mustWriteFile(t, s.conf.auth.TokenFile, []byte(tokens))

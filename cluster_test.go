@@ -7,6 +7,7 @@ import (
 
 // TestClusterIsFounded: a new server has what readers of a cluster look for, and what they change stays.
 func TestClusterIsFounded(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"))
 	const service = "/api/v1/namespaces/default/services/kubernetes"
 	got := string(s.want(200, "GET", service, "").body)
@@ -32,6 +33,7 @@ func TestClusterIsFounded(t *testing.T) {
 
 // TestClusterAddressIsTaken: a Service of the user's that has the first address keeps it, and the server starts.
 func TestClusterAddressIsTaken(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"))
 	s.want(200, "DELETE", "/api/v1/namespaces/default/services/kubernetes", "")
 	s.want(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"mine"},"spec":{"clusterIP":"10.96.0.1","ports":[{"port":1}]}}`)

@@ -77,6 +77,7 @@ func gadget(t testing.TB, name, spec string) string {
 }
 
 func TestTypeIsServedWhenItsDefinitionIsAnswered(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	if a := s.send("GET", gadgets, ""); a.code != 404 || strings.HasPrefix(string(a.body), "{") {
 		t.Errorf("before the definition: %d %s, want 404 in plain text", a.code, a.body)
@@ -101,6 +102,7 @@ func TestTypeIsServedWhenItsDefinitionIsAnswered(t *testing.T) {
 }
 
 func TestDefinitionsAreJudged(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	object := func(more string) string { return simpleDefinition(t, "Bad", "example.com", `{type: object}`, more) }
 	field := func(schema string) string {
@@ -137,6 +139,7 @@ func TestDefinitionsAreJudged(t *testing.T) {
 }
 
 func TestDefinitionsWarnOfWhatTheyDoNotGet(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	odd := simpleDefinition(t, "Odd", "example.com", `{type: object, properties: {a: {type: string, format: zap},
 		b: {type: array, x-kubernetes-list-type: set, items: {type: object, x-kubernetes-map-type: atomic}}}}`, "")
@@ -156,6 +159,7 @@ func TestDefinitionsWarnOfWhatTheyDoNotGet(t *testing.T) {
 
 // TestObjectsAreJudged gives the spec of a gadget, and what comes of it: the stored spec, or a part of the refusal.
 func TestObjectsAreJudged(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	for spec, want := range map[string]string{
@@ -218,6 +222,7 @@ func sameFields(t *testing.T, a, b string) bool {
 }
 
 func TestBodiesOfCustomObjects(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	for _, c := range []struct{ query, body, want string }{
@@ -247,6 +252,7 @@ func TestBodiesOfCustomObjects(t *testing.T) {
 }
 
 func TestTransitionRules(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "x", "serial: a1"))
@@ -260,6 +266,7 @@ func TestTransitionRules(t *testing.T) {
 
 // TestRatcheting tightens a schema: what was stored before may stay as long as it is not touched.
 func TestRatcheting(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "x", "name: longname"))
@@ -271,6 +278,7 @@ func TestRatcheting(t *testing.T) {
 }
 
 func TestStatusIsApart(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	full := strings.Replace(gadget(t, "x", "size: 2"), `"spec"`, `"status":{"count":9},"spec"`, 1)
@@ -302,6 +310,7 @@ func TestStatusIsApart(t *testing.T) {
 }
 
 func TestScaleOfACustomResource(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "x", "count: 2"))
@@ -329,6 +338,7 @@ func TestScaleOfACustomResource(t *testing.T) {
 }
 
 func TestColumnsAndSelectors(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "x", `count: 2, ratio: 1.5, lit: true, due: "2020-01-01T00:00:00Z", tags: [ta, tb], size: 4`))
@@ -357,6 +367,7 @@ func TestColumnsAndSelectors(t *testing.T) {
 }
 
 func TestVersionsShareObjects(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("planets")
 	inV1 := strings.Replace(planets, "/v2/", "/v1/", 1)
@@ -385,6 +396,7 @@ func TestVersionsShareObjects(t *testing.T) {
 
 // checkStatus would refuse the plain 404s of paths that lead nowhere, so these are asked with send.
 func TestStrayPathsArePlain404s(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("planets")
 	s.define("gadgets")
@@ -398,6 +410,7 @@ func TestStrayPathsArePlain404s(t *testing.T) {
 }
 
 func TestDeprecatedVersionsWarn(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("planets")
 	warning := func(version string) string {
@@ -432,6 +445,7 @@ func TestDeprecatedVersionsWarn(t *testing.T) {
 }
 
 func TestDefaultAddedLaterShowsInOldObjects(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "old", ""))
@@ -457,6 +471,7 @@ func TestDefaultAddedLaterShowsInOldObjects(t *testing.T) {
 }
 
 func TestNamesBelongToTheFirst(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/db"))
 	s.define("gadgets")
 	rival := strings.Replace(simpleDefinition(t, "Rival", "example.com", `{type: object}`, ""), `"kind":"Rival"`, `"kind":"Gadget","shortNames":["gd","rv"]`, 1)
@@ -483,6 +498,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 }
 
 func TestObjectsGoWithTheirDefinition(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "free", ""))
@@ -507,6 +523,7 @@ func TestObjectsGoWithTheirDefinition(t *testing.T) {
 
 // As in kube-apiserver: a watch ends with its definition, and when spec or names of that change; not with its metadata.
 func TestWatchesEndWithTheirDefinition(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	for i, c := range []struct {
 		title, method, patch string
@@ -549,6 +566,7 @@ func TestWatchesEndWithTheirDefinition(t *testing.T) {
 }
 
 func TestDefinitionsAreFoundAtTheStart(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/db"))
 	s.define("gadgets")
 	s.define("planets")
@@ -562,6 +580,7 @@ func TestDefinitionsAreFoundAtTheStart(t *testing.T) {
 }
 
 func TestIdleSchemasAreLetGo(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	s.want(201, "POST", gadgets, gadget(t, "a", "size: 2"))
@@ -587,6 +606,7 @@ func TestIdleSchemasAreLetGo(t *testing.T) {
 }
 
 func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.define("gadgets")
 	done := make(chan error, 4)

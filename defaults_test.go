@@ -242,6 +242,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 }
 
 func TestDefaultsAreKubernetes(t *testing.T) {
+	t.Parallel()
 	docs := readDocuments(t, "testdata/defaults/objects.yaml")
 	if *oracleURL != "" {
 		var record bytes.Buffer
@@ -323,6 +324,7 @@ func diffJSON(t testing.TB, got, want []byte) (diffs []string) {
 }
 
 func TestStatusIsTheLastField(t *testing.T) {
+	t.Parallel()
 	for gvk, goType := range builtin.AllKnownTypes() {
 		if _, ok := goType.FieldByName("Status"); ok && goType.Field(goType.NumField()-1).Name != "Status" && goType != reflect.TypeFor[metav1.Status]() {
 			t.Errorf("%s: status is not the last field", gvk)

@@ -34,6 +34,7 @@ func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...
 }
 
 func TestAggregatedDiscoveryOnlyForThoseWhoKnowIt(t *testing.T) {
+	t.Parallel()
 	const sealed = "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	const v2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	const v2beta1 = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"

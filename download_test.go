@@ -24,6 +24,7 @@ import (
 // A writer of a chain makes its objects one after the other, each when the one before it was acknowledged: whoever holds one and not the
 // one before has no state that ever was.
 func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))
 	maps := s.namespace("chains")
 	var made [4]atomic.Int64
@@ -97,6 +98,7 @@ func tlsSource(t *testing.T, s *testServer, token string) backupSource {
 }
 
 func TestBackupIsForAdministrators(t *testing.T) {
+	t.Parallel()
 	s, _ := startTLS(t)
 	root := "Authorization: Bearer root-token"
 	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
@@ -129,6 +131,7 @@ func TestBackupIsForAdministrators(t *testing.T) {
 }
 
 func TestBackupCommandLine(t *testing.T) {
+	t.Parallel()
 	s, _ := startTLS(t)
 	source, dest := tlsSource(t, s, "root-token"), filepath.Join(t.TempDir(), "copy.db")
 	for _, c := range []struct {
@@ -158,6 +161,7 @@ func TestBackupCommandLine(t *testing.T) {
 
 // What did not arrive whole does not get the name, nor is anything else left in the folder.
 func TestBrokenDownloadLeavesNothing(t *testing.T) {
+	t.Parallel()
 	whole := smallFile(t, 40, true)
 	damaged := bytes.ReplaceAll(whole, []byte("xxxx"), []byte("xxyx"))
 	for title, c := range map[string]struct {
@@ -192,6 +196,7 @@ func TestBrokenDownloadLeavesNothing(t *testing.T) {
 }
 
 func TestBackupLeavesNothingBesideTheData(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := startTest(t, onFile(filepath.Join(dir, "a.db")))
 	if a := s.want(200, "GET", "/debug/backup", ""); gjson.ValidBytes(a.body) || a.header.Get("Content-Type") != "application/octet-stream" {
@@ -208,6 +213,7 @@ func TestBackupLeavesNothingBesideTheData(t *testing.T) {
 }
 
 func TestWithoutDeadlineKeepsCancellation(t *testing.T) {
+	t.Parallel()
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	<-late.Done()

@@ -62,6 +62,7 @@ func runCampaign(t *testing.T, child, rounds string) {
 
 // A client is told what has happened to the file, the probes too, and nothing is answered 201 that would be gone at exit.
 func TestClientsAreToldOfALostFile(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be removed")
 	}
@@ -92,6 +93,7 @@ func TestClientsAreToldOfALostFile(t *testing.T) {
 
 // What is not ours, or of a format that this version does not know, is refused by name and left as it is.
 func TestForeignFilesAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	withFormat := func(format int64) []byte {
 		path := filepath.Join(t.TempDir(), "a.db")
 		st := openTestStore(t, path)

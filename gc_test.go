@@ -32,6 +32,7 @@ import (
 type cluster struct {
 	testing.TB
 	*server
+	client *http.Client
 }
 
 func startCluster(t testing.TB, data string) *cluster {
@@ -42,12 +43,14 @@ func startCluster(t testing.TB, data string) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 	t.Cleanup(func() {
+		client.CloseIdleConnections()
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	return &cluster{t, s}
+	return &cluster{t, s, client}
 }
 
 // do sends a request and returns the answer; a code that is not wanted ends the test.
@@ -60,7 +63,7 @@ func (c *cluster) do(method, path, body string, want int) string {
 			req.Header.Set("Content-Type", "application/merge-patch+json")
 		}
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := c.client.Do(req)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -150,7 +153,7 @@ func (c *cluster) delete(short, policy string) {
 // get returns an object's JSON, "" when there is none.
 func (c *cluster) get(short string) string {
 	c.Helper()
-	res, err := http.Get(c.url + pathAt(short))
+	res, err := c.client.Get(c.url + pathAt(short))
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -223,6 +226,7 @@ func (c *cluster) stays(shorts ...string) {
 }
 
 func TestDependentsGoWithTheirLastOwner(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	a, b := c.create("cm/a", ""), c.create("cm/b", "")
 	c.create("cm/of-a", "", ref("cm/a", a))
@@ -237,6 +241,7 @@ func TestDependentsGoWithTheirLastOwner(t *testing.T) {
 }
 
 func TestReferencesThatLeadNowhere(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.create("ns/other", "")
 	a, node, far := c.create("cm/a", ""), c.create("node/n", ""), c.create("cm/other/far", "")
@@ -259,6 +264,7 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 }
 
 func TestEventsAreNotCollected(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	event := `{"metadata":{"name":"e","ownerReferences":[` + ref("cm/nobody", "u") + `]},"involvedObject":{"namespace":"default"}}`
 	c.do("POST", "/api/v1/namespaces/default/events", event, 201)
@@ -267,6 +273,7 @@ func TestEventsAreNotCollected(t *testing.T) {
 }
 
 func TestOwnerOfTheSameNameIsAnother(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.create("cm/child", "", ref("cm/a", c.create("cm/a", "")))
 	c.delete("cm/a", "Orphan")
@@ -281,6 +288,7 @@ func TestOwnerOfTheSameNameIsAnother(t *testing.T) {
 }
 
 func TestForegroundWaitsForBlockers(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	a := c.create("cm/a", "")
 	hold := `,"finalizers":["test/hold"]`
@@ -304,6 +312,7 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 }
 
 func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	a := c.create("cm/a", "")
 	c.create("cm/blocker", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
@@ -315,6 +324,7 @@ func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
 }
 
 func TestForegroundGoesDownTheChain(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	owner, uid := "cm/c0", c.create("cm/c0", "")
 	for i := 1; i < 5; i++ {
@@ -332,6 +342,7 @@ func TestForegroundGoesDownTheChain(t *testing.T) {
 }
 
 func TestUnblockingLetsTheOwnerGo(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	a := c.create("cm/a", "")
 	c.create("cm/child", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
@@ -343,6 +354,7 @@ func TestUnblockingLetsTheOwnerGo(t *testing.T) {
 }
 
 func TestOrphansStay(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	for _, owner := range []string{"job/j", "rc/r", "cm/a"} {
 		uid := c.create(owner, "")
@@ -360,6 +372,7 @@ func TestOrphansStay(t *testing.T) {
 }
 
 func TestCyclesGo(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"Background", "Foreground"} {
 		t.Run(policy, func(t *testing.T) {
 			c := startCluster(t, "")
@@ -383,6 +396,7 @@ func TestCyclesGo(t *testing.T) {
 }
 
 func TestCustomOwnersAndDependents(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	foos := &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", Namespaced: true, Verbs: scheme.VerbsOf(0), StorageGroup: "x.io"}
 	c.create("cm/early", "", ref("foo/a", "0b2c7a32-0000-0000-0000-000000000000"))
@@ -404,6 +418,7 @@ func TestCustomOwnersAndDependents(t *testing.T) {
 
 // TestRestartAtEachStep stops the server between the steps of a story; what is to be done is found again each time.
 func TestRestartAtEachStep(t *testing.T) {
+	t.Parallel()
 	data := t.TempDir() + "/db"
 	var uids = map[string]string{}
 	hold := `,"finalizers":["test/hold"]`
@@ -446,6 +461,7 @@ func TestRestartAtEachStep(t *testing.T) {
 }
 
 func TestNamespaceEmptiesAndGoes(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	foos := &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", Namespaced: true, Verbs: scheme.VerbsOf(0), StorageGroup: "x.io"}
 	c.reg.ReplaceCustom([]*scheme.Resource{foos})
@@ -477,6 +493,7 @@ func conditions(ns string) map[string]string {
 }
 
 func TestNamespaceSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.create("ns/n", "")
 	c.create("pod/n/p", `,"finalizers":["test/hold"]`)
@@ -510,6 +527,7 @@ func TestNamespaceSaysWhatItWaitsFor(t *testing.T) {
 }
 
 func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.create("ns/n", `,"finalizers":["test/hold"]`)
 	c.create("cm/n/a", "")
@@ -562,6 +580,7 @@ func TestNamespaceGoesAfterItsGrace(t *testing.T) {
 }
 
 func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.create("ns/n", "")
 	c.create("node/there", "")
@@ -578,6 +597,7 @@ func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
 
 // TestQuietWhileWaiting counts commits: a namespace that waits for a finalizer costs none.
 func TestQuietWhileWaiting(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.create("ns/n", "")
 	c.create("cm/n/a", `,"finalizers":["test/hold"]`)
@@ -593,6 +613,7 @@ func TestQuietWhileWaiting(t *testing.T) {
 
 // TestFailuresAreTriedAgain lets a collector begin while nothing can be written.
 func TestFailuresAreTriedAgain(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.idle()
 	<-c.workers
@@ -635,6 +656,7 @@ func (l *lines) Write(p []byte) (int, error) {
 
 // TestManyNamespacesAtOnce deletes namespaces whose objects somebody else lets go while they are emptied.
 func TestManyNamespacesAtOnce(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	const namespaces, each = 40, 5
 	c.seed(c.reg.Lookup("", "v1", "namespaces"), namespaces, func(i int) scheme.Object {
@@ -691,6 +713,7 @@ func (c *cluster) awaitCount(prefix string, want int64) {
 }
 
 func TestThousandDependents(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []string{"Background", "Foreground", "Orphan"} {
 		t.Run(policy, func(t *testing.T) {
 			c := startCluster(t, "")
@@ -722,6 +745,7 @@ func cascade(c *cluster, short string, n int) metav1.OwnerReference {
 }
 
 func TestNamespaceOfThousandsGoes(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	c.create("ns/n", "")
 	c.seed(c.reg.Lookup("", "v1", "pods"), 2000, func(i int) scheme.Object { return ownedPod("n", i, nil) })
@@ -831,6 +855,7 @@ type graphTest struct {
 
 // TestRandomGraphs lets each step's consequences come before the next, and restarts the server now and then.
 func TestRandomGraphs(t *testing.T) {
+	t.Parallel()
 	for round := range 4 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
@@ -858,6 +883,7 @@ func TestRandomGraphs(t *testing.T) {
 
 // TestRandomGraphsAtOnce deletes while the consequences of what was deleted before are on their way.
 func TestRandomGraphsAtOnce(t *testing.T) {
+	t.Parallel()
 	for round := range 4 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
@@ -966,6 +992,7 @@ func (g *graphTest) state() string {
 // TestClientsAtOnce has clients make and delete owners and dependents side by side, so that dependents come just before, while and after
 // their owners go. In the end no reference may lead nowhere, and nobody may have been collected who has an owner that was never deleted.
 func TestClientsAtOnce(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	const clients, roots = 8, 40
 	kept := c.create("cm/kept", "")
@@ -1035,7 +1062,7 @@ func (c *cluster) dangling() (found string) {
 func (c *cluster) try(method, path, body string) error {
 	req, _ := http.NewRequest(method, c.url+path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
+	res, err := c.client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -1048,6 +1075,7 @@ func (c *cluster) try(method, path, body string) error {
 
 // TestFollowingEverything reads all resources' events from the ring and from the file.
 func TestFollowingEverything(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "")
 	start := c.st.Revision()
 	c.seed(c.reg.Lookup("", "v1", "configmaps"), store.RingEvents, func(i int) scheme.Object {

@@ -33,6 +33,7 @@ type goldenLine struct {
 }
 
 func TestGoldenFiles(t *testing.T) {
+	t.Parallel()
 	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
 		t.Skip("bbolt's files have the byte order of the machine that wrote them, and these are little endian")
 	}

@@ -210,6 +210,7 @@ func (endlessX) Read(p []byte) (int, error) {
 
 // TestPathsStayInTheirPlace: whatever a path is made of, it leads to what its segments name, or to nothing.
 func TestPathsStayInTheirPlace(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	s.want(201, "POST", "/api/v1/namespaces/p1/secrets", `{"metadata":{"name":"s"}}`)
 	for _, path := range []string{
@@ -240,6 +241,7 @@ func TestPathsStayInTheirPlace(t *testing.T) {
 
 // TestRequestsThatStop: clients that go away half-way leave nothing behind but the memory that the server goes on.
 func TestRequestsThatStop(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	body := configMap("half")
 	for _, request := range []string{

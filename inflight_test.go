@@ -85,6 +85,7 @@ func flowCall(handler http.Handler, method, target string) *httptest.ResponseRec
 
 // Cases 30, 32, 34 and 36.
 func TestTooManyRequests(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		handler := flowFront(smallFlowControl(nothingStored).middleware(g))
@@ -129,6 +130,7 @@ func TestTooManyRequests(t *testing.T) {
 
 // Cases 43 and 44.
 func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		fc := smallFlowControl(nothingStored)
@@ -163,6 +165,7 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 
 // Cases 45 to 49, the sheet's widths among them.
 func TestEstimates(t *testing.T) {
+	t.Parallel()
 	const kb = 1000
 	for _, c := range []struct {
 		query      string
@@ -229,6 +232,7 @@ func TestEstimates(t *testing.T) {
 }
 
 func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
+	t.Parallel()
 	wc := watcherCounts{n: map[watchTarget]int{}}
 	dig := func(namespace, name string) *flowcontrol.Digest {
 		return &flowcontrol.Digest{Resource: "pods", Namespace: namespace, Name: name}
@@ -253,6 +257,7 @@ func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
 
 // Case 84.
 func TestDumps(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		fc := smallFlowControl(nothingStored)
@@ -297,6 +302,7 @@ func TestDumps(t *testing.T) {
 
 // Cases 83 and 85: names, labels and sums; a registry refuses what is inconsistent.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		fc := smallFlowControl(nothingStored)
@@ -375,6 +381,7 @@ func TestMetrics(t *testing.T) {
 
 // The off switch.
 func TestMaxInFlight(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		handler := flowFront(maxInFlight(2, 1, g))
@@ -477,6 +484,7 @@ func TestSlowReadersDoNotKeepSeats(t *testing.T) {
 
 // TestAWaitingPostLeavesWithItsClient over real sockets: long before its minute is over.
 func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells")
 	}

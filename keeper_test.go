@@ -13,6 +13,7 @@ import (
 const flowAPI = "/apis/flowcontrol.apiserver.k8s.io/v1/"
 
 func TestDeletedDefaultsComeBack(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	for _, path := range []string{"flowschemas/probes", "flowschemas/exempt", "flowschemas/catch-all", "prioritylevelconfigurations/workload-low",
 		"prioritylevelconfigurations/exempt", "prioritylevelconfigurations/catch-all"} {
@@ -31,6 +32,7 @@ func TestDeletedDefaultsComeBack(t *testing.T) {
 }
 
 func TestChangedLevelTakesEffect(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const series = `apiserver_flowcontrol_nominal_limit_seats{priority_level="narrow"}`
 	s.want(201, "POST", flowAPI+"prioritylevelconfigurations", narrowLevel("narrow"))
@@ -43,6 +45,7 @@ func TestChangedLevelTakesEffect(t *testing.T) {
 }
 
 func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	condition := func() gjson.Result {
 		return s.want(200, "GET", flowAPI+"flowschemas/lost", "").get(`status.conditions.#(type=="Dangling")`)
@@ -73,6 +76,7 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 
 // Cases 3 and 4: what a level or schema leaves out is filled in; shares of 0 are shares.
 func TestFlowObjectsAreDefaulted(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	level := func(name, limited string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{` + limited + `}}}`

@@ -51,6 +51,7 @@ type listScene struct {
 func startScene(t *testing.T, edit ...func(*config)) *listScene {
 	t.Helper()
 	s := &listScene{testServer: startTest(t, edit...), rev: map[string]int64{}}
+	s.rest()
 	s.p1 = s.namespace("p1")
 	p2 := s.namespace("p2")
 	for i, name := range []string{"a", "b", "c", "d", "e"} {
@@ -168,6 +169,7 @@ func refusedWith(name string) string {
 // TestListDecisionTable asks for every combination of resourceVersion, resourceVersionMatch, limit and continue. The history is
 // compacted to r(c), so b is too old. Unlike kube-apiserver with its watch cache, a limit counts at resourceVersion 0, too.
 func TestListDecisionTable(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	token := s.send("GET", s.p1+"?limit=2", "").token()
 	s.compactNow(s.rev["c"])
@@ -218,6 +220,7 @@ func TestListDecisionTable(t *testing.T) {
 // ---- LIST ----
 
 func TestListPlain(t *testing.T) { // 1 to 10
+	t.Parallel()
 	s := startScene(t)
 	s.check(t, []briefCase{
 		{"1 in name order", "", "a b c d e @now"},
@@ -259,6 +262,7 @@ func TestListPlain(t *testing.T) { // 1 to 10
 }
 
 func TestListForms(t *testing.T) { // 8 to 10
+	t.Parallel()
 	s := startScene(t)
 	t.Run("8 table", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1, "", asTable)
@@ -290,6 +294,7 @@ func TestListForms(t *testing.T) { // 8 to 10
 }
 
 func TestListChunks(t *testing.T) { // 11 to 27
+	t.Parallel()
 	s := startScene(t)
 	s.check(t, []briefCase{
 		{"11 first page", "limit=2", "a b @now, more, 3 left"},
@@ -347,6 +352,7 @@ func checkSnapshot(t *testing.T, s *listScene) {
 }
 
 func TestPageAfterRestart(t *testing.T) { // 23
+	t.Parallel()
 	s := startScene(t, onFile(filepath.Join(t.TempDir(), "a.db")))
 	token := s.send("GET", s.p1+"?limit=2", "").token()
 	s.want(201, "POST", s.p1, configMap("cc"))
@@ -355,6 +361,7 @@ func TestPageAfterRestart(t *testing.T) { // 23
 }
 
 func TestChunkingCanBeTurnedOff(t *testing.T) {
+	t.Parallel()
 	s := startScene(t, func(c *config) { c.featureGates = "APIListChunking=false" })
 	s.check(t, []briefCase{
 		{"limit is ignored", "limit=2", "a b c d e @now"},
@@ -364,6 +371,7 @@ func TestChunkingCanBeTurnedOff(t *testing.T) {
 
 // TestLargeListIsStreamed lists what no buffer of the server holds at once. (28)
 func TestLargeListIsStreamed(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const objects, size = 5000, 1000
 	s.fill(objects, size)
@@ -411,6 +419,7 @@ func (s *testServer) fill(n, size int) {
 // ---- Continue tokens ----
 
 func TestBadTokensAre400(t *testing.T) { // 29 to 34
+	t.Parallel()
 	s := startScene(t)
 	const bad = "400 BadRequest invalid continue token: continue key is not valid"
 	genuine := s.send("GET", s.p1+"?limit=2", "").token()
@@ -451,6 +460,7 @@ func testMatcher(prefix string) *matcher { return &matcher{prefix: prefix, span:
 func testKey(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
 
 func TestTokenRoundTrip(t *testing.T) {
+	t.Parallel()
 	codec, list := newTokenCodec([][]byte{testKey(1)}), testMatcher("//configmaps/p1/")
 	for _, token := range []continueToken{
 		{rev: 1, start: "a\x00", remaining: 3, lineage: 7},
@@ -469,6 +479,7 @@ func TestTokenRoundTrip(t *testing.T) {
 }
 
 func TestTokenWithAFlippedBitIsRefused(t *testing.T) { // 30
+	t.Parallel()
 	codec, list := newTokenCodec([][]byte{testKey(1), testKey(2)}), testMatcher("//configmaps/p1/")
 	text := codec.seal(continueToken{rev: 77, start: "b\x00", remaining: 3, lineage: 5}, list)
 	raw, _ := base64.RawURLEncoding.DecodeString(text)
@@ -489,6 +500,7 @@ func TestTokenWithAFlippedBitIsRefused(t *testing.T) { // 30
 }
 
 func TestTokenIsBoundToItsList(t *testing.T) { // 31, 34
+	t.Parallel()
 	codec := newTokenCodec([][]byte{testKey(1)})
 	lists := []*matcher{testMatcher("//configmaps/p1/"), testMatcher("//configmaps/"), testMatcher("//secrets/p1/"), testMatcher("//configmaps/p"),
 		{prefix: "//configmaps/p1/", selectors: "a\x00"}, {prefix: "//configmaps/p1/", selectors: "\x00a"}, {prefix: "//configmaps/p1/a", selectors: "\x00"}}
@@ -503,6 +515,7 @@ func TestTokenIsBoundToItsList(t *testing.T) { // 31, 34
 }
 
 func TestTokenKeysRotate(t *testing.T) {
+	t.Parallel()
 	list, token := testMatcher("//configmaps/p1/"), continueToken{rev: 3, start: "b\x00", remaining: -1}
 	sealed := func(c *tokenCodec) string { return c.seal(token, list) }
 	before, both, after := newTokenCodec([][]byte{testKey(1)}), newTokenCodec([][]byte{testKey(2), testKey(1)}), newTokenCodec([][]byte{testKey(2)})
@@ -525,6 +538,7 @@ func TestTokenKeysRotate(t *testing.T) {
 }
 
 func TestTokenTellsNoName(t *testing.T) { // 35
+	t.Parallel()
 	const secret = "launch-codes"
 	text := newTokenCodec([][]byte{testKey(1)}).seal(continueToken{rev: 3, start: secret + "\x00"}, testMatcher("//secrets/p1/"))
 	raw, _ := base64.RawURLEncoding.DecodeString(text)
@@ -564,6 +578,7 @@ func keyFile(t *testing.T, keys ...[]byte) func(*config) {
 // TestServersShareTokens: servers on copies of a file accept each other's tokens when they share a key, through the file or by flag.
 // A server on another file does not continue what it has never listed. (36)
 func TestServersShareTokens(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	shared := keyFile(t, testKey(9))
 	one := startScene(t, onFile(filepath.Join(dir, "one.db")), shared)
@@ -574,6 +589,8 @@ func TestServersShareTokens(t *testing.T) {
 	}
 	two := &listScene{testServer: startTest(t, onFile(writeTemp(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
 	one.start()
+	one.rest()
+	two.rest()
 	token := one.send("GET", one.p1+"?limit=2", "").token()
 	expect(t, two.list("limit=2&continue="+token), "c d @now, more, 1 left")
 	foreign := startScene(t, shared)
@@ -591,6 +608,7 @@ func TestServersShareTokens(t *testing.T) {
 }
 
 func TestContinueKeyFileMistakesAreStartErrors(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"", "\n\n", "short", base64.StdEncoding.EncodeToString(testKey(1)[:31])} {
 		c, _ := newConfig(os.Stderr)
 		c.listen, c.ephemeral, c.continueKeys = "127.0.0.1:0", true, writeTemp(t, "keys", text)
@@ -604,6 +622,7 @@ func TestContinueKeyFileMistakesAreStartErrors(t *testing.T) {
 // ---- Expiry ----
 
 func TestExpiredToken(t *testing.T) { // 37, 38
+	t.Parallel()
 	s := startScene(t)
 	for _, selector := range []string{"", "&labelSelector=odd"} {
 		token := s.send("GET", s.p1+"?limit=2"+selector, "").token()
@@ -628,6 +647,7 @@ func TestExpiredToken(t *testing.T) { // 37, 38
 }
 
 func TestOldRevisions(t *testing.T) { // 39 to 42
+	t.Parallel()
 	s := startScene(t)
 	s.compactNow(s.rev["z"])
 	s.check(t, []briefCase{
@@ -644,6 +664,7 @@ func TestOldRevisions(t *testing.T) { // 39 to 42
 // ---- resourceVersion and match ----
 
 func TestListAtARevision(t *testing.T) { // 44 to 60
+	t.Parallel()
 	s := startScene(t)
 	m9 := fmt.Sprintf("504 Timeout Timeout: Too large resource version: %s, current: %d", futureRev, s.st.Revision())
 	s.check(t, []briefCase{
@@ -712,6 +733,7 @@ func checkPast(t *testing.T, s *listScene) {
 // ---- Selectors ----
 
 func TestSelectors(t *testing.T) { // 61 to 68
+	t.Parallel()
 	s := startScene(t)
 	bad := "400 BadRequest unable to parse requirement: "
 	s.check(t, []briefCase{
@@ -769,6 +791,7 @@ func checkEventSelectors(t *testing.T, s *listScene) {
 // ---- GET ----
 
 func TestGetObject(t *testing.T) { // 69 to 71
+	t.Parallel()
 	s := startScene(t)
 	s.compactNow(s.rev["e"])
 	for _, c := range []briefCase{
@@ -801,6 +824,7 @@ func TestGetObject(t *testing.T) { // 69 to 71
 // TestListsAreConsistentUnderLoad lets writers create, update and delete while others list in chunks. Afterwards the log of all events
 // says what each list had to show at its revision, and what a watch from there must deliver.
 func TestListsAreConsistentUnderLoad(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	l := &listLoad{testServer: startTest(t), path: "/api/v1/namespaces/default/configmaps"}
@@ -964,6 +988,7 @@ func (l *listLoad) replay(from int64) (events []loadEvent) {
 
 // TestLargeListIsCompressedForOtherHosts: gzip is for clients that want it and are not on this host, and only where it pays.
 func TestLargeListIsCompressedForOtherHosts(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	s.fill(600, 1024)
 	for _, c := range []struct {

@@ -56,6 +56,7 @@ import (
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/policy"
+	"apilet/internal/admission/quota"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -466,6 +467,11 @@ func (s *server) admit() error {
 	}
 	s.wr.Admission = admission.NewChain(table, on)
 	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed, s.policies.Committed)
+	if on["ResourceQuota"] {
+		if s.wr.Quotas, err = quota.New(s.st, s.reg); err != nil {
+			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
+		}
+	}
 	return nil
 }
 
@@ -504,6 +510,9 @@ func (s *server) startWorkers() {
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { s.typeChecker().Run(ctx) })
+	running.Go(func() {
+		s.wr.WriteQuotas(ctx, func(err error) { s.log.Error().Err(err).Msg("writing what is used into the status of ResourceQuotas") })
+	})
 	running.Go(func() {
 		s.apiServices.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})

@@ -124,6 +124,13 @@ func (s *testServer) restart() {
 	s.start()
 }
 
+// rest ends what the server does beside requests, until it is started again. What is written from now on is what requests write: a test may
+// hold the store's revision against that.
+func (s *testServer) rest() {
+	s.idle()
+	<-s.workers
+}
+
 // compactNow forgets the history before rev.
 func (s *testServer) compactNow(rev int64) {
 	s.t.Helper()
@@ -282,6 +289,7 @@ func configMap(name string, keyValues ...string) string {
 // The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.36. Those in
 // differences.txtar are apilet's: what it answers differently, and means to.
 func TestConversations(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("testdata/conversations/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no conversations", err)
@@ -482,6 +490,7 @@ func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients testC
 
 // TestTLSSpeaksHTTP2: client-go multiplexes its watches over one connection.
 func TestTLSSpeaksHTTP2(t *testing.T) {
+	t.Parallel()
 	s, _ := startTLS(t)
 	s.client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 	request, _ := http.NewRequest("GET", s.url+"/api/v1/namespaces?watch=1&timeoutSeconds=1", nil)
@@ -498,6 +507,7 @@ func TestTLSSpeaksHTTP2(t *testing.T) {
 }
 
 func TestCredentialsOverTLS(t *testing.T) {
+	t.Parallel()
 	s, clients := startTLS(t)
 	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
 	pods := "/api/v1/namespaces/default/pods"
@@ -564,6 +574,7 @@ func checkClientCertificate(t *testing.T, s *testServer, clients testCA) {
 }
 
 func TestAnonymousCanBeRefused(t *testing.T) {
+	t.Parallel()
 	s, _ := startTLS(t, func(c *config) { c.auth.Anonymous = false })
 	if got := s.want(401, "GET", "/version", "").failure(); got != "401 Unauthorized Unauthorized" {
 		t.Error(got)
@@ -571,6 +582,7 @@ func TestAnonymousCanBeRefused(t *testing.T) {
 }
 
 func TestPlainPortRefusesOtherSites(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, func(c *config) { c.corsOrigins = `^https://good\.example$` })
 	for _, c := range []struct {
 		header string
@@ -588,6 +600,7 @@ func TestPlainPortRefusesOtherSites(t *testing.T) {
 }
 
 func TestKubeconfigIsWritten(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
 	s := startTest(t, func(c *config) { c.kubeconfig = path })
 	text, err := os.ReadFile(path)
@@ -606,6 +619,7 @@ func TestKubeconfigIsWritten(t *testing.T) {
 }
 
 func TestHealthVersionMetrics(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	for _, path := range []string{"/healthz", "/livez", "/readyz", "/readyz/ping"} {
 		if a := s.send("GET", path, ""); a.code != 200 || string(a.body) != "ok" {
@@ -631,6 +645,7 @@ func TestHealthVersionMetrics(t *testing.T) {
 }
 
 func TestDeadlineIsKept(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	if got := s.want(400, "GET", "/api/v1/pods?timeout=abc", "").failure(); !strings.Contains(got,
 		`invalid timeout specified in the request URL - time: invalid duration "abc"`) {
@@ -644,6 +659,7 @@ func TestDeadlineIsKept(t *testing.T) {
 
 // TestStopLetsRequestsEnd stops a server while a body is half sent: that request ends well, /readyz fails, and nobody else gets in.
 func TestStopLetsRequestsEnd(t *testing.T) {
+	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))
 	body := configMap("late")
 	conn := s.dial()
@@ -749,6 +765,7 @@ func (child *serverChild) kill() {
 // TestKilledServerKeepsWhatItAcknowledged kills a server (-9) in the middle of writes, a few times over one file, and looks for every
 // object whose create was answered with 201.
 func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
 	acked := map[string]int64{}
 	for round := range 3 {

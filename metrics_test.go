@@ -38,6 +38,7 @@ func wantMetrics(t *testing.T, got map[string]bool, want string) {
 var podList = requestLabels{verb: "LIST", version: "v1", resource: "pods", scope: "namespace", component: "apiserver"}
 
 func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
+	t.Parallel()
 	m := newMetrics()
 	m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond, waited: 20 * time.Millisecond})
 	m.observe(podList, requestResult{code: 410, bytes: 200, elapsed: time.Millisecond})
@@ -84,6 +85,7 @@ apiserver_current_inflight_requests{request_kind="readOnly"} 0
 }
 
 func TestDeprecatedGaugeStaysOne(t *testing.T) {
+	t.Parallel()
 	m := newMetrics()
 	for range 10 {
 		m.deprecatedUse(requestLabels{group: "batch", version: "v1beta1", resource: "cronjobs", subresource: "status"}, "1.25")
@@ -92,6 +94,7 @@ func TestDeprecatedGaugeStaysOne(t *testing.T) {
 }
 
 func TestVerbLabels(t *testing.T) {
+	t.Parallel()
 	const apply = "application/apply-patch+yaml"
 	for _, c := range []struct{ method, verb, sub, contentType, want string }{
 		{"GET", "get", "", "", "GET"}, {"HEAD", "get", "", "", "GET"}, {"GET", "list", "", "", "LIST"}, {"HEAD", "list", "", "", "LIST"},
@@ -107,6 +110,7 @@ func TestVerbLabels(t *testing.T) {
 }
 
 func TestScopeAndDryRunLabels(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ verb, namespace, name, want string }{
 		{"get", "ns", "x", "resource"}, {"create", "ns", "", "resource"}, {"list", "ns", "", "namespace"}, {"list", "", "", "cluster"}, {"", "", "", ""},
 	} {
@@ -122,6 +126,7 @@ func TestScopeAndDryRunLabels(t *testing.T) {
 }
 
 func TestLabelSetsAreBounded(t *testing.T) {
+	t.Parallel()
 	m := newMetrics()
 	for i := range maxSeries + 50 {
 		m.observe(requestLabels{verb: "GET", resource: fmt.Sprint("kind", i)}, requestResult{code: 200})
@@ -133,6 +138,7 @@ func TestLabelSetsAreBounded(t *testing.T) {
 }
 
 func TestPeakGaugeKeepsThePeakForASecond(t *testing.T) {
+	t.Parallel()
 	g := &peakGauge{}
 	at := func(second int64) int { g.rollLocked(second); return max(g.peak, g.last) }
 	now := time.Unix(1000, 0)
@@ -154,6 +160,7 @@ func TestPeakGaugeKeepsThePeakForASecond(t *testing.T) {
 }
 
 func TestStoreIsReadAtScrapeTime(t *testing.T) {
+	t.Parallel()
 	m := newMetrics()
 	stats := storeGauges{revision: 7}
 	m.watchStore(func() storeGauges { return stats })
@@ -180,6 +187,7 @@ kubernetes_build_info{major="1",minor="36"} 1
 }
 
 func TestHealthSpeaksKubernetesText(t *testing.T) {
+	t.Parallel()
 	stop := make(chan struct{})
 	var causes []string
 	sick := healthCheck{"poststarthook/rbac", func() error { return errors.New("it hurts") }}
@@ -218,6 +226,7 @@ func TestHealthSpeaksKubernetesText(t *testing.T) {
 }
 
 func TestMetricsUnderConcurrentUse(t *testing.T) {
+	t.Parallel()
 	m := newMetrics()
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -215,6 +215,7 @@ func inOrder(doc []byte) string {
 }
 
 func TestReadsSayTheSameInProtobuf(t *testing.T) {
+	t.Parallel()
 	s := protobufScene(t)
 	const core, apps = "/api/v1/namespaces/default", "/apis/apps/v1/namespaces/default"
 	for _, path := range []string{
@@ -251,6 +252,7 @@ func TestReadsSayTheSameInProtobuf(t *testing.T) {
 }
 
 func TestWritesAreAnsweredInProtobuf(t *testing.T) {
+	t.Parallel()
 	s := protobufScene(t)
 	const core, apps = "/api/v1/namespaces/default", "/apis/apps/v1/namespaces/default"
 	const maps, dry = core + "/configmaps", "?dryRun=All"
@@ -286,6 +288,7 @@ func TestWritesAreAnsweredInProtobuf(t *testing.T) {
 
 // A custom resource has no protobuf but that of its metadata; its errors have.
 func TestCustomResourcesInProtobuf(t *testing.T) {
+	t.Parallel()
 	s := protobufScene(t)
 	const path = gadgets
 	s.want(201, "POST", path, `{"apiVersion":"example.com/v1","kind":"Gadget","metadata":{"name":"g"},"spec":{}}`)
@@ -308,7 +311,9 @@ func TestCustomResourcesInProtobuf(t *testing.T) {
 // ---- Long lists ----
 
 func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
+	s.rest()
 	const objects, path = 2500, "/api/v1/namespaces/default/configmaps"
 	s.fill(objects, 1000)
 	want := s.want(200, "GET", path, "").get("items").Raw
@@ -355,6 +360,7 @@ func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
 
 // Stored by hand: data is no map. Like every object that cannot be read it is a 500 alone, and left out of lists; both passes agree on that.
 func TestWhatCannotBeReadIsNotInProtobuf(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const path = "/api/v1/namespaces/default/configmaps"
 	s.fill(1500, 1000)
@@ -375,6 +381,7 @@ func TestWhatCannotBeReadIsNotInProtobuf(t *testing.T) {
 // ---- Watches ----
 
 func TestWatchInProtobuf(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	w := s.follow("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", onlyProtobuf)
 	expect(t, w.header.Get("Content-Type"), "application/vnd.kubernetes.protobuf;stream=watch")
@@ -404,6 +411,7 @@ func TestWatchInProtobuf(t *testing.T) {
 
 // Watchers share what was encoded for the first of them, and never what another view made of it.
 func TestSealedEventsAreShared(t *testing.T) {
+	t.Parallel()
 	var log sealedLog
 	configMaps, pods := scheme.NewRegistry().Lookup("", "v1", "configmaps"), scheme.NewRegistry().Lookup("", "v1", "pods")
 	v := &response.View{Res: configMaps, Media: response.MediaType{Format: scheme.ProtobufFormat}}

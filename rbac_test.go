@@ -61,6 +61,7 @@ func ask(text string) *rbac.Access {
 }
 
 func TestRolesAllow(t *testing.T) {
+	t.Parallel()
 	sa := func(namespace, name string) rbacv1.Subject {
 		return rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: name}
 	}
@@ -172,6 +173,7 @@ func readEveryBinding(objects []scheme.Object, q *rbac.Access) bool {
 }
 
 func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	some := func(from ...string) []string {
@@ -227,6 +229,7 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 }
 
 func TestAggregatedRolesHoldWhatTheyGather(t *testing.T) {
+	t.Parallel()
 	policy := append(rbac.BuiltinPolicy(), testPolicy(`
 ClusterRole widgets aggregate-to-view
 	get example.com widgets
@@ -266,6 +269,7 @@ Role shop/x
 
 // TestNoWildcardIncludesTheBackup: it has to be named, to have it and to give it.
 func TestNoWildcardIncludesTheBackup(t *testing.T) {
+	t.Parallel()
 	index := rbac.NewIndex(testPolicy(`
 ClusterRole all
 	* * *
@@ -306,6 +310,7 @@ ClusterRole reader
 }
 
 func TestReconcileAddsAndNeverTakes(t *testing.T) {
+	t.Parallel()
 	want := testPolicy("ClusterRole a\n\tget core pods\n\tto User:u\nClusterRole b\n\tget core pods\nClusterRole c = x\nRole n/d\n\tget core pods\nClusterRole e\n\tto User:u\n")
 	if changes := rbac.ReconcilePolicy(nil, want); len(changes.Create) != len(want) || len(changes.Update)+len(changes.Replace) > 0 {
 		t.Errorf("into nothing: %+v", changes)

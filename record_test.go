@@ -68,6 +68,7 @@ func auditedAs(t *testing.T, path, id string) string {
 
 // The events are those of kube-apiserver 1.36 for the same requests, level Metadata without RequestReceived.
 func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	s, _ := startTLS(t, func(c *config) { c.auditPath = path })
 	const root, bob, nobody = "Authorization: Bearer root-token", "Authorization: Bearer bob-token", "X-No: credentials"
@@ -146,6 +147,7 @@ func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 }
 
 func TestPanicIsAudited(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	log, err := audit.Open(path, audit.Hooks{})
 	if err != nil {
@@ -180,6 +182,7 @@ func TestPanicIsAudited(t *testing.T) {
 
 // A disk without room for the audit log stops nobody; the log and /metrics say so.
 func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has /dev/full")
 	}
@@ -194,6 +197,7 @@ func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
 
 // What metrics.go declares is fed: by watches, commits and refusals.
 func TestMetricsAreFed(t *testing.T) {
+	t.Parallel()
 	s, _ := startTLS(t)
 	const root = "Authorization: Bearer root-token"
 	s.headers = []string{root}
@@ -223,6 +227,7 @@ func TestMetricsAreFed(t *testing.T) {
 
 // A request that waited for its seat does not hold that against the server.
 func TestWaitingIsNotServiceTime(t *testing.T) {
+	t.Parallel()
 	reg := scheme.NewRegistry()
 	instruments := &instrumentation{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
 	instruments.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

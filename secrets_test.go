@@ -34,6 +34,7 @@ func telling(t *testing.T) (s *testServer, auditPath string) {
 }
 
 func TestSecretsAreNotTold(t *testing.T) {
+	t.Parallel()
 	s, auditPath := telling(t)
 	const secrets = "/api/v1/namespaces/default/secrets"
 	encoded := base64.StdEncoding.EncodeToString([]byte(hush))
@@ -101,6 +102,7 @@ func (s *testServer) expectSilence(auditPath string, words ...string) {
 
 // TestMetricsHaveNoNamesOfClients sends requests whose every part is made up, and counts the series.
 func TestMetricsHaveNoNamesOfClients(t *testing.T) {
+	t.Parallel()
 	s, _ := telling(t)
 	round := func(word string) {
 		for _, c := range []struct{ method, path, body, header string }{

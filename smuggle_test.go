@@ -13,6 +13,7 @@ import (
 )
 
 func TestSmuggledRequestsAreNotServed(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	hidden := configMap("hidden")
 	hiddenRequest := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", s.p1, len(hidden), hidden)
@@ -74,6 +75,7 @@ func (s *testServer) answers(request string) (codes []int) {
 
 // TestNoConnectionIsTakenOver: this server speaks HTTP alone. Who asks for something else is answered in HTTP.
 func TestNoConnectionIsTakenOver(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	const webSocket = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 	for _, c := range []struct{ request, extra, want string }{

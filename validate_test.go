@@ -294,6 +294,7 @@ func checkStatus(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 }
 
 func TestValidation(t *testing.T) {
+	t.Parallel()
 	docs := readDocuments(t, "testdata/validate/objects.yaml")
 	if *oracleURL != "" {
 		recordValidation(t, docs)
@@ -302,6 +303,7 @@ func TestValidation(t *testing.T) {
 }
 
 func TestStatusValidation(t *testing.T) {
+	t.Parallel()
 	docs := readDocuments(t, "testdata/validate/statuses.yaml")
 	if *oracleURL != "" {
 		recordStatuses(t, docs)
@@ -368,6 +370,7 @@ func compareCauses(errs field.ErrorList, want [][3]string) (sameFields, sameMess
 }
 
 func TestValidObjectsPass(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"testdata/defaults/objects.yaml", "testdata/validate/objects.yaml"} {
 		for _, doc := range readDocuments(t, file) {
 			obj := fixed(decodeBuiltin(t, doc))
@@ -384,6 +387,7 @@ func TestValidObjectsPass(t *testing.T) {
 
 // Whatever decodes is refused or taken, and nothing panics: every place broken, two at a time here and there, and empty objects.
 func TestBrokenObjectsNeverPanic(t *testing.T) {
+	t.Parallel()
 	for _, doc := range readDocuments(t, "testdata/validate/objects.yaml") {
 		all := append(breakages(t, doc, false), breakages(t, doc, true)...)
 		for i := 0; i < len(all); i += 4 { // recorded cases have the rest

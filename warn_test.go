@@ -25,6 +25,7 @@ import (
 // Cases of what Kubernetes does with warnings go by numbers, through the whole file.
 
 func TestWarningHeaderIsBuilt(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		number      string
 		code        int
@@ -70,6 +71,7 @@ func TestWarningHeaderIsBuilt(t *testing.T) {
 
 // What clients make of a header: the parser is theirs, so this is about what we may send.
 func TestClientsParseWarnings(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		number string
 		value  string
@@ -157,6 +159,7 @@ func manyWarnings(n, runes int) []message {
 }
 
 func TestWarningsAreSentOnceAndInOrder(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		number string
 		add    []message
@@ -177,6 +180,7 @@ func TestWarningsAreSentOnceAndInOrder(t *testing.T) {
 }
 
 func TestWarningsAreCutAtSmallLimits(t *testing.T) { // 46
+	t.Parallel()
 	set := &warningSet{header: http.Header{}, limits: warningLimits{total: 25, each: 5}, seen: map[string]bool{}}
 	step := func(text string, want ...string) {
 		t.Helper()
@@ -198,6 +202,7 @@ func TestWarningsAreCutAtSmallLimits(t *testing.T) { // 46
 }
 
 func TestWarningsAreCutAtKubernetesLimits(t *testing.T) {
+	t.Parallel()
 	lengths := func(got []string) string {
 		var out []string
 		for _, s := range got {
@@ -238,6 +243,7 @@ func TestWarningsAreCutAtKubernetesLimits(t *testing.T) {
 }
 
 func TestWarningsMayComeInParallel(t *testing.T) { // 53
+	t.Parallel()
 	header := http.Header{}
 	ctx := warningContext(t.Context(), header)
 	var wg sync.WaitGroup
@@ -255,6 +261,7 @@ func TestWarningsMayComeInParallel(t *testing.T) { // 53
 }
 
 func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
+	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := context.WithValue(warningContext(r.Context(), w.Header()), request.Key{}, "below")
 		warning.AddWarning(ctx, "", `say "hé"`)
@@ -282,6 +289,7 @@ func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) { // 64, 65
 }
 
 func TestDeprecationWarnings(t *testing.T) {
+	t.Parallel()
 	in := [2]int{1, 36}
 	old := &scheme.Deprecation{Deprecated: [2]int{1, 21}}
 	removed := &scheme.Deprecation{Deprecated: [2]int{1, 21}, Removed: [2]int{1, 25}}
@@ -318,6 +326,7 @@ func TestDeprecationWarnings(t *testing.T) {
 }
 
 func TestDeniedDeprecationIsForbidden(t *testing.T) {
+	t.Parallel()
 	err := denyDeprecated("batch", "cronjobs", "x", "batch/v1beta1 CronJob is deprecated in v1.21+")
 	const want = `cronjobs.batch "x" is forbidden: batch/v1beta1 CronJob is deprecated in v1.21+ (this server runs with --deny-deprecated)`
 	if !apierrors.IsForbidden(err) || err.Error() != want {
@@ -326,6 +335,7 @@ func TestDeniedDeprecationIsForbidden(t *testing.T) {
 }
 
 func TestTrackerTellsWhoUsesWhat(t *testing.T) {
+	t.Parallel()
 	tracker := newDeprecationTracker()
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	cron := deprecatedUse{User: "alice", Agent: "kubectl/v1.30\x1b[31m", Verb: "list", Group: "batch", Version: "v1beta1", Resource: "cronjobs", Removed: "1.25", UseInstead: "batch/v1 CronJob"}
@@ -352,6 +362,7 @@ func TestTrackerTellsWhoUsesWhat(t *testing.T) {
 }
 
 func TestTrackerForgetsTheOldest(t *testing.T) {
+	t.Parallel()
 	tracker := newDeprecationTracker()
 	for i := range maxDeprecatedUsages + 10 {
 		tracker.record(deprecatedUse{User: "first"}, time.Unix(int64(i), 0))
@@ -381,6 +392,7 @@ func warningContext(ctx context.Context, header http.Header) context.Context {
 
 // Warnings of the numbered cases, as a client gets them over HTTP.
 func TestWarningsOverHTTP(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	const maps, things = "/api/v1/namespaces/default/configmaps", "/apis/example.com/v1/namespaces/default/things"
 	const odd = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s"},"bogus":1,"data":{"a":"b","a":"c"}}`
@@ -441,6 +453,7 @@ func TestWarningsOverHTTP(t *testing.T) {
 }
 
 func TestDeprecationWarningsOfDefinitionsAreJudged(t *testing.T) {
+	t.Parallel()
 	s := startTest(t)
 	for title, c := range map[string]struct{ deprecated, text, want string }{
 		"74 not deprecated":     {"false", `"x"`, "can only be set for deprecated versions"},

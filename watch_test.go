@@ -150,6 +150,7 @@ func (s *listScene) marker(t *testing.T, watchers ...*watcher) {
 // ---- Where a watch starts ----
 
 func TestWatchStarts(t *testing.T) { // 72 to 83
+	t.Parallel()
 	const sendInitial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&"
 	all := append([]string{}, initial...)
 	bookmarked := append(append([]string{}, initial...), "BOOKMARK end")
@@ -203,6 +204,7 @@ func TestWatchStarts(t *testing.T) { // 72 to 83
 }
 
 func TestWatchRefusals(t *testing.T) { // 78, 83
+	t.Parallel()
 	s := startScene(t)
 	const invalid = `422 Invalid ListOptions.meta.k8s.io "" is invalid: `
 	for _, c := range []briefCase{
@@ -227,6 +229,7 @@ func TestWatchRefusals(t *testing.T) { // 78, 83
 // ---- What a watch shows ----
 
 func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
+	t.Parallel()
 	s := startScene(t)
 	w := s.follow("resourceVersion=r(z)")
 	t.Run("84 create, update, delete", func(t *testing.T) {
@@ -263,6 +266,7 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 }
 
 func TestWatchSelectors(t *testing.T) { // 85, 89
+	t.Parallel()
 	s := startScene(t)
 	t.Run("85 an object that stops matching is deleted, as it was", func(t *testing.T) {
 		w := s.follow("resourceVersion=r(z)&labelSelector=odd%3Dy")
@@ -299,6 +303,7 @@ func TestWatchSelectors(t *testing.T) { // 85, 89
 }
 
 func TestWatchForms(t *testing.T) { // 92, 96
+	t.Parallel()
 	s := startScene(t)
 	t.Run("92 table", func(t *testing.T) {
 		w := s.follow("resourceVersion=r(c)", asTable)
@@ -332,6 +337,7 @@ func TestWatchForms(t *testing.T) { // 92, 96
 // ---- Bookmarks and the end ----
 
 func TestBookmarksFollowOtherResources(t *testing.T) { // 90, 91
+	t.Parallel()
 	s := startScene(t)
 	s.rd.bookmarks = 30 * time.Millisecond
 	plain, marked := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)&allowWatchBookmarks=true")
@@ -350,6 +356,7 @@ func TestBookmarksFollowOtherResources(t *testing.T) { // 90, 91
 }
 
 func TestBookmarkBeforeTheDeadline(t *testing.T) { // 90
+	t.Parallel()
 	s := startScene(t)
 	w := s.follow("resourceVersion=r(z)&allowWatchBookmarks=true&timeoutSeconds=3")
 	w.want("BOOKMARK")
@@ -357,6 +364,7 @@ func TestBookmarkBeforeTheDeadline(t *testing.T) { // 90
 }
 
 func TestWatchEnds(t *testing.T) { // 72, 97
+	t.Parallel()
 	s := startScene(t)
 	begin := time.Now()
 	w := s.follow("resourceVersion=r(z)&timeoutSeconds=1")
@@ -377,6 +385,7 @@ func TestWatchEnds(t *testing.T) { // 72, 97
 }
 
 func TestWatchResumesAfterRestart(t *testing.T) { // 93
+	t.Parallel()
 	s := startScene(t, onFile(filepath.Join(t.TempDir(), "a.db")))
 	s.want(200, "PUT", s.p1+"/a", labelled("a", "n"))
 	s.restart()
@@ -387,6 +396,7 @@ func TestWatchResumesAfterRestart(t *testing.T) { // 93
 
 // TestCompactionOvertakesAWatch: a watch that has seen everything goes on, one that begins below the mark is told. (95)
 func TestCompactionOvertakesAWatch(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	awake := s.follow("resourceVersion=r(z)")
 	for range 3 {
@@ -402,6 +412,7 @@ func TestCompactionOvertakesAWatch(t *testing.T) {
 // TestSlowReaderLosesNothing: a client that does not read is behind, no more: the events wait on the disk, and the server's memory
 // does not grow with them. (94)
 func TestSlowReaderLosesNothing(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	conn := s.dial()
 	defer conn.Close()
@@ -454,6 +465,7 @@ func metricSum(s *testServer, prefix string) (sum float64) {
 
 // TestTwoWatchersSeeEverythingOnce (88)
 func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	one, two := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)")
 	const writers, each = 5, 200
@@ -484,6 +496,7 @@ func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
 
 // TestHeadersComeBeforeTheFirstEvent (72)
 func TestHeadersComeBeforeTheFirstEvent(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	w := s.follow("resourceVersion=r(z)") // returns with the headers, and nothing has happened yet
 	expect(t, w.header.Get("Content-Type"), "application/json")

@@ -153,23 +153,18 @@ func (h *Webhooks) Reload() {
 // eachLocked visits the stored objects of a resource in the order of their names.
 func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 	res := h.Types.Lookup(admissionv1.GroupName, "v1", plural)
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: res.KeyPrefix("")}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := h.Store.Chunk(at, c); err != nil {
+	for rec, err := range h.Store.All(store.Span{Prefix: res.KeyPrefix("")}) {
+		if err != nil {
 			return err
 		}
-		for i := range c.Records {
-			obj, err := res.DecodeStored(c.Records[i].JSON)
-			if err != nil {
-				h.Unreadable.Note(&c.Records[i], err)
-				continue
-			}
-			visit(obj)
+		obj, err := res.DecodeStored(rec.JSON)
+		if err != nil {
+			h.Unreadable.Note(rec, err)
+			continue
 		}
-		if c.Next == "" {
-			return nil
-		}
+		visit(obj)
 	}
+	return nil
 }
 
 // hooksLocked makes the webhooks of one configuration, on the connections that are there.

@@ -98,7 +98,11 @@ func (s *NamespaceReconciler) addAccount(ctx context.Context, namespace string) 
 
 func (s *NamespaceReconciler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	_, err := s.wr.Insert(ctx, res, obj, registry.Options{Manager: gc.CollectorName})
-	if apierrors.IsAlreadyExists(err) {
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err): // a quota is somebody's will, and no reason to leave the other namespaces alone
+		s.log.Warn().Err(err).Str("namespace", obj.GetNamespace()).Msg("the first objects of a namespace")
 		return nil
 	}
 	return err

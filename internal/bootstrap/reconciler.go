@@ -55,18 +55,12 @@ func (k *reconciler) load() (objects []scheme.Object, err error) {
 
 // each visits all stored objects of the kinds. A record is the visitor's for as long as the visit lasts.
 func (k *reconciler) each(visit func(*scheme.Resource, *store.Record)) error {
-	c := &store.Chunk{}
 	for _, res := range k.kinds {
-		for at := (store.Span{Prefix: res.KeyPrefix("")}); ; at.Rev, at.Start = c.Rev, c.Next {
-			if err := k.st.Chunk(at, c); err != nil {
+		for rec, err := range k.st.All(store.Span{Prefix: res.KeyPrefix("")}) {
+			if err != nil {
 				return err
 			}
-			for i := range c.Records {
-				visit(res, &c.Records[i])
-			}
-			if c.Next == "" {
-				break
-			}
+			visit(res, rec)
 		}
 	}
 	return nil

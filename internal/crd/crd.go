@@ -550,7 +550,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.Deprecation = &scheme.Deprecation{Deprecated: [2]int{1, 0}}
 	}
 	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, Complete: cr.complete,
-		Scale: cr.scaleOf, Keep: cr.keep, Defaults: cr.defaults, Over: def.over}
+		Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over}
 	if def.terminating {
 		res.Custom.Admit = cr.refuse
 	}

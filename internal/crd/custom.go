@@ -74,9 +74,9 @@ type compiled struct {
 	props  *apiextensions.JSONSchemaProps
 	schema *structuralschema.Structural
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards rules
 	rules *rules
-	kept  any // what others have made of the schema
+	kept  sync.Map // what others have made of the schema, by their key
 }
 
 // rules judge objects.
@@ -283,18 +283,13 @@ func (cr *customStrategy) defaults(obj scheme.Object) {
 	}
 }
 
-// keep returns what build made of the schema the first time; it goes with the schema.
-func (cr *customStrategy) keep(build func() any) any {
+// kept is where others keep what they made of the schema; it goes with the schema.
+func (cr *customStrategy) kept() *sync.Map {
 	c, err := cr.compiled()
 	if err != nil {
-		return build()
+		return new(sync.Map)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.kept == nil {
-		c.kept = build()
-	}
-	return c.kept
+	return &c.kept
 }
 
 // prepare keeps apart what belongs to /status and what does not.

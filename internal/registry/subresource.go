@@ -525,30 +525,22 @@ func takeDisruption(ctx context.Context, wr *Writer, pod *corev1.Pod, dryRun boo
 
 // budgetsOf lists the disruption budgets whose selector matches a pod. One that cannot be read might: then nothing is evicted.
 func budgetsOf(wr *Writer, budgets *scheme.Resource, pod *corev1.Pod) (names []string, err error) {
-	c := store.ChunkPool.Get().(*store.Chunk)
-	defer store.ChunkPool.Put(c)
-	at := store.Span{Prefix: budgets.KeyPrefix(pod.Namespace)}
-	for {
-		if err := wr.Store.Chunk(at, c); err != nil {
+	for rec, err := range wr.Store.All(store.Span{Prefix: budgets.KeyPrefix(pod.Namespace)}) {
+		if err != nil {
 			return nil, err
 		}
-		for i := range c.Records {
-			obj, err := wr.Read(budgets, &c.Records[i])
-			if err != nil {
-				_, name := scheme.NamespacedName(c.Records[i].Key)
-				return nil, response.StoreError(err, budgets, name)
-			}
-			pdb := obj.(*policyv1.PodDisruptionBudget)
-			selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
-			if err == nil && selector.Matches(labels.Set(pod.Labels)) {
-				names = append(names, pdb.Name)
-			}
+		obj, err := wr.Read(budgets, rec)
+		if err != nil {
+			_, name := scheme.NamespacedName(rec.Key)
+			return nil, response.StoreError(err, budgets, name)
 		}
-		if c.Next == "" {
-			return names, nil
+		pdb := obj.(*policyv1.PodDisruptionBudget)
+		selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
+		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+			names = append(names, pdb.Name)
 		}
-		at.Rev, at.Start = c.Rev, c.Next
 	}
+	return names, nil
 }
 
 // disrupted is what a budget becomes when one of its pods is evicted, or the 429 that says why none may be.

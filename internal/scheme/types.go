@@ -276,7 +276,7 @@ type CustomStrategy struct {
 	Columns    func() []metav1.TableColumnDefinition                                // nil: name and age
 	Cells      func(obj Object) []any                                               // one row of them
 	Scale      func(u *unstructured.Unstructured, set *int32) (Scalable, error)     // set, when not nil, changes the count
-	Keep       func(build func() any) any                                           // what build makes of the schema, for as long as that is kept
+	Kept       func() *sync.Map                                                     // what is made of the schema, by its maker's key, as long as that is kept
 	Selectable []string                                                             // fields that may be selected by, as spec.color
 }
 

@@ -86,6 +86,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"math"
 	"os"
 	"path/filepath"
@@ -957,6 +958,30 @@ func (st *Store) Chunk(sp Span, c *Chunk) error {
 	})
 	c.nameRecords()
 	return err
+}
+
+// All walks the live objects of a span in key order, all at one revision, with one short read transaction a chunk. A record is the
+// caller's until the next one is asked for. An error ends the walk: ErrCompacted, errFutureRev, with a nil record. Who works on whole
+// chunks, or asks for the revision that they are of, calls Chunk.
+func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
+	return func(yield func(*Record, error) bool) {
+		c := ChunkPool.Get().(*Chunk)
+		defer ChunkPool.Put(c)
+		for at := sp; ; at.Rev, at.Start = c.Rev, c.Next {
+			if err := st.Chunk(at, c); err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range c.Records {
+				if !yield(&c.Records[i], nil) {
+					return
+				}
+			}
+			if c.Next == "" {
+				return
+			}
+		}
+	}
 }
 
 // Readable tells whether everything with a prefix can be read.

@@ -666,6 +666,42 @@ func TestStoreChunkMakesProgressWithHugeObjects(t *testing.T) {
 	}
 }
 
+// TestStoreAllIsOneRevision: what is written during a walk of several chunks is not in it, and a walk ends where its caller ends it.
+func TestStoreAllIsOneRevision(t *testing.T) {
+	st := tempStore(t)
+	for i := range 5 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%d", i), 0, "")
+	}
+	at := st.Revision()
+	walk := func(until int) (keys []string) {
+		for rec, err := range st.All(Span{Prefix: "//pods/", Rev: at, Items: 2}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if keys = append(keys, rec.Key[len("//pods/x/"):]); len(keys) == until {
+				break
+			}
+			mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/%s+%d", keys[len(keys)-1], st.Revision()), 0, "")
+		}
+		return keys
+	}
+	if got := strings.Join(walk(0), " "); got != "0 1 2 3 4" {
+		t.Errorf("the walk shows %s", got)
+	}
+	if got := strings.Join(walk(3), " "); got != "0 1 2" {
+		t.Errorf("the walk that ends early shows %s", got)
+	}
+	ended := 0
+	for rec, err := range st.All(Span{Prefix: "//pods/", Rev: st.Revision() + 1}) {
+		if ended++; rec != nil || !errors.Is(err, errFutureRev) {
+			t.Errorf("a revision to come: %v, %v", rec, err)
+		}
+	}
+	if ended != 1 {
+		t.Errorf("an error comes %d times", ended)
+	}
+}
+
 func TestStoreOlderThan(t *testing.T) {
 	st := tempStore(t)
 	for i := range 10 {

@@ -222,18 +222,12 @@ func (b *ServiceResolver) Resolve(namespace, name string, port int32) (string, e
 // endpoints lists the addresses of a Service's named port, by its EndpointSlices and its Endpoints.
 func (b *ServiceResolver) endpoints(namespace, service, port string) (addresses []string, err error) {
 	slices := b.Types.Lookup("discovery.k8s.io", "v1", "endpointslices")
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: slices.KeyPrefix(namespace)}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := b.Store.Chunk(at, c); err != nil {
+	for rec, err := range b.Store.All(store.Span{Prefix: slices.KeyPrefix(namespace)}) {
+		if err != nil {
 			return nil, err
 		}
-		for i := range c.Records {
-			if gjson.GetBytes(c.Records[i].JSON, `metadata.labels.kubernetes\.io/service-name`).String() == service {
-				addresses = append(addresses, sliceAddresses(c.Records[i].JSON, port)...)
-			}
-		}
-		if c.Next == "" {
-			break
+		if gjson.GetBytes(rec.JSON, `metadata.labels.kubernetes\.io/service-name`).String() == service {
+			addresses = append(addresses, sliceAddresses(rec.JSON, port)...)
 		}
 	}
 	rec, err := b.Store.Get(b.Types.Lookup("", "v1", "endpoints").Key(namespace, service))

@@ -117,18 +117,13 @@ func (c classes) find(prefix, name string, into any) (bool, error) {
 
 // each shows all classes of a kind, by name.
 func (c classes) each(prefix string, see func(class gjson.Result)) error {
-	found := &store.Chunk{}
-	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = found.Rev, found.Next {
-		if err := c.store.Chunk(at, found); err != nil {
+	for rec, err := range c.store.All(store.Span{Prefix: prefix}) {
+		if err != nil {
 			return err
 		}
-		for i := range found.Records {
-			see(gjson.ParseBytes(found.Records[i].JSON))
-		}
-		if found.Next == "" {
-			return nil
-		}
+		see(gjson.ParseBytes(rec.JSON))
 	}
+	return nil
 }
 
 // ---- Priority ----

@@ -77,10 +77,15 @@ func FirstServiceIP(cidr string) (net.IP, error) {
 	return a.Block.Addr().Next().AsSlice(), nil
 }
 
-// Assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings. An address that old has is
-// its successor's; if that names another one, validation says that it may not. A dry run may bring a port out of the range, as in
-// kube-apiserver. The caller calls release when its write is over.
-func (a *Allocator) Assign(svc, old *corev1.Service, dryRun bool) (release func(), err error) {
+// Assign gives a Service the address and the ports that it needs and lacks, and checks those that it brings; objects of other types need
+// none. before is nil for a create. An address that it has is its successor's; if that names another one, validation says that it may
+// not. A dry run may bring a port out of the range, as in kube-apiserver. The caller calls release when its write is over.
+func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (release func(), err error) {
+	svc, ok := obj.(*corev1.Service)
+	if !ok {
+		return func() {}, nil
+	}
+	old, _ := before.(*corev1.Service)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.catchUp(); err != nil {

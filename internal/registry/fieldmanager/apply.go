@@ -91,11 +91,10 @@ func ManagerOf(fieldManager, userAgent string) string {
 // take a millisecond and 100 KiB, so keep one per kind, not one per request.
 type Manager struct {
 	Kind     schema.GroupVersionKind
-	GoType   reflect.Type         // struct type; nil for a custom resource
-	Versions []string             // other apiVersions of the kind that are served; entries of versions unknown here are dropped
-	Schema   map[string]any       // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
-	Status   bool                 // has a status subresource: main writes do not own status
-	Defaults func(runtime.Object) // fills in defaults after an apply; may be nil
+	GoType   reflect.Type   // struct type; nil for a custom resource
+	Versions []string       // other apiVersions of the kind that are served; entries of versions unknown here are dropped
+	Schema   map[string]any // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
+	Status   bool           // has a status subresource: main writes do not own status
 
 	mu       sync.Mutex                             // guards what follows
 	types    *typed.ParseableType                   // nil until used
@@ -103,7 +102,7 @@ type Manager struct {
 }
 
 // Apply merges body, the fields that manager wants, into live (nil: nothing is there, an object is created; its TypeMeta is set). The
-// result carries its managedFields, defaults included. strictErrs are duplicate keys of the body. err is a Status error: 400 for a body
+// result carries its managedFields; defaults are the caller's, since nobody owns them. strictErrs are duplicate keys of the body. err is a Status error: 400 for a body
 // that is no apply configuration of this kind, 409 with one FieldManagerConflict cause a field, 500 for fields of a wrong type, as in
 // the real server.
 func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged scheme.Object, strictErrs []error, err error) {
@@ -159,9 +158,6 @@ func (o *Manager) ApplyFast(live scheme.Object, wanted *unstructured.Unstructure
 	}
 	if !m.changed {
 		return merged, true
-	}
-	if o.Defaults != nil {
-		o.Defaults(merged)
 	}
 	now := metav1.NewTime(time.Now().UTC())
 	own := metav1.ManagedFieldsEntry{Manager: by.Manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: by.Subresource,
@@ -481,11 +477,8 @@ func (s *objectShape) ConvertFieldLabel(kind schema.GroupVersionKind, label, val
 	return label, value, nil
 }
 
-func (s *objectShape) Default(obj runtime.Object) {
-	if s.Defaults != nil {
-		s.Defaults(obj)
-	}
-}
+// Default leaves the outcome of a merge as it is: what an apply leaves out is filled in by its caller, as for every other write.
+func (s *objectShape) Default(runtime.Object) {}
 
 func (s *objectShape) New(schema.GroupVersionKind) (runtime.Object, error) {
 	return s.OrNew(nil), nil

@@ -6,7 +6,37 @@ package strategy
 import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/request"
 )
+
+func createSigningRequest(csr *certificatesv1.CertificateSigningRequest) {
+	csr.Status = certificatesv1.CertificateSigningRequestStatus{}
+}
+
+func updateSigningRequest(csr, old *certificatesv1.CertificateSigningRequest) { csr.Spec = old.Spec }
+
+func updateSigningRequestStatus(csr, old *certificatesv1.CertificateSigningRequest) {
+	keepDecision(csr, old)
+	stampConditions(csr, old)
+}
+
+// approve takes the conditions alone.
+func approve(sent, csr *certificatesv1.CertificateSigningRequest) {
+	stampConditions(sent, csr)
+	csr.ResourceVersion, csr.Status.Conditions = sent.ResourceVersion, sent.Status.Conditions
+}
+
+// nameRequester writes into a request for a certificate who makes it, whatever the request says.
+func nameRequester(csr *certificatesv1.CertificateSigningRequest, by *request.User) {
+	csr.Spec.Username, csr.Spec.UID, csr.Spec.Groups, csr.Spec.Extra = by.Name, by.UID, by.Groups, nil
+	for key, values := range by.Extra {
+		if csr.Spec.Extra == nil {
+			csr.Spec.Extra = map[string]certificatesv1.ExtraValue{}
+		}
+		csr.Spec.Extra[key] = values
+	}
+}
 
 // keepDecision puts back what was decided: a signer repeats it with its status. Where the number of decisions differs, validation says so.
 func keepDecision(csr, old *certificatesv1.CertificateSigningRequest) {

@@ -2,7 +2,7 @@ package strategy
 
 // This file: what is decided once per write of a built-in object, after defaults.Set and before validation. A request may say anything
 // about a status, a Job's selector or a Service's allocated ports; here it is put right. The rules are the
-// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, for all types in one switch each:
+// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, named by the rows of table.go:
 //
 //	write            function              the status becomes         the rest
 //	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
@@ -20,10 +20,8 @@ import (
 	"github.com/google/uuid"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,48 +36,12 @@ import (
 // set uid and name (a Job's selector needs them); it allocates cluster IPs and ports, looks up classes, and fills in who asks for a
 // CertificateSigningRequest.
 func PrepareForCreate(obj runtime.Object) {
-	switch o := obj.(type) {
-	case *corev1.Pod:
-		preparePod(o)
-	case *corev1.Node: // the kubelet registers itself, status included; no node is ready at first
-		taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
-		if !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
-			o.Spec.Taints = append(o.Spec.Taints, taint)
-		}
-	case *corev1.Namespace:
-		o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
-		if !slices.Contains(o.Spec.Finalizers, corev1.FinalizerKubernetes) {
-			o.Spec.Finalizers = append(o.Spec.Finalizers, corev1.FinalizerKubernetes)
-		}
-		defaults.LabelNamespace(o)
-	case *corev1.PersistentVolume:
-		o.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
-		defaults.OrNew(&o.Status.LastPhaseTransitionTime, Now())
-	case *corev1.PersistentVolumeClaim:
-		o.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
-		pairDataSources(&o.Spec)
-	case *corev1.ServiceAccount:
-		nameSecretsOnly(o)
-	case *corev1.Service:
-		o.Status = corev1.ServiceStatus{}
-		prepareService(o)
-	case *appsv1.DaemonSet:
-		o.Status = appsv1.DaemonSetStatus{}
-		countTemplate(o, nil)
-	case *coordinationv1.Lease: // coordinated leader election is in beta, and off
-		o.Spec.Strategy, o.Spec.PreferredHolder = nil, nil
-	case *batchv1.Job:
-		o.Status = batchv1.JobStatus{}
-		generateSelector(o)
-	case *certificatesv1.CertificateSigningRequest:
-		o.Status = certificatesv1.CertificateSigningRequestStatus{}
-	case *apiregistrationv1.APIService:
-		o.Status = apiregistrationv1.APIServiceStatus{}
-		availability(o)
-	default:
-		if status := statusOf(obj); status.IsValid() {
-			status.SetZero()
-		}
+	if prepare := of(obj).create; prepare != nil {
+		prepare(obj)
+		return
+	}
+	if status := statusOf(obj); status.IsValid() {
+		status.SetZero()
 	}
 }
 
@@ -89,29 +51,8 @@ func PrepareForUpdate(obj, old runtime.Object) {
 	if status := statusOf(obj); status.IsValid() {
 		status.Set(statusOf(old))
 	}
-	switch o := obj.(type) {
-	case *corev1.Namespace:
-		o.Spec.Finalizers = old.(*corev1.Namespace).Spec.Finalizers
-		defaults.LabelNamespace(o)
-	case *corev1.PersistentVolumeClaim:
-		pairDataSources(&o.Spec)
-		pairDataSources(&old.(*corev1.PersistentVolumeClaim).Spec)
-	case *corev1.ServiceAccount:
-		nameSecretsOnly(o)
-	case *corev1.Service:
-		keepAllocated(&o.Spec, old.(*corev1.Service))
-		dropWhatTypeNeedsNot(o, old.(*corev1.Service))
-		prepareService(o)
-	case *appsv1.DaemonSet:
-		countTemplate(o, old.(*appsv1.DaemonSet))
-	case *coordinationv1.Lease:
-		keepElection(&o.Spec, &old.(*coordinationv1.Lease).Spec)
-	case *certificatesv1.CertificateSigningRequest:
-		o.Spec = old.(*certificatesv1.CertificateSigningRequest).Spec
-	case *apiregistrationv1.APIService:
-		if !equality.Semantic.DeepEqual(o.Spec.Service, old.(*apiregistrationv1.APIService).Spec.Service) {
-			availability(o)
-		}
+	if prepare := of(obj).update; prepare != nil {
+		prepare(obj, old)
 	}
 }
 
@@ -125,21 +66,8 @@ func PrepareForStatusUpdate(obj, old runtime.Object) {
 			to.Field(i).Set(from.Field(i))
 		}
 	}
-	switch o := obj.(type) {
-	case *corev1.Pod: // kubelets of long ago garbled owners; the class is decided at creation
-		before := old.(*corev1.Pod)
-		o.OwnerReferences = before.OwnerReferences
-		defaults.Or(&o.Status.QOSClass, before.Status.QOSClass)
-	case *appsv1.Deployment:
-		o.Labels = old.(*appsv1.Deployment).Labels
-	case *apiregistrationv1.APIService:
-		before := old.(*apiregistrationv1.APIService)
-		o.Labels, o.Annotations, o.Finalizers, o.OwnerReferences = before.Labels, before.Annotations, before.Finalizers, before.OwnerReferences
-	case *corev1.PersistentVolume:
-		stampPhase(&o.Status, &old.(*corev1.PersistentVolume).Status)
-	case *certificatesv1.CertificateSigningRequest:
-		keepDecision(o, old.(*certificatesv1.CertificateSigningRequest))
-		stampConditions(o, old.(*certificatesv1.CertificateSigningRequest))
+	if prepare := of(obj).status; prepare != nil {
+		prepare(obj, old)
 	}
 }
 
@@ -165,6 +93,95 @@ func stampPhase(status, before *corev1.PersistentVolumeStatus) {
 		status.LastPhaseTransitionTime = &changed
 	}
 }
+
+// ---- Of single types: what their rows name ----
+
+// createNode takes the status as it comes: the kubelet registers itself. No node is ready at first.
+func createNode(o *corev1.Node) {
+	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+	if !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+		o.Spec.Taints = append(o.Spec.Taints, taint)
+	}
+}
+
+func createNamespace(o *corev1.Namespace) {
+	o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
+	if !slices.Contains(o.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		o.Spec.Finalizers = append(o.Spec.Finalizers, corev1.FinalizerKubernetes)
+	}
+	defaults.LabelNamespace(o)
+}
+
+func updateNamespace(o, old *corev1.Namespace) {
+	o.Spec.Finalizers = old.Spec.Finalizers
+	defaults.LabelNamespace(o)
+}
+
+func createVolume(o *corev1.PersistentVolume) {
+	o.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
+	defaults.OrNew(&o.Status.LastPhaseTransitionTime, Now())
+}
+
+func updateVolumeStatus(o, old *corev1.PersistentVolume) { stampPhase(&o.Status, &old.Status) }
+
+func createClaim(o *corev1.PersistentVolumeClaim) {
+	o.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+	pairDataSources(&o.Spec)
+}
+
+func updateClaim(o, old *corev1.PersistentVolumeClaim) {
+	pairDataSources(&o.Spec)
+	pairDataSources(&old.Spec)
+}
+
+func createService(o *corev1.Service) {
+	o.Status = corev1.ServiceStatus{}
+	prepareService(o)
+}
+
+func updateService(o, old *corev1.Service) {
+	keepAllocated(&o.Spec, old)
+	dropWhatTypeNeedsNot(o, old)
+	prepareService(o)
+}
+
+func createDaemonSet(o *appsv1.DaemonSet) {
+	o.Status = appsv1.DaemonSetStatus{}
+	countTemplate(o, nil)
+}
+
+// createLease: coordinated leader election is in beta, and off.
+func createLease(o *coordinationv1.Lease) { o.Spec.Strategy, o.Spec.PreferredHolder = nil, nil }
+
+func updateLease(o, old *coordinationv1.Lease) { keepElection(&o.Spec, &old.Spec) }
+
+func createJob(o *batchv1.Job) {
+	o.Status = batchv1.JobStatus{}
+	generateSelector(o)
+}
+
+func createAPIService(o *apiregistrationv1.APIService) {
+	o.Status = apiregistrationv1.APIServiceStatus{}
+	availability(o)
+}
+
+func updateAPIService(o, old *apiregistrationv1.APIService) {
+	if !equality.Semantic.DeepEqual(o.Spec.Service, old.Spec.Service) {
+		availability(o)
+	}
+}
+
+func updateAPIServiceStatus(o, old *apiregistrationv1.APIService) {
+	o.Labels, o.Annotations, o.Finalizers, o.OwnerReferences = old.Labels, old.Annotations, old.Finalizers, old.OwnerReferences
+}
+
+// updatePodStatus: kubelets of long ago garbled owners; the class is decided at creation.
+func updatePodStatus(o, old *corev1.Pod) {
+	o.OwnerReferences = old.OwnerReferences
+	defaults.Or(&o.Status.QOSClass, old.Status.QOSClass)
+}
+
+func updateDeploymentStatus(o, old *appsv1.Deployment) { o.Labels = old.Labels }
 
 // preparePod gives a new pod its first status.
 func preparePod(pod *corev1.Pod) {
@@ -499,22 +516,30 @@ func keepElection(spec, old *coordinationv1.LeaseSpec) {
 
 // NameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
 func NameNew(obj scheme.Object) {
+	before := obj.GetName()
 	obj.SetName(generateName(obj.GetGenerateName()))
-	if ns, ok := obj.(*corev1.Namespace); ok {
-		defaults.LabelNamespace(ns)
+	if follow := of(obj).named; follow != nil {
+		follow(obj, before)
+	}
+}
+
+// renameJob has the labels by which a Job finds its pods say the name that it got last.
+func renameJob(obj runtime.Object, before string) {
+	job := obj.(*batchv1.Job)
+	for _, labels := range [...]map[string]string{job.Labels, job.Spec.Template.Labels} {
+		for _, label := range [...]string{"job-name", batchv1.JobNameLabel} {
+			if value, ok := labels[label]; ok && value == before {
+				labels[label] = job.Name
+			}
+		}
 	}
 }
 
 // SameNotes says that nothing has changed of the metadata that the types with a generation count as well: Deployments their annotations,
 // EndpointSlices their labels.
 func SameNotes(obj, old scheme.Object) bool {
-	switch obj.(type) {
-	case *appsv1.Deployment:
-		return equality.Semantic.DeepEqual(obj.GetAnnotations(), old.GetAnnotations())
-	case *discoveryv1.EndpointSlice:
-		return equality.Semantic.DeepEqual(obj.GetLabels(), old.GetLabels())
-	}
-	return true
+	counted := of(obj).counted
+	return counted == nil || equality.Semantic.DeepEqual(counted(obj), counted(old))
 }
 
 // availability writes the condition that a new APIService has, or one that is served from somewhere else than before.

@@ -208,7 +208,6 @@ func (o *texts) created(obj runtime.Object) {
 		o.podName(obj.Name, "Pod names and hostnames")
 	case *corev1.ResourceQuota:
 		o.quota(obj.Spec.Hard)
-		o.noEffect("ResourceQuotas")
 	case *corev1.LimitRange:
 		o.noEffect("LimitRanges")
 	}

@@ -1,0 +1,219 @@
+package registry
+
+// This file is the way out: DELETE of an object and of a collection. What a deletion writes on an object that something holds back is in
+// deleting.go.
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/tidwall/gjson"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/admission"
+	"apilet/internal/registry/strategy"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
+)
+
+// Remove answers a DELETE of one object.
+func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, res)
+	if err != nil {
+		return err
+	}
+	options, err := readDeleteOptions(w, r, res)
+	if err != nil {
+		return err
+	}
+	info := &request.From(r.Context()).Info
+	rec, gone, err := wr.Delete(r.Context(), res, scheme.ScopeOf(res, info), info.Name, options)
+	if err != nil {
+		return err
+	}
+	if gone && res.Readable(rec.JSON) != nil {
+		return respondDeleted(w, r, res, &rec, info.Name)
+	}
+	code := http.StatusOK
+	if !gone && options.OrphanDependents != nil && !*options.OrphanDependents {
+		code = http.StatusAccepted
+	}
+	if !gone || strategy.ReturnsDeleted(res) {
+		return v.Respond(w, r, code, &rec)
+	}
+	return respondDeleted(w, r, res, &rec, info.Name)
+}
+
+// respondDeleted answers a DELETE that removed the object with a Status.
+func respondDeleted(w http.ResponseWriter, r *http.Request, res *scheme.Resource, rec *store.Record, name string) error {
+	status := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{Name: name, Group: res.Group, Kind: res.Plural,
+			UID: types.UID(gjson.GetBytes(rec.JSON, "metadata.uid").String())},
+	}
+	request.From(r.Context()).Answered = &status
+	return response.WriteObject(w, r, http.StatusOK, &status)
+}
+
+// Delete removes an object, or marks it as deleting when something holds it back. gone says which.
+func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) (rec store.Record, gone bool, err error) {
+	key := res.Key(namespace, name)
+	for {
+		if err := ctx.Err(); err != nil {
+			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
+		}
+		if rec, err = wr.Store.Get(key); err == nil {
+			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return rec, gone, response.StoreError(err, res, name)
+		}
+	}
+}
+
+// deleteOnce is one attempt: store.ErrConflict when somebody was faster.
+func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
+	if err := checkPreconditions(res, &rec, options); err != nil {
+		return rec, false, err
+	}
+	obj, err := wr.mend(res, &rec)
+	if errors.Is(err, scheme.ErrUnreadable) {
+		return wr.clearAway(ctx, res, rec, len(options.DryRun) > 0)
+	}
+	if err != nil {
+		return rec, false, err
+	}
+	if err := strategy.ValidateDelete(res, obj.GetName()); err != nil {
+		return rec, false, err
+	}
+	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options, Old: obj}
+	if _, err := wr.Admission.Decide(ctx, a); err != nil {
+		return rec, false, err
+	}
+	before := obj.DeepCopyObject().(scheme.Object)
+	if begins := obj.GetDeletionTimestamp() == nil; begins && res.Custom != nil && res.Custom.Deleting != nil {
+		res.Custom.Deleting(obj)
+	} else {
+		markDeleting(res, obj, options, time.Now())
+	}
+	if strategy.Graceful(obj) {
+		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
+	}
+	if !mayGo(obj) {
+		obj.SetResourceVersion("")
+		marked, err := wr.mark(ctx, res, obj, before, rec, len(options.DryRun) > 0)
+		return marked, false, err
+	}
+	if len(options.DryRun) > 0 {
+		return rec, true, nil
+	}
+	rec, err = wr.commit(ctx, res, Tombstone(&rec))
+	return rec, true, err
+}
+
+// deleteGracefully marks an object whose deletion somebody else may have to finish, and finishes it at once where there is nothing to
+// wait for. Watchers see both steps, as with the real server.
+func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
+	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
+		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
+		return marked, done, err
+	}
+	obj.SetResourceVersion(before.GetResourceVersion())
+	if !apiequality.Semantic.DeepEqual(obj, before) {
+		stored, revAt, err := res.EncodeStored(obj)
+		if err != nil {
+			return rec, false, err
+		}
+		rec, err = wr.commit(ctx, res, store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: stored, RevAt: revAt, Deleting: true})
+		if err != nil {
+			return rec, false, err
+		}
+	}
+	rec, err := wr.commit(ctx, res, Tombstone(&rec))
+	return rec, true, err
+}
+
+// mark stores the deletion marks of an object that something holds back, if they are new.
+func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
+	obj.SetResourceVersion(before.GetResourceVersion())
+	if apiequality.Semantic.DeepEqual(obj, before) {
+		return rec, nil
+	}
+	return wr.store(ctx, res, obj, rec, dryRun)
+}
+
+// clearAway deletes an object that cannot be read, and asks neither finalizers nor webhooks, which would have to be shown what nobody can
+// decode. What holds other objects is marked as deleting until those are gone, if somebody sees to that.
+func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
+	_, name := scheme.NamespacedName(rec.Key)
+	if err := strategy.ValidateDelete(res, name); err != nil {
+		return rec, false, err
+	}
+	inside := unreadable.ContentOf(wr.Types, res, name)
+	full := inside.Any(wr.Store)
+	switch {
+	case dryRun:
+		return rec, !full, nil
+	case full && inside.Served && rec.Deleting:
+		return rec, false, nil
+	case full && inside.Served:
+		rec, err := wr.commit(ctx, res, unreadable.MarkedRaw(&rec, time.Now()))
+		return rec, false, err
+	case full:
+		if err := wr.removeContent(ctx, res, inside.Prefixes); err != nil {
+			return rec, false, err
+		}
+	}
+	rec, err := wr.commit(ctx, res, Tombstone(&rec))
+	return rec, true, err
+}
+
+// removeContent deletes all in some ranges: objects of a type that is not served, since its definition cannot be read.
+func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefixes []string) error {
+	c := &store.Chunk{}
+	for _, prefix := range prefixes {
+		for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
+			if err := wr.Store.Chunk(at, c); err != nil {
+				return err
+			}
+			if err := Parallel(c.Records, DeleteWorkers, func(rec store.Record) error {
+				_, err := wr.Store.Commit(ctx, Tombstone(&rec))
+				if errors.Is(err, store.ErrNotFound) {
+					return nil
+				}
+				return err
+			}); err != nil || c.Next == "" {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// RemoveEach reads a DELETE of a collection, and returns what is to be done to each chunk of the LIST that finds its objects. It is not
+// atomic, as the real one is not: what was deleted before an error stays deleted.
+func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
+	options, err := readDeleteOptions(w, r, res)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, found []*store.Record) error {
+		return Parallel(found, DeleteWorkers, func(rec *store.Record) error {
+			namespace, name := scheme.NamespacedName(rec.Key)
+			_, _, err := wr.Delete(ctx, res, namespace, name, options)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+	}, nil
+}

@@ -1,0 +1,68 @@
+package registry
+
+// This file keeps metadata.managedFields, which says who set each field; package fieldmanager does the work.
+
+import (
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/registry/fieldmanager"
+	"apilet/internal/scheme"
+)
+
+// recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
+func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opts Options, sub string) error {
+	if !wr.ManagedFields {
+		obj.SetManagedFields(nil)
+		return nil
+	}
+	if opts.applied {
+		return nil
+	}
+	before, after := old, res.ConvertOut(obj)
+	if old != nil {
+		before = res.ConvertOut(old)
+		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
+	}
+	if err := wr.FieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
+		return err
+	}
+	obj.SetManagedFields(after.GetManagedFields())
+	if res.GoType != nil { // typed objects in hand carry no kind
+		for _, o := range []scheme.Object{obj, old} {
+			if o != nil {
+				o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+			}
+		}
+	}
+	return nil
+}
+
+// FieldManager is the bookkeeping of managedFields for a resource.
+func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
+	managers, key := &wr.managers, any(res)
+	if c := res.Custom; c != nil && c.Kept != nil {
+		managers, key = c.Kept(), "fieldManager"
+	}
+	known, ok := managers.Load(key)
+	if !ok {
+		known, _ = managers.LoadOrStore(key, wr.newFieldManager(res))
+	}
+	return known.(*fieldmanager.Manager)
+}
+
+func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
+	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil}
+	if res.Schema != nil {
+		if own, err := res.Schema(); err == nil {
+			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not
+		}
+	}
+	for _, other := range wr.Types.All() {
+		if other.KeyPrefix("") == res.KeyPrefix("") && other != res {
+			o.Versions = append(o.Versions, other.APIVersion())
+		}
+	}
+	return o
+}

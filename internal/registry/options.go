@@ -1,0 +1,162 @@
+package registry
+
+// This file reads what a write asks for: the body, the query parameters, and the object that they bring.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
+
+	"apilet/internal/admission"
+	"apilet/internal/registry/fieldmanager"
+	"apilet/internal/registry/strategy"
+	"apilet/internal/registry/warnings"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+)
+
+// receive reads the object that a POST or PUT brings, and how its sender wants to be answered. kind is that of the write's options.
+func receive(w http.ResponseWriter, r *http.Request, res *scheme.Resource, kind string) (v *response.View, obj scheme.Object, opts Options, err error) {
+	if v, err = response.NewView(r, res); err != nil {
+		return nil, nil, opts, err
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return nil, nil, opts, err
+	}
+	if opts, err = parseWriteOptions(r, kind, ""); err != nil {
+		return nil, nil, opts, err
+	}
+	obj, strict, err := res.Decode(body, r.Header.Get("Content-Type"), "")
+	if err != nil {
+		return nil, nil, opts, err
+	}
+	if err := checkStrictness(r.Context(), res, opts.validation, strict); err != nil {
+		return nil, nil, opts, err
+	}
+	request.From(r.Context()).NoteBody(obj)
+	return v, obj, opts, nil
+}
+
+// Options are the query parameters of a write.
+type Options struct {
+	dryRun     bool
+	Manager    string // fieldManager, or the first word of the user agent
+	asked      string // fieldManager as sent
+	validation string // FieldValidation: Ignore, Warn (also ""), Strict
+	force      bool
+	applied    bool // the object comes out of an apply: its managedFields are written already
+	Trusted    bool // the server writes what no user may: of the rules, only those of metadata are asked
+}
+
+// parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.
+func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) (Options, error) {
+	o := Options{Manager: fieldmanager.ManagerOf("", r.UserAgent())}
+	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
+		return o, nil
+	}
+	query := r.URL.Query()
+	options := metav1.PatchOptions{DryRun: query["dryRun"], FieldManager: query.Get("fieldManager"), FieldValidation: query.Get("fieldValidation")}
+	if query.Has("force") {
+		force := request.Truth(query, "force")
+		options.Force, o.force = &force, force
+	}
+	var errs field.ErrorList
+	if kind == "PatchOptions" {
+		errs = metavalidation.ValidatePatchOptions(&options, patchType)
+	} else {
+		create := metav1.CreateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}
+		errs = metavalidation.ValidateCreateOptions(&create)
+	}
+	if len(errs) > 0 {
+		return o, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+	}
+	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
+	if o.asked = options.FieldManager; o.asked != "" {
+		o.Manager = o.asked
+	}
+	return o, nil
+}
+
+// creation is a create as plug-ins are told of it.
+func (o *Options) creation(res *scheme.Resource, sub string, obj scheme.Object) admission.Attributes {
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpCreate, Manager: o.asked, FieldValidation: o.validation,
+		DryRun: o.dryRun, Object: obj}
+}
+
+// change is an update as plug-ins are told of it.
+func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Object) admission.Attributes {
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpUpdate, Manager: o.asked, FieldValidation: o.validation,
+		DryRun: o.dryRun, Object: obj, Old: old}
+}
+
+// readBody reads a request body of at most maxBody bytes. What a client says of its length is not believed before it comes: a thousand
+// clients that promise three megabytes each, and send nothing, are to cost nothing.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxBody {
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	}
+	var buf bytes.Buffer
+	if r.ContentLength > 0 {
+		buf.Grow(int(min(r.ContentLength, promisedMax)) + bytes.MinRead)
+	}
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+	case err != nil:
+		return nil, apierrors.NewBadRequest("the request body could not be read: " + err.Error())
+	}
+	return buf.Bytes(), nil
+}
+
+// checkStrictness turns unknown and duplicate fields into warnings, or into an error when the client asked for that.
+func checkStrictness(ctx context.Context, res *scheme.Resource, directive string, strict []error) error {
+	switch {
+	case len(strict) == 0 || directive == metav1.FieldValidationIgnore:
+		return nil
+	case directive == metav1.FieldValidationStrict:
+		return res.StrictError("", strict)
+	}
+	for _, text := range scheme.StrictWarnings(strict) {
+		warning.AddWarning(ctx, "", text)
+	}
+	return nil
+}
+
+// readDeleteOptions reads the options of a DELETE from its body, or from the query when there is none.
+func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (*metav1.DeleteOptions, error) {
+	body, err := readBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	options := &metav1.DeleteOptions{}
+	if len(body) > 0 {
+		options, err = scheme.DecodeDeleteOptions(body, r.Header.Get("Content-Type"))
+	} else if r.URL.RawQuery != "" {
+		err = queryDeleteOptions(r.URL.Query(), options)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if strategy.OrphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
+		warning.AddWarning(r.Context(), "", warnings.JobDeletionWarning)
+	}
+	options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil // in alpha, and off
+	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
+		return nil, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)
+	}
+	return options, nil
+}
