@@ -171,3 +171,27 @@ func equalJSON(a, b []byte) bool {
 	y, _ := json.Marshal(other)
 	return bytes.Equal(x, y)
 }
+
+// A policy's status tells what the types have against its expressions, and of which generation it speaks.
+func TestPolicyStatusTellsOfTypes(t *testing.T) {
+	s := startTest(t)
+	const policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+	s.want(201, "POST", policies, `{"metadata":{"name":"p"},"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":["apps"],"apiVersions":["v1"],
+		"operations":["CREATE"],"resources":["deployments"]}]},"validations":[{"expression":"object.spec.replica > 1"}]}}`)
+	told := func(generation int64) string {
+		var warning string
+		waitFor(t, "the status", func() bool {
+			status := s.want(200, "GET", policies+"/p", "").get("status")
+			warning = status.Get("typeChecking.expressionWarnings.0.warning").String()
+			return status.Get("observedGeneration").Int() == generation
+		})
+		return warning
+	}
+	if got := told(1); !strings.Contains(got, "apps/v1, Kind=Deployment: ERROR: <input>:1:12: undefined field 'replica'") {
+		t.Errorf("got %q", got)
+	}
+	s.want(200, "PATCH", policies+"/p", `{"spec":{"validations":[{"expression":"object.spec.replicas > 1"}]}}`, "Content-Type: application/merge-patch+json")
+	if got := told(2); got != "" {
+		t.Errorf("the expression is right now: %q", got)
+	}
+}

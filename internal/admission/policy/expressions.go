@@ -85,6 +85,7 @@ type programs struct {
 // A compiled is what a policy's expressions became, each list in the order of the policy. Immutable.
 type compiled struct {
 	scope                                                     *plugincel.CompositedCompiler // makes the variables
+	composed                                                  bool                          // there are some
 	conditions, validations, messages, annotations, mutations []plugincel.CompilationResult
 }
 
@@ -118,7 +119,7 @@ func compile(policy *policy) (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compiled{scope: scope}
+	c := &compiled{scope: scope, composed: len(policy.variables) > 0}
 	full := plugincel.OptionalVariableDeclarations{HasParams: policy.paramKind != nil, HasAuthorizer: true}
 	bare, patching := full, full
 	bare.HasAuthorizer, patching.HasPatchTypes = false, true
@@ -208,7 +209,9 @@ type evaluation struct {
 
 func newEvaluation(ctx context.Context, c *compiled, a *activation, budget int64) *evaluation {
 	e := &evaluation{a: a, scope: c.scope.CreateContext(ctx), budget: budget}
-	a.variables = e.scope.Variables(a)
+	if c.composed {
+		a.variables = e.scope.Variables(a)
+	}
 	return e
 }
 
