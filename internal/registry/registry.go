@@ -72,7 +72,7 @@ import (
 const (
 	maxBody       = 3 << 20  // bytes of a request body, as kube-apiserver's
 	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
-	generateTries = 8        // names tried for one strategy.generateName
+	generateTries = 8        // names tried for one generateName
 	maxName       = 1024     // bytes of a name
 	DeleteWorkers = 16       // objects of a collection that are written at once
 )
@@ -533,7 +533,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	return response.StoreError(err, res, obj.GetName())
 }
 
-// nameConflict words a create whose name is taken. With a strategy.generateName the server was asked for a name and found none.
+// nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
 func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	if obj.GetGenerateName() == "" {
 		return response.StoreError(err, res, obj.GetName())
@@ -543,10 +543,10 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 
 // ---- Update and patch ----
 
-// A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
+// A ChangeFunc is a revision-to-be: given the object as it is (nil: it does not exist), it returns what it shall become.
 type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
-// A target is one object, or one part of it, that a request changes.
+// A Target is one object, or one part of it, that a request changes.
 type Target struct {
 	Resource        *scheme.Resource
 	Namespace, Name string
@@ -678,7 +678,7 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 		live = t.Resource.ConvertOut(old.DeepCopyObject().(scheme.Object))
 		live.GetObjectKind().SetGroupVersionKind(t.Resource.GroupVersionKind())
 	}
-	merged, strict, err := wr.fieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
+	merged, strict, err := wr.FieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
 	if err != nil {
 		return nil, err
 	}
@@ -700,8 +700,8 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 	return obj, t.check(obj)
 }
 
-// fieldManager is the bookkeeping of managedFields for a resource.
-func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
+// FieldManager is the bookkeeping of managedFields for a resource.
+func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	if c := res.Custom; c != nil && c.Keep != nil {
 		return c.Keep(func() any { return wr.newFieldManager(res) }).(*fieldmanager.Manager)
 	}
@@ -742,7 +742,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		before = res.ConvertOut(old)
 		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	if err := wr.fieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
+	if err := wr.FieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())

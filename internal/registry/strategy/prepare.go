@@ -1,7 +1,8 @@
 package strategy
 
 // This file: what is decided once per write of a built-in object, after defaults.Set and before validation. A request may say anything
-// about a status, a Job's selector or a Service's allocated ports; here it is put right.
+// about a status, a Job's selector or a Service's allocated ports; here it is put right. The rules are the
+// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, for all types in one switch each:
 //
 //	write            function              the status becomes         the rest
 //	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
@@ -404,11 +405,13 @@ func keepNodePorts(ports, old []corev1.ServicePort) {
 	}
 }
 
+// NeedsNodePort says that a Service's type has a node port for each of its ports.
 func NeedsNodePort(svc *corev1.Service) bool {
 	allocate := svc.Spec.AllocateLoadBalancerNodePorts
 	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer && (allocate == nil || *allocate)
 }
 
+// NeedsHealthPort says that a Service has spec.healthCheckNodePort: a LoadBalancer's with externalTrafficPolicy Local.
 func NeedsHealthPort(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }

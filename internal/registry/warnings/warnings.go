@@ -24,7 +24,6 @@ import (
 	"strconv"
 	"strings"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	batchv1beta1 "k8s.io/api/batch/v1beta1"
@@ -211,10 +210,6 @@ func (o *texts) created(obj runtime.Object) {
 		o.quota(obj.Spec.Hard)
 	case *corev1.LimitRange:
 		o.noEffect("LimitRanges")
-	case *admissionv1.ValidatingAdmissionPolicy:
-		o.noEffect("ValidatingAdmissionPolicies")
-	case *admissionv1.MutatingAdmissionPolicy:
-		o.noEffect("MutatingAdmissionPolicies")
 	}
 }
 
