@@ -77,7 +77,7 @@ type quotaScene struct {
 	ns string
 }
 
-var generatedSuffix = regexp.MustCompile(`"(\w+-)[a-z0-9]{5}"`)
+var quotaRandomName = regexp.MustCompile(`"(\w+-)[a-z0-9]{5}"`)
 
 // play returns the scene with the answers that came.
 func (sc *quotaScene) play(text string) []byte {
@@ -104,7 +104,7 @@ func (sc *quotaScene) play(text string) []byte {
 			continue
 		}
 		code, message := sc.ask(verb, sc.path(what), body)
-		got := strings.TrimSpace(fmt.Sprintf("%d %s", code, generatedSuffix.ReplaceAllString(message, `"${1}NAME"`)))
+		got := strings.TrimSpace(fmt.Sprintf("%d %s", code, quotaRandomName.ReplaceAllString(message, `"${1}NAME"`)))
 		fmt.Fprintf(&out, "  %s\n", got)
 		if want := strings.TrimSpace(lines[min(i+1, len(lines)-1)]); !*update && got != want {
 			sc.t.Errorf("%s\n got %s\nwant %s", line, got, want)
