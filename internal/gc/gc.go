@@ -654,7 +654,7 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 func (rp *Reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
-	_, _, err := rp.Gc.Writer.Delete(ctx, it.res, it.namespace, it.name, options)
+	_, _, err := rp.Gc.Writer.Delete(ctx, it.res.AsStored(), it.namespace, it.name, options)
 	return err
 }
 
@@ -681,7 +681,7 @@ func (rp *Reaper) deleteInForeground(ctx context.Context, it *item) error {
 
 // change edits an object if it is still the one that was examined, and remembers what became of it.
 func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
-	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	t := registry.Target{Resource: it.res.AsStored(), Namespace: it.namespace, Name: it.name}
 	rec, _, err := rp.Gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old.GetUID() != it.uid {
 			return nil, errReplaced
@@ -976,7 +976,7 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 	if rec.Deleting && options.GracePeriodSeconds == nil && res.Readable(rec.JSON) == nil {
 		return false, nil
 	}
-	now, gone, err := e.gc.Writer.Delete(ctx, res, namespace, name, options)
+	now, gone, err := e.gc.Writer.Delete(ctx, res.AsStored(), namespace, name, options)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}

@@ -61,6 +61,8 @@ const (
 	generateTries = 8        // names tried for one strategy.generateName
 	maxName       = 1024     // bytes of a name
 	DeleteWorkers = 16       // objects of a collection that are written at once
+
+	conversionTimeout = 30 * time.Second // of a webhook that is asked where a field of another version went
 )
 
 // Writer answers the requests that change objects.
@@ -361,7 +363,7 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	if err := wr.Webhooks.Validate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil); err != nil {
 		return store.Record{}, err
 	}
-	json, revAt, err := res.EncodeStored(obj)
+	json, revAt, err := encode(ctx, res, obj)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -380,6 +382,16 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		wr.NamespaceCreated(name)
 	}
 	return rec, err
+}
+
+// encode is what the store keeps of an object.
+func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json []byte, revAt int, err error) {
+	if res.Converts() {
+		if obj, err = res.Custom.Webhook.To(ctx, obj.(*unstructured.Unstructured), res.Custom.StorageVersion); err != nil {
+			return nil, 0, err
+		}
+	}
+	return res.EncodeStored(obj)
 }
 
 // checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
@@ -709,6 +721,21 @@ func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
 func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil}
 	o.Defaults = func(obj runtime.Object) { FillDefaults(res, obj.(scheme.Object)) }
+	if res.Converts() {
+		o.SchemaOf = func(version string) (schema map[string]any) {
+			if other := wr.Types.Lookup(res.Group, version, res.Plural); other != nil && other.Schema != nil {
+				if own, err := other.Schema(); err == nil {
+					_ = json.Unmarshal(own, &schema)
+				}
+			}
+			return schema
+		}
+		o.ConvertTo = func(u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), conversionTimeout) // of any request: what is kept knows none
+			defer cancel()
+			return res.Custom.Webhook.To(ctx, u, version)
+		}
+	}
 	if res.Schema != nil {
 		if own, err := res.Schema(); err == nil {
 			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not
@@ -728,7 +755,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		obj.SetManagedFields(nil)
 		return nil
 	}
-	if opts.applied {
+	if opts.applied || res.IsVerbatim() {
 		return nil
 	}
 	before, after := old, res.ConvertOut(obj)
@@ -813,11 +840,19 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change cha
 
 // modifyOnce is one round of modify.
 func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change changeFunc, rec store.Record) (store.Record, error) {
-	old, err := wr.mend(t.Resource, &rec)
+	shown := &rec
+	if t.Resource.Converts() { // what is stored stays in hand: a write may turn out to change nothing of it
+		converted := rec
+		shown = &converted
+	}
+	if err := response.Convert(ctx, t.Resource, shown); err != nil {
+		return rec, err
+	}
+	old, err := wr.mend(t.Resource, shown)
 	if err != nil {
 		return rec, err
 	}
-	obj, err := change(old, &rec)
+	obj, err := change(old, shown)
 	if err != nil {
 		return rec, err
 	}
@@ -987,7 +1022,7 @@ func specOf(u *unstructured.Unstructured) map[string]any {
 
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
 func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
-	json, revAt, err := res.EncodeStored(obj)
+	json, revAt, err := encode(ctx, res, obj)
 	if err != nil {
 		return rec, err
 	}
@@ -1129,7 +1164,15 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err := checkPreconditions(res, &rec, options); err != nil {
 		return rec, false, err
 	}
-	obj, err := wr.mend(res, &rec)
+	shown := &rec
+	if res.Converts() {
+		converted := rec
+		shown = &converted
+	}
+	if err := response.Convert(ctx, res, shown); err != nil {
+		return rec, false, err
+	}
+	obj, err := wr.mend(res, shown)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		return wr.clearAway(ctx, res, rec, len(options.DryRun) > 0)
 	}
@@ -1173,7 +1216,7 @@ func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, ob
 	}
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if !apiequality.Semantic.DeepEqual(obj, before) {
-		stored, revAt, err := res.EncodeStored(obj)
+		stored, revAt, err := encode(ctx, res, obj)
 		if err != nil {
 			return rec, false, err
 		}

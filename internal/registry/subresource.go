@@ -133,6 +133,9 @@ func scaleRow(of *scheme.Resource) *scheme.Resource {
 }
 
 func respondScale(w http.ResponseWriter, r *http.Request, res *scheme.Resource, v *response.View, rec *store.Record) error {
+	if err := response.Convert(r.Context(), res, rec); err != nil {
+		return err
+	}
 	obj, err := res.DecodeStored(rec.JSON)
 	if err != nil {
 		_, name := scheme.NamespacedName(rec.Key)
