@@ -248,7 +248,7 @@ type conversionStep struct {
 
 var (
 	conversionUID   = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	conversionTime  = regexp.MustCompile(`"20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z"`)
+	conversionTime  = regexp.MustCompile(`20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z`)
 	conversionHost  = regexp.MustCompile(`https://127\.0\.0\.1:[0-9]+/`)
 	conversionRev   = regexp.MustCompile(`"resourceVersion":"[0-9]+"`)
 	conversionToken = regexp.MustCompile(`"continue":"[^"]+"`)
@@ -263,15 +263,35 @@ func timeless(body []byte) json.RawMessage {
 		compact.Write(quoted)
 	}
 	body = conversionUID.ReplaceAll(compact.Bytes(), []byte("UID"))
-	body = conversionTime.ReplaceAll(body, []byte(`"TIME"`))
+	body = conversionTime.ReplaceAll(body, []byte("TIME"))
 	body = conversionHost.ReplaceAll(body, []byte("https://HOOK/"))
 	body = conversionRev.ReplaceAll(body, []byte(`"resourceVersion":"REV"`))
 	body = conversionToken.ReplaceAll(body, []byte(`"continue":"TOKEN"`))
 	var value any
-	if json.Unmarshal(body, &value) == nil { // members in one order
+	if json.Unmarshal(body, &value) == nil { // members in one order, and entries, which come in that of their times
+		sortEntries(value)
 		body, _ = json.Marshal(value)
 	}
 	return body
+}
+
+func sortEntries(value any) {
+	switch value := value.(type) {
+	case []any:
+		for _, element := range value {
+			sortEntries(element)
+		}
+	case map[string]any:
+		for name, member := range value {
+			if entries, ok := member.([]any); ok && name == "managedFields" {
+				for _, entry := range entries {
+					delete(entry.(map[string]any), "time") // which kube-apiserver does not give to that of a scale
+				}
+				slices.SortFunc(entries, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			}
+			sortEntries(member)
+		}
+	}
 }
 
 // A conversionTalk asks one server, ours or a real one, and keeps the answers.
@@ -406,6 +426,10 @@ func allWays() (ways []string) {
 	return ways
 }
 
+// differsOnPurpose are ways whose answers are not kube-apiserver's: a redirect is not followed, and what a webhook brings of unknown
+// fields costs an object its managedFields there.
+var differsOnPurpose = map[string]bool{"redirect": true, "zap": true}
+
 func TestConversionIsAsInKubeAPIServer(t *testing.T) {
 	if *oracleURL != "" {
 		recordConversions(t)
@@ -436,11 +460,14 @@ func TestConversionIsAsInKubeAPIServer(t *testing.T) {
 		for i, step := range got {
 			want := recorded[way][i]
 			asked++
+			if differsOnPurpose[way] {
+				continue
+			}
 			if step.Code == want.Code && bytes.Equal(step.Body, timeless(want.Body)) {
 				same++
 				continue
 			}
-			t.Errorf("%s %s: %d %s\nwant %d %s", step.Method, step.Path, step.Code, step.Body, want.Code, want.Body)
+			t.Errorf("%s %s: %d %s\nwant %d %s", step.Method, step.Path, step.Code, step.Body, want.Code, timeless(want.Body))
 		}
 	}
 	t.Logf("%d of %d answers are kube-apiserver's", same, asked)
@@ -464,4 +491,207 @@ func recordConversions(t *testing.T) {
 	if err := os.WriteFile(conversionAnswers, out.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ---- Ours alone
+
+// asks is how many objects each review since the last time had.
+func (h *hookStub) asks() (sizes []int) {
+	for _, a := range h.take() {
+		sizes = append(sizes, int(a.review.Get("request.objects.#").Int()))
+	}
+	return sizes
+}
+
+const (
+	goodV1 = "/apis/good.example.com/v1/namespaces/default/widgets"
+	goodV2 = "/apis/good.example.com/v2/namespaces/default/widgets"
+)
+
+func TestListIsConvertedByChunks(t *testing.T) {
+	t.Parallel()
+	s, h := startTest(t), startConverter(t)
+	s.want(201, "POST", definitionsPath, widgetDefinition(h, "good", "v2"))
+	for i := range 30 {
+		s.want(201, "POST", goodV2, widgetBody("good", "v2", fmt.Sprintf("w%02d", i), fmt.Sprintf(`"spec":{"extent":{"value":%d}}`, i)))
+	}
+	if got := h.asks(); got != nil {
+		t.Errorf("the storage version was converted: %v", got)
+	}
+	for _, c := range []struct {
+		path, accept string
+		asks         []int
+		names        int
+	}{
+		{goodV1, "", []int{30}, 30},
+		{goodV1 + "?limit=10", "", []int{10}, 10},
+		{goodV1 + "?labelSelector=x%3Dy", "", []int{30}, 0},
+		{goodV1 + "?fieldSelector=metadata.name%3Dw07", "", []int{1}, 1},
+		{goodV1, "application/json;as=Table;g=meta.k8s.io;v=v1", []int{30}, 30},
+		{goodV1, "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", []int{30}, -1},
+		{goodV2, "", nil, 30},
+	} {
+		a := s.want(200, "GET", c.path, "", "Accept: "+c.accept)
+		if got := h.asks(); !slices.Equal(got, c.asks) {
+			t.Errorf("%s %s: reviews of %v objects, want %v", c.path, c.accept, got, c.asks)
+		}
+		if c.names >= 0 && len(strings.Fields(a.names())) != c.names {
+			t.Errorf("%s %s: %s", c.path, c.accept, a.names())
+		}
+	}
+	if got := s.want(200, "GET", goodV1, "").get("items.7.spec.size").Int(); got != 7 {
+		t.Errorf("size %d", got)
+	}
+}
+
+func TestWatchersShareConversions(t *testing.T) {
+	t.Parallel()
+	s, h := startTest(t), startConverter(t)
+	s.want(201, "POST", definitionsPath, widgetDefinition(h, "good", "v2"))
+	rev := s.want(201, "POST", goodV2, widgetBody("good", "v2", "a", `"spec":{"extent":{"value":1}}`)).rev()
+	var watchers []*watcher
+	for range 20 {
+		watchers = append(watchers, s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", goodV1, rev)))
+	}
+	h.take()
+	s.want(200, "PATCH", goodV2+"/a", `{"spec":{"extent":{"value":2}}}`, asMergePatch)
+	for _, w := range watchers {
+		if f := w.next(); f.kind != "MODIFIED" || f.object.Get("spec.size").Int() != 2 || f.object.Get("apiVersion").String() != "good.example.com/v1" {
+			t.Fatalf("%s %s", f.kind, f.object)
+		}
+	}
+	if got := h.asks(); !slices.Equal(got, []int{1}) {
+		t.Errorf("reviews of %v objects for one event", got)
+	}
+	blue := s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d&fieldSelector=spec.color%%3Dblue", goodV1, rev))
+	s.want(200, "PATCH", goodV2+"/a", `{"spec":{"shade":"blue"}}`, asMergePatch)
+	s.want(200, "PATCH", goodV2+"/a", `{"spec":{"shade":"red"}}`, asMergePatch)
+	blue.want("ADDED a", "DELETED a")
+}
+
+// TestStorageVersionMoves: objects stay in the version that they were written in, until they are written again.
+func TestStorageVersionMoves(t *testing.T) {
+	t.Parallel()
+	s, h := startTest(t, onFile(filepath.Join(t.TempDir(), "data.db"))), startConverter(t)
+	definition := widgetDefinition(h, "good", "v1")
+	none := strings.Replace(definition, definition[strings.Index(definition, `"conversion"`):strings.Index(definition, `"versions"`)], "", 1)
+	a := s.want(201, "POST", definitionsPath, none)
+	s.want(201, "POST", goodV1, widgetBody("good", "v1", "old", `"spec":{"size":1}`))
+	w := s.watch(goodV1 + "?watch=1&resourceVersion=" + a.get("metadata.resourceVersion").String())
+	w.want("ADDED old")
+	moved := strings.Replace(widgetDefinition(h, "good", "v2"), `"metadata":{`, `"metadata":{"resourceVersion":"`+
+		s.want(200, "GET", definitionsPath+"/widgets.good.example.com", "").get("metadata.resourceVersion").String()+`",`, 1)
+	a = s.want(200, "PUT", definitionsPath+"/widgets.good.example.com", moved)
+	if got := a.get("status.storedVersions").String(); got != `["v1","v2"]` {
+		t.Errorf("storedVersions %s", got)
+	}
+	if f := w.next(); f.kind != "" {
+		t.Errorf("%s instead of the end of the watch", f.kind)
+	}
+	s.want(201, "POST", goodV1, widgetBody("good", "v1", "young", `"spec":{"size":2}`))
+	check := func(when string) {
+		t.Helper()
+		for name, size := range map[string]int64{"old": 1, "young": 2} {
+			one, two := s.want(200, "GET", goodV1+"/"+name, ""), s.want(200, "GET", goodV2+"/"+name, "")
+			if one.get("spec.size").Int() != size || two.get("spec.extent.value").Int() != size || two.get("spec.size").Exists() {
+				t.Errorf("%s: %s\n%s", when, one.body, two.body)
+			}
+			if bytes.Count(one.body, []byte(`"apiVersion":"good.example.com/v1","metadata"`)) > 1 {
+				t.Errorf("%s: %s", when, one.body)
+			}
+		}
+	}
+	check("after the move")
+	h.take()
+	if s.want(200, "GET", goodV1+"/old", ""); h.asks() != nil {
+		t.Error("an object of the version that it is stored in was converted")
+	}
+	s.want(200, "PATCH", definitionsPath+"/widgets.good.example.com/status", `{"status":{"storedVersions":["v2"]}}`, asMergePatch)
+	check("after a status that is not true")
+	s.restart()
+	check("after a restart")
+	s.want(200, "PATCH", goodV2+"/old", `{"metadata":{"labels":{"a":"b"}}}`, asMergePatch)
+	h.take()
+	if got := s.want(200, "GET", goodV2+"/old", ""); h.asks() != nil || got.get("spec.extent.value").Int() != 1 {
+		t.Errorf("not migrated by a write: %s", got.body)
+	}
+}
+
+// TestServerNeedsNoConversion: what the server does by itself goes on where the webhook is gone.
+func TestServerNeedsNoConversion(t *testing.T) {
+	t.Parallel()
+	s, h := startTest(t), startConverter(t)
+	s.want(201, "POST", definitionsPath, strings.Replace(widgetDefinition(h, "good", "v2"), `"name":"v2","served":true`, `"name":"v2","served":false`, 1))
+	s.namespace("going")
+	owner := s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"owner"}}`).get("metadata.uid").String()
+	for _, namespace := range []string{"going", "default"} {
+		s.want(201, "POST", strings.Replace(goodV1, "default", namespace, 1), strings.Replace(widgetBody("good", "v1", "a", `"spec":{"size":1}`), `"name"`,
+			`"finalizers":["foregroundDeletion"],"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":"`+owner+`"}],"name"`, 1))
+	}
+	h.CloseClientConnections()
+	h.Close()
+	a := s.want(500, "GET", goodV1+"/a", "")
+	if message := a.get("message").String(); !strings.Contains(message, "conversion webhook for good.example.com/v2, Kind=Widget failed: Post") {
+		t.Error(message)
+	}
+	if a := s.want(500, "GET", goodV1+"?limit=1", ""); a.get("message").String() == "" {
+		t.Errorf("%s", a.body)
+	}
+	s.want(500, "POST", goodV1, widgetBody("good", "v1", "b", `"spec":{"size":1}`))
+	s.want(500, "DELETE", goodV1, "")
+	w := s.watch(goodV1 + "?watch=1")
+	if f := w.next(); f.kind != "ERROR" || f.object.Get("code").Int() != 500 {
+		t.Errorf("%s %s", f.kind, f.object)
+	}
+	s.want(200, "DELETE", "/api/v1/namespaces/going", "")
+	s.want(200, "DELETE", "/api/v1/namespaces/default/configmaps/owner", "")
+	left := func() int64 { n, _, _ := s.st.Count("/good.example.com/widgets/"); return n }
+	for deadline := time.Now().Add(20 * time.Second); left() > 0 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	}
+	if n := left(); n != 0 {
+		t.Errorf("%d objects are left", n)
+	}
+}
+
+// TestConversionIsBounded: in what is read of an answer, and in time.
+func TestConversionIsBounded(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
+		switch r.URL.Path {
+		case "/huge":
+			megabyte := bytes.Repeat([]byte(" "), 1<<20)
+			for range 3 << 10 {
+				if _, err := w.Write(megabyte); err != nil {
+					return
+				}
+			}
+		case "/slow":
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+	})
+	s := startTest(t, func(c *config) { c.requestTimeout = 2 * time.Second })
+	for _, way := range []string{"huge", "slow"} {
+		s.want(201, "POST", definitionsPath, widgetDefinition(h, way, "v2"))
+		v1, v2 := "/apis/"+way+".example.com/v1/namespaces/default/widgets", "/apis/"+way+".example.com/v2/namespaces/default/widgets"
+		s.want(201, "POST", v2, widgetBody(way, "v2", "a", `"spec":{}`))
+		before := s.want(200, "GET", v2, "").get("items").Raw
+		for _, a := range []answer{s.send("GET", v1+"/a", ""), s.send("GET", v1, ""), s.send("POST", v1, widgetBody(way, "v1", "b", `"spec":{}`)),
+			s.send("PATCH", v1+"/a", `{"spec":{"size":1}}`, asMergePatch)} {
+			code, text := 500, "the response is longer than 16777216 bytes"
+			if way == "slow" {
+				code, text = 504, "" // the request's own end
+			}
+			if a.code != code || !strings.Contains(a.get("message").String(), text) {
+				t.Errorf("%s: %d %s", way, a.code, a.body)
+			}
+		}
+		if after := s.want(200, "GET", v2, "").get("items").Raw; after != before {
+			t.Errorf("%s: something was written: %s", way, after)
+		}
+	}
+	close(release)
 }

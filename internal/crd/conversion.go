@@ -15,6 +15,7 @@ package crd
 // back. Whatever is wrong with its answer is a 500 in kube-apiserver's words, before anything is stored.
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -336,12 +337,15 @@ func unwritten(u *unstructured.Unstructured) *unstructured.Unstructured {
 // readReview reads an answer. v1beta1 had neither kind nor uid checked.
 func readReview(body []byte, uid types.UID, version string) ([]runtime.RawExtension, error) {
 	want := schema.GroupVersionKind{Group: apiextensionsv1.GroupName, Version: version, Kind: "ConversionReview"}
+	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("<")) {
+		body = []byte(`""`) // HTML, which kube-apiserver takes for a text in YAML
+	}
 	gvk, err := scheme.InterpretKind(body)
 	if err != nil {
 		return nil, err
 	}
-	if named := gvk != (schema.GroupVersionKind{}); named && (gvk.Group != want.Group || gvk.Kind != want.Kind) {
-		return nil, scheme.NotRegistered(gvk)
+	if err := checkReviewKind(gvk, want); err != nil {
+		return nil, err
 	}
 	var got apiextensionsv1.ConversionReview
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &got); err != nil {
@@ -361,6 +365,18 @@ func readReview(body []byte, uid types.UID, version string) ([]runtime.RawExtens
 		return nil, errors.New(r.Result.Message)
 	}
 	return nil, fmt.Errorf("response.result.status was '%s', not 'Success'", r.Result.Status)
+}
+
+// checkReviewKind refuses a document of another kind; one that names none is looked at.
+func checkReviewKind(got, want schema.GroupVersionKind) error {
+	review := got.Group == want.Group && got.Kind == want.Kind && (got.Version == "v1" || got.Version == "v1beta1")
+	switch {
+	case got == want, got == schema.GroupVersionKind{}:
+		return nil
+	case review, got == schema.GroupVersionKind{Version: "v1", Kind: "Status"}:
+		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, want.Version, want.Kind)
+	}
+	return scheme.NotRegistered(got)
 }
 
 // ---- A row

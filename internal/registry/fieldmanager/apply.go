@@ -361,7 +361,13 @@ func (o *Manager) resets(subresource string) map[fieldpath.APIVersion]fieldpath.
 		}
 		set.Insert(fieldpath.MakePathOrDie(steps...))
 	}
-	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.Kind.GroupVersion().String()): set})
+	reset := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.Kind.GroupVersion().String()): set}
+	if o.ConvertTo != nil && subresource == "status" { // of all versions, as kube-apiserver does for custom resources
+		for _, version := range o.Versions {
+			reset[fieldpath.APIVersion(version)] = set
+		}
+	}
+	return fieldpath.NewExcludeFilterSetMap(reset)
 }
 
 func (o *Manager) resetPaths(subresource string) (split [][]string) {
