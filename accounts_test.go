@@ -397,7 +397,7 @@ func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
 	for private, c := range map[string]struct{ public, alg string }{
 		"rsa": {"rsa.pub", "RS256"}, "p256": {"p256.pub", "ES256"}, "p384": {"p384.pub", "ES384"}, "p521": {"p521.pub", "ES512"}, "pkcs8": {"certificate", "ES256"},
 	} {
-		issuer, err := serviceaccount.NewAccountTokens(st, serviceaccount.AccountConfig{SigningKeyFile: files[private], Issuers: []string{"https://i"}})
+		issuer, err := serviceaccount.New(st, serviceaccount.Config{SigningKeyFile: files[private], Issuers: []string{"https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -405,14 +405,14 @@ func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := serviceaccount.NewAccountTokens(st, serviceaccount.AccountConfig{KeyFiles: []string{files["rsa.pub"], files[c.public]}, Issuers: []string{"https://j", "https://i"}})
+		other, err := serviceaccount.New(st, serviceaccount.Config{KeyFiles: []string{files["rsa.pub"], files[c.public]}, Issuers: []string{"https://j", "https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := other.Verified(token); err != nil || issuer.Signer.Method.Alg() != c.alg {
 			t.Errorf("%s (%s): %v", private, issuer.Signer.Method.Alg(), err)
 		}
-		alone, err := serviceaccount.NewAccountTokens(st, serviceaccount.AccountConfig{Issuers: []string{"https://i"}})
+		alone, err := serviceaccount.New(st, serviceaccount.Config{Issuers: []string{"https://i"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -426,22 +426,22 @@ func TestWhichKeySigns(t *testing.T) {
 	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
 	for _, c := range []struct {
 		title string
-		cfg   serviceaccount.AccountConfig
+		cfg   serviceaccount.Config
 		alg   string
 		keys  int
 	}{
-		{"the data file's", serviceaccount.AccountConfig{}, "ES256", 1},
-		{"the data file's beside a public one", serviceaccount.AccountConfig{KeyFiles: []string{files["rsa.pub"]}}, "ES256", 2},
-		{"a private one among those that verify", serviceaccount.AccountConfig{KeyFiles: []string{files["p384.pub"], files["rsa"]}}, "RS256", 2},
-		{"the signing one", serviceaccount.AccountConfig{KeyFiles: []string{files["rsa"]}, SigningKeyFile: files["p521"]}, "ES512", 2},
-		{"the signing one, once", serviceaccount.AccountConfig{KeyFiles: []string{files["rsa.pub"]}, SigningKeyFile: files["rsa"]}, "RS256", 1},
+		{"the data file's", serviceaccount.Config{}, "ES256", 1},
+		{"the data file's beside a public one", serviceaccount.Config{KeyFiles: []string{files["rsa.pub"]}}, "ES256", 2},
+		{"a private one among those that verify", serviceaccount.Config{KeyFiles: []string{files["p384.pub"], files["rsa"]}}, "RS256", 2},
+		{"the signing one", serviceaccount.Config{KeyFiles: []string{files["rsa"]}, SigningKeyFile: files["p521"]}, "ES512", 2},
+		{"the signing one, once", serviceaccount.Config{KeyFiles: []string{files["rsa.pub"]}, SigningKeyFile: files["rsa"]}, "RS256", 1},
 	} {
-		tokens, err := serviceaccount.NewAccountTokens(st, c.cfg)
+		tokens, err := serviceaccount.New(st, c.cfg)
 		if err != nil || tokens.Signer.Method.Alg() != c.alg || len(tokens.Keys) != c.keys {
 			t.Errorf("%s: %v, %+v", c.title, err, tokens)
 		}
 	}
-	for want, cfg := range map[string]serviceaccount.AccountConfig{
+	for want, cfg := range map[string]serviceaccount.Config{
 		"--service-account-signing-key-file: open":                {SigningKeyFile: "/does/not/exist"},
 		"holds no private key":                                    {SigningKeyFile: files["rsa.pub"]},
 		"--service-account-key-file: open":                        {KeyFiles: []string{"/does/not/exist"}},
@@ -449,7 +449,7 @@ func TestWhichKeySigns(t *testing.T) {
 		`a "DSA PRIVATE KEY" is no key`:                           {KeyFiles: []string{writeTemp(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
 		"--service-account-key-file: " + files["rsa"] + "-broken": {KeyFiles: []string{broken(t, files["rsa"])}},
 	} {
-		_, err := serviceaccount.NewAccountTokens(st, cfg)
+		_, err := serviceaccount.New(st, cfg)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret-text") || strings.Contains(err.Error(), "BEGIN") {
 			t.Errorf("%v, want %s", err, want)
 		}

@@ -939,10 +939,10 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 	if len(h.conns) != 1 || asked[0].proto != "HTTP/2.0" {
 		t.Errorf("20 calls took %d connections, of %s; want 1 of HTTP/2.0", len(h.conns), asked[0].proto)
 	}
-	caller := s.wr.Webhooks.Current.Load().Validating[0].Client
+	caller := s.webhooks.Current.Load().Validating[0].Client
 	s.validatingBy()
-	if s.wr.Webhooks.Current.Load() != nil || len(s.wr.Webhooks.Clients) != 0 {
-		t.Errorf("callers are left: %v", s.wr.Webhooks.Clients)
+	if s.webhooks.Current.Load() != nil || len(s.webhooks.Clients) != 0 {
+		t.Errorf("callers are left: %v", s.webhooks.Clients)
 	}
 	if caller.Url != h.URL+"/" {
 		t.Errorf("called %s", caller.Url)
@@ -955,7 +955,7 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
 	services, endpoints := "/api/v1/namespaces/default/services", "/api/v1/namespaces/default/endpoints"
 	slices := "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-	book := s.wr.Webhooks.Services
+	book := s.webhooks.Services
 	resolve := func(name string) string {
 		address, err := book.Resolve("default", name, 443)
 		if err != nil {

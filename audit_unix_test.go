@@ -79,7 +79,7 @@ func TestHangupChild(t *testing.T) {
 	if file == "" {
 		t.Skip("runs in a process of its own")
 	}
-	if code := command([]string{"--ephemeral", "--listen", "127.0.0.1:0", "--kubeconfig", file}, io.Discard, os.Stderr); code != 0 {
+	if code := program().Run([]string{"--ephemeral", "--listen", "127.0.0.1:0", "--kubeconfig", file}, io.Discard, os.Stderr); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }

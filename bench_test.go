@@ -27,8 +27,9 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/store"
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store"
 )
 
 const benchPath = "/api/v1/namespaces/default/configmaps"

@@ -24,7 +24,7 @@ import (
 )
 
 // openTestCerts opens a certificate folder for hosts, and returns what it has logged.
-func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.CertFolder, string, error) {
+func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.Folder, string, error) {
 	t.Helper()
 	log := &logLines{}
 	f, err := certs.OpenCertFolder(dir, func() []string { return append(hosts, "localhost") }, zerolog.New(log))

@@ -3,6 +3,7 @@ package main
 // These tests use the command line as people and shells do.
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os/exec"
@@ -15,7 +16,7 @@ func TestHelpShowsCommandsFirstAndEachItsOwnFlags(t *testing.T) {
 	t.Parallel()
 	ask := func(args ...string) string {
 		var out, errs strings.Builder
-		if code := command(args, &out, &errs); code != 0 || errs.Len() > 0 {
+		if code := program().Run(args, &out, &errs); code != 0 || errs.Len() > 0 {
 			t.Errorf("%q: %d %s", args, code, errs.String())
 		}
 		return out.String()
@@ -33,13 +34,15 @@ func TestHelpShowsCommandsFirstAndEachItsOwnFlags(t *testing.T) {
 		at += next
 	}
 	_, flags := newConfig(io.Discard)
-	if got := strings.Count(help, "\n  --"); got != strings.Count(findCommand("").flagWords(), "--")-2 || flags.Lookup("data") == nil {
-		t.Errorf("%d flags in the help", got)
+	all := 0
+	flags.VisitAll(func(*flag.Flag) { all++ })
+	if got := strings.Count(help, "\n  --"); got != all || flags.Lookup("data") == nil {
+		t.Errorf("%d flags in the help, of %d", got, all)
 	}
-	for _, row := range commands()[1:] {
-		own := ask(row.name, "--help")
-		if own != ask("help", row.name) || !strings.HasPrefix(own, "apilet "+row.name+": ") || strings.Contains(own, "--listen") {
-			t.Errorf("help of %s:\n%s", row.name, own)
+	for _, row := range program().Commands()[1:] {
+		own := ask(row.Name, "--help")
+		if own != ask("help", row.Name) || !strings.HasPrefix(own, "apilet "+row.Name+": ") || strings.Contains(own, "--listen") {
+			t.Errorf("help of %s:\n%s", row.Name, own)
 		}
 	}
 	if got := ask("backup", "--help"); strings.Count(got, "\n  --") != 5 {
@@ -68,7 +71,7 @@ func TestMisusedCommandLineIsOneLineAndCode2(t *testing.T) {
 		"backup --certificate x ": "unknown flag: --certificate",
 	} {
 		var out, errs strings.Builder
-		code := command(strings.Fields(args), &out, &errs)
+		code := program().Run(strings.Fields(args), &out, &errs)
 		if code != 2 || !strings.Contains(errs.String(), want) || strings.Count(errs.String(), "\n") != 1 || out.Len() > 0 {
 			t.Errorf("%s: code %d, %q%q", args, code, out.String(), errs.String())
 		}
@@ -77,26 +80,34 @@ func TestMisusedCommandLineIsOneLineAndCode2(t *testing.T) {
 
 func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
 	t.Parallel()
-	for _, shell := range shells {
-		var script strings.Builder
-		if err := printCompletion(&script, shell); err != nil {
-			t.Fatal(err)
+	completion := func(shell string) string {
+		var script, errs strings.Builder
+		if code := program().Run([]string{"completion", shell}, &script, &errs); code != 0 {
+			t.Fatal(shell, code, errs.String())
 		}
-		for _, row := range commands() {
-			row.eachFlag(func(name, _ string, _ bool) {
-				if !strings.Contains(script.String(), name) {
-					t.Errorf("%s lacks %s --%s", shell, row.name, name)
+		return script.String()
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		script := completion(shell)
+		for _, row := range program().Commands() {
+			f := flag.NewFlagSet("", flag.ContinueOnError)
+			for _, group := range row.Groups {
+				group.Define(f)
+			}
+			f.VisitAll(func(f *flag.Flag) {
+				if !strings.Contains(script, f.Name) {
+					t.Errorf("%s lacks %s --%s", shell, row.Name, f.Name)
 				}
 			})
-			if !strings.Contains(script.String(), row.name) {
-				t.Errorf("%s lacks %s", shell, row.name)
+			if !strings.Contains(script, row.Name) {
+				t.Errorf("%s lacks %s", shell, row.Name)
 			}
 		}
 		path, err := exec.LookPath(shell)
 		if err != nil {
 			continue // this shell is not here to read it
 		}
-		if out, err := exec.Command(path, "-n", writeTemp(t, "script", script.String())).CombinedOutput(); err != nil {
+		if out, err := exec.Command(path, "-n", writeTemp(t, "script", script)).CombinedOutput(); err != nil {
 			t.Errorf("%s cannot read its script: %s", shell, out)
 		}
 	}
@@ -114,7 +125,7 @@ func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
 		"check che":      "",
 	} {
 		words := strings.Split("apilet "+line, " ")
-		script := fmt.Sprintf("source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _apilet; echo ${COMPREPLY[@]}", writeTemp(t, "c", bashCompletion()),
+		script := fmt.Sprintf("source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _apilet; echo ${COMPREPLY[@]}", writeTemp(t, "c", completion("bash")),
 			strings.Join(quotedAll(words), " "), len(words)-1)
 		out, err := exec.Command(bash, "-c", script).CombinedOutput()
 		if got := strings.TrimSpace(string(out)); err != nil || got != want {
@@ -125,7 +136,7 @@ func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
 
 func quotedAll(words []string) (quoted []string) {
 	for _, word := range words {
-		quoted = append(quoted, singleQuoted(word))
+		quoted = append(quoted, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
 	}
 	return quoted
 }

@@ -20,6 +20,7 @@ import (
 	"apilet/internal/auth/rbac"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/scheme"
+	"apilet/internal/selector"
 )
 
 // An attack is a request of a size. prepare is not measured; send is, and may be called again.
@@ -186,14 +187,14 @@ func TestLabelTermsAreLabelSelectors(t *testing.T) {
 		for range rand.IntN(4) {
 			set[key()] = val()
 		}
-		selector, err := labels.Parse(strings.Join(terms, ","))
+		parsed, err := labels.Parse(strings.Join(terms, ","))
 		if err != nil {
 			t.Fatal(terms, err)
 		}
-		requirements, _ := selector.Requirements()
+		requirements, _ := parsed.Requirements()
 		stored, _ := json.Marshal(set)
-		ready := newLabelTerms(requirements)
-		if got, want := ready.match(gjson.ParseBytes(stored)), selector.Matches(set); got != want {
+		ready := selector.NewLabels(requirements)
+		if got, want := ready.Match(gjson.ParseBytes(stored)), parsed.Matches(set); got != want {
 			t.Fatalf("%s on %s: %v, want %v", strings.Join(terms, ","), stored, got, want)
 		}
 	}
@@ -206,7 +207,7 @@ func TestPermissionsAreCountedFirst(t *testing.T) {
 		return []rbacv1.PolicyRule{{Verbs: list("v%d"), APIGroups: list("g%d"), Resources: list("r%d")}}
 	}
 	own := []rbacv1.PolicyRule{{Verbs: []string{"v1"}, APIGroups: []string{"g1"}, Resources: []string{"r1"}}}
-	x := rbac.NewRBACIndex([]scheme.Object{})
+	x := rbac.NewIndex([]scheme.Object{})
 	before := totalAllocated()
 	if missing, err := rbac.NewHoldings(own).Missing(cube(100)); err == nil {
 		t.Errorf("a million permissions were compared: %d are missing", len(missing))
@@ -236,13 +237,13 @@ func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
 }
 
-// TestWaitingForATurnEnds: lists that read do not hold up others for longer than --request-timeout.
+// TestWaitingForATurnEnds: lists that read do not hold up others for longer than these have time.
 func TestWaitingForATurnEnds(t *testing.T) {
-	s := startTest(t, func(c *config) { c.requestTimeout = 300 * time.Millisecond })
+	s := startTest(t)
 	for range cap(s.rd.turns) {
 		s.rd.turns <- struct{}{} // lists that read, and do not end
 	}
-	a := s.want(504, "GET", "/api/v1/namespaces", "")
+	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
 	expect(t, a.get("reason"), "Timeout")
 	for range cap(s.rd.turns) {
 		<-s.rd.turns

@@ -43,6 +43,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/plugins"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
@@ -203,16 +204,36 @@ func stripAnswer(t testing.TB, answer []byte) []byte {
 	return stripped
 }
 
-// madeHere is what defaults, preparation and the classes of an empty cluster make of a document.
+// rowOf finds an object's type in the table.
+func rowOf(t testing.TB, obj runtime.Object) *scheme.Resource {
+	t.Helper()
+	gvk := obj.GetObjectKind().GroupVersionKind()
+	for _, res := range scheme.NewRegistry().All() {
+		if res.GroupVersionKind() == gvk {
+			return res
+		}
+	}
+	t.Fatalf("%v is not served", gvk)
+	return nil
+}
+
+// madeHere is what defaults, the plug-ins of an empty cluster and preparation make of a document.
 func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte) {
 	t.Helper()
 	obj := decodeBuiltin(t, doc)
+	res := rowOf(t, obj)
 	defaults.Set(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
-	strategy.PrepareForCreate(obj)
-	if err := (admission.Classes{Store: st}).Complete(obj.(scheme.Object)); err != nil {
+	table := plugins.Table(plugins.Config{Store: st, Webhooks: &admission.Webhooks{}})
+	on, err := plugins.Select(table, nil, []string{"NamespaceLifecycle", "ServiceAccount"})
+	if err != nil {
 		t.Fatal(err)
 	}
+	a := admission.Attributes{Resource: res, Operation: admission.OpCreate, Object: obj.(scheme.Object)}
+	if _, err := admission.NewChain(table, on).Admit(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	strategy.PrepareForCreate(obj)
 	out, err := json.Marshal(obj)
 	if err != nil {
 		t.Fatal(err)

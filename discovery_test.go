@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/discovery"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // askDiscovery sends a GET to the discovery or OpenAPI handler. headers are name, value, ...

@@ -16,8 +16,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"apilet/internal/store"
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/store"
 )
 
 // A writer of a chain makes its objects one after the other, each when the one before it was acknowledged: whoever holds one and not the
@@ -145,7 +146,7 @@ func TestBackupCommandLine(t *testing.T) {
 		{"there already", []string{"--server", s.url, "--token-file", source.tokenFile, "--certificate-authority", source.caFile, dest}, 1, "file already exists"},
 	} {
 		var out, errs bytes.Buffer
-		code := command(append([]string{"backup"}, c.args...), &out, &errs)
+		code := program().Run(append([]string{"backup"}, c.args...), &out, &errs)
 		if code != c.code || !strings.Contains(errs.String(), c.want) {
 			t.Errorf("%s: exit code %d, %s", c.title, code, errs.String())
 		}

@@ -18,8 +18,10 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/store"
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/commandline"
+	"apilet/internal/store"
 )
 
 func TestDamagedFiles(t *testing.T) { runCampaign(t, "TestDamageChild", "400") }
@@ -124,7 +126,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 			"check":  func() error { _, err := store.Check(path); return err },
 			"defrag": func() error { return store.Defrag(path, nil) },
 			"backup": func() error {
-				return runBackup(call{cfg: &config{data: path}, args: []string{path + ".copy"}, errors: io.Discard})
+				return (&config{data: path}).runBackup(commandline.Call{Args: []string{path + ".copy"}, Errors: io.Discard})
 			},
 		} {
 			if err := do(); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {

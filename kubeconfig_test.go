@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/envtest"
+	"apilet/internal/kubeconfig"
 )
 
 // startFails starts a server that does not come up, and returns why.
@@ -82,15 +83,15 @@ func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config")
 	withConfig := func(c *config) { c.kubeconfig = path }
 	startTest(t, withConfig).halt()
-	k, err := readKubeconfig(path)
+	k, err := kubeconfig.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.entry("contexts", "context")["namespace"] = "shop"
-	k["contexts"] = append(listOf(k["contexts"]), map[string]any{"name": "mine", "context": map[string]any{"cluster": "far", "user": "me"}})
-	k["clusters"] = append(listOf(k["clusters"]), map[string]any{"name": "far", "cluster": map[string]any{"server": "https://far"}})
+	k.Entry("contexts", "context")["namespace"] = "shop"
+	k["contexts"] = append(kubeconfig.ListOf(k["contexts"]), map[string]any{"name": "mine", "context": map[string]any{"cluster": "far", "user": "me"}})
+	k["clusters"] = append(kubeconfig.ListOf(k["clusters"]), map[string]any{"name": "far", "cluster": map[string]any{"server": "https://far"}})
 	k["current-context"] = "mine"
-	if err := k.save(path); err != nil {
+	if err := k.Save(path); err != nil {
 		t.Fatal(err)
 	}
 	keys := writeTemp(t, "keys", "no key")
@@ -156,7 +157,7 @@ func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 	} {
 		dest := filepath.Join(t.TempDir(), "copy.db")
 		var out, errs strings.Builder
-		code := command([]string{"backup", "--kubeconfig", c.path, dest}, &out, &errs)
+		code := program().Run([]string{"backup", "--kubeconfig", c.path, dest}, &out, &errs)
 		if c.want == "" && code != 0 || c.want != "" && (code != 1 || !strings.Contains(errs.String(), c.want)) {
 			t.Errorf("%s: %d %s", title, code, errs.String())
 		}

@@ -41,11 +41,6 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
-	"apilet/internal/unreadable"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -55,6 +50,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/selector"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 )
 
 const (
@@ -678,8 +680,8 @@ type matcher struct {
 	prefix    string // the key range of the resource or namespace
 	span      string // the part of it that can match: one key when a selector names it
 	namespace string // the collection's, "" for all
-	labels    labelTerms
-	fields    []*fieldTerm
+	labels    selector.Labels
+	fields    []*selector.Field
 	selectors string // both selectors as text: continue tokens are bound to them
 }
 
@@ -688,19 +690,19 @@ func newMatcher(res *scheme.Resource, info *request.Info, labelText, fieldText s
 	m.prefix = res.KeyPrefix(m.namespace)
 	m.span = m.prefix
 	if labelText != "" {
-		selector, err := scheme.ParseLabels(labelText)
+		parsed, err := scheme.ParseLabels(labelText)
 		if err != nil {
 			return m, apierrors.NewBadRequest(err.Error())
 		}
-		requirements, _ := selector.Requirements()
-		m.labels = newLabelTerms(requirements)
+		requirements, _ := parsed.Requirements()
+		m.labels = selector.NewLabels(requirements)
 	}
 	if fieldText != "" {
-		selector, err := fields.ParseSelector(fieldText)
+		parsed, err := fields.ParseSelector(fieldText)
 		if err != nil {
 			return m, apierrors.NewBadRequest(err.Error())
 		}
-		if err := m.addFields(res, selector.Requirements()); err != nil {
+		if err := m.addFields(res, parsed.Requirements()); err != nil {
 			return m, apierrors.NewBadRequest(err.Error())
 		}
 	}
@@ -711,10 +713,10 @@ func newMatcher(res *scheme.Resource, info *request.Info, labelText, fieldText s
 }
 
 // everything says that no selector narrows the collection.
-func (m *matcher) everything() bool { return len(m.labels.byKey) == 0 && len(m.fields) == 0 }
+func (m *matcher) everything() bool { return len(m.labels.ByKey) == 0 && len(m.fields) == 0 }
 
 func (m *matcher) addFields(res *scheme.Resource, terms fields.Requirements) error {
-	known := map[string]*fieldTerm{}
+	known := map[string]*selector.Field{}
 	for _, term := range terms {
 		if known[term.Field] == nil {
 			t, err := fieldTermFor(res, term.Field)
@@ -724,7 +726,7 @@ func (m *matcher) addFields(res *scheme.Resource, terms fields.Requirements) err
 			known[term.Field] = &t
 			m.fields = append(m.fields, &t)
 		}
-		known[term.Field].add(term.Value, term.Operator)
+		known[term.Field].Add(term.Value, term.Operator)
 		if name := term.Field == "metadata.name"; name && term.Operator != selection.NotEquals && (m.namespace != "" || !res.Namespaced) && term.Value != "" {
 			m.span = res.Key(m.namespace, term.Value)
 		}
@@ -738,22 +740,22 @@ func (m *matcher) object(key string, json []byte) bool {
 		return false
 	}
 	for _, term := range m.fields {
-		if !term.matches(key, json) {
+		if !term.Matches(key, json) {
 			return false
 		}
 	}
-	return len(m.labels.byKey) == 0 || m.labels.match(gjson.GetBytes(json, "metadata.labels"))
+	return len(m.labels.ByKey) == 0 || m.labels.Match(gjson.GetBytes(json, "metadata.labels"))
 }
 
 // fieldTermFor finds how a field is read, or says that it is not selectable.
-func fieldTermFor(res *scheme.Resource, name string) (fieldTerm, error) {
+func fieldTermFor(res *scheme.Resource, name string) (selector.Field, error) {
 	id := res.StorageGroup + "/" + res.Plural
 	switch name {
 	case "metadata.name":
-		return fieldTerm{key: func(_, name string) string { return name }}, nil
+		return selector.Field{Key: func(_, name string) string { return name }}, nil
 	case "metadata.namespace":
 		if res.Namespaced || scheme.SelectableFields[id] == nil {
-			return fieldTerm{key: func(namespace, _ string) string { return namespace }}, nil
+			return selector.Field{Key: func(namespace, _ string) string { return namespace }}, nil
 		}
 	case "spec.host":
 		if id == "/pods" {
@@ -770,16 +772,16 @@ func fieldTermFor(res *scheme.Resource, name string) (fieldTerm, error) {
 		}
 	}
 	if format, ok := scheme.StrictFields[id]; ok {
-		return fieldTerm{}, fmt.Errorf(format, name)
+		return selector.Field{}, fmt.Errorf(format, name)
 	}
 	if scheme.SelectableFields[id] != nil || res.GoType == nil {
-		return fieldTerm{}, fmt.Errorf("field label not supported: %s", name)
+		return selector.Field{}, fmt.Errorf("field label not supported: %s", name)
 	}
-	return fieldTerm{}, fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", name)
+	return selector.Field{}, fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", name)
 }
 
 // customTerm reads a field of a custom resource as it is served: a default may have been added since it was stored.
-func customTerm(res *scheme.Resource, name string) fieldTerm {
+func customTerm(res *scheme.Resource, name string) selector.Field {
 	var path strings.Builder
 	for i, step := range strings.Split(name, ".") {
 		if i > 0 {
@@ -787,7 +789,7 @@ func customTerm(res *scheme.Resource, name string) fieldTerm {
 		}
 		path.WriteString(gjson.Escape(step))
 	}
-	return fieldTerm{fixed: func(obj gjson.Result) string {
+	return selector.Field{Fixed: func(obj gjson.Result) string {
 		members, err := res.Served([]byte(obj.Raw))
 		if err != nil {
 			return ""
@@ -796,10 +798,10 @@ func customTerm(res *scheme.Resource, name string) fieldTerm {
 	}}
 }
 
-func pathTerm(path, empty string) fieldTerm {
+func pathTerm(path, empty string) selector.Field {
 	switch path {
 	case "source": // an Event's source is the component that sent it, by the old field or the new
-		return fieldTerm{fixed: func(event gjson.Result) string {
+		return selector.Field{Fixed: func(event gjson.Result) string {
 			if source := event.Get("source.component").String(); source != "" {
 				return source
 			}
@@ -808,12 +810,12 @@ func pathTerm(path, empty string) fieldTerm {
 	case "status.podIP":
 		path = "status.podIPs.0.ip"
 	case "status.podIPs": // may be asked for, and is empty
-		return fieldTerm{fixed: func(gjson.Result) string { return "" }}
+		return selector.Field{Fixed: func(gjson.Result) string { return "" }}
 	}
 	if empty == "" {
-		return fieldTerm{path: path}
+		return selector.Field{Path: path}
 	}
-	return fieldTerm{fixed: func(obj gjson.Result) string {
+	return selector.Field{Fixed: func(obj gjson.Result) string {
 		if text := obj.Get(path).String(); text != "" {
 			return text
 		}

@@ -1,38 +1,38 @@
 // Apilet is a Kubernetes-compatible API server: one program, one bbolt file, no etcd, no cluster. Unmodified kubectl, client-go and
-// controller-runtime talk to it. A request meets the files in this order:
+// controller-runtime talk to it. A request meets the parts in this order; what stands without .go is a package under internal/:
 //
-//	         ┌───────────────────────── main.go ─────────────────────────┐
-//	request ─▶ record.go, warn.go ─▶ auth.go ─▶ inflight.go ─▶ route      │
-//	         └────────────────────────────────────────────────────┬──────┘
-//	                         ┌────────────────────────────────────┤
-//	                         ▼ reads                              ▼ writes
-//	                  list.go, watch.go        patch.go ◀── api.go, strategy.go ──▶ defaults.go, admission.go, validate.go
+//	         ┌───────────────────────────── main.go ─────────────────────────────┐
+//	request ─▶ record · warn.go · deadline ──▶ auth ──▶ apf.go, flowcontrol ──▶ route │
+//	         └──────────────────────────────────────────────────────────────┬────┘
+//	                         ┌──────────────────────────────────────────────┤
+//	                         ▼ reads                                        ▼ writes
+//	                  list.go, watch.go        registry ──▶ patch, fieldmanager, defaults, strategy, admission, validation
 //	                         │                                    │
-//	                         └──────────▶ store.go ◀──────────────┘ ◀── gc.go, which works off what was deleted
+//	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which works off what was deleted
 //
-//	types.go (the table of types, codecs), discovery.go, columns.go and metrics.go are leaves: others ask them, they ask nobody.
-//
-// This file puts the parts together, and serves until it is told to stop. What comes before is the command line: commands.go, flags.go.
+// This file puts the parts together, and serves until it is told to stop: the command line and its flags come last, the server's start,
+// the chain of steps that every request goes through, and the one list of routes before them. The outermost step makes the record of a
+// request when it comes, and writes log line, metrics and audit event from it when it is over; a panic ends its request and nothing else.
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +42,9 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
 	"github.com/rs/zerolog"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -52,22 +54,28 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/plugins"
+	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/bootstrap"
+	"apilet/internal/commandline"
 	"apilet/internal/crd"
 	"apilet/internal/envtest"
 	"apilet/internal/gc"
+	"apilet/internal/kubeconfig"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/request"
 	"apilet/internal/response"
+	"apilet/internal/routing"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/discovery"
 	"apilet/internal/store"
+	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
 	"apilet/internal/webhook"
 )
@@ -83,7 +91,7 @@ const (
 
 	backupPiece    = 1 << 20       // a client that does not read one of these
 	backupPatience = time.Minute   // within this time gets no more
-	renewEvery     = 6 * time.Hour // certificates are looked at; see certs.go
+	renewEvery     = 6 * time.Hour // certificates are looked at; see auth/certs
 )
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
@@ -94,7 +102,7 @@ type config struct {
 	tlsCert, tlsKey, certDir                string
 	ownCerts                                bool // TLS with a certificate of the server's own making
 	auth                                    auth.Config
-	accounts                                serviceaccount.AccountConfig
+	accounts                                serviceaccount.Config
 	corsOrigins, authorization              string
 	auditPath, jwksURI                      string
 	denyDeprecated, managedFields, validate bool
@@ -106,6 +114,7 @@ type config struct {
 	namespaceDefaults                       bool
 	quota                                   int64
 	serviceRange                            string
+	enabledPlugins, disabledPlugins         []string
 	continueKeys, featureGates              string
 	logFormat                               string
 	verbosity                               int
@@ -177,6 +186,9 @@ func (c *config) finish() error {
 			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
 		}
 	}
+	if _, err := plugins.Select(plugins.Table(plugins.Config{}), c.enabledPlugins, c.disabledPlugins); err != nil {
+		return err
+	}
 	c.auth.Log = c.log
 	return c.auth.CheckListen(c.listen)
 }
@@ -208,11 +220,13 @@ type server struct {
 	reg       *scheme.Registry
 	rd        *reads
 	wr        *registry.Writer
+	webhooks  *admission.Webhooks
+	policies  *policy.Policies
 	settler   *bootstrap.NamespaceReconciler // nil without --namespace-defaults
 	types     *crd.Definitions
 	registrar *bootstrap.APIServiceReconciler
 	auth      *auth.Authenticator
-	certs     *certs.CertFolder // nil without TLS, or with --tls-cert-file
+	certs     *certs.Folder // nil without TLS, or with --tls-cert-file
 	metrics   *metrics
 	usage     *deprecationTracker
 	audit     *audit.Log                // nil without --audit-log-path
@@ -220,7 +234,7 @@ type server struct {
 	flows     *bootstrap.FlowReconciler // its configuration's
 	damage    atomic.Pointer[[]string]  // what the last scrub found
 	lost      *unreadable.Unreadables
-	troubles  *troubles
+	troubles  *troubles.Log
 	http      *http.Server
 	books     *bookkeeper
 	resting   restingConns
@@ -236,9 +250,9 @@ func startServer(c *config) (*server, error) {
 	if err := c.finish(); err != nil {
 		return nil, err
 	}
-	s := &server{cfg: c, log: c.log, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(), troubles: newTroubles(c.log),
+	s := &server{cfg: c, log: c.log, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(), troubles: troubles.New(c.log),
 		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
-	if err := ownKubeconfig(c.kubeconfig); err != nil {
+	if err := kubeconfig.CheckOwn(c.kubeconfig); err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", c.listen) // before any file is made: a port in use leaves none behind
@@ -279,7 +293,7 @@ func (s *server) open(listener net.Listener) error {
 		}
 	}
 	if s.st, err = store.Open(c.data, store.Options{Ephemeral: c.ephemeral, Quota: c.quota,
-		Outcome: s.troubles.tellWriting,
+		Outcome: s.troubles.TellWriting,
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
 		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
 	}); err != nil {
@@ -319,7 +333,7 @@ func (s *server) rehearse() error {
 	return nil
 }
 
-// guardSecrets sees to who may read the files with secrets; certs.go does for those that it makes.
+// guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.ephemeral {
 		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
@@ -330,7 +344,7 @@ func (s *server) guardSecrets() {
 }
 
 func (s *server) start(listener net.Listener) error {
-	if err := clearKubeconfig(s.cfg.kubeconfig); err != nil {
+	if err := kubeconfig.Clear(s.cfg.kubeconfig); err != nil {
 		return err
 	}
 	if err := s.assemble(); err != nil {
@@ -376,7 +390,7 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.cfg.accounts.RootCA = s.cfg.auth.OwnCA
-	if s.auth.Accounts, err = serviceaccount.NewAccountTokens(s.st, s.cfg.accounts); err != nil {
+	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.accounts); err != nil {
 		return err
 	}
 	keys, err := s.continueKeys()
@@ -391,7 +405,9 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.validate, ManagedFields: s.cfg.managedFields}
-	s.wr.Webhooks = s.webhooks()
+	if err := s.admit(); err != nil {
+		return err
+	}
 	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
@@ -434,19 +450,50 @@ func (s *server) populate(ctx context.Context) error {
 	return nil
 }
 
-// webhooks reads the configured webhooks.
-func (s *server) webhooks() *admission.Webhooks {
-	h := &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
-		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.tell}
-	h.Reload()
-	return h
+// admit puts the chain of plug-ins together that every write passes.
+func (s *server) admit() error {
+	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
+		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
+	s.webhooks.Reload()
+	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
+		Fields: s.wr.FieldManager, Convert: admission.MovedTo}
+	s.policies.Reload()
+	mutating, validating := plugins.Policies(s.policies)
+	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating})
+	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
+	if err != nil {
+		return err
+	}
+	s.wr.Admission = admission.NewChain(table, on)
+	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed, s.policies.Committed)
+	return nil
+}
+
+// typeChecker keeps the status of admission policies.
+func (s *server) typeChecker() *policy.TypeChecker {
+	row := s.reg.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
+	return &policy.TypeChecker{Store: s.st, Types: s.reg, Schemas: discovery.KindSchemas,
+		Tell: func(err error) { s.log.Error().Err(err).Msg("checking the types of admission policies") },
+		Write: func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
+			t := registry.Target{Resource: row, Name: name, Subresource: "status"}
+			_, _, err := s.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+				next := old.DeepCopyObject().(*admissionv1.ValidatingAdmissionPolicy)
+				change(next)
+				return next, nil
+			})
+			if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
+				return nil
+			}
+			return err
+		}}
 }
 
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log}
+	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
+		Begin: s.books.own}
 	var running sync.WaitGroup
 	running.Go(func() { gc.Run(ctx) })
 	if s.settler != nil {
@@ -455,6 +502,8 @@ func (s *server) startWorkers() {
 		})
 	}
 	running.Go(func() { s.types.Run(ctx) })
+	running.Go(func() { s.policies.Run(ctx) })
+	running.Go(func() { s.typeChecker().Run(ctx) })
 	running.Go(func() {
 		s.registrar.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})
@@ -483,47 +532,6 @@ func (s *server) startWorkers() {
 		running.Wait()
 		close(s.workers)
 	}()
-}
-
-// scrub looks for damage in the file a while after the start and then daily. What it finds is logged and makes /readyz fail.
-func (s *server) scrub(ctx context.Context) {
-	for wait := scrubAfter; ; wait = scrubEvery {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		report, err := s.upkeep.Scrub(ctx)
-		if err != nil {
-			report.Problem("%v", err)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if len(report.Problems) == 0 {
-			s.st.Found.Forget()
-		}
-		for _, problem := range report.Problems {
-			s.log.Error().Str("problem", problem).Msg("the data file is damaged")
-		}
-		s.damage.Store(&report.Problems)
-	}
-}
-
-// intact is the health check that shows what the scrub found.
-func (s *server) intact() error {
-	if problems := s.damage.Load(); problems != nil && len(*problems) > 0 {
-		return errors.New((*problems)[0])
-	}
-	return nil
-}
-
-// whole is the health check that shows what reads and writes have found since.
-func (s *server) whole() error {
-	if place := s.st.Found.First(); place != "" {
-		return fmt.Errorf("%s: %w", s.st.Path, &store.Damage{Place: place})
-	}
-	return nil
 }
 
 // renewCerts keeps the certificates that the server makes from expiring under it.
@@ -575,16 +583,6 @@ func (s *server) reopenAudit(ctx context.Context) {
 				s.log.Error().Err(err).Msg("reopening the audit log")
 			}
 		}
-	}
-}
-
-// afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.
-func (s *server) afterCompaction(ctx context.Context, gc *gc.Collector, err error) {
-	if err == nil {
-		err = gc.ExpireEvents(ctx)
-	}
-	if err != nil && ctx.Err() == nil {
-		s.log.Error().Err(err).Msg("compaction")
 	}
 }
 
@@ -655,7 +653,7 @@ func (s *server) stop() error {
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
-	s.wr.Webhooks.Close()
+	s.webhooks.Close()
 	err = errors.Join(err, s.st.Close())
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.Close())
@@ -697,39 +695,6 @@ func (c *restingConns) close() {
 		go conn.Close() // which waits for a client that reads nothing
 	}
 	clear(c.conns)
-}
-
-// continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
-func (s *server) continueKeys() ([][]byte, error) {
-	if s.cfg.continueKeys == "" {
-		key, err := s.st.Secret("continue-key", func() []byte {
-			key := make([]byte, 32)
-			_, _ = rand.Read(key) // never fails
-			return key
-		})
-		return [][]byte{key}, err
-	}
-	file, err := os.Open(s.cfg.continueKeys)
-	if err != nil {
-		return nil, fmt.Errorf("--continue-key-file: %w", err)
-	}
-	defer file.Close()
-	var keys [][]byte
-	for lines, n := bufio.NewScanner(file), 1; lines.Scan(); n++ {
-		text := strings.TrimSpace(lines.Text())
-		if text == "" {
-			continue
-		}
-		key, err := base64.StdEncoding.DecodeString(text)
-		if err != nil || len(key) < 32 {
-			return nil, fmt.Errorf("--continue-key-file: line %d is not the base64 of at least 32 bytes", n)
-		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		return nil, errors.New("--continue-key-file: no key in it")
-	}
-	return keys, nil
 }
 
 // ---- The chain and the routes ----
@@ -780,7 +745,7 @@ func (s *server) routes() http.Handler {
 	r.Handle("/apis/*", s.guarded(s.serveAPI))
 	r.Handle("/", s.guarded(indexPage(r, ready, alive, s.reg)))
 	r.NotFound(s.guarded(http.NotFound))
-	r.MethodNotAllowed(whateverMethod(r))
+	r.MethodNotAllowed(routing.WhateverMethod(r))
 	return r
 }
 
@@ -830,114 +795,6 @@ func (s *server) serveVersion(w http.ResponseWriter, r *http.Request) {
 	response.WriteJSON(w, r, http.StatusOK, body)
 }
 
-// serveBackup streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection. It may
-// take longer than --request-timeout, as long as the client is there and reads.
-func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
-		s.fail(w, r, response.ErrMethodNotAllowed())
-		return
-	}
-	parent, pattern := filepath.Split(backupFolders(s.st.Path))
-	if s.cfg.ephemeral { // whose folder is gone already
-		parent = ""
-	}
-	dir, err := os.MkdirTemp(parent, pattern)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	defer os.RemoveAll(dir)
-	ctx, cancel := withoutDeadline(r.Context())
-	defer cancel()
-	path := filepath.Join(dir, "backup")
-	if err := s.upkeep.Backup(ctx, path, nil); err != nil {
-		if store.IsDiskFull(err) {
-			err = apierrors.NewInternalError(store.ErrDiskFull)
-		}
-		s.fail(w, r, err)
-		return
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err == nil {
-		w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
-	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	for control := http.NewResponseController(w); err == nil; {
-		_ = control.SetWriteDeadline(time.Now().Add(backupPatience)) // at worst the server's own limit holds
-		_, err = io.CopyN(w, file, backupPiece)
-	}
-	if err != io.EOF {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// backupFolders is the pattern of the folders in which the backups of a data file are made. Those of a server that was killed are
-// removed by the next one, which has the file to itself.
-func backupFolders(data string) string {
-	return filepath.Join(filepath.Dir(data), "."+filepath.Base(data)+".backup-*")
-}
-
-func removeLeftovers(data string) {
-	folders, _ := filepath.Glob(backupFolders(data))
-	for _, folder := range folders {
-		_ = os.RemoveAll(folder) // what stays is in nobody's way
-	}
-}
-
-// withoutDeadline is cancelled with ctx, but not by its deadline. Once that has passed nothing cancels it but the caller.
-func withoutDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	free, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			cancel()
-		}
-	})
-	return free, func() { stop(); cancel() }
-}
-
-// stored tells flow control how much a resource holds.
-func (s *server) stored(group, resource, namespace string) (objects, bytes int64) {
-	for _, res := range s.reg.All() {
-		if res.Group == group && res.Plural == resource {
-			objects, bytes, _ = s.st.Count(res.KeyPrefix(namespace))
-			return objects, bytes
-		}
-	}
-	return -1, 0
-}
-
-// storeStats is what /metrics tells of the store.
-func (s *server) storeStats() storeGauges {
-	stats := s.st.Stats()
-	gauges := storeGauges{revision: stats.Revision, compactRevision: stats.CompactRev, fileBytes: stats.FileBytes, freeBytes: stats.FreeBytes}
-	gauges.commits, gauges.changes, gauges.commitSeconds, gauges.commitBuckets = stats.Commits, stats.Writes, stats.CommitSeconds, map[float64]uint64{}
-	var sum int64
-	for i, bound := range store.CommitBounds {
-		sum += stats.CommitBuckets[i]
-		gauges.commitBuckets[bound] = uint64(sum)
-	}
-	gauges.damaged = int64(s.st.Found.Count())
-	gauges.unreadable = int64(s.lost.Count())
-	if problems := s.damage.Load(); problems != nil {
-		gauges.corrupt = int64(len(*problems))
-	}
-	seen := map[string]bool{}
-	for _, res := range s.reg.All() {
-		if res.Virtual || seen[res.KeyPrefix("")] {
-			continue
-		}
-		seen[res.KeyPrefix("")] = true
-		objects, bytes, _ := s.st.Count(res.KeyPrefix(""))
-		gauges.objects = append(gauges.objects, objectStats{group: res.StorageGroup, resource: res.Plural, count: objects, bytes: bytes})
-	}
-	return gauges
-}
-
 // serveAPI answers everything below /api/ and /apis/.
 func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 	info := &request.From(r.Context()).Info
@@ -977,11 +834,11 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 // serveResource answers a request for a resource that is served.
 func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	info := &request.From(r.Context()).Info
-	if res.GoType == nil && !hasPath(res, info) {
+	if res.GoType == nil && !routing.HasPath(res, info) {
 		http.NotFound(w, r)
 		return nil
 	}
-	if err := routed(res, info, r.Method); err != nil {
+	if err := routing.Routed(res, info, r.Method); err != nil {
 		return err
 	}
 	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
@@ -1093,4 +950,490 @@ func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
 		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
 	}
 	return nil
+}
+
+// indexPage serves the list of a router's paths.
+func indexPage(routes chi.Routes, ready, alive []healthCheck, reg *scheme.Registry) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect { // whose path is empty, and to which any 2xx would open a tunnel
+			http.NotFound(w, r)
+			return
+		}
+		paths := routedPaths(routes)
+		for page, checks := range map[string][]healthCheck{"/readyz/": ready, "/livez/": alive, "/healthz/": alive} {
+			for _, check := range checks {
+				paths = append(paths, page+check.name)
+			}
+		}
+		for _, res := range reg.All() {
+			if res.Group == "" {
+				paths = append(paths, "/api/"+res.Version)
+				continue
+			}
+			paths = append(paths, "/apis/"+res.Group, "/apis/"+res.Group+"/"+res.Version)
+		}
+		slices.Sort(paths)
+		doc, _ := json.MarshalIndent(map[string]any{"paths": slices.Compact(paths)}, "", "  ")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(doc) // the client is gone otherwise
+	}
+}
+
+// routedPaths are those that have a route of their own. One with an asterisk stands for what others add.
+func routedPaths(routes chi.Routes) (paths []string) {
+	for _, route := range routes.Routes() {
+		if route.Pattern != "/" && !strings.HasSuffix(route.Pattern, "*") {
+			paths = append(paths, route.Pattern)
+		}
+	}
+	return append(paths, "/apis/", "/openapi/v3/")
+}
+
+// maySee tells whether who asks may get another path, too.
+func (s *server) maySee(r *http.Request, path string) bool {
+	return s.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
+}
+
+// writeKubeconfig writes how to reach this server, at once and whole.
+func (s *server) writeKubeconfig() error {
+	cluster, admin, err := s.access()
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if err := kubeconfig.CheckOwn(s.cfg.kubeconfig); err != nil {
+		return err
+	}
+	k, err := kubeconfig.Read(s.cfg.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if k == nil {
+		k = kubeconfig.File{"apiVersion": "v1", "kind": "Config"}
+	}
+	cluster["extensions"] = []any{map[string]any{"name": kubeconfig.OurContext, "extension": map[string]any{"writer": kubeconfig.OurContext}}}
+	context := map[string]any{"cluster": kubeconfig.OurContext, "user": kubeconfig.OurContext}
+	if namespace := k.Entry("contexts", "context")["namespace"]; namespace != nil {
+		context["namespace"] = namespace
+	}
+	k.Set("clusters", "cluster", cluster)
+	k.Set("users", "user", admin)
+	k.Set("contexts", "context", context)
+	if current, _ := k["current-context"].(string); current == "" {
+		k["current-context"] = kubeconfig.OurContext
+	}
+	if err := k.Save(s.cfg.kubeconfig); err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// access is what a client needs. On the plain port it says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise,
+// the others ignore it. A server with an authority of its own adds an administrator's certificate; another cannot make one, and leaves
+// the user empty.
+func (s *server) access() (cluster, admin map[string]any, err error) {
+	cluster, admin = map[string]any{"server": s.url}, map[string]any{}
+	switch {
+	case s.certs != nil:
+		cluster["certificate-authority-data"] = s.certs.Authority.CertPEM
+		pair, err := s.certs.IssueAdmin()
+		if err != nil {
+			return nil, nil, err
+		}
+		admin["client-certificate-data"], admin["client-key-data"] = pair.CertPEM, pair.KeyPEM
+		s.adminEnds = pair.Cert.NotAfter
+	case s.cfg.tlsCert != "":
+		ca, err := os.ReadFile(s.cfg.tlsCert)
+		if err != nil {
+			return nil, nil, err
+		}
+		cluster["certificate-authority-data"] = ca
+	default:
+		cluster["insecure-skip-tls-verify"] = true
+	}
+	return cluster, admin, nil
+}
+
+// A bookkeeper keeps the records of requests.
+type bookkeeper struct {
+	reg       *scheme.Registry
+	metrics   *metrics
+	audit     *audit.Log // nil without --audit-log-path
+	log       zerolog.Logger
+	verbosity int           // from 3 on every request has a log line
+	timeout   time.Duration // for a request that is no watch
+}
+
+// An exchange is what there is of one request, in one piece of memory: its record, its response, and what that warns of.
+type exchange struct {
+	request  request.Request
+	out      responseWriter
+	warnings warningRecorder
+}
+
+// record makes the request's record, and writes from it when the request is over: log line and metrics. What recovers from a panic stands
+// first: nothing is done for a request that it does not see.
+func (b *bookkeeper) record(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w}, warnings: warningRecorder{header: w.Header()}}
+		rec, out := &x.request, &x.out
+		defer b.close(r, rec, out)
+		b.open(w, r, rec)
+		if b.audit != nil && request.LongRunning(&rec.Info) {
+			out.begun = func() { b.audit.Begun(r, rec, out.code) }
+		}
+		ctx := context.WithValue(r.Context(), request.Key{}, rec)
+		ctx = warning.WithWarningRecorder(ctx, &x.warnings)
+		next.ServeHTTP(out, r.WithContext(ctx)) // one copy of r for both: that is what a value costs most
+	})
+}
+
+// open makes the record, and counts the request among those that run.
+func (b *bookkeeper) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
+	rec.Info = request.Parse(r)
+	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
+		rec.ID = uuid.NewString()
+	}
+	w.Header().Set("Audit-Id", rec.ID)
+	w.Header().Set("Cache-Control", "no-cache, private")
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
+		// a part of this one, so there is none (RFC 9112, section 6.1).
+		w.Header().Set("Connection", "close")
+	}
+	b.inflight(&rec.Info, +1)
+}
+
+// close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
+func (b *bookkeeper) close(r *http.Request, rec *request.Request, out *responseWriter) {
+	cause := recover()
+	defer func() {
+		if own := recover(); own != nil {
+			b.logPanic(r, own)
+			cause = own
+		}
+		if cause != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}()
+	defer b.inflight(&rec.Info, -1)
+	b.done(r, rec, out, cause)
+}
+
+// done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
+func (b *bookkeeper) done(r *http.Request, rec *request.Request, out *responseWriter, cause any) {
+	if cause != nil && cause != http.ErrAbortHandler {
+		b.logPanic(r, cause)
+	}
+	code := out.code
+	if code == 0 {
+		code = http.StatusOK
+	}
+	elapsed := time.Since(rec.Received)
+	if b.audit != nil {
+		b.audit.Done(r, rec, code, cause)
+	}
+	b.countDecisions(r, rec, code)
+	labels := b.labels(r, rec)
+	switch {
+	case cause != nil:
+		b.metrics.aborted(labels)
+	case code == http.StatusTooManyRequests || code == http.StatusGatewayTimeout:
+		b.metrics.terminated(labels, code)
+	}
+	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
+	if b.verbosity >= 3 {
+		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
+			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
+			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
+	}
+}
+
+// own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
+func (b *bookkeeper) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
+	rec := &request.Request{Received: time.Now(), Info: info, User: by}
+	ctx = context.WithValue(ctx, request.Key{}, rec)
+	if b.audit == nil {
+		return ctx, func(error) {}
+	}
+	rec.ID = uuid.NewString()
+	return ctx, func(err error) {
+		code := http.StatusOK
+		if err != nil {
+			status, _ := response.ErrorStatus(err)
+			code, rec.Answered = int(status.Code), &status
+		}
+		path := &url.URL{Path: "/" + strings.Join(slices.DeleteFunc([]string{info.APIPrefix, info.Group, info.Version, namespacesOf(info.Namespace), info.Namespace,
+			info.Resource, info.Name, info.Subresource}, func(part string) bool { return part == "" }), "/")}
+		b.audit.Done(&http.Request{URL: path, Header: http.Header{"User-Agent": {"apilet"}}, RemoteAddr: "127.0.0.1:0"}, rec, code, nil)
+	}
+}
+
+// namespacesOf is what stands before a namespace in a path.
+func namespacesOf(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return "namespaces"
+}
+
+func (b *bookkeeper) logPanic(r *http.Request, cause any) {
+	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
+}
+
+// deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
+func (b *bookkeeper) deadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info := &request.From(r.Context()).Info
+		if info.Verb == "watch" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		limit := b.timeout
+		if strings.Contains(r.URL.RawQuery, "timeout=") {
+			text := r.URL.Query().Get("timeout")
+			asked, err := time.ParseDuration(text)
+			if err != nil && text != "" {
+				response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
+				return
+			}
+			if asked > 0 {
+				limit = min(limit, asked)
+			}
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		defer cancel()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// responseWriter remembers what was answered.
+type responseWriter struct {
+	http.ResponseWriter
+	code  int
+	bytes int64
+	begun func() // called before the head goes out; may be nil
+}
+
+func (w *responseWriter) WriteHeader(code int) {
+	w.begin(code)
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *responseWriter) begin(code int) {
+	if w.code != 0 {
+		return
+	}
+	if w.code = code; w.begun != nil {
+		w.begun()
+	}
+}
+
+func (w *responseWriter) Write(p []byte) (int, error) {
+	w.begin(http.StatusOK)
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// ---- The command line ----
+
+// program is apilet with its table of commands.
+func program() *commandline.Program {
+	return &commandline.Program{Name: "apilet", About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
+		Commands: func() []commandline.Command { return (&config{namespaceGrace: gc.NamespaceGrace}).commands() }, Version: printVersion}
+}
+
+// commands are apilet's; flags write into c.
+func (c *config) commands() []commandline.Command {
+	none, one := []int{0}, []int{1}
+	dataFlag := []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}}
+	return []commandline.Command{
+		{Name: "", Counts: none, What: "serve until told to stop", Groups: c.serveFlags(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+		{Name: "backup", Args: "DEST", Counts: one, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
+			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineBackup}}, Run: c.runBackup},
+		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: dataFlag, Run: c.runCheck},
+		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: dataFlag, Run: c.runDefrag},
+		{Name: "envtest-assets", Args: "DIR", Counts: one, What: "fill a folder with what envtest looks for, and print the line that leads it there",
+			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
+	}
+}
+
+// commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
+func commandAs(name string, args []string, stdout, stderr io.Writer) int {
+	var err error
+	switch name {
+	case "etcd":
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer cancel()
+		defer outliveHangups()()
+		err = envtest.ServeAsEtcd(ctx, args, stdout, stderr)
+	case "kube-apiserver":
+		_, own := newConfig(stderr)
+		args, err = envtest.TranslateAPIServer(args, own, stderr)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			envtest.PrintAPIServerHelp(stdout, own)
+			return 0
+		case errors.Is(err, envtest.ErrShowVersion):
+			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
+			return 0
+		case err == nil:
+			return program().Run(args, stdout, stderr)
+		}
+	default:
+		return program().Run(args, stdout, stderr)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, name+":", err)
+		return 1
+	}
+	return 0
+}
+
+// outliveHangups keeps a hangup from ending the process: a terminal that is closed, or a logrotate that signals where no audit log is.
+func outliveHangups() (stop func()) {
+	heard := make(chan os.Signal, 1) // never read: what does not fit is dropped
+	signal.Notify(heard, syscall.SIGHUP)
+	return func() { signal.Stop(heard) }
+}
+
+// printVersion prints apilet's own version and the version of Kubernetes that it answers /version with.
+func printVersion(out io.Writer) error {
+	_, err := fmt.Fprintf(out, "apilet %s\nKubernetes %s\n", ownVersion(), gitVersion)
+	return err
+}
+
+// ownVersion is what the Go command has written into the program: the module's version, or the commit that it was built from.
+func ownVersion() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	if build.Main.Version != "" && build.Main.Version != "(devel)" {
+		return build.Main.Version
+	}
+	for _, setting := range build.Settings {
+		if setting.Key == "vcs.revision" {
+			return setting.Value
+		}
+	}
+	return "(devel)"
+}
+
+// ---- Flags: names, meanings and defaults are kube-apiserver's where it has the flag ----
+
+// serveFlags are those of the command that serves.
+func (c *config) serveFlags() []commandline.FlagGroup {
+	return []commandline.FlagGroup{
+		{Title: "The data", Define: c.defineStorage},
+		{Title: "The address and its certificate", Define: c.defineAddress},
+		{Title: "Who may do what", Define: c.defineAccess},
+		{Title: "Service accounts", Define: c.defineAccounts},
+		{Title: "Objects", Define: c.defineObjects},
+		{Title: "Requests", Define: c.defineRequests},
+		{Title: "Logs", Define: c.defineLogs},
+	}
+}
+
+// newConfig returns the flags for serving with their defaults.
+func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
+	c, f := &config{namespaceGrace: gc.NamespaceGrace}, flag.NewFlagSet("apilet", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	for _, group := range c.serveFlags() {
+		group.Define(f)
+	}
+	return c, f
+}
+
+// defineData is for those that need to know the file alone.
+func (c *config) defineData(f *flag.FlagSet) {
+	f.StringVar(&c.data, "data", "apilet.db", "the `file` that holds everything")
+}
+
+func (c *config) defineStorage(f *flag.FlagSet) {
+	c.defineData(f)
+	f.BoolVar(&c.ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
+	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does; 0 is no limit")
+	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "history older than this is compacted; 0 keeps all")
+	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
+}
+
+func (c *config) defineAddress(f *flag.FlagSet) {
+	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
+	f.StringVar(&c.tlsCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
+	f.StringVar(&c.tlsKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
+	f.StringVar(&c.certDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
+	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
+}
+
+func (c *config) defineAccess(f *flag.FlagSet) {
+	f.StringVar(&c.auth.ClientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
+	f.StringVar(&c.auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.BoolVar(&c.auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
+	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
+}
+
+func (c *config) defineAccounts(f *flag.FlagSet) {
+	f.StringVar(&c.accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", appendTo(&c.accounts.KeyFiles))
+	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", appendTo(&c.accounts.Issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", appendList(&c.accounts.Audiences))
+	f.StringVar(&c.jwksURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
+}
+
+func (c *config) defineObjects(f *flag.FlagSet) {
+	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
+	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
+	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
+	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", appendList(&c.enabledPlugins))
+	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", appendList(&c.disabledPlugins))
+	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
+	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
+}
+
+func (c *config) defineRequests(f *flag.FlagSet) {
+	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; the sum with the next flag is flow control's seats")
+	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once")
+	f.BoolVar(&c.flowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
+	f.DurationVar(&c.requestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
+	f.DurationVar(&c.minTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
+	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
+	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
+}
+
+func (c *config) defineLogs(f *flag.FlagSet) {
+	f.StringVar(&c.auditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
+	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
+	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
+}
+
+func (c *config) defineBackup(f *flag.FlagSet) {
+	c.defineData(f)
+	f.StringVar(&c.source.kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
+	f.StringVar(&c.source.server, "server", "", "the `URL` of the server to ask")
+	f.StringVar(&c.source.tokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
+	f.StringVar(&c.source.caFile, "certificate-authority", "", "PEM `file` of the authorities that may vouch for --server")
+}
+
+// appendTo is a flag that may be repeated.
+func appendTo(list *[]string) func(string) error {
+	return func(value string) error {
+		if value == "" {
+			return errors.New("must not be empty")
+		}
+		*list = append(*list, value)
+		return nil
+	}
+}
+
+// appendList is a flag that may be repeated, each time with a comma-separated list.
+func appendList(list *[]string) func(string) error {
+	return func(values string) error {
+		*list = append(*list, strings.FieldsFunc(values, func(r rune) bool { return r == ',' })...)
+		return nil
+	}
 }

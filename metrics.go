@@ -33,6 +33,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"apilet/internal/admission"
+	"apilet/internal/request"
 )
 
 const (
@@ -667,4 +668,81 @@ func (h *healthEndpoint) run(excluded []string, shown func(check string) bool) (
 		fmt.Fprintf(&out, "warn: some health checks cannot be excluded: no matches for %s\n", strings.Join(names, ","))
 	}
 	return out.String(), healthy
+}
+
+// inflight counts a request among those that run. Watches are counted apart, once they are known to be let in; see watching.
+func (b *bookkeeper) inflight(info *request.Info, delta int) {
+	switch info.Verb {
+	case "watch":
+	case "get", "list":
+		b.metrics.readOnlyInflight.add(delta, time.Now())
+	default:
+		b.metrics.mutatingInflight.add(delta, time.Now())
+	}
+}
+
+// watching counts a watch of a resource that is served, for somebody who may, until the returned function is called.
+func (b *bookkeeper) watching(info *request.Info) (ended func()) {
+	running := b.metrics.longRunning(b.watchLabels(info)).running
+	running.Inc()
+	return running.Dec
+}
+
+// watchLabels are those of a watch that is let in, so that all of them are names of what is served.
+func (b *bookkeeper) watchLabels(info *request.Info) requestLabels {
+	return requestLabels{verb: "WATCH", group: info.Group, version: info.Version, resource: info.Resource,
+		scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
+}
+
+// countDecisions counts how the request came through authentication and authorization.
+func (b *bookkeeper) countDecisions(r *http.Request, rec *request.Request, code int) {
+	m := b.metrics
+	switch shown := r.Header.Get("Authorization") != "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
+	case rec.User.Name != "":
+		m.authenticated.Inc()
+	case code == http.StatusUnauthorized && shown:
+		m.authFailed.Inc()
+	case code == http.StatusUnauthorized:
+		m.unauthenticated.Inc()
+	}
+	switch rec.Annotations["authorization.k8s.io/decision"] {
+	case "allow":
+		m.allowed.Inc()
+	case "forbid":
+		m.forbidden.Inc()
+	}
+}
+
+// labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series. Nor has what
+// is refused before it is known who asks, or because they may not: strangers are not to fill the room for series either. (kube-apiserver
+// counts neither.)
+func (b *bookkeeper) labels(r *http.Request, rec *request.Request) requestLabels {
+	info := &rec.Info
+	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}
+	if !info.ResourceRequest {
+		l.subresource = knownPath(info.Path)
+		return l
+	}
+	res := b.reg.Lookup(info.Group, info.Version, info.Resource)
+	if res == nil || rec.User.Name == "" || rec.Annotations["authorization.k8s.io/decision"] == "forbid" {
+		return l
+	}
+	l = requestLabels{verb: verbLabel(r.Method, info.Verb, info.Subresource, r.Header.Get("Content-Type")), group: info.Group, version: info.Version,
+		resource: res.Plural, scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
+	if res.Subresource(info.Subresource) != nil {
+		l.subresource = info.Subresource
+	}
+	if strings.Contains(r.URL.RawQuery, "dryRun") {
+		l.dryRun = dryRunLabel(r.URL.Query()["dryRun"])
+	}
+	return l
+}
+
+// knownPath is the route of a request that is for no resource.
+func knownPath(path string) string {
+	switch first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); first {
+	case "api", "apis", "healthz", "livez", "readyz", "metrics", "openapi", "version", "debug":
+		return "/" + first
+	}
+	return ""
 }

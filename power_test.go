@@ -30,8 +30,10 @@ import (
 	"sync"
 	"testing"
 
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
+
+	"apilet/internal/commandline"
+	"apilet/internal/store"
 )
 
 const (
@@ -63,7 +65,7 @@ func TestPowerChild(t *testing.T) {
 	})
 	data := filepath.Join(dir, "a.db")
 	p.say("backing-up %s", "stopped.db")
-	p.must(runBackup(call{cfg: &config{data: data}, args: []string{filepath.Join(dir, "stopped.db")}, errors: io.Discard}))
+	p.must((&config{data: data}).runBackup(commandline.Call{Args: []string{filepath.Join(dir, "stopped.db")}, Errors: io.Discard}))
 	p.say("backed-up %s", "stopped.db")
 	p.must(store.Defrag(data, nil))
 	p.serve(func(*server) {

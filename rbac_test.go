@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/auth/rbac"
-	"apilet/internal/scheme"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/auth/rbac"
+	"apilet/internal/scheme"
 )
 
 // testPolicy reads the notation of rbac_defaults.txt; bindings that it cannot say are added by hand.
@@ -63,7 +64,7 @@ func TestRolesAllow(t *testing.T) {
 	sa := func(namespace, name string) rbacv1.Subject {
 		return rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: name}
 	}
-	index := rbac.NewRBACIndex(append(testPolicy(`
+	index := rbac.NewIndex(append(testPolicy(`
 ClusterRole reader
 	get,list core pods,*/scale
 	get core configmaps one,two
@@ -207,7 +208,7 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 				objects = append(objects, roleBinding(namespace, fmt.Sprint("b", i), one("Role", "ClusterRole"), name, subject))
 			}
 		}
-		index := rbac.NewRBACIndex(objects)
+		index := rbac.NewIndex(objects)
 		for range 60 {
 			q := &rbac.Access{ResourceRequest: true, User: one("u", "v", "system:serviceaccount:a:u"), Groups: some("u", "v", "w"), Verb: one("get", "list", "watch"),
 				Group: one("", "apps"), Resource: one("pods", "jobs"), Subresource: one("", "log"), Namespace: one("", "a", "b"), Name: one("", "x", "y")}
@@ -233,7 +234,7 @@ Role shop/x
 	get core nodes
 `)...)
 	policy = append(policy, roleBinding("shop", "bob", "ClusterRole", "admin", rbacv1.Subject{Kind: "User", Name: "bob"}))
-	index := rbac.NewRBACIndex(policy)
+	index := rbac.NewIndex(policy)
 	for question, want := range map[string]bool{
 		"bob get - pods shop/x":                                          true, // admin gathers edit gathers view
 		"bob delete apps deployments shop/x":                             true,
@@ -265,7 +266,7 @@ Role shop/x
 
 // TestNoWildcardIncludesTheBackup: it has to be named, to have it and to give it.
 func TestNoWildcardIncludesTheBackup(t *testing.T) {
-	index := rbac.NewRBACIndex(testPolicy(`
+	index := rbac.NewIndex(testPolicy(`
 ClusterRole all
 	* * *
 	* *
@@ -361,7 +362,7 @@ func thousandBindings() []scheme.Object {
 }
 
 func BenchmarkDecision(b *testing.B) {
-	index := rbac.NewRBACIndex(thousandBindings())
+	index := rbac.NewIndex(thousandBindings())
 	for _, question := range []string{"bob,group-0,group-1,system:authenticated get - pods ns-0/x", "bob,group-0,group-1,system:authenticated delete apps deployments ns-1/x",
 		"bob,group-0,group-1,system:authenticated delete - nodes/nothing ns-0/x"} {
 		words := strings.Fields(question)
@@ -380,6 +381,6 @@ func BenchmarkDecision(b *testing.B) {
 func BenchmarkIndexOfThousandBindings(b *testing.B) {
 	objects := thousandBindings()
 	for b.Loop() {
-		rbac.NewRBACIndex(objects)
+		rbac.NewIndex(objects)
 	}
 }

@@ -151,7 +151,7 @@ func TestOwnEndpointsFollowTheListener(t *testing.T) {
 		expect(t, a.get("endpoints").Raw, `[{"addresses":["127.0.0.1"],"conditions":{"ready":true}}]`)
 		expect(t, a.get("ports").Raw, `[{"name":"https","protocol":"TCP","port":`+port+`}]`)
 		expect(t, a.get(`metadata.labels.kubernetes\.io/service-name`), "kubernetes")
-		if service, err := s.wr.Webhooks.Services.Resolve("default", "kubernetes", 443); service != "127.0.0.1:"+port {
+		if service, err := s.webhooks.Services.Resolve("default", "kubernetes", 443); service != "127.0.0.1:"+port {
 			t.Errorf("the service leads to %s (%v), want port %s", service, err, port)
 		}
 		s.restart()

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/store"
+	"apilet/internal/troubles"
 )
 
 // loud lets a server log all that it does.
@@ -71,9 +73,9 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 func TestTroublesAreToldOnce(t *testing.T) {
 	t.Parallel()
 	var log logLines
-	tr := newTroubles(zerolog.New(&log))
+	tr := troubles.New(zerolog.New(&log))
 	for _, err := range []error{nil, store.ErrDiskFull, store.ErrDiskFull, store.ErrFileLost, nil, nil, store.ErrDiskFull} {
-		tr.tellWriting(err)
+		tr.TellWriting(err)
 	}
 	var got []string
 	for line := range strings.Lines(log.String()) {

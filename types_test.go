@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"apilet/internal/scheme"
 )
 
 // fillValue sets everything in v to something, the same each time.

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/commandline"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/registry/patch"
@@ -312,7 +313,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	t.Parallel()
 	path := unpackPoisoned(t)
 	var told bytes.Buffer
-	if err := runCheck(call{cfg: &config{data: path}, out: &told, errors: io.Discard}); err == nil {
+	if err := (&config{data: path}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err == nil {
 		t.Error("apilet check finds nothing")
 	}
 	poisoned := poisonedKeys(told.String())
@@ -371,7 +372,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	s.restart()
 	s.halt()
 	told.Reset()
-	if err := runCheck(call{cfg: &config{data: path}, out: &told, errors: io.Discard}); err != nil {
+	if err := (&config{data: path}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err != nil {
 		t.Errorf("%v\n%s", err, told.String())
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"k8s.io/apiserver/pkg/warning"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -15,10 +14,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/warning"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 // Cases of what Kubernetes does with warnings go by numbers, through the whole file.

@@ -1,9 +1,25 @@
-package admission
-
-// This file lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
-// ValidatingWebhookConfiguration name them. A write meets them twice on its walk:
+// Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
+// ValidatingWebhookConfiguration name them, and fills in what a new object has from the classes that it names.
+//
+//	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
+//	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
+//	obj, err = hooks.Mutate(ctx, attributes, obj, old)
+//	err = hooks.Validate(ctx, attributes, obj, old) // a Status error: denied, or the webhook failed and failurePolicy is Fail
+//
+// A write meets them twice on its walk:
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
+//
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that nobody switches off
+// (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
+// wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
+//
+// Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
+// than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a
+// write pays for one atomic load.
+package admission
+
+// This file is a write's way through the webhooks: which are in force, the rounds, and what follows from their answers.
 //
 // A mutating webhook may answer with a JSON patch. If one changes the object, those before it that asked for that (reinvocationPolicy
 // IfNeeded) are called once more, in a second round:
@@ -44,15 +60,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation"
-	celuser "k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/cel/library"
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/admission/matchconditions"
+	"apilet/internal/admission/matching"
 	"apilet/internal/registry/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -63,13 +76,6 @@ import (
 
 const defaultHookTimeout = 10 * time.Second
 
-// Operations, as rules and reviews name them.
-const (
-	OpCreate = "CREATE"
-	OpUpdate = "UPDATE"
-	OpDelete = "DELETE"
-)
-
 // ---- What is configured
 
 // Webhooks are the configured webhooks of a server.
@@ -79,8 +85,8 @@ type Webhooks struct {
 	Services   *webhook.ServiceResolver
 	Called     func(Call) // is told of each call
 	Log        zerolog.Logger
-	May        func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
-	Defaults   func(res *scheme.Resource, obj scheme.Object)                         // fills in what a patch left out
+	May        matchconditions.May                           // for the variable authorizer of conditions
+	Defaults   func(res *scheme.Resource, obj scheme.Object) // fills in what a patch left out
 	Unreadable *unreadable.Unreadables
 	Stands     func(what string, err error) // is told how each webhook stands, nil when it answers
 
@@ -109,7 +115,7 @@ func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
-	if h != nil && res.Group == admissionv1.GroupName && isExempt(res) {
+	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		h.Reload()
 	}
 }
@@ -171,8 +177,8 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 	for i := range asked {
 		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
-		k.namespaces, errs[0] = selectorOf(asked[i].NamespaceSelector)
-		k.objects, errs[1] = selectorOf(asked[i].ObjectSelector)
+		k.namespaces, errs[0] = matching.Selector(asked[i].NamespaceSelector)
+		k.objects, errs[1] = matching.Selector(asked[i].ObjectSelector)
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
 		if k.Client = before[key]; k.Client == nil {
@@ -202,113 +208,40 @@ func (k *Hook) failsOpen() bool {
 	return k.FailurePolicy != nil && *k.FailurePolicy == admissionv1.Ignore
 }
 
-// ---- What is asked
+// ---- The two plug-ins
 
-// An admission is a write as webhooks are told of it. Everything else they learn from the request's record.
-type Attributes struct {
-	Resource        *scheme.Resource
-	Subresource     string
-	Operation       string
-	Manager         string // fieldManager, as sent
-	FieldValidation string
-	DryRun          bool
-	Deleting        *metav1.DeleteOptions // of a deletion
-}
+// Idle says that no webhook is configured: then neither plug-in has anything to say.
+func (h *Webhooks) Idle() bool { return !h.Active() }
 
-// askedBy says that the request itself asks for the write, which is not one of those that follow from it.
-func (a *Attributes) askedBy(rec *request.Request) bool {
-	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource || isExempt(a.Resource) {
-		return false
-	}
-	switch rec.Info.Verb {
-	case "create":
-		return a.Operation == OpCreate
-	case "update", "patch":
-		return a.Operation != OpDelete
-	case "delete", "deletecollection":
-		return a.Operation == OpDelete
-	}
-	return false
-}
-
-// options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
-func (a *Attributes) options() (json.RawMessage, error) {
-	var dryRun []string
-	if a.DryRun {
-		dryRun = []string{metav1.DryRunAll}
-	}
-	of := func(kind string) metav1.TypeMeta {
-		return metav1.TypeMeta{Kind: kind, APIVersion: metav1.SchemeGroupVersion.String()}
-	}
-	switch a.Operation {
-	case OpCreate:
-		return json.Marshal(&metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
-	case OpUpdate:
-		return json.Marshal(&metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
-	}
-	options := metav1.DeleteOptions{}
-	if a.Deleting != nil {
-		options = *a.Deleting
-	}
-	options.TypeMeta = of("DeleteOptions")
-	return json.Marshal(&options)
-}
-
-// Mutate lets the mutating webhooks change obj and returns what it became. old is nil for a create, obj for a deletion, and so is the result.
-func (h *Webhooks) Mutate(ctx context.Context, a Attributes, obj, old scheme.Object) (scheme.Object, error) {
-	if !h.Active() {
-		return obj, nil
-	}
-	set, rec := h.Current.Load(), request.From(ctx)
-	if set == nil || len(set.mutating) == 0 || !a.askedBy(rec) {
-		return obj, nil
-	}
-	subject := a // on the heap: a must not be, for those who find nothing configured
-	v := NewInvocation(h, &subject, rec, obj, old)
-	var entries []metav1.ManagedFieldsEntry
-	if obj != nil {
-		entries = obj.GetManagedFields()
-	}
-	if err := v.rounds(ctx, set.mutating); err != nil || v.Obj == nil {
-		return nil, err
-	}
-	if err := managedfields.ValidateManagedFields(v.Obj.GetManagedFields()); err != nil {
-		v.Obj.SetManagedFields(entries)
-		warning.AddWarning(ctx, "", fmt.Sprintf(".metadata.managedFields was in an invalid state after admission; this could be caused by an "+
-			"outdated mutating admission controller; please fix your requests: %v", err))
-	}
-	return v.Obj, nil
-}
-
-// Validate asks the validating webhooks whether they let the write pass.
-func (h *Webhooks) Validate(ctx context.Context, a Attributes, obj, old scheme.Object) error {
-	if !h.Active() {
+// Mutate is MutatingAdmissionWebhook: the webhooks may change what is written.
+func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
+	set := h.Current.Load()
+	if set == nil || len(set.mutating) == 0 || !a.shown() {
 		return nil
 	}
-	set, rec := h.Current.Load(), request.From(ctx)
-	if set == nil || len(set.Validating) == 0 || !a.askedBy(rec) {
+	if a.webhooks == nil {
+		a.webhooks = NewInvocation(h, a)
+	}
+	v := a.webhooks
+	v.Obj = a.Object
+	err := v.round(ctx, set.mutating)
+	if a.Object = v.Obj; a.Object != nil {
+		v.left = a.Object.DeepCopyObject().(scheme.Object)
+	}
+	return err
+}
+
+// Validate is ValidatingAdmissionWebhook: the webhooks say whether they let the write pass.
+func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
+	set := h.Current.Load()
+	if set == nil || len(set.Validating) == 0 || !a.shown() {
 		return nil
 	}
-	subject := a
-	return NewInvocation(h, &subject, rec, obj, old).all(ctx, set.Validating)
+	return NewInvocation(h, a).all(ctx, set.Validating)
 }
 
-// Decide asks the webhooks of both kinds about an object that is sent and not stored: a question, or what a subresource is told.
-func (h *Webhooks) Decide(ctx context.Context, a Attributes, obj scheme.Object) (scheme.Object, error) {
-	obj, err := h.Mutate(ctx, a, obj, nil)
-	if err != nil {
-		return nil, err
-	}
-	return obj, h.Validate(ctx, a, obj, nil)
-}
-
-// DecideDeletion asks the webhooks of both kinds about an object that is to go.
-func (h *Webhooks) DecideDeletion(ctx context.Context, a Attributes, old scheme.Object) error {
-	if _, err := h.Mutate(ctx, a, nil, old); err != nil {
-		return err
-	}
-	return h.Validate(ctx, a, nil, old)
-}
+// shown says that webhooks hear of a write: only of what a request itself asks for, and never of what configures admission.
+func (a *Attributes) shown() bool { return a.Own() && !matching.IsExempt(a.Resource) }
 
 // ---- A hearing
 
@@ -318,36 +251,35 @@ type invocation struct {
 	a        *Attributes
 	rec      *request.Request
 	Obj, old scheme.Object // in the storage version; nil where there is none
-	target   ruleTarget
+	target   matching.Target
 	name     string
 
-	equivalents *[]*scheme.Resource // of a.res; nil until asked for
-	shown       map[*scheme.Resource]*hookDocuments
+	again, asked []*Hook             // that are asked on the second walk; that will be if others change the object
+	left         scheme.Object       // as the first walk left it
+	equivalents  *[]*scheme.Resource // of a.res; nil until asked for
+	shown        map[*scheme.Resource]*hookDocuments
 }
 
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
-func NewInvocation(h *Webhooks, a *Attributes, rec *request.Request, obj, old scheme.Object) *invocation {
-	v := &invocation{h: h, a: a, rec: rec, Obj: obj, old: old, name: rec.Info.Name, shown: map[*scheme.Resource]*hookDocuments{}}
-	if v.name == "" && a.Operation == OpCreate {
-		v.name = obj.GetName()
-	}
-	v.target = ruleTarget{group: a.Resource.Group, version: a.Resource.Version, resource: a.Resource.Plural, subresource: a.Subresource, operation: a.Operation,
-		namespace: rec.Info.Namespace}
-	if v.target.isNamespace() {
-		v.target.namespace = v.name
+func NewInvocation(h *Webhooks, a *Attributes) *invocation {
+	v := &invocation{h: h, a: a, rec: a.Request, Obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
+	v.target = matching.Target{Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural, Subresource: a.Subresource, Operation: a.Operation,
+		Namespace: a.Request.Info.Namespace}
+	if v.target.IsNamespace() {
+		v.target.Namespace = v.name
 	}
 	return v
 }
 
 // concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
 func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, error) {
-	row := matchingRow(&k.Webhook, &v.target, v.a.Resource, v.equivalentRows)
+	row := matching.Row(k.Rules, matching.Rule, k.MatchPolicy, &v.target, v.a.Resource, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // what cannot be read fails in the call
 	}
-	if !selects(k.objects, v.Obj, v.old) {
+	if !matching.Selects(k.objects, v.Obj, v.old) {
 		return nil, nil
 	}
 	if ok, err := v.inNamespace(k.namespaces); !ok || err != nil {
@@ -371,7 +303,7 @@ func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, e
 
 func (v *invocation) equivalentRows() []*scheme.Resource {
 	if v.equivalents == nil {
-		rows := equivalentRows(v.h.Types, v.a.Resource, v.a.Subresource)
+		rows := matching.Equivalents(v.h.Types, v.a.Resource, v.a.Subresource)
 		v.equivalents = &rows
 	}
 	return *v.equivalents
@@ -379,15 +311,15 @@ func (v *invocation) equivalentRows() []*scheme.Resource {
 
 // inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
 func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
-	if selector.Empty() || v.target.namespace == "" {
+	if selector.Empty() || v.target.Namespace == "" {
 		return true, nil
 	}
-	if v.target.isNamespace() && v.a.Subresource == "" && v.Obj != nil {
+	if v.target.IsNamespace() && v.a.Subresource == "" && v.Obj != nil {
 		return selector.Matches(labels.Set(v.Obj.GetLabels())), nil
 	}
-	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.namespace))
+	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.Namespace))
 	if errors.Is(err, store.ErrNotFound) {
-		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.namespace)
+		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.Namespace)
 	}
 	if err != nil {
 		return false, err
@@ -447,6 +379,11 @@ func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.
 	return u, err
 }
 
+// MovedTo shows a custom resource as another version of its type.
+func MovedTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
+	return movedTo(row, obj.(*unstructured.Unstructured))
+}
+
 // parse is the reverse of document.
 func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
 	obj, _, err := row.Decode(document, "application/json", v.a.Subresource)
@@ -462,7 +399,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	options, err := v.a.options()
+	options, err := json.Marshal(v.a.Options())
 	if err != nil {
 		return nil, err
 	}
@@ -481,7 +418,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 		RequestKind:        &metav1.GroupVersionKind{Group: asked.Group, Version: asked.Version, Kind: asked.Kind},
 		RequestResource:    &metav1.GroupVersionResource{Group: v.a.Resource.Group, Version: v.a.Resource.Version, Resource: v.a.Resource.Plural},
 		RequestSubResource: v.a.Subresource,
-		Name:               v.name, Namespace: v.target.namespace, Operation: v.a.Operation, UserInfo: user,
+		Name:               v.name, Namespace: v.target.Namespace, Operation: v.a.Operation, UserInfo: user,
 		Object: d.obj, OldObject: d.old, DryRun: &v.a.DryRun, Options: options,
 	}, nil
 }
@@ -506,32 +443,9 @@ func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 		}
 		out[name] = value
 	}
-	who := &celuser.DefaultInfo{Name: v.rec.User.Name, UID: v.rec.User.UID, Groups: v.rec.User.Groups, Extra: v.rec.User.Extra}
-	out["authorizer"] = library.NewAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize))
-	out["authorizer.requestResource"] = library.NewResourceAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize), &authorizedResource{v})
+	out["authorizer"] = v.h.May.Authorizer(v.rec.User)
+	out["authorizer.requestResource"] = v.h.May.ResourceAuthorizer(v.rec.User, &v.target, v.name)
 	return out, err
-}
-
-// An authorizedResource is what authorizer.requestResource asks about.
-type authorizedResource struct{ v *invocation }
-
-func (r *authorizedResource) GetName() string        { return r.v.name }
-func (r *authorizedResource) GetNamespace() string   { return r.v.target.namespace }
-func (r *authorizedResource) GetSubresource() string { return r.v.a.Subresource }
-func (r *authorizedResource) GetResource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: r.v.target.group, Version: r.v.target.version, Resource: r.v.target.resource}
-}
-
-// authorize answers what an expression asks the authorizer.
-func (h *Webhooks) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
-	who := q.GetUser()
-	allowed, reason := h.May(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()},
-		request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
-			Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()})
-	if allowed {
-		return authorizer.DecisionAllow, reason, nil
-	}
-	return authorizer.DecisionNoOpinion, reason, nil
 }
 
 // ---- One webhook is asked
@@ -695,31 +609,37 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 
 // ---- Mutating webhooks
 
-// rounds asks the mutating webhooks in order, and once more those that want to know what others have changed since.
-func (v *invocation) rounds(ctx context.Context, hooks []*Hook) error {
-	var asked, again []*Hook // that want to be asked again; that will be
-	for round := range 2 {
-		for i, k := range hooks {
-			if round == 1 && !slices.Contains(again, k) {
-				continue
-			}
-			row, err := v.concerns(ctx, k)
-			if err != nil {
-				return err
-			}
-			if row == nil {
-				continue
-			}
-			changed, err := v.change(ctx, k, row, fmt.Sprintf("round_%d_index_%d", round, i))
-			if err != nil {
-				return err
-			}
-			if changed {
-				again, asked = append(again, asked...), nil
-			}
-			if k.Reinvocation != nil && *k.Reinvocation == admissionv1.IfNeededReinvocationPolicy {
-				asked = append(asked, k)
-			}
+// round asks the mutating webhooks in order; on the second walk those that want to know what others have changed since.
+func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
+	number := 0
+	if v.a.Again {
+		number = 1
+		clear(v.shown)
+		if !apiequality.Semantic.DeepEqual(v.left, v.Obj) { // the built-in plug-ins have changed it
+			v.again, v.asked = append(v.again, v.asked...), nil
+		}
+	}
+	for i, k := range hooks {
+		if v.a.Again && !slices.Contains(v.again, k) {
+			continue
+		}
+		row, err := v.concerns(ctx, k)
+		if err != nil {
+			return err
+		}
+		if row == nil {
+			continue
+		}
+		changed, err := v.change(ctx, k, row, fmt.Sprintf("round_%d_index_%d", number, i))
+		if err != nil {
+			return err
+		}
+		if changed {
+			v.a.Changed()
+			v.again, v.asked = append(v.again, v.asked...), nil
+		}
+		if k.Reinvocation != nil && *k.Reinvocation == admissionv1.IfNeededReinvocationPolicy {
+			v.asked = append(v.asked, k)
 		}
 	}
 	return nil

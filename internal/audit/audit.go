@@ -1,3 +1,18 @@
+// Package audit writes who did what: one line of JSON for each request, as Kubernetes' audit log has it (audit.k8s.io/v1, level Metadata:
+// who, what, when and how it ended, but no object). What reads kube-apiserver's audit log reads this one:
+//
+//	jq 'select(.annotations["k8s.io/deprecated"]=="true") | .userAgent' audit.log
+//
+//	log, err := audit.Open("audit.log", audit.Hooks{Written: count, Dropped: count, Failing: tell})
+//	log.Begun(r, rec, 200)      // a watch, when its response begins
+//	log.Done(r, rec, 200, nil)  // any request, when it is over; the last argument is what it panicked with
+//
+// Fields, their order and the stages are those of k8s.io/apiserver/pkg/apis/audit/v1 and its audit middleware
+// (pkg/endpoints/filters/audit.go). From a request it takes the record that package request keeps.
+//
+// Invariants: a request that was answered is in the file; lines of two requests never mix; nothing secret is written (no headers, no
+// bodies, no tokens that came in the address); a full disk costs lines, counted and told, but neither requests nor more than
+// maxPendingAudit of memory.
 package audit
 
 // This file: who did what, one line of JSON for each request, as Kubernetes' audit log has it (audit.k8s.io/v1, level Metadata: who,
@@ -43,31 +58,31 @@ const (
 type Stage string
 
 const (
-	StageResponseStarted  Stage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
-	StageResponseComplete Stage = "ResponseComplete" // the response is out
-	StagePanic            Stage = "Panic"            // the handler panicked
+	stageResponseStarted  Stage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
+	stageResponseComplete Stage = "ResponseComplete" // the response is out
+	stagePanic            Stage = "Panic"            // the handler panicked
 )
 
 // An Event is what the caller knows about a request at one of its stages. It has no headers and no bodies: nothing secret can get
 // into the log by way of them.
 type Event struct {
-	ID           string
-	Stage        Stage
-	URI          *url.URL
-	Verb         string
-	User         User     // who sent the request; empty when nobody could be made out
-	Impersonated *User    // whom it was made for, if that is somebody else
-	Constraint   string   // the narrower permission that allowed it, "" for plain "impersonate"
-	SourceIPs    []string // from SourceIPs
-	Agent        string
-	Object       *Object        // nil for a path that is no resource
-	Code         int            // of the response
-	Status       *metav1.Status // the Status that was answered, nil when it was another object
-	Received, At time.Time
-	Annotations  map[string]string
+	id           string
+	stage        Stage
+	uri          *url.URL
+	verb         string
+	user         User     // who sent the request; empty when nobody could be made out
+	impersonated *User    // whom it was made for, if that is somebody else
+	constraint   string   // the narrower permission that allowed it, "" for plain "impersonate"
+	sourceIPs    []string // from sourceIPs
+	agent        string
+	object       *Object        // nil for a path that is no resource
+	code         int            // of the response
+	status       *metav1.Status // the Status that was answered, nil when it was another object
+	received, at time.Time
+	annotations  map[string]string
 }
 
-// User and Object are parts of the line; fields in the line's order.
+// user and Object are parts of the line; fields in the line's order.
 type User struct {
 	Username string              `json:"username,omitempty"`
 	UID      string              `json:"uid,omitempty"`
@@ -299,22 +314,22 @@ func (h Hooks) tell(out auditOutcome) {
 func lineOf(ev *Event) *auditLine {
 	line := &auditLine{
 		Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: "Metadata",
-		AuditID:          ev.ID,
-		Stage:            ev.Stage,
-		RequestURI:       URI(ev.URI),
-		Verb:             ev.Verb,
-		User:             ev.User,
-		ImpersonatedUser: ev.Impersonated,
-		SourceIPs:        ev.SourceIPs,
-		UserAgent:        auditAgent(ev.Agent),
-		ObjectRef:        ev.Object,
+		AuditID:          ev.id,
+		Stage:            ev.stage,
+		RequestURI:       URI(ev.uri),
+		Verb:             ev.verb,
+		User:             ev.user,
+		ImpersonatedUser: ev.impersonated,
+		SourceIPs:        ev.sourceIPs,
+		UserAgent:        auditAgent(ev.agent),
+		ObjectRef:        ev.object,
 		ResponseStatus:   auditStatus(ev),
-		RequestReceived:  ev.Received.UTC().Format(metav1.RFC3339Micro),
-		StageTimestamp:   ev.At.UTC().Format(metav1.RFC3339Micro),
-		Annotations:      ev.Annotations,
+		RequestReceived:  ev.received.UTC().Format(metav1.RFC3339Micro),
+		StageTimestamp:   ev.at.UTC().Format(metav1.RFC3339Micro),
+		Annotations:      ev.annotations,
 	}
-	if ev.Constraint != "" {
-		line.Authentication = &auditProof{ev.Constraint}
+	if ev.constraint != "" {
+		line.Authentication = &auditProof{ev.constraint}
 	}
 	return line
 }
@@ -330,7 +345,7 @@ func auditAgent(agent string) string {
 // this server for another one may.
 var secretNames = []string{"token", "secret", "password", "authorization"}
 
-// URI is the request's target with the values of secret parameters taken out; otherwise as it was sent.
+// uri is the request's target with the values of secret parameters taken out; otherwise as it was sent.
 func URI(u *url.URL) string {
 	if u == nil {
 		return ""
@@ -364,14 +379,14 @@ func secretParameter(part string) bool {
 // auditStatus is the Status without its kind; for other objects it is the code alone.
 func auditStatus(ev *Event) *metav1.Status {
 	status := &metav1.Status{}
-	if ev.Status != nil {
-		*status = *ev.Status
+	if ev.status != nil {
+		*status = *ev.status
 		status.TypeMeta = metav1.TypeMeta{}
 	}
-	status.Code = cmp.Or(status.Code, int32(ev.Code))
+	status.Code = cmp.Or(status.Code, int32(ev.code))
 	// Parsers and validators quote what they refuse.
-	refused := ev.Code == http.StatusBadRequest || ev.Code == http.StatusUnprocessableEntity
-	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.Object) {
+	refused := ev.code == http.StatusBadRequest || ev.code == http.StatusUnprocessableEntity
+	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) {
 		status.Message = "(not shown, because it may quote a secret)"
 		status.Details = nil
 	}
@@ -382,14 +397,14 @@ func holdsSecrets(o *Object) bool {
 	return o != nil && (o.Resource == "secrets" || o.Resource == "tokenreviews" || o.Subresource == "token")
 }
 
-// PanicStatus is the status of a request whose handler panicked.
-func PanicStatus(cause any) *metav1.Status {
+// panicStatus is the status of a request whose handler panicked.
+func panicStatus(cause any) *metav1.Status {
 	return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError,
 		Message: fmt.Sprintf("APIServer panic'd: %v", cause)}
 }
 
-// SourceIPs are the client's address and those that proxies claim, the one that cannot be made up last.
-func SourceIPs(r *http.Request) []string {
+// sourceIPs are the client's address and those that proxies claim, the one that cannot be made up last.
+func sourceIPs(r *http.Request) []string {
 	ips := utilnet.SourceIPs(r)
 	texts := make([]string, len(ips))
 	for i, ip := range ips {

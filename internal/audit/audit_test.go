@@ -26,12 +26,12 @@ func auditExample(n int) Event {
 	uri, _ := url.ParseRequestURI("/api/v1/namespaces/default/configmaps/b?fieldManager=x&dryRun=All")
 	received := time.Date(2026, 11, 21, 20, 10, 25, 785643000, time.FixedZone("", 3600))
 	return Event{
-		ID: fmt.Sprint(n), Stage: StageResponseComplete, URI: uri, Verb: "patch",
-		User:      User{Username: "admin", UID: "1", Groups: []string{"system:masters", "system:authenticated"}},
-		SourceIPs: []string{"127.0.0.1"}, Agent: "x\"y<é\n",
-		Object: &Object{Resource: "configmaps", Namespace: "default", Name: "b", APIVersion: "v1"},
-		Code:   201, Received: received, At: received.Add(1500 * time.Microsecond),
-		Annotations: map[string]string{"authorization.k8s.io/reason": "", "authorization.k8s.io/decision": "allow", "k8s.io/deprecated": "true"},
+		id: fmt.Sprint(n), stage: stageResponseComplete, uri: uri, verb: "patch",
+		user:      User{Username: "admin", UID: "1", Groups: []string{"system:masters", "system:authenticated"}},
+		sourceIPs: []string{"127.0.0.1"}, agent: "x\"y<é\n",
+		object: &Object{Resource: "configmaps", Namespace: "default", Name: "b", APIVersion: "v1"},
+		code:   201, received: received, at: received.Add(1500 * time.Microsecond),
+		annotations: map[string]string{"authorization.k8s.io/reason": "", "authorization.k8s.io/decision": "allow", "k8s.io/deprecated": "true"},
 	}
 }
 
@@ -62,15 +62,15 @@ func TestAuditLinesAreKubernetes(t *testing.T) {
 	patch := auditExample(1)
 
 	refused := auditExample(2)
-	refused.URI, _ = url.ParseRequestURI("/api/v1/pods?labelSelector=a%26<b")
-	refused.Verb, refused.Object, refused.Agent, refused.Code, refused.Annotations = "list", &Object{Resource: "pods", APIVersion: "v1"}, "curl/7.88.1", 403, nil
-	refused.User, refused.Impersonated = User{}, &User{Username: "bob", Groups: []string{"q"}, Extra: map[string][]string{"foo": {"a"}}}
-	refused.Status = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "no", Reason: "Forbidden",
+	refused.uri, _ = url.ParseRequestURI("/api/v1/pods?labelSelector=a%26<b")
+	refused.verb, refused.object, refused.agent, refused.code, refused.annotations = "list", &Object{Resource: "pods", APIVersion: "v1"}, "curl/7.88.1", 403, nil
+	refused.user, refused.impersonated = User{}, &User{Username: "bob", Groups: []string{"q"}, Extra: map[string][]string{"foo": {"a"}}}
+	refused.status = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "no", Reason: "Forbidden",
 		Details: &metav1.StatusDetails{Kind: "pods"}, Code: 403}
 
 	path := auditExample(3)
-	path.URI, path.Object, path.Verb, path.Code, path.Agent, path.Annotations = &url.URL{Path: "/livez"}, nil, "get", 200, "curl/7.88.1", nil
-	path.Stage = StageResponseStarted
+	path.uri, path.object, path.verb, path.code, path.agent, path.annotations = &url.URL{Path: "/livez"}, nil, "get", 200, "curl/7.88.1", nil
+	path.stage = stageResponseStarted
 
 	want := []string{
 		`{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Metadata","auditID":"1","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/default/configmaps/b?fieldManager=x\u0026dryRun=All","verb":"patch","user":{"username":"admin","uid":"1","groups":["system:masters","system:authenticated"]},"sourceIPs":["127.0.0.1"],"userAgent":"x\"y\u003cé\n","objectRef":{"resource":"configmaps","namespace":"default","name":"b","apiVersion":"v1"},"responseStatus":{"metadata":{},"code":201},` + times + `,"annotations":{"authorization.k8s.io/decision":"allow","authorization.k8s.io/reason":"","k8s.io/deprecated":"true"}}`,
@@ -98,27 +98,27 @@ func TestAuditKeepsSecretsOut(t *testing.T) {
 		}
 	}
 	bad := auditExample(1)
-	bad.Code, bad.Object = 422, &Object{Resource: "secrets", Name: "a"}
-	bad.Status = &metav1.Status{Status: "Failure", Reason: "Invalid", Code: 422, Message: `Invalid value: "s3cret"`,
+	bad.code, bad.object = 422, &Object{Resource: "secrets", Name: "a"}
+	bad.status = &metav1.Status{Status: "Failure", Reason: "Invalid", Code: 422, Message: `Invalid value: "s3cret"`,
 		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "s3cret"}}}}
-	bad.Agent = strings.Repeat("a", 2000)
+	bad.agent = strings.Repeat("a", 2000)
 	line := auditLines(t, bad)[0]
 	if strings.Contains(line, "s3cret") || !strings.Contains(line, `"reason":"Invalid"`) || !strings.Contains(line, `a...TRUNCATED"`) {
 		t.Errorf("got %s", line)
 	}
-	if bad.Status.Details == nil {
+	if bad.status.Details == nil {
 		t.Error("the answered Status was changed too")
 	}
 }
 
 func TestAuditStatuses(t *testing.T) {
-	if s := PanicStatus("boom"); s.Message != "APIServer panic'd: boom" || s.Code != 500 || s.Reason != "InternalError" {
+	if s := panicStatus("boom"); s.Message != "APIServer panic'd: boom" || s.Code != 500 || s.Reason != "InternalError" {
 		t.Errorf("panic: %+v", s)
 	}
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Forwarded-For", "10.0.0.1, bogus")
 	r.RemoteAddr = "192.0.2.7:1234"
-	if got := fmt.Sprint(SourceIPs(r)); got != "[10.0.0.1 192.0.2.7]" {
+	if got := fmt.Sprint(sourceIPs(r)); got != "[10.0.0.1 192.0.2.7]" {
 		t.Errorf("source addresses: got %s", got)
 	}
 }

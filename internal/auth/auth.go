@@ -1,3 +1,18 @@
+// Package auth answers who asks, as whom, and whether they may:
+//
+//	a, err := auth.New(auth.Config{TokenFile: "tokens.csv", Anonymous: true, Log: log})
+//	chain := a.Authenticate(a.Impersonate(next)) // fill request.From(ctx).User, or answer 401 or 403
+//	err = a.Authorize(request.From(ctx))         // nil, or the 403 Status
+//	allowed, reason := a.Decide(user, info)      // the same question about somebody else, for reviews and webhooks' conditions
+//
+// Three packages do the work: auth/certs reads and keeps certificates, auth/serviceaccount checks tokens, auth/rbac decides by roles. What
+// is asked is request.Info, who asks is request.User. The rules come from k8s.io/apiserver/pkg/authentication and pkg/authorization (order
+// of authenticators, a good token is needed once one is shown), pkg/endpoints/filters (impersonation, with KEP-5284's constrained kind),
+// and k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac.
+//
+// Invariants: Decide is the one place where a permission is given; what nobody allows is forbidden; credentials and Impersonate-* headers
+// are gone from a request once they are read; until the stored policy is read (SetPolicy), the default
+// roles are in force.
 package auth
 
 // This file answers the first three questions about a request: what it is for (request.Info), who sends it (user), and whether
@@ -105,9 +120,9 @@ type Authenticator struct {
 	cfg       Config
 	tokens    *certs.Followed[tokenTable]    // nil without --token-auth-file
 	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
-	Accounts  *serviceaccount.AccountTokens  // service accounts' tokens: none are known before the store is open and this is set, once
+	Accounts  *serviceaccount.Tokens         // service accounts' tokens: none are known before the store is open and this is set, once
 	origins   []*regexp.Regexp               // of other sites' pages that may use this server
-	policy    atomic.Pointer[rbac.RBACIndex] // nil with AlwaysAllow
+	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
 	mu       sync.Mutex // guards verified
 	verified map[[sha256.Size]byte]certUser
@@ -115,7 +130,7 @@ type Authenticator struct {
 
 // New reads the files that the flags name; a line of the token file that is not understood is an error.
 func New(cfg Config) (*Authenticator, error) {
-	a := &Authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, Accounts: &serviceaccount.AccountTokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
+	a := &Authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
 	}
@@ -656,7 +671,7 @@ func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool,
 // SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
 // call the default policy is in force.
 func (a *Authenticator) SetPolicy(objects []scheme.Object) {
-	a.policy.Store(rbac.NewRBACIndex(objects))
+	a.policy.Store(rbac.NewIndex(objects))
 }
 
 // Enforcing says that requests are decided by the stored policy.

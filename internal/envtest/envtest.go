@@ -1,3 +1,18 @@
+// Package envtest lets apilet stand in for the two programs that a Kubernetes control plane is tested with: called as kube-apiserver or
+// etcd, it takes their command lines.
+//
+//	switch envtest.ProgramName(os.Args[0]) {
+//	case "kube-apiserver":
+//		args, err = envtest.TranslateAPIServer(os.Args[1:], flags, os.Stderr) // then serve as ever
+//	case "etcd":
+//		err = envtest.ServeAsEtcd(ctx, os.Args[1:], os.Stdout, os.Stderr)
+//	}
+//
+// What such a test expects is in sigs.k8s.io/controller-runtime/pkg/envtest and pkg/internal/testing/controlplane; the flags and what they
+// mean are kube-apiserver's of the version that this server stands for (cmd/kube-apiserver/app/options).
+//
+// Invariants: a flag that kube-apiserver does not know is an error here, too; what is accepted and not followed is named in the log. The
+// package knows flags and processes, and imports nothing of ours.
 package envtest
 
 // This file lets apilet stand in for the two programs that a Kubernetes control plane is tested with. controller-runtime's envtest, and
@@ -237,11 +252,10 @@ func (t *translation) add(name, value string) error {
 	case "service-cluster-ip-range":
 		t.pass(name, firstIPv4(value))
 	case "disable-admission-plugins":
-		if !slices.Contains(strings.Split(value, ","), "ServiceAccount") {
-			t.unused = append(t.unused, name)
-			break
+		t.pass(name, value)
+		if slices.Contains(strings.Split(value, ","), "ServiceAccount") {
+			t.args = append(t.args, "--namespace-defaults=false")
 		}
-		t.args = append(t.args, "--namespace-defaults=false")
 	case "feature-gates":
 		t.unused = append(t.unused, name) // all that kube-apiserver 1.36 has are about other things
 	default:

@@ -41,7 +41,7 @@ func (table dumpTable) row(cells ...any) {
 func (d *Dispatcher) dumpLevels(table dumpTable) {
 	table.row("PriorityLevelName", "ActiveQueues", "IsIdle", "IsQuiescing", "WaitingRequests", "ExecutingRequests",
 		"DispatchedRequests", "RejectedRequests", "TimedoutRequests", "CancelledRequests")
-	d.each(func(l *level) {
+	d.each(func(l *Level) {
 		active := 0
 		for _, q := range l.queues {
 			if q != nil && q.waiting > 0 {
@@ -56,7 +56,7 @@ func (d *Dispatcher) dumpLevels(table dumpTable) {
 func (d *Dispatcher) dumpQueues(table dumpTable) {
 	table.row("PriorityLevelName", "Index", "PendingRequests", "ExecutingRequests", "SeatsInUse", "NextDispatchR",
 		"InitialSeatsSum", "MaxSeatsSum", "TotalWorkSum")
-	d.each(func(l *level) {
+	d.each(func(l *Level) {
 		initial := make([]int, len(l.queues))
 		next := make([]time.Duration, len(l.queues))
 		for i := range next {
@@ -84,7 +84,7 @@ func seatSeconds(work time.Duration) string {
 }
 
 // waitingTickets returns those who wait at a level, in order of arrival.
-func waitingTickets(l *level) []*Ticket {
+func waitingTickets(l *Level) []*Ticket {
 	var tickets []*Ticket
 	for _, f := range l.Turns {
 		l.settleLocked(f)
@@ -103,7 +103,7 @@ func (d *Dispatcher) dumpRequests(table dumpTable, details bool) {
 		head = append(head, "UserName", "Verb", "APIPath", "Namespace", "Name", "APIVersion", "Resource", "SubResource")
 	}
 	table.row(head...)
-	d.each(func(l *level) {
+	d.each(func(l *Level) {
 		place := make([]int, len(l.queues))
 		for _, t := range waitingTickets(l) {
 			table.row(requestCells(t, t.queue.index, place[t.queue.index], details)...)

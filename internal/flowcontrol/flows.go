@@ -578,7 +578,7 @@ func WithMandatory(objs Objects) Objects {
 }
 
 // Corrections are what it takes to bring one kind of object up to date.
-type corrections[T any] struct {
+type Corrections[T any] struct {
 	Create, Update []T
 	Remove         []string
 }
@@ -593,7 +593,7 @@ type corrections[T any] struct {
 //	yes     suggested  none, or no truth value  like true if nobody has changed the spec (generation 1), else like false; annotated
 //	yes     no         true                     removed: an older version's
 //	yes     no         else                     left alone: somebody's own
-func MaintainSchemas(existing []*flowcontrolv1.FlowSchema) corrections[*flowcontrolv1.FlowSchema] {
+func MaintainSchemas(existing []*flowcontrolv1.FlowSchema) Corrections[*flowcontrolv1.FlowSchema] {
 	return maintain(existing, MandatoryObjects().Schemas, SuggestedObjects().Schemas, func(obj, want *flowcontrolv1.FlowSchema) bool {
 		same := equality.Semantic.DeepEqual(obj.Spec, want.Spec)
 		obj.Spec = *want.Spec.DeepCopy()
@@ -602,7 +602,7 @@ func MaintainSchemas(existing []*flowcontrolv1.FlowSchema) corrections[*flowcont
 }
 
 // MaintainLevels leaves what operators may set of the exempt level: its shares and how many of them it lends.
-func MaintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) corrections[*flowcontrolv1.PriorityLevelConfiguration] {
+func MaintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) Corrections[*flowcontrolv1.PriorityLevelConfiguration] {
 	correct := func(obj, want *flowcontrolv1.PriorityLevelConfiguration) bool {
 		spec := want.Spec.DeepCopy()
 		if spec.Exempt != nil && obj.Spec.Exempt != nil {
@@ -619,7 +619,7 @@ func MaintainLevels(existing []*flowcontrolv1.PriorityLevelConfiguration) correc
 func maintain[T interface {
 	metav1.Object
 	DeepCopy() T
-}](existing, mandatory, suggested []T, correct func(obj, want T) bool) (todo corrections[T]) {
+}](existing, mandatory, suggested []T, correct func(obj, want T) bool) (todo Corrections[T]) {
 	found := map[string]T{}
 	for _, obj := range existing {
 		found[obj.GetName()] = obj

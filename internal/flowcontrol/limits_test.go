@@ -236,7 +236,7 @@ func TestRetryAfterFollowsTheDrops(t *testing.T) {
 	}
 }
 
-func inUse(l *level) int {
+func inUse(l *Level) int {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	return l.inUse

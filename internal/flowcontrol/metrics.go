@@ -88,7 +88,7 @@ func (d *Dispatcher) Describe(descs chan<- *prometheus.Desc) {
 func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	var list metricList
 	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())
-	d.each(func(l *level) {
+	d.each(func(l *Level) {
 		list.level(l)
 		for schema, stats := range l.Stats {
 			list.flow(stats, l.exempt, l.Name, schema)
@@ -108,7 +108,7 @@ func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-func (list *metricList) level(l *level) {
+func (list *metricList) level(l *Level) {
 	gauge := func(name string, value float64, labels ...string) {
 		list.number(name, prometheus.GaugeValue, value, append([]string{l.Name}, labels...)...)
 	}

@@ -1,8 +1,34 @@
+// Package flowcontrol decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040; in
+// Kubernetes k8s.io/apiserver/pkg/util/flowcontrol, whose defaults are in pkg/apis/flowcontrol/bootstrap). It knows no HTTP, no storage,
+// and has no clock of its own but Go's, which a test may replace (testing/synctest).
+//
+//	d := flowcontrol.NewDispatcher(600, time.Minute) // seats of the server, longest wait
+//	objs := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
+//	d.Configure(objs.Schemas, objs.Levels)           // may be called again at any time
+//	go d.Run(ctx)                                    // lends seats between levels, every ten seconds
+//	err := d.Dispatch(ctx, &digest, flowcontrol.Estimate{InitialSeats: 1}, func(t *flowcontrol.Ticket) {
+//		serve() // t.Yield() and t.Reclaim() around a wait for the client; t.Finish() when the seats are no longer needed
+//	})          // nil when it ran; *Rejection when it was turned away: the client gets a 429
+//
+// A request on its way to a seat, and where each step is told:
+//
+//	Digest ──▶ flow schema ──▶ flow ──────▶ hand ────────▶ queue ─────────▶ seat ──▶ Finish
+//	flows.go   first match     by user or   some of the    the shortest     free, and    scheduler.go
+//	           names a level   namespace    level's        of the hand;     the flow that was
+//	                                        queues         full: 429        served least is next
+//
+// Read flows.go for what the configuration says, then scheduler.go for what moves; dump.go and metrics.go show it. apf.go at the top is the
+// HTTP side: it makes the Digest, estimates the seats and answers the 429.
+//
+// Invariants: a level whose seats in use have reached its limit starts nothing; while two flows wait, what they were served differs by no
+// more than one request's usual running time and what running requests have overdrawn; a request that is dispatched either runs, once, or
+// its caller gets an error before its deadline; what a decision costs grows with the logarithm of those who wait. The package imports none
+// of ours.
 package flowcontrol
 
 // This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
 // It knows no HTTP, no storage and no metrics library. flows.go has what the configuration says (which flow a request belongs to,
-// how many seats a level has); inflight.go puts both behind the middleware.
+// how many seats a level has); apf.go, at the top, puts both behind the middleware.
 //
 // A server can run only so many requests at a time: it has that many seats. A request that lists thousands of objects takes
 // several seats (its width). The seats are divided among priority levels, so that garbage collection cannot starve leader
@@ -129,12 +155,12 @@ type Dispatcher struct {
 	mu       sync.Mutex // guards what follows; taken before a level's
 	wanted   []*flowcontrolv1.FlowSchema
 	shapes   []*flowcontrolv1.PriorityLevelConfiguration
-	Levels   map[string]*level
+	Levels   map[string]*Level
 	fairFrac float64
 }
 
 func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
-	d := &Dispatcher{seats: seats, timeout: timeout, Levels: map[string]*level{}, drained: make(chan struct{}, 1)}
+	d := &Dispatcher{seats: seats, timeout: timeout, Levels: map[string]*Level{}, drained: make(chan struct{}, 1)}
 	for phase := range d.traffic.lanes {
 		for kind := range d.traffic.lanes[phase] {
 			d.traffic.lanes[phase][kind] = trafficLane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
@@ -202,7 +228,7 @@ func (d *Dispatcher) patience(ctx context.Context, received time.Time) time.Dura
 type FlowSchema struct {
 	rules
 	UIDHeader, LevelUIDHeader []string // of its object and of its level's
-	Level                     *level
+	Level                     *Level
 	sharded                   bool         // the level has queues to choose from; otherwise the schema is one flow
 	stats                     *schemaStats // guarded by level.Mu
 }
@@ -228,7 +254,7 @@ func classify(schemas []*FlowSchema, dig *Digest) *FlowSchema {
 var errRetired = errors.New("priority level is gone")
 
 // A level is one priority level: its seats, its queues and what is known of its traffic.
-type level struct {
+type Level struct {
 	Name       string
 	drained    chan<- struct{}
 	traffic    *traffic
@@ -314,7 +340,7 @@ const (
 
 // A ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
 type Ticket struct {
-	level         *level
+	level         *Level
 	Schema        *FlowSchema
 	Digest        Digest
 	distinguisher string
@@ -418,15 +444,15 @@ func (h flowHeap) rise(f *flow, slot int) {
 	h.put(f, slot)
 }
 
-func NewLevel(name string, drained chan<- struct{}, all *traffic) *level {
-	return &level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
+func NewLevel(name string, drained chan<- struct{}, all *traffic) *Level {
+	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
 		flows: map[uint64]*flow{}, Stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
 		seatUse: newHistogram(useBounds), seatDemand: newHistogram(demandBounds),
 		waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
 }
 
 // enter starts a request, lets it wait (its ticket then has a ready channel), or returns why neither may be.
-func (l *level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, error) {
+func (l *Level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, error) {
 	t := &Ticket{level: l, Schema: schema, Digest: *dig, mutating: est.Mutating}
 	if schema.sharded { // with a single queue first come is first served
 		t.distinguisher = schema.distinguisher(dig)
@@ -516,7 +542,7 @@ func (t *Ticket) await(ctx context.Context, patience time.Duration) (started, ca
 }
 
 // tickLocked lets time pass at the level. Everything that changes it calls this first.
-func (l *level) tickLocked(now time.Time) {
+func (l *Level) tickLocked(now time.Time) {
 	dt := now.Sub(l.last)
 	if dt <= 0 {
 		return
@@ -536,7 +562,7 @@ func (l *level) tickLocked(now time.Time) {
 }
 
 // rewindLocked sets virtual time back to 0, and with it everything that is compared with it.
-func (l *level) rewindLocked() {
+func (l *Level) rewindLocked() {
 	back := l.vtime
 	for _, f := range l.flows {
 		l.settleLocked(f)
@@ -552,7 +578,7 @@ func (l *level) rewindLocked() {
 }
 
 // settleLocked brings a flow's account up to now. An account from before the books were last closed starts at that point.
-func (l *level) settleLocked(f *flow) {
+func (l *Level) settleLocked(f *flow) {
 	if f.at <= l.closedAt {
 		f.at, f.served = l.closedAt, l.closedTag
 	}
@@ -561,7 +587,7 @@ func (l *level) settleLocked(f *flow) {
 }
 
 // enqueueLocked puts a request into the queue of its hand with the least work, unless that queue and the seats are full.
-func (l *level) enqueueLocked(t *Ticket) bool {
+func (l *Level) enqueueLocked(t *Ticket) bool {
 	q := l.chooseLocked(t.hash)
 	if l.inUse >= l.limit && q.waiting >= l.queueLength {
 		return false
@@ -591,7 +617,7 @@ func (l *level) enqueueLocked(t *Ticket) bool {
 	return true
 }
 
-func (l *level) chooseLocked(hash uint64) *queue {
+func (l *Level) chooseLocked(hash uint64) *queue {
 	var room [maxHand]int
 	cards := deal(hash, l.deck, l.hand, room[:0])
 	l.arrivals++
@@ -611,7 +637,7 @@ func (l *level) chooseLocked(hash uint64) *queue {
 	return l.queues[best]
 }
 
-func (l *level) flowLocked(hash uint64) *flow {
+func (l *Level) flowLocked(hash uint64) *flow {
 	f := l.flows[hash]
 	if f != nil {
 		return f
@@ -627,20 +653,20 @@ func (l *level) flowLocked(hash uint64) *flow {
 }
 
 // keyLocked is the account that a flow would show if its first request were started now.
-func (l *level) keyLocked(f *flow) time.Duration {
+func (l *Level) keyLocked(f *flow) time.Duration {
 	l.settleLocked(f)
 	return f.served + f.promised + f.Waiting.First.est.work()
 }
 
 // rankLocked gives a flow its place among those that wait. Equal keys go around the ring of queues.
-func (l *level) rankLocked(f *flow) {
+func (l *Level) rankLocked(f *flow) {
 	f.key = l.keyLocked(f)
 	n := uint64(len(l.queues))
 	f.turn = l.nextTurn + (uint64(f.Waiting.First.queue.index)+n-l.nextTurn%n)%n
 }
 
 // leastLocked returns the flow whose turn it is.
-func (l *level) leastLocked() *flow {
+func (l *Level) leastLocked() *flow {
 	for {
 		f := l.Turns[0]
 		key := l.keyLocked(f)
@@ -652,14 +678,14 @@ func (l *level) leastLocked() *flow {
 	}
 }
 
-func (l *level) fitsLocked(width int) bool {
+func (l *Level) fitsLocked(width int) bool {
 	// A request wider than the level must run some time: alone.
 	return l.inUse+width <= l.limit || width > l.limit && l.Executing == 0
 }
 
 // fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
 // enough seats are free; else a stream of narrow ones would keep it waiting for ever.
-func (l *level) fillLocked(now time.Time) {
+func (l *Level) fillLocked(now time.Time) {
 	for len(l.Turns) > 0 && l.inUse < l.limit {
 		f := l.leastLocked()
 		t := f.Waiting.First
@@ -676,7 +702,7 @@ func (l *level) fillLocked(now time.Time) {
 }
 
 // unqueueLocked takes a request out of its queue: to start it, or because it leaves.
-func (l *level) unqueueLocked(t *Ticket) {
+func (l *Level) unqueueLocked(t *Ticket) {
 	q, f, wasFirst := t.queue, t.flow, t.flow.Waiting.First == t
 	f.Waiting.remove(t)
 	q.waiting--
@@ -699,7 +725,7 @@ func (l *level) unqueueLocked(t *Ticket) {
 }
 
 // startLocked seats a request that waits in no queue (any more).
-func (l *level) startLocked(t *Ticket, now time.Time) {
+func (l *Level) startLocked(t *Ticket, now time.Time) {
 	if l.limit > 0 && !l.exempt {
 		t.est = t.est.tailWithin(l.limit)
 		t.width = t.est.seats()
@@ -724,7 +750,7 @@ func (l *level) startLocked(t *Ticket, now time.Time) {
 }
 
 // seatLocked gives an executing request its seats, unseatLocked takes them back.
-func (l *level) seatLocked(t *Ticket) {
+func (l *Level) seatLocked(t *Ticket) {
 	l.inUse += t.width
 	l.Executing++
 	t.Schema.stats.executingSeats += t.width
@@ -739,7 +765,7 @@ func (l *level) seatLocked(t *Ticket) {
 	t.queue.held += t.width
 }
 
-func (l *level) unseatLocked(t *Ticket) {
+func (l *Level) unseatLocked(t *Ticket) {
 	l.inUse -= t.width
 	t.Schema.stats.executingSeats -= t.width
 	if t.flow == nil {
@@ -792,7 +818,7 @@ func (t *Ticket) Finish() {
 }
 
 // unlockAfter gives the seats of one who leaves to others, and unlocks.
-func (l *level) unlockAfter(t *Ticket, now time.Time) {
+func (l *Level) unlockAfter(t *Ticket, now time.Time) {
 	if !t.lent {
 		l.unseatLocked(t)
 	}
@@ -840,7 +866,7 @@ func (t *Ticket) Reclaim() {
 
 // forgetLocked removes the last traces of a request, and the queues beyond the deck that have become empty: from the end, so
 // that no index changes.
-func (l *level) forgetLocked(t *Ticket) {
+func (l *Level) forgetLocked(t *Ticket) {
 	t.state = hasLeft
 	f, q := t.flow, t.queue
 	if f == nil {
@@ -854,15 +880,15 @@ func (l *level) forgetLocked(t *Ticket) {
 	l.trimLocked()
 }
 
-func (l *level) trimLocked() {
+func (l *Level) trimLocked() {
 	for n := len(l.queues); n > l.deck && (l.queues[n-1] == nil || l.queues[n-1].tickets == 0); n-- {
 		l.queues = l.queues[:n-1]
 	}
 }
 
-func (l *level) emptyLocked() bool { return l.Waiting == 0 && l.running.n == 0 && l.inUse == 0 }
+func (l *Level) emptyLocked() bool { return l.Waiting == 0 && l.running.n == 0 && l.inUse == 0 }
 
-func (l *level) rejectLocked(t *Ticket, reason string) *Rejection {
+func (l *Level) rejectLocked(t *Ticket, reason string) *Rejection {
 	l.Counts.rejected++
 	stats := t.Schema.stats
 	stats.rejected[reason]++
@@ -871,7 +897,7 @@ func (l *level) rejectLocked(t *Ticket, reason string) *Rejection {
 }
 
 // SetLimit changes how many seats the level has; nobody loses one that is taken.
-func (l *level) SetLimit(limit, serverSeats int) {
+func (l *Level) SetLimit(limit, serverSeats int) {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	now := time.Now()
@@ -884,7 +910,7 @@ func (l *level) SetLimit(limit, serverSeats int) {
 }
 
 // Shape sets up what a configuration object asks of the level. Requests that wait keep their places.
-func (l *level) Shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
+func (l *Level) Shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	l.tickLocked(time.Now())
@@ -903,7 +929,7 @@ func (l *level) Shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 }
 
 // retire drops the level if it is empty.
-func (l *level) retire() bool {
+func (l *Level) retire() bool {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	l.quiescing = true
@@ -1042,7 +1068,7 @@ func (d *Dispatcher) adjustLocked() {
 	}
 }
 
-func (l *level) takeDemand() (high int, mean, sd float64, long bool) {
+func (l *Level) takeDemand() (high int, mean, sd float64, long bool) {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	l.tickLocked(time.Now())
@@ -1079,7 +1105,7 @@ func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 }
 
 // each calls f for every level, by name, while the level and its claim hold still: f must not wait for anything.
-func (d *Dispatcher) each(f func(l *level)) {
+func (d *Dispatcher) each(f func(l *Level)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(d.Levels)) {
@@ -1205,7 +1231,7 @@ const (
 )
 
 // statsOf outlives the schema: counters do not start anew because a schema was changed. Those that come late share one.
-func (l *level) statsOf(schema string) *schemaStats {
+func (l *Level) statsOf(schema string) *schemaStats {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	stats := l.Stats[schema]
@@ -1233,7 +1259,7 @@ func (stats *schemaStats) ended(watch bool, ran time.Duration) {
 }
 
 // observeLocked weighs the state that held for dt.
-func (l *level) observeLocked(dt time.Duration) {
+func (l *Level) observeLocked(dt time.Duration) {
 	l.demand.pass(l.inUse+l.waitingSeats, dt.Seconds())
 	weight := uint64(dt)
 	l.seatUse.add(float64(l.inUse)/l.denominator, weight)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/plugins"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -44,8 +45,9 @@ func FuzzReviewAnswers(f *testing.F) {
 				continue
 			}
 			_ = admission.Denied("a", answer.Result).Error()
-			a := admission.Attributes{Resource: res, Operation: admission.OpCreate}
-			v := admission.NewInvocation(&admission.Webhooks{Defaults: FillDefaults}, &a, &request.Request{}, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, nil)
+			a := admission.Attributes{Resource: res, Operation: admission.OpCreate, Request: &request.Request{},
+				Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+			v := admission.NewInvocation(&admission.Webhooks{Defaults: FillDefaults}, &a)
 			if _, err := v.Documents(res); err != nil {
 				t.Fatal(err)
 			}
@@ -56,19 +58,24 @@ func FuzzReviewAnswers(f *testing.F) {
 	})
 }
 
-// BenchmarkWithoutWebhooks is what every write pays while none are configured.
-func BenchmarkWithoutWebhooks(b *testing.B) {
-	h := &admission.Webhooks{}
+// BenchmarkWithoutAdmission is what a write pays that concerns no plug-in.
+func BenchmarkWithoutAdmission(b *testing.B) {
+	table := plugins.Table(plugins.Config{Webhooks: &admission.Webhooks{}})
+	on, err := plugins.Select(table, nil, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	chain := admission.NewChain(table, on)
 	res := scheme.NewRegistry().Lookup("", "v1", "configmaps")
 	obj := &corev1.ConfigMap{}
 	opts := Options{}
 	ctx := context.WithValue(b.Context(), request.Key{}, &request.Request{})
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := h.Mutate(ctx, opts.admission(res, "", admission.OpUpdate), obj, obj); err != nil {
+		if _, err := chain.Admit(ctx, opts.change(res, "", obj, obj)); err != nil {
 			b.Fatal(err)
 		}
-		if err := h.Validate(ctx, opts.admission(res, "", admission.OpUpdate), obj, obj); err != nil {
+		if err := chain.Validate(ctx, opts.change(res, "", obj, obj)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,12 +1,26 @@
-// This file answers the writes: create, update, patch, delete, and delete of a collection. Each is the same walk: read the body,
-// decode it into its type, prepare it (what the server alone decides about: uid, times, generation, status), judge it, and hand the
-// store one change with a precondition. A change that meets a newer version than it was computed from is computed again, unless the
-// client named the version that it meant; so nothing is locked while a request thinks, and nothing is lost.
+// Package registry answers the writes: create, update, patch, delete, delete of a collection, and the subresources that are small programs
+// of their own. Each is the same walk: read the body, decode it into its type, prepare it (what the server alone decides about: uid, times,
+// generation, status), judge it, and hand the store one change with a precondition.
 //
 //	body ──▶ decode ──▶ prepare ──▶ default ──▶ validate ──▶ encode ──▶ commit ──▶ 2xx, durable
 //	                       ▲                                              │
 //	                       └───────────────── newer version ◀─────────────┘
+//
+//	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
+//	err := wr.Create(w, r, res)                                   // a handler: POST to res's collection
+//	rec, err := wr.Insert(ctx, res, obj, registry.Options{})      // the server's own writes take the same walk
+//
+// The walk is that of k8s.io/apiserver/pkg/registry/generic/registry/store.go and pkg/endpoints/handlers. What it asks on its way are
+// packages of their own: patch and fieldmanager compute, defaults fills in, strategy knows where types part ways, admission asks webhooks,
+// validation refuses, warnings remarks, allocator gives Services their addresses.
+//
+// Invariants: nothing is locked while a request thinks: a change that meets a newer version than it was computed from is computed again,
+// unless the client named the version that it meant, so nothing is lost; a write is answered when it is durable; nothing is stored that
+// cannot be read back; a write that fails has changed nothing.
 package registry
+
+// This file is the walk itself: Writer, the options of a write, and the handlers of POST, PUT, PATCH and DELETE, in the order in which a
+// write meets their parts.
 
 import (
 	"bytes"
@@ -26,7 +40,6 @@ import (
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -72,8 +85,9 @@ type Writer struct {
 	Auth       *auth.Authenticator
 	Allocator  *allocator.Allocator
 	locks      keyLocks
-	Webhooks   *admission.Webhooks
-	Policy     func(res *scheme.Resource, rev int64) // brings what roles allow up to date, before the write is answered; nil when nothing is enforced
+	Admission  *admission.Chain
+	Committed  []func(res *scheme.Resource)          // bring what is read from a resource's objects up to date, before the write is answered
+	Policy     func(res *scheme.Resource, rev int64) // does so for what roles allow; nil when nothing is enforced
 	Unreadable *unreadable.Unreadables
 
 	NamespaceCreated func(namespace string) // what follows the creation of a namespace, before it is answered
@@ -125,9 +139,16 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 	return o, nil
 }
 
-// admission is the write as webhooks are told of it.
-func (o *Options) admission(res *scheme.Resource, sub, operation string) admission.Attributes {
-	return admission.Attributes{Resource: res, Subresource: sub, Operation: operation, Manager: o.asked, FieldValidation: o.validation, DryRun: o.dryRun}
+// creation is a create as plug-ins are told of it.
+func (o *Options) creation(res *scheme.Resource, sub string, obj scheme.Object) admission.Attributes {
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpCreate, Manager: o.asked, FieldValidation: o.validation,
+		DryRun: o.dryRun, Object: obj}
+}
+
+// change is an update as plug-ins are told of it.
+func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Object) admission.Attributes {
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpUpdate, Manager: o.asked, FieldValidation: o.validation,
+		DryRun: o.dryRun, Object: obj, Old: old}
 }
 
 // readBody reads a request body of at most maxBody bytes. What a client says of its length is not believed before it comes: a thousand
@@ -221,7 +242,7 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, res *scheme.Res
 
 // answerReview answers an object that is a question: nothing is stored.
 func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *response.View, obj scheme.Object, opts Options) error {
-	obj, err := wr.Webhooks.Decide(r.Context(), opts.admission(v.Res, "", admission.OpCreate), obj)
+	obj, err := wr.Admission.Decide(r.Context(), opts.creation(v.Res, "", obj))
 	if err != nil {
 		return err
 	}
@@ -245,7 +266,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
 	}
-	obj, err := wr.mutated(ctx, res, obj, opts)
+	obj, err := wr.admitted(ctx, res, obj, opts)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -254,8 +275,8 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		obj.SetGeneration(1)
 	}
 	obj = prepareNew(res, obj)
-	if err := wr.complete(ctx, res, obj); err != nil {
-		return store.Record{}, wr.createError(err, res, obj)
+	if rec := request.From(ctx); rec != nil {
+		strategy.NameRequester(obj, &rec.User)
 	}
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
@@ -276,27 +297,17 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	}
 }
 
-// mutated lets webhooks change a new object. Before they are asked its namespace has to be there, and its classes have their say: what
-// the webhooks change, they say again.
-func (wr *Writer) mutated(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (scheme.Object, error) {
-	if !wr.Webhooks.Active() {
-		return obj, nil
-	}
+// admitted lets the plug-ins change a new object, but for its namespace.
+func (wr *Writer) admitted(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (scheme.Object, error) {
 	namespace := obj.GetNamespace()
-	if err := wr.checkNamespace(res, obj); err != nil {
+	admitted, err := wr.Admission.Admit(ctx, opts.creation(res, "", obj))
+	if err != nil {
 		return nil, wr.createError(err, res, obj)
 	}
-	if pod, ok := obj.(*corev1.Pod); ok {
-		strategy.AddDefaultTolerations(pod)
+	if res.Namespaced {
+		err = matchNamespace(admitted, namespace)
 	}
-	if err := wr.complete(ctx, res, obj); err != nil {
-		return nil, wr.createError(err, res, obj)
-	}
-	obj, err := wr.Webhooks.Mutate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil)
-	if err == nil && res.Namespaced {
-		err = matchNamespace(obj, namespace)
-	}
-	return obj, err
+	return admitted, err
 }
 
 // admit asks a type whether objects of it may be created now.
@@ -326,21 +337,6 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 	return obj
 }
 
-// complete fills in what other stored objects, or the request, say of a new one. A missing namespace is the better of two errors.
-func (wr *Writer) complete(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
-	if rec := request.From(ctx); rec != nil {
-		strategy.NameRequester(obj, &rec.User)
-	}
-	err := admission.Classes{Store: wr.Store}.Complete(obj)
-	if err == nil {
-		return nil
-	}
-	if missing := wr.checkNamespace(res, obj); missing != nil {
-		return missing
-	}
-	return admission.RefusedByClass(err, res, obj)
-}
-
 // insertOnce judges, encodes and commits an object under its present name.
 func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
 	if svc, ok := obj.(*corev1.Service); ok {
@@ -356,11 +352,11 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		}
 		return store.Record{}, scheme.Invalid(res.GroupKind(), obj.GetName(), errs)
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, res, obj, nil), wr.checkSigner(ctx, &Target{Resource: res}, obj, nil)); err != nil {
+	if err := wr.checkGrant(ctx, res, obj, nil); err != nil {
 		return store.Record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)
-	if err := wr.Webhooks.Validate(ctx, opts.admission(res, "", admission.OpCreate), obj, nil); err != nil {
+	if err := wr.Admission.Validate(ctx, opts.creation(res, "", obj)); err != nil {
 		return store.Record{}, err
 	}
 	json, revAt, err := encode(ctx, res, obj)
@@ -436,7 +432,9 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
 	rec, err := wr.Store.Commit(ctx, c)
 	if err == nil {
-		wr.Webhooks.Committed(res)
+		for _, follow := range wr.Committed {
+			follow(res)
+		}
 		if wr.Policy != nil {
 			wr.Policy(res, rec.Rev)
 		}
@@ -527,7 +525,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	case errors.Is(err, store.ErrParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
 	case errors.Is(err, store.ErrParentDeleting):
-		forbidden := apierrors.NewForbidden(res.GroupResource(), admission.AskedName(obj),
+		forbidden := apierrors.NewForbidden(res.GroupResource(), cmp.Or(obj.GetName(), obj.GetGenerateName()),
 			fmt.Errorf("unable to create new content in namespace %s because it is being terminated", namespace))
 		forbidden.ErrStatus.Details.Causes = []metav1.StatusCause{{
 			Type:    "NamespaceTerminating",
@@ -550,7 +548,7 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 // ---- Update and patch ----
 
 // A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
-type changeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
+type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
 // A target is one object, or one part of it, that a request changes.
 type Target struct {
@@ -684,7 +682,7 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 		live = t.Resource.ConvertOut(old.DeepCopyObject().(scheme.Object))
 		live.GetObjectKind().SetGroupVersionKind(t.Resource.GroupVersionKind())
 	}
-	merged, strict, err := wr.fieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
+	merged, strict, err := wr.FieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
 	if err != nil {
 		return nil, err
 	}
@@ -706,8 +704,8 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 	return obj, t.check(obj)
 }
 
-// fieldManager is the bookkeeping of managedFields for a resource.
-func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
+// FieldManager is the bookkeeping of managedFields for a resource.
+func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	if c := res.Custom; c != nil && c.Keep != nil {
 		return c.Keep(func() any { return wr.newFieldManager(res) }).(*fieldmanager.Manager)
 	}
@@ -763,7 +761,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		before = res.ConvertOut(old)
 		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	if err := wr.fieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
+	if err := wr.FieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())
@@ -779,7 +777,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 
 // Modify changes an object: read, compute, commit if nobody was faster, else again. A PUT that names a resourceVersion fails in the
 // second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
-func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change changeFunc) (rec store.Record, created bool, err error) {
+func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change ChangeFunc) (rec store.Record, created bool, err error) {
 	key := t.Resource.Key(t.Namespace, t.Name)
 	for round := 0; ; round++ {
 		if round == 1 {
@@ -811,7 +809,7 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change cha
 
 // upsert creates the object that a PUT or an apply names, for whoever may create it. Who names a uid or a revision means an object that
 // is gone. (kube-apiserver does not look at the revision.)
-func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change changeFunc) (store.Record, error) {
+func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change ChangeFunc) (store.Record, error) {
 	obj, err := change(nil, nil)
 	if err != nil {
 		return store.Record{}, err
@@ -839,7 +837,7 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change cha
 }
 
 // modifyOnce is one round of modify.
-func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change changeFunc, rec store.Record) (store.Record, error) {
+func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change ChangeFunc, rec store.Record) (store.Record, error) {
 	shown := &rec
 	if t.Resource.Converts() { // what is stored stays in hand: a write may turn out to change nothing of it
 		converted := rec
@@ -867,7 +865,7 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if err := wr.recordOwners(t.Resource, old, obj, opts, t.Subresource); err != nil {
 		return rec, err
 	}
-	if obj, err = wr.Webhooks.Mutate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old); err != nil {
+	if obj, err = wr.Admission.Admit(ctx, opts.change(t.Resource, t.Subresource, obj, old)); err != nil {
 		return rec, err
 	}
 	obj = t.prepare(obj, old)
@@ -882,18 +880,13 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if errs := wr.validateChanged(ctx, &t, opts, obj, old); len(errs) > 0 {
 		return rec, scheme.Invalid(t.Resource.GroupKind(), t.Name, errs)
 	}
-	if err := cmp.Or(wr.checkGrant(ctx, t.Resource, obj, old), wr.checkSigner(ctx, &t, obj, old)); err != nil {
+	if err := wr.checkGrant(ctx, t.Resource, obj, old); err != nil {
 		return rec, err
-	}
-	if class, ok := obj.(*schedulingv1.PriorityClass); ok {
-		if err := (admission.Classes{Store: wr.Store}).OnlyDefault(class); err != nil {
-			return rec, admission.RefusedByClass(err, t.Resource, obj)
-		}
 	}
 	if t.Subresource == "" {
 		warnAbout(ctx, t.Resource, obj, old)
 	}
-	if err := wr.Webhooks.Validate(ctx, opts.admission(t.Resource, t.Subresource, admission.OpUpdate), obj, old); err != nil {
+	if err := wr.Admission.Validate(ctx, opts.change(t.Resource, t.Subresource, obj, old)); err != nil {
 		return rec, err
 	}
 	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
@@ -1182,8 +1175,8 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err := strategy.ValidateDelete(res, obj.GetName()); err != nil {
 		return rec, false, err
 	}
-	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options}
-	if err := wr.Webhooks.DecideDeletion(ctx, a, obj); err != nil {
+	a := admission.Attributes{Resource: res, Operation: admission.OpDelete, DryRun: len(options.DryRun) > 0, Deleting: options, Old: obj}
+	if _, err := wr.Admission.Decide(ctx, a); err != nil {
 		return rec, false, err
 	}
 	before := obj.DeepCopyObject().(scheme.Object)

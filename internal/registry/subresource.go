@@ -1,7 +1,8 @@
+package registry
+
 // This file holds the subresources that are small programs of their own: /scale shows a workload's replica count as an object of another
 // kind, pods/binding puts a pod on its node, once, and pods/eviction is a DELETE that asks the pod's disruption budget first. What a
-// subresource that is only a part of its object may write is in strategy.go.
-package registry
+// subresource that is only a part of its object may write is in package strategy.
 
 import (
 	"context"
@@ -29,7 +30,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"apilet/internal/admission"
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
 	"apilet/internal/registry/validation"
@@ -192,7 +192,11 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if err != nil {
 		return nil, err
 	}
-	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, nil, countPath(req.res, old)...)
+	var versions []string // whose entries would be lost otherwise
+	if req.res.Converts() {
+		versions = req.wr.FieldManager(req.res).Versions
+	}
+	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, versions, countPath(req.res, old)...)
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}
@@ -200,13 +204,12 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if err != nil {
 		return nil, err
 	}
-	admission := req.opts.admission(req.res, "scale", admission.OpUpdate)
-	if after, err = req.mutated(ctx, admission, after, before); err != nil {
+	if after, err = req.admitted(ctx, after, before); err != nil {
 		return nil, err
 	}
 	obj, err := applyScale(req.res, old, after)
 	if err == nil {
-		err = req.validated(ctx, admission, obj, old)
+		err = req.validated(ctx, obj, old)
 	}
 	if err != nil || !req.wr.ManagedFields {
 		return obj, err
@@ -216,23 +219,26 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	return obj, err
 }
 
-// mutated lets webhooks change the Scale.
-func (req *scaleRequest) mutated(ctx context.Context, a admission.Attributes, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
-	if !req.wr.Webhooks.Active() {
+// admitted lets the plug-ins change the Scale.
+func (req *scaleRequest) admitted(ctx context.Context, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+	a := req.opts.change(req.res, "scale", after, nil)
+	if !req.wr.Admission.Concerns(a) {
 		return after, nil
 	}
 	shown := before.DeepCopy()
 	shown.Spec.Replicas = max(shown.Spec.Replicas, 0) // of noReplicas nobody else shall know
-	obj, err := req.wr.Webhooks.Mutate(ctx, a, after, shown)
+	a.Old = shown
+	obj, err := req.wr.Admission.Admit(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	return obj.(*autoscalingv1.Scale), nil
 }
 
-// validated asks the validating webhooks. They see the Scale that a GET would show, before and after.
-func (req *scaleRequest) validated(ctx context.Context, a admission.Attributes, obj, old scheme.Object) error {
-	if !req.wr.Webhooks.Active() {
+// validated asks the plug-ins about what the Scale became. They see what a GET would show, before and after.
+func (req *scaleRequest) validated(ctx context.Context, obj, old scheme.Object) error {
+	a := req.opts.change(req.res, "scale", nil, nil)
+	if !req.wr.Admission.Concerns(a) {
 		return nil
 	}
 	after, err := scaleDocument(req.res, obj)
@@ -244,7 +250,8 @@ func (req *scaleRequest) validated(ctx context.Context, a admission.Attributes, 
 		return err
 	}
 	before.Spec.Replicas = max(before.Spec.Replicas, 0) // of noReplicas nobody else shall know
-	return req.wr.Webhooks.Validate(ctx, a, after, before)
+	a.Object, a.Old = after, before
+	return req.wr.Admission.Validate(ctx, a)
 }
 
 // countPath is where the replica count is.
@@ -353,14 +360,14 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resour
 	if binding.Name != t.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	if sent, err = wr.Webhooks.Mutate(r.Context(), opts.admission(res, t.Subresource, admission.OpCreate), binding, nil); err != nil {
+	if sent, err = wr.Admission.Admit(r.Context(), opts.creation(res, t.Subresource, binding)); err != nil {
 		return err
 	}
 	binding = sent.(*corev1.Binding)
 	if err = checkTarget(&binding.Target); err != nil {
 		return err
 	}
-	if err = wr.Webhooks.Validate(r.Context(), opts.admission(res, t.Subresource, admission.OpCreate), binding, nil); err != nil {
+	if err = wr.Admission.Validate(r.Context(), opts.creation(res, t.Subresource, binding)); err != nil {
 		return err
 	}
 	t.Subresource, opts.applied = "binding", true // a binding owns no fields
@@ -474,7 +481,7 @@ func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	if eviction.Name != t.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
 	}
-	if sent, err = wr.Webhooks.Decide(r.Context(), opts.admission(res, "eviction", admission.OpCreate), eviction); err != nil {
+	if sent, err = wr.Admission.Decide(r.Context(), opts.creation(res, "eviction", eviction)); err != nil {
 		return err
 	}
 	eviction = sent.(*policyv1.Eviction)
@@ -595,7 +602,7 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 	if err := wr.checkNamespace(res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
-	if obj, err = wr.Webhooks.Decide(r.Context(), opts.admission(res, "token", admission.OpCreate), obj); err != nil {
+	if obj, err = wr.Admission.Decide(r.Context(), opts.creation(res, "token", obj)); err != nil {
 		return err
 	}
 	request := obj.(*authenticationv1.TokenRequest)

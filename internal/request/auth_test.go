@@ -93,7 +93,7 @@ func TestRequestInfoIsKubernetes(t *testing.T) {
 		r := httptest.NewRequest(c.method, "http://127.0.0.1"+c.target, nil)
 		c.want.Path = r.URL.Path
 		got := Parse(r)
-		got.Form = pathForm{}
+		got.Form = PathForm{}
 		if got != c.want {
 			t.Errorf("%s %s\n got %+v\nwant %+v", c.method, c.target, got, c.want)
 		}

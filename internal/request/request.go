@@ -1,11 +1,17 @@
-// Package request says what is asked and who asks: Parse reads verb, group, resource, namespace and name from method and path as
-// kube-apiserver's RequestInfo does, User is the identity that authentication found, and Request is the record of one request that lies in
-// its context (From) and from which log, metrics and audit are written at the end.
+// Package request says what is asked and who asks.
 //
 //	info := request.Parse(r)                  // GET /api/v1/namespaces/shop/pods: list, pods, shop
-//	request.From(ctx).Annotate("key", "why")  // into the audit event
+//	rec := request.From(ctx)                  // the record of the request that ctx belongs to
+//	rec.Annotate("key", "why")                // into the audit event
 //
-// It decides nothing: who may do what is auth's, which paths there are the router's.
+// Info is what authorization, flow control, routing and audit decide by; Parse reads it off method and path as kube-apiserver does
+// (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go). User is the identity that authentication found, in the terms of
+// k8s.io/apiserver/pkg/authentication/user. Request is the one record of a request: the outermost step of the chain makes it and puts it into
+// the context, the steps write into it what they find, and from it log, metrics and audit are written at the end.
+//
+// Invariants: Parse never fails: what is no resource path is a request for no resource; a User is shared and never changed in place; the
+// Info is what the path says, whether or not there is such a path (package routing knows that). It decides nothing: who may do what is
+// package auth's. It imports none of our packages.
 package request
 
 import (
@@ -49,7 +55,7 @@ type Info struct {
 	Name            string
 	Path            string
 	Rest            string // what the path holds behind the subresource, for proxies; still percent-encoded
-	Form            pathForm
+	Form            PathForm
 }
 
 // narrow finds the verb of a request that names no object: a GET is a list or a watch, a DELETE one of a collection. A list of a
@@ -126,7 +132,7 @@ type Request struct {
 	FlowSchema   string
 	Priority     string
 	Waited       time.Duration  // in flow control's queue
-	Sent         bodyID         // what the body calls its object
+	Sent         BodyID         // what the body calls its object
 	Answered     *metav1.Status // the Status that was answered; nil when it was another object
 
 	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
@@ -157,7 +163,7 @@ func (rec *Request) AnnotateOnce(key, value string) {
 
 // NoteBody keeps what the body of a create or an update calls its object: the path of a create does not say.
 func (rec *Request) NoteBody(obj metav1.Object) {
-	rec.Sent = bodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
+	rec.Sent = BodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
 }
 
 func (rec *Request) ActAs(u User, constraint string) {
@@ -165,8 +171,8 @@ func (rec *Request) ActAs(u User, constraint string) {
 	rec.User, rec.Impersonator, rec.Constraint = u, &impersonator, constraint
 }
 
-// bodyID is what a body calls its object.
-type bodyID struct{ Namespace, Name, UID, ResourceVersion string }
+// BodyID is what a body calls its object.
+type BodyID struct{ Namespace, Name, UID, ResourceVersion string }
 
 type Key struct{}
 
@@ -349,8 +355,8 @@ func IsServiceAccount(name string) bool {
 	return ok
 }
 
-// A pathForm is what Info's other fields do not tell of a path.
-type pathForm struct {
+// A PathForm is what Info's other fields do not tell of a path.
+type PathForm struct {
 	Nested bool // RESOURCE stands behind namespaces/NAMESPACE
 	Named  bool // the path goes down to one object; a list gets a name from its field selector, too
 	InPath bool // the verb stands in the path: watch/ or proxy/

@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"time"
 
-	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -28,6 +27,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"apilet/internal/scheme"
 )
 
 var builtin = func() *runtime.Scheme {

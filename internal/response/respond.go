@@ -1,6 +1,16 @@
-// Package response answers: Negotiate reads Accept, a View shows stored records in the form that was asked for (object, list, Table,
-// PartialObjectMetadata; JSON, YAML, protobuf), and WriteError turns an error into the Status that Kubernetes gives. Errors that nobody
-// foresaw are a 500 with a general text; their own stays in the log.
+// Package response answers: it finds the form that a client wants, shows stored records in it, and turns errors into Statuses.
+//
+//	view, err := response.NewView(r, res)      // reads Accept: JSON, YAML, protobuf; whole, as Table, as PartialObjectMetadata
+//	err = view.Respond(w, r, 200, &rec)        // one object; lists are ListHead, Item, Item, ..., ListTail
+//	unexpected = response.WriteError(w, r, err) // a Status; what is none is a 500, returned for the log
+//
+// The rules are those of k8s.io/apiserver/pkg/endpoints/handlers: negotiation, responsewriters, and for Tables and
+// metadata response itself; the words of the errors come from k8s.io/apimachinery/pkg/api/errors. What a Table shows is package
+// printers', how a record becomes its version is package scheme's, what protobuf looks like is told in protobuf.go.
+//
+// Invariants: nothing is written before the form is known, so a client that gets 406 gets it alone; errors that nobody foresaw are a 500
+// with a general text, their own stays in the log; a response that breaks after its head ends the connection (ErrAborted), so that nobody
+// takes a half for a whole; a list is never held in memory.
 package response
 
 // This file gives a response its form: which media type the client's Accept header gets, how an error becomes a Status, and how a JSON
@@ -27,17 +37,18 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
-	"apilet/internal/scheme/printers"
-	"apilet/internal/store"
-	"apilet/internal/unreadable"
 	"github.com/klauspost/compress/gzip"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/printers"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
 )
 
 // A MediaType is the form a response takes.
@@ -48,7 +59,7 @@ type MediaType struct {
 }
 
 // An offer is the forms in which an endpoint can answer.
-type offer struct {
+type Offer struct {
 	Formats  []scheme.BodyFormat
 	as       []string // kinds of meta.k8s.io that the answer can be turned into
 	partial  bool     // protobuf has the metadata alone: a custom resource has no other form in it
@@ -57,15 +68,15 @@ type offer struct {
 }
 
 var (
-	documents = offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat}}                        // what has no Go type
-	Objects   = offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat, scheme.ProtobufFormat}} // a Status, a Scale, discovery
+	documents = Offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat}}                        // what has no Go type
+	Objects   = Offer{Formats: []scheme.BodyFormat{scheme.JSONFormat, scheme.YAMLFormat, scheme.ProtobufFormat}} // a Status, a Scale, discovery
 
 	objectForms = []string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}
 )
 
 // offerOf is how objects of a resource are shown.
-func offerOf(res *scheme.Resource, info *request.Info) offer {
-	o := offer{Formats: Objects.Formats, as: formsOf(res, info), partial: !res.InProtobuf(), unrouted: res.GoType == nil}
+func offerOf(res *scheme.Resource, info *request.Info) Offer {
+	o := Offer{Formats: Objects.Formats, as: formsOf(res, info), partial: !res.InProtobuf(), unrouted: res.GoType == nil}
 	o.streams = !o.unrouted && (info.Verb == "list" || info.Verb == "watch")
 	return o
 }
@@ -74,7 +85,7 @@ func offerOf(res *scheme.Resource, info *request.Info) offer {
 func Negotiate(accept string) (MediaType, error) { return documents.Negotiate(accept) }
 
 // Negotiate picks the best form in an Accept header. err is a 406 Status error.
-func (o offer) Negotiate(accept string) (MediaType, error) {
+func (o Offer) Negotiate(accept string) (MediaType, error) {
 	switch accept {
 	case "", "*/*", "application/json":
 		return MediaType{Format: scheme.JSONFormat}, nil
@@ -104,8 +115,8 @@ func (o offer) Negotiate(accept string) (MediaType, error) {
 	return MediaType{}, err
 }
 
-// An acceptClause is one of the alternatives in an Accept header.
-type acceptClause struct {
+// An AcceptClause is one of the alternatives in an Accept header.
+type AcceptClause struct {
 	Name    string
 	quality float64
 	Params  map[string]string
@@ -113,10 +124,10 @@ type acceptClause struct {
 
 // ParseAccept returns the alternatives, the most wanted first, wildcards behind equally wanted names. It takes q=0 for the least
 // wanted, not for unwanted, as kube-apiserver does.
-func ParseAccept(accept string) (clauses []acceptClause) {
+func ParseAccept(accept string) (clauses []AcceptClause) {
 	for part := range strings.SplitSeq(accept, ",") {
 		name, rest, _ := strings.Cut(part, ";")
-		clause := acceptClause{Name: strings.TrimSpace(name), quality: 1, Params: map[string]string{}}
+		clause := AcceptClause{Name: strings.TrimSpace(name), quality: 1, Params: map[string]string{}}
 		for param := range strings.SplitSeq(rest, ";") {
 			key, value, _ := strings.Cut(strings.TrimSpace(param), "=")
 			clause.Params[key] = value
@@ -126,7 +137,7 @@ func ParseAccept(accept string) (clauses []acceptClause) {
 		}
 		clauses = append(clauses, clause)
 	}
-	slices.SortStableFunc(clauses, func(a, b acceptClause) int {
+	slices.SortStableFunc(clauses, func(a, b AcceptClause) int {
 		return cmp.Or(cmp.Compare(b.quality, a.quality), cmp.Compare(strings.Count(a.Name, "*"), strings.Count(b.Name, "*")))
 	})
 	return clauses
@@ -134,7 +145,7 @@ func ParseAccept(accept string) (clauses []acceptClause) {
 
 // Format is the one that the clause's name selects, "" if none. kube-apiserver takes application/* for JSON where custom resources are
 // concerned, and refuses it for built-in types.
-func (c acceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
+func (c AcceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
 	if c.Name == "*/*" || c.Name == "*" || c.Name == "application/*" {
 		return scheme.JSONFormat
 	}
@@ -145,7 +156,7 @@ func (c acceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
 }
 
 // transform reads the parameters; ok is false when they ask for what the endpoint cannot do.
-func (c acceptClause) transform(format scheme.BodyFormat, o offer) (m MediaType, ok bool) {
+func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType, ok bool) {
 	m = MediaType{Format: format, Pretty: c.Params["pretty"] == "1", As: c.Params["as"], Version: c.Params["v"]}
 	group := c.Params["g"]
 	if stream := c.Params["stream"]; stream != "" && stream != "watch" || c.Params["sv"] != "" {
@@ -252,7 +263,7 @@ func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.O
 
 // WriteJSON answers with a JSON document, as YAML when the request's Accept prefers it, and as JSON when it cannot be met.
 func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
-	m, err := offer{Formats: documents.Formats, as: objectForms}.Negotiate(r.Header.Get("Accept"))
+	m, err := Offer{Formats: documents.Formats, as: objectForms}.Negotiate(r.Header.Get("Accept"))
 	if err != nil {
 		m.Format = scheme.JSONFormat
 	}

@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/request"
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
 )
 
 func TestNegotiation(t *testing.T) {
@@ -72,7 +73,7 @@ func TestNegotiation(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.accept, func(t *testing.T) {
-			got, err := offer{Formats: Objects.Formats, as: []string{"Table", "PartialObjectMetadata"}}.Negotiate(c.accept)
+			got, err := Offer{Formats: Objects.Formats, as: []string{"Table", "PartialObjectMetadata"}}.Negotiate(c.accept)
 			if c.err != "" {
 				if err == nil || err.Error() != c.err || !apierrors.IsNotAcceptable(err) {
 					t.Errorf("got %v, %v, want %s", got, err, c.err)
@@ -94,7 +95,7 @@ func TestNegotiationWithoutProtobuf(t *testing.T) {
 	custom := offerOf(&scheme.Resource{}, &request.Info{Verb: "list"})
 	for _, c := range []struct {
 		accept string
-		from   offer
+		from   Offer
 		want   MediaType
 		err    string
 	}{

@@ -30,14 +30,14 @@ const (
 )
 
 // A budget is what is left of an answer's room for mistakes.
-type budget struct{ count, bytes int }
+type Budget struct{ count, bytes int }
 
-func NewBudget() budget { return budget{MaxErrors, MaxErrorText} }
+func NewBudget() Budget { return Budget{MaxErrors, MaxErrorText} }
 
 // Spent says that no further mistake is named.
-func (b *budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }
+func (b *Budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }
 
-func (b *budget) Take(text string) {
+func (b *Budget) Take(text string) {
 	b.count--
 	b.bytes -= len(text)
 }
@@ -86,16 +86,16 @@ func Distinct(errs field.ErrorList) (out field.ErrorList) {
 	return out
 }
 
-// An errorText prints as Kubernetes' aggregates do: each text once, one alone without brackets.
-type errorText struct {
+// An ErrorText prints as Kubernetes' aggregates do: each text once, one alone without brackets.
+type ErrorText struct {
 	seen    map[string]bool
 	out     strings.Builder
 	entries int
 }
 
-func NewErrorText() *errorText { return &errorText{seen: map[string]bool{}} }
+func NewErrorText() *ErrorText { return &ErrorText{seen: map[string]bool{}} }
 
-func (j *errorText) Add(text string) {
+func (j *ErrorText) Add(text string) {
 	if j.seen[text] {
 		return
 	}
@@ -107,9 +107,9 @@ func (j *errorText) Add(text string) {
 }
 
 // More says how many entries were left out.
-func (j *errorText) More(n int) { j.Add(More(n)) }
+func (j *ErrorText) More(n int) { j.Add(More(n)) }
 
-func (j *errorText) String() string {
+func (j *ErrorText) String() string {
 	if j.entries > 1 {
 		return "[" + j.out.String() + "]"
 	}

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"apilet/internal/request"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/request"
 )
 
 func eventFromV1(in *eventsv1.Event) *corev1.Event {

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme/protobuf"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"apilet/internal/scheme/protobuf"
 )
 
 func sameJSON(t *testing.T, got, want string) {

@@ -5,12 +5,13 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"apilet/internal/scheme/protobuf"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/randfill"
+
+	"apilet/internal/scheme/protobuf"
 )
 
 // Random objects of every type, from nearly empty to full: the bytes are those of the generated methods.

@@ -2,10 +2,19 @@
 // subresources and life (introduced, deprecated, removed); decoding and encoding, versions and their conversion, keys and strict field
 // checking follow from the row by reflection. A Registry holds the rows that are served now, the built-in ones and those of definitions.
 //
-//	res := reg.Lookup("apps", "v1", "deployments")
-//	obj, err := res.DecodeStored(json)
+//	res := reg.Lookup("apps", "v1", "deployments") // nil when it is not served
+//	obj, strictErrs, err := res.Decode(body, contentType, "")
+//	stored, revAt, err := res.EncodeStored(obj)
+//	obj, err = res.DecodeStored(stored)
 //
-// What is encoded here is known to decode again: bounds on depth and years are checked before anything is stored.
+// It does the work of k8s.io/apimachinery/pkg/runtime's Scheme, its serializers and RESTMapper, from the same sources: the types of
+// k8s.io/api with their tags and lifecycle methods. The words of errors are theirs. Which version is stored is
+// k8s.io/kubernetes/pkg/kubeapiserver/default_storage_factory_builder.go's decision.
+//
+// Invariants: a Resource does not change once a Registry has it, nor does a Catalog, one state of the registry; what EncodeStored returns is
+// known to decode again: bounds on depth and years are checked before anything is stored (bounds.go); what one error says has a bound,
+// however much is wrong (aggregate.go). Of ours it imports request
+// (what a path says of a body) and scheme/protobuf (how one begins).
 package scheme
 
 // This file is the table of what the server serves, and what follows from a row of it: keys, bodies in, documents out, errors.
@@ -40,7 +49,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/scheme/protobuf"
 	"github.com/tidwall/gjson"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -75,6 +83,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/scheme/protobuf"
 )
 
 // Builtins is the table, one group version after the other in discovery order (see GroupOrder). The words of a row: traits, then plural
@@ -230,7 +240,7 @@ type Resource struct {
 	Subresources     []Subresource
 	StorageGroup     string       // the group in the object's key: both groups of Event show one object
 	GoType           reflect.Type // struct type of the served version; nil for a custom resource
-	Conversion       *conversion  // nil: the served version is the storage version
+	Conversion       *Conversion  // nil: the served version is the storage version
 	Generation       bool         // metadata.generation counts changes outside metadata and status
 	Virtual          bool         // nothing is stored: a review, answered at once
 	Prefix           string       // `"kind":"Pod","APIVersion":"v1",` what reading puts before the stored members
@@ -304,16 +314,16 @@ type Deprecation struct {
 }
 
 // A conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
-type conversion struct {
+type Conversion struct {
 	wire, stored reflect.Type
 	in, Out      func(Object) Object
 }
 
 // A trait is what a row of the table says in a word.
-type trait uint
+type Trait uint
 
 const (
-	Namespaced   trait = 1 << iota
+	Namespaced   Trait = 1 << iota
 	Counted            // metadata.generation is kept
 	inAll              // in the category "all"
 	InExtensions       // in the category "api-extensions"
@@ -324,11 +334,11 @@ const (
 
 // Row is one line of the table. What T tells is read off T. It is apart from rowOf because a generic function is compiled once for each
 // T, and this one has seventy.
-func Row[T any](traits trait, names, subresources string) *Resource {
+func Row[T any](traits Trait, names, subresources string) *Resource {
 	return rowOf(reflect.TypeFor[T](), traits, names, subresources)
 }
 
-func rowOf(t reflect.Type, traits trait, names, subresources string) *Resource {
+func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	words := strings.Fields(names)
 	res := &Resource{
 		Kind: t.Name(), Plural: words[0], Singular: strings.ToLower(t.Name()), ShortNames: words[1:], GoType: t,
@@ -347,7 +357,7 @@ func rowOf(t reflect.Type, traits trait, names, subresources string) *Resource {
 	return res
 }
 
-func VerbsOf(traits trait) []string {
+func VerbsOf(traits Trait) []string {
 	switch {
 	case traits&createOnly != 0:
 		return []string{"create"}
@@ -399,14 +409,14 @@ func lifecycleOf(goType any) *Deprecation {
 }
 
 // storedIn says that a row's objects live under another group or in another version.
-func (res *Resource) storedIn(group string, c *conversion) *Resource {
+func (res *Resource) storedIn(group string, c *Conversion) *Resource {
 	res.StorageGroup, res.Conversion = group, c
 	return res
 }
 
 // converting joins two Go types by functions between them.
-func converting[Served, Stored any](in func(*Served) *Stored, out func(*Stored) *Served) *conversion {
-	return &conversion{
+func converting[Served, Stored any](in func(*Served) *Stored, out func(*Stored) *Served) *Conversion {
+	return &Conversion{
 		wire: reflect.TypeFor[Served](), stored: reflect.TypeFor[Stored](),
 		in:  func(obj Object) Object { return any(in(any(obj).(*Served))).(Object) },
 		Out: func(obj Object) Object { return any(out(any(obj).(*Stored))).(Object) },
@@ -414,7 +424,7 @@ func converting[Served, Stored any](in func(*Served) *Stored, out func(*Stored) 
 }
 
 // sameShape serves a version whose JSON and protobuf are those of the storage version, but for what in and out change in place.
-func sameShape[Stored any](in, out func(*Stored)) *conversion {
+func sameShape[Stored any](in, out func(*Stored)) *Conversion {
 	inPlace := func(change func(*Stored)) func(Object) Object {
 		if change == nil {
 			return nil
@@ -422,7 +432,7 @@ func sameShape[Stored any](in, out func(*Stored)) *conversion {
 		return func(obj Object) Object { change(any(obj).(*Stored)); return obj }
 	}
 	t := reflect.TypeFor[Stored]()
-	return &conversion{wire: t, stored: t, in: inPlace(in), Out: inPlace(out)}
+	return &Conversion{wire: t, stored: t, in: inPlace(in), Out: inPlace(out)}
 }
 
 func GroupVersion(group, version string, rows ...*Resource) []*Resource {
@@ -666,8 +676,8 @@ func (res *Resource) PatchSchema() any {
 	return reflect.Zero(res.GoType).Interface()
 }
 
-// A wantedBody is what the body of a request has to be.
-type wantedBody struct {
+// A WantedBody is what the body of a request has to be.
+type WantedBody struct {
 	Group, Version, Kind string
 	Wire                 reflect.Type // nil: unstructured
 	in                   func(Object) Object
@@ -675,10 +685,10 @@ type wantedBody struct {
 }
 
 // BodyOf tells what the body of a request to the resource or its subresource sub has to be.
-func (res *Resource) BodyOf(sub string) wantedBody {
-	want := wantedBody{Group: res.Group, Version: res.Version, Kind: res.Kind, Wire: res.GoType}
+func (res *Resource) BodyOf(sub string) WantedBody {
+	want := WantedBody{Group: res.Group, Version: res.Version, Kind: res.Kind, Wire: res.GoType}
 	if s := res.Subresource(sub); s != nil && s.Kind != res.Kind {
-		return wantedBody{Group: s.Group, Version: s.Version, Kind: s.Kind, Wire: SubresourceTypes[s.Kind]}
+		return WantedBody{Group: s.Group, Version: s.Version, Kind: s.Kind, Wire: SubresourceTypes[s.Kind]}
 	}
 	if res.Conversion != nil {
 		want.Wire, want.in = res.Conversion.wire, res.Conversion.in
@@ -689,11 +699,11 @@ func (res *Resource) BodyOf(sub string) wantedBody {
 	return want
 }
 
-func (b wantedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
+func (b WantedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
 
 // serves tells whether the body's own kind and APIVersion, each of which may be absent, are the wanted ones. Evictions are as good in
 // policy/v1beta1, from before they had a v1.
-func (b wantedBody) serves(apiVersion, kind string) bool {
+func (b WantedBody) serves(apiVersion, kind string) bool {
 	if kind != "" && kind != b.Kind {
 		return false
 	}
@@ -771,7 +781,7 @@ func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, s
 
 // decodeYAML turns YAML into JSON first. The lenient reading decides, as in Kubernetes: of two equal keys the last counts, and the
 // strict reading only adds its complaint.
-func (b wantedBody) decodeYAML(data []byte) (Object, []error, error) {
+func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
 	asJSON, strictErr := yaml.YAMLToJSONStrict(data)
 	if strictErr != nil {
 		var err error
@@ -788,7 +798,7 @@ func (b wantedBody) decodeYAML(data []byte) (Object, []error, error) {
 
 // decodeJSON reads JSON; original is what the client sent, for error texts. The happy path parses once and looks at kind and
 // APIVersion afterwards; only a body that fails is parsed again, to find out which of Kubernetes' texts fits.
-func (b wantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
+func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	if b.Wire == nil {
 		return b.decodeUnstructured(data, original)
 	}
@@ -820,7 +830,7 @@ func InterpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
 }
 
 // unrecognized is the 400 for a body without as much as a kind.
-func (b wantedBody) unrecognized(err error, data []byte) error {
+func (b WantedBody) unrecognized(err error, data []byte) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data)))
 }
 
@@ -841,7 +851,7 @@ func bodySummary(data []byte) string {
 }
 
 // mismatch is the 400 for a body of another kind or version, or one of the right kind that cause kept from being decoded.
-func (b wantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
+func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	if gvk.Kind == "" {
 		gvk.Kind = b.Kind
 	}
@@ -868,7 +878,7 @@ func NotRegistered(gvk schema.GroupVersionKind) error {
 	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
 }
 
-func (b wantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
+func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.Kind, cause))
 }
 
@@ -903,7 +913,7 @@ func InternalName(group, kind string) string {
 	return pkg + "." + kind
 }
 
-func (b wantedBody) decodeProtobuf(data []byte) (Object, error) {
+func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
 	envelope, err := OpenEnvelope(data)
 	if err != nil {
 		return nil, b.unrecognized(err, data)
@@ -984,7 +994,7 @@ func unmarshalOptions(data []byte, options *metav1.DeleteOptions) error {
 }
 
 // decodeUnstructured reads a custom resource. Its kind has to be there, and its metadata has to be metadata.
-func (b wantedBody) decodeUnstructured(data, original []byte) (Object, []error, error) {
+func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, error) {
 	gvk, err := InterpretKind(data)
 	if err != nil {
 		return nil, nil, b.unrecognized(err, original)
@@ -1015,7 +1025,7 @@ func (b wantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	return u, append(strictErrs, unknown...), nil
 }
 
-func (b wantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
+func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
 	if apiVersion := gvk.GroupVersion().String(); apiVersion != b.APIVersion() {
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
 			apiVersion, b.APIVersion()))

@@ -39,9 +39,10 @@ import (
 	"syscall"
 	"time"
 
-	"apilet/internal/atomicfile"
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+
+	"apilet/internal/atomicfile"
 )
 
 const (

@@ -340,19 +340,19 @@ func (t Tree) child(s *step, depth int) step {
 }
 
 // A cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
-type cursor struct {
+type Cursor struct {
 	t    Tree
 	Path []step
 	last []byte  // the key that it stands on
 	room [4]step // of most paths
 }
 
-func (t Tree) Cursor() cursor { return cursor{t: t} }
+func (t Tree) Cursor() Cursor { return Cursor{t: t} }
 
-func (c *cursor) top() *step { return &c.Path[len(c.Path)-1] }
+func (c *Cursor) top() *step { return &c.Path[len(c.Path)-1] }
 
 // start goes to the root.
-func (c *cursor) start() {
+func (c *Cursor) start() {
 	if c.Path == nil {
 		c.Path = c.room[:0]
 	}
@@ -360,10 +360,10 @@ func (c *cursor) start() {
 }
 
 // descend goes to the child at which the topmost step stands.
-func (c *cursor) descend() { c.Path = append(c.Path, c.t.child(c.top(), len(c.Path))) }
+func (c *Cursor) descend() { c.Path = append(c.Path, c.t.child(c.top(), len(c.Path))) }
 
 // Seek goes to the first key that is not below key.
-func (c *cursor) Seek(key []byte) (k, v []byte) {
+func (c *Cursor) Seek(key []byte) (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 		c.top().goTo(c.top().page.branchTo(key))
 	}
@@ -374,14 +374,14 @@ func (c *cursor) Seek(key []byte) (k, v []byte) {
 	return k, v
 }
 
-func (c *cursor) first() (k, v []byte) {
+func (c *Cursor) first() (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 	}
 	return c.settle()
 }
 
 // next goes on to the next key, after one of the three has returned a key.
-func (c *cursor) next() (k, v []byte) {
+func (c *Cursor) next() (k, v []byte) {
 	if len(c.Path) == 0 {
 		return nil, nil
 	}
@@ -394,10 +394,10 @@ func (c *cursor) next() (k, v []byte) {
 }
 
 // disorder stops who walks: nobody may come by a key twice, or go on at one for ever.
-func (c *cursor) disorder() { panicDamaged("page %d has its keys out of order", c.top().ID) }
+func (c *Cursor) disorder() { panicDamaged("page %d has its keys out of order", c.top().ID) }
 
 // settle returns the element at which the cursor stands, or at the end of a leaf the first of the next one.
-func (c *cursor) settle() (k, v []byte) {
+func (c *Cursor) settle() (k, v []byte) {
 	for c.top().at >= c.top().count {
 		for len(c.Path) > 0 && c.top().at+1 >= c.top().count {
 			c.Path = c.Path[:len(c.Path)-1]
@@ -419,7 +419,7 @@ func (c *cursor) settle() (k, v []byte) {
 
 // past runs what walks with the cursor from a key on. When that meets damage, next is the first key that can lie behind the damaged
 // page; nil: none.
-func (c *cursor) past(from []byte, walk func(from []byte)) (next []byte, err error) {
+func (c *Cursor) past(from []byte, walk func(from []byte)) (next []byte, err error) {
 	err = withoutFaults(func() error { walk(from); return nil })
 	for i := len(c.Path) - 1; err != nil && i >= 0; i-- {
 		if s := &c.Path[i]; !s.leaf && s.at+1 < s.count {

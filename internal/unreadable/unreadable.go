@@ -1,9 +1,19 @@
 // Package unreadable knows the stored objects that cannot be decoded, so that one of them never stops a list, a rule or a start: readers note
 // it and go on, it is told once in the log, counted in a metric and in /readyz, and DELETE can remove it.
+//
+//	lost := unreadable.NewUnreadables(st, log)
+//	lost.Note(&rec, err)                             // a reader whose DecodeStored failed, before it goes on
+//	err = lost.Survey(ctx, unreadable.JudgeOf(reg))  // once after the start, for those that nobody has asked for
+//	n := lost.Count()                                // /readyz and the metric
+//
+// None comes into being today (scheme/bounds.go), but files that older versions wrote may hold some. Kubernetes has a way to delete such
+// objects since KEP-3926 (AllowUnsafeMalformedObjectDeletion), with an option and a verb of its own; here DELETE alone does.
+//
+// Invariants: what is known is the revision that cannot be read: when the object has another one, or none, the matter has settled itself;
+// names go to the log and to whoever may read the object, never into /readyz or a metric. The store is asked, and scheme judges.
 package unreadable
 
-// This file remembers which stored objects cannot be decoded. None comes into being today (bounds.go), but files that older versions
-// wrote may hold some, and one of them must not take the others with it:
+// This file remembers which stored objects cannot be decoded. One of them must not take the others with it:
 //
 //	roles, flow schemas, webhooks, definitions   are put in force without it; a role that cannot be read grants nothing
 //	LIST, WATCH                                  leave it out
@@ -29,11 +39,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // unreadableMax bounds what is remembered; nothing is wrong with a server that knows no more but the number.
@@ -115,7 +126,7 @@ func (u *Unreadables) Check() error {
 }
 
 // Survey looks at every live object, half of the time at rest.
-func (u *Unreadables) Survey(ctx context.Context, judge objectJudge) error {
+func (u *Unreadables) Survey(ctx context.Context, judge Judge) error {
 	c := &store.Chunk{}
 	for at := (store.Span{Prefix: "/"}); ; at.Rev, at.Start = c.Rev, c.Next {
 		begin := time.Now()
@@ -138,11 +149,11 @@ func (u *Unreadables) Survey(ctx context.Context, judge objectJudge) error {
 	}
 }
 
-// An objectJudge says why a stored object cannot be read; nil: it can.
-type objectJudge func(key string, json []byte) error
+// A Judge says why a stored object cannot be read; nil: it can.
+type Judge func(key string, json []byte) error
 
 // JudgeOf judges objects by their types. What no type is known for is judged as a custom resource.
-func JudgeOf(reg *scheme.Registry) objectJudge {
+func JudgeOf(reg *scheme.Registry) Judge {
 	rows := map[string]*scheme.Resource{}
 	for _, res := range reg.All() {
 		if !res.Virtual && (rows[res.Base] == nil || res.StoresAsIs()) {
@@ -178,13 +189,13 @@ func NamedUnreadable(err error, res *scheme.Resource, name string) error {
 
 // ---- What is in what cannot be read
 
-// contents are where the objects lie that go with another one: those in a namespace, and those of a definition.
-type contents struct {
+// Contents are where the objects lie that go with another one: those in a namespace, and those of a definition.
+type Contents struct {
 	Prefixes []string
 	Served   bool // somebody empties it, once it is marked as deleting
 }
 
-func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside contents) {
+func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside Contents) {
 	switch {
 	case res.Group == "" && res.Plural == "namespaces":
 		inside.Served = true
@@ -202,7 +213,7 @@ func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside 
 	return inside
 }
 
-func (c *contents) Any(st *store.Store) bool {
+func (c *Contents) Any(st *store.Store) bool {
 	return slices.ContainsFunc(c.Prefixes, func(prefix string) bool {
 		objects, _, _ := st.Count(prefix)
 		return objects > 0

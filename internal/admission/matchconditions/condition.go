@@ -1,14 +1,21 @@
-package matchconditions
-
-// This file compiles and evaluates matchConditions, the expressions of a webhook's configuration that say which requests it is asked
-// about. An example:
+// Package matchconditions compiles and evaluates the CEL expressions by which a webhook's configuration says which requests it is asked
+// about (KEP-3716; k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions):
 //
+//	matchConditions:
 //	- name: not-by-nodes
 //	  expression: '!("system:nodes" in request.userInfo.groups) && has(object.metadata.labels)'
 //
+//	conditions := &matchconditions.Set{Asked: hook.MatchConditions}
+//	wanted, err := conditions.Hold(ctx, map[string]any{"object": ..., "oldObject": ..., "request": ..., "authorizer": ...})
+//
 // All must be true. One that is false decides, whatever became of the others; else an error of one means that the request is refused, or
-// with failurePolicy Ignore that the webhook is not asked. The language and its limits are Kubernetes' own package's; here are the
-// variables: object, oldObject, request, authorizer, and namespaceObject, which is always null for webhooks.
+// with failurePolicy Ignore that the webhook is not asked. The language, its versions and its limits are those of Kubernetes' own package
+// (k8s.io/apiserver/pkg/cel/environment); here are the variables: object, oldObject, request, authorizer, and namespaceObject, which is
+// always null for webhooks.
+//
+// Invariants: an expression is compiled at its first use and once; all of a webhook's together may cost no more than Kubernetes allows
+// (RuntimeCELCostBudgetMatchConditions), whatever the object; evaluation ends with the context.
+package matchconditions
 
 import (
 	"context"
@@ -71,38 +78,38 @@ func declare(name, members string, known map[string]*apiservercel.DeclType) *api
 }
 
 // A condition is a compiled expression. Safe for concurrent use.
-type condition struct {
+type Condition struct {
 	text    string
 	program celgo.Program
 }
 
 // Compile compiles an expression that has to be a bool. New ones are held to what the language has today; what is in the store
 // may use what a later version of the server knew.
-func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (condition, error) {
+func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (Condition, error) {
 	envs, err := conditionEnvs()
 	if err != nil {
-		return condition{}, err
+		return Condition{}, err
 	}
 	env := language(envs)
 	ast, issues := env.Compile(expression)
 	if issues != nil {
-		return condition{}, errors.New("compilation failed: " + issues.String())
+		return Condition{}, errors.New("compilation failed: " + issues.String())
 	}
 	if !ast.OutputType().IsExactType(celgo.BoolType) {
-		return condition{}, fmt.Errorf("must evaluate to %v but got %v", celgo.BoolType, ast.OutputType())
+		return Condition{}, fmt.Errorf("must evaluate to %v but got %v", celgo.BoolType, ast.OutputType())
 	}
 	program, err := env.Program(ast, celgo.InterruptCheckFrequency(celconfig.CheckFrequency))
 	if err != nil {
-		return condition{}, errors.New("program instantiation failed: " + err.Error())
+		return Condition{}, errors.New("program instantiation failed: " + err.Error())
 	}
-	return condition{text: expression, program: program}, nil
+	return Condition{text: expression, program: program}, nil
 }
 
 // A Set has those of one webhook, compiled at their first use.
 type Set struct {
 	Asked   []admissionv1.MatchCondition
 	compile sync.Once
-	ready   []condition
+	ready   []Condition
 	broken  []error // of the same length: why one does not compile
 }
 
@@ -140,7 +147,7 @@ func (c *Set) Hold(ctx context.Context, variables map[string]any) (bool, error) 
 var errOutOfBudget = errors.New("validation failed due to running out of cost budget, no further validation rules will be run")
 
 // eval evaluates one condition, and takes what that costs from the budget.
-func (c *condition) eval(ctx context.Context, variables map[string]any, budget *int64) (bool, error) {
+func (c *Condition) eval(ctx context.Context, variables map[string]any, budget *int64) (bool, error) {
 	value, details, err := c.program.ContextEval(ctx, variables)
 	if details == nil || details.ActualCost() == nil {
 		return false, fmt.Errorf("runtime cost could not be calculated for expression: %v, no further expression will be run", c.text)

@@ -1,5 +1,16 @@
 // Package certs keeps the authority and the serving certificate that are made where none is given, renews them before they end, and follows
-// files of certificates so that a changed one holds at its next use. Files with keys are mode 0600 or put right.
+// files of certificates so that a changed one holds at its next use.
+//
+//	folder, err := certs.OpenCertFolder("certs", hosts, log) // ca.crt, ca.key, apiserver.crt, apiserver.key: made, or read
+//	err = folder.Renew()                                      // now and then: a serving certificate whose end is near is made anew
+//	pair, err := certs.FollowPair(log, "tls.crt", "tls.key")  // files of somebody else; pair.Now() is what they hold now
+//	listener = tls.NewListener(listener, certs.TLSConfig(pair.Now, authorities.Now))
+//
+// It is what kubeadm and cert-manager do for kube-apiserver, and what dynamiccertificates in k8s.io/apiserver/pkg/server does in it.
+// Certificates are RFC 5280's, keys are ECDSA P-256.
+//
+// Invariants: files with keys are mode 0600, or put right, or the server does not start (exposed.go); a file appears whole or not at all
+// (package atomicfile); an authority that clients may trust already is never replaced.
 package certs
 
 // This file keeps the files that credentials come from, and makes the ones that nobody gave.
@@ -40,9 +51,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/atomicfile"
 	"github.com/rs/zerolog"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+
+	"apilet/internal/atomicfile"
 )
 
 const (
@@ -178,8 +190,8 @@ func TLSConfig(certificate func() *tls.Certificate, authorities func() *x509.Cer
 
 // ---- Files that this server makes ----
 
-// CertFolder is --cert-dir: an authority and what it signs.
-type CertFolder struct {
+// Folder is --cert-dir: an authority and what it signs.
+type Folder struct {
 	dir       string          // "" keeps all in memory
 	hosts     func() []string // names and addresses that clients may call the server by
 	log       zerolog.Logger
@@ -195,8 +207,8 @@ type KeyPair struct {
 }
 
 // OpenCertFolder reads the folder, and makes what is missing in it.
-func OpenCertFolder(dir string, hosts func() []string, log zerolog.Logger) (*CertFolder, error) {
-	f := &CertFolder{dir: dir, hosts: hosts, log: log}
+func OpenCertFolder(dir string, hosts func() []string, log zerolog.Logger) (*Folder, error) {
+	f := &Folder{dir: dir, hosts: hosts, log: log}
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
@@ -208,9 +220,9 @@ func OpenCertFolder(dir string, hosts func() []string, log zerolog.Logger) (*Cer
 	return f, f.Renew()
 }
 
-func (f *CertFolder) file(name string) string { return filepath.Join(f.dir, name) }
+func (f *Folder) file(name string) string { return filepath.Join(f.dir, name) }
 
-func (f *CertFolder) openAuthority() (err error) {
+func (f *Folder) openAuthority() (err error) {
 	if f.dir != "" {
 		if _, err = os.Stat(f.file("ca.crt")); err == nil {
 			f.Authority, err = f.readAuthority()
@@ -229,7 +241,7 @@ func (f *CertFolder) openAuthority() (err error) {
 	return err
 }
 
-func (f *CertFolder) readAuthority() (*KeyPair, error) {
+func (f *Folder) readAuthority() (*KeyPair, error) {
 	if _, err := Hide(f.log, f.file("ca.key")); err != nil {
 		return nil, err
 	}
@@ -249,7 +261,7 @@ func (f *CertFolder) readAuthority() (*KeyPair, error) {
 }
 
 // Renew makes the serving certificate anew if the one in use, or in the folder, does not fit (any more). It is to be called now and then.
-func (f *CertFolder) Renew() error {
+func (f *Folder) Renew() error {
 	hosts := f.hosts()
 	pair, err := f.current()
 	reason := ""
@@ -274,7 +286,7 @@ func (f *CertFolder) Renew() error {
 }
 
 // current is the pair of the folder, or the one in memory where there is no folder.
-func (f *CertFolder) current() (*KeyPair, error) {
+func (f *Folder) current() (*KeyPair, error) {
 	if f.dir != "" {
 		if _, err := os.Stat(f.file("apiserver.crt")); err != nil {
 			return nil, err
@@ -291,7 +303,7 @@ func (f *CertFolder) current() (*KeyPair, error) {
 }
 
 // unfit says why cert cannot serve hosts, "" if it can.
-func (f *CertFolder) unfit(cert *x509.Certificate, hosts []string) string {
+func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
 	if err := cert.CheckSignatureFrom(f.Authority.Cert); err != nil {
 		return "another authority has signed it"
 	}
@@ -321,13 +333,13 @@ func ServingTemplate(hosts []string) *x509.Certificate {
 }
 
 // IssueAdmin makes a credential of a cluster administrator.
-func (f *CertFolder) IssueAdmin() (*KeyPair, error) {
+func (f *Folder) IssueAdmin() (*KeyPair, error) {
 	return f.Issue(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-admin", Organization: []string{"system:masters"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
 // Issue signs a certificate for a new key, no longer good than the authority itself.
-func (f *CertFolder) Issue(tmpl *x509.Certificate) (*KeyPair, error) {
+func (f *Folder) Issue(tmpl *x509.Certificate) (*KeyPair, error) {
 	tmpl.NotAfter = time.Now().Add(CertificateLife)
 	if end := f.Authority.Cert.NotAfter; tmpl.NotAfter.After(end) {
 		tmpl.NotAfter = end
@@ -370,7 +382,7 @@ func parsePair(certPEM, keyPEM []byte) (*KeyPair, error) {
 	return &KeyPair{Cert: pair.Leaf, key: key, CertPEM: certPEM, KeyPEM: keyPEM, shown: pair}, nil
 }
 
-func (f *CertFolder) load(name string) (*KeyPair, error) {
+func (f *Folder) load(name string) (*KeyPair, error) {
 	certPEM, err := os.ReadFile(f.file(name + ".crt"))
 	if err != nil {
 		return nil, err
@@ -383,7 +395,7 @@ func (f *CertFolder) load(name string) (*KeyPair, error) {
 }
 
 // save writes the key first: a certificate that is there has its key beside it.
-func (f *CertFolder) save(name string, pair *KeyPair) error {
+func (f *Folder) save(name string, pair *KeyPair) error {
 	if f.dir == "" {
 		return nil
 	}

@@ -49,7 +49,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shortLived := func(f *CertFolder) *KeyPair {
+	shortLived := func(f *Folder) *KeyPair {
 		tmpl := ServingTemplate([]string{"localhost"})
 		tmpl.NotAfter = time.Now().Add(RenewBefore - time.Hour)
 		pair, err := newPair(tmpl, f.Authority)
@@ -58,18 +58,18 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 		}
 		return pair
 	}
-	for want, spoil := range map[string]func(f *CertFolder){
-		"it does not name new.example": func(*CertFolder) {},
-		"it ends at":                   func(f *CertFolder) { f.save("apiserver", shortLived(f)) },
-		"another authority has signed it": func(f *CertFolder) {
+	for want, spoil := range map[string]func(f *Folder){
+		"it does not name new.example": func(*Folder) {},
+		"it ends at":                   func(f *Folder) { f.save("apiserver", shortLived(f)) },
+		"another authority has signed it": func(f *Folder) {
 			p, _ := stranger.Issue(ServingTemplate([]string{"localhost"}))
 			f.save("apiserver", p)
 		},
-		"does not match": func(f *CertFolder) {
+		"does not match": func(f *Folder) {
 			mustWriteFile(t, f.file("apiserver.key"), mustReadFile(t, stranger.file("apiserver.key")))
 		},
-		"no such file":          func(f *CertFolder) { os.Remove(f.file("apiserver.key")) },
-		"failed to find any PE": func(f *CertFolder) { mustWriteFile(t, f.file("apiserver.crt"), nil) },
+		"no such file":          func(f *Folder) { os.Remove(f.file("apiserver.key")) },
+		"failed to find any PE": func(f *Folder) { mustWriteFile(t, f.file("apiserver.crt"), nil) },
 	} {
 		dir := t.TempDir()
 		f, _, err := openTestCerts(t, dir)
@@ -121,16 +121,16 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, spoil := range map[string]func(f *CertFolder){
-		"half a certificate": func(f *CertFolder) {
+	for name, spoil := range map[string]func(f *Folder){
+		"half a certificate": func(f *Folder) {
 			c := mustReadFile(t, f.file("ca.crt"))
 			mustWriteFile(t, f.file("ca.crt"), c[:len(c)/2])
 		},
-		"an empty certificate": func(f *CertFolder) { mustWriteFile(t, f.file("ca.crt"), nil) },
-		"no key":               func(f *CertFolder) { os.Remove(f.file("ca.key")) },
-		"another's key":        func(f *CertFolder) { mustWriteFile(t, f.file("ca.key"), stranger.Authority.KeyPEM) },
-		"no authority":         func(f *CertFolder) { p, _ := f.IssueAdmin(); f.save("ca", p) },
-		"expired":              func(f *CertFolder) { f.save("ca", expired) },
+		"an empty certificate": func(f *Folder) { mustWriteFile(t, f.file("ca.crt"), nil) },
+		"no key":               func(f *Folder) { os.Remove(f.file("ca.key")) },
+		"another's key":        func(f *Folder) { mustWriteFile(t, f.file("ca.key"), stranger.Authority.KeyPEM) },
+		"no authority":         func(f *Folder) { p, _ := f.IssueAdmin(); f.save("ca", p) },
+		"expired":              func(f *Folder) { f.save("ca", expired) },
 	} {
 		dir := t.TempDir()
 		f, _, err := openTestCerts(t, dir)

@@ -31,7 +31,7 @@ func mustReadFile(t *testing.T, path string) []byte {
 }
 
 // openTestCerts opens a certificate folder for hosts, and returns what it has logged.
-func openTestCerts(t *testing.T, dir string, hosts ...string) (*CertFolder, string, error) {
+func openTestCerts(t *testing.T, dir string, hosts ...string) (*Folder, string, error) {
 	t.Helper()
 	log := &logLines{}
 	f, err := OpenCertFolder(dir, func() []string { return append(hosts, "localhost") }, zerolog.New(log))

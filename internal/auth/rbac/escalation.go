@@ -15,8 +15,9 @@ import (
 	"slices"
 	"strings"
 
-	"apilet/internal/scheme"
 	rbacv1 "k8s.io/api/rbac/v1"
+
+	"apilet/internal/scheme"
 )
 
 const (

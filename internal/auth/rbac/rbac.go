@@ -1,6 +1,16 @@
-// Package rbac decides by roles and bindings, held as an index that is built anew when one of them changes: Allows answers one question,
-// MayBind and MayGiveRole guard against escalation, and the default roles are those of Kubernetes (rbac_defaults.txt), reconciled as
-// kube-apiserver does at its start.
+// Package rbac decides by roles and bindings, held as an index that is built anew when one of them changes:
+//
+//	x := rbac.NewIndex(objects) // Roles, ClusterRoles and their bindings, as they are stored
+//	allowed, reason := x.Allows(&rbac.Access{User: "bob", Groups: []string{"dev"}, ResourceRequest: true,
+//		Verb: "get", Resource: "pods", Namespace: "shop"})
+//	err := x.MayGiveRole(access, role, old) // nobody gives away more than they have
+//
+// The rules are Kubernetes': plugin/pkg/auth/authorizer/rbac decides, pkg/registry/rbac guards against escalation (MayBind, MayGiveRole),
+// component-helpers/auth/rbac reconciles the default roles at the start (ReconcilePolicy), and rbac_defaults.txt holds those of
+// plugin/pkg/auth/authorizer/rbac/bootstrappolicy. The objects are of package scheme's kind; nothing here reads a store.
+//
+// Invariants: no rule forbids, so the order of rules and bindings means nothing; an Index never changes, and a request that is being
+// decided keeps the one it has; a role that cannot be read grants nothing; what a comparison of rules costs is bounded (escalation.go).
 package rbac
 
 // This file decides by roles. It turns Roles, ClusterRoles and their bindings into an index that answers one question quickly:
@@ -28,13 +38,14 @@ import (
 	"strconv"
 	"strings"
 
-	"apilet/internal/scheme"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/scheme"
 )
 
 // Access is the question: who wants to do what. Without a resource it is about a path.
@@ -47,8 +58,8 @@ type Access struct {
 	Path                               string
 }
 
-// RBACIndex is a policy, ready to be asked. Immutable.
-type RBACIndex struct {
+// Index is a policy, ready to be asked. Immutable.
+type Index struct {
 	roles  map[roleName]*roleRules
 	grants map[subjectName]map[string][]*grant // by namespace; "" is everywhere
 }
@@ -82,9 +93,9 @@ func (d *danglingRef) text(resource string) string {
 	return fmt.Sprintf("%s.rbac.authorization.k8s.io %q not found", resource, d.name)
 }
 
-// NewRBACIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
-func NewRBACIndex(objects []scheme.Object) *RBACIndex {
-	x := &RBACIndex{roles: map[roleName]*roleRules{}, grants: map[subjectName]map[string][]*grant{}}
+// NewIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
+func NewIndex(objects []scheme.Object) *Index {
+	x := &Index{roles: map[roleName]*roleRules{}, grants: map[subjectName]map[string][]*grant{}}
 	var bindings []scheme.Object
 	for _, obj := range objects {
 		if rules := RulesOf(obj); rules != nil {
@@ -105,7 +116,7 @@ func NewRBACIndex(objects []scheme.Object) *RBACIndex {
 	return x
 }
 
-func (x *RBACIndex) add(order int, binding scheme.Object) {
+func (x *Index) add(order int, binding scheme.Object) {
 	ref, subjects := BindingParts(binding)
 	g, namespace := &grant{order: order}, binding.GetNamespace()
 	g.role, g.dangling = x.resolve(*ref, namespace)
@@ -126,7 +137,7 @@ func (x *RBACIndex) add(order int, binding scheme.Object) {
 }
 
 // resolve finds the rules of a role that a binding in namespace refers to; without that role they are none.
-func (x *RBACIndex) resolve(ref rbacv1.RoleRef, namespace string) (*roleRules, *danglingRef) {
+func (x *Index) resolve(ref rbacv1.RoleRef, namespace string) (*roleRules, *danglingRef) {
 	name := roleName{"", ref.Name}
 	if ref.Kind == "Role" {
 		name.namespace = namespace
@@ -192,7 +203,7 @@ func sieveBit(item string) uint64 {
 }
 
 // Allows answers the question. The reason names the binding that allows; of a refusal it names bindings that lack their role.
-func (x *RBACIndex) Allows(q *Access) (allowed bool, reason string) {
+func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	resource := q.Resource
 	if q.Subresource != "" {
 		resource += "/" + q.Subresource
@@ -218,7 +229,7 @@ func (x *RBACIndex) Allows(q *Access) (allowed bool, reason string) {
 
 // visit calls each for every grant that the user has where the question is about, until it returns false. A grant comes more than
 // once when several of its subjects apply.
-func (x *RBACIndex) visit(q *Access, each func(*grant) bool) {
+func (x *Index) visit(q *Access, each func(*grant) bool) {
 	for i := -1; i < len(q.Groups); i++ {
 		key := subjectName{rbacv1.UserKind, q.User}
 		if i >= 0 {
@@ -296,7 +307,7 @@ func urlCovers(pattern, path string) bool {
 }
 
 // applicable lists the grants of a user once each, in order.
-func (x *RBACIndex) applicable(q *Access) []*grant {
+func (x *Index) applicable(q *Access) []*grant {
 	var grants []*grant
 	x.visit(q, func(g *grant) bool {
 		grants = append(grants, g)
@@ -307,7 +318,7 @@ func (x *RBACIndex) applicable(q *Access) []*grant {
 }
 
 // RulesFor lists what a user may do in q's namespace. problem is about bindings that lack their role, "" mostly.
-func (x *RBACIndex) RulesFor(q *Access) (rules []rbacv1.PolicyRule, problem string) {
+func (x *Index) RulesFor(q *Access) (rules []rbacv1.PolicyRule, problem string) {
 	for _, g := range x.applicable(q) {
 		rules = append(rules, g.role.rules...)
 	}
@@ -315,7 +326,7 @@ func (x *RBACIndex) RulesFor(q *Access) (rules []rbacv1.PolicyRule, problem stri
 }
 
 // danglingText joins what is wrong with the user's bindings. as names the resource, "": what the binding refers to.
-func (x *RBACIndex) danglingText(q *Access, as string) string {
+func (x *Index) danglingText(q *Access, as string) string {
 	texts, left := scheme.NewErrorText(), scheme.NewBudget()
 	grants := x.applicable(q)
 	for i, g := range grants {
@@ -406,7 +417,7 @@ var FullAuthority = []rbacv1.PolicyRule{
 
 // MayGive returns nil if the rules of q's user, in q's namespace, cover those that are to be given; else an error that lists what is
 // missing. q.resource is that of the request.
-func (x *RBACIndex) MayGive(q *Access, rules []rbacv1.PolicyRule) error {
+func (x *Index) MayGive(q *Access, rules []rbacv1.PolicyRule) error {
 	own, _ := x.RulesFor(q)
 	missing, err := NewHoldings(own).Missing(rules)
 	if err != nil || len(missing) == 0 {
@@ -421,7 +432,7 @@ func (x *RBACIndex) MayGive(q *Access, rules []rbacv1.PolicyRule) error {
 }
 
 // MayGiveRole is for a Role or ClusterRole that is written in place of old (nil for a create).
-func (x *RBACIndex) MayGiveRole(q *Access, role, old scheme.Object) error {
+func (x *Index) MayGiveRole(q *Access, role, old scheme.Object) error {
 	if err := x.MayGive(q, *RulesOf(role)); err != nil {
 		return err
 	}
@@ -437,7 +448,7 @@ func Gathers(obj scheme.Object) bool {
 }
 
 // MayBind is for a binding that is written: a 404 Status when there is no such role, else as MayGive.
-func (x *RBACIndex) MayBind(q *Access, ref rbacv1.RoleRef) error {
+func (x *Index) MayBind(q *Access, ref rbacv1.RoleRef) error {
 	role, dangling := x.resolve(ref, q.Namespace)
 	if dangling != nil {
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: q.Resource}, ref.Name)

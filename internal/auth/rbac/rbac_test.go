@@ -16,7 +16,7 @@ func TestDefaultPolicyIsKubernetes(t *testing.T) {
 	if want := map[string]int{"*v1.ClusterRole": 69, "*v1.ClusterRoleBinding": 50, "*v1.Role": 7, "*v1.RoleBinding": 7}; !reflect.DeepEqual(kinds, want) {
 		t.Errorf("objects %v, want %v", kinds, want)
 	}
-	index := NewRBACIndex(policy)
+	index := NewIndex(policy)
 	for question, want := range map[string]bool{
 		"bob,system:authenticated get /apis/apps":                                                              true,
 		"bob,system:authenticated get /livez/ping":                                                             false,

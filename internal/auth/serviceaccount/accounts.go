@@ -1,5 +1,16 @@
-// Package serviceaccount makes and checks the tokens of service accounts: JWTs of Kubernetes' form with audiences and the object that they
-// are bound to, TokenRequest, the keys that sign and verify, and the documents by which others verify them.
+// Package serviceaccount issues, checks and publishes the credentials of service accounts: JWTs (RFC 7519) of Kubernetes' form, with
+// audiences and the object that they are bound to.
+//
+//	tokens, err := serviceaccount.New(st, serviceaccount.Config{...})  // keys of the flags, or one that the data file keeps
+//	_, err = tokens.Request(&tokenRequest, "shop", "app")         // POST serviceaccounts/app/token: fills the status in
+//	identity, err := tokens.Check(bearer, tokens.Audiences)       // whose it is: ErrNotOurs when another has issued it
+//	document := tokens.KeySet()                                    // /openid/v1/jwks, by which others verify them
+//
+// The claims are those of pkg/serviceaccount/claims.go of k8s.io/kubernetes (KEP-1205, bound tokens; KEP-1393, discovery of the issuer),
+// the older kind's those of pkg/serviceaccount/legacy.go. The store is asked for the account and for what a token is bound to.
+//
+// Invariants: a token counts only as long as its account, and the Pod, Secret or Node that it is bound to, is there with the uid of the
+// claims; nothing of a token is stored; a key that signs never leaves the server but in a backup.
 package serviceaccount
 
 // This file is about service accounts' credentials: it issues their tokens, says whose a token is, and publishes the keys by which others
@@ -38,8 +49,6 @@ import (
 	"sync"
 	"time"
 
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/google/uuid"
 	"github.com/tidwall/gjson"
@@ -50,6 +59,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const (
@@ -72,8 +84,8 @@ var ErrNoKey = errors.New("invalid signature, no keys found")
 // errInvalidated is Kubernetes' word for a token whose object has gone.
 var errInvalidated = errors.New("service account token has been invalidated")
 
-// AccountConfig are the flags of service accounts.
-type AccountConfig struct {
+// Config are the flags of service accounts.
+type Config struct {
 	SigningKeyFile string
 	KeyFiles       []string
 	Issuers        []string // the first issues tokens, all are accepted
@@ -81,8 +93,8 @@ type AccountConfig struct {
 	RootCA         []byte
 }
 
-// AccountTokens issues and checks tokens. Safe for concurrent use.
-type AccountTokens struct {
+// Tokens issues and checks tokens. Safe for concurrent use.
+type Tokens struct {
 	st        *store.Store
 	issuers   []string
 	Audiences []string
@@ -129,16 +141,16 @@ type legacyClaims struct {
 	AccountUID  string `json:"kubernetes.io/serviceaccount/service-account.uid,omitempty"`
 }
 
-// accountIdentity is whose a token is.
-type accountIdentity struct {
+// Identity is whose a token is.
+type Identity struct {
 	Namespace, Name, UID string
 	Extra                map[string][]string
 	Audiences            []string // of those asked for, the ones that the token is meant for
 }
 
-// NewAccountTokens reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
-func NewAccountTokens(st *store.Store, cfg AccountConfig) (*AccountTokens, error) {
-	t := &AccountTokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, Known: map[[sha256.Size]byte]*TokenClaims{}}
+// New reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
+func New(st *store.Store, cfg Config) (*Tokens, error) {
+	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, Known: map[[sha256.Size]byte]*TokenClaims{}}
 	if len(t.Audiences) == 0 {
 		t.Audiences = t.issuers
 	}
@@ -275,7 +287,7 @@ func methodFor(public crypto.PublicKey) (jwt.SigningMethod, error) {
 // ---- Issuing
 
 // Request answers a TokenRequest for the account: obj gets its defaults and its status. credential names the token in audit logs.
-func (t *AccountTokens) Request(obj *authenticationv1.TokenRequest, namespace, name string) (credential string, err error) {
+func (t *Tokens) Request(obj *authenticationv1.TokenRequest, namespace, name string) (credential string, err error) {
 	kind := schema.GroupKind{Group: authenticationv1.GroupName, Kind: "TokenRequest"}
 	if obj.Name != "" && obj.Name != name {
 		return "", scheme.Invalid(kind, name, field.ErrorList{
@@ -317,7 +329,7 @@ func serviceAccountName(namespace, name string) string {
 func credentialID(jti string) string { return "JTI=" + jti }
 
 // fillRequest fills in what a TokenRequest leaves open.
-func (t *AccountTokens) fillRequest(obj *authenticationv1.TokenRequest, account ObjectID, namespace string) {
+func (t *Tokens) fillRequest(obj *authenticationv1.TokenRequest, account ObjectID, namespace string) {
 	obj.Status = authenticationv1.TokenRequestStatus{}
 	obj.CreationTimestamp = metav1.Now()
 	obj.Name, obj.Namespace = account.Name, namespace
@@ -345,7 +357,7 @@ func validateTokenRequest(obj *authenticationv1.TokenRequest) (errs field.ErrorL
 }
 
 // bind ties a token to the life of a Pod, Secret or Node. A pod's token names the pod's node, too.
-func (t *AccountTokens) bind(claims *BoundClaims, ref *authenticationv1.BoundObjectReference) error {
+func (t *Tokens) bind(claims *BoundClaims, ref *authenticationv1.BoundObjectReference) error {
 	if ref == nil {
 		return nil
 	}
@@ -383,7 +395,7 @@ func (t *AccountTokens) bind(claims *BoundClaims, ref *authenticationv1.BoundObj
 	return nil
 }
 
-func (t *AccountTokens) Sign(claims *TokenClaims) (string, error) {
+func (t *Tokens) Sign(claims *TokenClaims) (string, error) {
 	token := jwt.NewWithClaims(t.Signer.Method, claims)
 	token.Header = map[string]any{"alg": t.Signer.Method.Alg(), "kid": t.Signer.ID}
 	return token.SignedString(t.Signer.private)
@@ -391,7 +403,7 @@ func (t *AccountTokens) Sign(claims *TokenClaims) (string, error) {
 
 // FillSecret gives a new Secret of type kubernetes.io/service-account-token what it is made for. In a cluster the token controller does
 // that a moment later. A Secret whose account is not there stays empty (the controller would delete it).
-func (t *AccountTokens) FillSecret(obj scheme.Object) error {
+func (t *Tokens) FillSecret(obj scheme.Object) error {
 	secret, ok := obj.(*corev1.Secret)
 	if !ok || secret.Type != corev1.SecretTypeServiceAccountToken || len(secret.Data[corev1.ServiceAccountTokenKey]) > 0 && secret.GenerateName == "" {
 		return nil
@@ -425,7 +437,7 @@ func (t *AccountTokens) FillSecret(obj scheme.Object) error {
 }
 
 // object reads one object of the core group; 404 as Kubernetes words it.
-func (t *AccountTokens) object(resource, namespace, name string) (gjson.Result, error) {
+func (t *Tokens) object(resource, namespace, name string) (gjson.Result, error) {
 	rec, err := t.st.Get("//" + resource + "/" + namespace + "/" + name)
 	if errors.Is(err, store.ErrNotFound) {
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name)
@@ -437,7 +449,7 @@ func (t *AccountTokens) object(resource, namespace, name string) (gjson.Result, 
 
 // Check says whose a token is, if it is meant for one of the audiences: ErrNotOurs when it is none of these issuers' tokens at all, else
 // why it does not count. No error quotes a token.
-func (t *AccountTokens) Check(token string, audiences []string) (*accountIdentity, error) {
+func (t *Tokens) Check(token string, audiences []string) (*Identity, error) {
 	claims, err := t.Verified(token)
 	if err != nil {
 		return nil, err
@@ -446,7 +458,7 @@ func (t *AccountTokens) Check(token string, audiences []string) (*accountIdentit
 	if len(meantFor) == 0 {
 		meantFor = t.Audiences
 	}
-	id := &accountIdentity{}
+	id := &Identity{}
 	for _, audience := range audiences {
 		if slices.Contains(meantFor, audience) {
 			id.Audiences = append(id.Audiences, audience)
@@ -475,7 +487,7 @@ func claimedIssuer(token string) (string, bool) {
 }
 
 // Verified returns the claims of a token of these issuers whose signature is good; ErrNotOurs for another's.
-func (t *AccountTokens) Verified(token string) (*TokenClaims, error) {
+func (t *Tokens) Verified(token string) (*TokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()
 	claims := t.Known[sum]
@@ -508,7 +520,7 @@ func (t *AccountTokens) Verified(token string) (*TokenClaims, error) {
 
 // keysFor returns the keys that may have signed a token: those of its key id, all when it names none, but never one for another
 // algorithm than its own.
-func (t *AccountTokens) keysFor(token *jwt.Token) (any, error) {
+func (t *Tokens) keysFor(token *jwt.Token) (any, error) {
 	id, _ := token.Header["kid"].(string)
 	var set jwt.VerificationKeySet
 	known := false
@@ -528,7 +540,7 @@ func (t *AccountTokens) keysFor(token *jwt.Token) (any, error) {
 }
 
 // checkBound looks whether a token still counts, and fills id.
-func (t *AccountTokens) checkBound(claims *TokenClaims, id *accountIdentity) error {
+func (t *Tokens) checkBound(claims *TokenClaims, id *Identity) error {
 	now := time.Now()
 	switch {
 	case claims.ExpiresAt != nil && now.Add(-tokenLeeway).After(claims.ExpiresAt.Time):
@@ -560,7 +572,7 @@ func (t *AccountTokens) checkBound(claims *TokenClaims, id *accountIdentity) err
 }
 
 // checkObjects looks for what a token is bound to. An object that is being deleted counts as there for a minute after its time.
-func (t *AccountTokens) checkObjects(b *BoundClaims, invalidBefore time.Time) error {
+func (t *Tokens) checkObjects(b *BoundClaims, invalidBefore time.Time) error {
 	node := b.Node
 	if b.Pod != nil {
 		node = nil // only told, not a bond
@@ -615,7 +627,7 @@ func (b *BoundClaims) extra(jti string) map[string][]string {
 }
 
 // checkLegacy looks whether the token of a Secret still counts, and fills id.
-func (t *AccountTokens) checkLegacy(claims *TokenClaims, token string, id *accountIdentity) error {
+func (t *Tokens) checkLegacy(claims *TokenClaims, token string, id *Identity) error {
 	l := &claims.legacyClaims
 	if l.Namespace == "" || l.SecretName == "" || claims.Subject != serviceAccountName(l.Namespace, l.AccountName) {
 		return errors.New("sub claim is invalid")
@@ -645,7 +657,7 @@ func (t *AccountTokens) checkLegacy(claims *TokenClaims, token string, id *accou
 // ---- Telling others: OpenID Connect discovery
 
 // OpenIDConfiguration is the document that leads to KeySet, "" when the issuer is no URL at which it could lie.
-func (t *AccountTokens) OpenIDConfiguration(keysURL string) ([]byte, bool) {
+func (t *Tokens) OpenIDConfiguration(keysURL string) ([]byte, bool) {
 	issuer, err := url.Parse(t.issuers[0])
 	if err != nil || issuer.Scheme != "https" || issuer.RawQuery != "" || issuer.Fragment != "" {
 		return nil, false
@@ -679,7 +691,7 @@ type publicKey struct {
 }
 
 // KeySet is the document with the public keys.
-func (t *AccountTokens) KeySet() []byte {
+func (t *Tokens) KeySet() []byte {
 	encode := base64.RawURLEncoding.EncodeToString
 	set := make([]publicKey, len(t.Keys))
 	for i, key := range t.Keys {

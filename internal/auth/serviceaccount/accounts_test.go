@@ -39,7 +39,7 @@ func FuzzAccountToken(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	tokens := &AccountTokens{issuers: []string{DefaultIssuer}, Audiences: []string{DefaultIssuer}, Signer: key, Keys: []accountKey{key}}
+	tokens := &Tokens{issuers: []string{DefaultIssuer}, Audiences: []string{DefaultIssuer}, Signer: key, Keys: []accountKey{key}}
 	good, _ := tokens.Sign(&TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: DefaultIssuer}})
 	head, rest, _ := strings.Cut(good, ".")
 	f.Add(rest[:len(rest)-3] + "abc")
@@ -71,7 +71,7 @@ func pemOfKey(t testing.TB) *pem.Block {
 
 // TestRememberedSignaturesAreBounded, in number and in size.
 func TestRememberedSignaturesAreBounded(t *testing.T) {
-	tokens, err := NewAccountTokens(openTestStore(t, filepath.Join(t.TempDir(), "a.db")), AccountConfig{Issuers: []string{"https://i"}})
+	tokens, err := New(openTestStore(t, filepath.Join(t.TempDir(), "a.db")), Config{Issuers: []string{"https://i"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func PrepareForCreate(obj runtime.Object) {
 		o.Status = certificatesv1.CertificateSigningRequestStatus{}
 	case *apiregistrationv1.APIService:
 		o.Status = apiregistrationv1.APIServiceStatus{}
-		Availability(o)
+		availability(o)
 	default:
 		if status := statusOf(obj); status.IsValid() {
 			status.SetZero()
@@ -89,14 +89,6 @@ func PrepareForUpdate(obj, old runtime.Object) {
 		status.Set(statusOf(old))
 	}
 	switch o := obj.(type) {
-	case *corev1.Pod:
-		AddDefaultTolerations(o)
-		if before := &old.(*corev1.Pod).Spec; o.Spec.Priority == nil {
-			o.Spec.Priority = before.Priority
-		}
-		if before := &old.(*corev1.Pod).Spec; o.Spec.PreemptionPolicy == nil {
-			o.Spec.PreemptionPolicy = before.PreemptionPolicy
-		}
 	case *corev1.Namespace:
 		o.Spec.Finalizers = old.(*corev1.Namespace).Spec.Finalizers
 		defaults.LabelNamespace(o)
@@ -117,7 +109,7 @@ func PrepareForUpdate(obj, old runtime.Object) {
 		o.Spec = old.(*certificatesv1.CertificateSigningRequest).Spec
 	case *apiregistrationv1.APIService:
 		if !equality.Semantic.DeepEqual(o.Spec.Service, old.(*apiregistrationv1.APIService).Spec.Service) {
-			Availability(o)
+			availability(o)
 		}
 	}
 }
@@ -173,7 +165,7 @@ func stampPhase(status, before *corev1.PersistentVolumeStatus) {
 	}
 }
 
-// preparePod does what kube-apiserver's strategy and its admission plug-in DefaultTolerationSeconds do together.
+// preparePod gives a new pod its first status.
 func preparePod(pod *corev1.Pod) {
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: QosClass(&pod.Spec)}
 	if len(pod.Spec.SchedulingGates) > 0 {
@@ -182,23 +174,7 @@ func preparePod(pod *corev1.Pod) {
 			Message: "Scheduling is blocked due to non-empty scheduling gates", LastTransitionTime: Now(),
 		}}
 	}
-	AddDefaultTolerations(pod)
 	selectByPodLabels(pod)
-}
-
-// AddDefaultTolerations lets a pod stay on a lost node for five minutes unless it says what it tolerates.
-func AddDefaultTolerations(pod *corev1.Pod) {
-	for _, key := range [...]string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		covered := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-			return (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "")
-		})
-		if !covered {
-			seconds := int64(300)
-			pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
-				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
-			})
-		}
-	}
 }
 
 // selectByPodLabels writes the pod's own values of matchLabelKeys into the selectors beside them.
@@ -538,8 +514,8 @@ func SameNotes(obj, old scheme.Object) bool {
 	return true
 }
 
-// Availability writes the condition that a new APIService has, or one that is served from somewhere else than before.
-func Availability(o *apiregistrationv1.APIService) {
+// availability writes the condition that a new APIService has, or one that is served from somewhere else than before.
+func availability(o *apiregistrationv1.APIService) {
 	condition := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: "Local",
 		Message: "Local APIServices are always available", LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
 	if o.Spec.Service != nil {

@@ -12,9 +12,10 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/scheme"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/scheme"
 )
 
 func discoveryServer(t testing.TB, reg *scheme.Registry) *httptest.Server {

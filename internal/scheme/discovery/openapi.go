@@ -5,7 +5,7 @@ package discovery
 // kubectl reads them for explain, and before it sends anything with create, apply, replace or edit: there it looks for a PATCH operation
 // of the object's kind that has a query parameter fieldValidation. Schemas come from reflection on the Go types, descriptions from their
 // SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. What reflection cannot see is in tables:
-// enumerations in openapi_enums.txt, what the elements of a list are to each other in apply.go. Defaults, which kube-apiserver also has,
+// enumerations in openapi_enums.txt, what the elements of a list are to each other in scheme/listtypes.go. Defaults, which kube-apiserver also has,
 // are left out: no client needs them.
 //
 // The index at /openapi/v3 gives each document's path with a hash. The hash covers what the document is made from (this program and the
@@ -27,11 +27,12 @@ import (
 	"strings"
 	"time"
 
-	"apilet/internal/response"
-	"apilet/internal/scheme"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"apilet/internal/response"
+	"apilet/internal/scheme"
 )
 
 // ServeOpenAPI answers /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}.
@@ -205,6 +206,16 @@ func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
 		"openapi": "3.0.0", "info": openAPIInfo, "paths": d.paths,
 		"components": map[string]any{"schemas": d.schemas, "securitySchemes": openAPISecurity},
 	})
+}
+
+// KindSchemas returns the schema of a resource's kind and of all that it refers to: a JSON object by name, and the kind's name.
+func KindSchemas(res *scheme.Resource) (root string, schemas []byte, err error) {
+	d := newOADocument()
+	if err := d.addKind(res); err != nil {
+		return "", nil, err
+	}
+	schemas, err = json.Marshal(d.schemas)
+	return modelName(res), schemas, err
 }
 
 func newOADocument() *oaDocument {
@@ -454,7 +465,7 @@ func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
 	}
 }
 
-// relate says what server-side apply takes the elements of a field for, in the words of apply.go.
+// relate says what server-side apply takes the elements of a field for, in the words of scheme.Relations.
 func (s *oaSchema) relate(relation string) {
 	switch {
 	case s.Type == "object" && relation == "atomic":

@@ -32,9 +32,10 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // The media types of /openapi/v2. Clients ask for either of the protobuf ones, and are answered in the second.

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"apilet/internal/scheme"
 	"github.com/google/gnostic-models/openapiv2"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	openapiproto "k8s.io/kube-openapi/pkg/util/proto"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/scheme"
 )
 
 // everyWord is a custom resource's schema with all that a schema may have.

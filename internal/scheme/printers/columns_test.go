@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/scheme"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -43,6 +42,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/randfill"
+
+	"apilet/internal/scheme"
 )
 
 // columnTypes knows the Go type of each kind that has columns, in every version that kube-apiserver 1.36 can serve.

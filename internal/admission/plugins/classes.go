@@ -1,4 +1,4 @@
-package admission
+package plugins
 
 // This file: what a new object gets from the class that it names, or from the one that is marked as the default. Nowhere else on the way of
 // a write do an object's fields depend on other objects:
@@ -9,10 +9,12 @@ package admission
 //	PersistentVolumeClaim   StorageClass   storageClassName    the default's name, when it names none    taken as it is
 //	Ingress                 IngressClass   ingressClassName    the default's name, when it names none    taken as it is
 //
-// In kube-apiserver these are admission plug-ins that nobody switches off. Classes are read at each such create: there is a handful of them,
-// and what is not remembered cannot be out of date. As there, what is filled in here has no owner in managedFields.
+// They are four plug-ins: Priority, RuntimeClass, DefaultStorageClass, DefaultIngressClass. Classes are read at each such create: there is
+// a handful of them, and what is not remembered cannot be out of date. As in kube-apiserver, what is filled in here has no owner in
+// managedFields.
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,11 +25,10 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"apilet/internal/admission"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
-	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -37,58 +38,72 @@ const (
 	ingressClasses = "/networking.k8s.io/ingressclasses/"
 )
 
-// Classes reads the classes that are stored.
-type Classes struct{ Store *store.Store }
+// classes reads the classes that are stored.
+type classes struct{ store *store.Store }
 
-// An unclassed error says why the classes do not allow an object.
-type unclassed string
-
-func (r unclassed) Error() string { return string(r) }
-
-func refusef(format string, args ...any) error { return unclassed(fmt.Sprintf(format, args...)) }
-
-// Complete fills in what a new object has from its classes; its error is unclassed, or the store's.
-func (c Classes) Complete(obj scheme.Object) error {
-	switch o := obj.(type) {
-	case *corev1.Pod:
-		if err := c.prioritize(&o.Spec); err != nil {
-			return err
-		}
-		return c.runWith(&o.Spec)
-	case *corev1.PersistentVolumeClaim:
-		if o.Spec.StorageClassName == nil && o.Annotations[corev1.BetaStorageClassAnnotation] == "" {
-			return c.nameDefault(&o.Spec.StorageClassName, storageClasses,
-				"storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
-		}
-	case *networkingv1.Ingress:
-		if _, old := o.Annotations["kubernetes.io/ingress.class"]; o.Spec.IngressClassName == nil && !old {
-			return c.nameDefault(&o.Spec.IngressClassName, ingressClasses, networkingv1.AnnotationIsDefaultIngressClass)
-		}
-	case *schedulingv1.PriorityClass:
-		return c.OnlyDefault(o)
+// admitPriority is Priority: a pod has the priority of its class.
+func (c classes) admitPriority(_ context.Context, a *admission.Attributes) error {
+	pod := a.Object.(*corev1.Pod)
+	if a.Operation == admission.OpCreate {
+		return answer(a, c.prioritize(&pod.Spec))
+	}
+	before := &a.Old.(*corev1.Pod).Spec
+	if pod.Spec.Priority == nil {
+		pod.Spec.Priority = before.Priority
+	}
+	if pod.Spec.PreemptionPolicy == nil {
+		pod.Spec.PreemptionPolicy = before.PreemptionPolicy
 	}
 	return nil
 }
 
-// RefusedByClass words an error of complete for the client.
-func RefusedByClass(err error, res *scheme.Resource, obj scheme.Object) error {
-	if why := unclassed(""); errors.As(err, &why) {
-		return apierrors.NewForbidden(res.GroupResource(), AskedName(obj), why)
+// validatePriority is Priority's other half: there is one default.
+func (c classes) validatePriority(_ context.Context, a *admission.Attributes) error {
+	return answer(a, c.onlyDefault(a.Object.(*schedulingv1.PriorityClass)))
+}
+
+// admitRuntime is RuntimeClass: a pod costs what its runtime costs, and runs where it is found.
+func (c classes) admitRuntime(_ context.Context, a *admission.Attributes) error {
+	return answer(a, c.runWith(&a.Object.(*corev1.Pod).Spec))
+}
+
+// admitStorage is DefaultStorageClass.
+func (c classes) admitStorage(_ context.Context, a *admission.Attributes) error {
+	claim := a.Object.(*corev1.PersistentVolumeClaim)
+	if claim.Spec.StorageClassName != nil || claim.Annotations[corev1.BetaStorageClassAnnotation] != "" {
+		return nil
+	}
+	return c.nameDefault(&claim.Spec.StorageClassName, storageClasses,
+		"storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
+}
+
+// admitIngress is DefaultIngressClass.
+func (c classes) admitIngress(_ context.Context, a *admission.Attributes) error {
+	ingress := a.Object.(*networkingv1.Ingress)
+	if _, old := ingress.Annotations["kubernetes.io/ingress.class"]; ingress.Spec.IngressClassName != nil || old {
+		return nil
+	}
+	return c.nameDefault(&ingress.Spec.IngressClassName, ingressClasses, networkingv1.AnnotationIsDefaultIngressClass)
+}
+
+// A refusal says why a plug-in does not let a write pass; the client is told with a 403. Other errors are the store's.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+func refusef(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+
+// answer makes of a refusal the client's error.
+func answer(a *admission.Attributes, err error) error {
+	if errors.As(err, new(refusal)) {
+		return a.Forbidden(err)
 	}
 	return err
 }
 
-// AskedName is what a refused object goes by: its prefix, when the server would have chosen its name.
-func AskedName(obj scheme.Object) string {
-	if prefix := obj.GetGenerateName(); prefix != "" {
-		return prefix
-	}
-	return obj.GetName()
-}
-
 // find reads one class; false when there is none of that name.
-func (c Classes) find(prefix, name string, into any) (bool, error) {
-	rec, err := c.Store.Get(prefix + "/" + name)
+func (c classes) find(prefix, name string, into any) (bool, error) {
+	rec, err := c.store.Get(prefix + "/" + name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
@@ -101,10 +116,10 @@ func (c Classes) find(prefix, name string, into any) (bool, error) {
 }
 
 // each shows all classes of a kind, by name.
-func (c Classes) each(prefix string, see func(class gjson.Result)) error {
+func (c classes) each(prefix string, see func(class gjson.Result)) error {
 	found := &store.Chunk{}
 	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = found.Rev, found.Next {
-		if err := c.Store.Chunk(at, found); err != nil {
+		if err := c.store.Chunk(at, found); err != nil {
 			return err
 		}
 		for i := range found.Records {
@@ -119,7 +134,7 @@ func (c Classes) each(prefix string, see func(class gjson.Result)) error {
 // ---- Priority ----
 
 // prioritize gives a pod the priority of its class. A pod may say what it would get, and nothing else.
-func (c Classes) prioritize(spec *corev1.PodSpec) error {
+func (c classes) prioritize(spec *corev1.PodSpec) error {
 	class, err := c.priorityOf(spec.PriorityClassName)
 	if err != nil {
 		return err
@@ -142,7 +157,7 @@ func (c Classes) prioritize(spec *corev1.PodSpec) error {
 }
 
 // priorityOf finds a class by name, or the default one; without a default, or with one that cannot be read, pods have priority 0.
-func (c Classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
+func (c classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
 	asked := name != ""
 	if !asked {
 		var err error
@@ -156,7 +171,7 @@ func (c Classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
 	}
 	found, err := c.find(strategy.PriorityClasses, name, class)
 	switch {
-	case err != nil && !asked && errors.As(err, new(unclassed)):
+	case err != nil && !asked && errors.As(err, new(refusal)):
 		return noPriority(), nil
 	case !found && err == nil:
 		err = refusef("no PriorityClass with name %s was found", name)
@@ -171,7 +186,7 @@ func noPriority() *schedulingv1.PriorityClass {
 }
 
 // defaultPriority is the name of the class for pods that name none. There should be one; of several it is the lowest.
-func (c Classes) defaultPriority() (name string, err error) {
+func (c classes) defaultPriority() (name string, err error) {
 	var lowest int64
 	err = c.each(strategy.PriorityClasses, func(class gjson.Result) {
 		if value := class.Get("value").Int(); class.Get("globalDefault").Bool() && (name == "" || value < lowest) {
@@ -181,8 +196,8 @@ func (c Classes) defaultPriority() (name string, err error) {
 	return name, err
 }
 
-// OnlyDefault refuses a second default.
-func (c Classes) OnlyDefault(class *schedulingv1.PriorityClass) error {
+// onlyDefault refuses a second default.
+func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
 	if !class.GlobalDefault {
 		return nil
 	}
@@ -196,7 +211,7 @@ func (c Classes) OnlyDefault(class *schedulingv1.PriorityClass) error {
 // ---- Runtime ----
 
 // runWith gives a pod what its runtime costs and where it is found.
-func (c Classes) runWith(spec *corev1.PodSpec) error {
+func (c classes) runWith(spec *corev1.PodSpec) error {
 	var class nodev1.RuntimeClass
 	if spec.RuntimeClassName != nil {
 		switch found, err := c.find(runtimeClasses, *spec.RuntimeClassName, &class); {
@@ -208,9 +223,9 @@ func (c Classes) runWith(spec *corev1.PodSpec) error {
 	}
 	switch {
 	case class.Overhead == nil && spec.Overhead != nil:
-		return unclassed("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
+		return refusal("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
 	case class.Overhead != nil && len(spec.Overhead) > 0 && !equality.Semantic.DeepEqual(class.Overhead.PodFixed, spec.Overhead):
-		return unclassed("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
+		return refusal("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
 	case class.Overhead != nil:
 		spec.Overhead = class.Overhead.PodFixed
 	}
@@ -249,7 +264,7 @@ func addToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 // ---- Defaults that are marked by an annotation ----
 
 // nameDefault writes the default class's name into a field: of several defaults the youngest, of two as young the first by name.
-func (c Classes) nameDefault(field **string, prefix string, marks ...string) error {
+func (c classes) nameDefault(field **string, prefix string, marks ...string) error {
 	var name, since string
 	err := c.each(prefix, func(class gjson.Result) {
 		annotations := class.Get("metadata.annotations").Map()

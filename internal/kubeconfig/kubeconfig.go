@@ -1,4 +1,13 @@
-package main
+// Package kubeconfig writes and reads kubeconfigs: the one that says how to reach this server (--kubeconfig FILE), and the one that says
+// which server to copy from (backup --kubeconfig FILE). The form is k8s.io/client-go/tools/clientcmd/api/v1's.
+//
+//	err := kubeconfig.CheckOwn("apilet.kubeconfig") // before anything else: a file with somebody else's content is an error
+//	file, err := kubeconfig.Read("apilet.kubeconfig")
+//	err = kubeconfig.Clear("apilet.kubeconfig")     // at the end: nobody is told of a server that is gone
+//
+// Invariants: what is not known here survives a rewrite; the file appears whole or not at all, mode 0600 (package atomicfile); a context of
+// somebody else's is never removed, nor what it points to.
+package kubeconfig
 
 // This file writes and reads kubeconfigs: the one that says how to reach this server (--kubeconfig FILE), and the one that says which
 // server to copy from (backup --kubeconfig FILE).
@@ -29,17 +38,18 @@ import (
 	"slices"
 	"strings"
 
-	"apilet/internal/atomicfile"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/atomicfile"
 )
 
-const ourContext = "apilet" // also the name of the cluster, the user and the extension
+const OurContext = "apilet" // also the name of the cluster, the user and the extension
 
 // A kubeconfig is such a file's content. What is not known here stays as it is.
-type kubeconfig map[string]any
+type File map[string]any
 
-// readKubeconfig returns nil for a file that is not there, or empty.
-func readKubeconfig(path string) (kubeconfig, error) {
+// Read returns nil for a file that is not there, or empty.
+func Read(path string) (File, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -51,19 +61,19 @@ func readKubeconfig(path string) (kubeconfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	var k kubeconfig
+	var k File
 	return k, yaml.Unmarshal(text, &k)
 }
 
-// ownKubeconfig returns an error for a file that is not the server's to write.
-func ownKubeconfig(path string) error {
+// CheckOwn returns an error for a file that is not the server's to write.
+func CheckOwn(path string) error {
 	if path == "" {
 		return nil
 	}
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return fmt.Errorf("--kubeconfig: cannot write %s: its folder is not there: make that first", path)
 	}
-	k, err := readKubeconfig(path)
+	k, err := Read(path)
 	if err != nil || k != nil && !k.ours() {
 		return fmt.Errorf("--kubeconfig: %s was not written by apilet and is left as it is: name another file; KUBECONFIG=%s:FILE reads both", path, path)
 	}
@@ -72,27 +82,27 @@ func ownKubeconfig(path string) error {
 
 // ours tells a file that a server has written, whatever was added to it since: by the mark, or, before there was one, by holding nothing
 // but the three entries.
-func (k kubeconfig) ours() bool {
-	cluster := k.entry("clusters", "cluster")
-	for _, extension := range listOf(cluster["extensions"]) {
-		if nameOf(extension) == ourContext {
+func (k File) ours() bool {
+	cluster := k.Entry("clusters", "cluster")
+	for _, extension := range ListOf(cluster["extensions"]) {
+		if nameOf(extension) == OurContext {
 			return true
 		}
 	}
 	for _, list := range []string{"clusters", "users", "contexts"} {
-		if entries := listOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != ourContext {
+		if entries := ListOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != OurContext {
 			return k.cleared()
 		}
 	}
 	return cluster["server"] != nil
 }
 
-// cleared tells a file that clearKubeconfig has left for what was added to it.
-func (k kubeconfig) cleared() bool {
-	return slices.ContainsFunc(listOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
+// cleared tells a file that Clear has left for what was added to it.
+func (k File) cleared() bool {
+	return slices.ContainsFunc(ListOf(k["extensions"]), func(e any) bool { return nameOf(e) == OurContext })
 }
 
-func listOf(value any) []any {
+func ListOf(value any) []any {
 	list, _ := value.([]any)
 	return list
 }
@@ -103,11 +113,11 @@ func nameOf(entry any) string {
 	return name
 }
 
-// entry returns what our entry of a list holds, nil without one.
-func (k kubeconfig) entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
+// Entry returns what our entry of a list holds, nil without one.
+func (k File) Entry(list, kind string) map[string]any { return k.named(list, kind, OurContext) }
 
-func (k kubeconfig) named(list, kind, name string) map[string]any {
-	for _, item := range listOf(k[list]) {
+func (k File) named(list, kind, name string) map[string]any {
+	for _, item := range ListOf(k[list]) {
 		if nameOf(item) == name {
 			held, _ := item.(map[string]any)[kind].(map[string]any)
 			return held
@@ -117,15 +127,15 @@ func (k kubeconfig) named(list, kind, name string) map[string]any {
 }
 
 // without takes our entry out of a list.
-func (k kubeconfig) without(list string) []any {
-	return slices.DeleteFunc(slices.Clone(listOf(k[list])), func(item any) bool { return nameOf(item) == ourContext })
+func (k File) without(list string) []any {
+	return slices.DeleteFunc(slices.Clone(ListOf(k[list])), func(item any) bool { return nameOf(item) == OurContext })
 }
 
-func (k kubeconfig) set(list, kind string, held map[string]any) {
-	k[list] = append(k.without(list), map[string]any{"name": ourContext, kind: held})
+func (k File) Set(list, kind string, held map[string]any) {
+	k[list] = append(k.without(list), map[string]any{"name": OurContext, kind: held})
 }
 
-func (k kubeconfig) save(path string) error {
+func (k File) Save(path string) error {
 	text, err := json.MarshalIndent(k, "", "  ") // which is YAML, and for jq, too
 	if err != nil {
 		return err
@@ -136,98 +146,39 @@ func (k kubeconfig) save(path string) error {
 	return atomicfile.SaveFile(path, append(text, '\n'))
 }
 
-// clearKubeconfig takes the last run's server out of our file.
-func clearKubeconfig(path string) error {
+// Clear takes the last run's server out of our file.
+func Clear(path string) error {
 	if path == "" {
 		return nil
 	}
-	if err := ownKubeconfig(path); err != nil {
+	if err := CheckOwn(path); err != nil {
 		return err
 	}
-	k, err := readKubeconfig(path)
+	k, err := Read(path)
 	if err != nil {
 		return err
 	}
-	if k == nil || len(k.without("clusters"))+len(k.without("users"))+len(k.without("contexts")) == 0 && k.entry("contexts", "context")["namespace"] == nil {
+	if k == nil || len(k.without("clusters"))+len(k.without("users"))+len(k.without("contexts")) == 0 && k.Entry("contexts", "context")["namespace"] == nil {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	}
 	k["clusters"], k["users"] = k.without("clusters"), k.without("users")
-	k["extensions"] = append(k.without("extensions"), map[string]any{"name": ourContext, "extension": map[string]any{"writer": ourContext}})
-	return k.save(path)
-}
-
-// writeKubeconfig writes how to reach this server, at once and whole.
-func (s *server) writeKubeconfig() error {
-	cluster, admin, err := s.access()
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	if err := ownKubeconfig(s.cfg.kubeconfig); err != nil {
-		return err
-	}
-	k, err := readKubeconfig(s.cfg.kubeconfig)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	if k == nil {
-		k = kubeconfig{"apiVersion": "v1", "kind": "Config"}
-	}
-	cluster["extensions"] = []any{map[string]any{"name": ourContext, "extension": map[string]any{"writer": ourContext}}}
-	context := map[string]any{"cluster": ourContext, "user": ourContext}
-	if namespace := k.entry("contexts", "context")["namespace"]; namespace != nil {
-		context["namespace"] = namespace
-	}
-	k.set("clusters", "cluster", cluster)
-	k.set("users", "user", admin)
-	k.set("contexts", "context", context)
-	if current, _ := k["current-context"].(string); current == "" {
-		k["current-context"] = ourContext
-	}
-	if err := k.save(s.cfg.kubeconfig); err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return nil
-}
-
-// access is what a client needs. On the plain port it says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise,
-// the others ignore it. A server with an authority of its own adds an administrator's certificate; another cannot make one, and leaves
-// the user empty.
-func (s *server) access() (cluster, admin map[string]any, err error) {
-	cluster, admin = map[string]any{"server": s.url}, map[string]any{}
-	switch {
-	case s.certs != nil:
-		cluster["certificate-authority-data"] = s.certs.Authority.CertPEM
-		pair, err := s.certs.IssueAdmin()
-		if err != nil {
-			return nil, nil, err
-		}
-		admin["client-certificate-data"], admin["client-key-data"] = pair.CertPEM, pair.KeyPEM
-		s.adminEnds = pair.Cert.NotAfter
-	case s.cfg.tlsCert != "":
-		ca, err := os.ReadFile(s.cfg.tlsCert)
-		if err != nil {
-			return nil, nil, err
-		}
-		cluster["certificate-authority-data"] = ca
-	default:
-		cluster["insecure-skip-tls-verify"] = true
-	}
-	return cluster, admin, nil
+	k["extensions"] = append(k.without("extensions"), map[string]any{"name": OurContext, "extension": map[string]any{"writer": OurContext}})
+	return k.Save(path)
 }
 
 // ---- Reading one ----
 
-// A namedServer is where a kubeconfig leads to, and as whom.
-type namedServer struct {
-	url, token string
-	tls        *tls.Config
+// A Server is where a kubeconfig leads to, and as whom.
+type Server struct {
+	URL, Token string
+	TLS        *tls.Config
 }
 
-// server reads the current context of a file, whose folder relative names start from.
-func (k kubeconfig) server(path string) (*namedServer, error) {
+// Server reads the current context of a file, whose folder relative names start from.
+func (k File) Server(path string) (*Server, error) {
 	name, _ := k["current-context"].(string)
 	chosen := k.named("contexts", "context", name)
 	cluster, user := k.named("clusters", "cluster", text(chosen, "cluster")), k.named("users", "user", text(chosen, "user"))
@@ -241,18 +192,18 @@ func (k kubeconfig) server(path string) (*namedServer, error) {
 	}
 	parts := fileParts{dir: filepath.Dir(path)}
 	ca, cert, key := parts.read(cluster, "certificate-authority"), parts.read(user, "client-certificate"), parts.read(user, "client-key")
-	s := &namedServer{url: text(cluster, "server"), token: text(user, "token"), tls: &tls.Config{ServerName: text(cluster, "tls-server-name")}}
-	if s.token == "" && text(user, "tokenFile") != "" {
-		s.token = strings.TrimSpace(string(parts.file(text(user, "tokenFile"))))
+	s := &Server{URL: text(cluster, "server"), Token: text(user, "token"), TLS: &tls.Config{ServerName: text(cluster, "tls-server-name")}}
+	if s.Token == "" && text(user, "tokenFile") != "" {
+		s.Token = strings.TrimSpace(string(parts.file(text(user, "tokenFile"))))
 	}
-	s.tls.InsecureSkipVerify, _ = cluster["insecure-skip-tls-verify"].(bool)
+	s.TLS.InsecureSkipVerify, _ = cluster["insecure-skip-tls-verify"].(bool)
 	if ca != nil {
-		s.tls.RootCAs = x509.NewCertPool()
-		s.tls.RootCAs.AppendCertsFromPEM(ca)
+		s.TLS.RootCAs = x509.NewCertPool()
+		s.TLS.RootCAs.AppendCertsFromPEM(ca)
 	}
 	if cert != nil && parts.err == nil {
 		pair, err := tls.X509KeyPair(cert, key)
-		s.tls.Certificates, parts.err = []tls.Certificate{pair}, err
+		s.TLS.Certificates, parts.err = []tls.Certificate{pair}, err
 	}
 	return s, parts.err
 }

@@ -1,6 +1,10 @@
-// This file says which paths and methods the API has. A request is authorized for what its path says before anybody looks whether there is
-// such a path, so a path that says two things (the Namespace b "in" the namespace a), and a method that does more than its path says (a
-// DELETE of all Secrets of all namespaces), must lead nowhere. The paths of one type, as kube-apiserver has them:
+// Package routing says which paths and methods the API has. A request is authorized for what its path says before anybody looks whether there
+// is such a path, so a path that says two things (the Namespace b "in" the namespace a), and a method that does more than its path says (a
+// DELETE of all Secrets of all namespaces), must lead nowhere.
+//
+//	err := routing.Routed(res, &info, r.Method) // nil, or the 404 or 405
+//
+// The paths of one type, as kube-apiserver has them (k8s.io/apiserver/pkg/endpoints/installer.go):
 //
 //	path                                   namespaced                     of the cluster
 //	RESOURCE                               GET                            GET POST DELETE
@@ -13,23 +17,24 @@
 //
 // where the type has the verb. What has no path is a 404, what has no method there a 405. namespaces/NS is a name: that of a Namespace.
 // A type that is a question (a review) has the path of its collection alone. A path goes on behind a subresource only for a proxy.
-// A custom resource answers HEAD where it answers GET, without a watch.
-package main
+// A custom resource answers HEAD where it answers GET, without a watch. Everything follows from package scheme's row and request.Info.
+package routing
 
 import (
 	"net/http"
 
+	"github.com/go-chi/chi/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"github.com/go-chi/chi/v5"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// routed returns nil if there is such a path and method; else the 404 or 405.
-func routed(res *scheme.Resource, info *request.Info, method string) error {
+// Routed returns nil if there is such a path and method; else the 404 or 405.
+func Routed(res *scheme.Resource, info *request.Info, method string) error {
 	switch {
-	case !hasPath(res, info):
+	case !HasPath(res, info):
 		return response.ErrNoSuchResource()
 	case info.Subresource != "" && res.Subresource(info.Subresource) == nil: // of a custom resource
 		return apierrors.NewNotFound(res.GroupResource(), info.Name)
@@ -41,8 +46,8 @@ func routed(res *scheme.Resource, info *request.Info, method string) error {
 	return response.ErrMethodNotAllowed()
 }
 
-// hasPath looks the path up in the first column of the table.
-func hasPath(res *scheme.Resource, info *request.Info) bool {
+// HasPath looks the path up in the first column of the table.
+func HasPath(res *scheme.Resource, info *request.Info) bool {
 	form, question := info.Form, !res.Allows("get")
 	switch {
 	case form.InPath && (info.Verb != "watch" || !res.Allows("watch") || info.Subresource != ""):
@@ -82,9 +87,9 @@ func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 // ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.
 func ownsNamespace(info *request.Info) bool { return info.Group == "" && info.Resource == "namespaces" }
 
-// whateverMethod hands requests of methods that the router does not know to its handlers: each says itself what it makes of a method,
+// WhateverMethod hands requests of methods that the router does not know to its handlers: each says itself what it makes of a method,
 // after it has been authorized.
-func whateverMethod(routes http.Handler) http.HandlerFunc {
+func WhateverMethod(routes http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		chi.RouteContext(r.Context()).RouteMethod = http.MethodGet
 		routes.ServeHTTP(w, r)

@@ -1,6 +1,4 @@
-package main
-
-// This file makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
+// Package selector makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
 // twenty thousand, and a namespace for objects with as many labels: to look each term up in each object would multiply the two. So the
 // terms of one label, or of one field, become one, and an object is asked about what it has:
 //
@@ -8,25 +6,35 @@ package main
 //	terms     app: there, in {web}, not in {db} · tier: there, in {b} · canary: not there
 //	object    {app: web, tier: b, rack: 7}: each label that has a term fits, and the two that must be there were met
 //
+//	labels := selector.NewLabels(requirements)                      // of k8s.io/apimachinery/pkg/labels, which has parsed them
+//	matches := labels.Match(gjson.GetBytes(json, "metadata.labels"))
+//
 // which costs a look at each label, whatever the number of terms.
+//
+// What matches is what labels.Selector.Matches and fields.Selector.Matches of k8s.io/apimachinery say: an operator != or notin matches an
+// object that lacks the label, a field that an object lacks is the empty string.
+//
+// Invariant: nothing is decoded and nothing allocated for an object that is asked: stored JSON is read as it lies.
+package selector
 
 import (
 	"strconv"
 
-	"apilet/internal/scheme"
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+
+	"apilet/internal/scheme"
 )
 
-// labelTerms is a label selector.
-type labelTerms struct {
-	byKey map[string]*labelTerm
+// Labels is a label selector.
+type Labels struct {
+	ByKey map[string]*LabelTerm
 	musts int // how many of them an object must have
 }
 
-// A labelTerm is what a selector says about one label.
-type labelTerm struct {
+// A LabelTerm is what a selector says about one label.
+type LabelTerm struct {
 	must         bool            // the label is there
 	never        bool            // it is not
 	in           map[string]bool // nil: any value
@@ -34,18 +42,18 @@ type labelTerm struct {
 	above, below *int64          // between which its number is
 }
 
-func newLabelTerms(requirements labels.Requirements) labelTerms {
-	terms := labelTerms{byKey: make(map[string]*labelTerm, len(requirements))}
+func NewLabels(requirements labels.Requirements) Labels {
+	terms := Labels{ByKey: make(map[string]*LabelTerm, len(requirements))}
 	for i := range requirements {
 		r := &requirements[i]
-		term := terms.byKey[r.Key()]
+		term := terms.ByKey[r.Key()]
 		if term == nil {
-			term = &labelTerm{}
-			terms.byKey[r.Key()] = term
+			term = &LabelTerm{}
+			terms.ByKey[r.Key()] = term
 		}
 		term.add(r)
 	}
-	for _, term := range terms.byKey {
+	for _, term := range terms.ByKey {
 		if term.must {
 			terms.musts++
 		}
@@ -53,7 +61,7 @@ func newLabelTerms(requirements labels.Requirements) labelTerms {
 	return terms
 }
 
-func (t *labelTerm) add(r *labels.Requirement) {
+func (t *LabelTerm) add(r *labels.Requirement) {
 	values := r.ValuesUnsorted()
 	switch r.Operator() {
 	case selection.In, selection.Equals, selection.DoubleEquals:
@@ -99,11 +107,11 @@ func inBoth(set map[string]bool, list []string) map[string]bool {
 	return both
 }
 
-// match reads labels as they are stored.
-func (t *labelTerms) match(stored gjson.Result) bool {
+// Match reads labels as they are stored.
+func (t *Labels) Match(stored gjson.Result) bool {
 	met, fits := 0, true
 	stored.ForEach(func(key, value gjson.Result) bool {
-		if term := t.byKey[key.String()]; term != nil {
+		if term := t.ByKey[key.String()]; term != nil {
 			fits = term.takes(value.String())
 			if term.must {
 				met++
@@ -115,7 +123,7 @@ func (t *labelTerms) match(stored gjson.Result) bool {
 }
 
 // takes says whether a label that is there may have this value.
-func (t *labelTerm) takes(value string) bool {
+func (t *LabelTerm) takes(value string) bool {
 	if t.never || t.in != nil && !t.in[value] || t.out[value] {
 		return false
 	}
@@ -126,16 +134,16 @@ func (t *labelTerm) takes(value string) bool {
 	return err == nil && (t.above == nil || n > *t.above) && (t.below == nil || n < *t.below)
 }
 
-// A fieldTerm is what a selector says about one field, and how that is read.
-type fieldTerm struct {
-	path  string // of gjson; "" when the term reads the key
-	key   func(namespace, name string) string
-	fixed func(gjson.Result) string
+// A Field is what a selector says about one field, and how that is read.
+type Field struct {
+	Path  string // of gjson; "" when the term reads the key
+	Key   func(namespace, name string) string
+	Fixed func(gjson.Result) string
 	in    map[string]bool // nil: any value; never more than one
 	out   map[string]bool
 }
 
-func (t *fieldTerm) add(value string, operator selection.Operator) {
+func (t *Field) Add(value string, operator selection.Operator) {
 	if operator != selection.NotEquals {
 		t.in = inBoth(t.in, []string{value})
 		return
@@ -146,16 +154,16 @@ func (t *fieldTerm) add(value string, operator selection.Operator) {
 	t.out[value] = true
 }
 
-func (t *fieldTerm) matches(key string, json []byte) bool {
+func (t *Field) Matches(key string, json []byte) bool {
 	var value string
 	switch {
-	case t.key != nil:
+	case t.Key != nil:
 		namespace, name := scheme.NamespacedName(key)
-		value = t.key(namespace, name)
-	case t.fixed != nil:
-		value = t.fixed(gjson.ParseBytes(json))
+		value = t.Key(namespace, name)
+	case t.Fixed != nil:
+		value = t.Fixed(gjson.ParseBytes(json))
 	default:
-		value = gjson.GetBytes(json, t.path).String()
+		value = gjson.GetBytes(json, t.Path).String()
 	}
 	return (t.in == nil || t.in[value]) && !t.out[value]
 }

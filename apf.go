@@ -1,7 +1,7 @@
 package main
 
-// This file stands between flow control and the world: it is the middleware that asks apf.go for a seat, estimates how many seats
-// a request takes, answers those who get none, and shows what flow control does (debug pages and metrics).
+// This file stands between flow control and the world: it is the middleware that asks internal/flowcontrol for a seat, estimates how many seats
+// a request takes, answers those who get none, and shows the dispatcher's debug pages.
 //
 // The estimates are Kubernetes', in seats:
 //
@@ -12,6 +12,8 @@ package main
 //
 // Two things are better than there. Counts and bytes are the store's own, not a minute old. And a client that does not read its
 // response, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others.
+//
+// The design is KEP-1040; its sections are named in docs/flow-control.md.
 
 import (
 	"bytes"
@@ -31,18 +33,23 @@ import (
 	"apilet/internal/request"
 )
 
-const (
-	bytesPerSeat     = 100_000
-	cachedBytes      = 1_000_000 // that a LIST from the real server's cache is taken to hold at once, however long
-	unknownSize      = 1_500_000 // of an object whose size nobody knows
-	maxListSeats     = 100
-	watchersPerSeat  = 10
-	watchersTime     = 5 * time.Millisecond
-	maxMutatingSeats = 10
+const bytesPerSeat = 100_000
 
-	stuckAfter  = 10 * time.Millisecond // a write to the client, or a read from it, that takes longer lends its seat
-	unsentBytes = 2048                  // bytes that net/http keeps before it writes anything to the client
-)
+const cachedBytes = 1_000_000 // that a LIST from the real server's cache is taken to hold at once, however long
+
+const unknownSize = 1_500_000 // of an object whose size nobody knows
+
+const maxListSeats = 100
+
+const watchersPerSeat = 10
+
+const watchersTime = 5 * time.Millisecond
+
+const maxMutatingSeats = 10
+
+const stuckAfter = 10 * time.Millisecond // a write to the client, or a read from it, that takes longer lends its seat
+
+const unsentBytes = 2048 // bytes that net/http keeps before it writes anything to the client
 
 const tooManyRequests = "Too many requests, please try again later."
 
@@ -179,8 +186,6 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	})
 }
 
-// Slow clients
-
 // A loan lends a request's seats to others while its handler waits for the client.
 type loan struct {
 	ticket *flowcontrol.Ticket
@@ -259,8 +264,6 @@ func (b *seatedBody) Read(p []byte) (int, error) {
 	defer b.seat.end()
 	return b.ReadCloser.Read(p)
 }
-
-// Work estimates
 
 func (fc *flowControl) estimate(info *request.Info, r *http.Request) flowcontrol.Estimate {
 	one := flowcontrol.Estimate{InitialSeats: 1, Watchers: -1, Mutating: request.IsMutating(info)}
@@ -422,8 +425,6 @@ func (wc *watcherCounts) interested(info *request.Info) int {
 	return n
 }
 
-// Debug pages
-
 // serveDump answers /debug/api_priority_and_fairness/{page}.
 func (fc *flowControl) serveDump(w http.ResponseWriter, r *http.Request) {
 	var text bytes.Buffer
@@ -435,5 +436,3 @@ func (fc *flowControl) serveDump(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = text.WriteTo(w)
 }
-
-// Metrics

@@ -1,0 +1,79 @@
+package plugins
+
+// This file: who may have a certificate made. A CertificateSigningRequest asks a signer, named in its spec, for a certificate; somebody
+// approves it and the signer writes the certificate into its status. Whoever holds a certificate of the right signer is whom it names, so
+// the right to write these objects is not enough. kube-apiserver has three admission plug-ins for that, and so has this file:
+//
+//	PUT or PATCH …/NAME/approval                 the verb approve on the signer      CertificateApproval
+//	… /NAME/status, certificate or conditions    the verb sign on the signer         CertificateSigning
+//	POST, kubernetes.io/kube-apiserver-client    not for the group system:masters    CertificateSubjectRestriction
+//
+// A signer is a name of the resource signers, which exists in roles alone: example.com/foo, or example.com/* for all of that domain.
+// All three ask when the object has been judged by the rules of its type.
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"apilet/internal/admission"
+	"apilet/internal/registry/validation"
+	"apilet/internal/request"
+)
+
+// signers knows who may do what.
+type signers struct {
+	may func(request.User, request.Info) (bool, string)
+}
+
+// approval is CertificateApproval: who writes a decision may make one, whatever it is.
+func (s signers) approval(_ context.Context, a *admission.Attributes) error {
+	return s.check(a, "approve")
+}
+
+// signing is CertificateSigning: who writes a certificate may sign one.
+func (s signers) signing(_ context.Context, a *admission.Attributes) error {
+	csr, old := a.Object.(*certificatesv1.CertificateSigningRequest), a.Old.(*certificatesv1.CertificateSigningRequest)
+	if bytes.Equal(old.Status.Certificate, csr.Status.Certificate) && equality.Semantic.DeepEqual(old.Status.Conditions, csr.Status.Conditions) {
+		return nil
+	}
+	return s.check(a, "sign")
+}
+
+// check asks for a right on the signer, then on all of its domain. The server's own writes have all rights.
+func (s signers) check(a *admission.Attributes, verb string) error {
+	if a.Request == nil {
+		return nil
+	}
+	signer := a.Old.(*certificatesv1.CertificateSigningRequest).Spec.SignerName
+	domain, _, _ := strings.Cut(signer, "/")
+	for _, name := range []string{signer, domain + "/*"} {
+		asked := request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name}
+		if allowed, _ := s.may(a.Request.User, asked); allowed {
+			return nil
+		}
+	}
+	return a.Forbidden(fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer))
+}
+
+// subject is CertificateSubjectRestriction: a certificate of this signer is a credential of this server, and nobody becomes its
+// administrator by one.
+func subject(_ context.Context, a *admission.Attributes) error {
+	csr := a.Object.(*certificatesv1.CertificateSigningRequest)
+	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName || a.Request == nil {
+		return nil
+	}
+	parsed, err := validation.ParseSigningRequest(csr.Spec.Request)
+	if err != nil {
+		return a.Forbidden(fmt.Errorf("failed to parse CSR: %v", err))
+	}
+	if slices.Contains(parsed.Subject.Organization, request.GroupMasters) {
+		return a.Forbidden(fmt.Errorf("use of %s signer with %s group is not allowed", certificatesv1.KubeAPIServerClientSignerName, request.GroupMasters))
+	}
+	return nil
+}

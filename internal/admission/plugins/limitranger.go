@@ -1,0 +1,330 @@
+package plugins
+
+// This file is LimitRanger: what a LimitRange says of the pods and claims in its namespace. A limit is of one of three types:
+//
+//	Container                 default, defaultRequest   written into each container that says nothing, and noted in an annotation
+//	                          min, max, ratio           asked of each container
+//	Pod                       min, max, ratio           asked of what the containers of a pod come to together
+//	PersistentVolumeClaim     min, max                  asked of what a claim requests
+//
+// Defaults come first, of all LimitRanges by name, and what they wrote is judged with the rest when the pod has passed its own rules. The
+// containers of a pod never change afterwards but through the subresource resize, which is judged, too.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"apilet/internal/admission"
+	"apilet/internal/store"
+)
+
+const limitRangerAnnotation = "kubernetes.io/limit-ranger"
+
+// limitRanger reads the LimitRanges that are stored.
+type limitRanger struct{ store *store.Store }
+
+// each shows the LimitRanges of the object's namespace, by name. An object that is on its way out is held against none.
+func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.LimitRangeItem)) error {
+	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	found := store.ChunkPool.Get().(*store.Chunk)
+	defer store.ChunkPool.Put(found)
+	for at := (store.Span{Prefix: "//limitranges/" + a.Namespace() + "/"}); ; at.Rev, at.Start = found.Rev, found.Next {
+		if err := l.store.Chunk(at, found); err != nil {
+			return err
+		}
+		for i := range found.Records {
+			var object corev1.LimitRange
+			if err := json.Unmarshal(found.Records[i].JSON, &object); err != nil {
+				return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
+			}
+			see(object.Spec.Limits)
+		}
+		if found.Next == "" {
+			return nil
+		}
+	}
+}
+
+// all are the limits of the object's namespace.
+func (l limitRanger) all(a *admission.Attributes) (limits []corev1.LimitRangeItem, err error) {
+	err = l.each(a, func(some []corev1.LimitRangeItem) { limits = append(limits, some...) })
+	return limits, err
+}
+
+// admit writes the defaults. Each LimitRange's are merged alone, so that the annotation tells of the last that set anything.
+func (l limitRanger) admit(_ context.Context, a *admission.Attributes) error {
+	return l.each(a, func(limits []corev1.LimitRangeItem) { fillLimits(a.Object.(*corev1.Pod), limits) })
+}
+
+// fillLimits writes one LimitRange's defaults into a pod.
+func fillLimits(pod *corev1.Pod, limits []corev1.LimitRangeItem) {
+	defaults, requests := corev1.ResourceList{}, corev1.ResourceList{}
+	for i := range limits {
+		if limits[i].Type == corev1.LimitTypeContainer {
+			maps.Copy(defaults, limits[i].Default)
+			maps.Copy(requests, limits[i].DefaultRequest)
+		}
+	}
+	var notes []string
+	fill := func(c *corev1.Container, what string) {
+		if set := fillList(&c.Resources.Requests, requests); len(set) > 0 {
+			notes = append(notes, strings.Join(set, ", ")+" request for "+what+" "+c.Name)
+		}
+		if set := fillList(&c.Resources.Limits, defaults); len(set) > 0 {
+			notes = append(notes, strings.Join(set, ", ")+" limit for "+what+" "+c.Name)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		fill(&pod.Spec.Containers[i], "container")
+	}
+	for i := range pod.Spec.InitContainers {
+		fill(&pod.Spec.InitContainers[i], "init container")
+	}
+	if len(notes) == 0 {
+		return
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[limitRangerAnnotation] = "LimitRanger plugin set: " + strings.Join(notes, "; ")
+}
+
+// fillList adds what is missing, and says what that was.
+func fillList(list *corev1.ResourceList, from corev1.ResourceList) (set []string) {
+	for name, quantity := range from {
+		if _, there := (*list)[name]; there {
+			continue
+		}
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[name] = quantity.DeepCopy()
+		set = append(set, string(name))
+	}
+	slices.Sort(set)
+	return set
+}
+
+// validatePod holds a pod against the limits of its namespace; all that is wrong is told at once.
+func (l limitRanger) validatePod(_ context.Context, a *admission.Attributes) error {
+	limits, err := l.all(a)
+	if err != nil || len(limits) == 0 {
+		return err
+	}
+	spec := &a.Object.(*corev1.Pod).Spec
+	var errs []error
+	for i := range limits {
+		switch limits[i].Type {
+		case corev1.LimitTypeContainer:
+			for j := range spec.Containers {
+				errs = append(errs, within(&limits[i], &spec.Containers[j].Resources)...)
+			}
+			for j := range spec.InitContainers {
+				errs = append(errs, within(&limits[i], &spec.InitContainers[j].Resources)...)
+			}
+		case corev1.LimitTypePod:
+			errs = append(errs, within(&limits[i], podResources(spec))...)
+		}
+	}
+	return forbidden(a, errs)
+}
+
+// validateClaim holds a claim against the limits of its namespace.
+func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) error {
+	limits, err := l.all(a)
+	if err != nil || len(limits) == 0 {
+		return err
+	}
+	requests := a.Object.(*corev1.PersistentVolumeClaim).Spec.Resources.Requests
+	var errs []error
+	for i := range limits {
+		if limits[i].Type != corev1.LimitTypePersistentVolumeClaim {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(limits[i].Min)) {
+			c := bound{string(limits[i].Type), name, limits[i].Min[name]}
+			errs = append(errs, c.atLeast(&corev1.ResourceRequirements{Requests: requests}))
+		}
+		for _, name := range slices.Sorted(maps.Keys(limits[i].Max)) {
+			c := bound{string(limits[i].Type), name, limits[i].Max[name]}
+			errs = append(errs, c.requestAtMost(requests))
+		}
+	}
+	return forbidden(a, errs)
+}
+
+// forbidden is the refusal for what is wrong; errors may be nil.
+func forbidden(a *admission.Attributes, errs []error) error {
+	if err := utilerrors.NewAggregate(errs); err != nil {
+		return a.Forbidden(err)
+	}
+	return nil
+}
+
+// within holds resources against one limit.
+func within(limit *corev1.LimitRangeItem, have *corev1.ResourceRequirements) (errs []error) {
+	for _, name := range slices.Sorted(maps.Keys(limit.Min)) {
+		c := bound{string(limit.Type), name, limit.Min[name]}
+		errs = append(errs, c.atLeast(have))
+	}
+	for _, name := range slices.Sorted(maps.Keys(limit.Max)) {
+		c := bound{string(limit.Type), name, limit.Max[name]}
+		errs = append(errs, c.atMost(have))
+	}
+	for _, name := range slices.Sorted(maps.Keys(limit.MaxLimitRequestRatio)) {
+		c := bound{string(limit.Type), name, limit.MaxLimitRequestRatio[name]}
+		errs = append(errs, c.ratio(have))
+	}
+	return errs
+}
+
+// A bound is one number that a LimitRange gives for one resource.
+type bound struct {
+	of    string // the limit's type, as messages have it
+	name  corev1.ResourceName
+	value resource.Quantity
+}
+
+// comparable are three quantities as numbers: in thousandths if none overflows, else rounded up.
+func (b *bound) comparable(request, limit resource.Quantity) (req, lim, value int64) {
+	if request.Value() <= resource.MaxMilliValue && limit.Value() <= resource.MaxMilliValue && b.value.Value() <= resource.MaxMilliValue {
+		return request.MilliValue(), limit.MilliValue(), b.value.MilliValue()
+	}
+	return request.Value(), limit.Value(), b.value.Value()
+}
+
+func (b *bound) atLeast(have *corev1.ResourceRequirements) error {
+	request, requested := have.Requests[b.name]
+	limit, limited := have.Limits[b.name]
+	req, lim, value := b.comparable(request, limit)
+	usage := fmt.Sprintf("minimum %s usage per %s is %s", b.name, b.of, b.value.String())
+	switch {
+	case !requested:
+		return refusal(usage + ".  No request is specified")
+	case req < value:
+		return refusal(usage + ", but request is " + request.String())
+	case limited && lim < value:
+		return refusal(usage + ", but limit is " + limit.String())
+	}
+	return nil
+}
+
+func (b *bound) atMost(have *corev1.ResourceRequirements) error {
+	request, requested := have.Requests[b.name]
+	limit, limited := have.Limits[b.name]
+	req, lim, value := b.comparable(request, limit)
+	usage := fmt.Sprintf("maximum %s usage per %s is %s", b.name, b.of, b.value.String())
+	switch {
+	case !limited:
+		return refusal(usage + ".  No limit is specified")
+	case lim > value:
+		return refusal(usage + ", but limit is " + limit.String())
+	case requested && req > value:
+		return refusal(usage + ", but request is " + request.String())
+	}
+	return nil
+}
+
+// requestAtMost is for what has no limits of its own.
+func (b *bound) requestAtMost(requests corev1.ResourceList) error {
+	request, requested := requests[b.name]
+	req, _, value := b.comparable(request, resource.Quantity{})
+	usage := fmt.Sprintf("maximum %s usage per %s is %s", b.name, b.of, b.value.String())
+	switch {
+	case !requested:
+		return refusal(usage + ".  No request is specified")
+	case req > value:
+		return refusal(usage + ", but request is " + request.String())
+	}
+	return nil
+}
+
+// ratio bounds how far a limit may be above its request.
+func (b *bound) ratio(have *corev1.ResourceRequirements) error {
+	request, requested := have.Requests[b.name]
+	limit, limited := have.Limits[b.name]
+	req, lim, _ := b.comparable(request, limit)
+	usage := fmt.Sprintf("%s max limit to request ratio per %s is %s", b.name, b.of, b.value.String())
+	switch {
+	case !requested || req == 0:
+		return refusal(usage + ", but no request is specified or request is 0")
+	case !limited || lim == 0:
+		return refusal(usage + ", but no limit is specified or limit is 0")
+	}
+	observed, most := float64(lim)/float64(req), float64(b.value.Value())
+	scaled := observed
+	if b.value.Value() <= resource.MaxMilliValue {
+		scaled, most = observed*1000, float64(b.value.MilliValue())
+	}
+	if scaled > most {
+		return refusal(fmt.Sprintf("%s, but provided ratio is %f", usage, observed))
+	}
+	return nil
+}
+
+// ---- What a pod comes to ----
+
+// podResources adds a pod's containers up. Init containers run one after the other and before the rest, so only the largest counts; those
+// that keep running count like the rest. What the pod itself says of cpu and memory is the last word.
+func podResources(spec *corev1.PodSpec) *corev1.ResourceRequirements {
+	sum := func(of func(*corev1.ResourceRequirements) corev1.ResourceList) corev1.ResourceList {
+		total, beside, peak := corev1.ResourceList{}, corev1.ResourceList{}, corev1.ResourceList{}
+		for i := range spec.Containers {
+			add(total, of(&spec.Containers[i].Resources))
+		}
+		for i := range spec.InitContainers {
+			c := &spec.InitContainers[i]
+			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+				add(total, of(&c.Resources))
+				add(beside, of(&c.Resources))
+				raise(peak, beside)
+				continue
+			}
+			now := beside.DeepCopy()
+			add(now, of(&c.Resources))
+			raise(peak, now)
+		}
+		raise(total, peak)
+		if spec.Resources == nil {
+			return total
+		}
+		for name, quantity := range of(spec.Resources) {
+			if name == corev1.ResourceCPU || name == corev1.ResourceMemory {
+				total[name] = quantity
+			}
+		}
+		return total
+	}
+	return &corev1.ResourceRequirements{
+		Requests: sum(func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Requests }),
+		Limits:   sum(func(r *corev1.ResourceRequirements) corev1.ResourceList { return r.Limits }),
+	}
+}
+
+// add adds the quantities of more.
+func add(to, more corev1.ResourceList) {
+	for name, quantity := range more {
+		sum := quantity.DeepCopy()
+		sum.Add(to[name])
+		to[name] = sum
+	}
+}
+
+// raise makes each quantity at least the other's.
+func raise(to, other corev1.ResourceList) {
+	for name, quantity := range other {
+		if have, there := to[name]; !there || quantity.Cmp(have) > 0 {
+			to[name] = quantity.DeepCopy()
+		}
+	}
+}

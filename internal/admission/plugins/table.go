@@ -1,0 +1,126 @@
+// Package plugins holds the built-in admission plug-ins of kube-apiserver 1.36, under its names, in its order, switched by its flags.
+//
+// This file is the table. Each row names the writes that concern a plug-in, so that all others pay nothing for it; what the functions do
+// is in the file that the row's group has. A row without functions is a name that kube-apiserver knows: its flag may say it, and what it
+// judges does not exist here, or is nothing. The names in unbuilt have rules that apilet does not have; to ask for one of them is refused,
+// since whoever asks relies on it.
+package plugins
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"apilet/internal/admission"
+	"apilet/internal/request"
+	"apilet/internal/store"
+)
+
+// Config is what the plug-ins work with.
+type Config struct {
+	Store    *store.Store
+	May      func(u request.User, info request.Info) (allowed bool, reason string) // the authorizer
+	Webhooks *admission.Webhooks
+
+	// Those that are made elsewhere; a zero Plugin has nothing to say. Only functions are taken from them: name, place and default are
+	// the table's.
+	ResourceQuota, ValidatingPolicy, MutatingPolicy admission.Plugin
+}
+
+var (
+	creates = []string{admission.OpCreate}
+	updates = []string{admission.OpUpdate}
+	writes  = []string{admission.OpCreate, admission.OpUpdate}
+
+	pods   = []string{"pods"}
+	claims = []string{"persistentvolumeclaims"}
+)
+
+// Table is all plug-ins in their order: those that only admit or only validate stand where kube-apiserver has them.
+func Table(c Config) []admission.Plugin {
+	classes, signers, limits := classes{c.Store}, signers{c.May}, limitRanger{c.Store}
+	return []admission.Plugin{
+		{Name: "AlwaysAdmit"},
+		{Name: "NamespaceAutoProvision"},
+		{Name: "NamespaceLifecycle", On: true, Operations: creates, Admit: namespaces{c.Store}.admit, Attends: true},
+		{Name: "NamespaceExists"},
+		{Name: "LimitPodHardAntiAffinityTopology"},
+		{Name: "LimitRanger", On: true, Of: pods, Operations: creates, Admit: limits.admit, Validate: limits.validatePod},
+		{Name: "LimitRanger", On: true, Of: []string{"pods/resize"}, Operations: updates, Admit: limits.admit, Validate: limits.validatePod},
+		{Name: "LimitRanger", On: true, Of: claims, Operations: writes, Validate: limits.validateClaim},
+		{Name: "ServiceAccount", On: true},
+		{Name: "NodeRestriction"},
+		{Name: "TaintNodesByCondition", On: true, Of: []string{"nodes"}, Operations: creates, Admit: taintNew},
+		{Name: "AlwaysPullImages"},
+		{Name: "ImagePolicyWebhook"},
+		{Name: "PodSecurity", On: true},
+		{Name: "PodNodeSelector"},
+		{Name: "Priority", On: true, Of: pods, Operations: writes, Admit: classes.admitPriority},
+		{Name: "Priority", On: true, Of: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
+		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: tolerateLoss},
+		{Name: "PodTolerationRestriction"},
+		{Name: "EventRateLimit"},
+		{Name: "ExtendedResourceToleration"},
+		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
+		{Name: "StorageObjectInUseProtection", Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
+		{Name: "PodGroupProtection", On: true},
+		{Name: "OwnerReferencesPermissionEnforcement"},
+		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},
+		{Name: "RuntimeClass", On: true, Of: pods, Operations: creates, Admit: classes.admitRuntime},
+		{Name: "CertificateApproval", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/approval"}, Operations: updates, Validate: signers.approval},
+		{Name: "CertificateSigning", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.signing},
+		{Name: "ClusterTrustBundleAttest", On: true},
+		{Name: "CertificateSubjectRestriction", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: subject},
+		{Name: "DefaultIngressClass", On: true, Of: []string{"ingresses.networking.k8s.io"}, Operations: creates, Admit: classes.admitIngress},
+		{Name: "DenyServiceExternalIPs"},
+		{Name: "PodTopologyLabels", On: true},
+		{Name: "PodGroupWorkloadExists", On: true},
+		{Name: "NodeDeclaredFeatureValidator", On: true},
+		{Name: "JobValidation", On: true},
+		{Name: "PodResizeValidator", On: true},
+
+		{Name: "MutatingAdmissionPolicy", On: true, Admit: c.MutatingPolicy.Admit, Idle: c.MutatingPolicy.Idle},
+		{Name: "MutatingAdmissionWebhook", On: true, Admit: c.Webhooks.Mutate, Idle: c.Webhooks.Idle},
+		{Name: "ValidatingAdmissionPolicy", On: true, Validate: c.ValidatingPolicy.Validate, Idle: c.ValidatingPolicy.Idle},
+		{Name: "ValidatingAdmissionWebhook", On: true, Validate: c.Webhooks.Validate, Idle: c.Webhooks.Idle},
+		{Name: "ResourceQuota", On: true, Validate: c.ResourceQuota.Validate, Idle: c.ResourceQuota.Idle},
+		{Name: "AlwaysDeny"},
+	}
+}
+
+// unbuilt are names of kube-apiserver whose rules are not here. All are off there unless asked for.
+var unbuilt = strings.Fields(`NamespaceAutoProvision NamespaceExists LimitPodHardAntiAffinityTopology NodeRestriction AlwaysPullImages
+	ImagePolicyWebhook PodNodeSelector PodTolerationRestriction EventRateLimit ExtendedResourceToleration
+	OwnerReferencesPermissionEnforcement DenyServiceExternalIPs AlwaysDeny`)
+
+// Select computes which plug-ins are on: those that are by default, and what the two flags say. Its errors are kube-apiserver's.
+func Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
+	on = map[string]bool{}
+	known := map[string]bool{}
+	for _, p := range table {
+		known[p.Name], on[p.Name] = true, p.On
+	}
+	for _, name := range disable {
+		if !known[name] {
+			err = cmp.Or(err, fmt.Errorf("disable-admission-plugins plugin %q is unknown", name))
+		}
+		on[name] = false
+	}
+	var both []string
+	for _, name := range enable {
+		switch {
+		case !known[name]:
+			err = cmp.Or(err, fmt.Errorf("enable-admission-plugins plugin %q is unknown", name))
+		case slices.Contains(unbuilt, name):
+			err = cmp.Or(err, fmt.Errorf("enable-admission-plugins plugin %q is one that apilet does not have", name))
+		case slices.Contains(disable, name):
+			both = append(both, name)
+		}
+		on[name] = true
+	}
+	if slices.Sort(both); len(both) > 0 {
+		err = cmp.Or(err, fmt.Errorf("%v in enable-admission-plugins and disable-admission-plugins overlapped", slices.Compact(both)))
+	}
+	return on, err
+}

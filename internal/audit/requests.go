@@ -1,0 +1,50 @@
+package audit
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+
+	"apilet/internal/request"
+)
+
+// Begun writes the audit event of a request that may last for hours and whose response begins. One that nobody could be made out for
+// has no other event, so it is left to Done.
+func (l *Log) Begun(r *http.Request, rec *request.Request, code int) {
+	if rec.User.Name != "" {
+		l.event(r, rec, Event{stage: stageResponseStarted, code: code, status: rec.Answered})
+	}
+}
+
+// Done writes the audit event of a request that has ended.
+func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
+	ev := Event{stage: stageResponseComplete, code: code, status: rec.Answered}
+	switch {
+	case cause != nil && cause != http.ErrAbortHandler:
+		ev.stage, ev.status = stagePanic, panicStatus(cause)
+	case rec.User.Name == "":
+		ev.stage = stageResponseStarted
+	}
+	l.event(r, rec, ev)
+}
+
+// event writes an audit event; the caller says what the request has come to.
+func (l *Log) event(r *http.Request, rec *request.Request, ev Event) {
+	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
+	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), sourceIPs(r)
+	ev.user = userOf(rec.User)
+	if rec.Impersonator != nil {
+		acting := ev.user
+		ev.user, ev.impersonated, ev.constraint = userOf(*rec.Impersonator), &acting, rec.Constraint
+	}
+	if info := &rec.Info; info.ResourceRequest {
+		ev.object = &Object{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
+			Name: cmp.Or(info.Name, rec.Sent.Name), UID: rec.Sent.UID, APIGroup: info.Group, APIVersion: info.Version,
+			ResourceVersion: rec.Sent.ResourceVersion, Subresource: info.Subresource}
+	}
+	l.Write(ev)
+}
+
+func userOf(u request.User) User {
+	return User{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
+}

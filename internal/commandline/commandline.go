@@ -1,0 +1,336 @@
+// Package commandline is a command line as one table of commands, each with its flags in groups, from which everything else follows: what a
+// command understands and refuses, its help, and the completion of shells.
+//
+//	apilet [FLAGS]             does what the command without a name does: it serves
+//	apilet COMMAND [FLAGS] ... does one thing, and ends
+//	apilet help [COMMAND]      commands first, then flags; COMMAND --help has that command's alone
+//
+// A flag belongs to the command that defines it: `apilet check --listen :80` is an error, and so is a flag that only backup has where
+// nothing but serving was asked for. A mistake is told in one line that says where to look; exit code 2. The commands help, completion and
+// version are the package's own, and say what the table says.
+//
+//	p := commandline.Program{Name: "apilet", About: "...", Commands: func() []commandline.Command { ... }, Version: version}
+//	os.Exit(p.Run(os.Args[1:], os.Stdout, os.Stderr))
+package commandline
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// A Program is its table of commands.
+type Program struct {
+	Name     string
+	About    string                // a sentence, for the head of its help
+	Commands func() []Command      // made anew for each use: flags write into what the rows' functions read. The first has no name
+	Version  func(io.Writer) error // what the command version prints
+}
+
+// A Command is a row of the table.
+type Command struct {
+	Name   string   // "" is what the program does when it is given no command
+	Args   string   // what follows the flags, as help shows it
+	Counts []int    // how many arguments that may be
+	What   string   // it does, in a few words
+	Words  []string // what the argument may be, for completion; nil: a file
+	Groups []FlagGroup
+	Run    func(Call) error
+}
+
+// A FlagGroup is a part of a command's flags under a title.
+type FlagGroup struct {
+	Title  string
+	Define func(*flag.FlagSet)
+}
+
+// A Call is a command on its way: its arguments, and where answers go.
+type Call struct {
+	Args        []string
+	Out, Errors io.Writer
+}
+
+// commands is the whole table: the program's commands, and the three that every program has.
+func (p *Program) commands() []*Command {
+	own := []Command{
+		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print what makes a shell complete " + p.Name + "'s commands and flags", Words: shells,
+			Run: func(c Call) error { return p.printCompletion(c.Out, c.Args[0]) }},
+		{Name: "version", Counts: []int{0}, What: "print " + p.Name + "'s version and that of Kubernetes", Run: func(c Call) error { return p.Version(c.Out) }},
+		{Name: "help", Args: "[COMMAND]", Counts: []int{0, 1}, What: "print this, or a command's help", Run: p.printHelp},
+	}
+	var rows []*Command
+	for _, row := range append(p.Commands(), own...) {
+		rows = append(rows, &row)
+	}
+	return rows
+}
+
+func (p *Program) find(name string) *Command {
+	rows := p.commands()
+	i := slices.IndexFunc(rows, func(row *Command) bool { return row.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return rows[i]
+}
+
+// ---- From arguments to a command ----
+
+// Run runs the command that args name, and returns the program's exit code: 0, 1 for an error, 2 for a misused command line.
+func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
+	name := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name, args = args[0], args[1:]
+	}
+	row := p.find(name)
+	if row == nil {
+		fmt.Fprintf(stderr, "%s: unknown command %q: `%s help` lists the commands\n", p.Name, name, p.Name)
+		return 2
+	}
+	flags := p.flagSet(row)
+	showVersion := flags.Bool("version", false, "")
+	asked := flags.Parse(args)
+	c := Call{flags.Args(), stdout, stderr}
+	var err error
+	switch {
+	case errors.Is(asked, flag.ErrHelp):
+		err = p.help(row, stdout)
+	case asked != nil:
+		fmt.Fprintf(stderr, "%s: %s: %s\n", p.Name, plainFlagError(asked), p.whereToLook(row))
+		return 2
+	case *showVersion:
+		err = p.Version(c.Out)
+	case !slices.Contains(row.Counts, len(c.Args)):
+		fmt.Fprintf(stderr, "%s: %s\n", p.Name, p.wrongCount(row, c.Args))
+		return 2
+	default:
+		err = row.Run(c)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, p.Name+":", err)
+		return 1
+	}
+	return 0
+}
+
+// flagSet has the flags of one command alone.
+func (p *Program) flagSet(row *Command) *flag.FlagSet {
+	f := flag.NewFlagSet(p.title(row), flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	for _, group := range row.Groups {
+		group.Define(f)
+	}
+	return f
+}
+
+// plainFlagError says what package flag has to say with two dashes, as the flags are written everywhere else.
+func plainFlagError(err error) string {
+	text := strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag: --", 1)
+	return strings.NewReplacer("for flag -", "for flag --", "an argument: -", "an argument: --", " for -", " for --").Replace(text)
+}
+
+func (p *Program) title(row *Command) string { return strings.TrimSpace(p.Name + " " + row.Name) }
+
+func (p *Program) whereToLook(row *Command) string {
+	return "`" + p.title(row) + " --help` lists what it understands"
+}
+
+func (p *Program) wrongCount(row *Command, args []string) string {
+	if most := row.Counts[len(row.Counts)-1]; len(args) > most {
+		return fmt.Sprintf("unexpected argument %q: %s", args[most], p.whereToLook(row))
+	}
+	return "usage: " + p.usage(row)
+}
+
+func (p *Program) usage(row *Command) string {
+	text := p.title(row)
+	if len(row.Groups) > 0 {
+		text += " [FLAGS]"
+	}
+	return strings.TrimSpace(text + " " + row.Args)
+}
+
+// ---- Help ----
+
+func (p *Program) printHelp(c Call) error {
+	name := ""
+	if len(c.Args) > 0 {
+		name = c.Args[0]
+	}
+	row := p.find(name)
+	if row == nil {
+		return fmt.Errorf("unknown command %q: `%s help` lists the commands", name, p.Name)
+	}
+	return p.help(row, c.Out)
+}
+
+// help prints what a command is for, and its flags; with the commands before them where there is none.
+func (p *Program) help(row *Command, out io.Writer) error {
+	var text strings.Builder
+	if row.Name == "" {
+		fmt.Fprintf(&text, "%s\n\nUsage:\n  %s [FLAGS]\n  %s COMMAND [FLAGS]\n\nCommands:\n", p.About, p.Name, p.Name)
+		for _, row := range p.commands() {
+			fmt.Fprintf(&text, "  %-17s %s\n", helpName(row.Name), row.What)
+		}
+		fmt.Fprintf(&text, "\n`%s COMMAND --help` lists a command's flags, `%s --version` prints the versions. What follows is for serving.\n", p.Name, p.Name)
+	} else {
+		fmt.Fprintf(&text, "%s: %s.\n\nUsage:\n  %s\n", p.title(row), row.What, p.usage(row))
+	}
+	for _, group := range row.Groups {
+		fmt.Fprintf(&text, "\n%s:\n", group.Title)
+		f := flag.NewFlagSet("", flag.ContinueOnError)
+		group.Define(f)
+		f.VisitAll(func(f *flag.Flag) { text.WriteString(flagHelp(f)) })
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+func helpName(name string) string {
+	if name == "" {
+		return "(none)"
+	}
+	return name
+}
+
+func flagHelp(f *flag.Flag) string {
+	value, usage := flag.UnquoteUsage(f)
+	line := "  --" + f.Name
+	if value != "" {
+		line += " " + strings.ToUpper(value)
+	}
+	switch f.DefValue {
+	case "", "0", "0s", "false":
+	default:
+		usage += " (default " + f.DefValue + ")"
+	}
+	return line + "\n        " + usage + "\n"
+}
+
+// ---- Completion ----
+
+var shells = []string{"bash", "zsh", "fish"}
+
+// printCompletion prints a shell's script. Each knows the commands, the flags of the command before the cursor, and files for the rest.
+func (p *Program) printCompletion(out io.Writer, shell string) error {
+	scripts := map[string]func() string{"bash": p.bashCompletion, "zsh": p.zshCompletion, "fish": p.fishCompletion}
+	script := scripts[shell]
+	if script == nil {
+		return fmt.Errorf("no completion for %q: there is one for %s", shell, strings.Join(shells, ", "))
+	}
+	_, err := io.WriteString(out, script())
+	return err
+}
+
+// eachFlag visits a command's flags, --help last.
+func (p *Program) eachFlag(row *Command, visit func(name, usage string, takesValue bool)) {
+	p.flagSet(row).VisitAll(func(f *flag.Flag) {
+		isSwitch, _ := f.Value.(interface{ IsBoolFlag() bool })
+		_, usage := flag.UnquoteUsage(f)
+		visit(f.Name, usage, isSwitch == nil || !isSwitch.IsBoolFlag())
+	})
+	visit("version", "print the versions", false)
+	visit("help", "print the flags", false)
+}
+
+func (p *Program) flagWords(row *Command) string {
+	var words []string
+	p.eachFlag(row, func(name, _ string, _ bool) { words = append(words, "--"+name) })
+	return strings.Join(words, " ")
+}
+
+func (p *Program) names() []string {
+	var names []string
+	for _, row := range p.commands()[1:] {
+		names = append(names, row.Name)
+	}
+	return names
+}
+
+// argumentWords are what a command's argument may be, "" when it is a file.
+func (p *Program) argumentWords(row *Command) string {
+	if row.Name == "help" {
+		return strings.Join(p.names(), " ")
+	}
+	return strings.Join(row.Words, " ")
+}
+
+func (p *Program) bashCompletion() string {
+	var cases strings.Builder
+	for _, row := range p.commands()[1:] {
+		fmt.Fprintf(&cases, "    %s) flags=%q words=%q ;;\n", row.Name, p.flagWords(row), p.argumentWords(row))
+	}
+	return `# completion of apilet for bash: source <(apilet completion bash)
+_apilet() {
+  local cur=${COMP_WORDS[COMP_CWORD]} flags words=""
+  case ${COMP_WORDS[1]} in
+` + cases.String() + fmt.Sprintf("    *) flags=%q ;;\n", p.flagWords(p.find(""))) + `  esac
+  if [[ $COMP_CWORD == 1 ]]; then words="` + strings.Join(p.names(), " ") + `"; fi
+  if [[ $cur == -* ]]; then words=$flags; fi
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+}
+complete -o default -F _apilet apilet
+`
+}
+
+func (p *Program) zshCompletion() string {
+	var text strings.Builder
+	text.WriteString("#compdef apilet\n# completion of apilet for zsh: source <(apilet completion zsh), or a file _apilet in $fpath\n_apilet() {\n  local -a line commands flags choices\n  line=(\"${(@)words}\") # before anything else hides it\n  commands=(\n")
+	for _, row := range p.commands()[1:] {
+		fmt.Fprintf(&text, "    %s\n", singleQuoted(row.Name+":"+strings.ReplaceAll(row.What, ":", `\:`)))
+	}
+	text.WriteString("  )\n  case $line[2] in\n")
+	for _, row := range append(slices.Clone(p.commands()[1:]), p.find("")) {
+		pattern := row.Name
+		if pattern == "" {
+			pattern = "*"
+		}
+		fmt.Fprintf(&text, "    %s)\n      flags=(\n", pattern)
+		p.eachFlag(row, func(name, usage string, _ bool) {
+			fmt.Fprintf(&text, "        %s\n", singleQuoted("--"+name+":"+strings.ReplaceAll(usage, ":", `\:`)))
+		})
+		fmt.Fprintf(&text, "      )\n      choices=(%s) ;;\n", p.argumentWords(row))
+	}
+	text.WriteString(`  esac
+  if [[ $PREFIX == -* ]]; then _describe flag flags
+  elif (( CURRENT == 2 )); then _describe command commands
+  elif (( $#choices )); then compadd -- $choices
+  else _files
+  fi
+}
+if [[ $funcstack[1] == _apilet ]]; then _apilet "$@"; else compdef _apilet apilet; fi
+`)
+	return text.String()
+}
+
+func (p *Program) fishCompletion() string {
+	var text strings.Builder
+	text.WriteString("# completion of apilet for fish: apilet completion fish | source\n")
+	for _, row := range p.commands() {
+		seen := "__fish_seen_subcommand_from " + row.Name
+		if row.Name == "" {
+			seen = "not __fish_seen_subcommand_from " + strings.Join(p.names(), " ")
+		} else {
+			fmt.Fprintf(&text, "complete -c apilet -n __fish_use_subcommand -f -a %s -d %s\n", row.Name, singleQuoted(row.What))
+		}
+		p.eachFlag(row, func(name, usage string, takesValue bool) {
+			value := ""
+			if takesValue {
+				value = " -r"
+			}
+			fmt.Fprintf(&text, "complete -c apilet -n %s -l %s%s -d %s\n", singleQuoted(seen), name, value, singleQuoted(usage))
+		})
+		if words := p.argumentWords(row); words != "" {
+			fmt.Fprintf(&text, "complete -c apilet -n %s -f -a %s\n", singleQuoted(seen), singleQuoted(words))
+		}
+	}
+	return text.String()
+}
+
+// singleQuoted is a text that all three shells read as it is.
+func singleQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// ---- The commands that look at files ----
