@@ -366,6 +366,8 @@ type lister struct {
 	items []byte // encoded items that were not sent yet
 	bare  bool   // nothing has been encoded yet: no separator before the next item
 	ahead int64  // bytes of the items that are still to be encoded, where that is measured
+
+	uncounted bool // only where the page ends is of interest, not what its objects say
 }
 
 var (
@@ -414,11 +416,14 @@ func (l *lister) collect(ctx context.Context, room int) error {
 	return nil
 }
 
-// advance reads and encodes one chunk, in its turn.
+// advance reads and encodes one chunk, in its turn. Who waits for commits, or for a conversion webhook, has nobody wait for it.
 func (l *lister) advance(ctx context.Context) error {
-	if l.do != nil { // it waits for commits: others need not wait for it
+	if l.do != nil || l.v.Res.Converts() {
 		if err := l.step(ctx); err != nil {
 			return err
+		}
+		if l.do == nil {
+			return l.encode(ctx)
 		}
 		if err := l.do(ctx, l.found); err != nil {
 			return err
@@ -483,6 +488,9 @@ func (l *lister) step(ctx context.Context) error {
 	}
 	l.rev, l.next = l.chunk.Rev, l.chunk.Next
 	l.done = l.next == ""
+	if err := l.convert(ctx); err != nil {
+		return err
+	}
 	for i := range l.chunk.Records {
 		if err := ctx.Err(); err != nil {
 			return err // the chunk's objects may be megabytes each
@@ -501,6 +509,21 @@ func (l *lister) step(ctx context.Context) error {
 	return nil
 }
 
+// convert has a webhook convert the chunk, if the type has one: all that may be shown at once, and before selectors look at it.
+func (l *lister) convert(ctx context.Context) error {
+	if !l.v.Res.Converts() || l.uncounted && l.q.match.everything() {
+		return nil
+	}
+	var records []*store.Record
+	for i := range l.chunk.Records {
+		full := l.q.Limit > 0 && l.q.match.everything() && l.taken+int64(len(records)) >= l.q.Limit
+		if rec := &l.chunk.Records[i]; !full && !l.lost.Has(rec) {
+			records = append(records, rec)
+		}
+	}
+	return response.Convert(ctx, l.v.Res, records...)
+}
+
 // findEnd walks to the end of the page without keeping what did not fit into the buffer: how many objects the page has, where the next one
 // starts, and perhaps how long it is, is needed before the first byte. It returns the lister as it stood, to send the rest.
 func (l *lister) findEnd(ctx context.Context) (*lister, error) {
@@ -509,6 +532,7 @@ func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 	}
 	rest := *l
 	rest.chunk, rest.found = nil, nil
+	l.uncounted = !l.v.Measured()
 	for !l.done {
 		if err := l.survey(ctx); err != nil {
 			return &rest, err
@@ -523,6 +547,12 @@ func (l *lister) survey(ctx context.Context) error {
 	if !l.v.Measured() {
 		return l.step(ctx)
 	}
+	if l.v.Res.Converts() {
+		if err := l.step(ctx); err != nil {
+			return err
+		}
+		return l.measure()
+	}
 	select {
 	case l.turns <- struct{}{}:
 		defer func() { <-l.turns }()
@@ -532,6 +562,11 @@ func (l *lister) survey(ctx context.Context) error {
 	if err := l.step(ctx); err != nil {
 		return err
 	}
+	return l.measure()
+}
+
+// measure adds up what the chunk's objects will take.
+func (l *lister) measure() error {
 	scratch := itemsPool.Get().(*[]byte)
 	defer itemsPool.Put(scratch)
 	for _, rec := range l.found {

@@ -26,6 +26,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,6 +191,9 @@ func (s *stream) sendAll(ctx context.Context) error {
 		if err := s.rd.st.Chunk(at, c); err != nil {
 			return err
 		}
+		if err := s.convertAll(ctx, c.Records); err != nil {
+			return err
+		}
 		for i := range c.Records {
 			rec := &c.Records[i]
 			if !s.q.match.object(rec.Key, rec.JSON) {
@@ -277,6 +281,9 @@ func (s *stream) drain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := s.convertEvents(ctx, events); err != nil {
+			return err
+		}
 		for i := range events {
 			if err := s.deliver(&events[i]); err != nil {
 				return err
@@ -289,6 +296,47 @@ func (s *stream) drain(ctx context.Context) error {
 	}
 	s.logged = false
 	return s.write()
+}
+
+// convertAll has a webhook convert objects, if the type has one, before selectors look at them.
+func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
+	if !s.v.Res.Converts() {
+		return nil
+	}
+	var readable []*store.Record
+	for i := range records {
+		if !s.rd.lost.Has(&records[i]) {
+			readable = append(readable, &records[i])
+		}
+	}
+	return response.Convert(ctx, s.v.Res, readable...)
+}
+
+// convertEvents is the same for events, and for what selectors have to know of the time before.
+func (s *stream) convertEvents(ctx context.Context, events []store.Event) error {
+	if !s.v.Res.Converts() {
+		return nil
+	}
+	var at []*[]byte
+	for i := range events {
+		ev := &events[i]
+		if !strings.HasPrefix(ev.Key, s.q.match.span) || s.rd.lost.Has(&ev.Record) {
+			continue
+		}
+		at = append(at, &ev.JSON)
+		if !ev.Deleted && ev.CreateRev != ev.Rev && !s.q.match.everything() {
+			at = append(at, &ev.Prev)
+		}
+	}
+	docs := make([][]byte, len(at))
+	for i := range at {
+		docs[i] = *at[i]
+	}
+	err := s.v.Res.Custom.Webhook.Watch(ctx, docs)
+	for i := range at {
+		*at[i] = docs[i]
+	}
+	return err
 }
 
 // deliver sends one event of the log as this watcher sees it, if it does.

@@ -364,8 +364,12 @@ func (v *invocation) document(row *scheme.Resource, obj scheme.Object) (json.Raw
 	return scheme.MarshalAs(obj, want.APIVersion(), want.Kind)
 }
 
-// movedTo makes a custom resource one of another version: conversion is by name alone, and by what the schema knows.
+// movedTo makes a custom resource one of another version: by the type's conversion webhook, which has its own limit in time, or by name
+// alone; and by what the schema knows.
 func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if row.Custom.Webhook != nil {
+		return row.Custom.Webhook.To(context.Background(), u, row.Version)
+	}
 	u.SetAPIVersion(row.APIVersion())
 	_, err := row.Custom.Shape(u)
 	return u, err

@@ -25,9 +25,8 @@ package crd
 // sync is level-triggered: it compares what is stored with what follows from it, so it may be called after a write, at the start, or
 // once too often. A row costs a few hundred bytes; the schema stays in the store.
 //
-// All versions of a definition show the same stored objects. Conversion is what Kubernetes calls None: only apiVersion changes, and the
-// version's schema prunes. A definition that asks for a conversion webhook is accepted, with a warning, and converted by None as well:
-// most of them can do without as long as all clients speak the storage version.
+// All versions of a definition show the same stored objects. By what Kubernetes calls strategy None only apiVersion changes, and the
+// version's schema prunes; by strategy Webhook a program outside is asked (conversion.go).
 
 import (
 	"cmp"
@@ -61,6 +60,7 @@ import (
 	"apilet/internal/registry/validation"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/webhook"
 )
 
 const retryCleanup = time.Second // while objects of a deleted definition wait for their finalizers
@@ -76,6 +76,8 @@ type Definitions struct {
 	Row *scheme.Resource // the type of definitions itself
 
 	reserved scheme.Reservations // what is not for definitions
+	services *webhook.ServiceResolver
+	events   *events
 
 	mu    sync.Mutex // guards what follows; held while the status of a definition is committed
 	rev   int64      // what table shows
@@ -94,12 +96,14 @@ type definition struct {
 	rows        []*scheme.Resource // the served versions
 	storage     *scheme.Resource   // the storage version, served or not
 	Schemas     *schemas
+	converter   *converter    // nil: strategy None
 	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
 }
 
 // NewDefinitions serves the type of definitions. Sync then brings in those that are stored.
 func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
-	d := &Definitions{st: st, reg: reg, Wr: wr, log: log, Table: map[string]*definition{}}
+	d := &Definitions{st: st, reg: reg, Wr: wr, log: log, Table: map[string]*definition{},
+		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents()}
 	d.Row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
 	d.Row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
@@ -228,6 +232,7 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 	if rec.Deleted {
 		if before != nil {
 			d.ended = append(d.ended, before.over)
+			before.converter.close(nil)
 		}
 		return func() error { return d.reconsiderLocked(ctx, before) }
 	}
@@ -469,17 +474,25 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 			def.Schemas.since = before.Schemas.since
 		}
 	}
+	def.convert(crd, before, d.services)
 	def.over = d.overLocked(def, before)
 	if !accepted && !def.established || !d.ownsKeys(crd) {
 		return def
 	}
+	unmarked, verbatim := d.unmarked(crd, storage), (*scheme.Resource)(nil)
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		res := def.row(crd, v)
-		res.Custom.StorageVersion, res.Custom.Settled = storage, def.Schemas.settled
+		res.Custom.StorageVersion, res.Custom.Unmarked, res.Custom.Settled = storage, unmarked, def.Schemas.settled
 		if tag := versionDigest(rec.JSON, v.Name); tag != def.Schemas.stored {
-			res.Custom.Settled = func([]byte) bool { return false }
+			res.Custom.Settled = func([]byte) (bool, error) { return false, nil }
 			res.Custom.ToStorage = def.Schemas.toStorage
+		}
+		if def.converter != nil {
+			if verbatim == nil {
+				verbatim = def.verbatim(res)
+			}
+			d.convertRow(def, res, verbatim)
 		}
 		res.SchemaTag = def.Schemas.spec
 		if v.Storage {
@@ -490,6 +503,63 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		}
 	}
 	return def
+}
+
+// convert gives a definition the converter that its spec asks for: that of before, if nothing has changed.
+func (def *definition) convert(crd *apiextensionsv1.CustomResourceDefinition, before *definition, services *webhook.ServiceResolver) {
+	if before == nil {
+		def.converter = newConverter(crd, def.Schemas, services, nil)
+		return
+	}
+	if def.converter = before.converter; def.Schemas != before.Schemas {
+		def.converter = newConverter(crd, def.Schemas, services, before.converter)
+		before.converter.close(def.converter)
+	}
+}
+
+// convertRow makes a version's row one whose objects a webhook converts.
+func (d *Definitions) convertRow(def *definition, res, verbatim *scheme.Resource) {
+	r := &rowConversion{converter: def.converter, res: res, events: d.events}
+	c := res.Custom
+	c.Webhook = &scheme.WebhookConversion{Read: r.read, Watch: r.watch, To: r.to}
+	c.Settled, c.Complete, c.Verbatim, c.ToStorage = r.settled, r.complete, verbatim, nil
+	if res.Version != c.StorageVersion {
+		c.ToStorage = r.toStorage
+	}
+}
+
+// verbatim is the row that shows each object in the version that it is stored in, to the server alone.
+func (def *definition) verbatim(of *scheme.Resource) *scheme.Resource {
+	res := *of
+	res.Version, res.Subresources, res.Schema = of.Custom.StorageVersion, nil, nil
+	row := scheme.GroupVersion(res.Group, res.Version, &res)[0]
+	row.Custom = &scheme.CustomStrategy{StorageVersion: of.Custom.StorageVersion, Unmarked: of.Custom.Unmarked, Over: of.Custom.Over, Verbatim: row, Shape: of.Custom.Shape,
+		Prepare:  func(obj, _ scheme.Object, _ string) scheme.Object { return obj },
+		Validate: func(context.Context, scheme.Object, scheme.Object, string) field.ErrorList { return nil },
+		Settled:  func([]byte) (bool, error) { return true, nil },
+		Webhook:  &scheme.WebhookConversion{To: def.converter.to}}
+	return row
+}
+
+// unmarked is the version of a definition's stored objects that do not name theirs: the first that anything was stored in. Once another
+// one follows it is kept in the file, for status.storedVersions, which tells it until then, may be written by anybody.
+func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, storage string) string {
+	first := storage
+	if stored := crd.Status.StoredVersions; len(stored) > 0 {
+		first = stored[0]
+	}
+	name := "unmarked/" + crd.Name
+	kept, err := d.st.Known(name)
+	if err == nil && kept == nil && first != storage {
+		kept, err = d.st.Secret(name, func() []byte { return []byte(first) })
+	}
+	if err != nil {
+		d.log.Error().Err(err).Str("definition", crd.Name).Msg("which version its first objects have")
+	}
+	if kept != nil {
+		return string(kept)
+	}
+	return first
 }
 
 // ownsKeys says that objects of a definition would be its own. Its plural is a part of its name and so of no other's; the status, which
@@ -629,8 +699,8 @@ func internalDefinition(obj scheme.Object, out *apiextensions.CustomResourceDefi
 	return apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(in, out, nil)
 }
 
-// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, sets that apply and CEL do not treat
-// as such, and conversion by a webhook. Of an update, what is new.
+// definitionWarnings names what a definition asks for and does not get: formats that nobody checks, and sets that apply and CEL do not
+// treat as such. Of an update, what is new.
 func definitionWarnings(obj, old scheme.Object) (texts []string) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	known := map[string]bool{}
@@ -641,9 +711,6 @@ func definitionWarnings(obj, old scheme.Object) (texts []string) {
 		if !known[text] {
 			texts = append(texts, text)
 		}
-	}
-	if crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
-		texts = append(texts, "spec.conversion: this server calls no conversion webhooks; versions are converted as with strategy None, which changes apiVersion alone")
 	}
 	return texts
 }
@@ -731,6 +798,7 @@ func (d *Definitions) empty(ctx context.Context, def *definition) (done bool, er
 
 // deleteObjects deletes what is not being deleted already.
 func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) error {
+	res = res.AsStored()
 	if d.reserved.Bases[res.Base] {
 		return fmt.Errorf("the objects of a built-in type were to be deleted with a definition: %s", res.Base)
 	}

@@ -176,8 +176,8 @@ func (s *schemas) forget(now time.Time) {
 
 // settled says that a stored object is as today's schema wants it. An object that was shaped before a change of the schema and
 // committed after it passes, too, without a default that the change brought: the next write puts it right.
-func (s *schemas) settled(stored []byte) bool {
-	return gjson.GetBytes(stored, "metadata.resourceVersion").Int() > s.since
+func (s *schemas) settled(stored []byte) (bool, error) {
+	return gjson.GetBytes(stored, "metadata.resourceVersion").Int() > s.since, nil
 }
 
 // toStorage gives an object of another version the storage version's shape.

@@ -677,9 +677,9 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 func (rp *Reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
-	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	t := registry.Target{Resource: it.res.AsStored(), Namespace: it.namespace, Name: it.name}
 	ctx, done := rp.Gc.begin(ctx, garbageCollector, "delete", t)
-	_, _, err := rp.Gc.Writer.Delete(ctx, it.res, it.namespace, it.name, options)
+	_, _, err := rp.Gc.Writer.Delete(ctx, it.res.AsStored(), it.namespace, it.name, options)
 	done(err)
 	return err
 }
@@ -707,7 +707,7 @@ func (rp *Reaper) deleteInForeground(ctx context.Context, it *item) error {
 
 // change edits an object if it is still the one that was examined, and remembers what became of it.
 func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
-	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	t := registry.Target{Resource: it.res.AsStored(), Namespace: it.namespace, Name: it.name}
 	ctx, done := rp.Gc.begin(ctx, garbageCollector, "patch", t)
 	rec, _, err := rp.Gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old.GetUID() != it.uid {
@@ -1004,8 +1004,8 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 	if rec.Deleting && options.GracePeriodSeconds == nil && res.Readable(rec.JSON) == nil {
 		return false, nil
 	}
-	ctx, done := e.gc.begin(ctx, namespaceController, "delete", registry.Target{Resource: res, Namespace: namespace, Name: name})
-	now, gone, err := e.gc.Writer.Delete(ctx, res, namespace, name, options)
+	ctx, done := e.gc.begin(ctx, namespaceController, "delete", registry.Target{Resource: res.AsStored(), Namespace: namespace, Name: name})
+	now, gone, err := e.gc.Writer.Delete(ctx, res.AsStored(), namespace, name, options)
 	done(err)
 	if apierrors.IsNotFound(err) {
 		return true, nil

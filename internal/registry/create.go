@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
@@ -163,7 +164,7 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		return store.Record{}, err
 	}
 	defer held.Release()
-	json, revAt, err := res.EncodeStored(obj)
+	json, revAt, err := encode(ctx, res, obj)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -182,6 +183,16 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		wr.NamespaceCreated(name)
 	}
 	return rec, err
+}
+
+// encode is what the store keeps of an object.
+func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json []byte, revAt int, err error) {
+	if res.Converts() {
+		if obj, err = res.Custom.Webhook.To(ctx, obj.(*unstructured.Unstructured), res.Custom.StorageVersion); err != nil {
+			return nil, 0, err
+		}
+	}
+	return res.EncodeStored(obj)
 }
 
 // checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of

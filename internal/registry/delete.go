@@ -85,7 +85,15 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err := checkPreconditions(res, &rec, options); err != nil {
 		return rec, false, err
 	}
-	obj, err := wr.mend(res, &rec)
+	shown := &rec
+	if res.Converts() {
+		converted := rec
+		shown = &converted
+	}
+	if err := response.Convert(ctx, res, shown); err != nil {
+		return rec, false, err
+	}
+	obj, err := wr.mend(res, shown)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		return wr.clearAway(ctx, res, rec, len(options.DryRun) > 0)
 	}
@@ -129,7 +137,7 @@ func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, ob
 	}
 	obj.SetResourceVersion(before.GetResourceVersion())
 	if !apiequality.Semantic.DeepEqual(obj, before) {
-		stored, revAt, err := res.EncodeStored(obj)
+		stored, revAt, err := encode(ctx, res, obj)
 		if err != nil {
 			return rec, false, err
 		}

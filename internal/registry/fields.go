@@ -3,13 +3,18 @@ package registry
 // This file keeps metadata.managedFields, which says who set each field; package fieldmanager does the work.
 
 import (
+	"context"
 	"encoding/json"
+	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/scheme"
 )
+
+const conversionTimeout = 30 * time.Second // of a webhook that is asked where a field of another version went
 
 // recordOwners writes into obj's managedFields which fields this write sets. old is nil for a create.
 func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opts Options, sub string) error {
@@ -17,7 +22,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		obj.SetManagedFields(nil)
 		return nil
 	}
-	if opts.applied {
+	if opts.applied || res.IsVerbatim() {
 		return nil
 	}
 	before, after := old, res.ConvertOut(obj)
@@ -54,6 +59,21 @@ func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 
 func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil}
+	if res.Converts() {
+		o.SchemaOf = func(version string) (schema map[string]any) {
+			if other := wr.Types.Lookup(res.Group, version, res.Plural); other != nil && other.Schema != nil {
+				if own, err := other.Schema(); err == nil {
+					_ = json.Unmarshal(own, &schema)
+				}
+			}
+			return schema
+		}
+		o.ConvertTo = func(u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), conversionTimeout) // of any request: what is kept knows none
+			defer cancel()
+			return res.Custom.Webhook.To(ctx, u, version)
+		}
+	}
 	if res.Schema != nil {
 		if own, err := res.Schema(); err == nil {
 			_ = json.Unmarshal(own, &o.Schema) // without a schema, maps are merged and lists are not

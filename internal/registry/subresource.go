@@ -133,6 +133,9 @@ func scaleRow(of *scheme.Resource) *scheme.Resource {
 }
 
 func respondScale(w http.ResponseWriter, r *http.Request, res *scheme.Resource, v *response.View, rec *store.Record) error {
+	if err := response.Convert(r.Context(), res, rec); err != nil {
+		return err
+	}
 	obj, err := res.DecodeStored(rec.JSON)
 	if err != nil {
 		_, name := scheme.NamespacedName(rec.Key)
@@ -189,7 +192,11 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if err != nil {
 		return nil, err
 	}
-	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, nil, countPath(req.res, old)...)
+	var versions []string // whose entries would be lost otherwise
+	if req.res.Converts() {
+		versions = req.wr.FieldManager(req.res).Versions
+	}
+	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, versions, countPath(req.res, old)...)
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}

@@ -164,11 +164,19 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change Cha
 
 // modifyOnce is one round of Modify.
 func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change ChangeFunc, rec store.Record) (store.Record, error) {
-	old, err := wr.mend(t.Resource, &rec)
+	shown := &rec
+	if t.Resource.Converts() { // what is stored stays in hand: a write may turn out to change nothing of it
+		converted := rec
+		shown = &converted
+	}
+	if err := response.Convert(ctx, t.Resource, shown); err != nil {
+		return rec, err
+	}
+	old, err := wr.mend(t.Resource, shown)
 	if err != nil {
 		return rec, err
 	}
-	obj, err := change(old, &rec)
+	obj, err := change(old, shown)
 	if err != nil {
 		return rec, err
 	}
@@ -354,7 +362,7 @@ func anyName(string, bool) []string { return nil }
 
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
 func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
-	json, revAt, err := res.EncodeStored(obj)
+	json, revAt, err := encode(ctx, res, obj)
 	if err != nil {
 		return rec, err
 	}

@@ -24,6 +24,7 @@ package response
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -384,10 +385,36 @@ func (v *View) ContentType() string {
 	return string(v.Media.Format)
 }
 
+// Convert makes records show their objects in the version of a row, where a webhook knows how: views, selectors and decoders take them
+// from there. Its errors are Statuses.
+func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record) error {
+	if !res.Converts() || len(records) == 0 {
+		return nil
+	}
+	docs := make([][]byte, len(records))
+	for i, rec := range records {
+		docs[i] = rec.JSON
+	}
+	if err := res.Custom.Webhook.Read(ctx, docs); err != nil {
+		return err
+	}
+	for i, rec := range records {
+		rec.JSON = docs[i]
+	}
+	return nil
+}
+
 // Respond answers with one object.
 func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *store.Record) error {
 	if err := v.Media.Fits(v.Res, false); err != nil {
 		return err
+	}
+	if v.Res.Converts() {
+		shown := *rec
+		rec = &shown
+		if err := Convert(r.Context(), v.Res, rec); err != nil {
+			return err
+		}
 	}
 	if v.Media.Format == scheme.ProtobufFormat {
 		body, err := v.Sealed(nil, rec)

@@ -270,14 +270,26 @@ type CustomStrategy struct {
 	Deprecation    string          // the warning of a deprecated version
 	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
 	Shape      func(*unstructured.Unstructured) (unknown []error, err error)        // a body: prune, coerce, default
-	Settled    func(stored []byte) bool                                             // needs no complete
+	Settled    func(stored []byte) (bool, error)                                    // needs no complete; an error: is of another version
 	Complete   func(*unstructured.Unstructured) error                               // stored object, as of today's schema
 	ToStorage  func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
 	Columns    func() []metav1.TableColumnDefinition                                // nil: name and age
 	Cells      func(obj Object) []any                                               // one row of them
 	Scale      func(u *unstructured.Unstructured, set *int32) (Scalable, error)     // set, when not nil, changes the count
 	Kept       func() *sync.Map                                                     // what is made of the schema, by its maker's key, as long as that is kept
+	Unmarked   string                                                               // version of the stored objects that do not name theirs
+	Webhook    *WebhookConversion                                                   // nil: all versions show the same fields
+	Verbatim   *Resource                                                            // the row for those who change metadata alone; see AsStored
 	Selectable []string                                                             // fields that may be selected by, as spec.color
+}
+
+// A WebhookConversion is how objects of a type get from one version to another when a program outside knows how. Docs are stored JSON,
+// and replaced by what the row's version makes of them, in one call for all that need it; errors are Statuses.
+type WebhookConversion struct {
+	Read  func(ctx context.Context, docs [][]byte) error
+	Watch func(ctx context.Context, docs [][]byte) error // Read for events: who follows the same ones shares the calls
+	// To returns an object of one version in another, pruned by that one's schema; the object itself if it is of that version.
+	To func(ctx context.Context, u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error)
 }
 
 // A Scalable is the replica count that a Scale shows; path says where it is in a custom resource.
@@ -626,6 +638,23 @@ func (res *Resource) InProtobuf() bool {
 // StoresAsIs says that a row serves the storage version: what it reads and writes again is not the poorer for it.
 func (res *Resource) StoresAsIs() bool {
 	return res.Conversion == nil && (res.Custom == nil || res.Custom.ToStorage == nil)
+}
+
+// AsStored is the row by which the server itself deletes objects and changes their metadata: it shows each in the version that it is
+// stored in, and so needs no conversion webhook. For most types it is the row itself.
+func (res *Resource) AsStored() *Resource {
+	if c := res.Custom; c != nil && c.Verbatim != nil {
+		return c.Verbatim
+	}
+	return res
+}
+
+// IsVerbatim says that a row is what AsStored returns for another one.
+func (res *Resource) IsVerbatim() bool { return res.Custom != nil && res.Custom.Verbatim == res }
+
+// Converts says that objects of the row may have to be converted by a webhook before they are shown.
+func (res *Resource) Converts() bool {
+	return res.Custom != nil && res.Custom.Webhook != nil && res.Custom.Verbatim != res
 }
 
 // StoredType is the Go type of the objects in the server's hands; nil for custom resources.
@@ -1086,10 +1115,51 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	maps.Copy(u.Object, kind)
-	if c := res.Custom; c != nil && !c.Settled(stored) {
-		return u, c.Complete(u)
+	c := res.Custom
+	if c == nil {
+		return u, nil
 	}
-	return u, nil
+	if res.IsVerbatim() {
+		version, _ := c.StoredVersion(stored)
+		u.SetAPIVersion(GroupVersionString(res.Group, string(version)))
+		return u, nil
+	}
+	settled, err := c.Settled(stored)
+	if err != nil || settled {
+		return u, err
+	}
+	return u, c.Complete(u)
+}
+
+// versionMark begins stored objects of custom resources that are not of the version which goes without saying; converted ones have none.
+const (
+	versionMark = `{"apiVersion":"`
+	Converted   = versionMark + `",`
+)
+
+// StoredVersion returns the version of stored JSON, "" for what has been converted since it was read, and where its first member begins.
+func (c *CustomStrategy) StoredVersion(stored []byte) (version string, at int) {
+	if !bytes.HasPrefix(stored, []byte(versionMark)) {
+		return c.Unmarked, 1
+	}
+	version, _, _ = strings.Cut(string(stored[len(versionMark):min(len(stored), len(versionMark)+64)]), `"`)
+	return version, len(versionMark) + len(version) + len(`",`)
+}
+
+// withoutMark is stored JSON without the name of its version.
+func (c *CustomStrategy) withoutMark(stored []byte) []byte {
+	if !bytes.HasPrefix(stored, []byte(versionMark)) {
+		return stored
+	}
+	_, at := c.StoredVersion(stored)
+	return append(append(make([]byte, 0, len(stored)-at+1), '{'), stored[at:]...)
+}
+
+// EncodeConverted writes an object that was converted after it had been read, for DecodeStored and Served to read again.
+func EncodeConverted(u *unstructured.Unstructured) ([]byte, error) {
+	var buf bytes.Buffer
+	_, err := encodeUnstructured(&buf, Converted, u)
+	return buf.Bytes(), err
 }
 
 // WithoutOwners is stored JSON without managedFields.
@@ -1176,7 +1246,7 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 				return nil, 0, err
 			}
 		}
-		revAt, err = encodeUnstructured(buf, u)
+		revAt, err = encodeUnstructured(buf, res.markOf(u), u)
 	} else {
 		revAt, err = encodeTyped(buf, obj)
 	}
@@ -1189,6 +1259,27 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 	encoded := buf.Bytes()
 	stored = make([]byte, 0, len(encoded)-1)
 	return append(append(stored, encoded[:revAt]...), encoded[revAt+1:]...), revAt, nil
+}
+
+// markOf begins the stored JSON of an object of a custom resource. An object without a name is a bookmark: there is nothing to convert.
+func (res *Resource) markOf(u *unstructured.Unstructured) string {
+	c := res.Custom
+	switch {
+	case c == nil || c.Unmarked == "":
+		return "{"
+	case u.GetName() == "" && c.Webhook != nil:
+		return Converted
+	case u.GetName() == "":
+		return "{"
+	}
+	version := c.StorageVersion
+	if res.IsVerbatim() {
+		version = u.GroupVersionKind().Version
+	}
+	if version == c.Unmarked {
+		return "{"
+	}
+	return versionMark + version + `",`
 }
 
 // encodeBuffers are for encoding; what leaves is copied out of them.
@@ -1208,10 +1299,10 @@ func encodeTyped(buf *bytes.Buffer, obj Object) (revAt int, err error) {
 	return bytes.Index(buf.Bytes(), resourceVersionField) + len(resourceVersionField), nil
 }
 
-// encodeUnstructured writes metadata first. The last occurrence of the field in it is the object's own: what sorts behind it there,
+// encodeUnstructured writes what it is to begin with, and metadata first. The last occurrence of the field in it is the object's own: what sorts behind it there,
 // selfLink and uid, are strings.
-func encodeUnstructured(buf *bytes.Buffer, u *unstructured.Unstructured) (revAt int, err error) {
-	if err := encodeMember(buf, `{"metadata":`, u.Object["metadata"]); err != nil {
+func encodeUnstructured(buf *bytes.Buffer, begin string, u *unstructured.Unstructured) (revAt int, err error) {
+	if err := encodeMember(buf, begin+`"metadata":`, u.Object["metadata"]); err != nil {
 		return 0, err
 	}
 	revAt = bytes.LastIndex(buf.Bytes(), resourceVersionField) + len(resourceVersionField)
@@ -1264,13 +1355,17 @@ func (res *Resource) DecodeServed(stored []byte) (Object, error) {
 // Served turns stored JSON into the members of the served version, still without kind and APIVersion: prefix belongs before them.
 // For all but the converted rows, and custom resources older than their schema, that is the stored JSON itself.
 func (res *Resource) Served(stored []byte) ([]byte, error) {
-	if c := res.Custom; c != nil && c.Settled != nil && !c.Settled(stored) {
+	if c := res.Custom; c != nil && c.Settled != nil {
+		settled, err := c.Settled(stored)
+		if err != nil || settled {
+			return c.withoutMark(stored), err
+		}
 		obj, err := res.DecodeStored(stored)
 		if err != nil {
 			return nil, err
 		}
 		var buf bytes.Buffer
-		_, err = encodeUnstructured(&buf, obj.(*unstructured.Unstructured))
+		_, err = encodeUnstructured(&buf, "{", obj.(*unstructured.Unstructured))
 		return buf.Bytes(), err
 	}
 	if res.Conversion == nil || res.Conversion.Out == nil {

@@ -1212,16 +1212,21 @@ func (st *Store) Wake(resource string) <-chan struct{} {
 
 // ---- What else is kept and told
 
-// Secret returns the value kept under name in meta, made by fresh at the first call and durable before it is returned.
-func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err error) {
-	key := []byte("secret/" + name)
+// Known returns the value kept under name in meta; nil when there is none.
+func (st *Store) Known(name string) (value []byte, err error) {
 	err = st.View(func(s *Snapshot) error {
-		value = bytes.Clone(s.meta().get(key))
+		value = bytes.Clone(s.meta().get([]byte("secret/" + name)))
 		return nil
 	})
-	if err != nil || value != nil {
+	return value, err
+}
+
+// Secret is Known with a value made by fresh at the first call, and durable before it is returned.
+func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err error) {
+	if value, err = st.Known(name); err != nil || value != nil {
 		return value, err
 	}
+	key := []byte("secret/" + name)
 	value = fresh()
 	err = st.maintain(context.Background(), func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketMeta)

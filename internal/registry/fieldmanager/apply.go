@@ -96,9 +96,15 @@ type Manager struct {
 	Schema   map[string]any // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
 	Status   bool           // has a status subresource: main writes do not own status
 
+	// ConvertTo returns a custom resource in another version, where a webhook knows how, and SchemaOf the openAPIV3Schema of that version;
+	// nil: versions differ by name alone.
+	ConvertTo func(u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error)
+	SchemaOf  func(version string) map[string]any
+
 	mu       sync.Mutex                             // guards what follows
 	types    *typed.ParseableType                   // nil until used
 	managers map[string]*managedfields.FieldManager // by subresource
+	others   map[string]*typed.ParseableType        // types of other versions, where a webhook converts
 }
 
 // Apply merges body, the fields that manager wants, into live (nil: nothing is there, an object is created; its TypeMeta is set). The
@@ -362,7 +368,13 @@ func (o *Manager) resets(subresource string) map[fieldpath.APIVersion]fieldpath.
 		}
 		set.Insert(fieldpath.MakePathOrDie(steps...))
 	}
-	return fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.Kind.GroupVersion().String()): set})
+	reset := map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(o.Kind.GroupVersion().String()): set}
+	if o.ConvertTo != nil && subresource == "status" { // of all versions, as kube-apiserver does for custom resources
+		for _, version := range o.Versions {
+			reset[fieldpath.APIVersion(version)] = set
+		}
+	}
+	return fieldpath.NewExcludeFilterSetMap(reset)
 }
 
 func (o *Manager) resetPaths(subresource string) (split [][]string) {
@@ -415,10 +427,26 @@ func (s *objectShape) ObjectToTyped(obj runtime.Object, options ...typed.Validat
 	if longest(members) > maxApplyElements {
 		return nil, errLongList
 	}
+	if version := obj.GetObjectKind().GroupVersionKind().Version; s.ConvertTo != nil && version != s.Kind.Version {
+		return s.typesOf(version).FromUnstructured(members, options...)
+	}
 	if s.GoType != nil && len(options) > 0 { // an object, not an apply body: the Go type has checked its fields already
 		return typed.AsTypedUnvalidated(value.NewValueInterface(members), s.types.Schema, s.types.TypeRef), nil
 	}
 	return s.types.FromUnstructured(members, options...)
+}
+
+// typesOf are the types of another version, which has other fields where a webhook converts.
+func (o *Manager) typesOf(version string) *typed.ParseableType {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.others[version] == nil {
+		if o.others == nil {
+			o.others = map[string]*typed.ParseableType{}
+		}
+		o.others[version] = TypesOf(nil, o.SchemaOf(version))
+	}
+	return o.others[version]
 }
 
 // longest is how many elements the longest list or map in value has.
@@ -447,8 +475,8 @@ func (s *objectShape) TypedToObject(doc *typed.TypedValue) (runtime.Object, erro
 	return &unstructured.Unstructured{Object: members}, nil
 }
 
-// ConvertToVersion turns the library's maps into the Go type, and changes versions by name alone: a simplification, since the entry of
-// a manager that wrote through a version with other fields (autoscaling/v1) then names fields that are not found here and fades.
+// ConvertToVersion turns the library's maps into the Go type, and changes versions of those by name alone: a simplification, since the
+// entry of a manager that wrote through a version with other fields (autoscaling/v1) then names fields that are not found here and fades.
 func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
 	version, ok := target.(schema.GroupVersion)
 	if own := s.Kind.GroupVersion(); !ok || version != own && !slices.Contains(s.Versions, version.String()) {
@@ -456,6 +484,9 @@ func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVe
 	}
 	kind := version.WithKind(s.Kind.Kind)
 	members, isMap := in.(*unstructured.Unstructured)
+	if isMap && s.ConvertTo != nil {
+		return s.ConvertTo(members, version.Version)
+	}
 	if isMap && s.GoType != nil {
 		out := reflect.New(s.GoType).Interface().(runtime.Object)
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(members.Object, out); err != nil {

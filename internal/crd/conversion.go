@@ -1,0 +1,594 @@
+package crd
+
+// This file gets objects from one version to another where a definition names a webhook that knows how. An object is stored in what was
+// the storage version on the day of its last write, so reading may need a conversion, and writing through another version does:
+//
+//	GET v1      {"apiVersion":"v2",…} in the store ──▶ v2's defaults ──▶ ConversionReview ──▶ metadata as it was ──▶ v1's schema prunes
+//	PUT v1      … judged as v1 ──▶ ConversionReview ──▶ metadata as it was ──▶ v2's schema prunes ──▶ {"apiVersion":"v2",…}
+//	LIST v1     a chunk of them ──▶ those of other versions in one ConversionReview ──▶ selectors ──▶ items
+//	WATCH v1    the same for the events that are new; of all who follow them one asks
+//
+// A stored object names its version only where that differs from the version of the first ones (see unmarked), so that a type which has
+// never moved costs nothing. What has been converted begins with an empty version: neither defaults nor the webhook see it again.
+//
+// The webhook decides about everything but the object's identity. Of the metadata it may change labels and annotations; the rest is put
+// back. Whatever is wrong with its answer is a 500 in kube-apiserver's words, before anything is stored.
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/scheme"
+	"apilet/internal/webhook"
+)
+
+const (
+	conversionTimeout = 30 * time.Second // of one call, as in kube-apiserver
+	reviewBytes       = 1 << 20          // stored bytes that one review takes; a larger object has one for itself
+	leastAnswer       = 16 << 20         // bytes of an answer that are read whatever was asked
+	answerFactor      = 4                // or so many times the bytes of the question
+	eventsKept        = 256              // converted events that are remembered, of all types together
+	eventBytes        = 8 << 20          // and how much of them
+)
+
+// A converter asks one definition's webhook. Immutable; it goes with the definition's spec.
+type converter struct {
+	kind    schema.GroupKind
+	schemas *schemas
+	known   map[string]bool // the versions
+	reviews []string        // ConversionReview versions that the webhook takes
+	target  string          // how to reach it, as JSON
+	client  *webhook.Client
+	broken  error // why there is no client
+}
+
+// newConverter makes a definition's converter; nil for strategy None. One that reaches its webhook as before's did uses its connections.
+func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, services *webhook.ServiceResolver, before *converter) *converter {
+	c := crd.Spec.Conversion
+	if c == nil || c.Strategy != apiextensionsv1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {
+		return nil
+	}
+	cv := &converter{kind: schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, schemas: s, known: map[string]bool{},
+		reviews: c.Webhook.ConversionReviewVersions}
+	for i := range crd.Spec.Versions {
+		cv.known[crd.Spec.Versions[i].Name] = true
+	}
+	asked := c.Webhook.ClientConfig
+	config := &admissionv1.WebhookClientConfig{URL: asked.URL, CABundle: asked.CABundle, Service: (*admissionv1.ServiceReference)(asked.Service)}
+	if strings.TrimSpace(string(config.CABundle)) == "" { // controller-gen writes a newline
+		config.CABundle = nil
+	}
+	target, _ := json.Marshal(config)
+	if cv.target = string(target); before != nil && before.target == cv.target {
+		cv.client, cv.broken = before.client, before.broken
+		return cv
+	}
+	cv.client, cv.broken = webhook.NewClient(config, services)
+	return cv
+}
+
+// close lets go of the connections, unless after goes on with them.
+func (cv *converter) close(after *converter) {
+	if cv != nil && (after == nil || after.client != cv.client) {
+		cv.client.Close()
+	}
+}
+
+func (cv *converter) apiVersion(version string) string {
+	return scheme.GroupVersionString(cv.kind.Group, version)
+}
+
+// conversionFailure is the 500 of whatever goes wrong. kube-apiserver gives no reason and no details.
+func conversionFailure(format string, args ...any) error {
+	return scheme.StatusError(http.StatusInternalServerError, "", fmt.Sprintf(format, args...))
+}
+
+// ---- Objects
+
+// to returns an object as one of another version, pruned by its schema; the object itself if it is of that version. It has no
+// resourceVersion while the webhook looks at it, as in kube-apiserver, where none is stored.
+func (cv *converter) to(ctx context.Context, u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error) {
+	from := u.GroupVersionKind()
+	switch {
+	case from.Version == version:
+		return u, nil
+	case len(u.Object) == 2: // kind and apiVersion of nothing: of an object that is to be created
+		u = &unstructured.Unstructured{Object: maps.Clone(u.Object)}
+		u.SetAPIVersion(cv.apiVersion(version))
+		return u, nil
+	case !cv.known[from.Version]:
+		return nil, conversionFailure("request to convert CR from an invalid group/version: %s", from.GroupVersion())
+	case !cv.known[version]:
+		return nil, conversionFailure("request to convert CR to an invalid group/version: %s", cv.apiVersion(version))
+	}
+	converted, err := cv.convert(ctx, []*unstructured.Unstructured{u}, version)
+	if err != nil {
+		return nil, err
+	}
+	return converted[0], nil
+}
+
+// convert asks about objects of other versions, at least one.
+func (cv *converter) convert(ctx context.Context, objects []*unstructured.Unstructured, version string) ([]*unstructured.Unstructured, error) {
+	target, err := cv.schemas.version(version)
+	if err != nil {
+		return nil, err
+	}
+	answered, err := cv.review(ctx, objects, cv.apiVersion(version))
+	if err != nil {
+		return nil, err
+	}
+	converted := make([]*unstructured.Unstructured, len(objects))
+	for i := range answered {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if converted[i], err = accept(objects[i], &answered[i], cv.apiVersion(version)); err != nil {
+			return nil, err
+		}
+		if err := target.coerce(converted[i]); err != nil {
+			return nil, conversionFailure("%s", err)
+		}
+	}
+	return converted, nil
+}
+
+// coerce makes an object what the schema knows of it: the metadata's own fields, pruned, and embedded objects in form. No defaults.
+func (c *compiled) coerce(u *unstructured.Unstructured) error {
+	meta, found, _, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{})
+	if err != nil {
+		return err
+	}
+	apiVersion, kind := u.GetAPIVersion(), u.GetKind()
+	c.prune(u)
+	if err, _ := objectmeta.CoerceWithOptions(nil, u.Object, c.schema, false, objectmeta.CoerceOptions{}); err != nil {
+		return err
+	}
+	u.SetAPIVersion(apiVersion)
+	u.SetKind(kind)
+	if !found {
+		return nil
+	}
+	return objectmeta.SetObjectMeta(u.Object, meta)
+}
+
+// accept checks what a webhook made of an object, and puts its metadata back.
+func accept(original *unstructured.Unstructured, answered *runtime.RawExtension, apiVersion string) (*unstructured.Unstructured, error) {
+	from, u := original.GroupVersionKind(), &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(answered.Raw); err != nil {
+		return nil, conversionFailure("%s", err)
+	}
+	got := u.GroupVersionKind()
+	if got.GroupVersion().String() != apiVersion {
+		return nil, conversionFailure("conversion webhook for %v returned invalid object at index 0: invalid groupVersion (expected %v, received %v)",
+			from, apiVersion, got.GroupVersion())
+	}
+	if got.Kind != from.Kind {
+		return nil, conversionFailure("conversion webhook for %v returned invalid object at index 0: invalid kind (expected %v, received %v)",
+			from, from.Kind, got.Kind)
+	}
+	if err := checkIdentity(original, u); err != nil {
+		return nil, conversionFailure("conversion webhook for %v returned invalid object: %v", from, err)
+	}
+	if err := restoreMetadata(original, u); err != nil {
+		return nil, conversionFailure("conversion webhook for %v returned invalid metadata: %v", from, err)
+	}
+	return u, nil
+}
+
+// checkIdentity holds a webhook to converting the object that it was shown.
+func checkIdentity(original, u *unstructured.Unstructured) error {
+	for _, f := range []struct{ what, want, got string }{
+		{"name", original.GetName(), u.GetName()},
+		{"namespace", original.GetNamespace(), u.GetNamespace()},
+		{"UID", string(original.GetUID()), string(u.GetUID())},
+	} {
+		if f.want != f.got {
+			return fmt.Errorf("must have the same %s: %v != %v", f.what, f.want, f.got)
+		}
+	}
+	return nil
+}
+
+// restoreMetadata leaves u the labels and annotations that it has, and of the original's metadata all else.
+func restoreMetadata(original, u *unstructured.Unstructured) error {
+	value, found := u.Object["metadata"]
+	if !found {
+		return errors.New("missing metadata in converted object")
+	}
+	answered, ok := value.(map[string]any)
+	if !ok {
+		return fmt.Errorf("invalid metadata of type %T in converted object", value)
+	}
+	before, _ := original.Object["metadata"].(map[string]any)
+	meta := runtime.DeepCopyJSON(before)
+	if meta == nil {
+		meta = map[string]any{}
+	}
+	u.Object["metadata"] = meta
+	for _, name := range []string{"labels", "annotations"} {
+		if answered[name] == nil {
+			delete(meta, name)
+			continue
+		}
+		members, ok := answered[name].(map[string]any)
+		if !ok {
+			return fmt.Errorf("invalid metadata.%s of type %T in converted object", name, answered[name])
+		}
+		old, _ := meta[name].(map[string]any)
+		if err := checkNotes(name, old, members); err != nil {
+			return err
+		}
+		meta[name] = members
+	}
+	return nil
+}
+
+// checkNotes judges labels or annotations if they have changed.
+func checkNotes(name string, old, members map[string]any) error {
+	notes, changed := make(map[string]string, len(members)), len(old) != len(members)
+	for key, value := range members {
+		text, ok := value.(string)
+		if !ok {
+			return fmt.Errorf("metadata.%s[%s] must be a string, but is %T in converted object", name, key, value)
+		}
+		notes[key] = text
+		changed = changed || old[key] != value
+	}
+	var errs field.ErrorList
+	switch {
+	case !changed:
+	case name == "labels":
+		errs = metav1validation.ValidateLabels(notes, field.NewPath("metadata", "labels"))
+	default:
+		errs = apivalidation.ValidateAnnotations(notes, field.NewPath("metadata", "annotation")) // kube-apiserver's spelling
+	}
+	return errs.ToAggregate()
+}
+
+// ---- One review
+
+// review asks the webhook and returns as many objects as it was asked about.
+func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstructured, apiVersion string) ([]runtime.RawExtension, error) {
+	from := objects[0].GroupVersionKind()
+	if cv.broken != nil {
+		return nil, conversionFailure("%s", cv.broken)
+	}
+	version := ""
+	for _, accepted := range cv.reviews {
+		if accepted == "v1" || accepted == "v1beta1" {
+			version = accepted
+			break
+		}
+	}
+	if version == "" {
+		return nil, conversionFailure("no supported conversion review versions")
+	}
+	uid := uuid.NewUUID()
+	question, err := reviewOf(objects, uid, apiVersion, version)
+	if err != nil {
+		return nil, err
+	}
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, conversionTimeout)
+	defer cancel()
+	body, err := cv.client.Post(ctx, question, max(leastAnswer, answerFactor*len(question)))
+	if err == nil {
+		var converted []runtime.RawExtension
+		if converted, err = readReview(body, uid, version); err == nil && len(converted) != len(objects) {
+			return nil, conversionFailure("conversion webhook for %v returned %d objects, expected %d", from, len(converted), len(objects))
+		} else if err == nil {
+			return converted, nil
+		}
+	}
+	if err := caller.Err(); err != nil { // nobody waits for the answer
+		return nil, err
+	}
+	return nil, conversionFailure("conversion webhook for %v failed: %v", from, err)
+}
+
+// reviewOf is the question.
+func reviewOf(objects []*unstructured.Unstructured, uid types.UID, apiVersion, version string) ([]byte, error) {
+	asked := &apiextensionsv1.ConversionRequest{UID: uid, DesiredAPIVersion: apiVersion}
+	for _, u := range objects {
+		asked.Objects = append(asked.Objects, runtime.RawExtension{Object: unwritten(u)})
+	}
+	return json.Marshal(&apiextensionsv1.ConversionReview{Request: asked, Response: &apiextensionsv1.ConversionResponse{},
+		TypeMeta: metav1.TypeMeta{Kind: "ConversionReview", APIVersion: scheme.GroupVersionString(apiextensionsv1.GroupName, version)}})
+}
+
+// unwritten is an object without its resourceVersion.
+func unwritten(u *unstructured.Unstructured) *unstructured.Unstructured {
+	meta, ok := u.Object["metadata"].(map[string]any)
+	if !ok || meta["resourceVersion"] == nil {
+		return u
+	}
+	meta = maps.Clone(meta)
+	delete(meta, "resourceVersion")
+	out := maps.Clone(u.Object)
+	out["metadata"] = meta
+	return &unstructured.Unstructured{Object: out}
+}
+
+// readReview reads an answer. v1beta1 had neither kind nor uid checked.
+func readReview(body []byte, uid types.UID, version string) ([]runtime.RawExtension, error) {
+	want := schema.GroupVersionKind{Group: apiextensionsv1.GroupName, Version: version, Kind: "ConversionReview"}
+	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("<")) {
+		body = []byte(`""`) // HTML, which kube-apiserver takes for a text in YAML
+	}
+	gvk, err := scheme.InterpretKind(body)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkReviewKind(gvk, want); err != nil {
+		return nil, err
+	}
+	var got apiextensionsv1.ConversionReview
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &got); err != nil {
+		return nil, err
+	}
+	r := got.Response
+	switch {
+	case version == "v1" && gvk != want:
+		return nil, fmt.Errorf("expected webhook response of %v, got %v", want.String(), gvk.String())
+	case r == nil:
+		return nil, errors.New("no response provided")
+	case version == "v1" && r.UID != uid:
+		return nil, fmt.Errorf("expected response.uid=%q, got %q", uid, r.UID)
+	case r.Result.Status == metav1.StatusSuccess:
+		return r.ConvertedObjects, nil
+	case r.Result.Message != "":
+		return nil, errors.New(r.Result.Message)
+	}
+	return nil, fmt.Errorf("response.result.status was '%s', not 'Success'", r.Result.Status)
+}
+
+// checkReviewKind refuses a document of another kind; one that names none is looked at.
+func checkReviewKind(got, want schema.GroupVersionKind) error {
+	review := got.Group == want.Group && got.Kind == want.Kind && (got.Version == "v1" || got.Version == "v1beta1")
+	switch {
+	case got == want, got == schema.GroupVersionKind{}:
+		return nil
+	case review, got == schema.GroupVersionKind{Version: "v1", Kind: "Status"}:
+		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", got.Version, got.Kind, want.Version, want.Kind)
+	}
+	return scheme.NotRegistered(got)
+}
+
+// ---- A row
+
+// A rowConversion brings stored objects to one served version.
+type rowConversion struct {
+	*converter
+	res    *scheme.Resource
+	events *events
+
+	mu     sync.Mutex // guards what follows
+	flight *flight    // nil: nobody is converting events
+}
+
+// A flight is a conversion of events that others wait for. done is closed when err is final.
+type flight struct {
+	done chan struct{}
+	err  error // nil also when the one who asked went away: somebody else has to
+}
+
+var errOtherVersion = errors.New("a stored object was to be shown in another version without having been converted")
+
+// settled says that stored JSON needs no complete. Objects of other versions have to be converted first.
+func (r *rowConversion) settled(stored []byte) (bool, error) {
+	switch version, _ := r.res.Custom.StoredVersion(stored); version {
+	case "":
+		return true, nil
+	case r.res.Version:
+		if version == r.res.Custom.StorageVersion {
+			return r.schemas.settled(stored)
+		}
+		return false, nil
+	}
+	return false, errOtherVersion
+}
+
+// complete brings an object that is stored in this version up to date.
+func (r *rowConversion) complete(u *unstructured.Unstructured) error {
+	return r.refresh(u, r.res.Version)
+}
+
+func (r *rowConversion) refresh(u *unstructured.Unstructured, version string) error {
+	c, err := r.schemas.version(version)
+	if err == nil && !isBookmark(u) {
+		c.prune(u)
+		defaulting.Default(u.Object, c.schema)
+	}
+	return err
+}
+
+// toStorage gives an object, which has been converted, the form in which it is stored.
+func (r *rowConversion) toStorage(u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	if isBookmark(u) {
+		return u, nil
+	}
+	if u.GroupVersionKind().Version != r.res.Custom.StorageVersion {
+		return nil, errOtherVersion
+	}
+	return r.schemas.toStorage(u)
+}
+
+// read converts stored objects in place, as many as a review takes at once.
+func (r *rowConversion) read(ctx context.Context, docs [][]byte) error {
+	for from := 0; from < len(docs); {
+		size, to := 0, from
+		for ; to < len(docs) && (to == from || size+len(docs[to]) <= reviewBytes); to++ {
+			size += len(docs[to])
+		}
+		if err := r.readSome(ctx, docs[from:to]); err != nil {
+			return err
+		}
+		from = to
+	}
+	return nil
+}
+
+// readSome is read for one review. What cannot be decoded stays as it is: whoever decodes it finds that out.
+func (r *rowConversion) readSome(ctx context.Context, docs [][]byte) error {
+	var at []int
+	var objects []*unstructured.Unstructured
+	for i, doc := range docs {
+		version, _ := r.res.Custom.StoredVersion(doc)
+		if version == "" || version == r.res.Version {
+			continue
+		}
+		if !r.known[version] {
+			return conversionFailure("request to convert CR from an invalid group/version: %s", r.apiVersion(version))
+		}
+		u := &unstructured.Unstructured{}
+		if kjson.UnmarshalCaseSensitivePreserveInts(doc, &u.Object) != nil || u.Object == nil {
+			continue
+		}
+		u.SetAPIVersion(r.apiVersion(version))
+		u.SetKind(r.kind.Kind)
+		if err := r.refresh(u, version); err != nil {
+			return err
+		}
+		at, objects = append(at, i), append(objects, u)
+	}
+	if len(objects) == 0 {
+		return nil
+	}
+	converted, err := r.convert(ctx, objects, r.res.Version)
+	if err != nil {
+		return err
+	}
+	for i, u := range converted {
+		if docs[at[i]], err = scheme.EncodeConverted(u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ---- Events
+
+// watch is read for those who follow the log. They need the same events at about the same time: one of them asks, the others wait and
+// find what it got; and they share its failure, so that a webhook which hangs is not waited for by one after the other.
+func (r *rowConversion) watch(ctx context.Context, docs [][]byte) error {
+	for {
+		r.mu.Lock()
+		missing := r.events.fill(r, docs)
+		f := r.flight
+		if len(missing) > 0 && f == nil {
+			f = &flight{done: make(chan struct{})}
+			r.flight = f
+			r.mu.Unlock()
+			return r.fly(ctx, f, docs, missing)
+		}
+		r.mu.Unlock()
+		if len(missing) == 0 {
+			return nil
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if f.err != nil {
+			return f.err
+		}
+	}
+}
+
+// fly converts what is missing, remembers it, and lets the others go on.
+func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missing []int) error {
+	asked := make([][]byte, len(missing))
+	for i, at := range missing {
+		asked[i] = docs[at]
+	}
+	err := r.read(ctx, asked)
+	if err == nil {
+		for i, at := range missing {
+			r.events.remember(r, docs[at], asked[i])
+			docs[at] = asked[i]
+		}
+	}
+	r.mu.Lock()
+	if ctx.Err() == nil {
+		f.err = err
+	}
+	r.flight = nil
+	r.mu.Unlock()
+	close(f.done)
+	return err
+}
+
+// events remembers what the newest events were converted to, so that a hundred watchers cost one call.
+type events struct {
+	mu    sync.Mutex // guards what follows
+	kept  map[eventKey][]byte
+	order []eventKey // the oldest first
+	bytes int        // of what is kept
+}
+
+// An eventKey is a row, and the digest of a stored object.
+type eventKey struct {
+	row    *rowConversion
+	digest [sha256.Size]byte
+}
+
+func newEvents() *events { return &events{kept: map[eventKey][]byte{}} }
+
+// fill replaces the documents that are known, and returns which of the others need converting.
+func (e *events) fill(row *rowConversion, docs [][]byte) (missing []int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, doc := range docs {
+		if version, _ := row.res.Custom.StoredVersion(doc); version == "" || version == row.res.Version {
+			continue
+		}
+		if known, ok := e.kept[eventKey{row, sha256.Sum256(doc)}]; ok {
+			docs[i] = known
+			continue
+		}
+		missing = append(missing, i)
+	}
+	return missing
+}
+
+func (e *events) remember(row *rowConversion, doc, converted []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := eventKey{row, sha256.Sum256(doc)}
+	if _, ok := e.kept[key]; ok || len(converted) > eventBytes/8 {
+		return
+	}
+	e.kept[key], e.order, e.bytes = converted, append(e.order, key), e.bytes+len(converted)
+	for len(e.order) > eventsKept || e.bytes > eventBytes {
+		oldest := e.order[0]
+		e.bytes -= len(e.kept[oldest])
+		delete(e.kept, oldest)
+		e.order = e.order[1:]
+	}
+}
