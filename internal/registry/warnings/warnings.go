@@ -112,6 +112,8 @@ func ForObject(obj, old runtime.Object) []string {
 		o.finalizers(obj, old)
 	case *corev1.Secret:
 		o.secret(obj)
+	case *corev1.ServiceAccount:
+		o.serviceAccount(obj, old)
 	case *corev1.Node:
 		o.node(obj)
 	case *nodev1.RuntimeClass:
@@ -120,6 +122,19 @@ func ForObject(obj, old runtime.Object) []string {
 		o.apiService(obj, old)
 	}
 	return o
+}
+
+// serviceAccount speaks once of a way to keep secrets apart that is given up.
+func (o *texts) serviceAccount(obj *corev1.ServiceAccount, old runtime.Object) {
+	const enforce = "kubernetes.io/enforce-mountable-secrets"
+	if before, ok := old.(*corev1.ServiceAccount); ok {
+		if _, known := before.Annotations[enforce]; known {
+			return
+		}
+	}
+	if _, ok := obj.Annotations[enforce]; ok {
+		o.say("metadata.annotations[%s]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets", enforce)
+	}
 }
 
 // apiService speaks once of a Service that will not be asked.
@@ -194,8 +209,6 @@ func (o *texts) created(obj runtime.Object) {
 	case *corev1.ResourceQuota:
 		o.quota(obj.Spec.Hard)
 		o.noEffect("ResourceQuotas")
-	case *corev1.LimitRange:
-		o.noEffect("LimitRanges")
 	case *admissionv1.ValidatingAdmissionPolicy:
 		o.noEffect("ValidatingAdmissionPolicies")
 	case *admissionv1.MutatingAdmissionPolicy:
