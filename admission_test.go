@@ -32,6 +32,7 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/matchconditions"
+	"apilet/internal/webhook"
 )
 
 // ---- A webhook under test
@@ -988,7 +989,7 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 	// The whole call, to the name that the certificate of the test server does not have.
 	s.want(201, "POST", services, `{"metadata":{"name":"hook"},"spec":{"ports":[{"port":443}]}}`)
 	s.want(201, "POST", endpoints, `{"metadata":{"name":"hook"},"subsets":[{"addresses":[{"ip":"198.51.100.1"}],"ports":[{"port":`+port+`}]}]}`)
-	c, err := admission.NewClient(&s.hookTo("hook", h).ClientConfig, &admission.ServiceResolver{Store: s.st, Types: s.reg})
+	c, err := webhook.NewClient(&s.hookTo("hook", h).ClientConfig, &webhook.ServiceResolver{Store: s.st, Types: s.reg})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1001,12 +1002,12 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, h.Listener.Addr().String())
 	}
-	_, err = c.Post(t.Context(), []byte(`{}`))
+	_, err = c.Post(t.Context(), []byte(`{}`), 1<<20)
 	if err == nil || !strings.Contains(err.Error(), "not hook.default.svc") {
 		t.Errorf("a certificate for another name: %v", err)
 	}
 	c.Transport.TLSClientConfig.ServerName = "example.com" // which the test server's certificate is for
-	if _, err := c.Post(t.Context(), []byte(`{"apiVersion":"admission.k8s.io/v1"}`)); err != nil {
+	if _, err := c.Post(t.Context(), []byte(`{"apiVersion":"admission.k8s.io/v1"}`), 1<<20); err != nil {
 		t.Error(err)
 	}
 	c.Close()
@@ -1035,7 +1036,7 @@ func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
 		}
 	}
 	for given, want := range map[string]string{"": "/", "/": "/", "/a": "/a", "a": "/a", "/a/b/": "/a/b", "//a": "/a"} {
-		got := admission.ServiceURL(&admissionv1.ServiceReference{Namespace: "system", Name: "hook", Path: &given})
+		got := webhook.ServiceURL(&admissionv1.ServiceReference{Namespace: "system", Name: "hook", Path: &given})
 		if want := "https://hook.system.svc:443" + want; got != want {
 			t.Errorf("service path %q: got %s, want %s", given, got, want)
 		}

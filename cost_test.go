@@ -237,13 +237,13 @@ func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
 }
 
-// TestWaitingForATurnEnds: lists that read do not hold up others for longer than --request-timeout.
+// TestWaitingForATurnEnds: lists that read do not hold up others for longer than these have time.
 func TestWaitingForATurnEnds(t *testing.T) {
-	s := startTest(t, func(c *config) { c.requestTimeout = 300 * time.Millisecond })
+	s := startTest(t)
 	for range cap(s.rd.turns) {
 		s.rd.turns <- struct{}{} // lists that read, and do not end
 	}
-	a := s.want(504, "GET", "/api/v1/namespaces", "")
+	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
 	expect(t, a.get("reason"), "Timeout")
 	for range cap(s.rd.turns) {
 		<-s.rd.turns

@@ -41,7 +41,7 @@ func usedProcessor(t *testing.T, pid int) time.Duration {
 func TestNoDescriptorsLeft(t *testing.T) {
 	child := startChild(t, filepath.Join(t.TempDir(), "a.db"))
 	pid := child.cmd.Process.Pid
-	s := &testServer{t: t, server: &server{url: child.url}, client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxConnsPerHost: 1}}}
+	s := &testServer{t: t, server: &server{url: child.url}, client: &http.Client{Timeout: patience, Transport: &http.Transport{MaxConnsPerHost: 1}}}
 	s.expectServed("nobody")
 	const files = 64
 	limitFiles(t, pid, files)

@@ -28,8 +28,6 @@ import (
 	"apilet/internal/store"
 )
 
-const collectDeadline = 30 * time.Second
-
 // A cluster is a running server and its client.
 type cluster struct {
 	testing.TB
@@ -176,7 +174,7 @@ func (c *cluster) owners(short string) string {
 // await waits until a condition holds, looking again at each commit.
 func (c *cluster) await(what string, holds func() bool) {
 	c.Helper()
-	deadline := time.After(collectDeadline)
+	deadline := time.After(patience)
 	for {
 		wake := c.st.Wake(store.Everything)
 		if holds() {

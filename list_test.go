@@ -674,12 +674,18 @@ func TestListAtARevision(t *testing.T) { // 44 to 60
 		expect(t, s.list("limit=2&continue="+token), "c @c")
 	})
 	t.Run("53, 54 the future is refused at once (kube-apiserver waits three seconds for it)", func(t *testing.T) {
-		begin := time.Now()
-		a := s.want(504, "GET", fmt.Sprintf("%s?resourceVersion=%d", s.p1, s.st.Revision()+1), "")
-		expect(t, a.get("details.causes.0.reason"), "ResourceVersionTooLarge")
-		expect(t, a.header.Get("Retry-After"), "")
-		if took := time.Since(begin); took > 2*time.Second {
-			t.Errorf("it took %v", took)
+		quickest := tooLong
+		for range 5 { // the machine may be busy, but hardly five times
+			begin := time.Now()
+			a := s.want(504, "GET", fmt.Sprintf("%s?resourceVersion=%d", s.p1, s.st.Revision()+1000), "")
+			expect(t, a.get("details.causes.0.reason"), "ResourceVersionTooLarge")
+			expect(t, a.header.Get("Retry-After"), "")
+			if quickest = min(quickest, time.Since(begin)); quickest < 2*time.Second {
+				break
+			}
+		}
+		if quickest >= 2*time.Second {
+			t.Errorf("it took %v", quickest)
 		}
 	})
 	t.Run("55, 56 the past keeps what is gone", func(t *testing.T) { checkPast(t, s) })

@@ -27,6 +27,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -74,6 +75,7 @@ import (
 	"apilet/internal/store"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const (
@@ -87,7 +89,7 @@ const (
 
 	backupPiece    = 1 << 20       // a client that does not read one of these
 	backupPatience = time.Minute   // within this time gets no more
-	renewEvery     = 6 * time.Hour // certificates are looked at; see certs.go
+	renewEvery     = 6 * time.Hour // certificates are looked at; see auth/certs
 )
 
 // config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
@@ -329,7 +331,7 @@ func (s *server) rehearse() error {
 	return nil
 }
 
-// guardSecrets sees to who may read the files with secrets; certs.go does for those that it makes.
+// guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
 	if !s.cfg.ephemeral {
 		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
@@ -448,7 +450,7 @@ func (s *server) populate(ctx context.Context) error {
 
 // admit puts the chain of plug-ins together that every write passes.
 func (s *server) admit() error {
-	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &admission.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
+	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
 	s.webhooks.Reload()
 	configuration, err := plugins.ReadConfiguration(s.cfg.admissionConfig)
@@ -469,7 +471,8 @@ func (s *server) admit() error {
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log}
+	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
+		Begin: s.books.own}
 	var running sync.WaitGroup
 	running.Go(func() { gc.Run(ctx) })
 	if s.settler != nil {
@@ -1120,6 +1123,34 @@ func (b *bookkeeper) done(r *http.Request, rec *request.Request, out *responseWr
 			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
 			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
 	}
+}
+
+// own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
+func (b *bookkeeper) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
+	rec := &request.Request{Received: time.Now(), Info: info, User: by}
+	ctx = context.WithValue(ctx, request.Key{}, rec)
+	if b.audit == nil {
+		return ctx, func(error) {}
+	}
+	rec.ID = uuid.NewString()
+	return ctx, func(err error) {
+		code := http.StatusOK
+		if err != nil {
+			status, _ := response.ErrorStatus(err)
+			code, rec.Answered = int(status.Code), &status
+		}
+		path := &url.URL{Path: "/" + strings.Join(slices.DeleteFunc([]string{info.APIPrefix, info.Group, info.Version, namespacesOf(info.Namespace), info.Namespace,
+			info.Resource, info.Name, info.Subresource}, func(part string) bool { return part == "" }), "/")}
+		b.audit.Done(&http.Request{URL: path, Header: http.Header{"User-Agent": {"apilet"}}, RemoteAddr: "127.0.0.1:0"}, rec, code, nil)
+	}
+}
+
+// namespacesOf is what stands before a namespace in a path.
+func namespacesOf(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return "namespaces"
 }
 
 func (b *bookkeeper) logPanic(r *http.Request, cause any) {

@@ -339,7 +339,7 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 	const mark = "@@ the command ended with"
 	fmt.Fprintf(sh.in, "{ %s\n} </dev/null\nprintf '\\n%s %%d\\n' $?\n", text, mark)
 	var out strings.Builder
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(patience)
 	for {
 		select {
 		case line, ok := <-sh.lines:
@@ -352,7 +352,7 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 			}
 			out.WriteString(line)
 		case <-timeout:
-			sh.t.Fatalf("line %d: %s\ndid not end within 30 s:\n%s", next.line, text, out.String())
+			sh.t.Fatalf("line %d: %s\ndid not end in time:\n%s", next.line, text, out.String())
 		}
 	}
 }
@@ -360,7 +360,7 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 // served waits until a server in the background says its URL, and returns what it said.
 func (sh *session) served(next typedLine, log string) string {
 	sh.t.Helper()
-	for range 300 {
+	for range patience / (50 * time.Millisecond) {
 		text, _ := os.ReadFile(log)
 		if url := servedURL.FindSubmatch(text); url != nil && strings.HasSuffix(string(text), "\n") {
 			sh.addr = string(url[1])

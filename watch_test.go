@@ -100,8 +100,8 @@ func (w *watcher) next() frame {
 	select {
 	case f := <-w.frames:
 		return f
-	case <-time.After(20 * time.Second):
-		w.t.Fatal("no event for 20 s")
+	case <-time.After(patience):
+		w.t.Fatalf("no event for %v", patience)
 		return frame{}
 	}
 }
@@ -361,7 +361,7 @@ func TestWatchEnds(t *testing.T) { // 72, 97
 	begin := time.Now()
 	w := s.follow("resourceVersion=r(z)&timeoutSeconds=1")
 	w.end()
-	if took := time.Since(begin); took < 900*time.Millisecond || took > 10*time.Second {
+	if took := time.Since(begin); took < 900*time.Millisecond || took > tooLong {
 		t.Errorf("timeoutSeconds=1 took %v", took)
 	}
 	s.follow("resourceVersion=r(z)&timeoutSeconds=-1").end()
@@ -371,7 +371,7 @@ func TestWatchEnds(t *testing.T) { // 72, 97
 	plain.end()
 	marked.want("BOOKMARK") // kube-apiserver sends none; with it clients resume at the newest revision
 	marked.end()
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > tooLong {
 		t.Errorf("stopping took %v", took)
 	}
 }
@@ -437,11 +437,7 @@ func TestWatcherThatGoesAwayIsLetGo(t *testing.T) {
 	for _, w := range watchers {
 		w.close()
 	}
-	begin := time.Now()
 	waitFor(t, "the watches to end", func() bool { return running() == 0 && runtime.NumGoroutine() < before+20 })
-	if took := time.Since(begin); took > 3*time.Second {
-		t.Errorf("it took %v", took)
-	}
 }
 
 // metricSum adds the series of /metrics that begin with prefix.

@@ -1,9 +1,25 @@
-package admission
-
-// This file lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
-// ValidatingWebhookConfiguration name them. A write meets them twice on its walk:
+// Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
+// ValidatingWebhookConfiguration name them, and fills in what a new object has from the classes that it names.
+//
+//	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
+//	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
+//	obj, err = hooks.Mutate(ctx, attributes, obj, old)
+//	err = hooks.Validate(ctx, attributes, obj, old) // a Status error: denied, or the webhook failed and failurePolicy is Fail
+//
+// A write meets them twice on its walk:
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
+//
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that nobody switches off
+// (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
+// wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
+//
+// Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
+// than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a
+// write pays for one atomic load.
+package admission
+
+// This file is a write's way through the webhooks: which are in force, the rounds, and what follows from their answers.
 //
 // A mutating webhook may answer with a JSON patch. If one changes the object, those before it that asked for that (reinvocationPolicy
 // IfNeeded) are called once more, in a second round:
@@ -57,6 +73,7 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
+	"apilet/internal/webhook"
 )
 
 const defaultHookTimeout = 10 * time.Second
@@ -67,7 +84,7 @@ const defaultHookTimeout = 10 * time.Second
 type Webhooks struct {
 	Store      *store.Store
 	Types      *scheme.Registry
-	Services   *ServiceResolver
+	Services   *webhook.ServiceResolver
 	Called     func(Call) // is told of each call
 	Log        zerolog.Logger
 	May        func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
@@ -77,8 +94,8 @@ type Webhooks struct {
 
 	Current atomic.Pointer[hookSet] // nil: none are configured
 
-	mu      sync.Mutex         // one reload at a time; guards what follows
-	Clients map[string]*client // by kind, configuration, webhook and how to reach it: connections outlive a reload
+	mu      sync.Mutex                 // one reload at a time; guards what follows
+	Clients map[string]*webhook.Client // by kind, configuration, webhook and how to reach it: connections outlive a reload
 }
 
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
@@ -91,7 +108,7 @@ type Hook struct {
 	configuration       string
 	namespaces, objects labels.Selector
 	conditions          *matchconditions.Set
-	Client              *client
+	Client              *webhook.Client
 	broken              error // why it cannot be called
 }
 
@@ -110,7 +127,7 @@ func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before := h.Clients
-	h.Clients = map[string]*client{}
+	h.Clients = map[string]*webhook.Client{}
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
@@ -158,7 +175,7 @@ func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 }
 
 // hooksLocked makes the webhooks of one configuration, on the connections that are there.
-func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*client) (hooks []*Hook) {
+func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matchconditions.Webhook, before map[string]*webhook.Client) (hooks []*Hook) {
 	for i := range asked {
 		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
@@ -167,7 +184,7 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
 		if k.Client = before[key]; k.Client == nil {
-			k.Client, errs[2] = NewClient(&asked[i].ClientConfig, h.Services)
+			k.Client, errs[2] = webhook.NewClient(&asked[i].ClientConfig, h.Services)
 		}
 		if k.Client != nil {
 			h.Clients[key] = k.Client
@@ -515,7 +532,7 @@ func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout())
 	defer cancel()
-	got, err := k.Client.Post(ctx, body)
+	got, err := k.Client.Post(ctx, body, MaxReviewAnswer)
 	if err != nil {
 		return failed(codeOf(err), fmt.Errorf("failed to call webhook: %w", err))
 	}

@@ -1,8 +1,9 @@
+package bootstrap
+
 // This file keeps two parts of the server in step with objects that are stored like any other: the authorizer with roles and bindings,
-// flow control with flow schemas and priority levels. Both work on a configuration that never changes while it is in force. A keeper
+// flow control with flow schemas and priority levels. Both work on a configuration that never changes while it is in force. A reconciler
 // brings the default objects into the store at start and puts a new configuration in force after the commits that touch one of its
 // kinds: roles and bindings before the write is answered, flow control a moment later, woken as a watcher would be.
-package bootstrap
 
 import (
 	"context"

@@ -23,7 +23,7 @@ func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
 		done <- ServeAsEtcd(ctx, []string{"--data-dir=x", "--listen-client-urls", at, "--unsafe-no-fsync=true"}, io.Discard, said)
 	}()
 	answer := func(path string) (int, string) {
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			resp, err := http.Get(at + path)
 			if err == nil {
 				defer resp.Body.Close()

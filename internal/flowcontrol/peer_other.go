@@ -4,5 +4,7 @@ package flowcontrol
 
 import "net"
 
-// hungUp cannot be told here without reading: a client that leaves while its request with a body waits is noticed when it would run.
-func hungUp(net.Conn) bool { return false }
+// This file: on other systems than Linux nothing tells that a connection was closed, short of reading from it.
+
+// PeerClosed cannot be told here: a client that leaves while its request with a body waits is noticed when it would run.
+func PeerClosed(net.Conn) bool { return false }

@@ -1,4 +1,5 @@
-// This file works off what deletion leaves behind, as kube-controller-manager's garbage collector and namespace controller do:
+// Package gc works off what deletion leaves behind, as the garbage collector and the namespace controller of kube-controller-manager do
+// (pkg/controller/garbagecollector, pkg/controller/namespace):
 //
 //	what is there                                   what follows
 //	-------------                                   ------------
@@ -9,12 +10,16 @@
 //	a namespace that is being deleted               after a second its pods are deleted, then all else in it, then it goes
 //	an Event older than --event-ttl                 it is deleted
 //
-// Two loops are readers of the store's event log like any watcher: the reaper follows owners, the emptier namespaces. Each finds out
-// at its start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
-// Nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is left
-// alone: an object is deleted only after each of its owners has been looked up and not been found.
+//	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Log: log}
+//	go col.Run(ctx)
 //
-// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The reaper reads the tombstone,
+// Two loops are readers of the store's event log like any watcher: the Reaper follows owners, the emptier namespaces. Each finds out at its
+// start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
+//
+// Invariants: nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is
+// left alone: an object is deleted only after each of its owners has been looked up and not been found, with the owner's uid.
+//
+// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The Reaper reads the tombstone,
 // finds r among the dependents of d's uid, looks r up, finds no owner of its references, and deletes it at 11, which leads to p.
 package gc
 
@@ -40,6 +45,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/registry"
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -76,6 +82,10 @@ type Collector struct {
 	EventTTL    time.Duration
 	Grace       time.Duration // NamespaceGrace
 	Log         zerolog.Logger
+
+	// Begin makes the record of a write that the collector makes by itself: by whom, and what is asked, as if it came over HTTP. The function
+	// that it returns is told how the write ended. Nil: nobody hears of such writes.
+	Begin func(ctx context.Context, by request.User, info request.Info) (context.Context, func(error))
 }
 
 // Run collects until ctx ends.
@@ -591,6 +601,9 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 		if err != nil {
 			return err
 		}
+		if state == ownerWaiting && !rp.isWaiting(owners[i].UID) {
+			return nil
+		}
 		solid, waiting = solid || state == ownerSolid, waiting || state == ownerWaiting
 		if state != ownerSolid {
 			drop = append(drop, owners[i].UID)
@@ -605,6 +618,13 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 		return rp.deleteInForeground(ctx, it)
 	}
 	return rp.delete(ctx, it, propagationOf(finalizersOf(it.rec.JSON)))
+}
+
+// isWaiting says that the graph, too, knows of an owner's deletion in the foreground, and so of all that was there before it. A graph that
+// lags may lack the object's own dependents: without them it would go in the background, and its owner before they do. The owner's event
+// will bring the object here again.
+func (rp *Reaper) isWaiting(owner types.UID) bool {
+	return rp.waiting[rp.Graph.id(string(owner))] != ""
 }
 
 // misplaced says that an object of no namespace names an owner that is in one: nobody can tell which. Such an object stays.
@@ -654,7 +674,10 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 func (rp *Reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
+	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	ctx, done := rp.Gc.begin(ctx, garbageCollector, "delete", t)
 	_, _, err := rp.Gc.Writer.Delete(ctx, it.res, it.namespace, it.name, options)
+	done(err)
 	return err
 }
 
@@ -682,6 +705,7 @@ func (rp *Reaper) deleteInForeground(ctx context.Context, it *item) error {
 // change edits an object if it is still the one that was examined, and remembers what became of it.
 func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
 	t := registry.Target{Resource: it.res, Namespace: it.namespace, Name: it.name}
+	ctx, done := rp.Gc.begin(ctx, garbageCollector, "patch", t)
 	rec, _, err := rp.Gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old.GetUID() != it.uid {
 			return nil, errReplaced
@@ -690,6 +714,7 @@ func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)
 		edit(obj)
 		return obj, nil
 	})
+	done(err)
 	if err == nil {
 		it.rec = rec
 	}
@@ -976,7 +1001,9 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 	if rec.Deleting && options.GracePeriodSeconds == nil && res.Readable(rec.JSON) == nil {
 		return false, nil
 	}
+	ctx, done := e.gc.begin(ctx, namespaceController, "delete", registry.Target{Resource: res, Namespace: namespace, Name: name})
 	now, gone, err := e.gc.Writer.Delete(ctx, res, namespace, name, options)
+	done(err)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -997,6 +1024,7 @@ func nodeOf(rec *store.Record) string {
 // about pods while it waits for them.)
 func (e *emptier) report(ctx context.Context, name string, rest *remains) error {
 	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "status"}
+	ctx, done := e.gc.begin(ctx, namespaceController, "update", t)
 	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
@@ -1007,6 +1035,7 @@ func (e *emptier) report(ctx context.Context, name string, rest *remains) error 
 		}
 		return ns, nil
 	})
+	done(err)
 	if apierrors.IsNotFound(err) || errors.Is(err, scheme.ErrUnreadable) {
 		return nil
 	}
@@ -1077,6 +1106,7 @@ func setNamespaceCondition(status *corev1.NamespaceStatus, c corev1.NamespaceCon
 // release removes the finalizer that kept an empty namespace, which then goes unless it has finalizers of its own.
 func (e *emptier) release(ctx context.Context, name string) error {
 	t := registry.Target{Resource: e.gc.Types.Lookup("", "v1", "namespaces"), Name: name, Subresource: "finalize"}
+	ctx, done := e.gc.begin(ctx, namespaceController, "update", t)
 	_, _, err := e.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		ns := old.DeepCopyObject().(*corev1.Namespace)
 		if ns.DeletionTimestamp == nil { // another one of that name
@@ -1085,6 +1115,7 @@ func (e *emptier) release(ctx context.Context, name string) error {
 		ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 		return ns, nil
 	})
+	done(err)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		_, _, err = e.gc.Writer.Delete(ctx, t.Resource, "", name, &metav1.DeleteOptions{})
 	}

@@ -1,12 +1,26 @@
-// This file answers the writes: create, update, patch, delete, and delete of a collection. Each is the same walk: read the body,
-// decode it into its type, prepare it (what the server alone decides about: uid, times, generation, status), judge it, and hand the
-// store one change with a precondition. A change that meets a newer version than it was computed from is computed again, unless the
-// client named the version that it meant; so nothing is locked while a request thinks, and nothing is lost.
+// Package registry answers the writes: create, update, patch, delete, delete of a collection, and the subresources that are small programs
+// of their own. Each is the same walk: read the body, decode it into its type, prepare it (what the server alone decides about: uid, times,
+// generation, status), judge it, and hand the store one change with a precondition.
 //
 //	body ──▶ decode ──▶ prepare ──▶ default ──▶ validate ──▶ encode ──▶ commit ──▶ 2xx, durable
 //	                       ▲                                              │
 //	                       └───────────────── newer version ◀─────────────┘
+//
+//	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
+//	err := wr.Create(w, r, res)                                   // a handler: POST to res's collection
+//	rec, err := wr.Insert(ctx, res, obj, registry.Options{})      // the server's own writes take the same walk
+//
+// The walk is that of k8s.io/apiserver/pkg/registry/generic/registry/store.go and pkg/endpoints/handlers. What it asks on its way are
+// packages of their own: patch and fieldmanager compute, defaults fills in, strategy knows where types part ways, admission asks webhooks,
+// validation refuses, warnings remarks, allocator gives Services their addresses.
+//
+// Invariants: nothing is locked while a request thinks: a change that meets a newer version than it was computed from is computed again,
+// unless the client named the version that it meant, so nothing is lost; a write is answered when it is durable; nothing is stored that
+// cannot be read back; a write that fails has changed nothing.
 package registry
+
+// This file is the walk itself: Writer, the options of a write, and the handlers of POST, PUT, PATCH and DELETE, in the order in which a
+// write meets their parts.
 
 import (
 	"bytes"

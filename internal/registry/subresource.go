@@ -1,7 +1,8 @@
+package registry
+
 // This file holds the subresources that are small programs of their own: /scale shows a workload's replica count as an object of another
 // kind, pods/binding puts a pod on its node, once, and pods/eviction is a DELETE that asks the pod's disruption budget first. What a
-// subresource that is only a part of its object may write is in strategy.go.
-package registry
+// subresource that is only a part of its object may write is in package strategy.
 
 import (
 	"context"

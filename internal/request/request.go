@@ -1,11 +1,17 @@
-// Package request says what is asked and who asks: Parse reads verb, group, resource, namespace and name from method and path as
-// kube-apiserver's RequestInfo does, User is the identity that authentication found, and Request is the record of one request that lies in
-// its context (From) and from which log, metrics and audit are written at the end.
+// Package request says what is asked and who asks.
 //
 //	info := request.Parse(r)                  // GET /api/v1/namespaces/shop/pods: list, pods, shop
-//	request.From(ctx).Annotate("key", "why")  // into the audit event
+//	rec := request.From(ctx)                  // the record of the request that ctx belongs to
+//	rec.Annotate("key", "why")                // into the audit event
 //
-// It decides nothing: who may do what is auth's, which paths there are the router's.
+// Info is what authorization, flow control, routing and audit decide by; Parse reads it off method and path as kube-apiserver does
+// (k8s.io/apiserver/pkg/endpoints/request/requestinfo.go). User is the identity that authentication found, in the terms of
+// k8s.io/apiserver/pkg/authentication/user. Request is the one record of a request: the outermost step of the chain makes it and puts it into
+// the context, the steps write into it what they find, and from it log, metrics and audit are written at the end.
+//
+// Invariants: Parse never fails: what is no resource path is a request for no resource; a User is shared and never changed in place; the
+// Info is what the path says, whether or not there is such a path (package routing knows that). It decides nothing: who may do what is
+// package auth's. It imports none of our packages.
 package request
 
 import (

@@ -1,7 +1,7 @@
 package response
 
 // This file writes Kubernetes' protobuf. The store keeps JSON, so an answer is decoded into its Go type and encoded by the methods that
-// k8s.io/api generates, or brought from one encoding into the other without that, which transcode.go tells. Either costs the server more
+// k8s.io/api generates, or brought from one encoding into the other without that, which package scheme/protobuf tells. Either costs the server more
 // than to copy JSON, and spares a typed client more than that.
 //
 // Everything that stands alone is sealed in an envelope, a runtime.Unknown behind four bytes by which a reader knows it:

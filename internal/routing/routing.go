@@ -1,6 +1,10 @@
-// This file says which paths and methods the API has. A request is authorized for what its path says before anybody looks whether there is
-// such a path, so a path that says two things (the Namespace b "in" the namespace a), and a method that does more than its path says (a
-// DELETE of all Secrets of all namespaces), must lead nowhere. The paths of one type, as kube-apiserver has them:
+// Package routing says which paths and methods the API has. A request is authorized for what its path says before anybody looks whether there
+// is such a path, so a path that says two things (the Namespace b "in" the namespace a), and a method that does more than its path says (a
+// DELETE of all Secrets of all namespaces), must lead nowhere.
+//
+//	err := routing.Routed(res, &info, r.Method) // nil, or the 404 or 405
+//
+// The paths of one type, as kube-apiserver has them (k8s.io/apiserver/pkg/endpoints/installer.go):
 //
 //	path                                   namespaced                     of the cluster
 //	RESOURCE                               GET                            GET POST DELETE
@@ -13,7 +17,7 @@
 //
 // where the type has the verb. What has no path is a 404, what has no method there a 405. namespaces/NS is a name: that of a Namespace.
 // A type that is a question (a review) has the path of its collection alone. A path goes on behind a subresource only for a proxy.
-// A custom resource answers HEAD where it answers GET, without a watch.
+// A custom resource answers HEAD where it answers GET, without a watch. Everything follows from package scheme's row and request.Info.
 package routing
 
 import (

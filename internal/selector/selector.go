@@ -1,6 +1,4 @@
-package selector
-
-// This file makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
+// Package selector makes selectors ready to be asked of many objects. The terms of a selector are few as a rule, but an address has room for
 // twenty thousand, and a namespace for objects with as many labels: to look each term up in each object would multiply the two. So the
 // terms of one label, or of one field, become one, and an object is asked about what it has:
 //
@@ -8,7 +6,16 @@ package selector
 //	terms     app: there, in {web}, not in {db} · tier: there, in {b} · canary: not there
 //	object    {app: web, tier: b, rack: 7}: each label that has a term fits, and the two that must be there were met
 //
+//	labels := selector.NewLabels(requirements)                      // of k8s.io/apimachinery/pkg/labels, which has parsed them
+//	matches := labels.Match(gjson.GetBytes(json, "metadata.labels"))
+//
 // which costs a look at each label, whatever the number of terms.
+//
+// What matches is what labels.Selector.Matches and fields.Selector.Matches of k8s.io/apimachinery say: an operator != or notin matches an
+// object that lacks the label, a field that an object lacks is the empty string.
+//
+// Invariant: nothing is decoded and nothing allocated for an object that is asked: stored JSON is read as it lies.
+package selector
 
 import (
 	"strconv"

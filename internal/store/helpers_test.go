@@ -45,12 +45,12 @@ func (l *logLines) Write(p []byte) (int, error) {
 // waitFor polls for what another goroutine will bring about.
 func waitFor(t testing.TB, what string, ready func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ready() {
 			return
 		}
 	}
-	t.Fatalf("waited 20 s for %s", what)
+	t.Fatalf("waited two minutes for %s", what)
 }
 
 func openTestStore(t testing.TB, path string) *Store {

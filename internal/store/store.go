@@ -1,12 +1,26 @@
-// Package store keeps objects in one bbolt file, every version of each under its revision, as etcd's mvcc does: reads at any revision that
-// is not compacted, a log to follow, and writes that are on disk when they are answered.
+// Package store keeps objects in one bbolt file, every version of each under its revision, as etcd's mvcc (server/storage/mvcc) does for
+// kube-apiserver: reads at any revision that is not compacted, a log to follow, and writes that are on disk when they are answered.
 //
 //	st, err := store.Open("apilet.db", store.Options{})
-//	rec, err := st.Commit(ctx, store.Change{Op: store.OpCreate, Key: "//pods/default/web", JSON: doc})
-//	err = st.Chunk(store.Span{Prefix: "//pods/", Rev: rec.Rev, Items: 500}, &chunk) // of a key range, at a revision
+//	doc := []byte(`{"metadata":{"name":"web","resourceVersion":""}}`) // the revision goes where RevAt says, between the quotes
+//	rec, err := st.Commit(ctx, store.Change{Op: store.OpCreate, Key: "//pods/default/web", JSON: doc, RevAt: 45})
 //
-// Keys are /group/resource/namespace/name; values are JSON that the store never reads but for the place where the revision belongs. It
-// knows nothing of HTTP or of types. Damaged pages are errors of those who need them (ErrDamaged), and of nobody else.
+//	var chunk store.Chunk // of a key range, at a revision
+//	err = st.Chunk(store.Span{Prefix: "//pods/", Rev: rec.Rev, Items: 500}, &chunk)
+//
+//	wake := st.Wake("//pods/") // first the channel, then the log: no commit falls between
+//	events, upTo, err := st.Events("//pods/", rec.Rev, 100, nil)
+//	<-wake // closed at the next commit that touches pods
+//
+// Keys are /group/resource/namespace/name; values are JSON that the store never reads but for the place where the revision belongs. It knows
+// nothing of HTTP or of types, and imports atomicfile alone.
+//
+// Read store.go first (the buckets, a worked history, Commit and Chunk), then eventlog.go (what watchers read) and layout.go (the bytes).
+// upkeep.go compacts, backs up and checks; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
+//
+// Invariants: each change has a revision of its own, above all before it, and is seen by readers only when it is durable; a read at a
+// revision shows what was current then, for ever or until it is compacted (ErrCompacted); there is one writer, whose commits carry all
+// changes that wait (group commit); damaged pages are errors of those who need them (ErrDamaged), and of nobody else.
 package store
 
 // This file keeps every version of every object in one bbolt file, each under the revision that wrote it: a store with

@@ -1,8 +1,14 @@
+// Package troubles tells the log of what goes wrong again and again once, when it begins, and once more when it is over: a disk that is full
+// makes every write fail, and a thousand equal lines would hide the one that says since when.
+//
+//	t := troubles.New(log)
+//	t.Tell("audit log", err) // each time; the log hears of the first, of another cause, and of nil after an error
+//
+// Each failed request is answered with its cause all the same, and counted in /metrics. TellWriting is for what the store's Commit returns,
+// whose kinds of failure (a full disk, a quota, a file that is lost) take each other's place.
+//
+// Invariant: at most one line for a name until its state changes; safe for concurrent use.
 package troubles
-
-// This file tells the log of what goes wrong again and again once, when it begins, and once more when it is over: a disk that is full
-// makes every write fail, and a thousand equal lines would hide the one that says since when. Each failed request is answered with its
-// cause all the same, and counted in /metrics.
 
 import (
 	"fmt"

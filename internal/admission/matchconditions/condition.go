@@ -1,14 +1,21 @@
-package matchconditions
-
-// This file compiles and evaluates matchConditions, the expressions of a webhook's configuration that say which requests it is asked
-// about. An example:
+// Package matchconditions compiles and evaluates the CEL expressions by which a webhook's configuration says which requests it is asked
+// about (KEP-3716; k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions):
 //
+//	matchConditions:
 //	- name: not-by-nodes
 //	  expression: '!("system:nodes" in request.userInfo.groups) && has(object.metadata.labels)'
 //
+//	conditions := &matchconditions.Set{Asked: hook.MatchConditions}
+//	wanted, err := conditions.Hold(ctx, map[string]any{"object": ..., "oldObject": ..., "request": ..., "authorizer": ...})
+//
 // All must be true. One that is false decides, whatever became of the others; else an error of one means that the request is refused, or
-// with failurePolicy Ignore that the webhook is not asked. The language and its limits are Kubernetes' own package's; here are the
-// variables: object, oldObject, request, authorizer, and namespaceObject, which is always null for webhooks.
+// with failurePolicy Ignore that the webhook is not asked. The language, its versions and its limits are those of Kubernetes' own package
+// (k8s.io/apiserver/pkg/cel/environment); here are the variables: object, oldObject, request, authorizer, and namespaceObject, which is
+// always null for webhooks.
+//
+// Invariants: an expression is compiled at its first use and once; all of a webhook's together may cost no more than Kubernetes allows
+// (RuntimeCELCostBudgetMatchConditions), whatever the object; evaluation ends with the context.
+package matchconditions
 
 import (
 	"context"

@@ -1,9 +1,19 @@
-// This file hands out what Services share: cluster IPs of --service-cluster-ip-range, and node ports. Nothing of it is stored: the
-// stored Services say what is taken, and the event log says what has changed since, so the two cannot disagree after a crash. What a
-// request was given is held until its Service shows up in the log, or the request gives it back.
+// Package allocator hands out what Services share: cluster IPs of --service-cluster-ip-range, and node ports.
+//
+//	alloc, err := allocator.New(st, "10.96.0.0/16")
+//	release, err := alloc.Assign(svc, nil, false) // fills spec.clusterIPs and nodePorts in; 422 for one that is taken
+//	defer release()                               // when the write is over, well or not
+//
+// Nothing of it is stored: the stored Services say what is taken, and the event log says what has changed since, so the two cannot disagree
+// after a crash. What a request was given is held until its Service shows up in the log, or the request gives it back.
 //
 //	log:  ... ADDED web 10.96.0.7 | DELETED db 10.96.0.9 | ...
 //	taken: 10.96.0.7                                        held: 10.96.0.12 (a create that is on its way)
+//
+// Kubernetes keeps bitmaps and IPAddress objects for the same (pkg/registry/core/service/ipallocator, portallocator), and has controllers
+// that repair them; errors are worded as there. Which Service needs what is known to packages defaults and strategy.
+//
+// Invariants: no address or port is given to two Services; a write that fails keeps none.
 package allocator
 
 import (

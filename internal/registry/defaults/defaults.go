@@ -1,13 +1,17 @@
+// Package defaults fills in what a built-in object has without asking for it.
+//
+//	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}}}}
+//	defaults.Set(pod) // restartPolicy Always, dnsPolicy ClusterFirst, imagePullPolicy Always (no tag means latest), ...
+//
+// Set takes whatever is read, from a client or from the store, so that a typed client never meets a nil where kube-apiserver has a value.
+// The rules are those of k8s.io/kubernetes, pkg/apis/GROUP/VERSION/defaults.go, and of the conversions that fill in what an older version had no
+// field for; each function here is the SetDefaults_Type of that name.
+//
+// Two helpers make most of it a table: Or(&field, value) fills a zero value, OrNew(&field, value) a nil pointer. A rule that depends on
+// another field stands after the rule of that field, in the order in which Kubernetes' generated code calls them.
+//
+// Invariants: Set changes no field that has a value, reads nothing but the object, and doing it twice changes nothing.
 package defaults
-
-// This file: what a built-in object gets without asking for it.
-//
-// Set fills empty fields of whatever is read, from a client or from the store, so that a typed client never meets a nil where
-// kube-apiserver has a value; doing it twice changes nothing. A Deployment with one container {"name": "web", "image": "nginx"}, for
-// example, leaves it with replicas 1, a rolling update of 25 %, a container that pulls Always (no tag means latest) and the usual
-// policies of a pod.
-//
-// Two helpers make most of it a table: or(&field, value) fills a zero value, OrNew(&field, value) a nil pointer.
 
 import (
 	"encoding/json"

@@ -1,7 +1,9 @@
-package fieldmanager
-
-// Server-side apply, and the ledger it needs: metadata.managedFields, which says for each field who set it last. Every write keeps the
-// ledger; an apply also reads it.
+// Package fieldmanager is server-side apply (KEP-555), and the record that it needs: metadata.managedFields, which says for each field who
+// set it last. Every write keeps that record; an apply also reads it.
+//
+//	m := &fieldmanager.Manager{Kind: kind, GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
+//	merged, strictErrs, err := m.Apply(live, body, fieldmanager.Applier{Manager: "deploy"}) // 409 for a conflict
+//	err = m.Update(old, next, "kubectl-edit", "")                                           // any other write
 //
 //	write                        what happens to the fields
 //	create, update, other patch  what changed now belongs to the writer, operation Update, and to nobody else
@@ -9,13 +11,20 @@ package fieldmanager
 //	                             name now is removed, unless another manager has it too; a field that would change while another
 //	                             manager has it is a conflict (409), or with force is taken from that manager
 //
-// One example. "deploy" applies {replicas: 2, image: x}. A controller patches replicas to 5: replicas leaves deploy's entry. deploy
-// applies {replicas: 2, image: y}: 409, "conflict with "controller" using apps/v1: .spec.replicas"; applies {image: y}: image changes,
-// replicas stays 5.
+// One example. "deploy" applies {replicas: 2, image: x}. A controller patches replicas to 5: replicas leaves deploy's entry. deploy applies
+// {replicas: 2, image: y}: 409, "conflict with "controller" using apps/v1: .spec.replicas"; applies {image: y}: image changes, replicas
+// stays 5.
 //
-// Who owns an element of a list depends on what the list means: containers are told apart by name, tolerations are one value. The Go
-// types say so in their patchMergeKey tags; what they say in comments only is in the tables at the end. The bookkeeping itself is
-// Kubernetes' own (apimachinery's managedfields on structured-merge-diff): managers compare its results byte by byte.
+// Merging and comparing are Kubernetes' own (k8s.io/apimachinery/pkg/util/managedfields on sigs.k8s.io/structured-merge-diff), since
+// managers compare the results byte by byte; it walks whole objects, so the two commonest cases have a shorter way with the same result:
+// an apply of the fields that the manager has (fastpath.go), and an ordinary update (diff.go).
+//
+// Invariants: a short way answers as the library does or not at all; no entry names a field that the object lacks.
+package fieldmanager
+
+// This file keeps the entries of one kind at one version (Manager). Who owns an element of a list depends on what the list means:
+// containers are told apart by name, tolerations are one value. The Go types say so in their patchMergeKey tags; what they say in comments
+// only is in the tables of package scheme (Relations, AtomicTypes).
 
 import (
 	"bytes"
@@ -124,7 +133,7 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 }
 
 // ApplyFast is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
-// are all of this version (reapply.go). live stays as it is. ok is false where the library has to look at it.
+// are all of this version (fastpath.go). live stays as it is. ok is false where the library has to look at it.
 func (o *Manager) ApplyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
 	if o.GoType == nil || wanted.GroupVersionKind() != o.Kind {
 		return nil, false
@@ -228,7 +237,7 @@ func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
 }
 
-// updateByDiff is update asked about what differs alone (narrow.go). The entries of a custom resource are all shown to the library: it
+// updateByDiff is update asked about what differs alone (diff.go). The entries of a custom resource are all shown to the library: it
 // adapts them when the schema has changed.
 func (o *Manager) updateByDiff(ledger *managedfields.FieldManager, old, next scheme.Object, manager string) error {
 	before, after, paths := newDiff(o.types, old, next)

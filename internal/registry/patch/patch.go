@@ -1,18 +1,22 @@
-package patch
-
-// PATCH turns one JSON document into another. A client says how by the Content-Type of its body, and each way answers a different need:
+// Package patch turns one JSON document into another, as a PATCH asks. A client says how by the Content-Type of its body, and each way
+// answers a different need:
 //
-//	kind             body                                  good for
-//	JSON patch       a program: six operations on paths    exact edits, with tests before them
-//	merge patch      the changed part of the document      any document; lists are replaced whole
-//	strategic merge  the changed part, lists merged by key built-in types: the key is a tag of the Go type
-//	apply            the whole intent of one manager       apply.go
+//	kind             body                                       good for
+//	JSON patch       a program: six operations on paths         exact edits, with tests before them     RFC 6902
+//	merge patch      the changed part of the document           any document; lists are replaced whole  RFC 7396
+//	strategic merge  the changed part, lists merged by key      built-in types: a tag of the Go type    k8s.io/apimachinery strategicpatch
+//	apply            the whole intent of one manager            package fieldmanager                    KEP-555
+//
+//	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.PatchSchema() != nil) // 415 for any other
+//	result, strictErrs, err := patch.Apply(kind, current, body, res.PatchSchema())
 //
 // One example. The document {"spec":{"containers":[{"name":"a","image":"x:1"},{"name":"b"}]}} and the body
 // {"spec":{"containers":[{"name":"a","image":"x:2"}]}}: a merge patch forgets container b, a strategic merge patch keeps it.
 //
-// Everything here is a pure function of bytes. What it must hold: numbers pass through as their digits (a float64 would round an int64),
-// no body panics, and the work is bounded by constants, not by what 3 MiB of JSON can ask for.
+// Invariants: everything here is a pure function of bytes; numbers pass through as their digits (a float64 would round an int64); no body
+// panics; and the work is bounded by constants, not by what 3 MiB of JSON can ask for. The words of an error are kube-apiserver's
+// (k8s.io/apiserver/pkg/endpoints/handlers/patch.go).
+package patch
 
 import (
 	"bytes"

@@ -1,3 +1,19 @@
+// Package warnings remarks on what is odd about an object that is valid: a deprecated field, a node selector by a label that is beta, two
+// environment variables of one name.
+//
+//	for _, text := range warnings.ForObject(obj, old) {
+//		warning.AddWarning(ctx, "", text) // k8s.io/apiserver/pkg/warning: a Warning header of the answer
+//	}
+//
+// The texts, and when they are given, are Kubernetes': pkg/api/pod/warnings.go, pkg/api/service/warnings.go, pkg/api/persistentvolume and
+// its neighbours, and WarningsOnCreate and WarningsOnUpdate of the strategies in pkg/registry. KEP-1693 says why there are such warnings;
+// warn.go at the top writes the header and says how much of it a response may have.
+//
+// How it is read: texts are collected as package validation collects errors, by one function for each kind, in Kubernetes' order. Where
+// Kubernetes makes the difference, an update is told of what it made odd, and not of what was odd before.
+//
+// Invariants: objects come validated and defaulted; nothing is changed but by DropDuplicateOwners, which says so; a text is cut where it
+// quotes what the client has sent.
 package warnings
 
 import (

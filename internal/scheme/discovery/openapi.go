@@ -5,7 +5,7 @@ package discovery
 // kubectl reads them for explain, and before it sends anything with create, apply, replace or edit: there it looks for a PATCH operation
 // of the object's kind that has a query parameter fieldValidation. Schemas come from reflection on the Go types, descriptions from their
 // SwaggerDoc methods, names from OpenAPIModelName; a custom resource brings its own schema. What reflection cannot see is in tables:
-// enumerations in openapi_enums.txt, what the elements of a list are to each other in apply.go. Defaults, which kube-apiserver also has,
+// enumerations in openapi_enums.txt, what the elements of a list are to each other in scheme/listtypes.go. Defaults, which kube-apiserver also has,
 // are left out: no client needs them.
 //
 // The index at /openapi/v3 gives each document's path with a hash. The hash covers what the document is made from (this program and the
@@ -455,7 +455,7 @@ func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
 	}
 }
 
-// relate says what server-side apply takes the elements of a field for, in the words of apply.go.
+// relate says what server-side apply takes the elements of a field for, in the words of scheme.Relations.
 func (s *oaSchema) relate(relation string) {
 	switch {
 	case s.Type == "object" && relation == "atomic":

@@ -1,17 +1,16 @@
-package admission
-
-// This file makes one call of an admission webhook: an AdmissionReview goes out as a POST over TLS, one comes back. What is asked, of
-// whom, and what follows from the answer is decided elsewhere.
+// Package webhook calls programs that speak HTTPS: the client, its limits, and where a Service is found. What is asked, of whom, and
+// what follows from the answer, is for package admission (reviews of writes) and package crd (objects in other versions).
 //
 //	POST https://127.0.0.1:9443/mutate?timeout=10s     {"kind":"AdmissionReview","request":{"uid":"7f…","operation":"CREATE",…}}
 //	200                                                {"kind":"AdmissionReview","response":{"uid":"7f…","allowed":true,…}}
 //
 // The other side may be anything: down, slow, dripping bytes, talking HTML, or another program altogether. So each call ends at its
-// deadline, reads at most MaxReviewAnswer, follows no redirect (it would carry objects where nobody has allowed them to go), sends
+// deadline, reads at most so many bytes, follows no redirect (it would carry objects where nobody has allowed them to go), sends
 // nothing twice, and every way to fail comes back as an error that says what was wrong.
 //
 // A Service has no address here, since no network belongs to the cluster. It is dialled where its endpoints are, or where its
 // externalName points, under the name that its certificate has: NAME.NAMESPACE.svc.
+package webhook
 
 import (
 	"bytes"
@@ -34,14 +33,11 @@ import (
 
 	"github.com/tidwall/gjson"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -49,131 +45,23 @@ import (
 )
 
 const (
-	MaxReviewAnswer = 16 << 20 // bytes: a patch may bring a whole object, in base64
-	maxQuotedAnswer = 2048     // bytes of an answer that is no review, in the error
-	idleHookConn    = 90 * time.Second
-	idleHookConns   = 25
-	hookAgent       = "kube-apiserver-admission" // by this name webhooks know who calls
-	reviewKind      = "AdmissionReview"
-	reviewGroup     = "admission.k8s.io"
+	maxQuotedAnswer = 2048 // bytes of an answer that is no review, in the error
+	idleConn        = 90 * time.Second
+	idleConns       = 25
+	agent           = "kube-apiserver-admission" // by this name webhooks know who calls
 )
-
-// A hookKind tells the two kinds of webhooks apart, by the names that metrics have for them.
-type hookKind string
-
-const (
-	MutatingHook   hookKind = "admit"
-	validatingHook hookKind = "validating"
-)
-
-// ---- The two documents
-
-// A reviewRequest is what a webhook is told. v1 and v1beta1 have the same members.
-type reviewRequest struct {
-	UID                types.UID                    `json:"uid"`
-	Kind               metav1.GroupVersionKind      `json:"kind"`
-	Resource           metav1.GroupVersionResource  `json:"resource"`
-	SubResource        string                       `json:"subResource,omitempty"`
-	RequestKind        *metav1.GroupVersionKind     `json:"requestKind,omitempty"`
-	RequestResource    *metav1.GroupVersionResource `json:"requestResource,omitempty"`
-	RequestSubResource string                       `json:"requestSubResource,omitempty"`
-	Name               string                       `json:"name,omitempty"`
-	Namespace          string                       `json:"namespace,omitempty"`
-	Operation          string                       `json:"operation"`
-	UserInfo           authenticationv1.UserInfo    `json:"userInfo"`
-	Object             json.RawMessage              `json:"object"` // null for a deletion
-	OldObject          json.RawMessage              `json:"oldObject"`
-	DryRun             *bool                        `json:"dryRun,omitempty"`
-	Options            json.RawMessage              `json:"options"`
-}
-
-// A reviewAnswer is what a webhook says.
-type reviewAnswer struct {
-	UID              types.UID         `json:"uid"`
-	Allowed          bool              `json:"allowed"`
-	Result           *metav1.Status    `json:"status,omitempty"`
-	Patch            []byte            `json:"patch,omitempty"`
-	PatchType        *string           `json:"patchType,omitempty"`
-	AuditAnnotations map[string]string `json:"auditAnnotations,omitempty"`
-	Warnings         []string          `json:"warnings,omitempty"`
-}
-
-type review struct {
-	metav1.TypeMeta
-	Request  *reviewRequest `json:"request,omitempty"`
-	Response *reviewAnswer  `json:"response,omitempty"`
-}
-
-// reviewVersion is the first of a webhook's admissionReviewVersions that is known here.
-func reviewVersion(accepted []string) (string, error) {
-	for _, version := range accepted {
-		if version == "v1" || version == "v1beta1" {
-			return version, nil
-		}
-	}
-	return "", errors.New("webhook does not accept known AdmissionReview versions (v1, v1beta1)")
-}
-
-// DecodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
-func DecodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
-	var got review
-	gvk, err := scheme.InterpretKind(body)
-	if named := gvk != (schema.GroupVersionKind{}); err == nil && named && (gvk.Group != reviewGroup || gvk.Kind != reviewKind) {
-		err = scheme.NotRegistered(gvk)
-	}
-	if err == nil {
-		err = kjson.UnmarshalCaseSensitivePreserveInts(body, &got)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("failed to call webhook: %w", err)
-	}
-	if err := checkReview(&got, version, uid, kind); err != nil {
-		return nil, fmt.Errorf("received invalid webhook response: %w", err)
-	}
-	return got.Response, nil
-}
-
-func checkReview(got *review, version string, uid types.UID, kind hookKind) error {
-	a, mutating := got.Response, kind == MutatingHook
-	want := schema.GroupVersionKind{Group: reviewGroup, Version: version, Kind: reviewKind}
-	switch {
-	case a == nil:
-		return errors.New("webhook response was absent")
-	case version != "v1":
-		a.PatchType = nil
-		if !mutating {
-			a.Patch = nil
-		}
-		return nil
-	case a.UID != uid:
-		return fmt.Errorf("expected response.uid=%q, got %q", uid, a.UID)
-	case got.GroupVersionKind() != want:
-		return fmt.Errorf("expected webhook response of %v, got %v", want.String(), got.GroupVersionKind().String())
-	case !mutating && len(a.Patch) > 0:
-		return errors.New("validating webhook may not return response.patch")
-	case !mutating && a.PatchType != nil:
-		return errors.New("validating webhook may not return response.patchType")
-	case len(a.Patch) > 0 && a.PatchType == nil:
-		return errors.New("webhook returned response.patch but not response.patchType")
-	case len(a.Patch) == 0 && a.PatchType != nil:
-		return errors.New("webhook returned response.patchType but not response.patch")
-	case a.PatchType != nil && *a.PatchType == "":
-		return fmt.Errorf("webhook returned invalid response.patchType of %q", *a.PatchType)
-	}
-	return nil
-}
 
 // ---- The call
 
-// A caller holds the connections to one webhook.
-type client struct {
+// A Client holds the connections to one webhook.
+type Client struct {
 	Url       string
 	Transport *http.Transport
 	client    *http.Client
 }
 
 // NewClient makes the client of a webhook. dial is told where a Service is to be found.
-func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolver) (*client, error) {
+func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolver) (*Client, error) {
 	secured := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(config.CABundle) > 0 {
 		secured.RootCAs = x509.NewCertPool()
@@ -181,8 +69,8 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 			return nil, errors.New("unable to load root certificates: unable to parse bytes as PEM block")
 		}
 	}
-	c := &client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
-		MaxIdleConnsPerHost: idleHookConns, IdleConnTimeout: idleHookConn}}
+	c := &Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn}}
 	// Calls over one HTTP/2 connection all go to one instance of the webhook: that is for loopback, where there is only one.
 	local := false
 	switch s := config.Service; {
@@ -206,8 +94,8 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 	return c, nil
 }
 
-// Post sends a review and returns the body of a good answer. ctx has a deadline, which the webhook is told.
-func (c *client) Post(ctx context.Context, body []byte) ([]byte, error) {
+// Post sends a review and returns the body of a good answer, which has at most so many bytes. ctx has a deadline, which the webhook is told.
+func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error) {
 	target := c.Url
 	if deadline, ok := ctx.Deadline(); ok {
 		left := max(time.Until(deadline), 0)
@@ -219,13 +107,13 @@ func (c *client) Post(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, */*")
-	r.Header.Set("User-Agent", hookAgent)
+	r.Header.Set("User-Agent", agent)
 	response, err := c.client.Do(r)
 	if err != nil {
 		return nil, err
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, MaxReviewAnswer+1))
+	answer, err := io.ReadAll(io.LimitReader(response.Body, int64(most)+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("unexpected error when reading response body. Please retry. Original error: %w", err)
@@ -233,8 +121,8 @@ func (c *client) Post(ctx context.Context, body []byte) ([]byte, error) {
 		return nil, refusedCall(response, answer)
 	case len(answer) == 0:
 		return nil, fmt.Errorf("0-length response with status code: %d and content type: %s", response.StatusCode, response.Header.Get("Content-Type"))
-	case len(answer) > MaxReviewAnswer:
-		return nil, fmt.Errorf("the response is longer than %d bytes", MaxReviewAnswer)
+	case len(answer) > most:
+		return nil, fmt.Errorf("the response is longer than %d bytes", most)
 	}
 	return answer, nil
 }
@@ -253,7 +141,7 @@ func refusedCall(response *http.Response, body []byte) error {
 }
 
 // Close lets go of the connections that no call uses.
-func (c *client) Close() {
+func (c *Client) Close() {
 	if c != nil {
 		c.Transport.CloseIdleConnections()
 	}

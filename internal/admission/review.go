@@ -1,0 +1,132 @@
+package admission
+
+// This file has the two documents of one call of an admission webhook: an AdmissionReview goes out, one comes back. Package webhook
+// carries them; what is asked, of whom, and what follows from the answer is decided elsewhere.
+//
+//	POST https://127.0.0.1:9443/mutate?timeout=10s     {"kind":"AdmissionReview","request":{"uid":"7f…","operation":"CREATE",…}}
+//	200                                                {"kind":"AdmissionReview","response":{"uid":"7f…","allowed":true,…}}
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/scheme"
+)
+
+const (
+	MaxReviewAnswer = 16 << 20 // bytes: a patch may bring a whole object, in base64
+	reviewKind      = "AdmissionReview"
+	reviewGroup     = "admission.k8s.io"
+)
+
+// A hookKind tells the two kinds of webhooks apart, by the names that metrics have for them.
+type hookKind string
+
+const (
+	MutatingHook   hookKind = "admit"
+	validatingHook hookKind = "validating"
+)
+
+// ---- The two documents
+
+// A reviewRequest is what a webhook is told. v1 and v1beta1 have the same members.
+type reviewRequest struct {
+	UID                types.UID                    `json:"uid"`
+	Kind               metav1.GroupVersionKind      `json:"kind"`
+	Resource           metav1.GroupVersionResource  `json:"resource"`
+	SubResource        string                       `json:"subResource,omitempty"`
+	RequestKind        *metav1.GroupVersionKind     `json:"requestKind,omitempty"`
+	RequestResource    *metav1.GroupVersionResource `json:"requestResource,omitempty"`
+	RequestSubResource string                       `json:"requestSubResource,omitempty"`
+	Name               string                       `json:"name,omitempty"`
+	Namespace          string                       `json:"namespace,omitempty"`
+	Operation          string                       `json:"operation"`
+	UserInfo           authenticationv1.UserInfo    `json:"userInfo"`
+	Object             json.RawMessage              `json:"object"` // null for a deletion
+	OldObject          json.RawMessage              `json:"oldObject"`
+	DryRun             *bool                        `json:"dryRun,omitempty"`
+	Options            json.RawMessage              `json:"options"`
+}
+
+// A reviewAnswer is what a webhook says.
+type reviewAnswer struct {
+	UID              types.UID         `json:"uid"`
+	Allowed          bool              `json:"allowed"`
+	Result           *metav1.Status    `json:"status,omitempty"`
+	Patch            []byte            `json:"patch,omitempty"`
+	PatchType        *string           `json:"patchType,omitempty"`
+	AuditAnnotations map[string]string `json:"auditAnnotations,omitempty"`
+	Warnings         []string          `json:"warnings,omitempty"`
+}
+
+type review struct {
+	metav1.TypeMeta
+	Request  *reviewRequest `json:"request,omitempty"`
+	Response *reviewAnswer  `json:"response,omitempty"`
+}
+
+// reviewVersion is the first of a webhook's admissionReviewVersions that is known here.
+func reviewVersion(accepted []string) (string, error) {
+	for _, version := range accepted {
+		if version == "v1" || version == "v1beta1" {
+			return version, nil
+		}
+	}
+	return "", errors.New("webhook does not accept known AdmissionReview versions (v1, v1beta1)")
+}
+
+// DecodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
+func DecodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
+	var got review
+	gvk, err := scheme.InterpretKind(body)
+	if named := gvk != (schema.GroupVersionKind{}); err == nil && named && (gvk.Group != reviewGroup || gvk.Kind != reviewKind) {
+		err = scheme.NotRegistered(gvk)
+	}
+	if err == nil {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(body, &got)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to call webhook: %w", err)
+	}
+	if err := checkReview(&got, version, uid, kind); err != nil {
+		return nil, fmt.Errorf("received invalid webhook response: %w", err)
+	}
+	return got.Response, nil
+}
+
+func checkReview(got *review, version string, uid types.UID, kind hookKind) error {
+	a, mutating := got.Response, kind == MutatingHook
+	want := schema.GroupVersionKind{Group: reviewGroup, Version: version, Kind: reviewKind}
+	switch {
+	case a == nil:
+		return errors.New("webhook response was absent")
+	case version != "v1":
+		a.PatchType = nil
+		if !mutating {
+			a.Patch = nil
+		}
+		return nil
+	case a.UID != uid:
+		return fmt.Errorf("expected response.uid=%q, got %q", uid, a.UID)
+	case got.GroupVersionKind() != want:
+		return fmt.Errorf("expected webhook response of %v, got %v", want.String(), got.GroupVersionKind().String())
+	case !mutating && len(a.Patch) > 0:
+		return errors.New("validating webhook may not return response.patch")
+	case !mutating && a.PatchType != nil:
+		return errors.New("validating webhook may not return response.patchType")
+	case len(a.Patch) > 0 && a.PatchType == nil:
+		return errors.New("webhook returned response.patch but not response.patchType")
+	case len(a.Patch) == 0 && a.PatchType != nil:
+		return errors.New("webhook returned response.patchType but not response.patch")
+	case a.PatchType != nil && *a.PatchType == "":
+		return fmt.Errorf("webhook returned invalid response.patchType of %q", *a.PatchType)
+	}
+	return nil
+}
