@@ -40,11 +40,7 @@ func PrepareForCreate(obj runtime.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		preparePod(o)
-	case *corev1.Node: // the kubelet registers itself, status included; no node is ready at first
-		taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
-		if !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
-			o.Spec.Taints = append(o.Spec.Taints, taint)
-		}
+	case *corev1.Node: // the kubelet registers itself, status included
 	case *corev1.Namespace:
 		o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
 		if !slices.Contains(o.Spec.Finalizers, corev1.FinalizerKubernetes) {
