@@ -44,6 +44,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -54,6 +55,8 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
+	"apilet/internal/admission/policy"
+	"apilet/internal/admission/quota"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
@@ -82,7 +85,7 @@ const (
 	minorVersion  = "36"
 	gitVersion    = "v1.36.0+apilet"
 	shutdownGrace = 20 * time.Second      // for requests that run when the server is told to stop
-	farewell      = 50 * time.Millisecond // for HTTP/2 clients to hear that the server goes, and begin nothing new
+	drainDelay    = 50 * time.Millisecond // for HTTP/2 clients to hear that the server goes, and begin nothing new
 	bookmarkEvery = time.Minute
 	scrubAfter    = time.Minute
 	scrubEvery    = 24 * time.Hour
@@ -211,36 +214,37 @@ func (c *config) finishTLS() error {
 
 // A server is a running apilet.
 type server struct {
-	cfg       *config
-	log       zerolog.Logger
-	url       string
-	st        *store.Store
-	upkeep    *store.Maintenance
-	reg       *scheme.Registry
-	rd        *reads
-	wr        *registry.Writer
-	webhooks  *admission.Webhooks
-	settler   *bootstrap.NamespaceReconciler // nil without --namespace-defaults
-	types     *crd.Definitions
-	registrar *bootstrap.APIServiceReconciler
-	auth      *auth.Authenticator
-	certs     *certs.Folder // nil without TLS, or with --tls-cert-file
-	metrics   *metrics
-	usage     *deprecationTracker
-	audit     *audit.Log                // nil without --audit-log-path
-	fc        *flowControl              // nil without flow control
-	flows     *bootstrap.FlowReconciler // its configuration's
-	damage    atomic.Pointer[[]string]  // what the last scrub found
-	lost      *unreadable.Unreadables
-	troubles  *troubles.Log
-	http      *http.Server
-	books     *bookkeeper
-	resting   restingConns
-	adminEnds time.Time          // of the certificate in the kubeconfig
-	stopping  chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
-	idle      context.CancelFunc // ends the background work
-	workers   chan struct{}      // closed when the background work has ended
-	failed    chan error         // what ended the server, if it was not told to stop
+	cfg         *config
+	log         zerolog.Logger
+	url         string
+	st          *store.Store
+	upkeep      *store.Maintenance
+	reg         *scheme.Registry
+	rd          *reads
+	wr          *registry.Writer
+	webhooks    *admission.Webhooks
+	policies    *policy.Policies
+	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults
+	types       *crd.Definitions
+	apiServices *bootstrap.APIServiceReconciler
+	auth        *auth.Authenticator
+	certs       *certs.Folder // nil without TLS, or with --tls-cert-file
+	metrics     *metrics
+	usage       *deprecationTracker
+	audit       *audit.Log                // nil without --audit-log-path
+	fc          *flowControl              // nil without flow control
+	flows       *bootstrap.FlowReconciler // its configuration's
+	damage      atomic.Pointer[[]string]  // what the last scrub found
+	lost        *unreadable.Unreadables
+	troubles    *troubles.Log
+	http        *http.Server
+	instruments *instrumentation
+	resting     restingConns
+	adminEnds   time.Time          // of the certificate in the kubeconfig
+	stopping    chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
+	idle        context.CancelFunc // ends the background work
+	workers     chan struct{}      // closed when the background work has ended
+	failed      chan error         // what ended the server, if it was not told to stop
 }
 
 // startServer opens the store, listens, and serves in the background. The caller stops it.
@@ -406,7 +410,7 @@ func (s *server) assemble() error {
 	if err := s.admit(); err != nil {
 		return err
 	}
-	s.books = &bookkeeper{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
+	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
@@ -420,11 +424,11 @@ func (s *server) populate(ctx context.Context) error {
 		return err
 	}
 	if s.cfg.namespaceDefaults {
-		s.settler = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
-		if err := s.settler.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
+		s.namespaces = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
+		if err := s.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
 		}
-		s.wr.NamespaceCreated = s.settler.NamespaceCreated
+		s.wr.NamespaceCreated = s.namespaces.NamespaceCreated
 	}
 	if s.cfg.flowControl {
 		s.fc = newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
@@ -434,8 +438,8 @@ func (s *server) populate(ctx context.Context) error {
 			return err
 		}
 	}
-	s.registrar = bootstrap.NewAPIServiceReconciler(s.st, s.reg, s.wr)
-	if err := s.registrar.Reconcile(ctx, true); err != nil {
+	s.apiServices = bootstrap.NewAPIServiceReconciler(s.st, s.reg, s.wr)
+	if err := s.apiServices.Reconcile(ctx, true); err != nil {
 		return err
 	}
 	if s.auth.Enforcing() {
@@ -457,14 +461,43 @@ func (s *server) admit() error {
 	if err != nil {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
-	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, Configuration: *configuration})
+	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
+		Fields: s.wr.FieldManager, Convert: admission.MovedTo}
+	s.policies.Reload()
+	mutating, validating := plugins.Policies(s.policies)
+	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
+		Configuration: *configuration})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err
 	}
 	s.wr.Admission = admission.NewChain(table, on)
-	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed)
+	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed, s.policies.Committed)
+	if on["ResourceQuota"] {
+		if s.wr.Quotas, err = quota.New(s.st, s.reg); err != nil {
+			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
+		}
+	}
 	return nil
+}
+
+// typeChecker keeps the status of admission policies.
+func (s *server) typeChecker() *policy.TypeChecker {
+	row := s.reg.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
+	return &policy.TypeChecker{Store: s.st, Types: s.reg, Schemas: discovery.KindSchemas,
+		Tell: func(err error) { s.log.Error().Err(err).Msg("checking the types of admission policies") },
+		Write: func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
+			t := registry.Target{Resource: row, Name: name, Subresource: "status"}
+			_, _, err := s.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+				next := old.DeepCopyObject().(*admissionv1.ValidatingAdmissionPolicy)
+				change(next)
+				return next, nil
+			})
+			if apierrors.IsNotFound(err) || errors.Is(err, store.ErrNotFound) {
+				return nil
+			}
+			return err
+		}}
 }
 
 // startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
@@ -472,17 +505,22 @@ func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
 	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
-		Begin: s.books.own}
+		Begin: s.instruments.own}
 	var running sync.WaitGroup
 	running.Go(func() { gc.Run(ctx) })
-	if s.settler != nil {
+	if s.namespaces != nil {
 		running.Go(func() {
-			gc.KeepUp(ctx, "settling namespaces", func(ctx context.Context) error { return s.settler.Run(ctx, gc) })
+			gc.KeepUp(ctx, "reconciling namespaces", func(ctx context.Context) error { return s.namespaces.Run(ctx, gc) })
 		})
 	}
 	running.Go(func() { s.types.Run(ctx) })
+	running.Go(func() { s.policies.Run(ctx) })
+	running.Go(func() { s.typeChecker().Run(ctx) })
 	running.Go(func() {
-		s.registrar.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
+		s.wr.WriteQuotas(ctx, func(err error) { s.log.Error().Err(err).Msg("writing what is used into the status of ResourceQuotas") })
+	})
+	running.Go(func() {
+		s.apiServices.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
 	})
 	running.Go(func() { s.scrub(ctx) })
 	running.Go(func() {
@@ -626,7 +664,7 @@ func (s *server) stop() error {
 	close(s.stopping)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	time.AfterFunc(farewell, s.resting.close)
+	time.AfterFunc(drainDelay, s.resting.close)
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
@@ -659,7 +697,7 @@ func (c *restingConns) note(conn net.Conn, state http.ConnState) {
 	}
 	c.conns[conn] = true
 	if c.stopping {
-		time.AfterFunc(farewell, c.close)
+		time.AfterFunc(drainDelay, c.close)
 	}
 }
 
@@ -678,11 +716,11 @@ func (c *restingConns) close() {
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
-	return s.books.record(s.books.deadline(s.auth.Authenticate(s.auth.Impersonate(s.shareOut(s.routes())))))
+	return s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.routes())))))
 }
 
-// shareOut gives requests their seats: by flow control, or by counting alone when that is switched off.
-func (s *server) shareOut(next http.Handler) http.Handler {
+// withPriorityAndFairness gives requests their seats: by flow control, or by counting alone when that is switched off.
+func (s *server) withPriorityAndFairness(next http.Handler) http.Handler {
 	if s.flows == nil {
 		return maxInFlight(s.cfg.maxReadonly, s.cfg.maxMutating, next)
 	}
@@ -696,32 +734,32 @@ func (s *server) routes() http.Handler {
 	alive := []healthCheck{pingCheck}
 	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
 		endpoint := &healthEndpoint{name: name, checks: checks, shows: s.maySee}
-		r.Handle("/"+name, s.guarded(endpoint.ServeHTTP))
-		r.Handle("/"+name+"/*", s.guarded(endpoint.ServeHTTP))
+		r.Handle("/"+name, s.withAuthorization(endpoint.ServeHTTP))
+		r.Handle("/"+name+"/*", s.withAuthorization(endpoint.ServeHTTP))
 	}
-	r.Handle("/version", s.guarded(s.serveVersion))
-	r.Handle("/version/", s.guarded(s.serveVersion))
+	r.Handle("/version", s.withAuthorization(s.serveVersion))
+	r.Handle("/version/", s.withAuthorization(s.serveVersion))
 	if config, ok := s.auth.Accounts.OpenIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
-		r.Handle("/.well-known/openid-configuration", s.guarded(document("application/json", config)))
-		r.Handle("/openid/v1/jwks", s.guarded(document("application/jwk-set+json", s.auth.Accounts.KeySet())))
+		r.Handle("/.well-known/openid-configuration", s.withAuthorization(document("application/json", config)))
+		r.Handle("/openid/v1/jwks", s.withAuthorization(document("application/jwk-set+json", s.auth.Accounts.KeySet())))
 	}
-	r.Handle("/metrics", s.guarded(s.metrics.handler().ServeHTTP))
-	r.Handle("/openapi/v2", s.guarded(s.serveSwagger))
-	r.Handle("/openapi/v3", s.guarded(s.serveOpenAPI))
-	r.Handle("/openapi/v3/*", s.guarded(s.serveOpenAPI))
-	r.Handle("/debug/deprecations", s.guarded(s.usage.ServeHTTP))
+	r.Handle("/metrics", s.withAuthorization(s.metrics.handler().ServeHTTP))
+	r.Handle("/openapi/v2", s.withAuthorization(s.serveSwagger))
+	r.Handle("/openapi/v3", s.withAuthorization(s.serveOpenAPI))
+	r.Handle("/openapi/v3/*", s.withAuthorization(s.serveOpenAPI))
+	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
 	if s.flows != nil {
 		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
-			r.Handle("/debug/api_priority_and_fairness/"+page, s.guarded(s.fc.serveDump))
+			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
-	r.Handle(rbac.PathBackup, s.guarded(s.serveBackup))
-	r.Handle("/api", s.guarded(s.serveDiscovery))
-	r.Handle("/apis", s.guarded(s.serveDiscovery))
-	r.Handle("/api/*", s.guarded(s.serveAPI))
-	r.Handle("/apis/*", s.guarded(s.serveAPI))
-	r.Handle("/", s.guarded(indexPage(r, ready, alive, s.reg)))
-	r.NotFound(s.guarded(http.NotFound))
+	r.Handle(rbac.PathBackup, s.withAuthorization(s.serveBackup))
+	r.Handle("/api", s.withAuthorization(s.serveDiscovery))
+	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))
+	r.Handle("/api/*", s.withAuthorization(s.serveAPI))
+	r.Handle("/apis/*", s.withAuthorization(s.serveAPI))
+	r.Handle("/", s.withAuthorization(indexPage(r, ready, alive, s.reg)))
+	r.NotFound(s.withAuthorization(http.NotFound))
 	r.MethodNotAllowed(routing.WhateverMethod(r))
 	return r
 }
@@ -739,8 +777,8 @@ func document(contentType string, body []byte) http.HandlerFunc {
 	}
 }
 
-// guarded authorizes a request before it is handled.
-func (s *server) guarded(next http.HandlerFunc) http.HandlerFunc {
+// withAuthorization authorizes a request before it is handled.
+func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := s.auth.Authorize(request.From(r.Context())); err != nil {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -836,7 +874,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 	case "list":
 		return s.rd.list(w, r, res)
 	case "watch":
-		defer s.books.watching(info)()
+		defer s.instruments.watching(info)()
 		return serveWatch(s.rd, w, r, res, s.watchHooks(r.Context()))
 	case "create":
 		if res.Group == "" && res.Kind == "Binding" {
@@ -862,7 +900,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 // watchHooks connect a watch with flow control and the metrics.
 func (s *server) watchHooks(ctx context.Context) watchHooks {
 	rec := request.From(ctx)
-	labels := s.books.watchLabels(&rec.Info)
+	labels := s.instruments.watchLabels(&rec.Info)
 	return watchHooks{
 		begun:  func() { watchBegun(ctx) },
 		listed: func() { s.metrics.watchListDone(labels, time.Since(rec.Received)) },
@@ -919,7 +957,7 @@ func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
 	if release != "" {
 		rec.Annotate("k8s.io/removed-release", release)
 	}
-	labels := s.books.labels(r, rec)
+	labels := s.instruments.labels(r, rec)
 	s.usage.record(deprecatedUse{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
 		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
 	s.metrics.deprecatedUse(labels, release)
@@ -1030,8 +1068,8 @@ func (s *server) access() (cluster, admin map[string]any, err error) {
 	return cluster, admin, nil
 }
 
-// A bookkeeper keeps the records of requests.
-type bookkeeper struct {
+// Instrumentation keeps the records of requests.
+type instrumentation struct {
 	reg       *scheme.Registry
 	metrics   *metrics
 	audit     *audit.Log // nil without --audit-log-path
@@ -1049,7 +1087,7 @@ type exchange struct {
 
 // record makes the request's record, and writes from it when the request is over: log line and metrics. What recovers from a panic stands
 // first: nothing is done for a request that it does not see.
-func (b *bookkeeper) record(next http.Handler) http.Handler {
+func (b *instrumentation) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w}, warnings: warningRecorder{header: w.Header()}}
 		rec, out := &x.request, &x.out
@@ -1065,7 +1103,7 @@ func (b *bookkeeper) record(next http.Handler) http.Handler {
 }
 
 // open makes the record, and counts the request among those that run.
-func (b *bookkeeper) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
+func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
 	rec.Info = request.Parse(r)
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
@@ -1081,7 +1119,7 @@ func (b *bookkeeper) open(w http.ResponseWriter, r *http.Request, rec *request.R
 }
 
 // close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
-func (b *bookkeeper) close(r *http.Request, rec *request.Request, out *responseWriter) {
+func (b *instrumentation) close(r *http.Request, rec *request.Request, out *responseWriter) {
 	cause := recover()
 	defer func() {
 		if own := recover(); own != nil {
@@ -1097,7 +1135,7 @@ func (b *bookkeeper) close(r *http.Request, rec *request.Request, out *responseW
 }
 
 // done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
-func (b *bookkeeper) done(r *http.Request, rec *request.Request, out *responseWriter, cause any) {
+func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, cause any) {
 	if cause != nil && cause != http.ErrAbortHandler {
 		b.logPanic(r, cause)
 	}
@@ -1126,7 +1164,7 @@ func (b *bookkeeper) done(r *http.Request, rec *request.Request, out *responseWr
 }
 
 // own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
-func (b *bookkeeper) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
+func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
 	rec := &request.Request{Received: time.Now(), Info: info, User: by}
 	ctx = context.WithValue(ctx, request.Key{}, rec)
 	if b.audit == nil {
@@ -1153,12 +1191,12 @@ func namespacesOf(namespace string) string {
 	return "namespaces"
 }
 
-func (b *bookkeeper) logPanic(r *http.Request, cause any) {
+func (b *instrumentation) logPanic(r *http.Request, cause any) {
 	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
 }
 
 // deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
-func (b *bookkeeper) deadline(next http.Handler) http.Handler {
+func (b *instrumentation) deadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info := &request.From(r.Context()).Info
 		if info.Verb == "watch" {

@@ -671,7 +671,7 @@ func (h *healthEndpoint) run(excluded []string, shown func(check string) bool) (
 }
 
 // inflight counts a request among those that run. Watches are counted apart, once they are known to be let in; see watching.
-func (b *bookkeeper) inflight(info *request.Info, delta int) {
+func (b *instrumentation) inflight(info *request.Info, delta int) {
 	switch info.Verb {
 	case "watch":
 	case "get", "list":
@@ -682,20 +682,20 @@ func (b *bookkeeper) inflight(info *request.Info, delta int) {
 }
 
 // watching counts a watch of a resource that is served, for somebody who may, until the returned function is called.
-func (b *bookkeeper) watching(info *request.Info) (ended func()) {
+func (b *instrumentation) watching(info *request.Info) (ended func()) {
 	running := b.metrics.longRunning(b.watchLabels(info)).running
 	running.Inc()
 	return running.Dec
 }
 
 // watchLabels are those of a watch that is let in, so that all of them are names of what is served.
-func (b *bookkeeper) watchLabels(info *request.Info) requestLabels {
+func (b *instrumentation) watchLabels(info *request.Info) requestLabels {
 	return requestLabels{verb: "WATCH", group: info.Group, version: info.Version, resource: info.Resource,
 		scope: scopeLabel(info.Verb, info.Namespace, info.Name), component: "apiserver"}
 }
 
 // countDecisions counts how the request came through authentication and authorization.
-func (b *bookkeeper) countDecisions(r *http.Request, rec *request.Request, code int) {
+func (b *instrumentation) countDecisions(r *http.Request, rec *request.Request, code int) {
 	m := b.metrics
 	switch shown := r.Header.Get("Authorization") != "" || r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
 	case rec.User.Name != "":
@@ -716,7 +716,7 @@ func (b *bookkeeper) countDecisions(r *http.Request, rec *request.Request, code 
 // labels are the metric labels of a request; what is not served has none of its own, so that clients cannot invent series. Nor has what
 // is refused before it is known who asks, or because they may not: strangers are not to fill the room for series either. (kube-apiserver
 // counts neither.)
-func (b *bookkeeper) labels(r *http.Request, rec *request.Request) requestLabels {
+func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestLabels {
 	info := &rec.Info
 	l := requestLabels{verb: verbLabel(r.Method, "", "", ""), component: ""}
 	if !info.ResourceRequest {

@@ -571,6 +571,51 @@ func TestRoomsAreAsDrawn(t *testing.T) {
 	}
 }
 
+// TestEssays sees that each package has one essay (`go doc` prints it), above one package clause, and that a file which a comment names is
+// there: beside it, at the top, or under the path that is written.
+func TestEssays(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`[\w./-]*\w\.go\b`)
+	elsewhere := regexp.MustCompile(`^(k8s\.io|sigs\.k8s\.io|pkg|plugin|cmd)/`) // Kubernetes' own sources
+	there := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { _, err := os.Stat(name); return err == nil })
+	}
+	essays := map[string][]string{}
+	err := filepath.WalkDir("internal", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		dir := filepath.Dir(path)
+		essays[dir] = append(essays[dir], "")
+		if text := file.Doc.Text(); text != "" {
+			essays[dir][len(essays[dir])-1] = path
+			if !strings.HasPrefix(text, "Package "+file.Name.Name+" ") {
+				t.Errorf("%s: the essay does not begin with Package %s", path, file.Name.Name)
+			}
+		}
+		for _, comment := range file.Comments {
+			for _, name := range named.FindAllString(comment.Text(), -1) {
+				if !elsewhere.MatchString(name) && !there(filepath.Join(dir, name), name, filepath.Join("internal", name)) {
+					t.Errorf("%s: a comment names %s, which is not there", path, name)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, files := range essays {
+		if files = slices.DeleteFunc(files, func(file string) bool { return file == "" }); len(files) != 1 {
+			t.Errorf("%s has %d essays above its package clauses: %v", dir, len(files), files)
+		}
+	}
+}
+
 // ourImports is, for each package under internal/, which of the others its code (not its tests) imports, sorted, with commas between.
 func ourImports(t *testing.T) map[string]string {
 	edges := map[string][]string{}

@@ -152,7 +152,7 @@ func TestPanicIsAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	books := &bookkeeper{reg: scheme.NewRegistry(), metrics: newMetrics(), audit: log, log: zerolog.Nop()}
+	instruments := &instrumentation{reg: scheme.NewRegistry(), metrics: newMetrics(), audit: log, log: zerolog.Nop()}
 	for id, cause := range map[string]any{"bug": "boom", "broken": http.ErrAbortHandler} {
 		r := httptest.NewRequest("GET", "/api/v1/pods?watch=1", nil)
 		r.Header.Set("Audit-Id", id)
@@ -162,7 +162,7 @@ func TestPanicIsAudited(t *testing.T) {
 					t.Error("the connection was not closed")
 				}
 			}()
-			books.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			instruments.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				request.From(r.Context()).User = request.User{Name: "bob"}
 				w.WriteHeader(200)
 				panic(cause)
@@ -224,10 +224,10 @@ func TestMetricsAreFed(t *testing.T) {
 // A request that waited for its seat does not hold that against the server.
 func TestWaitingIsNotServiceTime(t *testing.T) {
 	reg := scheme.NewRegistry()
-	books := &bookkeeper{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
-	books.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	instruments := &instrumentation{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
+	instruments.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request.From(r.Context()).User, request.From(r.Context()).Waited = auth.AnonymousUser(), time.Hour
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/api/v1/namespaces/default/pods/a", nil))
-	wantMetrics(t, scrapeMetrics(t, books.metrics),
+	wantMetrics(t, scrapeMetrics(t, instruments.metrics),
 		`apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="0.05"} 1`)
 }

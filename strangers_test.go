@@ -151,7 +151,7 @@ func TestPanicOfTheBookkeepingIsAudited(t *testing.T) {
 	}
 	defer log.Close()
 	lines := &logLines{}
-	books := &bookkeeper{reg: scheme.NewRegistry(), audit: log, log: zerolog.New(lines)} // without metrics nothing can be counted
+	instruments := &instrumentation{reg: scheme.NewRegistry(), audit: log, log: zerolog.New(lines)} // without metrics nothing can be counted
 	r := httptest.NewRequest("GET", "/api/v1/pods", nil)
 	r.Header.Set("Audit-Id", "early")
 	func() {
@@ -160,7 +160,7 @@ func TestPanicOfTheBookkeepingIsAudited(t *testing.T) {
 				t.Errorf("net/http is told of %v", cause)
 			}
 		}()
-		books.record(nil).ServeHTTP(httptest.NewRecorder(), r)
+		instruments.record(nil).ServeHTTP(httptest.NewRecorder(), r)
 	}()
 	if got := auditedAs(t, path, "early"); !strings.HasPrefix(got, "Panic; list; ; resource=pods") {
 		t.Errorf("audited as %q", got)

@@ -241,7 +241,7 @@ func (s *stream) follow(ctx context.Context) error {
 			_ = s.drain(ctx) // the deletions that came before; the type may be too far gone for it
 			return errStreamEnd
 		case <-s.rd.shuttingDown:
-			return s.farewell()
+			return s.lastBookmark()
 		}
 	}
 }
@@ -260,8 +260,8 @@ func (s *stream) bookmarkTimers(ctx context.Context) (tick *time.Ticker, last *t
 	return tick, last
 }
 
-// farewell lets a client that wants bookmarks resume at "now" after the server's restart.
-func (s *stream) farewell() error {
+// lastBookmark lets a client that wants bookmarks resume at "now" after the server's restart.
+func (s *stream) lastBookmark() error {
 	if s.q.AllowWatchBookmarks {
 		_ = s.bookmarkNow()
 	}

@@ -1,18 +1,18 @@
 // Package admission lets programs outside decide about writes: admission webhooks, as MutatingWebhookConfiguration and
-// ValidatingWebhookConfiguration name them, and fills in what a new object has from the classes that it names.
+// ValidatingWebhookConfiguration name them; and it is the chain in which they and the built-in plug-ins are asked.
 //
-//	hooks := &admission.Webhooks{Store: st, Types: reg, Services: services, ...}
-//	hooks.Reload()                                  // and hooks.Committed(res) after each write to a configuration
-//	obj, err = hooks.Mutate(ctx, attributes, obj, old)
-//	err = hooks.Validate(ctx, attributes, obj, old) // a Status error: denied, or the webhook failed and failurePolicy is Fail
+//	chain := admission.NewChain(table, on)    // rows of plug-ins (package plugins), two of which are the webhooks
+//	hooks.Reload()                            // and hooks.Committed(res) after each write to a configuration
+//	obj, err = chain.Admit(ctx, attributes)   // the object as plug-ins have changed it
+//	err = chain.Validate(ctx, attributes)     // a Status error: denied, or a webhook failed whose failurePolicy is Fail
 //
 // A write meets them twice on its walk:
 //
 //	decode ──▶ default ──▶ mutating webhooks, one after the other ──▶ prepare ──▶ validate ──▶ validating ones, all at once ──▶ commit
 //
-// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook; classes.go has those of four plug-ins that nobody switches off
-// (k8s.io/kubernetes/plugin/pkg/admission: priority, runtimeclass, storageclass/setdefault, defaultingressclass). Which requests a webhook
-// wants is told in matching.go, its CEL conditions in package matchconditions, and how it is called in client.go.
+// The rules are those of k8s.io/apiserver/pkg/admission/plugin/webhook. chain.go has the order of all plug-ins; the built-in ones are
+// package plugins. Which requests a webhook wants is told in matching.go, its CEL conditions in package matchconditions, the documents of a
+// call in review.go, and how a webhook is reached in package webhook.
 //
 // Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
 // than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a
@@ -61,13 +61,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
-	celuser "k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/cel/library"
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/admission/matchconditions"
+	"apilet/internal/admission/matching"
 	"apilet/internal/registry/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -87,8 +85,8 @@ type Webhooks struct {
 	Services   *webhook.ServiceResolver
 	Called     func(Call) // is told of each call
 	Log        zerolog.Logger
-	May        func(u request.User, info request.Info) (allowed bool, reason string) // for the variable authorizer of conditions
-	Defaults   func(res *scheme.Resource, obj scheme.Object)                         // fills in what a patch left out
+	May        matchconditions.May                           // for the variable authorizer of conditions
+	Defaults   func(res *scheme.Resource, obj scheme.Object) // fills in what a patch left out
 	Unreadable *unreadable.Unreadables
 	Stands     func(what string, err error) // is told how each webhook stands, nil when it answers
 
@@ -101,7 +99,7 @@ type Webhooks struct {
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
 type hookSet struct{ mutating, Validating []*Hook }
 
-// A hook is one webhook.
+// A Hook is one webhook.
 type Hook struct {
 	matchconditions.Webhook
 	kind                hookKind
@@ -117,7 +115,7 @@ func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
-	if res.Group == admissionv1.GroupName && isExempt(res) {
+	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		h.Reload()
 	}
 }
@@ -179,8 +177,8 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 	for i := range asked {
 		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matchconditions.Set{Asked: asked[i].MatchConditions}}
 		var errs [3]error
-		k.namespaces, errs[0] = selectorOf(asked[i].NamespaceSelector)
-		k.objects, errs[1] = selectorOf(asked[i].ObjectSelector)
+		k.namespaces, errs[0] = matching.Selector(asked[i].NamespaceSelector)
+		k.objects, errs[1] = matching.Selector(asked[i].ObjectSelector)
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
 		if k.Client = before[key]; k.Client == nil {
@@ -243,7 +241,7 @@ func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 }
 
 // shown says that webhooks hear of a write: only of what a request itself asks for, and never of what configures admission.
-func (a *Attributes) shown() bool { return a.Own() && !isExempt(a.Resource) }
+func (a *Attributes) shown() bool { return a.Own() && !matching.IsExempt(a.Resource) }
 
 // ---- A hearing
 
@@ -253,7 +251,7 @@ type invocation struct {
 	a        *Attributes
 	rec      *request.Request
 	Obj, old scheme.Object // in the storage version; nil where there is none
-	target   ruleTarget
+	target   matching.Target
 	name     string
 
 	again, asked []*Hook             // that are asked on the second walk; that will be if others change the object
@@ -265,23 +263,24 @@ type invocation struct {
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
+// NewInvocation is what all webhooks that are asked about one write have in common.
 func NewInvocation(h *Webhooks, a *Attributes) *invocation {
 	v := &invocation{h: h, a: a, rec: a.Request, Obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
-	v.target = ruleTarget{group: a.Resource.Group, version: a.Resource.Version, resource: a.Resource.Plural, subresource: a.Subresource, operation: a.Operation,
-		namespace: a.Request.Info.Namespace}
-	if v.target.isNamespace() {
-		v.target.namespace = v.name
+	v.target = matching.Target{Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural, Subresource: a.Subresource, Operation: a.Operation,
+		Namespace: a.Request.Info.Namespace}
+	if v.target.IsNamespace() {
+		v.target.Namespace = v.name
 	}
 	return v
 }
 
 // concerns returns the version in which a webhook is to be asked, nil when it is not. An error refuses the request.
 func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, error) {
-	row := matchingRow(&k.Webhook, &v.target, v.a.Resource, v.equivalentRows)
+	row := matching.Row(k.Rules, matching.Rule, k.MatchPolicy, &v.target, v.a.Resource, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // what cannot be read fails in the call
 	}
-	if !selects(k.objects, v.Obj, v.old) {
+	if !matching.Selects(k.objects, v.Obj, v.old) {
 		return nil, nil
 	}
 	if ok, err := v.inNamespace(k.namespaces); !ok || err != nil {
@@ -305,7 +304,7 @@ func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, e
 
 func (v *invocation) equivalentRows() []*scheme.Resource {
 	if v.equivalents == nil {
-		rows := equivalentRows(v.h.Types, v.a.Resource, v.a.Subresource)
+		rows := matching.Equivalents(v.h.Types, v.a.Resource, v.a.Subresource)
 		v.equivalents = &rows
 	}
 	return *v.equivalents
@@ -313,15 +312,15 @@ func (v *invocation) equivalentRows() []*scheme.Resource {
 
 // inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
 func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
-	if selector.Empty() || v.target.namespace == "" {
+	if selector.Empty() || v.target.Namespace == "" {
 		return true, nil
 	}
-	if v.target.isNamespace() && v.a.Subresource == "" && v.Obj != nil {
+	if v.target.IsNamespace() && v.a.Subresource == "" && v.Obj != nil {
 		return selector.Matches(labels.Set(v.Obj.GetLabels())), nil
 	}
-	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.namespace))
+	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.Namespace))
 	if errors.Is(err, store.ErrNotFound) {
-		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.namespace)
+		return false, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, v.target.Namespace)
 	}
 	if err != nil {
 		return false, err
@@ -377,6 +376,11 @@ func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.
 	return u, err
 }
 
+// MovedTo shows a custom resource as another version of its type.
+func MovedTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
+	return movedTo(row, obj.(*unstructured.Unstructured))
+}
+
 // parse is the reverse of document.
 func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object, error) {
 	obj, _, err := row.Decode(document, "application/json", v.a.Subresource)
@@ -392,7 +396,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	options, err := v.a.options()
+	options, err := json.Marshal(v.a.Options())
 	if err != nil {
 		return nil, err
 	}
@@ -411,7 +415,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 		RequestKind:        &metav1.GroupVersionKind{Group: asked.Group, Version: asked.Version, Kind: asked.Kind},
 		RequestResource:    &metav1.GroupVersionResource{Group: v.a.Resource.Group, Version: v.a.Resource.Version, Resource: v.a.Resource.Plural},
 		RequestSubResource: v.a.Subresource,
-		Name:               v.name, Namespace: v.target.namespace, Operation: v.a.Operation, UserInfo: user,
+		Name:               v.name, Namespace: v.target.Namespace, Operation: v.a.Operation, UserInfo: user,
 		Object: d.obj, OldObject: d.old, DryRun: &v.a.DryRun, Options: options,
 	}, nil
 }
@@ -436,32 +440,9 @@ func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 		}
 		out[name] = value
 	}
-	who := &celuser.DefaultInfo{Name: v.rec.User.Name, UID: v.rec.User.UID, Groups: v.rec.User.Groups, Extra: v.rec.User.Extra}
-	out["authorizer"] = library.NewAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize))
-	out["authorizer.requestResource"] = library.NewResourceAuthorizerVal(who, authorizer.AuthorizerFunc(v.h.authorize), &authorizedResource{v})
+	out["authorizer"] = v.h.May.Authorizer(v.rec.User)
+	out["authorizer.requestResource"] = v.h.May.ResourceAuthorizer(v.rec.User, &v.target, v.name)
 	return out, err
-}
-
-// An authorizedResource is what authorizer.requestResource asks about.
-type authorizedResource struct{ v *invocation }
-
-func (r *authorizedResource) GetName() string        { return r.v.name }
-func (r *authorizedResource) GetNamespace() string   { return r.v.target.namespace }
-func (r *authorizedResource) GetSubresource() string { return r.v.a.Subresource }
-func (r *authorizedResource) GetResource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: r.v.target.group, Version: r.v.target.version, Resource: r.v.target.resource}
-}
-
-// authorize answers what an expression asks the authorizer.
-func (h *Webhooks) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
-	who := q.GetUser()
-	allowed, reason := h.May(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()},
-		request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
-			Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()})
-	if allowed {
-		return authorizer.DecisionAllow, reason, nil
-	}
-	return authorizer.DecisionNoOpinion, reason, nil
 }
 
 // ---- One webhook is asked

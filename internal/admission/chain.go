@@ -17,13 +17,13 @@ package admission
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/warning"
 
@@ -56,6 +56,7 @@ type Attributes struct {
 
 	changed  bool        // from outside
 	webhooks *invocation // of the first walk
+	Policies any         // what the mutating policies remember of the first walk
 }
 
 // Changed is told by a plug-in that let others change the object: the chain will be walked once more.
@@ -304,8 +305,8 @@ func (c *Chain) Decide(ctx context.Context, a Attributes) (scheme.Object, error)
 	return obj, c.Validate(ctx, a)
 }
 
-// options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
-func (a *Attributes) options() (json.RawMessage, error) {
+// Options are the request's, in the form of the operation: a PATCH has those of an update, or of a create.
+func (a *Attributes) Options() runtime.Object {
 	var dryRun []string
 	if a.DryRun {
 		dryRun = []string{metav1.DryRunAll}
@@ -315,14 +316,14 @@ func (a *Attributes) options() (json.RawMessage, error) {
 	}
 	switch a.Operation {
 	case OpCreate:
-		return json.Marshal(&metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
+		return &metav1.CreateOptions{TypeMeta: of("CreateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation}
 	case OpUpdate:
-		return json.Marshal(&metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation})
+		return &metav1.UpdateOptions{TypeMeta: of("UpdateOptions"), DryRun: dryRun, FieldManager: a.Manager, FieldValidation: a.FieldValidation}
 	}
 	options := metav1.DeleteOptions{}
 	if a.Deleting != nil {
 		options = *a.Deleting
 	}
 	options.TypeMeta = of("DeleteOptions")
-	return json.Marshal(&options)
+	return &options
 }

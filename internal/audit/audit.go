@@ -54,7 +54,7 @@ const (
 	maxAuditAgent   = 1024    // bytes of a user agent
 )
 
-// An Stage says at which moment of a request an event was made.
+// A Stage says at which moment of a request an event was made.
 type Stage string
 
 const (
@@ -82,7 +82,7 @@ type Event struct {
 	annotations  map[string]string
 }
 
-// user and Object are parts of the line; fields in the line's order.
+// User is who asks, as a part of the line; its fields are in the line's order.
 type User struct {
 	Username string              `json:"username,omitempty"`
 	UID      string              `json:"uid,omitempty"`
@@ -90,6 +90,7 @@ type User struct {
 	Extra    map[string][]string `json:"extra,omitempty"`
 }
 
+// Object is the part of a line that says what the request was about (audit.k8s.io/v1 ObjectReference).
 type Object struct {
 	Resource        string `json:"resource,omitempty"`
 	Namespace       string `json:"namespace,omitempty"`
@@ -141,7 +142,7 @@ type auditOutcome struct {
 	workingAgain  bool
 }
 
-// An Log appends events to a file.
+// A Log appends events to a file.
 type Log struct {
 	path  string // "-" is standard output
 	hooks Hooks
@@ -345,7 +346,7 @@ func auditAgent(agent string) string {
 // this server for another one may.
 var secretNames = []string{"token", "secret", "password", "authorization"}
 
-// uri is the request's target with the values of secret parameters taken out; otherwise as it was sent.
+// URI is the request's target with the values of secret parameters taken out; otherwise as it was sent.
 func URI(u *url.URL) string {
 	if u == nil {
 		return ""

@@ -1,5 +1,7 @@
 package audit
 
+// This file makes audit events of requests: at which stages a request has one, and what of its record goes into it.
+
 import (
 	"cmp"
 	"net/http"

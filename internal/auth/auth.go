@@ -251,6 +251,7 @@ func (a *Authenticator) ownAudiences(audiences []string) (own []string) {
 	return own
 }
 
+// AnonymousUser is system:anonymous in the group system:unauthenticated.
 func AnonymousUser() request.User {
 	return request.User{Name: request.UserAnonymous, Groups: []string{request.GroupUnauthenticated}}
 }

@@ -54,12 +54,13 @@ var versionPriorities = map[string]int32{
 
 // ---- Keeping them ----
 
-// A registrar keeps the stored APIServices of the served group versions.
+// An APIServiceReconciler keeps the stored APIServices of the served group versions.
 type APIServiceReconciler struct {
 	reconciler
 	reg *scheme.Registry
 }
 
+// NewAPIServiceReconciler does nothing yet: Reconcile once at the start, then Run.
 func NewAPIServiceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer) *APIServiceReconciler {
 	return &APIServiceReconciler{newReconciler(st, reg, wr, apiregistrationv1.GroupName, "apiservices"), reg}
 }

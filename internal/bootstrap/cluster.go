@@ -49,7 +49,7 @@ import (
 	"apilet/internal/store"
 )
 
-// A founder creates objects that are missing.
+// An Initializer creates objects that are missing.
 type Initializer struct {
 	Writer *registry.Writer
 	Types  *scheme.Registry
@@ -58,6 +58,7 @@ type Initializer struct {
 // FirstNamespaces are those without which nothing else can be.
 var FirstNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
 
+// Namespaces creates FirstNamespaces; the error joins those of each.
 func (f Initializer) Namespaces(ctx context.Context) (err error) {
 	for _, name := range FirstNamespaces {
 		err = errors.Join(err, f.create(ctx, "", "namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))

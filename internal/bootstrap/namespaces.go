@@ -45,7 +45,7 @@ const (
 	rootCADescription = "The authority that vouches for this API server, for clients that reach it as kubernetes.default.svc."
 )
 
-// A settler gives namespaces their first objects.
+// A NamespaceReconciler gives namespaces their first objects.
 type NamespaceReconciler struct {
 	st     *store.Store
 	wr     *registry.Writer
@@ -55,12 +55,13 @@ type NamespaceReconciler struct {
 	accounts, configMaps *scheme.Resource
 }
 
+// NewNamespaceReconciler does nothing yet. rootCA is the authority in PEM that kube-root-ca.crt is to hold; nil: there is no such ConfigMap.
 func NewNamespaceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, rootCA []byte, log zerolog.Logger) *NamespaceReconciler {
 	return &NamespaceReconciler{st: st, wr: wr, rootCA: rootCA, log: log,
 		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps")}
 }
 
-// NamespaceCreated settles a namespace that has just been made. Failing that is no reason to fail its create, which is stored.
+// NamespaceCreated reconciles a namespace that has just been made. Failing that is no reason to fail its create, which is stored.
 func (s *NamespaceReconciler) NamespaceCreated(namespace string) {
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout) // the server's own: no webhook sees it
 	defer cancel()
@@ -69,7 +70,7 @@ func (s *NamespaceReconciler) NamespaceCreated(namespace string) {
 	}
 }
 
-// ReconcileAll settles several namespaces at once, so that their commits share an fsync.
+// ReconcileAll reconciles several namespaces at once, so that their commits share an fsync.
 func (s *NamespaceReconciler) ReconcileAll(ctx context.Context, namespaces []string) error {
 	return registry.Parallel(namespaces, gc.CollectorSeats, func(namespace string) error { return s.reconcile(ctx, namespace) })
 }
@@ -97,7 +98,11 @@ func (s *NamespaceReconciler) addAccount(ctx context.Context, namespace string) 
 
 func (s *NamespaceReconciler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	_, err := s.wr.Insert(ctx, res, obj, registry.Options{Manager: gc.CollectorName})
-	if apierrors.IsAlreadyExists(err) {
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err): // a quota is somebody's will, and no reason to leave the other namespaces alone
+		s.log.Warn().Err(err).Str("namespace", obj.GetNamespace()).Msg("the first objects of a namespace")
 		return nil
 	}
 	return err
@@ -137,7 +142,7 @@ func (s *NamespaceReconciler) isPublished(configMap []byte) bool {
 
 // ---- The loop
 
-// Run settles all namespaces, then those whose first objects somebody deletes or changes. The collector lends its ways of reading the store.
+// Run reconciles all namespaces, then those whose first objects somebody deletes or changes. The collector lends its ways of reading the store.
 func (s *NamespaceReconciler) Run(ctx context.Context, col *gc.Collector) error {
 	var unsettled []string
 	pos, err := col.Walk(ctx, gc.NamespaceRange, func(records []store.Record) error {

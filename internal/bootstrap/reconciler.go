@@ -145,6 +145,7 @@ type knownPolicy struct {
 	obj scheme.Object
 }
 
+// NewPolicyReconciler does nothing yet; report hears of the errors that no caller waits for.
 func NewPolicyReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, auth *auth.Authenticator, report func(error)) *PolicyReconciler {
 	kinds := newReconciler(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 	return &PolicyReconciler{reconciler: kinds, auth: auth, report: report}
@@ -219,6 +220,7 @@ type FlowReconciler struct {
 	pacer     flowcontrol.Pacer
 }
 
+// NewFlowReconciler does nothing yet; configure puts a configuration in force (flowcontrol.Dispatcher.Configure).
 func NewFlowReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, configure func(flowcontrol.Objects)) *FlowReconciler {
 	return &FlowReconciler{reconciler: newReconciler(st, reg, wr, flowcontrolv1.GroupName, "flowschemas", "prioritylevelconfigurations"), configure: configure}
 }

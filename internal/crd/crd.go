@@ -67,7 +67,7 @@ const retryCleanup = time.Second // while objects of a deleted definition wait f
 
 // ---- Definitions
 
-// Definitions keeps the registry in step with the stored definitions. sync may be called by anybody; one goroutine runs run.
+// Definitions keeps the registry in step with the stored definitions. Sync may be called by anybody; one goroutine runs Run.
 type Definitions struct {
 	st  *store.Store
 	reg *scheme.Registry
@@ -97,7 +97,7 @@ type definition struct {
 	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
 }
 
-// NewDefinitions serves the type of definitions. sync then brings in those that are stored.
+// NewDefinitions serves the type of definitions. Sync then brings in those that are stored.
 func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
 	d := &Definitions{st: st, reg: reg, Wr: wr, log: log, Table: map[string]*definition{}}
 	d.Row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",

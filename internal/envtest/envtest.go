@@ -303,6 +303,7 @@ func (t *translation) certificate() {
 	t.args = append(t.args, "--cert-dir="+dir)
 }
 
+// There says that something is at path.
 func There(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

@@ -1,5 +1,8 @@
 package flowcontrol
 
+// This file shows what the dispatcher has in its hands, as the pages of /debug/api_priority_and_fairness: columns and their order are those
+// of k8s.io/apiserver/pkg/util/flowcontrol/apf_controller_debug.go, so that scripts that read them work here.
+
 import (
 	"cmp"
 	"fmt"

@@ -37,7 +37,7 @@ const (
 	minTarget     = 0.001 // keeps the lending's proportions finite
 )
 
-// A digest is what of a request decides its fate. Requests for no resource have their lower-case method as verb.
+// A Digest is what of a request decides its fate. Requests for no resource have their lower-case method as verb.
 type Digest struct {
 	User                        string
 	Groups                      []string
@@ -538,10 +538,12 @@ func objectsOf[T any, R interface{ object() T }](rows []R) (objs []T) {
 	return objs
 }
 
+// MandatoryObjects are those without which no request would be classified: exempt and catch-all, schemas and levels. A new copy each time.
 func MandatoryObjects() Objects {
 	return Objects{objectsOf(mandatorySchemas), objectsOf(mandatoryLevels)}
 }
 
+// SuggestedObjects are the defaults that operators may change or delete. A new copy each time.
 func SuggestedObjects() Objects {
 	return Objects{objectsOf(suggestedSchemas), objectsOf(suggestedLevels)}
 }
@@ -583,7 +585,7 @@ type Corrections[T any] struct {
 	Remove         []string
 }
 
-// maintain compares what exists with what is built in; it is to be called every minute, for schemas and for levels.
+// MaintainSchemas compares what exists with what is built in; it is to be called every minute, for schemas and for levels.
 //
 //	exists  built in   annotation               done
 //	no      yes                                 created
@@ -681,13 +683,14 @@ func Dangling(objs Objects, now time.Time) map[string]flowcontrolv1.FlowSchemaCo
 	return missing
 }
 
-// A pacer keeps two servers with different minds from writing conditions in turn for ever: six writes of a name in a minute.
+// A Pacer keeps two servers with different minds from writing conditions in turn for ever: six writes of a name in a minute.
 type Pacer struct {
 	written map[string][]time.Time
 }
 
 const writesPerMinute = 6
 
+// Allow says whether name may be written at now, and counts it if so.
 func (p *Pacer) Allow(name string, now time.Time) bool {
 	recent := slices.DeleteFunc(p.written[name], func(at time.Time) bool { return now.Sub(at) >= time.Minute })
 	if p.written == nil {
@@ -701,6 +704,7 @@ func (p *Pacer) Allow(name string, now time.Time) bool {
 	return allowed
 }
 
+// SetCondition puts a condition in the place of the one of its type.
 func SetCondition(status *flowcontrolv1.FlowSchemaStatus, condition flowcontrolv1.FlowSchemaCondition) {
 	for i := range status.Conditions {
 		if status.Conditions[i].Type == condition.Type {

@@ -1,5 +1,8 @@
 package flowcontrol
 
+// This file: the dispatcher's numbers as metrics of Kubernetes' names, labels and help texts (k8s.io/apiserver/pkg/util/flowcontrol/metrics).
+// They are read from the levels when somebody scrapes; requests pay for nothing but counters that the algorithm has anyway.
+
 import (
 	"math"
 	"slices"
@@ -85,6 +88,7 @@ func (d *Dispatcher) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
+// Collect reads the numbers of all levels, each under its lock.
 func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	var list metricList
 	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())

@@ -102,7 +102,7 @@ const (
 	reasonTimeout          = "time-out"          // it waited as long as it may, or its client left
 )
 
-// A rejection is the error of a request that never ran.
+// A Rejection is the error of a request that never ran.
 type Rejection struct {
 	reason     string
 	cancelled  bool // the client left
@@ -110,9 +110,10 @@ type Rejection struct {
 	Schema     *FlowSchema
 }
 
+// Error is why: a reason as the metrics call it.
 func (rej *Rejection) Error() string { return "rejected by flow control: " + rej.reason }
 
-// An estimate is what a request will take: seats while it runs, and seats for the tail that its watchers need after it has been
+// An Estimate is what a request will take: seats while it runs, and seats for the tail that its watchers need after it has been
 // answered. It holds the greater of the two from its start to the end of its tail.
 type Estimate struct {
 	InitialSeats, FinalSeats int
@@ -144,7 +145,7 @@ func (est Estimate) tailWithin(seats int) Estimate {
 	return est
 }
 
-// A dispatcher holds the configuration and the priority levels. It panics when asked to dispatch before configure.
+// A Dispatcher holds the configuration and the priority levels. It panics when asked to Dispatch before Configure.
 type Dispatcher struct {
 	seats   int           // the server's
 	timeout time.Duration // of requests whose context has no deadline
@@ -159,6 +160,8 @@ type Dispatcher struct {
 	fairFrac float64
 }
 
+// NewDispatcher divides seats among levels, once Configure has named them. timeout bounds the wait of requests whose context has no
+// deadline.
 func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
 	d := &Dispatcher{seats: seats, timeout: timeout, Levels: map[string]*Level{}, drained: make(chan struct{}, 1)}
 	for phase := range d.traffic.lanes {
@@ -188,7 +191,7 @@ func (d *Dispatcher) Run(ctx context.Context) {
 }
 
 // Dispatch runs a request in the caller's goroutine as soon as it has its seats, and takes them back when run returns or panics.
-// It returns a *rejection, and run was not called, if there are too many requests or ctx ended first.
+// It returns a *Rejection, and run was not called, if there are too many requests or ctx ended first.
 func (d *Dispatcher) Dispatch(ctx context.Context, dig *Digest, est Estimate, run func(*Ticket)) error {
 	t, err := d.admit(ctx, dig, est)
 	if err != nil {
@@ -253,7 +256,7 @@ func classify(schemas []*FlowSchema, dig *Digest) *FlowSchema {
 // errRetired sends a request back to classification: its level was dropped meanwhile. Nobody outside this file sees it.
 var errRetired = errors.New("priority level is gone")
 
-// A level is one priority level: its seats, its queues and what is known of its traffic.
+// A Level is one priority level: its seats, its queues and what is known of its traffic.
 type Level struct {
 	Name       string
 	drained    chan<- struct{}
@@ -338,7 +341,7 @@ const (
 	hasLeft
 )
 
-// A ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
+// A Ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
 type Ticket struct {
 	level         *Level
 	Schema        *FlowSchema
@@ -444,6 +447,7 @@ func (h flowHeap) rise(f *flow, slot int) {
 	h.put(f, slot)
 }
 
+// NewLevel is a level without seats or queues, which its configuration gives it. It tells drained when it has become empty.
 func NewLevel(name string, drained chan<- struct{}, all *traffic) *Level {
 	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
 		flows: map[uint64]*flow{}, Stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},

@@ -73,7 +73,7 @@ const (
 	eventsAtOnce   = 256 // taken from the log
 )
 
-// A collector deletes what nobody asks for by name.
+// A Collector deletes what nobody asks for by name.
 type Collector struct {
 	Store       *store.Store
 	Maintenance *store.Maintenance
@@ -172,6 +172,7 @@ type edge struct {
 	blocks bool
 }
 
+// NewGraph is a graph without objects.
 func NewGraph() graph {
 	return graph{seed: maphash.MakeSeed(), owners: map[ownerID]dependents{}}
 }
@@ -252,6 +253,7 @@ func decodeReferences(references string) (owners []metav1.OwnerReference, err er
 	return owners, err
 }
 
+// UidOf is metadata.uid of a stored object.
 func UidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
 
 func finalizersOf(object []byte) (names []string) {
@@ -270,6 +272,7 @@ type kinds struct {
 
 type kindName struct{ apiVersion, kind string }
 
+// NewKinds are the types of one state of the registry, by key and by kind.
 func NewKinds(c *scheme.Catalog) *kinds {
 	k := &kinds{catalog: c, ByBase: map[string]*scheme.Resource{}, byKind: map[kindName]*scheme.Resource{}}
 	for _, res := range c.Sorted {
@@ -286,7 +289,7 @@ func NewKinds(c *scheme.Catalog) *kinds {
 
 // ---- The reaper ----
 
-// A reaper works off owner references. One goroutine runs it; between two looks at the log it lets others examine objects, and changes
+// A Reaper works off owner references. One goroutine runs it; between two looks at the log it lets others examine objects, and changes
 // nothing that they read.
 type Reaper struct {
 	Gc      *Collector

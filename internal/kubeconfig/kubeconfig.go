@@ -45,7 +45,7 @@ import (
 
 const OurContext = "apilet" // also the name of the cluster, the user and the extension
 
-// A kubeconfig is such a file's content. What is not known here stays as it is.
+// A File is a kubeconfig's content. What is not known here stays as it is.
 type File map[string]any
 
 // Read returns nil for a file that is not there, or empty.
@@ -102,6 +102,7 @@ func (k File) cleared() bool {
 	return slices.ContainsFunc(ListOf(k["extensions"]), func(e any) bool { return nameOf(e) == OurContext })
 }
 
+// ListOf is value as a list; nil when it is none.
 func ListOf(value any) []any {
 	list, _ := value.([]any)
 	return list
@@ -131,10 +132,12 @@ func (k File) without(list string) []any {
 	return slices.DeleteFunc(slices.Clone(ListOf(k[list])), func(item any) bool { return nameOf(item) == OurContext })
 }
 
+// Set replaces our entry in a list (clusters, users, contexts); held is what it has under kind.
 func (k File) Set(list, kind string, held map[string]any) {
 	k[list] = append(k.without(list), map[string]any{"name": OurContext, kind: held})
 }
 
+// Save writes the file, whole or not at all, where a link at path leads.
 func (k File) Save(path string) error {
 	text, err := json.MarshalIndent(k, "", "  ") // which is YAML, and for jq, too
 	if err != nil {

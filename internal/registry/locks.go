@@ -1,8 +1,8 @@
 package registry
 
-// This file says who works at the same time and who waits. Writers of one key take turns. A write is computed outside of any lock and committed if nobody was faster; fifty writers
-// of one object would so cost fifty rounds each. Who has lost once waits here for its turn, and computes again when it comes. Writers of
-// other keys, and those that come first, never wait.
+// This file says who works at the same time and who waits. A write is computed outside of any lock and committed if nobody was faster; so
+// fifty writers of one object would cost fifty rounds each. Who has lost once waits here for the key's lock, and computes again when it has
+// it. Writers of other keys, and those that come first, never wait.
 
 import (
 	"context"

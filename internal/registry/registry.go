@@ -53,6 +53,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/quota"
 	"apilet/internal/auth"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/defaults"
@@ -71,7 +72,7 @@ import (
 const (
 	maxBody       = 3 << 20  // bytes of a request body, as kube-apiserver's
 	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
-	generateTries = 8        // names tried for one strategy.generateName
+	generateTries = 8        // names tried for one generateName
 	maxName       = 1024     // bytes of a name
 	DeleteWorkers = 16       // objects of a collection that are written at once
 )
@@ -84,6 +85,7 @@ type Writer struct {
 	Allocator  *allocator.Allocator
 	locks      keyLocks
 	Admission  *admission.Chain
+	Quotas     *quota.Quotas                         // are charged last, and told of each commit; nil: no ResourceQuota holds
 	Committed  []func(res *scheme.Resource)          // bring what is read from a resource's objects up to date, before the write is answered
 	Policy     func(res *scheme.Resource, rev int64) // does so for what roles allow; nil when nothing is enforced
 	Unreadable *unreadable.Unreadables
@@ -357,6 +359,11 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	if err := wr.Admission.Validate(ctx, opts.creation(res, "", obj)); err != nil {
 		return store.Record{}, err
 	}
+	held, err := wr.Quotas.Charge(ctx, quota.Write{Resource: res, Object: obj, DryRun: opts.dryRun})
+	if err != nil {
+		return store.Record{}, err
+	}
+	defer held.Release()
 	json, revAt, err := res.EncodeStored(obj)
 	if err != nil {
 		return store.Record{}, err
@@ -420,6 +427,7 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
 	rec, err := wr.Store.Commit(ctx, c)
 	if err == nil {
+		wr.Quotas.Committed(res, &rec)
 		for _, follow := range wr.Committed {
 			follow(res)
 		}
@@ -525,7 +533,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	return response.StoreError(err, res, obj.GetName())
 }
 
-// nameConflict words a create whose name is taken. With a strategy.generateName the server was asked for a name and found none.
+// nameConflict words a create whose name is taken. With a generateName the server was asked for a name and found none.
 func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 	if obj.GetGenerateName() == "" {
 		return response.StoreError(err, res, obj.GetName())
@@ -535,10 +543,10 @@ func nameConflict(res *scheme.Resource, obj scheme.Object, err error) error {
 
 // ---- Update and patch ----
 
-// A revision-to-be: given the object as it is (nil: it does not exist), a change function returns what it shall become.
+// A ChangeFunc is a revision-to-be: given the object as it is (nil: it does not exist), it returns what it shall become.
 type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error)
 
-// A target is one object, or one part of it, that a request changes.
+// A Target is one object, or one part of it, that a request changes.
 type Target struct {
 	Resource        *scheme.Resource
 	Namespace, Name string
@@ -670,7 +678,7 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 		live = t.Resource.ConvertOut(old.DeepCopyObject().(scheme.Object))
 		live.GetObjectKind().SetGroupVersionKind(t.Resource.GroupVersionKind())
 	}
-	merged, strict, err := wr.fieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
+	merged, strict, err := wr.FieldManager(t.Resource).Apply(live, body, fieldmanager.Applier{Manager: opts.Manager, Subresource: t.Subresource, Force: opts.force})
 	if err != nil {
 		return nil, err
 	}
@@ -692,8 +700,8 @@ func (wr *Writer) applied(ctx context.Context, t Target, opts Options, body []by
 	return obj, t.check(obj)
 }
 
-// fieldManager is the bookkeeping of managedFields for a resource.
-func (wr *Writer) fieldManager(res *scheme.Resource) *fieldmanager.Manager {
+// FieldManager is the bookkeeping of managedFields for a resource.
+func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	if c := res.Custom; c != nil && c.Keep != nil {
 		return c.Keep(func() any { return wr.newFieldManager(res) }).(*fieldmanager.Manager)
 	}
@@ -734,7 +742,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 		before = res.ConvertOut(old)
 		before.GetObjectKind().SetGroupVersionKind(res.GroupVersionKind())
 	}
-	if err := wr.fieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
+	if err := wr.FieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
 		return err
 	}
 	obj.SetManagedFields(after.GetManagedFields())
@@ -854,6 +862,11 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if err := wr.Admission.Validate(ctx, opts.change(t.Resource, t.Subresource, obj, old)); err != nil {
 		return rec, err
 	}
+	held, err := wr.Quotas.Charge(ctx, quota.Write{Resource: t.Resource, Subresource: t.Subresource, Object: obj, Old: old, DryRun: opts.dryRun})
+	if err != nil {
+		return rec, err
+	}
+	defer held.Release()
 	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
 }
 

@@ -93,6 +93,7 @@ func (u User) Authenticated() User {
 	return u
 }
 
+// IsBare says that u is a name and nothing else: no uid, no groups, no extra.
 func (u User) IsBare() bool { return u.UID == "" && len(u.Groups) == 0 && len(u.Extra) == 0 }
 
 // Completed adds the groups that follow from the name.
@@ -166,6 +167,7 @@ func (rec *Request) NoteBody(obj metav1.Object) {
 	rec.Sent = BodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
 }
 
+// ActAs makes u the request's user and keeps the one before as its Impersonator; constraint is the mode of impersonation, for the audit log.
 func (rec *Request) ActAs(u User, constraint string) {
 	impersonator := rec.User
 	rec.User, rec.Impersonator, rec.Constraint = u, &impersonator, constraint
@@ -174,6 +176,7 @@ func (rec *Request) ActAs(u User, constraint string) {
 // BodyID is what a body calls its object.
 type BodyID struct{ Namespace, Name, UID, ResourceVersion string }
 
+// Key is the context key of a request's record.
 type Key struct{}
 
 // From returns the record of the request that ctx belongs to; never nil behind the outermost middleware.
@@ -329,6 +332,7 @@ func lowerMethod(method string) string {
 	return strings.ToLower(method)
 }
 
+// SplitServiceAccount takes system:serviceaccount:NAMESPACE:NAME apart; ok is false for any other username.
 func SplitServiceAccount(username string) (namespace, name string, ok bool) {
 	account, ok := strings.CutPrefix(username, ServiceAccountPrefix)
 	namespace, name, _ = strings.Cut(account, ":")
@@ -345,11 +349,13 @@ func IsLoopback(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
+// IsNode says that a username is system:node:NAME, with a name that a Node may have.
 func IsNode(name string) bool {
 	node, ok := strings.CutPrefix(name, NodePrefix)
 	return ok && len(validation.NameIsDNSSubdomain(node, false)) == 0
 }
 
+// IsServiceAccount says that a username is that of a service account.
 func IsServiceAccount(name string) bool {
 	_, _, ok := SplitServiceAccount(name)
 	return ok
@@ -383,6 +389,7 @@ func LongRunning(info *Info) bool {
 	return info.Verb == "watch" || info.Verb == "proxy"
 }
 
+// IsMutating says that a request may change what is stored, by its verb.
 func IsMutating(info *Info) bool {
 	return info.Verb != "get" && info.Verb != "list" && info.Verb != "watch"
 }

@@ -57,7 +57,7 @@ type MediaType struct {
 	As, Version string // "Table", "PartialObjectMetadata", "PartialObjectMetadataList" of meta.k8s.io, and "v1" or "v1beta1"
 }
 
-// An offer is the forms in which an endpoint can answer.
+// An Offer is the forms in which an endpoint can answer.
 type Offer struct {
 	Formats  []scheme.BodyFormat
 	as       []string // kinds of meta.k8s.io that the answer can be turned into
@@ -209,6 +209,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) (unexpected e
 	return unexpected
 }
 
+// ErrorStatus is the Status that tells err to a client. unexpected is err itself when it was no Status error: it is for the log.
 func ErrorStatus(err error) (status metav1.Status, unexpected error) {
 	var apiErr apierrors.APIStatus
 	if !errors.As(err, &apiErr) {
@@ -229,10 +230,12 @@ func ErrorStatus(err error) (status metav1.Status, unexpected error) {
 	return status, nil
 }
 
+// ErrNoSuchResource is the 404 for a path that leads to no type.
 func ErrNoSuchResource() error {
 	return routerError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 }
 
+// ErrMethodNotAllowed is the 405 for a path that does not have the method.
 func ErrMethodNotAllowed() error {
 	return routerError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
 }
@@ -376,6 +379,7 @@ type View struct {
 	Mute    bool // a Table watch has told its columns already
 }
 
+// ContentType is the header of an answer that is no stream.
 func (v *View) ContentType() string {
 	return string(v.Media.Format)
 }
@@ -529,6 +533,7 @@ func (v *View) ListTail(meta ListMeta) []byte {
 	return tail
 }
 
+// Separator stands between the items of a list: a comma in JSON, nothing elsewhere.
 func (v *View) Separator() string {
 	if v.Media.Format == scheme.JSONFormat {
 		return ","

@@ -29,14 +29,16 @@ const (
 	maxBadValues = 100     // of one set in a selector: the library joins them
 )
 
-// A budget is what is left of an answer's room for mistakes.
+// A Budget is what is left of an answer's room for mistakes.
 type Budget struct{ count, bytes int }
 
+// NewBudget is an answer's whole room: MaxErrors mistakes, MaxErrorText bytes.
 func NewBudget() Budget { return Budget{MaxErrors, MaxErrorText} }
 
 // Spent says that no further mistake is named.
 func (b *Budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }
 
+// Take counts a mistake of this text.
 func (b *Budget) Take(text string) {
 	b.count--
 	b.bytes -= len(text)
@@ -67,6 +69,7 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 	}}
 }
 
+// More is how an answer counts what it does not name.
 func More(n int) string { return fmt.Sprintf("and %d more", n) }
 
 // Distinct drops repeated errors: two judges may find the same mistake. (kube-apiserver then names it twice.) Behind those that an
@@ -93,8 +96,10 @@ type ErrorText struct {
 	entries int
 }
 
+// NewErrorText is an empty text.
 func NewErrorText() *ErrorText { return &ErrorText{seen: map[string]bool{}} }
 
+// Add adds an entry, unless there is an equal one.
 func (j *ErrorText) Add(text string) {
 	if j.seen[text] {
 		return
@@ -109,6 +114,7 @@ func (j *ErrorText) Add(text string) {
 // More says how many entries were left out.
 func (j *ErrorText) More(n int) { j.Add(More(n)) }
 
+// String is the one entry, or all in brackets, as Kubernetes' aggregates write them.
 func (j *ErrorText) String() string {
 	if j.entries > 1 {
 		return "[" + j.out.String() + "]"

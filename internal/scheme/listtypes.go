@@ -1,5 +1,8 @@
 package scheme
 
+// This file: what the elements of a list, and the members of a map, are to each other, where the tags of the Go types do not say it but their
+// comments do (+listType, +listMapKey, +mapType, +structType). Server-side apply and OpenAPI read it.
+
 import (
 	"cmp"
 	"reflect"

@@ -20,6 +20,7 @@ type Reservations struct {
 	Resources, Kinds map[string]map[string]bool // their other names, by group
 }
 
+// Reserve takes the names of rows: keys, resources and short names, kinds.
 func Reserve(rows []*Resource) Reservations {
 	r := Reservations{Bases: map[string]bool{}, Resources: map[string]map[string]bool{}, Kinds: map[string]map[string]bool{}}
 	enter := func(into map[string]map[string]bool, group string, names ...string) {

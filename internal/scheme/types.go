@@ -301,13 +301,13 @@ type Deprecation struct {
 	ReplacementGroup, ReplacementVersion, Replaced string
 }
 
-// A conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
+// A Conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
 type Conversion struct {
 	wire, stored reflect.Type
 	in, Out      func(Object) Object
 }
 
-// A trait is what a row of the table says in a word.
+// A Trait is what a row of the table says in a word.
 type Trait uint
 
 const (
@@ -345,6 +345,7 @@ func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	return res
 }
 
+// VerbsOf are the verbs of a type of such traits, in the order of discovery.
 func VerbsOf(traits Trait) []string {
 	switch {
 	case traits&createOnly != 0:
@@ -357,6 +358,7 @@ func VerbsOf(traits Trait) []string {
 	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 }
 
+// SubresourceOf is the subresource of a name as the table has it: its own kind of body, or else the parent's.
 func SubresourceOf(name, parentKind string) Subresource {
 	sub, other := SubresourceBodies[name]
 	if !other {
@@ -423,6 +425,7 @@ func sameShape[Stored any](in, out func(*Stored)) *Conversion {
 	return &Conversion{wire: t, stored: t, in: inPlace(in), Out: inPlace(out)}
 }
 
+// GroupVersion writes group and version into rows and returns them: a piece of the table.
 func GroupVersion(group, version string, rows ...*Resource) []*Resource {
 	for _, res := range rows {
 		if res.Conversion == nil {
@@ -457,6 +460,7 @@ func keyBase(group, plural string) string { return "/" + group + "/" + plural + 
 // APIVersion is "v1" or "apps/v1".
 func (res *Resource) APIVersion() string { return GroupVersionString(res.Group, res.Version) }
 
+// GroupVersionString is group/version, and the version alone in the core group.
 func GroupVersionString(group, version string) string {
 	if group == "" {
 		return version
@@ -464,12 +468,17 @@ func GroupVersionString(group, version string) string {
 	return group + "/" + version
 }
 
+// GroupKind is the served kind.
 func (res *Resource) GroupKind() schema.GroupKind {
 	return schema.GroupKind{Group: res.Group, Kind: res.Kind}
 }
+
+// GroupResource is the plural name in its group, as errors name it.
 func (res *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: res.Group, Resource: res.Plural}
 }
+
+// GroupVersionKind is the served kind at its version.
 func (res *Resource) GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: res.Group, Version: res.Version, Kind: res.Kind}
 }
@@ -524,6 +533,7 @@ type Catalog struct {
 
 type resourcePath struct{ group, version, plural string }
 
+// NewRegistry serves the built-in types.
 func NewRegistry() *Registry {
 	reg := &Registry{}
 	reg.ReplaceCustom(nil)
@@ -637,6 +647,7 @@ func (res *Resource) NewObject() Object {
 	return NewOf(t)
 }
 
+// NewOf is a new object of a struct type.
 func NewOf(t reflect.Type) Object { return reflect.New(t).Interface().(Object) }
 
 // PatchSchema is a value of the served version for strategic merge patches; nil for custom resources, which have none.
@@ -670,6 +681,7 @@ func (res *Resource) BodyOf(sub string) WantedBody {
 	return want
 }
 
+// APIVersion is the group and version that a body has to name.
 func (b WantedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
 
 // serves tells whether the body's own kind and APIVersion, each of which may be absent, are the wanted ones. Evictions are as good in
@@ -710,6 +722,7 @@ func unsupportedMediaType(accepted ...BodyFormat) error {
 		"the body of the request was in an unknown format - accepted media types include: "+JoinFormats(accepted))
 }
 
+// JoinFormats is the list of media types, as a 406 or 415 names them.
 func JoinFormats(formats []BodyFormat) string {
 	names := make([]string, len(formats))
 	for i, f := range formats {
@@ -718,6 +731,7 @@ func JoinFormats(formats []BodyFormat) string {
 	return strings.Join(names, ", ")
 }
 
+// StatusError is an error that tells clients code, reason and message.
 func StatusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
@@ -911,6 +925,7 @@ func unmarshalWire(message wireMessage, wire []byte) error {
 	return message.Unmarshal(wire)
 }
 
+// OpenEnvelope reads a body in protobuf up to the object's own bytes; an error when it is no such body.
 func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
 	raw, ok := bytes.CutPrefix(data, protobuf.ProtobufPrefix)
 	switch {
@@ -1221,7 +1236,7 @@ func encodeMember(buf *bytes.Buffer, before string, value any) error {
 	return nil
 }
 
-// ConvertOut returns an object of the storage version as the served one, ConvertIn the reverse; the object itself where they are the same.
+// ConvertOut returns an object of the storage version as the served one, the object itself where they are the same.
 func (res *Resource) ConvertOut(obj Object) Object {
 	if res.Conversion == nil || res.Conversion.Out == nil {
 		return obj
@@ -1229,6 +1244,7 @@ func (res *Resource) ConvertOut(obj Object) Object {
 	return res.Conversion.Out(obj)
 }
 
+// ConvertIn returns an object of the served version as one of the storage version.
 func (res *Resource) ConvertIn(obj Object) Object {
 	if res.Conversion == nil || res.Conversion.in == nil {
 		return obj

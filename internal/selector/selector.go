@@ -42,6 +42,7 @@ type LabelTerm struct {
 	above, below *int64          // between which its number is
 }
 
+// NewLabels joins the requirements on each label into one term.
 func NewLabels(requirements labels.Requirements) Labels {
 	terms := Labels{ByKey: make(map[string]*LabelTerm, len(requirements))}
 	for i := range requirements {
@@ -143,6 +144,7 @@ type Field struct {
 	out   map[string]bool
 }
 
+// Add makes the field's term narrower by one requirement: = (or ==) and != are the operators there are.
 func (t *Field) Add(value string, operator selection.Operator) {
 	if operator != selection.NotEquals {
 		t.in = inBoth(t.in, []string{value})
@@ -154,6 +156,7 @@ func (t *Field) Add(value string, operator selection.Operator) {
 	t.out[value] = true
 }
 
+// Matches reads the field of a stored object, off its key or its JSON, and says whether the term holds.
 func (t *Field) Matches(key string, json []byte) bool {
 	var value string
 	switch {

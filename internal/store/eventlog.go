@@ -20,7 +20,7 @@ import (
 
 const keyLengthMax = 4096
 
-// A Record is one version of one object. Its json is the object without kind and apiVersion, resourceVersion included, and is
+// A Record is one version of one object. Its JSON is the object without kind and apiVersion, resourceVersion included, and is
 // shared: nobody changes it.
 type Record struct {
 	Key       string

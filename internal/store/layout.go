@@ -130,6 +130,7 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
 }
 
+// RevKey is the key of a revision's record in the bucket rev: 8 bytes, big endian.
 func RevKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
 func metaInt(meta Tree, name string) int64 {
@@ -139,6 +140,7 @@ func metaInt(meta Tree, name string) int64 {
 	return 0
 }
 
+// PutMetaInt writes a number of the bucket meta.
 func PutMetaInt(tx *bbolt.Tx, name string, n int64) error {
 	return tx.Bucket(bucketMeta).Put([]byte(name), RevKey(n))
 }

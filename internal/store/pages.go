@@ -34,7 +34,10 @@ var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a 
 // A Damage is what is wrong at one place of the file.
 type Damage struct{ Place string }
 
+// Error is what is wrong, and where.
 func (d *Damage) Error() string { return ErrDamaged.Error() + " (" + d.Place + ")" }
+
+// Unwrap makes every damage an ErrDamaged.
 func (d *Damage) Unwrap() error { return ErrDamaged }
 
 func damaged(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
@@ -339,7 +342,7 @@ func (t Tree) child(s *step, depth int) step {
 	return c
 }
 
-// A cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
+// A Cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
 type Cursor struct {
 	t    Tree
 	Path []step
@@ -347,6 +350,7 @@ type Cursor struct {
 	room [4]step // of most paths
 }
 
+// Cursor is a new one before the first key.
 func (t Tree) Cursor() Cursor { return Cursor{t: t} }
 
 func (c *Cursor) top() *step { return &c.Path[len(c.Path)-1] }

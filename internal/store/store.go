@@ -105,8 +105,8 @@ var (
 	ErrExists         = errors.New("key already exists")                // create: a live object has the key
 	ErrDeleting       = errors.New("key already exists, being deleted") // create: a live object has the key and is marked as deleting
 	ErrConflict       = errors.New("key has changed")                   // update, delete: the newest revision is not the expected one
-	ErrParentMissing  = errors.New("parent not found")                  // create: change.parent is no live object
-	ErrParentDeleting = errors.New("parent is being deleted")           // create: change.parent is marked as deleting
+	ErrParentMissing  = errors.New("parent not found")                  // create: Change.Parent is no live object
+	ErrParentDeleting = errors.New("parent is being deleted")           // create: Change.Parent is marked as deleting
 	ErrCompacted      = errors.New("revision has been compacted")       // a read below CompactRev
 	errFutureRev      = errors.New("revision is in the future")         // a read above currentRev
 	ErrDiskFull       = errors.New("no space left on the disk")         // a write: nothing changed, writes work again once there is room
@@ -146,6 +146,7 @@ type Options struct {
 	Damaged   func(string) // told of each place where the file is found damaged, once; may be nil
 }
 
+// ChangeOp is what a change does to its key.
 type ChangeOp int
 
 const (
@@ -154,8 +155,8 @@ const (
 	OpDelete
 )
 
-// A Change is one requested write. json is final but for the decimal revision, which the writer inserts at json[RevAt]
-// (json holds `"resourceVersion":""` there; a tombstone's json too).
+// A Change is one requested write. JSON is final but for the decimal revision, which the writer inserts at json[RevAt]
+// (JSON holds `"resourceVersion":""` there; a tombstone's json too).
 type Change struct {
 	Op       ChangeOp
 	Key      string
@@ -886,7 +887,10 @@ func (s *Snapshot) each(prefix, start string, visit func(key []byte, state keySt
 	return "", nil
 }
 
-func (st *Store) Revision() int64  { return st.currentRev.Load() } // currentRev: newest committed revision
+// Revision is the newest revision that is durable.
+func (st *Store) Revision() int64 { return st.currentRev.Load() } // currentRev: newest committed revision
+
+// Compacted is the compacted revision: a read below it is ErrCompacted.
 func (st *Store) Compacted() int64 { return st.compactRev.Load() } // CompactRev: reads below it answer ErrCompacted; 0 at first
 
 // Get returns the newest version of a live object, ErrNotFound otherwise.
@@ -912,8 +916,8 @@ func (st *Store) Get(key string) (rec Record, err error) {
 	return rec, err
 }
 
-// A Span names what chunk reads: keys with prefix, from start on (inclusive; "" is the first), as they were at rev
-// (0: at the newest revision, which chunk then fills into chunk.rev), at most items objects and about bytes bytes
+// A Span names what Store.Chunk reads: keys with prefix, from start on (inclusive; "" is the first), as they were at rev
+// (0: at the newest revision, which is then in Chunk.Rev), at most Items objects and about bytes bytes
 // (0: 500 and 1 MiB).
 type Span struct {
 	Prefix, Start string
@@ -921,8 +925,8 @@ type Span struct {
 	Items, bytes  int
 }
 
-// A Chunk is what one short read transaction copied out; its records' json slices share buf. Reusable. It may hold fewer
-// objects than there is room for, even none: next alone says whether the end is reached.
+// A Chunk is what one short read transaction copied out; its records' JSON shares one buffer. Reusable. It may hold fewer
+// objects than there is room for, even none: Next alone says whether the end is reached.
 type Chunk struct {
 	Rev     int64
 	Records []Record
@@ -1227,6 +1231,7 @@ func (s *Stats) observeCommit(took time.Duration) {
 	s.CommitBuckets[n]++
 }
 
+// Stats reads the counters; it costs a few locks and no transaction.
 func (st *Store) Stats() Stats {
 	var size int64
 	st.View(func(s *Snapshot) error {

@@ -34,6 +34,7 @@ type Maintenance struct {
 	marks []mark
 }
 
+// NewMaintenance reads what compaction has noted in the file. There is to be one for a store.
 func NewMaintenance(st *Store) (*Maintenance, error) {
 	up := &Maintenance{st: st, history: make(chan struct{}, 1)}
 	err := up.st.View(func(s *Snapshot) error {
@@ -388,6 +389,7 @@ type Report struct {
 	judge               func(key string, json []byte) error // of a live object's JSON; nil: none
 }
 
+// Problem adds to what was found.
 func (rep *Report) Problem(format string, args ...any) {
 	if what := fmt.Sprintf(format, args...); len(rep.Problems) < problemsMax && !slices.Contains(rep.Problems, what) {
 		rep.Problems = append(rep.Problems, what)

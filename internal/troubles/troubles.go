@@ -29,6 +29,7 @@ type Log struct {
 	now map[string]string
 }
 
+// New knows of no trouble; log hears of those that come.
 func New(log zerolog.Logger) *Log {
 	return &Log{log: log, now: map[string]string{}}
 }

@@ -61,6 +61,7 @@ type Unreadables struct {
 	known map[string]int64 // key to revision
 }
 
+// NewUnreadables knows no objects yet; log hears of those that come.
 func NewUnreadables(st *store.Store, log zerolog.Logger) *Unreadables {
 	return &Unreadables{st: st, log: log, known: map[string]int64{}}
 }
@@ -181,7 +182,7 @@ func (e *unreadableError) As(target any) bool { return errors.As(e.StatusError, 
 
 func (e *unreadableError) Unwrap() error { return e.cause }
 
-// NamedUnreadable words an error of decodeStored for the client.
+// NamedUnreadable words an error of DecodeStored for the client.
 func NamedUnreadable(err error, res *scheme.Resource, name string) error {
 	gr := res.GroupResource()
 	return &unreadableError{apierrors.NewInternalError(fmt.Errorf("%s %q is stored and cannot be read (%w); DELETE removes it", gr.String(), name, err)), err}
@@ -195,6 +196,7 @@ type Contents struct {
 	Served   bool // somebody empties it, once it is marked as deleting
 }
 
+// ContentOf is what an object that cannot be read would take along: the objects in a Namespace, those of a definition.
 func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside Contents) {
 	switch {
 	case res.Group == "" && res.Plural == "namespaces":
@@ -213,6 +215,7 @@ func ContentOf(reg *scheme.Registry, res *scheme.Resource, name string) (inside 
 	return inside
 }
 
+// Any says that some of it is there.
 func (c *Contents) Any(st *store.Store) bool {
 	return slices.ContainsFunc(c.Prefixes, func(prefix string) bool {
 		objects, _, _ := st.Count(prefix)
@@ -220,7 +223,7 @@ func (c *Contents) Any(st *store.Store) bool {
 	})
 }
 
-// MarkedRaw is the change that marks an object as deleting without decoding it. Its metadata comes first (encodeStored).
+// MarkedRaw is the change that marks an object as deleting without decoding it. Its metadata comes first (Resource.EncodeStored).
 func MarkedRaw(rec *store.Record, now time.Time) store.Change {
 	const head = `{"metadata":{`
 	at := gjson.GetBytes(rec.JSON, "metadata.resourceVersion")

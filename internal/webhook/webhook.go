@@ -162,6 +162,7 @@ func servicePort(s *admissionv1.ServiceReference) int32 {
 	return *s.Port
 }
 
+// ServiceURL is the address of a Service as messages write it: https://NAME.NAMESPACE.svc:PORT/PATH.
 func ServiceURL(s *admissionv1.ServiceReference) string {
 	called := ""
 	if s.Path != nil {

@@ -77,7 +77,7 @@ func declare(name, members string, known map[string]*apiservercel.DeclType) *api
 	return apiservercel.NewObjectType(name, fields)
 }
 
-// A condition is a compiled expression. Safe for concurrent use.
+// A Condition is a compiled expression. Safe for concurrent use.
 type Condition struct {
 	text    string
 	program celgo.Program

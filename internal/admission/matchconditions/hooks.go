@@ -1,15 +1,18 @@
 package matchconditions
 
+// This file: the two kinds of configurations, whose entries differ in one field, seen as one.
+
 import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 )
 
-// A webhook is a validating one, or a mutating one with a reinvocation policy.
+// A Webhook is a validating one, or a mutating one with a reinvocation policy.
 type Webhook struct {
 	admissionv1.ValidatingWebhook
 	Reinvocation *admissionv1.ReinvocationPolicyType
 }
 
+// ValidatingHooks are the webhooks of a configuration, in its order.
 func ValidatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks []Webhook) {
 	for i := range config.Webhooks {
 		hooks = append(hooks, Webhook{ValidatingWebhook: config.Webhooks[i]})
@@ -17,6 +20,7 @@ func ValidatingHooks(config *admissionv1.ValidatingWebhookConfiguration) (hooks 
 	return hooks
 }
 
+// MutatingHooks are the webhooks of a configuration, in its order.
 func MutatingHooks(config *admissionv1.MutatingWebhookConfiguration) (hooks []Webhook) {
 	for i := range config.Webhooks {
 		h := &config.Webhooks[i]

@@ -27,7 +27,7 @@ type Config struct {
 
 	// Those that are made elsewhere; a zero Plugin has nothing to say. Only functions are taken from them: name, place and default are
 	// the table's.
-	ResourceQuota, ValidatingPolicy, MutatingPolicy admission.Plugin
+	ValidatingPolicy, MutatingPolicy admission.Plugin
 }
 
 var (
@@ -91,7 +91,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "MutatingAdmissionWebhook", On: true, Admit: c.Webhooks.Mutate, Idle: c.Webhooks.Idle},
 		{Name: "ValidatingAdmissionPolicy", On: true, Validate: c.ValidatingPolicy.Validate, Idle: c.ValidatingPolicy.Idle},
 		{Name: "ValidatingAdmissionWebhook", On: true, Validate: c.Webhooks.Validate, Idle: c.Webhooks.Idle},
-		{Name: "ResourceQuota", On: true, Validate: c.ResourceQuota.Validate, Idle: c.ResourceQuota.Idle},
+		{Name: "ResourceQuota", On: true}, // right after the chain: what a write is charged with has to be given back when its commit fails
 		{Name: "AlwaysDeny"},
 	}
 }

@@ -199,6 +199,7 @@ type Folder struct {
 	Serving   atomic.Pointer[tls.Certificate]
 }
 
+// KeyPair is a certificate and its private key, also as PEM.
 type KeyPair struct {
 	Cert            *x509.Certificate
 	key             crypto.Signer
@@ -319,6 +320,7 @@ func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
 	return ""
 }
 
+// ServingTemplate is a certificate to be signed for a server that is reached under hosts, names or addresses.
 func ServingTemplate(hosts []string) *x509.Certificate {
 	tmpl := &x509.Certificate{Subject: pkix.Name{CommonName: "kube-apiserver"}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}

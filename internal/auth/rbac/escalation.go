@@ -39,6 +39,7 @@ type heldRule struct {
 	patterns                              []string // URLs that end in *
 }
 
+// NewHoldings makes rules ready to be compared with those that are to be given.
 func NewHoldings(own []rbacv1.PolicyRule) *holdings {
 	h := &holdings{byVerb: map[string][]int32{}, byGroup: map[string][]int32{}, byResource: map[string][]int32{}}
 	for i, rule := range own {

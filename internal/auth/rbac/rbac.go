@@ -442,6 +442,7 @@ func (x *Index) MayGiveRole(q *Access, role, old scheme.Object) error {
 	return nil
 }
 
+// Gathers says that obj is a ClusterRole with an aggregation rule that selects something.
 func Gathers(obj scheme.Object) bool {
 	role, ok := obj.(*rbacv1.ClusterRole)
 	return ok && role.AggregationRule != nil && len(role.AggregationRule.ClusterRoleSelectors) > 0
@@ -497,6 +498,7 @@ func cutNamespace(s string) (namespace, name string) {
 	return "", s
 }
 
+// ParseRole reads a role's line of rbac_defaults.txt, cut into words.
 func ParseRole(words []string) scheme.Object {
 	const prefix = rbacv1.GroupName + "/"
 	meta := defaultMeta(cutNamespace(words[1]))
@@ -515,6 +517,7 @@ func ParseRole(words []string) scheme.Object {
 	return role
 }
 
+// ParseRule reads a rule's line of rbac_defaults.txt, cut into words.
 func ParseRule(words []string) rbacv1.PolicyRule {
 	rule := rbacv1.PolicyRule{Verbs: strings.Split(words[0], ",")}
 	if len(words) == 2 {
@@ -533,6 +536,7 @@ func ParseRule(words []string) rbacv1.PolicyRule {
 	return rule
 }
 
+// ParseBinding reads the line that binds role in rbac_defaults.txt, cut into words.
 func ParseBinding(role scheme.Object, words []string) scheme.Object {
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.GetName()}
 	meta := defaultMeta(role.GetNamespace(), role.GetName())
@@ -557,6 +561,7 @@ func ParseBinding(role scheme.Object, words []string) scheme.Object {
 	return &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}
 }
 
+// RulesOf is where a Role or ClusterRole has its rules; nil for any other object.
 func RulesOf(role scheme.Object) *[]rbacv1.PolicyRule {
 	switch role := role.(type) {
 	case *rbacv1.Role:
@@ -567,6 +572,7 @@ func RulesOf(role scheme.Object) *[]rbacv1.PolicyRule {
 	return nil
 }
 
+// BindingParts are where a RoleBinding or ClusterRoleBinding has its role and its subjects; nil for any other object.
 func BindingParts(binding scheme.Object) (*rbacv1.RoleRef, *[]rbacv1.Subject) {
 	switch binding := binding.(type) {
 	case *rbacv1.RoleBinding:

@@ -121,6 +121,7 @@ type TokenClaims struct {
 	legacyClaims
 }
 
+// BoundClaims are the private claims of today's tokens, as in pkg/serviceaccount/claims.go of k8s.io/kubernetes.
 type BoundClaims struct {
 	Namespace string    `json:"namespace,omitempty"`
 	Account   ObjectID  `json:"serviceaccount"`
@@ -129,6 +130,7 @@ type BoundClaims struct {
 	Node      *ObjectID `json:"node,omitempty"`
 }
 
+// ObjectID names an object that a token depends on; another of the same name has another uid.
 type ObjectID struct {
 	Name string `json:"name,omitempty"`
 	UID  string `json:"uid,omitempty"`
@@ -395,6 +397,7 @@ func (t *Tokens) bind(claims *BoundClaims, ref *authenticationv1.BoundObjectRefe
 	return nil
 }
 
+// Sign makes a token of the claims, signed with the first key.
 func (t *Tokens) Sign(claims *TokenClaims) (string, error) {
 	token := jwt.NewWithClaims(t.Signer.Method, claims)
 	token.Header = map[string]any{"alg": t.Signer.Method.Alg(), "kid": t.Signer.ID}

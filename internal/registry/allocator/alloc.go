@@ -48,7 +48,7 @@ const (
 
 type allocation string
 
-// An allocator knows which addresses and ports the stored Services have.
+// An Allocator knows which addresses and ports the stored Services have.
 type Allocator struct {
 	st    *store.Store
 	Block netip.Prefix

@@ -522,6 +522,7 @@ func defaultPodRequests(spec *corev1.PodSpec) {
 	}
 }
 
+// IsPodLevelResource says that a pod may ask for a resource as a whole: cpu, memory, huge pages.
 func IsPodLevelResource(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
@@ -553,10 +554,12 @@ func SumContainers(spec *corev1.PodSpec, pick func(*corev1.ResourceRequirements)
 	return sum
 }
 
+// IsSidecar says that an init container runs as long as the pod: its restartPolicy is Always.
 func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
+// AddQuantities adds more to what to has, resource by resource.
 func AddQuantities(to, more corev1.ResourceList) {
 	for name, quantity := range more {
 		sum := quantity.DeepCopy()
@@ -869,6 +872,7 @@ func defaultService(svc *corev1.Service) {
 	}
 }
 
+// IsExternallyReachable says that a Service is reached from outside of the cluster.
 func IsExternallyReachable(svc *corev1.Service) bool {
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
@@ -877,6 +881,7 @@ func IsExternallyReachable(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeClusterIP && len(svc.Spec.ExternalIPs) > 0
 }
 
+// NeedsClusterIP says that a Service's type has a cluster IP, be it None.
 func NeedsClusterIP(svc *corev1.Service) bool {
 	switch svc.Spec.Type {
 	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
@@ -919,6 +924,7 @@ func mergeStringData(s *corev1.Secret) {
 	s.StringData = nil
 }
 
+// LabelNamespace gives a Namespace the label kubernetes.io/metadata.name, which is its name whatever it was.
 func LabelNamespace(ns *corev1.Namespace) {
 	if ns.Labels == nil {
 		ns.Labels = map[string]string{}

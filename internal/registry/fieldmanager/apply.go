@@ -87,12 +87,12 @@ func ManagerOf(fieldManager, userAgent string) string {
 
 // ---- the ledger of one kind
 
-// An ownership keeps the ledger of the objects of one kind at one version. Immutable but for what it builds at first use: the types
+// A Manager keeps the managedFields of the objects of one kind at one version. Immutable but for what it builds at first use: the types
 // take a millisecond and 100 KiB, so keep one per kind, not one per request.
 type Manager struct {
 	Kind     schema.GroupVersionKind
 	GoType   reflect.Type         // struct type; nil for a custom resource
-	Versions []string             // other discovery.apiVersions of the kind that are served; entries of versions unknown here are dropped
+	Versions []string             // other apiVersions of the kind that are served; entries of versions unknown here are dropped
 	Schema   map[string]any       // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
 	Status   bool                 // has a status subresource: main writes do not own status
 	Defaults func(runtime.Object) // fills in defaults after an apply; may be nil
@@ -188,7 +188,7 @@ func (o *Manager) othersOf(entries []metav1.ManagedFieldsEntry, by Applier, fiel
 	return others, ok && o.ofThisVersion(entries)
 }
 
-// An applier is who applies, and how.
+// An Applier is who applies, and how.
 type Applier struct {
 	Manager     string
 	Subresource string // "" is the object itself
@@ -275,7 +275,7 @@ func KeepTimes(old, next scheme.Object) {
 
 // ScaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
 // the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. versions
-// are the discovery.apiVersions that parent is served at, own the one it has now, replicas the path there.
+// are the apiVersions that parent is served at, own the one it has now, replicas the path there.
 func ScaleEntries(parent scheme.Object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
 	var path fieldpath.Path
 	for _, step := range replicas {
@@ -343,6 +343,8 @@ func (o *Manager) Manager(subresource string) (*managedfields.FieldManager, erro
 	}
 	if o.types == nil {
 		o.types = TypesOf(o.GoType, o.Schema)
+	}
+	if o.managers == nil {
 		o.managers = map[string]*managedfields.FieldManager{}
 	}
 	shape := &objectShape{Manager: o, types: o.types}
@@ -384,6 +386,7 @@ func (o *Manager) resetPaths(subresource string) (split [][]string) {
 	return split
 }
 
+// OrNew is obj under the manager's kind, or a new object where there is none.
 func (o *Manager) OrNew(obj scheme.Object) scheme.Object {
 	if obj != nil && !reflect.ValueOf(obj).IsNil() {
 		return o.Stamp(obj)
@@ -394,6 +397,7 @@ func (o *Manager) OrNew(obj scheme.Object) scheme.Object {
 	return o.Stamp(reflect.New(o.GoType).Interface().(scheme.Object))
 }
 
+// Stamp writes the manager's kind and version into obj, which it returns.
 func (o *Manager) Stamp(obj scheme.Object) scheme.Object {
 	obj.GetObjectKind().SetGroupVersionKind(o.Kind)
 	return obj

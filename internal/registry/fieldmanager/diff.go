@@ -1,5 +1,7 @@
 package fieldmanager
 
+// This file is the short way of an ordinary update: the library is shown what differs between two objects, instead of both whole.
+
 // Most writes change little of an object, and the bookkeeping of managedFields asks only for what changed. So it is asked about narrowed
 // objects: copies of the old and the new one that leave out what is the same in both. A Deployment of twenty containers whose status
 // counts up becomes

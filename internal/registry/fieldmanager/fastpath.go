@@ -1,12 +1,13 @@
 package fieldmanager
 
-// Nearly every apply either makes an object or says again what its manager has said before, perhaps with other values. Neither needs the
-// general machine, which builds a tree of each manager's fields and walks all objects a dozen times. This file answers these two:
+// This file answers the two commonest applies: one that makes an object, and one that says again what its manager has said before, perhaps
+// with other values. Neither needs the general machine, which builds a tree of each manager's fields and walks all objects a dozen times.
+//
 //
 //	apply   {"spec":{"replicas":3,"template":…}}     by "deploy", whose entry names just these fields
 //	live    {"spec":{"replicas":2,"template":…}}
 //
-//	1. write down the fields that the body names, in the ledger's own form: the same bytes as deploy's entry has, so nothing was withdrawn
+//	1. write down the fields that the body names, in the form of managedFields: the same bytes as deploy's entry has, so nothing was withdrawn
 //	2. walk body and live object side by side and set what differs: spec.replicas
 //	3. look whether anybody else may own what is set; if so, it may be a conflict, and that is for the general machine
 //

@@ -131,6 +131,7 @@ type JsonNode struct {
 	List []*JsonNode          // non-nil once parsed as a list
 }
 
+// UnmarshalJSON keeps a copy of raw, unparsed.
 func (n *JsonNode) UnmarshalJSON(raw []byte) error {
 	*n = JsonNode{Raw: slices.Clone(raw)} // the decoder's bytes are only lent
 	return nil
@@ -160,6 +161,7 @@ func (n *JsonNode) within(levels int) bool {
 	return !slices.ContainsFunc(n.List, func(element *JsonNode) bool { return !element.within(levels - 1) })
 }
 
+// MarshalJSON is Encode, for the encoder.
 func (n *JsonNode) MarshalJSON() ([]byte, error) {
 	switch {
 	case n.Obj != nil:
@@ -183,6 +185,7 @@ type patchedDoc struct {
 	copies int // what is left of maxPatchCopies
 }
 
+// NewPatchedDoc is a document on its way through the operations of a JSON patch, with a bound on their work.
 func NewPatchedDoc(current []byte) *patchedDoc {
 	return &patchedDoc{Root: &JsonNode{Raw: bytes.TrimSpace(current)}, work: maxPatchWork, copies: maxPatchCopies}
 }

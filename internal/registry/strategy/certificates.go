@@ -1,5 +1,8 @@
 package strategy
 
+// This file: what PrepareForStatusUpdate and the approval of a CertificateSigningRequest keep of it (in Kubernetes
+// pkg/registry/certificates/certificates/strategy.go).
+
 import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"

@@ -1,7 +1,8 @@
 package strategy
 
 // This file: what is decided once per write of a built-in object, after defaults.Set and before validation. A request may say anything
-// about a status, a Job's selector or a Service's allocated ports; here it is put right.
+// about a status, a Job's selector or a Service's allocated ports; here it is put right. The rules are the
+// PrepareForCreate and PrepareForUpdate of k8s.io/kubernetes, pkg/registry/GROUP/RESOURCE/strategy.go, for all types in one switch each:
 //
 //	write            function              the status becomes         the rest
 //	create           PrepareForCreate         the initial one            QoS class, selectors, families, ... are decided
@@ -400,11 +401,13 @@ func keepNodePorts(ports, old []corev1.ServicePort) {
 	}
 }
 
+// NeedsNodePort says that a Service's type has a node port for each of its ports.
 func NeedsNodePort(svc *corev1.Service) bool {
 	allocate := svc.Spec.AllocateLoadBalancerNodePorts
 	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer && (allocate == nil || *allocate)
 }
 
+// NeedsHealthPort says that a Service has spec.healthCheckNodePort: a LoadBalancer's with externalTrafficPolicy Local.
 func NeedsHealthPort(svc *corev1.Service) bool {
 	return svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
@@ -492,9 +495,23 @@ func keepElection(spec, old *coordinationv1.LeaseSpec) {
 
 // NameNew gives a new object the name that its generateName asks for. A Namespace is labelled with it.
 func NameNew(obj scheme.Object) {
+	before := obj.GetName()
 	obj.SetName(generateName(obj.GetGenerateName()))
-	if ns, ok := obj.(*corev1.Namespace); ok {
-		defaults.LabelNamespace(ns)
+	switch o := obj.(type) {
+	case *corev1.Namespace:
+		defaults.LabelNamespace(o)
+	case *batchv1.Job:
+		renameLabels(o.Labels, before, o.Name)
+		renameLabels(o.Spec.Template.Labels, before, o.Name)
+	}
+}
+
+// renameLabels has the labels by which a Job finds its pods say the name that it got last.
+func renameLabels(labels map[string]string, before, name string) {
+	for _, label := range [...]string{"job-name", batchv1.JobNameLabel} {
+		if value, ok := labels[label]; ok && value == before {
+			labels[label] = name
+		}
 	}
 }
 

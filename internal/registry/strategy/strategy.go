@@ -39,6 +39,7 @@ var upsertable = map[string]bool{
 	"rbac.authorization.k8s.io/clusterroles": true, "rbac.authorization.k8s.io/clusterrolebindings": true,
 }
 
+// AllowCreateOnUpdate says that a PUT or an apply may create objects of a type.
 func AllowCreateOnUpdate(res *scheme.Resource) bool {
 	return upsertable[res.StorageGroup+"/"+res.Plural]
 }
@@ -58,6 +59,7 @@ var conditionalOnly = map[string]bool{
 	"admissionregistration.k8s.io/mutatingwebhookconfigurations":     true,
 }
 
+// AllowUnconditionalUpdate says that an update may leave out the resourceVersion that it means.
 func AllowUnconditionalUpdate(res *scheme.Resource) bool {
 	return res.GoType != nil && !conditionalOnly[res.StorageGroup+"/"+res.Plural]
 }
@@ -71,6 +73,7 @@ var returningDeleted = map[string]bool{
 	"resource.k8s.io/resourceclaimtemplates": true, "resource.k8s.io/resourceslices": true,
 }
 
+// ReturnsDeleted says that a DELETE is answered with the object that is gone, and not with a Status.
 func ReturnsDeleted(res *scheme.Resource) bool {
 	return returningDeleted[res.StorageGroup+"/"+res.Plural]
 }

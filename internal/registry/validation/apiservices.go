@@ -1,5 +1,7 @@
 package validation
 
+// This file: the rules of APIServices, which only tell here (k8s.io/kube-aggregator, pkg/apis/apiregistration/validation/validation.go).
+
 import (
 	"fmt"
 

@@ -1,12 +1,13 @@
 package validation
 
-// This file: the rules for definitions of custom resources, in kube-apiserver's order and words. It works on the internal form of a
+// This file: the rules for definitions of custom resources, in kube-apiserver's order and words
+// (k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go). It works on the internal form of a
 // definition, because the paths in its messages do. There, what all versions have in common stands above them: a definition with one
 // version, or with two alike, has its schema in spec.validation and none in spec.versions[0].schema:
 //
 //	spec.validation.openAPIV3Schema.properties[a].type: Required value: must not be empty for specified object fields
 //
-// A schema is judged in three passes. Kubernetes' own packages see whether it is structural and whether its defaults fit it. Then this
+// A schema is validated in three passes. Kubernetes' own packages see whether it is structural and whether its defaults fit it. Then this
 // file goes through it, schema by schema, and collects what OpenAPI has and a custom resource may not. Where nothing was found, CEL
 // rules are compiled and their cost is estimated: a rule costs what one run may cost at worst, times the runs that one object may need.
 //

@@ -1,7 +1,11 @@
 package validation
 
-// This file: the rules of what connects: Services, the endpoints behind them, Ingresses and NetworkPolicies. old is nil when an object
-// is created; addresses that it had may stay as they are, since older versions took more forms of them.
+// This file: the rules of what connects: Services, the endpoints behind them, Ingresses and NetworkPolicies. They are those of
+// k8s.io/kubernetes, pkg/apis/core/validation (ValidateService, ValidateEndpoints), pkg/apis/discovery/validation and
+// pkg/apis/networking/validation. old is nil when an object is created; addresses that it had may stay as they are, since older versions
+// took more forms of them.
+//
+// How it is read: a method of a checker is one struct of the API, its lines are the struct's fields in Kubernetes' order.
 
 import (
 	"fmt"

@@ -1,7 +1,8 @@
 package validation
 
-// This file: what the subresources that write one part of an object may make of it. restrict has taken the part from the request and the
-// rest from the stored object; here the part is judged, in the light of what was there.
+// This file: what the subresources that write one part of an object may make of it. strategy.PrepareForSubresource has taken the
+// part from the request and the rest from the stored object; here the part is validated, in the light of what was there, as
+// ValidatePodEphemeralContainersUpdate, ValidatePodResize and the certificates' ValidateXUpdate do in k8s.io/kubernetes.
 //
 //	pods/ephemeralcontainers                         containers to debug with come; none that is there changes or goes
 //	pods/resize                                      cpu and memory of containers change, the QoS class does not

@@ -1,6 +1,8 @@
 package validation
 
-// This file: where a pod may run: what pods, PersistentVolumes and RuntimeClasses say about nodes, and what nodes say in return.
+// This file: where a pod may run: what pods, PersistentVolumes and RuntimeClasses say about nodes, and what nodes say in return. In
+// k8s.io/kubernetes it is a part of pkg/apis/core/validation/validation.go (node selectors, affinity, taints and tolerations, spreading)
+// and pkg/apis/node/validation. A term's rules are a table as everywhere; the paths say in which of the many places the term stands.
 
 import (
 	"fmt"

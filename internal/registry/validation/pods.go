@@ -1,6 +1,7 @@
 package validation
 
-// This file: what a pod may be, and with it the template of every workload.
+// This file: what a pod may be, and with it the template of every workload: ValidatePodSpec, ValidatePodTemplateSpec and what they call in
+// k8s.io/kubernetes, pkg/apis/core/validation/validation.go.
 //
 // A podChecker walks one spec in kube-apiserver's order: volumes, containers of the three kinds, then the pod's own fields. What one
 // part must know of another (which volumes a mount may name) is gathered on the way; a volume that is refused cannot be mounted, so one

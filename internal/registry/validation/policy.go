@@ -1,6 +1,8 @@
 package validation
 
-// This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness.
+// This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness. In
+// k8s.io/kubernetes they are in pkg/apis/rbac, admissionregistration and flowcontrol (validation/validation.go each). An expression that is
+// compiled (a CEL matchCondition) is judged as Kubernetes' packages judge it; all else is a table of fields.
 
 import (
 	"fmt"
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 
 	"apilet/internal/admission/matchconditions"
+	admissionpolicy "apilet/internal/admission/policy"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/registry/defaults"
 )
@@ -51,9 +54,9 @@ func (c policyChecker) policy(obj, old runtime.Object) {
 	case *admissionv1.MutatingWebhookConfiguration:
 		c.webhooks(matchconditions.MutatingHooks(o))
 	case *admissionv1.ValidatingAdmissionPolicy:
-		c.validatingPolicy(o)
+		c.validatingPolicy(o, was[admissionv1.ValidatingAdmissionPolicy](old))
 	case *admissionv1.MutatingAdmissionPolicy:
-		c.mutatingPolicy(&o.Spec)
+		c.mutatingPolicy(o, was[admissionv1.MutatingAdmissionPolicy](old))
 	case *admissionv1.ValidatingAdmissionPolicyBinding:
 		c.policyBinding(o.Spec.PolicyName, o.Spec.ParamRef, o.Spec.MatchResources)
 		c.validationActions(field.NewPath("spec", "validationActions"), o.Spec.ValidationActions)
@@ -178,17 +181,24 @@ func (c policyChecker) webhook(p *field.Path, hook *matchconditions.Webhook) {
 	c.matchConditions(p.Child("matchConditions"), hook.MatchConditions)
 }
 
-// matchConditions: expressions have to compile.
 func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.MatchCondition) {
+	c.conditions(p, conditions, func(text string) error {
+		_, err := matchconditions.Compile(text, (*environment.EnvSet).NewExpressionsEnv)
+		return err
+	})
+}
+
+// conditions: expressions have to compile.
+func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchCondition, compile func(text string) error) {
 	if len(conditions) > 64 {
 		c.add(field.TooMany(p, len(conditions), 64))
 	}
 	names := set{}
 	for i, condition := range conditions {
-		if strings.TrimSpace(condition.Expression) == "" {
+		if text := strings.TrimSpace(condition.Expression); text == "" {
 			c.required(p.Index(i), "expression", "")
-		} else if _, err := matchconditions.Compile(condition.Expression, (*environment.EnvSet).NewExpressionsEnv); err != nil {
-			c.Invalid(p.Index(i), "expression", condition.Expression, err.Error())
+		} else if err := compile(text); err != nil {
+			c.Invalid(p.Index(i), "expression", text, err.Error())
 		}
 		c.name(p.Index(i), "name", condition.Name, isQualifiedName)
 		if condition.Name != "" {
@@ -325,8 +335,6 @@ func (c policyChecker) webhookService(p *field.Path, service *admissionv1.Servic
 
 // ---- admission policies ----
 
-// Their expressions are not compiled, since nothing here evaluates them: what CEL would find wrong goes unnoticed.
-
 var (
 	policyReasons      = []string{"Forbidden", "Invalid", "RequestEntityTooLarge"}
 	policyActions      = []string{"Audit", "Deny", "Warn"}
@@ -334,37 +342,83 @@ var (
 	mutationOperations = []string{"*", "CONNECT", "CREATE", "UPDATE"}
 	mutationPatches    = []string{"ApplyConfiguration", "JSONPatch"}
 	celIdentifier      = regexp.MustCompile(`^[_a-zA-Z][_a-zA-Z0-9]*$`)
+	celReserved        = strings.Fields("true false null in as break const continue else for function if import let loop package namespace return var void while")
 )
 
-func (c policyChecker) validatingPolicy(policy *admissionv1.ValidatingAdmissionPolicy) {
+const (
+	maxAuditAnnotations   = 20
+	maxAnnotationValueLen = 5 * 1024 // of an audit annotation's expression, in bytes
+)
+
+func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmissionPolicy) {
 	p, spec := field.NewPath("spec"), &policy.Spec
+	compiler, err := admissionpolicy.NewValidatingChecker(policy, old)
+	if err != nil {
+		c.add(field.InternalError(p, err))
+		return
+	}
 	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
-	c.matchConditions(p.Child("matchConditions"), spec.MatchConditions)
-	c.variables(p.Child("variables"), spec.Variables)
+	if old == nil || !sameConditions(spec.ParamKind, old.Spec.ParamKind, spec.MatchConditions, old.Spec.MatchConditions) {
+		c.conditions(p.Child("matchConditions"), spec.MatchConditions, compiler.Condition)
+	}
+	c.variables(p.Child("variables"), spec.Variables, compiler)
 	if len(spec.Validations) == 0 && len(spec.AuditAnnotations) == 0 {
 		const why = "validations or auditAnnotations must contain at least one item"
 		c.required(p, "validations", why)
 		c.required(p, "auditAnnotations", why)
 	}
 	for i := range spec.Validations {
-		c.policyValidation(p.Child("validations").Index(i), &spec.Validations[i])
+		c.policyValidation(p.Child("validations").Index(i), &spec.Validations[i], compiler)
+	}
+	c.auditAnnotations(p.Child("auditAnnotations"), policy, compiler)
+}
+
+// sameConditions says that conditions were let in as they are.
+func sameConditions(params, before *admissionv1.ParamKind, conditions, old []admissionv1.MatchCondition) bool {
+	return equality.Semantic.DeepEqual(params, before) && equality.Semantic.DeepEqual(conditions, old)
+}
+
+// compiles reports an expression that does not compile. value is the text as sent.
+func (c policyChecker) compiles(p *field.Path, name, value string, err error) {
+	if err != nil {
+		c.Invalid(p, name, value, err.Error())
+	}
+}
+
+func (c policyChecker) auditAnnotations(p *field.Path, policy *admissionv1.ValidatingAdmissionPolicy, compiler *admissionpolicy.Checker) {
+	annotations := policy.Spec.AuditAnnotations
+	if len(annotations) > maxAuditAnnotations {
+		c.Invalid(p, "", annotations, fmt.Sprintf("must not have more than %d auditAnnotations", maxAuditAnnotations))
 	}
 	keys := set{}
-	for i, annotation := range spec.AuditAnnotations {
-		ap := p.Child("auditAnnotations").Index(i)
+	for i, annotation := range annotations {
+		ap := p.Index(i)
 		for _, message := range isQualifiedName(policy.Name + "/" + annotation.Key) {
 			c.Invalid(ap, "key", policy.Name+"/"+annotation.Key, message)
 		}
-		c.Need(ap, "valueExpression", strings.TrimSpace(annotation.ValueExpression) != "", "valueExpression is not specified")
+		switch text := strings.TrimSpace(annotation.ValueExpression); {
+		case text == "":
+			c.required(ap, "valueExpression", "valueExpression is not specified")
+		case len(text) > maxAnnotationValueLen:
+			c.required(ap, "valueExpression", fmt.Sprintf("must not exceed %d bytes in length", maxAnnotationValueLen))
+		default:
+			c.compiles(ap, "valueExpression", annotation.ValueExpression, compiler.Annotation(text))
+		}
 		c.unique(ap, "key", keys, annotation.Key)
 	}
 }
 
-func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation) {
+func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation, compiler *admissionpolicy.Checker) {
 	message := strings.TrimSpace(v.Message)
-	c.Need(p, "expression", strings.TrimSpace(v.Expression) != "", "expression is not specified")
+	if strings.TrimSpace(v.Expression) == "" {
+		c.required(p, "expression", "expression is not specified")
+	} else {
+		c.compiles(p, "expression", v.Expression, compiler.Validation(v.Expression))
+	}
 	if v.MessageExpression != "" && strings.TrimSpace(v.MessageExpression) == "" {
 		c.Invalid(p, "messageExpression", v.MessageExpression, "must be non-empty if specified")
+	} else if v.MessageExpression != "" {
+		c.compiles(p, "messageExpression", v.MessageExpression, compiler.Message(v.MessageExpression))
 	}
 	switch {
 	case v.Message != "" && message == "":
@@ -375,39 +429,57 @@ func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation
 	oneOfRef(c.Checker, p, "reason", v.Reason, policyReasons)
 }
 
-func (c policyChecker) mutatingPolicy(spec *admissionv1.MutatingAdmissionPolicySpec) {
-	p := field.NewPath("spec")
+func (c policyChecker) mutatingPolicy(policy, old *admissionv1.MutatingAdmissionPolicy) {
+	p, spec := field.NewPath("spec"), &policy.Spec
+	compiler, err := admissionpolicy.NewMutatingChecker(policy, old)
+	if err != nil {
+		c.add(field.InternalError(p, err))
+		return
+	}
 	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
 	c.mutatingOperations(p.Child("matchConstraints"), spec.MatchConstraints)
-	c.matchConditions(p.Child("matchConditions"), spec.MatchConditions)
-	c.variables(p.Child("variables"), spec.Variables)
+	if old == nil || !sameConditions(spec.ParamKind, old.Spec.ParamKind, spec.MatchConditions, old.Spec.MatchConditions) {
+		c.conditions(p.Child("matchConditions"), spec.MatchConditions, compiler.Condition)
+	}
+	c.variables(p.Child("variables"), spec.Variables, compiler)
 	c.Need(p, "mutations", len(spec.Mutations) > 0, "mutations must contain at least one item")
 	for i := range spec.Mutations {
-		c.mutation(p.Child("mutations").Index(i), &spec.Mutations[i])
+		c.mutation(p.Child("mutations").Index(i), &spec.Mutations[i], compiler)
 	}
 	c.known(p, "reinvocationPolicy", string(spec.ReinvocationPolicy), reinvocations)
 }
 
-func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation) {
+func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation, compiler *admissionpolicy.Checker) {
 	c.known(p, "patchType", string(m.PatchType), mutationPatches)
 	switch m.PatchType {
 	case admissionv1.PatchTypeJSONPatch:
-		c.Need(p, "jsonPatch", m.JSONPatch != nil, "must be specified when patchType is JSONPatch")
+		if m.JSONPatch == nil {
+			c.required(p, "jsonPatch", "must be specified when patchType is JSONPatch")
+		} else {
+			c.mutationExpression(p.Child("jsonPatch"), m.PatchType, m.JSONPatch.Expression, compiler)
+		}
 		if m.ApplyConfiguration != nil {
 			c.Invalid(p, "applyConfiguration", "{applyConfiguration}", "must not be specified when patchType is JSONPatch")
 		}
 	case admissionv1.PatchTypeApplyConfiguration:
-		c.Need(p, "applyConfiguration", m.ApplyConfiguration != nil, "must be specified when patchType is ApplyConfiguration")
+		if m.ApplyConfiguration == nil {
+			c.required(p, "applyConfiguration", "must be specified when patchType is ApplyConfiguration")
+		} else {
+			c.mutationExpression(p.Child("applyConfiguration"), m.PatchType, m.ApplyConfiguration.Expression, compiler)
+		}
 		if m.JSONPatch != nil {
 			c.Invalid(p, "jsonPatch", "{jsonPatch}", "must not be specified when patchType is ApplyConfiguration")
 		}
 	}
-	if m.JSONPatch != nil && m.PatchType == admissionv1.PatchTypeJSONPatch {
-		c.Need(p.Child("jsonPatch"), "expression", strings.TrimSpace(m.JSONPatch.Expression) != "", "")
+}
+
+func (c policyChecker) mutationExpression(p *field.Path, kind admissionv1.PatchType, text string, compiler *admissionpolicy.Checker) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		c.required(p, "expression", "")
+		return
 	}
-	if m.ApplyConfiguration != nil && m.PatchType == admissionv1.PatchTypeApplyConfiguration {
-		c.Need(p.Child("applyConfiguration"), "expression", strings.TrimSpace(m.ApplyConfiguration.Expression) != "", "")
-	}
+	c.compiles(p, "expression", text, compiler.Mutation(kind, text))
 }
 
 // policyFrame is what both kinds of policy have: when they act, and on what.
@@ -477,15 +549,19 @@ func (c policyChecker) mutatingOperations(p *field.Path, match *admissionv1.Matc
 	}
 }
 
-func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable) {
+func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable, compiler *admissionpolicy.Checker) {
 	for i, variable := range variables {
 		switch {
 		case strings.TrimSpace(variable.Name) == "":
 			c.required(p.Index(i), "name", "name is not specified")
-		case !celIdentifier.MatchString(variable.Name):
+		case !celIdentifier.MatchString(variable.Name) || slices.Contains(celReserved, variable.Name):
 			c.Invalid(p.Index(i), "name", variable.Name, "must be a valid CEL identifier")
 		}
-		c.Need(p.Index(i), "expression", strings.TrimSpace(variable.Expression) != "", "expression is not specified")
+		if strings.TrimSpace(variable.Expression) == "" {
+			c.required(p.Index(i), "expression", "expression is not specified")
+			continue
+		}
+		c.compiles(p.Index(i), "expression", variable.Expression, compiler.Variable(variable.Name, variable.Expression))
 	}
 }
 

@@ -1,6 +1,6 @@
 package validation
 
-// This file: how a validation rule is written. A checker collects what is wrong with one object; each of its methods is one kind of
+// This file: how a validation rule is written and read. A Checker collects what is wrong with one object; each of its methods is one kind of
 // rule and says so in Kubernetes' words:
 //
 //	rule                          refuses                                         as
@@ -50,7 +50,7 @@ import (
 // A format says what is wrong with a string; nothing when it is well formed.
 type format func(string) []string
 
-// A checker collects what is wrong with one object, in the order of the calls.
+// A Checker collects what is wrong with one object, in the order of the calls.
 type Checker struct {
 	Errs field.ErrorList
 }
@@ -71,6 +71,7 @@ func at(p *field.Path, name string) *field.Path {
 
 func (c *Checker) add(errs ...*field.Error) { c.Errs = append(c.Errs, errs...) }
 
+// Invalid notes a value that may not be: detail says what it must be.
 func (c *Checker) Invalid(p *field.Path, name string, value any, detail string) {
 	c.add(field.Invalid(at(p, name), goForm(value), detail))
 }
@@ -129,6 +130,7 @@ func (c *Checker) maybeRef(p *field.Path, name string, value *string, f format) 
 	}
 }
 
+// Unsupported notes a value that is none of those allowed.
 func (c *Checker) Unsupported(p *field.Path, name string, value any, allowed []string) {
 	c.add(field.NotSupported(at(p, name), goForm(value), allowed))
 }

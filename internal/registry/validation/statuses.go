@@ -2,6 +2,7 @@ package validation
 
 // This file: what a status may say. Controllers and kubelets write it, through a subresource of its own; it is compared with the status
 // it follows, since a Job that is done must stay done.
+// Each is the ValidateXStatusUpdate of k8s.io/kubernetes, pkg/apis/GROUP/validation/validation.go; a kind without one there has none here.
 
 import (
 	"crypto/x509"
@@ -458,6 +459,7 @@ func restarts(spec *corev1.PodSpec, container *corev1.Container, code int32) boo
 	return policy == corev1.RestartPolicyAlways || policy == corev1.RestartPolicyOnFailure && code != 0
 }
 
+// ParseSigningRequest reads spec.request: a PEM block with a PKCS #10 request (RFC 2986) whose signature is good.
 func ParseSigningRequest(request []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(request)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {

@@ -89,7 +89,7 @@ func validate(obj, old runtime.Object) field.ErrorList {
 	return k.Errs
 }
 
-// NameRule is the format of a kind's metadata.name; prefix says that it is a strategy.generateName. Kinds without a line have DNS subdomains.
+// NameRule is the format of a kind's metadata.name; prefix says that it is a generateName. Kinds without a line have DNS subdomains.
 func NameRule(goType reflect.Type) metavalidation.ValidateNameFunc {
 	switch goType {
 	case reflect.TypeFor[corev1.Namespace](), reflect.TypeFor[corev1.Service](), reflect.TypeFor[appsv1.StatefulSet]():

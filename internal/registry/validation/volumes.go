@@ -1,6 +1,8 @@
 package validation
 
-// This file: where volumes come from. Pods and PersistentVolumes share most sources; a PersistentVolume's have a namespace more.
+// This file: where volumes come from. Pods and PersistentVolumes share most sources; a PersistentVolume's have a namespace more. The rules
+// are those of k8s.io/kubernetes, pkg/apis/core/validation (validateVolumeSource, ValidatePersistentVolumeSpec and the claims'), and of
+// pkg/apis/storage/validation for classes, drivers, capacities and attachments. Each source is a method, its lines are the fields.
 
 import (
 	"fmt"

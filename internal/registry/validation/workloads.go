@@ -1,7 +1,10 @@
 package validation
 
 // This file: the rules of what runs pods: Deployments, ReplicaSets, StatefulSets, DaemonSets, ReplicationControllers, Jobs and CronJobs,
-// what scales them and what protects them; and what may change in a Pod. old is nil when an object is created.
+// what scales them and what protects them; and what may change in a Pod. In Kubernetes they are in
+// pkg/apis/apps, batch, autoscaling and policy (validation/validation.go each), and in pkg/apis/core/validation for
+// ReplicationControllers and ValidatePodUpdate. old is nil when an object is created; a rule that compares stands beside the field's other
+// rules, where Kubernetes has a second function.
 
 import (
 	"encoding/json"

@@ -24,7 +24,6 @@ import (
 	"strconv"
 	"strings"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	batchv1beta1 "k8s.io/api/batch/v1beta1"
@@ -224,17 +223,7 @@ func (o *texts) created(obj runtime.Object) {
 		o.podName(obj.Name, "Pod names and hostnames")
 	case *corev1.ResourceQuota:
 		o.quota(obj.Spec.Hard)
-		o.noEffect("ResourceQuotas")
-	case *admissionv1.ValidatingAdmissionPolicy:
-		o.noEffect("ValidatingAdmissionPolicies")
-	case *admissionv1.MutatingAdmissionPolicy:
-		o.noEffect("MutatingAdmissionPolicies")
 	}
-}
-
-// noEffect is our own: nobody should trust a limit that nothing enforces.
-func (o *texts) noEffect(kinds string) {
-	o.say("this server stores %s but does not enforce them", kinds)
 }
 
 func (o *texts) podName(name, usedIn string) {

@@ -208,6 +208,16 @@ func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
 	})
 }
 
+// KindSchemas returns the schema of a resource's kind and of all that it refers to: a JSON object by name, and the kind's name.
+func KindSchemas(res *scheme.Resource) (root string, schemas []byte, err error) {
+	d := newOADocument()
+	if err := d.addKind(res); err != nil {
+		return "", nil, err
+	}
+	schemas, err = json.Marshal(d.schemas)
+	return modelName(res), schemas, err
+}
+
 func newOADocument() *oaDocument {
 	return &oaDocument{schemas: map[string]any{}, paths: map[string]map[string]any{}, parameters: map[string][]oaParameter{}, enums: readEnums()}
 }

@@ -921,6 +921,7 @@ func apiServiceCells(o *apiregistrationv1.APIService, now time.Time) []any {
 	return []any{o.Name, from, available, age(o.CreationTimestamp, now)}
 }
 
+// ScaleCells are a Scale's: name, desired, available, age.
 func ScaleCells(o *autoscalingv1.Scale, now time.Time) []any {
 	return []any{o.Name, int64(o.Spec.Replicas), int64(o.Status.Replicas), age(o.CreationTimestamp, now)}
 }

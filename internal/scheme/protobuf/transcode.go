@@ -688,10 +688,12 @@ func AppendField(dst []byte, tag byte, m Message) ([]byte, error) {
 	return AppendMessage(AppendLength(dst, tag, int64(size)), m, size)
 }
 
+// AppendLength appends the head of a field that is length bytes long.
 func AppendLength(dst []byte, tag byte, length int64) []byte {
 	return binary.AppendUvarint(append(dst, tag), uint64(length))
 }
 
+// AppendString appends a string field, also an empty one.
 func AppendString(dst []byte, tag byte, text string) []byte {
 	return append(AppendLength(dst, tag, int64(len(text))), text...)
 }

@@ -1,4 +1,4 @@
-package admission
+package matching
 
 import (
 	"strings"
@@ -6,7 +6,6 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 
-	"apilet/internal/admission/matchconditions"
 	"apilet/internal/scheme"
 )
 
@@ -32,7 +31,7 @@ func ruleOf(line string) *admissionv1.RuleWithOperations {
 }
 
 func TestRuleMatches(t *testing.T) {
-	targets := map[string]*ruleTarget{
+	targets := map[string]*Target{
 		"pod":       {"", "v1", "pods", "", "CREATE", "web"},
 		"status":    {"", "v1", "pods", "status", "UPDATE", "web"},
 		"eviction":  {"", "v1", "pods", "eviction", "CREATE", "web"},
@@ -67,18 +66,18 @@ func TestRuleMatches(t *testing.T) {
 		rule := ruleOf(c.rule)
 		for name, target := range targets {
 			want := strings.Contains(" "+c.want+" ", " "+name+" ")
-			if got := ruleMatches(rule, target); got != want {
+			if got := Rule(rule, target); got != want {
 				t.Errorf("rule %q, %s: got %v, want %v", c.rule, name, got, want)
 			}
 		}
 	}
 }
 
-func TestMatchingRow(t *testing.T) {
+func TestRow(t *testing.T) {
 	reg := scheme.NewRegistry()
 	v1, v2 := reg.Lookup("autoscaling", "v1", "horizontalpodautoscalers"), reg.Lookup("autoscaling", "v2", "horizontalpodautoscalers")
 	exact, equivalent := admissionv1.Exact, admissionv1.Equivalent
-	target := &ruleTarget{"autoscaling", "v1", "horizontalpodautoscalers", "", "CREATE", "web"}
+	target := &Target{"autoscaling", "v1", "horizontalpodautoscalers", "", "CREATE", "web"}
 	for _, c := range []struct {
 		policy *admissionv1.MatchPolicyType
 		rules  []string
@@ -91,16 +90,15 @@ func TestMatchingRow(t *testing.T) {
 		{&equivalent, []string{"* autoscaling v2 *", "* autoscaling v1 *"}, v1}, // what is asked for wins over the order of rules
 		{&equivalent, []string{"DELETE * * *"}, nil},
 	} {
-		hook := &matchconditions.Webhook{}
-		hook.MatchPolicy = c.policy
+		var rules []admissionv1.RuleWithOperations
 		for _, line := range c.rules {
-			hook.Rules = append(hook.Rules, *ruleOf(line))
+			rules = append(rules, *ruleOf(line))
 		}
-		if got := matchingRow(hook, target, v1, func() []*scheme.Resource { return equivalentRows(reg, v1, "") }); got != c.want {
+		if got := Row(rules, Rule, c.policy, target, v1, func() []*scheme.Resource { return Equivalents(reg, v1, "") }); got != c.want {
 			t.Errorf("%v: got %v, want %v", c.rules, got, c.want)
 		}
 	}
-	if rows := equivalentRows(reg, v2, "scale"); len(rows) != 0 {
+	if rows := Equivalents(reg, v2, "scale"); len(rows) != 0 {
 		t.Errorf("there is no scale of an autoscaler: %v", rows)
 	}
 }

@@ -1,0 +1,52 @@
+package plugins
+
+// This file asks the admission policies (package policy) as two rows of the chain.
+
+import (
+	"context"
+
+	"apilet/internal/admission"
+	"apilet/internal/admission/policy"
+)
+
+// Policies are the rows MutatingAdmissionPolicy and ValidatingAdmissionPolicy.
+func Policies(p *policy.Policies) (mutating, validating admission.Plugin) {
+	mutating = admission.Plugin{Idle: func() bool { return !p.Mutating() }, Admit: func(ctx context.Context, a *admission.Attributes) error {
+		w := writeOf(a)
+		if w == nil {
+			return nil
+		}
+		rounds, _ := a.Policies.(*policy.Rounds)
+		if rounds == nil {
+			rounds = &policy.Rounds{}
+			a.Policies = rounds
+		}
+		changed, err := p.Mutate(ctx, w, rounds)
+		if changed {
+			a.Object = w.Object
+			a.Changed()
+		}
+		return err
+	}}
+	validating = admission.Plugin{Idle: func() bool { return !p.Validating() }, Validate: func(ctx context.Context, a *admission.Attributes) error {
+		w := writeOf(a)
+		if w == nil {
+			return nil
+		}
+		return p.Validate(ctx, w)
+	}}
+	return mutating, validating
+}
+
+// writeOf is the write as policies are asked about it; nil for one that no request asks for.
+func writeOf(a *admission.Attributes) *policy.Write {
+	if !a.Own() {
+		return nil
+	}
+	w := &policy.Write{Resource: a.Resource, Subresource: a.Subresource, Operation: a.Operation, Name: a.Name(), Namespace: a.Request.Info.Namespace,
+		DryRun: a.DryRun, Options: a.Options(), Object: a.Object, Old: a.Old, Request: a.Request}
+	if a.Resource.Group == "" && a.Resource.Plural == "namespaces" {
+		w.Namespace = w.Name
+	}
+	return w
+}

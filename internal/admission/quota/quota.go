@@ -1,0 +1,493 @@
+// Package quota holds what ResourceQuotas say: the plug-in ResourceQuota, and the controller that writes status.used.
+//
+//	held, err := quotas.Charge(ctx, quota.Write{Resource: pods, Object: pod}) // 403 "exceeded quota: …"
+//	defer held.Release()
+//	rec, err := commit(pod)
+//
+// A namespace that has a quota has a ledger: for each quota what the stored objects use, and what is promised to writes that are on their
+// way. Nothing else knows what is used, neither the status of the quotas, which is written after it and never read, nor the disk: the
+// ledger is counted from the namespace's objects when it is first needed, and from then on follows the store's log, where every change
+// stands with the object before and after it, whoever made it. So a pod that ends, an object that the collector deletes, a write that
+// fails and a server that was killed need no code of their own.
+//
+// A write is charged at the last moment, when nothing but its commit is left. Its charge looks at the log first, and then, under one lock:
+//
+//	used + new > hard               refused: so many objects are stored at this revision
+//	used + promised + new > hard    waits for a promise to end, and looks again: the other write may fail
+//	otherwise                       promised += new
+//
+// The promise ends after the commit, when the log has been read once more: what was written has become used. So of any number of writes
+// exactly those get through for whom there is room, and none is refused for the sake of one that failed. Example: 64 creates at once,
+// a quota of 50. 50 have a promise, 14 wait; the group commit ends, 50 are used, and the 14 are refused.
+//
+// Who writes into a namespace without quota pays for looking that up. With the last quota of a namespace its ledger goes.
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	patience     = 10 * time.Second // that a write waits for others: kube-apiserver's
+	eventsAtOnce = 256              // taken from the log
+)
+
+// Quotas are the ResourceQuotas of a server. The nil Quotas limit nothing.
+type Quotas struct {
+	store *store.Store
+	types *scheme.Registry
+
+	namespaces atomic.Int64  // that have a ledger
+	changed    chan struct{} // holds a token when there may be a status to write: one is enough to look at all
+
+	index   sync.RWMutex // guards ledgers, for those who only look; they are changed under both locks
+	ledgers map[string]*ledger
+
+	mu        sync.Mutex // guards what follows, and all that is in the ledgers
+	pos       int64      // the log has been read up to this revision; without a ledger it means nothing
+	events    []store.Event
+	catalog   *scheme.Catalog                          // the types as the ledgers know them
+	countable map[corev1.ResourceName]*scheme.Resource // the types that are counted by a name
+}
+
+// New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
+func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
+	q := &Quotas{store: st, types: types, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
+	q.refreshLocked()
+	c := &store.Chunk{}
+	for at := (store.Span{Prefix: quotaBase}); ; at.Rev, at.Start = c.Rev, c.Next {
+		if err := st.Chunk(at, c); err != nil {
+			return q, err
+		}
+		q.mu.Lock()
+		for i := range c.Records {
+			if namespace, _ := scheme.NamespacedName(c.Records[i].Key); q.ledgers[namespace] == nil {
+				_ = q.reloadLocked(strings.Clone(namespace)) // what it cannot read the next chunk cannot, either
+			}
+		}
+		q.mu.Unlock()
+		if c.Next == "" {
+			return q, nil
+		}
+	}
+}
+
+// A Write is what is to be charged: a create, or with Old the update of an object or of a part of it. Objects are in the storage version.
+type Write struct {
+	Resource    *scheme.Resource
+	Subresource string
+	Object, Old scheme.Object
+	DryRun      bool // is only looked at
+}
+
+// handled says that the write may take something. What else changes how much an object takes (its phase, its status) is only counted.
+func (w *Write) handled() bool {
+	create := w.Old == nil
+	if w.Subresource != "" || create {
+		return w.Subresource == "" || w.Subresource == "resize" && w.Resource.Base == podBase
+	}
+	switch o := w.Object.(type) {
+	case *corev1.Pod:
+		return isTerminating(o) != isTerminating(w.Old.(*corev1.Pod))
+	default:
+		m := measures[w.Resource.Base]
+		return m != nil && m.usage != nil
+	}
+}
+
+// forbidden is the 403 of a write.
+func (w *Write) forbidden(format string, args ...any) error {
+	return apierrors.NewForbidden(w.Resource.GroupResource(), w.Object.GetName(), fmt.Errorf(format, args...))
+}
+
+// ledgerOf finds a namespace's ledger; nil without quota.
+func (q *Quotas) ledgerOf(namespace string) *ledger {
+	q.index.RLock()
+	defer q.index.RUnlock()
+	return q.ledgers[namespace]
+}
+
+// Charge promises a write what it takes, or refuses it. The promise is the caller's to release, when the write has been committed or has
+// failed; it is nil where there is nothing to release.
+func (q *Quotas) Charge(ctx context.Context, w Write) (*Promise, error) {
+	if q == nil || q.namespaces.Load() == 0 || !w.Resource.Namespaced || q.ledgerOf(w.Object.GetNamespace()) == nil {
+		return nil, nil
+	}
+	charged := w // on the heap: w must not be, for writes that no quota concerns
+	return q.charge(ctx, &charged)
+}
+
+func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
+	if !w.handled() {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		l, err := q.open(ctx, w.Object.GetNamespace())
+		if l == nil || err != nil {
+			return nil, outOfTime(ctx, err)
+		}
+		promise, err := l.weighLocked(q, w)
+		wait := l.endedLocked(errors.Is(err, errPromised))
+		q.mu.Unlock()
+		if wait == nil {
+			return promise, err
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, outOfTime(ctx, ctx.Err())
+		}
+	}
+}
+
+// outOfTime words the end of patience.
+func outOfTime(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return apierrors.NewInternalError(errors.New("resource quota evaluation timed out"))
+	}
+	return err
+}
+
+// ---- Promises ----
+
+// A Promise is what a write that is on its way will use.
+type Promise struct {
+	quotas *Quotas
+	ledger *ledger
+	parts  []part
+}
+
+type part struct {
+	limit *limit
+	taken usage
+}
+
+// Release ends a promise: what has been committed is used, what has failed is free. The nil promise has no end.
+func (p *Promise) Release() {
+	if p == nil {
+		return
+	}
+	p.quotas.mu.Lock()
+	defer p.quotas.mu.Unlock()
+	p.quotas.drainLocked()
+	for _, part := range p.parts {
+		part.limit.promised.subtract(part.taken)
+	}
+	p.ledger.promises--
+	p.ledger.announceLocked()
+}
+
+// ---- Which namespaces have quotas ----
+
+// Committed is told of each write before it is answered: whoever was told that a quota is there has it hold.
+func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
+	if q == nil || res.Base != quotaBase {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.renewLocked(rec) {
+		namespace, _ := scheme.NamespacedName(rec.Key)
+		_ = q.reloadLocked(strings.Clone(namespace)) // the next charge tries again
+	}
+}
+
+// renewLocked puts one quota in force as it was written, if it speaks of what it spoke of before: most writes are to its status.
+func (q *Quotas) renewLocked(rec *store.Record) bool {
+	namespace, name := scheme.NamespacedName(rec.Key)
+	l := q.ledgers[namespace]
+	if l == nil || rec.Deleted {
+		return false
+	}
+	at, found := slices.BinarySearchFunc(l.limits, name, func(lim *limit, name string) int { return strings.Compare(lim.name, name) })
+	if !found {
+		return false
+	}
+	lim := l.limits[at]
+	if rec.Rev <= lim.rev {
+		return true
+	}
+	obj, err := q.quotas().DecodeStored(rec.JSON)
+	if err != nil {
+		return false
+	}
+	renewed := newLimit(obj.(*corev1.ResourceQuota), rec.Rev)
+	if !lim.counts(renewed) {
+		return false
+	}
+	lim.renew(renewed)
+	l.announceLocked() // there may be more room
+	q.announce()
+	return true
+}
+
+func (q *Quotas) quotas() *scheme.Resource { return q.types.Lookup("", "v1", "resourcequotas") }
+
+// refreshLocked learns which types there are. A quota may have spoken of one before it came.
+func (q *Quotas) refreshLocked() {
+	current := q.types.Current.Load()
+	if q.catalog == current {
+		return
+	}
+	q.catalog, q.countable = current, map[corev1.ResourceName]*scheme.Resource{}
+	for _, res := range current.Sorted {
+		if res.Namespaced && !res.Virtual && res.Base != eventBase {
+			q.countable[countName(res.Group, res.Plural)] = res
+		}
+	}
+	for base, m := range measures {
+		if m.alias != "" {
+			q.countable[m.alias] = q.types.Lookup("", "v1", strings.Trim(base, "/"))
+		}
+	}
+	for _, l := range q.ledgers {
+		fresh := q.trackedBy(l.limits)
+		if !maps.EqualFunc(l.tracked, fresh, (*tracked).same) {
+			l.limits = slices.Clone(l.limits) // who counts now counts the wrong types
+			l.trackLocked(fresh)
+		}
+	}
+	q.announce()
+}
+
+// trackedBy finds the types that quotas speak of, by what their keys start with.
+func (q *Quotas) trackedBy(limits []*limit) map[string]*tracked {
+	all := map[string]*tracked{}
+	for _, lim := range limits {
+		for _, name := range sortedNames(lim.spec.Hard) {
+			if res := q.countable[name]; res != nil {
+				track(all, res).concern(lim, name, false)
+				continue
+			}
+			for base, m := range measures {
+				if m.names != nil && m.names(name) {
+					group, plural, _ := strings.Cut(strings.Trim(base, "/"), "/")
+					if plural == "" {
+						group, plural = "", group
+					}
+					track(all, q.types.Lookup(group, "v1", plural)).concern(lim, name, true)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// reloadLocked reads the quotas of a namespace. While it cannot, those hold that were known, and no charge succeeds.
+func (q *Quotas) reloadLocked(namespace string) error {
+	limits, err := q.limitsOf(namespace)
+	l := q.ledgers[namespace]
+	if l == nil && (err != nil || len(limits) > 0) {
+		if len(q.ledgers) == 0 {
+			q.pos = q.store.Revision()
+		}
+		l = &ledger{namespace: namespace}
+		q.setLedgerLocked(namespace, l)
+	}
+	switch {
+	case err != nil:
+		l.stale, l.counted = true, false
+	case len(limits) > 0:
+		l.stale = false
+		l.replaceLocked(q, limits)
+	case l != nil:
+		q.setLedgerLocked(namespace, nil)
+		l.announceLocked()
+	}
+	q.announce()
+	return err
+}
+
+func (q *Quotas) setLedgerLocked(namespace string, l *ledger) {
+	q.index.Lock()
+	defer q.index.Unlock()
+	if l == nil {
+		delete(q.ledgers, namespace)
+	} else {
+		q.ledgers[namespace] = l
+	}
+	q.namespaces.Store(int64(len(q.ledgers)))
+}
+
+// announce wakes the writer of status.
+func (q *Quotas) announce() {
+	select {
+	case q.changed <- struct{}{}:
+	default:
+	}
+}
+
+// limitsOf reads the quotas of a namespace, by name. One that cannot be read limits nothing.
+func (q *Quotas) limitsOf(namespace string) (limits []*limit, err error) {
+	res := q.quotas()
+	err = q.each(context.Background(), store.Span{Prefix: res.KeyPrefix(namespace)}, func(rec *store.Record) {
+		if obj, err := res.DecodeStored(rec.JSON); err == nil {
+			limits = append(limits, newLimit(obj.(*corev1.ResourceQuota), rec.Rev))
+		}
+	})
+	return limits, err
+}
+
+// each visits the objects of a span, as they were at its revision.
+func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Record)) error {
+	c := store.ChunkPool.Get().(*store.Chunk)
+	defer store.ChunkPool.Put(c)
+	for ; ; at.Rev, at.Start = c.Rev, c.Next {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := q.store.Chunk(at, c); err != nil {
+			return err
+		}
+		for i := range c.Records {
+			visit(&c.Records[i])
+		}
+		if c.Next == "" {
+			return nil
+		}
+	}
+}
+
+// ---- Following the log ----
+
+// drainLocked reads the log to its end. What cannot be read any more is counted anew.
+func (q *Quotas) drainLocked() {
+	if len(q.ledgers) == 0 || q.pos >= q.store.Revision() {
+		return
+	}
+	var touched []string // namespaces whose quotas have changed
+	err := q.readLocked(&q.pos, q.store.Revision(), func(ev *store.Event) {
+		namespace, _ := scheme.NamespacedName(ev.Key)
+		l := q.ledgers[namespace]
+		if strings.HasPrefix(ev.Key, quotaBase) && !slices.Contains(touched, namespace) && !q.renewLocked(&ev.Record) {
+			touched = append(touched, strings.Clone(namespace))
+		}
+		if l != nil && l.counted {
+			l.applyLocked(ev)
+		}
+	})
+	if err != nil {
+		q.pos = q.store.Revision()
+		for _, l := range q.ledgers {
+			l.stale, l.counted = true, false
+		}
+	}
+	for _, namespace := range touched {
+		_ = q.reloadLocked(namespace) // the next charge tries again
+	}
+}
+
+// readLocked shows the events after a position, up to one that the log has reached, and moves the position.
+func (q *Quotas) readLocked(pos *int64, end int64, see func(*store.Event)) (err error) {
+	defer func() { clear(q.events); q.events = q.events[:0] }() // they hold on to documents
+	for *pos < end {
+		var upTo int64
+		if q.events, upTo, err = q.store.Events(store.Everything, *pos, eventsAtOnce, q.events[:0]); err != nil {
+			return err
+		}
+		for i := range q.events {
+			if q.events[i].Rev <= end {
+				see(&q.events[i])
+			}
+		}
+		*pos = min(upTo, end)
+	}
+	return nil
+}
+
+// open returns the ledger of a namespace, counted and up to date, with q.mu held; or nil, without it, when there is no quota.
+func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
+	for {
+		q.mu.Lock()
+		q.refreshLocked()
+		q.drainLocked()
+		l := q.ledgers[namespace]
+		if l != nil && l.stale {
+			if err := q.reloadLocked(namespace); err != nil {
+				q.mu.Unlock()
+				return nil, err
+			}
+			l = q.ledgers[namespace]
+		}
+		var wait <-chan struct{}
+		switch {
+		case l == nil:
+			q.mu.Unlock()
+			return nil, nil
+		case l.counted:
+			l.lapseLocked(q, time.Now())
+			return l, nil
+		case l.counting != nil:
+			wait = l.counting
+		case l.promises > 0: // writes that are on their way: they shall be among what is counted
+			wait = l.endedLocked(true)
+		default:
+			if err := q.countLocked(ctx, l); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		q.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// countLocked counts what a namespace uses. It is called with q.mu held, and returns without it, having counted in between.
+func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
+	counting, at := make(chan struct{}), q.pos
+	l.counting = counting
+	tracked, limits := l.tracked, l.limits
+	q.mu.Unlock()
+
+	count := newCount(limits, tracked)
+	var err error
+	for base := range tracked {
+		if err = q.each(ctx, store.Span{Prefix: base + l.namespace + "/", Rev: at}, count.see); err != nil {
+			break
+		}
+	}
+
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l.counting = nil
+	close(counting)
+	if err != nil && !errors.Is(err, store.ErrCompacted) {
+		return err
+	}
+	if err != nil || q.ledgers[l.namespace] != l || !sameSlice(limits, l.limits) {
+		return nil // once more, if need be
+	}
+	count.settleLocked(l)
+	l.counted = true
+	err = q.readLocked(&at, q.pos, func(ev *store.Event) {
+		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace {
+			l.applyLocked(ev)
+		}
+	})
+	if err != nil {
+		l.counted = false
+	}
+	return nil
+}
+
+func sameSlice(a, b []*limit) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }

@@ -1,0 +1,493 @@
+package quota
+
+// This file measures objects: what one takes of each name that a quota may limit. The rules are those of Kubernetes' evaluators
+// (k8s.io/kubernetes, pkg/quota/v1/evaluator/core):
+//
+//	objects                  names                                                                   scopes
+//	-------                  -----                                                                   ------
+//	all but Events           count/RESOURCE[.GROUP]                                                  none
+//	pods                     pods, cpu, memory, ephemeral-storage (each also as requests.X and       Terminating, BestEffort, their
+//	                         limits.X), [requests.]hugepages-SIZE, requests.DOMAIN/EXTENDED          opposites, PriorityClass,
+//	                                                                                                 CrossNamespacePodAffinity
+//	services                 services, services.nodeports, services.loadbalancers                    none
+//	persistentvolumeclaims   persistentvolumeclaims, requests.storage,                               VolumeAttributesClass
+//	                         and CLASS.storageclass.storage.k8s.io/ before either
+//	resourceclaims           CLASS.deviceclass.resource.k8s.io/devices                               none
+//	four more of core        secrets, configmaps, replicationcontrollers, resourcequotas             none
+//
+// A quota with a scope that a type does not know limits no object of that type. A pod that has come to its end, or should have, takes
+// nothing of what runs: only count/pods still counts it.
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
+	podresources "k8s.io/component-helpers/resource"
+
+	"apilet/internal/registry/strategy"
+	"apilet/internal/scheme"
+)
+
+const (
+	podBase   = "//pods/"
+	quotaBase = "//resourcequotas/"
+	eventBase = "//events/"
+
+	classSuffix   = ".storageclass.storage.k8s.io/"
+	requestPrefix = corev1.DefaultResourceRequestsPrefix
+)
+
+// A measure is how objects of one type are measured beyond their number; the zero measure knows nothing more.
+type measure struct {
+	names   func(corev1.ResourceName) bool                    // what it measures, count/… and alias apart
+	alias   corev1.ResourceName                               // counts objects, as count/RESOURCE does; "" for none
+	usage   func(scheme.Object, time.Time) usage              // of one object; nil: its number alone
+	inScope func(scheme.Object, *requirement, time.Time) bool // nil: it knows no scopes
+}
+
+// measures are the types that are more than counted, by what their keys start with.
+var measures = map[string]*measure{
+	podBase:                            {names: isPodName, usage: podUsage, inScope: podInScope},
+	"//services/":                      {names: isServiceName, alias: corev1.ResourceServices, usage: serviceUsage},
+	"//persistentvolumeclaims/":        {names: isClaimName, alias: corev1.ResourcePersistentVolumeClaims, usage: claimUsage, inScope: claimInScope},
+	"/resource.k8s.io/resourceclaims/": {names: isDeviceName, usage: deviceUsage},
+	"//secrets/":                       {alias: corev1.ResourceSecrets},
+	"//configmaps/":                    {alias: corev1.ResourceConfigMaps},
+	"//replicationcontrollers/":        {alias: corev1.ResourceReplicationControllers},
+	quotaBase:                          {alias: corev1.ResourceQuotas},
+}
+
+// ---- Quantities by name ----
+
+// A usage is a quantity for each name. Its quantities are its own.
+type usage map[corev1.ResourceName]resource.Quantity
+
+func (u usage) set(name corev1.ResourceName, q resource.Quantity) { u[name] = q }
+
+func (u usage) count(name corev1.ResourceName, n int64) {
+	u[name] = *resource.NewQuantity(n, resource.DecimalSI)
+}
+
+// add adds more; what is not in u begins with it.
+func (u usage) add(more usage) {
+	for name, q := range more {
+		sum, ok := u[name]
+		if !ok {
+			u[name] = q.DeepCopy()
+			continue
+		}
+		sum.Add(q)
+		u[name] = sum
+	}
+}
+
+// subtract takes less away. A name that comes to nothing stays, as zero.
+func (u usage) subtract(less usage) {
+	for name, q := range less {
+		rest := u[name]
+		rest.Sub(q)
+		u[name] = rest
+	}
+}
+
+// growth is by how much u is more than before, name by name; what has not grown is not in it.
+func (u usage) growth(before usage) usage {
+	grown := usage{}
+	for name, q := range u {
+		q = q.DeepCopy()
+		q.Sub(before[name])
+		if q.Sign() > 0 {
+			grown[name] = q
+		}
+	}
+	return grown
+}
+
+func (u usage) equal(v usage) bool {
+	if len(u) != len(v) {
+		return false
+	}
+	for name, q := range u {
+		if other, ok := v[name]; !ok || q.Cmp(other) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// of is the part of u that is named.
+func (u usage) of(names []corev1.ResourceName) usage {
+	part := make(usage, len(names))
+	for _, name := range names {
+		if q, ok := u[name]; ok {
+			part[name] = q
+		}
+	}
+	return part
+}
+
+func (u usage) list() corev1.ResourceList {
+	list := make(corev1.ResourceList, len(u))
+	for name, q := range u {
+		list[name] = q.DeepCopy()
+	}
+	return list
+}
+
+// String is "cpu=2,memory=1Gi".
+func (u usage) String() string {
+	parts := make([]string, 0, len(u))
+	for name, q := range u {
+		parts = append(parts, string(name)+"="+q.String())
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
+}
+
+// ---- Counting ----
+
+// countName is the name that counts the objects of a type.
+func countName(group, plural string) corev1.ResourceName {
+	if group == "" {
+		return corev1.ResourceName("count/" + plural)
+	}
+	return corev1.ResourceName("count/" + plural + "." + group)
+}
+
+// baseOf is what all keys of an object's type start with: "//pods/" of "//pods/default/a".
+func baseOf(key string) string {
+	if len(key) == 0 {
+		return ""
+	}
+	group := strings.IndexByte(key[1:], '/') + 2
+	return key[:group+strings.IndexByte(key[group:], '/')+1]
+}
+
+// ---- Pods ----
+
+var podNames = []corev1.ResourceName{corev1.ResourcePods, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+	corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsEphemeralStorage,
+	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage}
+
+// requiredNames have to be in each container of a pod that a quota limits by them. (kube-apiserver calls it a mistake of its youth.)
+var requiredNames = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory,
+	corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory}
+
+func isPodName(name corev1.ResourceName) bool {
+	rest, requested := strings.CutPrefix(string(name), requestPrefix)
+	return slices.Contains(podNames, name) || strings.HasPrefix(rest, corev1.ResourceHugePagesPrefix) ||
+		requested && (!isNative(string(name)) || strings.HasPrefix(rest, resourcev1.ResourceDeviceClassPrefix))
+}
+
+// isNative says that a resource is Kubernetes' own, and not somebody's extension.
+func isNative(name string) bool {
+	return !strings.Contains(name, "/") || strings.Contains(name, corev1.ResourceDefaultNamespacePrefix)
+}
+
+// isExtended says that a container may request a resource that is somebody's extension.
+func isExtended(name string) bool {
+	if strings.HasPrefix(name, resourcev1.ResourceDeviceClassPrefix) {
+		return true
+	}
+	return !isNative(name) && !strings.HasPrefix(name, requestPrefix) && len(validation.IsQualifiedName(requestPrefix+name)) == 0
+}
+
+// podUsage is what a pod takes at a time.
+func podUsage(obj scheme.Object, now time.Time) usage {
+	pod := obj.(*corev1.Pod)
+	if isOver(pod, now) {
+		return usage{}
+	}
+	opts := podresources.PodResourcesOptions{UseStatusResources: true}
+	return computeUsage(podresources.PodRequests(pod, opts), podresources.PodLimits(pod, opts))
+}
+
+// computeUsage names requests and limits as quotas do.
+func computeUsage(requests, limits corev1.ResourceList) usage {
+	u := usage{}
+	u.count(corev1.ResourcePods, 1)
+	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		if q, ok := requests[name]; ok {
+			u.set(name, q)
+			u.set(requestPrefix+name, q)
+		}
+		if q, ok := limits[name]; ok {
+			u.set("limits."+name, q)
+		}
+	}
+	for name, q := range requests {
+		huge := strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		if huge {
+			u.set(name, q)
+		}
+		if huge || isExtended(string(name)) {
+			u.set(requestPrefix+name, q)
+		}
+	}
+	return u
+}
+
+// isOver says that a pod has ended, or that the time for that has passed: a lost node is nobody's fault.
+func isOver(pod *corev1.Pod, now time.Time) bool {
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return true
+	}
+	lapse := lapseOf(pod)
+	return !lapse.IsZero() && now.After(lapse)
+}
+
+// lapseOf is when a pod that is being deleted stops to count, should it still be there; zero when nobody deletes it.
+func lapseOf(pod *corev1.Pod) time.Time {
+	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
+		return time.Time{}
+	}
+	return pod.DeletionTimestamp.Add(time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+}
+
+// missing says which containers of a pod lack what a quota wants them to have: "cpu for: a,b; memory for: b", "" when none does.
+func missing(pod *corev1.Pod, names []corev1.ResourceName) string {
+	if podresources.IsPodLevelResourcesSet(pod) {
+		return ""
+	}
+	var parts []string
+	for _, name := range requiredNames {
+		if !slices.Contains(names, name) {
+			continue
+		}
+		var lacking []string
+		for _, containers := range [...][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+			for i := range containers {
+				if !specifies(&containers[i].Resources, name) {
+					lacking = append(lacking, containers[i].Name)
+				}
+			}
+		}
+		if len(lacking) > 0 {
+			slices.Sort(lacking)
+			parts = append(parts, string(name)+" for: "+strings.Join(slices.Compact(lacking), ","))
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
+}
+
+func specifies(r *corev1.ResourceRequirements, name corev1.ResourceName) bool {
+	list := r.Requests
+	if limit, ok := strings.CutPrefix(string(name), "limits."); ok {
+		list, name = r.Limits, corev1.ResourceName(limit)
+	}
+	_, ok := list[corev1.ResourceName(strings.TrimPrefix(string(name), requestPrefix))]
+	return ok
+}
+
+func podInScope(obj scheme.Object, r *requirement, _ time.Time) bool {
+	pod := obj.(*corev1.Pod)
+	switch r.scope {
+	case corev1.ResourceQuotaScopeTerminating:
+		return isTerminating(pod)
+	case corev1.ResourceQuotaScopeNotTerminating:
+		return !isTerminating(pod)
+	case corev1.ResourceQuotaScopeBestEffort:
+		return isBestEffort(pod)
+	case corev1.ResourceQuotaScopeNotBestEffort:
+		return !isBestEffort(pod)
+	case corev1.ResourceQuotaScopePriorityClass:
+		return r.matches(pod.Spec.PriorityClassName)
+	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
+		return looksAbroad(pod)
+	}
+	return false
+}
+
+// isTerminating is the scope's word: the pod has a deadline.
+func isTerminating(pod *corev1.Pod) bool {
+	return pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds >= 0
+}
+
+func isBestEffort(pod *corev1.Pod) bool {
+	class := pod.Status.QOSClass
+	if class == "" {
+		class = strategy.QosClass(&pod.Spec)
+	}
+	return class == corev1.PodQOSBestEffort
+}
+
+// looksAbroad says that a pod's place depends on pods of other namespaces.
+func looksAbroad(pod *corev1.Pod) bool {
+	abroad := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
+		names := func(t *corev1.PodAffinityTerm) bool { return len(t.Namespaces) != 0 || t.NamespaceSelector != nil }
+		return slices.ContainsFunc(required, func(t corev1.PodAffinityTerm) bool { return names(&t) }) ||
+			slices.ContainsFunc(preferred, func(t corev1.WeightedPodAffinityTerm) bool { return names(&t.PodAffinityTerm) })
+	}
+	a := pod.Spec.Affinity
+	if a == nil {
+		return false
+	}
+	return a.PodAffinity != nil && abroad(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution) ||
+		a.PodAntiAffinity != nil && abroad(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+}
+
+// ---- Services ----
+
+func isServiceName(name corev1.ResourceName) bool {
+	return name == corev1.ResourceServicesNodePorts || name == corev1.ResourceServicesLoadBalancers
+}
+
+// serviceUsage goes by what a Service wants: when it is charged its ports may not have been chosen.
+func serviceUsage(obj scheme.Object, _ time.Time) usage {
+	spec := &obj.(*corev1.Service).Spec
+	u, ports := usage{}, int64(0)
+	switch spec.Type {
+	case corev1.ServiceTypeNodePort:
+		ports = int64(len(spec.Ports))
+	case corev1.ServiceTypeLoadBalancer:
+		u.count(corev1.ResourceServicesLoadBalancers, 1)
+		given := spec.AllocateLoadBalancerNodePorts == nil || *spec.AllocateLoadBalancerNodePorts
+		for i := range spec.Ports {
+			if given || spec.Ports[i].NodePort != 0 {
+				ports++
+			}
+		}
+	}
+	u.count(corev1.ResourceServicesNodePorts, ports)
+	return u
+}
+
+// ---- Claims ----
+
+func isClaimName(name corev1.ResourceName) bool {
+	at := strings.LastIndex(string(name), classSuffix)
+	if at >= 0 {
+		name = name[at+len(classSuffix):]
+	}
+	return name == corev1.ResourceRequestsStorage || at >= 0 && name == corev1.ResourcePersistentVolumeClaims
+}
+
+func claimUsage(obj scheme.Object, _ time.Time) usage {
+	pvc := obj.(*corev1.PersistentVolumeClaim)
+	u, class := usage{}, pvc.Annotations[corev1.BetaStorageClassAnnotation]
+	if _, old := pvc.Annotations[corev1.BetaStorageClassAnnotation]; !old && pvc.Spec.StorageClassName != nil {
+		class = *pvc.Spec.StorageClassName
+	}
+	prefix := corev1.ResourceName(class + classSuffix)
+	if class != "" {
+		u.count(prefix+corev1.ResourcePersistentVolumeClaims, 1)
+	}
+	if size, ok := pvc.Spec.Resources.Requests[corev1.ResourceStorage]; ok {
+		if allocated, ok := pvc.Status.AllocatedResources[corev1.ResourceStorage]; ok && allocated.Cmp(size) > 0 {
+			size = allocated // of a growth that did not come to its end
+		}
+		size = size.DeepCopy()
+		size.RoundUp(0)
+		u.set(corev1.ResourceRequestsStorage, size)
+		if class != "" {
+			u.set(prefix+corev1.ResourceRequestsStorage, size)
+		}
+	}
+	return u
+}
+
+// claimInScope looks at all the classes that a claim has, had, or is on its way to.
+func claimInScope(obj scheme.Object, r *requirement, _ time.Time) bool {
+	if r.scope != corev1.ResourceQuotaScopeVolumeAttributesClass {
+		return false
+	}
+	pvc := obj.(*corev1.PersistentVolumeClaim)
+	var names []string
+	for _, name := range [...]*string{pvc.Spec.VolumeAttributesClassName, pvc.Status.CurrentVolumeAttributesClassName} {
+		if name != nil && *name != "" {
+			names = append(names, *name)
+		}
+	}
+	if m := pvc.Status.ModifyVolumeStatus; m != nil && m.TargetVolumeAttributesClassName != "" {
+		names = append(names, m.TargetVolumeAttributesClassName)
+	}
+	if len(names) == 0 {
+		return r.matches("")
+	}
+	return slices.ContainsFunc(names, r.matches)
+}
+
+// ---- Devices ----
+
+func isDeviceName(name corev1.ResourceName) bool {
+	return strings.HasSuffix(string(name), corev1.ResourceClaimsPerClass)
+}
+
+// deviceUsage counts the devices that a claim may get of each class. Of alternatives it is the dearest for each class.
+func deviceUsage(obj scheme.Object, _ time.Time) usage {
+	devices := func(mode resourcev1.DeviceAllocationMode, count int64) int64 {
+		switch mode {
+		case resourcev1.DeviceAllocationModeExactCount:
+			return count
+		case resourcev1.DeviceAllocationModeAll:
+			return resourcev1.AllocationResultsMaxSize
+		}
+		return 0
+	}
+	taken := map[string]int64{}
+	for _, request := range obj.(*resourcev1.ResourceClaim).Spec.Devices.Requests {
+		dearest := map[string]int64{}
+		for _, sub := range request.FirstAvailable {
+			dearest[sub.DeviceClassName] = max(dearest[sub.DeviceClassName], devices(sub.AllocationMode, sub.Count))
+		}
+		if exact := request.Exactly; exact != nil && len(request.FirstAvailable) == 0 {
+			dearest[exact.DeviceClassName] = devices(exact.AllocationMode, exact.Count)
+		}
+		for class, n := range dearest {
+			taken[class] += n
+		}
+	}
+	u := usage{}
+	for class, n := range taken {
+		u.count(corev1.ResourceName(class+corev1.ResourceClaimsPerClass), n)
+	}
+	return u
+}
+
+// ---- Scopes ----
+
+// A requirement is one scope of a quota, whether it stands in scopes or in the scopeSelector.
+type requirement struct {
+	scope    corev1.ResourceQuotaScope
+	exists   bool            // what it speaks of has to be there, whatever it is
+	selector labels.Selector // of names; nil matches none
+}
+
+func requirementsOf(spec *corev1.ResourceQuotaSpec) (all []requirement) {
+	for _, scope := range spec.Scopes {
+		all = append(all, requirement{scope: scope, exists: true})
+	}
+	if spec.ScopeSelector == nil {
+		return all
+	}
+	for _, e := range spec.ScopeSelector.MatchExpressions {
+		r := requirement{scope: e.ScopeName, exists: e.Operator == corev1.ScopeSelectorOpExists}
+		operator := map[corev1.ScopeSelectorOperator]selection.Operator{corev1.ScopeSelectorOpIn: selection.In, corev1.ScopeSelectorOpNotIn: selection.NotIn,
+			corev1.ScopeSelectorOpExists: selection.Exists, corev1.ScopeSelectorOpDoesNotExist: selection.DoesNotExist}[e.Operator]
+		if label, err := labels.NewRequirement(string(e.ScopeName), operator, e.Values); err == nil {
+			r.selector = labels.NewSelector().Add(*label)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// matches holds the name of a class against the requirement; "" is that of an object without one.
+func (r *requirement) matches(name string) bool {
+	if r.exists {
+		return name != ""
+	}
+	set := labels.Set{}
+	if name != "" {
+		set[string(r.scope)] = name
+	}
+	return r.selector != nil && r.selector.Matches(set)
+}

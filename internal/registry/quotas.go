@@ -1,0 +1,32 @@
+package registry
+
+// This file: quotas are told of themselves. What a namespace uses is charged in insertOnce and modifyOnce, as the last thing before the
+// commit; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write.
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const quotaController = "kube-controller-manager" // field manager of the status
+
+// WriteQuotas keeps the status of all ResourceQuotas right until ctx ends. report is told of failures.
+func (wr *Writer) WriteQuotas(ctx context.Context, report func(error)) {
+	if wr.Quotas != nil {
+		wr.Quotas.Run(ctx, wr.saveQuota, report)
+	}
+}
+
+func (wr *Writer) saveQuota(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error {
+	t := Target{Resource: wr.Types.Lookup("", "v1", "resourcequotas"), Namespace: namespace, Name: name, Subresource: "status"}
+	_, _, err := wr.Modify(ctx, t, Options{Manager: quotaController, Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+		quota := old.DeepCopyObject().(*corev1.ResourceQuota)
+		change(quota)
+		return quota, nil
+	})
+	return err
+}

@@ -1,0 +1,173 @@
+package main
+
+// The conversations with a kube-apiserver about admission policies, told again. testdata/policies/kube-apiserver-1.36.jsonl has a request
+// and its answer a line, in their order; it was recorded with pauses, since kube-apiserver learns of a policy some time after it was
+// written, and here there are none.
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A policyExchange is a request and its answer.
+type policyExchange struct {
+	Note, Method, Path, Type string
+	Body                     json.RawMessage
+	Answer                   policyAnswer
+}
+
+// A policyAnswer is what was said, and what became of the object.
+type policyAnswer struct {
+	Code            int
+	Reason, Message string
+	Causes          []metav1.StatusCause
+	Warnings        []string
+	Annotations     map[string]string // audit annotations, but the authorizer's
+	Result          json.RawMessage   // labels, data, …, as the recorder picks them
+}
+
+func TestPoliciesAnswerAsKubeAPIServer(t *testing.T) {
+	text, err := os.ReadFile("testdata/policies/kube-apiserver-1.36.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auditLog := filepath.Join(t.TempDir(), "audit.log")
+	s, _ := startTLS(t, func(c *config) {
+		c.auth.TokenFile = writeTemp(t, "tokens.csv", "token,admin,1,system:masters\n")
+		c.auditPath, c.authorization = auditLog, "RBAC"
+	})
+	var exchanges []policyExchange
+	var got []policyAnswer
+	ids := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		var e policyExchange
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		a := s.send(e.Method, e.Path, string(e.Body), "Authorization: Bearer token", "Content-Type: "+cmp.Or(e.Type, "application/json"))
+		ids[a.header.Get("Audit-Id")] = len(got)
+		exchanges, got = append(exchanges, e), append(got, answerOf(a))
+	}
+	s.halt() // the log is whole
+	annotate(t, auditLog, ids, got)
+	for i := range exchanges {
+		comparePolicyAnswers(t, i+1, &exchanges[i], &got[i])
+	}
+}
+
+// generatedName is another one each time.
+var generatedName = regexp.MustCompile("gen-[0-9a-z]{5}")
+
+func answerOf(a answer) policyAnswer {
+	got := policyAnswer{Code: a.code}
+	for _, text := range a.header.Values("Warning") {
+		text = strings.TrimSuffix(strings.TrimPrefix(text, `299 - "`), `"`)
+		got.Warnings = append(got.Warnings, strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(text))
+	}
+	if a.code < 400 {
+		got.Result = []byte(a.body)
+		return got
+	}
+	var status metav1.Status
+	_ = json.Unmarshal(generatedName.ReplaceAll([]byte(a.body), []byte("gen-*****")), &status) // one that is none differs
+	got.Reason, got.Message = string(status.Reason), status.Message
+	if status.Details != nil {
+		got.Causes = status.Details.Causes
+	}
+	return got
+}
+
+// annotate adds what the audit log says of the answers.
+func annotate(t *testing.T, log string, ids map[string]int, got []policyAnswer) {
+	events, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(events) {
+		event := gjson.ParseBytes(line)
+		at, ours := ids[event.Get("auditID").String()]
+		if !ours || event.Get("stage").String() != "ResponseComplete" {
+			continue
+		}
+		for key, value := range event.Get("annotations").Map() {
+			if strings.HasPrefix(key, "authorization.k8s.io/") || strings.HasPrefix(key, "pod-security") || strings.HasPrefix(key, "apiserver.latency") {
+				continue
+			}
+			if got[at].Annotations == nil {
+				got[at].Annotations = map[string]string{}
+			}
+			got[at].Annotations[key] = value.String()
+		}
+	}
+}
+
+func comparePolicyAnswers(t *testing.T, line int, e *policyExchange, got *policyAnswer) {
+	t.Helper()
+	want := &e.Answer
+	report := func(what string, got, want any) {
+		t.Errorf("line %d, %s, %s %s: %s\n\tgot  %v\n\twant %v", line, e.Note, e.Method, e.Path, what, got, want)
+	}
+	if got.Code != want.Code || got.Reason != want.Reason {
+		report("code", []any{got.Code, got.Reason, got.Message}, []any{want.Code, want.Reason, want.Message})
+		return
+	}
+	if got.Message != want.Message {
+		report("message", got.Message, want.Message)
+	}
+	if !slices.Equal(got.Causes, want.Causes) {
+		report("causes", got.Causes, want.Causes)
+	}
+	if !slices.Equal(got.Warnings, want.Warnings) {
+		report("warnings", got.Warnings, want.Warnings)
+	}
+	if !maps.Equal(got.Annotations, want.Annotations) {
+		report("audit annotations", got.Annotations, want.Annotations)
+	}
+	if result := resultOf(got.Result); want.Result != nil && !equalJSON(result, want.Result) {
+		report("result", string(result), string(want.Result))
+	}
+}
+
+// resultOf picks what is compared of an object.
+func resultOf(body []byte) []byte {
+	obj, picked := gjson.ParseBytes(body), map[string]any{}
+	if labels, ok := obj.Get("metadata.labels").Value().(map[string]any); ok {
+		delete(labels, "kubernetes.io/metadata.name")
+		picked["labels"] = labels
+	}
+	switch kind := obj.Get("kind").String(); {
+	case kind == "ConfigMap" && obj.Get("data").Exists():
+		picked["data"] = obj.Get("data").Value()
+	case kind == "Limit" || kind == "Scale":
+		picked["spec"] = obj.Get("spec").Value()
+	case kind == "Deployment":
+		var containers []string
+		for _, c := range obj.Get("spec.template.spec.containers").Array() {
+			containers = append(containers, c.Get("name").String()+" "+c.Get("image").String())
+		}
+		picked["containers"] = containers
+	}
+	text, _ := json.Marshal(picked)
+	return text
+}
+
+func equalJSON(a, b []byte) bool {
+	var one, other any
+	if json.Unmarshal(a, &one) != nil || json.Unmarshal(b, &other) != nil {
+		return false
+	}
+	x, _ := json.Marshal(one)
+	y, _ := json.Marshal(other)
+	return bytes.Equal(x, y)
+}
