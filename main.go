@@ -116,6 +116,7 @@ type config struct {
 	quota                                   int64
 	serviceRange                            string
 	enabledPlugins, disabledPlugins         []string
+	admissionConfig                         string
 	continueKeys, featureGates              string
 	logFormat                               string
 	verbosity                               int
@@ -456,11 +457,16 @@ func (s *server) admit() error {
 	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
 	s.webhooks.Reload()
+	configuration, err := plugins.ReadConfiguration(s.cfg.admissionConfig)
+	if err != nil {
+		return fmt.Errorf("--admission-control-config-file: %w", err)
+	}
 	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
 		Fields: s.wr.FieldManager, Convert: admission.MovedTo}
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
-	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating})
+	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
+		Configuration: *configuration})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err
@@ -1400,6 +1406,7 @@ func (c *config) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
 	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", appendList(&c.enabledPlugins))
 	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", appendList(&c.disabledPlugins))
+	f.StringVar(&c.admissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration; PodSecurity's defaults and exemptions are read from it")
 	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 }

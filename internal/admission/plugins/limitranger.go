@@ -7,8 +7,8 @@ package plugins
 //	Pod                       min, max, ratio           asked of what the containers of a pod come to together
 //	PersistentVolumeClaim     min, max                  asked of what a claim requests
 //
-// Defaults come first, of all LimitRanges by name, and what they wrote is judged with the rest when the pod has passed its own rules. The
-// containers of a pod never change afterwards but through the subresource resize, which is judged, too.
+// Defaults come first, of all LimitRanges by name, each merged alone, so that the annotation tells of the last that set anything; what
+// they wrote is judged with the rest when the pod has passed its own rules. The containers of a pod never change afterwards but through the subresource resize, which is judged, too.
 
 import (
 	"context"
@@ -31,8 +31,8 @@ const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 // limitRanger reads the LimitRanges that are stored.
 type limitRanger struct{ store *store.Store }
 
-// each shows the LimitRanges of the object's namespace, by name. An object that is on its way out is held against none.
-func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.LimitRangeItem)) error {
+// each shows the LimitRanges of the object's namespace, by name, until one refuses. An object that is on its way out is held against none.
+func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.LimitRangeItem) error) error {
 	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
 		return nil
 	}
@@ -47,7 +47,9 @@ func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.Limi
 			if err := json.Unmarshal(found.Records[i].JSON, &object); err != nil {
 				return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
 			}
-			see(object.Spec.Limits)
+			if err := see(object.Spec.Limits); err != nil {
+				return err
+			}
 		}
 		if found.Next == "" {
 			return nil
@@ -55,15 +57,12 @@ func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.Limi
 	}
 }
 
-// all are the limits of the object's namespace.
-func (l limitRanger) all(a *admission.Attributes) (limits []corev1.LimitRangeItem, err error) {
-	err = l.each(a, func(some []corev1.LimitRangeItem) { limits = append(limits, some...) })
-	return limits, err
-}
-
-// admit writes the defaults. Each LimitRange's are merged alone, so that the annotation tells of the last that set anything.
+// admit writes the defaults.
 func (l limitRanger) admit(_ context.Context, a *admission.Attributes) error {
-	return l.each(a, func(limits []corev1.LimitRangeItem) { fillLimits(a.Object.(*corev1.Pod), limits) })
+	return l.each(a, func(limits []corev1.LimitRangeItem) error {
+		fillLimits(a.Object.(*corev1.Pod), limits)
+		return nil
+	})
 }
 
 // fillLimits writes one LimitRange's defaults into a pod.
@@ -115,52 +114,48 @@ func fillList(list *corev1.ResourceList, from corev1.ResourceList) (set []string
 	return set
 }
 
-// validatePod holds a pod against the limits of its namespace; all that is wrong is told at once.
+// validatePod holds a pod against the limits of its namespace: all that is wrong by the first LimitRange that refuses.
 func (l limitRanger) validatePod(_ context.Context, a *admission.Attributes) error {
-	limits, err := l.all(a)
-	if err != nil || len(limits) == 0 {
-		return err
-	}
 	spec := &a.Object.(*corev1.Pod).Spec
-	var errs []error
-	for i := range limits {
-		switch limits[i].Type {
-		case corev1.LimitTypeContainer:
-			for j := range spec.Containers {
-				errs = append(errs, within(&limits[i], &spec.Containers[j].Resources)...)
+	return l.each(a, func(limits []corev1.LimitRangeItem) error {
+		var errs []error
+		for i := range limits {
+			switch limits[i].Type {
+			case corev1.LimitTypeContainer:
+				for j := range spec.Containers {
+					errs = append(errs, within(&limits[i], &spec.Containers[j].Resources)...)
+				}
+				for j := range spec.InitContainers {
+					errs = append(errs, within(&limits[i], &spec.InitContainers[j].Resources)...)
+				}
+			case corev1.LimitTypePod:
+				errs = append(errs, within(&limits[i], podResources(spec))...)
 			}
-			for j := range spec.InitContainers {
-				errs = append(errs, within(&limits[i], &spec.InitContainers[j].Resources)...)
-			}
-		case corev1.LimitTypePod:
-			errs = append(errs, within(&limits[i], podResources(spec))...)
 		}
-	}
-	return forbidden(a, errs)
+		return forbidden(a, errs)
+	})
 }
 
 // validateClaim holds a claim against the limits of its namespace.
 func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) error {
-	limits, err := l.all(a)
-	if err != nil || len(limits) == 0 {
-		return err
-	}
 	requests := a.Object.(*corev1.PersistentVolumeClaim).Spec.Resources.Requests
-	var errs []error
-	for i := range limits {
-		if limits[i].Type != corev1.LimitTypePersistentVolumeClaim {
-			continue
+	return l.each(a, func(limits []corev1.LimitRangeItem) error {
+		var errs []error
+		for i := range limits {
+			if limits[i].Type != corev1.LimitTypePersistentVolumeClaim {
+				continue
+			}
+			for _, name := range slices.Sorted(maps.Keys(limits[i].Min)) {
+				b := bound{string(limits[i].Type), name, limits[i].Min[name]}
+				errs = append(errs, b.atLeast(&corev1.ResourceRequirements{Requests: requests}))
+			}
+			for _, name := range slices.Sorted(maps.Keys(limits[i].Max)) {
+				b := bound{string(limits[i].Type), name, limits[i].Max[name]}
+				errs = append(errs, b.requestAtMost(requests))
+			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(limits[i].Min)) {
-			c := bound{string(limits[i].Type), name, limits[i].Min[name]}
-			errs = append(errs, c.atLeast(&corev1.ResourceRequirements{Requests: requests}))
-		}
-		for _, name := range slices.Sorted(maps.Keys(limits[i].Max)) {
-			c := bound{string(limits[i].Type), name, limits[i].Max[name]}
-			errs = append(errs, c.requestAtMost(requests))
-		}
-	}
-	return forbidden(a, errs)
+		return forbidden(a, errs)
+	})
 }
 
 // forbidden is the refusal for what is wrong; errors may be nil.
@@ -174,16 +169,16 @@ func forbidden(a *admission.Attributes, errs []error) error {
 // within holds resources against one limit.
 func within(limit *corev1.LimitRangeItem, have *corev1.ResourceRequirements) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(limit.Min)) {
-		c := bound{string(limit.Type), name, limit.Min[name]}
-		errs = append(errs, c.atLeast(have))
+		b := bound{string(limit.Type), name, limit.Min[name]}
+		errs = append(errs, b.atLeast(have))
 	}
 	for _, name := range slices.Sorted(maps.Keys(limit.Max)) {
-		c := bound{string(limit.Type), name, limit.Max[name]}
-		errs = append(errs, c.atMost(have))
+		b := bound{string(limit.Type), name, limit.Max[name]}
+		errs = append(errs, b.atMost(have))
 	}
 	for _, name := range slices.Sorted(maps.Keys(limit.MaxLimitRequestRatio)) {
-		c := bound{string(limit.Type), name, limit.MaxLimitRequestRatio[name]}
-		errs = append(errs, c.ratio(have))
+		b := bound{string(limit.Type), name, limit.MaxLimitRequestRatio[name]}
+		errs = append(errs, b.ratio(have))
 	}
 	return errs
 }

@@ -23,6 +23,8 @@ type Config struct {
 	May      func(u request.User, info request.Info) (allowed bool, reason string) // the authorizer
 	Webhooks *admission.Webhooks
 
+	Configuration Configuration // what the flag file says
+
 	// Those that are made elsewhere; a zero Plugin has nothing to say. Only functions are taken from them: name, place and default are
 	// the table's.
 	ValidatingPolicy, MutatingPolicy admission.Plugin
@@ -39,7 +41,8 @@ var (
 
 // Table is all plug-ins in their order: those that only admit or only validate stand where kube-apiserver has them.
 func Table(c Config) []admission.Plugin {
-	classes, signers, limits := classes{c.Store}, signers{c.May}, limitRanger{c.Store}
+	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
+	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.PodSecurity)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
 		{Name: "NamespaceAutoProvision"},
@@ -49,12 +52,15 @@ func Table(c Config) []admission.Plugin {
 		{Name: "LimitRanger", On: true, Of: pods, Operations: creates, Admit: limits.admit, Validate: limits.validatePod},
 		{Name: "LimitRanger", On: true, Of: []string{"pods/resize"}, Operations: updates, Admit: limits.admit, Validate: limits.validatePod},
 		{Name: "LimitRanger", On: true, Of: claims, Operations: writes, Validate: limits.validateClaim},
-		{Name: "ServiceAccount", On: true},
+		{Name: "ServiceAccount", On: true, Of: pods, Operations: creates, Admit: accounts.admit, Validate: accounts.validate},
+		{Name: "ServiceAccount", On: true, Of: []string{"pods/ephemeralcontainers"}, Operations: updates, Validate: accounts.validateEphemeral},
 		{Name: "NodeRestriction"},
 		{Name: "TaintNodesByCondition", On: true, Of: []string{"nodes"}, Operations: creates, Admit: taintNew},
 		{Name: "AlwaysPullImages"},
 		{Name: "ImagePolicyWebhook"},
-		{Name: "PodSecurity", On: true},
+		{Name: "PodSecurity", On: true, Of: []string{"pods", "pods/ephemeralcontainers", "pods/resize"}, Operations: writes, Validate: standards.validatePod},
+		{Name: "PodSecurity", On: true, Of: podTemplates, Operations: writes, Validate: standards.validateTemplate},
+		{Name: "PodSecurity", On: true, Of: []string{"namespaces"}, Operations: writes, Validate: standards.validateNamespace},
 		{Name: "PodNodeSelector"},
 		{Name: "Priority", On: true, Of: pods, Operations: writes, Admit: classes.admitPriority},
 		{Name: "Priority", On: true, Of: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
@@ -74,11 +80,12 @@ func Table(c Config) []admission.Plugin {
 		{Name: "CertificateSubjectRestriction", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: subject},
 		{Name: "DefaultIngressClass", On: true, Of: []string{"ingresses.networking.k8s.io"}, Operations: creates, Admit: classes.admitIngress},
 		{Name: "DenyServiceExternalIPs"},
-		{Name: "PodTopologyLabels", On: true},
+		{Name: "PodTopologyLabels", On: true, Of: pods, Operations: creates, Admit: nodes.labelPod},
+		{Name: "PodTopologyLabels", On: true, Of: []string{"pods/binding"}, Operations: creates, Admit: nodes.labelBinding},
 		{Name: "PodGroupWorkloadExists", On: true},
 		{Name: "NodeDeclaredFeatureValidator", On: true},
 		{Name: "JobValidation", On: true},
-		{Name: "PodResizeValidator", On: true},
+		{Name: "PodResizeValidator", On: true, Of: []string{"pods/resize"}, Operations: updates, Validate: nodes.validateResize},
 
 		{Name: "MutatingAdmissionPolicy", On: true, Admit: c.MutatingPolicy.Admit, Idle: c.MutatingPolicy.Idle},
 		{Name: "MutatingAdmissionWebhook", On: true, Admit: c.Webhooks.Mutate, Idle: c.Webhooks.Idle},

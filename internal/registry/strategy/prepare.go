@@ -97,12 +97,7 @@ func stampPhase(status, before *corev1.PersistentVolumeStatus) {
 // ---- Of single types: what their rows name ----
 
 // createNode takes the status as it comes: the kubelet registers itself. No node is ready at first.
-func createNode(o *corev1.Node) {
-	taint := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
-	if !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
-		o.Spec.Taints = append(o.Spec.Taints, taint)
-	}
-}
+func createNode(*corev1.Node) {} // the kubelet registers itself, status included
 
 func createNamespace(o *corev1.Namespace) {
 	o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}

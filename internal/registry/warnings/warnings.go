@@ -127,6 +127,8 @@ func ForObject(obj, old runtime.Object) []string {
 		o.finalizers(obj, old)
 	case *corev1.Secret:
 		o.secret(obj)
+	case *corev1.ServiceAccount:
+		o.serviceAccount(obj, old)
 	case *corev1.Node:
 		o.node(obj)
 	case *nodev1.RuntimeClass:
@@ -135,6 +137,19 @@ func ForObject(obj, old runtime.Object) []string {
 		o.apiService(obj, old)
 	}
 	return o
+}
+
+// serviceAccount speaks once of a way to keep secrets apart that is given up.
+func (o *texts) serviceAccount(obj *corev1.ServiceAccount, old runtime.Object) {
+	const enforce = "kubernetes.io/enforce-mountable-secrets"
+	if before, ok := old.(*corev1.ServiceAccount); ok {
+		if _, known := before.Annotations[enforce]; known {
+			return
+		}
+	}
+	if _, ok := obj.Annotations[enforce]; ok {
+		o.say("metadata.annotations[%s]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets", enforce)
+	}
 }
 
 // apiService speaks once of a Service that will not be asked.
@@ -208,14 +223,7 @@ func (o *texts) created(obj runtime.Object) {
 		o.podName(obj.Name, "Pod names and hostnames")
 	case *corev1.ResourceQuota:
 		o.quota(obj.Spec.Hard)
-	case *corev1.LimitRange:
-		o.noEffect("LimitRanges")
 	}
-}
-
-// noEffect is our own: nobody should trust a limit that nothing enforces.
-func (o *texts) noEffect(kinds string) {
-	o.say("this server stores %s but does not enforce them", kinds)
 }
 
 func (o *texts) podName(name, usedIn string) {

@@ -1,0 +1,192 @@
+package plugins
+
+// This file reads --admission-control-config-file: an AdmissionConfiguration of apiserver.config.k8s.io, which has for some plug-ins a
+// configuration, or the name of the file where it is. Of the plug-ins here PodSecurity has one:
+//
+//	apiVersion: apiserver.config.k8s.io/v1
+//	kind: AdmissionConfiguration
+//	plugins:
+//	- name: PodSecurity
+//	  configuration:
+//	    apiVersion: pod-security.admission.config.k8s.io/v1
+//	    kind: PodSecurityConfiguration
+//	    defaults: {enforce: baseline, warn: restricted}
+//	    exemptions: {namespaces: [kube-system], usernames: [], runtimeClasses: []}
+//
+// A configuration for another plug-in that is known is refused: whoever wrote it relies on it.
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	podsecurity "k8s.io/pod-security-admission/api"
+	"sigs.k8s.io/yaml"
+
+	"apilet/internal/admission"
+)
+
+// Configuration is what an AdmissionConfiguration says; its zero value is what holds without one.
+type Configuration struct{ PodSecurity PodSecurityConfig }
+
+// PodSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
+type PodSecurityConfig struct {
+	Defaults                              podsecurity.Policy
+	Namespaces, Usernames, RuntimeClasses []string
+}
+
+type pluginConfiguration struct {
+	Name          string          `json:"name"`
+	Path          string          `json:"path"`
+	Configuration json.RawMessage `json:"configuration"`
+}
+
+type typeMeta struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+type admissionConfiguration struct {
+	typeMeta `json:",inline"`
+	Plugins  []pluginConfiguration `json:"plugins"`
+}
+
+type podSecurityConfiguration struct {
+	typeMeta `json:",inline"`
+	Defaults struct {
+		Enforce        string `json:"enforce"`
+		EnforceVersion string `json:"enforce-version"`
+		Audit          string `json:"audit"`
+		AuditVersion   string `json:"audit-version"`
+		Warn           string `json:"warn"`
+		WarnVersion    string `json:"warn-version"`
+	} `json:"defaults"`
+	Exemptions struct {
+		Usernames      []string `json:"usernames"`
+		Namespaces     []string `json:"namespaces"`
+		RuntimeClasses []string `json:"runtimeClasses"`
+	} `json:"exemptions"`
+}
+
+// ReadConfiguration reads the file of that name, or what holds without one when name is "".
+func ReadConfiguration(name string) (*Configuration, error) {
+	c := &Configuration{PodSecurity: PodSecurityConfig{Defaults: privileged()}}
+	if name == "" {
+		return c, nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var file admissionConfiguration
+	if err := yaml.UnmarshalStrict(text, &file); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if file.Kind != "AdmissionConfiguration" || file.APIVersion != "apiserver.config.k8s.io/v1" && file.APIVersion != "apiserver.k8s.io/v1alpha1" {
+		return nil, fmt.Errorf("%s: %s of %s is no AdmissionConfiguration of apiserver.config.k8s.io/v1", name, file.Kind, file.APIVersion)
+	}
+	for _, plugin := range file.Plugins {
+		if err := c.read(filepath.Dir(name), &plugin); err != nil {
+			return nil, fmt.Errorf("%s: plugin %s: %w", name, plugin.Name, err)
+		}
+	}
+	return c, nil
+}
+
+// read takes one plug-in's configuration in. A name that is no plug-in's is nobody's, as in kube-apiserver.
+func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
+	text := []byte(plugin.Configuration)
+	if len(text) == 0 && plugin.Path != "" {
+		at := plugin.Path
+		if !filepath.IsAbs(at) {
+			at = filepath.Join(folder, at)
+		}
+		var err error
+		if text, err = os.ReadFile(at); err != nil {
+			return err
+		}
+	}
+	known := slices.ContainsFunc(Table(Config{}), func(p admission.Plugin) bool { return p.Name == plugin.Name })
+	switch {
+	case len(text) == 0 || !known:
+		return nil
+	case plugin.Name != "PodSecurity":
+		return fmt.Errorf("its configuration has no effect here")
+	}
+	return c.readPodSecurity(text)
+}
+
+func privileged() podsecurity.Policy {
+	level := podsecurity.LevelVersion{Level: podsecurity.LevelPrivileged, Version: podsecurity.LatestVersion()}
+	return podsecurity.Policy{Enforce: level, Audit: level, Warn: level}
+}
+
+func (c *Configuration) readPodSecurity(text []byte) error {
+	var file podSecurityConfiguration
+	if err := yaml.UnmarshalStrict(text, &file); err != nil {
+		return err
+	}
+	versions := []string{"pod-security.admission.config.k8s.io/v1", "pod-security.admission.config.k8s.io/v1beta1", "pod-security.admission.config.k8s.io/v1alpha1"}
+	if file.Kind != "PodSecurityConfiguration" || !slices.Contains(versions, file.APIVersion) {
+		return fmt.Errorf("%s of %s is no PodSecurityConfiguration of %s", file.Kind, file.APIVersion, versions[0])
+	}
+	c.PodSecurity = PodSecurityConfig{Defaults: privileged(), Usernames: file.Exemptions.Usernames, Namespaces: file.Exemptions.Namespaces,
+		RuntimeClasses: file.Exemptions.RuntimeClasses}
+	var errs field.ErrorList
+	at := field.NewPath("defaults")
+	level := func(name, text string, into *podsecurity.Level) {
+		if text == "" {
+			return
+		}
+		parsed, err := podsecurity.ParseLevel(text)
+		if *into = parsed; err != nil {
+			errs = append(errs, field.Invalid(at.Child(name), text, err.Error()))
+		}
+	}
+	version := func(name, text string, into *podsecurity.Version) {
+		if text == "" {
+			return
+		}
+		parsed, err := podsecurity.ParseVersion(text)
+		if *into = parsed; err != nil {
+			errs = append(errs, field.Invalid(at.Child(name), text, err.Error()))
+		}
+	}
+	d := &c.PodSecurity.Defaults
+	level("enforce", file.Defaults.Enforce, &d.Enforce.Level)
+	version("enforce-version", file.Defaults.EnforceVersion, &d.Enforce.Version)
+	level("audit", file.Defaults.Audit, &d.Audit.Level)
+	version("audit-version", file.Defaults.AuditVersion, &d.Audit.Version)
+	level("warn", file.Defaults.Warn, &d.Warn.Level)
+	version("warn-version", file.Defaults.WarnVersion, &d.Warn.Version)
+	errs = append(errs, c.PodSecurity.validate()...)
+	return errs.ToAggregate()
+}
+
+// validate judges the exemptions: names that could be, and each once.
+func (c *PodSecurityConfig) validate() (errs field.ErrorList) {
+	check := func(name string, list []string, wrong func(string) []string) {
+		at := field.NewPath("exemptions", name)
+		for i, text := range list {
+			for _, why := range wrong(text) {
+				errs = append(errs, field.Invalid(at.Index(i), text, why))
+			}
+			if slices.Contains(list[:i], text) {
+				errs = append(errs, field.Duplicate(at.Index(i), text))
+			}
+		}
+	}
+	check("namespaces", c.Namespaces, func(name string) []string { return validation.ValidateNamespaceName(name, false) })
+	check("runtimeClasses", c.RuntimeClasses, func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
+	check("usernames", c.Usernames, func(name string) []string {
+		if name == "" {
+			return []string{"username must not be empty"}
+		}
+		return nil
+	})
+	return errs
+}

@@ -1,0 +1,391 @@
+package plugins
+
+// This file is PodSecurity: pods are held against the Pod Security Standards, at the level that their namespace's labels say, in three ways.
+//
+//	pod-security.kubernetes.io/enforce: baseline           a pod that is not gets a 403
+//	pod-security.kubernetes.io/warn: restricted            … a warning; so does whatever has a template for such pods
+//	pod-security.kubernetes.io/audit: restricted           … an annotation in the audit log; so do templates
+//	pod-security.kubernetes.io/enforce-version: v1.30      the standards as they were then; latest where nothing is said
+//
+// Each standard's rules are k8s.io/pod-security-admission/policy's. A namespace whose labels cannot be read enforces the strictest level;
+// so they are judged when a namespace is written, and who raises what it enforces hears which of its pods would not be let in any more.
+// Namespaces, users and runtime classes may be exempt, and there may be other levels for namespaces without labels: see config.go.
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/warning"
+	podsecurity "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+
+	"apilet/internal/admission"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	podsChecked   = 3000        // of a namespace whose level is raised
+	podCheckLimit = time.Second // for all of them
+)
+
+var podTemplates = []string{"replicationcontrollers", "podtemplates", "replicasets.apps", "deployments.apps", "statefulsets.apps", "daemonsets.apps",
+	"jobs.batch", "cronjobs.batch"}
+
+// podStandards knows the standards, and who is exempt from them.
+type podStandards struct {
+	store     *store.Store
+	config    PodSecurityConfig
+	evaluator policy.Evaluator
+}
+
+func newPodStandards(st *store.Store, config PodSecurityConfig) *podStandards {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		panic(err) // the library's own rules contradict each other
+	}
+	if config.Defaults.Enforce.Level == "" { // not configured
+		config.Defaults = privileged()
+	}
+	return &podStandards{store: st, config: config, evaluator: evaluator}
+}
+
+// annotate tells the audit log; the server's own writes have no event.
+func annotate(a *admission.Attributes, key, value string) {
+	if a.Request != nil {
+		a.Request.AnnotateOnce(podsecurity.AuditAnnotationPrefix+key, value)
+	}
+}
+
+// ---- Pods and templates ----
+
+// validatePod holds a pod against what its namespace enforces, and against the rest.
+func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes) error {
+	if p.exempt(a) {
+		return nil
+	}
+	labels, err := p.labels(a.Namespace())
+	if err != nil {
+		return apierrors.NewInternalError(fmt.Errorf("failed to lookup namespace %q", a.Namespace()))
+	}
+	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.Defaults)
+	if len(errs) == 0 && levels.FullyPrivileged() {
+		annotate(a, podsecurity.EnforcedPolicyAnnotationKey, "privileged:latest")
+		return nil
+	}
+	pod := a.Object.(*corev1.Pod)
+	if a.Operation == admission.OpUpdate && !runsOther(&pod.Spec, &a.Old.(*corev1.Pod).Spec) {
+		return nil
+	}
+	if p.exemptRuntime(pod.Spec.RuntimeClassName) {
+		annotate(a, podsecurity.ExemptionReasonAnnotationKey, "runtimeClass")
+		return nil
+	}
+	if err := errs.ToAggregate(); err != nil {
+		annotate(a, "error", fmt.Sprintf("Failed to parse policy: %v", err))
+	}
+	annotate(a, podsecurity.EnforcedPolicyAnnotationKey, levels.Enforce.String())
+	enforced := p.judge(levels.Enforce, &pod.ObjectMeta, &pod.Spec)
+	p.audit(a, levels, &pod.ObjectMeta, &pod.Spec)
+	if !enforced.Allowed {
+		why := fmt.Errorf("violates PodSecurity %q: %s", levels.Enforce.String(), enforced.ForbiddenDetail())
+		return apierrors.NewForbidden(a.Resource.GroupResource(), a.Name(), why)
+	}
+	p.warn(ctx, levels, &pod.ObjectMeta, &pod.Spec)
+	return nil
+}
+
+// validateTemplate remarks on a template for pods; what it makes is enforced when they are made.
+func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attributes) error {
+	if p.exempt(a) {
+		return nil
+	}
+	labels, err := p.labels(a.Namespace())
+	if err != nil {
+		annotate(a, "error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace(), err))
+		return nil
+	}
+	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.Defaults)
+	if len(errs) == 0 && levels.Warn.Level == podsecurity.LevelPrivileged && levels.Audit.Level == podsecurity.LevelPrivileged {
+		return nil
+	}
+	template := templateOf(a.Object)
+	if template == nil {
+		return nil
+	}
+	if p.exemptRuntime(template.Spec.RuntimeClassName) {
+		annotate(a, podsecurity.ExemptionReasonAnnotationKey, "runtimeClass")
+		return nil
+	}
+	if err := errs.ToAggregate(); err != nil {
+		annotate(a, "error", fmt.Sprintf("Failed to parse policy: %v", err))
+	}
+	p.audit(a, levels, &template.ObjectMeta, &template.Spec)
+	p.warn(ctx, levels, &template.ObjectMeta, &template.Spec)
+	return nil
+}
+
+func (p *podStandards) judge(level podsecurity.LevelVersion, meta *metav1.ObjectMeta, spec *corev1.PodSpec) policy.AggregateCheckResult {
+	return policy.AggregateCheckResults(p.evaluator.EvaluatePod(level, meta, spec))
+}
+
+func (p *podStandards) audit(a *admission.Attributes, levels podsecurity.Policy, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
+	if a.Request == nil {
+		return
+	}
+	if result := p.judge(levels.Audit, meta, spec); !result.Allowed {
+		annotate(a, podsecurity.AuditViolationsAnnotationKey, fmt.Sprintf("would violate PodSecurity %q: %s", levels.Audit.String(), result.ForbiddenDetail()))
+	}
+}
+
+func (p *podStandards) warn(ctx context.Context, levels podsecurity.Policy, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
+	if result := p.judge(levels.Warn, meta, spec); !result.Allowed {
+		warning.AddWarning(ctx, "", fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), result.ForbiddenDetail()))
+	}
+}
+
+// templateOf finds the pods' template in what makes pods; nil when there is none.
+func templateOf(obj scheme.Object) *corev1.PodTemplateSpec {
+	switch o := obj.(type) {
+	case *corev1.PodTemplate:
+		return &o.Template
+	case *corev1.ReplicationController:
+		return o.Spec.Template
+	case *appsv1.ReplicaSet:
+		return &o.Spec.Template
+	case *appsv1.Deployment:
+		return &o.Spec.Template
+	case *appsv1.DaemonSet:
+		return &o.Spec.Template
+	case *appsv1.StatefulSet:
+		return &o.Spec.Template
+	case *batchv1.Job:
+		return &o.Spec.Template
+	case *batchv1.CronJob:
+		return &o.Spec.JobTemplate.Spec.Template
+	}
+	return nil
+}
+
+// runsOther says that a pod runs something else than before: the rest of what is judged cannot change.
+func runsOther(pod, old *corev1.PodSpec) bool {
+	sameImages := func(a, b []corev1.Container) bool {
+		return slices.EqualFunc(a, b, func(a, b corev1.Container) bool { return a.Image == b.Image })
+	}
+	if !sameImages(pod.Containers, old.Containers) || !sameImages(pod.InitContainers, old.InitContainers) {
+		return true
+	}
+	return slices.ContainsFunc(pod.EphemeralContainers, func(c corev1.EphemeralContainer) bool {
+		return !slices.ContainsFunc(old.EphemeralContainers, func(before corev1.EphemeralContainer) bool {
+			return before.Name == c.Name && before.Image == c.Image
+		})
+	})
+}
+
+// exempt says that a write's namespace or user is.
+func (p *podStandards) exempt(a *admission.Attributes) bool {
+	why := ""
+	switch {
+	case slices.Contains(p.config.Namespaces, a.Namespace()):
+		why = "namespace"
+	case a.Request != nil && slices.Contains(p.config.Usernames, a.Request.User.Name):
+		why = "user"
+	default:
+		return false
+	}
+	annotate(a, podsecurity.ExemptionReasonAnnotationKey, why)
+	return true
+}
+
+func (p *podStandards) exemptRuntime(class *string) bool {
+	return class != nil && *class != "" && slices.Contains(p.config.RuntimeClasses, *class)
+}
+
+// labels are those of a namespace that are about pod security.
+func (p *podStandards) labels(namespace string) (map[string]string, error) {
+	rec, err := p.store.Get("//namespaces//" + namespace)
+	if err != nil || !bytes.Contains(rec.JSON, []byte(podsecurity.AuditAnnotationPrefix)) {
+		return nil, err
+	}
+	labels := map[string]string{}
+	gjson.GetBytes(rec.JSON, "metadata.labels").ForEach(func(key, value gjson.Result) bool {
+		if strings.HasPrefix(key.String(), podsecurity.AuditAnnotationPrefix) {
+			labels[key.String()] = value.String()
+		}
+		return true
+	})
+	return labels, nil
+}
+
+// ---- Namespaces ----
+
+// validateNamespace judges a namespace's labels when they are new, and looks at its pods when it becomes stricter.
+func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attributes) error {
+	namespace := a.Object.(*corev1.Namespace)
+	levels, errs := podsecurity.PolicyToEvaluate(namespace.Labels, p.config.Defaults)
+	invalid := func() error { return apierrors.NewInvalid(a.Resource.GroupKind(), a.Name(), errs) }
+	exempt := slices.Contains(p.config.Namespaces, namespace.Name)
+	if a.Operation == admission.OpCreate {
+		if len(errs) > 0 {
+			return invalid()
+		}
+		if exempt {
+			p.warnExempt(ctx, namespace, levels)
+		}
+		return nil
+	}
+	before, oldErrs := podsecurity.PolicyToEvaluate(a.Old.(*corev1.Namespace).Labels, p.config.Defaults)
+	switch {
+	case len(errs) > 0 && (len(oldErrs) == 0 || !reflect.DeepEqual(errs, oldErrs)):
+		return invalid()
+	case levels.Enforce == before.Enforce || levels.Enforce.Level == podsecurity.LevelPrivileged:
+		return nil
+	case levels.Enforce.Version == before.Enforce.Version && podsecurity.CompareLevels(levels.Enforce.Level, before.Enforce.Level) < 1:
+		return nil
+	case exempt:
+		p.warnExempt(ctx, namespace, levels)
+		return nil
+	}
+	for _, text := range p.survey(ctx, namespace.Name, levels.Enforce) {
+		warning.AddWarning(ctx, "", text)
+	}
+	return nil
+}
+
+// warnExempt tells who labels an exempt namespace that it means nothing.
+func (p *podStandards) warnExempt(ctx context.Context, namespace *corev1.Namespace, levels podsecurity.Policy) {
+	if levels.FullyPrivileged() || levels.Equivalent(&p.config.Defaults) {
+		return
+	}
+	var set []string
+	for _, mode := range []struct {
+		name, level, version string
+		is                   podsecurity.LevelVersion
+	}{
+		{"enforce", podsecurity.EnforceLevelLabel, podsecurity.EnforceVersionLabel, levels.Enforce},
+		{"audit", podsecurity.AuditLevelLabel, podsecurity.AuditVersionLabel, levels.Audit},
+		{"warn", podsecurity.WarnLevelLabel, podsecurity.WarnVersionLabel, levels.Warn},
+	} {
+		_, level := namespace.Labels[mode.level]
+		_, version := namespace.Labels[mode.version]
+		if (level || version) && mode.is.Level != podsecurity.LevelPrivileged {
+			set = append(set, mode.name+"="+mode.is.String())
+		}
+	}
+	warning.AddWarning(ctx, "", fmt.Sprintf("namespace %q is exempt from Pod Security, and the policy (%s) will be ignored",
+		namespace.Name, strings.Join(set, ", ")))
+}
+
+// A violation is what is wrong with some pods of a namespace.
+type violation struct {
+	reason, first string // the first pod's name
+	pods          int
+}
+
+// survey says which pods of a namespace a level would not let in. It looks at one pod of each controller before it looks at the rest, and
+// gives up after a second, or half of the request's time.
+func (p *podStandards) survey(ctx context.Context, namespace string, level podsecurity.LevelVersion) (texts []string) {
+	limit := podCheckLimit
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	pods, total, err := p.podsOf(ctx, namespace)
+	if err != nil {
+		return []string{"failed to list pods while checking new PodSecurity enforce level"}
+	}
+	checked := len(pods)
+	found := map[string]*violation{}
+	for i, pod := range pods {
+		if result := p.judge(level, &pod.ObjectMeta, &pod.Spec); !result.Allowed {
+			v := found[result.ForbiddenReason()]
+			if v == nil {
+				v = &violation{reason: result.ForbiddenReason(), first: pod.Name}
+				found[v.reason] = v
+			}
+			v.first = min(v.first, pod.Name)
+			v.pods++
+		}
+		if ctx.Err() != nil {
+			checked = i + 1
+			break
+		}
+	}
+	if checked < total {
+		texts = append(texts, fmt.Sprintf("new PodSecurity enforce level only checked against the first %d of %d existing pods", checked, total))
+	}
+	if len(found) > 0 {
+		texts = append(texts, fmt.Sprintf("existing pods in namespace %q violate the new PodSecurity enforce level %q", namespace, level.String()))
+	}
+	var each []string
+	for _, v := range found {
+		each = append(each, v.String())
+	}
+	slices.Sort(each)
+	return append(texts, each...)
+}
+
+func (v *violation) String() string {
+	switch v.pods {
+	case 1:
+		return fmt.Sprintf("%s: %s", v.first, v.reason)
+	case 2:
+		return fmt.Sprintf("%s (and 1 other pod): %s", v.first, v.reason)
+	}
+	return fmt.Sprintf("%s (and %d other pods): %s", v.first, v.pods-1, v.reason)
+}
+
+// podsOf reads the first pods of a namespace, one of each controller before its others, and counts all. It keeps no more than it will look
+// at: what a namespace holds has no bound.
+func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
+	var others []*corev1.Pod
+	seen := map[types.UID]bool{}
+	c := &store.Chunk{}
+	for at := (store.Span{Prefix: "//pods/" + namespace + "/"}); ; at.Rev, at.Start = c.Rev, c.Next {
+		if err := cmp.Or(ctx.Err(), p.store.Chunk(at, c)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return nil, 0, err
+		} else if err != nil {
+			break
+		}
+		for i := range c.Records {
+			pod := &corev1.Pod{}
+			if json.Unmarshal(c.Records[i].JSON, pod) != nil {
+				continue // nobody could write it again, either
+			}
+			if p.exemptRuntime(pod.Spec.RuntimeClassName) {
+				continue
+			}
+			total++
+			into, by := &pods, metav1.GetControllerOfNoCopy(pod)
+			if by != nil && seen[by.UID] {
+				into = &others
+			} else if by != nil {
+				seen[by.UID] = true
+			}
+			if len(*into) < podsChecked {
+				*into = append(*into, pod)
+			}
+		}
+		if c.Next == "" {
+			break
+		}
+	}
+	pods = append(pods, others...)
+	return pods[:min(len(pods), podsChecked)], total, nil
+}

@@ -1,0 +1,311 @@
+package plugins
+
+// This file is ServiceAccount: a pod runs as one of its namespace's accounts, "default" where it names none, and finds that account's
+// token, the authority of this server and its own namespace in a folder, where clients look for them:
+//
+//	/var/run/secrets/kubernetes.io/serviceaccount/{token,ca.crt,namespace}     volume kube-api-access-XXXXX, projected
+//
+// An account that does not exist is refused. One that carries the annotation kubernetes.io/enforce-mountable-secrets lends a pod only the
+// secrets that it lists. Mirror pods, which a kubelet shows of what it runs already, have neither account nor secrets.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+
+	"apilet/internal/admission"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	tokenMount        = "/var/run/secrets/kubernetes.io/serviceaccount"
+	tokenVolume       = "kube-api-access-"
+	tokenSeconds      = 3607 // a kubelet that asks for it gets a year, and clients that do not read the file again a warning
+	mountableSecrets  = "kubernetes.io/enforce-mountable-secrets"
+	defaultAccount    = "default"
+	defaultPatience   = 10                     // times that the default account, which somebody is about to make, is looked for
+	defaultPatienceIn = 100 * time.Millisecond // at least between them, and less than twice that
+)
+
+// accounts reads the service accounts that are stored.
+type accounts struct{ store *store.Store }
+
+// find reads the account of a pod. Its error is a refusal, the store's, or the context's.
+func (s accounts) find(ctx context.Context, a *admission.Attributes, name string) (*corev1.ServiceAccount, error) {
+	account := &corev1.ServiceAccount{}
+	pause := defaultPatienceIn + rand.N(defaultPatienceIn)
+	for try := 1; ; try++ {
+		rec, err := s.store.Get("//serviceaccounts/" + a.Namespace() + "/" + name)
+		if err == nil {
+			if err = json.Unmarshal(rec.JSON, account); err == nil {
+				return account, nil
+			}
+			return nil, a.Forbidden(refusef("error looking up service account %s/%s: %v", a.Namespace(), name, err))
+		}
+		if !errors.Is(err, store.ErrNotFound) {
+			return nil, err
+		}
+		if name != defaultAccount || try == defaultPatience {
+			missing := apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccount"}, name)
+			return nil, a.Forbidden(fmt.Errorf("error looking up service account %s/%s: %w", a.Namespace(), name, missing))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// admit gives a new pod its account, and what comes with it.
+func (s accounts) admit(ctx context.Context, a *admission.Attributes) error {
+	pod := a.Object.(*corev1.Pod)
+	if isMirror(pod) {
+		return s.validate(ctx, a)
+	}
+	if pod.Spec.ServiceAccountName == "" {
+		pod.Spec.ServiceAccountName = defaultAccount
+	}
+	pod.Spec.DeprecatedServiceAccount = pod.Spec.ServiceAccountName
+	account, err := s.find(ctx, a, pod.Spec.ServiceAccountName)
+	if err != nil {
+		return err
+	}
+	if wantsToken(account, pod) {
+		mountToken(&pod.Spec)
+	}
+	if len(pod.Spec.ImagePullSecrets) == 0 {
+		pod.Spec.ImagePullSecrets = slices.Clone(account.ImagePullSecrets)
+	}
+	return lends(a, account, pod)
+}
+
+// validate asks once more, of what others have made of the pod.
+func (s accounts) validate(ctx context.Context, a *admission.Attributes) error {
+	pod := a.Object.(*corev1.Pod)
+	if isMirror(pod) {
+		return validateMirror(a, pod)
+	}
+	account, err := s.account(ctx, a, pod)
+	if err != nil {
+		return err
+	}
+	return lends(a, account, pod)
+}
+
+// account is the pod's, which must exist.
+func (s accounts) account(ctx context.Context, a *admission.Attributes, pod *corev1.Pod) (*corev1.ServiceAccount, error) {
+	if pod.Spec.ServiceAccountName == "" {
+		return nil, a.Forbidden(refusef("no service account specified for pod %s/%s", a.Namespace(), pod.Name))
+	}
+	return s.find(ctx, a, pod.Spec.ServiceAccountName)
+}
+
+// validateEphemeral asks about containers that are put into a pod that runs.
+func (s accounts) validateEphemeral(ctx context.Context, a *admission.Attributes) error {
+	pod := a.Object.(*corev1.Pod)
+	account, err := s.account(ctx, a, pod)
+	if err != nil || !enforces(account) {
+		return err
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		if err := lendsTo("ephemeral container", &c, account); err != nil {
+			return scheme.StatusError(http.StatusInternalServerError, "", err.Error()) // kube-apiserver forgot to make it a 403
+		}
+	}
+	return nil
+}
+
+func isMirror(pod *corev1.Pod) bool {
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return mirror
+}
+
+// validateMirror: what a kubelet runs on its own account has no credentials of this server.
+func validateMirror(a *admission.Attributes, pod *corev1.Pod) error {
+	switch {
+	case pod.Spec.ServiceAccountName != "":
+		return a.Forbidden(refusal("a mirror pod may not reference service accounts"))
+	case namesSecret(&pod.Spec):
+		return a.Forbidden(refusal("a mirror pod may not reference secrets"))
+	}
+	for i := range pod.Spec.Volumes {
+		if projected := pod.Spec.Volumes[i].Projected; projected != nil &&
+			slices.ContainsFunc(projected.Sources, func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }) {
+			return a.Forbidden(refusal("a mirror pod may not use ServiceAccountToken volume projections"))
+		}
+	}
+	return nil
+}
+
+// ---- The token ----
+
+// wantsToken: the pod decides, then the account, and else it does.
+func wantsToken(account *corev1.ServiceAccount, pod *corev1.Pod) bool {
+	switch {
+	case pod.Spec.AutomountServiceAccountToken != nil:
+		return *pod.Spec.AutomountServiceAccountToken
+	case account.AutomountServiceAccountToken != nil:
+		return *account.AutomountServiceAccountToken
+	}
+	return true
+}
+
+// mountToken mounts the token in all containers that have nothing else in its place. A volume of that kind that is there is used.
+func mountToken(spec *corev1.PodSpec) {
+	name := tokenVolume + utilrand.String(5)
+	at := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, tokenVolume) })
+	if at >= 0 {
+		name = spec.Volumes[at].Name
+	}
+	mounted := false
+	mount := func(c *corev1.Container) {
+		taken := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokenMount })
+		if !taken {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, ReadOnly: true, MountPath: tokenMount})
+			mounted = true
+		}
+	}
+	for i := range spec.InitContainers {
+		mount(&spec.InitContainers[i])
+	}
+	for i := range spec.Containers {
+		mount(&spec.Containers[i])
+	}
+	if at < 0 && mounted {
+		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Projected: tokenSource()}})
+	}
+}
+
+func tokenSource() *corev1.ProjectedVolumeSource {
+	mode, seconds := corev1.ProjectedVolumeSourceDefaultMode, int64(tokenSeconds)
+	return &corev1.ProjectedVolumeSource{DefaultMode: &mode, Sources: []corev1.VolumeProjection{
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &seconds}},
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+			Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
+		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
+			{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.namespace"}}}}},
+	}}
+}
+
+// ---- Secrets ----
+
+// enforces says that an account lends its own secrets and no others.
+func enforces(account *corev1.ServiceAccount) bool {
+	enforced, _ := strconv.ParseBool(account.Annotations[mountableSecrets])
+	return enforced
+}
+
+// lends refuses a pod that uses secrets which its account does not list, if the account minds.
+func lends(a *admission.Attributes, account *corev1.ServiceAccount, pod *corev1.Pod) error {
+	if !enforces(account) {
+		return nil
+	}
+	for i := range pod.Spec.Volumes {
+		if secret := pod.Spec.Volumes[i].Secret; secret != nil && !lists(account, secret.SecretName) {
+			return a.Forbidden(refusef("volume with secret.secretName=%q is not allowed because service account %s does not reference that secret",
+				secret.SecretName, account.Name))
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if err := lendsTo("init container", &pod.Spec.InitContainers[i], account); err != nil {
+			return a.Forbidden(err)
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if err := lendsTo("container", &pod.Spec.Containers[i], account); err != nil {
+			return a.Forbidden(err)
+		}
+	}
+	for i, secret := range pod.Spec.ImagePullSecrets {
+		if !slices.Contains(account.ImagePullSecrets, secret) {
+			return a.Forbidden(refusef("imagePullSecrets[%d].name=%q is not allowed because service account %s does not reference that imagePullSecret",
+				i, secret.Name, account.Name))
+		}
+	}
+	return nil
+}
+
+func lists(account *corev1.ServiceAccount, secret string) bool {
+	return slices.ContainsFunc(account.Secrets, func(ref corev1.ObjectReference) bool { return ref.Name == secret })
+}
+
+// lendsTo says which secret in a container's environment is not the account's.
+func lendsTo(what string, c *corev1.Container, account *corev1.ServiceAccount) error {
+	for i := range c.Env {
+		if from := c.Env[i].ValueFrom; from != nil && from.SecretKeyRef != nil && !lists(account, from.SecretKeyRef.Name) {
+			return fmt.Errorf("%s %s with envVar %s referencing secret.secretName=%q is not allowed because service account %s does not reference that secret",
+				what, c.Name, c.Env[i].Name, from.SecretKeyRef.Name, account.Name)
+		}
+	}
+	for i := range c.EnvFrom {
+		if from := c.EnvFrom[i].SecretRef; from != nil && !lists(account, from.Name) {
+			return fmt.Errorf("%s %s with envFrom referencing secret.secretName=%q is not allowed because service account %s does not reference that secret",
+				what, c.Name, from.Name, account.Name)
+		}
+	}
+	return nil
+}
+
+// namesSecret says that a pod uses a secret anywhere.
+func namesSecret(spec *corev1.PodSpec) bool {
+	environment := func(c *corev1.Container) bool {
+		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil }) ||
+			slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool { return e.SecretRef != nil })
+	}
+	for i := range spec.Containers {
+		if environment(&spec.Containers[i]) {
+			return true
+		}
+	}
+	for i := range spec.InitContainers {
+		if environment(&spec.InitContainers[i]) {
+			return true
+		}
+	}
+	return len(spec.ImagePullSecrets) > 0 || slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return usesSecret(&v.VolumeSource) })
+}
+
+// usesSecret goes through the kinds of volumes that name a secret.
+func usesSecret(v *corev1.VolumeSource) bool {
+	named := func(ref *corev1.LocalObjectReference) bool { return ref != nil }
+	switch {
+	case v.AzureFile != nil:
+		return v.AzureFile.SecretName != ""
+	case v.CephFS != nil:
+		return named(v.CephFS.SecretRef)
+	case v.Cinder != nil:
+		return named(v.Cinder.SecretRef)
+	case v.FlexVolume != nil:
+		return named(v.FlexVolume.SecretRef)
+	case v.RBD != nil:
+		return named(v.RBD.SecretRef)
+	case v.Secret != nil:
+		return v.Secret.SecretName != ""
+	case v.ScaleIO != nil:
+		return named(v.ScaleIO.SecretRef)
+	case v.ISCSI != nil:
+		return named(v.ISCSI.SecretRef)
+	case v.StorageOS != nil:
+		return named(v.StorageOS.SecretRef)
+	case v.CSI != nil:
+		return named(v.CSI.NodePublishSecretRef)
+	case v.Projected != nil:
+		return slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return p.Secret != nil })
+	}
+	return false
+}
