@@ -66,8 +66,8 @@ func TestPoliciesAnswerAsKubeAPIServer(t *testing.T) {
 	}
 }
 
-// generatedName is another one each time.
-var generatedName = regexp.MustCompile("gen-[0-9a-z]{5}")
+// generatedSuffix is another one each time.
+var generatedSuffix = regexp.MustCompile("gen-[0-9a-z]{5}")
 
 func answerOf(a answer) policyAnswer {
 	got := policyAnswer{Code: a.code}
@@ -80,7 +80,7 @@ func answerOf(a answer) policyAnswer {
 		return got
 	}
 	var status metav1.Status
-	_ = json.Unmarshal(generatedName.ReplaceAll([]byte(a.body), []byte("gen-*****")), &status) // one that is none differs
+	_ = json.Unmarshal(generatedSuffix.ReplaceAll([]byte(a.body), []byte("gen-*****")), &status) // one that is none differs
 	got.Reason, got.Message = string(status.Reason), status.Message
 	if status.Details != nil {
 		got.Causes = status.Details.Causes
