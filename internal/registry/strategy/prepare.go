@@ -96,8 +96,8 @@ func stampPhase(status, before *corev1.PersistentVolumeStatus) {
 
 // ---- Of single types: what their rows name ----
 
-// createNode takes the status as it comes: the kubelet registers itself. No node is ready at first.
-func createNode(*corev1.Node) {} // the kubelet registers itself, status included
+// createNode takes the status as it comes: the kubelet registers itself. That no node is ready at first is TaintNodesByCondition's to say.
+func createNode(*corev1.Node) {}
 
 func createNamespace(o *corev1.Namespace) {
 	o.Status = corev1.NamespaceStatus{Phase: corev1.NamespaceActive}
