@@ -909,8 +909,9 @@ func TestWebhookMatchConditions(t *testing.T) {
 	}
 }
 
-// What the server does by itself is not shown to webhooks, and cannot be stopped by them.
-func TestTheServersOwnWritesAreNotShown(t *testing.T) {
+// Who is refused empties no namespace: it waits, says why, and goes once nobody refuses any more. The pod that an eviction deletes is no
+// write of its own.
+func TestWebhookHoldsANamespaceUp(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) {
@@ -918,15 +919,19 @@ func TestTheServersOwnWritesAreNotShown(t *testing.T) {
 	})
 	maps := s.namespace("doomed")
 	s.want(201, "POST", maps, hookedMap("a"))
-	owner := s.want(200, "GET", maps+"/a", "").get("metadata.uid").String()
-	s.want(201, "POST", maps, `{"metadata":{"name":"b","ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"`+owner+`x"}]}}`)
 	s.want(201, "POST", "/api/v1/namespaces/doomed/pods", `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"y"}]}}`)
 	s.validatingBy(h.hookAt("a", "", `"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*/*"]}]`))
 	s.want(400, "DELETE", maps+"/a", "")
 	s.want(201, "POST", "/api/v1/namespaces/doomed/pods/p/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"p"}}`)
 	s.want(404, "GET", "/api/v1/namespaces/doomed/pods/p", "")
 	s.want(200, "DELETE", "/api/v1/namespaces/doomed", "")
-	eventually(t, "the namespace empties and goes", func() bool { return s.send("GET", "/api/v1/namespaces/doomed", "").code == 404 })
+	waitFor(t, "the namespace's condition", func() bool {
+		failed := s.want(200, "GET", "/api/v1/namespaces/doomed", "").get(`status.conditions.#(type=="NamespaceDeletionContentFailure")`)
+		return failed.Get("status").String() == "True" && strings.Contains(failed.Get("message").String(), "denied the request")
+	})
+	s.want(200, "GET", maps+"/a", "")
+	s.validatingBy()
+	waitFor(t, "the namespace's end", func() bool { return s.send("GET", "/api/v1/namespaces/doomed", "").code == 404 })
 }
 
 // ---- Configurations and connections

@@ -154,8 +154,8 @@ func TestUpdatesWarnOfLess(t *testing.T) {
 			t.Errorf("update of %s: got %q, want %d", c.name, got, c.want)
 		}
 	}
-	if got := ForObject(quota, nil); len(got) != 2 {
-		t.Errorf("create of a quota: got %q, want Kubernetes' warning and ours", got)
+	if got := ForObject(quota, nil); len(got) != 1 {
+		t.Errorf("create of a quota: got %q, want Kubernetes' warning", got)
 	}
 }
 
