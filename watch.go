@@ -458,8 +458,7 @@ func (s *stream) bookmark(annotations map[string]string) error {
 	if err != nil {
 		return err
 	}
-	spliced := append(make([]byte, 0, len(json)+20), json[:revAt]...)
-	spliced = append(strconv.AppendInt(spliced, s.pos, 10), json[revAt:]...)
+	spliced := store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, s.pos)
 	if err := s.send("BOOKMARK", &store.Record{Rev: s.pos, JSON: spliced}); err != nil {
 		return err
 	}

@@ -105,7 +105,6 @@ const (
 // A Rejection is the error of a request that never ran.
 type Rejection struct {
 	reason     string
-	cancelled  bool // the client left
 	RetryAfter int  // seconds
 	Schema     *FlowSchema
 }
@@ -511,7 +510,7 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	l.forgetLocked(t)
 	l.fillLocked(now) // it may have been a wide one that all others stood behind
 	rej := l.rejectLocked(t, reasonTimeout)
-	if rej.cancelled = cancelled; cancelled {
+	if cancelled {
 		l.Counts.Cancelled++
 	} else {
 		l.Counts.timedOut++

@@ -90,7 +90,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if rec := request.From(ctx); rec != nil {
 		strategy.NameRequester(obj, &rec.User)
 	}
-	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
+	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	for try := 1; ; try++ {
 		if generated {

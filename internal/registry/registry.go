@@ -26,7 +26,6 @@ package registry
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 
 	"github.com/tidwall/gjson"
@@ -176,8 +175,7 @@ func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 
 // splice puts a revision where encodeStored left room for it.
 func splice(json []byte, revAt int, rev int64) []byte {
-	out := append(make([]byte, 0, len(json)+20), json[:revAt]...)
-	return append(strconv.AppendInt(out, rev, 10), json[revAt:]...)
+	return store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)
 }
 
 // Tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.

@@ -205,7 +205,7 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 		return nil, err
 	}
 	obj = t.prepare(obj, old)
-	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj, ""))
+	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
 	return obj, nil
 }
 

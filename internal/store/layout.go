@@ -8,8 +8,8 @@ package store
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
+	"strconv"
 	"sync"
 
 	"go.etcd.io/bbolt"
@@ -28,6 +28,13 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
+// AppendRevision appends json to b, with the decimal revision where it has room for one: at json[revAt].
+func AppendRevision(b, json []byte, revAt int, rev int64) []byte {
+	b = append(b, json[:revAt]...)
+	b = strconv.AppendInt(b, rev, 10)
+	return append(b, json[revAt:]...)
+}
+
 // encodeRecord lays a record out. The decimal revision goes in at json[RevAt], unless RevAt is negative. room more bytes of
 // capacity follow. r.json becomes the part of the result that holds it.
 func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
@@ -41,9 +48,7 @@ func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
 	if revAt < 0 {
 		b = append(b, json...)
 	} else {
-		b = append(b, json[:revAt]...)
-		b = fmt.Append(b, r.Rev)
-		b = append(b, json[revAt:]...)
+		b = AppendRevision(b, json, revAt, r.Rev)
 	}
 	binary.BigEndian.PutUint32(b[17:], recordCRC(r.Rev, b))
 	r.JSON = b[recordHeader+len(r.Key):]

@@ -49,8 +49,7 @@ const JobDeletionWarning = "child pods are preserved by default when jobs are de
 	"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
 
 // DropDuplicateOwners removes equal ownerReferences from an object and returns the warning to give then, "" when there were none.
-// afterAdmission is "" for creates and updates; Kubernetes words it differently for patches (afterMutatingAdmission).
-func DropDuplicateOwners(obj metav1.Object, afterAdmission string) string {
+func DropDuplicateOwners(obj metav1.Object) string {
 	refs := obj.GetOwnerReferences()
 	var kept []metav1.OwnerReference
 	var uids []string
@@ -68,8 +67,8 @@ func DropDuplicateOwners(obj metav1.Object, afterAdmission string) string {
 		return ""
 	}
 	obj.SetOwnerReferences(kept)
-	return fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, "+
-		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %s", afterAdmission, strings.Join(uids, ", "))
+	return fmt.Sprintf(".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, "+
+		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %s", strings.Join(uids, ", "))
 }
 
 // An ownerValue is a reference to an owner, to be compared.
@@ -89,8 +88,6 @@ func valueOfOwner(ref metav1.OwnerReference) ownerValue {
 	value.ref.Controller, value.ref.BlockOwnerDeletion = nil, nil
 	return value
 }
-
-const afterMutatingAdmission = " after mutating admission happens"
 
 // texts collects warnings about one object.
 type texts []string

@@ -115,12 +115,12 @@ func TestDuplicateOwnersAreDroppedWithAWarning(t *testing.T) {
 	yes, also := true, true // equal, not identical
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{
 		ref("u1", nil), ref("u2", &yes), ref("u1", nil), ref("u1", &yes), ref("u2", &also)}}}
-	const want = ".metadata.ownerReferences contains duplicate entries after mutating admission happens; API server dedups owner references in 1.20+, " +
+	const want = ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, " +
 		"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: u1, u2"
-	if got := DropDuplicateOwners(obj, afterMutatingAdmission); got != want || len(obj.OwnerReferences) != 3 {
+	if got := DropDuplicateOwners(obj); got != want || len(obj.OwnerReferences) != 3 {
 		t.Errorf("got %q and %d references, want %q and 3", got, len(obj.OwnerReferences), want)
 	}
-	if got := DropDuplicateOwners(obj, ""); got != "" {
+	if got := DropDuplicateOwners(obj); got != "" {
 		t.Errorf("the second time: got %q", got)
 	}
 }
