@@ -160,7 +160,7 @@ func compile(policy *policy) (*compiled, error) {
 
 // An activation is what one row of expressions sees. What nobody looks at is not made.
 type activation struct {
-	h          *hearing
+	h          *writeContext
 	row        *document // the objects, as the policy wants to see them
 	params     any       // nil: none
 	authorized bool      // knows the authorizer

@@ -94,7 +94,7 @@ func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *Rounds) (change
 	if rounds.passes > 1 && !apiequality.Semantic.DeepEqual(rounds.last, w.Object) {
 		rounds.changed()
 	}
-	m := &mutator{hearing: newHearing(p, w), rounds: rounds}
+	m := &mutator{writeContext: newWriteContext(p, w), rounds: rounds}
 	if err := m.run(ctx, set.mutating); err != nil {
 		return false, err
 	}
@@ -102,9 +102,9 @@ func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *Rounds) (change
 	return m.mutated, m.refusal()
 }
 
-// A mutator is a hearing in which the object may change.
+// A mutator is a write before the mutating policies, in which the object may change.
 type mutator struct {
-	*hearing
+	*writeContext
 	rounds     *Rounds
 	mutated    bool
 	complaints []complaint
@@ -140,7 +140,7 @@ func (m *mutator) refusal() error {
 func (m *mutator) run(ctx context.Context, policies []*policy) error {
 	var calls []invocation
 	for _, policy := range policies {
-		row, err := policy.constraints.matches(m.hearing)
+		row, err := policy.constraints.matches(m.writeContext)
 		if err == nil && row != nil {
 			_, err = m.paramRow(policy)
 		}
@@ -176,7 +176,7 @@ func (m *mutator) run(ctx context.Context, policies []*policy) error {
 }
 
 func (m *mutator) invocations(ctx context.Context, policy *policy, b *binding, row *scheme.Resource) (calls []invocation, err error) {
-	if bound, err := b.matches.matches(m.hearing); err != nil || bound == nil {
+	if bound, err := b.matches.matches(m.writeContext); err != nil || bound == nil {
 		return nil, err
 	}
 	params, err := m.params(ctx, policy, b)
@@ -238,7 +238,7 @@ func (m *mutator) mutate(ctx context.Context, c *compiled, call *invocation, i i
 	if program.Error != nil {
 		return program.Error
 	}
-	a := &activation{h: m.hearing, row: document, params: call.param.value, authorized: true}
+	a := &activation{h: m.writeContext, row: document, params: call.param.value, authorized: true}
 	value, failed, err := newEvaluation(ctx, c, a, celconfig.RuntimeCELCostBudget).of(program)
 	if err = errors.Join(err, failed); err != nil || value == nil {
 		return err

@@ -268,7 +268,7 @@ func matcherOf(asked *admissionv1.MatchResources) *matcher {
 }
 
 // matches returns the row in whose version the write is to be seen, nil when it is not matched.
-func (m *matcher) matches(h *hearing) (*scheme.Resource, error) {
+func (m *matcher) matches(h *writeContext) (*scheme.Resource, error) {
 	if m == nil {
 		return h.w.Resource, nil
 	}
@@ -292,7 +292,7 @@ func (m *matcher) matches(h *hearing) (*scheme.Resource, error) {
 	return row, err
 }
 
-func (m *matcher) rowOf(rules []admissionv1.NamedRuleWithOperations, h *hearing) *scheme.Resource {
+func (m *matcher) rowOf(rules []admissionv1.NamedRuleWithOperations, h *writeContext) *scheme.Resource {
 	named := func(rule *admissionv1.NamedRuleWithOperations, t *matching.Target) bool {
 		return (len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, h.w.Name)) && matching.Rule(&rule.RuleWithOperations, t)
 	}

@@ -59,7 +59,7 @@ func (p *Policies) Validate(ctx context.Context, w *Write) error {
 	if set == nil || len(set.validating) == 0 || matching.IsExempt(w.Resource) || w.Resource.Virtual {
 		return nil
 	}
-	s := &session{hearing: newHearing(p, w)}
+	s := &session{writeContext: newWriteContext(p, w)}
 	for _, policy := range set.validating {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -71,15 +71,15 @@ func (p *Policies) Validate(ctx context.Context, w *Write) error {
 	return s.refusal
 }
 
-// A session is a hearing and what has been refused in it.
+// A session is a writeContext and what has been refused in it.
 type session struct {
-	*hearing
+	*writeContext
 	refusal error // the first
 }
 
 // ask asks one policy, by each of its bindings. An error is no refusal but ends the request.
 func (s *session) ask(ctx context.Context, policy *policy) error {
-	row, err := policy.constraints.matches(s.hearing)
+	row, err := policy.constraints.matches(s.writeContext)
 	if err == nil && row != nil {
 		_, err = s.paramRow(policy)
 	}
@@ -103,7 +103,7 @@ func (s *session) ask(ctx context.Context, policy *policy) error {
 }
 
 func (s *session) askBinding(ctx context.Context, policy *policy, b *binding, row *scheme.Resource, notes map[string][]string) error {
-	bound, err := b.matches.matches(s.hearing)
+	bound, err := b.matches.matches(s.writeContext)
 	if err != nil {
 		s.misconfigured(policy, b, err)
 		return nil
@@ -228,7 +228,7 @@ func (s *session) audit(policy *policy, b *binding, index int, v *verdict) {
 // ---- One evaluation
 
 // evaluate holds a policy's expressions against the write, with one param.
-func (h *hearing) evaluate(ctx context.Context, policy *policy, document *document, params any) (found finding) {
+func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *document, params any) (found finding) {
 	failed := func(err error) finding {
 		return finding{verdicts: []verdict{{denied: !policy.failsOpen, message: err.Error()}}}
 	}
@@ -277,7 +277,7 @@ type result struct {
 }
 
 // wanted says that the matchConditions hold. One that is false wins over errors.
-func (h *hearing) wanted(ctx context.Context, c *compiled, document *document, params any) (bool, error) {
+func (h *writeContext) wanted(ctx context.Context, c *compiled, document *document, params any) (bool, error) {
 	if len(c.conditions) == 0 {
 		return true, nil
 	}
@@ -299,7 +299,7 @@ func (h *hearing) wanted(ctx context.Context, c *compiled, document *document, p
 }
 
 // messages evaluates the messageExpressions, of all validations, though few will be needed: their cost is the policy's.
-func (h *hearing) messages(ctx context.Context, c *compiled, document *document, params any, budget int64) (found []result, err error) {
+func (h *writeContext) messages(ctx context.Context, c *compiled, document *document, params any, budget int64) (found []result, err error) {
 	none := func(m plugincel.CompilationResult) bool { return m.ExpressionAccessor == nil }
 	if !slices.ContainsFunc(c.messages, func(m plugincel.CompilationResult) bool { return !none(m) }) {
 		return nil, nil

@@ -54,8 +54,8 @@ func (w *Write) forbidden(err error) *apierrors.StatusError {
 	return apierrors.NewForbidden(w.Resource.GroupResource(), name, err)
 }
 
-// A hearing is one write before the policies of one kind. One goroutine uses it.
-type hearing struct {
+// A writeContext is one write before the policies of one kind. One goroutine uses it.
+type writeContext struct {
 	p      *Policies
 	w      *Write
 	target matching.Target
@@ -74,12 +74,12 @@ type document struct {
 	request     map[string]any // nil until asked for
 }
 
-func newHearing(p *Policies, w *Write) *hearing {
-	return &hearing{p: p, w: w, documents: map[*scheme.Resource]*document{}, target: matching.Target{Group: w.Resource.Group, Version: w.Resource.Version,
+func newWriteContext(p *Policies, w *Write) *writeContext {
+	return &writeContext{p: p, w: w, documents: map[*scheme.Resource]*document{}, target: matching.Target{Group: w.Resource.Group, Version: w.Resource.Version,
 		Resource: w.Resource.Plural, Subresource: w.Subresource, Operation: w.Operation, Namespace: w.Namespace}}
 }
 
-func (h *hearing) equivalentRows() []*scheme.Resource {
+func (h *writeContext) equivalentRows() []*scheme.Resource {
 	if h.equivalents == nil {
 		rows := matching.Equivalents(h.p.Types, h.w.Resource, h.w.Subresource)
 		h.equivalents = &rows
@@ -90,7 +90,7 @@ func (h *hearing) equivalentRows() []*scheme.Resource {
 // ---- Objects
 
 // document shows the objects in a version.
-func (h *hearing) document(row *scheme.Resource) (*document, error) {
+func (h *writeContext) document(row *scheme.Resource) (*document, error) {
 	if d := h.documents[row]; d != nil {
 		return d, nil
 	}
@@ -102,7 +102,7 @@ func (h *hearing) document(row *scheme.Resource) (*document, error) {
 	return d, errors.Join(errs[:]...)
 }
 
-func (h *hearing) shown(row *scheme.Resource, obj scheme.Object) (any, error) {
+func (h *writeContext) shown(row *scheme.Resource, obj scheme.Object) (any, error) {
 	if obj == nil {
 		return nil, nil
 	}
@@ -129,7 +129,7 @@ func (h *hearing) shown(row *scheme.Resource, obj scheme.Object) (any, error) {
 }
 
 // request is the value of the variable of that name.
-func (h *hearing) request(d *document) map[string]any {
+func (h *writeContext) request(d *document) map[string]any {
 	if d.request == nil {
 		d.request = h.requestAs(d.row, d.row)
 	}
@@ -137,7 +137,7 @@ func (h *hearing) request(d *document) map[string]any {
 }
 
 // requestAs shows the request with the kind of one row and the resource of another.
-func (h *hearing) requestAs(kindOf, row *scheme.Resource) map[string]any {
+func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
 	w, asked := h.w, h.w.Resource.BodyOf(h.w.Subresource)
 	kind := kindOf.BodyOf(w.Subresource)
 	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&admissionreview.AdmissionRequest{
@@ -158,7 +158,7 @@ func (h *hearing) requestAs(kindOf, row *scheme.Resource) map[string]any {
 // ---- The namespace
 
 // record reads the write's namespace; nil when it lies in none.
-func (h *hearing) record() (*store.Record, error) {
+func (h *writeContext) record() (*store.Record, error) {
 	if h.namespace != nil || h.w.Namespace == "" {
 		return h.namespace, nil
 	}
@@ -174,7 +174,7 @@ func (h *hearing) record() (*store.Record, error) {
 }
 
 // inNamespace holds the labels of the object's namespace against a selector. What lies in no namespace is never left out by one.
-func (h *hearing) inNamespace(selector labels.Selector) (bool, error) {
+func (h *writeContext) inNamespace(selector labels.Selector) (bool, error) {
 	if selector.Empty() || h.w.Namespace == "" {
 		return true, nil
 	}
@@ -201,10 +201,10 @@ var namespaceMembers = []string{"name", "generateName", "namespace", "uid", "res
 	"deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "finalizers"}
 
 // hasNamespace says that namespaceObject is not null: a Namespace lies in none, though its requests name one.
-func (h *hearing) hasNamespace() bool { return h.w.Namespace != "" && !h.target.IsNamespace() }
+func (h *writeContext) hasNamespace() bool { return h.w.Namespace != "" && !h.target.IsNamespace() }
 
 // namespaceObject is the value of the variable of that name.
-func (h *hearing) namespaceObject() (any, error) {
+func (h *writeContext) namespaceObject() (any, error) {
 	if !h.hasNamespace() {
 		return nil, nil
 	}
@@ -243,14 +243,14 @@ func orEmpty(members map[string]any) map[string]any {
 
 // ---- The authorizer
 
-func (h *hearing) authorizer() ref.Val {
+func (h *writeContext) authorizer() ref.Val {
 	if h.who == nil {
 		h.who = h.p.May.Authorizer(h.w.Request.User)
 	}
 	return h.who
 }
 
-func (h *hearing) resourceAuthorizer() ref.Val {
+func (h *writeContext) resourceAuthorizer() ref.Val {
 	if h.where == nil {
 		h.where = h.p.May.ResourceAuthorizer(h.w.Request.User, &h.target, h.w.Name)
 	}
@@ -267,7 +267,7 @@ type param struct {
 
 // params finds the objects that a binding names. None is an empty list; a policy without a kind, or a binding without a reference, has one
 // that is null.
-func (h *hearing) params(ctx context.Context, policy *policy, b *binding) ([]param, error) {
+func (h *writeContext) params(ctx context.Context, policy *policy, b *binding) ([]param, error) {
 	ref := b.params
 	if policy.paramKind == nil || ref == nil {
 		return []param{{}}, nil
@@ -300,7 +300,7 @@ func errUnknownParams(gvk schema.GroupVersionKind) error {
 }
 
 // paramRow is the type that a policy's paramKind names; nil when it names none.
-func (h *hearing) paramRow(policy *policy) (*scheme.Resource, error) {
+func (h *writeContext) paramRow(policy *policy) (*scheme.Resource, error) {
 	if policy.paramKind == nil {
 		return nil, nil
 	}
@@ -321,7 +321,7 @@ func rowOfKind(types *scheme.Registry, gvk schema.GroupVersionKind) *scheme.Reso
 	return nil
 }
 
-func (h *hearing) find(ctx context.Context, row *scheme.Resource, namespace string, ref *admissionv1.ParamRef) (found []param, err error) {
+func (h *writeContext) find(ctx context.Context, row *scheme.Resource, namespace string, ref *admissionv1.ParamRef) (found []param, err error) {
 	if ref.Name != "" {
 		rec, err := h.p.Store.Get(row.Key(namespace, ref.Name))
 		if errors.Is(err, store.ErrNotFound) {
