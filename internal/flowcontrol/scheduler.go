@@ -105,7 +105,7 @@ const (
 // A Rejection is the error of a request that never ran.
 type Rejection struct {
 	reason     string
-	RetryAfter int  // seconds
+	RetryAfter int // seconds
 	Schema     *FlowSchema
 }
 
