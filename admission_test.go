@@ -1210,8 +1210,6 @@ func TestExampleWebhook(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/kube-system/configmaps", hookedMap("forbidden"))
 }
 
-// ---- Answers, fuzzed
-
 // ---- What it costs
 
 // BenchmarkWebhook is one create that a mutating webhook on this host changes.

@@ -9,5 +9,3 @@ func levelsOf(objs ...*flowcontrolv1.PriorityLevelConfiguration) []*flowcontrolv
 }
 
 func schemasOf(objs ...*flowcontrolv1.FlowSchema) []*flowcontrolv1.FlowSchema { return objs }
-
-// Cases 69 to 76: lending.

@@ -167,8 +167,6 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 }
 
-// ---- Errors have a bound ----
-
 // ---- What became quicker answers as before ----
 
 func TestLabelTermsAreLabelSelectors(t *testing.T) {

@@ -87,8 +87,6 @@ func TestClientsAreToldOfALostFile(t *testing.T) {
 	s.want(201, "POST", maps, configMap("refused"))
 }
 
-// ---- Clocks
-
 // ---- Files of others
 
 // What is not ours, or of a format that this version does not know, is refused by name and left as it is.

@@ -671,8 +671,6 @@ func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 	return nil
 }
 
-// ---- What a response shows of an object ----
-
 // ---- Selectors ----
 
 // A matcher decides which objects a LIST or WATCH shows. It reads the stored bytes; nothing is decoded.

@@ -161,8 +161,6 @@ func readFrames(in io.Reader, pass func(frame)) error {
 	}
 }
 
-// ---- Types ----
-
 // ---- Requests ----
 
 // protobufScene is a server with something of each kind that is shown in more than one way.

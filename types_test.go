@@ -88,8 +88,6 @@ func protoEnvelope(t testing.TB, res *scheme.Resource, obj any) []byte {
 	return append([]byte("k8s\x00"), data...)
 }
 
-const ()
-
 // testResource finds a resource by plural name alone, the custom resource foos of x.io included.
 func testResource(plural string) *scheme.Resource {
 	reg := scheme.NewRegistry()

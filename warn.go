@@ -291,11 +291,3 @@ func printable(s string) string {
 	}
 	return s
 }
-
-// --- What is odd about an object
-
-const ()
-
-// --- Pods
-
-const ()

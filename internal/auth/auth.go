@@ -77,13 +77,6 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Names that Kubernetes gives to users and groups of its own.
-const ()
-
-// ---- The record of a request ----
-
-// ---- What for: request.Info ----
-
 // ---- Who: the authenticator ----
 
 // Config are the flags of identity.

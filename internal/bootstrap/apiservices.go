@@ -136,5 +136,3 @@ func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIServic
 	}
 	return wanted
 }
-
-// ---- One of them ----

@@ -332,5 +332,3 @@ func (p *Program) fishCompletion() string {
 
 // singleQuoted is a text that all three shells read as it is.
 func singleQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
-
-// ---- The commands that look at files ----

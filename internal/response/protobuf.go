@@ -42,9 +42,6 @@ import (
 	"apilet/internal/store"
 )
 
-// Tags of the fields that are written here: a field's number and the wire type of bytes.
-const ()
-
 // ---- Bytes ----
 
 // SealObject seals an object that is not stored, under the kind that it carries.
