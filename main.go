@@ -732,7 +732,11 @@ func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
 	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.Writable}, {"damage", s.whole}, {"scrub", s.intact}, {"unreadable", s.lost.Check}}
 	alive := []healthCheck{pingCheck}
+	var checked []string
 	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
+		for _, check := range checks {
+			checked = append(checked, "/"+name+"/"+check.name)
+		}
 		endpoint := &healthEndpoint{name: name, checks: checks, shows: s.maySee}
 		r.Handle("/"+name, s.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+name+"/*", s.withAuthorization(endpoint.ServeHTTP))
@@ -758,7 +762,7 @@ func (s *server) routes() http.Handler {
 	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/api/*", s.withAuthorization(s.serveAPI))
 	r.Handle("/apis/*", s.withAuthorization(s.serveAPI))
-	r.Handle("/", s.withAuthorization(indexPage(r, ready, alive, s.reg)))
+	r.Handle("/", s.withAuthorization(routing.Index(r, s.reg, checked...)))
 	r.NotFound(s.withAuthorization(http.NotFound))
 	r.MethodNotAllowed(routing.WhateverMethod(r))
 	return r
@@ -967,43 +971,6 @@ func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
 	return nil
 }
 
-// indexPage serves the list of a router's paths.
-func indexPage(routes chi.Routes, ready, alive []healthCheck, reg *scheme.Registry) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect { // whose path is empty, and to which any 2xx would open a tunnel
-			http.NotFound(w, r)
-			return
-		}
-		paths := routedPaths(routes)
-		for page, checks := range map[string][]healthCheck{"/readyz/": ready, "/livez/": alive, "/healthz/": alive} {
-			for _, check := range checks {
-				paths = append(paths, page+check.name)
-			}
-		}
-		for _, res := range reg.All() {
-			if res.Group == "" {
-				paths = append(paths, "/api/"+res.Version)
-				continue
-			}
-			paths = append(paths, "/apis/"+res.Group, "/apis/"+res.Group+"/"+res.Version)
-		}
-		slices.Sort(paths)
-		doc, _ := json.MarshalIndent(map[string]any{"paths": slices.Compact(paths)}, "", "  ")
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(doc) // the client is gone otherwise
-	}
-}
-
-// routedPaths are those that have a route of their own. One with an asterisk stands for what others add.
-func routedPaths(routes chi.Routes) (paths []string) {
-	for _, route := range routes.Routes() {
-		if route.Pattern != "/" && !strings.HasSuffix(route.Pattern, "*") {
-			paths = append(paths, route.Pattern)
-		}
-	}
-	return append(paths, "/apis/", "/openapi/v3/")
-}
-
 // maySee tells whether who asks may get another path, too.
 func (s *server) maySee(r *http.Request, path string) bool {
 	return s.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
@@ -1015,31 +982,7 @@ func (s *server) writeKubeconfig() error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	if err := kubeconfig.CheckOwn(s.cfg.kubeconfig); err != nil {
-		return err
-	}
-	k, err := kubeconfig.Read(s.cfg.kubeconfig)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	if k == nil {
-		k = kubeconfig.File{"apiVersion": "v1", "kind": "Config"}
-	}
-	cluster["extensions"] = []any{map[string]any{"name": kubeconfig.OurContext, "extension": map[string]any{"writer": kubeconfig.OurContext}}}
-	context := map[string]any{"cluster": kubeconfig.OurContext, "user": kubeconfig.OurContext}
-	if namespace := k.Entry("contexts", "context")["namespace"]; namespace != nil {
-		context["namespace"] = namespace
-	}
-	k.Set("clusters", "cluster", cluster)
-	k.Set("users", "user", admin)
-	k.Set("contexts", "context", context)
-	if current, _ := k["current-context"].(string); current == "" {
-		k["current-context"] = kubeconfig.OurContext
-	}
-	if err := k.Save(s.cfg.kubeconfig); err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return nil
+	return kubeconfig.Write(s.cfg.kubeconfig, cluster, admin)
 }
 
 // access is what a client needs. On the plain port it says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise,
@@ -1177,18 +1120,13 @@ func (b *instrumentation) own(ctx context.Context, by request.User, info request
 			status, _ := response.ErrorStatus(err)
 			code, rec.Answered = int(status.Code), &status
 		}
-		path := &url.URL{Path: "/" + strings.Join(slices.DeleteFunc([]string{info.APIPrefix, info.Group, info.Version, namespacesOf(info.Namespace), info.Namespace,
-			info.Resource, info.Name, info.Subresource}, func(part string) bool { return part == "" }), "/")}
+		in := ""
+		if info.Namespace != "" {
+			in = "namespaces/" + info.Namespace
+		}
+		path := (&url.URL{Path: "/"}).JoinPath(info.APIPrefix, info.Group, info.Version, in, info.Resource, info.Name, info.Subresource)
 		b.audit.Done(&http.Request{URL: path, Header: http.Header{"User-Agent": {"apilet"}}, RemoteAddr: "127.0.0.1:0"}, rec, code, nil)
 	}
-}
-
-// namespacesOf is what stands before a namespace in a path.
-func namespacesOf(namespace string) string {
-	if namespace == "" {
-		return ""
-	}
-	return "namespaces"
 }
 
 func (b *instrumentation) logPanic(r *http.Request, cause any) {

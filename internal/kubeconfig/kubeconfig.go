@@ -149,6 +149,35 @@ func (k File) Save(path string) error {
 	return atomicfile.SaveFile(path, append(text, '\n'))
 }
 
+// Write makes the file lead to a server: cluster says where, user as whom. What others have added to it stays.
+func Write(path string, cluster, user map[string]any) error {
+	if err := CheckOwn(path); err != nil {
+		return err
+	}
+	k, err := Read(path)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if k == nil {
+		k = File{"apiVersion": "v1", "kind": "Config"}
+	}
+	cluster["extensions"] = []any{map[string]any{"name": OurContext, "extension": map[string]any{"writer": OurContext}}}
+	context := map[string]any{"cluster": OurContext, "user": OurContext}
+	if namespace := k.Entry("contexts", "context")["namespace"]; namespace != nil {
+		context["namespace"] = namespace
+	}
+	k.Set("clusters", "cluster", cluster)
+	k.Set("users", "user", user)
+	k.Set("contexts", "context", context)
+	if current, _ := k["current-context"].(string); current == "" {
+		k["current-context"] = OurContext
+	}
+	if err := k.Save(path); err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return nil
+}
+
 // Clear takes the last run's server out of our file.
 func Clear(path string) error {
 	if path == "" {
