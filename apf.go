@@ -79,6 +79,14 @@ func (fc *flowControl) configure(objs flowcontrol.Objects) {
 // run lends seats among levels until ctx ends.
 func (fc *flowControl) run(ctx context.Context) { fc.dispatcher.Run(ctx) }
 
+// withPriorityAndFairness gives requests their seats: by flow control, or by counting alone when that is switched off.
+func (s *server) withPriorityAndFairness(next http.Handler) http.Handler {
+	if s.flows == nil {
+		return maxInFlight(s.cfg.maxReadonly, s.cfg.maxMutating, next)
+	}
+	return s.fc.middleware(next)
+}
+
 // middleware lets a request through when it has its seats, before anything of its body is read, and answers 429 otherwise.
 func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

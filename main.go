@@ -65,6 +65,7 @@ import (
 	"apilet/internal/bootstrap"
 	"apilet/internal/commandline"
 	"apilet/internal/crd"
+	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/gc"
 	"apilet/internal/kubeconfig"
@@ -84,8 +85,7 @@ import (
 const (
 	minorVersion  = "36"
 	gitVersion    = "v1.36.0+apilet"
-	shutdownGrace = 20 * time.Second      // for requests that run when the server is told to stop
-	drainDelay    = 50 * time.Millisecond // for HTTP/2 clients to hear that the server goes, and begin nothing new
+	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
 	bookmarkEvery = time.Minute
 	scrubAfter    = time.Minute
 	scrubEvery    = 24 * time.Hour
@@ -239,7 +239,7 @@ type server struct {
 	troubles    *troubles.Log
 	http        *http.Server
 	instruments *instrumentation
-	resting     restingConns
+	resting     drain.Conns
 	adminEnds   time.Time          // of the certificate in the kubeconfig
 	stopping    chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
 	idle        context.CancelFunc // ends the background work
@@ -371,7 +371,7 @@ func (s *server) start(listener net.Listener) error {
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
-		ConnState:         s.resting.note,
+		ConnState:         s.resting.Note,
 		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
 	}
 	if s.cfg.kubeconfig != "" {
@@ -664,7 +664,7 @@ func (s *server) stop() error {
 	close(s.stopping)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	time.AfterFunc(drainDelay, s.resting.close)
+	time.AfterFunc(drain.Delay, s.resting.Close)
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
@@ -676,55 +676,11 @@ func (s *server) stop() error {
 	return err
 }
 
-// restingConns are connections without a request: opened and not used yet, as clients that dial ahead have them, or idle. Shutdown would
-// wait five seconds for the first request of the former, and one for HTTP/2 clients to leave the latter.
-type restingConns struct {
-	mu       sync.Mutex // guards what follows
-	conns    map[net.Conn]bool
-	stopping bool
-}
-
-// note is for http.Server.ConnState.
-func (c *restingConns) note(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if state != http.StateNew && state != http.StateIdle {
-		delete(c.conns, conn)
-		return
-	}
-	if c.conns == nil {
-		c.conns = map[net.Conn]bool{}
-	}
-	c.conns[conn] = true
-	if c.stopping {
-		time.AfterFunc(drainDelay, c.close)
-	}
-}
-
-// close ends what rests, and a while later each connection that comes to rest after it.
-func (c *restingConns) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopping = true
-	for conn := range c.conns {
-		go conn.Close() // which waits for a client that reads nothing
-	}
-	clear(c.conns)
-}
-
 // ---- The chain and the routes ----
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
 	return s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.routes())))))
-}
-
-// withPriorityAndFairness gives requests their seats: by flow control, or by counting alone when that is switched off.
-func (s *server) withPriorityAndFairness(next http.Handler) http.Handler {
-	if s.flows == nil {
-		return maxInFlight(s.cfg.maxReadonly, s.cfg.maxMutating, next)
-	}
-	return s.fc.middleware(next)
 }
 
 // routes lists everything that is served.
@@ -943,32 +899,6 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *s
 		return s.wr.Patch(w, r, res)
 	}
 	return response.ErrMethodNotAllowed()
-}
-
-// noteDeprecation warns whoever uses a deprecated version, and remembers who did.
-func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
-	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, serverVersion("1", minorVersion)) {
-		return nil
-	}
-	rec := request.From(r.Context())
-	release := removedRelease(res.Deprecation)
-	text := deprecationWarning(res.Group, res.Version, res.Kind, res.Deprecation)
-	if res.Custom != nil {
-		text = res.Custom.Deprecation
-	}
-	warning.AddWarning(r.Context(), "", text)
-	rec.Annotate("k8s.io/deprecated", "true")
-	if release != "" {
-		rec.Annotate("k8s.io/removed-release", release)
-	}
-	labels := s.instruments.labels(r, rec)
-	s.usage.record(deprecatedUse{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
-		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
-	s.metrics.deprecatedUse(labels, release)
-	if s.cfg.denyDeprecated {
-		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
-	}
-	return nil
 }
 
 // maySee tells whether who asks may get another path, too.
@@ -1255,25 +1185,8 @@ func outliveHangups() (stop func()) {
 
 // printVersion prints apilet's own version and the version of Kubernetes that it answers /version with.
 func printVersion(out io.Writer) error {
-	_, err := fmt.Fprintf(out, "apilet %s\nKubernetes %s\n", ownVersion(), gitVersion)
+	_, err := fmt.Fprintf(out, "apilet %s\nKubernetes %s\n", commandline.BuildVersion(), gitVersion)
 	return err
-}
-
-// ownVersion is what the Go command has written into the program: the module's version, or the commit that it was built from.
-func ownVersion() string {
-	build, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	if build.Main.Version != "" && build.Main.Version != "(devel)" {
-		return build.Main.Version
-	}
-	for _, setting := range build.Settings {
-		if setting.Key == "vcs.revision" {
-			return setting.Value
-		}
-	}
-	return "(devel)"
 }
 
 // ---- Flags: names, meanings and defaults are kube-apiserver's where it has the flag ----
@@ -1332,9 +1245,9 @@ func (c *config) defineAccess(f *flag.FlagSet) {
 
 func (c *config) defineAccounts(f *flag.FlagSet) {
 	f.StringVar(&c.accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
-	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", appendTo(&c.accounts.KeyFiles))
-	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", appendTo(&c.accounts.Issuers))
-	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", appendList(&c.accounts.Audiences))
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", commandline.Repeated(&c.accounts.KeyFiles))
+	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.Repeated(&c.accounts.Issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.Listed(&c.accounts.Audiences))
 	f.StringVar(&c.jwksURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
 }
 
@@ -1342,8 +1255,8 @@ func (c *config) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
 	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
 	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
-	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", appendList(&c.enabledPlugins))
-	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", appendList(&c.disabledPlugins))
+	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&c.enabledPlugins))
+	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&c.disabledPlugins))
 	f.StringVar(&c.admissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration; PodSecurity's defaults and exemptions are read from it")
 	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
@@ -1371,23 +1284,4 @@ func (c *config) defineBackup(f *flag.FlagSet) {
 	f.StringVar(&c.source.server, "server", "", "the `URL` of the server to ask")
 	f.StringVar(&c.source.tokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
 	f.StringVar(&c.source.caFile, "certificate-authority", "", "PEM `file` of the authorities that may vouch for --server")
-}
-
-// appendTo is a flag that may be repeated.
-func appendTo(list *[]string) func(string) error {
-	return func(value string) error {
-		if value == "" {
-			return errors.New("must not be empty")
-		}
-		*list = append(*list, value)
-		return nil
-	}
-}
-
-// appendList is a flag that may be repeated, each time with a comma-separated list.
-func appendList(list *[]string) func(string) error {
-	return func(values string) error {
-		*list = append(*list, strings.FieldsFunc(values, func(r rune) bool { return r == ',' })...)
-		return nil
-	}
 }

@@ -31,7 +31,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
 
@@ -140,6 +142,32 @@ func warningHeader(code int, agent, text string) (string, error) {
 var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // --- Deprecated API versions
+
+// noteDeprecation warns whoever uses a deprecated version, and remembers who did.
+func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
+	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, serverVersion("1", minorVersion)) {
+		return nil
+	}
+	rec := request.From(r.Context())
+	release := removedRelease(res.Deprecation)
+	text := deprecationWarning(res.Group, res.Version, res.Kind, res.Deprecation)
+	if res.Custom != nil {
+		text = res.Custom.Deprecation
+	}
+	warning.AddWarning(r.Context(), "", text)
+	rec.Annotate("k8s.io/deprecated", "true")
+	if release != "" {
+		rec.Annotate("k8s.io/removed-release", release)
+	}
+	labels := s.instruments.labels(r, rec)
+	s.usage.record(deprecatedUse{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
+		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
+	s.metrics.deprecatedUse(labels, release)
+	if s.cfg.denyDeprecated {
+		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
+	}
+	return nil
+}
 
 // deprecatedIn says whether a server of a version {major, minor} warns of d; the unknown version {0, 0} always does.
 func deprecatedIn(d *scheme.Deprecation, server [2]int) bool {
