@@ -1165,14 +1165,14 @@ func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
 
 // ---- The example
 
-// The program in testdata/webhook does what its comment says.
+// The program in testdata/programs/webhook does what its comment says.
 func TestExampleWebhook(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds a program")
 	}
 	binary := filepath.Join(t.TempDir(), "webhook.exe")
-	if out, err := exec.Command("go", "build", "-o", binary, "./testdata/webhook").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", binary, "./testdata/programs/webhook").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	program := exec.Command(binary)

@@ -1,7 +1,7 @@
 // Webhook is an admission webhook to try things out with. It makes its own certificate, serves on a loopback port and prints the
 // configuration that makes an API server call it, so that two commands are enough:
 //
-//	go run ./testdata/webhook > webhook.yaml &        # in the project's folder; it says on stderr what it is asked
+//	go run ./testdata/programs/webhook > webhook.yaml &        # in the project's folder; it says on stderr what it is asked
 //	kubectl apply -f webhook.yaml                     # once the file is there
 //
 // From then on, in every namespace but kube-system:

@@ -1,7 +1,7 @@
 // Soak works two servers for an hour or a night, and says whether anything grew, was lost, was skipped or was told twice:
 //
-//	go run ./testdata/soak                            # an hour on a server built from here
-//	go run ./testdata/soak -for 8h -binary ./apilet -dir /var/tmp/soak
+//	go run ./testdata/programs/soak                            # an hour on a server built from here
+//	go run ./testdata/programs/soak -for 8h -binary ./apilet -dir /var/tmp/soak
 //
 // One server is restarted every few minutes, by SIGTERM and SIGKILL in turn, in the midst of writes. The other is left alone, so that what
 // a restart would sweep away can pile up. Both get the same mix (work.go): writes of ConfigMaps, Pods and custom resources whose number

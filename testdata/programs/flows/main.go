@@ -1,8 +1,8 @@
 // Flows plays the bad scenarios that flow control is for (KEP-1040, Goals) against a running server, and prints who got what.
 // Everybody is impersonated, as kubectl --as does, so the server must be one on a plain loopback port:
 //
-//	go run ./testdata/flows                                  # starts two small servers, with flow control and without, and compares
-//	go run ./testdata/flows -server http://127.0.0.1:8080    # plays against this one
+//	go run ./testdata/programs/flows                                  # starts two small servers, with flow control and without, and compares
+//	go run ./testdata/programs/flows -server http://127.0.0.1:8080    # plays against this one
 //
 // A culprit asks as fast as it is answered and takes no notice of Retry-After. The others ask 20 times a second, less often only when
 // an answer takes longer. LISTs have a selector that finds nothing, so that they cost the server and not this program, which
