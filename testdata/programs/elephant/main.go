@@ -1,0 +1,121 @@
+// Elephant lets one user ask a server for as much as it gets over many connections, and others a little, and prints who was served.
+//
+//	go run ./testdata/programs/elephant http://localhost:8080
+//	go run ./testdata/programs/elephant -connections 64 -mice mouse-1,mouse-2 -for 5s http://localhost:8080
+//
+// Everybody is impersonated, so the server must be one on a plain loopback port. The elephant lists all ConfigMaps with a selector that finds
+// nothing, which costs the server much and this program little, and takes no notice of Retry-After. A mouse asks twenty times a second
+// for one object at most, as long as it is answered.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A user is somebody who asks, and what came of it.
+type user struct {
+	name, path  string
+	connections int
+	pause       time.Duration // between an answer and the next request of a connection
+
+	mu      sync.Mutex // guards what follows
+	asked   int
+	refused int // 429
+	failed  int // anything else but a 200
+	waits   []time.Duration
+}
+
+func main() {
+	connections := flag.Int("connections", 64, "over how many `connections` the elephant asks")
+	elephant := flag.String("elephant", "elephant", "its `name`")
+	mice := flag.String("mice", "mouse", "comma-separated `names`")
+	length := flag.Duration("for", 3*time.Second, "how `long`")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: elephant [FLAGS] URL")
+		os.Exit(2)
+	}
+	users := []*user{{name: *elephant, path: "/api/v1/configmaps?labelSelector=nobody=has", connections: *connections}}
+	for name := range strings.SplitSeq(*mice, ",") {
+		users = append(users, &user{name: name, path: "/api/v1/namespaces/default/configmaps?limit=1", connections: 1, pause: 50 * time.Millisecond})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), *length)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, u := range users {
+		for range u.connections {
+			wg.Go(func() { u.ask(ctx, strings.TrimSuffix(flag.Arg(0), "/")) })
+		}
+	}
+	wg.Wait()
+	fmt.Println("who        asked  served  refused  failed       p50       p99")
+	for _, u := range users {
+		fmt.Printf("%-9s %6d %7d %8d %7d %9s %9s\n", u.name, u.asked, len(u.waits), u.refused, u.failed, u.wait(.5), u.wait(.99))
+	}
+}
+
+// ask sends one request after another until ctx ends. The last one does not count.
+func (u *user) ask(ctx context.Context, server string) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
+	defer client.CloseIdleConnections()
+	for {
+		start := time.Now()
+		code, err := u.get(ctx, client, server)
+		if ctx.Err() != nil {
+			return
+		}
+		u.note(code, err, time.Since(start))
+		pause := u.pause
+		if code != http.StatusOK {
+			pause = max(pause, 10*time.Millisecond) // a refusal comes at once, and this program shares the machine
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (u *user) get(ctx context.Context, client *http.Client, server string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server+u.path, nil)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Impersonate-User", u.name)
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}
+
+func (u *user) note(code int, err error, took time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.asked++
+	switch {
+	case err == nil && code == http.StatusOK:
+		u.waits = append(u.waits, took)
+	case code == http.StatusTooManyRequests:
+		u.refused++
+	default:
+		u.failed++
+	}
+}
+
+// wait is a quantile of how long served requests took.
+func (u *user) wait(part float64) time.Duration {
+	if len(u.waits) == 0 {
+		return 0
+	}
+	slices.Sort(u.waits)
+	return u.waits[int(part*float64(len(u.waits)-1))].Round(100 * time.Microsecond)
+}
