@@ -439,7 +439,7 @@ var (
 	testFunc     = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 	fileName     = regexp.MustCompile(`(?:^|[\s(` + "`" + `|])((?:[\w.-]+/)*[\w*-]+\.(?:go|sh|md|txtar|txt|jsonl)\b|(?:testdata|docs|internal|\.ci)/[\w./-]*\w)`)
 	markdownLink = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
-	testPattern  = regexp.MustCompile(`-(run|bench|fuzz)[ =]('[^']+'|\S+)`)
+	testPattern  = regexp.MustCompile(`(?:^|\s)-(run|bench|fuzz)[ =]('[^']+'|\S+)`)
 )
 
 // repository walks the tree once: the names of all its tests, and all its files.
