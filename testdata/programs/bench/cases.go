@@ -1,0 +1,218 @@
+package main
+
+// This file is what is measured. A case runs for about as long as it is told, and returns one number.
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// workers is the most clients that a case has; each has an object of its own.
+const workers = 64
+
+// A measurement is one number to find.
+type measurement struct {
+	name, unit, better string
+	run                func(ctx context.Context, s *server, length time.Duration) (float64, error)
+}
+
+var cases = []measurement{
+	{"create, 1 client", "1/s", "more", rate(1, create)},
+	{"create, 16 clients", "1/s", "more", rate(16, create)},
+	{"create, 64 clients", "1/s", "more", rate(64, create)},
+	{"update, 1 client", "1/s", "more", rate(1, update)}, // unconditional, each client its own object
+	{"update, 16 clients", "1/s", "more", rate(16, update)},
+	{"get, 16 clients", "1/s", "more", rate(16, get)},
+	{"LIST, full", "objects/s", "more", lists(full)},
+	{"LIST, by 500", "objects/s", "more", lists(chunked)},
+	{"LIST, resourceVersion=0", "objects/s", "more", lists(cached)},
+	{"LIST, an old revision", "objects/s", "more", lists(old)},
+	{"LIST, gzip", "objects/s", "more", lists(zipped)},
+	{"watch, 100 watchers", "µs/event", "less", fanOut}, // from the first write to the last event at the last watcher, divided by all events
+	{"mixed, 16 clients", "1/s", "more", rate(16, mixed)},
+	{"memory now", "MiB", "less", func(_ context.Context, s *server, _ time.Duration) (float64, error) { return s.memory() }},
+}
+
+// rate runs requests over n clients and counts those that were answered.
+func rate(n int, once func(ctx context.Context, s *server, client int, i int64) error) func(context.Context, *server, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *server, length time.Duration) (float64, error) {
+		var done atomic.Int64
+		start := time.Now()
+		err := together(n, func(client int) error {
+			for i := int64(0); time.Since(start) < length; i++ {
+				if err := once(ctx, s, client, i); err != nil {
+					return err
+				}
+				done.Add(1)
+			}
+			return nil
+		})
+		return float64(done.Load()) / time.Since(start).Seconds(), err
+	}
+}
+
+func create(ctx context.Context, s *server, _ int, i int64) error {
+	_, err := s.do(ctx, "POST", s.maps(s.namespace), configMap("", i))
+	return err
+}
+
+func update(ctx context.Context, s *server, client int, _ int64) error {
+	name := fmt.Sprintf("own-%d", client)
+	_, err := s.do(ctx, "PUT", s.maps(s.namespace)+"/"+name, configMap(name, time.Now().UnixNano()))
+	return err
+}
+
+func get(ctx context.Context, s *server, client int, i int64) error {
+	_, err := s.do(ctx, "GET", fmt.Sprintf("%s/item-%06d", s.maps(s.namespace+"-list"), 1+(int64(client)*7919+i)%int64(s.objects)), nil)
+	return err
+}
+
+// mixed is what a cluster's clients do: mostly reading one, some lists, some writes.
+func mixed(ctx context.Context, s *server, client int, i int64) error {
+	switch n := rand.IntN(100); {
+	case n < 70:
+		return get(ctx, s, client, i)
+	case n < 85:
+		return update(ctx, s, client, i)
+	case n < 95:
+		_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?limit=100", nil)
+		return err
+	}
+	return create(ctx, s, client, i)
+}
+
+// ---- Lists
+
+// lists repeats a list and counts objects.
+func lists(once func(ctx context.Context, s *server) error) func(context.Context, *server, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *server, length time.Duration) (float64, error) {
+		n, start := 0, time.Now()
+		for n == 0 || time.Since(start) < length {
+			if err := once(ctx, s); err != nil {
+				return 0, err
+			}
+			n++
+		}
+		return float64(n*s.objects) / time.Since(start).Seconds(), nil
+	}
+}
+
+func full(ctx context.Context, s *server) error {
+	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list"), nil)
+	return err
+}
+
+func cached(ctx context.Context, s *server) error {
+	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?resourceVersion=0", nil)
+	return err
+}
+
+// old lists a revision at which other objects of the store have changed since.
+func old(ctx context.Context, s *server) error {
+	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?resourceVersionMatch=Exact&resourceVersion="+s.filled, nil)
+	return err
+}
+
+func zipped(ctx context.Context, s *server) error {
+	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list"), nil, "Accept-Encoding", "gzip")
+	return err
+}
+
+func chunked(ctx context.Context, s *server) error {
+	next := ""
+	for {
+		text, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?limit=500&continue="+url.QueryEscape(next), nil)
+		if err != nil {
+			return err
+		}
+		// The token is looked for in the list's head or tail: decoding all would measure this program.
+		if next, err = continueOf(text); err != nil || next == "" {
+			return err
+		}
+	}
+}
+
+func continueOf(list []byte) (string, error) {
+	text := string(list[:min(len(list), 2000)])
+	if !strings.Contains(text, `"continue"`) {
+		return "", nil
+	}
+	_, rest, _ := strings.Cut(text, `"continue":`)
+	var token string
+	err := json.NewDecoder(strings.NewReader(rest)).Decode(&token)
+	return token, err
+}
+
+// ---- Watches
+
+// fanOut has a hundred watchers of one namespace hear of writes that four clients make.
+func fanOut(ctx context.Context, s *server, length time.Duration) (float64, error) {
+	const watchers, writers = 100, 4
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	text, err := s.do(ctx, "GET", s.maps(s.namespace)+"?limit=1", nil)
+	if err != nil {
+		return 0, err
+	}
+	var list struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return 0, err
+	}
+	var heard atomic.Int64
+	news := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for range watchers {
+		resp, err := s.open(ctx, "GET", s.maps(s.namespace)+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion, nil)
+		if err != nil {
+			return 0, err
+		}
+		wg.Go(func() {
+			defer resp.Body.Close()
+			for lines := bufio.NewReaderSize(resp.Body, 64<<10); ; {
+				if _, err := lines.ReadSlice('\n'); err != nil {
+					return
+				}
+				heard.Add(1)
+				select {
+				case news <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	var written atomic.Int64
+	start := time.Now()
+	if err := together(writers, func(client int) error {
+		for time.Since(start) < length {
+			if err := update(ctx, s, client, 0); err != nil {
+				return err
+			}
+			written.Add(1)
+		}
+		return nil
+	}); err != nil {
+		return 0, err
+	}
+	for want := written.Load() * watchers; heard.Load() < want; {
+		select {
+		case <-news:
+		case <-time.After(20 * time.Second):
+			return 0, fmt.Errorf("of %d events %d were heard", want, heard.Load())
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return float64(time.Since(start).Microseconds()) / float64(heard.Load()), nil
+}

@@ -1,0 +1,140 @@
+// Bench measures Kubernetes API servers from outside, by HTTP alone: one, or two by turns, so that what else the machine does hits both.
+//
+//	go run ./testdata/programs/bench apilet=http://localhost:8080
+//	go run ./testdata/programs/bench -rounds 5 -svg ratios.svg \
+//	    apilet=http://localhost:8080,pid=$(pgrep -x apilet) kube=https://127.0.0.1:6443,token=$TOKEN,pid=$(pgrep -x etcd)+$(pgrep -x kube-apiserver)
+//
+// A server is NAME=URL with token=, pid= (one, or several joined by +) behind commas. Certificates are not checked: it is for servers of one's own. Each
+// case runs for a while on one server, then on the next, and again for each round; the table has the medians, and the first server's ratio to
+// the second. It works in a namespace of its own, which it deletes. What is measured is documented with each case (cases.go).
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A result is what the rounds of one case gave on each server.
+type result struct {
+	name, unit string
+	better     string // "more" or "less"
+	values     [][]float64
+}
+
+func main() {
+	rounds := flag.Int("rounds", 3, "how often each case runs on each server")
+	length := flag.Duration("for", 2*time.Second, "how `long` one run takes")
+	objects := flag.Int("objects", 5000, "how many `objects` the lists have")
+	only := flag.String("only", "", "a `word` of the names of the cases to run")
+	svg := flag.String("svg", "", "a `file` for a picture of the ratios")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	results, err := run(ctx, flag.Args(), *rounds, *length, *objects, *only)
+	if err == nil && *svg != "" {
+		err = os.WriteFile(*svg, []byte(picture(results)), 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, rounds int, length time.Duration, objects int, only string) (results []result, err error) {
+	var servers []*server
+	for _, arg := range args {
+		s, err := newServer(arg)
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, s)
+	}
+	if len(servers) == 0 || len(servers) > 2 {
+		return nil, fmt.Errorf("one server or two: NAME=URL")
+	}
+	for _, s := range servers {
+		defer s.clean()
+		if err := s.prepare(ctx, objects); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	fmt.Printf("%-34s", "")
+	for _, s := range servers {
+		fmt.Printf("%16s", s.name)
+	}
+	fmt.Println("           ratio")
+	for _, c := range cases {
+		if !strings.Contains(c.name, only) {
+			continue
+		}
+		r := result{name: c.name, unit: c.unit, better: c.better, values: make([][]float64, len(servers))}
+		for range rounds {
+			for i, s := range servers {
+				v, err := c.run(ctx, s, length)
+				if err != nil {
+					return nil, fmt.Errorf("%s on %s: %w", c.name, s.name, err)
+				}
+				r.values[i] = append(r.values[i], v)
+			}
+		}
+		fmt.Println(r)
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+// median of what the server with this index gave.
+func (r result) median(i int) float64 {
+	sorted := slices.Sorted(slices.Values(r.values[i]))
+	return sorted[len(sorted)/2]
+}
+
+// ratio is how many times better the first is.
+func (r result) ratio() float64 {
+	a, b := r.median(0), r.median(1)
+	if r.better == "less" {
+		a, b = b, a
+	}
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+func (r result) String() string {
+	var line strings.Builder
+	fmt.Fprintf(&line, "%-34s", r.name+", "+r.unit)
+	for i := range r.values {
+		fmt.Fprintf(&line, "%16.4g", r.median(i))
+	}
+	if len(r.values) == 2 {
+		fmt.Fprintf(&line, "%16.2f", r.ratio())
+	}
+	return line.String()
+}
+
+// picture draws a bar for each ratio, on a scale from 0.
+func picture(results []result) string {
+	const left, scale, row = 230, 40, 22
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="760" height="%d" role="img"><title>How many times better the first server is than the second</title>
+<style>text{font:12px system-ui,sans-serif;fill:#24292f}.bar{fill:#0969da}.one{stroke:#57606a}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.bar{fill:#1f6feb}}</style>
+`, 20+row*len(results))
+	for i, r := range results {
+		if len(r.values) < 2 {
+			continue
+		}
+		y, ratio := 10+i*row, r.ratio()
+		fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text><rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" class=\"bar\"/><text x=\"%.1f\" y=\"%d\">%.1f</text>\n",
+			left-8, y+14, r.name, left, y+2, min(ratio*scale, 480), row-6, left+6+min(ratio*scale, 480), y+14, ratio)
+	}
+	fmt.Fprintf(&b, "<line x1=\"%d\" y1=\"6\" x2=\"%[1]d\" y2=\"%d\" class=\"one\" stroke-dasharray=\"3 3\"/></svg>\n", left+scale, 14+row*len(results))
+	return b.String()
+}

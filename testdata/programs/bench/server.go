@@ -1,0 +1,197 @@
+package main
+
+// This file is a server under test: how it is asked, and the objects that the cases work on.
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const bodyBytes = 1024 // of data in an object
+
+// A server is one that is measured.
+type server struct {
+	name, url, token string
+	pids             []int
+	client           *http.Client
+	namespace        string
+	objects          int    // in the namespace NAMESPACE-list, which only the first part of list-old changes
+	filled           string // a resourceVersion at which that was complete
+}
+
+// newServer reads NAME=URL,token=...,pid=1+2.
+func newServer(arg string) (*server, error) {
+	name, rest, ok := strings.Cut(arg, "=")
+	if !ok {
+		return nil, fmt.Errorf("%s: NAME=URL is what a server is", arg)
+	}
+	parts := strings.Split(rest, ",")
+	s := &server{name: name, url: strings.TrimSuffix(parts[0], "/"), namespace: fmt.Sprintf("bench-%x", time.Now().UnixNano())}
+	for _, part := range parts[1:] {
+		key, value, _ := strings.Cut(part, "=")
+		switch key {
+		case "token":
+			s.token = value
+		case "pid":
+			for text := range strings.SplitSeq(value, "+") {
+				pid, err := strconv.Atoi(text)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", part, err)
+				}
+				s.pids = append(s.pids, pid)
+			}
+		default:
+			return nil, fmt.Errorf("%s: unknown", part)
+		}
+	}
+	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // HTTP/1.1: one connection a client on both
+	return s, nil
+}
+
+// do sends a request and reads the whole answer.
+func (s *server) do(ctx context.Context, method, path string, body []byte, header ...string) ([]byte, error) {
+	resp, err := s.open(ctx, method, path, body, header...)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
+}
+
+// open sends a request, and leaves the answer to the caller. Anything but a success is an error.
+func (s *server) open(ctx context.Context, method, path string, body []byte, header ...string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if s.token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.token)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	}
+	return resp, nil
+}
+
+func (s *server) maps(namespace string) string {
+	return "/api/v1/namespaces/" + namespace + "/configmaps"
+}
+
+// configMap is a body; version makes two of them differ.
+func configMap(name string, version int64) []byte {
+	meta := map[string]any{"name": name, "labels": map[string]string{"app": "bench"}}
+	if name == "" {
+		meta = map[string]any{"generateName": "made-", "labels": map[string]string{"app": "bench"}}
+	}
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta,
+		"data": map[string]string{"version": strconv.FormatInt(version, 10), "padding": strings.Repeat("x", bodyBytes)}})
+	if err != nil {
+		panic(err) // strings and maps of them are JSON
+	}
+	return body
+}
+
+// prepare makes the two namespaces, and the objects that lists read.
+func (s *server) prepare(ctx context.Context, objects int) error {
+	s.objects = objects
+	for _, namespace := range []string{s.namespace, s.namespace + "-list"} {
+		if _, err := s.do(ctx, "POST", "/api/v1/namespaces", fmt.Appendf(nil, `{"metadata":{"name":%q}}`, namespace)); err != nil {
+			return err
+		}
+	}
+	var next atomic.Int64
+	if err := together(32, func(int) error {
+		for i := next.Add(1); i <= int64(objects); i = next.Add(1) {
+			if _, err := s.do(ctx, "POST", s.maps(s.namespace+"-list"), configMap(fmt.Sprintf("item-%06d", i), 0)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for i := range workers {
+		if _, err := s.do(ctx, "POST", s.maps(s.namespace), configMap(fmt.Sprintf("own-%d", i), 0)); err != nil {
+			return err
+		}
+	}
+	text, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?limit=1", nil)
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return err
+	}
+	s.filled = list.Metadata.ResourceVersion
+	return nil
+}
+
+// clean deletes what prepare made.
+func (s *server) clean() {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, namespace := range []string{s.namespace, s.namespace + "-list"} {
+		_, _ = s.do(ctx, "DELETE", "/api/v1/namespaces/"+namespace, nil) // what is left is named so that one sees what it is
+	}
+}
+
+// together runs n functions beside each other, and returns their first error.
+func together(n int, do func(i int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() { errs[i] = do(i) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+var anonymous = regexp.MustCompile(`(?m)^Anonymous:\s+(\d+) kB`)
+
+// memory is the anonymous memory of the server's processes in MiB (Linux).
+func (s *server) memory() (float64, error) {
+	total := 0.0
+	for _, pid := range s.pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			return 0, err
+		}
+		found := anonymous.FindSubmatch(text)
+		if found == nil {
+			return 0, fmt.Errorf("no anonymous memory in smaps_rollup of %d", pid)
+		}
+		kib, err := strconv.ParseFloat(string(found[1]), 64)
+		if err != nil {
+			return 0, err
+		}
+		total += kib / 1024
+	}
+	return total, nil
+}
