@@ -36,25 +36,19 @@ func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.Limi
 	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	found := store.ChunkPool.Get().(*store.Chunk)
-	defer store.ChunkPool.Put(found)
-	for at := (store.Span{Prefix: "//limitranges/" + a.Namespace() + "/"}); ; at.Rev, at.Start = found.Rev, found.Next {
-		if err := l.store.Chunk(at, found); err != nil {
+	for rec, err := range l.store.All(store.Span{Prefix: "//limitranges/" + a.Namespace() + "/"}) {
+		if err != nil {
 			return err
 		}
-		for i := range found.Records {
-			var object corev1.LimitRange
-			if err := json.Unmarshal(found.Records[i].JSON, &object); err != nil {
-				return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
-			}
-			if err := see(object.Spec.Limits); err != nil {
-				return err
-			}
+		var object corev1.LimitRange
+		if err := json.Unmarshal(rec.JSON, &object); err != nil {
+			return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
 		}
-		if found.Next == "" {
-			return nil
+		if err := see(object.Spec.Limits); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // admit writes the defaults.

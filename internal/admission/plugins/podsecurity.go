@@ -356,34 +356,28 @@ func (v *violation) String() string {
 func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
 	var others []*corev1.Pod
 	seen := map[types.UID]bool{}
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: "//pods/" + namespace + "/"}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := cmp.Or(ctx.Err(), p.store.Chunk(at, c)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return nil, 0, err
+	for rec, err := range p.store.All(store.Span{Prefix: "//pods/" + namespace + "/"}) {
+		if err := cmp.Or(ctx.Err(), err); errors.Is(err, context.DeadlineExceeded) {
+			break
 		} else if err != nil {
-			break
+			return nil, 0, err
 		}
-		for i := range c.Records {
-			pod := &corev1.Pod{}
-			if json.Unmarshal(c.Records[i].JSON, pod) != nil {
-				continue // nobody could write it again, either
-			}
-			if p.exemptRuntime(pod.Spec.RuntimeClassName) {
-				continue
-			}
-			total++
-			into, by := &pods, metav1.GetControllerOfNoCopy(pod)
-			if by != nil && seen[by.UID] {
-				into = &others
-			} else if by != nil {
-				seen[by.UID] = true
-			}
-			if len(*into) < podsChecked {
-				*into = append(*into, pod)
-			}
+		pod := &corev1.Pod{}
+		if json.Unmarshal(rec.JSON, pod) != nil {
+			continue // nobody could write it again, either
 		}
-		if c.Next == "" {
-			break
+		if p.exemptRuntime(pod.Spec.RuntimeClassName) {
+			continue
+		}
+		total++
+		into, by := &pods, metav1.GetControllerOfNoCopy(pod)
+		if by != nil && seen[by.UID] {
+			into = &others
+		} else if by != nil {
+			seen[by.UID] = true
+		}
+		if len(*into) < podsChecked {
+			*into = append(*into, pod)
 		}
 	}
 	pods = append(pods, others...)
