@@ -110,8 +110,8 @@ type Hook struct {
 	broken              error // why it cannot be called
 }
 
-// Active says that some webhook is configured.
-func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
+// active says that some webhook is configured.
+func (h *Webhooks) active() bool { return h != nil && h.Current.Load() != nil }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
@@ -206,7 +206,7 @@ func (k *Hook) failsOpen() bool {
 // ---- The two plug-ins
 
 // Idle says that no webhook is configured: then neither plug-in has anything to say.
-func (h *Webhooks) Idle() bool { return !h.Active() }
+func (h *Webhooks) Idle() bool { return !h.active() }
 
 // Mutate is MutatingAdmissionWebhook: the webhooks may change what is written.
 func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
@@ -608,7 +608,7 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 // round asks the mutating webhooks in order; on the second walk those that want to know what others have changed since.
 func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 	number := 0
-	if v.a.Again {
+	if v.a.again {
 		number = 1
 		clear(v.shown)
 		if !apiequality.Semantic.DeepEqual(v.left, v.Obj) { // the built-in plug-ins have changed it
@@ -616,7 +616,7 @@ func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 		}
 	}
 	for i, k := range hooks {
-		if v.a.Again && !slices.Contains(v.again, k) {
+		if v.a.again && !slices.Contains(v.again, k) {
 			continue
 		}
 		row, err := v.concerns(ctx, k)

@@ -486,7 +486,7 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 // versionMark begins stored objects of custom resources that are not of the version which goes without saying; converted ones have none.
 const (
 	versionMark = `{"apiVersion":"`
-	Converted   = versionMark + `",`
+	converted   = versionMark + `",`
 )
 
 // StoredVersion returns the version of stored JSON, "" for what has been converted since it was read, and where its first member begins.
@@ -510,7 +510,7 @@ func (c *CustomStrategy) withoutMark(stored []byte) []byte {
 // EncodeConverted writes an object that was converted after it had been read, for DecodeStored and Served to read again.
 func EncodeConverted(u *unstructured.Unstructured) ([]byte, error) {
 	var buf bytes.Buffer
-	_, err := encodeUnstructured(&buf, Converted, u)
+	_, err := encodeUnstructured(&buf, converted, u)
 	return buf.Bytes(), err
 }
 
@@ -620,7 +620,7 @@ func (res *Resource) markOf(u *unstructured.Unstructured) string {
 	case c == nil || c.Unmarked == "":
 		return "{"
 	case u.GetName() == "" && c.Webhook != nil:
-		return Converted
+		return converted
 	case u.GetName() == "":
 		return "{"
 	}

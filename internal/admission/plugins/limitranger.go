@@ -7,7 +7,7 @@ package plugins
 //	Pod                       min, max, ratio           asked of what the containers of a pod come to together
 //	PersistentVolumeClaim     min, max                  asked of what a claim requests
 //
-// Defaults come first, of all LimitRanges by name, each merged alone, so that the annotation tells of the last that set anything; what
+// defaults come first, of all LimitRanges by name, each merged alone, so that the annotation tells of the last that set anything; what
 // they wrote is judged with the rest when the pod has passed its own rules. The containers of a pod never change afterwards but through the subresource resize, which is judged, too.
 
 import (

@@ -210,7 +210,7 @@ func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string
 
 // Run lets go of programs that nobody uses, until ctx is done.
 func (p *Policies) Run(ctx context.Context) {
-	idle := time.NewTicker(ProgramsIdle / 5)
+	idle := time.NewTicker(programsIdle / 5)
 	defer idle.Stop()
 	for {
 		select {

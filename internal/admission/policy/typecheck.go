@@ -87,7 +87,7 @@ func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		warnings := c.Check(policy)
+		warnings := c.check(policy)
 		err = errors.Join(err, c.Write(ctx, policy.Name, func(now *admissionv1.ValidatingAdmissionPolicy) {
 			if now.Generation != policy.Generation { // it has changed meanwhile
 				return
@@ -99,8 +99,8 @@ func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	return err
 }
 
-// Check returns what the types have against the expressions of a policy.
-func (c *TypeChecker) Check(policy *admissionv1.ValidatingAdmissionPolicy) (warnings []admissionv1.ExpressionWarning) {
+// check returns what the types have against the expressions of a policy.
+func (c *TypeChecker) check(policy *admissionv1.ValidatingAdmissionPolicy) (warnings []admissionv1.ExpressionWarning) {
 	kinds := c.kinds(policy)
 	if len(kinds) == 0 {
 		return nil
