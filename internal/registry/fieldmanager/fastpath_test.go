@@ -146,7 +146,7 @@ func written(t testing.TB, obj scheme.Object) string {
 			entries[i].Time = &metav1.Time{Time: time.Unix(2_000_000_000, 0)}
 		}
 	}
-	obj.SetManagedFields(SortEntries(entries))
+	obj.SetManagedFields(sortEntries(entries))
 	return string(mustJSON(t, obj))
 }
 
@@ -195,13 +195,13 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *Manager, live sch
 	if o.Status && live != nil && rnd.IntN(3) == 0 {
 		sub = "status"
 	}
-	general, err := o.Manager(sub)
+	general, err := o.manager(sub)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rnd.IntN(2) == 0 {
 		return tally.update(t, rnd, o, live, text, func(old, next scheme.Object) error {
-			_, err := general.Update(o.OrNew(old), o.Stamp(next), manager)
+			_, err := general.Update(o.orNew(old), o.stamp(next), manager)
 			return err
 		}, manager, sub)
 	}
@@ -213,7 +213,7 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *Manager, live sch
 	if live != nil {
 		before = written(t, live)
 	}
-	short, ok := o.ApplyFast(live, wanted, by)
+	short, ok := o.applyFast(live, wanted, by)
 	if !reflect.DeepEqual(any(wanted.Object), cloneJSON(body)) || live != nil && written(t, live) != before {
 		t.Fatalf("the short way changed what it was given")
 	}
@@ -221,7 +221,7 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *Manager, live sch
 	if live != nil {
 		copied = live.DeepCopyObject().(scheme.Object)
 	}
-	result, err := general.Apply(o.OrNew(copied), wanted, manager, by.Force)
+	result, err := general.Apply(o.orNew(copied), wanted, manager, by.Force)
 	if !ok {
 		if err != nil {
 			tally.refused++
@@ -314,7 +314,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *Manager, live sc
 		entries = list[1:]
 	}
 	doc.(map[string]any)["metadata"].(map[string]any)["managedFields"] = entries
-	one := o.OrNew(nil)
+	one := o.orNew(nil)
 	if u, ok := one.(*unstructured.Unstructured); ok {
 		u.Object = doc.(map[string]any)
 		if _, err := scheme.CoerceMetadata(u); err != nil {
@@ -327,7 +327,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *Manager, live sc
 	}
 	other := one.DeepCopyObject().(scheme.Object)
 	tally.updates++
-	if o.Continues(live, one, sub) {
+	if o.continues(live, one, sub) {
 		tally.updated++
 	}
 	var before scheme.Object
@@ -382,14 +382,14 @@ func BenchmarkApplyDeployment20(b *testing.B) {
 			stop()
 		})
 		b.Run(c.name+"/general", func(b *testing.B) {
-			general, _ := o.Manager("")
+			general, _ := o.manager("")
 			stop := reportCPU(b)
 			for b.Loop() {
-				wanted, _, err := DecodeApply([]byte(c.body))
+				wanted, _, err := decodeApply([]byte(c.body))
 				if err != nil {
 					b.Fatal(err)
 				}
-				merged, err := general.Apply(o.OrNew(c.live), wanted, by.Manager, false)
+				merged, err := general.Apply(o.orNew(c.live), wanted, by.Manager, false)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -80,8 +80,8 @@ func TestTypesMeanWhatOpenAPISays(t *testing.T) {
 	got := map[string]string{}
 	known := map[string]bool{}
 	for _, goType := range builtInTypes(t) {
-		for _, def := range TypesOf(goType, nil).Schema.Types {
-			if def.Map == nil || def.Name == UntypedName || def.Name == DeducedName {
+		for _, def := range typesOf(goType, nil).Schema.Types {
+			if def.Map == nil || def.Name == untypedName || def.Name == deducedName {
 				continue
 			}
 			name := openAPIName(def.Name)
@@ -264,7 +264,7 @@ func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.Mana
 }
 
 func decodeObject(t testing.TB, o *Manager, text []byte) scheme.Object {
-	obj := o.OrNew(nil)
+	obj := o.orNew(nil)
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &u.Object); err != nil {
 			t.Fatal(err)
