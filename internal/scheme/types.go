@@ -330,7 +330,7 @@ func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	res := &Resource{
 		Kind: t.Name(), Plural: words[0], Singular: strings.ToLower(t.Name()), ShortNames: words[1:], GoType: t,
 		Namespaced: traits&Namespaced != 0, Generation: traits&Counted != 0, Virtual: traits&(createOnly|readOnly) != 0,
-		Verbs: VerbsOf(traits), Deprecation: lifecycleOf(reflect.New(t).Interface()),
+		Verbs: verbsOf(traits), Deprecation: lifecycleOf(reflect.New(t).Interface()),
 	}
 	if traits&inAll != 0 {
 		res.Categories = []string{"all"}
@@ -344,8 +344,8 @@ func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	return res
 }
 
-// VerbsOf are the verbs of a type of such traits, in the order of discovery.
-func VerbsOf(traits Trait) []string {
+// verbsOf are the verbs of a type of such traits, in the order of discovery.
+func verbsOf(traits Trait) []string {
 	switch {
 	case traits&createOnly != 0:
 		return []string{"create"}
