@@ -25,7 +25,7 @@ import (
 )
 
 // startReaper has a reaper that has read a store with one namespace, and reads on when it is told to.
-func startReaper(t *testing.T) *reaper {
+func startReaper(t testing.TB) *reaper {
 	t.Helper()
 	st, err := store.Open(filepath.Join(t.TempDir(), "a.db"), store.Options{Ephemeral: true})
 	if err != nil {
@@ -147,10 +147,10 @@ func BenchmarkGraph(b *testing.B) {
 				runtime.ReadMemStats(&m)
 				return float64(m.HeapAlloc)
 			}
-			reg := scheme.NewRegistry()
+			owner := startReaper(b).gc
 			for b.Loop() {
 				before, start := heap(), time.Now()
-				rp := &reaper{gc: &Collector{}, kinds: newKinds(reg.Current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
+				rp := &reaper{gc: owner, kinds: newKinds(owner.Types.Current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
 				for i := range events {
 					ev := events[i]
 					ev.Key = strings.Clone(ev.Key)
