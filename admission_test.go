@@ -30,7 +30,6 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"sigs.k8s.io/yaml"
 
-	"apilet/internal/admission"
 	"apilet/internal/admission/matchconditions"
 	"apilet/internal/webhook"
 )
@@ -329,7 +328,7 @@ func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
 		"hangs-up": {func(http.ResponseWriter, gjson.Result) { panic(http.ErrAbortHandler) }, call},
 		"endless": {func(w http.ResponseWriter, _ gjson.Result) {
 			blank := bytes.Repeat([]byte(" "), 1<<20)
-			for range admission.MaxReviewAnswer>>20 + 1 {
+			for range 16 + 1 {
 				w.Write(blank)
 			}
 		}, call + "the response is longer than 16777216 bytes"},

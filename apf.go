@@ -22,12 +22,13 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/flowcontrol"
 	"apilet/internal/request"
@@ -103,7 +104,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 		if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok && r.ContentLength != 0 && r.ProtoMajor == 1 {
 			dig.PeerClosed = func() bool { return flowcontrol.PeerClosed(conn) }
 		}
-		err := fc.dispatcher.Dispatch(r.Context(), &dig, fc.estimate(&rec.Info, r), func(t *flowcontrol.Ticket) {
+		err := fc.dispatcher.Dispatch(r.Context(), &dig, fc.estimate(&rec.Info), func(t *flowcontrol.Ticket) {
 			announceFlow(w, rec, t.Schema)
 			rec.Waited = t.Started.Sub(t.Arrived)
 			fc.serve(w, r, t, next)
@@ -125,7 +126,8 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcont
 		next.ServeHTTP(&seatedWriter{ResponseWriter: w, seat: seat}, r)
 		return
 	}
-	defer fc.watchers.register(&t.Digest, r.URL.RawQuery)()
+	options, _ := request.From(r.Context()).Info.ListOptions()
+	defer fc.watchers.register(&t.Digest, options.FieldSelector)()
 	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seatKey{}, t)))
 }
 
@@ -273,20 +275,14 @@ func (b *seatedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-func (fc *flowControl) estimate(info *request.Info, r *http.Request) flowcontrol.Estimate {
+func (fc *flowControl) estimate(info *request.Info) flowcontrol.Estimate {
 	one := flowcontrol.Estimate{InitialSeats: 1, Watchers: -1, Mutating: request.IsMutating(info)}
 	if !info.ResourceRequest {
 		return one
 	}
 	switch info.Verb {
 	case "list", "watch":
-		q, err := parseListQuery(r.URL.RawQuery)
-		if err != nil { // it will be refused further on
-			return flowcontrol.Estimate{InitialSeats: maxListSeats, Watchers: -1}
-		}
-		q.watch, q.single = info.Verb == "watch", info.Name != ""
-		objects, size := fc.stored(info.Group, info.Resource, info.Namespace)
-		one.InitialSeats = listSeats(q, objects, size)
+		one.InitialSeats = fc.listSeats(info)
 	case "create", "update", "patch", "delete":
 		if info.Resource == "serviceaccounts" && info.Subresource == "token" { // nobody is told of a token
 			return one
@@ -296,63 +292,27 @@ func (fc *flowControl) estimate(info *request.Info, r *http.Request) flowcontrol
 	return one
 }
 
-// A listQuery is what of a LIST's or WATCH's query matters for its width.
-type listQuery struct {
-	watch, single     bool
-	limit             int64
-	version, match    string // resourceVersion, resourceVersionMatch
-	continued         bool
-	selective         bool
-	sendInitialEvents bool
-}
-
-func parseListQuery(raw string) (q listQuery, err error) {
-	if raw == "" {
-		return q, nil
+// listSeats is the width of a LIST or WATCH, by how many objects there are of its resource and of how many bytes in all.
+func (fc *flowControl) listSeats(info *request.Info) int {
+	options, err := info.ListOptions()
+	if err != nil { // it will be refused further on
+		return maxListSeats
 	}
-	values, err := url.ParseQuery(raw)
-	if err != nil {
-		return q, err
-	}
-	if text := values.Get("limit"); text != "" {
-		if q.limit, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return q, err
-		}
-	}
-	q.version, q.match = values.Get("resourceVersion"), values.Get("resourceVersionMatch")
-	q.continued = values.Get("continue") != ""
-	q.selective = values.Get("labelSelector") != "" || values.Get("fieldSelector") != ""
-	send := values.Get("sendInitialEvents")
-	q.sendInitialEvents = send != "" && send != "0" && !strings.EqualFold(send, "false")
-	return q, nil
-}
-
-// cached tells whether kube-apiserver would answer from its cache; here there is none, but clients tune themselves by its widths.
-func (q *listQuery) cached() bool {
-	switch {
-	case q.watch:
-		return true
-	case q.match != "":
-		return q.match == "NotOlderThan"
-	case q.continued:
-		return false
-	}
-	return q.limit <= 0 || q.version == "" || q.version == "0"
-}
-
-// listSeats is the width of a list of a resource with so many objects of so many bytes in all.
-func listSeats(q listQuery, objects, size int64) int {
-	if q.watch && !q.sendInitialEvents && q.version != "" && q.version != "0" || objects < 0 {
+	if info.Verb == "watch" && !startsWithAll(&options) {
 		return 1
 	}
-	read := objects
-	if q.limit > 0 {
-		read = min(read, q.limit)
+	objects, size := fc.stored(info.Group, info.Resource, info.Namespace)
+	if objects < 0 {
+		return 1
+	}
+	read, cached := objects, info.Verb == "watch" || listsFromCache(&options)
+	if options.Limit > 0 {
+		read = min(read, options.Limit)
 	}
 	switch {
-	case q.single:
+	case info.Name != "":
 		read = 1
-	case q.selective && !q.cached():
+	case !cached && (options.LabelSelector != "" || options.FieldSelector != ""):
 		read = max(read, objects/2)
 	}
 	average := float64(unknownSize)
@@ -360,10 +320,28 @@ func listSeats(q listQuery, objects, size int64) int {
 		average = float64(size) / float64(objects)
 	}
 	work := float64(read) * average
-	if q.cached() {
+	if cached {
 		work = min(work, cachedBytes)
 	}
 	return int(min(maxListSeats, max(1, math.Ceil(work/bytesPerSeat))))
+}
+
+// startsWithAll tells whether a watch begins with what is there.
+func startsWithAll(options *metav1.ListOptions) bool {
+	asked := options.SendInitialEvents != nil && *options.SendInitialEvents
+	return asked || options.ResourceVersion == "" || options.ResourceVersion == "0"
+}
+
+// listsFromCache tells whether kube-apiserver would answer a LIST from its cache; here there is none, but clients tune themselves by its
+// widths.
+func listsFromCache(options *metav1.ListOptions) bool {
+	switch {
+	case options.ResourceVersionMatch != "":
+		return options.ResourceVersionMatch == metav1.ResourceVersionMatchNotOlderThan
+	case options.Continue != "":
+		return false
+	}
+	return options.Limit <= 0 || options.ResourceVersion == "" || options.ResourceVersion == "0"
 }
 
 // mutatingWork is what a write takes whose outcome so many watchers will hear of.
@@ -386,8 +364,8 @@ type watcherCounts struct {
 }
 
 // register counts a watch until the returned function is called.
-func (wc *watcherCounts) register(dig *flowcontrol.Digest, query string) func() {
-	if dig.Resource == "pods" && watchesOneNode(query) {
+func (wc *watcherCounts) register(dig *flowcontrol.Digest, fieldSelector string) func() {
+	if dig.Resource == "pods" && demandsNode(fieldSelector) {
 		return func() {} // each kubelet watches its own pods, and hears of few
 	}
 	key := watchTarget{dig.Group, dig.Resource, dig.Namespace, dig.Name}
@@ -402,12 +380,9 @@ func (wc *watcherCounts) register(dig *flowcontrol.Digest, query string) func() 
 	return func() { add(-1) }
 }
 
-func watchesOneNode(query string) bool {
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		return false
-	}
-	for _, term := range strings.Split(values.Get("fieldSelector"), ",") {
+// demandsNode tells whether a field selector lets only the pods of one node through.
+func demandsNode(fieldSelector string) bool {
+	for term := range strings.SplitSeq(fieldSelector, ",") {
 		field, node, _ := strings.Cut(term, "=")
 		if field == "spec.nodeName" && strings.TrimPrefix(node, "=") != "" {
 			return true

@@ -14,12 +14,9 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"apilet/internal/auth/rbac"
 	"apilet/internal/registry/allocator"
-	"apilet/internal/scheme"
 	"apilet/internal/selector"
 )
 
@@ -195,33 +192,6 @@ func TestLabelTermsAreLabelSelectors(t *testing.T) {
 		if got, want := ready.Match(gjson.ParseBytes(stored)), parsed.Matches(set); got != want {
 			t.Fatalf("%s on %s: %v, want %v", strings.Join(terms, ","), stored, got, want)
 		}
-	}
-}
-
-// TestPermissionsAreCountedFirst: 2 KB that stand for a million permissions.
-func TestPermissionsAreCountedFirst(t *testing.T) {
-	cube := func(n int) []rbacv1.PolicyRule {
-		list := func(format string) []string { return strings.Fields(numbered(n, " "+format)) }
-		return []rbacv1.PolicyRule{{Verbs: list("v%d"), APIGroups: list("g%d"), Resources: list("r%d")}}
-	}
-	own := []rbacv1.PolicyRule{{Verbs: []string{"v1"}, APIGroups: []string{"g1"}, Resources: []string{"r1"}}}
-	x := rbac.NewIndex([]scheme.Object{})
-	before := totalAllocated()
-	if missing, err := rbac.NewHoldings(own).Missing(cube(100)); err == nil {
-		t.Errorf("a million permissions were compared: %d are missing", len(missing))
-	}
-	if n := totalAllocated() - before; n > 16<<20 {
-		t.Errorf("they took %d MiB", n>>20)
-	}
-	if missing, err := rbac.NewHoldings(rbac.FullAuthority).Missing(cube(100)); err != nil || len(missing) > 0 {
-		t.Errorf("who has all may give all: %v", err)
-	}
-	if missing, err := rbac.NewHoldings(own).Missing(cube(30)); err != nil || len(missing) != 30*30*30-1 {
-		t.Errorf("got %d, %v", len(missing), err)
-	}
-	err := x.MayGive(&rbac.Access{User: "u"}, cube(36))
-	if err == nil || len(err.Error()) > 2*scheme.MaxErrorText || !strings.HasSuffix(err.Error(), fmt.Sprintf("and %d more", 36*36-scheme.MaxErrors)) {
-		t.Errorf("the refusal has %d bytes", len(fmt.Sprint(err)))
 	}
 }
 

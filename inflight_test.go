@@ -197,18 +197,23 @@ func TestEstimates(t *testing.T) {
 		{"resourceVersion=0", true, false, 799, 1 * kb, 8},
 		{"resourceVersion=99", true, false, 799, 1 * kb, 1},
 		{"resourceVersion=99&sendInitialEvents=true", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=99&sendInitialEvents=", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=99&sendInitialEvents=False", true, false, 799, 1 * kb, 1},
 		{"limit=many", false, false, 5, 1 * kb, 100},
-		{"limit=%zz", false, false, 5, 1 * kb, 100},
+		{"limit=", false, false, 5, 1 * kb, 100},
+		{"timeoutSeconds=many", true, false, 5, 1 * kb, 100},
+		{"limit=%zz", false, false, 5, 1 * kb, 1}, // no pair, and so no limit
 	} {
 		fc := &flowControl{stored: func(string, string, string) (int64, int64) { return c.count, c.count * c.avg }}
-		info := &request.Info{ResourceRequest: true, Verb: "list", Resource: "pods"}
+		target := "/api/v1/pods?" + c.query
 		if c.watch {
-			info.Verb = "watch"
+			target += "&watch"
 		}
 		if c.single {
-			info.Name = "x"
+			target += "&fieldSelector=metadata.name%3Dx"
 		}
-		if got := fc.estimate(info, httptest.NewRequest("GET", "/?"+c.query, nil)).InitialSeats; got != c.want {
+		info := request.Parse(httptest.NewRequest("GET", target, nil))
+		if got := fc.estimate(&info).InitialSeats; got != c.want {
 			t.Errorf("%s %q, %d of %d bytes: %d seats, want %d", info.Verb, c.query, c.count, c.avg, got, c.want)
 		}
 	}
@@ -238,9 +243,9 @@ func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
 		return &flowcontrol.Digest{Resource: "pods", Namespace: namespace, Name: name}
 	}
 	var stop []func()
-	for _, w := range []struct{ namespace, name, query string }{{"", "", ""}, {"ns", "", ""}, {"ns", "p", ""}, {"other", "", ""},
-		{"", "", "fieldSelector=spec.nodeName%3Dn1"}, {"", "", "fieldSelector=spec.nodeName%3D"}} {
-		stop = append(stop, wc.register(dig(w.namespace, w.name), w.query))
+	for _, w := range []struct{ namespace, name, selector string }{{"", "", ""}, {"ns", "", ""}, {"ns", "p", ""}, {"other", "", ""},
+		{"", "", "spec.nodeName=n1"}, {"", "", "spec.nodeName="}} {
+		stop = append(stop, wc.register(dig(w.namespace, w.name), w.selector))
 	}
 	for info, want := range map[[2]string]int{{"ns", "p"}: 4, {"ns", ""}: 3, {"ns", "q"}: 3, {"other", "p"}: 3, {"", ""}: 2} {
 		if got := wc.interested(&request.Info{Resource: "pods", Namespace: info[0], Name: info[1]}); got != want {

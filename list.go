@@ -34,7 +34,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +46,7 @@ import (
 	listvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -93,7 +93,9 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 	if _, err := rd.lowerBound(query.Get("resourceVersion"), ""); err != nil {
 		return err
 	}
-	if request.Truth(query, "export") {
+	var export bool
+	exports := query["export"]
+	if _ = runtime.Convert_Slice_string_To_bool(&exports, &export, nil); export {
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	info := request.From(r.Context()).Info
@@ -153,46 +155,20 @@ type query struct {
 	match matcher
 }
 
-// parseQuery reads the parameters of a LIST, WATCH or DELETE of a collection. Like kube-apiserver it takes the first of repeated
-// parameters and ignores unknown ones.
-func parseQuery(values url.Values, res *scheme.Resource, info *request.Info) (*query, error) {
-	q := &query{}
-	number := func(name string) (int64, error) {
-		if !values.Has(name) {
-			return 0, nil
-		}
-		n, err := strconv.ParseInt(values.Get(name), 10, 64)
-		if err != nil {
-			return 0, apierrors.NewBadRequest(err.Error())
-		}
-		return n, nil
+// parseQuery checks what a LIST, WATCH or DELETE of a collection asks for, and makes its selectors ready.
+func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
+	options, err := info.ListOptions()
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	var err error
-	if q.Limit, err = number("limit"); err != nil {
-		return nil, err
-	}
-	seconds, err := number("timeoutSeconds")
+	q := &query{ListOptions: internalversion.ListOptions{Watch: info.Verb == "watch", AllowWatchBookmarks: options.AllowWatchBookmarks,
+		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch, TimeoutSeconds: options.TimeoutSeconds,
+		Limit: max(options.Limit, 0), Continue: options.Continue, SendInitialEvents: options.SendInitialEvents}}
+	selector, err := fieldsOfName(info.Name, options.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
-	if values.Get("timeoutSeconds") != "" {
-		q.TimeoutSeconds = &seconds
-	}
-	q.Limit = max(q.Limit, 0)
-	q.Continue = values.Get("continue")
-	q.ResourceVersion = values.Get("resourceVersion")
-	q.ResourceVersionMatch = metav1.ResourceVersionMatch(values.Get("resourceVersionMatch"))
-	q.Watch = info.Verb == "watch"
-	q.AllowWatchBookmarks = request.Truth(values, "allowWatchBookmarks")
-	if values.Has("sendInitialEvents") {
-		yes := request.Truth(values, "sendInitialEvents")
-		q.SendInitialEvents = &yes
-	}
-	selector, err := fieldsOfName(info.Name, values.Get("fieldSelector"))
-	if err != nil {
-		return nil, err
-	}
-	if q.match, err = newMatcher(res, info, values.Get("labelSelector"), selector); err != nil {
+	if q.match, err = newMatcher(res, info, options.LabelSelector, selector); err != nil {
 		return nil, err
 	}
 	if errs := listvalidation.ValidateListOptions(&q.ListOptions, true); len(errs) > 0 {
@@ -282,7 +258,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if err != nil {
 		return err
 	}
-	q, err := parseQuery(r.URL.Query(), res, &request.From(r.Context()).Info)
+	q, err := parseQuery(res, &request.From(r.Context()).Info)
 	if err != nil {
 		return err
 	}

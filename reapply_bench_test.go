@@ -1,70 +1,15 @@
 package main
 
-// What the bookkeeping of managedFields costs: go test -run xxx -bench 'ApplyDeployment20|StatusPatches'
+// What the bookkeeping of managedFields costs: go test -run xxx -bench 'StatusPatches'
 
 import (
 	"crypto/rand"
 	"fmt"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"syscall"
 	"testing"
-
-	appsv1 "k8s.io/api/apps/v1"
-
-	"apilet/internal/registry/defaults"
-	"apilet/internal/registry/fieldmanager"
-	"apilet/internal/scheme"
 )
-
-// BenchmarkApplyDeployment20: CPU time of one apply of 20 containers, without what every write costs (reading and storing the object),
-// and of the same by the general machine.
-func BenchmarkApplyDeployment20(b *testing.B) {
-	o := &fieldmanager.Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
-	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20))
-	by := fieldmanager.Applier{Manager: "m"}
-	live, _, err := o.Apply(nil, []byte(body), by)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defaults.Set(live)
-	live = asStored(b, o, live)
-	for _, c := range []struct {
-		name string
-		live scheme.Object
-		body string
-	}{{"first", nil, body}, {"unchanged", live, body}, {"one-change", live, strings.Replace(body, `"replicas":2`, `"replicas":3`, 1)}} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			stop := reportCPU(b)
-			for b.Loop() {
-				merged, _, err := o.Apply(c.live, []byte(c.body), by)
-				if err != nil {
-					b.Fatal(err)
-				}
-				defaults.Set(merged)
-			}
-			stop()
-		})
-		b.Run(c.name+"/general", func(b *testing.B) {
-			general, _ := o.Manager("")
-			stop := reportCPU(b)
-			for b.Loop() {
-				wanted, _, err := fieldmanager.DecodeApply([]byte(c.body))
-				if err != nil {
-					b.Fatal(err)
-				}
-				merged, err := general.Apply(o.OrNew(c.live), wanted, by.Manager, false)
-				if err != nil {
-					b.Fatal(err)
-				}
-				defaults.Set(merged)
-			}
-			stop()
-		})
-	}
-}
 
 // BenchmarkStatusPatches8Workers: what a controller's workers do to their Deployments, over HTTP on loopback, with and without
 // managedFields. The CPU time is that of both ends.

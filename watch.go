@@ -91,7 +91,7 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	if v.Media.As == "PartialObjectMetadataList" {
 		v.Media.As = "PartialObjectMetadata"
 	}
-	q, err := parseQuery(r.URL.Query(), res, &request.From(r.Context()).Info)
+	q, err := parseQuery(res, &request.From(r.Context()).Info)
 	if err != nil {
 		return err
 	}

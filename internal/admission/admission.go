@@ -15,7 +15,7 @@
 // call in review.go, and how a webhook is reached in package webhook.
 //
 // Invariants: nothing is locked while a webhook thinks; a write that waits costs the others nothing; no webhook can hold a request longer
-// than its timeoutSeconds (30 s at most), send more than MaxReviewAnswer, or make the server ask anybody else; while none is configured, a
+// than its timeoutSeconds (30 s at most), send more than maxReviewAnswer, or make the server ask anybody else; while none is configured, a
 // write pays for one atomic load.
 package admission
 
@@ -110,8 +110,8 @@ type Hook struct {
 	broken              error // why it cannot be called
 }
 
-// Active says that some webhook is configured.
-func (h *Webhooks) Active() bool { return h != nil && h.Current.Load() != nil }
+// active says that some webhook is configured.
+func (h *Webhooks) active() bool { return h != nil && h.Current.Load() != nil }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
@@ -129,7 +129,7 @@ func (h *Webhooks) Reload() {
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
-		set.mutating = append(set.mutating, h.hooksLocked(MutatingHook, config.Name, matchconditions.MutatingHooks(config), before)...)
+		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, matchconditions.MutatingHooks(config), before)...)
 	}), h.eachLocked("validatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
 		set.Validating = append(set.Validating, h.hooksLocked(validatingHook, config.Name, matchconditions.ValidatingHooks(config), before)...)
@@ -206,7 +206,7 @@ func (k *Hook) failsOpen() bool {
 // ---- The two plug-ins
 
 // Idle says that no webhook is configured: then neither plug-in has anything to say.
-func (h *Webhooks) Idle() bool { return !h.Active() }
+func (h *Webhooks) Idle() bool { return !h.active() }
 
 // Mutate is MutatingAdmissionWebhook: the webhooks may change what is written.
 func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
@@ -215,12 +215,12 @@ func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
 		return nil
 	}
 	if a.webhooks == nil {
-		a.webhooks = NewInvocation(h, a)
+		a.webhooks = newInvocation(h, a)
 	}
 	v := a.webhooks
-	v.Obj = a.Object
+	v.obj = a.Object
 	err := v.round(ctx, set.mutating)
-	if a.Object = v.Obj; a.Object != nil {
+	if a.Object = v.obj; a.Object != nil {
 		v.left = a.Object.DeepCopyObject().(scheme.Object)
 	}
 	return err
@@ -232,7 +232,7 @@ func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 	if set == nil || len(set.Validating) == 0 || !a.shown() {
 		return nil
 	}
-	return NewInvocation(h, a).all(ctx, set.Validating)
+	return newInvocation(h, a).all(ctx, set.Validating)
 }
 
 // shown says that webhooks hear of a write: only of what a request itself asks for, and never of what configures admission.
@@ -245,7 +245,7 @@ type invocation struct {
 	h        *Webhooks
 	a        *Attributes
 	rec      *request.Request
-	Obj, old scheme.Object // in the storage version; nil where there is none
+	obj, old scheme.Object // in the storage version; nil where there is none
 	target   matching.Target
 	name     string
 
@@ -258,9 +258,9 @@ type invocation struct {
 // hookDocuments are the objects as one version shows them.
 type hookDocuments struct{ obj, old json.RawMessage }
 
-// NewInvocation is what all webhooks that are asked about one write have in common.
-func NewInvocation(h *Webhooks, a *Attributes) *invocation {
-	v := &invocation{h: h, a: a, rec: a.Request, Obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
+// newInvocation is what all webhooks that are asked about one write have in common.
+func newInvocation(h *Webhooks, a *Attributes) *invocation {
+	v := &invocation{h: h, a: a, rec: a.Request, obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
 	v.target = matching.Target{Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural, Subresource: a.Subresource, Operation: a.Operation,
 		Namespace: a.Request.Info.Namespace}
 	if v.target.IsNamespace() {
@@ -275,7 +275,7 @@ func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, e
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // what cannot be read fails in the call
 	}
-	if !matching.Selects(k.objects, v.Obj, v.old) {
+	if !matching.Selects(k.objects, v.obj, v.old) {
 		return nil, nil
 	}
 	if ok, err := v.inNamespace(k.namespaces); !ok || err != nil {
@@ -310,8 +310,8 @@ func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
 	if selector.Empty() || v.target.Namespace == "" {
 		return true, nil
 	}
-	if v.target.IsNamespace() && v.a.Subresource == "" && v.Obj != nil {
-		return selector.Matches(labels.Set(v.Obj.GetLabels())), nil
+	if v.target.IsNamespace() && v.a.Subresource == "" && v.obj != nil {
+		return selector.Matches(labels.Set(v.obj.GetLabels())), nil
 	}
 	rec, err := v.h.Store.Get(v.h.Types.Lookup("", "v1", "namespaces").Key("", v.target.Namespace))
 	if errors.Is(err, store.ErrNotFound) {
@@ -329,14 +329,14 @@ func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
 
 // ---- Objects in other versions
 
-// Documents shows the objects in a version.
-func (v *invocation) Documents(row *scheme.Resource) (*hookDocuments, error) {
+// documents shows the objects in a version.
+func (v *invocation) documents(row *scheme.Resource) (*hookDocuments, error) {
 	if d := v.shown[row]; d != nil {
 		return d, nil
 	}
 	var d hookDocuments
 	var errs [2]error
-	d.obj, errs[0] = v.document(row, v.Obj)
+	d.obj, errs[0] = v.document(row, v.obj)
 	d.old, errs[1] = v.document(row, v.old)
 	v.shown[row] = &d
 	return &d, errors.Join(errs[:]...)
@@ -391,7 +391,7 @@ func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object
 
 // request makes the question that goes to a webhook, but for its uid.
 func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
-	d, err := v.Documents(row)
+	d, err := v.documents(row)
 	if err != nil {
 		return nil, err
 	}
@@ -461,8 +461,8 @@ func (e *callFailure) Unwrap() error { return e.cause }
 // A denial is a webhook's no.
 type denial struct{ *apierrors.StatusError }
 
-// Denied words a webhook's no. It keeps the status that the webhook gives, but for success.
-func Denied(name string, result *metav1.Status) *denial {
+// denied words a webhook's no. It keeps the status that the webhook gives, but for success.
+func denied(name string, result *metav1.Status) *denial {
 	status := metav1.Status{}
 	if result != nil {
 		status = *result
@@ -512,15 +512,15 @@ func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout())
 	defer cancel()
-	got, err := k.Client.Post(ctx, body, MaxReviewAnswer)
+	got, err := k.Client.Post(ctx, body, maxReviewAnswer)
 	if err != nil {
 		return failed(codeOf(err), fmt.Errorf("failed to call webhook: %w", err))
 	}
-	if said.answer, err = DecodeReview(got, version, question.UID, k.kind); err != nil {
+	if said.answer, err = decodeReview(got, version, question.UID, k.kind); err != nil {
 		return failed(http.StatusServiceUnavailable, err)
 	}
 	if !said.answer.Allowed {
-		said.err = Denied(k.Name, said.answer.Result)
+		said.err = denied(k.Name, said.answer.Result)
 	}
 	return said
 }
@@ -608,15 +608,15 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 // round asks the mutating webhooks in order; on the second walk those that want to know what others have changed since.
 func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 	number := 0
-	if v.a.Again {
+	if v.a.again {
 		number = 1
 		clear(v.shown)
-		if !apiequality.Semantic.DeepEqual(v.left, v.Obj) { // the built-in plug-ins have changed it
+		if !apiequality.Semantic.DeepEqual(v.left, v.obj) { // the built-in plug-ins have changed it
 			v.again, v.asked = append(v.again, v.asked...), nil
 		}
 	}
 	for i, k := range hooks {
-		if v.a.Again && !slices.Contains(v.again, k) {
+		if v.a.again && !slices.Contains(v.again, k) {
 			continue
 		}
 		row, err := v.concerns(ctx, k)
@@ -650,7 +650,7 @@ func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, 
 	said := k.ask(ctx, *question)
 	v.note(ctx, k, &said)
 	if said.err == nil {
-		changed, said.err = v.Apply(k, row, said.answer)
+		changed, said.err = v.apply(k, row, said.answer)
 	}
 	note, _ := json.Marshal(&struct {
 		Configuration string `json:"configuration"`
@@ -665,9 +665,9 @@ func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, 
 	return changed, err
 }
 
-// Apply makes the object what a webhook's patch says. A patch that cannot be read is a failed call; one that can and does not fit
+// apply makes the object what a webhook's patch says. A patch that cannot be read is a failed call; one that can and does not fit
 // refuses the request whatever the failurePolicy.
-func (v *invocation) Apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) (changed bool, err error) {
+func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) (changed bool, err error) {
 	if len(answer.Patch) == 0 {
 		return false, nil
 	}
@@ -681,7 +681,7 @@ func (v *invocation) Apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 	switch {
 	case len(operations) == 0:
 		return false, nil
-	case v.Obj == nil:
+	case v.obj == nil:
 		return false, apierrors.NewInternalError(fmt.Errorf(
 			"admission webhook %q attempted to modify the object, which is not supported for this operation", k.Name))
 	case answer.PatchType != nil && *answer.PatchType != "JSONPatch":
@@ -704,7 +704,7 @@ func (v *invocation) Apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 	if row.BodyOf(v.a.Subresource).Kind == row.Kind {
 		v.h.Defaults(v.a.Resource, obj)
 	}
-	v.Obj = obj
+	v.obj = obj
 	clear(v.shown)
 	return changed, nil
 }

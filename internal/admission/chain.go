@@ -52,7 +52,7 @@ type Attributes struct {
 	Object, Old     scheme.Object
 
 	Request *request.Request // whose write it is; nil for the server's own. The chain fills it in
-	Again   bool             // the second walk: the object was changed from outside since the plug-in last saw it
+	again   bool             // the second walk: the object was changed from outside since the plug-in last saw it
 
 	changed  bool        // from outside
 	webhooks *invocation // of the first walk
@@ -268,10 +268,10 @@ func (a *Attributes) walk(ctx context.Context, all []*Plugin) error {
 				return err
 			}
 		}
-		if !a.changed || a.Again {
+		if !a.changed || a.again {
 			return nil
 		}
-		a.Again = true
+		a.again = true
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	MaxReviewAnswer = 16 << 20 // bytes: a patch may bring a whole object, in base64
+	maxReviewAnswer = 16 << 20 // bytes: a patch may bring a whole object, in base64
 	reviewKind      = "AdmissionReview"
 	reviewGroup     = "admission.k8s.io"
 )
@@ -30,7 +30,7 @@ const (
 type hookKind string
 
 const (
-	MutatingHook   hookKind = "admit"
+	mutatingHook   hookKind = "admit"
 	validatingHook hookKind = "validating"
 )
 
@@ -82,8 +82,8 @@ func reviewVersion(accepted []string) (string, error) {
 	return "", errors.New("webhook does not accept known AdmissionReview versions (v1, v1beta1)")
 }
 
-// DecodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
-func DecodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
+// decodeReview reads an answer and checks it as strictly as its version wants: v1beta1 let everything pass but a missing response.
+func decodeReview(body []byte, version string, uid types.UID, kind hookKind) (*reviewAnswer, error) {
 	var got review
 	gvk, err := scheme.InterpretKind(body)
 	if named := gvk != (schema.GroupVersionKind{}); err == nil && named && (gvk.Group != reviewGroup || gvk.Kind != reviewKind) {
@@ -102,7 +102,7 @@ func DecodeReview(body []byte, version string, uid types.UID, kind hookKind) (*r
 }
 
 func checkReview(got *review, version string, uid types.UID, kind hookKind) error {
-	a, mutating := got.Response, kind == MutatingHook
+	a, mutating := got.Response, kind == mutatingHook
 	want := schema.GroupVersionKind{Group: reviewGroup, Version: version, Kind: reviewKind}
 	switch {
 	case a == nil:

@@ -54,44 +54,44 @@ const (
 	maxAuditAgent   = 1024    // bytes of a user agent
 )
 
-// A Stage says at which moment of a request an event was made.
-type Stage string
+// A stage says at which moment of a request an event was made.
+type stage string
 
 const (
-	stageResponseStarted  Stage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
-	stageResponseComplete Stage = "ResponseComplete" // the response is out
-	stagePanic            Stage = "Panic"            // the handler panicked
+	stageResponseStarted  stage = "ResponseStarted"  // the head of a watch's response is on its way; or nobody could be made out, as for a 401
+	stageResponseComplete stage = "ResponseComplete" // the response is out
+	stagePanic            stage = "Panic"            // the handler panicked
 )
 
-// An Event is what the caller knows about a request at one of its stages. It has no headers and no bodies: nothing secret can get
+// An event is what the caller knows about a request at one of its stages. It has no headers and no bodies: nothing secret can get
 // into the log by way of them.
-type Event struct {
+type event struct {
 	id           string
-	stage        Stage
+	stage        stage
 	uri          *url.URL
 	verb         string
-	user         User     // who sent the request; empty when nobody could be made out
-	impersonated *User    // whom it was made for, if that is somebody else
+	user         user     // who sent the request; empty when nobody could be made out
+	impersonated *user    // whom it was made for, if that is somebody else
 	constraint   string   // the narrower permission that allowed it, "" for plain "impersonate"
 	sourceIPs    []string // from sourceIPs
 	agent        string
-	object       *Object        // nil for a path that is no resource
+	object       *objectRef     // nil for a path that is no resource
 	code         int            // of the response
 	status       *metav1.Status // the Status that was answered, nil when it was another object
 	received, at time.Time
 	annotations  map[string]string
 }
 
-// User is who asks, as a part of the line; its fields are in the line's order.
-type User struct {
+// user is who asks, as a part of the line; its fields are in the line's order.
+type user struct {
 	Username string              `json:"username,omitempty"`
 	UID      string              `json:"uid,omitempty"`
 	Groups   []string            `json:"groups,omitempty"`
 	Extra    map[string][]string `json:"extra,omitempty"`
 }
 
-// Object is the part of a line that says what the request was about (audit.k8s.io/v1 ObjectReference).
-type Object struct {
+// objectRef is the part of a line that says what the request was about (audit.k8s.io/v1 ObjectReference).
+type objectRef struct {
 	Resource        string `json:"resource,omitempty"`
 	Namespace       string `json:"namespace,omitempty"`
 	Name            string `json:"name,omitempty"` // for a create, from the body when that could be read
@@ -113,15 +113,15 @@ type auditLine struct {
 	APIVersion       string            `json:"apiVersion"`
 	Level            string            `json:"level"`
 	AuditID          string            `json:"auditID"`
-	Stage            Stage             `json:"stage"`
+	Stage            stage             `json:"stage"`
 	RequestURI       string            `json:"requestURI"`
 	Verb             string            `json:"verb"`
-	User             User              `json:"user"`
-	ImpersonatedUser *User             `json:"impersonatedUser,omitempty"`
+	User             user              `json:"user"`
+	ImpersonatedUser *user             `json:"impersonatedUser,omitempty"`
 	Authentication   *auditProof       `json:"authenticationMetadata,omitempty"`
 	SourceIPs        []string          `json:"sourceIPs,omitempty"`
 	UserAgent        string            `json:"userAgent,omitempty"`
-	ObjectRef        *Object           `json:"objectRef,omitempty"`
+	ObjectRef        *objectRef        `json:"objectRef,omitempty"`
 	ResponseStatus   *metav1.Status    `json:"responseStatus,omitempty"`
 	RequestReceived  string            `json:"requestReceivedTimestamp"`
 	StageTimestamp   string            `json:"stageTimestamp"`
@@ -235,8 +235,8 @@ func closeOutput(w io.Writer) error {
 
 var auditBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// Write writes one event and returns when it is in the file, or is known to have to wait.
-func (a *Log) Write(ev Event) {
+// write writes one event and returns when it is in the file, or is known to have to wait.
+func (a *Log) write(ev event) {
 	buf := auditBuffers.Get().(*bytes.Buffer)
 	defer auditBuffers.Put(buf)
 	buf.Reset()
@@ -312,7 +312,7 @@ func (h Hooks) tell(out auditOutcome) {
 
 // --- From event to line
 
-func lineOf(ev *Event) *auditLine {
+func lineOf(ev *event) *auditLine {
 	line := &auditLine{
 		Kind: "Event", APIVersion: "audit.k8s.io/v1", Level: "Metadata",
 		AuditID:          ev.id,
@@ -378,7 +378,7 @@ func secretParameter(part string) bool {
 }
 
 // auditStatus is the Status without its kind; for other objects it is the code alone.
-func auditStatus(ev *Event) *metav1.Status {
+func auditStatus(ev *event) *metav1.Status {
 	status := &metav1.Status{}
 	if ev.status != nil {
 		*status = *ev.status
@@ -394,7 +394,7 @@ func auditStatus(ev *Event) *metav1.Status {
 	return status
 }
 
-func holdsSecrets(o *Object) bool {
+func holdsSecrets(o *objectRef) bool {
 	return o != nil && (o.Resource == "secrets" || o.Resource == "tokenreviews" || o.Subresource == "token")
 }
 

@@ -22,21 +22,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func auditExample(n int) Event {
+func auditExample(n int) event {
 	uri, _ := url.ParseRequestURI("/api/v1/namespaces/default/configmaps/b?fieldManager=x&dryRun=All")
 	received := time.Date(2026, 11, 21, 20, 10, 25, 785643000, time.FixedZone("", 3600))
-	return Event{
+	return event{
 		id: fmt.Sprint(n), stage: stageResponseComplete, uri: uri, verb: "patch",
-		user:      User{Username: "admin", UID: "1", Groups: []string{"system:masters", "system:authenticated"}},
+		user:      user{Username: "admin", UID: "1", Groups: []string{"system:masters", "system:authenticated"}},
 		sourceIPs: []string{"127.0.0.1"}, agent: "x\"y<é\n",
-		object: &Object{Resource: "configmaps", Namespace: "default", Name: "b", APIVersion: "v1"},
+		object: &objectRef{Resource: "configmaps", Namespace: "default", Name: "b", APIVersion: "v1"},
 		code:   201, received: received, at: received.Add(1500 * time.Microsecond),
 		annotations: map[string]string{"authorization.k8s.io/reason": "", "authorization.k8s.io/decision": "allow", "k8s.io/deprecated": "true"},
 	}
 }
 
 // auditLines runs the events through a log and returns its file's lines.
-func auditLines(t *testing.T, events ...Event) []string {
+func auditLines(t *testing.T, events ...event) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	a, err := Open(path, Hooks{})
@@ -44,7 +44,7 @@ func auditLines(t *testing.T, events ...Event) []string {
 		t.Fatal(err)
 	}
 	for _, ev := range events {
-		a.Write(ev)
+		a.write(ev)
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
@@ -63,8 +63,8 @@ func TestAuditLinesAreKubernetes(t *testing.T) {
 
 	refused := auditExample(2)
 	refused.uri, _ = url.ParseRequestURI("/api/v1/pods?labelSelector=a%26<b")
-	refused.verb, refused.object, refused.agent, refused.code, refused.annotations = "list", &Object{Resource: "pods", APIVersion: "v1"}, "curl/7.88.1", 403, nil
-	refused.user, refused.impersonated = User{}, &User{Username: "bob", Groups: []string{"q"}, Extra: map[string][]string{"foo": {"a"}}}
+	refused.verb, refused.object, refused.agent, refused.code, refused.annotations = "list", &objectRef{Resource: "pods", APIVersion: "v1"}, "curl/7.88.1", 403, nil
+	refused.user, refused.impersonated = user{}, &user{Username: "bob", Groups: []string{"q"}, Extra: map[string][]string{"foo": {"a"}}}
 	refused.status = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Message: "no", Reason: "Forbidden",
 		Details: &metav1.StatusDetails{Kind: "pods"}, Code: 403}
 
@@ -98,7 +98,7 @@ func TestAuditKeepsSecretsOut(t *testing.T) {
 		}
 	}
 	bad := auditExample(1)
-	bad.code, bad.object = 422, &Object{Resource: "secrets", Name: "a"}
+	bad.code, bad.object = 422, &objectRef{Resource: "secrets", Name: "a"}
 	bad.status = &metav1.Status{Status: "Failure", Reason: "Invalid", Code: 422, Message: `Invalid value: "s3cret"`,
 		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "s3cret"}}}}
 	bad.agent = strings.Repeat("a", 2000)
@@ -137,7 +137,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := range each {
-				a.Write(auditExample(w*each + i))
+				a.write(auditExample(w*each + i))
 			}
 		})
 	}
@@ -180,7 +180,7 @@ func TestAuditLosesNothingToTruncation(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				rotating.RLock()
-				a.Write(auditExample(w*each + i))
+				a.write(auditExample(w*each + i))
 				rotating.RUnlock()
 			}
 		})
@@ -212,11 +212,11 @@ func TestAuditGoesOnBehindATruncation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	a.Write(auditExample(1))
+	a.write(auditExample(1))
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	a.Write(auditExample(2))
+	a.write(auditExample(2))
 	data, _ := os.ReadFile(path)
 	if !bytes.HasPrefix(data, []byte(`{"kind"`)) || bytes.Count(data, []byte("\n")) != 1 {
 		t.Errorf("after the truncation the file holds %q", data)
@@ -244,15 +244,15 @@ func TestAuditSurvivesAFullDisk(t *testing.T) {
 	disk := &smallDisk{room: 1500} // two lines and a half
 	a := &Log{path: "test", out: disk, hooks: told.hooks()}
 	for i := range 10 {
-		a.Write(auditExample(i))
+		a.write(auditExample(i))
 	}
 	if told.written != 2 || told.lost != 0 || len(told.trouble) != 1 || !errors.Is(told.trouble[0], syscall.ENOSPC) {
 		t.Fatalf("on the full disk: told %+v", told)
 	}
 	disk.room = 100 // a little, in the middle of a line
-	a.Write(auditExample(10))
+	a.write(auditExample(10))
 	disk.room = 1 << 20
-	a.Write(auditExample(11))
+	a.write(auditExample(11))
 	if told.written != 12 || told.lost != 0 || len(told.trouble) != 2 || told.trouble[1] != nil {
 		t.Errorf("with room again: told %+v", told)
 	}
@@ -271,7 +271,7 @@ func TestAuditDropsWhatDoesNotFitInMemory(t *testing.T) {
 	a := &Log{path: "test", out: disk, hooks: told.hooks()}
 	const events = 3000
 	for i := range events {
-		a.Write(auditExample(i))
+		a.write(auditExample(i))
 	}
 	if len(a.pending) > maxPendingAudit || told.lost == 0 {
 		t.Fatalf("%d bytes wait, told %+v", len(a.pending), told)
@@ -284,7 +284,7 @@ func TestAuditDropsWhatDoesNotFitInMemory(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	a.Write(auditExample(0)) // too late
+	a.write(auditExample(0)) // too late
 	if lines := bytes.Count(fresh.Bytes(), []byte("\n")); lines != told.written || told.written+told.lost != events || !bytes.HasPrefix(fresh.Bytes(), []byte(`{"kind"`)) {
 		t.Errorf("the new file has %d lines, told %+v of %d events, one of them by swap's result, one too late", lines, told, events)
 	}
@@ -295,10 +295,10 @@ func TestAuditLosesNothingOnceThereIsRoom(t *testing.T) {
 	disk := &smallDisk{}
 	a := &Log{path: "test", out: disk, hooks: told.hooks()}
 	for told.lost == 0 {
-		a.Write(auditExample(1))
+		a.write(auditExample(1))
 	}
 	disk.room = 1 << 30
-	a.Write(auditExample(2)) // what waits leaves it no room in memory, but goes out first
+	a.write(auditExample(2)) // what waits leaves it no room in memory, but goes out first
 	if told.lost != 1 || len(a.pending) != 0 || bytes.Count(disk.Bytes(), []byte("\n")) != told.written || len(told.trouble) != 2 {
 		t.Errorf("%d bytes wait, told %d written, %d lost, trouble %v", len(a.pending), told.written, told.lost, told.trouble)
 	}
@@ -313,8 +313,8 @@ func TestAuditOnARealFullDisk(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	a.Write(auditExample(1))
-	a.Write(auditExample(2))
+	a.write(auditExample(1))
+	a.write(auditExample(2))
 	a.Close()
 	if told.lost != 2 || len(told.trouble) != 1 || !errors.Is(told.trouble[0], syscall.ENOSPC) {
 		t.Errorf("told %+v", told)
@@ -341,7 +341,7 @@ func BenchmarkAudit(b *testing.B) {
 	b.Run("alone", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			a.Write(ev)
+			a.write(ev)
 		}
 	})
 	b.Run("parallel", func(b *testing.B) {
@@ -349,7 +349,7 @@ func BenchmarkAudit(b *testing.B) {
 		b.SetParallelism(8)
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				a.Write(ev)
+				a.write(ev)
 			}
 		})
 	})

@@ -14,13 +14,13 @@ import (
 // has no other event, so it is left to Done.
 func (l *Log) Begun(r *http.Request, rec *request.Request, code int) {
 	if rec.User.Name != "" {
-		l.event(r, rec, Event{stage: stageResponseStarted, code: code, status: rec.Answered})
+		l.event(r, rec, event{stage: stageResponseStarted, code: code, status: rec.Answered})
 	}
 }
 
 // Done writes the audit event of a request that has ended.
 func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
-	ev := Event{stage: stageResponseComplete, code: code, status: rec.Answered}
+	ev := event{stage: stageResponseComplete, code: code, status: rec.Answered}
 	switch {
 	case cause != nil && cause != http.ErrAbortHandler:
 		ev.stage, ev.status = stagePanic, panicStatus(cause)
@@ -31,7 +31,7 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 }
 
 // event writes an audit event; the caller says what the request has come to.
-func (l *Log) event(r *http.Request, rec *request.Request, ev Event) {
+func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
 	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
 	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), sourceIPs(r)
 	ev.user = userOf(rec.User)
@@ -40,13 +40,13 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev Event) {
 		ev.user, ev.impersonated, ev.constraint = userOf(*rec.Impersonator), &acting, rec.Constraint
 	}
 	if info := &rec.Info; info.ResourceRequest {
-		ev.object = &Object{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
+		ev.object = &objectRef{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
 			Name: cmp.Or(info.Name, rec.Sent.Name), UID: rec.Sent.UID, APIGroup: info.Group, APIVersion: info.Version,
 			ResourceVersion: rec.Sent.ResourceVersion, Subresource: info.Subresource}
 	}
-	l.Write(ev)
+	l.write(ev)
 }
 
-func userOf(u request.User) User {
-	return User{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
+func userOf(u request.User) user {
+	return user{Username: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
 }

@@ -89,7 +89,7 @@ func seatSeconds(work time.Duration) string {
 // waitingTickets returns those who wait at a level, in order of arrival.
 func waitingTickets(l *Level) []*Ticket {
 	var tickets []*Ticket
-	for _, f := range l.Turns {
+	for _, f := range l.turns {
 		l.settleLocked(f)
 		for t := f.Waiting.First; t != nil; t = t.next {
 			tickets = append(tickets, t)

@@ -140,12 +140,12 @@ func (list *metricList) level(l *Level) {
 	gauge("dispatch_r", l.Counts.startVtime.Seconds())
 	gauge("latest_s", l.Counts.startTag.Seconds())
 	list.number("epoch_advance_total", prometheus.CounterValue, float64(l.Counts.rewinds), l.Name, "true")
-	if len(l.Turns) == 0 {
+	if len(l.turns) == 0 {
 		return
 	}
 	least, most := math.Inf(1), math.Inf(-1)
 	leastNet, mostNet := least, most
-	for _, f := range l.Turns {
+	for _, f := range l.turns {
 		l.settleLocked(f)
 		account, net := f.served.Seconds(), (f.served - f.promised).Seconds()
 		least, most, leastNet, mostNet = min(least, account), max(most, account), min(leastNet, net), max(mostNet, net)

@@ -280,7 +280,7 @@ type Level struct {
 	running      ticketList // in order of start, those that lent their seats included, without tails
 	queues       []*queue   // nil until used, for there may be ten million; those beyond deck drain
 	flows        map[uint64]*flow
-	Turns        flowHeap // the flows that have somebody waiting
+	turns        flowHeap // the flows that have somebody waiting
 	spare        []*flow  // to be used again
 	arrivals     uint64   // turns the hand, so that equally short queues are filled in turn
 	nextTurn     uint64   // in the ring of queues, for equal keys
@@ -571,7 +571,7 @@ func (l *Level) rewindLocked() {
 		l.settleLocked(f)
 		f.served -= back
 	}
-	for _, f := range l.Turns {
+	for _, f := range l.turns {
 		f.key -= back
 	}
 	l.vtime, l.closedTag = 0, 0
@@ -615,7 +615,7 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 		l.settleLocked(f)
 		f.served = max(f.served, l.vtime) // it was content until now, so nothing is due to it
 		l.rankLocked(f)
-		l.Turns.push(f)
+		l.turns.push(f)
 	}
 	return true
 }
@@ -671,13 +671,13 @@ func (l *Level) rankLocked(f *flow) {
 // leastLocked returns the flow whose turn it is.
 func (l *Level) leastLocked() *flow {
 	for {
-		f := l.Turns[0]
+		f := l.turns[0]
 		key := l.keyLocked(f)
 		if key == f.key {
 			return f
 		}
 		f.key = key
-		l.Turns.fix(f)
+		l.turns.fix(f)
 	}
 }
 
@@ -689,7 +689,7 @@ func (l *Level) fitsLocked(width int) bool {
 // fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
 // enough seats are free; else a stream of narrow ones would keep it waiting for ever.
 func (l *Level) fillLocked(now time.Time) {
-	for len(l.Turns) > 0 && l.inUse < l.limit {
+	for len(l.turns) > 0 && l.inUse < l.limit {
 		f := l.leastLocked()
 		t := f.Waiting.First
 		if !l.fitsLocked(t.width) {
@@ -717,10 +717,10 @@ func (l *Level) unqueueLocked(t *Ticket) {
 	t.Schema.stats.waitingSeats -= t.width
 	switch {
 	case f.Waiting.n == 0:
-		l.Turns.remove(f)
+		l.turns.remove(f)
 	case wasFirst:
 		l.rankLocked(f)
-		l.Turns.fix(f)
+		l.turns.fix(f)
 	}
 	if l.Waiting == 0 { // the books are closed
 		l.closedAt, l.closedTag = l.contended, l.vtime
@@ -780,7 +780,7 @@ func (l *Level) unseatLocked(t *Ticket) {
 	t.queue.held -= t.width
 	if t.flow.Waiting.n > 0 { // its key is too high now
 		l.rankLocked(t.flow)
-		l.Turns.fix(t.flow)
+		l.turns.fix(t.flow)
 	}
 }
 

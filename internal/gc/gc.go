@@ -13,13 +13,13 @@
 //	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Log: log}
 //	go col.Run(ctx)
 //
-// Two loops are readers of the store's event log like any watcher: the Reaper follows owners, the emptier namespaces. Each finds out at its
+// Two loops are readers of the store's event log like any watcher: the reaper follows owners, the emptier namespaces. Each finds out at its
 // start what there is to do, then sleeps until a commit, looks at what was written and does what follows, several objects at once.
 //
 // Invariants: nothing that they know is kept: it all follows from the store, so they may be stopped at any point. What they do not know is
 // left alone: an object is deleted only after each of its owners has been looked up and not been found, with the owner's uid.
 //
-// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The Reaper reads the tombstone,
+// A worked example: Deployment d owns ReplicaSet r, which owns Pod p. DELETE d removes it at revision 10. The reaper reads the tombstone,
 // finds r among the dependents of d's uid, looks r up, finds no owner of its references, and deletes it at 11, which leads to p.
 package gc
 
@@ -53,7 +53,7 @@ import (
 const (
 	NamespaceRange = "//namespaces/"
 	eventRange     = "//events/"
-	PodRange       = "//pods/"
+	podRange       = "//pods/"
 
 	CollectorName  = "kube-controller-manager" // field manager of the collector's updates
 	CollectorSeats = 128                       // objects that are worked on at once, so that their commits share an fsync
@@ -62,7 +62,7 @@ const (
 	reapTries      = 10                        // attempts at an object that others write to
 	retryFirst     = time.Second               // until what failed is tried again; doubled each time up to
 	retryLast      = time.Minute
-	RefreshEvery   = time.Second // at most so often a namespace that waits is looked through because something in it changed
+	refreshEvery   = time.Second // at most so often a namespace that waits is looked through because something in it changed
 
 	// NamespaceGrace is how long a namespace that is deleted is left alone, for those who finalize it themselves right after: suites that
 	// were written against a control plane without controllers DELETE it, GET it and PUT its /finalize, and would meet 409 or 404 if it
@@ -91,7 +91,7 @@ type Collector struct {
 // Run collects until ctx ends.
 func (gc *Collector) Run(ctx context.Context) {
 	var loops sync.WaitGroup
-	loops.Go(func() { gc.KeepUp(ctx, "collecting dependents", (&Reaper{Gc: gc}).run) })
+	loops.Go(func() { gc.KeepUp(ctx, "collecting dependents", (&reaper{gc: gc}).run) })
 	loops.Go(func() { gc.KeepUp(ctx, "emptying namespaces", (&emptier{gc: gc}).run) })
 	loops.Wait()
 }
@@ -172,8 +172,8 @@ type edge struct {
 	blocks bool
 }
 
-// NewGraph is a graph without objects.
-func NewGraph() graph {
+// newGraph is a graph without objects.
+func newGraph() graph {
 	return graph{seed: maphash.MakeSeed(), owners: map[ownerID]dependents{}}
 }
 
@@ -253,8 +253,8 @@ func decodeReferences(references string) (owners []metav1.OwnerReference, err er
 	return owners, err
 }
 
-// UidOf is metadata.uid of a stored object.
-func UidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
+// uidOf is metadata.uid of a stored object.
+func uidOf(object []byte) string { return gjson.GetBytes(object, "metadata.uid").String() }
 
 func finalizersOf(object []byte) (names []string) {
 	for _, name := range gjson.GetBytes(object, "metadata.finalizers").Array() {
@@ -266,22 +266,22 @@ func finalizersOf(object []byte) (names []string) {
 // kinds finds resources by what keys and references call them, in one state of the registry.
 type kinds struct {
 	catalog *scheme.Catalog
-	ByBase  map[string]*scheme.Resource
+	byBase  map[string]*scheme.Resource
 	byKind  map[kindName]*scheme.Resource
 }
 
 type kindName struct{ apiVersion, kind string }
 
-// NewKinds are the types of one state of the registry, by key and by kind.
-func NewKinds(c *scheme.Catalog) *kinds {
-	k := &kinds{catalog: c, ByBase: map[string]*scheme.Resource{}, byKind: map[kindName]*scheme.Resource{}}
+// newKinds are the types of one state of the registry, by key and by kind.
+func newKinds(c *scheme.Catalog) *kinds {
+	k := &kinds{catalog: c, byBase: map[string]*scheme.Resource{}, byKind: map[kindName]*scheme.Resource{}}
 	for _, res := range c.Sorted {
 		if res.Virtual {
 			continue
 		}
 		k.byKind[kindName{res.APIVersion(), res.Kind}] = res
-		if k.ByBase[res.Base] == nil || res.StoresAsIs() {
-			k.ByBase[res.Base] = res
+		if k.byBase[res.Base] == nil || res.StoresAsIs() {
+			k.byBase[res.Base] = res
 		}
 	}
 	return k
@@ -289,17 +289,17 @@ func NewKinds(c *scheme.Catalog) *kinds {
 
 // ---- The reaper ----
 
-// A Reaper works off owner references. One goroutine runs it; between two looks at the log it lets others examine objects, and changes
+// A reaper works off owner references. One goroutine runs it; between two looks at the log it lets others examine objects, and changes
 // nothing that they read.
-type Reaper struct {
-	Gc      *Collector
-	Kinds   *kinds
-	Graph   graph
+type reaper struct {
+	gc      *Collector
+	kinds   *kinds
+	graph   graph
 	pos     int64               // the graph shows the store at this revision
 	waiting map[ownerID]string  // keys of owners that are being deleted in the foreground
 	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
 	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
-	Dirty   map[string]struct{} // keys of objects to examine
+	dirty   map[string]struct{} // keys of objects to examine
 
 	mu     sync.Mutex          // guards what follows while objects are examined
 	parked map[string]struct{} // keys of objects that name a kind that is not served
@@ -315,20 +315,20 @@ var (
 )
 
 // run reads what there is, then the log.
-func (rp *Reaper) run(ctx context.Context) error {
+func (rp *reaper) run(ctx context.Context) error {
 	if err := rp.start(ctx); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
-		wake := rp.Gc.Store.Wake(store.Everything)
+		wake := rp.gc.Store.Wake(store.Everything)
 		if err := rp.catchUp(); err != nil {
 			return err
 		}
-		if len(rp.Dirty) > 0 {
+		if len(rp.dirty) > 0 {
 			rp.work(ctx)
 			continue
 		}
-		rp.Dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
+		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
 		rp.waitForWork(ctx, wake)
 	}
 	return ctx.Err()
@@ -336,15 +336,15 @@ func (rp *Reaper) run(ctx context.Context) error {
 
 // start makes the graph of what the store holds, and looks all owners up: one may have gone unseen. Whatever happens to them after the
 // revision of the walk, the log will tell.
-func (rp *Reaper) start(ctx context.Context) (err error) {
-	*rp = Reaper{Gc: rp.Gc, Kinds: NewKinds(rp.Gc.Types.Current.Load()), Graph: NewGraph(), waiting: map[ownerID]string{},
-		sound: map[string]struct{}{}, gone: map[string]struct{}{}, Dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
-	rp.pos, err = rp.Gc.Walk(ctx, "/", func(records []store.Record) error {
+func (rp *reaper) start(ctx context.Context) (err error) {
+	*rp = reaper{gc: rp.gc, kinds: newKinds(rp.gc.Types.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
+		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
+	rp.pos, err = rp.gc.Walk(ctx, "/", func(records []store.Record) error {
 		for i := range records {
 			ev := store.Event{Record: records[i]}
 			if ev.Deleting || referencesOf(ev.JSON) != "" {
 				ev.Key = strings.Clone(ev.Key) // not all the keys of the chunk with it
-				rp.Apply(&ev)
+				rp.apply(&ev)
 			}
 		}
 		return nil
@@ -353,18 +353,18 @@ func (rp *Reaper) start(ctx context.Context) (err error) {
 }
 
 // catchUp brings the graph up to date.
-func (rp *Reaper) catchUp() (err error) {
-	if c := rp.Gc.Types.Current.Load(); c != rp.Kinds.catalog {
-		rp.Kinds = NewKinds(c)
-		maps.Copy(rp.Dirty, rp.parked)
+func (rp *reaper) catchUp() (err error) {
+	if c := rp.gc.Types.Current.Load(); c != rp.kinds.catalog {
+		rp.kinds = newKinds(c)
+		maps.Copy(rp.dirty, rp.parked)
 		clear(rp.parked)
 	}
-	rp.pos, err = rp.Gc.Drain(store.Everything, rp.pos, rp.Apply)
+	rp.pos, err = rp.gc.Drain(store.Everything, rp.pos, rp.apply)
 	return err
 }
 
-// Apply draws one event into the graph and notes whom it concerns. Events of kind Event have owners in name only.
-func (rp *Reaper) Apply(ev *store.Event) {
+// apply draws one event into the graph and notes whom it concerns. Events of kind Event have owners in name only.
+func (rp *reaper) apply(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, eventRange) {
 		return
 	}
@@ -383,28 +383,28 @@ func (rp *Reaper) Apply(ev *store.Event) {
 	}
 }
 
-func (rp *Reaper) relink(ev *store.Event, before, after string) {
-	self := rp.Graph.id(UidOf(ev.JSON))
-	for _, e := range rp.Graph.edges(self, before) {
-		rp.Graph.unlink(ev.Key, e)
+func (rp *reaper) relink(ev *store.Event, before, after string) {
+	self := rp.graph.id(uidOf(ev.JSON))
+	for _, e := range rp.graph.edges(self, before) {
+		rp.graph.unlink(ev.Key, e)
 	}
-	for _, e := range rp.Graph.edges(self, after) {
-		rp.Graph.link(ev.Key, e)
+	for _, e := range rp.graph.edges(self, after) {
+		rp.graph.link(ev.Key, e)
 	}
-	for _, e := range rp.Graph.edges(self, before) {
-		if owner := rp.waiting[e.owner]; owner != "" && rp.Graph.owners[e.owner].blocking == 0 {
-			rp.Dirty[owner] = struct{}{}
+	for _, e := range rp.graph.edges(self, before) {
+		if owner := rp.waiting[e.owner]; owner != "" && rp.graph.owners[e.owner].blocking == 0 {
+			rp.dirty[owner] = struct{}{}
 		}
 	}
 	if after != "" && !ev.Deleting && !rp.isSound(ev.Key, after) {
-		rp.Dirty[ev.Key] = struct{}{}
+		rp.dirty[ev.Key] = struct{}{}
 	}
 }
 
 // isSound says that all owners are there, so that nothing is to be done. Most objects come with the references of one before them, and
 // what was found for that one holds until the log tells of an owner's end: if it ended later than that, its event will find this object in
 // the graph.
-func (rp *Reaper) isSound(key, references string) bool {
+func (rp *reaper) isSound(key, references string) bool {
 	namespace, _ := scheme.NamespacedName(key)
 	what := namespace + references
 	if _, known := rp.sound[what]; known {
@@ -427,53 +427,53 @@ func (rp *Reaper) isSound(key, references string) bool {
 }
 
 // removed lets go of an object that is gone. Its dependents leave the graph in one step: one by one they would be cut out of the middle.
-func (rp *Reaper) removed(ev *store.Event) {
-	uid := UidOf(ev.JSON)
-	id := rp.Graph.id(uid)
+func (rp *reaper) removed(ev *store.Event) {
+	uid := uidOf(ev.JSON)
+	id := rp.graph.id(uid)
 	clear(rp.sound)
 	delete(rp.waiting, id)
 	delete(rp.parked, ev.Key)
-	left := rp.Graph.owners[id].keys
+	left := rp.graph.owners[id].keys
 	if len(left) == 0 {
 		return
 	}
 	rp.gone[uid] = struct{}{}
 	rp.markDirty(left)
-	delete(rp.Graph.owners, id)
+	delete(rp.graph.owners, id)
 }
 
 // applyDeletion notes an owner that waits for the collector.
-func (rp *Reaper) applyDeletion(ev *store.Event) {
+func (rp *reaper) applyDeletion(ev *store.Event) {
 	finalizers := finalizersOf(ev.JSON)
 	foreground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
-	id := rp.Graph.id(UidOf(ev.JSON))
+	id := rp.graph.id(uidOf(ev.JSON))
 	if foreground && rp.waiting[id] == "" {
 		clear(rp.sound)
 		rp.waiting[id] = ev.Key
-		rp.markDirty(rp.Graph.owners[id].keys)
+		rp.markDirty(rp.graph.owners[id].keys)
 	}
 	if !foreground {
 		delete(rp.waiting, id)
 	}
 	if foreground || slices.Contains(finalizers, metav1.FinalizerOrphanDependents) {
-		rp.Dirty[ev.Key] = struct{}{}
+		rp.dirty[ev.Key] = struct{}{}
 	}
 }
 
-func (rp *Reaper) markDirty(keys []string) {
+func (rp *reaper) markDirty(keys []string) {
 	for _, key := range keys {
-		rp.Dirty[key] = struct{}{}
+		rp.dirty[key] = struct{}{}
 	}
 }
 
 // work examines some of the objects that are due.
-func (rp *Reaper) work(ctx context.Context) {
-	batch := make([]string, 0, min(len(rp.Dirty), reapBatch))
-	for key := range rp.Dirty {
+func (rp *reaper) work(ctx context.Context) {
+	batch := make([]string, 0, min(len(rp.dirty), reapBatch))
+	for key := range rp.dirty {
 		if len(batch) == reapBatch {
 			break
 		}
-		delete(rp.Dirty, key)
+		delete(rp.dirty, key)
 		batch = append(batch, key)
 	}
 	_ = registry.Parallel(batch, CollectorSeats, func(key string) error {
@@ -485,7 +485,7 @@ func (rp *Reaper) work(ctx context.Context) {
 }
 
 // postpone keeps an object for later: until the registry changes, or for some time.
-func (rp *Reaper) postpone(key string, err error) {
+func (rp *reaper) postpone(key string, err error) {
 	rp.mu.Lock()
 	defer rp.mu.Unlock()
 	if errors.Is(err, errUnserved) {
@@ -496,7 +496,7 @@ func (rp *Reaper) postpone(key string, err error) {
 }
 
 // waitForWork sleeps until the next commit, or until what failed is due.
-func (rp *Reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
+func (rp *reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
 	var retry <-chan time.Time
 	if len(rp.failed) == 0 {
 		rp.pause = 0
@@ -504,7 +504,7 @@ func (rp *Reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
 		if rp.due.IsZero() {
 			rp.pause = min(max(2*rp.pause, retryFirst), retryLast)
 			rp.due = time.Now().Add(rp.pause)
-			rp.Gc.Log.Error().Err(rp.err).Int("objects", len(rp.failed)).Msg("collecting dependents")
+			rp.gc.Log.Error().Err(rp.err).Int("objects", len(rp.failed)).Msg("collecting dependents")
 		}
 		retry = time.After(time.Until(rp.due))
 	}
@@ -512,7 +512,7 @@ func (rp *Reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
 	case <-ctx.Done():
 	case <-wake:
 	case <-retry:
-		maps.Copy(rp.Dirty, rp.failed)
+		maps.Copy(rp.dirty, rp.failed)
 		clear(rp.failed)
 		rp.due = time.Time{}
 	}
@@ -528,20 +528,20 @@ type item struct {
 	rec             store.Record
 }
 
-func (rp *Reaper) item(key string) (it item, err error) {
+func (rp *reaper) item(key string) (it item, err error) {
 	base, namespace, name, _ := scheme.SplitKey(key)
-	it = item{res: rp.Kinds.ByBase[base], namespace: namespace, name: name}
+	it = item{res: rp.kinds.byBase[base], namespace: namespace, name: name}
 	if it.res == nil {
 		return it, errUnserved
 	}
-	if it.rec, err = rp.Gc.Store.Get(key); err == nil {
-		it.uid = types.UID(UidOf(it.rec.JSON))
+	if it.rec, err = rp.gc.Store.Get(key); err == nil {
+		it.uid = types.UID(uidOf(it.rec.JSON))
 	}
 	return it, err
 }
 
 // examine does what an object's owners, or its own deletion, ask for.
-func (rp *Reaper) examine(ctx context.Context, key string) (err error) {
+func (rp *reaper) examine(ctx context.Context, key string) (err error) {
 	for range reapTries {
 		if err = rp.examineOnce(ctx, key); !apierrors.IsConflict(err) {
 			break
@@ -555,7 +555,7 @@ func (rp *Reaper) examine(ctx context.Context, key string) (err error) {
 
 // examineOnce sees the newest object but an older graph. Only what is decided from the graph alone has to wait for it to catch up; the
 // object's event will then bring it here again.
-func (rp *Reaper) examineOnce(ctx context.Context, key string) error {
+func (rp *reaper) examineOnce(ctx context.Context, key string) error {
 	it, err := rp.item(key)
 	if err != nil {
 		return err
@@ -575,8 +575,8 @@ func (rp *Reaper) examineOnce(ctx context.Context, key string) error {
 	return nil
 }
 
-func (rp *Reaper) dependentsOf(uid types.UID) dependents {
-	return rp.Graph.owners[rp.Graph.id(string(uid))]
+func (rp *reaper) dependentsOf(uid types.UID) dependents {
+	return rp.graph.owners[rp.graph.id(string(uid))]
 }
 
 // ownerState is what a reference leads to.
@@ -589,7 +589,7 @@ const (
 )
 
 // ownerStateOf keeps, loosens or deletes an object, depending on its owners. A reference that cannot be looked up keeps the object.
-func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
+func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 	owners, err := decodeReferences(referencesOf(it.rec.JSON))
 	if err != nil || len(owners) == 0 {
 		return err
@@ -597,7 +597,7 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 	var drop []types.UID
 	solid, waiting := false, false
 	for i := range owners {
-		if it.misplaced(&owners[i], rp.Kinds) {
+		if it.misplaced(&owners[i], rp.kinds) {
 			return nil
 		}
 		state, err := rp.lookUp(&owners[i], it.namespace)
@@ -626,8 +626,8 @@ func (rp *Reaper) ownerStateOf(ctx context.Context, it *item) error {
 // isWaiting says that the graph, too, knows of an owner's deletion in the foreground, and so of all that was there before it. A graph that
 // lags may lack the object's own dependents: without them it would go in the background, and its owner before they do. The owner's event
 // will bring the object here again.
-func (rp *Reaper) isWaiting(owner types.UID) bool {
-	return rp.waiting[rp.Graph.id(string(owner))] != ""
+func (rp *reaper) isWaiting(owner types.UID) bool {
+	return rp.waiting[rp.graph.id(string(owner))] != ""
 }
 
 // misplaced says that an object of no namespace names an owner that is in one: nobody can tell which. Such an object stays.
@@ -637,24 +637,24 @@ func (it *item) misplaced(ref *metav1.OwnerReference, k *kinds) bool {
 }
 
 // lookUp finds the object that a reference names: in the dependent's own namespace, or in none.
-func (rp *Reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerState, error) {
+func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerState, error) {
 	if _, gone := rp.gone[string(ref.UID)]; gone {
 		return ownerAbsent, nil
 	}
-	res := rp.Kinds.byKind[kindName{ref.APIVersion, ref.Kind}]
+	res := rp.kinds.byKind[kindName{ref.APIVersion, ref.Kind}]
 	if res == nil {
 		return ownerAbsent, errUnserved
 	}
 	if !res.Namespaced {
 		namespace = ""
 	}
-	rec, err := rp.Gc.Store.Get(res.Key(namespace, ref.Name))
+	rec, err := rp.gc.Store.Get(res.Key(namespace, ref.Name))
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return ownerAbsent, nil
 	case err != nil:
 		return ownerAbsent, err
-	case UidOf(rec.JSON) != string(ref.UID):
+	case uidOf(rec.JSON) != string(ref.UID):
 		return ownerAbsent, nil
 	case rec.Deleting && slices.Contains(finalizersOf(rec.JSON), metav1.FinalizerDeleteDependents):
 		return ownerWaiting, nil
@@ -674,19 +674,19 @@ func propagationOf(finalizers []string) metav1.DeletionPropagation {
 }
 
 // delete deletes the object that was examined, and no other version of it: somebody may just have given it an owner.
-func (rp *Reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
+func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPropagation) error {
 	rev := strconv.FormatInt(it.rec.Rev, 10)
 	options := &metav1.DeleteOptions{PropagationPolicy: &policy, Preconditions: &metav1.Preconditions{UID: &it.uid, ResourceVersion: &rev}}
 	t := registry.Target{Resource: it.res.AsStored(), Namespace: it.namespace, Name: it.name}
-	ctx, done := rp.Gc.begin(ctx, garbageCollector, "delete", t)
-	_, _, err := rp.Gc.Writer.Delete(ctx, it.res.AsStored(), it.namespace, it.name, options)
+	ctx, done := rp.gc.begin(ctx, garbageCollector, "delete", t)
+	_, _, err := rp.gc.Writer.Delete(ctx, it.res.AsStored(), it.namespace, it.name, options)
 	done(err)
 	return err
 }
 
 // deleteInForeground hands an owner's deletion on to an object that is an owner itself. In a circle the two would wait for each other:
 // an object with a dependent that is already waiting stops to hold its owners back first.
-func (rp *Reaper) deleteInForeground(ctx context.Context, it *item) error {
+func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
 	for _, key := range rp.dependentsOf(it.uid).keys {
 		dependent, err := rp.item(key)
 		if err != nil || !dependent.rec.Deleting {
@@ -706,10 +706,10 @@ func (rp *Reaper) deleteInForeground(ctx context.Context, it *item) error {
 // ---- Changing an object ----
 
 // change edits an object if it is still the one that was examined, and remembers what became of it.
-func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
+func (rp *reaper) change(ctx context.Context, it *item, edit func(scheme.Object)) error {
 	t := registry.Target{Resource: it.res.AsStored(), Namespace: it.namespace, Name: it.name}
-	ctx, done := rp.Gc.begin(ctx, garbageCollector, "patch", t)
-	rec, _, err := rp.Gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	ctx, done := rp.gc.begin(ctx, garbageCollector, "patch", t)
+	rec, _, err := rp.gc.Writer.Modify(ctx, t, registry.Options{Manager: CollectorName}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		if old.GetUID() != it.uid {
 			return nil, errReplaced
 		}
@@ -725,7 +725,7 @@ func (rp *Reaper) change(ctx context.Context, it *item, edit func(scheme.Object)
 }
 
 // dropReferences removes the references to owners. That of one that is waiting goes, too, or it would wait for ever.
-func (rp *Reaper) dropReferences(ctx context.Context, it *item, owners []types.UID) error {
+func (rp *reaper) dropReferences(ctx context.Context, it *item, owners []types.UID) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		var kept []metav1.OwnerReference // nil, not empty, when none is left
 		dropped := make(map[types.UID]bool, len(owners))
@@ -742,7 +742,7 @@ func (rp *Reaper) dropReferences(ctx context.Context, it *item, owners []types.U
 }
 
 // unblock lets an object's owners go before it does.
-func (rp *Reaper) unblock(ctx context.Context, it *item) error {
+func (rp *reaper) unblock(ctx context.Context, it *item) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		references := obj.GetOwnerReferences()
 		for i := range references {
@@ -756,7 +756,7 @@ func (rp *Reaper) unblock(ctx context.Context, it *item) error {
 }
 
 // removeFinalizer lets an owner go, as far as the collector is concerned.
-func (rp *Reaper) removeFinalizer(ctx context.Context, it *item, name string) error {
+func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) error {
 	return rp.change(ctx, it, func(obj scheme.Object) {
 		var kept []string
 		for _, finalizer := range obj.GetFinalizers() {
@@ -769,7 +769,7 @@ func (rp *Reaper) removeFinalizer(ctx context.Context, it *item, name string) er
 }
 
 // orphan frees an owner's dependents, then the owner.
-func (rp *Reaper) orphan(ctx context.Context, it *item) error {
+func (rp *reaper) orphan(ctx context.Context, it *item) error {
 	err := registry.Parallel(rp.dependentsOf(it.uid).keys, CollectorSeats, func(key string) error {
 		dependent, err := rp.item(key)
 		if err == nil {
@@ -875,7 +875,7 @@ func (em *emptying) due() time.Time {
 	if em.last.IsZero() {
 		return em.begins
 	}
-	return em.last.Add(RefreshEvery)
+	return em.last.Add(refreshEvery)
 }
 
 // work looks through the namespaces that are due, if there are any.
@@ -959,8 +959,8 @@ func (rest *remains) add(res *scheme.Resource, rec *store.Record) {
 
 // clear deletes the pods of a namespace, and when there are none (they may need what is beside them to end well) all the rest.
 func (e *emptier) clear(ctx context.Context, namespace string, rest *remains) {
-	rows := NewKinds(e.gc.Types.Current.Load()).ByBase
-	e.clearOf(ctx, rows[PodRange], namespace, rest)
+	rows := newKinds(e.gc.Types.Current.Load()).byBase
+	e.clearOf(ctx, rows[podRange], namespace, rest)
 	if len(rest.objects) > 0 || len(rest.errs) > 0 {
 		return
 	}
@@ -1017,7 +1017,7 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 }
 
 func nodeOf(rec *store.Record) string {
-	if !strings.HasPrefix(rec.Key, PodRange) {
+	if !strings.HasPrefix(rec.Key, podRange) {
 		return ""
 	}
 	return gjson.GetBytes(rec.JSON, "spec.nodeName").String()

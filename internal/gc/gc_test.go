@@ -2,10 +2,15 @@ package gc
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +25,7 @@ import (
 )
 
 // startReaper has a reaper that has read a store with one namespace, and reads on when it is told to.
-func startReaper(t *testing.T) *Reaper {
+func startReaper(t testing.TB) *reaper {
 	t.Helper()
 	st, err := store.Open(filepath.Join(t.TempDir(), "a.db"), store.Options{Ephemeral: true})
 	if err != nil {
@@ -37,7 +42,7 @@ func startReaper(t *testing.T) *Reaper {
 	if _, err := wr.Insert(t.Context(), reg.Lookup("", "v1", "namespaces"), namespace, registry.Options{Trusted: true}); err != nil {
 		t.Fatal(err)
 	}
-	rp := &Reaper{Gc: &Collector{Store: st, Types: reg, Writer: wr, Log: zerolog.Nop()}}
+	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Log: zerolog.Nop()}}
 	if err := rp.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,31 +50,31 @@ func startReaper(t *testing.T) *Reaper {
 }
 
 // configMap stores one in the namespace default that blocks its owner, if it has one, and returns its reference.
-func (rp *Reaper) configMap(t *testing.T, name string, finalizers []string, owners ...metav1.OwnerReference) metav1.OwnerReference {
+func (rp *reaper) configMap(t *testing.T, name string, finalizers []string, owners ...metav1.OwnerReference) metav1.OwnerReference {
 	t.Helper()
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, OwnerReferences: owners, Finalizers: finalizers}}
-	rec, err := rp.Gc.Writer.Insert(t.Context(), rp.Gc.Types.Lookup("", "v1", "configmaps"), obj, registry.Options{Trusted: true})
+	rec, err := rp.gc.Writer.Insert(t.Context(), rp.gc.Types.Lookup("", "v1", "configmaps"), obj, registry.Options{Trusted: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	yes := true
-	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: types.UID(UidOf(rec.JSON)), BlockOwnerDeletion: &yes}
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: types.UID(uidOf(rec.JSON)), BlockOwnerDeletion: &yes}
 }
 
 // stored is the JSON of a ConfigMap, "" when there is none.
-func (rp *Reaper) stored(name string) string {
-	rec, _ := rp.Gc.Store.Get(rp.Gc.Types.Lookup("", "v1", "configmaps").Key("default", name))
+func (rp *reaper) stored(name string) string {
+	rec, _ := rp.gc.Store.Get(rp.gc.Types.Lookup("", "v1", "configmaps").Key("default", name))
 	return string(rec.JSON)
 }
 
 // rest reads the log and does what follows, until nothing does.
-func (rp *Reaper) rest(t *testing.T) {
+func (rp *reaper) rest(t *testing.T) {
 	t.Helper()
 	for {
 		if err := rp.catchUp(); err != nil {
 			t.Fatal(err)
 		}
-		if len(rp.Dirty) == 0 {
+		if len(rp.dirty) == 0 {
 			return
 		}
 		rp.work(t.Context())
@@ -83,7 +88,7 @@ func TestForegroundWaitsForWhatTheGraphDoesNotKnowYet(t *testing.T) {
 	rp := startReaper(t)
 	owner := rp.configMap(t, "c0", nil)
 	owner = rp.configMap(t, "c1", nil, owner)
-	upTo := rp.Gc.Store.Revision()
+	upTo := rp.gc.Store.Revision()
 	for i := 2; i < 5; i++ {
 		var finalizers []string
 		if i == 4 {
@@ -92,20 +97,20 @@ func TestForegroundWaitsForWhatTheGraphDoesNotKnowYet(t *testing.T) {
 		owner = rp.configMap(t, fmt.Sprintf("c%d", i), finalizers, owner)
 	}
 	foreground := metav1.DeletePropagationForeground
-	configMaps := rp.Gc.Types.Lookup("", "v1", "configmaps")
-	if _, _, err := rp.Gc.Writer.Delete(t.Context(), configMaps, "default", "c0", &metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
+	configMaps := rp.gc.Types.Lookup("", "v1", "configmaps")
+	if _, _, err := rp.gc.Writer.Delete(t.Context(), configMaps, "default", "c0", &metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
 		t.Fatal(err)
 	}
 
-	events, pos, err := rp.Gc.Store.Events(store.Everything, rp.pos, int(upTo-rp.pos), nil)
+	events, pos, err := rp.gc.Store.Events(store.Everything, rp.pos, int(upTo-rp.pos), nil)
 	if err != nil || pos != upTo {
 		t.Fatalf("read up to %d, want %d: %v", pos, upTo, err)
 	}
 	for i := range events {
-		rp.Apply(&events[i])
+		rp.apply(&events[i])
 	}
 	rp.pos = pos
-	if _, dirty := rp.Dirty[configMaps.Key("default", "c1")]; !dirty {
+	if _, dirty := rp.dirty[configMaps.Key("default", "c1")]; !dirty {
 		t.Fatal("c1 is not looked at while the graph lags: the test proves nothing")
 	}
 	rp.work(context.Background())
@@ -116,5 +121,47 @@ func TestForegroundWaitsForWhatTheGraphDoesNotKnowYet(t *testing.T) {
 		if got := rp.stored(name); !gjson.Get(got, "metadata.deletionTimestamp").Exists() {
 			t.Errorf("%s is not waiting: %s", name, got)
 		}
+	}
+}
+
+// BenchmarkGraph measures what 100,000 pods with owners cost in memory, and reading them at the start.
+func BenchmarkGraph(b *testing.B) {
+	for _, each := range []int{1, 3, 100} {
+		b.Run(fmt.Sprintf("pods-of-an-owner=%d", each), func(b *testing.B) {
+			const pods = 100_000
+			events := make([]store.Event, pods)
+			var uid string
+			for i := range events {
+				if i%each == 0 {
+					uid = uuid.NewString()
+				}
+				pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "registry.example/app:1"}}}}
+				pod.Namespace, pod.Name, pod.UID = "default", fmt.Sprintf("application-7d4b9c6f8d-%06d", i), types.UID(uuid.NewString())
+				pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "application-7d4b9c6f8d", UID: types.UID(uid)}}
+				doc, _ := json.Marshal(pod)
+				events[i].Record = store.Record{Key: "//pods/default/" + pod.Name, Rev: int64(i + 1), CreateRev: int64(i + 1), JSON: doc}
+			}
+			heap := func() float64 {
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				return float64(m.HeapAlloc)
+			}
+			owner := startReaper(b).gc
+			for b.Loop() {
+				before, start := heap(), time.Now()
+				rp := &reaper{gc: owner, kinds: newKinds(owner.Types.Current.Load()), graph: newGraph(), dirty: map[string]struct{}{}}
+				for i := range events {
+					ev := events[i]
+					ev.Key = strings.Clone(ev.Key)
+					rp.apply(&ev)
+				}
+				b.ReportMetric(float64(time.Since(start).Nanoseconds())/pods, "ns/pod")
+				b.ReportMetric((heap()-before)/pods, "B/pod-while-dirty")
+				rp.dirty = nil
+				b.ReportMetric((heap()-before)/pods, "B/pod")
+				runtime.KeepAlive(rp)
+			}
+		})
 	}
 }

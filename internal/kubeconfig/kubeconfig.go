@@ -43,7 +43,7 @@ import (
 	"apilet/internal/atomicfile"
 )
 
-const OurContext = "apilet" // also the name of the cluster, the user and the extension
+const ourContext = "apilet" // also the name of the cluster, the user and the extension
 
 // A File is a kubeconfig's content. What is not known here stays as it is.
 type File map[string]any
@@ -85,12 +85,12 @@ func CheckOwn(path string) error {
 func (k File) ours() bool {
 	cluster := k.Entry("clusters", "cluster")
 	for _, extension := range ListOf(cluster["extensions"]) {
-		if nameOf(extension) == OurContext {
+		if nameOf(extension) == ourContext {
 			return true
 		}
 	}
 	for _, list := range []string{"clusters", "users", "contexts"} {
-		if entries := ListOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != OurContext {
+		if entries := ListOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != ourContext {
 			return k.cleared()
 		}
 	}
@@ -99,7 +99,7 @@ func (k File) ours() bool {
 
 // cleared tells a file that Clear has left for what was added to it.
 func (k File) cleared() bool {
-	return slices.ContainsFunc(ListOf(k["extensions"]), func(e any) bool { return nameOf(e) == OurContext })
+	return slices.ContainsFunc(ListOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
 }
 
 // ListOf is value as a list; nil when it is none.
@@ -115,7 +115,7 @@ func nameOf(entry any) string {
 }
 
 // Entry returns what our entry of a list holds, nil without one.
-func (k File) Entry(list, kind string) map[string]any { return k.named(list, kind, OurContext) }
+func (k File) Entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
 
 func (k File) named(list, kind, name string) map[string]any {
 	for _, item := range ListOf(k[list]) {
@@ -129,12 +129,12 @@ func (k File) named(list, kind, name string) map[string]any {
 
 // without takes our entry out of a list.
 func (k File) without(list string) []any {
-	return slices.DeleteFunc(slices.Clone(ListOf(k[list])), func(item any) bool { return nameOf(item) == OurContext })
+	return slices.DeleteFunc(slices.Clone(ListOf(k[list])), func(item any) bool { return nameOf(item) == ourContext })
 }
 
-// Set replaces our entry in a list (clusters, users, contexts); held is what it has under kind.
-func (k File) Set(list, kind string, held map[string]any) {
-	k[list] = append(k.without(list), map[string]any{"name": OurContext, kind: held})
+// set replaces our entry in a list (clusters, users, contexts); held is what it has under kind.
+func (k File) set(list, kind string, held map[string]any) {
+	k[list] = append(k.without(list), map[string]any{"name": ourContext, kind: held})
 }
 
 // Save writes the file, whole or not at all, where a link at path leads.
@@ -161,16 +161,16 @@ func Write(path string, cluster, user map[string]any) error {
 	if k == nil {
 		k = File{"apiVersion": "v1", "kind": "Config"}
 	}
-	cluster["extensions"] = []any{map[string]any{"name": OurContext, "extension": map[string]any{"writer": OurContext}}}
-	context := map[string]any{"cluster": OurContext, "user": OurContext}
+	cluster["extensions"] = []any{map[string]any{"name": ourContext, "extension": map[string]any{"writer": ourContext}}}
+	context := map[string]any{"cluster": ourContext, "user": ourContext}
 	if namespace := k.Entry("contexts", "context")["namespace"]; namespace != nil {
 		context["namespace"] = namespace
 	}
-	k.Set("clusters", "cluster", cluster)
-	k.Set("users", "user", user)
-	k.Set("contexts", "context", context)
+	k.set("clusters", "cluster", cluster)
+	k.set("users", "user", user)
+	k.set("contexts", "context", context)
 	if current, _ := k["current-context"].(string); current == "" {
-		k["current-context"] = OurContext
+		k["current-context"] = ourContext
 	}
 	if err := k.Save(path); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -197,7 +197,7 @@ func Clear(path string) error {
 		return nil
 	}
 	k["clusters"], k["users"] = k.without("clusters"), k.without("users")
-	k["extensions"] = append(k.without("extensions"), map[string]any{"name": OurContext, "extension": map[string]any{"writer": OurContext}})
+	k["extensions"] = append(k.without("extensions"), map[string]any{"name": ourContext, "extension": map[string]any{"writer": ourContext}})
 	return k.Save(path)
 }
 

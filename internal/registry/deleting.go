@@ -5,7 +5,6 @@ package registry
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/registry/strategy"
-	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -104,33 +102,4 @@ func policyFinalizers(have []string, options *metav1.DeleteOptions, orphanByDefa
 		out = append(out, metav1.FinalizerDeleteDependents)
 	}
 	return out
-}
-
-// queryDeleteOptions reads DeleteOptions from query parameters. uid and resourceVersion act as preconditions.
-func queryDeleteOptions(query url.Values, options *metav1.DeleteOptions) error {
-	options.DryRun = query["dryRun"]
-	if text := query.Get("gracePeriodSeconds"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return apierrors.NewBadRequest(err.Error())
-		}
-		options.GracePeriodSeconds = &n
-	}
-	if query.Has("orphanDependents") {
-		orphan := request.Truth(query, "orphanDependents")
-		options.OrphanDependents = &orphan
-	}
-	if policy := metav1.DeletionPropagation(query.Get("propagationPolicy")); policy != "" {
-		options.PropagationPolicy = &policy
-	}
-	if uid, rv := types.UID(query.Get("uid")), query.Get("resourceVersion"); uid != "" || rv != "" {
-		options.Preconditions = &metav1.Preconditions{}
-		if uid != "" {
-			options.Preconditions.UID = &uid
-		}
-		if rv != "" {
-			options.Preconditions.ResourceVersion = &rv
-		}
-	}
-	return nil
 }

@@ -66,12 +66,12 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
+	var options metav1.PatchOptions // the other kinds have no force, and else the same
 	query := r.URL.Query()
-	options := metav1.PatchOptions{DryRun: query["dryRun"], FieldManager: query.Get("fieldManager"), FieldValidation: query.Get("fieldValidation")}
-	if query.Has("force") {
-		force := request.Truth(query, "force")
-		options.Force, o.force = &force, force
+	if err := metav1.Convert_url_Values_To_v1_PatchOptions(&query, &options, nil); err != nil {
+		return o, apierrors.NewBadRequest(err.Error())
 	}
+	o.force = options.Force != nil && *options.Force
 	var errs field.ErrorList
 	if kind == "PatchOptions" {
 		errs = metavalidation.ValidatePatchOptions(&options, patchType)
@@ -146,7 +146,10 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	if len(body) > 0 {
 		options, err = scheme.DecodeDeleteOptions(body, r.Header.Get("Content-Type"))
 	} else if r.URL.RawQuery != "" {
-		err = queryDeleteOptions(r.URL.Query(), options)
+		query := r.URL.Query()
+		if err := metav1.Convert_url_Values_To_v1_DeleteOptions(&query, options, nil); err != nil { // uid and resourceVersion are preconditions
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -1,11 +1,15 @@
 package request
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestRequestInfoIsKubernetes(t *testing.T) {
@@ -66,6 +70,10 @@ func TestRequestInfoIsKubernetes(t *testing.T) {
 		{"GET", "/api/v1/pods?fieldSelector=metadata.name!=foo", core("list", "", "pods", "", "")},
 		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo/bar", core("list", "", "pods", "", "")},
 		{"GET", "/api/v1/pods?fieldSelector=metadata.name=..", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo&labelSelector=a", core("list", "", "pods", "foo", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo&labelSelector=((", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo&limit=x", core("list", "", "pods", "", "")},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name=foo&limit=x&watch", core("watch", "", "pods", "", "")},
 		{"GET", "/api/v1/pods?fieldSelector=,metadata.name=", core("list", "", "pods", "", "")},
 		{"GET", "/api/v1/pods?fieldSelector=%zzmetadata.name=foo", core("list", "", "pods", "", "")},
 		// No resource paths.
@@ -93,9 +101,38 @@ func TestRequestInfoIsKubernetes(t *testing.T) {
 		r := httptest.NewRequest(c.method, "http://127.0.0.1"+c.target, nil)
 		c.want.Path = r.URL.Path
 		got := Parse(r)
-		got.Form = PathForm{}
+		got.Form, got.query = PathForm{}, nil
 		if got != c.want {
 			t.Errorf("%s %s\n got %+v\nwant %+v", c.method, c.target, got, c.want)
+		}
+	}
+}
+
+// The rules are those of metav1's conversion from url.Values.
+func TestListOptions(t *testing.T) {
+	yes, no, five := true, false, int64(5)
+	for _, c := range []struct {
+		method, target string
+		want           metav1.ListOptions
+		err            string
+	}{
+		{"GET", "/api/v1/pods", metav1.ListOptions{}, ""},
+		{"GET", "/api/v1/pods?limit=5&limit=x&other=1&timeoutSeconds=5", metav1.ListOptions{Limit: 5, TimeoutSeconds: &five}, ""},
+		{"GET", "/api/v1/pods?limit=%zz&resourceVersion=1;2&resourceVersion=3", metav1.ListOptions{ResourceVersion: "3"}, ""},
+		{"GET", "/api/v1/pods?sendInitialEvents=&allowWatchBookmarks=", metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true}, ""},
+		{"GET", "/api/v1/pods?sendInitialEvents=0&allowWatchBookmarks=False", metav1.ListOptions{SendInitialEvents: &no}, ""},
+		{"GET", "/api/v1/pods?limit=", metav1.ListOptions{}, `strconv.ParseInt: parsing "": invalid syntax`},
+		{"GET", "/api/v1/pods?watch&limit=x&timeoutSeconds=y", metav1.ListOptions{Watch: true}, `strconv.ParseInt: parsing "y": invalid syntax`},
+		{"GET", "/api/v1/watch/namespaces/n/pods/p?allowWatchBookmarks=1", metav1.ListOptions{AllowWatchBookmarks: true}, ""},
+		{"DELETE", "/api/v1/namespaces/n/pods?labelSelector=a&continue=b&resourceVersionMatch=Exact", metav1.ListOptions{LabelSelector: "a",
+			Continue: "b", ResourceVersionMatch: "Exact"}, ""},
+		{"GET", "/api/v1/namespaces/n/pods/p?limit=5", metav1.ListOptions{}, ""},
+		{"POST", "/api/v1/namespaces/n/pods?limit=x", metav1.ListOptions{}, ""},
+	} {
+		info := Parse(httptest.NewRequest(c.method, c.target, nil))
+		got, err := info.ListOptions()
+		if text := fmt.Sprint(err); !reflect.DeepEqual(got, c.want) || c.err != "" && text != c.err || c.err == "" && err != nil {
+			t.Errorf("%s %s: %+v and %v\nwant %+v and %q", c.method, c.target, got, err, c.want, c.err)
 		}
 	}
 }
@@ -131,11 +168,12 @@ func FuzzParseRequest(f *testing.F) {
 				t.Errorf("%q: a slash in %+v", path, info)
 			}
 		}
-		for _, key := range []string{"watch", "fieldSelector"} {
-			got, ok := firstValue(query, key)
-			if values := u.Query(); ok != values.Has(key) || got != values.Get(key) {
-				t.Errorf("firstValue(%q, %s) = %q, %v; url.Values has %q, %v", query, key, got, ok, values.Get(key), values.Has(key))
-			}
+		options, err := info.ListOptions()
+		if values := u.Query(); err == nil && info.query != nil && options.FieldSelector != values.Get("fieldSelector") {
+			t.Errorf("%q: field selector %q; url.Values has %q", query, options.FieldSelector, values.Get("fieldSelector"))
+		}
+		if isWatch := info.query != nil && options.Watch; info.Verb == "list" && isWatch || info.Verb == "watch" && !info.Form.InPath && !isWatch {
+			t.Errorf("%q: a %s; watch is %v", query, info.Verb, isWatch)
 		}
 	})
 }

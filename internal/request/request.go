@@ -25,10 +25,8 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 )
 
 const (
@@ -56,26 +54,7 @@ type Info struct {
 	Path            string
 	Rest            string // what the path holds behind the subresource, for proxies; still percent-encoded
 	Form            PathForm
-}
-
-// narrow finds the verb of a request that names no object: a GET is a list or a watch, a DELETE one of a collection. A list of a
-// single name through the field selector is authorized, and counted by flow control, as one for that name.
-func (info *Info) narrow(query string) {
-	if info.Name != "" {
-		return
-	}
-	switch info.Verb {
-	case "delete":
-		info.Verb = "deletecollection"
-	case "get":
-		info.Verb = "list"
-		if watch, ok := firstValue(query, "watch"); ok && watch != "0" && !strings.EqualFold(watch, "false") {
-			info.Verb = "watch"
-		}
-		if selector, ok := firstValue(query, "fieldSelector"); ok {
-			info.Name = selectedName(selector)
-		}
-	}
+	query           *listQuery // what ListOptions tells; nil when there is no query, or it is of no LIST, WATCH or DELETE of a collection
 }
 
 // User is who asks. Shared between requests: never changed in place.
@@ -228,44 +207,8 @@ func Parse(r *http.Request) Info {
 		res.Subresource = p.next()
 	}
 	res.Rest, res.Form.Named = p.rest, res.Name != ""
-	res.narrow(r.URL.RawQuery)
+	res.readQuery(r.URL.RawQuery)
 	return res
-}
-
-// selectedName returns x of a field selector that demands metadata.name=x, "" when there is none or x cannot be a name.
-func selectedName(selector string) string {
-	if !strings.Contains(selector, "metadata.name") {
-		return ""
-	}
-	parsed, err := fields.ParseSelector(selector)
-	if err != nil {
-		return ""
-	}
-	name, ok := parsed.RequiresExactMatch("metadata.name")
-	if !ok || len(content.IsPathSegmentName(name)) > 0 {
-		return ""
-	}
-	return name
-}
-
-// firstValue is url.Values.Get for one key without parsing the rest of the query, and with its rules: a pair that has a semicolon
-// or does not unescape is no pair.
-func firstValue(query, key string) (string, bool) {
-	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		k, v, _ := strings.Cut(pair, "=")
-		if strings.Contains(pair, ";") || !strings.ContainsAny(k, "%+") && k != key {
-			continue
-		}
-		if k, err := url.QueryUnescape(k); err != nil || k != key {
-			continue
-		}
-		if v, err := url.QueryUnescape(v); err == nil {
-			return v, true
-		}
-	}
-	return "", false
 }
 
 // segments yields the parts of a path between slashes; behind the last one they are "".
@@ -366,15 +309,6 @@ type PathForm struct {
 	Nested bool // RESOURCE stands behind namespaces/NAMESPACE
 	Named  bool // the path goes down to one object; a list gets a name from its field selector, too
 	InPath bool // the verb stands in the path: watch/ or proxy/
-}
-
-// Truth reads a boolean parameter as Kubernetes does: present means true unless it says 0 or false.
-func Truth(values url.Values, name string) bool {
-	if !values.Has(name) {
-		return false
-	}
-	text := values.Get(name)
-	return text != "0" && !strings.EqualFold(text, "false")
 }
 
 // LongRunning are the requests that may take for ever, as in kube-apiserver.

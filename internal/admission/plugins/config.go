@@ -31,12 +31,12 @@ import (
 )
 
 // Configuration is what an AdmissionConfiguration says; its zero value is what holds without one.
-type Configuration struct{ PodSecurity PodSecurityConfig }
+type Configuration struct{ podSecurity podSecurityConfig }
 
-// PodSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
-type PodSecurityConfig struct {
-	Defaults                              podsecurity.Policy
-	Namespaces, Usernames, RuntimeClasses []string
+// podSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
+type podSecurityConfig struct {
+	defaults                              podsecurity.Policy
+	namespaces, usernames, runtimeClasses []string
 }
 
 type pluginConfiguration struct {
@@ -74,7 +74,7 @@ type podSecurityConfiguration struct {
 
 // ReadConfiguration reads the file of that name, or what holds without one when name is "".
 func ReadConfiguration(name string) (*Configuration, error) {
-	c := &Configuration{PodSecurity: PodSecurityConfig{Defaults: privileged()}}
+	c := &Configuration{podSecurity: podSecurityConfig{defaults: privileged()}}
 	if name == "" {
 		return c, nil
 	}
@@ -134,8 +134,8 @@ func (c *Configuration) readPodSecurity(text []byte) error {
 	if file.Kind != "PodSecurityConfiguration" || !slices.Contains(versions, file.APIVersion) {
 		return fmt.Errorf("%s of %s is no PodSecurityConfiguration of %s", file.Kind, file.APIVersion, versions[0])
 	}
-	c.PodSecurity = PodSecurityConfig{Defaults: privileged(), Usernames: file.Exemptions.Usernames, Namespaces: file.Exemptions.Namespaces,
-		RuntimeClasses: file.Exemptions.RuntimeClasses}
+	c.podSecurity = podSecurityConfig{defaults: privileged(), usernames: file.Exemptions.Usernames, namespaces: file.Exemptions.Namespaces,
+		runtimeClasses: file.Exemptions.RuntimeClasses}
 	var errs field.ErrorList
 	at := field.NewPath("defaults")
 	level := func(name, text string, into *podsecurity.Level) {
@@ -156,19 +156,19 @@ func (c *Configuration) readPodSecurity(text []byte) error {
 			errs = append(errs, field.Invalid(at.Child(name), text, err.Error()))
 		}
 	}
-	d := &c.PodSecurity.Defaults
+	d := &c.podSecurity.defaults
 	level("enforce", file.Defaults.Enforce, &d.Enforce.Level)
 	version("enforce-version", file.Defaults.EnforceVersion, &d.Enforce.Version)
 	level("audit", file.Defaults.Audit, &d.Audit.Level)
 	version("audit-version", file.Defaults.AuditVersion, &d.Audit.Version)
 	level("warn", file.Defaults.Warn, &d.Warn.Level)
 	version("warn-version", file.Defaults.WarnVersion, &d.Warn.Version)
-	errs = append(errs, c.PodSecurity.validate()...)
+	errs = append(errs, c.podSecurity.validate()...)
 	return errs.ToAggregate()
 }
 
 // validate judges the exemptions: names that could be, and each once.
-func (c *PodSecurityConfig) validate() (errs field.ErrorList) {
+func (c *podSecurityConfig) validate() (errs field.ErrorList) {
 	check := func(name string, list []string, wrong func(string) []string) {
 		at := field.NewPath("exemptions", name)
 		for i, text := range list {
@@ -180,9 +180,9 @@ func (c *PodSecurityConfig) validate() (errs field.ErrorList) {
 			}
 		}
 	}
-	check("namespaces", c.Namespaces, func(name string) []string { return validation.ValidateNamespaceName(name, false) })
-	check("runtimeClasses", c.RuntimeClasses, func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
-	check("usernames", c.Usernames, func(name string) []string {
+	check("namespaces", c.namespaces, func(name string) []string { return validation.ValidateNamespaceName(name, false) })
+	check("runtimeClasses", c.runtimeClasses, func(name string) []string { return validation.NameIsDNSSubdomain(name, false) })
+	check("usernames", c.usernames, func(name string) []string {
 		if name == "" {
 			return []string{"username must not be empty"}
 		}

@@ -7,7 +7,7 @@ package plugins
 //	Pod                       min, max, ratio           asked of what the containers of a pod come to together
 //	PersistentVolumeClaim     min, max                  asked of what a claim requests
 //
-// Defaults come first, of all LimitRanges by name, each merged alone, so that the annotation tells of the last that set anything; what
+// defaults come first, of all LimitRanges by name, each merged alone, so that the annotation tells of the last that set anything; what
 // they wrote is judged with the rest when the pod has passed its own rules. The containers of a pod never change afterwards but through the subresource resize, which is judged, too.
 
 import (
@@ -36,25 +36,19 @@ func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.Limi
 	if a.Old != nil && a.Old.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	found := store.ChunkPool.Get().(*store.Chunk)
-	defer store.ChunkPool.Put(found)
-	for at := (store.Span{Prefix: "//limitranges/" + a.Namespace() + "/"}); ; at.Rev, at.Start = found.Rev, found.Next {
-		if err := l.store.Chunk(at, found); err != nil {
+	for rec, err := range l.store.All(store.Span{Prefix: "//limitranges/" + a.Namespace() + "/"}) {
+		if err != nil {
 			return err
 		}
-		for i := range found.Records {
-			var object corev1.LimitRange
-			if err := json.Unmarshal(found.Records[i].JSON, &object); err != nil {
-				return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
-			}
-			if err := see(object.Spec.Limits); err != nil {
-				return err
-			}
+		var object corev1.LimitRange
+		if err := json.Unmarshal(rec.JSON, &object); err != nil {
+			return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
 		}
-		if found.Next == "" {
-			return nil
+		if err := see(object.Spec.Limits); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // admit writes the defaults.

@@ -50,17 +50,17 @@ var podTemplates = []string{"replicationcontrollers", "podtemplates", "replicase
 // podStandards knows the standards, and who is exempt from them.
 type podStandards struct {
 	store     *store.Store
-	config    PodSecurityConfig
+	config    podSecurityConfig
 	evaluator policy.Evaluator
 }
 
-func newPodStandards(st *store.Store, config PodSecurityConfig) *podStandards {
+func newPodStandards(st *store.Store, config podSecurityConfig) *podStandards {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		panic(err) // the library's own rules contradict each other
 	}
-	if config.Defaults.Enforce.Level == "" { // not configured
-		config.Defaults = privileged()
+	if config.defaults.Enforce.Level == "" { // not configured
+		config.defaults = privileged()
 	}
 	return &podStandards{store: st, config: config, evaluator: evaluator}
 }
@@ -83,7 +83,7 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("failed to lookup namespace %q", a.Namespace()))
 	}
-	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.Defaults)
+	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.defaults)
 	if len(errs) == 0 && levels.FullyPrivileged() {
 		annotate(a, podsecurity.EnforcedPolicyAnnotationKey, "privileged:latest")
 		return nil
@@ -120,7 +120,7 @@ func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attrib
 		annotate(a, "error", fmt.Sprintf("failed to lookup namespace %q: %v", a.Namespace(), err))
 		return nil
 	}
-	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.Defaults)
+	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.defaults)
 	if len(errs) == 0 && levels.Warn.Level == podsecurity.LevelPrivileged && levels.Audit.Level == podsecurity.LevelPrivileged {
 		return nil
 	}
@@ -201,9 +201,9 @@ func runsOther(pod, old *corev1.PodSpec) bool {
 func (p *podStandards) exempt(a *admission.Attributes) bool {
 	why := ""
 	switch {
-	case slices.Contains(p.config.Namespaces, a.Namespace()):
+	case slices.Contains(p.config.namespaces, a.Namespace()):
 		why = "namespace"
-	case a.Request != nil && slices.Contains(p.config.Usernames, a.Request.User.Name):
+	case a.Request != nil && slices.Contains(p.config.usernames, a.Request.User.Name):
 		why = "user"
 	default:
 		return false
@@ -213,7 +213,7 @@ func (p *podStandards) exempt(a *admission.Attributes) bool {
 }
 
 func (p *podStandards) exemptRuntime(class *string) bool {
-	return class != nil && *class != "" && slices.Contains(p.config.RuntimeClasses, *class)
+	return class != nil && *class != "" && slices.Contains(p.config.runtimeClasses, *class)
 }
 
 // labels are those of a namespace that are about pod security.
@@ -237,9 +237,9 @@ func (p *podStandards) labels(namespace string) (map[string]string, error) {
 // validateNamespace judges a namespace's labels when they are new, and looks at its pods when it becomes stricter.
 func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attributes) error {
 	namespace := a.Object.(*corev1.Namespace)
-	levels, errs := podsecurity.PolicyToEvaluate(namespace.Labels, p.config.Defaults)
+	levels, errs := podsecurity.PolicyToEvaluate(namespace.Labels, p.config.defaults)
 	invalid := func() error { return apierrors.NewInvalid(a.Resource.GroupKind(), a.Name(), errs) }
-	exempt := slices.Contains(p.config.Namespaces, namespace.Name)
+	exempt := slices.Contains(p.config.namespaces, namespace.Name)
 	if a.Operation == admission.OpCreate {
 		if len(errs) > 0 {
 			return invalid()
@@ -249,7 +249,7 @@ func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attri
 		}
 		return nil
 	}
-	before, oldErrs := podsecurity.PolicyToEvaluate(a.Old.(*corev1.Namespace).Labels, p.config.Defaults)
+	before, oldErrs := podsecurity.PolicyToEvaluate(a.Old.(*corev1.Namespace).Labels, p.config.defaults)
 	switch {
 	case len(errs) > 0 && (len(oldErrs) == 0 || !reflect.DeepEqual(errs, oldErrs)):
 		return invalid()
@@ -269,7 +269,7 @@ func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attri
 
 // warnExempt tells who labels an exempt namespace that it means nothing.
 func (p *podStandards) warnExempt(ctx context.Context, namespace *corev1.Namespace, levels podsecurity.Policy) {
-	if levels.FullyPrivileged() || levels.Equivalent(&p.config.Defaults) {
+	if levels.FullyPrivileged() || levels.Equivalent(&p.config.defaults) {
 		return
 	}
 	var set []string
@@ -356,34 +356,28 @@ func (v *violation) String() string {
 func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
 	var others []*corev1.Pod
 	seen := map[types.UID]bool{}
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: "//pods/" + namespace + "/"}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := cmp.Or(ctx.Err(), p.store.Chunk(at, c)); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return nil, 0, err
+	for rec, err := range p.store.All(store.Span{Prefix: "//pods/" + namespace + "/"}) {
+		if err := cmp.Or(ctx.Err(), err); errors.Is(err, context.DeadlineExceeded) {
+			break
 		} else if err != nil {
-			break
+			return nil, 0, err
 		}
-		for i := range c.Records {
-			pod := &corev1.Pod{}
-			if json.Unmarshal(c.Records[i].JSON, pod) != nil {
-				continue // nobody could write it again, either
-			}
-			if p.exemptRuntime(pod.Spec.RuntimeClassName) {
-				continue
-			}
-			total++
-			into, by := &pods, metav1.GetControllerOfNoCopy(pod)
-			if by != nil && seen[by.UID] {
-				into = &others
-			} else if by != nil {
-				seen[by.UID] = true
-			}
-			if len(*into) < podsChecked {
-				*into = append(*into, pod)
-			}
+		pod := &corev1.Pod{}
+		if json.Unmarshal(rec.JSON, pod) != nil {
+			continue // nobody could write it again, either
 		}
-		if c.Next == "" {
-			break
+		if p.exemptRuntime(pod.Spec.RuntimeClassName) {
+			continue
+		}
+		total++
+		into, by := &pods, metav1.GetControllerOfNoCopy(pod)
+		if by != nil && seen[by.UID] {
+			into = &others
+		} else if by != nil {
+			seen[by.UID] = true
+		}
+		if len(*into) < podsChecked {
+			*into = append(*into, pod)
 		}
 	}
 	pods = append(pods, others...)

@@ -42,7 +42,7 @@ var (
 // Table is all plug-ins in their order: those that only admit or only validate stand where kube-apiserver has them.
 func Table(c Config) []admission.Plugin {
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
-	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.PodSecurity)
+	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.podSecurity)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
 		{Name: "NamespaceAutoProvision"},

@@ -338,15 +338,20 @@ func (h *writeContext) find(ctx context.Context, row *scheme.Resource, namespace
 		return nil, err
 	}
 	prefix := row.KeyPrefix(namespace)
-	err = scan(h.p.Store, prefix, func(rec *store.Record) error {
+	for rec, err := range h.p.Store.All(store.Span{Prefix: prefix}) {
+		if err != nil {
+			return found, err
+		}
 		if !selector.Matches(labelsOf(rec)) {
-			return nil
+			continue
 		}
 		value, err := paramValue(row, rec)
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return found, err
+		}
 		found = append(found, param{namespace + "/" + strings.TrimPrefix(rec.Key, prefix), value})
-		return errors.Join(err, ctx.Err())
-	})
-	return found, err
+	}
+	return found, nil
 }
 
 func paramValue(row *scheme.Resource, rec *store.Record) (any, error) {

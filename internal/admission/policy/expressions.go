@@ -29,8 +29,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// ProgramsIdle is how long programs that nobody uses are kept.
-const ProgramsIdle = 5 * time.Minute
+// programsIdle is how long programs that nobody uses are kept.
+const programsIdle = 5 * time.Minute
 
 // errOutOfBudget ends an evaluation that costs more than a policy may.
 var errOutOfBudget = errors.New("validation failed due to running out of cost budget, no further validation rules will be run")
@@ -108,7 +108,7 @@ func (p *programs) of(policy *policy) (*compiled, error) {
 func (p *programs) forget(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now.Sub(time.Unix(0, p.used.Load())) > ProgramsIdle {
+	if now.Sub(time.Unix(0, p.used.Load())) > programsIdle {
 		p.ready = nil
 	}
 }

@@ -194,38 +194,23 @@ func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *pr
 // each visits the stored objects of a resource in the order of their names; spec is the stored text of one's spec.
 func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string)) error {
 	res := p.Types.Lookup(admissionv1.GroupName, "v1", plural)
-	return scan(p.Store, res.KeyPrefix(""), func(rec *store.Record) error {
+	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix("")}) {
+		if err != nil {
+			return err
+		}
 		obj, err := res.DecodeStored(rec.JSON)
 		if err != nil {
 			p.Unreadable.Note(rec, err)
-			return nil
+			continue
 		}
 		visit(obj, gjson.GetBytes(rec.JSON, "spec").Raw)
-		return nil
-	})
-}
-
-// scan visits what is stored under a prefix, at one revision.
-func scan(st *store.Store, prefix string, visit func(*store.Record) error) error {
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := st.Chunk(at, c); err != nil {
-			return err
-		}
-		for i := range c.Records {
-			if err := visit(&c.Records[i]); err != nil {
-				return err
-			}
-		}
-		if c.Next == "" {
-			return nil
-		}
 	}
+	return nil
 }
 
 // Run lets go of programs that nobody uses, until ctx is done.
 func (p *Policies) Run(ctx context.Context) {
-	idle := time.NewTicker(ProgramsIdle / 5)
+	idle := time.NewTicker(programsIdle / 5)
 	defer idle.Stop()
 	for {
 		select {

@@ -79,7 +79,7 @@ func TestProgramsAreLetGoWhenIdle(t *testing.T) {
 	if judge.programs.ready == nil {
 		t.Error("let go while in use")
 	}
-	p.forget(time.Now().Add(2 * ProgramsIdle))
+	p.forget(time.Now().Add(2 * programsIdle))
 	if judge.programs.ready != nil {
 		t.Error("kept while idle")
 	}
@@ -147,7 +147,7 @@ func TestTypesAreChecked(t *testing.T) {
 		policy.Spec.Validations = append(policy.Spec.Validations, admissionv1.Validation{Expression: text})
 	}
 	var got []string
-	for _, w := range c.Check(policy) {
+	for _, w := range c.check(policy) {
 		for line := range strings.Lines(w.Warning) {
 			if strings.Contains(line, "ERROR") {
 				got = append(got, w.FieldRef+" "+strings.TrimSpace(line))

@@ -71,20 +71,23 @@ func (c *TypeChecker) Run(ctx context.Context) {
 // pass checks those policies whose status is of an earlier generation. One that fails leaves the others their turn.
 func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	var stale []*admissionv1.ValidatingAdmissionPolicy
-	err := scan(c.Store, row.KeyPrefix(""), func(rec *store.Record) error {
+	var err error
+	for rec, failed := range c.Store.All(store.Span{Prefix: row.KeyPrefix("")}) {
+		if err = failed; err != nil {
+			break
+		}
 		if gjson.GetBytes(rec.JSON, "metadata.generation").Int() == gjson.GetBytes(rec.JSON, "status.observedGeneration").Int() {
-			return nil
+			continue
 		}
 		if obj, err := row.DecodeStored(rec.JSON); err == nil {
 			stale = append(stale, obj.(*admissionv1.ValidatingAdmissionPolicy))
 		}
-		return ctx.Err()
-	})
+	}
 	for _, policy := range stale {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		warnings := c.Check(policy)
+		warnings := c.check(policy)
 		err = errors.Join(err, c.Write(ctx, policy.Name, func(now *admissionv1.ValidatingAdmissionPolicy) {
 			if now.Generation != policy.Generation { // it has changed meanwhile
 				return
@@ -96,8 +99,8 @@ func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	return err
 }
 
-// Check returns what the types have against the expressions of a policy.
-func (c *TypeChecker) Check(policy *admissionv1.ValidatingAdmissionPolicy) (warnings []admissionv1.ExpressionWarning) {
+// check returns what the types have against the expressions of a policy.
+func (c *TypeChecker) check(policy *admissionv1.ValidatingAdmissionPolicy) (warnings []admissionv1.ExpressionWarning) {
 	kinds := c.kinds(policy)
 	if len(kinds) == 0 {
 		return nil

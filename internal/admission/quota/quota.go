@@ -24,6 +24,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,22 +69,17 @@ type Quotas struct {
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 	q := &Quotas{store: st, types: types, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: quotaBase}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := st.Chunk(at, c); err != nil {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for rec, err := range st.All(store.Span{Prefix: quotaBase}) {
+		if err != nil {
 			return q, err
 		}
-		q.mu.Lock()
-		for i := range c.Records {
-			if namespace, _ := scheme.NamespacedName(c.Records[i].Key); q.ledgers[namespace] == nil {
-				_ = q.reloadLocked(strings.Clone(namespace)) // what it cannot read the next chunk cannot, either
-			}
-		}
-		q.mu.Unlock()
-		if c.Next == "" {
-			return q, nil
+		if namespace, _ := scheme.NamespacedName(rec.Key); q.ledgers[namespace] == nil {
+			_ = q.reloadLocked(strings.Clone(namespace)) // what it cannot read this walk cannot, either
 		}
 	}
+	return q, nil
 }
 
 // A Write is what is to be charged: a create, or with Old the update of an object or of a part of it. Objects are in the storage version.
@@ -346,22 +342,13 @@ func (q *Quotas) limitsOf(namespace string) (limits []*limit, err error) {
 
 // each visits the objects of a span, as they were at its revision.
 func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Record)) error {
-	c := store.ChunkPool.Get().(*store.Chunk)
-	defer store.ChunkPool.Put(c)
-	for ; ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := ctx.Err(); err != nil {
+	for rec, err := range q.store.All(at) {
+		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
-		if err := q.store.Chunk(at, c); err != nil {
-			return err
-		}
-		for i := range c.Records {
-			visit(&c.Records[i])
-		}
-		if c.Next == "" {
-			return nil
-		}
+		visit(rec)
 	}
+	return nil
 }
 
 // ---- Following the log ----

@@ -1,8 +1,10 @@
 package rbac
 
 import (
+	"apilet/internal/scheme"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -56,4 +58,41 @@ func coversPlainly(own, part *rbacv1.PolicyRule) bool {
 	_, subresource, _ := strings.Cut(part.Resources[0], "/")
 	return has(own.APIGroups, part.APIGroups[0]) && hasResource(own.Resources, part.Resources[0], subresource) &&
 		(len(own.ResourceNames) == 0 || len(part.ResourceNames) > 0 && slices.Contains(own.ResourceNames, part.ResourceNames[0]))
+}
+
+// TestPermissionsAreCountedFirst: 2 KB that stand for a million permissions.
+func TestPermissionsAreCountedFirst(t *testing.T) {
+	cube := func(n int) []rbacv1.PolicyRule {
+		list := func(format string) (names []string) {
+			for i := range n {
+				names = append(names, fmt.Sprintf(format, i))
+			}
+			return names
+		}
+		return []rbacv1.PolicyRule{{Verbs: list("v%d"), APIGroups: list("g%d"), Resources: list("r%d")}}
+	}
+	allocated := func() uint64 {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.TotalAlloc
+	}
+	own := []rbacv1.PolicyRule{{Verbs: []string{"v1"}, APIGroups: []string{"g1"}, Resources: []string{"r1"}}}
+	x := NewIndex([]scheme.Object{})
+	before := allocated()
+	if missing, err := NewHoldings(own).Missing(cube(100)); err == nil {
+		t.Errorf("a million permissions were compared: %d are missing", len(missing))
+	}
+	if n := allocated() - before; n > 16<<20 {
+		t.Errorf("they took %d MiB", n>>20)
+	}
+	if missing, err := NewHoldings(FullAuthority).Missing(cube(100)); err != nil || len(missing) > 0 {
+		t.Errorf("who has all may give all: %v", err)
+	}
+	if missing, err := NewHoldings(own).Missing(cube(30)); err != nil || len(missing) != 30*30*30-1 {
+		t.Errorf("got %d, %v", len(missing), err)
+	}
+	err := x.MayGive(&Access{User: "u"}, cube(36))
+	if err == nil || len(err.Error()) > 2*scheme.MaxErrorText || !strings.HasSuffix(err.Error(), fmt.Sprintf("and %d more", 36*36-scheme.MaxErrors)) {
+		t.Errorf("the refusal has %d bytes", len(fmt.Sprint(err)))
+	}
 }

@@ -112,21 +112,21 @@ type Manager struct {
 // that is no apply configuration of this kind, 409 with one FieldManagerConflict cause a field, 500 for fields of a wrong type, as in
 // the real server.
 func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged scheme.Object, strictErrs []error, err error) {
-	wanted, strictErrs, err := DecodeApply(body)
+	wanted, strictErrs, err := decodeApply(body)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := scheme.CheckSteps(wanted.Object); err != nil {
 		return nil, nil, scheme.InvalidWhole(o.Kind.GroupKind(), wanted.GetName(), err)
 	}
-	manager, err := o.Manager(by.Subresource)
+	manager, err := o.manager(by.Subresource)
 	if err != nil {
 		return nil, nil, err
 	}
-	if merged, ok := o.ApplyFast(live, wanted, by); ok {
+	if merged, ok := o.applyFast(live, wanted, by); ok {
 		return merged, strictErrs, nil
 	}
-	result, err := manager.Apply(o.OrNew(live), wanted, by.Manager, by.Force)
+	result, err := manager.Apply(o.orNew(live), wanted, by.Manager, by.Force)
 	if err != nil {
 		return nil, nil, applyError(err)
 	}
@@ -137,9 +137,9 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 	return merged, strictErrs, nil
 }
 
-// ApplyFast is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
+// applyFast is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
 // are all of this version (fastpath.go). live stays as it is. ok is false where the library has to look at it.
-func (o *Manager) ApplyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
+func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
 	if o.GoType == nil || wanted.GroupVersionKind() != o.Kind {
 		return nil, false
 	}
@@ -152,11 +152,11 @@ func (o *Manager) ApplyFast(live scheme.Object, wanted *unstructured.Unstructure
 		return nil, false
 	}
 	m := merger{types: o.types.Schema, changed: nullStamp(wanted.Object)}
-	merged = o.OrNew(nil)
+	merged = o.orNew(nil)
 	if live == nil || reflect.ValueOf(live).IsNil() {
 		ok = m.replace(reflect.ValueOf(merged).Elem(), body, nil)
 	} else if m.others, ok = o.othersOf(live.GetManagedFields(), by, fields); ok {
-		merged = o.Stamp(live.DeepCopyObject().(scheme.Object))
+		merged = o.stamp(live.DeepCopyObject().(scheme.Object))
 		ok = m.merge(o.types.TypeRef, reflect.ValueOf(merged), body, nil)
 	}
 	if !ok || by.Manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
@@ -168,7 +168,7 @@ func (o *Manager) ApplyFast(live scheme.Object, wanted *unstructured.Unstructure
 	now := metav1.NewTime(time.Now().UTC())
 	own := metav1.ManagedFieldsEntry{Manager: by.Manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: by.Subresource,
 		APIVersion: o.Kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields))}
-	merged.SetManagedFields(SortEntries(append(m.others, own)))
+	merged.SetManagedFields(sortEntries(append(m.others, own)))
 	return merged, true
 }
 
@@ -202,15 +202,15 @@ type Applier struct {
 // entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
 // fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
 func (o *Manager) Update(old, next scheme.Object, manager, subresource string) error {
-	ledger, err := o.Manager(subresource)
+	ledger, err := o.manager(subresource)
 	if err != nil {
 		return err
 	}
-	o.Stamp(next)
-	if o.Continues(old, next, subresource) {
+	o.stamp(next)
+	if o.continues(old, next, subresource) {
 		err = o.updateByDiff(ledger, old, next, manager)
 	} else {
-		_, err = ledger.Update(o.OrNew(old), next, manager)
+		_, err = ledger.Update(o.orNew(old), next, manager)
 	}
 	if err != nil {
 		next.SetManagedFields(nil) // a write is not refused for the ledger's sake, as in the real server
@@ -218,9 +218,9 @@ func (o *Manager) Update(old, next scheme.Object, manager, subresource string) e
 	return nil
 }
 
-// Continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
+// continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
 // merged, and all are of this version.
-func (o *Manager) Continues(old, next scheme.Object, subresource string) bool {
+func (o *Manager) continues(old, next scheme.Object, subresource string) bool {
 	if old == nil || reflect.ValueOf(old).IsNil() || old.GetName() == "" || next.GetName() == "" {
 		return false
 	}
@@ -247,14 +247,14 @@ func (o *Manager) updateByDiff(ledger *managedfields.FieldManager, old, next sch
 	if o.GoType != nil {
 		asked, rest = involved(asked, manager, paths)
 	}
-	o.Stamp(before).SetManagedFields(asked)
+	o.stamp(before).SetManagedFields(asked)
 	before.SetUID("") // an object with a UID but without entries would not be tracked
-	o.Stamp(after).SetUID("")
+	o.stamp(after).SetUID("")
 	after.SetManagedFields(nil)
 	if _, err := ledger.Update(before, after, manager); err != nil {
 		return err
 	}
-	next.SetManagedFields(SortEntries(append(rest, after.GetManagedFields()...)))
+	next.SetManagedFields(sortEntries(append(rest, after.GetManagedFields()...)))
 	return nil
 }
 
@@ -290,9 +290,9 @@ func ScaleEntries(parent scheme.Object, own schema.GroupVersion, versions []stri
 	return managedfields.NewScaleHandler(parent.GetManagedFields(), own, paths)
 }
 
-// DecodeApply reads an apply body, YAML or JSON. The YAML reader warns by line where a key comes twice; JSON without such keys is
+// decodeApply reads an apply body, YAML or JSON. The YAML reader warns by line where a key comes twice; JSON without such keys is
 // read without it, some ten times as fast.
-func DecodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
+func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 	wanted := &unstructured.Unstructured{}
 	if bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
 		if duplicates, err := kjson.UnmarshalStrict(body, &wanted.Object); err == nil && len(duplicates) == 0 {
@@ -336,15 +336,15 @@ func applyError(err error) error {
 	return scheme.StatusError(http.StatusInternalServerError, "", err.Error())
 }
 
-// Manager returns the library's manager for a subresource, building it when first asked.
-func (o *Manager) Manager(subresource string) (*managedfields.FieldManager, error) {
+// manager returns the library's manager for a subresource, building it when first asked.
+func (o *Manager) manager(subresource string) (*managedfields.FieldManager, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if manager := o.managers[subresource]; manager != nil {
 		return manager, nil
 	}
 	if o.types == nil {
-		o.types = TypesOf(o.GoType, o.Schema)
+		o.types = typesOf(o.GoType, o.Schema)
 	}
 	if o.managers == nil {
 		o.managers = map[string]*managedfields.FieldManager{}
@@ -394,19 +394,19 @@ func (o *Manager) resetPaths(subresource string) (split [][]string) {
 	return split
 }
 
-// OrNew is obj under the manager's kind, or a new object where there is none.
-func (o *Manager) OrNew(obj scheme.Object) scheme.Object {
+// orNew is obj under the manager's kind, or a new object where there is none.
+func (o *Manager) orNew(obj scheme.Object) scheme.Object {
 	if obj != nil && !reflect.ValueOf(obj).IsNil() {
-		return o.Stamp(obj)
+		return o.stamp(obj)
 	}
 	if o.GoType == nil {
-		return o.Stamp(&unstructured.Unstructured{Object: map[string]any{}})
+		return o.stamp(&unstructured.Unstructured{Object: map[string]any{}})
 	}
-	return o.Stamp(reflect.New(o.GoType).Interface().(scheme.Object))
+	return o.stamp(reflect.New(o.GoType).Interface().(scheme.Object))
 }
 
-// Stamp writes the manager's kind and version into obj, which it returns.
-func (o *Manager) Stamp(obj scheme.Object) scheme.Object {
+// stamp writes the manager's kind and version into obj, which it returns.
+func (o *Manager) stamp(obj scheme.Object) scheme.Object {
 	obj.GetObjectKind().SetGroupVersionKind(o.Kind)
 	return obj
 }
@@ -444,7 +444,7 @@ func (o *Manager) typesOf(version string) *typed.ParseableType {
 		if o.others == nil {
 			o.others = map[string]*typed.ParseableType{}
 		}
-		o.others[version] = TypesOf(nil, o.SchemaOf(version))
+		o.others[version] = typesOf(nil, o.SchemaOf(version))
 	}
 	return o.others[version]
 }
@@ -512,19 +512,19 @@ func (s *objectShape) ConvertFieldLabel(kind schema.GroupVersionKind, label, val
 func (s *objectShape) Default(runtime.Object) {}
 
 func (s *objectShape) New(schema.GroupVersionKind) (runtime.Object, error) {
-	return s.OrNew(nil), nil
+	return s.orNew(nil), nil
 }
 
 // ---- types as structured-merge-diff wants them
 
-// TypesOf derives what lists and maps mean, from a Go type or else from a custom resource's schema.
-func TypesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
+// typesOf derives what lists and maps mean, from a Go type or else from a custom resource's schema.
+func typesOf(goType reflect.Type, crd map[string]any) *typed.ParseableType {
 	if goType == nil && crd == nil {
 		return &typed.DeducedParseableType
 	}
 	b := &typeBuilder{seen: map[reflect.Type]bool{}, out: &smd.Schema{Types: []smd.TypeDef{
-		{Name: UntypedName, Atom: untypedAtom(UntypedName, smd.Atomic)},
-		{Name: DeducedName, Atom: untypedAtom(DeducedName, smd.Separable)},
+		{Name: untypedName, Atom: untypedAtom(untypedName, smd.Atomic)},
+		{Name: deducedName, Atom: untypedAtom(deducedName, smd.Separable)},
 	}}}
 	if goType != nil {
 		return &typed.ParseableType{Schema: b.out, TypeRef: b.ref(goType)}
@@ -540,10 +540,10 @@ type typeBuilder struct {
 }
 
 // Values of no declared type: one that is owned whole, and one whose objects are merged by member.
-const UntypedName, DeducedName = "untyped", "deduced"
+const untypedName, deducedName = "untyped", "deduced"
 
 func untypedAtom(inner string, relation smd.ElementRelationship) smd.Atom {
-	scalar, whole := smd.Untyped, UntypedName
+	scalar, whole := smd.Untyped, untypedName
 	return smd.Atom{
 		Scalar: &scalar,
 		List:   &smd.List{ElementType: smd.TypeRef{NamedType: &whole}, ElementRelationship: smd.Atomic},
@@ -562,15 +562,15 @@ func (b *typeBuilder) ref(t reflect.Type) smd.TypeRef {
 	}
 	if described, ok := reflect.Zero(t).Interface().(interface{ OpenAPISchemaType() []string }); ok {
 		if len(described.OpenAPISchemaType()) == 0 {
-			return namedType(DeducedName)
+			return namedType(deducedName)
 		}
 		return scalarType(smd.Untyped) // times, quantities: strings, but written as numbers too
 	}
 	switch t {
 	case reflect.TypeFor[runtime.RawExtension]():
-		return namedType(UntypedName)
+		return namedType(untypedName)
 	case reflect.TypeFor[metav1.FieldsV1]():
-		return namedType(DeducedName)
+		return namedType(deducedName)
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -588,7 +588,7 @@ func (b *typeBuilder) ref(t reflect.Type) smd.TypeRef {
 		b.addStruct(t)
 		return namedType(goTypeName(t))
 	case reflect.Interface:
-		return namedType(DeducedName)
+		return namedType(deducedName)
 	}
 	return scalarType(smd.Numeric)
 }
@@ -690,11 +690,11 @@ func (b *typeBuilder) mapFromSchema(s map[string]any, preserve bool) *smd.Map {
 		out.ElementType = smd.TypeRef{Inlined: b.fromSchema(additional, preserve)}
 	case bool:
 		if additional {
-			out.ElementType = namedType(DeducedName)
+			out.ElementType = namedType(deducedName)
 		}
 	default:
 		if preserve || len(properties) == 0 {
-			out.ElementType = namedType(DeducedName)
+			out.ElementType = namedType(deducedName)
 		}
 	}
 	if s["x-kubernetes-map-type"] == "atomic" {
@@ -707,7 +707,7 @@ func (b *typeBuilder) mapFromSchema(s map[string]any, preserve bool) *smd.Map {
 }
 
 func (b *typeBuilder) listFromSchema(s map[string]any, preserve bool) *smd.List {
-	out := &smd.List{ElementType: namedType(UntypedName), ElementRelationship: smd.Atomic}
+	out := &smd.List{ElementType: namedType(untypedName), ElementRelationship: smd.Atomic}
 	if items, ok := s["items"].(map[string]any); ok {
 		out.ElementType = smd.TypeRef{Inlined: b.fromSchema(items, preserve)}
 	}

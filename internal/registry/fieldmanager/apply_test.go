@@ -152,7 +152,7 @@ func BenchmarkApply(b *testing.B) {
 	b.Run("types", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			TypesOf(o.GoType, nil)
+			typesOf(o.GoType, nil)
 		}
 	})
 }

@@ -162,8 +162,8 @@ func writtenAsIs(text string) bool {
 	return true
 }
 
-// SortEntries brings entries in the order in which they are written: applies first, then by age.
-func SortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+// sortEntries brings entries in the order in which they are written: applies first, then by age.
+func sortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	seconds := func(e metav1.ManagedFieldsEntry) int64 {
 		if e.Time == nil {
 			return 0

@@ -47,12 +47,12 @@ func (o *Manager) Merge(live, wanted map[string]any, goType reflect.Type) (map[s
 // typesFor are the kind's, made at their first use, or those of a subresource's body.
 func (o *Manager) typesFor(goType reflect.Type) *typed.ParseableType {
 	if goType != o.GoType {
-		return TypesOf(goType, nil)
+		return typesOf(goType, nil)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.types == nil {
-		o.types = TypesOf(o.GoType, o.Schema)
+		o.types = typesOf(o.GoType, o.Schema)
 	}
 	return o.types
 }

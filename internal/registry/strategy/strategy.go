@@ -30,19 +30,19 @@ import (
 	"apilet/internal/scheme"
 )
 
-// AllowCreateOnUpdate says that a PUT to a name that does not exist creates the object; of the other types it answers 404.
-func AllowCreateOnUpdate(res *scheme.Resource) bool { return For(res).AllowCreateOnUpdate }
+// allowCreateOnUpdate says that a PUT to a name that does not exist creates the object; of the other types it answers 404.
+func AllowCreateOnUpdate(res *scheme.Resource) bool { return strategyFor(res).allowCreateOnUpdate }
 
 // AllowUnconditionalUpdate says that an update need not name a resourceVersion. That of a custom resource has to.
 func AllowUnconditionalUpdate(res *scheme.Resource) bool {
-	return res.GoType != nil && !For(res).ConditionalUpdate
+	return res.GoType != nil && !strategyFor(res).conditionalUpdate
 }
 
-// ReturnsDeleted says that a DELETE is answered with the object that is gone, not with a Status.
-func ReturnsDeleted(res *scheme.Resource) bool { return For(res).ReturnsDeleted }
+// returnsDeleted says that a DELETE is answered with the object that is gone, not with a Status.
+func ReturnsDeleted(res *scheme.Resource) bool { return strategyFor(res).returnsDeleted }
 
-// OrphansByDefault says that dependents stay when a DELETE does not say what shall become of them.
-func OrphansByDefault(res *scheme.Resource) bool { return For(res).OrphansByDefault }
+// orphansByDefault says that dependents stay when a DELETE does not say what shall become of them.
+func OrphansByDefault(res *scheme.Resource) bool { return strategyFor(res).orphansByDefault }
 
 // ---- Which fields a request may write ----
 
@@ -108,8 +108,8 @@ func resized(sent, containers []corev1.Container) []corev1.Container {
 
 // ValidateDelete refuses to delete what every cluster has to keep.
 func ValidateDelete(res *scheme.Resource, name string) error {
-	if row := For(res); slices.Contains(row.Undeletable, name) {
-		return apierrors.NewForbidden(res.GroupResource(), name, errors.New(row.WhyNot))
+	if row := strategyFor(res); slices.Contains(row.undeletable, name) {
+		return apierrors.NewForbidden(res.GroupResource(), name, errors.New(row.whyNot))
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ package strategy
 // among them, takes the common way throughout. What a row says has Kubernetes' words for it where there are any: the methods of
 // rest.RESTCreateStrategy, RESTUpdateStrategy and RESTDeleteStrategy, and Store.ReturnDeletedObject.
 //
-// A row is found by its resource (For) before an object is in hand, and by the object's Go type (of) after: both are one look into a map.
+// A row is found by its resource (strategyFor) before an object is in hand, and by the object's Go type (of) after: both are one look into a map.
 
 import (
 	"reflect"
@@ -24,14 +24,14 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A Strategy is where one resource parts ways. A nil function goes the common way.
-type Strategy struct {
-	AllowCreateOnUpdate bool     // a PUT to a name that does not exist creates the object
-	ConditionalUpdate   bool     // an update has to name a resourceVersion
-	ReturnsDeleted      bool     // a DELETE answers with the object that is gone
-	OrphansByDefault    bool     // dependents stay when a DELETE says nothing of them
-	Undeletable         []string // names that every cluster has to keep
-	WhyNot              string   // what is said to those who delete them
+// A strategy is where one resource parts ways. A nil function goes the common way.
+type strategy struct {
+	allowCreateOnUpdate bool     // a PUT to a name that does not exist creates the object
+	conditionalUpdate   bool     // an update has to name a resourceVersion
+	returnsDeleted      bool     // a DELETE answers with the object that is gone
+	orphansByDefault    bool     // dependents stay when a DELETE says nothing of them
+	undeletable         []string // names that every cluster has to keep
+	whyNot              string   // what is said to those who delete them
 
 	goType       reflect.Type             // pointer to the struct type that the functions take; nil for a row without
 	create       func(obj runtime.Object) // nil: the status becomes empty
@@ -46,8 +46,8 @@ type Strategy struct {
 	full         func(obj runtime.Object) bool                                 // something in it has to go first
 }
 
-// For returns the row of a resource.
-func For(res *scheme.Resource) *Strategy {
+// strategyFor returns the row of a resource.
+func strategyFor(res *scheme.Resource) *strategy {
 	if row := table[res.Base]; row != nil {
 		return row
 	}
@@ -55,7 +55,7 @@ func For(res *scheme.Resource) *Strategy {
 }
 
 // of returns the row of an object's type.
-func of(obj runtime.Object) *Strategy {
+func of(obj runtime.Object) *strategy {
 	if row := byType[reflect.TypeOf(obj)]; row != nil {
 		return row
 	}
@@ -63,82 +63,82 @@ func of(obj runtime.Object) *Strategy {
 }
 
 // common is the way of all resources without a row.
-var common Strategy
+var common strategy
 
 // table has the rows by what the keys of their resource start with.
-var table = map[string]*Strategy{
-	"//endpoints/":              {AllowCreateOnUpdate: true},
-	"//events/":                 {AllowCreateOnUpdate: true},
-	"//limitranges/":            {AllowCreateOnUpdate: true},
-	"//podtemplates/":           {ReturnsDeleted: true},
-	"//resourcequotas/":         {ReturnsDeleted: true},
-	"//replicationcontrollers/": {OrphansByDefault: true},
-	"//namespaces/": {ReturnsDeleted: true, goType: reflect.TypeFor[*corev1.Namespace](),
-		Undeletable: []string{"default", "kube-system", "kube-public"}, WhyNot: "this namespace may not be deleted",
+var table = map[string]*strategy{
+	"//endpoints/":              {allowCreateOnUpdate: true},
+	"//events/":                 {allowCreateOnUpdate: true},
+	"//limitranges/":            {allowCreateOnUpdate: true},
+	"//podtemplates/":           {returnsDeleted: true},
+	"//resourcequotas/":         {returnsDeleted: true},
+	"//replicationcontrollers/": {orphansByDefault: true},
+	"//namespaces/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.Namespace](),
+		undeletable: []string{"default", "kube-system", "kube-public"}, whyNot: "this namespace may not be deleted",
 		create: one(createNamespace), update: two(updateNamespace), named: func(obj runtime.Object, _ string) { defaults.LabelNamespace(obj.(*corev1.Namespace)) },
 		subresources: map[string]func(sent, out runtime.Object){"finalize": two(finalize)},
 		terminating:  one(terminateNamespace), full: namespaceFull},
 	"//nodes/":             {goType: reflect.TypeFor[*corev1.Node](), create: one(createNode)},
-	"//persistentvolumes/": {ReturnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolume](), create: one(createVolume), status: two(updateVolumeStatus)},
-	"//persistentvolumeclaims/": {ReturnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolumeClaim](),
+	"//persistentvolumes/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolume](), create: one(createVolume), status: two(updateVolumeStatus)},
+	"//persistentvolumeclaims/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolumeClaim](),
 		create: one(createClaim), update: two(updateClaim)},
-	"//pods/": {ReturnsDeleted: true, goType: reflect.TypeFor[*corev1.Pod](), create: one(preparePod), status: two(updatePodStatus),
+	"//pods/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.Pod](), create: one(preparePod), status: two(updatePodStatus),
 		subresources: map[string]func(sent, out runtime.Object){"ephemeralcontainers": two(addEphemeralContainers), "resize": two(resize)},
 		grace:        podGrace},
-	"//serviceaccounts/": {ReturnsDeleted: true, goType: reflect.TypeFor[*corev1.ServiceAccount](), create: one(nameSecretsOnly),
+	"//serviceaccounts/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.ServiceAccount](), create: one(nameSecretsOnly),
 		update: func(obj, _ runtime.Object) { nameSecretsOnly(obj.(*corev1.ServiceAccount)) }},
-	"//services/": {AllowCreateOnUpdate: true, ReturnsDeleted: true, goType: reflect.TypeFor[*corev1.Service](),
+	"//services/": {allowCreateOnUpdate: true, returnsDeleted: true, goType: reflect.TypeFor[*corev1.Service](),
 		create: one(createService), update: two(updateService)},
 
 	"/apps/daemonsets/": {goType: reflect.TypeFor[*appsv1.DaemonSet](), create: one(createDaemonSet), update: two(countTemplate)},
 	"/apps/deployments/": {goType: reflect.TypeFor[*appsv1.Deployment](), status: two(updateDeploymentStatus),
 		counted: func(obj runtime.Object) map[string]string { return obj.(*appsv1.Deployment).Annotations }},
-	"/batch/jobs/": {OrphansByDefault: true, goType: reflect.TypeFor[*batchv1.Job](), create: one(createJob), named: renameJob},
+	"/batch/jobs/": {orphansByDefault: true, goType: reflect.TypeFor[*batchv1.Job](), create: one(createJob), named: renameJob},
 	"/certificates.k8s.io/certificatesigningrequests/": {goType: reflect.TypeFor[*certificatesv1.CertificateSigningRequest](),
 		create: one(createSigningRequest), update: two(updateSigningRequest), status: two(updateSigningRequestStatus),
 		subresources: map[string]func(sent, out runtime.Object){"approval": two(approve)},
 		requested: func(obj runtime.Object, by *request.User) {
 			nameRequester(obj.(*certificatesv1.CertificateSigningRequest), by)
 		}},
-	"/coordination.k8s.io/leases/": {AllowCreateOnUpdate: true, ConditionalUpdate: true, goType: reflect.TypeFor[*coordinationv1.Lease](),
+	"/coordination.k8s.io/leases/": {allowCreateOnUpdate: true, conditionalUpdate: true, goType: reflect.TypeFor[*coordinationv1.Lease](),
 		create: one(createLease), update: two(updateLease)},
 	"/discovery.k8s.io/endpointslices/": {goType: reflect.TypeFor[*discoveryv1.EndpointSlice](),
 		counted: func(obj runtime.Object) map[string]string { return obj.(*discoveryv1.EndpointSlice).Labels }},
-	"/node.k8s.io/runtimeclasses/":  {AllowCreateOnUpdate: true, ConditionalUpdate: true},
-	"/policy/poddisruptionbudgets/": {ConditionalUpdate: true},
-	PriorityClasses:                 {Undeletable: []string{SystemNodeCritical, SystemClusterCritical}, WhyNot: "this is a system priority class and cannot be deleted"},
+	"/node.k8s.io/runtimeclasses/":  {allowCreateOnUpdate: true, conditionalUpdate: true},
+	"/policy/poddisruptionbudgets/": {conditionalUpdate: true},
+	PriorityClasses:                 {undeletable: []string{SystemNodeCritical, SystemClusterCritical}, whyNot: "this is a system priority class and cannot be deleted"},
 
-	"/rbac.authorization.k8s.io/clusterrolebindings/": {AllowCreateOnUpdate: true},
-	"/rbac.authorization.k8s.io/clusterroles/":        {AllowCreateOnUpdate: true},
-	"/rbac.authorization.k8s.io/rolebindings/":        {AllowCreateOnUpdate: true},
-	"/rbac.authorization.k8s.io/roles/":               {AllowCreateOnUpdate: true},
+	"/rbac.authorization.k8s.io/clusterrolebindings/": {allowCreateOnUpdate: true},
+	"/rbac.authorization.k8s.io/clusterroles/":        {allowCreateOnUpdate: true},
+	"/rbac.authorization.k8s.io/rolebindings/":        {allowCreateOnUpdate: true},
+	"/rbac.authorization.k8s.io/roles/":               {allowCreateOnUpdate: true},
 
-	"/resource.k8s.io/deviceclasses/":          {ReturnsDeleted: true},
-	"/resource.k8s.io/resourceclaims/":         {ReturnsDeleted: true},
-	"/resource.k8s.io/resourceclaimtemplates/": {ReturnsDeleted: true},
-	"/resource.k8s.io/resourceslices/":         {ReturnsDeleted: true},
+	"/resource.k8s.io/deviceclasses/":          {returnsDeleted: true},
+	"/resource.k8s.io/resourceclaims/":         {returnsDeleted: true},
+	"/resource.k8s.io/resourceclaimtemplates/": {returnsDeleted: true},
+	"/resource.k8s.io/resourceslices/":         {returnsDeleted: true},
 
-	"/storage.k8s.io/csidrivers/":              {ConditionalUpdate: true, ReturnsDeleted: true},
-	"/storage.k8s.io/csinodes/":                {ConditionalUpdate: true, ReturnsDeleted: true},
-	"/storage.k8s.io/csistoragecapacities/":    {ConditionalUpdate: true},
-	"/storage.k8s.io/storageclasses/":          {ReturnsDeleted: true},
-	"/storage.k8s.io/volumeattachments/":       {ConditionalUpdate: true, ReturnsDeleted: true},
-	"/storage.k8s.io/volumeattributesclasses/": {ReturnsDeleted: true},
+	"/storage.k8s.io/csidrivers/":              {conditionalUpdate: true, returnsDeleted: true},
+	"/storage.k8s.io/csinodes/":                {conditionalUpdate: true, returnsDeleted: true},
+	"/storage.k8s.io/csistoragecapacities/":    {conditionalUpdate: true},
+	"/storage.k8s.io/storageclasses/":          {returnsDeleted: true},
+	"/storage.k8s.io/volumeattachments/":       {conditionalUpdate: true, returnsDeleted: true},
+	"/storage.k8s.io/volumeattributesclasses/": {returnsDeleted: true},
 
-	"/admissionregistration.k8s.io/mutatingadmissionpolicies/":         {ConditionalUpdate: true},
-	"/admissionregistration.k8s.io/mutatingadmissionpolicybindings/":   {ConditionalUpdate: true},
-	"/admissionregistration.k8s.io/mutatingwebhookconfigurations/":     {ConditionalUpdate: true},
-	"/admissionregistration.k8s.io/validatingadmissionpolicies/":       {ConditionalUpdate: true},
-	"/admissionregistration.k8s.io/validatingadmissionpolicybindings/": {ConditionalUpdate: true},
-	"/admissionregistration.k8s.io/validatingwebhookconfigurations/":   {ConditionalUpdate: true},
-	"/apiextensions.k8s.io/customresourcedefinitions/":                 {ConditionalUpdate: true},
-	"/apiregistration.k8s.io/apiservices/": {ConditionalUpdate: true, goType: reflect.TypeFor[*apiregistrationv1.APIService](),
+	"/admissionregistration.k8s.io/mutatingadmissionpolicies/":         {conditionalUpdate: true},
+	"/admissionregistration.k8s.io/mutatingadmissionpolicybindings/":   {conditionalUpdate: true},
+	"/admissionregistration.k8s.io/mutatingwebhookconfigurations/":     {conditionalUpdate: true},
+	"/admissionregistration.k8s.io/validatingadmissionpolicies/":       {conditionalUpdate: true},
+	"/admissionregistration.k8s.io/validatingadmissionpolicybindings/": {conditionalUpdate: true},
+	"/admissionregistration.k8s.io/validatingwebhookconfigurations/":   {conditionalUpdate: true},
+	"/apiextensions.k8s.io/customresourcedefinitions/":                 {conditionalUpdate: true},
+	"/apiregistration.k8s.io/apiservices/": {conditionalUpdate: true, goType: reflect.TypeFor[*apiregistrationv1.APIService](),
 		create: one(createAPIService), update: two(updateAPIService), status: two(updateAPIServiceStatus)},
 }
 
 // byType has the rows with functions by the Go type that these take.
-var byType = func() map[reflect.Type]*Strategy {
-	rows := map[reflect.Type]*Strategy{}
+var byType = func() map[reflect.Type]*strategy {
+	rows := map[reflect.Type]*strategy{}
 	for _, row := range table {
 		if row.goType != nil {
 			rows[row.goType] = row

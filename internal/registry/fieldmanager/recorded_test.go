@@ -1,4 +1,4 @@
-package main
+package fieldmanager
 
 import (
 	"encoding/json"
@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,7 +39,6 @@ import (
 	kjson "sigs.k8s.io/json"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 
-	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
 	"apilet/internal/scheme"
 )
@@ -69,7 +67,7 @@ func builtInTypes(t testing.TB) map[string]reflect.Type {
 
 func TestTypesMeanWhatOpenAPISays(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/apply/relations.tsv")
+	text, err := os.ReadFile("testdata/relations.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +80,8 @@ func TestTypesMeanWhatOpenAPISays(t *testing.T) {
 	got := map[string]string{}
 	known := map[string]bool{}
 	for _, goType := range builtInTypes(t) {
-		for _, def := range fieldmanager.TypesOf(goType, nil).Schema.Types {
-			if def.Map == nil || def.Name == fieldmanager.UntypedName || def.Name == fieldmanager.DeducedName {
+		for _, def := range typesOf(goType, nil).Schema.Types {
+			if def.Map == nil || def.Name == untypedName || def.Name == deducedName {
 				continue
 			}
 			name := openAPIName(def.Name)
@@ -142,12 +140,12 @@ type recordedWrite struct {
 
 func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/apply/kube-apiserver-1.36.jsonl")
+	text, err := os.ReadFile("testdata/kube-apiserver-1.36.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
 	goTypes := builtInTypes(t)
-	ledgers := map[string]*fieldmanager.Manager{}
+	ledgers := map[string]*Manager{}
 	stored := map[string]json.RawMessage{}
 	var custom map[string]any
 	for line := range strings.Lines(string(text)) {
@@ -162,7 +160,7 @@ func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
 		group, kind := path.Split(w.Kind)
 		version, _ := schema.ParseGroupVersion(strings.TrimSuffix(group, "/"))
 		if ledgers[w.Kind] == nil {
-			ledgers[w.Kind] = &fieldmanager.Manager{Kind: version.WithKind(kind), GoType: goTypes[version.WithKind(kind).String()], Status: w.Kind != "v1/ConfigMap"}
+			ledgers[w.Kind] = &Manager{Kind: version.WithKind(kind), GoType: goTypes[version.WithKind(kind).String()], Status: w.Kind != "v1/ConfigMap"}
 			if ledgers[w.Kind].GoType == nil {
 				ledgers[w.Kind].Schema = custom
 			}
@@ -176,7 +174,7 @@ func TestLedgerIsThatOfKubeAPIServer(t *testing.T) {
 	}
 }
 
-func replayWrite(t *testing.T, o *fieldmanager.Manager, before json.RawMessage, w recordedWrite) json.RawMessage {
+func replayWrite(t *testing.T, o *Manager, before json.RawMessage, w recordedWrite) json.RawMessage {
 	t.Helper()
 	var old, next scheme.Object
 	if before != nil {
@@ -185,7 +183,7 @@ func replayWrite(t *testing.T, o *fieldmanager.Manager, before json.RawMessage, 
 	var err error
 	switch {
 	case w.Type == string(patch.ApplyPatch):
-		next, _, err = o.Apply(old, []byte(w.Body), fieldmanager.Applier{Manager: w.Manager, Subresource: w.Subresource, Force: w.Force})
+		next, _, err = o.Apply(old, []byte(w.Body), Applier{Manager: w.Manager, Subresource: w.Subresource, Force: w.Force})
 	case w.Subresource == "scale":
 		next = decodeObject(t, o, w.After)
 		next.SetManagedFields(replayScale(t, old, w))
@@ -234,7 +232,7 @@ func replayWrite(t *testing.T, o *fieldmanager.Manager, before json.RawMessage, 
 		t.Errorf("%s: got data %v, want %v", w.ID, a, b)
 	}
 	if old != nil {
-		fieldmanager.KeepTimes(old, next)
+		KeepTimes(old, next)
 	}
 	if old != nil && old.GetResourceVersion() == want.GetResourceVersion() && !equality.Semantic.DeepEqual(old.GetManagedFields(), next.GetManagedFields()) {
 		t.Errorf("%s: times moved without a change", w.ID)
@@ -243,12 +241,12 @@ func replayWrite(t *testing.T, o *fieldmanager.Manager, before json.RawMessage, 
 }
 
 func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.ManagedFieldsEntry {
-	handler := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
+	handler := ScaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
 	before, err := handler.ToSubresource()
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &fieldmanager.Manager{Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), GoType: reflect.TypeFor[autoscalingv1.Scale]()}
+	o := &Manager{Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), GoType: reflect.TypeFor[autoscalingv1.Scale]()}
 	scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: old.GetName(), UID: old.GetUID(), ManagedFields: before}}
 	scale.Spec.Replicas = old.(*appsv1.Deployment).DeepCopy().Status.Replicas
 	next := scale.DeepCopy()
@@ -265,8 +263,8 @@ func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.Mana
 	return after
 }
 
-func decodeObject(t testing.TB, o *fieldmanager.Manager, text []byte) scheme.Object {
-	obj := o.OrNew(nil)
+func decodeObject(t testing.TB, o *Manager, text []byte) scheme.Object {
+	obj := o.orNew(nil)
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &u.Object); err != nil {
 			t.Fatal(err)
@@ -303,12 +301,12 @@ func entries(obj scheme.Object) string {
 
 func TestOwnershipServesManyAtOnce(t *testing.T) {
 	t.Parallel()
-	o := &fieldmanager.Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
+	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
 	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(deploymentJSON(2))
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			live, _, err := o.Apply(nil, []byte(body), fieldmanager.Applier{Manager: "m", Subresource: []string{"", "status"}[i%2]})
+			live, _, err := o.Apply(nil, []byte(body), Applier{Manager: "m", Subresource: []string{"", "status"}[i%2]})
 			if err == nil {
 				err = o.Update(live, live.DeepCopyObject().(scheme.Object), "u", "")
 			}
@@ -330,8 +328,8 @@ func FuzzApply(f *testing.F) {
 		f.Add(body, `{"f:spec":{"f:replicas":{}}}`)
 		f.Add(body, `{"f:spec":{"k:{\"name\":1}":{".":{}},"v:[":{}}}`)
 	}
-	built := &fieldmanager.Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
-	custom := &fieldmanager.Manager{Kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, Schema: map[string]any{"type": "object", "properties": map[string]any{
+	built := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
+	custom := &Manager{Kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, Schema: map[string]any{"type": "object", "properties": map[string]any{
 		"spec": map[string]any{"type": "object", "properties": map[string]any{
 			"s": map[string]any{"type": "array", "x-kubernetes-list-type": "set", "items": map[string]any{"x-kubernetes-int-or-string": true}},
 			"m": map[string]any{"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"k"},
@@ -339,7 +337,7 @@ func FuzzApply(f *testing.F) {
 		}}}}}
 	f.Fuzz(func(t *testing.T, body, fields string) {
 		defer time.AfterFunc(8*time.Second, func() { panic(body + "\n---\n" + fields) }).Stop()
-		for _, o := range []*fieldmanager.Manager{built, custom} {
+		for _, o := range []*Manager{built, custom} {
 			live := decodeObject(t, o, []byte(deploymentJSON(1)))
 			live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: o.Kind.GroupVersion().String(),
 				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}})
@@ -347,22 +345,11 @@ func FuzzApply(f *testing.F) {
 			if err := o.Update(live, next, "u", ""); err != nil {
 				t.Fatal(err)
 			}
-			_, _, err := o.Apply(live, []byte(body), fieldmanager.Applier{Manager: "m"})
+			_, _, err := o.Apply(live, []byte(body), Applier{Manager: "m"})
 			var status apierrors.APIStatus
 			if err != nil && !errors.As(err, &status) {
 				t.Fatalf("%s: %v is no Status", body, err)
 			}
 		}
 	})
-}
-
-// reportCPU reports the process's CPU time, which other work on the machine does not stretch.
-func reportCPU(b *testing.B) func() {
-	var before, after syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &before)
-	return func() {
-		syscall.Getrusage(syscall.RUSAGE_SELF, &after)
-		used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
-		b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
-	}
 }

@@ -1,6 +1,6 @@
-package main
+package fieldmanager
 
-// The short ways of narrow.go and reapply.go are compared with the general machine: random objects, written by random managers in random
+// The short ways of diff.go and fastpath.go are compared with the general machine: random objects, written by random managers in random
 // ways, each write made both ways. Whatever the short way answers has to be the same to the byte.
 
 import (
@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,12 +21,11 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/registry/defaults"
-	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/scheme"
 )
 
 // ownershipsToCompare are kinds with all that lists and maps can mean, and an object of each.
-func ownershipsToCompare() map[*fieldmanager.Manager]string {
+func ownershipsToCompare() map[*Manager]string {
 	custom := map[string]any{"type": "object", "properties": map[string]any{
 		"spec": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": map[string]any{
 			"whole": map[string]any{"type": "object", "x-kubernetes-map-type": "atomic", "additionalProperties": map[string]any{"type": "string"}},
@@ -35,7 +35,7 @@ func ownershipsToCompare() map[*fieldmanager.Manager]string {
 		}},
 		"status": map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "integer"}},
 	}}
-	return map[*fieldmanager.Manager]string{
+	return map[*Manager]string{
 		{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}: deploymentJSON(2),
 		{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}: `{"apiVersion":"v1","kind":"ConfigMap",
 			"metadata":{"name":"c","labels":{"a":"b"},"annotations":{"x":"<y>"},"finalizers":["a/b","c/d"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"}]},
@@ -118,7 +118,7 @@ func cloneJSON(v any) (out any) {
 }
 
 // asStored is what a server keeps of a written object, its times long ago.
-func asStored(t testing.TB, o *fieldmanager.Manager, obj scheme.Object) scheme.Object {
+func asStored(t testing.TB, o *Manager, obj scheme.Object) scheme.Object {
 	out := decodeObject(t, o, mustJSON(t, obj))
 	entries := out.GetManagedFields()
 	for i := range entries {
@@ -146,7 +146,7 @@ func written(t testing.TB, obj scheme.Object) string {
 			entries[i].Time = &metav1.Time{Time: time.Unix(2_000_000_000, 0)}
 		}
 	}
-	obj.SetManagedFields(fieldmanager.SortEntries(entries))
+	obj.SetManagedFields(sortEntries(entries))
 	return string(mustJSON(t, obj))
 }
 
@@ -190,30 +190,30 @@ type shortWays struct {
 }
 
 // write makes one random write to live both ways and returns what becomes of it.
-func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *fieldmanager.Manager, live scheme.Object, text string) scheme.Object {
+func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *Manager, live scheme.Object, text string) scheme.Object {
 	manager, sub := fmt.Sprint("m", rnd.IntN(3)), ""
 	if o.Status && live != nil && rnd.IntN(3) == 0 {
 		sub = "status"
 	}
-	general, err := o.Manager(sub)
+	general, err := o.manager(sub)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rnd.IntN(2) == 0 {
 		return tally.update(t, rnd, o, live, text, func(old, next scheme.Object) error {
-			_, err := general.Update(o.OrNew(old), o.Stamp(next), manager)
+			_, err := general.Update(o.orNew(old), o.stamp(next), manager)
 			return err
 		}, manager, sub)
 	}
 	body := tally.body(rnd, manager, sub, text)
-	by := fieldmanager.Applier{Manager: manager, Subresource: sub, Force: rnd.IntN(2) == 0}
+	by := Applier{Manager: manager, Subresource: sub, Force: rnd.IntN(2) == 0}
 	wanted := &unstructured.Unstructured{Object: cloneJSON(body).(map[string]any)}
 	tally.applies++
 	var before string
 	if live != nil {
 		before = written(t, live)
 	}
-	short, ok := o.ApplyFast(live, wanted, by)
+	short, ok := o.applyFast(live, wanted, by)
 	if !reflect.DeepEqual(any(wanted.Object), cloneJSON(body)) || live != nil && written(t, live) != before {
 		t.Fatalf("the short way changed what it was given")
 	}
@@ -221,7 +221,7 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *fieldmanager.Mana
 	if live != nil {
 		copied = live.DeepCopyObject().(scheme.Object)
 	}
-	result, err := general.Apply(o.OrNew(copied), wanted, manager, by.Force)
+	result, err := general.Apply(o.orNew(copied), wanted, manager, by.Force)
 	if !ok {
 		if err != nil {
 			tally.refused++
@@ -238,8 +238,8 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *fieldmanager.Mana
 	defaults.Set(short) // as the write does, whether or not anything changed
 	defaults.Set(want)
 	if live != nil {
-		fieldmanager.KeepTimes(live, short)
-		fieldmanager.KeepTimes(live, want)
+		KeepTimes(live, short)
+		KeepTimes(live, want)
 	}
 	if got, want := written(t, short), written(t, want); got != want {
 		t.Fatalf("%s\napplied by %+v to\n%s\n%s", mustJSON(t, body), by, before, whereDifferent(got, want))
@@ -299,7 +299,7 @@ func applyBody(rnd *rand.Rand, text, sub string) map[string]any {
 	return randomly(rnd, body, []float64{0, 0.02, 0.02, 0.1}[rnd.IntN(4)]).(map[string]any)
 }
 
-func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *fieldmanager.Manager, live scheme.Object, text string,
+func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *Manager, live scheme.Object, text string,
 	general func(old, next scheme.Object) error, manager, sub string) scheme.Object {
 	var doc any
 	if live != nil {
@@ -314,7 +314,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *fieldmanager.Man
 		entries = list[1:]
 	}
 	doc.(map[string]any)["metadata"].(map[string]any)["managedFields"] = entries
-	one := o.OrNew(nil)
+	one := o.orNew(nil)
 	if u, ok := one.(*unstructured.Unstructured); ok {
 		u.Object = doc.(map[string]any)
 		if _, err := scheme.CoerceMetadata(u); err != nil {
@@ -327,7 +327,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *fieldmanager.Man
 	}
 	other := one.DeepCopyObject().(scheme.Object)
 	tally.updates++
-	if o.Continues(live, one, sub) {
+	if o.continues(live, one, sub) {
 		tally.updated++
 	}
 	var before scheme.Object
@@ -350,4 +350,52 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *fieldmanager.Man
 		return live
 	}
 	return asStored(t, o, one)
+}
+
+// BenchmarkApplyDeployment20: CPU time of one apply of 20 containers, without what every write costs (reading and storing the object),
+// and of the same by the general machine.
+func BenchmarkApplyDeployment20(b *testing.B) {
+	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
+	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20))
+	by := Applier{Manager: "m"}
+	live, _, err := o.Apply(nil, []byte(body), by)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defaults.Set(live)
+	live = asStored(b, o, live)
+	for _, c := range []struct {
+		name string
+		live scheme.Object
+		body string
+	}{{"first", nil, body}, {"unchanged", live, body}, {"one-change", live, strings.Replace(body, `"replicas":2`, `"replicas":3`, 1)}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			stop := reportCPU(b)
+			for b.Loop() {
+				merged, _, err := o.Apply(c.live, []byte(c.body), by)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defaults.Set(merged)
+			}
+			stop()
+		})
+		b.Run(c.name+"/general", func(b *testing.B) {
+			general, _ := o.manager("")
+			stop := reportCPU(b)
+			for b.Loop() {
+				wanted, _, err := decodeApply([]byte(c.body))
+				if err != nil {
+					b.Fatal(err)
+				}
+				merged, err := general.Apply(o.orNew(c.live), wanted, by.Manager, false)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defaults.Set(merged)
+			}
+			stop()
+		})
+	}
 }

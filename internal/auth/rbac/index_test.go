@@ -1,4 +1,4 @@
-package main
+package rbac
 
 import (
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/auth/rbac"
 	"apilet/internal/scheme"
 )
 
@@ -23,12 +22,12 @@ func testPolicy(text string) (objects []scheme.Object) {
 		switch {
 		case len(words) == 0:
 		case line[0] != '\t':
-			role = rbac.ParseRole(words)
+			role = ParseRole(words)
 			objects = append(objects, role)
 		case words[0] == "to":
-			objects = append(objects, rbac.ParseBinding(role, words[1:]))
+			objects = append(objects, ParseBinding(role, words[1:]))
 		default:
-			*rbac.RulesOf(role) = append(*rbac.RulesOf(role), rbac.ParseRule(words))
+			*RulesOf(role) = append(*RulesOf(role), ParseRule(words))
 		}
 	}
 	return objects
@@ -44,28 +43,12 @@ func clusterRoleBinding(name, role string, subjects ...rbacv1.Subject) *rbacv1.C
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}}
 }
 
-// ask parses "bob,group,... VERB GROUP RESOURCE[/SUB] NAMESPACE[/NAME]" or "bob VERB /path"; - is empty.
-func ask(text string) *rbac.Access {
-	words := strings.Fields(strings.ReplaceAll(text, "-", ""))
-	names := strings.Split(words[0], ",")
-	q := &rbac.Access{User: names[0], Groups: names[1:], Verb: words[1]}
-	if strings.HasPrefix(words[2], "/") {
-		q.Path = words[2]
-		return q
-	}
-	words = strings.Fields(text)
-	q.ResourceRequest, q.Group = true, strings.Trim(words[2], "-")
-	q.Resource, q.Subresource, _ = strings.Cut(words[3], "/")
-	q.Namespace, q.Name, _ = strings.Cut(strings.Trim(words[4], "-"), "/")
-	return q
-}
-
 func TestRolesAllow(t *testing.T) {
 	t.Parallel()
 	sa := func(namespace, name string) rbacv1.Subject {
 		return rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: name}
 	}
-	index := rbac.NewIndex(append(testPolicy(`
+	index := NewIndex(append(testPolicy(`
 ClusterRole reader
 	get,list core pods,*/scale
 	get core configmaps one,two
@@ -133,7 +116,7 @@ Role shop/keeper
 }
 
 // readEveryBinding decides without an index, in the words of the documentation.
-func readEveryBinding(objects []scheme.Object, q *rbac.Access) bool {
+func readEveryBinding(objects []scheme.Object, q *Access) bool {
 	applies := func(s rbacv1.Subject, namespace string) bool {
 		if s.Namespace == "" {
 			s.Namespace = namespace
@@ -152,7 +135,7 @@ func readEveryBinding(objects []scheme.Object, q *rbac.Access) bool {
 		return in(r.Verbs, q.Verb) && in(r.APIGroups, q.Group) && in(r.Resources, resources...) && (len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, q.Name))
 	}
 	for _, binding := range objects {
-		ref, subjects := rbac.BindingParts(binding)
+		ref, subjects := BindingParts(binding)
 		if ref == nil || binding.GetNamespace() != "" && binding.GetNamespace() != q.Namespace {
 			continue
 		}
@@ -164,7 +147,7 @@ func readEveryBinding(objects []scheme.Object, q *rbac.Access) bool {
 			if ref.Kind == "Role" {
 				namespace = binding.GetNamespace()
 			}
-			if rules := rbac.RulesOf(role); rules != nil && role.GetName() == ref.Name && role.GetNamespace() == namespace && slices.ContainsFunc(*rules, fits) {
+			if rules := RulesOf(role); rules != nil && role.GetName() == ref.Name && role.GetNamespace() == namespace && slices.ContainsFunc(*rules, fits) {
 				return true
 			}
 		}
@@ -210,9 +193,9 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 				objects = append(objects, roleBinding(namespace, fmt.Sprint("b", i), one("Role", "ClusterRole"), name, subject))
 			}
 		}
-		index := rbac.NewIndex(objects)
+		index := NewIndex(objects)
 		for range 60 {
-			q := &rbac.Access{ResourceRequest: true, User: one("u", "v", "system:serviceaccount:a:u"), Groups: some("u", "v", "w"), Verb: one("get", "list", "watch"),
+			q := &Access{ResourceRequest: true, User: one("u", "v", "system:serviceaccount:a:u"), Groups: some("u", "v", "w"), Verb: one("get", "list", "watch"),
 				Group: one("", "apps"), Resource: one("pods", "jobs"), Subresource: one("", "log"), Namespace: one("", "a", "b"), Name: one("", "x", "y")}
 			got, reason := index.Allows(q)
 			if want := readEveryBinding(objects, q); got != want {
@@ -230,14 +213,14 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 
 func TestAggregatedRolesHoldWhatTheyGather(t *testing.T) {
 	t.Parallel()
-	policy := append(rbac.BuiltinPolicy(), testPolicy(`
+	policy := append(BuiltinPolicy(), testPolicy(`
 ClusterRole widgets aggregate-to-view
 	get example.com widgets
 Role shop/x
 	get core nodes
 `)...)
 	policy = append(policy, roleBinding("shop", "bob", "ClusterRole", "admin", rbacv1.Subject{Kind: "User", Name: "bob"}))
-	index := rbac.NewIndex(policy)
+	index := NewIndex(policy)
 	for question, want := range map[string]bool{
 		"bob get - pods shop/x":                                          true, // admin gathers edit gathers view
 		"bob delete apps deployments shop/x":                             true,
@@ -253,14 +236,14 @@ Role shop/x
 		}
 	}
 	sums := map[string]int{}
-	for _, role := range rbac.Aggregated(policy) {
+	for _, role := range Aggregated(policy) {
 		sums[role.Name] = len(role.Rules)
 	}
 	if want := map[string]int{"view": 13, "edit": 28, "admin": 30}; !reflect.DeepEqual(sums, want) {
 		t.Errorf("rules %v, want %v", sums, want)
 	}
 	circle := testPolicy("ClusterRole a y = x\n\tget core a\nClusterRole b x = y\n\tget core b\nClusterRole c x\n\tget core c\n")
-	for _, role := range rbac.Aggregated(circle) {
+	for _, role := range Aggregated(circle) {
 		if len(role.Rules) != 1 || role.Rules[0].Resources[0] != "c" {
 			t.Errorf("in a circle %s holds %v", role.Name, role.Rules)
 		}
@@ -270,7 +253,7 @@ Role shop/x
 // TestNoWildcardIncludesTheBackup: it has to be named, to have it and to give it.
 func TestNoWildcardIncludesTheBackup(t *testing.T) {
 	t.Parallel()
-	index := rbac.NewIndex(testPolicy(`
+	index := NewIndex(testPolicy(`
 ClusterRole all
 	* * *
 	* *
@@ -312,17 +295,17 @@ ClusterRole reader
 func TestReconcileAddsAndNeverTakes(t *testing.T) {
 	t.Parallel()
 	want := testPolicy("ClusterRole a\n\tget core pods\n\tto User:u\nClusterRole b\n\tget core pods\nClusterRole c = x\nRole n/d\n\tget core pods\nClusterRole e\n\tto User:u\n")
-	if changes := rbac.ReconcilePolicy(nil, want); len(changes.Create) != len(want) || len(changes.Update)+len(changes.Replace) > 0 {
+	if changes := ReconcilePolicy(nil, want); len(changes.Create) != len(want) || len(changes.Update)+len(changes.Replace) > 0 {
 		t.Errorf("into nothing: %+v", changes)
 	}
-	if changes := rbac.ReconcilePolicy(want, want); !reflect.DeepEqual(changes, rbac.PolicyChanges{}) {
+	if changes := ReconcilePolicy(want, want); !reflect.DeepEqual(changes, PolicyChanges{}) {
 		t.Errorf("into itself: %+v", changes)
 	}
 	have := testPolicy("ClusterRole a\n\tlist core pods\n\tto User:v\nClusterRole b\nClusterRole c y\n\tget core pods\nClusterRole e\n")
 	have[0].SetLabels(map[string]string{"mine": "1"})
-	have[2].SetAnnotations(map[string]string{rbac.Autoupdate: "false"})
+	have[2].SetAnnotations(map[string]string{Autoupdate: "false"})
 	have = append(have, clusterRoleBinding("e", "other"))
-	changes := rbac.ReconcilePolicy(have, want)
+	changes := ReconcilePolicy(have, want)
 	var got []string
 	for _, list := range [][]scheme.Object{changes.Create, changes.Update, changes.Replace} {
 		for _, obj := range list {
@@ -334,20 +317,20 @@ func TestReconcileAddsAndNeverTakes(t *testing.T) {
 		t.Errorf("changes %s\nwant    %s", strings.Join(got, " "), exp)
 	}
 	a, c := changes.Update[0].(*rbacv1.ClusterRole), changes.Update[2].(*rbacv1.ClusterRole)
-	if len(a.Rules) != 2 || a.Labels["mine"] != "1" || a.Labels["kubernetes.io/bootstrapping"] == "" || len(*rbac.RulesOf(have[0])) != 1 {
+	if len(a.Rules) != 2 || a.Labels["mine"] != "1" || a.Labels["kubernetes.io/bootstrapping"] == "" || len(*RulesOf(have[0])) != 1 {
 		t.Errorf("a became %+v; it was %+v", a, have[0])
 	}
 	if binding := changes.Update[1].(*rbacv1.ClusterRoleBinding); len(binding.Subjects) != 2 {
 		t.Errorf("a's binding became %+v", binding)
 	}
-	if !rbac.Gathers(c) || len(c.Rules) != 1 {
+	if !Gathers(c) || len(c.Rules) != 1 {
 		t.Errorf("c became %+v", c)
 	}
 }
 
 // thousandBindings has ten for bob: five by name, five through his groups, in two namespaces and for the cluster.
 func thousandBindings() []scheme.Object {
-	objects := rbac.BuiltinPolicy()
+	objects := BuiltinPolicy()
 	for i := range 1000 {
 		subject, namespace := rbacv1.Subject{Kind: "User", Name: fmt.Sprint("user-", i)}, fmt.Sprint("ns-", i%50)
 		if i < 10 {
@@ -367,11 +350,11 @@ func thousandBindings() []scheme.Object {
 }
 
 func BenchmarkDecision(b *testing.B) {
-	index := rbac.NewIndex(thousandBindings())
+	index := NewIndex(thousandBindings())
 	for _, question := range []string{"bob,group-0,group-1,system:authenticated get - pods ns-0/x", "bob,group-0,group-1,system:authenticated delete apps deployments ns-1/x",
 		"bob,group-0,group-1,system:authenticated delete - nodes/nothing ns-0/x"} {
 		words := strings.Fields(question)
-		q := &rbac.Access{User: "bob", Groups: []string{"group-0", "group-1", "system:authenticated"}, ResourceRequest: true, Verb: words[1], Resource: words[3], Name: "x"}
+		q := &Access{User: "bob", Groups: []string{"group-0", "group-1", "system:authenticated"}, ResourceRequest: true, Verb: words[1], Resource: words[3], Name: "x"}
 		q.Group, q.Namespace, _ = strings.Cut(strings.Trim(words[2], "-")+" "+strings.TrimSuffix(words[4], "/x"), " ")
 		allowed, _ := index.Allows(q)
 		b.Run(fmt.Sprintf("%s %s allowed=%v", q.Verb, q.Resource, allowed), func(b *testing.B) {
@@ -386,6 +369,6 @@ func BenchmarkDecision(b *testing.B) {
 func BenchmarkIndexOfThousandBindings(b *testing.B) {
 	objects := thousandBindings()
 	for b.Loop() {
-		rbac.NewIndex(objects)
+		NewIndex(objects)
 	}
 }

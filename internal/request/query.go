@@ -1,0 +1,93 @@
+package request
+
+// This file reads the query of a LIST, a WATCH or a DELETE of a collection: once, for all who want to know. Authorization asks for the one
+// name that a selector demands, flow control for the width, the handler for the rest.
+//
+//	/api/v1/pods?watch                     a watch: a boolean is true unless it says 0 or false
+//	/api/v1/pods?limit=5&limit=x           the first of repeated parameters counts
+//	/api/v1/pods?limit=                    an error: no number
+//	/api/v1/pods?limit=%zz                 no limit: a pair that does not unescape, or has a semicolon, is no pair
+//
+// It is metav1's own conversion of url.Values that reads, so that these rules are Kubernetes'. The options of a write, which is read once
+// as it is, are converted where they are wanted (package registry).
+
+import (
+	"net/url"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// listQuery is what a query asks for.
+type listQuery struct {
+	options metav1.ListOptions
+	err     error // what cannot be read; of the options, only Watch is told then
+}
+
+// ListOptions are what the query of a LIST, a WATCH or a DELETE of a collection asks for; they are empty for any other request. err names
+// the number that is none, for a 400. Selectors are not parsed: what a type may be asked for is package selector's to know.
+func (info *Info) ListOptions() (metav1.ListOptions, error) {
+	if info.query == nil {
+		return metav1.ListOptions{}, nil
+	}
+	return info.query.options, info.query.err
+}
+
+// readQuery reads the query of a request that is for more than one object, and finds its verb by it: a GET that names no object is a list
+// or a watch, a DELETE one of a collection. A list of a single name through the field selector is authorized, and counted by flow control,
+// as one for that name.
+func (info *Info) readQuery(raw string) {
+	switch {
+	case info.Verb == "watch":
+	case info.Name == "" && info.Verb == "delete":
+		info.Verb = "deletecollection"
+	case info.Name == "" && info.Verb == "get":
+		info.Verb = "list"
+	default:
+		return
+	}
+	if raw == "" {
+		return
+	}
+	info.query = parseListQuery(raw)
+	if info.Verb == "list" {
+		if info.query.options.Watch {
+			info.Verb = "watch"
+		}
+		info.Name = info.query.selectedName()
+	}
+}
+
+func parseListQuery(raw string) *listQuery {
+	values, _ := url.ParseQuery(raw)
+	q := &listQuery{}
+	if q.err = metav1.Convert_url_Values_To_v1_ListOptions(&values, &q.options, nil); q.err != nil {
+		q.options = metav1.ListOptions{Watch: q.options.Watch} // read before any number
+	}
+	return q
+}
+
+// selectedName returns x of a field selector that demands metadata.name=x, "" when there is none, x cannot be a name, or the labels'
+// selector is wrong: the request will be refused, and is nobody's by name.
+func (q *listQuery) selectedName() string {
+	if !strings.Contains(q.options.FieldSelector, "metadata.name") {
+		return ""
+	}
+	parsed, err := fields.ParseSelector(q.options.FieldSelector)
+	if err != nil {
+		return ""
+	}
+	name, ok := parsed.RequiresExactMatch("metadata.name")
+	if !ok || len(content.IsPathSegmentName(name)) > 0 {
+		return ""
+	}
+	if q.options.LabelSelector != "" {
+		if _, err := labels.Parse(q.options.LabelSelector); err != nil {
+			return ""
+		}
+	}
+	return name
+}

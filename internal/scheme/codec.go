@@ -1,0 +1,737 @@
+package scheme
+
+// This file is the codec: bodies into objects, objects into stored documents, and back. What a client sends is JSON, YAML or protobuf of the
+// served version; what the store holds is JSON of the storage version, without kind and apiVersion and with a place for the revision:
+//
+//	Decode        a body, and what strict field checking has to say of it, which fieldValidation makes into warnings or an error
+//	EncodeStored  an object, asked at once whether it could be read again (Vet)
+//	DecodeStored  a stored document; ErrUnreadable when something got past that
+//	Served        a stored document in the served version's shape: the bytes themselves where both versions are one
+//
+// The words of its errors are those of k8s.io/apimachinery/pkg/runtime/serializer (json, protobuf, versioning).
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"mime"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"apilet/internal/scheme/protobuf"
+)
+
+// A WantedBody is what the body of a request has to be.
+type WantedBody struct {
+	Group, Version, Kind string
+	Wire                 reflect.Type // nil: unstructured
+	in                   func(Object) Object
+	shape                func(*unstructured.Unstructured) ([]error, error) // of custom resources
+}
+
+// BodyOf tells what the body of a request to the resource or its subresource sub has to be.
+func (res *Resource) BodyOf(sub string) WantedBody {
+	want := WantedBody{Group: res.Group, Version: res.Version, Kind: res.Kind, Wire: res.GoType}
+	if s := res.Subresource(sub); s != nil && s.Kind != res.Kind {
+		return WantedBody{Group: s.Group, Version: s.Version, Kind: s.Kind, Wire: SubresourceTypes[s.Kind]}
+	}
+	if res.Conversion != nil {
+		want.Wire, want.in = res.Conversion.wire, res.Conversion.in
+	}
+	if res.Custom != nil {
+		want.shape = res.Custom.Shape
+	}
+	return want
+}
+
+// APIVersion is the group and version that a body has to name.
+func (b WantedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
+
+// serves tells whether the body's own kind and APIVersion, each of which may be absent, are the wanted ones. Evictions are as good in
+// policy/v1beta1, from before they had a v1.
+func (b WantedBody) serves(apiVersion, kind string) bool {
+	if kind != "" && kind != b.Kind {
+		return false
+	}
+	return apiVersion == "" || apiVersion == b.APIVersion() || b.Kind == "Eviction" && apiVersion == "policy/v1beta1"
+}
+
+// BodyFormat is how a body is written.
+type BodyFormat string
+
+const (
+	JSONFormat     BodyFormat = "application/json"
+	YAMLFormat     BodyFormat = "application/yaml"
+	ProtobufFormat BodyFormat = "application/vnd.kubernetes.protobuf"
+)
+
+// formatOf reads a Content-Type; parameters do not matter, and no header means JSON.
+func formatOf(contentType string) (BodyFormat, error) {
+	if contentType == "" || contentType == string(JSONFormat) {
+		return JSONFormat, nil
+	}
+	if contentType == string(ProtobufFormat) {
+		return ProtobufFormat, nil
+	}
+	name, _, err := mime.ParseMediaType(contentType)
+	if f := BodyFormat(name); err == nil && (f == JSONFormat || f == YAMLFormat || f == ProtobufFormat) {
+		return f, nil
+	}
+	return "", unsupportedMediaType(JSONFormat, YAMLFormat, ProtobufFormat)
+}
+
+func unsupportedMediaType(accepted ...BodyFormat) error {
+	return StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType,
+		"the body of the request was in an unknown format - accepted media types include: "+JoinFormats(accepted))
+}
+
+// JoinFormats is the list of media types, as a 406 or 415 names them.
+func JoinFormats(formats []BodyFormat) string {
+	names := make([]string, len(formats))
+	for i, f := range formats {
+		names[i] = string(f)
+	}
+	return strings.Join(names, ", ")
+}
+
+// StatusError is an error that tells clients code, reason and message.
+func StatusError(code int32, reason metav1.StatusReason, message string) *apierrors.StatusError {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
+// Decode reads a request body (JSON, YAML or Kubernetes protobuf, by its Content-Type) into a new object of the storage version (or of
+// the subresource's kind sub). strictErrs are unknown and duplicate fields. err is a Status error: 400 or 415.
+func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, strictErrs []error, err error) {
+	format, err := formatOf(contentType)
+	if err != nil {
+		return nil, nil, err
+	}
+	want := res.BodyOf(sub)
+	switch {
+	case format == ProtobufFormat && want.Wire == nil:
+		return nil, nil, unsupportedMediaType(JSONFormat, YAMLFormat)
+	case format == ProtobufFormat:
+		obj, err = want.decodeProtobuf(data)
+	case format == YAMLFormat:
+		obj, strictErrs, err = want.decodeYAML(data)
+	default:
+		obj, strictErrs, err = want.decodeJSON(data, data)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if want.in != nil {
+		obj = want.in(obj)
+	}
+	return obj, strictErrs, nil
+}
+
+// decodeYAML turns YAML into JSON first. The lenient reading decides, as in Kubernetes: of two equal keys the last counts, and the
+// strict reading only adds its complaint.
+func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
+	asJSON, strictErr := yaml.YAMLToJSONStrict(data)
+	if strictErr != nil {
+		var err error
+		if asJSON, err = yaml.YAMLToJSON(data); err != nil {
+			return nil, nil, b.unrecognized(err, data)
+		}
+	}
+	obj, strictErrs, err := b.decodeJSON(asJSON, data)
+	if strictErr != nil {
+		strictErrs = append([]error{Shortened(strictErr)}, strictErrs...)
+	}
+	return obj, strictErrs, err
+}
+
+// decodeJSON reads JSON; original is what the client sent, for error texts. The happy path parses once and looks at kind and
+// APIVersion afterwards; only a body that fails is parsed again, to find out which of Kubernetes' texts fits.
+func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
+	if b.Wire == nil {
+		return b.decodeUnstructured(data, original)
+	}
+	obj := NewOf(b.Wire)
+	strictErrs, err := kjson.UnmarshalStrict(data, obj)
+	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
+	if err == nil && b.serves(typeMeta.APIVersion, typeMeta.Kind) {
+		*typeMeta = metav1.TypeMeta{}
+		return obj, strictErrs, nil
+	}
+	gvk, metaErr := InterpretKind(data)
+	if metaErr != nil {
+		return nil, nil, b.unrecognized(metaErr, original)
+	}
+	return nil, nil, b.mismatch(gvk, err)
+}
+
+// InterpretKind reads kind and APIVersion as Kubernetes does, with the standard library and thus its error texts.
+func InterpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
+	meta := struct {
+		APIVersion string `json:"apiVersion,omitempty"`
+		Kind       string `json:"kind,omitempty"`
+	}{}
+	if err := json.Unmarshal(data, &meta); err != nil {
+		return gvk, fmt.Errorf("couldn't get version/kind; json parse error: %v", err)
+	}
+	gv, err := schema.ParseGroupVersion(meta.APIVersion)
+	return gv.WithKind(meta.Kind), err
+}
+
+// unrecognized is the 400 for a body without as much as a kind.
+func (b WantedBody) unrecognized(err error, data []byte) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data)))
+}
+
+// bodySummary shows the first bytes of a body, in hexadecimal unless it looks like JSON.
+func bodySummary(data []byte) string {
+	const most = 30
+	head, more := data, ""
+	if len(data) > most {
+		head, more = data[:most], " ..."
+	}
+	switch {
+	case len(data) == 0:
+		return "<empty>"
+	case data[0] == '{':
+		return string(head) + more
+	}
+	return hex.EncodeToString(head) + more
+}
+
+// mismatch is the 400 for a body of another kind or version, or one of the right kind that cause kept from being decoded.
+func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
+	if gvk.Kind == "" {
+		gvk.Kind = b.Kind
+	}
+	if gvk.Version == "" {
+		gvk.Group, gvk.Version = b.Group, b.Version
+	}
+	apiVersion := gvk.GroupVersion().String()
+	known := goName(gvk)
+	switch {
+	case b.serves(apiVersion, gvk.Kind):
+	case known == "":
+		cause = NotRegistered(gvk)
+	case gvk.Kind != b.Kind:
+		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, InternalName(b.Group, b.Kind))
+	default:
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
+			apiVersion, b.APIVersion()))
+	}
+	return b.unhandled(gvk, cause)
+}
+
+// NotRegistered keeps kube-apiserver's text, the place in its source included.
+func NotRegistered(gvk schema.GroupVersionKind) error {
+	return fmt.Errorf("no kind %q is registered for version %q in scheme \"pkg/runtime/scheme.go:111\"", gvk.Kind, gvk.GroupVersion())
+}
+
+func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.Kind, cause))
+}
+
+// goName is how Kubernetes' messages call the Go type of a built-in kind, v1.Secret; "" for others.
+func goName(gvk schema.GroupVersionKind) string {
+	for _, res := range Builtins {
+		if res.Group == gvk.Group && res.Version == gvk.Version && (res.Kind == gvk.Kind || res.ListKind == gvk.Kind) {
+			return gvk.Version + "." + gvk.Kind
+		}
+	}
+	if slices.Contains(strings.Fields(unservedKinds[gvk.GroupVersion().String()]), gvk.Kind) {
+		return gvk.Version + "." + gvk.Kind
+	}
+	return ""
+}
+
+// unservedKinds are known to kube-apiserver and served by nobody: the answers of every server, and what older ones have served.
+var unservedKinds = map[string]string{
+	"v1":                           "Status APIVersions APIGroup APIGroupList APIResourceList",
+	"apiextensions.k8s.io/v1beta1": "CustomResourceDefinition",
+	"apps/v1beta1":                 "ControllerRevision Deployment Scale StatefulSet",
+	"apps/v1beta2":                 "ControllerRevision DaemonSet Deployment ReplicaSet Scale StatefulSet",
+	"extensions/v1beta1":           "DaemonSet Deployment Ingress NetworkPolicy ReplicaSet Scale",
+}
+
+// InternalName is how kube-apiserver's messages call a kind: core.ConfigMap, rbac.Role.
+func InternalName(group, kind string) string {
+	pkg, _, _ := strings.Cut(group, ".")
+	if group == "" || group == "events.k8s.io" {
+		pkg = "core"
+	}
+	return pkg + "." + kind
+}
+
+func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
+	envelope, err := OpenEnvelope(data)
+	if err != nil {
+		return nil, b.unrecognized(err, data)
+	}
+	gvk := envelope.GroupVersionKind()
+	if !b.serves(envelope.APIVersion, envelope.Kind) {
+		return nil, b.mismatch(gvk, nil)
+	}
+	obj := NewOf(b.Wire)
+	if err := unmarshalWire(obj.(wireMessage), envelope.Raw); err != nil {
+		return nil, b.mismatch(gvk, err)
+	}
+	return obj, nil
+}
+
+// A wireMessage decodes itself from protobuf, and calls itself for each message within.
+type wireMessage interface{ Unmarshal([]byte) error }
+
+// unmarshalWire is the way of all protobuf that a client sends.
+func unmarshalWire(message wireMessage, wire []byte) error {
+	if err := checkNesting(reflect.TypeOf(message).Elem(), wire); err != nil {
+		return err
+	}
+	return message.Unmarshal(wire)
+}
+
+// OpenEnvelope reads a body in protobuf up to the object's own bytes; an error when it is no such body.
+func OpenEnvelope(data []byte) (*runtime.Unknown, error) {
+	raw, ok := bytes.CutPrefix(data, protobuf.ProtobufPrefix)
+	switch {
+	case len(data) == 0:
+		return nil, fmt.Errorf("empty data")
+	case !ok:
+		return nil, fmt.Errorf("provided data does not appear to be a protobuf message, expected prefix %v", protobuf.ProtobufPrefix)
+	case len(raw) == 0:
+		return nil, fmt.Errorf("empty body")
+	}
+	envelope := &runtime.Unknown{}
+	return envelope, unmarshalWire(envelope, raw)
+}
+
+// DecodeDeleteOptions reads the body of a DELETE. It is lenient, as Kubernetes is: any APIVersion will do, and unknown fields are dropped.
+// err is a Status error: 400 or 415.
+func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions, error) {
+	format, err := formatOf(contentType)
+	if err != nil {
+		return nil, err
+	}
+	options := &metav1.DeleteOptions{}
+	switch format {
+	case ProtobufFormat:
+		var sealed *runtime.Unknown
+		if sealed, err = OpenEnvelope(data); err == nil {
+			err = unmarshalWire(options, sealed.Raw)
+			options.APIVersion, options.Kind = sealed.APIVersion, sealed.Kind
+		}
+	case YAMLFormat:
+		if data, err = yaml.YAMLToJSON(data); err == nil {
+			err = unmarshalOptions(data, options)
+		}
+	default:
+		err = unmarshalOptions(data, options)
+	}
+	if kind := options.Kind; err == nil && kind != "" && kind != "DeleteOptions" {
+		err = NotRegistered(options.GroupVersionKind())
+	}
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	options.TypeMeta = metav1.TypeMeta{}
+	return options, nil
+}
+
+func unmarshalOptions(data []byte, options *metav1.DeleteOptions) error {
+	if _, err := InterpretKind(data); err != nil {
+		return err
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(data, options)
+}
+
+// decodeUnstructured reads a custom resource. Its kind has to be there, and its metadata has to be metadata.
+func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, error) {
+	gvk, err := InterpretKind(data)
+	if err != nil {
+		return nil, nil, b.unrecognized(err, original)
+	}
+	content := map[string]any{}
+	strictErrs, err := kjson.UnmarshalStrict(data, &content)
+	switch {
+	case err != nil:
+		return nil, nil, b.unhandled(gvk, err)
+	case gvk.Kind == "":
+		return nil, nil, b.unrecognized(runtime.NewMissingKindErr(string(original)), original)
+	}
+	u := &unstructured.Unstructured{Object: content}
+	if err := CheckSteps(content); err != nil {
+		return nil, nil, InvalidWhole(gvk.GroupKind(), u.GetName(), err)
+	}
+	shape := b.shape
+	if shape == nil {
+		shape = CoerceMetadata
+	}
+	unknown, err := shape(u)
+	if err != nil {
+		return nil, nil, b.unhandled(gvk, err)
+	}
+	if err := b.checkCustomKind(u, gvk); err != nil {
+		return nil, nil, err
+	}
+	return u, append(strictErrs, unknown...), nil
+}
+
+func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
+	if apiVersion := gvk.GroupVersion().String(); apiVersion != b.APIVersion() {
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
+			apiVersion, b.APIVersion()))
+	}
+	if gvk.Kind != b.Kind {
+		return Invalid(gvk.GroupKind(), u.GetName(),
+			field.ErrorList{field.Invalid(field.NewPath("kind"), gvk.Kind, "must be "+b.Kind)})
+	}
+	return nil
+}
+
+// CoerceMetadata replaces an unstructured object's metadata by what ObjectMeta knows of it. It returns the fields that were unknown.
+func CoerceMetadata(u *unstructured.Unstructured) ([]error, error) {
+	content := u.Object
+	given, ok := content["metadata"]
+	if !ok || given == nil {
+		content["metadata"] = map[string]any{}
+		return nil, nil
+	}
+	asJSON, err := json.Marshal(given)
+	if err != nil {
+		return nil, err
+	}
+	meta := metav1.ObjectMeta{}
+	strictErrs, err := kjson.UnmarshalStrict(asJSON, &meta)
+	if err != nil {
+		return nil, err
+	}
+	for _, strictErr := range strictErrs {
+		if fieldErr, ok := strictErr.(kjson.FieldError); ok {
+			fieldErr.SetFieldPath("metadata." + fieldErr.FieldPath())
+		}
+	}
+	content["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&meta)
+	return strictErrs, err
+}
+
+// StrictError is the 400 for unknown and duplicate fields when the client asked for strictness.
+func (res *Resource) StrictError(sub string, strictErrs []error) error {
+	b := res.BodyOf(sub)
+	return b.unhandled(schema.GroupVersionKind{Version: b.Version, Kind: b.Kind}, runtime.NewStrictDecodingError(Fewer(strictErrs)))
+}
+
+// StrictWarnings are the texts for unknown and duplicate fields when the client asked for warnings. YAML's complaint about several keys
+// is one error of many lines; a warning has one.
+func StrictWarnings(strictErrs []error) (texts []string) {
+	for _, err := range strictErrs {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			if line = strings.TrimSpace(line); line != "" && line != "yaml: unmarshal errors:" {
+				texts = append(texts, line)
+			}
+		}
+	}
+	return texts
+}
+
+// ErrUnreadable says that a stored object cannot be decoded by anybody.
+var ErrUnreadable = errors.New("the stored object cannot be read")
+
+// DecodeStored reads stored JSON. Its errors are ErrUnreadable, and those of a type that has just gone.
+func (res *Resource) DecodeStored(stored []byte) (Object, error) {
+	obj := res.NewObject()
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, obj); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		}
+		return obj, nil
+	}
+	kind := maps.Clone(u.Object)
+	if err := errors.Join(kjson.UnmarshalCaseSensitivePreserveInts(stored, &u.Object), oddMetadata(stored)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	maps.Copy(u.Object, kind)
+	c := res.Custom
+	if c == nil {
+		return u, nil
+	}
+	if res.IsVerbatim() {
+		version, _ := c.StoredVersion(stored)
+		u.SetAPIVersion(GroupVersionString(res.Group, string(version)))
+		return u, nil
+	}
+	settled, err := c.Settled(stored)
+	if err != nil || settled {
+		return u, err
+	}
+	return u, c.Complete(u)
+}
+
+// versionMark begins stored objects of custom resources that are not of the version which goes without saying; converted ones have none.
+const (
+	versionMark = `{"apiVersion":"`
+	converted   = versionMark + `",`
+)
+
+// StoredVersion returns the version of stored JSON, "" for what has been converted since it was read, and where its first member begins.
+func (c *CustomStrategy) StoredVersion(stored []byte) (version string, at int) {
+	if !bytes.HasPrefix(stored, []byte(versionMark)) {
+		return c.Unmarked, 1
+	}
+	version, _, _ = strings.Cut(string(stored[len(versionMark):min(len(stored), len(versionMark)+64)]), `"`)
+	return version, len(versionMark) + len(version) + len(`",`)
+}
+
+// withoutMark is stored JSON without the name of its version.
+func (c *CustomStrategy) withoutMark(stored []byte) []byte {
+	if !bytes.HasPrefix(stored, []byte(versionMark)) {
+		return stored
+	}
+	_, at := c.StoredVersion(stored)
+	return append(append(make([]byte, 0, len(stored)-at+1), '{'), stored[at:]...)
+}
+
+// EncodeConverted writes an object that was converted after it had been read, for DecodeStored and Served to read again.
+func EncodeConverted(u *unstructured.Unstructured) ([]byte, error) {
+	var buf bytes.Buffer
+	_, err := encodeUnstructured(&buf, converted, u)
+	return buf.Bytes(), err
+}
+
+// WithoutOwners is stored JSON without managedFields.
+func WithoutOwners(stored []byte) []byte {
+	owners := gjson.GetBytes(stored, "metadata.managedFields")
+	if !owners.Exists() {
+		return stored
+	}
+	return slices.Concat(stored[:owners.Index], []byte("null"), stored[owners.Index+len(owners.Raw):])
+}
+
+// oddMetadata says that the metadata of a custom resource, which is decoded into no Go type here, could not be by others.
+func oddMetadata(stored []byte) error {
+	if inspect(stored).oddTime == 0 {
+		return nil
+	}
+	var meta metav1.ObjectMeta
+	return kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(stored, "metadata").Raw), &meta)
+}
+
+// Readable says whether stored JSON can be decoded, which is cheap where nothing looks as if it could not.
+func (res *Resource) Readable(stored []byte) error { return res.judge(stored, inspect(stored)) }
+
+func (res *Resource) judge(stored []byte, found inspection) error {
+	switch t := res.StoredType(); {
+	case found.depth > DecoderDepth:
+		return fmt.Errorf("%w: %w", ErrUnreadable, ErrTooDeep)
+	case found.oddTime == 0:
+		return nil
+	case t != nil:
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, NewOf(t)); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreadable, err)
+		}
+	default:
+		if err := oddMetadata(stored); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnreadable, err)
+		}
+	}
+	return nil
+}
+
+// InvalidWhole is the 422 for what is wrong with an object as a whole.
+func InvalidWhole(kind schema.GroupKind, name string, err error) error {
+	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
+}
+
+// Vet says what keeps an encoded object from being stored: that it could not be read again.
+func (res *Resource) Vet(encoded []byte) *field.Error {
+	found := inspect(encoded)
+	if found.depth > storedDepth {
+		return field.Invalid(field.NewPath(placeIn(encoded, found.deepest)), field.OmitValueType{},
+			fmt.Sprintf("is nested %d levels deep, and a stored object at most %d", found.depth, storedDepth))
+	}
+	err := res.judge(encoded, found)
+	if err == nil {
+		return nil
+	}
+	at := field.NewPath("metadata")
+	var odd *time.ParseError
+	if !errors.As(err, &odd) {
+		return field.Invalid(at, field.OmitValueType{}, err.Error())
+	}
+	if offset := bytes.Index(encoded, []byte(strconv.Quote(odd.Value))); offset >= 0 {
+		at = field.NewPath(placeIn(encoded, offset))
+	}
+	return field.Invalid(at, odd.Value, "is a time in UTC whose year has not four digits")
+}
+
+// resourceVersionField is searched for in encoded objects, where EncodeStored planted it.
+var resourceVersionField = []byte(`"resourceVersion":"`)
+
+// EncodeStored writes an object as the store keeps it: without kind and APIVersion, resourceVersion empty; revAt is where the
+// decimal revision belongs. It changes obj while it works and back at the end: nobody else may be reading it.
+func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err error) {
+	before := obj.GetResourceVersion()
+	obj.SetResourceVersion("0") // an empty one would be left out
+	defer obj.SetResourceVersion(before)
+	buf := encodeBuffers.Get().(*bytes.Buffer)
+	defer func() { buf.Reset(); encodeBuffers.Put(buf) }()
+
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if c := res.Custom; c != nil && c.ToStorage != nil {
+			if u, err = c.ToStorage(u); err != nil {
+				return nil, 0, err
+			}
+		}
+		revAt, err = encodeUnstructured(buf, res.markOf(u), u)
+	} else {
+		revAt, err = encodeTyped(buf, obj)
+	}
+	if err != nil {
+		return nil, 0, InvalidWhole(res.GroupKind(), obj.GetName(), err)
+	}
+	if problem := res.Vet(buf.Bytes()); problem != nil {
+		return nil, 0, apierrors.NewInvalid(res.GroupKind(), obj.GetName(), field.ErrorList{problem})
+	}
+	encoded := buf.Bytes()
+	stored = make([]byte, 0, len(encoded)-1)
+	return append(append(stored, encoded[:revAt]...), encoded[revAt+1:]...), revAt, nil
+}
+
+// markOf begins the stored JSON of an object of a custom resource. An object without a name is a bookmark: there is nothing to convert.
+func (res *Resource) markOf(u *unstructured.Unstructured) string {
+	c := res.Custom
+	switch {
+	case c == nil || c.Unmarked == "":
+		return "{"
+	case u.GetName() == "" && c.Webhook != nil:
+		return converted
+	case u.GetName() == "":
+		return "{"
+	}
+	version := c.StorageVersion
+	if res.IsVerbatim() {
+		version = u.GroupVersionKind().Version
+	}
+	if version == c.Unmarked {
+		return "{"
+	}
+	return versionMark + version + `",`
+}
+
+// encodeBuffers are for encoding; what leaves is copied out of them.
+var encodeBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// encodeTyped relies on metadata being the first member of every type and on resourceVersion coming before all of the user's maps in
+// it: the first unescaped occurrence of the field is the object's own.
+func encodeTyped(buf *bytes.Buffer, obj Object) (revAt int, err error) {
+	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
+	before := *typeMeta
+	*typeMeta = metav1.TypeMeta{}
+	defer func() { *typeMeta = before }()
+	if err := json.NewEncoder(buf).Encode(obj); err != nil {
+		return 0, err
+	}
+	buf.Truncate(buf.Len() - 1) // the encoder's newline
+	return bytes.Index(buf.Bytes(), resourceVersionField) + len(resourceVersionField), nil
+}
+
+// encodeUnstructured writes what it is to begin with, and metadata first. The last occurrence of the field in it is the object's own: what sorts behind it there,
+// selfLink and uid, are strings.
+func encodeUnstructured(buf *bytes.Buffer, begin string, u *unstructured.Unstructured) (revAt int, err error) {
+	if err := encodeMember(buf, begin+`"metadata":`, u.Object["metadata"]); err != nil {
+		return 0, err
+	}
+	revAt = bytes.LastIndex(buf.Bytes(), resourceVersionField) + len(resourceVersionField)
+	for _, name := range slices.Sorted(maps.Keys(u.Object)) {
+		if name == "metadata" || name == "kind" || name == "apiVersion" {
+			continue
+		}
+		key, _ := json.Marshal(name)
+		if err := encodeMember(buf, ","+string(key)+":", u.Object[name]); err != nil {
+			return 0, err
+		}
+	}
+	return revAt, buf.WriteByte('}')
+}
+
+func encodeMember(buf *bytes.Buffer, before string, value any) error {
+	buf.WriteString(before)
+	if err := json.NewEncoder(buf).Encode(value); err != nil {
+		return err
+	}
+	buf.Truncate(buf.Len() - 1)
+	return nil
+}
+
+// ConvertOut returns an object of the storage version as the served one, the object itself where they are the same.
+func (res *Resource) ConvertOut(obj Object) Object {
+	if res.Conversion == nil || res.Conversion.Out == nil {
+		return obj
+	}
+	return res.Conversion.Out(obj)
+}
+
+// ConvertIn returns an object of the served version as one of the storage version.
+func (res *Resource) ConvertIn(obj Object) Object {
+	if res.Conversion == nil || res.Conversion.in == nil {
+		return obj
+	}
+	return res.Conversion.in(obj)
+}
+
+// DecodeServed reads stored JSON into an object of the served version.
+func (res *Resource) DecodeServed(stored []byte) (Object, error) {
+	obj, err := res.DecodeStored(stored)
+	if err != nil {
+		return nil, err
+	}
+	return res.ConvertOut(obj), nil
+}
+
+// Served turns stored JSON into the members of the served version, still without kind and APIVersion: prefix belongs before them.
+// For all but the converted rows, and custom resources older than their schema, that is the stored JSON itself.
+func (res *Resource) Served(stored []byte) ([]byte, error) {
+	if c := res.Custom; c != nil && c.Settled != nil {
+		settled, err := c.Settled(stored)
+		if err != nil || settled {
+			return c.withoutMark(stored), err
+		}
+		obj, err := res.DecodeStored(stored)
+		if err != nil {
+			return nil, err
+		}
+		var buf bytes.Buffer
+		_, err = encodeUnstructured(&buf, "{", obj.(*unstructured.Unstructured))
+		return buf.Bytes(), err
+	}
+	if res.Conversion == nil || res.Conversion.Out == nil {
+		return stored, nil
+	}
+	obj, err := res.DecodeStored(stored)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(res.Conversion.Out(obj))
+}
+
+// MarshalAs is the JSON of an object that is not stored (a review, a Scale, a Status) under the given kind.
+func MarshalAs(obj runtime.Object, apiVersion, kind string) ([]byte, error) {
+	obj.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind))
+	return json.Marshal(obj)
+}
