@@ -170,6 +170,7 @@ func BenchmarkGrowth(b *testing.B) {
 // ---- What became quicker answers as before ----
 
 func TestLabelTermsAreLabelSelectors(t *testing.T) {
+	t.Parallel()
 	pick := func(from ...string) string { return from[rand.IntN(len(from))] }
 	key, val := func() string { return pick("a", "b", "c.io/d") }, func() string { return pick("1", "2", "30", "x", "") }
 	term := func() string {

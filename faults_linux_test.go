@@ -22,6 +22,7 @@ func TestFullDiskServer(t *testing.T)     { runOnTmpfs(t, "full") }
 func TestReadOnlyDiskServer(t *testing.T) { runOnTmpfs(t, "readonly") }
 
 func runOnTmpfs(t *testing.T, what string) {
+	t.Parallel()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestTmpfsChild$", "-test.v")
 	cmd.Env = append(os.Environ(), "APILET_TMPFS_CHILD="+what, "APILET_TMPFS_DIR="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -57,6 +57,7 @@ func TestBadBodies(t *testing.T) {
 
 // TestHugeInputs: what costs the client little must not cost the server much.
 func TestHugeInputs(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	const megabyte = 1 << 20
 	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }
@@ -131,6 +132,7 @@ func TestHugeInputs(t *testing.T) {
 
 // TestHugeSelectors: selectors also come in bodies, and hold as many terms as a body has room for.
 func TestHugeSelectors(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	const n = 20_000
 	terms := func(format string) string { return "[" + strings.TrimPrefix(numbered(n, ","+format), ",") + "]" }
@@ -190,6 +192,7 @@ func numbered(n int, format string) string {
 
 // TestChunkedBodyIsBounded sends 3 MiB and more without a Content-Length.
 func TestChunkedBodyIsBounded(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	endless := io.MultiReader(strings.NewReader(`{"data":{"k":"`), io.LimitReader(endlessX{}, 8<<20))
 	r, _ := http.NewRequest("POST", s.url+s.p1, endless)

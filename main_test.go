@@ -32,7 +32,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	"golang.org/x/tools/txtar"
+
+	"apilet/internal/apitest"
 )
+
+func TestMain(m *testing.M) { apitest.Main(m) }
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata/conversations")
 

@@ -38,6 +38,7 @@ type policyAnswer struct {
 }
 
 func TestPoliciesAnswerAsKubeAPIServer(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("testdata/policies/kube-apiserver-1.36.jsonl")
 	if err != nil {
 		t.Fatal(err)

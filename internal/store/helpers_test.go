@@ -11,7 +11,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"apilet/internal/apitest"
 )
+
+func TestMain(m *testing.M) { apitest.Main(m) }
 
 func pathTo(t Tree, key []byte) (ids []uint64) {
 	c := t.Cursor()

@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"apilet/internal/apitest"
 	"apilet/internal/scheme"
 )
+
+func TestMain(m *testing.M) { apitest.Main(m) }
 
 // askDiscovery sends a GET to the discovery or OpenAPI handler. headers are name, value, ...
 func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...string) *httptest.ResponseRecorder {
