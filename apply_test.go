@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -354,15 +353,4 @@ func FuzzApply(f *testing.F) {
 			}
 		}
 	})
-}
-
-// reportCPU reports the process's CPU time, which other work on the machine does not stretch.
-func reportCPU(b *testing.B) func() {
-	var before, after syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &before)
-	return func() {
-		syscall.Getrusage(syscall.RUSAGE_SELF, &after)
-		used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
-		b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
-	}
 }

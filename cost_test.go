@@ -17,6 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"apilet/internal/apitest"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/scheme"
@@ -117,9 +118,9 @@ func (a *attack) costOf(s *testServer, n int) (bytes uint64, took time.Duration)
 	if a.prepare != nil {
 		a.prepare(s, n)
 	}
-	begin, before := time.Now(), totalAllocated()
+	begin, before := time.Now(), apitest.Allocated()
 	a.send(s, n)
-	return totalAllocated() - before, time.Since(begin)
+	return apitest.Allocated() - before, time.Since(begin)
 }
 
 // TestCostIsLinear: other work on the machine makes a request slow now and then, hardly three times in a row where it counts, and never
@@ -207,11 +208,11 @@ func TestPermissionsAreCountedFirst(t *testing.T) {
 	}
 	own := []rbacv1.PolicyRule{{Verbs: []string{"v1"}, APIGroups: []string{"g1"}, Resources: []string{"r1"}}}
 	x := rbac.NewIndex([]scheme.Object{})
-	before := totalAllocated()
+	before := apitest.Allocated()
 	if missing, err := rbac.NewHoldings(own).Missing(cube(100)); err == nil {
 		t.Errorf("a million permissions were compared: %d are missing", len(missing))
 	}
-	if n := totalAllocated() - before; n > 16<<20 {
+	if n := apitest.Allocated() - before; n > 16<<20 {
 		t.Errorf("they took %d MiB", n>>20)
 	}
 	if missing, err := rbac.NewHoldings(rbac.FullAuthority).Missing(cube(100)); err != nil || len(missing) > 0 {
@@ -231,8 +232,8 @@ func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	s := startTest(t)
 	ports := `[` + listed(allocator.NodePortCount+500, `{"name":"p%[1]d","port":%[1]d}`) + `]`
 	a := s.want(422, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":`+strings.Replace(ports, `"port":0`, `"port":9999`, 1)+`}}`)
-	expect(t, len(a.get("details.causes").Array()), 1)
-	expect(t, strings.Contains(a.failure(), "failed to allocate a nodePort: range is full"), true)
+	apitest.Expect(t, len(a.get("details.causes").Array()), 1)
+	apitest.Expect(t, strings.Contains(a.failure(), "failed to allocate a nodePort: range is full"), true)
 	s.want(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
 }
 
@@ -243,7 +244,7 @@ func TestWaitingForATurnEnds(t *testing.T) {
 		s.rd.turns <- struct{}{} // lists that read, and do not end
 	}
 	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
-	expect(t, a.get("reason"), "Timeout")
+	apitest.Expect(t, a.get("reason"), "Timeout")
 	for range cap(s.rd.turns) {
 		<-s.rd.turns
 	}

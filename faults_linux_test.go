@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"apilet/internal/apitest"
 	"apilet/internal/store"
 )
 
@@ -191,7 +192,7 @@ func lockTheDisk(t *testing.T, dir string) {
 	if _, _, err := openTestCerts(t, certs); err != nil {
 		t.Fatal(err)
 	}
-	mustChmod(t, filepath.Join(certs, "ca.key"), 0o644)
+	apitest.Chmod(t, filepath.Join(certs, "ca.key"), 0o644)
 	remount(t, dir, syscall.MS_RDONLY, "")
 	if _, _, err := openTestCerts(t, certs); err == nil || !strings.Contains(err.Error(), "ca.key holds secrets, others may read it (mode 0644)") {
 		t.Errorf("an authority whose key is everybody's for good: %v", err)

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
+	"apilet/internal/apitest"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/scheme"
@@ -37,7 +38,7 @@ func BenchmarkApplyDeployment20(b *testing.B) {
 	}{{"first", nil, body}, {"unchanged", live, body}, {"one-change", live, strings.Replace(body, `"replicas":2`, `"replicas":3`, 1)}} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
-			stop := reportCPU(b)
+			stop := apitest.ProcessorTime(b)
 			for b.Loop() {
 				merged, _, err := o.Apply(c.live, []byte(c.body), by)
 				if err != nil {
@@ -49,7 +50,7 @@ func BenchmarkApplyDeployment20(b *testing.B) {
 		})
 		b.Run(c.name+"/general", func(b *testing.B) {
 			general, _ := o.Manager("")
-			stop := reportCPU(b)
+			stop := apitest.ProcessorTime(b)
 			for b.Loop() {
 				wanted, _, err := fieldmanager.DecodeApply([]byte(c.body))
 				if err != nil {

@@ -46,18 +46,6 @@ func kubectls(t *testing.T) []string {
 	return []string{found[0], found[len(found)-1]}
 }
 
-// firstDifference shows the lines around the first one that differs.
-func firstDifference(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range g {
-		if i >= len(w) || g[i] != w[i] {
-			from := max(0, i-6)
-			return strings.Join(g[from:min(len(g), i+6)], "\n") + "\nwant:\n" + strings.Join(w[min(len(w), from):min(len(w), i+6)], "\n")
-		}
-	}
-	return "fewer lines"
-}
-
 func customFoo() *scheme.Resource {
 	return &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", StorageGroup: "x.io", Namespaced: true,
 		Verbs: []string{"create", "get", "list"}}
