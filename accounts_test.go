@@ -25,6 +25,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
 )
@@ -379,7 +380,7 @@ func keyFiles(t *testing.T) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[name] = writeTemp(t, name, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+		files[name] = apitest.TempFile(t, name, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
 	}
 	write("rsa", "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsaKey), nil)
 	write("rsa.pub", "RSA PUBLIC KEY", x509.MarshalPKCS1PublicKey(&rsaKey.PublicKey), nil)
@@ -394,7 +395,7 @@ func keyFiles(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files["pkcs8"], files["certificate"] = writeTemp(t, "k", string(f.Authority.KeyPEM)), writeTemp(t, "c", string(f.Authority.CertPEM))
+	files["pkcs8"], files["certificate"] = apitest.TempFile(t, "k", string(f.Authority.KeyPEM)), apitest.TempFile(t, "c", string(f.Authority.CertPEM))
 	return files
 }
 
@@ -454,8 +455,8 @@ func TestWhichKeySigns(t *testing.T) {
 		"--service-account-signing-key-file: open":                {SigningKeyFile: "/does/not/exist"},
 		"holds no private key":                                    {SigningKeyFile: files["rsa.pub"]},
 		"--service-account-key-file: open":                        {KeyFiles: []string{"/does/not/exist"}},
-		"holds no PEM key":                                        {KeyFiles: []string{writeTemp(t, "x", "secret-text")}},
-		`a "DSA PRIVATE KEY" is no key`:                           {KeyFiles: []string{writeTemp(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
+		"holds no PEM key":                                        {KeyFiles: []string{apitest.TempFile(t, "x", "secret-text")}},
+		`a "DSA PRIVATE KEY" is no key`:                           {KeyFiles: []string{apitest.TempFile(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
 		"--service-account-key-file: " + files["rsa"] + "-broken": {KeyFiles: []string{broken(t, files["rsa"])}},
 	} {
 		_, err := serviceaccount.New(st, cfg)
@@ -468,9 +469,9 @@ func TestWhichKeySigns(t *testing.T) {
 // broken writes a PEM file whose contents is cut short.
 func broken(t *testing.T, path string) string {
 	t.Helper()
-	block, _ := pem.Decode(mustReadFile(t, path))
+	block, _ := pem.Decode(apitest.ReadFile(t, path))
 	block.Bytes = block.Bytes[:len(block.Bytes)/2]
-	mustWriteFile(t, path+"-broken", pem.EncodeToMemory(block))
+	apitest.WriteFile(t, path+"-broken", pem.EncodeToMemory(block))
 	return path + "-broken"
 }
 
@@ -607,8 +608,8 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	audit, kubeconfig := filepath.Join(dir, "audit"), filepath.Join(dir, "kubeconfig")
-	told := &logLines{}
-	tokens := writeTemp(t, "tokens", "root-token,root,1,system:masters\nbob-token,bob,2\n")
+	told := &apitest.Log{}
+	tokens := apitest.TempFile(t, "tokens", "root-token,root,1,system:masters\nbob-token,bob,2\n")
 	s := startTest(t, func(c *config) {
 		c.log, c.verbosity = zerolog.New(told), 9
 		c.auditPath, c.kubeconfig, c.certDir, c.auth.TokenFile = audit, kubeconfig, filepath.Join(dir, "certs"), tokens
@@ -620,9 +621,9 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	secrets := map[string]string{"the account's token": token, "a stranger's token": "stranger-token", "a line of the token file": "bob-token",
 		"a new line": "new-token", "the account's signature": token[strings.LastIndexByte(token, '.')+1:], "a secret's data": "c2VjcmV0LWRhdGE="}
 	for _, name := range []string{"ca.key", "apiserver.key"} {
-		secrets[name] = strings.Split(string(mustReadFile(t, filepath.Join(dir, "certs", name))), "\n")[1]
+		secrets[name] = strings.Split(string(apitest.ReadFile(t, filepath.Join(dir, "certs", name))), "\n")[1]
 	}
-	secrets["the administrator's key"] = gjson.GetBytes(mustReadFile(t, kubeconfig), "users.0.user.client-key-data").String()
+	secrets["the administrator's key"] = gjson.GetBytes(apitest.ReadFile(t, kubeconfig), "users.0.user.client-key-data").String()
 	plain := s.withoutCertificate
 	var answers bytes.Buffer
 	for _, header := range []string{token, token[:len(token)-4], token + "x", "stranger-token", "bob-token", " bob-token"} {
@@ -637,12 +638,12 @@ func TestSecretsAreNeverTold(t *testing.T) {
 		s.want(400, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"`) // quotes it to the client alone
 	}
 	s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"s"},"data":{"x":"c2VjcmV0LWRhdGE="}}`)
-	mustWriteFile(t, tokens, []byte("new-token\n"))
+	apitest.WriteFile(t, tokens, []byte("new-token\n"))
 	plain("GET", "/version", "", "new-token")
 	answers.Write(s.want(200, "GET", "/metrics", "").body)
 	answers.Write(s.want(200, "GET", "/debug/deprecations", "").body)
 	s.halt()
-	events := mustReadFile(t, audit)
+	events := apitest.ReadFile(t, audit)
 	if len(told.String()) < 1000 || len(events) < 1000 {
 		t.Fatalf("%d bytes of log, %d of audit: this test sees nothing", len(told.String()), len(events))
 	}
@@ -711,8 +712,8 @@ func TestWhatADataFileGivesAway(t *testing.T) {
 		if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 			t.Errorf("the file has mode %v", info.Mode())
 		}
-		file := mustReadFile(t, path)
-		tlsKey, _ := pem.Decode(mustReadFile(t, s.conf.tlsKey))
+		file := apitest.ReadFile(t, path)
+		tlsKey, _ := pem.Decode(apitest.ReadFile(t, s.conf.tlsKey))
 		for what, c := range map[string]struct {
 			secret []byte
 			in     bool

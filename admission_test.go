@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission/matchconditions"
+	"apilet/internal/apitest"
 	"apilet/internal/webhook"
 )
 
@@ -924,13 +925,13 @@ func TestWebhookHoldsANamespaceUp(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/doomed/pods/p/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"p"}}`)
 	s.want(404, "GET", "/api/v1/namespaces/doomed/pods/p", "")
 	s.want(200, "DELETE", "/api/v1/namespaces/doomed", "")
-	waitFor(t, "the namespace's condition", func() bool {
+	apitest.WaitFor(t, "the namespace's condition", func() bool {
 		failed := s.want(200, "GET", "/api/v1/namespaces/doomed", "").get(`status.conditions.#(type=="NamespaceDeletionContentFailure")`)
 		return failed.Get("status").String() == "True" && strings.Contains(failed.Get("message").String(), "denied the request")
 	})
 	s.want(200, "GET", maps+"/a", "")
 	s.validatingBy()
-	waitFor(t, "the namespace's end", func() bool { return s.send("GET", "/api/v1/namespaces/doomed", "").code == 404 })
+	apitest.WaitFor(t, "the namespace's end", func() bool { return s.send("GET", "/api/v1/namespaces/doomed", "").code == 404 })
 }
 
 // ---- Configurations and connections
@@ -1238,7 +1239,7 @@ func TestClassesSpeakTwiceAndGiveOnce(t *testing.T) {
 	alone := pod("alone")
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) { respondReview(w, q, true, "") })
 	s.mutating(h.hookAt("m", "m", `"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"]}]`))
-	sameJSON(t, pod("seen"), alone)
+	apitest.SameJSON(t, pod("seen"), alone)
 	if asked := h.take(); len(asked) != 1 || asked[0].review.Get("request.object.spec.priority").Int() != 2000001000 {
 		t.Errorf("%d webhooks were asked; want one, with the pod's priority", len(asked))
 	}

@@ -1,11 +1,6 @@
 package main
 
 import (
-	"math"
-	"syscall"
-	"testing"
-	"time"
-
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -38,19 +33,4 @@ func schemaFor(level, group string) *flowcontrolv1.FlowSchema {
 		NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: all, NonResourceURLs: all}},
 	}}
 	return obj
-}
-
-func nearly(got, want, margin float64) bool { return math.Abs(got-want) <= margin*math.Abs(want) }
-
-// processorTime reports what the benchmark's process used, which says more than the clock on a machine with other work.
-func processorTime(b *testing.B) func() {
-	used := func() time.Duration {
-		var usage syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-			b.Fatal(err)
-		}
-		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-	}
-	before := used()
-	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op") }
 }

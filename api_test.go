@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/apitest"
 )
 
 const (
@@ -97,12 +99,12 @@ func TestCreate(t *testing.T) { // 99 to 109
 		if uid := meta.Get("uid").String(); !regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4`).MatchString(uid) {
 			t.Errorf("uid %s", uid)
 		}
-		expect(t, a.rev(), s.st.Revision())
-		expect(t, strings.HasPrefix(meta.Get("creationTimestamp").String(), "2001"), false)
+		apitest.Expect(t, a.rev(), s.st.Revision())
+		apitest.Expect(t, strings.HasPrefix(meta.Get("creationTimestamp").String(), "2001"), false)
 		for _, field := range []string{"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"} {
-			expect(t, meta.Get(field).Exists(), false)
+			apitest.Expect(t, meta.Get(field).Exists(), false)
 		}
-		expect(t, meta.Get("generation"), 7) // types that do not count generations keep what they are sent
+		apitest.Expect(t, meta.Get("generation"), 7) // types that do not count generations keep what they are sent
 	})
 	long := strings.Repeat("n", 254)
 	s.write(t, []writeCase{
@@ -140,22 +142,22 @@ func TestCreate(t *testing.T) { // 99 to 109
 		if !s.validates() {
 			t.Skip("the validation of built-in types is missing")
 		}
-		expect(t, a.code, 422)
-		expect(t, strings.Contains(a.failure(), `metadata.finalizers[0]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified`), true)
+		apitest.Expect(t, a.code, 422)
+		apitest.Expect(t, strings.Contains(a.failure(), `metadata.finalizers[0]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified`), true)
 	})
 	t.Run("104 terminating namespace", func(t *testing.T) { checkTerminating(t) })
 	t.Run("107 a warning by default", func(t *testing.T) {
 		a := s.want(201, "POST", s.p1, `{"metadata":{"name":"w"},"bogus":1}`)
-		expect(t, a.header.Get("Warning"), `299 - "unknown field \"bogus\""`)
+		apitest.Expect(t, a.header.Get("Warning"), `299 - "unknown field \"bogus\""`)
 	})
 	t.Run("108 too large", func(t *testing.T) {
 		a := s.want(413, "POST", s.p1, configMap("big", "k", strings.Repeat("x", 3<<20)))
-		expect(t, a.failure(), "413 RequestEntityTooLarge Request entity too large: limit is 3145728")
+		apitest.Expect(t, a.failure(), "413 RequestEntityTooLarge Request entity too large: limit is 3145728")
 	})
 	t.Run("141 YAML comes back", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1+"/yaml", "", "Accept: application/yaml")
-		expect(t, a.header.Get("Content-Type"), "application/yaml")
-		expect(t, strings.HasPrefix(string(a.body), "apiVersion: v1\ndata:\n  k: v\nkind: ConfigMap\n"), true)
+		apitest.Expect(t, a.header.Get("Content-Type"), "application/yaml")
+		apitest.Expect(t, strings.HasPrefix(string(a.body), "apiVersion: v1\ndata:\n  k: v\nkind: ConfigMap\n"), true)
 	})
 }
 
@@ -163,12 +165,12 @@ func checkTerminating(t *testing.T) {
 	s := startTest(t) // whose collector works
 	path := s.namespace("ending")
 	s.want(201, "POST", path, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
-	expect(t, s.want(200, "DELETE", "/api/v1/namespaces/ending", "").get("status.phase"), "Terminating")
+	apitest.Expect(t, s.want(200, "DELETE", "/api/v1/namespaces/ending", "").get("status.phase"), "Terminating")
 	a := s.want(403, "POST", path, configMap("late"))
-	expect(t, a.failure(), `403 Forbidden configmaps "late" is forbidden: unable to create new content in namespace ending because it is being terminated`)
-	expect(t, a.get("details.causes").Raw, `[{"reason":"NamespaceTerminating","message":"namespace ending is being terminated","field":"metadata.namespace"}]`)
+	apitest.Expect(t, a.failure(), `403 Forbidden configmaps "late" is forbidden: unable to create new content in namespace ending because it is being terminated`)
+	apitest.Expect(t, a.get("details.causes").Raw, `[{"reason":"NamespaceTerminating","message":"namespace ending is being terminated","field":"metadata.namespace"}]`)
 	s.want(200, "PATCH", path+"/fin", `{"metadata":{"finalizers":null}}`, jsonMerge)
-	waitFor(t, "the namespace to go", func() bool { return s.send("GET", "/api/v1/namespaces/ending", "").code == 404 })
+	apitest.WaitFor(t, "the namespace to go", func() bool { return s.send("GET", "/api/v1/namespaces/ending", "").code == 404 })
 }
 
 func TestGeneratedNames(t *testing.T) { // 101
@@ -194,10 +196,10 @@ func TestGeneratedNames(t *testing.T) { // 101
 		seen[name] = true
 	}
 	long := s.want(201, "POST", s.p1, `{"metadata":{"generateName":"`+strings.Repeat("l", 80)+`"}}`).get("metadata.name").String()
-	expect(t, len(long), 63)
+	apitest.Expect(t, len(long), 63)
 	a := s.want(409, "POST", s.p1, `{"metadata":{"name":"a","generateName":"a"}}`)
-	expect(t, a.get("message"), `configmaps "a" already exists, the server was not able to generate a unique name for the object`)
-	expect(t, a.header.Get("Retry-After"), "1") // 139
+	apitest.Expect(t, a.get("message"), `configmaps "a" already exists, the server was not able to generate a unique name for the object`)
+	apitest.Expect(t, a.header.Get("Retry-After"), "1") // 139
 }
 
 // ---- Update and patch ----
@@ -234,14 +236,14 @@ func TestUpdate(t *testing.T) { // 110 to 116
 	})
 	t.Run("112 no change", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1+"/b", "")
-		expect(t, a.get("data").Raw, `{"j":"1","m":"1","of":"b","s":"1"}`)
-		expect(t, s.want(200, "PUT", s.p1+"/b", string(a.body)).rev(), a.rev())
+		apitest.Expect(t, a.get("data").Raw, `{"j":"1","m":"1","of":"b","s":"1"}`)
+		apitest.Expect(t, s.want(200, "PUT", s.p1+"/b", string(a.body)).rev(), a.rev())
 	})
 	t.Run("116 creationTimestamp", func(t *testing.T) {
 		have := s.want(200, "GET", s.p1+"/b", "").get("metadata.creationTimestamp").String()
 		a := s.want(200, "PUT", s.p1+"/b", `{"metadata":{"name":"b","creationTimestamp":"2001-01-01T00:00:00Z"}}`)
-		expect(t, a.get("metadata.creationTimestamp"), have)
-		expect(t, a.get("metadata.uid").String() != "", true)
+		apitest.Expect(t, a.get("metadata.creationTimestamp"), have)
+		apitest.Expect(t, a.get("metadata.uid").String() != "", true)
 	})
 }
 
@@ -265,12 +267,12 @@ func TestFiftyWritersOfOneObject(t *testing.T) { // 117, 118
 	puts := all(func(i int) int {
 		return s.send("PUT", s.p1+"/a", s.fillIn(fmt.Sprintf(`{"metadata":{"name":"a","resourceVersion":"r(a)"},"data":{"w":"%d"}}`, i))).code
 	})
-	expect(t, puts, map[int]int{200: 1, 409: writers - 1})
+	apitest.Expect(t, puts, map[int]int{200: 1, 409: writers - 1})
 	patches := all(func(i int) int {
 		return s.send("PATCH", s.p1+"/b", fmt.Sprintf(`{"data":{"k%d":"v"}}`, i), jsonMerge).code
 	})
-	expect(t, patches, map[int]int{200: writers})
-	expect(t, len(s.send("GET", s.p1+"/b", "").get("data").Map()), writers+1)
+	apitest.Expect(t, patches, map[int]int{200: writers})
+	apitest.Expect(t, len(s.send("GET", s.p1+"/b", "").get("data").Map()), writers+1)
 }
 
 func TestApply(t *testing.T) { // 122, 124
@@ -280,16 +282,16 @@ func TestApply(t *testing.T) { // 122, 124
 	apply := func(query, value string) answer {
 		return s.send("PATCH", s.p1+"/ssa?"+query, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"ssa"},"data":{"m":"`+value+`"}}`, serverApply)
 	}
-	expect(t, apply("fieldManager=one", "1").code, 201)
-	expect(t, apply("fieldManager=one", "2").code, 200)
+	apitest.Expect(t, apply("fieldManager=one", "1").code, 201)
+	apitest.Expect(t, apply("fieldManager=one", "2").code, 200)
 	conflict := apply("fieldManager=two", "3")
-	expect(t, conflict.code, 409)
-	expect(t, conflict.get("details.causes.0.reason"), "FieldManagerConflict")
-	expect(t, conflict.get("details.causes.0.field"), ".data.m")
-	expect(t, apply("fieldManager=two&force=true", "3").get("data.m"), "3")
-	expect(t, apply("", "4").code, 422)
+	apitest.Expect(t, conflict.code, 409)
+	apitest.Expect(t, conflict.get("details.causes.0.reason"), "FieldManagerConflict")
+	apitest.Expect(t, conflict.get("details.causes.0.field"), ".data.m")
+	apitest.Expect(t, apply("fieldManager=two&force=true", "3").get("data.m"), "3")
+	apitest.Expect(t, apply("", "4").code, 422)
 	a := s.want(201, "POST", s.p1, configMap("owned", "k", "v"), "User-Agent: probe/1.0")
-	expect(t, a.get("metadata.managedFields.0.manager"), "probe")
+	apitest.Expect(t, a.get("metadata.managedFields.0.manager"), "probe")
 }
 
 func TestStatusAndGeneration(t *testing.T) { // 123
@@ -301,13 +303,13 @@ func TestStatusAndGeneration(t *testing.T) { // 123
 	state := func(a answer) string {
 		return fmt.Sprint(a.get("metadata.generation").Int(), a.get("spec.replicas").Int(), a.get("status.replicas").Int())
 	}
-	expect(t, state(a), "1 1 0")
+	apitest.Expect(t, state(a), "1 1 0")
 	a = s.want(200, "PATCH", deployments+"/d", `{"spec":{"replicas":2},"status":{"replicas":9}}`, jsonMerge)
-	expect(t, state(a), "2 2 0")
+	apitest.Expect(t, state(a), "2 2 0")
 	a = s.want(200, "PATCH", deployments+"/d", `{"metadata":{"labels":{"x":"y"}}}`, jsonMerge)
-	expect(t, state(a), "2 2 0")
+	apitest.Expect(t, state(a), "2 2 0")
 	a = s.want(200, "PATCH", deployments+"/d/status", `{"spec":{"replicas":7},"status":{"replicas":5}}`, jsonMerge)
-	expect(t, state(a), "2 2 5")
+	apitest.Expect(t, state(a), "2 2 5")
 	s.want(404, "GET", s.p1+"/a/status", "")
 	s.want(405, "DELETE", deployments+"/d/status", "")
 }
@@ -317,19 +319,19 @@ func TestCustomResourcesDiffer(t *testing.T) { // 111, 121, 123
 	s := startScene(t)
 	foos := s.needsCustomResources(t)
 	a := s.want(201, "POST", foos, `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"f"},"spec":{"a":1}}`)
-	expect(t, a.get("metadata.generation"), 1)
+	apitest.Expect(t, a.get("metadata.generation"), 1)
 	t.Run("111 no revision", func(t *testing.T) {
 		a := s.want(422, "PUT", foos+"/f", `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"f"},"spec":{"a":2}}`)
-		expect(t, a.get("message"), `foos.x.io "f" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`)
+		apitest.Expect(t, a.get("message"), `foos.x.io "f" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`)
 	})
 	t.Run("121 strategic merge", func(t *testing.T) { s.want(415, "PATCH", foos+"/f", `{}`, strategic) })
 	t.Run("123 status", func(t *testing.T) {
 		a := s.want(200, "PATCH", foos+"/f/status", `{"spec":{"a":5},"status":{"b":3}}`, jsonMerge)
-		expect(t, fmt.Sprint(a.get("metadata.generation").Int(), a.get("spec.a").Int(), a.get("status.b").Int()), "1 1 3")
+		apitest.Expect(t, fmt.Sprint(a.get("metadata.generation").Int(), a.get("spec.a").Int(), a.get("status.b").Int()), "1 1 3")
 		a = s.want(200, "PATCH", foos+"/f", `{"spec":{"a":2},"status":{"b":9}}`, jsonMerge)
-		expect(t, fmt.Sprint(a.get("metadata.generation").Int(), a.get("spec.a").Int(), a.get("status.b").Int()), "2 2 3")
+		apitest.Expect(t, fmt.Sprint(a.get("metadata.generation").Int(), a.get("spec.a").Int(), a.get("status.b").Int()), "2 2 3")
 	})
-	expect(t, s.want(200, "GET", foos, "").get("metadata.continue").Exists(), true)
+	apitest.Expect(t, s.want(200, "GET", foos, "").get("metadata.continue").Exists(), true)
 }
 
 // ---- Delete ----
@@ -341,9 +343,9 @@ func TestDelete(t *testing.T) { // 125 to 131, 134, 135
 	t.Run("125 an object goes", func(t *testing.T) {
 		uid := s.want(200, "GET", s.p1+"/a", "").get("metadata.uid").String()
 		a := s.want(200, "DELETE", s.p1+"/a", "")
-		expect(t, a.get("kind").String()+a.get("status").String(), "StatusSuccess")
-		expect(t, a.get("details").Raw, `{"name":"a","kind":"configmaps","uid":"`+uid+`"}`)
-		expect(t, a.get("code").Exists() || a.get("message").Exists(), false)
+		apitest.Expect(t, a.get("kind").String()+a.get("status").String(), "StatusSuccess")
+		apitest.Expect(t, a.get("details").Raw, `{"name":"a","kind":"configmaps","uid":"`+uid+`"}`)
+		apitest.Expect(t, a.get("code").Exists() || a.get("message").Exists(), false)
 		s.want(404, "GET", s.p1+"/a", "")
 		w.want("DELETED a")
 	})
@@ -366,7 +368,7 @@ func TestDelete(t *testing.T) { // 125 to 131, 134, 135
 	})
 	t.Run("130 foreground", func(t *testing.T) {
 		a := s.want(200, "DELETE", s.p1+"/c", `{"propagationPolicy":"Foreground"}`)
-		expect(t, a.get("metadata.finalizers").Raw, `["`+metav1.FinalizerDeleteDependents+`"]`)
+		apitest.Expect(t, a.get("metadata.finalizers").Raw, `["`+metav1.FinalizerDeleteDependents+`"]`)
 	})
 	t.Run("131 something holds it back", func(t *testing.T) {
 		s.want(201, "POST", s.p1, `{"metadata":{"name":"held","finalizers":["x.io/f"]}}`)
@@ -377,10 +379,10 @@ func TestDelete(t *testing.T) { // 125 to 131, 134, 135
 func checkFinalizers(t *testing.T, s *listScene) {
 	s.want(201, "POST", s.p1, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
 	marked := s.want(200, "DELETE", s.p1+"/fin", "")
-	expect(t, marked.get("kind"), "ConfigMap")
-	expect(t, marked.get("metadata.deletionTimestamp").Exists(), true)
-	expect(t, marked.get("metadata.deletionGracePeriodSeconds"), 0)
-	expect(t, s.want(200, "DELETE", s.p1+"/fin", "").rev(), marked.rev())
+	apitest.Expect(t, marked.get("kind"), "ConfigMap")
+	apitest.Expect(t, marked.get("metadata.deletionTimestamp").Exists(), true)
+	apitest.Expect(t, marked.get("metadata.deletionGracePeriodSeconds"), 0)
+	apitest.Expect(t, s.want(200, "DELETE", s.p1+"/fin", "").rev(), marked.rev())
 	s.want(200, "PATCH", s.p1+"/fin", `{"data":{"still":"editable"}}`, jsonMerge)
 	more := s.want(422, "PATCH", s.p1+"/fin", `{"metadata":{"finalizers":["x.io/f","n.io/z"]}}`, jsonMerge)
 	if !strings.Contains(more.failure(), "no new finalizers can be added if the object is being deleted, found new finalizers []string{") {
@@ -388,8 +390,8 @@ func checkFinalizers(t *testing.T, s *listScene) {
 	}
 	rev := s.want(200, "GET", s.p1+"/fin", "").rev()
 	last := s.want(200, "PATCH", s.p1+"/fin", `{"metadata":{"finalizers":null}}`, jsonMerge)
-	expect(t, last.get("metadata.finalizers").Exists(), false)
-	expect(t, last.rev(), rev)
+	apitest.Expect(t, last.get("metadata.finalizers").Exists(), false)
+	apitest.Expect(t, last.rev(), rev)
 	s.want(404, "GET", s.p1+"/fin", "")
 }
 
@@ -397,23 +399,23 @@ func TestDeleteCollection(t *testing.T) { // 132, 133
 	t.Parallel()
 	s := startScene(t)
 	t.Run("133 dry run", func(t *testing.T) {
-		expect(t, s.brief(s.send("DELETE", s.p1+"?dryRun=All", "")), "a b c d e @now")
-		expect(t, s.list(""), "a b c d e @now")
+		apitest.Expect(t, s.brief(s.send("DELETE", s.p1+"?dryRun=All", "")), "a b c d e @now")
+		apitest.Expect(t, s.list(""), "a b c d e @now")
 	})
 	t.Run("132 one page", func(t *testing.T) {
-		expect(t, s.brief(s.send("DELETE", s.p1+"?limit=1", "")), "a @z, more, 4 left")
-		expect(t, s.list(""), "b c d e @now")
+		apitest.Expect(t, s.brief(s.send("DELETE", s.p1+"?limit=1", "")), "a @z, more, 4 left")
+		apitest.Expect(t, s.list(""), "b c d e @now")
 	})
 	t.Run("132 selector", func(t *testing.T) {
 		a := s.want(200, "DELETE", s.p1+"?labelSelector=odd%3Dn", "")
-		expect(t, a.names(), "b d")
-		expect(t, a.get("kind"), "ConfigMapList")
-		expect(t, s.list(""), "c e @now")
+		apitest.Expect(t, a.names(), "b d")
+		apitest.Expect(t, a.get("kind"), "ConfigMapList")
+		apitest.Expect(t, s.list(""), "c e @now")
 	})
 	t.Run("132 finalizers hold back", func(t *testing.T) {
 		s.want(201, "POST", s.p1, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
-		expect(t, s.want(200, "DELETE", s.p1, "").names(), "c e fin")
-		expect(t, s.list(""), "fin @now")
+		apitest.Expect(t, s.want(200, "DELETE", s.p1, "").names(), "c e fin")
+		apitest.Expect(t, s.list(""), "fin @now")
 	})
 	s.want(422, "DELETE", s.p1, `{"propagationPolicy":"Zap"}`)
 	s.want(400, "DELETE", s.p1+"?labelSelector=!!x", "")
@@ -426,11 +428,11 @@ func TestDryRun(t *testing.T) { // 136, 137
 	s := startScene(t)
 	before := s.st.Revision()
 	a := s.want(201, "POST", s.p1+"?dryRun=All", configMap("dry"))
-	expect(t, a.get("metadata.uid").Exists(), true)
-	expect(t, a.get("metadata.resourceVersion").Exists(), false)
+	apitest.Expect(t, a.get("metadata.uid").Exists(), true)
+	apitest.Expect(t, a.get("metadata.resourceVersion").Exists(), false)
 	a = s.want(200, "PUT", s.p1+"/a?dryRun=All", configMap("a", "k", "dry"))
-	expect(t, a.rev(), s.rev["a"])
-	expect(t, a.get("data.k"), "dry")
+	apitest.Expect(t, a.rev(), s.rev["a"])
+	apitest.Expect(t, a.get("data.k"), "dry")
 	s.want(200, "PATCH", s.p1+"/a?dryRun=All", `{"data":{"k":"dry"}}`, jsonMerge)
 	s.want(200, "DELETE", s.p1+"/a?dryRun=All", "")
 	s.want(200, "DELETE", s.p1+"/a", `{"dryRun":["All"]}`)
@@ -443,8 +445,8 @@ func TestDryRun(t *testing.T) { // 136, 137
 			`422 Invalid CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["Some"]: supported values: "All"`, ""},
 		{"137 deleting", "DELETE", "/a?dryRun=Some", "", `422 Invalid DeleteOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ...`, ""},
 	})
-	expect(t, s.st.Revision(), before)
-	expect(t, s.list(""), "a b c d e @now")
+	apitest.Expect(t, s.st.Revision(), before)
+	apitest.Expect(t, s.list(""), "a b c d e @now")
 }
 
 func TestUnknownPlaces(t *testing.T) { // 5, 138
@@ -477,8 +479,8 @@ func TestErrorsHonourAccept(t *testing.T) { // 138, 141
 	t.Parallel()
 	s := startScene(t)
 	a := s.send("GET", s.p1+"/nope", "", "Accept: application/yaml")
-	expect(t, a.code, 404)
-	expect(t, strings.HasPrefix(string(a.body), "apiVersion: v1\ncode: 404\n"), true)
+	apitest.Expect(t, a.code, 404)
+	apitest.Expect(t, strings.HasPrefix(string(a.body), "apiVersion: v1\ncode: 404\n"), true)
 	s.want(404, "GET", s.p1+"/nope", "", "Accept: application/vnd.kubernetes.protobuf,application/json")
 	s.want(404, "GET", s.p1+"/nope", "", asTable)
 }
@@ -507,7 +509,7 @@ func TestDryRunOfACreateTakesEveryResourceVersion(t *testing.T) {
 				t.Errorf("%s %s: sent %q, got %q", c.method, c.path, rv, got)
 			}
 		}
-		expect(t, len(s.want(200, "GET", collection, "").get("items").Array()), before)
+		apitest.Expect(t, len(s.want(200, "GET", collection, "").get("items").Array()), before)
 		if code := s.send(c.method, c.path, fmt.Sprintf(c.body, "5"), c.header).code; (code == 400) != (c.method == "POST") {
 			t.Errorf("%s %s without dryRun: %d", c.method, c.path, code)
 		}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"apilet/internal/apitest"
 )
 
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
@@ -64,27 +66,27 @@ func TestAPIServicesComeAndGoWithDefinitions(t *testing.T) {
 	const group = "come.example.com"
 	crds := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	s.want(201, "POST", crds, twoVersions(group, "widgets", "v1", "v1beta1"))
-	waitFor(t, "both versions", func() bool { return has("v1."+group) && has("v1beta1."+group) })
+	apitest.WaitFor(t, "both versions", func() bool { return has("v1."+group) && has("v1beta1."+group) })
 	if spec := s.want(200, "GET", apiServices+"/v1."+group, "").get("spec").Raw; spec != `{"group":"`+group+`","version":"v1","groupPriorityMinimum":1000,"versionPriority":100}` {
 		t.Errorf("the spec is %s", spec)
 	}
 	s.want(200, "PATCH", crds+"/widgets."+group, `{"spec":{"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`,
 		"Content-Type: application/merge-patch+json")
-	waitFor(t, "v1beta1 to go", func() bool { return !has("v1beta1." + group) })
+	apitest.WaitFor(t, "v1beta1 to go", func() bool { return !has("v1beta1." + group) })
 	s.want(200, "DELETE", apiServices+"/v1."+group, "")
-	waitFor(t, "v1 to be put back", func() bool { return has("v1." + group) })
+	apitest.WaitFor(t, "v1 to be put back", func() bool { return has("v1." + group) })
 	s.want(200, "PATCH", apiServices+"/v1."+group, `{"spec":{"versionPriority":7}}`, "Content-Type: application/merge-patch+json")
-	waitFor(t, "its priority to be put right", func() bool {
+	apitest.WaitFor(t, "its priority to be put right", func() bool {
 		return s.want(200, "GET", apiServices+"/v1."+group, "").get("spec.versionPriority").Int() == 100
 	})
 	s.want(201, "POST", crds, twoVersions(group, "gears", "v1"))
 	s.want(200, "DELETE", crds+"/widgets."+group, "")
-	waitFor(t, "the definition to go", func() bool { return s.send("GET", crds+"/widgets."+group, "").code == 404 })
+	apitest.WaitFor(t, "the definition to go", func() bool { return s.send("GET", crds+"/widgets."+group, "").code == 404 })
 	if !has("v1." + group) {
 		t.Error("another kind is still served in v1")
 	}
 	s.want(200, "DELETE", crds+"/gears."+group, "")
-	waitFor(t, "v1 to go", func() bool { return !has("v1." + group) })
+	apitest.WaitFor(t, "v1 to go", func() bool { return !has("v1." + group) })
 }
 
 // Of what is served from elsewhere, and of what users write, nothing is touched, also not at a restart.
@@ -179,7 +181,7 @@ func TestOpenAPIFollowsDefinitions(t *testing.T) {
 		t.Errorf("an open schema is %s", got)
 	}
 	s.want(200, "DELETE", crds+"/widgets."+group, "")
-	waitFor(t, "the definition to go", func() bool { return s.send("GET", crds+"/widgets."+group, "").code == 404 })
+	apitest.WaitFor(t, "the definition to go", func() bool { return s.send("GET", crds+"/widgets."+group, "").code == 404 })
 	says("deleted", map[string]bool{"com.example.follow.v2.Widget": false, "com.example.follow.v1.Gear": true})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/envtest"
 )
 
@@ -47,7 +48,7 @@ func TestSighupReopensTheAuditLog(t *testing.T) {
 		if err := os.Rename(path, moved); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "a new audit log", func() bool {
+		apitest.WaitFor(t, "a new audit log", func() bool {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGHUP)
 			info, err := os.Stat(path)
 			return err == nil && info.Size() > 0
@@ -94,13 +95,13 @@ func TestSighupNeverEndsTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
-	waitFor(t, "the kubeconfig", func() bool { return envtest.There(file) })
+	apitest.WaitFor(t, "the kubeconfig", func() bool { return envtest.There(file) })
 	for range 3 {
 		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := &testServer{t: t, server: &server{url: gjson.GetBytes(mustReadFile(t, file), "clusters.0.cluster.server").String()}, client: http.DefaultClient}
+	s := &testServer{t: t, server: &server{url: gjson.GetBytes(apitest.ReadFile(t, file), "clusters.0.cluster.server").String()}, client: http.DefaultClient}
 	for range 5 {
 		s.want(200, "GET", "/version", "")
 	}

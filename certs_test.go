@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
 	"apilet/internal/request"
@@ -26,32 +27,15 @@ import (
 // openTestCerts opens a certificate folder for hosts, and returns what it has logged.
 func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.Folder, string, error) {
 	t.Helper()
-	log := &logLines{}
+	log := &apitest.Log{}
 	f, err := certs.OpenCertFolder(dir, func() []string { return append(hosts, "localhost") }, zerolog.New(log))
 	return f, log.String(), err
-}
-
-// mustReadFile reads a file that has to be there.
-func mustReadFile(t *testing.T, path string) []byte {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
-}
-
-func mustWriteFile(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // kubeconfigClient returns a client with the authority and the certificate of a kubeconfig.
 func kubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificate) {
 	t.Helper()
-	text := mustReadFile(t, path)
+	text := apitest.ReadFile(t, path)
 	decoded := func(at string) []byte {
 		var content []byte
 		if err := json.Unmarshal([]byte(gjson.GetBytes(text, at).Raw), &content); err != nil {
@@ -72,7 +56,7 @@ func kubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificat
 // TestServerMakesItsOwnCertificates: each of the three wishes for TLS is met, and the kubeconfig has all that a client needs.
 func TestServerMakesItsOwnCertificates(t *testing.T) {
 	t.Parallel()
-	dir, tokens := t.TempDir(), writeTemp(t, "tokens", "s3cret,bob,1\n")
+	dir, tokens := t.TempDir(), apitest.TempFile(t, "tokens", "s3cret,bob,1\n")
 	for name, edit := range map[string]func(*config){
 		"the folder that was given":  func(c *config) { c.certDir = filepath.Join(dir, "given") },
 		"a folder beside the data":   func(c *config) { c.auth.TokenFile, c.ephemeral, c.data = tokens, false, filepath.Join(dir, "a.db") },
@@ -174,7 +158,7 @@ func (m *mountedPair) swap(files map[string][]byte) {
 		m.t.Fatal(err)
 	}
 	for name, content := range files {
-		mustWriteFile(m.t, filepath.Join(m.dir, version, name), content)
+		apitest.WriteFile(m.t, filepath.Join(m.dir, version, name), content)
 		if _, err := os.Lstat(m.file(name)); os.IsNotExist(err) {
 			if err := os.Symlink(filepath.Join("..data", name), m.file(name)); err != nil {
 				m.t.Fatal(err)
@@ -313,7 +297,7 @@ func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 		{"the first is back", append(pemOf(second), pemOf(first)...), 200, 200},
 	} {
 		if step.content != nil {
-			mustWriteFile(t, file, step.content)
+			apitest.WriteFile(t, file, step.content)
 		}
 		if a, b := code(first), code(second); a != step.first || b != step.second {
 			t.Errorf("%s: %d and %d, want %d and %d", step.title, a, b, step.first, step.second)
@@ -325,7 +309,7 @@ func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
 	for i, tokens := range []string{"one-token,bob,1,system:masters\n", "second-token,bob,1,system:masters\n", "3-token,bob,1,system:masters\n"} {
-		mustWriteFile(t, s.conf.auth.TokenFile, []byte(tokens))
+		apitest.WriteFile(t, s.conf.auth.TokenFile, []byte(tokens))
 		name, _, _ := strings.Cut(tokens, ",")
 		s.want(200, "GET", "/api/v1/pods", "", "Authorization: Bearer "+name)
 		if i == 0 {
@@ -333,7 +317,7 @@ func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
 		}
 	}
 	s.want(401, "GET", "/api/v1/pods", "", "Authorization: Bearer one-token")
-	mustWriteFile(t, s.conf.auth.TokenFile, []byte("3-token\n"))
+	apitest.WriteFile(t, s.conf.auth.TokenFile, []byte("3-token\n"))
 	s.want(200, "GET", "/api/v1/pods", "", "Authorization: Bearer 3-token")
 	if log := s.log.String(); !strings.Contains(log, "changed files are no good") || strings.Contains(log, "3-token") {
 		t.Errorf("logged: %s", log)

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"apilet/internal/apitest"
 )
 
 func TestHelpShowsCommandsFirstAndEachItsOwnFlags(t *testing.T) {
@@ -107,7 +109,7 @@ func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
 		if err != nil {
 			continue // this shell is not here to read it
 		}
-		if out, err := exec.Command(path, "-n", writeTemp(t, "script", script)).CombinedOutput(); err != nil {
+		if out, err := exec.Command(path, "-n", apitest.TempFile(t, "script", script)).CombinedOutput(); err != nil {
 			t.Errorf("%s cannot read its script: %s", shell, out)
 		}
 	}
@@ -125,7 +127,7 @@ func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
 		"check che":      "",
 	} {
 		words := strings.Split("apilet "+line, " ")
-		script := fmt.Sprintf("source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _apilet; echo ${COMPREPLY[@]}", writeTemp(t, "c", completion("bash")),
+		script := fmt.Sprintf("source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _apilet; echo ${COMPREPLY[@]}", apitest.TempFile(t, "c", completion("bash")),
 			strings.Join(quotedAll(words), " "), len(words)-1)
 		out, err := exec.Command(bash, "-c", script).CombinedOutput()
 		if got := strings.TrimSpace(string(out)); err != nil || got != want {

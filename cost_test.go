@@ -16,6 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"apilet/internal/apitest"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/selector"
 )
@@ -114,9 +115,9 @@ func (a *attack) costOf(s *testServer, n int) (bytes uint64, took time.Duration)
 	if a.prepare != nil {
 		a.prepare(s, n)
 	}
-	begin, before := time.Now(), totalAllocated()
+	begin, before := time.Now(), apitest.Allocated()
 	a.send(s, n)
-	return totalAllocated() - before, time.Since(begin)
+	return apitest.Allocated() - before, time.Since(begin)
 }
 
 // TestCostIsLinear: other work on the machine makes a request slow now and then, hardly three times in a row where it counts, and never
@@ -167,6 +168,7 @@ func BenchmarkGrowth(b *testing.B) {
 // ---- What became quicker answers as before ----
 
 func TestLabelTermsAreLabelSelectors(t *testing.T) {
+	t.Parallel()
 	pick := func(from ...string) string { return from[rand.IntN(len(from))] }
 	key, val := func() string { return pick("a", "b", "c.io/d") }, func() string { return pick("1", "2", "30", "x", "") }
 	term := func() string {
@@ -200,8 +202,8 @@ func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	s := startTest(t)
 	ports := `[` + listed(allocator.NodePortCount+500, `{"name":"p%[1]d","port":%[1]d}`) + `]`
 	a := s.want(422, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":`+strings.Replace(ports, `"port":0`, `"port":9999`, 1)+`}}`)
-	expect(t, len(a.get("details.causes").Array()), 1)
-	expect(t, strings.Contains(a.failure(), "failed to allocate a nodePort: range is full"), true)
+	apitest.Expect(t, len(a.get("details.causes").Array()), 1)
+	apitest.Expect(t, strings.Contains(a.failure(), "failed to allocate a nodePort: range is full"), true)
 	s.want(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
 }
 
@@ -212,7 +214,7 @@ func TestWaitingForATurnEnds(t *testing.T) {
 		s.rd.turns <- struct{}{} // lists that read, and do not end
 	}
 	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
-	expect(t, a.get("reason"), "Timeout")
+	apitest.Expect(t, a.get("reason"), "Timeout")
 	for range cap(s.rd.turns) {
 		<-s.rd.turns
 	}

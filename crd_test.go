@@ -17,6 +17,7 @@ import (
 	"github.com/tidwall/gjson"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/apitest"
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/crd"
@@ -494,7 +495,7 @@ func TestNamesBelongToTheFirst(t *testing.T) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	waitFor(t, what, holds)
+	apitest.WaitFor(t, what, holds)
 }
 
 func TestObjectsGoWithTheirDefinition(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"apilet/internal/apitest"
 )
 
 // limitFiles sets another process's limit of open files.
@@ -41,7 +43,7 @@ func usedProcessor(t *testing.T, pid int) time.Duration {
 func TestNoDescriptorsLeft(t *testing.T) {
 	child := startChild(t, filepath.Join(t.TempDir(), "a.db"))
 	pid := child.cmd.Process.Pid
-	s := &testServer{t: t, server: &server{url: child.url}, client: &http.Client{Timeout: patience, Transport: &http.Transport{MaxConnsPerHost: 1}}}
+	s := &testServer{t: t, server: &server{url: child.url}, client: &http.Client{Timeout: apitest.Patience, Transport: &http.Transport{MaxConnsPerHost: 1}}}
 	s.expectServed("nobody")
 	const files = 64
 	limitFiles(t, pid, files)
@@ -50,7 +52,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 		open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		return len(open) >= files
 	}
-	waitFor(t, "the server to run out of files", full)
+	apitest.WaitFor(t, "the server to run out of files", full)
 	used, begin := usedProcessor(t, pid), time.Now()
 	for i := range 10 {
 		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap(fmt.Sprint("c", i)))
@@ -66,7 +68,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 		conn.Close()
 	}
 	stranger := &testServer{t: t, server: s.server, client: &http.Client{Timeout: 10 * time.Second}}
-	waitFor(t, "a new connection to be served", func() bool {
+	apitest.WaitFor(t, "a new connection to be served", func() bool {
 		a, err := stranger.try("GET", "/readyz", "")
 		return err == nil && a.code == 200
 	})

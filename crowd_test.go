@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"apilet/internal/apitest"
 )
 
 // tooLong is for what takes well below a second: machines that run tests are busy, and what these tests are about would take minutes.
@@ -100,7 +102,7 @@ func TestPromisedBodiesCostLittle(t *testing.T) {
 	s := startTest(t)
 	before := heldMemory()
 	s.crowd(n, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3145728\r\n\r\n{")
-	waitFor(t, "the requests to begin", func() bool {
+	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= n
 	})
 	s.expectServed("300 bodies that do not come")
@@ -113,7 +115,7 @@ func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 	t.Parallel() // with what else waits
 	s := startTest(t, func(c *config) { c.maxReadonly, c.maxMutating, c.requestTimeout = 4, 4, 8*time.Second })
 	conns := s.crowd(40, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nImpersonate-User: bob\r\nContent-Length: 999\r\n\r\n{")
-	waitFor(t, "the requests to begin", func() bool {
+	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
 	})
 	begin := time.Now()
@@ -163,7 +165,7 @@ func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
 	for range watchers {
 		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.Revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	}
-	waitFor(t, "the watches to begin", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == watchers })
+	apitest.WaitFor(t, "the watches to begin", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == watchers })
 	before, begin := heldMemory(), time.Now()
 	payload := strings.Repeat("x", 100_000)
 	for i := range writes { // 10 MB: more than the sockets take
@@ -173,7 +175,7 @@ func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
 		t.Errorf("%d writes took %v", writes, took)
 	}
 	expectMemory(t, before, 16<<20+watchers*256<<10) // the newest events, which all watchers share, and what is each one's
-	waitFor(t, "the watches to end", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == 0 })
+	apitest.WaitFor(t, "the watches to end", func() bool { return metricSum(s, "apiserver_longrunning_requests{") == 0 })
 }
 
 func TestListsThatNobodyReadHoldNothing(t *testing.T) {
@@ -190,11 +192,11 @@ func TestListsThatNobodyReadHoldNothing(t *testing.T) {
 	stuck := func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="readOnly"}`) >= lists && s.st.Db.Stats().OpenTxN == 0
 	}
-	waitFor(t, "the lists to be stuck", stuck)
+	apitest.WaitFor(t, "the lists to be stuck", stuck)
 	expectMemory(t, before, lists*5<<19)
 	s.compactNow(s.st.Revision())
 	s.expectServed("lists that nobody reads")
-	waitFor(t, "every read transaction to end", stuck)
+	apitest.WaitFor(t, "every read transaction to end", stuck)
 }
 
 func TestWatchStorm(t *testing.T) {
@@ -245,7 +247,7 @@ func dialH2(t *testing.T, s *testServer) *h2Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(apitest.Patience))
 	go io.Copy(io.Discard, conn) // until it is closed
 	c := &h2Conn{Conn: conn, next: 1, batch: []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}
 	c.frame(h2Settings, 0, 0, nil)
@@ -297,7 +299,7 @@ func TestStreamsThatAreReset(t *testing.T) {
 	if most > 3000 {
 		t.Errorf("%d goroutines more", most)
 	}
-	waitFor(t, "the requests to end", func() bool {
+	apitest.WaitFor(t, "the requests to end", func() bool {
 		return runtime.NumGoroutine() < before+50 && metricSum(s, "apiserver_longrunning_requests{") == 0
 	})
 }

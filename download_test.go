@@ -18,6 +18,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/store"
 )
 
@@ -42,7 +43,7 @@ func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 		})
 	}
 	for n := range 3 {
-		waitFor(t, "writes", func() bool { return made[0].Load() > int64(20*(n+1)) })
+		apitest.WaitFor(t, "writes", func() bool { return made[0].Load() > int64(20*(n+1)) })
 		var before [4]int64
 		for w := range made {
 			before[w] = made[w].Load()
@@ -92,8 +93,8 @@ func tlsSource(t *testing.T, s *testServer, token string) backupSource {
 	chain := cert.Certificate
 	return backupSource{
 		server:    s.url + "/",
-		tokenFile: writeTemp(t, "token", token+"\n"),
-		caFile:    writeTemp(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1]}))),
+		tokenFile: apitest.TempFile(t, "token", token+"\n"),
+		caFile:    apitest.TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1]}))),
 	}
 }
 
@@ -104,7 +105,7 @@ func TestBackupIsForAdministrators(t *testing.T) {
 	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 		`{"metadata":{"name":"dev-admin"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
 		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"dev"}]}`, root)
-	waitFor(t, "bob's role", func() bool {
+	apitest.WaitFor(t, "bob's role", func() bool {
 		return s.send("GET", "/api/v1/secrets", "", "Authorization: Bearer bob-token").code == 200
 	})
 	for _, c := range []struct{ title, token, want string }{
@@ -125,7 +126,7 @@ func TestBackupIsForAdministrators(t *testing.T) {
 	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 		`{"metadata":{"name":"keeper"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"keeper"},
 		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`, root)
-	waitFor(t, "bob's backup", func() bool {
+	apitest.WaitFor(t, "bob's backup", func() bool {
 		return tlsSource(t, s, "bob-token").download(filepath.Join(t.TempDir(), "copy.db")) == nil
 	})
 }

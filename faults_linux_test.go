@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"apilet/internal/apitest"
 	"apilet/internal/store"
 )
 
@@ -22,6 +23,7 @@ func TestFullDiskServer(t *testing.T)     { runOnTmpfs(t, "full") }
 func TestReadOnlyDiskServer(t *testing.T) { runOnTmpfs(t, "readonly") }
 
 func runOnTmpfs(t *testing.T, what string) {
+	t.Parallel()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestTmpfsChild$", "-test.v")
 	cmd.Env = append(os.Environ(), "APILET_TMPFS_CHILD="+what, "APILET_TMPFS_DIR="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -190,7 +192,7 @@ func lockTheDisk(t *testing.T, dir string) {
 	if _, _, err := openTestCerts(t, certs); err != nil {
 		t.Fatal(err)
 	}
-	mustChmod(t, filepath.Join(certs, "ca.key"), 0o644)
+	apitest.Chmod(t, filepath.Join(certs, "ca.key"), 0o644)
 	remount(t, dir, syscall.MS_RDONLY, "")
 	if _, _, err := openTestCerts(t, certs); err == nil || !strings.Contains(err.Error(), "ca.key holds secrets, others may read it (mode 0644)") {
 		t.Errorf("an authority whose key is everybody's for good: %v", err)

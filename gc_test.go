@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"apilet/internal/apitest"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -175,7 +176,7 @@ func (c *cluster) owners(short string) string {
 // await waits until a condition holds, looking again at each commit.
 func (c *cluster) await(what string, holds func() bool) {
 	c.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(apitest.Patience)
 	for {
 		wake := c.st.Wake(store.Everything)
 		if holds() {
@@ -554,7 +555,7 @@ func TestNamespaceIsLeftAloneAtFirst(t *testing.T) {
 	eventually(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
 	for _, name := range []string{"mine", "slow"} {
 		a := s.want(200, "GET", "/api/v1/namespaces/"+name, "")
-		expect(t, a.get("metadata.resourceVersion"), deleted[name])
+		apitest.Expect(t, a.get("metadata.resourceVersion"), deleted[name])
 		s.want(200, "GET", "/api/v1/namespaces/"+name+"/configmaps/a", "")
 	}
 	s.want(200, "PUT", "/api/v1/namespaces/mine/finalize", fmt.Sprintf(finalized, "mine", deleted["mine"]))

@@ -12,12 +12,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+
+	"apilet/internal/apitest"
 )
 
 const asProtobuf = "Content-Type: application/vnd.kubernetes.protobuf"
@@ -52,11 +53,12 @@ func TestBadBodies(t *testing.T) {
 		{"steps that are an object", "PATCH", "/a", `{}`, "400 BadRequest ...", jsonSteps},
 		{"a step without a name", "PATCH", "/a", `[{"path":"/data/k"}]`, "422 Invalid ...", jsonSteps},
 	})
-	expect(t, s.list(""), "a b c d e @now")
+	apitest.Expect(t, s.list(""), "a b c d e @now")
 }
 
 // TestHugeInputs: what costs the client little must not cost the server much.
 func TestHugeInputs(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	const megabyte = 1 << 20
 	deep := func(n int) string { return strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) }
@@ -107,7 +109,7 @@ func TestHugeInputs(t *testing.T) {
 		{"a time-out of 2^63-1", "GET", "?timeoutSeconds=9223372036854775807", "", "200", ""},
 	} {
 		t.Run(c.title, func(t *testing.T) {
-			begin, allocated := time.Now(), totalAllocated()
+			begin, allocated := time.Now(), apitest.Allocated()
 			a, err := s.try(c.method, s.p1+c.path, c.body, strings.Split(c.header, "\n")...)
 			if err != nil && !strings.Contains(c.codes, "431") {
 				t.Fatal(err)
@@ -121,16 +123,17 @@ func TestHugeInputs(t *testing.T) {
 			if took := time.Since(begin); took > tooLong {
 				t.Errorf("it took %v", took)
 			}
-			if n := totalAllocated() - allocated; n > 300*megabyte {
+			if n := apitest.Allocated() - allocated; n > 300*megabyte {
 				t.Errorf("it took %d MiB of memory, not all of it at once", n/megabyte)
 			}
 		})
 	}
-	expect(t, strings.HasPrefix(s.list(""), "a b c d e @"), true)
+	apitest.Expect(t, strings.HasPrefix(s.list(""), "a b c d e @"), true)
 }
 
 // TestHugeSelectors: selectors also come in bodies, and hold as many terms as a body has room for.
 func TestHugeSelectors(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	const n = 20_000
 	terms := func(format string) string { return "[" + strings.TrimPrefix(numbered(n, ","+format), ",") + "]" }
@@ -148,13 +151,6 @@ func TestHugeSelectors(t *testing.T) {
 			t.Errorf("%s: %d after %v: %.300s", c.path, a.code, took, a.body)
 		}
 	}
-}
-
-// totalAllocated is what this process has allocated so far, in bytes; what was freed counts, too.
-func totalAllocated() uint64 {
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.TotalAlloc
 }
 
 // gzipBomb is 256 MiB of spaces and an empty object, compressed.
@@ -190,6 +186,7 @@ func numbered(n int, format string) string {
 
 // TestChunkedBodyIsBounded sends 3 MiB and more without a Content-Length.
 func TestChunkedBodyIsBounded(t *testing.T) {
+	t.Parallel()
 	s := startScene(t)
 	endless := io.MultiReader(strings.NewReader(`{"data":{"k":"`), io.LimitReader(endlessX{}, 8<<20))
 	r, _ := http.NewRequest("POST", s.url+s.p1, endless)
@@ -198,7 +195,7 @@ func TestChunkedBodyIsBounded(t *testing.T) {
 		return // the server hung up on the rest, which is as good
 	}
 	defer response.Body.Close()
-	expect(t, response.StatusCode, 413)
+	apitest.Expect(t, response.StatusCode, 413)
 }
 
 type endlessX struct{}
@@ -236,7 +233,7 @@ func TestPathsStayInTheirPlace(t *testing.T) {
 			}
 		}
 	}
-	expect(t, s.st.Revision(), before)
+	apitest.Expect(t, s.st.Revision(), before)
 }
 
 // TestRequestsThatStop: clients that go away half-way leave nothing behind but the memory that the server goes on.
@@ -255,7 +252,7 @@ func TestRequestsThatStop(t *testing.T) {
 		fmt.Fprint(conn, request)
 		conn.Close()
 	}
-	waitFor(t, "the requests to end", func() bool {
+	apitest.WaitFor(t, "the requests to end", func() bool {
 		return metricValue(s.testServer, `apiserver_current_inflight_requests{request_kind="mutating"}`) <= 0
 	})
 	s.want(404, "GET", s.p1+"/half", "")

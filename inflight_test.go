@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
+	"apilet/internal/apitest"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/request"
 )
@@ -574,7 +575,7 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 		t.Errorf("%v requests of %v: the seats were not busy", total, full)
 	}
 	for i, n := range served {
-		if got := float64(n); !nearly(got, total/flows, .1) {
+		if got := float64(n); !apitest.Nearly(got, total/flows, .1) {
 			t.Errorf("flow %d of %d connections got %.0f of %.0f", i, 4<<(2*i), got, total)
 		}
 	}
@@ -602,7 +603,7 @@ func BenchmarkMiddleware(b *testing.B) {
 			r = r.WithContext(context.WithValue(r.Context(), request.Key{}, rec))
 			w := &discardResponse{http.Header{}}
 			b.ReportAllocs()
-			defer processorTime(b)()
+			defer apitest.ProcessorTime(b)()
 			for b.Loop() {
 				handler.ServeHTTP(w, r)
 			}

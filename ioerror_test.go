@@ -21,6 +21,7 @@ import (
 )
 
 func TestFailingDiskEndsTheServer(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		title string
 		fails func(ev diskEvent) bool

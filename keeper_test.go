@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/apitest"
 )
 
 const flowAPI = "/apis/flowcontrol.apiserver.k8s.io/v1/"
@@ -19,14 +21,14 @@ func TestDeletedDefaultsComeBack(t *testing.T) {
 		"prioritylevelconfigurations/exempt", "prioritylevelconfigurations/catch-all"} {
 		before := s.want(200, "GET", flowAPI+path, "")
 		s.want(200, "DELETE", flowAPI+path, "")
-		waitFor(t, path+" to come back", func() bool {
+		apitest.WaitFor(t, path+" to come back", func() bool {
 			a := s.send("GET", flowAPI+path, "")
 			return a.code == 200 && a.get("metadata.uid").String() != before.get("metadata.uid").String() &&
 				a.get("spec").String() == before.get("spec").String()
 		})
 	}
 	uid := s.want(200, "GET", flowAPI+"flowschemas/probes", "").get("metadata.uid").String()
-	waitFor(t, "the probes to be told their schema's new UID", func() bool {
+	apitest.WaitFor(t, "the probes to be told their schema's new UID", func() bool {
 		return s.want(200, "GET", "/healthz", "", "Impersonate-User: alice").header.Get("X-Kubernetes-Pf-Flowschema-Uid") == uid
 	})
 }
@@ -36,12 +38,12 @@ func TestChangedLevelTakesEffect(t *testing.T) {
 	s := startTest(t)
 	const series = `apiserver_flowcontrol_nominal_limit_seats{priority_level="narrow"}`
 	s.want(201, "POST", flowAPI+"prioritylevelconfigurations", narrowLevel("narrow"))
-	waitFor(t, "the level", func() bool { return metricValue(s, series) == 3 }) // 600 seats · 1 of 246 shares
+	apitest.WaitFor(t, "the level", func() bool { return metricValue(s, series) == 3 }) // 600 seats · 1 of 246 shares
 	s.want(200, "PATCH", flowAPI+"prioritylevelconfigurations/narrow", `{"spec":{"limited":{"nominalConcurrencyShares":245}}}`,
 		"Content-Type: application/merge-patch+json")
-	waitFor(t, "its greater part", func() bool { return metricValue(s, series) == 300 })
+	apitest.WaitFor(t, "its greater part", func() bool { return metricValue(s, series) == 300 })
 	s.want(200, "DELETE", flowAPI+"prioritylevelconfigurations/narrow", "")
-	waitFor(t, "its end", func() bool { return metricValue(s, series) == -1 })
+	apitest.WaitFor(t, "its end", func() bool { return metricValue(s, series) == -1 })
 }
 
 func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
@@ -52,7 +54,7 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 	}
 	becomes := func(status, reason string) {
 		t.Helper()
-		waitFor(t, "Dangling to be "+status, func() bool { return condition().Get("status").String() == status })
+		apitest.WaitFor(t, "Dangling to be "+status, func() bool { return condition().Get("status").String() == status })
 		if got := condition().Get("reason").String(); got != reason {
 			t.Errorf("the condition Dangling is %s: got reason %q, want %q", status, got, reason)
 		}
@@ -91,7 +93,7 @@ func TestFlowObjectsAreDefaulted(t *testing.T) {
 		"queues": `{"lendablePercent":0,"limitResponse":{"queuing":{"handSize":8,"queueLengthLimit":50,"queues":64},"type":"Queue"},"nominalConcurrencyShares":30}`,
 		"jail":   `{"lendablePercent":0,"limitResponse":{"type":"Reject"},"nominalConcurrencyShares":0}`,
 	} {
-		sameJSON(t, s.want(200, "GET", flowAPI+"prioritylevelconfigurations/"+name, "").get("spec.limited").Raw, want)
+		apitest.SameJSON(t, s.want(200, "GET", flowAPI+"prioritylevelconfigurations/"+name, "").get("spec.limited").Raw, want)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/envtest"
 	"apilet/internal/kubeconfig"
 )
@@ -42,13 +43,13 @@ func TestKubeconfigOfOthersIsLeftAsItIs(t *testing.T) {
 			"users: [{name: apilet, user: {}}]\ncontexts: [{name: apilet, context: {cluster: apilet, user: apilet}}]\n",
 	} {
 		t.Run(title, func(t *testing.T) {
-			path := writeTemp(t, "config", content)
+			path := apitest.TempFile(t, "config", content)
 			data := filepath.Join(t.TempDir(), "a.db")
 			why := startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
 			if !strings.Contains(why, path+" was not written by apilet") {
 				t.Errorf("got %q", why)
 			}
-			if got := string(mustReadFile(t, path)); got != content {
+			if got := string(apitest.ReadFile(t, path)); got != content {
 				t.Errorf("the file is now %q", got)
 			}
 			if envtest.There(data) {
@@ -65,15 +66,15 @@ func TestKubeconfigOfTheLastRunIsGoneWhenTheNextOneStarts(t *testing.T) {
 	if !envtest.There(path) {
 		t.Fatal("no kubeconfig")
 	}
-	data := writeTemp(t, "a.db", "no data file") // the start gets as far as this
+	data := apitest.TempFile(t, "a.db", "no data file") // the start gets as far as this
 	startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
 	if !envtest.There(path) {
 		t.Error("a server that has no data took the kubeconfig of one that may have it open")
 	}
-	keys := writeTemp(t, "keys", "no key")
+	keys := apitest.TempFile(t, "keys", "no key")
 	startFails(t, func(c *config) { c.kubeconfig, c.continueKeys = path, keys })
 	if envtest.There(path) {
-		t.Errorf("the last run's is still there: %s", mustReadFile(t, path))
+		t.Errorf("the last run's is still there: %s", apitest.ReadFile(t, path))
 	}
 }
 
@@ -94,13 +95,13 @@ func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
 	if err := k.Save(path); err != nil {
 		t.Fatal(err)
 	}
-	keys := writeTemp(t, "keys", "no key")
+	keys := apitest.TempFile(t, "keys", "no key")
 	startFails(t, withConfig, func(c *config) { c.continueKeys = keys })
-	if text := mustReadFile(t, path); strings.Contains(string(text), "127.0.0.1") || !strings.Contains(string(text), "https://far") {
+	if text := apitest.ReadFile(t, path); strings.Contains(string(text), "127.0.0.1") || !strings.Contains(string(text), "https://far") {
 		t.Errorf("after a start that failed: %s", text)
 	}
 	s := startTest(t, withConfig)
-	text := mustReadFile(t, path)
+	text := apitest.ReadFile(t, path)
 	for query, want := range map[string]string{
 		`clusters.#(name=="apilet").cluster.server`:            s.url,
 		`clusters.#(name=="far").cluster.server`:               "https://far",
@@ -150,9 +151,9 @@ func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 		"the plain port":       {plain, ""},
 		"a token":              {token, ""},
 		"nothing":              {filepath.Join(t.TempDir(), "none"), "names no server"},
-		"a program": {writeTemp(t, "exec", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
+		"a program": {apitest.TempFile(t, "exec", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
 			"clusters: [{name: a, cluster: {server: https://127.0.0.1:1}}]\nusers: [{name: a, user: {exec: {command: x}}}]\n"), "kubectl get --raw"},
-		"a token on a plain port": {writeTemp(t, "plain", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
+		"a token on a plain port": {apitest.TempFile(t, "plain", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
 			"clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: a, user: {token: x}}]\n"), "for everybody to read"},
 	} {
 		dest := filepath.Join(t.TempDir(), "copy.db")
@@ -173,7 +174,7 @@ func startTokenConfig(t *testing.T) string {
 	s, _ := startTLS(t)
 	source := tlsSource(t, s, "root-token")
 	dir := filepath.Dir(source.tokenFile)
-	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), mustReadFile(t, source.caFile), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), apitest.ReadFile(t, source.caFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "config")

@@ -33,6 +33,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/apitest"
 	"apilet/internal/registry"
 )
 
@@ -124,13 +125,6 @@ func (s *listScene) check(t *testing.T, cases []briefCase) {
 				t.Errorf("?%s\n got %s\nwant %s", c.query, got, c.want)
 			}
 		})
-	}
-}
-
-func expect(t *testing.T, got, want any) {
-	t.Helper()
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -232,8 +226,8 @@ func TestListPlain(t *testing.T) { // 1 to 10
 	})
 	t.Run("1 kind", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1, "")
-		expect(t, a.get("kind"), "ConfigMapList")
-		expect(t, a.get("items.0.kind").Exists(), false)
+		apitest.Expect(t, a.get("kind"), "ConfigMapList")
+		apitest.Expect(t, a.get("items.0.kind").Exists(), false)
 		for _, header := range []string{"Audit-Id", "Cache-Control", "Content-Type"} {
 			if a.header.Get(header) == "" {
 				t.Errorf("no header %s", header)
@@ -243,8 +237,8 @@ func TestListPlain(t *testing.T) { // 1 to 10
 	for _, path := range []string{"/api/v1/namespaces/default/configmaps", "/api/v1/namespaces/none/configmaps"} {
 		t.Run("2, 3 empty list of "+path, func(t *testing.T) {
 			a := s.want(200, "GET", path, "")
-			expect(t, a.get("items").Raw, "[]")
-			expect(t, a.rev() > 0, true)
+			apitest.Expect(t, a.get("items").Raw, "[]")
+			apitest.Expect(t, a.rev() > 0, true)
 		})
 	}
 	t.Run("4 order by whole key", func(t *testing.T) {
@@ -252,12 +246,12 @@ func TestListPlain(t *testing.T) { // 1 to 10
 			s.want(201, "POST", s.namespace(name), configMap("x"))
 		}
 		a := s.want(200, "GET", "/api/v1/configmaps", "")
-		expect(t, a.get("items.#.metadata.namespace"), `["p1","p1","p1","p1","p1","p2","q-a","q"]`)
+		apitest.Expect(t, a.get("items.#.metadata.namespace"), `["p1","p1","p1","p1","p1","p2","q-a","q"]`)
 	})
 	t.Run("5 unknown resource", func(t *testing.T) {
-		expect(t, s.want(404, "GET", "/api/v1/bogus", "").failure(), "404 NotFound the server could not find the requested resource")
+		apitest.Expect(t, s.want(404, "GET", "/api/v1/bogus", "").failure(), "404 NotFound the server could not find the requested resource")
 		a := s.send("GET", "/apis/bogus.example/v1/things", "")
-		expect(t, fmt.Sprintf("%d %s", a.code, a.body), "404 404 page not found\n")
+		apitest.Expect(t, fmt.Sprintf("%d %s", a.code, a.body), "404 404 page not found\n")
 	})
 }
 
@@ -266,29 +260,29 @@ func TestListForms(t *testing.T) { // 8 to 10
 	s := startScene(t)
 	t.Run("8 table", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1, "", asTable)
-		expect(t, a.get("kind"), "Table")
-		expect(t, s.brief(a), "a b c d e @now")
-		expect(t, a.get("rows.0.object.kind"), "PartialObjectMetadata")
-		expect(t, a.get("columnDefinitions.#.name"), `["Name","Data","Age"]`)
-		expect(t, s.want(200, "GET", "/api/v1/secrets", "", asTable).get("rows").Raw, "[]")
+		apitest.Expect(t, a.get("kind"), "Table")
+		apitest.Expect(t, s.brief(a), "a b c d e @now")
+		apitest.Expect(t, a.get("rows.0.object.kind"), "PartialObjectMetadata")
+		apitest.Expect(t, a.get("columnDefinitions.#.name"), `["Name","Data","Age"]`)
+		apitest.Expect(t, s.want(200, "GET", "/api/v1/secrets", "", asTable).get("rows").Raw, "[]")
 	})
 	t.Run("9 metadata alone", func(t *testing.T) {
 		a := s.want(200, "GET", s.p1, "", asPartial)
-		expect(t, s.brief(a), "a b c d e @now")
-		expect(t, a.get("kind"), "PartialObjectMetadataList")
-		expect(t, a.get("items.0.kind"), "PartialObjectMetadata")
-		expect(t, a.get("items.0.apiVersion"), "meta.k8s.io/v1")
-		expect(t, a.get("items.0.data").Exists(), false)
-		expect(t, s.want(200, "GET", "/api/v1/secrets", "", asPartial).get("items").Raw, "null")
+		apitest.Expect(t, s.brief(a), "a b c d e @now")
+		apitest.Expect(t, a.get("kind"), "PartialObjectMetadataList")
+		apitest.Expect(t, a.get("items.0.kind"), "PartialObjectMetadata")
+		apitest.Expect(t, a.get("items.0.apiVersion"), "meta.k8s.io/v1")
+		apitest.Expect(t, a.get("items.0.data").Exists(), false)
+		apitest.Expect(t, s.want(200, "GET", "/api/v1/secrets", "", asPartial).get("items").Raw, "null")
 	})
 	t.Run("10 not acceptable", func(t *testing.T) {
 		a := s.want(406, "GET", s.p1+"/a", "", "Accept: text/html")
-		expect(t, a.get("reason"), "NotAcceptable")
+		apitest.Expect(t, a.get("reason"), "NotAcceptable")
 		s.want(406, "GET", s.p1, "", "Accept: application/cbor")
 	})
 	t.Run("26 pages in other forms", func(t *testing.T) {
 		for _, form := range []string{asTable, asPartial, "Accept: application/json"} {
-			expect(t, s.list("limit=2", form), "a b @now, more, 3 left")
+			apitest.Expect(t, s.list("limit=2", form), "a b @now, more, 3 left")
 		}
 	})
 }
@@ -315,7 +309,7 @@ func TestListChunks(t *testing.T) { // 11 to 27
 	})
 	t.Run("14 the limit may change", func(t *testing.T) {
 		token := s.send("GET", s.p1+"?limit=1", "").token()
-		expect(t, s.list("limit=3&continue="+token), "b c d @now, more, 1 left")
+		apitest.Expect(t, s.list("limit=3&continue="+token), "b c d @now, more, 1 left")
 	})
 	t.Run("25 across namespaces", func(t *testing.T) { s.walk(t, "/api/v1/configmaps?limit=2", "a b c d e z") })
 	t.Run("13, 19 changes between pages", func(t *testing.T) { checkSnapshot(t, s) })
@@ -332,10 +326,10 @@ func (s *listScene) walk(t *testing.T, path, want string) {
 		next = ""
 		if token := a.token(); token != "" {
 			next = path + "&continue=" + token
-			expect(t, len(got)+int(a.get("metadata.remainingItemCount").Int()), total)
+			apitest.Expect(t, len(got)+int(a.get("metadata.remainingItemCount").Int()), total)
 		}
 	}
-	expect(t, strings.Join(got, " "), want)
+	apitest.Expect(t, strings.Join(got, " "), want)
 }
 
 // checkSnapshot changes the collection between two pages: the pages do not show it, a watch from their revision does.
@@ -345,8 +339,8 @@ func checkSnapshot(t *testing.T, s *listScene) {
 	s.want(200, "DELETE", s.p1+"/d", "")
 	s.want(200, "PUT", s.p1+"/e", configMap("e", "changed", "yes"))
 	rest := s.want(200, "GET", s.p1+"?continue="+first.token(), "")
-	expect(t, s.brief(rest), "c d e @z")
-	expect(t, rest.get("items.2.data.of"), "e")
+	apitest.Expect(t, s.brief(rest), "c d e @z")
+	apitest.Expect(t, rest.get("items.2.data.of"), "e")
 	w := s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", s.p1, first.rev()))
 	w.want("ADDED bb", "DELETED d", "MODIFIED e")
 }
@@ -357,7 +351,7 @@ func TestPageAfterRestart(t *testing.T) { // 23
 	token := s.send("GET", s.p1+"?limit=2", "").token()
 	s.want(201, "POST", s.p1, configMap("cc"))
 	s.restart()
-	expect(t, s.list("limit=2&continue="+token), "c d @z, more, 1 left")
+	apitest.Expect(t, s.list("limit=2&continue="+token), "c d @z, more, 1 left")
 }
 
 func TestChunkingCanBeTurnedOff(t *testing.T) {
@@ -386,9 +380,9 @@ func TestLargeListIsStreamed(t *testing.T) {
 		}
 	}
 	page := s.want(200, "GET", path+"?limit=4500", "")
-	expect(t, page.get("items.#"), 4500)
-	expect(t, page.get("metadata.remainingItemCount"), 500)
-	expect(t, s.want(200, "GET", path+"?continue="+page.token(), "").get("items.#"), 500)
+	apitest.Expect(t, page.get("items.#"), 4500)
+	apitest.Expect(t, page.get("metadata.remainingItemCount"), 500)
+	apitest.Expect(t, s.want(200, "GET", path+"?continue="+page.token(), "").get("items.#"), 500)
 }
 
 // fill creates n ConfigMaps of about size bytes in the namespace default, past HTTP.
@@ -442,7 +436,7 @@ func TestBadTokensAre400(t *testing.T) { // 29 to 34
 		"29 line feed at the end":   genuine + "\n",
 		"29 nothing but the header": encode(make([]byte, tokenHeader)),
 	} {
-		t.Run(title, func(t *testing.T) { expect(t, s.list("continue="+url.QueryEscape(token)), bad) })
+		t.Run(title, func(t *testing.T) { apitest.Expect(t, s.list("continue="+url.QueryEscape(token)), bad) })
 	}
 	for title, path := range map[string]string{
 		"31 another resource (kube-apiserver goes on there)": "/api/v1/namespaces/p1/secrets?",
@@ -451,7 +445,7 @@ func TestBadTokensAre400(t *testing.T) { // 29 to 34
 		"34 another label selector":                          s.p1 + "?labelSelector=odd&",
 		"34 another field selector":                          s.p1 + "?fieldSelector=metadata.name%3Da&",
 	} {
-		t.Run(title, func(t *testing.T) { expect(t, s.brief(s.send("GET", path+"continue="+genuine, "")), bad) })
+		t.Run(title, func(t *testing.T) { apitest.Expect(t, s.brief(s.send("GET", path+"continue="+genuine, "")), bad) })
 	}
 }
 
@@ -571,7 +565,7 @@ func keyFile(t *testing.T, keys ...[]byte) func(*config) {
 	for _, key := range keys {
 		text += base64.StdEncoding.EncodeToString(key) + "\n"
 	}
-	path := writeTemp(t, "keys", text)
+	path := apitest.TempFile(t, "keys", text)
 	return func(c *config) { c.continueKeys = path }
 }
 
@@ -587,31 +581,31 @@ func TestServersShareTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	two := &listScene{testServer: startTest(t, onFile(writeTemp(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
+	two := &listScene{testServer: startTest(t, onFile(apitest.TempFile(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
 	one.start()
 	one.rest()
 	two.rest()
 	token := one.send("GET", one.p1+"?limit=2", "").token()
-	expect(t, two.list("limit=2&continue="+token), "c d @now, more, 1 left")
+	apitest.Expect(t, two.list("limit=2&continue="+token), "c d @now, more, 1 left")
 	foreign := startScene(t, shared)
-	expect(t, strings.HasPrefix(foreign.list("limit=2&continue="+token), "410 Expired"), true)
+	apitest.Expect(t, strings.HasPrefix(foreign.list("limit=2&continue="+token), "410 Expired"), true)
 	stranger := startScene(t)
-	expect(t, stranger.list("limit=2&continue="+token), "400 BadRequest invalid continue token: continue key is not valid")
+	apitest.Expect(t, stranger.list("limit=2&continue="+token), "400 BadRequest invalid continue token: continue key is not valid")
 
 	old, rev := two.send("GET", two.p1+"?limit=2", "").token(), two.st.Revision()
 	keyFile(t, testKey(8), testKey(9))(&two.conf)
 	two.restart() // which notes its new port
-	expect(t, two.list("limit=2&continue="+old), fmt.Sprintf("c d @%d, more, 1 left", rev))
+	apitest.Expect(t, two.list("limit=2&continue="+old), fmt.Sprintf("c d @%d, more, 1 left", rev))
 	keyFile(t, testKey(8))(&two.conf)
 	two.restart()
-	expect(t, two.list("limit=2&continue="+old), "400 BadRequest invalid continue token: continue key is not valid")
+	apitest.Expect(t, two.list("limit=2&continue="+old), "400 BadRequest invalid continue token: continue key is not valid")
 }
 
 func TestContinueKeyFileMistakesAreStartErrors(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "\n\n", "short", base64.StdEncoding.EncodeToString(testKey(1)[:31])} {
 		c, _ := newConfig(os.Stderr)
-		c.listen, c.ephemeral, c.continueKeys = "127.0.0.1:0", true, writeTemp(t, "keys", text)
+		c.listen, c.ephemeral, c.continueKeys = "127.0.0.1:0", true, apitest.TempFile(t, "keys", text)
 		if s, err := startServer(c); err == nil {
 			t.Errorf("a key file of %q was accepted", text)
 			s.stop()
@@ -630,18 +624,18 @@ func TestExpiredToken(t *testing.T) { // 37, 38
 		s.want(201, "POST", s.p1, labelled("aa"+strconv.Itoa(len(selector)), "y"))
 		s.compactNow(s.st.Revision())
 		gone := s.want(410, "GET", s.p1+"?limit=2"+selector+"&continue="+token, "")
-		expect(t, gone.get("reason"), "Expired")
+		apitest.Expect(t, gone.get("reason"), "Expired")
 		if !strings.HasPrefix(gone.get("message").String(), "The provided continue parameter is too old to display a consistent list result.") {
 			t.Error(gone.failure())
 		}
 		next := s.want(200, "GET", s.p1+"?limit=2"+selector+"&continue="+gone.token(), "")
-		expect(t, next.rev(), s.st.Revision())
+		apitest.Expect(t, next.rev(), s.st.Revision())
 		s.want(201, "POST", s.p1, labelled("ee"+strconv.Itoa(len(selector)), "y"))
 		last := s.want(200, "GET", s.p1+"?limit=9"+selector+"&continue="+next.token(), "")
-		expect(t, last.rev(), next.rev())
+		apitest.Expect(t, last.rev(), next.rev())
 		if selector == "" {
-			expect(t, next.get("metadata.remainingItemCount"), 2)
-			expect(t, next.names()+" "+last.names(), "c cc0 d e")
+			apitest.Expect(t, next.get("metadata.remainingItemCount"), 2)
+			apitest.Expect(t, next.names()+" "+last.names(), "c cc0 d e")
 		}
 	}
 }
@@ -657,8 +651,8 @@ func TestOldRevisions(t *testing.T) { // 39 to 42
 		{"42 not older than", "resourceVersion=r(c)&resourceVersionMatch=NotOlderThan&limit=2", "a b @now, more, 3 left"},
 	})
 	gone := s.send("GET", s.p1+"?resourceVersion=1&resourceVersionMatch=Exact", "")
-	expect(t, gone.token(), "")
-	expect(t, gone.get("details").Exists(), false)
+	apitest.Expect(t, gone.token(), "")
+	apitest.Expect(t, gone.get("details").Exists(), false)
 }
 
 // ---- resourceVersion and match ----
@@ -692,15 +686,15 @@ func TestListAtARevision(t *testing.T) { // 44 to 60
 	})
 	t.Run("45 second page", func(t *testing.T) {
 		token := s.send("GET", s.p1+s.fillIn("?resourceVersion=r(c)&resourceVersionMatch=Exact&limit=2"), "").token()
-		expect(t, s.list("limit=2&continue="+token), "c @c")
+		apitest.Expect(t, s.list("limit=2&continue="+token), "c @c")
 	})
 	t.Run("53, 54 the future is refused at once (kube-apiserver waits three seconds for it)", func(t *testing.T) {
 		quickest := tooLong
 		for range 5 { // the machine may be busy, but hardly five times
 			begin := time.Now()
 			a := s.want(504, "GET", fmt.Sprintf("%s?resourceVersion=%d", s.p1, s.st.Revision()+1000), "")
-			expect(t, a.get("details.causes.0.reason"), "ResourceVersionTooLarge")
-			expect(t, a.header.Get("Retry-After"), "")
+			apitest.Expect(t, a.get("details.causes.0.reason"), "ResourceVersionTooLarge")
+			apitest.Expect(t, a.header.Get("Retry-After"), "")
 			if quickest = min(quickest, time.Since(begin)); quickest < 2*time.Second {
 				break
 			}
@@ -721,13 +715,13 @@ func checkPast(t *testing.T, s *listScene) {
 		return s.want(200, "GET", fmt.Sprintf("%s?resourceVersion=%d&resourceVersionMatch=Exact", s.p1, rev), "")
 	}
 	old := exact(before)
-	expect(t, old.names(), "a b c d e")
-	expect(t, old.get("items.0.data.of"), "a")
-	expect(t, old.get("items.0.metadata.resourceVersion").Int(), s.rev["a"])
-	expect(t, exact(now-1).names(), "a b c d e")
-	expect(t, exact(now-1).get("items.0.data.of"), "later")
-	expect(t, exact(now).names(), "a c d e")
-	expect(t, exact(now).rev(), now) // 60
+	apitest.Expect(t, old.names(), "a b c d e")
+	apitest.Expect(t, old.get("items.0.data.of"), "a")
+	apitest.Expect(t, old.get("items.0.metadata.resourceVersion").Int(), s.rev["a"])
+	apitest.Expect(t, exact(now-1).names(), "a b c d e")
+	apitest.Expect(t, exact(now-1).get("items.0.data.of"), "later")
+	apitest.Expect(t, exact(now).names(), "a c d e")
+	apitest.Expect(t, exact(now).rev(), now) // 60
 }
 
 // ---- Selectors ----
@@ -758,16 +752,16 @@ func TestSelectors(t *testing.T) { // 61 to 68
 		{"67 nothing matches", "labelSelector=odd%3Dz&limit=1", "@now"},
 	})
 	t.Run("64 namespace of a list of all", func(t *testing.T) {
-		expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp2", "").names(), "z")
-		expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp2,metadata.name%3Dz", "").names(), "z")
-		expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp1,metadata.name%3Dz", "").names(), "")
+		apitest.Expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp2", "").names(), "z")
+		apitest.Expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp2,metadata.name%3Dz", "").names(), "z")
+		apitest.Expect(t, s.want(200, "GET", "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dp1,metadata.name%3Dz", "").names(), "")
 	})
 	t.Run("65 unknown field of a pod", func(t *testing.T) {
-		expect(t, s.send("GET", "/api/v1/pods?fieldSelector=spec.foo%3Dx", "").failure(), "400 BadRequest field label not supported: spec.foo")
+		apitest.Expect(t, s.send("GET", "/api/v1/pods?fieldSelector=spec.foo%3Dx", "").failure(), "400 BadRequest field label not supported: spec.foo")
 	})
 	t.Run("66 to the end", func(t *testing.T) {
 		token := s.send("GET", s.p1+"?labelSelector=odd%3Dn&limit=1", "").token()
-		expect(t, s.list("labelSelector=odd%3Dn&limit=1&continue="+token), "d @now")
+		apitest.Expect(t, s.list("labelSelector=odd%3Dn&limit=1&continue="+token), "d @now")
 	})
 	t.Run("68 events", func(t *testing.T) { checkEventSelectors(t, s) })
 }
@@ -783,9 +777,9 @@ func checkEventSelectors(t *testing.T, s *listScene) {
 		"involvedObject.name=one,involvedObject.namespace=p1,involvedObject.kind=Pod,involvedObject.uid=u-one": "one",
 		"reason=Rtwo": "two", "type=Normal": "one two", "type!=Normal": "", "involvedObject.name=three": "",
 	} {
-		expect(t, s.want(200, "GET", events+"?fieldSelector="+url.QueryEscape(selector), "").names(), want)
+		apitest.Expect(t, s.want(200, "GET", events+"?fieldSelector="+url.QueryEscape(selector), "").names(), want)
 	}
-	expect(t, s.want(200, "GET", "/apis/events.k8s.io/v1/namespaces/p1/events?fieldSelector=regarding.name%3Done", "").names(), "one")
+	apitest.Expect(t, s.want(200, "GET", "/apis/events.k8s.io/v1/namespaces/p1/events?fieldSelector=regarding.name%3Done", "").names(), "one")
 }
 
 // ---- GET ----
@@ -811,12 +805,12 @@ func TestGetObject(t *testing.T) { // 69 to 71
 			if a.code != 200 {
 				got = a.failure()
 			}
-			expect(t, got, c.want)
+			apitest.Expect(t, got, c.want)
 		})
 	}
 	missing := s.send("GET", s.p1+"/nope", "")
-	expect(t, missing.get("details").Raw, `{"name":"nope","kind":"configmaps"}`)
-	expect(t, s.want(200, "GET", s.p1+"/a", "").get("kind"), "ConfigMap")
+	apitest.Expect(t, missing.get("details").Raw, `{"name":"nope","kind":"configmaps"}`)
+	apitest.Expect(t, s.want(200, "GET", s.p1+"/a", "").get("kind"), "ConfigMap")
 }
 
 // ---- Consistency under load ----
@@ -1005,7 +999,7 @@ func TestLargeListIsCompressedForOtherHosts(t *testing.T) {
 			r.Header.Set("Accept-Encoding", c.accepts)
 			w := httptest.NewRecorder()
 			s.http.Handler.ServeHTTP(w, r)
-			expect(t, w.Header().Get("Content-Encoding"), c.want)
+			apitest.Expect(t, w.Header().Get("Content-Encoding"), c.want)
 			var in io.Reader = w.Body
 			if c.want == "gzip" {
 				var err error

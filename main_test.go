@@ -32,7 +32,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	"golang.org/x/tools/txtar"
+
+	"apilet/internal/apitest"
 )
+
+func TestMain(m *testing.M) { apitest.Main(m) }
 
 var update = flag.Bool("update", false, "rewrite the answers in testdata/conversations")
 
@@ -44,27 +48,9 @@ type testServer struct {
 	t       testing.TB
 	conf    config // as given to startServer, which completes its copy
 	client  *http.Client
-	log     *logLines
+	log     *apitest.Log
 	headers []string // of every request
 	stopped bool
-}
-
-// logLines keeps what a server logs.
-type logLines struct {
-	mu    sync.Mutex // guards lines
-	lines bytes.Buffer
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.Write(p)
-}
-
-func (l *logLines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.String()
 }
 
 // startTest starts a server on a free loopback port, on a temporary file without fsync. edit changes its flags.
@@ -73,7 +59,7 @@ func startTest(t testing.TB, edit ...func(*config)) *testServer {
 	c, _ := newConfig(io.Discard)
 	c.listen, c.ephemeral, c.compactionInterval, c.namespaceGrace = "127.0.0.1:0", true, 0, 0
 	c.disabledPlugins = []string{"ServiceAccount"} // whose tokens and accounts most tests would have to look past
-	s := &testServer{t: t, log: &logLines{}}
+	s := &testServer{t: t, log: &apitest.Log{}}
 	c.log = zerolog.New(s.log).Level(zerolog.ErrorLevel)
 	for _, e := range edit {
 		e(c)
@@ -259,7 +245,7 @@ func (s *testServer) dial() net.Conn {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(apitest.Patience))
 	return conn
 }
 
@@ -323,7 +309,7 @@ func replayFile(t *testing.T, file string) {
 			t.Fatal(err)
 		}
 	default:
-		t.Errorf("%s differs (-update rewrites it); got:\n%s", file, firstDifference(string(got), string(want)))
+		t.Errorf("%s differs (-update rewrites it); got:\n%s", file, apitest.FirstDifference(string(got), string(want)))
 	}
 }
 
@@ -353,18 +339,6 @@ func interlocutor(t *testing.T, file string) *testServer {
 // validates says whether built-in types are held against their rules.
 func (s *testServer) validates() bool {
 	return s.send("POST", "/api/v1/namespaces/default/pods?dryRun=All", `{"metadata":{"name":"l"}}`).code != 201
-}
-
-// firstDifference shows the lines around the first one that differs.
-func firstDifference(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range g {
-		if i >= len(w) || g[i] != w[i] {
-			from := max(0, i-6)
-			return strings.Join(g[from:min(len(g), i+6)], "\n") + "\nwant:\n" + strings.Join(w[min(len(w), from):min(len(w), i+6)], "\n")
-		}
-	}
-	return "fewer lines"
 }
 
 // A conversation remembers the names of volatile values.
@@ -483,8 +457,8 @@ func issuePair(t *testing.T, ca testCA, tmpl *x509.Certificate) (certFile, keyFi
 	if err != nil {
 		t.Fatal(err)
 	}
-	return writeTemp(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
-		writeTemp(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+	return apitest.TempFile(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
+		apitest.TempFile(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
 }
 
 // startTLS starts a server that knows three tokens and one authority of client certificates.
@@ -492,7 +466,7 @@ func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients testC
 	t.Helper()
 	certFile, keyFile, pool := serverCertificate(t)
 	clients, caFile := newTestCA(t)
-	tokens := writeTemp(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
+	tokens := apitest.TempFile(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
 	s = startTest(t, append([]func(*config){func(c *config) {
 		c.tlsCert, c.tlsKey, c.auth.TokenFile, c.auth.ClientCAFile = certFile, keyFile, tokens, caFile
 	}}, edit...)...)
@@ -677,12 +651,12 @@ func TestStopLetsRequestsEnd(t *testing.T) {
 	conn := s.dial()
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:9])
-	waitFor(t, "the request to arrive", func() bool {
+	apitest.WaitFor(t, "the request to arrive", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 1
 	})
 	done := make(chan struct{})
 	go func() { defer close(done); s.halt() }()
-	waitFor(t, "the listener to close", func() bool { _, err := s.try("GET", "/readyz", ""); return err != nil })
+	apitest.WaitFor(t, "the listener to close", func() bool { _, err := s.try("GET", "/readyz", ""); return err != nil })
 	fmt.Fprint(conn, body[9:])
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || response.StatusCode != 201 {
@@ -703,20 +677,6 @@ func metricValue(s *testServer, series string) float64 {
 		}
 	}
 	return -1
-}
-
-// patience is how long a test waits for what has to come: so long that only what never comes fails, however busy the machine is.
-const patience = 2 * time.Minute
-
-// waitFor polls for what another goroutine will bring about.
-func waitFor(t testing.TB, what string, ready func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if ready() {
-			return
-		}
-	}
-	t.Fatalf("waited %v for %s", patience, what)
 }
 
 // ---- A server in a process of its own ----
@@ -795,7 +755,7 @@ func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
 
 // writeUntilKilled has four clients write, and kills the server once twenty writes are acknowledged and others are under way.
 func writeUntilKilled(child *serverChild, round int, acked map[string]int64) {
-	s := &testServer{server: &server{url: child.url}, client: &http.Client{Timeout: patience}}
+	s := &testServer{server: &server{url: child.url}, client: &http.Client{Timeout: apitest.Patience}}
 	enough := len(acked) + 20
 	var mu sync.Mutex // guards acked
 	var writers sync.WaitGroup

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"apilet/internal/apitest"
 )
 
 const (
@@ -34,7 +36,7 @@ func TestCollectorPassesAdmission(t *testing.T) {
 	})
 	s.validatingBy(h.hookAt("a", "v", ""))
 	s.want(200, "DELETE", hookedMaps+"/owner", "")
-	waitFor(t, "the dependent's end", func() bool { return s.send("GET", hookedMaps+"/owned", "").code == 404 })
+	apitest.WaitFor(t, "the dependent's end", func() bool { return s.send("GET", hookedMaps+"/owned", "").code == 404 })
 	var asked []string
 	for _, a := range h.take() {
 		if q := a.review.Get("request"); q.Get("userInfo.username").String() == garbageCollector {
@@ -65,7 +67,7 @@ func TestEmptyingPassesAdmission(t *testing.T) {
 	})
 	s.validatingBy(h.hookAt("a", "v", ""))
 	s.want(200, "DELETE", "/api/v1/namespaces/shop", "")
-	waitFor(t, "the namespace's end", func() bool { return s.send("GET", "/api/v1/namespaces/shop", "").code == 404 })
+	apitest.WaitFor(t, "the namespace's end", func() bool { return s.send("GET", "/api/v1/namespaces/shop", "").code == 404 })
 	if codes := auditCodes(t, log, namespaceController, "/api/v1/namespaces/shop/configmaps/m"); codes != "delete 400 delete 200 " {
 		t.Errorf("audit events of the object: %q", codes)
 	}
@@ -90,6 +92,6 @@ func auditCodes(t *testing.T, file, user, path string) (codes string) {
 		}
 		return err == nil && strings.Contains(codes, "200")
 	}
-	waitFor(t, "audit events of "+path, read)
+	apitest.WaitFor(t, "audit events of "+path, read)
 	return codes
 }

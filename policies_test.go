@@ -18,6 +18,8 @@ import (
 
 	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/apitest"
 )
 
 // A policyExchange is a request and its answer.
@@ -38,13 +40,14 @@ type policyAnswer struct {
 }
 
 func TestPoliciesAnswerAsKubeAPIServer(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("testdata/policies/kube-apiserver-1.36.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
 	auditLog := filepath.Join(t.TempDir(), "audit.log")
 	s, _ := startTLS(t, func(c *config) {
-		c.auth.TokenFile = writeTemp(t, "tokens.csv", "token,admin,1,system:masters\n")
+		c.auth.TokenFile = apitest.TempFile(t, "tokens.csv", "token,admin,1,system:masters\n")
 		c.auditPath, c.authorization = auditLog, "RBAC"
 	})
 	var exchanges []policyExchange
@@ -180,7 +183,7 @@ func TestPolicyStatusTellsOfTypes(t *testing.T) {
 		"operations":["CREATE"],"resources":["deployments"]}]},"validations":[{"expression":"object.spec.replica > 1"}]}}`)
 	told := func(generation int64) string {
 		var warning string
-		waitFor(t, "the status", func() bool {
+		apitest.WaitFor(t, "the status", func() bool {
 			status := s.want(200, "GET", policies+"/p", "").get("status")
 			warning = status.Get("typeChecking.expressionWarnings.0.warning").String()
 			return status.Get("observedGeneration").Int() == generation

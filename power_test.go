@@ -599,6 +599,7 @@ func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 }
 
 func TestPowerCutLosesNothing(t *testing.T) {
+	t.Parallel()
 	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
 	if images == 0 {
 		images = 500

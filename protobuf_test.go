@@ -32,6 +32,7 @@ import (
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/apitest"
 	"apilet/internal/crd"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -228,7 +229,7 @@ func TestReadsSayTheSameInProtobuf(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			inBothForms(t, s, "GET", path, "")
 			a := s.want(200, "GET", path, "", partialOnly)
-			expect(t, string(a.body), string(s.want(200, "GET", path, "", strings.Replace(partialOnly, "vnd.kubernetes.protobuf", "json", 1)).body[:len(a.body)]))
+			apitest.Expect(t, string(a.body), string(s.want(200, "GET", path, "", strings.Replace(partialOnly, "vnd.kubernetes.protobuf", "json", 1)).body[:len(a.body)]))
 			if list := path[:strings.LastIndex(path, "/")]; strings.Count(path, "/") > 4 && !strings.HasSuffix(list, "/d") && !strings.HasSuffix(list, "/p") {
 				inBothForms(t, s, "GET", list, "")
 				inBothForms(t, s, "GET", list+"?limit=1", "")
@@ -243,9 +244,9 @@ func TestReadsSayTheSameInProtobuf(t *testing.T) {
 		list := strings.Replace(partialList, "v=v1", "v="+version, 1)
 		sealed := s.want(200, "GET", core+"/configmaps", "", list)
 		asJSON := s.want(200, "GET", core+"/configmaps", "", strings.Replace(list, "vnd.kubernetes.protobuf", "json", 1))
-		expect(t, sealed.get("items.#.metadata.name").Raw, asJSON.get("items.#.metadata.name").Raw)
-		expect(t, sealed.get("metadata").Raw, asJSON.get("metadata").Raw)
-		expect(t, sealed.get("apiVersion").String(), "meta.k8s.io/"+version)
+		apitest.Expect(t, sealed.get("items.#.metadata.name").Raw, asJSON.get("items.#.metadata.name").Raw)
+		apitest.Expect(t, sealed.get("metadata").Raw, asJSON.get("metadata").Raw)
+		apitest.Expect(t, sealed.get("apiVersion").String(), "meta.k8s.io/"+version)
 	}
 }
 
@@ -294,14 +295,14 @@ func TestCustomResourcesInProtobuf(t *testing.T) {
 		for accept, want := range map[string]string{likesProtobuf: "200 application/json", "Accept: application/*": "200 application/json", "Accept: */*": "200 application/json",
 			onlyProtobuf: "406 application/vnd.kubernetes.protobuf"} {
 			a := s.send("GET", at, "", accept)
-			expect(t, fmt.Sprint(a.code, " ", a.header.Get("Content-Type")), want)
+			apitest.Expect(t, fmt.Sprint(a.code, " ", a.header.Get("Content-Type")), want)
 		}
 	}
-	expect(t, s.want(200, "GET", path+"/g", "", partialOnly).get("metadata.name"), "g")
-	expect(t, s.want(200, "GET", path, "", partialList).get("items.0.metadata.name"), "g")
-	expect(t, s.want(404, "GET", path+"/nope", "", likesProtobuf).header.Get("Content-Type"), scheme.ProtobufFormat)
+	apitest.Expect(t, s.want(200, "GET", path+"/g", "", partialOnly).get("metadata.name"), "g")
+	apitest.Expect(t, s.want(200, "GET", path, "", partialList).get("items.0.metadata.name"), "g")
+	apitest.Expect(t, s.want(404, "GET", path+"/nope", "", likesProtobuf).header.Get("Content-Type"), scheme.ProtobufFormat)
 	w := s.watch(path+"?watch=1", partialOnly)
-	expect(t, w.header.Get("Content-Type"), "application/vnd.kubernetes.protobuf;stream=watch")
+	apitest.Expect(t, w.header.Get("Content-Type"), "application/vnd.kubernetes.protobuf;stream=watch")
 	w.want("ADDED g")
 	s.watch(path+"?watch=1", likesProtobuf).want("ADDED g")
 }
@@ -316,19 +317,19 @@ func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
 	s.fill(objects, 1000)
 	want := s.want(200, "GET", path, "").get("items").Raw
 	whole := s.want(200, "GET", path, "", onlyProtobuf)
-	expect(t, whole.header.Get("Content-Length") != "", true)
+	apitest.Expect(t, whole.header.Get("Content-Length") != "", true)
 	if inOrder([]byte(whole.get("items").Raw)) != inOrder([]byte(want)) {
 		t.Error("the items are not those of the JSON list")
 	}
 	page := s.want(200, "GET", path+"?limit=2000", "", onlyProtobuf)
-	expect(t, page.get("items.#"), 2000)
-	expect(t, page.get("metadata.remainingItemCount"), 500)
-	expect(t, s.want(200, "GET", path+"?continue="+page.token(), "", onlyProtobuf).get("items.#"), 500)
-	expect(t, s.want(200, "GET", path+"?labelSelector=half=1", "", onlyProtobuf).get("items.#"), objects/2)
+	apitest.Expect(t, page.get("items.#"), 2000)
+	apitest.Expect(t, page.get("metadata.remainingItemCount"), 500)
+	apitest.Expect(t, s.want(200, "GET", path+"?continue="+page.token(), "", onlyProtobuf).get("items.#"), 500)
+	apitest.Expect(t, s.want(200, "GET", path+"?labelSelector=half=1", "", onlyProtobuf).get("items.#"), objects/2)
 	for _, version := range []string{"v1", "v1beta1"} {
 		a := s.want(200, "GET", path+"?resourceVersion=0", "", strings.Replace(partialList, "v=v1", "v="+version, 1))
-		expect(t, a.get("items.#"), objects)
-		expect(t, a.rev(), whole.rev())
+		apitest.Expect(t, a.get("items.#"), objects)
+		apitest.Expect(t, a.rev(), whole.rev())
 	}
 	t.Run("compressed", func(t *testing.T) {
 		r := httptest.NewRequest("GET", path, nil)
@@ -352,8 +353,8 @@ func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
 		}
 	})
 	deleted := s.want(200, "DELETE", path, "", onlyProtobuf)
-	expect(t, deleted.get("items.#"), objects)
-	expect(t, s.want(200, "GET", path, "", onlyProtobuf).get("items.#"), 0)
+	apitest.Expect(t, deleted.get("items.#"), objects)
+	apitest.Expect(t, s.want(200, "GET", path, "", onlyProtobuf).get("items.#"), 0)
 }
 
 // Stored by hand: data is no map. Like every object that cannot be read it is a 500 alone, and left out of lists; both passes agree on that.
@@ -368,11 +369,11 @@ func TestWhatCannotBeReadIsNotInProtobuf(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // found by the list, then known
-		expect(t, s.want(200, "GET", path, "", onlyProtobuf).get("items.#"), 1500)
-		expect(t, s.want(200, "GET", path+"?limit=1400", "", onlyProtobuf).get("items.#"), 1400)
+		apitest.Expect(t, s.want(200, "GET", path, "", onlyProtobuf).get("items.#"), 1500)
+		apitest.Expect(t, s.want(200, "GET", path+"?limit=1400", "", onlyProtobuf).get("items.#"), 1400)
 	}
 	a := s.want(500, "GET", path+"/odd", "", onlyProtobuf)
-	expect(t, a.get("reason").String()+" "+a.header.Get("Content-Type"), "InternalError application/vnd.kubernetes.protobuf")
+	apitest.Expect(t, a.get("reason").String()+" "+a.header.Get("Content-Type"), "InternalError application/vnd.kubernetes.protobuf")
 	s.watch(path+"?watch=1&fieldSelector=metadata.name=odd&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", onlyProtobuf).want("BOOKMARK end")
 }
 
@@ -382,7 +383,7 @@ func TestWatchInProtobuf(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	w := s.follow("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", onlyProtobuf)
-	expect(t, w.header.Get("Content-Type"), "application/vnd.kubernetes.protobuf;stream=watch")
+	apitest.Expect(t, w.header.Get("Content-Type"), "application/vnd.kubernetes.protobuf;stream=watch")
 	w.want(append(initial, "BOOKMARK end")...)
 	odd := s.follow("resourceVersion=r(e)&labelSelector=odd=y", likesProtobuf)
 	same, partial, asJSON := s.follow("resourceVersion=r(e)", onlyProtobuf), s.follow("resourceVersion=r(e)", partialOnly), s.follow("resourceVersion=r(e)")
@@ -392,18 +393,18 @@ func TestWatchInProtobuf(t *testing.T) {
 	for range 2 {
 		want := inOrder([]byte(asJSON.want("MODIFIED a").object.Raw))
 		for _, each := range []*watcher{w, same} {
-			expect(t, inOrder([]byte(each.want("MODIFIED a").object.Raw)), want)
+			apitest.Expect(t, inOrder([]byte(each.want("MODIFIED a").object.Raw)), want)
 		}
-		expect(t, partial.want("MODIFIED a").object.Get("kind"), "PartialObjectMetadata")
+		apitest.Expect(t, partial.want("MODIFIED a").object.Get("kind"), "PartialObjectMetadata")
 	}
-	expect(t, odd.want("MODIFIED a").object.Get("data.k"), "new")
+	apitest.Expect(t, odd.want("MODIFIED a").object.Get("data.k"), "new")
 	gone := odd.want("DELETED a") // as it was when the selector matched, at the revision of the change
-	expect(t, gone.object.Get("metadata.labels.odd"), "y")
+	apitest.Expect(t, gone.object.Get("metadata.labels.odd"), "y")
 	for _, each := range []*watcher{w, same, partial, asJSON} {
 		each.want("DELETED b")
 	}
 	s.follow("resourceVersion=99999999", onlyProtobuf).want("ERROR 504 Timeout")
-	expect(t, s.send("GET", s.p1+"?watch=1", "", onlyProtobuf+";as=Table;g=meta.k8s.io;v=v1").code, 406)
+	apitest.Expect(t, s.send("GET", s.p1+"?watch=1", "", onlyProtobuf+";as=Table;g=meta.k8s.io;v=v1").code, 406)
 	s.watch("/apis/events.k8s.io/v1/events?watch=1&allowWatchBookmarks=true&timeoutSeconds=1", onlyProtobuf).want("BOOKMARK end")
 }
 
@@ -415,7 +416,7 @@ func TestSealedEventsAreShared(t *testing.T) {
 	v := &response.View{Res: configMaps, Media: response.MediaType{Format: scheme.ProtobufFormat}}
 	rec := &store.Record{Rev: 5, JSON: []byte(`{}`)}
 	log.remember(v, rec, []byte("sealed"))
-	expect(t, string(log.find(v, rec)), "sealed")
+	apitest.Expect(t, string(log.find(v, rec)), "sealed")
 	partial := &response.View{Res: configMaps, Media: response.MediaType{Format: scheme.ProtobufFormat, As: "PartialObjectMetadata", Version: "v1"}}
 	for name, found := range map[string][]byte{"another form": log.find(partial, rec), "another type": log.find(&response.View{Res: pods, Media: v.Media}, rec),
 		"another object": log.find(v, &store.Record{Rev: 5, JSON: []byte(`{}`)}), "another revision": log.find(v, &store.Record{Rev: 6, JSON: rec.JSON})} {
@@ -424,9 +425,9 @@ func TestSealedEventsAreShared(t *testing.T) {
 		}
 	}
 	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: make([]byte, response.SealedMost+1)}, []byte("large"))
-	expect(t, string(log.find(v, rec)), "sealed")
+	apitest.Expect(t, string(log.find(v, rec)), "sealed")
 	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: []byte(`{}`)}, []byte("next"))
-	expect(t, log.find(v, rec) == nil, true)
+	apitest.Expect(t, log.find(v, rec) == nil, true)
 }
 
 // ---- What it costs ----

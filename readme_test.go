@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"apilet/internal/apitest"
 )
 
 // The documents, README.md and docs/*.md, are tests: what they tell a reader to type is typedLine here.
@@ -339,7 +341,7 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 	const mark = "@@ the command ended with"
 	fmt.Fprintf(sh.in, "{ %s\n} </dev/null\nprintf '\\n%s %%d\\n' $?\n", text, mark)
 	var out strings.Builder
-	timeout := time.After(patience)
+	timeout := time.After(apitest.Patience)
 	for {
 		select {
 		case line, ok := <-sh.lines:
@@ -360,7 +362,7 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 // served waits until a server in the background says its URL, and returns what it said.
 func (sh *session) served(next typedLine, log string) string {
 	sh.t.Helper()
-	for range patience / (50 * time.Millisecond) {
+	for range apitest.Patience / (50 * time.Millisecond) {
 		text, _ := os.ReadFile(log)
 		if url := servedURL.FindSubmatch(text); url != nil && strings.HasSuffix(string(text), "\n") {
 			sh.addr = string(url[1])

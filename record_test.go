@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/request"
@@ -80,7 +81,7 @@ func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding",
 		"metadata":{"name":"act"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"act"},
 		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`)
-	waitFor(t, "the binding to count", func() bool {
+	apitest.WaitFor(t, "the binding to count", func() bool {
 		s.headers = nil
 		return strings.Contains(s.send("GET", maps, "", bob, "Impersonate-User: jane").failure(), `User "jane"`)
 	})
@@ -136,7 +137,7 @@ func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 		id := fmt.Sprint("case-", i)
 		s.send(c.method, c.path, c.body, append(c.headers, "Audit-Id: "+id)...)
 		var got string
-		waitFor(t, "the event of "+c.method+" "+c.path, func() bool { // a line is written when the answer is out
+		apitest.WaitFor(t, "the event of "+c.method+" "+c.path, func() bool { // a line is written when the answer is out
 			got = auditedAs(t, path, id)
 			return strings.Count(got, "\n") == strings.Count(c.want, "\n") && got != ""
 		})
@@ -188,7 +189,7 @@ func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
 	}
 	s := startTest(t, func(c *config) { c.auditPath = "/dev/full" })
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("a"))
-	waitFor(t, "a word about it", func() bool { return metricValue(s, "apilet_audit_failing") == 1 })
+	apitest.WaitFor(t, "a word about it", func() bool { return metricValue(s, "apilet_audit_failing") == 1 })
 	if log := s.log.String(); strings.Count(log, "the audit log cannot be written; events wait in memory") != 1 || !strings.Contains(log, "no space left") {
 		t.Errorf("logged:\n%s", log)
 	}
@@ -221,7 +222,7 @@ func TestMetricsAreFed(t *testing.T) {
 		`authorization_attempts_total{result="no-opinion"}`:                                                        1,
 		`apiserver_longrunning_requests{component="apiserver",group="",resource="namespaces",scope="cluster",subresource="",verb="WATCH",version="v1"}`: 0,
 	} {
-		waitFor(t, series, func() bool { return metricValue(s, series) >= least })
+		apitest.WaitFor(t, series, func() bool { return metricValue(s, series) >= least })
 	}
 }
 

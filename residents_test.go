@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/bootstrap"
 )
 
@@ -100,7 +101,7 @@ func TestFirstObjectsComeBack(t *testing.T) {
 			return len(data.Map()) == 1 && data.Get(`ca\.crt`).String() == string(s.certs.Authority.CertPEM)
 		})
 	}
-	expect(t, s.want(200, "GET", ownRootCA, "").get("metadata.labels.a"), "b")
+	apitest.Expect(t, s.want(200, "GET", ownRootCA, "").get("metadata.labels.a"), "b")
 }
 
 // TestFirstObjectsDoNotHoldTheirNamespace: they are not made again in one that is emptied.
@@ -144,13 +145,13 @@ func TestOwnEndpointsFollowTheListener(t *testing.T) {
 	for range 2 {
 		port := s.url[strings.LastIndex(s.url, ":")+1:]
 		a := s.want(200, "GET", endpoints, "")
-		expect(t, a.get("subsets").Raw, `[{"addresses":[{"ip":"127.0.0.1"}],"ports":[{"name":"https","port":`+port+`,"protocol":"TCP"}]}]`)
-		expect(t, a.get(`metadata.labels.endpointslice\.kubernetes\.io/skip-mirror`), "true")
+		apitest.Expect(t, a.get("subsets").Raw, `[{"addresses":[{"ip":"127.0.0.1"}],"ports":[{"name":"https","port":`+port+`,"protocol":"TCP"}]}]`)
+		apitest.Expect(t, a.get(`metadata.labels.endpointslice\.kubernetes\.io/skip-mirror`), "true")
 		a = s.want(200, "GET", slice, "")
-		expect(t, a.get("addressType"), "IPv4")
-		expect(t, a.get("endpoints").Raw, `[{"addresses":["127.0.0.1"],"conditions":{"ready":true}}]`)
-		expect(t, a.get("ports").Raw, `[{"name":"https","protocol":"TCP","port":`+port+`}]`)
-		expect(t, a.get(`metadata.labels.kubernetes\.io/service-name`), "kubernetes")
+		apitest.Expect(t, a.get("addressType"), "IPv4")
+		apitest.Expect(t, a.get("endpoints").Raw, `[{"addresses":["127.0.0.1"],"conditions":{"ready":true}}]`)
+		apitest.Expect(t, a.get("ports").Raw, `[{"name":"https","protocol":"TCP","port":`+port+`}]`)
+		apitest.Expect(t, a.get(`metadata.labels.kubernetes\.io/service-name`), "kubernetes")
 		if service, err := s.webhooks.Services.Resolve("default", "kubernetes", 443); service != "127.0.0.1:"+port {
 			t.Errorf("the service leads to %s (%v), want port %s", service, err, port)
 		}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
+	"apilet/internal/apitest"
 	"apilet/internal/registry"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/request"
@@ -253,7 +254,7 @@ func openDoors(t *testing.T) (*doorScene, []*tenant) {
 	for _, u := range users {
 		fmt.Fprintf(&tokens, "%s,%s,,%s\n", u.name, u.name, map[bool]string{true: request.GroupMasters, false: ""}[u.master])
 	}
-	file := writeTemp(t, "tokens.csv", tokens.String())
+	file := apitest.TempFile(t, "tokens.csv", tokens.String())
 	server, _ := startTLS(t, func(c *config) { c.auth.TokenFile, c.validate, c.namespaceDefaults = file, false, false })
 	s := &doorScene{testServer: server, doors: server.handler(), seeds: map[string]store.Change{}}
 	for _, plural := range []string{"widgets", "gadgets"} {
@@ -269,11 +270,11 @@ func openDoors(t *testing.T) (*doorScene, []*tenant) {
 			s.grant(t, fmt.Sprint(u.name, i), u.name, r)
 		}
 	}
-	waitFor(t, "the rights", func() bool {
+	apitest.WaitFor(t, "the rights", func() bool {
 		allowed, _ := s.auth.Decide(request.User{Name: users[len(users)-1].name}, request.Info{ResourceRequest: true, Verb: "deletecollection", Resource: "pods"})
 		return allowed
 	})
-	waitFor(t, "the APIService, which the server writes by itself", func() bool {
+	apitest.WaitFor(t, "the APIService, which the server writes by itself", func() bool {
 		return s.try("root", "GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1.doors.io", "", "").code == 200
 	})
 	return s, users
@@ -663,12 +664,12 @@ func TestAnUpdateThatCreatesTakesCreate(t *testing.T) {
 		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`)
 	const leases, configMaps = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l", "/api/v1/namespaces/default/configmaps/c"
 	bob := "Authorization: Bearer bob-token"
-	waitFor(t, "bob's role", func() bool { return s.send("PATCH", configMaps, "{}", bob, jsonMerge).code == 404 })
+	apitest.WaitFor(t, "bob's role", func() bool { return s.send("PATCH", configMaps, "{}", bob, jsonMerge).code == 404 })
 	refused := `403 Forbidden %s "%s" is forbidden: User "bob" cannot create resource "%s" in API group "%s" in the namespace "default"`
 	lease, applied := `{"metadata":{"name":"l"}}`, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`
 	for _, query := range []string{"?fieldManager=m", "?fieldManager=m&dryRun=All"} {
-		expect(t, s.send("PUT", leases+query, lease, bob).failure(), fmt.Sprintf(refused, "leases.coordination.k8s.io", "l", "leases", "coordination.k8s.io"))
-		expect(t, s.send("PATCH", configMaps+query, applied, bob, serverApply).failure(), fmt.Sprintf(refused, "configmaps", "c", "configmaps", ""))
+		apitest.Expect(t, s.send("PUT", leases+query, lease, bob).failure(), fmt.Sprintf(refused, "leases.coordination.k8s.io", "l", "leases", "coordination.k8s.io"))
+		apitest.Expect(t, s.send("PATCH", configMaps+query, applied, bob, serverApply).failure(), fmt.Sprintf(refused, "configmaps", "c", "configmaps", ""))
 	}
 	s.want(201, "PUT", leases, lease)
 	s.want(201, "PATCH", configMaps+"?fieldManager=m", applied, serverApply)
@@ -721,6 +722,6 @@ func TestStatusIsAppliedInEveryVersion(t *testing.T) {
 		s.want(201, "PATCH", c.path+"?fieldManager=m", body, serverApply)
 		s.want(200, "PATCH", c.path+"?fieldManager=m", strings.Replace(body, `"b"`, `"c"`, 1), serverApply)
 		a := s.want(200, "PATCH", c.path+"/status?fieldManager=m&force=true", body, serverApply)
-		expect(t, a.get("apiVersion"), c.apiVersion)
+		apitest.Expect(t, a.get("apiVersion"), c.apiVersion)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/rs/zerolog"
+
+	"apilet/internal/apitest"
 )
 
 const (
@@ -24,7 +26,7 @@ const (
 func telling(t *testing.T) (s *testServer, auditPath string) {
 	t.Helper()
 	auditPath = filepath.Join(t.TempDir(), "audit")
-	log := &logLines{}
+	log := &apitest.Log{}
 	s, _ = startTLS(t, func(c *config) {
 		c.verbosity, c.auditPath, c.log = 3, auditPath, zerolog.New(log)
 	})

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"apilet/internal/apitest"
 )
 
 func TestSmuggledRequestsAreNotServed(t *testing.T) {
@@ -51,7 +53,7 @@ func TestSmuggledRequestsAreNotServed(t *testing.T) {
 		})
 	}
 	s.want(404, "GET", s.p1+"/hidden", "")
-	expect(t, s.list(""), "a b c d e @now")
+	apitest.Expect(t, s.list(""), "a b c d e @now")
 }
 
 // answers sends bytes and returns the codes of all answers until the server closes the connection.

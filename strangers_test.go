@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"apilet/internal/admission"
+	"apilet/internal/apitest"
 	"apilet/internal/audit"
 	"apilet/internal/scheme"
 )
@@ -135,7 +136,7 @@ func TestPathThatIsNoTextIsAnsweredAndAudited(t *testing.T) {
 		if a := s.send("GET", target, "", "Audit-Id: "+id); a.code < 400 || a.code >= 500 {
 			t.Errorf("%s: %d %s", target, a.code, a.body)
 		}
-		waitFor(t, "the event of "+target, func() bool { return strings.Contains(auditedAs(t, path, id), "ResponseComplete") })
+		apitest.WaitFor(t, "the event of "+target, func() bool { return strings.Contains(auditedAs(t, path, id), "ResponseComplete") })
 	}
 	if log := s.log.String(); log != "" {
 		t.Errorf("logged: %s", log)
@@ -150,7 +151,7 @@ func TestPanicOfTheBookkeepingIsAudited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	lines := &logLines{}
+	lines := &apitest.Log{}
 	instruments := &instrumentation{reg: scheme.NewRegistry(), audit: log, log: zerolog.New(lines)} // without metrics nothing can be counted
 	r := httptest.NewRequest("GET", "/api/v1/pods", nil)
 	r.Header.Set("Audit-Id", "early")

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/store"
 	"apilet/internal/troubles"
 )
@@ -25,7 +26,7 @@ func loud(log io.Writer) func(*config) {
 
 func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 	t.Parallel()
-	var log logLines
+	var log apitest.Log
 	path := filepath.Join(t.TempDir(), "a.db")
 	s := startTest(t, onFile(path), loud(&log))
 	maps := s.namespace("shop")
@@ -72,7 +73,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 
 func TestTroublesAreToldOnce(t *testing.T) {
 	t.Parallel()
-	var log logLines
+	var log apitest.Log
 	tr := troubles.New(zerolog.New(&log))
 	for _, err := range []error{nil, store.ErrDiskFull, store.ErrDiskFull, store.ErrFileLost, nil, nil, store.ErrDiskFull} {
 		tr.TellWriting(err)
@@ -139,7 +140,7 @@ func TestRootListsThePathsThatAreServed(t *testing.T) {
 // Also what Go's own HTTP server has to say.
 func TestEveryJSONLogLineHasALevel(t *testing.T) {
 	t.Parallel()
-	var log logLines
+	var log apitest.Log
 	s, _ := startTLS(t, loud(&log), func(c *config) { c.verbosity = 3 })
 	s.want(200, "GET", "/version", "")
 	if answer, err := http.Get("http" + strings.TrimPrefix(s.url, "https")); err == nil { // no TLS at all
@@ -148,7 +149,7 @@ func TestEveryJSONLogLineHasALevel(t *testing.T) {
 	if answer, err := http.Get(s.url); err == nil { // an authority that the client does not know
 		answer.Body.Close()
 	}
-	waitFor(t, "the failed handshake", func() bool { return strings.Contains(log.String(), "TLS handshake error") })
+	apitest.WaitFor(t, "the failed handshake", func() bool { return strings.Contains(log.String(), "TLS handshake error") })
 	for line := range strings.Lines(log.String()) {
 		if gjson.Get(line, "level").String() == "" {
 			t.Errorf("no level: %s", line)
@@ -158,7 +159,7 @@ func TestEveryJSONLogLineHasALevel(t *testing.T) {
 
 func TestFailingWebhookIsToldOnce(t *testing.T) {
 	t.Parallel()
-	var log logLines
+	var log apitest.Log
 	s := startTest(t, loud(&log))
 	maps := s.namespace("shop")
 	s.want(201, "POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", `{"metadata":{"name":"down"},"webhooks":[{"name":"down.example.com",

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/apitest"
 	"apilet/internal/scheme"
 )
 
@@ -100,8 +101,8 @@ func (w *watcher) next() frame {
 	select {
 	case f := <-w.frames:
 		return f
-	case <-time.After(patience):
-		w.t.Fatalf("no event for %v", patience)
+	case <-time.After(apitest.Patience):
+		w.t.Fatalf("no event for %v", apitest.Patience)
 		return frame{}
 	}
 }
@@ -179,7 +180,7 @@ func TestWatchStarts(t *testing.T) { // 72 to 83
 			s := startScene(t)
 			s.compactNow(s.rev["b"])
 			w := s.follow(c.query)
-			expect(t, w.code, 200)
+			apitest.Expect(t, w.code, 200)
 			w.want(c.want...)
 			if c.ends {
 				w.end()
@@ -198,8 +199,8 @@ func TestWatchStarts(t *testing.T) { // 72 to 83
 	t.Run("77 empty collection", func(t *testing.T) {
 		w := s.watch("/api/v1/secrets?watch=1&allowWatchBookmarks=1&" + sendInitial)
 		mark := w.want("BOOKMARK end")
-		expect(t, mark.object.Get("kind"), "Secret")
-		expect(t, mark.rev(), s.st.Revision())
+		apitest.Expect(t, mark.object.Get("kind"), "Secret")
+		apitest.Expect(t, mark.rev(), s.st.Revision())
 	})
 }
 
@@ -220,9 +221,9 @@ func TestWatchRefusals(t *testing.T) { // 78, 83
 		{"bad selector", "labelSelector=!!x", "400 BadRequest unable to parse requirement: found '!', expected: identifier"},
 		{"bad timeout", "timeoutSeconds=abc", `400 BadRequest strconv.ParseInt: parsing "abc": invalid syntax`},
 	} {
-		t.Run(c.title, func(t *testing.T) { expect(t, s.list("watch=1&"+c.query), c.want) })
+		t.Run(c.title, func(t *testing.T) { apitest.Expect(t, s.list("watch=1&"+c.query), c.want) })
 	}
-	expect(t, s.send("GET", s.p1+"?watch=1", "", "Accept: application/yaml").code, 406)
+	apitest.Expect(t, s.send("GET", s.p1+"?watch=1", "", "Accept: application/yaml").code, 406)
 	s.want(404, "GET", "/api/v1/namespaces/p1/bogus?watch=1", "")
 }
 
@@ -240,9 +241,9 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 		if !(added.rev() < modified.rev() && modified.rev() < deleted.rev()) {
 			t.Errorf("revisions %d, %d, %d do not rise", added.rev(), modified.rev(), deleted.rev())
 		}
-		expect(t, deleted.object.Get("data.k"), "2")
-		expect(t, deleted.rev(), s.st.Revision())
-		expect(t, added.object.Get("kind"), "ConfigMap")
+		apitest.Expect(t, deleted.object.Get("data.k"), "2")
+		apitest.Expect(t, deleted.rev(), s.st.Revision())
+		apitest.Expect(t, added.object.Get("kind"), "ConfigMap")
 	})
 	t.Run("86 nothing changes", func(t *testing.T) {
 		rev := s.st.Revision()
@@ -251,7 +252,7 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 		s.want(201, "POST", s.p1+"?dryRun=All", configMap("dry"))
 		s.want(200, "PUT", s.p1+"/a?dryRun=All", configMap("a", "k", "dry"))
 		s.want(200, "DELETE", s.p1+"/a?dryRun=All", "")
-		expect(t, s.st.Revision(), rev)
+		apitest.Expect(t, s.st.Revision(), rev)
 		s.marker(t, w)
 	})
 	t.Run("87 finalizer", func(t *testing.T) {
@@ -259,7 +260,7 @@ func TestWatchShowsWrites(t *testing.T) { // 84, 86, 87
 		s.want(200, "DELETE", s.p1+"/fin", "")
 		s.want(200, "PATCH", s.p1+"/fin", `{"metadata":{"finalizers":null}}`, "Content-Type: application/merge-patch+json")
 		w.want("ADDED fin")
-		expect(t, w.want("MODIFIED fin").object.Get("metadata.deletionTimestamp").Exists(), true)
+		apitest.Expect(t, w.want("MODIFIED fin").object.Get("metadata.deletionTimestamp").Exists(), true)
 		w.want("DELETED fin")
 		s.marker(t, w)
 	})
@@ -275,9 +276,9 @@ func TestWatchSelectors(t *testing.T) { // 85, 89
 		s.want(200, "PUT", s.p1+"/f", `{"metadata":{"name":"f","labels":{"odd":"y"}},"data":{"k":"2"}}`)
 		rev := s.want(200, "PUT", s.p1+"/f", labelled("f", "n")).rev()
 		gone := w.want("ADDED f", "MODIFIED f", "DELETED f")
-		expect(t, gone.object.Get("metadata.labels.odd"), "y")
-		expect(t, gone.object.Get("data.k"), "2")
-		expect(t, gone.rev(), rev)
+		apitest.Expect(t, gone.object.Get("metadata.labels.odd"), "y")
+		apitest.Expect(t, gone.object.Get("data.k"), "2")
+		apitest.Expect(t, gone.rev(), rev)
 		s.want(200, "DELETE", s.p1+"/f", "")
 		s.marker(t, w)
 	})
@@ -308,20 +309,20 @@ func TestWatchForms(t *testing.T) { // 92, 96
 	t.Run("92 table", func(t *testing.T) {
 		w := s.follow("resourceVersion=r(c)", asTable)
 		first, second := w.want("ADDED d"), w.want("ADDED e")
-		expect(t, first.object.Get("kind"), "Table")
-		expect(t, first.object.Get("columnDefinitions.#"), 3)
-		expect(t, second.object.Get("columnDefinitions").Raw, "null")
-		expect(t, second.object.Get("rows.#"), 1)
+		apitest.Expect(t, first.object.Get("kind"), "Table")
+		apitest.Expect(t, first.object.Get("columnDefinitions.#"), 3)
+		apitest.Expect(t, second.object.Get("columnDefinitions").Raw, "null")
+		apitest.Expect(t, second.object.Get("rows.#"), 1)
 	})
 	t.Run("metadata alone", func(t *testing.T) {
 		for _, form := range []string{asPartial, strings.Replace(asPartial, "List", "", 1)} {
 			f := s.follow("resourceVersion=r(d)", form).want("ADDED e")
-			expect(t, f.object.Get("kind"), "PartialObjectMetadata")
-			expect(t, f.object.Get("data").Exists(), false)
+			apitest.Expect(t, f.object.Get("kind"), "PartialObjectMetadata")
+			apitest.Expect(t, f.object.Get("data").Exists(), false)
 		}
 	})
 	t.Run("81 an error is a Status in every form", func(t *testing.T) {
-		expect(t, s.follow("resourceVersion=F", asTable).want("ERROR 504 Timeout").object.Get("kind"), "Status")
+		apitest.Expect(t, s.follow("resourceVersion=F", asTable).want("ERROR 504 Timeout").object.Get("kind"), "Status")
 	})
 	t.Run("96 the old path", func(t *testing.T) {
 		s.watch("/api/v1/watch/namespaces/p1/configmaps").want(initial...)
@@ -329,7 +330,7 @@ func TestWatchForms(t *testing.T) { // 92, 96
 	t.Run("96 bare watch", func(t *testing.T) { s.watch(s.p1 + "?watch").want(initial...) })
 	t.Run("96 no watch", func(t *testing.T) {
 		for _, query := range []string{"watch=0", "watch=false", "watch=FALSE"} {
-			expect(t, s.list(query), "a b c d e @now")
+			apitest.Expect(t, s.list(query), "a b c d e @now")
 		}
 	})
 }
@@ -391,7 +392,7 @@ func TestWatchResumesAfterRestart(t *testing.T) { // 93
 	s.restart()
 	s.follow("resourceVersion=r(c)").want("ADDED d", "ADDED e", "MODIFIED a")
 	f := s.follow("resourceVersion=r(c)&labelSelector=odd%3Dy").want("ADDED e", "DELETED a")
-	expect(t, f.object.Get("metadata.labels.odd"), "y")
+	apitest.Expect(t, f.object.Get("metadata.labels.odd"), "y")
 }
 
 // TestCompactionOvertakesAWatch: a watch that has seen everything goes on, one that begins below the mark is told. (95)
@@ -444,11 +445,11 @@ func TestWatcherThatGoesAwayIsLetGo(t *testing.T) {
 	for range 20 {
 		watchers = append(watchers, s.follow("resourceVersion=r(z)"))
 	}
-	expect(t, running(), 20)
+	apitest.Expect(t, running(), 20)
 	for _, w := range watchers {
 		w.close()
 	}
-	waitFor(t, "the watches to end", func() bool { return running() == 0 && runtime.NumGoroutine() < before+20 })
+	apitest.WaitFor(t, "the watches to end", func() bool { return running() == 0 && runtime.NumGoroutine() < before+20 })
 }
 
 // metricSum adds the series of /metrics that begin with prefix.
@@ -489,7 +490,7 @@ func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
 	s.marker(t, one, two)
 	for _, i := range []int{0, 1, 499, 998} { // resumed anywhere, a watch goes on with the next event
 		w := s.follow("resourceVersion=" + strconv.FormatInt(revs[i], 10))
-		expect(t, w.next().rev(), revs[i+1])
+		apitest.Expect(t, w.next().rev(), revs[i+1])
 		w.close()
 	}
 }
@@ -499,6 +500,6 @@ func TestHeadersComeBeforeTheFirstEvent(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	w := s.follow("resourceVersion=r(z)") // returns with the headers, and nothing has happened yet
-	expect(t, w.header.Get("Content-Type"), "application/json")
+	apitest.Expect(t, w.header.Get("Content-Type"), "application/json")
 	s.marker(t, w)
 }

@@ -4,13 +4,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"apilet/internal/apitest"
 )
 
 func TestSavedFileIsWholeOrAsBefore(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
 	for _, content := range []string{"one", "two"} {
-		if err := SaveFile(path, []byte(content)); err != nil || string(mustReadFile(t, path)) != content {
+		if err := SaveFile(path, []byte(content)); err != nil || string(apitest.ReadFile(t, path)) != content {
 			t.Fatal(err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/apitest"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -46,7 +47,7 @@ func TestListenNeedsLoopbackOrAnAuthenticator(t *testing.T) {
 // testAuthenticator knows bob-token (bob), dev-token (alice in dev) and root-token (system:masters).
 func testAuthenticator(t *testing.T, edit func(*Config)) *Authenticator {
 	t.Helper()
-	cfg := Config{Anonymous: true, TokenFile: writeTemp(t, "tokens.csv",
+	cfg := Config{Anonymous: true, TokenFile: apitest.TempFile(t, "tokens.csv",
 		"bob-token,bob,3\ndev-token,alice,2,\"dev,ops\"\nroot-token,root,1,system:masters\n")}
 	if edit != nil {
 		edit(&cfg)
@@ -116,7 +117,7 @@ func TestTokenFileMistakesAreStartErrors(t *testing.T) {
 		"x,\"bo\"b,1\n":          "quote",
 		"x,b,1,g\ny,\n":          "line 2",
 	} {
-		_, err := New(Config{TokenFile: writeTemp(t, "tokens", text)})
+		_, err := New(Config{TokenFile: apitest.TempFile(t, "tokens", text)})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one about %s", text, err, want)
 		}
@@ -124,7 +125,7 @@ func TestTokenFileMistakesAreStartErrors(t *testing.T) {
 	if _, err := New(Config{TokenFile: "/does/not/exist"}); err == nil {
 		t.Error("a missing token file was accepted")
 	}
-	if _, err := New(Config{ClientCAFile: writeTemp(t, "ca", "no pem")}); err == nil {
+	if _, err := New(Config{ClientCAFile: apitest.TempFile(t, "ca", "no pem")}); err == nil {
 		t.Error("a client CA file without certificates was accepted")
 	}
 	if _, err := New(Config{CORSOrigins: []string{"("}}); err == nil {

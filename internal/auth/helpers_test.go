@@ -8,8 +8,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,18 +15,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/apitest"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/scheme"
 )
-
-func writeTemp(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // testCA signs client certificates.
 type testCA struct {
@@ -46,7 +36,7 @@ func newTestCA(t *testing.T) (ca testCA, file string) {
 		t.Fatal(err)
 	}
 	cert, _ := x509.ParseCertificate(der)
-	return testCA{cert, key}, writeTemp(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	return testCA{cert, key}, apitest.TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 }
 
 func (ca testCA) issue(t *testing.T, subject pkix.Name, valid time.Duration, usage x509.ExtKeyUsage) *x509.Certificate {

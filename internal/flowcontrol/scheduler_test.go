@@ -14,6 +14,8 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/apitest"
 )
 
 // lendingLevel sets the percentages of a level; borrow < 0 is no bound.
@@ -194,7 +196,7 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 				synctest.Wait()
 				got := sc.seats(users, c.window)
 				for i, cl := range c.clients {
-					if !nearly(got[i], cl.want, c.margin) {
+					if !apitest.Nearly(got[i], cl.want, c.margin) {
 						t.Errorf("client %d held %.3f seats, want %.3f within %v", i, got[i], cl.want, c.margin)
 					}
 				}
@@ -226,7 +228,7 @@ func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 					if second == 0 {
 						margin = .1
 					}
-					if !nearly(got[0], 4, margin) || !nearly(got[1], 4, margin) {
+					if !apitest.Nearly(got[0], 4, margin) || !apitest.Nearly(got[1], 4, margin) {
 						t.Errorf("second %d after both want all: %.3f, want 4 and 4", second, got)
 					}
 				}
@@ -331,7 +333,7 @@ func TestAHandCountsAsOneFlow(t *testing.T) {
 		time.Sleep(60 * time.Second)
 		synctest.Wait()
 		for i, got := range sc.seats(users, 60*time.Second) {
-			if !nearly(got, 1, .05) {
+			if !apitest.Nearly(got, 1, .05) {
 				t.Errorf("%s held %.3f seats, want 1", users[i], got)
 			}
 		}
@@ -351,7 +353,7 @@ func TestADebtIsPaidOnce(t *testing.T) {
 		sc.seats(users, time.Minute)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := sc.seats(users, time.Minute); !nearly(got[0], 1, .05) {
+		if got := sc.seats(users, time.Minute); !apitest.Nearly(got[0], 1, .05) {
 			t.Errorf("after the debt was paid: %.3f seats, want 1 and 1", got)
 		}
 	})
@@ -364,7 +366,7 @@ func BenchmarkUncontended(b *testing.B) {
 			dig := &Digest{User: "alice", Verb: "get", Received: time.Now()}
 			est := Estimate{InitialSeats: 1, Watchers: -1}
 			b.ReportAllocs()
-			defer processorTime(b)()
+			defer apitest.ProcessorTime(b)()
 			for b.Loop() {
 				if err := d.Dispatch(context.Background(), dig, est, func(*Ticket) {}); err != nil {
 					b.Fatal(err)
@@ -393,7 +395,7 @@ func BenchmarkBacklog(b *testing.B) {
 					}
 				}
 				b.ReportAllocs()
-				defer processorTime(b)()
+				defer apitest.ProcessorTime(b)()
 				for b.Loop() {
 					done := l.running.First
 					done.Finish()

@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"apilet/internal/apitest"
 )
 
 // storeAndRead sends a body in one version and reads it in another.
@@ -83,7 +85,9 @@ func TestVersionsConvertAsInKubeAPIServer(t *testing.T) {
 			`{"kind":"CronJob","apiVersion":"batch/v1","metadata":{"name":"x","resourceVersion":""},"spec":{"schedule":"* * * * *","jobTemplate":{"metadata":{},"spec":{"template":{"metadata":{},"spec":{"containers":null}}}}},"status":{}}`},
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { sameJSON(t, storeAndRead(t, c.plural, c.inVersion, c.outVersion, c.body), c.want) })
+		t.Run(c.name, func(t *testing.T) {
+			apitest.SameJSON(t, storeAndRead(t, c.plural, c.inVersion, c.outVersion, c.body), c.want)
+		})
 	}
 }
 
@@ -94,7 +98,7 @@ func TestAutoscalerMetricsOfEverySourceRoundTrip(t *testing.T) {
 	v1 := storeAndRead(t, res.Plural, "autoscaling/v2", "autoscaling/v1", string(body))
 	back := storeAndRead(t, res.Plural, "autoscaling/v1", "autoscaling/v2", v1)
 	again := storeAndRead(t, res.Plural, "autoscaling/v2", "autoscaling/v1", back)
-	sameJSON(t, again, v1)
+	apitest.SameJSON(t, again, v1)
 }
 
 func TestEventsSurviveBothWays(t *testing.T) {

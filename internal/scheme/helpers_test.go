@@ -1,12 +1,10 @@
 package scheme
 
 import (
-	"encoding/json"
 	"reflect"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,14 +12,6 @@ import (
 
 	"apilet/internal/scheme/protobuf"
 )
-
-func sameJSON(t *testing.T, got, want string) {
-	t.Helper()
-	var g, w any
-	if json.Unmarshal([]byte(got), &g) != nil || json.Unmarshal([]byte(want), &w) != nil || !equality.Semantic.DeepEqual(g, w) {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
 
 // generatedBytes are a document's protobuf by way of its Go type.
 func generatedBytes(t testing.TB, res *Resource, doc []byte) []byte {

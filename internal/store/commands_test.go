@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"apilet/internal/apitest"
 )
 
 // A period of a nanosecond is what a second is to a large file.
@@ -28,12 +30,12 @@ func TestProgressIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	check, defrag := &Progress{}, &Progress{}
-	var told logLines
+	var told apitest.Log
 	stop := check.Show(&told, "apilet check", time.Nanosecond)
 	if _, err := CheckObjects(path, nil, check); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the last line", func() bool { return strings.Contains(told.String(), "apilet check: objects 200\n") })
+	apitest.WaitFor(t, "the last line", func() bool { return strings.Contains(told.String(), "apilet check: objects 200\n") })
 	stop()
 	looked := &Progress{}
 	if _, err := vetFile(path, true, looked, func(*pages) error { return nil }); err != nil {

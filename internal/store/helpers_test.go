@@ -8,10 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
+
+	"apilet/internal/apitest"
 )
+
+func TestMain(m *testing.M) { apitest.Main(m) }
 
 func pathTo(t Tree, key []byte) (ids []uint64) {
 	c := t.Cursor()
@@ -23,35 +25,6 @@ func pathTo(t Tree, key []byte) (ids []uint64) {
 }
 
 const livePage = 4096
-
-// logLines keeps what a server logs.
-type logLines struct {
-	mu    sync.Mutex // guards lines
-	lines bytes.Buffer
-}
-
-func (l *logLines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.String()
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.Write(p)
-}
-
-// waitFor polls for what another goroutine will bring about.
-func waitFor(t testing.TB, what string, ready func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if ready() {
-			return
-		}
-	}
-	t.Fatalf("waited two minutes for %s", what)
-}
 
 func openTestStore(t testing.TB, path string) *Store {
 	t.Helper()

@@ -270,8 +270,9 @@ func TestStoreFlippedBits(t *testing.T) {
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	t.Logf("seed %d", seed)
+	files := [][]byte{smallFile(t, 12, true), smallFile(t, 12, false)}
 	for i := range n {
-		b := smallFile(t, 12, i%2 == 0)
+		b := bytes.Clone(files[i%2])
 		at := rnd.IntN(len(b))
 		bit := rnd.IntN(8)
 		b[at] ^= 1 << bit

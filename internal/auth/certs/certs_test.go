@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"apilet/internal/apitest"
 )
 
 func TestCertFolderIsKept(t *testing.T) {
@@ -25,7 +27,7 @@ func TestCertFolderIsKept(t *testing.T) {
 	}
 	before := map[string][]byte{}
 	for _, name := range []string{"ca.crt", "ca.key", "apiserver.crt", "apiserver.key"} {
-		before[name] = mustReadFile(t, filepath.Join(dir, name))
+		before[name] = apitest.ReadFile(t, filepath.Join(dir, name))
 		if info, _ := os.Stat(filepath.Join(dir, name)); info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has mode %v", name, info.Mode())
 		}
@@ -34,7 +36,7 @@ func TestCertFolderIsKept(t *testing.T) {
 		t.Errorf("opening it again: %v %s", err, log)
 	}
 	for name, content := range before {
-		if !bytes.Equal(content, mustReadFile(t, filepath.Join(dir, name))) {
+		if !bytes.Equal(content, apitest.ReadFile(t, filepath.Join(dir, name))) {
 			t.Errorf("%s has changed", name)
 		}
 	}
@@ -66,17 +68,17 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 			f.save("apiserver", p)
 		},
 		"does not match": func(f *Folder) {
-			mustWriteFile(t, f.file("apiserver.key"), mustReadFile(t, stranger.file("apiserver.key")))
+			apitest.WriteFile(t, f.file("apiserver.key"), apitest.ReadFile(t, stranger.file("apiserver.key")))
 		},
 		"no such file":          func(f *Folder) { os.Remove(f.file("apiserver.key")) },
-		"failed to find any PE": func(f *Folder) { mustWriteFile(t, f.file("apiserver.crt"), nil) },
+		"failed to find any PE": func(f *Folder) { apitest.WriteFile(t, f.file("apiserver.crt"), nil) },
 	} {
 		dir := t.TempDir()
 		f, _, err := openTestCerts(t, dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ca := mustReadFile(t, f.file("ca.crt"))
+		ca := apitest.ReadFile(t, f.file("ca.crt"))
 		spoil(f)
 		f, log, err := openTestCerts(t, dir, "new.example")
 		if err != nil || want != "no such file" && !strings.Contains(log, want) || !strings.Contains(log, "anew") && want != "no such file" {
@@ -86,7 +88,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 		if err := f.Serving.Load().Leaf.VerifyHostname("new.example"); err != nil {
 			t.Errorf("%s: %v", want, err)
 		}
-		if _, err := tls.LoadX509KeyPair(f.file("apiserver.crt"), f.file("apiserver.key")); err != nil || !bytes.Equal(ca, mustReadFile(t, f.file("ca.crt"))) {
+		if _, err := tls.LoadX509KeyPair(f.file("apiserver.crt"), f.file("apiserver.key")); err != nil || !bytes.Equal(ca, apitest.ReadFile(t, f.file("ca.crt"))) {
 			t.Errorf("%s: afterwards %v, or another authority", want, err)
 		}
 	}
@@ -123,12 +125,12 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(f *Folder){
 		"half a certificate": func(f *Folder) {
-			c := mustReadFile(t, f.file("ca.crt"))
-			mustWriteFile(t, f.file("ca.crt"), c[:len(c)/2])
+			c := apitest.ReadFile(t, f.file("ca.crt"))
+			apitest.WriteFile(t, f.file("ca.crt"), c[:len(c)/2])
 		},
-		"an empty certificate": func(f *Folder) { mustWriteFile(t, f.file("ca.crt"), nil) },
+		"an empty certificate": func(f *Folder) { apitest.WriteFile(t, f.file("ca.crt"), nil) },
 		"no key":               func(f *Folder) { os.Remove(f.file("ca.key")) },
-		"another's key":        func(f *Folder) { mustWriteFile(t, f.file("ca.key"), stranger.Authority.KeyPEM) },
+		"another's key":        func(f *Folder) { apitest.WriteFile(t, f.file("ca.key"), stranger.Authority.KeyPEM) },
 		"no authority":         func(f *Folder) { p, _ := f.IssueAdmin(); f.save("ca", p) },
 		"expired":              func(f *Folder) { f.save("ca", expired) },
 	} {
@@ -138,7 +140,7 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 		spoil(f)
-		spoilt := mustReadFile(t, f.file("ca.crt"))
+		spoilt := apitest.ReadFile(t, f.file("ca.crt"))
 		_, _, err = openTestCerts(t, dir)
 		if err == nil || !strings.Contains(err.Error(), "ca.crt") || !strings.Contains(err.Error(), "restore both") {
 			t.Errorf("%s: %v", name, err)
@@ -146,7 +148,7 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "PRIVATE") {
 			t.Errorf("%s: the error shows a key", name)
 		}
-		if !bytes.Equal(spoilt, mustReadFile(t, f.file("ca.crt"))) {
+		if !bytes.Equal(spoilt, apitest.ReadFile(t, f.file("ca.crt"))) {
 			t.Errorf("%s: the file was replaced", name)
 		}
 	}
@@ -163,9 +165,9 @@ func TestCertFolderSurvivesAPowerCut(t *testing.T) {
 	for done := range len(order) + 1 {
 		dir := t.TempDir()
 		for _, name := range order[:done] {
-			mustWriteFile(t, filepath.Join(dir, name), mustReadFile(t, whole.file(name)))
+			apitest.WriteFile(t, filepath.Join(dir, name), apitest.ReadFile(t, whole.file(name)))
 		}
-		mustWriteFile(t, filepath.Join(dir, ".apilet-123.tmp"), []byte("half"))
+		apitest.WriteFile(t, filepath.Join(dir, ".apilet-123.tmp"), []byte("half"))
 		f, _, err := openTestCerts(t, dir)
 		if err != nil {
 			t.Errorf("after %d files: %v", done, err)
@@ -184,7 +186,7 @@ func TestCertFolderSurvivesAPowerCut(t *testing.T) {
 
 // TestFollowedFileIsReadOncePerChange: the same pointer as long as nothing changes, also from many goroutines.
 func TestFollowedFileIsReadOncePerChange(t *testing.T) {
-	path := writeTemp(t, "f", "1")
+	path := apitest.TempFile(t, "f", "1")
 	reads := 0
 	f, err := Follow(zerolog.Nop(), func(contents [][]byte) (*string, error) {
 		reads++
@@ -197,7 +199,7 @@ func TestFollowedFileIsReadOncePerChange(t *testing.T) {
 	if a, b := f.Now(), f.Now(); a != b || *a != "1" || reads != 1 {
 		t.Errorf("%q, %q after %d reads", *a, *b, reads)
 	}
-	mustWriteFile(t, path, []byte("22"))
+	apitest.WriteFile(t, path, []byte("22"))
 	if got := *f.Now(); got != "22" || reads != 2 {
 		t.Errorf("%q after %d reads", got, reads)
 	}

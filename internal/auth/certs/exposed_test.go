@@ -6,12 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"apilet/internal/apitest"
 )
 
 // TestKeysThatOthersCanReadArePutRight: the authority stays, since clients trust it; the serving pair is made anew.
 func TestKeysThatOthersCanReadArePutRight(t *testing.T) {
 	t.Parallel()
-	needsModes(t)
+	apitest.NeedsModes(t)
 	for _, mode := range []os.FileMode{0o644, 0o640, 0o604, 0o660, 0o777} {
 		for _, name := range []string{"ca", "apiserver"} {
 			dir := filepath.Join(t.TempDir(), "certs")
@@ -20,7 +22,7 @@ func TestKeysThatOthersCanReadArePutRight(t *testing.T) {
 				t.Fatal(err, log)
 			}
 			key := filepath.Join(dir, name+".key")
-			mustChmod(t, key, mode)
+			apitest.Chmod(t, key, mode)
 			again, log, err := openTestCerts(t, dir)
 			if err != nil || strings.Count(log, couldRead) != 1 || !strings.Contains(log, key) {
 				t.Fatalf("%s of mode %o: %v, logged %s", key, mode, err, log)

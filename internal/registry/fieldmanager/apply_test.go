@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"apilet/internal/apitest"
 )
 
 func TestManagerOf(t *testing.T) {
@@ -42,7 +44,7 @@ func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
 			t.Fatalf("%s: got %v, %v, %v", body, merged, errs, err)
 		}
 		want := "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  " + errs[0].Error()
-		if got := refused(t, InvalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
+		if got := apitest.Refused(t, InvalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -75,7 +77,7 @@ func TestApplyBetweenVersions(t *testing.T) {
 	live := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "1", ManagedFields: []metav1.ManagedFieldsEntry{entry("batch/v1beta1")}}, Spec: batchv1.CronJobSpec{Schedule: "a"}}
 	body := []byte(`{"apiVersion":"batch/v1","kind":"CronJob","metadata":{"name":"c"},"spec":{"schedule":"b"}}`)
 	_, _, err := o.Apply(live, body, Applier{Manager: "m"})
-	if got, want := refused(t, err, 409, metav1.StatusReasonConflict), `Apply failed with 1 conflict: conflict with "old" using batch/v1beta1: .spec.schedule`; got != want {
+	if got, want := apitest.Refused(t, err, 409, metav1.StatusReasonConflict), `Apply failed with 1 conflict: conflict with "old" using batch/v1beta1: .spec.schedule`; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	live.ManagedFields = append(live.ManagedFields, entry("batch/v9"))
@@ -93,10 +95,10 @@ func TestLongListsAreNotTracked(t *testing.T) {
 	}
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"finalizers":[` + strings.Repeat(`"a",`, maxApplyElements) + `"b"]}}`
 	_, _, err := o.Apply(nil, []byte(body), Applier{Manager: "m"})
-	refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
+	apitest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 	wide := `{"apiVersion":"v1","kind":"ConfigMap","data":{` + strings.TrimPrefix(numbered(maxApplyElements+1, `,"k%d":""`), ",") + `}}`
 	_, _, err = o.Apply(nil, []byte(wide), Applier{Manager: "m"})
-	refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
+	apitest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 }
 
 func BenchmarkApply(b *testing.B) {
@@ -115,7 +117,7 @@ func BenchmarkApply(b *testing.B) {
 	for name, body := range map[string][]byte{"same": body, "changed": changed, "changed yaml": yamlBody} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			defer reportCPU(b)()
+			defer apitest.ProcessorTime(b)()
 			for b.Loop() {
 				if _, _, err := o.Apply(live, body, Applier{Manager: "m"}); err != nil {
 					b.Fatal(err)
@@ -129,7 +131,7 @@ func BenchmarkApply(b *testing.B) {
 		next := live.DeepCopyObject().(*appsv1.Deployment)
 		replicas := int32(10)
 		next.Spec.Replicas = &replicas
-		defer reportCPU(b)()
+		defer apitest.ProcessorTime(b)()
 		for b.Loop() {
 			replicas++
 			next.ManagedFields = nil

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/apitest"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/scheme"
 )
@@ -371,7 +372,7 @@ func BenchmarkApplyDeployment20(b *testing.B) {
 	}{{"first", nil, body}, {"unchanged", live, body}, {"one-change", live, strings.Replace(body, `"replicas":2`, `"replicas":3`, 1)}} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
-			stop := reportCPU(b)
+			stop := apitest.ProcessorTime(b)
 			for b.Loop() {
 				merged, _, err := o.Apply(c.live, []byte(c.body), by)
 				if err != nil {
@@ -383,7 +384,7 @@ func BenchmarkApplyDeployment20(b *testing.B) {
 		})
 		b.Run(c.name+"/general", func(b *testing.B) {
 			general, _ := o.manager("")
-			stop := reportCPU(b)
+			stop := apitest.ProcessorTime(b)
 			for b.Loop() {
 				wanted, _, err := decodeApply([]byte(c.body))
 				if err != nil {

@@ -1,26 +1,9 @@
 package fieldmanager
 
 import (
-	"errors"
 	"fmt"
 	"strings"
-	"syscall"
-	"testing"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// reportCPU reports the process's CPU time, which other work on the machine does not stretch.
-func reportCPU(b *testing.B) func() {
-	var before, after syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &before)
-	return func() {
-		syscall.Getrusage(syscall.RUSAGE_SELF, &after)
-		used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
-		b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
-	}
-}
 
 // numbered is n copies of a format with one number.
 func numbered(n int, format string) string {
@@ -29,19 +12,6 @@ func numbered(n int, format string) string {
 		fmt.Fprintf(&out, format, i)
 	}
 	return out.String()
-}
-
-// refused asserts a Status error and returns its message.
-func refused(t *testing.T, err error, code int32, reason metav1.StatusReason) string {
-	t.Helper()
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		t.Fatalf("got %v, want a Status error %d", err, code)
-	}
-	if got := status.Status(); got.Code != code || got.Reason != reason {
-		t.Errorf("got %d %s %q, want %d %s", got.Code, got.Reason, got.Message, code, reason)
-	}
-	return status.Status().Message
 }
 
 func deploymentJSON(containers int) string {

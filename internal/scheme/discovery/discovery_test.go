@@ -290,6 +290,7 @@ func TestKubectlUnderstandsDiscoveryAndSchemas(t *testing.T) {
 	server := discoveryServer(t, reg)
 	for _, kubectl := range kubectls(t) {
 		t.Run(filepath.Base(kubectl), func(t *testing.T) {
+			t.Parallel()
 			cache := t.TempDir()
 			run := func(want string, args ...string) {
 				t.Helper()

@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"apilet/internal/apitest"
 	"apilet/internal/scheme"
 )
+
+func TestMain(m *testing.M) { apitest.Main(m) }
 
 // askDiscovery sends a GET to the discovery or OpenAPI handler. headers are name, value, ...
 func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...string) *httptest.ResponseRecorder {
@@ -41,18 +44,6 @@ func kubectls(t *testing.T) []string {
 		return []string{path}
 	}
 	return []string{found[0], found[len(found)-1]}
-}
-
-// firstDifference shows the lines around the first one that differs.
-func firstDifference(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range g {
-		if i >= len(w) || g[i] != w[i] {
-			from := max(0, i-6)
-			return strings.Join(g[from:min(len(g), i+6)], "\n") + "\nwant:\n" + strings.Join(w[min(len(w), from):min(len(w), i+6)], "\n")
-		}
-	}
-	return "fewer lines"
 }
 
 func customFoo() *scheme.Resource {

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/gnostic-models/openapiv2"
+	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	openapiproto "k8s.io/kube-openapi/pkg/util/proto"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/apitest"
 	"apilet/internal/scheme"
 )
 
@@ -93,7 +94,7 @@ func TestSwaggerIsTheSameInBothEncodings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, b := plainYAML(t, got), plainYAML(t, want); a != b || len(a) < 10000 {
-		t.Errorf("%d bytes: %s", len(a), firstDifference(a, b))
+		t.Errorf("%d bytes: %s", len(a), apitest.FirstDifference(a, b))
 	}
 }
 

@@ -1,0 +1,38 @@
+// Package apitest is what the tests of several rooms stand on; nothing but tests imports it, and it imports none of our packages, so that a
+// room's own tests may use it.
+//
+// Main runs a package's tests where they wait more than they compute, and where they start this test's own binary as a child.
+package apitest
+
+import (
+	"flag"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"testing"
+)
+
+// Main is the body of a TestMain, for packages whose tests start servers or children.
+//
+// Such tests wait for timers, disks and other programs, so that as many at once as there are processors, which is testing's own choice,
+// leave the processors idle: four times as many run, unless -parallel says how many.
+//
+// They also make much that is garbage at once: the collector waits until the heap has grown fivefold, not twofold, which is a fifth of all
+// processor time. GOGC overrides that, and benchmarks run as the program does.
+//
+// A program built with -race sleeps for a second at its end, so that a race of its last moment is still told. That second is right for
+// the test's own binary, which has it; the hundred children of a test are given a fiftieth of it.
+func Main(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
+	}
+	if os.Getenv("GOGC") == "" && flag.Lookup("test.bench").Value.String() == "" {
+		debug.SetGCPercent(400)
+	}
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
+	os.Exit(m.Run())
+}

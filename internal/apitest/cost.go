@@ -1,0 +1,24 @@
+package apitest
+
+import (
+	"runtime"
+	"testing"
+)
+
+// Allocated is how many bytes this process has ever allocated.
+func Allocated() uint64 {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.TotalAlloc
+}
+
+// ProcessorTime reports what the benchmark's process used until the result is called: it says more than the clock on a machine with other
+// work. Where a process cannot be asked it reports nothing.
+func ProcessorTime(b *testing.B) func() {
+	before, ok := usedProcessor()
+	return func() {
+		if after, _ := usedProcessor(); ok {
+			b.ReportMetric(float64(after-before)/float64(b.N), "cpu-ns/op")
+		}
+	}
+}
