@@ -112,7 +112,7 @@ type config struct {
 	requestTimeout, minTimeout              time.Duration
 	compactionInterval, eventTTL            time.Duration
 	namespaceGrace                          time.Duration // no flag
-	namespaceDefaults                       bool
+	controllers, namespaceDefaults          bool
 	quota                                   int64
 	serviceRange                            string
 	enabledPlugins, disabledPlugins         []string
@@ -191,6 +191,7 @@ func (c *config) finish() error {
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), c.enabledPlugins, c.disabledPlugins); err != nil {
 		return err
 	}
+	c.accounts.TokenController = !c.controllers
 	c.auth.Log = c.log
 	return c.auth.CheckListen(c.listen)
 }
@@ -224,7 +225,7 @@ type server struct {
 	wr          *registry.Writer
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
-	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults
+	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
 	types       *crd.Definitions
 	apiServices *bootstrap.APIServiceReconciler
 	auth        *auth.Authenticator
@@ -423,7 +424,7 @@ func (s *server) populate(ctx context.Context) error {
 	if err := errors.Join(bootstrap.Initializer{Writer: s.wr, Types: s.reg}.Namespaces(ctx), s.types.Sync(ctx)); err != nil {
 		return err
 	}
-	if s.cfg.namespaceDefaults {
+	if s.cfg.controllers && s.cfg.namespaceDefaults {
 		s.namespaces = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
 		if err := s.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
@@ -466,7 +467,7 @@ func (s *server) admit() error {
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
 	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
-		Configuration: *configuration})
+		Configuration: *configuration, ControllerManager: !s.cfg.controllers})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err
@@ -500,14 +501,18 @@ func (s *server) typeChecker() *policy.TypeChecker {
 		}}
 }
 
-// startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
+// startWorkers runs what goes on beside requests: what kube-apiserver does in the background, and what kube-controller-manager would do.
+// stop ends it.
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
 	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
 		Begin: s.instruments.own}
 	var running sync.WaitGroup
-	running.Go(func() { gc.Run(ctx) })
+	if s.cfg.controllers {
+		running.Go(func() { gc.Run(ctx) })
+		running.Go(func() { s.typeChecker().Run(ctx) })
+	}
 	if s.namespaces != nil {
 		running.Go(func() {
 			gc.KeepUp(ctx, "reconciling namespaces", func(ctx context.Context) error { return s.namespaces.Run(ctx, gc) })
@@ -515,8 +520,7 @@ func (s *server) startWorkers() {
 	}
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
-	running.Go(func() { s.typeChecker().Run(ctx) })
-	running.Go(func() {
+	running.Go(func() { // kube-apiserver, too, writes what it charges; a controller alone would be minutes late
 		s.wr.WriteQuotas(ctx, func(err error) { s.log.Error().Err(err).Msg("writing what is used into the status of ResourceQuotas") })
 	})
 	running.Go(func() {
@@ -1339,6 +1343,7 @@ func (c *config) defineAccounts(f *flag.FlagSet) {
 }
 
 func (c *config) defineObjects(f *flag.FlagSet) {
+	f.BoolVar(&c.controllers, "controllers", true, "collect garbage, empty namespaces, give them their first objects, fill token Secrets and check the types of policies; false leaves that to a kube-controller-manager")
 	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
 	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
 	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")

@@ -25,6 +25,8 @@ type Config struct {
 
 	Configuration Configuration // what the flag file says
 
+	ControllerManager bool // a real one runs beside this server, and takes finalizers away
+
 	// Those that are made elsewhere; a zero Plugin has nothing to say. Only functions are taken from them: name, place and default are
 	// the table's.
 	ValidatingPolicy, MutatingPolicy admission.Plugin
@@ -69,7 +71,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "EventRateLimit"},
 		{Name: "ExtendedResourceToleration"},
 		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
-		{Name: "StorageObjectInUseProtection", Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
+		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
 		{Name: "PodGroupProtection", On: true},
 		{Name: "OwnerReferencesPermissionEnforcement"},
 		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},
