@@ -118,6 +118,26 @@ func TestFirstObjectsDoNotHoldTheirNamespace(t *testing.T) {
 	s.want(404, "GET", ownRootCA, "")
 }
 
+// TestRefusedFirstObjectsAreTriedAgain: what a quota has no room for comes when there is room, and the others do not wait for it.
+func TestRefusedFirstObjectsAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
+	quota := inFresh + "resourcequotas"
+	s.want(201, "POST", quota, `{"metadata":{"name":"none"},"spec":{"hard":{"count/configmaps":"1"}}}`)
+	s.want(200, "DELETE", ownRootCA, "")
+	for s.send("POST", inFresh+"configmaps", configMap("squatter")).code != 201 { // the server may be quicker
+		s.want(200, "DELETE", ownRootCA, "")
+	}
+	s.want(200, "DELETE", ownAccount, "")
+	eventually(t, "the account is back", func() bool { return s.send("GET", ownAccount, "").code == 200 })
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"other"}}`)
+	s.want(200, "GET", "/api/v1/namespaces/other/configmaps/kube-root-ca.crt", "")
+	s.want(404, "GET", ownRootCA, "")
+	s.want(200, "PATCH", quota+"/none", `{"spec":{"hard":{"count/configmaps":"2"}}}`, asMergePatch)
+	eventually(t, "the authority is published", func() bool { return s.send("GET", ownRootCA, "").code == 200 })
+}
+
 // TestOlderNamespacesGetTheirFirstObjects: a file whose namespaces have none gets them at its next start.
 func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
 	t.Parallel()
