@@ -363,6 +363,9 @@ func (s *server) start(listener net.Listener) error {
 	if err := (bootstrap.Initializer{Writer: s.wr, Types: s.reg}).Cluster(context.Background(), s.wr.Allocator.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
+	if err := s.publishAuthorities(); err != nil {
+		s.log.Error().Err(err).Msg("who vouches for clients is not published")
+	}
 	s.http = &http.Server{
 		Handler:           s.handler(),
 		TLSConfig:         secured,
@@ -384,6 +387,22 @@ func (s *server) start(listener net.Listener) error {
 	go s.accept(listener)
 	s.log.Info().Str("url", s.url).Str("data", s.st.Path).Int64("revision", s.st.Revision()).Msg("serving")
 	return nil
+}
+
+// publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
+func (s *server) publishAuthorities() error {
+	pem := slices.Clone(s.cfg.auth.OwnCA)
+	if s.cfg.auth.ClientCAFile != "" {
+		given, err := os.ReadFile(s.cfg.auth.ClientCAFile)
+		if err != nil {
+			return err
+		}
+		pem = append(pem, given...)
+	}
+	if len(pem) == 0 {
+		return nil
+	}
+	return bootstrap.Initializer{Writer: s.wr, Types: s.reg}.ClientAuthorities(context.Background(), pem)
 }
 
 // assemble makes the parts that work on the store, and puts them together.
