@@ -116,6 +116,7 @@ type config struct {
 	quota                                   int64
 	serviceRange                            string
 	enabledPlugins, disabledPlugins         []string
+	tolerations                             plugins.TolerationSeconds
 	admissionConfig                         string
 	continueKeys, featureGates              string
 	logFormat                               string
@@ -486,7 +487,7 @@ func (s *server) admit() error {
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
 	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
-		Configuration: *configuration, ControllerManager: !s.cfg.controllers})
+		Configuration: *configuration, ControllerManager: !s.cfg.controllers, Tolerations: s.cfg.tolerations})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err
@@ -1368,6 +1369,8 @@ func (c *config) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
 	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", appendList(&c.enabledPlugins))
 	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", appendList(&c.disabledPlugins))
+	f.Int64Var(&c.tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is not ready")
+	f.Int64Var(&c.tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is lost")
 	f.StringVar(&c.admissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration; PodSecurity's defaults and exemptions are read from it")
 	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
