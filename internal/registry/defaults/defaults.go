@@ -301,6 +301,7 @@ func DefaultStatus(obj scheme.Object) {
 		defaultNode(o)
 	case *corev1.Namespace:
 		Or(&o.Status.Phase, corev1.NamespaceActive)
+		LabelNamespace(o)
 	case *corev1.PersistentVolume:
 		Or(&o.Status.Phase, corev1.VolumePending)
 	case *corev1.PersistentVolumeClaim:
