@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/tools/txtar"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -474,7 +476,7 @@ func TestConversionIsAsInKubeAPIServer(t *testing.T) {
 }
 
 func recordConversions(t *testing.T) {
-	s, h := interlocutor(t, "conversion"), startConverter(t)
+	s, h := interlocutor(t, "conversion", &txtar.Archive{}), startConverter(t)
 	if err := os.MkdirAll(filepath.Dir(conversionAnswers), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -112,10 +112,11 @@ type config struct {
 	requestTimeout, minTimeout              time.Duration
 	compactionInterval, eventTTL            time.Duration
 	namespaceGrace                          time.Duration // no flag
-	namespaceDefaults                       bool
+	controllers, namespaceDefaults          bool
 	quota                                   int64
 	serviceRange                            string
 	enabledPlugins, disabledPlugins         []string
+	tolerations                             plugins.TolerationSeconds
 	admissionConfig                         string
 	continueKeys, featureGates              string
 	logFormat                               string
@@ -191,6 +192,7 @@ func (c *config) finish() error {
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), c.enabledPlugins, c.disabledPlugins); err != nil {
 		return err
 	}
+	c.accounts.TokenController = !c.controllers
 	c.auth.Log = c.log
 	return c.auth.CheckListen(c.listen)
 }
@@ -224,7 +226,7 @@ type server struct {
 	wr          *registry.Writer
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
-	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults
+	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
 	types       *crd.Definitions
 	apiServices *bootstrap.APIServiceReconciler
 	auth        *auth.Authenticator
@@ -362,6 +364,9 @@ func (s *server) start(listener net.Listener) error {
 	if err := (bootstrap.Initializer{Writer: s.wr, Types: s.reg}).Cluster(context.Background(), s.wr.Allocator.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
+	if err := s.publishAuthorities(); err != nil {
+		s.log.Error().Err(err).Msg("who vouches for clients is not published")
+	}
 	s.http = &http.Server{
 		Handler:           s.handler(),
 		TLSConfig:         secured,
@@ -383,6 +388,22 @@ func (s *server) start(listener net.Listener) error {
 	go s.accept(listener)
 	s.log.Info().Str("url", s.url).Str("data", s.st.Path).Int64("revision", s.st.Revision()).Msg("serving")
 	return nil
+}
+
+// publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
+func (s *server) publishAuthorities() error {
+	pem := slices.Clone(s.cfg.auth.OwnCA)
+	if s.cfg.auth.ClientCAFile != "" {
+		given, err := os.ReadFile(s.cfg.auth.ClientCAFile)
+		if err != nil {
+			return err
+		}
+		pem = append(pem, given...)
+	}
+	if len(pem) == 0 {
+		return nil
+	}
+	return bootstrap.Initializer{Writer: s.wr, Types: s.reg}.ClientAuthorities(context.Background(), pem)
 }
 
 // assemble makes the parts that work on the store, and puts them together.
@@ -423,7 +444,7 @@ func (s *server) populate(ctx context.Context) error {
 	if err := errors.Join(bootstrap.Initializer{Writer: s.wr, Types: s.reg}.Namespaces(ctx), s.types.Sync(ctx)); err != nil {
 		return err
 	}
-	if s.cfg.namespaceDefaults {
+	if s.cfg.controllers && s.cfg.namespaceDefaults {
 		s.namespaces = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
 		if err := s.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
@@ -466,7 +487,7 @@ func (s *server) admit() error {
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
 	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
-		Configuration: *configuration})
+		Configuration: *configuration, ControllerManager: !s.cfg.controllers, Tolerations: s.cfg.tolerations})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err
@@ -500,14 +521,18 @@ func (s *server) typeChecker() *policy.TypeChecker {
 		}}
 }
 
-// startWorkers runs what goes on beside requests: compaction, and the collector. stop ends it.
+// startWorkers runs what goes on beside requests: what kube-apiserver does in the background, and what kube-controller-manager would do.
+// stop ends it.
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
 	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
 		Begin: s.instruments.own}
 	var running sync.WaitGroup
-	running.Go(func() { gc.Run(ctx) })
+	if s.cfg.controllers {
+		running.Go(func() { gc.Run(ctx) })
+		running.Go(func() { s.typeChecker().Run(ctx) })
+	}
 	if s.namespaces != nil {
 		running.Go(func() {
 			gc.KeepUp(ctx, "reconciling namespaces", func(ctx context.Context) error { return s.namespaces.Run(ctx, gc) })
@@ -515,8 +540,7 @@ func (s *server) startWorkers() {
 	}
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
-	running.Go(func() { s.typeChecker().Run(ctx) })
-	running.Go(func() {
+	running.Go(func() { // kube-apiserver, too, writes what it charges; a controller alone would be minutes late
 		s.wr.WriteQuotas(ctx, func(err error) { s.log.Error().Err(err).Msg("writing what is used into the status of ResourceQuotas") })
 	})
 	running.Go(func() {
@@ -1252,11 +1276,14 @@ func (c *config) defineAccounts(f *flag.FlagSet) {
 }
 
 func (c *config) defineObjects(f *flag.FlagSet) {
+	f.BoolVar(&c.controllers, "controllers", true, "collect garbage, empty namespaces, give them their first objects, fill token Secrets and check the types of policies; false leaves that to a kube-controller-manager")
 	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
 	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
 	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
 	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&c.enabledPlugins))
 	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&c.disabledPlugins))
+	f.Int64Var(&c.tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is not ready")
+	f.Int64Var(&c.tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is lost")
 	f.StringVar(&c.admissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration; PodSecurity's defaults and exemptions are read from it")
 	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")

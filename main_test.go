@@ -274,7 +274,9 @@ func configMap(name string, keyValues ...string) string {
 // the first resourceVersion seen, uid1 and token1 the first uid and continue token.
 //
 // The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.36. Those in
-// differences.txtar are apilet's: what it answers differently, and means to.
+// differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
+// ("plugins: A,B" is --enable-admission-plugins, "authorization: RBAC" --authorization-mode), and a section "configuration" may hold the
+// file of --admission-control-config-file.
 func TestConversations(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/conversations/*.txtar")
@@ -291,9 +293,12 @@ func replayFile(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	talk := &conversation{s: interlocutor(t, file), names: map[string]string{}, values: map[string]string{}, counts: map[string]int{}}
+	talk := &conversation{s: interlocutor(t, file, archive), names: map[string]string{}, values: map[string]string{}, counts: map[string]int{}}
 	var out []txtar.File
 	for _, section := range archive.Files {
+		if section.Name == "configuration" {
+			out = append(out, section)
+		}
 		if section.Name != "request" {
 			continue
 		}
@@ -314,10 +319,23 @@ func replayFile(t *testing.T, file string) {
 }
 
 // interlocutor is who answers: a new server, or the kube-apiserver to record from.
-func interlocutor(t *testing.T, file string) *testServer {
+func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer {
 	if *oracleURL == "" {
 		s := startTest(t, func(c *config) {
-			if strings.Contains(file, "plugin-") {
+			for _, flag := range conversationFlag.FindAllStringSubmatch(string(archive.Comment), -1) {
+				switch flag[1] {
+				case "plugins":
+					c.enabledPlugins = strings.Split(flag[2], ",")
+				case "authorization":
+					c.authorization = flag[2]
+				}
+			}
+			for _, section := range archive.Files {
+				if section.Name == "configuration" {
+					c.admissionConfig = writeTemp(t, "admission.yaml", string(section.Data))
+				}
+			}
+			if strings.Contains(file, "plugin-") && c.enabledPlugins == nil {
 				c.enabledPlugins = []string{"StorageObjectInUseProtection"}
 			}
 			if strings.Contains(file, "plugin-serviceaccount") { // recorded where nobody else makes accounts
@@ -350,6 +368,8 @@ type conversation struct {
 }
 
 var (
+	conversationFlag = regexp.MustCompile(`(?m)^(\w+): (\S+)$`)
+
 	placeholder = regexp.MustCompile(`\$\{(\w+)\}`)
 	volatile    = regexp.MustCompile(`"(uid|resourceVersion|continue)": "([^"R][^"]*)"`)
 	timestamp   = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)

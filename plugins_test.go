@@ -63,6 +63,15 @@ func TestPluginsAreSwitchedOff(t *testing.T) {
 	}
 }
 
+func TestSecondsOnLostNodesAreFlags(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.tolerations.NotReady, c.tolerations.Unreachable = 0, 7 })
+	pod := s.want(201, "POST", "/api/v1/namespaces/default/pods", `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	if got := pod.get("spec.tolerations.#.tolerationSeconds").Raw; got != "[0,7]" {
+		t.Error(got)
+	}
+}
+
 func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

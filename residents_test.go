@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -47,7 +48,7 @@ func TestNamespaceHasItsFirstObjects(t *testing.T) {
 			for _, namespace := range append([]string{"fresh", "applied", generated}, bootstrap.FirstNamespaces...) {
 				at := "/api/v1/namespaces/" + namespace
 				s.want(201, "POST", at+"/serviceaccounts/default/token", `{"spec":{}}`)
-				maps := s.want(200, "GET", at+"/configmaps", "")
+				maps := s.want(200, "GET", at+"/configmaps?fieldSelector=metadata.name!=extension-apiserver-authentication", "")
 				if got := namesOf(maps.get("items")); fmt.Sprint(got) != fmt.Sprint(want) {
 					t.Errorf("%s has the config maps %v, want %v", namespace, got, want)
 				}
@@ -72,11 +73,35 @@ func TestNamespacesWithoutDefaults(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t, func(c *config) { c.namespaceDefaults = false })
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
-	for _, path := range []string{"serviceaccounts", "configmaps"} {
-		if got := namesOf(s.want(200, "GET", "/api/v1/"+path, "").get("items")); len(got) > 0 {
+	for path, want := range map[string]string{"serviceaccounts": "[]", "configmaps": "[extension-apiserver-authentication]"} {
+		if got := fmt.Sprint(namesOf(s.want(200, "GET", "/api/v1/"+path, "").get("items"))); got != want {
 			t.Errorf("%s: %v", path, got)
 		}
 	}
+}
+
+// TestClientAuthoritiesArePublished for programs that ask clients for the same certificates, beside what others have put there.
+func TestClientAuthoritiesArePublished(t *testing.T) {
+	t.Parallel()
+	const path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+	s := startTest(t)
+	s.want(404, "GET", path, "")
+	data, authority := filepath.Join(t.TempDir(), "apilet.db"), filepath.Join(t.TempDir(), "ca.crt")
+	s = startSecured(t, onFile(data))
+	own := string(s.certs.Authority.CertPEM)
+	expect(t, s.want(200, "GET", path, "").get("data.client-ca-file"), own)
+	s.want(200, "PATCH", path, `{"metadata":{"labels":{"a":"b"}},"data":{"requestheader-allowed-names":"[]"}}`, asMergePatch)
+	if err := os.WriteFile(authority, []byte(own), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client := s.client
+	s.conf.auth.ClientCAFile = authority
+	s.restart()
+	s.client = client
+	a := s.want(200, "GET", path, "")
+	expect(t, a.get("data.client-ca-file"), own+own)
+	expect(t, a.get("data.requestheader-allowed-names"), "[]")
+	expect(t, a.get("metadata.labels.a"), "b")
 }
 
 // TestFirstObjectsComeBack after a deletion, and as they were after a change; what others add to their metadata stays.
@@ -117,6 +142,26 @@ func TestFirstObjectsDoNotHoldTheirNamespace(t *testing.T) {
 	s.want(200, "PATCH", inFresh+"configmaps/held", `{"metadata":{"finalizers":null}}`, asMergePatch)
 	eventually(t, "the namespace is gone", func() bool { return s.send("GET", "/api/v1/namespaces/fresh", "").code == 404 })
 	s.want(404, "GET", ownRootCA, "")
+}
+
+// TestRefusedFirstObjectsAreTriedAgain: what a quota has no room for comes when there is room, and the others do not wait for it.
+func TestRefusedFirstObjectsAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
+	quota := inFresh + "resourcequotas"
+	s.want(201, "POST", quota, `{"metadata":{"name":"none"},"spec":{"hard":{"count/configmaps":"1"}}}`)
+	s.want(200, "DELETE", ownRootCA, "")
+	for s.send("POST", inFresh+"configmaps", configMap("squatter")).code != 201 { // the server may be quicker
+		s.want(200, "DELETE", ownRootCA, "")
+	}
+	s.want(200, "DELETE", ownAccount, "")
+	eventually(t, "the account is back", func() bool { return s.send("GET", ownAccount, "").code == 200 })
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"other"}}`)
+	s.want(200, "GET", "/api/v1/namespaces/other/configmaps/kube-root-ca.crt", "")
+	s.want(404, "GET", ownRootCA, "")
+	s.want(200, "PATCH", quota+"/none", `{"spec":{"hard":{"count/configmaps":"2"}}}`, asMergePatch)
+	eventually(t, "the authority is published", func() bool { return s.send("GET", ownRootCA, "").code == 200 })
 }
 
 // TestOlderNamespacesGetTheirFirstObjects: a file whose namespaces have none gets them at its next start.

@@ -121,8 +121,8 @@ func (f Initializer) endpoints(ctx context.Context, at netip.AddrPort) error {
 	if at.Addr().Is6() {
 		family = discoveryv1.AddressTypeIPv6
 	}
-	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
+	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
 	return errors.Join(
 		f.createOrUpdate(ctx, "", "endpoints", old, func(obj scheme.Object) {
 			obj.(*corev1.Endpoints).Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: at.Addr().String()}},
@@ -137,14 +137,13 @@ func (f Initializer) endpoints(ctx context.Context, at netip.AddrPort) error {
 
 // createOrUpdate creates the object called default/kubernetes, or brings the one that is there up to date.
 func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
-	fresh.SetNamespace("default")
-	fresh.SetName("kubernetes")
-	t := registry.Target{Resource: f.Types.Lookup(group, "v1", plural), Namespace: "default", Name: "kubernetes", Upsert: true}
+	t := registry.Target{Resource: f.Types.Lookup(group, "v1", plural), Namespace: fresh.GetNamespace(), Name: fresh.GetName(), Upsert: true}
 	_, _, err := f.Writer.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		obj := fresh.DeepCopyObject().(scheme.Object)
 		if old != nil {
 			obj = old.DeepCopyObject().(scheme.Object)
-			labels := maps.Clone(fresh.GetLabels())
+			labels := map[string]string{}
+			maps.Copy(labels, fresh.GetLabels())
 			maps.Copy(labels, obj.GetLabels())
 			obj.SetLabels(labels)
 		}
@@ -152,6 +151,19 @@ func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, f
 		return obj, nil
 	})
 	return err
+}
+
+// ClientAuthorities publishes (in PEM) who vouches for client certificates, for programs that authenticate their own clients as this server
+// does: aggregated servers, kube-controller-manager and kube-scheduler for their metrics. What others keep beside it in that ConfigMap stays.
+func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte) error {
+	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"}}
+	return f.createOrUpdate(ctx, "", "configmaps", published, func(obj scheme.Object) {
+		published := obj.(*corev1.ConfigMap)
+		if published.Data == nil {
+			published.Data = map[string]string{}
+		}
+		published.Data["client-ca-file"] = string(pem)
+	})
 }
 
 // reachable is the address that others have for one that is listened on: for all addresses, the first of this machine that leads to it

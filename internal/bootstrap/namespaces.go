@@ -9,7 +9,8 @@ package bootstrap
 // Both come back when they are deleted, and the ConfigMap when its data is changed, for as long as the namespace is not on its way out.
 // A server that finds namespaces without them (of an older file, or restored from another server) adds them after its start. So what is
 // created here is what is missing, whoever asks and however often: the request that makes a namespace and the loop that reads the log
-// may come to the same namespace at once, and the second finds nothing to do.
+// may come to the same namespace at once, and the second finds nothing to do. What admission refuses (a quota without room) is tried again
+// after a second, then two, up to a minute; others do not wait for it.
 //
 // With --tls-cert-file there is no ConfigMap: the file says who the server is, and not who vouches for it.
 
@@ -19,6 +20,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -42,6 +44,9 @@ const (
 	rootCAKey        = "ca.crt"
 	reconcileTimeout = 10 * time.Second // of a request that makes a namespace; the loop below has the time that it needs
 
+	refusedFirst = time.Second // until what was refused is tried again; doubled each time up to
+	refusedLast  = time.Minute
+
 	rootCADescription = "The authority that vouches for this API server, for clients that reach it as kubernetes.default.svc."
 )
 
@@ -53,12 +58,23 @@ type NamespaceReconciler struct {
 	log    zerolog.Logger
 
 	accounts, configMaps *scheme.Resource
+	postponed            chan struct{} // a namespace has been added to refused
+
+	mu      sync.Mutex         // guards refused
+	refused map[string]refusal // by namespace: those that lack an object, which admission did not let in
+}
+
+// A refusal is when it is asked again.
+type refusal struct {
+	pause time.Duration
+	due   time.Time
 }
 
 // NewNamespaceReconciler does nothing yet. rootCA is the authority in PEM that kube-root-ca.crt is to hold; nil: there is no such ConfigMap.
 func NewNamespaceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, rootCA []byte, log zerolog.Logger) *NamespaceReconciler {
 	return &NamespaceReconciler{st: st, wr: wr, rootCA: rootCA, log: log,
-		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps")}
+		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps"),
+		postponed: make(chan struct{}, 1), refused: map[string]refusal{}} // one waiting word stands for all
 }
 
 // NamespaceCreated reconciles a namespace that has just been made. Failing that is no reason to fail its create, which is stored.
@@ -78,14 +94,62 @@ func (s *NamespaceReconciler) ReconcileAll(ctx context.Context, namespaces []str
 // reconcile makes what a namespace lacks. One that is not there, or going, lacks nothing.
 func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) error {
 	if rec, err := s.st.Get(registry.NamespaceKey(namespace)); errors.Is(err, store.ErrNotFound) || rec.Deleting {
+		s.forget(namespace)
 		return nil
 	}
 	missing := []func() error{func() error { return s.addAccount(ctx, namespace) }, func() error { return s.publishRootCA(ctx, namespace) }}
 	err := registry.Parallel(missing, len(missing), func(add func() error) error { return add() })
-	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) { // it went meanwhile
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it went meanwhile
+		s.forget(namespace)
 		return nil
+	case apierrors.IsForbidden(err): // a quota is somebody's will, and no reason to leave the other namespaces alone
+		s.postpone(namespace, err)
+		return nil
+	case err == nil:
+		s.forget(namespace)
 	}
 	return err
+}
+
+// postpone has a namespace looked at again later.
+func (s *NamespaceReconciler) postpone(namespace string, err error) {
+	s.mu.Lock()
+	pause := min(max(2*s.refused[namespace].pause, refusedFirst), refusedLast)
+	s.refused[namespace] = refusal{pause, time.Now().Add(pause)}
+	s.mu.Unlock()
+	if pause == refusedFirst {
+		s.log.Warn().Err(err).Str("namespace", namespace).Msg("the first objects of a namespace; they are tried again, without a word")
+	}
+	select {
+	case s.postponed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *NamespaceReconciler) forget(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.refused, namespace)
+}
+
+// due are the namespaces whose time has come, and a channel that is sent to when the next one's comes; nil where there is none.
+func (s *NamespaceReconciler) due() (namespaces []string, next <-chan time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var first time.Time
+	for namespace, r := range s.refused {
+		switch {
+		case !time.Now().Before(r.due):
+			namespaces = append(namespaces, namespace)
+		case first.IsZero() || r.due.Before(first):
+			first = r.due
+		}
+	}
+	if first.IsZero() {
+		return namespaces, nil
+	}
+	return namespaces, time.After(time.Until(first))
 }
 
 func (s *NamespaceReconciler) addAccount(ctx context.Context, namespace string) error {
@@ -98,11 +162,7 @@ func (s *NamespaceReconciler) addAccount(ctx context.Context, namespace string) 
 
 func (s *NamespaceReconciler) insert(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	_, err := s.wr.Insert(ctx, res, obj, registry.Options{Manager: gc.CollectorName})
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		return nil
-	case apierrors.IsForbidden(err): // a quota is somebody's will, and no reason to leave the other namespaces alone
-		s.log.Warn().Err(err).Str("namespace", obj.GetNamespace()).Msg("the first objects of a namespace")
+	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
 	return err
@@ -158,11 +218,17 @@ func (s *NamespaceReconciler) Run(ctx context.Context, col *gc.Collector) error 
 	positions := map[string]int64{accountRange: pos, configMapRange: pos}
 	for err == nil && ctx.Err() == nil {
 		accounts, configMaps := s.st.Wake(accountRange), s.st.Wake(configMapRange)
-		if err = s.catchUp(ctx, col, positions); err != nil {
+		again, next := s.due()
+		if err = errors.Join(s.catchUp(ctx, col, positions), s.ReconcileAll(ctx, again)); err != nil {
 			break
+		}
+		if len(again) > 0 { // refused once more, they are due later
+			continue
 		}
 		select {
 		case <-ctx.Done():
+		case <-next:
+		case <-s.postponed:
 		case <-accounts:
 		case <-configMaps:
 		}

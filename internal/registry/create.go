@@ -152,7 +152,7 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		}
 		return store.Record{}, scheme.Invalid(res.GroupKind(), obj.GetName(), errs)
 	}
-	if err := wr.checkGrant(ctx, res, obj, nil); err != nil {
+	if err := cmp.Or(wr.checkGrant(ctx, res, obj, nil), wr.checkParams(ctx, res, obj, nil)); err != nil {
 		return store.Record{}, err
 	}
 	warnAbout(ctx, res, obj, nil)

@@ -5,6 +5,7 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -315,7 +316,7 @@ func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options
 	if errs := wr.validateChanged(ctx, t, opts, obj, old); len(errs) > 0 {
 		return rec, scheme.Invalid(t.Resource.GroupKind(), t.Name, errs)
 	}
-	if err := wr.checkGrant(ctx, t.Resource, obj, old); err != nil {
+	if err := cmp.Or(wr.checkGrant(ctx, t.Resource, obj, old), wr.checkParams(ctx, t.Resource, obj, old)); err != nil {
 		return rec, err
 	}
 	if t.Subresource == "" {

@@ -46,15 +46,18 @@ func taintNew(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// tolerateLoss is DefaultTolerationSeconds: a pod stays on a lost node for five minutes unless it says what it tolerates.
-func tolerateLoss(_ context.Context, a *admission.Attributes) error {
+// TolerationSeconds is how long a pod stays on a node that is not ready, and on one that is unreachable.
+type TolerationSeconds struct{ NotReady, Unreachable int64 }
+
+// admit is DefaultTolerationSeconds: a pod stays on a lost node for that long unless it says what it tolerates.
+func (t TolerationSeconds) admit(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
-	for _, key := range [...]string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+	for i, key := range [...]string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		covered := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return (t.Key == key || t.Key == "") && (t.Effect == corev1.TaintEffectNoExecute || t.Effect == "")
 		})
 		if !covered {
-			seconds := int64(300)
+			seconds := [...]int64{t.NotReady, t.Unreachable}[i]
 			pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
 				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
 			})

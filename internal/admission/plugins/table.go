@@ -25,6 +25,10 @@ type Config struct {
 
 	Configuration Configuration // what the flag file says
 
+	Tolerations TolerationSeconds
+
+	ControllerManager bool // a real one runs beside this server, and takes finalizers away
+
 	// Those that are made elsewhere; a zero Plugin has nothing to say. Only functions are taken from them: name, place and default are
 	// the table's.
 	ValidatingPolicy, MutatingPolicy admission.Plugin
@@ -64,12 +68,12 @@ func Table(c Config) []admission.Plugin {
 		{Name: "PodNodeSelector"},
 		{Name: "Priority", On: true, Of: pods, Operations: writes, Admit: classes.admitPriority},
 		{Name: "Priority", On: true, Of: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
-		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: tolerateLoss},
+		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: c.Tolerations.admit},
 		{Name: "PodTolerationRestriction"},
 		{Name: "EventRateLimit"},
 		{Name: "ExtendedResourceToleration"},
 		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
-		{Name: "StorageObjectInUseProtection", Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
+		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
 		{Name: "PodGroupProtection", On: true},
 		{Name: "OwnerReferencesPermissionEnforcement"},
 		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},

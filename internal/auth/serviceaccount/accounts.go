@@ -91,6 +91,8 @@ type Config struct {
 	Issuers        []string // the first issues tokens, all are accepted
 	Audiences      []string // what a token for this server is meant for; by default the issuers
 	RootCA         []byte
+
+	TokenController bool // another program gives Secrets their tokens
 }
 
 // Tokens issues and checks tokens. Safe for concurrent use.
@@ -101,6 +103,7 @@ type Tokens struct {
 	Signer    accountKey
 	Keys      []accountKey // that are accepted
 	rootCA    []byte       // for the ca.crt of Secrets; nil without an authority of this server's own
+	leaves    bool         // Secrets as they come: a token controller fills them
 
 	mu    sync.Mutex // guards known
 	Known map[[sha256.Size]byte]*TokenClaims
@@ -152,7 +155,7 @@ type Identity struct {
 
 // New reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
 func New(st *store.Store, cfg Config) (*Tokens, error) {
-	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, Known: map[[sha256.Size]byte]*TokenClaims{}}
+	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, leaves: cfg.TokenController, Known: map[[sha256.Size]byte]*TokenClaims{}}
 	if len(t.Audiences) == 0 {
 		t.Audiences = t.issuers
 	}
@@ -408,7 +411,7 @@ func (t *Tokens) Sign(claims *TokenClaims) (string, error) {
 // that a moment later. A Secret whose account is not there stays empty (the controller would delete it).
 func (t *Tokens) FillSecret(obj scheme.Object) error {
 	secret, ok := obj.(*corev1.Secret)
-	if !ok || secret.Type != corev1.SecretTypeServiceAccountToken || len(secret.Data[corev1.ServiceAccountTokenKey]) > 0 && secret.GenerateName == "" {
+	if t.leaves || !ok || secret.Type != corev1.SecretTypeServiceAccountToken || len(secret.Data[corev1.ServiceAccountTokenKey]) > 0 && secret.GenerateName == "" {
 		return nil
 	}
 	name, uid := secret.Annotations[corev1.ServiceAccountNameKey], secret.Annotations[corev1.ServiceAccountUIDKey]

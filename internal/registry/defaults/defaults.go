@@ -294,8 +294,34 @@ func DefaultStatus(obj scheme.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		defaultPodIPs(&o.Status)
+		for _, list := range [...][]corev1.ContainerStatus{o.Status.ContainerStatuses, o.Status.InitContainerStatuses, o.Status.EphemeralContainerStatuses} {
+			defaultContainerStatuses(list)
+		}
 	case *corev1.Node:
 		defaultNode(o)
+	case *corev1.Namespace:
+		Or(&o.Status.Phase, corev1.NamespaceActive)
+		LabelNamespace(o)
+	case *corev1.PersistentVolume:
+		Or(&o.Status.Phase, corev1.VolumePending)
+	case *corev1.PersistentVolumeClaim:
+		Or(&o.Status.Phase, corev1.ClaimPending)
+		roundQuantities(o.Status.Capacity, o.Status.AllocatedResources)
+	case *corev1.ResourceQuota:
+		roundQuantities(o.Status.Hard, o.Status.Used)
+	case *corev1.Service:
+		if o.Spec.Type == corev1.ServiceTypeLoadBalancer { // as the request has it
+			defaultBalancerModes(o)
+		}
+	}
+}
+
+func defaultContainerStatuses(list []corev1.ContainerStatus) {
+	for i := range list {
+		roundQuantities(list[i].AllocatedResources)
+		if r := list[i].Resources; r != nil {
+			roundQuantities(r.Limits, r.Requests)
+		}
 	}
 }
 
@@ -861,10 +887,13 @@ func defaultService(svc *corev1.Service) {
 	if NeedsClusterIP(svc) {
 		OrNew(&spec.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster)
 	}
-	if spec.Type != corev1.ServiceTypeLoadBalancer {
-		return
+	if spec.Type == corev1.ServiceTypeLoadBalancer {
+		OrNew(&spec.AllocateLoadBalancerNodePorts, true)
+		defaultBalancerModes(svc)
 	}
-	OrNew(&spec.AllocateLoadBalancerNodePorts, true)
+}
+
+func defaultBalancerModes(svc *corev1.Service) {
 	for i := range svc.Status.LoadBalancer.Ingress {
 		if ingress := &svc.Status.LoadBalancer.Ingress[i]; ingress.IP != "" {
 			OrNew(&ingress.IPMode, corev1.LoadBalancerIPModeVIP)

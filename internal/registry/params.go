@@ -1,0 +1,136 @@
+package registry
+
+// This file: who writes an admission policy or its binding may read its params. Expressions see them whoever made the policy, and tell by
+// what they refuse what stands in them. The rules and words are those of kube-apiserver's pkg/registry/admissionregistration:
+//
+//	a policy with a new paramKind     get on all objects of the kind, in all namespaces
+//	a binding with a paramRef         get on the object that it names, or list in its namespace
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+)
+
+// paramUse is what a policy or a binding says of params.
+type paramUse struct {
+	kind     *admissionv1.ParamKind // of a policy
+	ref      *admissionv1.ParamRef  // of a binding
+	policy   string                 // its policy, which is one of
+	policies string                 // the resource
+}
+
+func paramsOf(obj scheme.Object) paramUse {
+	switch o := obj.(type) {
+	case *admissionv1.ValidatingAdmissionPolicy:
+		return paramUse{kind: o.Spec.ParamKind}
+	case *admissionv1.MutatingAdmissionPolicy:
+		return paramUse{kind: o.Spec.ParamKind}
+	case *admissionv1.ValidatingAdmissionPolicyBinding:
+		return paramUse{ref: o.Spec.ParamRef, policy: o.Spec.PolicyName, policies: "validatingadmissionpolicies"}
+	case *admissionv1.MutatingAdmissionPolicyBinding:
+		return paramUse{ref: o.Spec.ParamRef, policy: o.Spec.PolicyName, policies: "mutatingadmissionpolicies"}
+	}
+	return paramUse{}
+}
+
+// checkParams refuses a policy or binding (old is nil for a create) whose writer may not read its params.
+func (wr *Writer) checkParams(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
+	rec := request.From(ctx)
+	if res.Group != admissionv1.GroupName || rec == nil || !wr.Auth.Enforcing() || slices.Contains(rec.User.Groups, request.GroupMasters) {
+		return nil
+	}
+	use, text, at := paramsOf(obj), "", "paramKind"
+	switch {
+	case use.kind != nil:
+		if old != nil {
+			if before := paramsOf(old).kind; before != nil && *before == *use.kind {
+				return nil
+			}
+		}
+		text = wr.mayReadKind(&rec.User, use.kind)
+	case use.ref != nil: // asked at each update: kube-apiserver compares pointers, which are never the same
+		at, text = "paramRef", wr.mayReadParams(&rec.User, use)
+	}
+	if text == "" {
+		return nil
+	}
+	return scheme.Invalid(res.GroupKind(), obj.GetName(), field.ErrorList{field.Forbidden(field.NewPath("spec", at), text)})
+}
+
+func (wr *Writer) mayReadKind(user *request.User, kind *admissionv1.ParamKind) string {
+	asked, _ := wr.paramResource(kind)
+	asked.Verb, asked.Name, asked.Namespace = "get", "*", "*"
+	if allowed, _ := wr.Auth.Decide(*user, asked); allowed {
+		return ""
+	}
+	return fmt.Sprintf(`user %s must have "get" permission on all objects of the referenced paramKind (kind=%s, apiVersion=%s)`,
+		spelled(user), kind.Kind, kind.APIVersion)
+}
+
+func (wr *Writer) mayReadParams(user *request.User, use paramUse) string {
+	asked, known := request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, true
+	kind, found := wr.policyParams(use)
+	if kind != nil {
+		asked, known = wr.paramResource(kind)
+	}
+	asked.Verb, asked.Name, asked.Namespace = "get", use.ref.Name, use.ref.Namespace
+	if use.ref.Name == "" {
+		asked.Verb = "list"
+	}
+	if allowed, _ := wr.Auth.Decide(*user, asked); allowed {
+		return ""
+	}
+	who, verb := spelled(user), asked.Verb
+	switch all := fmt.Sprintf(`to determine minimum required permissions and user %s does not have "%s" permission for all groups, versions and resources`, who, verb); {
+	case !found:
+		return fmt.Sprintf("unable to get policy %s %s", use.policy, all)
+	case !known:
+		return fmt.Sprintf("unable to resolve paramKind &{%s %s} %s", kind.APIVersion, kind.Kind, all)
+	case use.policies == "mutatingadmissionpolicies": // so it is there, the other way round
+		who, verb = verb, who
+	}
+	return fmt.Sprintf(`user %s does not have "%s" permission on the object referenced by paramRef`, who, verb)
+}
+
+// policyParams finds the paramKind of a binding's policy.
+func (wr *Writer) policyParams(use paramUse) (kind *admissionv1.ParamKind, found bool) {
+	row := wr.Types.Lookup(admissionv1.GroupName, "v1", use.policies)
+	rec, err := wr.Store.Get(row.Key("", use.policy))
+	if err != nil {
+		return nil, false
+	}
+	obj, err := wr.Read(row, &rec)
+	if err != nil {
+		return nil, false
+	}
+	return paramsOf(obj).kind, true
+}
+
+// paramResource is what has to be asked about a kind: all resources of its version when none is known by that name.
+func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (asked request.Info, known bool) {
+	gv, err := schema.ParseGroupVersion(kind.APIVersion)
+	if err != nil {
+		return request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, false
+	}
+	asked = request.Info{Group: gv.Group, Version: gv.Version, Resource: "*", ResourceRequest: true}
+	for _, res := range wr.Types.All() {
+		if res.Kind == kind.Kind && res.Group == gv.Group && res.Version == gv.Version {
+			asked.Resource = res.Plural
+			return asked, true
+		}
+	}
+	return asked, false
+}
+
+// spelled is a user as kube-apiserver's messages have it, Go's form of its struct.
+func spelled(u *request.User) string {
+	return fmt.Sprintf("&{%s %s %v %v}", u.Name, u.UID, u.Groups, u.Extra)
+}
