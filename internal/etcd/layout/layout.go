@@ -36,6 +36,7 @@ import (
 	"sync/atomic"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 
@@ -77,6 +78,7 @@ var paths = map[string]string{
 	"//replicationcontrollers/":            "controllers",
 	"//services/":                          "services/specs",
 	"/networking.k8s.io/ingresses/":        "ingress",
+	rangeBase:                              "ranges",
 	"/apiregistration.k8s.io/apiservices/": "apiregistration.k8s.io/apiservices",
 	"/apiextensions.k8s.io/customresourcedefinitions/": "apiextensions.k8s.io/customresourcedefinitions",
 }
@@ -84,6 +86,7 @@ var paths = map[string]string{
 const (
 	admissionGroup = admissionregistrationv1.GroupName
 	definitionBase = "/" + apiextensionsv1.GroupName + "/customresourcedefinitions/"
+	rangeBase      = "//rangeallocations/" // of what is claimed bit by bit, the node ports: stored as objects are, without a name, and never served
 )
 
 // older are the storage versions of kube-apiserver 1.36 that are not those which scheme keeps. Those with the Go type of the kept version have
@@ -104,6 +107,7 @@ func New(prefix string, reg *scheme.Registry) *Layout {
 	}
 	l.enter(scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](0, "customresourcedefinitions", ""))[0])
+	l.enter(scheme.GroupVersion("", "v1", scheme.Row[corev1.RangeAllocation](0, "rangeallocations", ""))[0])
 	for _, row := range older() {
 		l.enter(row)
 		l.byBase[row.Base].written = row
@@ -156,8 +160,8 @@ func (l *Layout) EtcdKey(key string) (string, error) {
 	return l.prefix + place + "/" + name, nil
 }
 
-// StoreKey is the store's key of what lies under a key of etcd. false says that it is no object that we serve: the range of node ports, leases
-// of servers, types of which we know nothing. Whatever has the place of a custom resource is taken for one: its definition may come later.
+// StoreKey is the store's key of what lies under a key of etcd. false says that it is no object that we know: leases of servers, types that
+// are not served here. Whatever has the place of a custom resource is taken for one: its definition may come later.
 func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 	rest, ok := strings.CutPrefix(etcdKey, l.prefix)
 	if !ok {

@@ -243,7 +243,7 @@ func TestKeys(t *testing.T) {
 	lay := New("registry", scheme.NewRegistry())
 	for _, key := range []string{"compact_rev_key", "/registry", "/registry/", "/registry/pods", "/registry/pods/", "/registry/pods/ns", "/registry/pods/ns/",
 		"/registry/pods//n", "/registry/pods/ns/n/more", "/registry/minions/ns/n", "/registry/nodes/n", "/registry/services/ns/n", "/registry/services/specs/n",
-		"/registry/ranges/servicenodeports", "/registry/masterleases/127.0.0.1", "/registry/peerserverleases/a.b", "/registry/apilet/lineage",
+		"/registry/masterleases/127.0.0.1", "/registry/peerserverleases/a.b", "/registry/apilet/lineage",
 		"/registry/a.example.com/widgets", "/registry/a.example.com/widgets/", "/registry/a.example.com/widgets//w", "/registry/a.example.com//ns/n",
 		"/registry/apiregistration.k8s.io/apiservices/ns/n", "/registryx/pods/ns/n", "/kubernetes/pods/ns/n", "/registry//pods/ns/n", "/registry/podtemplate/ns/n"} {
 		if got, ok := lay.StoreKey(key); ok {
@@ -257,6 +257,7 @@ func TestKeys(t *testing.T) {
 		"/registry/a.example.com/widgets/ns/w": "/a.example.com/widgets/ns/w",
 		"/registry/a.example.com/widgets/w":    "/a.example.com/widgets//w",
 		"/registry/events/ns/e":                "//events/ns/e",
+		"/registry/ranges/servicenodeports":    "//rangeallocations//servicenodeports",
 	} {
 		if got, ok := lay.StoreKey(etcdKey); !ok || got != key {
 			t.Errorf("%s: %q, %v", etcdKey, got, ok)

@@ -181,7 +181,7 @@ func (t *storedType) object(value []byte) (scheme.Object, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case obj.GetName() == "":
+	case obj.GetName() == "" && t.kept.Base != rangeBase:
 		return nil, fmt.Errorf("it has no name")
 	}
 	defaults.Set(obj)
