@@ -427,6 +427,9 @@ func (s *server) assemble() error {
 	if err != nil {
 		return err
 	}
+	if alloc.Failed = func(err error) { s.log.Error().Err(err).Msg("cluster IPs and node ports") }; s.cfg.managedFields {
+		alloc.Manager = "apilet"
+	}
 	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.validate, ManagedFields: s.cfg.managedFields}
 	if err := s.admit(); err != nil {
 		return err
@@ -538,6 +541,7 @@ func (s *server) startWorkers() {
 			gc.KeepUp(ctx, "reconciling namespaces", func(ctx context.Context) error { return s.namespaces.Run(ctx, gc) })
 		})
 	}
+	running.Go(func() { s.wr.Allocator.Run(ctx) })
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { // kube-apiserver, too, writes what it charges; a controller alone would be minutes late

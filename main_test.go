@@ -332,7 +332,7 @@ func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer
 			}
 			for _, section := range archive.Files {
 				if section.Name == "configuration" {
-					c.admissionConfig = writeTemp(t, "admission.yaml", string(section.Data))
+					c.admissionConfig = apitest.TempFile(t, "admission.yaml", string(section.Data))
 				}
 			}
 			if strings.Contains(file, "plugin-") && c.enabledPlugins == nil {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission/quota"
+	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/registry/validation"
 	"apilet/internal/registry/warnings"
@@ -100,6 +101,9 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 			return store.Record{}, err
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
+		if errors.Is(err, allocator.ErrLost) && ctx.Err() == nil {
+			continue
+		}
 		if !errors.Is(err, store.ErrExists) {
 			return rec, wr.createError(err, res, obj)
 		}
@@ -140,12 +144,12 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 }
 
 // insertOnce judges, encodes and commits an object under its present name.
-func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
-	release, err := wr.Allocator.Assign(obj, nil, opts.dryRun)
+func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (rec store.Record, err error) {
+	given, err := wr.Allocator.Assign(obj, nil, opts.dryRun)
 	if err != nil {
 		return store.Record{}, err
 	}
-	defer release()
+	defer func() { given.Done(ctx, err) }()
 	if errs := wr.validateNew(ctx, res, obj, opts); len(errs) > 0 {
 		if err := wr.checkNamespace(res, obj); err != nil {
 			return store.Record{}, err
@@ -178,7 +182,10 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	if err := wr.checkUnwritten(res, obj); err != nil {
 		return store.Record{}, err
 	}
-	rec, err := wr.commit(ctx, res, c)
+	if err := given.Claim(ctx); err != nil {
+		return store.Record{}, err
+	}
+	rec, err = wr.commit(ctx, res, c)
 	if name, founds := strings.CutPrefix(c.Key, NamespaceKey("")); founds && err == nil && wr.NamespaceCreated != nil {
 		wr.NamespaceCreated(name)
 	}

@@ -28,7 +28,6 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/tidwall/gjson"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -159,6 +158,9 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
 	rec, err := wr.Store.Commit(ctx, c)
 	if err == nil {
+		if c.Op == store.OpDelete {
+			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
+		}
 		wr.Quotas.Committed(res, &rec)
 		for _, follow := range wr.Committed {
 			follow(res)
@@ -180,8 +182,6 @@ func splice(json []byte, revAt int, rev int64) []byte {
 
 // Tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
 func Tombstone(rec *store.Record) store.Change {
-	at := gjson.GetBytes(rec.JSON, "metadata.resourceVersion")
-	json := append(make([]byte, 0, len(rec.JSON)), rec.JSON[:at.Index+1]...)
-	json = append(json, rec.JSON[at.Index+len(at.Raw)-1:]...)
-	return store.Change{Op: store.OpDelete, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: at.Index + 1}
+	json, revAt := scheme.WithoutRevision(rec.JSON)
+	return store.Change{Op: store.OpDelete, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}
 }

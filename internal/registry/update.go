@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission/quota"
+	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/strategy"
@@ -305,13 +306,13 @@ func specOf(u *unstructured.Unstructured) map[string]any {
 
 // validateAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. rec is what
 // it was computed from: store.ErrConflict when somebody was faster.
-func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rec store.Record) (store.Record, error) {
+func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rec store.Record) (_ store.Record, err error) {
+	var given *allocator.Allotment
 	if t.Subresource == "" {
-		release, err := wr.Allocator.Assign(obj, old, opts.dryRun)
-		if err != nil {
+		if given, err = wr.Allocator.Assign(obj, old, opts.dryRun); err != nil {
 			return rec, err
 		}
-		defer release()
+		defer func() { given.Done(ctx, err) }()
 	}
 	if errs := wr.validateChanged(ctx, t, opts, obj, old); len(errs) > 0 {
 		return rec, scheme.Invalid(t.Resource.GroupKind(), t.Name, errs)
@@ -330,6 +331,11 @@ func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options
 		return rec, err
 	}
 	defer held.Release()
+	if err := given.Claim(ctx); errors.Is(err, allocator.ErrLost) {
+		return rec, store.ErrConflict
+	} else if err != nil {
+		return rec, err
+	}
 	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
 }
 
@@ -377,7 +383,11 @@ func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Ob
 	if dryRun {
 		return store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(json, revAt, rec.Rev)}, nil
 	}
-	return wr.commit(ctx, res, c)
+	written, err := wr.commit(ctx, res, c)
+	if err == nil {
+		wr.Allocator.Freed(ctx, rec.Key, rec.JSON, json)
+	}
+	return written, err
 }
 
 // mayGo says that nothing holds an object back that is being deleted: no finalizer, and no grace period that runs.

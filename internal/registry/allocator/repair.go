@@ -1,0 +1,162 @@
+package allocator
+
+// This file brings claims and Services together again. They part where a server stops between two writes, where an older one gave addresses out
+// without claiming them, and where somebody deletes an IPAddress. What a Service has counts: it gets its claim, if need be from another owner.
+// A claim without its Service may belong to a create that is on its way, so it has time: an IPAddress a minute, a port some rounds, as
+// with kube-apiserver.
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/big"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"apilet/internal/store"
+)
+
+const (
+	repairEvery   = 3 * time.Minute
+	orphanGrace   = time.Minute // of an IPAddress
+	leakRounds    = 3           // of a node port
+	repairWorkers = 16          // writes at once
+)
+
+// Run repairs until ctx ends. One server does it for all.
+func (a *Allocator) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := a.Repair(ctx); err != nil && ctx.Err() == nil && a.Failed != nil {
+			a.Failed(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(repairEvery):
+		}
+	}
+}
+
+// Repair is one round.
+func (a *Allocator) Repair(ctx context.Context) error {
+	a.mu.Lock()
+	err := a.catchUp()
+	taken, claimed := maps.Clone(a.taken), maps.Clone(a.claimed)
+	a.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.repairAddresses(ctx, taken, claimed, time.Now()), a.repairPorts(ctx, taken))
+}
+
+// repairAddresses takes away the claims of those that have not got the address, and claims for those that have.
+func (a *Allocator) repairAddresses(ctx context.Context, taken map[string]string, claimed map[string]claim, now time.Time) error {
+	type repair struct{ address, from, to string }
+	var repairs []repair
+	for address, c := range claimed {
+		owner := taken[address]
+		if c.managed && c.owner != "" && c.owner != owner && (owner != "" || now.Sub(c.created) > orphanGrace) {
+			repairs = append(repairs, repair{address, c.owner, owner})
+		}
+	}
+	for address, owner := range taken {
+		_, err := netip.ParseAddr(address)
+		if _, has := claimed[address]; err == nil && !has {
+			repairs = append(repairs, repair{address, "", owner})
+		}
+	}
+	return inParallel(ctx, repairs, func(r repair) error {
+		if r.from != "" {
+			if err := a.freeAddress(ctx, r.address, r.from); err != nil {
+				return err
+			}
+		}
+		if r.to == "" || !a.stillHas(r.to, r.address) {
+			return nil
+		}
+		if err := a.claimAddress(ctx, r.address, r.to); !errors.Is(err, ErrLost) {
+			return err
+		}
+		return nil
+	})
+}
+
+// stillHas says that a Service has an address or port now.
+func (a *Allocator) stillHas(service, text string) (has bool) {
+	rec, err := a.st.Get(service)
+	if err == nil {
+		given(rec.JSON, func(one string) { has = has || one == text })
+	}
+	return has
+}
+
+// repairPorts sets the bits of all ports that Services have, and clears those that have been nobody's for some rounds.
+func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) error {
+	if !a.Shared {
+		return nil
+	}
+	used := new(big.Int)
+	for text := range taken {
+		if port, err := strconv.Atoi(text); err == nil && inNodePorts(int32(port)) {
+			used.SetBit(used, port-firstNodePort, 1)
+		}
+	}
+	a.mu.Lock()
+	held := maps.Clone(a.held)
+	a.mu.Unlock()
+	leaks := map[int32]int{}
+	err := a.changePorts(ctx, func(bits *big.Int) (changed bool, err error) {
+		clear(leaks)
+		for i := range NodePortCount {
+			port := int32(firstNodePort + i)
+			switch set, is := bits.Bit(i) == 1, used.Bit(i) == 1; {
+			case is && !set:
+				bits.SetBit(bits, i, 1)
+				changed = true
+			case set && !is && !held[strconv.Itoa(int(port))]:
+				if leaks[port] = a.leaks[port] + 1; leaks[port] > leakRounds {
+					delete(leaks, port)
+					bits.SetBit(bits, i, 0)
+					changed = true
+				}
+			}
+		}
+		return changed, nil
+	})
+	if err == nil {
+		a.leaks = leaks
+	}
+	return err
+}
+
+// inParallel does some things at once, until one fails or ctx ends.
+func inParallel[T any](ctx context.Context, all []T, do func(T) error) error {
+	var mu sync.Mutex // guards failed
+	var failed error
+	next := make(chan T)
+	var workers sync.WaitGroup
+	for range min(repairWorkers, len(all)) {
+		workers.Go(func() {
+			for one := range next {
+				if err := do(one); err != nil && !errors.Is(err, store.ErrNotFound) {
+					mu.Lock()
+					failed = errors.Join(failed, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, one := range all {
+		mu.Lock()
+		stop := failed != nil || ctx.Err() != nil
+		mu.Unlock()
+		if stop {
+			break
+		}
+		next <- one
+	}
+	close(next)
+	workers.Wait()
+	return failed
+}
