@@ -1,0 +1,201 @@
+// Package layout is kube-apiserver's layout of its data in etcd: which key an object has there, and what its value is.
+//
+//	lay := layout.New("/registry", reg)
+//	at, err := lay.EtcdKey("//services/default/web")       // "/registry/services/specs/default/web"
+//	key, ok := lay.StoreKey(at)                            // and back; false for what is no object that we serve
+//	value, err := lay.Encode(key, json)                    // {"kind":"Service","apiVersion":"v1","metadata":{...},...}
+//	stored, err := lay.Decode(key, value)                  // what store.Change wants, from JSON or protobuf
+//
+// Whoever writes what this package says, and reads what it reads, can take turns with kube-apiserver on the same etcd, or work beside it:
+//
+//	                     internal/store                                     etcd
+//	key                  //services/default/web                             /registry/services/specs/default/web
+//	                     /rbac.authorization.k8s.io/roles/ns/r              /registry/roles/ns/r
+//	                     /a.example.com/widgets/ns/w                        /registry/a.example.com/widgets/ns/w
+//	value                {"metadata":{"name":...,"resourceVersion":"7"}...  {"kind":"Service","apiVersion":"v1","metadata":{"name":...}...
+//	                     in the version that apilet keeps                   in the storage version of kube-apiserver 1.36
+//
+// The facts are kube-apiserver's own: its keys and storage versions were read from the etcd of a running one, and stand in testdata with the
+// values, in both encodings, that the tests read and write again. In its source they are in k8s.io/kubernetes/pkg/kubeapiserver
+// (SpecialDefaultResourcePrefixes, and the storage factory) and k8s.io/apiserver/pkg/server/storage.
+//
+// Custom resources keep in the store, as a mark before their members, the version that their value names (see scheme's StoredVersion), so
+// that a value means the same whatever became of the definition meanwhile.
+//
+// Invariants: StoreKey(EtcdKey(k)) is k; what Decode returns without an error can be decoded by scheme, whatever the value was: rubbish is an
+// error, found in time linear in its bytes, and comes with a stand-in (Stored) that is stored in its place. A Layout does not change; it may
+// be used by many at once. Of ours it imports scheme and registry/defaults. It knows no etcd client and no store.
+package layout
+
+// This file says where objects are. value.go says what they are.
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+
+	"apilet/internal/scheme"
+)
+
+// A Layout knows the paths and versions of the built-in types, and learns those of custom resources from the registry.
+type Layout struct {
+	prefix string // "/registry/"
+	reg    *scheme.Registry
+	byBase map[string]*storedType // by what the store's keys begin with: "//pods/"
+	byPath map[string]*storedType // by what etcd's keys begin with after the prefix: "pods", "services/specs"
+
+	custom atomic.Pointer[customRows] // of the registry's newest catalog that somebody asked about
+}
+
+// A storedType is one built-in type as it lies in etcd.
+type storedType struct {
+	path       string
+	namespaced bool
+	kept       *scheme.Resource            // the row of the version that the store keeps
+	written    *scheme.Resource            // the row of kube-apiserver's storage version
+	versions   map[string]*scheme.Resource // all rows that read values, by apiVersion
+	in, out    convert                     // from written to kept, and back; nil: they have one shape
+}
+
+type convert func(scheme.Object) (scheme.Object, error)
+
+// customRows are the rows of custom resources in one catalog, by what their keys begin with.
+type customRows struct {
+	catalog *scheme.Catalog
+	rows    map[string]*scheme.Resource
+}
+
+// paths are those of the built-in types that are not their plural names.
+var paths = map[string]string{
+	"//endpoints/":                         "services/endpoints",
+	"//nodes/":                             "minions",
+	"//replicationcontrollers/":            "controllers",
+	"//services/":                          "services/specs",
+	"/networking.k8s.io/ingresses/":        "ingress",
+	"/apiregistration.k8s.io/apiservices/": "apiregistration.k8s.io/apiservices",
+	"/apiextensions.k8s.io/customresourcedefinitions/": "apiextensions.k8s.io/customresourcedefinitions",
+}
+
+const (
+	admissionGroup = admissionregistrationv1.GroupName
+	definitionBase = "/" + apiextensionsv1.GroupName + "/customresourcedefinitions/"
+)
+
+// older are the storage versions of kube-apiserver 1.36 that are not those which scheme keeps. Those with the Go type of the kept version have
+// its fields, under the same names and numbers.
+func older() []*scheme.Resource {
+	return append(scheme.GroupVersion(admissionGroup, "v1beta1",
+		scheme.Row[admissionregistrationv1.MutatingAdmissionPolicy](0, "mutatingadmissionpolicies", ""),
+		scheme.Row[admissionregistrationv1.MutatingAdmissionPolicyBinding](0, "mutatingadmissionpolicybindings", "")),
+		scheme.GroupVersion(apiextensionsv1.GroupName, "v1beta1",
+			scheme.Row[apiextensionsv1beta1.CustomResourceDefinition](0, "customresourcedefinitions", ""))...)
+}
+
+// New makes the layout below prefix, kube-apiserver's --etcd-prefix: "/registry".
+func New(prefix string, reg *scheme.Registry) *Layout {
+	l := &Layout{prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", reg: reg, byBase: map[string]*storedType{}, byPath: map[string]*storedType{}}
+	for _, row := range scheme.Builtins {
+		l.enter(row)
+	}
+	l.enter(scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
+		scheme.Row[apiextensionsv1.CustomResourceDefinition](0, "customresourcedefinitions", ""))[0])
+	for _, row := range older() {
+		l.enter(row)
+		l.byBase[row.Base].written = row
+	}
+	definitions := l.byBase[definitionBase]
+	definitions.in, definitions.out = definitionFromV1beta1, definitionToV1beta1
+	return l
+}
+
+// enter adds a row to its type. The first that keeps its objects as they are served is the one that the store has.
+func (l *Layout) enter(row *scheme.Resource) {
+	if row.Virtual {
+		return
+	}
+	t := l.byBase[row.Base]
+	if t == nil {
+		t = &storedType{path: paths[row.Base], namespaced: row.Namespaced, versions: map[string]*scheme.Resource{}}
+		if t.path == "" {
+			t.path = row.Plural
+		}
+		l.byBase[row.Base], l.byPath[t.path] = t, t
+	}
+	t.versions[row.APIVersion()] = row
+	if t.kept == nil && row.StoresAsIs() {
+		t.kept, t.written = row, row
+	}
+}
+
+// Prefix is what all keys begin with, a slash at its end.
+func (l *Layout) Prefix() string { return l.prefix }
+
+// EtcdKey is kube-apiserver's key of an object.
+func (l *Layout) EtcdKey(key string) (string, error) {
+	base, namespace, name, ok := scheme.SplitKey(key)
+	if !ok {
+		return "", fmt.Errorf("%q is no object's key", key)
+	}
+	place := strings.Trim(base, "/")
+	if t := l.byBase[base]; t != nil {
+		place = t.path
+		if t.namespaced != (namespace != "") {
+			return "", fmt.Errorf("%q is no key of its type: it has a namespace, or none", key)
+		}
+	} else if group, _, _ := strings.Cut(place, "/"); !strings.Contains(group, ".") {
+		return "", fmt.Errorf("%q: there is no such type", key)
+	}
+	if namespace != "" {
+		place += "/" + namespace
+	}
+	return l.prefix + place + "/" + name, nil
+}
+
+// StoreKey is the store's key of what lies under a key of etcd. false says that it is no object that we serve: the range of node ports, leases
+// of servers, types of which we know nothing. Whatever has the place of a custom resource is taken for one: its definition may come later.
+func (l *Layout) StoreKey(etcdKey string) (string, bool) {
+	rest, ok := strings.CutPrefix(etcdKey, l.prefix)
+	if !ok {
+		return "", false
+	}
+	place, rest, _ := strings.Cut(rest, "/")
+	dotted := strings.Contains(place, ".")
+	if dotted || place == "services" {
+		second, after, _ := strings.Cut(rest, "/")
+		place, rest = place+"/"+second, after
+	}
+	namespace, name, namespaced := strings.Cut(rest, "/")
+	if !namespaced {
+		namespace, name = "", rest
+	}
+	if name == "" || namespaced && namespace == "" || strings.Contains(name, "/") {
+		return "", false
+	}
+	switch t := l.byPath[place]; {
+	case t != nil && t.namespaced == namespaced:
+		return t.kept.Key(namespace, name), true
+	case t != nil || !dotted || strings.HasPrefix(place, ".") || strings.HasSuffix(place, "/"):
+		return "", false
+	}
+	return "/" + place + "/" + namespace + "/" + name, true
+}
+
+// customRow is a row of the custom resources of a base; nil when no definition is in force.
+func (l *Layout) customRow(base string) *scheme.Resource {
+	catalog, known := l.reg.Current.Load(), l.custom.Load()
+	if known == nil || known.catalog != catalog {
+		known = &customRows{catalog: catalog, rows: map[string]*scheme.Resource{}}
+		for _, row := range catalog.Sorted {
+			if row.GoType == nil && row.Custom != nil {
+				known.rows[row.Base] = row
+			}
+		}
+		l.custom.Store(known)
+	}
+	return known.rows[base]
+}

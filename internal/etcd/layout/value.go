@@ -1,0 +1,266 @@
+package layout
+
+// This file says what the values are.
+//
+//	stored JSON ──without resourceVersion, kind and apiVersion before it──▶ value                  nearly always: no object in between
+//	stored JSON ──▶ object ──▶ object of kube-apiserver's storage version ──▶ value                 definitions, kept in v1, written in v1beta1
+//	value ──by its apiVersion's row──▶ object ──scheme's EncodeStored──▶ stored JSON
+//
+// A value is read into its Go type whoever wrote it, since what is in the store has to be readable, and etcd takes anything from anybody. Then
+// it gets its defaults: kube-apiserver stores objects without some of them (a claim's status is {}) and fills them in at each reading.
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+
+	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
+	"apilet/internal/scheme/protobuf"
+)
+
+// Stored is an object as store.Change has it: the decimal revision belongs at JSON[RevAt].
+type Stored struct {
+	JSON     []byte
+	RevAt    int
+	Deleting bool // it has a deletionTimestamp
+}
+
+// ---- Writing
+
+// Encode makes etcd's value of stored JSON, whether or not the revision is in it: byte for byte what kube-apiserver writes for the same object
+// when it writes JSON.
+func (l *Layout) Encode(key string, stored []byte) ([]byte, error) {
+	base, _, _, ok := scheme.SplitKey(key)
+	if !ok {
+		return nil, fmt.Errorf("%q is no object's key", key)
+	}
+	t := l.byBase[base]
+	if t == nil {
+		return l.encodeCustom(base, stored)
+	}
+	if t.out != nil {
+		obj, err := t.kept.DecodeStored(stored)
+		if err == nil {
+			obj, err = t.out(obj)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if stored, err = json.Marshal(obj); err != nil {
+			return nil, err
+		}
+	}
+	return appendValue(t.written.Prefix, stored), nil
+}
+
+// appendValue puts kind and apiVersion before the members of stored JSON and leaves its revision out.
+func appendValue(kind string, stored []byte) []byte {
+	from, to := revisionMember(stored)
+	value := make([]byte, 0, len(kind)+len(stored)+1)
+	value = append(append(value, '{'), kind...)
+	value = append(append(value, stored[1:from]...), stored[to:]...)
+	return append(value, '\n')
+}
+
+// revisionMember is where the member metadata.resourceVersion lies, with a comma if it has one; 1, 1 when there is none.
+func revisionMember(stored []byte) (from, to int) {
+	found := gjson.GetBytes(stored, "metadata.resourceVersion")
+	if found.Index == 0 {
+		return 1, 1
+	}
+	from, to = found.Index-len(`"resourceVersion":`), found.Index+len(found.Raw)
+	switch {
+	case to < len(stored) && stored[to] == ',':
+		to++
+	case stored[from-1] == ',':
+		from--
+	}
+	return from, to
+}
+
+// encodeCustom writes a custom resource, its members by name, as kube-apiserver does. Its kind is the definition's.
+func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
+	row := l.customRow(base)
+	if row == nil {
+		return nil, fmt.Errorf("no definition of %s is in force", strings.Trim(base, "/"))
+	}
+	version, at := row.Custom.StoredVersion(stored)
+	if version == "" {
+		version = row.Custom.StorageVersion
+	}
+	kind, _ := json.Marshal(row.Kind)
+	apiVersion, _ := json.Marshal(scheme.GroupVersionString(row.Group, version))
+	members := []member{{"apiVersion", `"apiVersion":` + string(apiVersion)}, {"kind", `"kind":` + string(kind)}}
+	rest := slices.Concat([]byte("{"), stored[at:])
+	from, to := revisionMember(rest)
+	rest = slices.Delete(rest, from, to)
+	gjson.ParseBytes(rest).ForEach(func(name, value gjson.Result) bool {
+		members = append(members, member{name.String(), name.Raw + ":" + value.Raw})
+		return true
+	})
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	value := make([]byte, 0, len(rest)+len(members[0].text)+len(members[1].text)+4)
+	for i := range members {
+		value = append(append(value, "{,"[min(i, 1)]), members[i].text...)
+	}
+	return append(value, "}\n"...), nil
+}
+
+// A member of a JSON object, with its name as it sorts and its text.
+type member struct{ name, text string }
+
+// ---- Reading
+
+// Decode reads a value of etcd in JSON or protobuf. An error is scheme.ErrUnreadable: then Stored is a stand-in under the object's name that
+// nobody can decode either, so that the object is there, is told, and can be deleted.
+func (l *Layout) Decode(key string, value []byte) (Stored, error) {
+	base, namespace, name, ok := scheme.SplitKey(key)
+	if !ok {
+		return Stored{}, fmt.Errorf("%q is no object's key", key)
+	}
+	var stored Stored
+	var err error
+	if t := l.byBase[base]; t != nil {
+		stored, err = t.decode(value)
+	} else {
+		stored, err = decodeCustom(strings.Split(base, "/")[1], value)
+	}
+	if err != nil {
+		return standIn(namespace, name), fmt.Errorf("%w: %s: %w", scheme.ErrUnreadable, key, err)
+	}
+	return stored, nil
+}
+
+// standIn is valid JSON with a time that no decoder takes.
+func standIn(namespace, name string) Stored {
+	meta := `{"metadata":{"name":` + quoted(name)
+	if namespace != "" {
+		meta += `,"namespace":` + quoted(namespace)
+	}
+	meta += `,"resourceVersion":"`
+	return Stored{JSON: []byte(meta + `","creationTimestamp":"10000-01-01T00:00:00Z"}}`), RevAt: len(meta)}
+}
+
+func quoted(text string) string {
+	b, _ := json.Marshal(text)
+	return string(b)
+}
+
+func (t *storedType) decode(value []byte) (Stored, error) {
+	obj, err := t.object(value)
+	if err != nil {
+		return Stored{}, err
+	}
+	stored := Stored{Deleting: obj.GetDeletionTimestamp() != nil}
+	stored.JSON, stored.RevAt, err = t.kept.EncodeStored(obj)
+	return stored, err
+}
+
+// object reads a value into the version that the store keeps.
+func (t *storedType) object(value []byte) (scheme.Object, error) {
+	row, format, err := t.rowOf(value)
+	if err != nil {
+		return nil, err
+	}
+	obj, _, err := row.Decode(value, string(format), "")
+	if err == nil && row == t.written && t.in != nil {
+		obj, err = t.in(obj)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case obj.GetName() == "":
+		return nil, fmt.Errorf("it has no name")
+	}
+	defaults.Set(obj)
+	return obj, nil
+}
+
+// rowOf is the row by which a value is read, as its apiVersion says.
+func (t *storedType) rowOf(value []byte) (*scheme.Resource, scheme.BodyFormat, error) {
+	if !bytes.HasPrefix(value, protobuf.ProtobufPrefix) {
+		if !json.Valid(value) {
+			return nil, "", fmt.Errorf("it is neither JSON nor protobuf")
+		}
+		row, err := t.version(gjson.GetBytes(value, "apiVersion").String())
+		return row, scheme.JSONFormat, err
+	}
+	envelope, err := scheme.OpenEnvelope(value)
+	if err != nil {
+		return nil, "", err
+	}
+	row, err := t.version(envelope.APIVersion)
+	return row, scheme.ProtobufFormat, err
+}
+
+func (t *storedType) version(apiVersion string) (*scheme.Resource, error) {
+	if row := t.versions[apiVersion]; row != nil {
+		return row, nil
+	}
+	return nil, fmt.Errorf("apiVersion %.100q is none of a %s that we know", apiVersion, t.kept.Kind)
+}
+
+// decodeCustom reads a custom resource, which need not have a definition yet.
+func decodeCustom(group string, value []byte) (Stored, error) {
+	u := &unstructured.Unstructured{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(value, &u.Object); err != nil {
+		return Stored{}, err
+	}
+	apiVersion, _ := u.Object["apiVersion"].(string)
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if kind, _ := u.Object["kind"].(string); err != nil || kind == "" || gv.Group != group || gv.Version == "" {
+		return Stored{}, fmt.Errorf("apiVersion %.100q and kind %.100q are none of group %s", apiVersion, kind, group)
+	}
+	if _, ok := u.Object["metadata"].(map[string]any); !ok {
+		return Stored{}, fmt.Errorf("it has no metadata")
+	}
+	var meta metav1.ObjectMeta
+	if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(value, "metadata").Raw), &meta); err != nil {
+		return Stored{}, err
+	}
+	if meta.Name == "" {
+		return Stored{}, fmt.Errorf("it has no name")
+	}
+	if err := scheme.CheckSteps(u.Object); err != nil {
+		return Stored{}, err
+	}
+	row := &scheme.Resource{Group: group, Version: gv.Version, Kind: u.GetKind()}
+	stored, revAt, err := row.EncodeStored(u)
+	if err != nil {
+		return Stored{}, err
+	}
+	mark := `{"apiVersion":` + quoted(gv.Version) + `,`
+	return Stored{JSON: slices.Concat([]byte(mark), stored[1:]), RevAt: revAt + len(mark) - 1, Deleting: meta.DeletionTimestamp != nil}, nil
+}
+
+// ---- Definitions, which kube-apiserver stores in v1beta1 to this day
+
+func definitionFromV1beta1(obj scheme.Object) (scheme.Object, error) {
+	old, inner, out := obj.(*apiextensionsv1beta1.CustomResourceDefinition), &apiextensions.CustomResourceDefinition{}, &apiextensionsv1.CustomResourceDefinition{}
+	apiextensionsv1beta1.SetObjectDefaults_CustomResourceDefinition(old)
+	if err := apiextensionsv1beta1.Convert_v1beta1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(old, inner, nil); err != nil {
+		return nil, err
+	}
+	return out, apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(inner, out, nil)
+}
+
+func definitionToV1beta1(obj scheme.Object) (scheme.Object, error) {
+	inner, out := &apiextensions.CustomResourceDefinition{}, &apiextensionsv1beta1.CustomResourceDefinition{}
+	now := obj.(*apiextensionsv1.CustomResourceDefinition)
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(now, inner, nil); err != nil {
+		return nil, err
+	}
+	return out, apiextensionsv1beta1.Convert_apiextensions_CustomResourceDefinition_To_v1beta1_CustomResourceDefinition(inner, out, nil)
+}
