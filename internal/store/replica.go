@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -102,6 +103,38 @@ func (st *Store) Current(ctx context.Context) (int64, error) {
 		err = st.Reach(ctx, rev)
 	}
 	return st.Revision(), err
+}
+
+// Upcoming waits for a revision that another replica may have shown, for a time at most. Where there is no other it does not wait.
+func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duration) error {
+	switch {
+	case rev <= uint64(st.Revision()):
+		return nil
+	case st.Opts.Replica == nil || rev > math.MaxInt64:
+		return errFutureRev
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if newest, err := st.Opts.Replica.Newest(ctx); err == nil && uint64(newest) < rev {
+		return errFutureRev
+	}
+	return st.Reach(ctx, int64(rev))
+}
+
+// Changed tells whether a key's newest revision is another one than a reader of the store has seen (0: none), by what is newest in the log.
+// In a file with a log of its own the commit finds that out.
+func (st *Store) Changed(ctx context.Context, key string, rev int64) (bool, error) {
+	if st.Opts.Replica == nil {
+		return false, nil
+	}
+	if _, err := st.Current(ctx); err != nil {
+		return false, err
+	}
+	rec, err := st.Get(key)
+	if errors.Is(err, ErrNotFound) {
+		return rev != 0, nil
+	}
+	return err == nil && rec.Rev != rev, err
 }
 
 // Reach waits until the store shows a revision.
@@ -418,7 +451,11 @@ func (st *Store) publishFill(f *feed, wake []chan struct{}) []chan struct{} {
 const (
 	replicaSuffix = ".replica"
 	closedInPeace = "closed"
+	distrusted    = "distrusted"
 )
+
+// Distrust has the next opening throw the replica away: its log is not what it was.
+func (st *Store) Distrust() { st.distrusted.Store(true) }
 
 // openReplica opens the replica's file, or a new one in the place of one that is not to be trusted.
 func openReplica(path string, opts Options) (*Store, error) {
@@ -437,6 +474,8 @@ func openReplica(path string, opts Options) (*Store, error) {
 	case !ours:
 	case identity != opts.Replica.Identity:
 		doubt = "it is of another history"
+	case run == distrusted:
+		doubt = "its log is not what it was"
 	case run != closedInPeace && (run != boot || boot == ""):
 		doubt = "it was not closed before the machine was"
 	}
@@ -462,7 +501,12 @@ func openReplica(path string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.closed = func() error { return note(closedInPeace) }
+	st.closed = func() error {
+		if st.distrusted.Load() {
+			return note(distrusted)
+		}
+		return note(closedInPeace)
+	}
 	if err := note(boot); err != nil {
 		return nil, errors.Join(err, st.Close())
 	}

@@ -192,6 +192,7 @@ type Store struct {
 	envelopes  sync.Pool
 	waiting    revisionWaiters
 	shared     atomic.Bool  // some revision has several records
+	distrusted atomic.Bool  // see Distrust
 	currentRev atomic.Int64 // set under mu, together with what belongs to it
 	compactRev atomic.Int64 // set after it is on the disk and before anything is deleted
 
