@@ -60,6 +60,8 @@ import (
 )
 
 const (
+	revisionPatience = 3 * time.Second // with a revision that another server has seen
+
 	listBuffer = 1 << 20 // bytes of encoded items that a limited list collects before it looks for its end
 )
 
@@ -90,7 +92,7 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 		return err
 	}
 	query := r.URL.Query()
-	if _, err := rd.lowerBound(query.Get("resourceVersion"), ""); err != nil {
+	if _, err := rd.lowerBound(r.Context(), query.Get("resourceVersion"), ""); err != nil {
 		return err
 	}
 	var export bool
@@ -111,23 +113,31 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 	return v.Respond(w, r, http.StatusOK, &rec)
 }
 
-// lowerBound parses a resourceVersion ("" is 0) and refuses one that has not happened yet. what names the failing part of a message.
-func (rd *reads) lowerBound(rv, what string) (int64, error) {
-	if rv == "" || rv == "0" {
+// lowerBound parses a resourceVersion, and waits until the store shows it: for what is newest now if there is none, for nothing if it is 0. A
+// revision that does not come is refused. what names the failing part of a message.
+func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error) {
+	switch rv {
+	case "":
+		_, err := rd.st.Current(ctx)
+		return 0, err
+	case "0":
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {
 		return 0, apierrors.NewBadRequest(what + field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error())
 	}
-	if current := rd.st.Revision(); n > uint64(current) {
-		return 0, tooLarge(rv, current)
+	if n <= uint64(rd.st.Revision()) {
+		return int64(n), nil
+	}
+	if err := rd.st.Upcoming(ctx, n, revisionPatience); err != nil {
+		return 0, tooLarge(rv, rd.st.Revision())
 	}
 	return int64(n), nil
 }
 
-// tooLarge is the answer to a revision of the future. The real server waits for it for three seconds; here no other server can
-// be ahead, so the answer comes at once, and without Retry-After, which would make client-go try ten times.
+// tooLarge is the answer to a revision of the future. Like the real server a replica waits for it for three seconds. Where the file is all
+// that there is no other server can be ahead, so the answer comes at once; and without Retry-After, which would make client-go try ten times.
 func tooLarge(rv string, current int64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %d", rv, current), 0)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
@@ -205,12 +215,12 @@ type position struct {
 }
 
 // locate is the decision table at the top of this file.
-func (rd *reads) locate(q *query) (position, error) {
+func (rd *reads) locate(ctx context.Context, q *query) (position, error) {
 	if q.Continue != "" {
-		return rd.resume(q)
+		return rd.resume(ctx, q)
 	}
 	pos := position{remaining: -1}
-	bound, err := rd.lowerBound(q.ResourceVersion, "invalid resource version: ")
+	bound, err := rd.lowerBound(ctx, q.ResourceVersion, "invalid resource version: ")
 	if err != nil {
 		return pos, err
 	}
@@ -222,13 +232,20 @@ func (rd *reads) locate(q *query) (position, error) {
 }
 
 // resume continues a list where its token says.
-func (rd *reads) resume(q *query) (position, error) {
+func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 	if q.ResourceVersion != "" && q.ResourceVersion != "0" {
 		return position{}, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
 	token, err := rd.tokens.open(q.Continue, &q.match)
 	if err != nil {
 		return position{}, err
+	}
+	if token.rev == 0 { // "now", as without a token
+		if _, err := rd.st.Current(ctx); err != nil {
+			return position{}, err
+		}
+	} else if token.lineage == lineageMark(rd.st) && rd.st.Upcoming(ctx, uint64(token.rev), revisionPatience) != nil { // another server was ahead
+		return position{}, tooLarge(strconv.FormatInt(token.rev, 10), rd.st.Revision())
 	}
 	pos := position{rev: token.rev, start: q.match.prefix + token.start, remaining: token.remaining, token: token}
 	if token.rev != 0 && (token.lineage != lineageMark(rd.st) || token.rev < rd.st.Compacted()) {
@@ -265,7 +282,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if !rd.chunking {
 		q.Limit, q.Continue = 0, ""
 	}
-	pos, err := rd.locate(q)
+	pos, err := rd.locate(r.Context(), q)
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,7 @@ import (
 	"apilet/internal/crd"
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
+	"apilet/internal/etcd"
 	"apilet/internal/gc"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/registry"
@@ -99,6 +100,7 @@ const (
 type config struct {
 	data, listen, kubeconfig                string
 	source                                  backupSource
+	etcd                                    etcdFlags
 	ephemeral                               bool
 	tlsCert, tlsKey, certDir                string
 	ownCerts                                bool // TLS with a certificate of the server's own making
@@ -135,16 +137,26 @@ func (c *config) serve(stderr io.Writer) error {
 	c.log = newLogger(stderr, c.logFormat)
 	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	s, err := startServer(c)
-	if err != nil {
-		return err
+	c.etcd.starting = stop
+	for {
+		s, err := startServer(c)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-stop.Done():
+			c.log.Info().Msg("stopping")
+		case err = <-s.failed:
+		case why := <-s.cluster.Lost():
+			c.log.Error().Err(why).Msg("starting anew")
+			c.listen = s.listening // the port that it has now
+			if err := s.stop(); err != nil {
+				return err
+			}
+			continue
+		}
+		return errors.Join(err, s.stop())
 	}
-	select {
-	case <-stop.Done():
-		c.log.Info().Msg("stopping")
-	case err = <-s.failed:
-	}
-	return errors.Join(err, s.stop())
 }
 
 func newLogger(out io.Writer, format string) zerolog.Logger {
@@ -220,6 +232,8 @@ type server struct {
 	log         zerolog.Logger
 	url         string
 	st          *store.Store
+	cluster     *etcd.Cluster // nil without --etcd-servers
+	leads       atomic.Bool   // this server works off what was written, for all on the cluster
 	upkeep      *store.Maintenance
 	reg         *scheme.Registry
 	rd          *reads
@@ -240,6 +254,7 @@ type server struct {
 	lost        *unreadable.Unreadables
 	troubles    *troubles.Log
 	http        *http.Server
+	listening   string
 	instruments *instrumentation
 	resting     drain.Conns
 	adminEnds   time.Time          // of the certificate in the kubeconfig
@@ -296,20 +311,17 @@ func (s *server) open(listener net.Listener) error {
 			return fmt.Errorf("--audit-log-path: %w", err)
 		}
 	}
-	if s.st, err = store.Open(c.data, store.Options{Ephemeral: c.ephemeral, Quota: c.quota,
-		Outcome: s.troubles.TellWriting,
-		Warn:    func(text string) { s.log.Warn().Msg(text) },
-		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
-	}); err != nil {
+	if err := s.openStore(); err != nil {
 		return err
 	}
 	removeLeftovers(s.st.Path)
 	if err := s.rehearse(); err != nil {
-		return errors.Join(err, s.st.Close())
+		return errors.Join(err, s.closeStore())
 	}
 	s.guardSecrets()
+	s.listening = listener.Addr().String()
 	if err := s.start(listener); err != nil {
-		return errors.Join(err, s.st.Close())
+		return errors.Join(err, s.closeStore())
 	}
 	return nil
 }
@@ -532,24 +544,10 @@ func (s *server) startWorkers() {
 	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
 		Begin: s.instruments.own}
 	var running sync.WaitGroup
-	if s.cfg.controllers {
-		running.Go(func() { gc.Run(ctx) })
-		running.Go(func() { s.typeChecker().Run(ctx) })
-	}
-	if s.namespaces != nil {
-		running.Go(func() {
-			gc.KeepUp(ctx, "reconciling namespaces", func(ctx context.Context) error { return s.namespaces.Run(ctx, gc) })
-		})
-	}
-	running.Go(func() { s.wr.Allocator.Run(ctx) })
+	running.Go(func() { s.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
+	running.Go(func() { s.followOthers(ctx) })
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
-	running.Go(func() { // kube-apiserver, too, writes what it charges; a controller alone would be minutes late
-		s.wr.WriteQuotas(ctx, func(err error) { s.log.Error().Err(err).Msg("writing what is used into the status of ResourceQuotas") })
-	})
-	running.Go(func() {
-		s.apiServices.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
-	})
 	running.Go(func() { s.scrub(ctx) })
 	running.Go(func() {
 		if err := s.lost.Survey(ctx, unreadable.JudgeOf(s.reg)); err != nil && ctx.Err() == nil {
@@ -575,6 +573,28 @@ func (s *server) startWorkers() {
 		running.Wait()
 		close(s.workers)
 	}()
+}
+
+// workOff does what follows from writes, later than they. Where several servers share their objects, one of them does.
+func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	if s.cfg.controllers {
+		running.Go(func() { gc.Run(ctx) })
+		running.Go(func() { s.typeChecker().Run(ctx) })
+	}
+	if s.namespaces != nil {
+		running.Go(func() {
+			gc.KeepUp(ctx, "reconciling namespaces", func(ctx context.Context) error { return s.namespaces.Run(ctx, gc) })
+		})
+	}
+	running.Go(func() { s.wr.Allocator.Run(ctx) })
+	running.Go(func() {
+		s.wr.WriteQuotas(ctx, func(err error) { s.log.Error().Err(err).Msg("writing what is used into the status of ResourceQuotas") })
+	})
+	running.Go(func() {
+		s.apiServices.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
+	})
 }
 
 // renewCerts keeps the certificates that the server makes from expiring under it.
@@ -697,7 +717,7 @@ func (s *server) stop() error {
 	s.idle()
 	<-s.workers
 	s.webhooks.Close()
-	err = errors.Join(err, s.st.Close())
+	err = errors.Join(err, s.closeStore())
 	if s.audit != nil {
 		err = errors.Join(err, s.audit.Close())
 	}
@@ -715,6 +735,9 @@ func (s *server) handler() http.Handler {
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
 	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.Writable}, {"damage", s.whole}, {"scrub", s.intact}, {"unreadable", s.lost.Check}}
+	if s.cluster != nil {
+		ready = append(ready, healthCheck{"etcd", s.cluster.Check})
+	}
 	alive := []healthCheck{pingCheck}
 	var checked []string
 	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
@@ -1223,6 +1246,7 @@ func printVersion(out io.Writer) error {
 func (c *config) serveFlags() []commandline.FlagGroup {
 	return []commandline.FlagGroup{
 		{Title: "The data", Define: c.defineStorage},
+		{Title: "Objects in etcd instead of the file, which then is this server's replica of them", Define: c.etcd.define},
 		{Title: "The address and its certificate", Define: c.defineAddress},
 		{Title: "Who may do what", Define: c.defineAccess},
 		{Title: "Service accounts", Define: c.defineAccounts},

@@ -89,7 +89,7 @@ func TestClientAuthoritiesArePublished(t *testing.T) {
 	data, authority := filepath.Join(t.TempDir(), "apilet.db"), filepath.Join(t.TempDir(), "ca.crt")
 	s = startSecured(t, onFile(data))
 	own := string(s.certs.Authority.CertPEM)
-	expect(t, s.want(200, "GET", path, "").get("data.client-ca-file"), own)
+	apitest.Expect(t, s.want(200, "GET", path, "").get("data.client-ca-file"), own)
 	s.want(200, "PATCH", path, `{"metadata":{"labels":{"a":"b"}},"data":{"requestheader-allowed-names":"[]"}}`, asMergePatch)
 	if err := os.WriteFile(authority, []byte(own), 0o600); err != nil {
 		t.Fatal(err)
@@ -99,9 +99,9 @@ func TestClientAuthoritiesArePublished(t *testing.T) {
 	s.restart()
 	s.client = client
 	a := s.want(200, "GET", path, "")
-	expect(t, a.get("data.client-ca-file"), own+own)
-	expect(t, a.get("data.requestheader-allowed-names"), "[]")
-	expect(t, a.get("metadata.labels.a"), "b")
+	apitest.Expect(t, a.get("data.client-ca-file"), own+own)
+	apitest.Expect(t, a.get("data.requestheader-allowed-names"), "[]")
+	apitest.Expect(t, a.get("metadata.labels.a"), "b")
 }
 
 // TestFirstObjectsComeBack after a deletion, and as they were after a change; what others add to their metadata stays.

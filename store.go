@@ -22,6 +22,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,13 +30,19 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidwall/gjson"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/atomicfile"
 	"apilet/internal/commandline"
+	"apilet/internal/etcd"
+	"apilet/internal/etcd/layout"
 	"apilet/internal/gc"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/response"
@@ -261,9 +268,123 @@ func (s *server) whole() error {
 	return nil
 }
 
+// ---- Objects in etcd
+
+// etcdFlags are kube-apiserver's.
+type etcdFlags struct {
+	servers                           []string
+	cafile, certfile, keyfile, prefix string
+	starting                          context.Context // ends a start that waits for etcd; nil: nothing does
+}
+
+func (e *etcdFlags) define(f *flag.FlagSet) {
+	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that holds the objects, under kube-apiserver's keys; several servers may share it, kube-apiserver among them", commandline.Listed(&e.servers))
+	f.StringVar(&e.cafile, "etcd-cafile", "", "PEM `file` of the authorities that may vouch for etcd")
+	f.StringVar(&e.certfile, "etcd-certfile", "", "PEM `file` with the certificate to show to etcd")
+	f.StringVar(&e.keyfile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
+	f.StringVar(&e.prefix, "etcd-prefix", "/registry", "what all keys in etcd begin with")
+}
+
+// openStore opens the data file, or the replica of what an etcd cluster holds. closeStore closes both.
+func (s *server) openStore() (err error) {
+	c := s.cfg
+	options := store.Options{Ephemeral: c.ephemeral, Quota: c.quota,
+		Outcome: s.troubles.TellWriting,
+		Warn:    func(text string) { s.log.Warn().Msg(text) },
+		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
+	}
+	if len(c.etcd.servers) == 0 {
+		s.st, err = store.Open(c.data, options)
+		return err
+	}
+	starting := c.etcd.starting
+	if starting == nil {
+		starting = context.Background()
+	}
+	if s.cluster, err = etcd.Open(starting, etcd.Config{Servers: c.etcd.servers, CAFile: c.etcd.cafile, CertFile: c.etcd.certfile, KeyFile: c.etcd.keyfile,
+		Layout: layout.New(c.etcd.prefix, s.reg), CompactionInterval: c.compactionInterval, Log: s.log}); err != nil {
+		return err
+	}
+	options.Replica = s.cluster.Replica()
+	if s.st, err = store.Open(c.data, options); err != nil {
+		return errors.Join(err, s.cluster.Close())
+	}
+	if err := s.cluster.Start(starting, s.st); err != nil {
+		return errors.Join(err, s.closeStore())
+	}
+	return nil
+}
+
+func (s *server) closeStore() (err error) {
+	if s.cluster != nil {
+		err = s.cluster.Close()
+	}
+	return errors.Join(err, s.st.Close())
+}
+
+// lead runs work while this server is the one to do it: always, unless there are others on the same cluster.
+func (s *server) lead(ctx context.Context, work func(context.Context)) {
+	if s.cluster == nil {
+		s.leads.Store(true)
+		work(ctx)
+		return
+	}
+	s.cluster.Lead(ctx, func(ctx context.Context) {
+		s.leads.Store(true)
+		defer s.leads.Store(false)
+		work(ctx)
+	})
+}
+
+// followOthers brings into force what other servers have written: a write of this server's own is followed before it is answered.
+func (s *server) followOthers(ctx context.Context) {
+	if s.cluster == nil {
+		return
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, kind := range []schema.GroupResource{
+		{Resource: "resourcequotas"},
+		{Group: rbacv1.GroupName, Resource: "roles"}, {Group: rbacv1.GroupName, Resource: "rolebindings"},
+		{Group: rbacv1.GroupName, Resource: "clusterroles"}, {Group: rbacv1.GroupName, Resource: "clusterrolebindings"},
+		{Group: admissionv1.GroupName, Resource: "mutatingwebhookconfigurations"}, {Group: admissionv1.GroupName, Resource: "validatingwebhookconfigurations"},
+		{Group: admissionv1.GroupName, Resource: "validatingadmissionpolicies"}, {Group: admissionv1.GroupName, Resource: "validatingadmissionpolicybindings"},
+		{Group: admissionv1.GroupName, Resource: "mutatingadmissionpolicies"}, {Group: admissionv1.GroupName, Resource: "mutatingadmissionpolicybindings"},
+	} {
+		if res := s.reg.Lookup(kind.Group, "v1", kind.Resource); res != nil {
+			running.Go(func() { s.followKind(ctx, res) })
+		}
+	}
+}
+
+func (s *server) followKind(ctx context.Context, res *scheme.Resource) {
+	var events []store.Event
+	for pos := int64(0); ctx.Err() == nil; {
+		wake := s.st.Wake(res.Base)
+		newest := s.st.Revision()
+		var err error
+		if events, pos, err = s.st.Events(res.Base, pos, 0, events[:0]); err != nil { // all that there is, instead
+			pos, events = newest, events[:0]
+			for rec, err := range s.st.All(store.Span{Prefix: res.Base}) {
+				if err == nil {
+					events = append(events, store.Event{Record: *rec})
+				}
+			}
+		}
+		s.wr.Follow(res, events)
+		if pos < newest {
+			continue
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.
 func (s *server) afterCompaction(ctx context.Context, gc *gc.Collector, err error) {
-	if err == nil {
+	if err == nil && s.leads.Load() {
 		err = gc.ExpireEvents(ctx)
 	}
 	if err != nil && ctx.Err() == nil {

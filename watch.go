@@ -95,7 +95,7 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	if err != nil {
 		return err
 	}
-	from, err := rd.lowerBound(q.ResourceVersion, "")
+	from, err := rd.lowerBound(r.Context(), q.ResourceVersion, "")
 	var future *apierrors.StatusError
 	if err != nil && (!errors.As(err, &future) || future.ErrStatus.Code != http.StatusGatewayTimeout) {
 		return err

@@ -151,7 +151,7 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	}
 	defer func() { given.Done(ctx, err) }()
 	if errs := wr.validateNew(ctx, res, obj, opts); len(errs) > 0 {
-		if err := wr.checkNamespace(res, obj); err != nil {
+		if err := wr.checkNamespace(ctx, res, obj); err != nil {
 			return store.Record{}, err
 		}
 		return store.Record{}, scheme.Invalid(res.GroupKind(), obj.GetName(), errs)
@@ -177,9 +177,9 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		c.Parent = NamespaceKey(obj.GetNamespace())
 	}
 	if opts.dryRun {
-		return wr.pretendCreate(res, obj, c)
+		return wr.pretendCreate(ctx, res, obj, c)
 	}
-	if err := wr.checkUnwritten(res, obj); err != nil {
+	if err := wr.checkUnwritten(ctx, res, obj); err != nil {
 		return store.Record{}, err
 	}
 	if err := given.Claim(ctx); err != nil {
@@ -204,11 +204,11 @@ func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json 
 
 // checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
 // the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
-func (wr *Writer) checkUnwritten(res *scheme.Resource, obj scheme.Object) error {
+func (wr *Writer) checkUnwritten(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	if n, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err != nil || n == 0 {
 		return nil
 	}
-	if err := wr.checkNamespace(res, obj); err != nil {
+	if err := wr.checkNamespace(ctx, res, obj); err != nil {
 		return err
 	}
 	return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
@@ -239,8 +239,8 @@ func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
 }
 
 // pretendCreate answers a create's dry run.
-func (wr *Writer) pretendCreate(res *scheme.Resource, obj scheme.Object, c store.Change) (store.Record, error) {
-	if err := wr.checkNamespace(res, obj); err != nil {
+func (wr *Writer) pretendCreate(ctx context.Context, res *scheme.Resource, obj scheme.Object, c store.Change) (store.Record, error) {
+	if err := wr.checkNamespace(ctx, res, obj); err != nil {
 		return store.Record{}, err
 	}
 	switch rec, err := wr.Store.Get(c.Key); {

@@ -71,12 +71,20 @@ func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, n
 		if err := ctx.Err(); err != nil {
 			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
 		}
-		if rec, err = wr.Store.Get(key); err == nil {
+		rec, err = wr.Store.Get(key)
+		read := rec.Rev
+		if err == nil {
 			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
 		}
-		if !errors.Is(err, store.ErrConflict) {
-			return rec, gone, response.StoreError(err, res, name)
+		if errors.Is(err, store.ErrConflict) {
+			continue
 		}
+		if stale, failure := wr.stale(ctx, key, read, err == nil && rec.Rev != read); failure != nil {
+			err = failure
+		} else if stale {
+			continue
+		}
+		return rec, gone, response.StoreError(err, res, name)
 	}
 }
 

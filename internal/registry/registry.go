@@ -116,11 +116,19 @@ func NamespaceKey(name string) string { return "//namespaces//" + name }
 
 // checkNamespace says whether objects may be created in the object's namespace. The store checks it again, in the same transaction
 // as the create; asking here first gives the better of two errors, and dry runs their answer.
-func (wr *Writer) checkNamespace(res *scheme.Resource, obj scheme.Object) error {
+func (wr *Writer) checkNamespace(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	if !res.Namespaced {
 		return nil
 	}
-	rec, err := wr.Store.Get(NamespaceKey(obj.GetNamespace()))
+	key := NamespaceKey(obj.GetNamespace())
+	rec, err := wr.Store.Get(key)
+	if err != nil || rec.Deleting { // as far as a replica knows
+		if stale, failure := wr.stale(ctx, key, rec.Rev, false); failure != nil {
+			return failure
+		} else if stale {
+			rec, err = wr.Store.Get(key)
+		}
+	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return store.ErrParentMissing
@@ -161,18 +169,32 @@ func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 		if c.Op == store.OpDelete {
 			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
 		}
-		wr.Quotas.Committed(res, &rec)
-		for _, follow := range wr.Committed {
-			follow(res)
-		}
-		if wr.Policy != nil {
-			wr.Policy(res, rec.Rev)
-		}
+		wr.follow(res, &rec)
 	}
 	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
 		err = res.Custom.Committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
 	}
 	return rec, err
+}
+
+func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
+	wr.Quotas.Committed(res, rec)
+	for _, follow := range wr.Committed {
+		follow(res)
+	}
+	if wr.Policy != nil {
+		wr.Policy(res, rec.Rev)
+	}
+}
+
+// Follow brings into force what others, on the same log, have written of a resource.
+func (wr *Writer) Follow(res *scheme.Resource, events []store.Event) {
+	for i := range events {
+		wr.Quotas.Committed(res, &events[i].Record)
+	}
+	if len(events) > 0 {
+		wr.follow(res, &events[len(events)-1].Record)
+	}
 }
 
 // splice puts a revision where encodeStored left room for it.

@@ -591,7 +591,7 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 	}
 	rec := request.From(r.Context())
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rec.Info.Namespace, Name: rec.Info.Name}}
-	if err := wr.checkNamespace(res, account); err != nil {
+	if err := wr.checkNamespace(r.Context(), res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
 	if obj, err = wr.Admission.Decide(r.Context(), opts.creation(res, "token", obj)); err != nil {

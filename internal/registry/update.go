@@ -119,20 +119,35 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change Cha
 			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
 		}
 		rec, err = wr.Store.Get(key)
+		read := rec.Rev
 		switch {
 		case errors.Is(err, store.ErrNotFound) && t.Upsert:
 			rec, err = wr.upsert(ctx, t, opts, change)
 			created = true
 		case err != nil:
-			return rec, false, response.StoreError(err, t.Resource, t.Name)
 		default:
 			created = false
 			rec, err = wr.modifyOnce(ctx, t, opts, change, rec)
 		}
-		if lost := errors.Is(err, store.ErrConflict) || created && apierrors.IsAlreadyExists(err); !lost {
-			return rec, created, response.StoreError(err, t.Resource, t.Name)
+		if lost := errors.Is(err, store.ErrConflict) || created && apierrors.IsAlreadyExists(err); lost {
+			continue
 		}
+		if stale, failure := wr.stale(ctx, key, read, err == nil && (created || rec.Rev != read)); failure != nil {
+			err = failure
+		} else if stale {
+			continue
+		}
+		return rec, created, response.StoreError(err, t.Resource, t.Name)
 	}
+}
+
+// stale tells whether an answer was made of a version, by its revision (0: of none), that was not the newest any more. A commit has found out;
+// an answer without one, in a replica, has to ask.
+func (wr *Writer) stale(ctx context.Context, key string, rev int64, committed bool) (bool, error) {
+	if committed {
+		return false, nil
+	}
+	return wr.Store.Changed(ctx, key, rev)
 }
 
 // upsert creates the object that a PUT or an apply names, for whoever may create it. Who names a uid or a revision means an object that

@@ -78,59 +78,92 @@ const (
 // Everything stands for all resources where one is asked for: whoever follows it sees every event.
 const Everything = ""
 
-// eventLog holds the newest events of all resources in one ring, so that its size is bounded however many resources there are.
-// Revisions have no gaps, so an event's place is its revision modulo the ring's length. Each event names the one before it of the
-// same resource; watchers follow that from the newest back.
+// eventLog holds the newest events of all resources in one ring, so that its size is bounded however many resources there are. Events are
+// numbered in the order in which they came; an event's slot is its number modulo the ring's length. (Revisions would not do: a replica's
+// have gaps.) Each event names the one before it of the same resource; watchers follow that from the newest back.
 type eventLog struct {
-	slots  []logSlot
-	oldest int64 // the oldest revision in the ring, newest+1 when it is empty
-	newest int64
-	floor  int64 // currentRev at opening: of events up to there the log knows nothing
-	bytes  int
-	topics map[string]*topic // by resource prefix
+	slots   []logSlot
+	oldest  int64 // the number of the oldest event in the ring
+	next    int64 // the number of the next event to come
+	newest  int64 // the revision up to which the log is complete
+	evicted int64 // the revision of the last event that left the ring; at first currentRev at opening: the log knows nothing up to there
+	floor   int64 // currentRev at opening
+	bytes   int
+	topics  map[string]*topic // by resource prefix
 }
 
 type logSlot struct {
 	Event
-	before int64 // no event of the resource lies between this revision and the slot's
+	before logPlace // no event of the resource lies between it and the slot's
 }
 
+// A logPlace names an event that the ring has, or had, or, with number -1, never had.
+type logPlace struct{ number, rev int64 }
+
 type topic struct {
-	last int64         // no event of the resource lies above this revision
+	last logPlace      // no event of the resource lies above it
 	wake chan struct{} // closed at the resource's next event; nil while nobody waits
 }
 
 func newEventLog(rev int64) eventLog {
-	return eventLog{slots: make([]logSlot, RingEvents), oldest: rev + 1, newest: rev, floor: rev, topics: map[string]*topic{}}
+	return eventLog{slots: make([]logSlot, RingEvents), newest: rev, evicted: rev, floor: rev, topics: map[string]*topic{}}
 }
 
 func (l *eventLog) topic(resource string) *topic {
 	t := l.topics[resource]
 	if t == nil {
-		t = &topic{last: l.floor}
+		t = &topic{last: logPlace{-1, l.floor}}
 		l.topics[strings.Clone(resource)] = t
 	}
 	return t
 }
 
-func (l *eventLog) slot(rev int64) *logSlot { return &l.slots[rev%RingEvents] }
+func (l *eventLog) slot(number int64) *logSlot { return &l.slots[number%RingEvents] }
 
-// append adds the event of revision newest+1 and returns the channel to close.
+// append adds the event of a revision not below newest, and returns the channel to close.
 func (l *eventLog) append(resource string, ev Event) (wake chan struct{}) {
-	if ev.PrevRev >= l.oldest {
-		ev.Prev = l.slot(ev.PrevRev).JSON // the same bytes, and here already
+	if at := l.find(ev.PrevRev); at != nil && at.Key == ev.Key {
+		ev.Prev = at.JSON // the same bytes, and here already
 	}
-	if l.newest-l.oldest+1 == RingEvents {
+	if l.next-l.oldest == RingEvents {
 		l.evict()
 	}
 	t := l.topic(resource)
-	*l.slot(ev.Rev) = logSlot{Event: ev, before: t.last}
-	l.newest, t.last = ev.Rev, ev.Rev
+	*l.slot(l.next) = logSlot{Event: ev, before: t.last}
+	l.newest, t.last = ev.Rev, logPlace{l.next, ev.Rev}
+	l.next++
 	for l.bytes += ev.size(); l.bytes > ringBytes; {
 		l.evict()
 	}
 	wake, t.wake = t.wake, nil
 	return wake
+}
+
+// find returns the slot of an event by its revision, nil when the ring does not have it. Without gaps the first guess is right.
+func (l *eventLog) find(rev int64) *logSlot {
+	if rev <= l.evicted || l.next == l.oldest {
+		return nil
+	}
+	if guess := l.next - 1 - (l.newest - rev); guess >= l.oldest && l.slot(guess).Rev == rev {
+		return l.slot(guess)
+	}
+	if number := l.after(rev - 1); number < l.next && l.slot(number).Rev == rev {
+		return l.slot(number)
+	}
+	return nil
+}
+
+// after is the number of the first event in the ring above a revision.
+func (l *eventLog) after(rev int64) int64 {
+	low, high := l.oldest, l.next
+	for low < high {
+		if middle := (low + high) / 2; l.slot(middle).Rev <= rev {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	return low
 }
 
 // wakeAll returns the channel of those who follow everything, to be closed after a commit; nil when nobody waits.
@@ -144,6 +177,7 @@ func (l *eventLog) wakeAll() (wake chan struct{}) {
 func (l *eventLog) evict() {
 	s := l.slot(l.oldest)
 	l.bytes -= s.size()
+	l.evicted = s.Rev
 	*s = logSlot{}
 	l.oldest++
 }
@@ -151,49 +185,68 @@ func (l *eventLog) evict() {
 // since counts the resource's events after a revision and finds the first. known is false when the ring does not reach back.
 func (l *eventLog) since(resource string, after int64) (n int, first int64, known bool) {
 	if resource == Everything {
-		known = after >= l.oldest-1
-		if known && after < l.newest {
-			n, first = int(l.newest-after), after+1
+		known = after >= l.evicted
+		if number := l.after(after); known && number < l.next {
+			n, first = int(l.next-number), l.slot(number).Rev
 		}
 		return n, first, known
 	}
-	last := l.floor
+	last := logPlace{-1, l.floor}
 	if t := l.topics[resource]; t != nil {
 		last = t.last
 	}
-	for rev := last; rev > after; rev = l.slot(rev).before {
-		if rev < l.oldest {
+	for at := last; at.rev > after; at = l.slot(at.number).before {
+		if at.number < l.oldest {
 			return 0, 0, false
 		}
-		n, first = n+1, rev
+		n, first = n+1, at.rev
 	}
 	return n, first, true
 }
 
-// read appends the first max of the resource's n events after a revision, which since has counted, and returns the revision up to
-// which dst is complete.
+// read appends the first max of the resource's n events after a revision, which since has counted (more where a revision has more), and
+// returns the revision up to which dst is complete.
 func (l *eventLog) read(resource string, n, max int, dst []Event) ([]Event, int64) {
 	if n == 0 {
 		return dst, l.newest
 	}
 	if resource == Everything {
-		first := l.newest - int64(n) + 1
-		n = min(n, max)
-		dst = slices.Grow(dst, n)
-		for i := range n {
-			dst = append(dst, l.slot(first+int64(i)).Event)
-		}
-		return dst, first + int64(n) - 1
+		return l.readAll(n, max, dst)
 	}
-	rev, upTo := l.topics[resource].last, l.newest
-	for ; n > max; n-- {
-		rev = l.slot(rev).before
-		upTo = rev
+	at, upTo := l.topics[resource].last, l.newest
+	for n > max {
+		older, size := l.slot(at.number).before, 1
+		for ; size < n && older.rev == at.rev; size++ {
+			older = l.slot(older.number).before
+		}
+		if size == n { // one revision is not cut
+			break
+		}
+		n, at, upTo = n-size, older, older.rev
 	}
 	dst = slices.Grow(dst, n)[:len(dst)+n]
 	for i := 1; i <= n; i++ {
-		dst[len(dst)-i] = l.slot(rev).Event
-		rev = l.slot(rev).before
+		dst[len(dst)-i] = l.slot(at.number).Event
+		at = l.slot(at.number).before
+	}
+	return dst, upTo
+}
+
+// readAll is read for everything.
+func (l *eventLog) readAll(n, max int, dst []Event) ([]Event, int64) {
+	first, upTo := l.next-int64(n), l.newest
+	if n > max {
+		end := first + int64(max)
+		for end < l.next && l.slot(end).Rev == l.slot(end-1).Rev { // one revision is not cut
+			end++
+		}
+		if n = int(end - first); end < l.next {
+			upTo = l.slot(end - 1).Rev
+		}
+	}
+	dst = slices.Grow(dst, n)
+	for i := range int64(n) {
+		dst = append(dst, l.slot(first+i).Event)
 	}
 	return dst, upTo
 }

@@ -18,6 +18,9 @@
 // Read store.go first (the buckets, a worked history, Commit and Chunk), then eventlog.go (what watchers read) and layout.go (the bytes).
 // upkeep.go compacts, backs up and checks; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
 //
+// A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
+// what comes of it arrives through Replicate, under revisions that the log has given.
+//
 // Invariants: each change has a revision of its own, above all before it, and is seen by readers only when it is durable; a read at a
 // revision shows what was current then, for ever or until it is compacted (ErrCompacted); there is one writer, whose commits carry all
 // changes that wait (group commit); damaged pages are errors of those who need them (ErrDamaged), and of nobody else.
@@ -28,13 +31,15 @@ package store
 //
 // Three buckets (layout.go reads and writes what is in them). Integers are big endian, CRCs are CRC-32C:
 //
-//	meta   "format"       8  version of this layout, 1
+//	meta   "format"       8  version of this layout: 1, or 101 for a replica, whose revisions have gaps
 //	       "lineage"     16  random; files of different history differ
 //	       "compact"      8  CompactRev: reads and watches below it are refused
 //	       "swept"        8  how far compaction has deleted; below CompactRev after a crash
 //	       "marks"      16n  (unix seconds 8, revision 8): what was current when, one a compaction round
 //	       "backup"       8  this file is a backup that nobody has opened yet
 //	       "secret/..."      keys that other chapters made
+//	       "shared"       8  some revision has several records; see replica.go, as for
+//	       "filling"      8  a replica that was being filled when it was left
 //
 //	rev    key: revision, 8. Its sequence is currentRev. The last key is not: compacting a trailing tombstone would move it back
 //	       OFFSET  SIZE  MEANING
@@ -124,6 +129,7 @@ var (
 
 const (
 	StoreFormat   = 1
+	replicaFormat = 101
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
 
 	maxPatience   = 2 * time.Millisecond
@@ -145,6 +151,7 @@ type Options struct {
 	Warn      func(string) // told at opening what deserves a line in the log; may be nil
 	Outcome   func(error)  // told after each batch what kept all or some of it from being written, nil when that was nothing; may be nil
 	Damaged   func(string) // told of each place where the file is found damaged, once; may be nil
+	Replica   *Replica     // the log is elsewhere; nil: it is the file's own
 }
 
 // ChangeOp is what a change does to its key.
@@ -177,11 +184,15 @@ type Store struct {
 	id    [16]byte
 	queue chan *pendingWrite // buffered so that writers gather while a commit runs; never closed
 
+	closed    func() error // called when the file is whole on the disk; may be nil
 	closeOnce sync.Once
 	closing   chan struct{} // closed by close
 	stopped   chan struct{} // closed by the writer when it has ended
 
 	envelopes  sync.Pool
+	waiting    revisionWaiters
+	shared     atomic.Bool  // some revision has several records
+	distrusted atomic.Bool  // see Distrust
 	currentRev atomic.Int64 // set under mu, together with what belongs to it
 	compactRev atomic.Int64 // set after it is on the disk and before anything is deleted
 
@@ -200,15 +211,22 @@ func Open(path string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = os.Lstat(path)
+	if opts.Replica != nil {
+		return openReplica(path, opts)
+	}
+	return open(path, opts)
+}
+
+func open(path string, opts Options) (*Store, error) {
+	_, err := os.Lstat(path)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if fresh {
-		err = createFile(path, func(db *bbolt.DB) error { return db.Update(initBuckets) })
+		err = createFile(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path) })
+	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, opts.format()) })
 	if err != nil {
 		return nil, err
 	}
@@ -246,21 +264,42 @@ func initBuckets(tx *bbolt.Tx) error {
 	return errors.Join(PutMetaInt(tx, "format", StoreFormat), putLineage(tx))
 }
 
+// initBuckets makes a new file's, those of a replica with its log's lineage.
+func (o *Options) initBuckets(tx *bbolt.Tx) error {
+	if err := initBuckets(tx); err != nil || o.Replica == nil {
+		return err
+	}
+	return errors.Join(PutMetaInt(tx, "format", replicaFormat), tx.Bucket(bucketMeta).Put([]byte("lineage"), o.Replica.Lineage[:]))
+}
+
+func (o *Options) format() int64 {
+	if o.Replica != nil {
+		return replicaFormat
+	}
+	return StoreFormat
+}
+
 func putLineage(tx *bbolt.Tx) error {
 	id := make([]byte, 16)
 	rand.Read(id)
 	return tx.Bucket(bucketMeta).Put([]byte("lineage"), id)
 }
 
-// checkFormat refuses what is no file of ours before anything is written to it.
-func checkFormat(p *pages, path string) error {
+// checkFormat refuses what is no file of ours, or not of the format that is wanted (0: any), before anything is written to it.
+func checkFormat(p *pages, path string, want int64) error {
 	for _, name := range [][]byte{bucketMeta, bucketRev, bucketKeys} {
 		if _, ok := p.bucket(name); !ok {
 			return fmt.Errorf("%s is a bbolt file of another program: choose another file", path)
 		}
 	}
 	meta, _ := p.bucket(bucketMeta)
-	if format := metaInt(meta, "format"); format != StoreFormat {
+	switch format := metaInt(meta, "format"); {
+	case format == want, want == 0 && (format == StoreFormat || format == replicaFormat):
+	case format == replicaFormat:
+		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
+	case format == StoreFormat && want == replicaFormat:
+		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
+	default:
 		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, StoreFormat)
 	}
 	return nil
@@ -284,7 +323,7 @@ func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 
 // load opens the vetted file and reads what the store keeps in memory. What it cannot read it refuses before it writes anything.
 func (st *Store) load() (err error) {
-	if err = st.open(st.Opts.Ephemeral); err != nil {
+	if err = st.open(st.Opts.Ephemeral || st.Opts.Replica != nil); err != nil {
 		return err
 	}
 	if !st.Opts.Ephemeral {
@@ -310,6 +349,7 @@ func (st *Store) load() (err error) {
 		copy(st.id[:], s.meta().get([]byte("lineage")))
 		st.currentRev.Store(int64(s.Revs.sequence))
 		st.compactRev.Store(metaInt(s.meta(), "compact"))
+		st.shared.Store(metaInt(s.meta(), "shared") != 0)
 		st.log = newEventLog(st.currentRev.Load())
 		return nil
 	})
@@ -375,7 +415,10 @@ func (st *Store) Close() (err error) {
 		if !st.Opts.Ephemeral {
 			last = func(tx *bbolt.Tx) error { _, err := newStage(tx); return err }
 		}
-		err = st.dataFile.close(last)
+		err = errors.Join(st.syncReplica(), st.dataFile.close(last))
+		if err == nil && st.closed != nil && !st.failed.Load() {
+			err = st.closed()
+		}
 		if st.Opts.Ephemeral {
 			os.RemoveAll(filepath.Dir(st.Path))
 		}
@@ -389,10 +432,12 @@ func (st *Store) Close() (err error) {
 type pendingWrite struct {
 	Change
 	job    func(*bbolt.Tx) error // maintenance instead of a change
+	feed   *feed                 // what a replica takes over, instead of a change
 	state  atomic.Int32          // envelopeQueued, then one of the others
 	answer chan struct{}         // the writer's one answer; capacity 1, so that it never waits
 
 	resource, namespace string // the key's prefixes
+	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
 	was, is             keyState
 	replaced            []byte // the JSON of was, a copy
 	rec                 Record
@@ -408,6 +453,9 @@ const (
 // Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
 // once the writer has taken the change its answer is awaited.
 func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
+	if st.Opts.Replica != nil {
+		return st.propose(ctx, c)
+	}
 	e := st.envelopes.Get().(*pendingWrite)
 	e.Change = c
 	err := st.submit(ctx, e)
@@ -541,7 +589,10 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		if err != nil {
 			return err
 		}
-		s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
+		if st.Opts.Replica != nil {
+			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
+		}
+		s.full = st.Opts.Quota > 0 && st.Opts.Replica == nil && st.usedBytes(tx) > st.Opts.Quota
 		dirty := false
 		full = s.full
 		for _, e := range batch {
@@ -604,6 +655,9 @@ type stage struct {
 	rev        int64 // the newest revision given out
 	full       bool  // above the quota
 	key        []byte
+
+	last     func(json []byte) ([]byte, int) // a replica's
+	onShared func()                          // told that a revision has several records; may be nil
 }
 
 func newStage(tx *bbolt.Tx) (*stage, error) {
@@ -638,6 +692,9 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 			return err
 		}
 		return e.job(s.tx)
+	}
+	if e.feed != nil {
+		return s.applyFeed(e.feed)
 	}
 	var ok bool
 	if e.resource, e.namespace, ok = keyPrefixes(e.Key); !ok {
@@ -705,20 +762,26 @@ func (s *stage) checkChange(e *pendingWrite) error {
 	case s.full && e.Op != OpDelete && !e.Deleting: // what is on its way out makes room
 		return ErrQuota
 	}
-	b, err := s.revs.get(RevKey(e.was.rev))
+	old, err := s.newest(e)
 	if err != nil {
 		return err
-	}
-	old, key, err := decodeRecord(e.was.rev, b)
-	if err != nil {
-		return err
-	}
-	if string(key) != e.Key {
-		return damagedRecord(e.was.rev, nil)
 	}
 	e.rec.CreateRev = old.CreateRev
 	e.replaced = bytes.Clone(old.JSON)
 	return nil
+}
+
+// newest is the record that was names, the one to be replaced. Its JSON is the file's.
+func (s *stage) newest(e *pendingWrite) (old Record, err error) {
+	b, err := s.record(e.was.rev, e.Key)
+	if err != nil {
+		return old, err
+	}
+	old, key, err := decodeRecord(e.was.rev, b)
+	if err == nil && string(key) != e.Key {
+		err = damagedRecord(e.was.rev, nil)
+	}
+	return old, err
 }
 
 // put writes the record and the key's state. One allocation holds both: bbolt needs them until the commit, the event log longer.
@@ -728,13 +791,17 @@ func (s *stage) put(e *pendingWrite) error {
 	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: value[0]}
 	state := appendKeyState(value[len(value):], key, e.is)
 	e.rec.JSON = slices.Clip(e.rec.JSON)
-	if err := s.revs.put(RevKey(e.rec.Rev), slices.Clip(value)); err != nil {
+	place := RevKey(e.rec.Rev)
+	if e.elsewhere {
+		place = longKey(e.rec.Rev, key)
+	}
+	if err := s.revs.put(place, slices.Clip(value)); err != nil {
 		return err
 	}
 	if err := s.keys.put(key, state); err != nil { // not for damage: the way to the key was vetted when it was looked up
 		return err
 	}
-	s.rev = e.rec.Rev
+	s.rev = max(s.rev, e.rec.Rev)
 	if e.Op == OpCreate {
 		e.rec.PrevRev = 0 // the tombstone before it is the store's affair
 	}
@@ -750,6 +817,10 @@ func (st *Store) publish(batch []*pendingWrite, took time.Duration) (wake []chan
 		if e.job != nil || e.err != nil {
 			continue
 		}
+		if e.feed != nil {
+			wake, rev = st.publishFeed(e.feed, wake), e.feed.upTo
+			continue
+		}
 		rev = e.rec.Rev
 		if ch := st.log.append(e.resource, Event{Record: e.rec, Prev: e.replaced}); ch != nil {
 			wake = append(wake, ch)
@@ -761,6 +832,7 @@ func (st *Store) publish(batch []*pendingWrite, took time.Duration) (wake []chan
 		wake = append(wake, ch)
 	}
 	st.currentRev.Store(rev)
+	st.waiting.release(rev)
 	st.stat.observeCommit(took)
 	return wake
 }
@@ -821,10 +893,17 @@ func (st *Store) View(fn func(*Snapshot) error) error {
 	return st.dataFile.view(func(p *pages) error { return fn(newSnapshot(p, st.compactRev.Load())) })
 }
 
-// record looks a revision up; nil when there is none.
-func (s *Snapshot) record(rev int64) []byte {
+// record looks a key's record of a revision up; nil when there is none. What lies there of another key is told apart by the caller.
+func (s *Snapshot) record(rev int64, key []byte) []byte {
 	binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
-	return s.Revs.get(s.seek[:])
+	b := s.Revs.get(s.seek[:])
+	if b != nil && bytes.Equal(recordKey(b), key) {
+		return b
+	}
+	if long := s.Revs.get(longKey(rev, key)); long != nil {
+		return long
+	}
+	return b
 }
 
 // version follows a key's chain to its newest version at or below rev. ok is false when the key did not exist then.
@@ -833,7 +912,7 @@ func (s *Snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 		return r, false, nil
 	}
 	for at := state.rev; at > 0; {
-		b := s.record(at)
+		b := s.record(at, key)
 		if b == nil && at <= s.compact && at != state.rev {
 			return r, false, nil // a compacted tombstone
 		}
@@ -850,8 +929,8 @@ func (s *Snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 		if at <= rev {
 			return r, !r.Deleted, nil
 		}
-		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev {
-			at = r.CreateRev // past all the updates of an object that did not exist yet
+		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.record(r.CreateRev, key) != nil {
+			at = r.CreateRev // past all the updates of an object that did not exist yet; a replica may never have seen its creation
 		}
 	}
 	return r, false, nil
@@ -1115,7 +1194,7 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 // ---- The event log
 
 // Events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
-// max (and about 1 MiB when they come from disk). upTo is the revision up to which dst is complete. ErrCompacted when after <
+// max (and about 1 MiB when they come from disk), but never a part of a revision. upTo is the revision up to which dst is complete. ErrCompacted when after <
 // CompactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
 // outlives compactions.
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
@@ -1144,16 +1223,20 @@ func (st *Store) replay(resource string, after int64, max int, dst []Event) (evs
 		if after < s.compact {
 			return ErrCompacted
 		}
-		c, scanned, size := s.Revs.Cursor(), int64(0), 0
-		for k, v := c.Seek(RevKey(after + 1)); after+scanned < current; k, v = c.next() {
-			rev := after + scanned + 1
-			if !bytes.Equal(k, RevKey(rev)) {
-				return damaged("revision %d is missing", rev)
+		c, last, scanned, size := s.Revs.Cursor(), after, 0, 0
+		for k, v := c.Seek(RevKey(after + 1)); ; k, v = c.next() {
+			rev := revOf(k)
+			if rev > last+1 && last < current && st.Opts.Replica == nil {
+				return damaged("revision %d is missing", last+1)
 			}
-			if scanned == replayScanMax || size > chunkBytes || len(dst)-found == max {
-				upTo = rev - 1
+			if rev > current {
 				return nil
 			}
+			if full := scanned >= replayScanMax || size > chunkBytes || len(dst)-found >= max; full && rev != last {
+				upTo = last
+				return nil
+			}
+			last = rev
 			scanned++
 			r, key, err := decodeRecord(rev, v) // of every resource: a damaged key might be one of ours
 			if err != nil {
@@ -1169,7 +1252,6 @@ func (st *Store) replay(resource string, after int64, max int, dst []Event) (evs
 			size += ev.size()
 			dst = append(dst, ev)
 		}
-		return nil
 	})
 	return dst, upTo, err
 }
@@ -1180,7 +1262,7 @@ func (s *Snapshot) event(r Record, key []byte) (ev Event, err error) {
 	if ev.PrevRev == 0 {
 		return ev, nil
 	}
-	b := s.record(ev.PrevRev)
+	b := s.record(ev.PrevRev, key)
 	if b == nil {
 		return ev, damaged("revision %d is missing", ev.PrevRev)
 	}
@@ -1208,72 +1290,4 @@ func (st *Store) Wake(resource string) <-chan struct{} {
 		t.wake = make(chan struct{})
 	}
 	return t.wake
-}
-
-// ---- What else is kept and told
-
-// Known returns the value kept under name in meta; nil when there is none.
-func (st *Store) Known(name string) (value []byte, err error) {
-	err = st.View(func(s *Snapshot) error {
-		value = bytes.Clone(s.meta().get([]byte("secret/" + name)))
-		return nil
-	})
-	return value, err
-}
-
-// Secret is Known with a value made by fresh at the first call, and durable before it is returned.
-func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err error) {
-	if value, err = st.Known(name); err != nil || value != nil {
-		return value, err
-	}
-	key := []byte("secret/" + name)
-	value = fresh()
-	err = st.maintain(context.Background(), func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketMeta)
-		if v := b.Get(key); v != nil { // somebody was faster
-			value = bytes.Clone(v)
-			return nil
-		}
-		return b.Put(key, value)
-	})
-	return value, err
-}
-
-// Lineage tells files of different history apart (a restored backup draws a new one).
-func (st *Store) Lineage() [16]byte { return st.id }
-
-// Stats is what the store has to say to metrics.
-type Stats struct {
-	Revision, CompactRev int64
-	FileBytes, FreeBytes int64 // pages in use or free, and the free ones of them
-	objects, objectBytes int64 // live
-	Commits, Writes      int64 // transactions, and the changes in them
-	CommitSeconds        float64
-	CommitBuckets        [len(CommitBounds) + 1]int64 // not cumulative
-	ringEvents, ringSize int64
-	ringOldest           int64
-}
-
-func (s *Stats) observeCommit(took time.Duration) {
-	s.Commits++
-	s.CommitSeconds += took.Seconds()
-	n, _ := slices.BinarySearch(CommitBounds[:], took.Seconds())
-	s.CommitBuckets[n]++
-}
-
-// Stats reads the counters; it costs a few locks and no transaction.
-func (st *Store) Stats() Stats {
-	var size int64
-	st.View(func(s *Snapshot) error {
-		size = int64(s.High) * int64(s.pageSize)
-		return nil
-	})
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	s := st.stat
-	s.Revision, s.CompactRev = st.Revision(), st.Compacted()
-	s.FileBytes, s.FreeBytes = size, st.freeBytes()
-	s.objects, s.objectBytes = st.total.objects, st.total.bytes
-	s.ringEvents, s.ringSize, s.ringOldest = st.log.newest-st.log.oldest+1, int64(st.log.bytes), st.log.oldest
-	return s
 }

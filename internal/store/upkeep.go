@@ -5,6 +5,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -82,7 +84,7 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 		}
 	}
 	for up.swept < up.st.Compacted() && err == nil {
-		var dead []int64
+		var dead []deadRecord
 		var upTo int64
 		if dead, upTo, err = up.findDead(ctx); err != nil {
 			break
@@ -100,7 +102,7 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 // findDead walks the log from swept to CompactRev, or until it holds enough. Sorted, the dead lie together: deleting them in the
 // order of their discovery writes twenty times as much. It also makes a crash harmless: a record never goes before the one that it
 // superseded, so the walk of the next start finds whatever is left.
-func (up *Maintenance) findDead(ctx context.Context) (dead []int64, upTo int64, err error) {
+func (up *Maintenance) findDead(ctx context.Context) (dead []deadRecord, upTo int64, err error) {
 	upTo = up.swept
 	for upTo < up.st.Compacted() && len(dead) < deadMax && err == nil {
 		err = up.st.View(func(s *Snapshot) error {
@@ -108,22 +110,40 @@ func (up *Maintenance) findDead(ctx context.Context) (dead []int64, upTo int64, 
 			return ctx.Err()
 		})
 	}
-	slices.Sort(dead)
+	slices.SortFunc(dead, func(a, b deadRecord) int { return cmp.Or(cmp.Compare(a.rev, b.rev), strings.Compare(a.key, b.key)) })
 	return slices.Compact(dead), upTo, err
+}
+
+// A deadRecord is one that compaction is to delete. key is empty where its revision has no other record.
+type deadRecord struct {
+	rev int64
+	key string
+}
+
+// place is what the record lies under.
+func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
+	short := RevKey(d.rev)
+	b, err := s.revs.get(short)
+	if err != nil || d.key == "" || string(recordKey(b)) == d.key {
+		return short, b, err
+	}
+	long := longKey(d.rev, []byte(d.key))
+	b, err = s.revs.get(long)
+	return long, b, err
 }
 
 // walkDead goes through 1,000 records after a revision, at most to CompactRev, and returns how far it came. It passes over damaged
 // pages: what they hold is lost, and nothing that they supersede is deleted.
-func (up *Maintenance) walkDead(s *Snapshot, dead []int64, after int64) ([]int64, int64) {
-	c, end := s.Revs.Cursor(), false
+func (up *Maintenance) walkDead(s *Snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
+	c, end, shared := s.Revs.Cursor(), false, up.st.shared.Load()
 	next, err := c.past(RevKey(after+1), func(from []byte) {
 		k, v := c.Seek(from)
-		for range replayScanMax {
+		for n := 0; ; n++ {
 			rev := revOf(k)
-			if end = rev > s.compact; end {
+			if end = rev > s.compact; end || n >= replayScanMax && rev != after {
 				return
 			}
-			dead = appendDead(dead, rev, v)
+			dead = appendDead(dead, rev, v, shared)
 			after = rev
 			k, v = c.next()
 		}
@@ -140,28 +160,32 @@ func (up *Maintenance) walkDead(s *Snapshot, dead []int64, after int64) ([]int64
 
 // revOf reads a key of the bucket rev; above all revisions where there is none.
 func revOf(k []byte) int64 {
-	if len(k) != 8 {
+	if len(k) < 8 {
 		return math.MaxInt64
 	}
 	return int64(binary.BigEndian.Uint64(k))
 }
 
 // appendDead adds what a record at or below CompactRev makes superfluous. A damaged one cannot be believed, and stays.
-func appendDead(dead []int64, rev int64, b []byte) []int64 {
-	r, _, err := decodeRecord(rev, b)
+func appendDead(dead []deadRecord, rev int64, b []byte, shared bool) []deadRecord {
+	r, key, err := decodeRecord(rev, b)
 	if err != nil {
 		return dead
 	}
+	name := ""
+	if shared {
+		name = string(key)
+	}
 	if r.PrevRev != 0 {
-		dead = append(dead, r.PrevRev)
+		dead = append(dead, deadRecord{r.PrevRev, name})
 	}
 	if r.Deleted {
-		dead = append(dead, rev)
+		dead = append(dead, deadRecord{rev, name})
 	}
 	return dead
 }
 
-func (up *Maintenance) deleteDead(ctx context.Context, dead []int64, upTo int64) error {
+func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo int64) error {
 	for len(dead) > deleteSliceMax {
 		slice := dead[:deleteSliceMax]
 		dead = dead[deleteSliceMax:]
@@ -176,10 +200,10 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []int64, upTo int64)
 
 // deleteRecords deletes records, and with a tombstone the key's entry while it still names that tombstone. What lies on a damaged page,
 // or beside one, stays.
-func (up *Maintenance) deleteRecords(tx *bbolt.Tx, revs []int64) error {
+func (up *Maintenance) deleteRecords(tx *bbolt.Tx, dead []deadRecord) error {
 	s, err := newStage(tx)
-	for i := 0; err == nil && i < len(revs); i++ {
-		if err = s.deleteRecord(revs[i]); errors.Is(err, ErrDamaged) {
+	for i := 0; err == nil && i < len(dead); i++ {
+		if err = s.deleteRecord(dead[i]); errors.Is(err, ErrDamaged) {
 			up.st.explain(err)
 			err = nil
 		}
@@ -187,15 +211,15 @@ func (up *Maintenance) deleteRecords(tx *bbolt.Tx, revs []int64) error {
 	return err
 }
 
-func (s *stage) deleteRecord(rev int64) error {
-	b, err := s.revs.get(RevKey(rev))
+func (s *stage) deleteRecord(d deadRecord) error {
+	place, b, err := d.place(s)
 	if err != nil || len(b) < recordHeader {
 		return err
 	}
 	if b[0]&flagTombstone != 0 {
 		// A damaged entry answers the zero state and stays; the scrub names it.
-		if state, _ := s.state(string(recordKey(b))); state.rev == rev {
-			if err := s.revs.guard.vetAround(s.revs.tree, RevKey(rev)); err != nil {
+		if state, _ := s.state(string(recordKey(b))); state.rev == d.rev {
+			if err := s.revs.guard.vetAround(s.revs.tree, place); err != nil {
 				return err // before the entry is gone
 			}
 			if err := s.keys.remove(s.key); err != nil {
@@ -203,7 +227,7 @@ func (s *stage) deleteRecord(rev int64) error {
 			}
 		}
 	}
-	return s.revs.remove(RevKey(rev))
+	return s.revs.remove(place)
 }
 
 // A mark says which revision was current at a time.
@@ -351,7 +375,8 @@ func putRecords(tx *bbolt.Tx, records []Record) error {
 		value := encodeRecord(&r, r.JSON, -1, 0)
 		key := recordKey(value)
 		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), value[0]})
-		if err := errors.Join(s.revs.put(RevKey(r.Rev), value), s.keys.put(key, state)); err != nil {
+		place, err := s.vacant(r.Rev, key)
+		if err := errors.Join(err, s.revs.put(place, value), s.keys.put(key, state)); err != nil {
 			return err
 		}
 	}
@@ -370,6 +395,8 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	if err != nil {
 		return err
 	}
+	meta["format"] = RevKey(StoreFormat)
+	delete(meta, "filling")
 	meta["backup"], meta["compact"], meta["swept"] = RevKey(rev), RevKey(rev), RevKey(rev)
 	return db.Update(func(tx *bbolt.Tx) error {
 		for name, value := range meta {
@@ -387,6 +414,7 @@ type Report struct {
 	Revision, Compacted int64
 	Problems            []string                            // the first 100
 	judge               func(key string, json []byte) error // of a live object's JSON; nil: none
+	gaps                bool                                // a replica's: revisions may be missing
 }
 
 // Problem adds to what was found.
@@ -404,10 +432,11 @@ func Check(path string) (rep Report, err error) { return CheckObjects(path, nil,
 func CheckObjects(path string, judge func(key string, json []byte) error, seen *Progress) (rep Report, err error) {
 	rep.judge = judge
 	verdict, err := vetFile(path, true, seen, func(p *pages) error {
-		if err := checkFormat(p, path); err != nil {
+		if err := checkFormat(p, path, 0); err != nil {
 			return err
 		}
 		s := newSnapshot(p, 0)
+		rep.gaps = metaInt(s.meta(), "format") == replicaFormat
 		s.compact = metaInt(s.meta(), "compact")
 		rep.Revision, rep.Compacted = int64(s.Revs.sequence), s.compact
 		seen.Begin("revision", rep.Revision)
@@ -434,6 +463,7 @@ func CheckObjects(path string, judge func(key string, json []byte) error, seen *
 // Scrub does what Check does to records and keys, beside the server's work: in short transactions, half of the time at rest.
 func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 	rev, key := int64(1), ""
+	rep.gaps = up.st.Opts.Replica != nil
 	for done := false; !done && err == nil; {
 		start := time.Now()
 		err = up.st.View(func(s *Snapshot) error {
@@ -461,8 +491,8 @@ func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
 	more, end := []byte(nil), false
 	behind, err := c.past(RevKey(from), func(from []byte) {
 		k, v := c.Seek(from)
-		for n := 0; k != nil && n < replayScanMax; n++ {
-			expected = rep.inspectRevision(s, k, v, expected)
+		for n, last := 0, int64(0); k != nil && (n < replayScanMax || revOf(k) == last); n++ {
+			expected, last = rep.inspectRevision(s, k, v, expected), revOf(k)
 			k, v = c.next()
 		}
 		more, end = bytes.Clone(k), k == nil
@@ -474,7 +504,7 @@ func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
 	case end:
 		rep.inspectEnd(int64(s.Revs.sequence), expected)
 	}
-	if len(more) != 8 {
+	if len(more) < 8 {
 		return 0
 	}
 	return revOf(more)
@@ -482,12 +512,12 @@ func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
 
 // inspectRevision looks at one key and record of the bucket rev, of which a revision was expected, and returns the next.
 func (rep *Report) inspectRevision(s *Snapshot, k, v []byte, expected int64) int64 {
-	if len(k) != 8 {
+	if len(k) < 8 {
 		rep.Problem("bucket rev has a key of %d bytes", len(k))
 		return expected
 	}
 	rev := revOf(k)
-	if rev > expected {
+	if rev > expected && !rep.gaps {
 		rep.Problem("revisions %d to %d are missing", expected, rev-1)
 	}
 	rep.Records++
@@ -498,6 +528,9 @@ func (rep *Report) inspectRevision(s *Snapshot, k, v []byte, expected int64) int
 }
 
 func (rep *Report) inspectEnd(current, expected int64) {
+	if rep.gaps {
+		return
+	}
 	if expected <= current {
 		rep.Problem("revisions %d to %d are missing", expected, current)
 	} else if expected > current+1 {
@@ -516,7 +549,7 @@ func inspectRecord(s *Snapshot, rev int64, b []byte) error {
 		return damaged("revision %d: key %q has no sound entry", rev, key)
 	case state.rev < rev:
 		return damaged("revision %d: the entry of key %q names revision %d", rev, key, state.rev)
-	case r.PrevRev > s.compact && s.record(r.PrevRev) == nil:
+	case r.PrevRev > s.compact && s.record(r.PrevRev, key) == nil:
 		return damaged("revision %d (key %q) is missing, revision %d refers to it", r.PrevRev, key, rev)
 	}
 	return nil
@@ -550,7 +583,7 @@ func (rep *Report) inspectKey(s *Snapshot, k, v []byte) error {
 	if state.live() {
 		rep.Objects++
 	}
-	r, key, err := decodeRecord(state.rev, s.record(state.rev))
+	r, key, err := decodeRecord(state.rev, s.record(state.rev, k))
 	if err != nil || !bytes.Equal(key, k) || len(r.JSON) != state.size || flagsOf(&r) != state.flags {
 		return damaged("key %q: revision %d is not its newest version", k, state.rev)
 	}
@@ -564,7 +597,7 @@ func (rep *Report) inspectKey(s *Snapshot, k, v []byte) error {
 
 // Defrag rewrites a stopped server's file without its free pages.
 func Defrag(path string, seen *Progress) error {
-	if _, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path) }); err != nil {
+	if _, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, 0) }); err != nil {
 		return err
 	}
 	return packFile(path, seen)

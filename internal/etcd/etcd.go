@@ -1,0 +1,280 @@
+//go:build !noetcd
+
+// Package etcd makes an etcd cluster the log of a store: several servers then serve the same objects, each from its own replica.
+//
+//	cluster, err := etcd.Open(ctx, etcd.Config{Servers: []string{"http://10.0.0.1:2379"}, Layout: lay, Log: log})
+//	st, err := store.Open("replica.db", store.Options{Replica: cluster.Replica()})
+//	err = cluster.Start(ctx, st)  // fills the replica, or goes on where it was left; returns once it has caught up
+//	...
+//	cluster.Lead(ctx, work)       // runs work while this server, and no other, is the one to do it
+//	cluster.Close()
+//
+// Keys and values are kube-apiserver's (package layout); the revision of a record is etcd's. Four things go on between the two:
+//
+//	follow.go    a watch of everything below the prefix feeds Store.Replicate; a snapshot feeds Store.Fill where the watch cannot begin
+//	propose.go   Store.Commit becomes one Txn, whose precondition is the object's mod revision
+//	newest.go    one linearizable read, shared by all who wait, tells how far the replica has to be for "most recent"
+//	lead.go      a lease elects who does what only one may do, and who compacts etcd
+//
+// What is no object lies below PREFIX/.apilet/, where no path of an object leads: what Store.Secret keeps (keys of continue tokens and of
+// service accounts, the lineage), and the lease's key.
+//
+// When etcd fails, in short: reads that ask for "most recent" and writes fail after some seconds; everything else goes on from the
+// replica. A write whose outcome is not known is answered so, and not tried again. Everything recovers by itself. A cluster that is not the
+// one that the replica follows (its id is another one, or its revision has gone back) makes Lost speak: nothing that was read from the
+// replica would mean anything there, so the server starts anew, with an empty one.
+//
+// Built with the tag noetcd it is left out, and Open says so.
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"apilet/internal/etcd/layout"
+	"apilet/internal/store"
+)
+
+const (
+	patience      = 10 * time.Second // with etcd, of a write or of a read that it has to confirm
+	contactWithin = time.Minute      // of the start
+	retryAfter    = time.Second
+)
+
+// Config says which cluster, and how its keys are read. Names and meanings are those of kube-apiserver's flags.
+type Config struct {
+	Servers                   []string
+	CAFile, CertFile, KeyFile string
+	Layout                    *layout.Layout
+	CompactionInterval        time.Duration // 0: etcd is not compacted
+	Log                       zerolog.Logger
+}
+
+// A Cluster is an etcd cluster that is in use.
+type Cluster struct {
+	cfg      Config
+	log      zerolog.Logger
+	lay      *layout.Layout
+	client   *clientv3.Client
+	id       uint64 // the cluster's
+	lineage  [16]byte
+	st       *store.Store // set by Start
+	newest   newestReads
+	own      sync.Map      // etcd's key of a write in flight: *ownWrite
+	wanted   atomic.Int64  // the revision that somebody waits for
+	behind   chan struct{} // a token once somebody waits for more than the replica has
+	rewatch  atomic.Pointer[context.CancelFunc]
+	trouble  atomic.Pointer[string] // what is wrong with the watch; nil: nothing
+	lost     chan error             // capacity 1
+	loseOnce sync.Once
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+}
+
+// Open reaches the cluster and learns which one it is.
+func Open(ctx context.Context, cfg Config) (*Cluster, error) {
+	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
+	security, err := cfg.tls()
+	if err != nil {
+		return nil, err
+	}
+	c.client, err = clientv3.New(clientv3.Config{Endpoints: cfg.Servers, TLS: security, DialTimeout: 5 * time.Second,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, fmt.Errorf("--etcd-servers: %w", err)
+	}
+	c.newest.read = c.readNewest
+	if err := c.identify(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err), c.client.Close())
+	}
+	return c, nil
+}
+
+func (cfg *Config) tls() (*tls.Config, error) {
+	secured := false
+	for _, server := range cfg.Servers {
+		secured = secured || strings.HasPrefix(server, "https://")
+	}
+	info := transport.TLSInfo{TrustedCAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile}
+	if !secured && info.Empty() && cfg.CAFile == "" {
+		return nil, nil
+	}
+	security, err := info.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("--etcd-cafile, --etcd-certfile, --etcd-keyfile: %w", err)
+	}
+	return security, nil
+}
+
+// identify finds the cluster's id and lineage. It waits for an etcd that is being started, too.
+func (c *Cluster) identify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, contactWithin)
+	defer cancel()
+	fresh := make([]byte, 16)
+	rand.Read(fresh)
+	for told := false; ; told = true {
+		kept, header, err := c.keep(ctx, "lineage", fresh)
+		if err == nil && len(kept) == len(c.lineage) {
+			copy(c.lineage[:], kept)
+			c.id = header.ClusterId
+			return nil
+		}
+		if err == nil {
+			return fmt.Errorf("%s holds no lineage", c.private("lineage"))
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
+		}
+		if !told {
+			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not answer; trying again")
+		}
+		rest(ctx, retryAfter)
+	}
+}
+
+// private is the key of something that is no object.
+func (c *Cluster) private(name string) string { return c.lay.Prefix() + path.Join(".apilet", name) }
+
+// keep returns what etcd has under a private key: fresh, if it had nothing.
+func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, *pb.ResponseHeader, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	key := c.private(name)
+	answer, err := c.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).
+		Then(clientv3.OpPut(key, string(fresh))).Else(clientv3.OpGet(key)).Commit()
+	if err != nil {
+		return nil, nil, failed(err)
+	}
+	if answer.Succeeded {
+		return fresh, answer.Header, nil
+	}
+	found := answer.Responses[0].GetResponseRange().Kvs
+	if len(found) == 0 {
+		return nil, nil, fmt.Errorf("%s came and went", key)
+	}
+	return found[0].Value, answer.Header, nil
+}
+
+// Replica is how a store reaches the log.
+func (c *Cluster) Replica() *store.Replica {
+	return &store.Replica{
+		Identity: fmt.Sprintf("%s %016x %s", hex.EncodeToString(c.lineage[:]), c.id, c.lay.Prefix()),
+		Lineage:  c.lineage,
+		Propose:  c.propose,
+		Newest: func(ctx context.Context) (int64, error) {
+			rev, err := c.newest.get(ctx)
+			if err == nil {
+				c.await(rev)
+			}
+			return rev, err
+		},
+		Share: func(ctx context.Context, name string, fresh []byte) ([]byte, error) {
+			kept, _, err := c.keep(ctx, "secrets/"+name, fresh)
+			return kept, err
+		},
+		Last: lastState,
+	}
+}
+
+// lastState is what an object's deletion shows: the object, and the revision of its deletion.
+func lastState(json []byte) (doc []byte, revAt int) {
+	at := gjson.GetBytes(json, "metadata.resourceVersion")
+	if at.Index == 0 {
+		return json, 0
+	}
+	return bytes.Join([][]byte{json[:at.Index+1], json[at.Index+len(at.Raw)-1:]}, nil), at.Index + 1
+}
+
+// Check tells why "most recent" cannot be read; nil while it can.
+func (c *Cluster) Check() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	_, err := c.st.Current(ctx)
+	if trouble := c.trouble.Load(); err != nil && trouble != nil {
+		return fmt.Errorf("%w: %s", err, *trouble)
+	}
+	return err
+}
+
+// Lost says why the replica cannot go on, once it cannot. Of no cluster it says nothing.
+func (c *Cluster) Lost() <-chan error {
+	if c == nil {
+		return nil
+	}
+	return c.lost
+}
+
+// lose is for what only a new beginning helps against. distrust: the replica's file is not to be used again.
+func (c *Cluster) lose(err error, distrust bool) {
+	c.loseOnce.Do(func() {
+		if distrust && c.st != nil {
+			c.st.Distrust()
+		}
+		c.lost <- err
+	})
+}
+
+var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
+
+// sameHistory compares an answer's header with what the replica knows.
+func (c *Cluster) sameHistory(header *pb.ResponseHeader, linearizable bool) error {
+	var err error
+	switch {
+	case header.ClusterId != c.id:
+		err = fmt.Errorf("%w: the cluster's id was %016x and is %016x", errOtherHistory, c.id, header.ClusterId)
+	case linearizable && c.st != nil && header.Revision < c.st.Revision():
+		err = fmt.Errorf("%w: the revision has gone back to %d", errOtherHistory, header.Revision)
+	default:
+		return nil
+	}
+	c.lose(err, true)
+	return err
+}
+
+// Close ends what Start has begun, and the connections.
+func (c *Cluster) Close() error {
+	c.stop()
+	c.running.Wait()
+	return c.client.Close()
+}
+
+// failed makes of an error of etcd's what a client is answered. What etcd says of itself has code 500, as with kube-apiserver.
+func failed(err error) error {
+	var said rpctypes.EtcdError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError("etcd did not answer in time", 0)
+	case errors.Is(err, context.Canceled), errors.Is(err, errOtherHistory):
+		return err
+	case errors.As(err, &said) && errors.Is(said, rpctypes.ErrTimeout):
+		return apierrors.NewTimeoutError(said.Error(), 0)
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// rest waits, unless ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

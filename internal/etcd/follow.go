@@ -1,0 +1,279 @@
+//go:build !noetcd
+
+package etcd
+
+// This file brings the log into the replica.
+//
+//	Start ──▶ follow ──▶ fill, unless the replica shows a state of the log ──▶ watch from its revision on ──┐
+//	              ▲                                                                                        │
+//	              └─────────── the watch ended; compacted: the replica has to be filled again ◀─────────────┘
+//
+// A snapshot is read in pages, all at one revision, by etcd's keys. What the replica has and the snapshot has not is deleted there: its keys
+// are compared with etcd's, a page at a time, resource by resource, within which both have the same order. So memory is bounded by a page.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	pageBytes     = 4 << 20 // of a snapshot's page, about
+	pageKeysMin   = 16
+	pageKeysMax   = 4000
+	pageKeysFirst = 200
+	pageWithin    = time.Minute
+)
+
+// Start begins to follow, until Close, and returns when the replica shows what was newest when it was called.
+func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
+	c.st = st
+	following, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	c.running.Go(func() { c.follow(following) })
+	c.running.Go(func() { c.keepUp(following) })
+	for {
+		rev, err := c.newest.get(ctx)
+		if err == nil {
+			if err = c.reach(ctx, rev); err == nil {
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		select {
+		case err := <-c.lost:
+			return err
+		default:
+		}
+		c.log.Warn().Err(err).Msg("catching up with etcd")
+		rest(ctx, retryAfter)
+	}
+}
+
+// follow keeps the replica up until ctx ends, or nothing helps.
+func (c *Cluster) follow(ctx context.Context) {
+	refill := false
+	for ctx.Err() == nil {
+		err := c.followOnce(ctx, refill)
+		refill = errors.Is(err, rpctypes.ErrCompacted)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case refill:
+			c.log.Warn().Int64("revision", c.st.Revision()).Msg("etcd has compacted what the replica was to follow; filling it anew")
+			continue
+		case errors.Is(err, store.ErrDamaged):
+			c.lose(fmt.Errorf("the replica is damaged: %w", err), true)
+			return
+		case errors.Is(err, errOtherHistory):
+			return
+		}
+		why := err.Error()
+		if before := c.trouble.Swap(&why); before == nil || *before != why {
+			c.log.Warn().Err(err).Msg("following etcd is interrupted")
+		}
+		rest(ctx, retryAfter)
+	}
+}
+
+func (c *Cluster) followOnce(ctx context.Context, refill bool) error {
+	filled, err := c.st.Filled()
+	if err == nil && (refill || !filled) {
+		err = c.fill(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return c.watch(ctx)
+}
+
+// watch takes over what happens below the prefix. It ends with an error.
+func (c *Cluster) watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	c.rewatch.Store(&cancel)
+	from := c.st.Revision() + 1
+	for news := range c.client.Watch(ctx, c.lay.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify(),
+		clientv3.WithCreatedNotify()) {
+		if err := news.Err(); err != nil {
+			return err
+		}
+		if err := c.sameHistory(news.Header, false); err != nil {
+			return err
+		}
+		if c.trouble.Swap(nil) != nil {
+			c.log.Info().Msg("following etcd again")
+		}
+		if err := c.take(ctx, &news); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.New("etcd has ended the watch")
+}
+
+// take brings one message of the watch into the replica. Its header may be ahead of its events, unless it has none.
+func (c *Cluster) take(ctx context.Context, news *clientv3.WatchResponse) error {
+	if len(news.Events) == 0 {
+		if news.IsProgressNotify() {
+			return c.st.Replicate(ctx, nil, news.Header.Revision)
+		}
+		return nil
+	}
+	changes := make([]store.Replicated, 0, len(news.Events))
+	for _, event := range news.Events {
+		key, ok := c.lay.StoreKey(string(event.Kv.Key))
+		switch {
+		case !ok:
+		case event.Type == clientv3.EventTypeDelete:
+			changes = append(changes, store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true})
+		default:
+			changes = append(changes, c.replicated(key, event.Kv))
+		}
+	}
+	return c.st.Replicate(ctx, changes, news.Events[len(news.Events)-1].Kv.ModRevision)
+}
+
+// replicated is an object as etcd has it. One that cannot be read has a stand-in, which says so wherever it is read.
+func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) store.Replicated {
+	stored, ok := c.ownStored(kv)
+	if !ok {
+		var err error
+		if stored, err = c.lay.Decode(key, kv.Value); err != nil {
+			c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
+		}
+	}
+	return store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision, Deleting: stored.Deleting, JSON: stored.JSON, RevAt: stored.RevAt}
+}
+
+// ---- Filling
+
+// fill brings the state of the log into the replica, as of one revision.
+func (c *Cluster) fill(ctx context.Context) error {
+	begun, kept := time.Now(), 0
+	if err := c.st.StartFill(ctx); err != nil {
+		return err
+	}
+	at, objects := int64(0), 0
+	from, end, limit := c.lay.Prefix(), clientv3.GetPrefixRangeEnd(c.lay.Prefix()), int64(pageKeysFirst)
+	for more := true; more; {
+		page, err := c.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(at))
+		if err != nil {
+			return err
+		}
+		if at == 0 {
+			if at = page.Header.Revision; at < c.st.Revision() {
+				return c.sameHistory(page.Header, true)
+			}
+		}
+		changes, bytes := c.pageChanges(page.Kvs)
+		if err := c.st.Fill(ctx, changes); err != nil {
+			return err
+		}
+		if objects += len(changes); len(page.Kvs) > 0 {
+			from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+			limit = min(max(int64(pageBytes/(bytes/len(page.Kvs)+1)), pageKeysMin), pageKeysMax)
+		}
+		more = page.More
+	}
+	kept, err := c.removeOthers(ctx, at)
+	if err != nil {
+		return err
+	}
+	if err := c.st.FinishFill(ctx, at); err != nil {
+		return err
+	}
+	c.own.Clear()
+	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Dur("took", time.Since(begun)).Msg("the replica is filled")
+	return nil
+}
+
+func (c *Cluster) pageChanges(kvs []*mvccpb.KeyValue) (changes []store.Replicated, bytes int) {
+	changes = make([]store.Replicated, 0, len(kvs))
+	for _, kv := range kvs {
+		bytes += len(kv.Key) + len(kv.Value)
+		if key, ok := c.lay.StoreKey(string(kv.Key)); ok {
+			changes = append(changes, c.replicated(key, kv))
+		}
+	}
+	return changes, bytes
+}
+
+func (c *Cluster) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, pageWithin)
+	defer cancel()
+	answer, err := c.client.Get(ctx, key, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return answer, c.sameHistory(answer.Header, false)
+}
+
+// removeOthers deletes from the replica what etcd does not have at a revision. It returns how many keys it has compared.
+func (c *Cluster) removeOthers(ctx context.Context, at int64) (compared int, err error) {
+	for from := ""; ; {
+		keys, next, err := c.st.NextFillKeys(from, pageKeysMax)
+		if err != nil {
+			return compared, err
+		}
+		for len(keys) > 0 {
+			n, err := c.removeOthersOf(ctx, at, keys)
+			if err != nil {
+				return compared, err
+			}
+			compared, keys = compared+n, keys[n:]
+		}
+		if from = next; next == "" {
+			return compared, nil
+		}
+	}
+}
+
+// removeOthersOf looks at the first keys, those of one resource, and returns how many they are.
+func (c *Cluster) removeOthersOf(ctx context.Context, at int64, keys []string) (n int, err error) {
+	base, _, _, _ := scheme.SplitKey(keys[0])
+	there, first, last := map[string]bool{}, "", ""
+	for ; n < len(keys); n++ {
+		if of, _, _, _ := scheme.SplitKey(keys[n]); of != base {
+			break
+		}
+		if last, err = c.lay.EtcdKey(keys[n]); err != nil {
+			return 0, err
+		}
+		if first == "" {
+			first = last
+		}
+	}
+	for more := true; more; {
+		page, err := c.get(ctx, first, clientv3.WithRange(last+"\x00"), clientv3.WithKeysOnly(), clientv3.WithRev(at), clientv3.WithLimit(pageKeysMax))
+		if err != nil {
+			return 0, err
+		}
+		for _, kv := range page.Kvs {
+			if key, ok := c.lay.StoreKey(string(kv.Key)); ok {
+				there[key] = true
+			}
+			first = string(kv.Key) + "\x00"
+		}
+		more = page.More
+	}
+	var gone []store.Replicated
+	for _, key := range keys[:n] {
+		if !there[key] {
+			gone = append(gone, store.Replicated{Key: key, Rev: at, Deleted: true})
+		}
+	}
+	return n, c.st.Fill(ctx, gone)
+}

@@ -1,0 +1,126 @@
+//go:build !noetcd
+
+package etcd
+
+// This file elects among the servers the one that does what only one may do. The holder of a lease that lasts some seconds works; when it is
+// gone, the next in line does. A holder that was stopped, and does not know yet that its lease has ended, may work beside its successor for
+// a moment: all that either does are writes with preconditions, of which one succeeds.
+//
+// Compaction of etcd is kube-apiserver's: whoever finds the version of one key as it has left it an interval ago compacts to the revision of
+// then. So servers of both kinds compact once an interval, between them.
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+)
+
+const (
+	leaseSeconds  = 5
+	compactionKey = "compact_rev_key" // kube-apiserver's, below no prefix
+)
+
+// Lead runs work whenever this server is the one to do it, each time until the lease is lost or ctx ends. It returns when ctx has ended and
+// work has returned.
+func (c *Cluster) Lead(ctx context.Context, work func(context.Context)) {
+	for ctx.Err() == nil {
+		if err := c.leadOnce(ctx, work); err != nil && ctx.Err() == nil {
+			c.log.Warn().Err(err).Msg("the lease of the one server that works off what was written is not to be had")
+			rest(ctx, retryAfter)
+		}
+	}
+}
+
+func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) error {
+	granting, cancel := context.WithTimeout(ctx, patience)
+	lease, err := c.client.Grant(granting, leaseSeconds)
+	cancel()
+	if err != nil {
+		return err
+	}
+	session, err := concurrency.NewSession(c.client, concurrency.WithLease(lease.ID), concurrency.WithContext(ctx))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		leaving, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		session.Orphan()
+		_, _ = c.client.Revoke(leaving, lease.ID) // else it ends by itself
+	}()
+	election := concurrency.NewElection(session, c.private("leader"))
+	campaign, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(session.Ctx(), cancel)
+	err = election.Campaign(campaign, "")
+	stop()
+	cancel()
+	if err != nil {
+		return err
+	}
+	c.log.Info().Msg("this server works off what was written, for all servers")
+	c.workWhile(ctx, session.Done(), work)
+	if ctx.Err() == nil {
+		c.log.Warn().Msg("the lease is lost; another server works off what was written")
+	}
+	return nil
+}
+
+// workWhile runs work until ctx ends or over is closed.
+func (c *Cluster) workWhile(ctx context.Context, over <-chan struct{}, work func(context.Context)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	running.Go(func() { work(ctx) })
+	running.Go(func() { c.compact(ctx) })
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+	cancel()
+	running.Wait()
+}
+
+// compact compacts etcd each interval.
+func (c *Cluster) compact(ctx context.Context) {
+	if c.cfg.CompactionInterval <= 0 {
+		return
+	}
+	version, rev := int64(0), int64(0)
+	for {
+		rest(ctx, c.cfg.CompactionInterval)
+		if ctx.Err() != nil {
+			return
+		}
+		var err error
+		if version, rev, err = c.compactTo(ctx, version, rev); err != nil && ctx.Err() == nil {
+			c.log.Warn().Err(err).Msg("compacting etcd")
+		}
+	}
+}
+
+// compactTo compacts to a revision, if nobody has since the key had a version. It returns the key's version and the revision of now.
+func (c *Cluster) compactTo(ctx context.Context, version, rev int64) (int64, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	answer, err := c.client.Txn(ctx).If(clientv3.Compare(clientv3.Version(compactionKey), "=", version)).
+		Then(clientv3.OpPut(compactionKey, strconv.FormatInt(rev, 10))).Else(clientv3.OpGet(compactionKey)).Commit()
+	if err != nil {
+		return version, rev, err
+	}
+	now := answer.Header.Revision
+	if !answer.Succeeded {
+		if kv := found(answer, 0); kv != nil {
+			version = kv.Version
+		}
+		return version, now, nil
+	}
+	if rev == 0 {
+		return version + 1, now, nil
+	}
+	_, err = c.client.Compact(ctx, rev)
+	return version + 1, now, err
+}

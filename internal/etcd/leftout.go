@@ -1,0 +1,40 @@
+//go:build noetcd
+
+package etcd
+
+// This file is all that there is of the package in a program that is built with the tag noetcd.
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"apilet/internal/etcd/layout"
+	"apilet/internal/store"
+)
+
+// Config is what the flags say.
+type Config struct {
+	Servers                   []string
+	CAFile, CertFile, KeyFile string
+	Layout                    *layout.Layout
+	CompactionInterval        time.Duration
+	Log                       zerolog.Logger
+}
+
+// A Cluster is none.
+type Cluster struct{}
+
+// Open refuses.
+func Open(context.Context, Config) (*Cluster, error) {
+	return nil, errors.New("--etcd-servers: this program was built without etcd (-tags noetcd)")
+}
+
+func (*Cluster) Replica() *store.Replica                           { return nil }
+func (*Cluster) Start(context.Context, *store.Store) error         { return nil }
+func (*Cluster) Check() error                                      { return nil }
+func (*Cluster) Lost() <-chan error                                { return nil }
+func (*Cluster) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
+func (*Cluster) Close() error                                      { return nil }

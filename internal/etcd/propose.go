@@ -1,0 +1,210 @@
+//go:build !noetcd
+
+package etcd
+
+// This file writes. One change is one Txn: nothing else of etcd's is needed, and as many are in flight as there are writers.
+//
+//	create   mod(key) = 0, and mod(namespace) = the revision at which the replica saw it, not going away    put
+//	update   mod(key) = Change.Expect                                                                     put
+//	delete   mod(key) = Change.Expect                                                                     delete
+//
+// What the Txn finds when its precondition does not hold is read in its other branch, so that the answer is right however far behind the
+// replica is; and the replica is awaited before the answer, so that whoever tries again, and reads it, tries with what was in the way.
+//
+// A Txn of which nothing was heard may have been carried out or not. Nobody tries it again here; the client's library does where it knows
+// that it never left.
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"apilet/internal/etcd/layout"
+	"apilet/internal/store"
+)
+
+const parentRounds = 16 // of a create whose namespace changes all the time
+
+// An ownWrite is what comes back in the watch: it need not be decoded there.
+type ownWrite struct {
+	value  []byte
+	stored layout.Stored
+}
+
+// propose carries a change out and returns its revision.
+func (c *Cluster) propose(ctx context.Context, change store.Change) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	key, err := c.lay.EtcdKey(change.Key)
+	if err != nil {
+		return 0, err
+	}
+	op := clientv3.OpDelete(key)
+	if change.Op != store.OpDelete {
+		value, err := c.lay.Encode(change.Key, change.JSON)
+		if err != nil {
+			return 0, err
+		}
+		own := &ownWrite{value, layout.Stored{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}}
+		c.own.Store(key, own)
+		written := false
+		defer func() {
+			if !written {
+				c.own.CompareAndDelete(key, own)
+			}
+		}()
+		op = clientv3.OpPut(key, string(value))
+		if change.Op == store.OpCreate {
+			rev, err := c.create(ctx, change, key, op)
+			written = err == nil
+			return rev, err
+		}
+		rev, err := c.change(ctx, change, key, op)
+		written = err == nil
+		return rev, err
+	}
+	return c.change(ctx, change, key, op)
+}
+
+// change carries an update or a delete out.
+func (c *Cluster) change(ctx context.Context, change store.Change, key string, op clientv3.Op) (int64, error) {
+	answer, err := c.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", change.Expect)}, op, clientv3.OpGet(key))
+	if err != nil || answer.Succeeded {
+		return revisionOf(answer), err
+	}
+	if err := c.reach(ctx, answer.Header.Revision); err != nil {
+		return 0, failed(err)
+	}
+	if found(answer, 0) == nil {
+		return 0, store.ErrNotFound
+	}
+	return 0, store.ErrConflict
+}
+
+// create carries a create out. Its namespace may change while it lasts; only a namespace that goes is in its way.
+func (c *Cluster) create(ctx context.Context, change store.Change, key string, op clientv3.Op) (int64, error) {
+	free := clientv3.Compare(clientv3.ModRevision(key), "=", 0)
+	if change.Parent == "" {
+		answer, err := c.commit(ctx, []clientv3.Cmp{free}, op, clientv3.OpGet(key))
+		if err != nil || answer.Succeeded {
+			return revisionOf(answer), err
+		}
+		return 0, c.taken(ctx, change, answer)
+	}
+	parent, err := c.lay.EtcdKey(change.Parent)
+	if err != nil {
+		return 0, err
+	}
+	at, err := c.parentAt(ctx, change.Parent, parent)
+	for round := 0; err == nil; round++ {
+		held := clientv3.Compare(clientv3.ModRevision(parent), "=", at)
+		answer, err := c.commit(ctx, []clientv3.Cmp{free, held}, op, clientv3.OpGet(key), clientv3.OpGet(parent))
+		if err != nil || answer.Succeeded {
+			return revisionOf(answer), err
+		}
+		if at, err = c.liveParent(ctx, change.Parent, found(answer, 1), answer.Header.Revision); err != nil {
+			return 0, err
+		}
+		if found(answer, 0) != nil {
+			return 0, c.taken(ctx, change, answer)
+		}
+		if round == parentRounds {
+			return 0, fmt.Errorf("%s changes all the time", change.Parent)
+		}
+	}
+	return 0, err
+}
+
+// taken is the answer to a create of what is there already.
+func (c *Cluster) taken(ctx context.Context, change store.Change, answer *clientv3.TxnResponse) error {
+	if err := c.reach(ctx, answer.Header.Revision); err != nil {
+		return failed(err)
+	}
+	if c.deleting(change.Key, found(answer, 0)) {
+		return store.ErrDeleting
+	}
+	return store.ErrExists
+}
+
+// parentAt is the mod revision of a namespace that stays. The replica mostly knows it; etcd is asked before a create is refused.
+func (c *Cluster) parentAt(ctx context.Context, key, parent string) (int64, error) {
+	if rec, err := c.st.Get(key); err == nil && !rec.Deleting {
+		return rec.Rev, nil
+	}
+	answer, err := c.client.Get(ctx, parent)
+	if err != nil {
+		return 0, failed(err)
+	}
+	var kv *mvccpb.KeyValue
+	if len(answer.Kvs) > 0 {
+		kv = answer.Kvs[0]
+	}
+	return c.liveParent(ctx, key, kv, answer.Header.Revision)
+}
+
+// liveParent is the mod revision of a namespace as it was found at a revision.
+func (c *Cluster) liveParent(ctx context.Context, key string, kv *mvccpb.KeyValue, at int64) (int64, error) {
+	refusal := store.ErrParentMissing
+	switch {
+	case kv != nil && !c.deleting(key, kv):
+		return kv.ModRevision, nil
+	case kv != nil:
+		refusal = store.ErrParentDeleting
+	}
+	if err := c.reach(ctx, at); err != nil {
+		return 0, failed(err)
+	}
+	return 0, refusal
+}
+
+func (c *Cluster) deleting(key string, kv *mvccpb.KeyValue) bool {
+	stored, err := c.lay.Decode(key, kv.Value)
+	return err == nil && stored.Deleting
+}
+
+// commit is one Txn: op if the preconditions hold, the reads if not.
+func (c *Cluster) commit(ctx context.Context, holds []clientv3.Cmp, op clientv3.Op, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	answer, err := c.client.Txn(ctx).If(holds...).Then(op).Else(reads...).Commit()
+	if err != nil {
+		return nil, failed(err)
+	}
+	if err := c.sameHistory(answer.Header, false); err != nil {
+		return nil, err
+	}
+	if answer.Succeeded {
+		c.await(answer.Header.Revision)
+	}
+	return answer, nil
+}
+
+func revisionOf(answer *clientv3.TxnResponse) int64 {
+	if answer == nil {
+		return 0
+	}
+	return answer.Header.Revision
+}
+
+// found is what a Txn's read has found; nil when nothing.
+func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
+	if kvs := answer.Responses[read].GetResponseRange().Kvs; len(kvs) > 0 {
+		return kvs[0]
+	}
+	return nil
+}
+
+// ownStored is what a value was made of, if this server has just written it.
+func (c *Cluster) ownStored(kv *mvccpb.KeyValue) (layout.Stored, bool) {
+	entry, ok := c.own.Load(string(kv.Key))
+	if !ok {
+		return layout.Stored{}, false
+	}
+	own := entry.(*ownWrite)
+	if !bytes.Equal(own.value, kv.Value) {
+		return layout.Stored{}, false
+	}
+	c.own.CompareAndDelete(string(kv.Key), entry)
+	return own.stored, true
+}

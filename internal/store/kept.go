@@ -1,0 +1,82 @@
+package store
+
+// This file has what a store keeps and tells besides objects: keys that other chapters made, its lineage, and what metrics read.
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// Known returns the value kept under name in meta; nil when there is none.
+func (st *Store) Known(name string) (value []byte, err error) {
+	err = st.View(func(s *Snapshot) error {
+		value = bytes.Clone(s.meta().get([]byte("secret/" + name)))
+		return nil
+	})
+	return value, err
+}
+
+// Secret is Known with a value made by fresh at the first call, and durable before it is returned.
+func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err error) {
+	if value, err = st.Known(name); err != nil || value != nil {
+		return value, err
+	}
+	key := []byte("secret/" + name)
+	if value = fresh(); st.Opts.Replica != nil {
+		if value, err = st.Opts.Replica.Share(context.Background(), name, value); err != nil {
+			return nil, err
+		}
+	}
+	err = st.maintain(context.Background(), func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketMeta)
+		if v := b.Get(key); v != nil { // somebody was faster
+			value = bytes.Clone(v)
+			return nil
+		}
+		return b.Put(key, value)
+	})
+	return value, err
+}
+
+// Lineage tells files of different history apart (a restored backup draws a new one).
+func (st *Store) Lineage() [16]byte { return st.id }
+
+// Stats is what the store has to say to metrics.
+type Stats struct {
+	Revision, CompactRev int64
+	FileBytes, FreeBytes int64 // pages in use or free, and the free ones of them
+	objects, objectBytes int64 // live
+	Commits, Writes      int64 // transactions, and the changes in them
+	CommitSeconds        float64
+	CommitBuckets        [len(CommitBounds) + 1]int64 // not cumulative
+	ringEvents, ringSize int64
+	ringOldest           int64
+}
+
+func (s *Stats) observeCommit(took time.Duration) {
+	s.Commits++
+	s.CommitSeconds += took.Seconds()
+	n, _ := slices.BinarySearch(CommitBounds[:], took.Seconds())
+	s.CommitBuckets[n]++
+}
+
+// Stats reads the counters; it costs a few locks and no transaction.
+func (st *Store) Stats() Stats {
+	var size int64
+	st.View(func(s *Snapshot) error {
+		size = int64(s.High) * int64(s.pageSize)
+		return nil
+	})
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	s := st.stat
+	s.Revision, s.CompactRev = st.Revision(), st.Compacted()
+	s.FileBytes, s.FreeBytes = size, st.freeBytes()
+	s.objects, s.objectBytes = st.total.objects, st.total.bytes
+	s.ringEvents, s.ringSize, s.ringOldest = st.log.next-st.log.oldest, int64(st.log.bytes), st.log.evicted+1
+	return s
+}

@@ -1,0 +1,567 @@
+package store
+
+// This file makes a store the replica of a log that is kept elsewhere, by whom it does not know: Options.Replica says how to reach it.
+//
+//	Commit ──Propose──▶ the log ──Replicate──▶ bbolt, event log, counts, currentRev ──▶ Commit's answer, watchers
+//	         (elsewhere)          in its order, under its revisions
+//
+// What readers find is the same as in a file with a log of its own, with three differences.
+//
+// Revisions have gaps: the log has others' entries, too. Whoever walks the bucket rev takes the next record that there is.
+//
+// Several keys may change in one revision. The first of them has its record under the revision, as ever, the others under a longer key:
+// the revision with the object's key behind it. Nobody is told of a part of a revision. Kubernetes' own servers write each object by itself,
+// but old Events go in groups of up to a thousand; what has many more (`etcdctl del --prefix`) counts as compacted, so that nobody has to
+// hold all of it: who stands before it begins anew.
+//
+// A replica may have to be filled from a snapshot of the log's state, at its beginning or when the log has forgotten what it would have to
+// follow. That happens beside its readers: newer versions lie above currentRev, where nobody looks, behind them the older ones as ever,
+// and the last transaction of FinishFill makes all of it visible, and everything before it compacted, in one step.
+//
+// Nothing is synced while it works: what is lost is followed again. But after a power cut a file that was not synced may be anything, also
+// something that looks sound. So a replica has a small file beside it, PATH.replica, that says of which history it is, and in which run of
+// the machine it is open. A replica that was not closed in the run before this one is thrown away, and filled anew; one whose process
+// alone was killed has lost nothing, since the kernel has what it wrote.
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"apilet/internal/atomicfile"
+)
+
+// A Replica says how a store reaches its log.
+type Replica struct {
+	Identity string   // of the history: a file of another one is thrown away
+	Lineage  [16]byte // what Store.Lineage answers, on all replicas of the log
+
+	// Propose adds a change to the log, if the change's preconditions hold there, and returns its revision. It answers the errors of
+	// Commit, after its own Store has seen what they are about.
+	Propose func(ctx context.Context, c Change) (rev int64, err error)
+
+	// Newest is a revision that the log had reached after the call began.
+	Newest func(ctx context.Context) (rev int64, err error)
+
+	// Share returns what the log keeps under a name: fresh, if that is nothing.
+	Share func(ctx context.Context, name string, fresh []byte) (value []byte, err error)
+
+	// Last makes of an object's JSON what Change.JSON and RevAt are of its deletion.
+	Last func(json []byte) (doc []byte, revAt int)
+}
+
+// Replicated is one entry of the log. JSON and RevAt are as in a Change; a deletion has none.
+type Replicated struct {
+	Key            string
+	Rev, CreateRev int64
+	Deleted        bool
+	Deleting       bool
+	JSON           []byte
+	RevAt          int
+}
+
+// revisionMax is how many changes of one revision are told.
+const revisionMax = 2048
+
+// A feed is what the writer takes over in one transaction, and what came of it.
+type feed struct {
+	kind    feedKind
+	changes []Replicated
+	upTo    int64 // the revision that readers get to see; of feedFill: none
+	compact int64 // what is compacted by it; 0: nothing
+	members []pendingWrite
+}
+
+type feedKind int
+
+const (
+	feedFollow feedKind = iota // the next of the log
+	feedFill                   // of a snapshot, to be seen later
+	feedFinish                 // the end of the snapshot
+)
+
+// ---- Following
+
+// Current waits until the store shows everything that was written before the call, and returns its revision. In a file with a log of its
+// own that is so at once.
+func (st *Store) Current(ctx context.Context) (int64, error) {
+	if st.Opts.Replica == nil {
+		return st.Revision(), nil
+	}
+	rev, err := st.Opts.Replica.Newest(ctx)
+	if err == nil {
+		err = st.Reach(ctx, rev)
+	}
+	return st.Revision(), err
+}
+
+// Upcoming waits for a revision that another replica may have shown, for a time at most. Where there is no other it does not wait.
+func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duration) error {
+	switch {
+	case rev <= uint64(st.Revision()):
+		return nil
+	case st.Opts.Replica == nil || rev > math.MaxInt64:
+		return errFutureRev
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if newest, err := st.Opts.Replica.Newest(ctx); err == nil && uint64(newest) < rev {
+		return errFutureRev
+	}
+	return st.Reach(ctx, int64(rev))
+}
+
+// Changed tells whether a key's newest revision is another one than a reader of the store has seen (0: none), by what is newest in the log.
+// In a file with a log of its own the commit finds that out.
+func (st *Store) Changed(ctx context.Context, key string, rev int64) (bool, error) {
+	if st.Opts.Replica == nil {
+		return false, nil
+	}
+	if _, err := st.Current(ctx); err != nil {
+		return false, err
+	}
+	rec, err := st.Get(key)
+	if errors.Is(err, ErrNotFound) {
+		return rev != 0, nil
+	}
+	return err == nil && rec.Rev != rev, err
+}
+
+// Reach waits until the store shows a revision.
+func (st *Store) Reach(ctx context.Context, rev int64) error {
+	reached := st.waiting.wait(st, rev)
+	if reached == nil {
+		return nil
+	}
+	select {
+	case <-reached:
+		return nil
+	case <-ctx.Done():
+		st.waiting.forget(st, reached)
+		return ctx.Err()
+	case <-st.closing:
+		return errClosed
+	}
+}
+
+// revisionWaiters wait for revisions; Store.mu guards them.
+type revisionWaiters struct{ waiting []revisionWaiter }
+
+type revisionWaiter struct {
+	rev     int64
+	reached chan struct{}
+}
+
+// wait returns what is closed once the store has reached a revision; nil when it has.
+func (w *revisionWaiters) wait(st *Store, rev int64) chan struct{} {
+	if st.currentRev.Load() >= rev {
+		return nil
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.currentRev.Load() >= rev {
+		return nil
+	}
+	reached := make(chan struct{})
+	w.waiting = append(w.waiting, revisionWaiter{rev, reached})
+	return reached
+}
+
+func (w *revisionWaiters) forget(st *Store, reached chan struct{}) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for i := range w.waiting {
+		if w.waiting[i].reached == reached {
+			last := len(w.waiting) - 1
+			w.waiting[i], w.waiting[last] = w.waiting[last], revisionWaiter{}
+			w.waiting = w.waiting[:last]
+			return
+		}
+	}
+}
+
+// release lets go who waits for what has been reached. The caller holds Store.mu.
+func (w *revisionWaiters) release(rev int64) {
+	left := w.waiting[:0]
+	for _, waiter := range w.waiting {
+		if waiter.rev <= rev {
+			close(waiter.reached)
+		} else {
+			left = append(left, waiter)
+		}
+	}
+	clear(w.waiting[len(left):])
+	w.waiting = left
+}
+
+// propose is Commit of a replica. What is in the log is written, whether or not ctx lasts until it is here.
+func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
+	if _, _, ok := keyPrefixes(c.Key); !ok {
+		return Record{}, fmt.Errorf("key %q is not /group/resource/namespace/name", c.Key)
+	}
+	rev, err := st.Opts.Replica.Propose(ctx, c)
+	if err != nil {
+		return Record{}, err
+	}
+	if st.Reach(ctx, rev) == nil {
+		st.mu.RLock()
+		at := st.log.find(rev)
+		if at != nil && at.Key == c.Key {
+			defer st.mu.RUnlock()
+			return at.Record, nil
+		}
+		st.mu.RUnlock()
+	}
+	rec := Record{Key: c.Key, Rev: rev, CreateRev: rev, PrevRev: c.Expect, Deleted: c.Op == OpDelete, Deleting: c.Deleting,
+		JSON: AppendRevision(nil, c.JSON, c.RevAt, rev)}
+	if old, err := st.Get(c.Key); err == nil && c.Op == OpUpdate {
+		rec.CreateRev = old.CreateRev
+	}
+	return rec, nil
+}
+
+// Replicate takes over what the log has from the store's revision on up to another one, in its order. All changes of a revision have to
+// come in one call. There is one caller at a time.
+func (st *Store) Replicate(ctx context.Context, changes []Replicated, upTo int64) error {
+	if len(changes) == 0 {
+		st.advance(upTo)
+		return nil
+	}
+	f := &feed{changes: changes, upTo: max(upTo, changes[len(changes)-1].Rev)}
+	return st.submit(ctx, &pendingWrite{feed: f, answer: make(chan struct{}, 1)})
+}
+
+// advance shows a revision up to which nothing has changed. The file need not know: after a restart the log tells it again.
+func (st *Store) advance(rev int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if rev <= st.currentRev.Load() {
+		return
+	}
+	st.log.newest = rev
+	st.currentRev.Store(rev)
+	st.waiting.release(rev)
+}
+
+// applyFeed writes the changes of a feed. One that is there already is left out.
+func (s *stage) applyFeed(f *feed) error {
+	before := s.rev
+	f.members = make([]pendingWrite, 0, len(f.changes))
+	begun := 0 // where the revision's changes begin
+	for i := range f.changes {
+		c := &f.changes[i]
+		if c.Rev != f.changes[begun].Rev {
+			begun = i
+		}
+		if i-begun == revisionMax && f.kind == feedFollow {
+			f.compact = c.Rev
+		}
+		if err := s.applyReplicated(f, c); err != nil {
+			return err
+		}
+	}
+	switch f.kind {
+	case feedFill:
+		s.rev = before
+		return nil
+	case feedFinish:
+		f.compact = f.upTo
+	}
+	s.rev = max(s.rev, f.upTo)
+	if f.compact == 0 {
+		return nil
+	}
+	if err := s.vetMeta(); err != nil {
+		return err
+	}
+	return errors.Join(PutMetaInt(s.tx, "compact", f.compact), s.tx.Bucket(bucketMeta).Delete([]byte("filling")))
+}
+
+func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
+	f.members = append(f.members, pendingWrite{Change: Change{Op: OpUpdate, Key: c.Key, Deleting: c.Deleting, JSON: c.JSON, RevAt: c.RevAt}})
+	m := &f.members[len(f.members)-1]
+	leaveOut := func() error {
+		f.members = f.members[:len(f.members)-1]
+		return nil
+	}
+	var ok bool
+	if m.resource, m.namespace, ok = keyPrefixes(c.Key); !ok {
+		return leaveOut()
+	}
+	if m.was, err = s.state(c.Key); err != nil {
+		return err
+	}
+	if m.was.rev >= c.Rev || c.Deleted && !m.was.live() {
+		return leaveOut()
+	}
+	m.rec = Record{Key: c.Key, Rev: c.Rev, CreateRev: c.CreateRev, PrevRev: m.was.rev, Deleted: c.Deleted, Deleting: c.Deleting}
+	if c.CreateRev == c.Rev {
+		m.Op = OpCreate
+	}
+	if m.was.live() {
+		old, err := s.newest(m)
+		if err != nil {
+			return err
+		}
+		m.replaced = bytes.Clone(old.JSON)
+		if c.Deleted {
+			m.Op, m.rec.CreateRev, m.rec.Deleting = OpDelete, old.CreateRev, false
+			m.JSON, m.RevAt = s.last(m.replaced)
+		}
+	}
+	place, err := s.vacant(c.Rev, []byte(c.Key))
+	if err != nil {
+		return err
+	}
+	m.elsewhere = len(place) > 8
+	return s.put(m)
+}
+
+// longKey is the key of a record whose revision has one of another key already.
+func longKey(rev int64, key []byte) []byte { return append(RevKey(rev), key...) }
+
+// vacant finds where a key's record of a revision can lie, and notes when that is not under the revision itself.
+func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
+	short := RevKey(rev)
+	b, err := s.revs.get(short)
+	if err != nil || b == nil || bytes.Equal(recordKey(b), key) {
+		return short, err
+	}
+	if s.onShared != nil {
+		s.onShared()
+	}
+	if err := s.vetMeta(); err != nil {
+		return nil, err
+	}
+	return longKey(rev, key), PutMetaInt(s.tx, "shared", 1)
+}
+
+// record looks a key's record of a revision up, as Snapshot.record.
+func (s *stage) record(rev int64, key string) ([]byte, error) {
+	b, err := s.revs.get(RevKey(rev))
+	if err != nil || b != nil && string(recordKey(b)) == key {
+		return b, err
+	}
+	long, err := s.revs.get(longKey(rev, []byte(key)))
+	if err != nil || long == nil {
+		return b, err
+	}
+	return long, nil
+}
+
+// publishFeed makes a committed feed visible, but for the revision. The caller holds mu.
+func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
+	if f.kind == feedFill {
+		f.upTo = st.currentRev.Load()
+		return wake
+	}
+	if f.compact > st.compactRev.Load() {
+		st.compactRev.Store(f.compact)
+	}
+	if f.kind == feedFinish {
+		return st.publishFill(f, wake)
+	}
+	for i := range f.members {
+		m := &f.members[i]
+		if ch := st.log.append(m.resource, Event{Record: m.rec, Prev: m.replaced}); ch != nil {
+			wake = append(wake, ch)
+		}
+		st.recount(m)
+		st.stat.Writes++
+	}
+	st.log.newest = f.upTo
+	return wake
+}
+
+// ---- Filling
+
+// StartFill begins to fill the replica from a snapshot of the log. Readers go on where they are.
+func (st *Store) StartFill(ctx context.Context) error {
+	return st.maintain(ctx, func(tx *bbolt.Tx) error { return PutMetaInt(tx, "filling", 1) })
+}
+
+// Filled tells whether the replica shows a state of its log: not before the first fill, and not after one that was broken off.
+func (st *Store) Filled() (filled bool, err error) {
+	err = st.View(func(s *Snapshot) error {
+		filled = s.Revs.sequence > 0 && metaInt(s.meta(), "filling") == 0
+		return nil
+	})
+	return filled, err
+}
+
+// Fill takes over a part of the snapshot. A key that is not in it has to come as a deletion (NextFillKeys finds what there is).
+func (st *Store) Fill(ctx context.Context, changes []Replicated) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	return st.submit(ctx, &pendingWrite{feed: &feed{kind: feedFill, changes: changes}, answer: make(chan struct{}, 1)})
+}
+
+// NextFillKeys returns live keys from one on, at most max, with what has been filled in; next is "" at the end.
+func (st *Store) NextFillKeys(from string, max int) (keys []string, next string, err error) {
+	err = st.View(func(s *Snapshot) (err error) {
+		keys = keys[:0]
+		next, err = s.each("", from, func(key []byte, state keyState) (bool, error) {
+			if !state.live() {
+				return true, nil
+			}
+			if len(keys) == max {
+				return false, nil
+			}
+			keys = append(keys, string(key))
+			return true, nil
+		})
+		return err
+	})
+	return keys, next, err
+}
+
+// FinishFill shows what has been filled in, as of a revision; all before it counts as compacted.
+func (st *Store) FinishFill(ctx context.Context, rev int64) error {
+	return st.submit(ctx, &pendingWrite{feed: &feed{kind: feedFinish, upTo: rev}, answer: make(chan struct{}, 1)})
+}
+
+// publishFill starts log and counts anew. The caller holds mu.
+func (st *Store) publishFill(f *feed, wake []chan struct{}) []chan struct{} {
+	for _, t := range st.log.topics {
+		if t.wake != nil {
+			wake = append(wake, t.wake)
+		}
+	}
+	st.log = newEventLog(f.upTo)
+	st.tallies, st.total = map[string]*tally{}, tally{}
+	if err := st.View(st.countKeys); err != nil {
+		st.explain(err)
+	}
+	return wake
+}
+
+// ---- The file
+
+const (
+	replicaSuffix = ".replica"
+	closedInPeace = "closed"
+	distrusted    = "distrusted"
+)
+
+// Distrust has the next opening throw the replica away: its log is not what it was.
+func (st *Store) Distrust() { st.distrusted.Store(true) }
+
+// openReplica opens the replica's file, or a new one in the place of one that is not to be trusted.
+func openReplica(path string, opts Options) (*Store, error) {
+	if opts.Ephemeral {
+		return open(path, opts)
+	}
+	marked, err := os.ReadFile(path + replicaSuffix)
+	ours := err == nil // to throw away, if need be
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	identity, run, _ := strings.Cut(strings.TrimSpace(string(marked)), "\n")
+	boot := machineRun()
+	var doubt string
+	switch {
+	case !ours:
+	case identity != opts.Replica.Identity:
+		doubt = "it is of another history"
+	case run == distrusted:
+		doubt = "its log is not what it was"
+	case run != closedInPeace && (run != boot || boot == ""):
+		doubt = "it was not closed before the machine was"
+	}
+	if doubt != "" {
+		if err := discard(path, doubt, opts.Warn); err != nil {
+			return nil, err
+		}
+	}
+	note := func(run string) error {
+		return atomicfile.SaveFile(path+replicaSuffix, []byte(opts.Replica.Identity+"\n"+run+"\n"))
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := note(boot); err != nil { // before there is a file: one without this note might be somebody's own
+			return nil, err
+		}
+	}
+	st, err := open(path, opts)
+	if errors.Is(err, ErrDamaged) && ours {
+		if err = discard(path, err.Error(), opts.Warn); err == nil {
+			st, err = open(path, opts)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	st.closed = func() error {
+		if st.distrusted.Load() {
+			return note(distrusted)
+		}
+		return note(closedInPeace)
+	}
+	if err := note(boot); err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	return st, nil
+}
+
+// discard removes a replica that no process has open.
+func discard(path, why string, warn func(string)) error {
+	format := int64(0)
+	err := withoutFaults(func() error {
+		db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: 100 * time.Millisecond, ReadOnly: true, OpenFile: openExisting})
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		return db.View(func(tx *bbolt.Tx) error {
+			if meta := tx.Bucket(bucketMeta); meta != nil && len(meta.Get([]byte("format"))) == 8 {
+				format = int64(binary.BigEndian.Uint64(meta.Get([]byte("format"))))
+			}
+			return nil
+		})
+	})
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return explainOpen(path, err)
+	case format == StoreFormat:
+		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
+	}
+	if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && warn != nil {
+		warn(path + " is thrown away and filled anew: " + why)
+	}
+	return err
+}
+
+func openExisting(name string, flag int, mode os.FileMode) (*os.File, error) {
+	return os.OpenFile(name, flag&^os.O_CREATE, mode)
+}
+
+// machineRun names the run of the machine since it was started; "" where that has no name.
+func machineRun() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}
+
+// syncReplica is what closing does before all else: from here on commits are synced.
+func (st *Store) syncReplica() error {
+	if st.Opts.Replica == nil || st.Opts.Ephemeral || st.failed.Load() {
+		return nil
+	}
+	st.Db.NoSync = false
+	return st.Db.Sync()
+}
