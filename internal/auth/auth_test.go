@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/apitest"
+	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -591,7 +592,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 func TestPolicyIsSwappedUnderLoad(t *testing.T) {
 	a := testAuthenticator(t, nil)
 	bob, info := request.User{Name: "bob"}.Authenticated(), request.Info{ResourceRequest: true, Verb: "get", Resource: "pods"}
-	grant := append(testPolicy("ClusterRole r\n\tget core pods\n"), clusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
+	grant := append(rbac.ParsePolicy("ClusterRole r\n\tget core pods\n"), clusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	done := make(chan struct{})
 	go func() { // ends with the loop
 		defer close(done)

@@ -8,7 +8,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,8 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/apitest"
-	"apilet/internal/auth/rbac"
-	"apilet/internal/scheme"
 )
 
 // testCA signs client certificates.
@@ -49,25 +46,6 @@ func (ca testCA) issue(t *testing.T, subject pkix.Name, valid time.Duration, usa
 	}
 	cert, _ := x509.ParseCertificate(der)
 	return cert
-}
-
-// testPolicy reads the notation of rbac_defaults.txt; bindings that it cannot say are added by hand.
-func testPolicy(text string) (objects []scheme.Object) {
-	var role scheme.Object
-	for line := range strings.Lines(text) {
-		words := strings.Fields(line)
-		switch {
-		case len(words) == 0:
-		case line[0] != '\t':
-			role = rbac.ParseRole(words)
-			objects = append(objects, role)
-		case words[0] == "to":
-			objects = append(objects, rbac.ParseBinding(role, words[1:]))
-		default:
-			*rbac.RulesOf(role) = append(*rbac.RulesOf(role), rbac.ParseRule(words))
-		}
-	}
-	return objects
 }
 
 func roleBinding(namespace, name, kind, role string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {

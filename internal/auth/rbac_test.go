@@ -8,12 +8,13 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"apilet/internal/auth/rbac"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
 
 func TestNobodyGivesWhatTheyDoNotHave(t *testing.T) {
-	policy := append(testPolicy(`
+	policy := append(rbac.ParsePolicy(`
 ClusterRole role-editor
 	create,update,patch,get,list rbac.authorization.k8s.io *
 	get,list core pods,*/scale
@@ -35,7 +36,7 @@ ClusterRole escalator
 `), clusterRoleBinding("bob-missing", "missing", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	a := testAuthenticator(t, nil)
 	a.SetPolicy(policy)
-	role := func(text string) scheme.Object { return testPolicy(text)[0] }
+	role := func(text string) scheme.Object { return rbac.ParsePolicy(text)[0] }
 	const attempt = ` is attempting to grant RBAC permissions not currently held:` + "\n"
 	const lost = `; resolution errors: [%s.rbac.authorization.k8s.io "missing" not found]`
 	for _, c := range []struct {

@@ -25,15 +25,15 @@ import (
 
 const (
 	MaxErrors    = 1000    // mistakes that one answer names
-	MaxErrorText = 1 << 20 // bytes of their text; the first is named whatever its length
+	maxErrorText = 1 << 20 // bytes of their text; the first is named whatever its length
 	maxBadValues = 100     // of one set in a selector: the library joins them
 )
 
 // A Budget is what is left of an answer's room for mistakes.
 type Budget struct{ count, bytes int }
 
-// NewBudget is an answer's whole room: MaxErrors mistakes, MaxErrorText bytes.
-func NewBudget() Budget { return Budget{MaxErrors, MaxErrorText} }
+// NewBudget is an answer's whole room: MaxErrors mistakes, maxErrorText bytes.
+func NewBudget() Budget { return Budget{MaxErrors, maxErrorText} }
 
 // Spent says that no further mistake is named.
 func (b *Budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }

@@ -40,7 +40,7 @@ func TestAnswersNameTheFirstMistakes(t *testing.T) {
 	}
 	long := some(20)
 	for _, err := range long {
-		err.BadValue = strings.Repeat("v", MaxErrorText/4)
+		err.BadValue = strings.Repeat("v", maxErrorText/4)
 	}
 	if got, _ := status(long); !strings.HasSuffix(got, ", and 16 more]") {
 		t.Errorf("got ...%s", got[len(got)-60:])

@@ -39,8 +39,8 @@ type heldRule struct {
 	patterns                              []string // URLs that end in *
 }
 
-// NewHoldings makes rules ready to be compared with those that are to be given.
-func NewHoldings(own []rbacv1.PolicyRule) *holdings {
+// newHoldings makes rules ready to be compared with those that are to be given.
+func newHoldings(own []rbacv1.PolicyRule) *holdings {
 	h := &holdings{byVerb: map[string][]int32{}, byGroup: map[string][]int32{}, byResource: map[string][]int32{}}
 	for i, rule := range own {
 		held := heldRule{verbs: asSet(rule.Verbs), groups: asSet(rule.APIGroups), resources: asSet(rule.Resources), names: asSet(rule.ResourceNames),
@@ -66,9 +66,9 @@ func NewHoldings(own []rbacv1.PolicyRule) *holdings {
 	return h
 }
 
-// Missing breaks rules into their smallest parts and returns those that no held rule covers alone. An error says that it would take too
+// missing breaks rules into their smallest parts and returns those that no held rule covers alone. An error says that it would take too
 // long.
-func (h *holdings) Missing(rules []rbacv1.PolicyRule) (missing []rbacv1.PolicyRule, err error) {
+func (h *holdings) missing(rules []rbacv1.PolicyRule) (missing []rbacv1.PolicyRule, err error) {
 	permissions := 0
 	for i := range rules {
 		if h.coversWhole(&rules[i]) {
@@ -199,7 +199,7 @@ func (h *holdings) cover(part *rbacv1.PolicyRule) bool {
 
 // uncovered is missing for the server's own rules, which are few.
 func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	missing, _ := NewHoldings(own).Missing(rules)
+	missing, _ := newHoldings(own).missing(rules)
 	return missing
 }
 

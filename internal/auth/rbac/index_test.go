@@ -14,25 +14,6 @@ import (
 	"apilet/internal/scheme"
 )
 
-// testPolicy reads the notation of rbac_defaults.txt; bindings that it cannot say are added by hand.
-func testPolicy(text string) (objects []scheme.Object) {
-	var role scheme.Object
-	for line := range strings.Lines(text) {
-		words := strings.Fields(line)
-		switch {
-		case len(words) == 0:
-		case line[0] != '\t':
-			role = ParseRole(words)
-			objects = append(objects, role)
-		case words[0] == "to":
-			objects = append(objects, ParseBinding(role, words[1:]))
-		default:
-			*RulesOf(role) = append(*RulesOf(role), ParseRule(words))
-		}
-	}
-	return objects
-}
-
 func roleBinding(namespace, name, kind, role string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subjects: subjects,
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role}}
@@ -48,7 +29,7 @@ func TestRolesAllow(t *testing.T) {
 	sa := func(namespace, name string) rbacv1.Subject {
 		return rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: name}
 	}
-	index := NewIndex(append(testPolicy(`
+	index := NewIndex(append(ParsePolicy(`
 ClusterRole reader
 	get,list core pods,*/scale
 	get core configmaps one,two
@@ -147,7 +128,7 @@ func readEveryBinding(objects []scheme.Object, q *Access) bool {
 			if ref.Kind == "Role" {
 				namespace = binding.GetNamespace()
 			}
-			if rules := RulesOf(role); rules != nil && role.GetName() == ref.Name && role.GetNamespace() == namespace && slices.ContainsFunc(*rules, fits) {
+			if rules := rulesOf(role); rules != nil && role.GetName() == ref.Name && role.GetNamespace() == namespace && slices.ContainsFunc(*rules, fits) {
 				return true
 			}
 		}
@@ -213,7 +194,7 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 
 func TestAggregatedRolesHoldWhatTheyGather(t *testing.T) {
 	t.Parallel()
-	policy := append(BuiltinPolicy(), testPolicy(`
+	policy := append(BuiltinPolicy(), ParsePolicy(`
 ClusterRole widgets aggregate-to-view
 	get example.com widgets
 Role shop/x
@@ -236,14 +217,14 @@ Role shop/x
 		}
 	}
 	sums := map[string]int{}
-	for _, role := range Aggregated(policy) {
+	for _, role := range aggregated(policy) {
 		sums[role.Name] = len(role.Rules)
 	}
 	if want := map[string]int{"view": 13, "edit": 28, "admin": 30}; !reflect.DeepEqual(sums, want) {
 		t.Errorf("rules %v, want %v", sums, want)
 	}
-	circle := testPolicy("ClusterRole a y = x\n\tget core a\nClusterRole b x = y\n\tget core b\nClusterRole c x\n\tget core c\n")
-	for _, role := range Aggregated(circle) {
+	circle := ParsePolicy("ClusterRole a y = x\n\tget core a\nClusterRole b x = y\n\tget core b\nClusterRole c x\n\tget core c\n")
+	for _, role := range aggregated(circle) {
 		if len(role.Rules) != 1 || role.Rules[0].Resources[0] != "c" {
 			t.Errorf("in a circle %s holds %v", role.Name, role.Rules)
 		}
@@ -253,7 +234,7 @@ Role shop/x
 // TestNoWildcardIncludesTheBackup: it has to be named, to have it and to give it.
 func TestNoWildcardIncludesTheBackup(t *testing.T) {
 	t.Parallel()
-	index := NewIndex(testPolicy(`
+	index := NewIndex(ParsePolicy(`
 ClusterRole all
 	* * *
 	* *
@@ -278,7 +259,7 @@ ClusterRole reader
 		if got, _ := index.Allows(q); got != may {
 			t.Errorf("%s: allowed is %v", who, got)
 		}
-		if got := index.MayGive(q, rules) == nil; got != may {
+		if got := index.mayGive(q, rules) == nil; got != may {
 			t.Errorf("%s: may give is %v", who, got)
 		}
 		if got := index.MayBind(q, named) == nil; got != may {
@@ -294,16 +275,16 @@ ClusterRole reader
 
 func TestReconcileAddsAndNeverTakes(t *testing.T) {
 	t.Parallel()
-	want := testPolicy("ClusterRole a\n\tget core pods\n\tto User:u\nClusterRole b\n\tget core pods\nClusterRole c = x\nRole n/d\n\tget core pods\nClusterRole e\n\tto User:u\n")
+	want := ParsePolicy("ClusterRole a\n\tget core pods\n\tto User:u\nClusterRole b\n\tget core pods\nClusterRole c = x\nRole n/d\n\tget core pods\nClusterRole e\n\tto User:u\n")
 	if changes := ReconcilePolicy(nil, want); len(changes.Create) != len(want) || len(changes.Update)+len(changes.Replace) > 0 {
 		t.Errorf("into nothing: %+v", changes)
 	}
 	if changes := ReconcilePolicy(want, want); !reflect.DeepEqual(changes, PolicyChanges{}) {
 		t.Errorf("into itself: %+v", changes)
 	}
-	have := testPolicy("ClusterRole a\n\tlist core pods\n\tto User:v\nClusterRole b\nClusterRole c y\n\tget core pods\nClusterRole e\n")
+	have := ParsePolicy("ClusterRole a\n\tlist core pods\n\tto User:v\nClusterRole b\nClusterRole c y\n\tget core pods\nClusterRole e\n")
 	have[0].SetLabels(map[string]string{"mine": "1"})
-	have[2].SetAnnotations(map[string]string{Autoupdate: "false"})
+	have[2].SetAnnotations(map[string]string{autoupdate: "false"})
 	have = append(have, clusterRoleBinding("e", "other"))
 	changes := ReconcilePolicy(have, want)
 	var got []string
@@ -317,13 +298,13 @@ func TestReconcileAddsAndNeverTakes(t *testing.T) {
 		t.Errorf("changes %s\nwant    %s", strings.Join(got, " "), exp)
 	}
 	a, c := changes.Update[0].(*rbacv1.ClusterRole), changes.Update[2].(*rbacv1.ClusterRole)
-	if len(a.Rules) != 2 || a.Labels["mine"] != "1" || a.Labels["kubernetes.io/bootstrapping"] == "" || len(*RulesOf(have[0])) != 1 {
+	if len(a.Rules) != 2 || a.Labels["mine"] != "1" || a.Labels["kubernetes.io/bootstrapping"] == "" || len(*rulesOf(have[0])) != 1 {
 		t.Errorf("a became %+v; it was %+v", a, have[0])
 	}
 	if binding := changes.Update[1].(*rbacv1.ClusterRoleBinding); len(binding.Subjects) != 2 {
 		t.Errorf("a's binding became %+v", binding)
 	}
-	if !Gathers(c) || len(c.Rules) != 1 {
+	if !gathers(c) || len(c.Rules) != 1 {
 		t.Errorf("c became %+v", c)
 	}
 }

@@ -98,13 +98,13 @@ func NewIndex(objects []scheme.Object) *Index {
 	x := &Index{roles: map[roleName]*roleRules{}, grants: map[subjectName]map[string][]*grant{}}
 	var bindings []scheme.Object
 	for _, obj := range objects {
-		if rules := RulesOf(obj); rules != nil {
+		if rules := rulesOf(obj); rules != nil {
 			x.roles[roleName{obj.GetNamespace(), obj.GetName()}] = newRoleRules(*rules)
 		} else if ref, _ := BindingParts(obj); ref != nil {
 			bindings = append(bindings, obj)
 		}
 	}
-	for _, role := range Aggregated(objects) {
+	for _, role := range aggregated(objects) {
 		x.roles[roleName{"", role.Name}] = newRoleRules(role.Rules)
 	}
 	slices.SortFunc(bindings, func(a, b scheme.Object) int {
@@ -346,9 +346,9 @@ func (x *Index) danglingText(q *Access, as string) string {
 
 // ---- Aggregated cluster roles ----
 
-// Aggregated returns, for each ClusterRole with an aggregation rule, a copy with the rules that it gathers. A gathered role may be
+// aggregated returns, for each ClusterRole with an aggregation rule, a copy with the rules that it gathers. A gathered role may be
 // aggregated itself (admin gathers edit, which gathers view), so the sums are taken until they no longer grow.
-func Aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
+func aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
 	var all, sums []*rbacv1.ClusterRole
 	for _, obj := range objects {
 		role, ok := obj.(*rbacv1.ClusterRole)
@@ -415,11 +415,11 @@ var FullAuthority = []rbacv1.PolicyRule{
 	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
 }
 
-// MayGive returns nil if the rules of q's user, in q's namespace, cover those that are to be given; else an error that lists what is
+// mayGive returns nil if the rules of q's user, in q's namespace, cover those that are to be given; else an error that lists what is
 // missing. q.resource is that of the request.
-func (x *Index) MayGive(q *Access, rules []rbacv1.PolicyRule) error {
+func (x *Index) mayGive(q *Access, rules []rbacv1.PolicyRule) error {
 	own, _ := x.RulesFor(q)
-	missing, err := NewHoldings(own).Missing(rules)
+	missing, err := newHoldings(own).missing(rules)
 	if err != nil || len(missing) == 0 {
 		return err
 	}
@@ -433,28 +433,28 @@ func (x *Index) MayGive(q *Access, rules []rbacv1.PolicyRule) error {
 
 // MayGiveRole is for a Role or ClusterRole that is written in place of old (nil for a create).
 func (x *Index) MayGiveRole(q *Access, role, old scheme.Object) error {
-	if err := x.MayGive(q, *RulesOf(role)); err != nil {
+	if err := x.mayGive(q, *rulesOf(role)); err != nil {
 		return err
 	}
-	if (Gathers(role) || Gathers(old)) && x.MayGive(q, FullAuthority) != nil {
+	if (gathers(role) || gathers(old)) && x.mayGive(q, FullAuthority) != nil {
 		return errors.New("must have cluster-admin privileges to use the aggregationRule")
 	}
 	return nil
 }
 
-// Gathers says that obj is a ClusterRole with an aggregation rule that selects something.
-func Gathers(obj scheme.Object) bool {
+// gathers says that obj is a ClusterRole with an aggregation rule that selects something.
+func gathers(obj scheme.Object) bool {
 	role, ok := obj.(*rbacv1.ClusterRole)
 	return ok && role.AggregationRule != nil && len(role.AggregationRule.ClusterRoleSelectors) > 0
 }
 
-// MayBind is for a binding that is written: a 404 Status when there is no such role, else as MayGive.
+// MayBind is for a binding that is written: a 404 Status when there is no such role, else as mayGive.
 func (x *Index) MayBind(q *Access, ref rbacv1.RoleRef) error {
 	role, dangling := x.resolve(ref, q.Namespace)
 	if dangling != nil {
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: q.Resource}, ref.Name)
 	}
-	return x.MayGive(q, role.rules)
+	return x.mayGive(q, role.rules)
 }
 
 // ---- The default policy ----
@@ -462,24 +462,28 @@ func (x *Index) MayBind(q *Access, ref rbacv1.RoleRef) error {
 //go:embed rbac_defaults.txt
 var defaultPolicyText string
 
-// Autoupdate is the annotation that keeps reconciliation away from an object when it says "false".
-const Autoupdate = "rbac.authorization.kubernetes.io/autoupdate"
+// autoupdate is the annotation that keeps reconciliation away from an object when it says "false".
+const autoupdate = "rbac.authorization.kubernetes.io/autoupdate"
 
-// BuiltinPolicy reads rbac_defaults.txt. Its author and its reader are ours, so what it does not understand is a panic in the tests.
-func BuiltinPolicy() (objects []scheme.Object) {
+// BuiltinPolicy are the roles and bindings that every server has, a new copy each time.
+func BuiltinPolicy() []scheme.Object { return ParsePolicy(defaultPolicyText) }
+
+// ParsePolicy reads roles and bindings in the notation that the head of rbac_defaults.txt describes. Author and reader are ours: what is not
+// of the notation panics.
+func ParsePolicy(text string) (objects []scheme.Object) {
 	var role scheme.Object
-	for line := range strings.Lines(defaultPolicyText) {
+	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		switch {
 		case len(words) == 0 || words[0] == "#":
 		case line[0] != '\t':
-			role = ParseRole(words)
+			role = parseRole(words)
 			objects = append(objects, role)
 		case words[0] == "to":
-			objects = append(objects, ParseBinding(role, words[1:]))
+			objects = append(objects, parseBinding(role, words[1:]))
 		default:
-			rules := RulesOf(role)
-			*rules = append(*rules, ParseRule(words))
+			rules := rulesOf(role)
+			*rules = append(*rules, parseRule(words))
 		}
 	}
 	return objects
@@ -487,7 +491,7 @@ func BuiltinPolicy() (objects []scheme.Object) {
 
 func defaultMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name,
-		Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}, Annotations: map[string]string{Autoupdate: "true"}}
+		Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}, Annotations: map[string]string{autoupdate: "true"}}
 }
 
 // cutNamespace splits NAMESPACE/NAME or NAME.
@@ -498,8 +502,8 @@ func cutNamespace(s string) (namespace, name string) {
 	return "", s
 }
 
-// ParseRole reads a role's line of rbac_defaults.txt, cut into words.
-func ParseRole(words []string) scheme.Object {
+// parseRole reads a role's line of rbac_defaults.txt, cut into words.
+func parseRole(words []string) scheme.Object {
 	const prefix = rbacv1.GroupName + "/"
 	meta := defaultMeta(cutNamespace(words[1]))
 	if words[0] == "Role" {
@@ -517,8 +521,8 @@ func ParseRole(words []string) scheme.Object {
 	return role
 }
 
-// ParseRule reads a rule's line of rbac_defaults.txt, cut into words.
-func ParseRule(words []string) rbacv1.PolicyRule {
+// parseRule reads a rule's line of rbac_defaults.txt, cut into words.
+func parseRule(words []string) rbacv1.PolicyRule {
 	rule := rbacv1.PolicyRule{Verbs: strings.Split(words[0], ",")}
 	if len(words) == 2 {
 		rule.NonResourceURLs = strings.Split(words[1], ",")
@@ -536,8 +540,8 @@ func ParseRule(words []string) rbacv1.PolicyRule {
 	return rule
 }
 
-// ParseBinding reads the line that binds role in rbac_defaults.txt, cut into words.
-func ParseBinding(role scheme.Object, words []string) scheme.Object {
+// parseBinding reads the line that binds role in rbac_defaults.txt, cut into words.
+func parseBinding(role scheme.Object, words []string) scheme.Object {
 	ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.GetName()}
 	meta := defaultMeta(role.GetNamespace(), role.GetName())
 	var subjects []rbacv1.Subject
@@ -561,8 +565,8 @@ func ParseBinding(role scheme.Object, words []string) scheme.Object {
 	return &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}
 }
 
-// RulesOf is where a Role or ClusterRole has its rules; nil for any other object.
-func RulesOf(role scheme.Object) *[]rbacv1.PolicyRule {
+// rulesOf is where a Role or ClusterRole has its rules; nil for any other object.
+func rulesOf(role scheme.Object) *[]rbacv1.PolicyRule {
 	switch role := role.(type) {
 	case *rbacv1.Role:
 		return &role.Rules
@@ -604,7 +608,7 @@ func ReconcilePolicy(existing, desired []scheme.Object) (changes PolicyChanges) 
 			changes.Create = append(changes.Create, want)
 			continue
 		}
-		if have.GetAnnotations()[Autoupdate] == "false" {
+		if have.GetAnnotations()[autoupdate] == "false" {
 			continue
 		}
 		if haveRef, _ := BindingParts(have); haveRef != nil {
@@ -625,8 +629,8 @@ func merge(have, want scheme.Object) scheme.Object {
 	merged := have.DeepCopyObject().(scheme.Object)
 	merged.SetLabels(mergeMaps(want.GetLabels(), merged.GetLabels()))
 	merged.SetAnnotations(mergeMaps(want.GetAnnotations(), merged.GetAnnotations()))
-	if rules := RulesOf(merged); rules != nil {
-		*rules = append(*rules, uncovered(*rules, *RulesOf(want))...)
+	if rules := rulesOf(merged); rules != nil {
+		*rules = append(*rules, uncovered(*rules, *rulesOf(want))...)
 	}
 	if role, ok := merged.(*rbacv1.ClusterRole); ok {
 		mergeAggregation(role, want.(*rbacv1.ClusterRole))
