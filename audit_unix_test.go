@@ -18,7 +18,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
-	"apilet/internal/envtest"
 )
 
 // logrotate without copytruncate: rename, then SIGHUP, while clients ask on.
@@ -95,7 +94,7 @@ func TestSighupNeverEndsTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
-	apitest.WaitFor(t, "the kubeconfig", func() bool { return envtest.There(file) })
+	apitest.WaitFor(t, "the kubeconfig", func() bool { return isThere(file) })
 	for range 3 {
 		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"apilet/internal/apitest"
-	"apilet/internal/registry/allocator"
 	"apilet/internal/selector"
 )
 
@@ -200,7 +199,7 @@ func TestLabelTermsAreLabelSelectors(t *testing.T) {
 // TestNoPortIsLookedForInAFullRange: one Service asks for more than there are.
 func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	s := startTest(t)
-	ports := `[` + listed(allocator.NodePortCount+500, `{"name":"p%[1]d","port":%[1]d}`) + `]`
+	ports := `[` + listed(2768+500, `{"name":"p%[1]d","port":%[1]d}`) + `]`
 	a := s.want(422, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":`+strings.Replace(ports, `"port":0`, `"port":9999`, 1)+`}}`)
 	apitest.Expect(t, len(a.get("details.causes").Array()), 1)
 	apitest.Expect(t, strings.Contains(a.failure(), "failed to allocate a nodePort: range is full"), true)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -8,7 +9,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"apilet/internal/apitest"
-	"apilet/internal/auth/certs"
 )
 
 const couldRead = "others could read this file"
@@ -29,13 +29,22 @@ func TestDataFileIsForTheServerAlone(t *testing.T) {
 	apitest.Chmod(t, data, 0o644)
 	s.conf.auth.TokenFile = private
 	s.restart()
-	if got := certs.ModeOf(data); got != 0o600 {
+	if got := modeOf(t, data); got != 0o600 {
 		t.Errorf("the data file has mode %o", got)
 	}
 	if log := lines.String(); strings.Count(log, couldRead) != 1 || strings.Contains(log, private) {
 		t.Errorf("at the second start: %s", log)
 	}
-	if got := certs.ModeOf(tokens); got != 0o644 {
+	if got := modeOf(t, tokens); got != 0o644 {
 		t.Errorf("somebody else's file has mode %o now", got)
 	}
+}
+
+func modeOf(t *testing.T, path string) os.FileMode {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode().Perm()
 }

@@ -225,16 +225,6 @@ func TestEstimates(t *testing.T) {
 			t.Errorf("%d watchers: %+v", watchers, got)
 		}
 	}
-	if got := mutatingWork(1000).Within(4); got.FinalSeats != 4 || got.Tail != 125*time.Millisecond {
-		t.Errorf("1000 watchers in 4 seats: %+v", got)
-	}
-	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
-		l := flowcontrol.NewLevel("level", nil, nil)
-		l.Shape(&limitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
-		if l.MaxSeats != want {
-			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.MaxSeats, want)
-		}
-	}
 }
 
 func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {

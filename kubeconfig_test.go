@@ -4,6 +4,7 @@ package main
 // something added.
 
 import (
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,7 +14,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
-	"apilet/internal/envtest"
 	"apilet/internal/kubeconfig"
 )
 
@@ -52,7 +52,7 @@ func TestKubeconfigOfOthersIsLeftAsItIs(t *testing.T) {
 			if got := string(apitest.ReadFile(t, path)); got != content {
 				t.Errorf("the file is now %q", got)
 			}
-			if envtest.There(data) {
+			if isThere(data) {
 				t.Error("a data file was made")
 			}
 		})
@@ -63,19 +63,24 @@ func TestKubeconfigOfTheLastRunIsGoneWhenTheNextOneStarts(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
 	startTest(t, func(c *config) { c.kubeconfig = path }).halt()
-	if !envtest.There(path) {
+	if !isThere(path) {
 		t.Fatal("no kubeconfig")
 	}
 	data := apitest.TempFile(t, "a.db", "no data file") // the start gets as far as this
 	startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
-	if !envtest.There(path) {
+	if !isThere(path) {
 		t.Error("a server that has no data took the kubeconfig of one that may have it open")
 	}
 	keys := apitest.TempFile(t, "keys", "no key")
 	startFails(t, func(c *config) { c.kubeconfig, c.continueKeys = path, keys })
-	if envtest.There(path) {
+	if isThere(path) {
 		t.Errorf("the last run's is still there: %s", apitest.ReadFile(t, path))
 	}
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // What `kubectl config` adds to our file is its user's.
@@ -88,13 +93,16 @@ func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.Entry("contexts", "context")["namespace"] = "shop"
-	k["contexts"] = append(kubeconfig.ListOf(k["contexts"]), map[string]any{"name": "mine", "context": map[string]any{"cluster": "far", "user": "me"}})
-	k["clusters"] = append(kubeconfig.ListOf(k["clusters"]), map[string]any{"name": "far", "cluster": map[string]any{"server": "https://far"}})
+	contexts, clusters := k["contexts"].([]any), k["clusters"].([]any)
+	contexts[0].(map[string]any)["context"].(map[string]any)["namespace"] = "shop"
+	k["contexts"] = append(contexts, map[string]any{"name": "mine", "context": map[string]any{"cluster": "far", "user": "me"}})
+	k["clusters"] = append(clusters, map[string]any{"name": "far", "cluster": map[string]any{"server": "https://far"}})
 	k["current-context"] = "mine"
-	if err := k.Save(path); err != nil {
+	edited, err := json.Marshal(k)
+	if err != nil {
 		t.Fatal(err)
 	}
+	apitest.WriteFile(t, path, edited)
 	keys := apitest.TempFile(t, "keys", "no key")
 	startFails(t, withConfig, func(c *config) { c.continueKeys = keys })
 	if text := apitest.ReadFile(t, path); strings.Contains(string(text), "127.0.0.1") || !strings.Contains(string(text), "https://far") {

@@ -12,7 +12,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -29,7 +28,6 @@ import (
 
 	"apilet/internal/commandline"
 	"apilet/internal/registry"
-	"apilet/internal/registry/patch"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/protobuf"
 	"apilet/internal/store"
@@ -252,26 +250,6 @@ func TestProtobufOfAnyDepthIsSurvived(t *testing.T) {
 
 // TestPatchNestsNoDeeperThanItsDecoder: a patch that wraps a value, again and again, in a hundred levels more, makes a document that the
 // encoder must not begin with: it calls itself seven times a level.
-func TestPatchNestsNoDeeperThanItsDecoder(t *testing.T) {
-	t.Parallel()
-	wrap := strings.Repeat("[", 100) + strings.Repeat("]", 100)
-	doc := patch.NewPatchedDoc([]byte(`{"s":{}}`))
-	add, move, into, back := "/t", "/s", "/t"+strings.Repeat("/0", 99)+"/-", "/s"
-	for range 101 {
-		for _, op := range []patch.PatchStep{{Op: "add", Path: &add, Value: &patch.JsonNode{Raw: []byte(wrap)}}, {Op: "move", From: &move, Path: &into}, {Op: "move", From: &add, Path: &back}} {
-			if err := doc.Apply(op); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if text, err := doc.Root.Encode(); !errors.Is(err, scheme.ErrTooDeep) {
-		t.Errorf("the patch made a document of %d bytes: %v", len(text), err)
-	}
-	if _, err := doc.Root.Obj["s"].List[0].Encode(); !errors.Is(err, scheme.ErrTooDeep) {
-		t.Errorf("its copy would be made: %v", err)
-	}
-}
-
 // unpackPoisoned is the poisoned file in a temporary folder.
 func unpackPoisoned(t testing.TB) string {
 	t.Helper()

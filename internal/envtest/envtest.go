@@ -127,7 +127,7 @@ func MakeAssets(out io.Writer, args []string) error {
 		suffix = ".exe"
 	}
 	programs := [][2]string{{"kube-apiserver", own}, {"etcd", own}}
-	if kubectl, err := exec.LookPath("kubectl"); err == nil && !There(filepath.Join(dir, "kubectl")+suffix) {
+	if kubectl, err := exec.LookPath("kubectl"); err == nil && !there(filepath.Join(dir, "kubectl")+suffix) {
 		programs = append(programs, [2]string{"kubectl", kubectl})
 	}
 	for _, program := range programs {
@@ -296,15 +296,15 @@ func (t *translation) certificate() {
 		dir = "/var/run/kubernetes"
 	}
 	cert, key := filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
-	if There(cert) && !There(filepath.Join(dir, "ca.crt")) {
+	if there(cert) && !there(filepath.Join(dir, "ca.crt")) {
 		t.args = append(t.args, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
 		return
 	}
 	t.args = append(t.args, "--cert-dir="+dir)
 }
 
-// There says that something is at path.
-func There(path string) bool {
+// there says that something is at path.
+func there(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }

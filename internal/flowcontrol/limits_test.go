@@ -429,7 +429,7 @@ func TestElephantsLeaveRoomForMice(t *testing.T) {
 
 // Case 28.
 func TestTheShortestQueueOfTheHandIsChosen(t *testing.T) {
-	l := NewLevel("level", nil, nil)
+	l := newLevel("level", nil, nil)
 	l.deck, l.hand = 2, 2
 	l.queues = make([]*queue, 2)
 	if a, b := l.chooseLocked(1), l.chooseLocked(1); a == b {

@@ -127,8 +127,8 @@ func (est Estimate) work() time.Duration {
 	return time.Duration(est.InitialSeats)*guessedTime + time.Duration(est.FinalSeats)*est.Tail
 }
 
-// Within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
-func (est Estimate) Within(seats int) Estimate {
+// within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
+func (est Estimate) within(seats int) Estimate {
 	if seats <= 0 {
 		return est
 	}
@@ -446,8 +446,8 @@ func (h flowHeap) rise(f *flow, slot int) {
 	h.put(f, slot)
 }
 
-// NewLevel is a level without seats or queues, which its configuration gives it. It tells drained when it has become empty.
-func NewLevel(name string, drained chan<- struct{}, all *traffic) *Level {
+// newLevel is a level without seats or queues, which its configuration gives it. It tells drained when it has become empty.
+func newLevel(name string, drained chan<- struct{}, all *traffic) *Level {
 	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
 		flows: map[uint64]*flow{}, Stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
 		seatUse: newHistogram(useBounds), seatDemand: newHistogram(demandBounds),
@@ -468,7 +468,7 @@ func (l *Level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, e
 	}
 	t.Arrived = time.Now()
 	l.tickLocked(t.Arrived)
-	t.est = est.Within(l.MaxSeats)
+	t.est = est.within(l.MaxSeats)
 	t.width = t.est.seats()
 	schema.stats.estimated.add(float64(t.width), 1)
 	if est.Watchers >= 0 && est.Mutating {
@@ -912,8 +912,8 @@ func (l *Level) SetLimit(limit, serverSeats int) {
 	l.fillLocked(now)
 }
 
-// Shape sets up what a configuration object asks of the level. Requests that wait keep their places.
-func (l *Level) Shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
+// shape sets up what a configuration object asks of the level. Requests that wait keep their places.
+func (l *Level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
 	l.Mu.Lock()
 	defer l.Mu.Unlock()
 	l.tickLocked(time.Now())
@@ -999,7 +999,7 @@ func (d *Dispatcher) rebuildLocked() {
 	for name, obj := range specs {
 		l := d.Levels[name]
 		if l == nil {
-			l = NewLevel(name, d.drained, &d.traffic)
+			l = newLevel(name, d.drained, &d.traffic)
 			d.Levels[name] = l
 		}
 		l.allocation.read(&obj.Spec)
@@ -1011,7 +1011,7 @@ func (d *Dispatcher) rebuildLocked() {
 	for name, l := range d.Levels {
 		l.allocation.divide(d.seats, shares)
 		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
-			l.Shape(&obj.Spec, l.allocation.nominal)
+			l.shape(&obj.Spec, l.allocation.nominal)
 		}
 	}
 	d.scaleTrafficLocked(specs)

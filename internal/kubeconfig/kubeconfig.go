@@ -83,14 +83,14 @@ func CheckOwn(path string) error {
 // ours tells a file that a server has written, whatever was added to it since: by the mark, or, before there was one, by holding nothing
 // but the three entries.
 func (k File) ours() bool {
-	cluster := k.Entry("clusters", "cluster")
-	for _, extension := range ListOf(cluster["extensions"]) {
+	cluster := k.entry("clusters", "cluster")
+	for _, extension := range listOf(cluster["extensions"]) {
 		if nameOf(extension) == ourContext {
 			return true
 		}
 	}
 	for _, list := range []string{"clusters", "users", "contexts"} {
-		if entries := ListOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != ourContext {
+		if entries := listOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != ourContext {
 			return k.cleared()
 		}
 	}
@@ -99,11 +99,11 @@ func (k File) ours() bool {
 
 // cleared tells a file that Clear has left for what was added to it.
 func (k File) cleared() bool {
-	return slices.ContainsFunc(ListOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
+	return slices.ContainsFunc(listOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
 }
 
-// ListOf is value as a list; nil when it is none.
-func ListOf(value any) []any {
+// listOf is value as a list; nil when it is none.
+func listOf(value any) []any {
 	list, _ := value.([]any)
 	return list
 }
@@ -114,11 +114,11 @@ func nameOf(entry any) string {
 	return name
 }
 
-// Entry returns what our entry of a list holds, nil without one.
-func (k File) Entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
+// entry returns what our entry of a list holds, nil without one.
+func (k File) entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
 
 func (k File) named(list, kind, name string) map[string]any {
-	for _, item := range ListOf(k[list]) {
+	for _, item := range listOf(k[list]) {
 		if nameOf(item) == name {
 			held, _ := item.(map[string]any)[kind].(map[string]any)
 			return held
@@ -129,7 +129,7 @@ func (k File) named(list, kind, name string) map[string]any {
 
 // without takes our entry out of a list.
 func (k File) without(list string) []any {
-	return slices.DeleteFunc(slices.Clone(ListOf(k[list])), func(item any) bool { return nameOf(item) == ourContext })
+	return slices.DeleteFunc(slices.Clone(listOf(k[list])), func(item any) bool { return nameOf(item) == ourContext })
 }
 
 // set replaces our entry in a list (clusters, users, contexts); held is what it has under kind.
@@ -137,8 +137,8 @@ func (k File) set(list, kind string, held map[string]any) {
 	k[list] = append(k.without(list), map[string]any{"name": ourContext, kind: held})
 }
 
-// Save writes the file, whole or not at all, where a link at path leads.
-func (k File) Save(path string) error {
+// save writes the file, whole or not at all, where a link at path leads.
+func (k File) save(path string) error {
 	text, err := json.MarshalIndent(k, "", "  ") // which is YAML, and for jq, too
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func Write(path string, cluster, user map[string]any) error {
 	}
 	cluster["extensions"] = []any{map[string]any{"name": ourContext, "extension": map[string]any{"writer": ourContext}}}
 	context := map[string]any{"cluster": ourContext, "user": ourContext}
-	if namespace := k.Entry("contexts", "context")["namespace"]; namespace != nil {
+	if namespace := k.entry("contexts", "context")["namespace"]; namespace != nil {
 		context["namespace"] = namespace
 	}
 	k.set("clusters", "cluster", cluster)
@@ -172,7 +172,7 @@ func Write(path string, cluster, user map[string]any) error {
 	if current, _ := k["current-context"].(string); current == "" {
 		k["current-context"] = ourContext
 	}
-	if err := k.Save(path); err != nil {
+	if err := k.save(path); err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	return nil
@@ -190,7 +190,7 @@ func Clear(path string) error {
 	if err != nil {
 		return err
 	}
-	if k == nil || len(k.without("clusters"))+len(k.without("users"))+len(k.without("contexts")) == 0 && k.Entry("contexts", "context")["namespace"] == nil {
+	if k == nil || len(k.without("clusters"))+len(k.without("users"))+len(k.without("contexts")) == 0 && k.entry("contexts", "context")["namespace"] == nil {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -198,7 +198,7 @@ func Clear(path string) error {
 	}
 	k["clusters"], k["users"] = k.without("clusters"), k.without("users")
 	k["extensions"] = append(k.without("extensions"), map[string]any{"name": ourContext, "extension": map[string]any{"writer": ourContext}})
-	return k.Save(path)
+	return k.save(path)
 }
 
 // ---- Reading one ----

@@ -75,7 +75,7 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 	local := false
 	switch s := config.Service; {
 	case s != nil:
-		c.Url = ServiceURL(s)
+		c.Url = serviceURL(s)
 		secured.ServerName = s.Name + "." + s.Namespace + ".svc"
 		c.Transport.Proxy, c.Transport.DialContext = nil, services.dialer(s)
 	case config.URL != nil:
@@ -162,8 +162,8 @@ func servicePort(s *admissionv1.ServiceReference) int32 {
 	return *s.Port
 }
 
-// ServiceURL is the address of a Service as messages write it: https://NAME.NAMESPACE.svc:PORT/PATH.
-func ServiceURL(s *admissionv1.ServiceReference) string {
+// serviceURL is the address of a Service as messages write it: https://NAME.NAMESPACE.svc:PORT/PATH.
+func serviceURL(s *admissionv1.ServiceReference) string {
 	called := ""
 	if s.Path != nil {
 		called = *s.Path

@@ -59,7 +59,7 @@ import (
 
 const (
 	authorityLife   = 10 * 365 * 24 * time.Hour
-	CertificateLife = 365 * 24 * time.Hour
+	certificateLife = 365 * 24 * time.Hour
 	RenewBefore     = 30 * 24 * time.Hour
 	clockSkew       = time.Hour // certificates begin that much ago, for clients whose clock is behind
 )
@@ -342,7 +342,7 @@ func (f *Folder) IssueAdmin() (*KeyPair, error) {
 
 // Issue signs a certificate for a new key, no longer good than the authority itself.
 func (f *Folder) Issue(tmpl *x509.Certificate) (*KeyPair, error) {
-	tmpl.NotAfter = time.Now().Add(CertificateLife)
+	tmpl.NotAfter = time.Now().Add(certificateLife)
 	if end := f.Authority.Cert.NotAfter; tmpl.NotAfter.After(end) {
 		tmpl.NotAfter = end
 	}

@@ -25,12 +25,12 @@ const (
 
 // Hide takes a file from all but its owner, and says whether they had it. A file that is not there is nobody's.
 func Hide(log zerolog.Logger, path string) (exposed bool, err error) {
-	mode := ModeOf(path)
+	mode := modeOf(path)
 	if mode&forOthers == 0 {
 		return false, nil
 	}
 	err = os.Chmod(path, mode&^forOthers)
-	if ModeOf(path)&forOthers != 0 { // also where modes are those of the mount
+	if modeOf(path)&forOthers != 0 { // also where modes are those of the mount
 		return true, fmt.Errorf("%s holds secrets, others may read it (mode %04o), and that cannot be changed: %v", path, mode, err)
 	}
 	log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).
@@ -41,14 +41,14 @@ func Hide(log zerolog.Logger, path string) (exposed bool, err error) {
 // TellExposed names the files that everybody may read.
 func TellExposed(log zerolog.Logger, paths ...string) {
 	for _, path := range paths {
-		if mode := ModeOf(path); mode&forEverybody != 0 {
+		if mode := modeOf(path); mode&forEverybody != 0 {
 			log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).Msg("everybody on this machine may read this file, which holds secrets")
 		}
 	}
 }
 
-// ModeOf is 0 for what is no file, or has no mode.
-func ModeOf(path string) os.FileMode {
+// modeOf is 0 for what is no file, or has no mode.
+func modeOf(path string) os.FileMode {
 	info, err := os.Stat(path)
 	if err != nil || path == "" || runtime.GOOS == "windows" {
 		return 0

@@ -49,7 +49,7 @@ import (
 const (
 	serviceRange              = "//services/"
 	firstNodePort             = 30000
-	NodePortCount             = 2768
+	nodePortCount             = 2768
 	nodePorts                 = "30000-32767"
 	maxProbes                 = 1 << 16          // addresses tried before the range counts as full
 	claimRounds               = 16               // of an allocation that other servers were faster with
@@ -363,13 +363,13 @@ func (g *Allotment) nodePorts() {
 func (g *Allotment) wantedPort(at *field.Path, port int32) {
 	if !inNodePorts(port) && !g.dryRun {
 		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d",
-			firstNodePort, firstNodePort+NodePortCount-1)))
+			firstNodePort, firstNodePort+nodePortCount-1)))
 	} else if !g.takePort(port) {
 		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf(string(errTaken), "port")))
 	}
 }
 
-func inNodePorts(port int32) bool { return port >= firstNodePort && port < firstNodePort+NodePortCount }
+func inNodePorts(port int32) bool { return port >= firstNodePort && port < firstNodePort+nodePortCount }
 
 // freePort gives one; false, and an error is noted, when all are taken. The range is looked through once for all ports of a Service.
 func (g *Allotment) freePort() (port int32, ok bool) {
@@ -387,9 +387,9 @@ func (g *Allotment) freePort() (port int32, ok bool) {
 }
 
 func (g *Allotment) freePorts() []int32 {
-	free, start := make([]int32, 0, NodePortCount), rand.Int32N(NodePortCount)
-	for i := range int32(NodePortCount) {
-		port := firstNodePort + (start+i)%NodePortCount
+	free, start := make([]int32, 0, nodePortCount), rand.Int32N(nodePortCount)
+	for i := range int32(nodePortCount) {
+		port := firstNodePort + (start+i)%nodePortCount
 		if text := strconv.Itoa(int(port)); g.a.taken[text] == "" && !g.a.held[text] && !g.others.has(port) {
 			free = append(free, port)
 		}

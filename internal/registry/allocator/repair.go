@@ -108,7 +108,7 @@ func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) er
 	leaks := map[int32]int{}
 	err := a.changePorts(ctx, func(bits *big.Int) (changed bool, err error) {
 		clear(leaks)
-		for i := range NodePortCount {
+		for i := range nodePortCount {
 			port := int32(firstNodePort + i)
 			switch set, is := bits.Bit(i) == 1, used.Bit(i) == 1; {
 			case is && !set:

@@ -46,7 +46,7 @@ type Kind string
 
 const (
 	JSONPatch      Kind = "application/json-patch+json"
-	MergePatch     Kind = "application/merge-patch+json"
+	mergePatch     Kind = "application/merge-patch+json"
 	strategicPatch Kind = "application/strategic-merge-patch+json"
 	ApplyPatch     Kind = "application/apply-patch+yaml"
 )
@@ -60,7 +60,7 @@ const (
 
 // KindOf reads the Content-Type of a PATCH. strategic tells whether the resource has a Go type; custom resources have none.
 func KindOf(contentType string, strategic bool) (Kind, error) {
-	accepted := []string{string(JSONPatch), string(MergePatch), string(strategicPatch), string(ApplyPatch)}
+	accepted := []string{string(JSONPatch), string(mergePatch), string(strategicPatch), string(ApplyPatch)}
 	if !strategic {
 		accepted = slices.Delete(accepted, 2, 3)
 	}
@@ -85,7 +85,7 @@ func Apply(kind Kind, current, body []byte, schema any) (result []byte, strictEr
 	switch {
 	case kind == JSONPatch:
 		return patchOperations(current, body)
-	case kind == MergePatch:
+	case kind == mergePatch:
 		return patchMerge(current, body)
 	case kind == strategicPatch && schema != nil:
 		return patchStrategic(current, body, schema)
@@ -127,8 +127,8 @@ func patchTooLarge() error {
 // touch keeps its bytes. nil is JSON's null.
 type JsonNode struct {
 	Raw  json.RawMessage      // as read; stale once parsed, but for its first byte
-	Obj  map[string]*JsonNode // non-nil once parsed as an object
-	List []*JsonNode          // non-nil once parsed as a list
+	obj  map[string]*JsonNode // non-nil once parsed as an object
+	list []*JsonNode          // non-nil once parsed as a list
 }
 
 // UnmarshalJSON keeps a copy of raw, unparsed.
@@ -153,21 +153,21 @@ func (n *JsonNode) within(levels int) bool {
 	if levels == 0 {
 		return false
 	}
-	for _, member := range n.Obj {
+	for _, member := range n.obj {
 		if !member.within(levels - 1) {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(n.List, func(element *JsonNode) bool { return !element.within(levels - 1) })
+	return !slices.ContainsFunc(n.list, func(element *JsonNode) bool { return !element.within(levels - 1) })
 }
 
 // MarshalJSON is Encode, for the encoder.
 func (n *JsonNode) MarshalJSON() ([]byte, error) {
 	switch {
-	case n.Obj != nil:
-		return json.Marshal(n.Obj)
-	case n.List != nil:
-		return json.Marshal(n.List)
+	case n.obj != nil:
+		return json.Marshal(n.obj)
+	case n.list != nil:
+		return json.Marshal(n.list)
 	}
 	return n.Raw, nil
 }
@@ -199,16 +199,16 @@ func (doc *patchedDoc) spend(work int) error {
 
 // open parses one level of n; an error if n is neither object nor list.
 func (doc *patchedDoc) open(n *JsonNode) error {
-	if n == nil || n.Obj != nil || n.List != nil {
+	if n == nil || n.obj != nil || n.list != nil {
 		return nil
 	}
 	if err := doc.spend(len(n.Raw)); err != nil {
 		return err
 	}
 	if n.starts('[') {
-		return json.Unmarshal(n.Raw, &n.List)
+		return json.Unmarshal(n.Raw, &n.list)
 	}
-	return json.Unmarshal(n.Raw, &n.Obj)
+	return json.Unmarshal(n.Raw, &n.obj)
 }
 
 // container returns the object or list that holds the last step of path, and that step.
@@ -253,56 +253,56 @@ func elementIndex(step string, n int) (int, error) {
 
 // get returns a member (nil when there is none) or an element.
 func (n *JsonNode) get(step string) (*JsonNode, error) {
-	if n.Obj != nil {
-		return n.Obj[step], nil
+	if n.obj != nil {
+		return n.obj[step], nil
 	}
-	i, err := elementIndex(step, len(n.List))
+	i, err := elementIndex(step, len(n.list))
 	if err != nil {
 		return nil, err
 	}
-	return n.List[i], nil
+	return n.list[i], nil
 }
 
 // set writes a member, which need not be there, or an element, which must.
 func (n *JsonNode) set(step string, value *JsonNode) error {
-	if n.Obj != nil {
-		n.Obj[step] = value
+	if n.obj != nil {
+		n.obj[step] = value
 		return nil
 	}
-	i, err := elementIndex(step, len(n.List))
+	i, err := elementIndex(step, len(n.list))
 	if err == nil {
-		n.List[i] = value
+		n.list[i] = value
 	}
 	return err
 }
 
 // add writes a member or inserts an element; "-" is the end of a list.
 func (n *JsonNode) add(step string, value *JsonNode) error {
-	if n.Obj != nil {
-		n.Obj[step] = value
+	if n.obj != nil {
+		n.obj[step] = value
 		return nil
 	}
-	i, err := len(n.List), error(nil)
+	i, err := len(n.list), error(nil)
 	if step != "-" {
-		i, err = elementIndex(step, len(n.List)+1)
+		i, err = elementIndex(step, len(n.list)+1)
 	}
 	if err == nil {
-		n.List = slices.Insert(n.List, i, value)
+		n.list = slices.Insert(n.list, i, value)
 	}
 	return err
 }
 
 func (n *JsonNode) remove(step string) error {
-	if n.Obj != nil {
-		if _, found := n.Obj[step]; !found {
+	if n.obj != nil {
+		if _, found := n.obj[step]; !found {
 			return errNoPath
 		}
-		delete(n.Obj, step)
+		delete(n.obj, step)
 		return nil
 	}
-	i, err := elementIndex(step, len(n.List))
+	i, err := elementIndex(step, len(n.list))
 	if err == nil {
-		n.List = slices.Delete(n.List, i, i+1)
+		n.list = slices.Delete(n.list, i, i+1)
 	}
 	return err
 }
@@ -321,17 +321,17 @@ func (doc *patchedDoc) equal(a, b *JsonNode) (bool, error) {
 	if err := errors.Join(doc.open(a), doc.open(b)); err != nil {
 		return false, err
 	}
-	if len(a.Obj) != len(b.Obj) || len(a.List) != len(b.List) || (a.Obj == nil) != (b.Obj == nil) {
+	if len(a.obj) != len(b.obj) || len(a.list) != len(b.list) || (a.obj == nil) != (b.obj == nil) {
 		return false, nil
 	}
-	for key, value := range a.Obj {
-		other, found := b.Obj[key]
+	for key, value := range a.obj {
+		other, found := b.obj[key]
 		if same, err := doc.equal(value, other); !found || !same || err != nil {
 			return false, err
 		}
 	}
-	for i, value := range a.List {
-		if same, err := doc.equal(value, b.List[i]); !same || err != nil {
+	for i, value := range a.list {
+		if same, err := doc.equal(value, b.list[i]); !same || err != nil {
 			return false, err
 		}
 	}
@@ -339,7 +339,7 @@ func (doc *patchedDoc) equal(a, b *JsonNode) (bool, error) {
 }
 
 func (n *JsonNode) leaf() bool {
-	return n.Obj == nil && n.List == nil && !n.starts('{') && !n.starts('[')
+	return n.obj == nil && n.list == nil && !n.starts('{') && !n.starts('[')
 }
 
 func (n *JsonNode) starts(c byte) bool { return len(n.Raw) > 0 && n.Raw[0] == c }
@@ -448,7 +448,7 @@ func (doc *patchedDoc) add(path string, value *JsonNode) error {
 	if err != nil {
 		return err
 	}
-	if err := doc.spend(len(at.List)); err != nil {
+	if err := doc.spend(len(at.list)); err != nil {
 		return err
 	}
 	return at.add(step, value)
@@ -460,7 +460,7 @@ func (doc *patchedDoc) take(path string) (*JsonNode, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := doc.spend(len(at.List)); err != nil {
+	if err := doc.spend(len(at.list)); err != nil {
 		return nil, err
 	}
 	value, err := at.get(step)
@@ -553,15 +553,15 @@ func patchMerge(current, body []byte) ([]byte, []error, error) {
 
 // merge writes members into the object n: null deletes, an object is merged into an object, anything else replaces.
 func (doc *patchedDoc) merge(n *JsonNode, members map[string]any) error {
-	if err := doc.open(n); err != nil || n.Obj == nil {
+	if err := doc.open(n); err != nil || n.obj == nil {
 		return errors.Join(err, errNoPath)
 	}
 	for key, value := range members {
 		if value == nil {
-			delete(n.Obj, key)
+			delete(n.obj, key)
 			continue
 		}
-		old := n.Obj[key]
+		old := n.obj[key]
 		if inner, ok := value.(map[string]any); ok && old != nil && old.starts('{') {
 			if err := doc.merge(old, inner); err != nil {
 				return err
@@ -572,7 +572,7 @@ func (doc *patchedDoc) merge(n *JsonNode, members map[string]any) error {
 		if err != nil {
 			return err
 		}
-		n.Obj[key] = &JsonNode{Raw: raw}
+		n.obj[key] = &JsonNode{Raw: raw}
 	}
 	return nil
 }

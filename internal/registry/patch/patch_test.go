@@ -1,6 +1,7 @@
 package patch
 
 import (
+	"apilet/internal/scheme"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -132,7 +133,7 @@ func TestMergePatchDocuments(t *testing.T) {
 		{`{"a":1}`, `{"a":2,"a":{"b":null}}`, `{"a":{}}`},
 		{`{}`, `{}`, `{}`},
 	} {
-		got, _, err := Apply(MergePatch, []byte(c.doc), []byte(c.body), nil)
+		got, _, err := Apply(mergePatch, []byte(c.doc), []byte(c.body), nil)
 		if err != nil || !equalDocuments(string(got), c.want) {
 			t.Errorf("%s under %s: got %s, %v, want %s", c.doc, c.body, got, err, c.want)
 		}
@@ -180,9 +181,9 @@ func TestPatchRefusals(t *testing.T) {
 		{JSONPatch, ``, 400, metav1.StatusReasonBadRequest, "error decoding patch: unexpected end of JSON input"},
 		{JSONPatch, `abc`, 400, metav1.StatusReasonBadRequest, "error decoding patch: invalid character 'a' looking for beginning of value"},
 		{JSONPatch, `[` + strings.Repeat(`{},`, 10000) + `{}]`, 413, metav1.StatusReasonRequestEntityTooLarge, "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001"},
-		{MergePatch, `[]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"},
-		{MergePatch, `null`, 400, metav1.StatusReasonBadRequest, "Invalid JSON Patch"},
-		{MergePatch, `{"data":1`, 400, metav1.StatusReasonBadRequest, "error decoding patch: unexpected end of JSON input"},
+		{mergePatch, `[]`, 400, metav1.StatusReasonBadRequest, "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"},
+		{mergePatch, `null`, 400, metav1.StatusReasonBadRequest, "Invalid JSON Patch"},
+		{mergePatch, `{"data":1`, 400, metav1.StatusReasonBadRequest, "error decoding patch: unexpected end of JSON input"},
 		{strategicPatch, `"x"`, 400, metav1.StatusReasonBadRequest, "json: cannot unmarshal string into Go value of type map[string]interface {}"},
 		{strategicPatch, `{"$retainKeys":"x"}`, 400, metav1.StatusReasonBadRequest, "invalid patch format of retainKeys"},
 		{strategicPatch, `{"data":"x"}`, 422, metav1.StatusReasonInvalid, ` "" is invalid: patch: Invalid value: "map[data:x]": cannot restore map from string`},
@@ -205,7 +206,7 @@ func TestPatchStrictErrors(t *testing.T) {
 	}{
 		{JSONPatch, `[{"op":"add","path":"/data/n","value":"1","foo":"bar","value":"2"}]`, `json patch unknown field "[0].foo", json patch duplicate field "[0].value"`},
 		{JSONPatch, `[{"op":"add","path":"/data","value":{"a":"1","a":"2"}}]`, `json patch duplicate field "[0].value.a"`},
-		{MergePatch, `{"data":{"a":"1","a":"2"},"bogus":1}`, `duplicate field "data.a"`}, // decoding the result finds bogus
+		{mergePatch, `{"data":{"a":"1","a":"2"},"bogus":1}`, `duplicate field "data.a"`}, // decoding the result finds bogus
 		{strategicPatch, `{"data":{"a":"1","a":"2"},"bogus":1}`, `duplicate field "data.a", unknown field "bogus"`},
 	} {
 		_, errs, err := Apply(c.kind, []byte(configMapJSON), []byte(c.body), corev1.ConfigMap{})
@@ -223,7 +224,7 @@ func TestInvalidPatchQuotesTheResult(t *testing.T) {
 		cause error
 		want  string
 	}{
-		{MergePatch, strict, ` "" is invalid: patch: Invalid value: "{\"a\":1}": strict decoding error: unknown field "a"`},
+		{mergePatch, strict, ` "" is invalid: patch: Invalid value: "{\"a\":1}": strict decoding error: unknown field "a"`},
 		{strategicPatch, strict, ` "" is invalid: patch: Invalid value: "map[b:2]": strict decoding error: unknown field "a"`},
 		{JSONPatch, apierrors.NewBadRequest(`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`),
 			` "" is invalid: patch: Invalid value: "{\"a\":1}": json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`},
@@ -243,8 +244,8 @@ func TestPatchMediaTypes(t *testing.T) {
 		want        Kind
 		message     string
 	}{
-		{"application/merge-patch+json", true, MergePatch, ""},
-		{"application/merge-patch+json; charset=utf-8", true, MergePatch, ""},
+		{"application/merge-patch+json", true, mergePatch, ""},
+		{"application/merge-patch+json; charset=utf-8", true, mergePatch, ""},
 		{"application/apply-patch+yaml", false, ApplyPatch, ""},
 		{"application/strategic-merge-patch+json", true, strategicPatch, ""},
 		{"application/strategic-merge-patch+json", false, "", list + "application/apply-patch+yaml"},
@@ -272,7 +273,7 @@ func TestPatchKeepsDigits(t *testing.T) {
 		doc := []byte(`{"kind":"K","apiVersion":"v1","a":` + number + `,"b":1}`)
 		for kind, body := range map[Kind]string{
 			JSONPatch:  `[{"op":"add","path":"/c","value":` + number + `},{"op":"copy","from":"/a","path":"/d"},{"op":"test","path":"/a","value":` + number + `}]`,
-			MergePatch: `{"c":` + number + `,"d":{"e":` + number + `}}`,
+			mergePatch: `{"c":` + number + `,"d":{"e":` + number + `}}`,
 		} {
 			got, _, err := Apply(kind, doc, []byte(body), nil)
 			if number == "1e400" || number == long { // no float64, which the strict reader insists on, as in the real server
@@ -311,12 +312,12 @@ func TestPatchWorkIsBounded(t *testing.T) {
 		doc, body string
 	}{
 		{"deep path", JSONPatch, `{}`, `[{"op":"add","path":"/a","value":` + nested(`{"a":`, wide, `}`, 5000) + `},{"op":"remove","path":"` + strings.Repeat("/a", 4999) + `"}]`},
-		{"deep merge", MergePatch, `{"a":` + nested(`{"a":`, wide, `}`, 5000) + `}`, nested(`{"a":`, `1`, `}`, 5000)},
+		{"deep merge", mergePatch, `{"a":` + nested(`{"a":`, wide, `}`, 5000) + `}`, nested(`{"a":`, `1`, `}`, 5000)},
 		{"head inserts", JSONPatch, long, `[` + strings.Join(inserts, ",") + `]`},
 		{"copies", JSONPatch, long, `[` + strings.Join(copies, ",") + `]`},
 		{"tests", JSONPatch, long, `[` + strings.Join(tests, ",") + `]`},
 		{"key lookups", strategicPatch, `{"spec":{"containers":[` + items(`{"name":"a%d"}`, 50000) + `]}}`, `{"spec":{"containers":[` + items(`{"name":"b%d"}`, 50000) + `]}}`},
-		{"too deep", MergePatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
+		{"too deep", mergePatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 		{"too deep for strategic", strategicPatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 	} {
 		start := time.Now()
@@ -330,7 +331,7 @@ func TestPatchWorkIsBounded(t *testing.T) {
 }
 
 func FuzzPatch(f *testing.F) {
-	kinds := []Kind{JSONPatch, MergePatch, strategicPatch}
+	kinds := []Kind{JSONPatch, mergePatch, strategicPatch}
 	for _, body := range []string{
 		`[{"op":"test","path":"","value":[null]},{"op":"replace","path":""}]`, `[{"op":"move","from":"/data/a","path":"/data/z/-1"}]`,
 		`[{"op":"copy","from":"/metadata","path":"/metadata/x"}]`, `{"metadata":{"labels":null,"name":{"a":null}},"data":[null]}`,
@@ -359,7 +360,7 @@ func BenchmarkPatchOneLabel(b *testing.B) {
 	current := []byte(deploymentJSON(3))
 	for kind, body := range map[Kind]string{
 		JSONPatch:      `[{"op":"replace","path":"/metadata/labels/app","value":"y"}]`,
-		MergePatch:     `{"metadata":{"labels":{"app":"y"}}}`,
+		mergePatch:     `{"metadata":{"labels":{"app":"y"}}}`,
 		strategicPatch: `{"metadata":{"labels":{"app":"y"}}}`,
 	} {
 		b.Run(strings.TrimPrefix(string(kind), "application/"), func(b *testing.B) {
@@ -370,5 +371,25 @@ func BenchmarkPatchOneLabel(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+func TestPatchNestsNoDeeperThanItsDecoder(t *testing.T) {
+	t.Parallel()
+	wrap := strings.Repeat("[", 100) + strings.Repeat("]", 100)
+	doc := NewPatchedDoc([]byte(`{"s":{}}`))
+	add, move, into, back := "/t", "/s", "/t"+strings.Repeat("/0", 99)+"/-", "/s"
+	for range 101 {
+		for _, op := range []PatchStep{{Op: "add", Path: &add, Value: &JsonNode{Raw: []byte(wrap)}}, {Op: "move", From: &move, Path: &into}, {Op: "move", From: &add, Path: &back}} {
+			if err := doc.Apply(op); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if text, err := doc.Root.Encode(); !errors.Is(err, scheme.ErrTooDeep) {
+		t.Errorf("the patch made a document of %d bytes: %v", len(text), err)
+	}
+	if _, err := doc.Root.obj["s"].list[0].Encode(); !errors.Is(err, scheme.ErrTooDeep) {
+		t.Errorf("its copy would be made: %v", err)
 	}
 }
