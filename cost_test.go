@@ -209,13 +209,13 @@ func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 // TestWaitingForATurnEnds: lists that read do not hold up others for longer than these have time.
 func TestWaitingForATurnEnds(t *testing.T) {
 	s := startTest(t)
-	for range cap(s.rd.turns) {
-		s.rd.turns <- struct{}{} // lists that read, and do not end
+	for range cap(s.rd.readSlots) {
+		s.rd.readSlots <- struct{}{} // lists that read, and do not end
 	}
 	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
 	apitest.Expect(t, a.get("reason"), "Timeout")
-	for range cap(s.rd.turns) {
-		<-s.rd.turns
+	for range cap(s.rd.readSlots) {
+		<-s.rd.readSlots
 	}
 	s.want(200, "GET", "/api/v1/namespaces", "")
 }

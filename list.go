@@ -76,9 +76,9 @@ type reads struct {
 	shuttingDown <-chan struct{}
 	lost         *unreadable.Unreadables
 
-	// turns bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
+	// readSlots bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
-	turns chan struct{}
+	readSlots chan struct{}
 
 	sealed sealedLog // events as protobuf
 }
@@ -286,7 +286,7 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if err != nil {
 		return err
 	}
-	if err := v.Media.Fits(res, true); err != nil {
+	if err := v.Media.Check(res, true); err != nil {
 		return err
 	}
 	l := newLister(rd, v, q, pos)
@@ -340,13 +340,13 @@ func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta
 
 // A lister walks the objects of one LIST at one revision.
 type lister struct {
-	st    *store.Store
-	turns chan struct{}
-	lost  *unreadable.Unreadables
-	v     *response.View
-	q     *query
-	pos   position
-	chunk *store.Chunk
+	st        *store.Store
+	readSlots chan struct{}
+	lost      *unreadable.Unreadables
+	v         *response.View
+	q         *query
+	pos       position
+	chunk     *store.Chunk
 
 	rev   int64           // the list's revision, known after the first chunk
 	next  string          // where the next chunk starts
@@ -369,7 +369,7 @@ var (
 
 func newLister(rd *reads, v *response.View, q *query, pos position) *lister {
 	items := *itemsPool.Get().(*[]byte)
-	return &lister{st: rd.st, turns: rd.turns, lost: rd.lost, v: v, q: q, pos: pos, items: items[:0], rev: pos.rev, next: pos.start, bare: true}
+	return &lister{st: rd.st, readSlots: rd.readSlots, lost: rd.lost, v: v, q: q, pos: pos, items: items[:0], rev: pos.rev, next: pos.start, bare: true}
 }
 
 // release gives the buffers back. What one huge object made larger than a list needs is left to the garbage collector.
@@ -424,8 +424,8 @@ func (l *lister) advance(ctx context.Context) error {
 		return l.encode(ctx)
 	}
 	select {
-	case l.turns <- struct{}{}:
-		defer func() { <-l.turns }()
+	case l.readSlots <- struct{}{}:
+		defer func() { <-l.readSlots }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -547,8 +547,8 @@ func (l *lister) survey(ctx context.Context) error {
 		return l.measure()
 	}
 	select {
-	case l.turns <- struct{}{}:
-		defer func() { <-l.turns }()
+	case l.readSlots <- struct{}{}:
+		defer func() { <-l.readSlots }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -434,7 +434,8 @@ func (s *server) assemble() error {
 	}
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
 	s.rd = &reads{st: s.st, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
-		bookmarks: bookmarkEvery, patience: s.cfg.requestTimeout, shuttingDown: s.stopping, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		bookmarks: bookmarkEvery, patience: s.cfg.requestTimeout, shuttingDown: s.stopping,
+		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := allocator.New(s.st, s.cfg.serviceRange)
 	if err != nil {
 		return err
@@ -550,7 +551,7 @@ func (s *server) startWorkers() {
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { s.scrub(ctx) })
 	running.Go(func() {
-		if err := s.lost.Survey(ctx, unreadable.JudgeOf(s.reg)); err != nil && ctx.Err() == nil {
+		if err := s.lost.Survey(ctx, unreadable.NewDecodeCheck(s.reg)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("looking for objects that cannot be read")
 		}
 	})

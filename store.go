@@ -55,7 +55,7 @@ import (
 func (c *config) runCheck(call commandline.Call) error {
 	path, seen := c.data, &store.Progress{}
 	defer seen.Show(call.Errors, "apilet check", time.Second)()
-	report, err := store.CheckObjects(path, unreadable.JudgeOf(scheme.NewRegistry()), seen)
+	report, err := store.CheckObjects(path, unreadable.NewDecodeCheck(scheme.NewRegistry()), seen)
 	if err != nil {
 		return err
 	}

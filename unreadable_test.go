@@ -474,7 +474,7 @@ func TestServerStartsWhateverCannotBeRead(t *testing.T) {
 		}
 		s.want(200, "PATCH", objectPath(s.reg.All()[at], namespace, name), `{"metadata":{"labels":{"mended":"yes"}}}`, asMergePatch)
 	}
-	if err := s.lost.Survey(t.Context(), unreadable.JudgeOf(s.reg)); err != nil {
+	if err := s.lost.Survey(t.Context(), unreadable.NewDecodeCheck(s.reg)); err != nil {
 		t.Error(err)
 	}
 	if n := s.lost.Count(); n != 0 {

@@ -238,9 +238,9 @@ func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 // shown says that webhooks hear of a write: only of what a request itself asks for, and never of what configures admission.
 func (a *Attributes) shown() bool { return a.Own() && !matching.IsExempt(a.Resource) }
 
-// ---- A hearing
+// ---- An invocation
 
-// A hearing is one write before the webhooks of one kind.
+// An invocation is one write before the webhooks of one kind.
 type invocation struct {
 	h        *Webhooks
 	a        *Attributes
@@ -480,7 +480,7 @@ func denied(name string, result *metav1.Status) *denial {
 	return &denial{&apierrors.StatusError{ErrStatus: status}}
 }
 
-// A hearsay is what came of asking one webhook.
+// A callResult is what came of asking one webhook.
 type callResult struct {
 	answer *reviewAnswer // nil when there was none
 	err    error         // a callFailure, a denial, or another refusal

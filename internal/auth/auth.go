@@ -183,7 +183,7 @@ var errBadToken = errors.New("invalid bearer token")
 func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	token, _ := bearerToken(r.Header)
 	if a.cfg.Insecure {
-		if err := a.screenPage(r); err != nil {
+		if err := a.checkHostAndOrigin(r); err != nil {
 			return request.User{}, err
 		}
 		u, _, err := a.tokenUser(token, a.Accounts.Audiences)
@@ -276,9 +276,9 @@ func deletePrefixed(h http.Header, prefix string) {
 	}
 }
 
-// screenPage keeps other sites' pages off the plain port. A page's own requests carry its Origin; a page whose name was made to
+// checkHostAndOrigin keeps other sites' pages off the plain port. A page's own requests carry its Origin; a page whose name was made to
 // resolve to 127.0.0.1 (DNS rebinding) carries that name as Host.
-func (a *Authenticator) screenPage(r *http.Request) error {
+func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -468,7 +468,7 @@ func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		want, err := wantedUser(r.Header)
 		if err == nil && want != nil {
-			err = a.become(request.From(r.Context()), *want)
+			err = a.impersonateAs(request.From(r.Context()), *want)
 		}
 		if err != nil {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -514,9 +514,9 @@ func unescapeExtra(key string) string {
 	return key
 }
 
-// become makes want the user of the request if its user may impersonate it. The refusal of the first mode that applies is the one
+// impersonateAs makes want the user of the request if its user may impersonate it. The refusal of the first mode that applies is the one
 // that is reported.
-func (a *Authenticator) become(rec *request.Request, want request.User) error {
+func (a *Authenticator) impersonateAs(rec *request.Request, want request.User) error {
 	var refusal error
 	for _, mode := range impersonationModes {
 		if !mode.applies(want) {
@@ -524,7 +524,7 @@ func (a *Authenticator) become(rec *request.Request, want request.User) error {
 		}
 		err := a.mayActOn(rec, mode.name)
 		if err == nil {
-			err = a.mayBe(rec.User, want, mode.name)
+			err = a.mayImpersonate(rec.User, want, mode.name)
 		}
 		if err == nil {
 			rec.ActAs(want.Completed(mode.name), "impersonate:"+mode.name)
@@ -534,7 +534,7 @@ func (a *Authenticator) become(rec *request.Request, want request.User) error {
 			refusal = err
 		}
 	}
-	if err := a.mayBe(rec.User, want, ""); err != nil {
+	if err := a.mayImpersonate(rec.User, want, ""); err != nil {
 		if refusal != nil {
 			return refusal
 		}
@@ -550,8 +550,8 @@ func (a *Authenticator) mayActOn(rec *request.Request, mode string) error {
 	return a.Check(rec.User, info)
 }
 
-// mayBe checks every part of the identity: one permission each.
-func (a *Authenticator) mayBe(by, want request.User, mode string) error {
+// mayImpersonate checks every part of the identity: one permission each.
+func (a *Authenticator) mayImpersonate(by, want request.User, mode string) error {
 	for _, part := range identityParts(want, mode) {
 		if mode != "" {
 			if reason := unfitForMode(part); reason != "" {

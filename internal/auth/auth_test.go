@@ -373,7 +373,7 @@ func TestImpersonationHeaders(t *testing.T) {
 		rec := &request.Request{User: request.User{Name: "root", Groups: []string{request.GroupMasters, request.GroupAuthenticated}}, Info: request.Info{Verb: "get", Path: "/api"}}
 		want, err := wantedUser(h)
 		if err == nil && want != nil {
-			err = a.become(rec, *want)
+			err = a.impersonateAs(rec, *want)
 		}
 		code, got := status(t, err)
 		if err == nil {
@@ -411,7 +411,7 @@ func TestImpersonationIsRefusedInKubernetesWords(t *testing.T) {
 	} {
 		a := testAuthenticator(t, nil)
 		rec := &request.Request{User: request.User{Name: "bob"}.Authenticated(), Info: request.Parse(httptest.NewRequest("GET", c.target, nil))}
-		code, text := status(t, a.become(rec, c.want))
+		code, text := status(t, a.impersonateAs(rec, c.want))
 		if c.want.Name == "system:node:foo" && len(c.want.Groups) > 0 { // no narrow mode applies: the plain one answers
 			c.text = `users "system:node:foo" is forbidden: User "bob" cannot impersonate resource "users" in API group "" at the cluster scope`
 		}
@@ -577,7 +577,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 	if err := a.MayGrant(rec, clusterRoleBinding("b", "cluster-admin"), nil); err != nil {
 		t.Errorf("mayGrant: %v", err)
 	}
-	if err := a.become(rec, request.User{Name: "bob", Groups: []string{"dev"}}); err != nil || rec.User.Name != "bob" || rec.Impersonator.Name != "alice" || rec.Constraint != "impersonate:user-info" {
+	if err := a.impersonateAs(rec, request.User{Name: "bob", Groups: []string{"dev"}}); err != nil || rec.User.Name != "bob" || rec.Impersonator.Name != "alice" || rec.Constraint != "impersonate:user-info" {
 		t.Errorf("become: %v, %+v", err, rec)
 	}
 	if _, got := reviewed(t, a, alice, "", &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "x"}}); got !=

@@ -28,7 +28,7 @@ import (
 	"apilet/internal/store"
 )
 
-// A keeper reads and writes the objects of a few kinds.
+// A reconciler reads and writes the objects of a few kinds.
 type reconciler struct {
 	st    *store.Store
 	wr    *registry.Writer

@@ -4,7 +4,7 @@ package crd
 // the storage version on the day of its last write, so reading may need a conversion, and writing through another version does:
 //
 //	GET v1      {"apiVersion":"v2",…} in the store ──▶ v2's defaults ──▶ ConversionReview ──▶ metadata as it was ──▶ v1's schema prunes
-//	PUT v1      … judged as v1 ──▶ ConversionReview ──▶ metadata as it was ──▶ v2's schema prunes ──▶ {"apiVersion":"v2",…}
+//	PUT v1      … validated as v1 ──▶ ConversionReview ──▶ metadata as it was ──▶ v2's schema prunes ──▶ {"apiVersion":"v2",…}
 //	LIST v1     a chunk of them ──▶ those of other versions in one ConversionReview ──▶ selectors ──▶ items
 //	WATCH v1    the same for the events that are new; of all who follow them one asks
 //
@@ -248,7 +248,7 @@ func restoreMetadata(original, u *unstructured.Unstructured) error {
 	return nil
 }
 
-// checkNotes judges labels or annotations if they have changed.
+// checkNotes checks labels or annotations if they have changed.
 func checkNotes(name string, old, members map[string]any) error {
 	notes, changed := make(map[string]string, len(members)), len(old) != len(members)
 	for key, value := range members {

@@ -154,18 +154,18 @@ func (d *Definitions) Sync(ctx context.Context) error {
 	changed := false
 	for {
 		current := d.st.Revision()
-		var judge []func() error // when all are known: names of the last may be taken by the first
-		upTo, err := d.newsLocked(func(rec *store.Record) { judge = append(judge, d.takeLocked(ctx, rec)) })
+		var decide []func() error // when all are known: names of the last may be taken by the first
+		upTo, err := d.newsLocked(func(rec *store.Record) { decide = append(decide, d.takeLocked(ctx, rec)) })
 		if err != nil {
 			return err
 		}
-		changed = changed || len(judge) > 0
-		for _, decide := range judge {
-			if err := decide(); err != nil {
+		changed = changed || len(decide) > 0
+		for _, accept := range decide {
+			if err := accept(); err != nil {
 				return err
 			}
 		}
-		if d.rev = upTo; len(judge) == 0 && upTo >= current {
+		if d.rev = upTo; len(decide) == 0 && upTo >= current {
 			break
 		}
 	}
@@ -676,7 +676,7 @@ func prepareDefinition(obj, old scheme.Object, sub string) scheme.Object {
 	return crd
 }
 
-// validateDefinition judges a definition by Kubernetes' own rules, CEL expressions and their estimated cost included.
+// validateDefinition checks a definition by Kubernetes' own rules, CEL expressions and their estimated cost included.
 func validateDefinition(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	now, before := &apiextensions.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
 	if err := internalDefinition(obj, now); err != nil {

@@ -2,13 +2,13 @@ package crd
 
 // This file serves the objects of types that are data: what the walk of a request asks a custom resource's row, it asks here.
 //
-//	body ──▶ shape: prune, coerce, default ──▶ judgement: schema, lists, CEL ──▶ toStorage ──▶ stored
+//	body ──▶ shape: prune, coerce, default ──▶ validation: schema, lists, CEL ──▶ toStorage ──▶ stored
 //	stored, younger than the schema ──▶ as it is             else ──▶ complete: default, prune ──▶ answer
 //
 // What a version's schema says is compiled at the first use, from the definition in the store, and let go of when nobody has used it for
 // a while: HTTPRoute of the Gateway API takes half a MiB then, and several more once its CEL rules are needed.
 //
-// Kubernetes' own packages prune, default and judge. This file is the order in which they are asked, and what lies between.
+// Kubernetes' own packages prune, default and validate. This file is the order in which they are asked, and what lies between.
 
 import (
 	"bytes"
@@ -79,7 +79,7 @@ type compiled struct {
 	kept  sync.Map // what others have made of the schema, by their key
 }
 
-// rules judge objects.
+// rules validate objects.
 type rules struct {
 	whole, status schemavalidation.SchemaValidator
 	cel           *cel.Validator // nil: no expressions
@@ -142,7 +142,7 @@ func compileSchema(raw []byte) (*compiled, error) {
 	return c, defaulting.PruneDefaults(c.schema)
 }
 
-// validators returns what judges objects, compiled at the first write.
+// validators returns what validates objects, compiled at the first write.
 func (c *compiled) validators() (*rules, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,7 +310,7 @@ func (cr *customStrategy) prepare(obj, old scheme.Object, sub string) scheme.Obj
 	return u
 }
 
-// validate judges an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.
+// validate checks an object: metadata, schema, scale, embedded objects, lists that are sets or maps, CEL rules.
 func (cr *customStrategy) validate(ctx context.Context, obj, old scheme.Object, sub string) field.ErrorList {
 	c, err := cr.compiled()
 	if err != nil {
@@ -333,7 +333,7 @@ func (cr *customStrategy) validate(ctx context.Context, obj, old scheme.Object, 
 	return j.errs
 }
 
-// A judgement is one object on trial.
+// A validator is the validation of one object.
 type validator struct {
 	cr     *customStrategy
 	schema *structuralschema.Structural
@@ -431,7 +431,7 @@ func (j *validator) scaleStatus() {
 	}
 }
 
-// replicas judges one of the two counts.
+// replicas checks one of the two counts.
 func (j *validator) replicas(path string) {
 	n, _, err := unstructured.NestedInt64(j.obj.Object, pathSteps(path)...)
 	problem := ""

@@ -143,7 +143,7 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 	return obj
 }
 
-// insertOnce judges, encodes and commits an object under its present name.
+// insertOnce validates, encodes and commits an object under its present name.
 func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (rec store.Record, err error) {
 	given, err := wr.Allocator.Assign(obj, nil, opts.dryRun)
 	if err != nil {
@@ -214,7 +214,7 @@ func (wr *Writer) checkUnwritten(ctx context.Context, res *scheme.Resource, obj 
 	return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 }
 
-// validateNew judges a create.
+// validateNew checks a create.
 func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) field.ErrorList {
 	switch {
 	case res.Custom != nil:
@@ -225,7 +225,7 @@ func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj sch
 	return append(validateMeta(res, obj), validation.ValidateCreate(obj)...)
 }
 
-// validateMeta judges the metadata of a new object.
+// validateMeta checks the metadata of a new object.
 func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, validation.NameRule(res.StoredType()), at)

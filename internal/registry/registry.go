@@ -1,6 +1,6 @@
 // Package registry answers the writes: create, update, patch, delete, delete of a collection, and the subresources that are small programs
 // of their own. Each is the same walk: read the body, decode it into its type, prepare it (what the server alone decides about: uid, times,
-// generation, status), judge it, and hand the store one change with a precondition.
+// generation, status), validate it, and hand the store one change with a precondition.
 //
 //	body ──▶ decode ──▶ prepare ──▶ default ──▶ validate ──▶ encode ──▶ commit ──▶ 2xx, durable
 //	                       ▲                                              │
@@ -68,7 +68,7 @@ type Writer struct {
 
 	NamespaceCreated func(namespace string) // what follows the creation of a namespace, before it is answered
 
-	Validating    bool     // --validate: built-in objects are judged by their types' rules; metadata always is
+	Validating    bool     // --validate: built-in objects are validated by their types' rules; metadata always is
 	ManagedFields bool     // --managed-fields
 	managers      sync.Map // *resource (or "scale") to its *ownership, made at the first write
 }

@@ -607,7 +607,7 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 	return response.WriteObject(w, r, http.StatusCreated, request)
 }
 
-// NoPodsRun answers whoever asks an object that exists for what only a kubelet has. What a log is asked for in is judged all the same.
+// NoPodsRun answers whoever asks an object that exists for what only a kubelet has. The parameters of a log are checked all the same.
 func NoPodsRun(st *store.Store, res *scheme.Resource, info *request.Info, query url.Values) error {
 	if info.Subresource == "log" {
 		if err := checkLogOptions(info.Name, query); err != nil {
@@ -621,7 +621,7 @@ func NoPodsRun(st *store.Store, res *scheme.Resource, info *request.Info, query 
 		strings.ToLower(res.Kind), info.Name, info.Subresource))
 }
 
-// logOptions are the parameters of a pod's log that have to be judged.
+// logOptions are the parameters of a pod's log that have to be checked.
 type logOptions struct {
 	validation.Checker
 	query url.Values

@@ -354,7 +354,7 @@ func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options
 	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
 }
 
-// validateChanged judges an update: metadata by its own rules and by those of what may change, then the type's rules.
+// validateChanged checks an update: metadata by its own rules and by those of what may change, then the type's rules.
 func (wr *Writer) validateChanged(ctx context.Context, t *Target, opts Options, obj, old scheme.Object) field.ErrorList {
 	at := field.NewPath("metadata")
 	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)
@@ -379,7 +379,7 @@ func (wr *Writer) validateChanged(ctx context.Context, t *Target, opts Options, 
 	return scheme.Distinct(errs)
 }
 
-// anyName accepts the name of an object that exists: its name was judged when it was created.
+// anyName accepts the name of an object that exists: its name was checked when it was created.
 func anyName(string, bool) []string { return nil }
 
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.

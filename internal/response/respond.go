@@ -171,8 +171,8 @@ func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType,
 	return m, group == metav1.GroupName && (m.Version == "v1" || m.Version == "v1beta1") && slices.Contains(o.as, m.As)
 }
 
-// Fits is the 406 for asking for a list's form of a single object or the other way round.
-func (m MediaType) Fits(res *scheme.Resource, isList bool) error {
+// Check is the 406 for asking for a list's form of a single object or the other way round.
+func (m MediaType) Check(res *scheme.Resource, isList bool) error {
 	shape := ""
 	switch {
 	case m.As == "PartialObjectMetadata" && isList:
@@ -270,7 +270,7 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	if err != nil {
 		m.Format = scheme.JSONFormat
 	}
-	doc, newline, format := m.Dress(doc, WantsPretty(r))
+	doc, newline, format := m.Encode(doc, WantsPretty(r))
 	header := w.Header()
 	header.Set("Content-Type", string(format))
 	header.Set("Content-Length", strconv.Itoa(len(doc)+len(newline)))
@@ -282,10 +282,10 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	io.WriteString(w, newline)
 }
 
-// Dress gives a JSON document the negotiated form, and names what belongs behind it: like kube-apiserver's, compact JSON ends in a newline
+// Encode gives a JSON document the negotiated form, and names what belongs behind it: like kube-apiserver's, compact JSON ends in a newline
 // and indented JSON does not. What YAML cannot hold, such as a DEL character, stays JSON and says so in its format, and what is nested
 // deeply stays compact: indenting the 10,000 levels that a custom resource may have makes 100 MB of spaces.
-func (m MediaType) Dress(doc []byte, forHumans bool) (dressed []byte, newline string, format scheme.BodyFormat) {
+func (m MediaType) Encode(doc []byte, forHumans bool) (encoded []byte, newline string, format scheme.BodyFormat) {
 	plain := m.Format != scheme.YAMLFormat && !m.Pretty && !forHumans
 	if plain || nestedDeeply(doc) {
 		return doc, "\n", scheme.JSONFormat
@@ -406,7 +406,7 @@ func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record
 
 // Respond answers with one object.
 func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *store.Record) error {
-	if err := v.Media.Fits(v.Res, false); err != nil {
+	if err := v.Media.Check(v.Res, false); err != nil {
 		return err
 	}
 	if v.Res.Converts() {

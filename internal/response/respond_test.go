@@ -122,13 +122,13 @@ func TestNegotiationWithoutProtobuf(t *testing.T) {
 func TestListsAndObjectsHaveTheirOwnMetadataForms(t *testing.T) {
 	res := scheme.NewRegistry().Lookup("", "v1", "namespaces")
 	object, list := MediaType{As: "PartialObjectMetadata"}, MediaType{As: "PartialObjectMetadataList"}
-	if object.Fits(res, false) != nil || list.Fits(res, true) != nil || (MediaType{As: "Table"}).Fits(res, true) != nil {
+	if object.Check(res, false) != nil || list.Check(res, true) != nil || (MediaType{As: "Table"}).Check(res, true) != nil {
 		t.Error("a fitting form was refused")
 	}
-	if got := fmt.Sprint(object.Fits(res, true)); got != "you requested PartialObjectMetadata, but the requested object is a list (*core.NamespaceList)" {
+	if got := fmt.Sprint(object.Check(res, true)); got != "you requested PartialObjectMetadata, but the requested object is a list (*core.NamespaceList)" {
 		t.Error(got)
 	}
-	if got := fmt.Sprint(list.Fits(res, false)); got != "you requested PartialObjectMetadataList, but the requested object is not a list (*core.Namespace)" {
+	if got := fmt.Sprint(list.Check(res, false)); got != "you requested PartialObjectMetadataList, but the requested object is not a list (*core.Namespace)" {
 		t.Error(got)
 	}
 }

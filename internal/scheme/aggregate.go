@@ -72,7 +72,7 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 // More is how an answer counts what it does not name.
 func More(n int) string { return fmt.Sprintf("and %d more", n) }
 
-// Distinct drops repeated errors: two judges may find the same mistake. (kube-apiserver then names it twice.) Behind those that an
+// Distinct drops repeated errors: two validators may find the same mistake. (kube-apiserver then names it twice.) Behind those that an
 // answer names, nobody sees them.
 func Distinct(errs field.ErrorList) (out field.ErrorList) {
 	left, seen := NewBudget(), make(map[string]bool, min(len(errs), MaxErrors))

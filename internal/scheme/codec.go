@@ -533,9 +533,9 @@ func oddMetadata(stored []byte) error {
 }
 
 // Readable says whether stored JSON can be decoded, which is cheap where nothing looks as if it could not.
-func (res *Resource) Readable(stored []byte) error { return res.judge(stored, inspect(stored)) }
+func (res *Resource) Readable(stored []byte) error { return res.checkDecodes(stored, inspect(stored)) }
 
-func (res *Resource) judge(stored []byte, found inspection) error {
+func (res *Resource) checkDecodes(stored []byte, found inspection) error {
 	switch t := res.StoredType(); {
 	case found.depth > DecoderDepth:
 		return fmt.Errorf("%w: %w", ErrUnreadable, ErrTooDeep)
@@ -565,7 +565,7 @@ func (res *Resource) Vet(encoded []byte) *field.Error {
 		return field.Invalid(field.NewPath(placeIn(encoded, found.deepest)), field.OmitValueType{},
 			fmt.Sprintf("is nested %d levels deep, and a stored object at most %d", found.depth, storedDepth))
 	}
-	err := res.judge(encoded, found)
+	err := res.checkDecodes(encoded, found)
 	if err == nil {
 		return nil
 	}

@@ -8,7 +8,7 @@ package scheme
 //
 // and a definition that goes takes its objects along. kube-apiserver keeps the two apart in its store, accepts the definition, and never
 // gets to serve it. Here its names are not accepted: nothing is served, and there is nothing to delete. Three places see to it, each for
-// itself: the judge of names (acceptNames), the maker of rows (define), and who empties a definition (deleteObjects).
+// itself: the one who accepts names (acceptNames), the maker of rows (define), and who empties a definition (deleteObjects).
 //
 // A definition of an earlier server may be established already. It loses that, and what lies under its keys is the built-in type's.
 

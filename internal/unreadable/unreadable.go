@@ -3,14 +3,14 @@
 //
 //	lost := unreadable.NewUnreadables(st, log)
 //	lost.Note(&rec, err)                             // a reader whose DecodeStored failed, before it goes on
-//	err = lost.Survey(ctx, unreadable.JudgeOf(reg))  // once after the start, for those that nobody has asked for
+//	err = lost.Survey(ctx, unreadable.NewDecodeCheck(reg))  // once after the start, for those that nobody has asked for
 //	n := lost.Count()                                // /readyz and the metric
 //
 // None comes into being today (scheme/bounds.go), but files that older versions wrote may hold some. Kubernetes has a way to delete such
 // objects since KEP-3926 (AllowUnsafeMalformedObjectDeletion), with an option and a verb of its own; here DELETE alone does.
 //
 // Invariants: what is known is the revision that cannot be read: when the object has another one, or none, the matter has settled itself;
-// names go to the log and to whoever may read the object, never into /readyz or a metric. The store is asked, and scheme judges.
+// names go to the log and to whoever may read the object, never into /readyz or a metric. The store is asked, and scheme decodes.
 package unreadable
 
 // This file remembers which stored objects cannot be decoded. One of them must not take the others with it:
@@ -127,7 +127,7 @@ func (u *Unreadables) Check() error {
 }
 
 // Survey looks at every live object, half of the time at rest.
-func (u *Unreadables) Survey(ctx context.Context, judge Judge) error {
+func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
 	c := &store.Chunk{}
 	for at := (store.Span{Prefix: "/"}); ; at.Rev, at.Start = c.Rev, c.Next {
 		begin := time.Now()
@@ -135,7 +135,7 @@ func (u *Unreadables) Survey(ctx context.Context, judge Judge) error {
 			return err
 		}
 		for i := range c.Records {
-			if err := judge(c.Records[i].Key, c.Records[i].JSON); err != nil {
+			if err := decodes(c.Records[i].Key, c.Records[i].JSON); err != nil {
 				u.Note(&c.Records[i], err)
 			}
 		}
@@ -150,11 +150,11 @@ func (u *Unreadables) Survey(ctx context.Context, judge Judge) error {
 	}
 }
 
-// A Judge says why a stored object cannot be read; nil: it can.
-type Judge func(key string, json []byte) error
+// A DecodeCheck says why a stored object cannot be decoded; nil: it can.
+type DecodeCheck func(key string, json []byte) error
 
-// JudgeOf judges objects by their types. What no type is known for is judged as a custom resource.
-func JudgeOf(reg *scheme.Registry) Judge {
+// NewDecodeCheck decodes objects by their types, and as custom resources where no type is known.
+func NewDecodeCheck(reg *scheme.Registry) DecodeCheck {
 	rows := map[string]*scheme.Resource{}
 	for _, res := range reg.All() {
 		if !res.Virtual && (rows[res.Base] == nil || res.StoresAsIs()) {

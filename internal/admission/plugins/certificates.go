@@ -9,7 +9,7 @@ package plugins
 //	POST, kubernetes.io/kube-apiserver-client    not for the group system:masters    CertificateSubjectRestriction
 //
 // A signer is a name of the resource signers, which exists in roles alone: example.com/foo, or example.com/* for all of that domain.
-// All three ask when the object has been judged by the rules of its type.
+// All three ask when the object has been checked by the rules of its type.
 
 import (
 	"bytes"

@@ -167,7 +167,7 @@ func (c *Configuration) readPodSecurity(text []byte) error {
 	return errs.ToAggregate()
 }
 
-// validate judges the exemptions: names that could be, and each once.
+// validate checks the exemptions: names that could be, and each once.
 func (c *podSecurityConfig) validate() (errs field.ErrorList) {
 	check := func(name string, list []string, wrong func(string) []string) {
 		at := field.NewPath("exemptions", name)

@@ -8,7 +8,7 @@ package plugins
 //	PersistentVolumeClaim     min, max                  asked of what a claim requests
 //
 // defaults come first, of all LimitRanges by name, each merged alone, so that the annotation tells of the last that set anything; what
-// they wrote is judged with the rest when the pod has passed its own rules. The containers of a pod never change afterwards but through the subresource resize, which is judged, too.
+// they wrote is checked with the rest when the pod has passed its own rules. The containers of a pod never change afterwards but through the subresource resize, which is checked, too.
 
 import (
 	"context"

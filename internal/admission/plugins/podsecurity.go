@@ -8,7 +8,7 @@ package plugins
 //	pod-security.kubernetes.io/enforce-version: v1.30      the standards as they were then; latest where nothing is said
 //
 // Each standard's rules are k8s.io/pod-security-admission/policy's. A namespace whose labels cannot be read enforces the strictest level;
-// so they are judged when a namespace is written, and who raises what it enforces hears which of its pods would not be let in any more.
+// so they are checked when a namespace is written, and who raises what it enforces hears which of its pods would not be let in any more.
 // Namespaces, users and runtime classes may be exempt, and there may be other levels for namespaces without labels: see config.go.
 
 import (
@@ -100,7 +100,7 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 		annotate(a, "error", fmt.Sprintf("Failed to parse policy: %v", err))
 	}
 	annotate(a, podsecurity.EnforcedPolicyAnnotationKey, levels.Enforce.String())
-	enforced := p.judge(levels.Enforce, &pod.ObjectMeta, &pod.Spec)
+	enforced := p.evaluate(levels.Enforce, &pod.ObjectMeta, &pod.Spec)
 	p.audit(a, levels, &pod.ObjectMeta, &pod.Spec)
 	if !enforced.Allowed {
 		why := fmt.Errorf("violates PodSecurity %q: %s", levels.Enforce.String(), enforced.ForbiddenDetail())
@@ -140,7 +140,7 @@ func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attrib
 	return nil
 }
 
-func (p *podStandards) judge(level podsecurity.LevelVersion, meta *metav1.ObjectMeta, spec *corev1.PodSpec) policy.AggregateCheckResult {
+func (p *podStandards) evaluate(level podsecurity.LevelVersion, meta *metav1.ObjectMeta, spec *corev1.PodSpec) policy.AggregateCheckResult {
 	return policy.AggregateCheckResults(p.evaluator.EvaluatePod(level, meta, spec))
 }
 
@@ -148,13 +148,13 @@ func (p *podStandards) audit(a *admission.Attributes, levels podsecurity.Policy,
 	if a.Request == nil {
 		return
 	}
-	if result := p.judge(levels.Audit, meta, spec); !result.Allowed {
+	if result := p.evaluate(levels.Audit, meta, spec); !result.Allowed {
 		annotate(a, podsecurity.AuditViolationsAnnotationKey, fmt.Sprintf("would violate PodSecurity %q: %s", levels.Audit.String(), result.ForbiddenDetail()))
 	}
 }
 
 func (p *podStandards) warn(ctx context.Context, levels podsecurity.Policy, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
-	if result := p.judge(levels.Warn, meta, spec); !result.Allowed {
+	if result := p.evaluate(levels.Warn, meta, spec); !result.Allowed {
 		warning.AddWarning(ctx, "", fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), result.ForbiddenDetail()))
 	}
 }
@@ -182,7 +182,7 @@ func templateOf(obj scheme.Object) *corev1.PodTemplateSpec {
 	return nil
 }
 
-// runsOther says that a pod runs something else than before: the rest of what is judged cannot change.
+// runsOther says that a pod runs something else than before: the rest of what is checked cannot change.
 func runsOther(pod, old *corev1.PodSpec) bool {
 	sameImages := func(a, b []corev1.Container) bool {
 		return slices.EqualFunc(a, b, func(a, b corev1.Container) bool { return a.Image == b.Image })
@@ -234,7 +234,7 @@ func (p *podStandards) labels(namespace string) (map[string]string, error) {
 
 // ---- Namespaces ----
 
-// validateNamespace judges a namespace's labels when they are new, and looks at its pods when it becomes stricter.
+// validateNamespace checks a namespace's labels when they are new, and looks at its pods when it becomes stricter.
 func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attributes) error {
 	namespace := a.Object.(*corev1.Namespace)
 	levels, errs := podsecurity.PolicyToEvaluate(namespace.Labels, p.config.defaults)
@@ -313,7 +313,7 @@ func (p *podStandards) survey(ctx context.Context, namespace string, level podse
 	checked := len(pods)
 	found := map[string]*violation{}
 	for i, pod := range pods {
-		if result := p.judge(level, &pod.ObjectMeta, &pod.Spec); !result.Allowed {
+		if result := p.evaluate(level, &pod.ObjectMeta, &pod.Spec); !result.Allowed {
 			v := found[result.ForbiddenReason()]
 			if v == nil {
 				v = &violation{reason: result.ForbiddenReason(), first: pod.Name}

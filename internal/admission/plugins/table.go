@@ -2,7 +2,7 @@
 //
 // This file is the table. Each row names the writes that concern a plug-in, so that all others pay nothing for it; what the functions do
 // is in the file that the row's group has. A row without functions is a name that kube-apiserver knows: its flag may say it, and what it
-// judges does not exist here, or is nothing. The names in unbuilt have rules that apilet does not have; to ask for one of them is refused,
+// checks does not exist here, or is nothing. The names in unbuilt have rules that apilet does not have; to ask for one of them is refused,
 // since whoever asks relies on it.
 package plugins
 

@@ -6,11 +6,11 @@
 //	binding   for-tests     policyName at-most-N   namespaceSelector env=test   paramRef name: three      actions: Deny
 //	binding   for-all       policyName at-most-N                                paramRef selector: soft   actions: Warn, Audit
 //
-// A write of a deployment in a namespace of env=test is then judged once with the Limit three, and once with each of the soft ones:
+// A write of a deployment in a namespace of env=test is then evaluated once with the Limit three, and once with each of the soft ones:
 //
 //	policies in force ─▶ which match ─▶ bindings of these that match ─▶ params of each ─▶ matchConditions ─▶ expressions ─▶ actions
 //
-// What cannot be judged (params that are missing, an expression that fails, or that costs too much) is refused, or with failurePolicy
+// What cannot be evaluated (params that are missing, an expression that fails, or that costs too much) is refused, or with failurePolicy
 // Ignore let pass. Mutating policies are asked first, one after the other, each seeing what those before it made of the object; those with
 // reinvocationPolicy IfNeeded are asked once more when something has changed the object after them.
 //

@@ -205,7 +205,7 @@ func (t *tracked) decode(json []byte) scheme.Object {
 	return obj
 }
 
-// A state is one side of an event: an object that is there, decoded as far as it has to be, and the time to judge it by.
+// A state is one side of an event: an object that is there, decoded as far as it has to be, and the time at which it is counted.
 type state struct {
 	there bool
 	obj   scheme.Object
@@ -257,7 +257,7 @@ func (l *ledger) applyLocked(ev *store.Event) {
 	t.changeLocked(before, after)
 }
 
-// leaves notes when a pod that is being deleted ceases to count, and returns the time to judge it by.
+// leaves notes when a pod that is being deleted ceases to count, and returns the time at which it is counted.
 func (l *ledger) leaves(key string, obj scheme.Object, now time.Time) time.Time {
 	delete(l.leaving, key)
 	delete(l.lapsed, key)
@@ -354,7 +354,7 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 		return nil, nil
 	}
 	now := time.Now()
-	if err := t.judge(w, now); err != nil {
+	if err := t.checkLimits(w, now); err != nil {
 		return nil, err
 	}
 	p := &Promise{quotas: q, ledger: l}
@@ -380,8 +380,8 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 	return p, nil
 }
 
-// judge refuses an object that cannot be counted against the limits that cover it.
-func (t *tracked) judge(w *Write, now time.Time) error {
+// checkLimits refuses an object that cannot be counted against the limits that cover it.
+func (t *tracked) checkLimits(w *Write, now time.Time) error {
 	for _, c := range t.limits {
 		if pod, ok := w.Object.(*corev1.Pod); ok && t.covers(c.limit, w.Object, now) {
 			if lacks := missing(pod, c.names); lacks != "" {

@@ -85,7 +85,7 @@ func ManagerOf(fieldManager, userAgent string) string {
 	return string(name)
 }
 
-// ---- the ledger of one kind
+// ---- the managedFields of one kind
 
 // A Manager keeps the managedFields of the objects of one kind at one version. Immutable but for what it builds at first use: the types
 // take a millisecond and 100 KiB, so keep one per kind, not one per request.
@@ -202,18 +202,18 @@ type Applier struct {
 // entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
 // fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
 func (o *Manager) Update(old, next scheme.Object, manager, subresource string) error {
-	ledger, err := o.manager(subresource)
+	general, err := o.manager(subresource)
 	if err != nil {
 		return err
 	}
 	o.stamp(next)
 	if o.continues(old, next, subresource) {
-		err = o.updateByDiff(ledger, old, next, manager)
+		err = o.updateByDiff(general, old, next, manager)
 	} else {
-		_, err = ledger.Update(o.orNew(old), next, manager)
+		_, err = general.Update(o.orNew(old), next, manager)
 	}
 	if err != nil {
-		next.SetManagedFields(nil) // a write is not refused for the ledger's sake, as in the real server
+		next.SetManagedFields(nil) // a write is not refused for its managedFields' sake, as in the real server
 	}
 	return nil
 }
@@ -241,7 +241,7 @@ func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 
 // updateByDiff is update asked about what differs alone (diff.go). The entries of a custom resource are all shown to the library: it
 // adapts them when the schema has changed.
-func (o *Manager) updateByDiff(ledger *managedfields.FieldManager, old, next scheme.Object, manager string) error {
+func (o *Manager) updateByDiff(general *managedfields.FieldManager, old, next scheme.Object, manager string) error {
 	before, after, paths := newDiff(o.types, old, next)
 	asked, rest := old.GetManagedFields(), []metav1.ManagedFieldsEntry(nil)
 	if o.GoType != nil {
@@ -251,7 +251,7 @@ func (o *Manager) updateByDiff(ledger *managedfields.FieldManager, old, next sch
 	before.SetUID("") // an object with a UID but without entries would not be tracked
 	o.stamp(after).SetUID("")
 	after.SetManagedFields(nil)
-	if _, err := ledger.Update(before, after, manager); err != nil {
+	if _, err := general.Update(before, after, manager); err != nil {
 		return err
 	}
 	next.SetManagedFields(sortEntries(append(rest, after.GetManagedFields()...)))

@@ -89,7 +89,7 @@ func dropReset(body map[string]any, path []string) bool {
 	return !found
 }
 
-// ---- the fields of a body, as the ledger writes them
+// ---- the fields of a body, as managedFields write them
 
 // fieldsOf returns the FieldsV1 of an apply's body.
 func fieldsOf(types *typed.ParseableType, owned map[string]any) (fields []byte, ok bool) {
@@ -203,7 +203,7 @@ func appendElements(out []byte, at fieldsAt, t *smd.List, elements []any) ([]byt
 	return out, len(elements) > 0 // nobody owns an empty list of this kind
 }
 
-// An elementKey tells the elements of a list apart: the ledger's text for it, and the values that it sorts by.
+// An elementKey tells the elements of a list apart: its text in managedFields, and the values that it sorts by.
 type elementKey struct {
 	text   string
 	values []any // string or int64

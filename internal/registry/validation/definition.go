@@ -80,7 +80,7 @@ type definitionChecker struct {
 	structural bool // schemas have to be
 }
 
-// ValidateNewDefinition returns what is wrong with a new definition, metadata included. Defaults are judged by CEL rules until ctx ends.
+// ValidateNewDefinition returns what is wrong with a new definition, metadata included. Defaults are checked by CEL rules until ctx ends.
 func ValidateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
 	c := definitionChecker{Checker: &Checker{}, lenience: lenience{badCA: true}}
 	c.add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
@@ -1049,7 +1049,7 @@ func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps)
 
 func (s *schemaChecker) refuse(err *field.Error) { s.ruleErrs = append(s.ruleErrs, err) }
 
-// rule judges one that was compiled.
+// rule checks one that was compiled.
 func (s *schemaChecker) rule(at place, p *field.Path, rule *apiextensions.ValidationRule, result *cel.CompilationResult) {
 	runs := result.MaxCardinality
 	if at.scope.times != nil {

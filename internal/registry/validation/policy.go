@@ -2,7 +2,7 @@ package validation
 
 // This file: the rules of what tells the API server how to act: RBAC, admission webhooks and policies, and priority and fairness. In
 // k8s.io/kubernetes they are in pkg/apis/rbac, admissionregistration and flowcontrol (in validation of each). An expression that is
-// compiled (a CEL matchCondition) is judged as Kubernetes' packages judge it; all else is a table of fields.
+// compiled (a CEL matchCondition) is checked as Kubernetes' packages check it; all else is a table of fields.
 
 import (
 	"fmt"

@@ -232,13 +232,13 @@ func serveAggregated(c *scheme.Catalog, root string, format scheme.BodyFormat, w
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	dressed, newline := doc, ""
+	encoded, newline := doc, ""
 	if format == scheme.JSONFormat {
-		dressed, newline, _ = response.MediaType{}.Dress(doc, response.WantsPretty(r))
+		encoded, newline, _ = response.MediaType{}.Encode(doc, response.WantsPretty(r))
 	}
 	header.Set("Content-Type", string(format)+aggregatedParams)
-	header.Set("Content-Length", strconv.Itoa(len(dressed)+len(newline)))
-	w.Write(dressed)
+	header.Set("Content-Length", strconv.Itoa(len(encoded)+len(newline)))
+	w.Write(encoded)
 	w.Write([]byte(newline))
 }
 

@@ -3,7 +3,7 @@
 // (BenchmarkTranscode compares the two).
 //
 //	out, ok := protobuf.Transcode(nil, doc, reflect.TypeFor[corev1.Pod]())
-//	if !ok { // something that only the Go type's own methods can judge: decode, then protobuf.AppendMessage
+//	if !ok { // something that only the Go type's own methods can tell: decode, then protobuf.AppendMessage
 //	}
 //
 // The envelope is k8s.io/apimachinery/pkg/runtime/serializer/protobuf's; numbers and kinds of fields are those of the types' generated code,
