@@ -80,15 +80,15 @@ const defaultHookTimeout = 10 * time.Second
 
 // Webhooks are the configured webhooks of a server.
 type Webhooks struct {
-	Store      *store.Store
-	Types      *scheme.Registry
-	Services   *webhook.ServiceResolver
-	Called     func(Call) // is told of each call
-	Log        zerolog.Logger
+	Store      *store.Store                                  // where configurations and namespaces are read
+	Types      *scheme.Registry                              // what rules and reviews speak of
+	Services   *webhook.ServiceResolver                      // finds where a clientConfig.service leads
+	Called     func(Call)                                    // is told of each call
+	Log        zerolog.Logger                                // is told of configurations that cannot be read
 	May        matchconditions.May                           // for the variable authorizer of conditions
 	Defaults   func(res *scheme.Resource, obj scheme.Object) // fills in what a patch left out
-	Unreadable *unreadable.Unreadables
-	Stands     func(what string, err error) // is told how each webhook stands, nil when it answers
+	Unreadable *unreadable.Unreadables                       // notes configurations that cannot be decoded
+	Stands     func(what string, err error)                  // is told how each webhook stands, nil when it answers
 
 	Current atomic.Pointer[hookSet] // nil: none are configured
 
@@ -106,8 +106,8 @@ type Hook struct {
 	configuration       string
 	namespaces, objects labels.Selector
 	conditions          *matchconditions.Set
-	Client              *webhook.Client
-	broken              error // why it cannot be called
+	Client              *webhook.Client // holds the connections to it
+	broken              error           // why it cannot be called
 }
 
 // active says that some webhook is configured.
@@ -559,12 +559,12 @@ func (v *invocation) note(ctx context.Context, k *Hook, said *callResult) {
 
 // A Call is what came of asking one webhook.
 type Call struct {
-	Name, Kind, Operation string // kind is admit or validating
-	Code                  int    // 0 when it was not the webhook that failed
-	Rejected              bool
-	Cause                 string // of the rejection; "" is not counted as one
-	FailedOpen            bool
-	Took                  time.Duration
+	Name, Kind, Operation string        // kind is admit or validating
+	Code                  int           // 0 when it was not the webhook that failed
+	Rejected              bool          // the write was refused for it
+	Cause                 string        // of the rejection; "" is not counted as one
+	FailedOpen            bool          // it failed, and failurePolicy let the write pass
+	Took                  time.Duration // from the question to the end of the answer
 }
 
 // settle counts a call, and decides what its error means for the request: nil when it failed and may.

@@ -42,14 +42,14 @@ const (
 // create has no Old, a deletion no Object. An object is the write's own: a plug-in may change it where it is, and only while it admits.
 // What is in Old is never changed.
 type Attributes struct {
-	Resource        *scheme.Resource
-	Subresource     string
-	Operation       string
-	Manager         string // fieldManager, as sent
-	FieldValidation string
-	DryRun          bool
+	Resource        *scheme.Resource      // the type, at the version of the request
+	Subresource     string                // "" for the object itself
+	Operation       string                // OpCreate, OpUpdate or OpDelete
+	Manager         string                // fieldManager, as sent
+	FieldValidation string                // as sent: Ignore, Warn, Strict or ""
+	DryRun          bool                  // nothing is stored: a plug-in must leave nothing behind, either
 	Deleting        *metav1.DeleteOptions // of a deletion
-	Object, Old     scheme.Object
+	Object, Old     scheme.Object         // as it is to be stored, and as it is; nil where there is none
 
 	Request *request.Request // whose write it is; nil for the server's own. The chain fills it in
 	again   bool             // the second walk: the object was changed from outside since the plug-in last saw it
@@ -118,7 +118,7 @@ func (a *Attributes) Forbidden(err error) error {
 
 // A Plugin is one row of the chain.
 type Plugin struct {
-	Name       string
+	Name       string   // as --enable-admission-plugins calls it
 	On         bool     // where no flag names it
 	Of         []string // the resources that concern it, as "pods", "pods/binding", "ingresses.networking.k8s.io"; none: all, and their parts
 	Operations []string // the operations that concern it; none: all

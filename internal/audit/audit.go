@@ -130,9 +130,9 @@ type auditLine struct {
 
 // Hooks tell the caller how it goes.
 type Hooks struct {
-	Written func(events int)
-	Dropped func(events int)
-	Failing func(err error) // writing began to fail, or (nil) works again; not told for each event
+	Written func(events int) // events that are in the log since the last call
+	Dropped func(events int) // events that are lost since the last call
+	Failing func(err error)  // writing began to fail, or (nil) works again; not told for each event
 }
 
 // auditOutcome is what is to be told after the lock is given back.

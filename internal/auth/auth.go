@@ -81,13 +81,13 @@ import (
 
 // Config are the flags of identity.
 type Config struct {
-	TokenFile, ClientCAFile string
-	OwnCA                   []byte // the certificate of this server's own authority, if it has one: what that signs is accepted, too
-	Anonymous               bool
-	Insecure                bool     // the plain loopback port: everyone is system:unsecured
-	AlwaysAllow             bool     // --authorization-mode=AlwaysAllow
-	CORSOrigins             []string // --cors-allowed-origins: regular expressions
-	Log                     zerolog.Logger
+	TokenFile, ClientCAFile string         // paths of --token-auth-file and --client-ca-file; "" is none
+	OwnCA                   []byte         // the certificate of this server's own authority, if it has one: what that signs is accepted, too
+	Anonymous               bool           // --anonymous-auth: who shows no credential is system:anonymous, not refused
+	Insecure                bool           // the plain loopback port: everyone is system:unsecured
+	AlwaysAllow             bool           // --authorization-mode=AlwaysAllow
+	CORSOrigins             []string       // --cors-allowed-origins: regular expressions
+	Log                     zerolog.Logger // is told of files that cannot be read again
 }
 
 // CheckListen refuses an address that others could reach unless they would have to say who they are.

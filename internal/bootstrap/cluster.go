@@ -51,8 +51,8 @@ import (
 
 // An Initializer creates objects that are missing.
 type Initializer struct {
-	Writer *registry.Writer
-	Types  *scheme.Registry
+	Writer *registry.Writer // creates them, like a request, but trusted
+	Types  *scheme.Registry // where their types are found
 }
 
 // FirstNamespaces are those without which nothing else can be.

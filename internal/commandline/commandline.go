@@ -24,7 +24,7 @@ import (
 
 // A Program is its table of commands.
 type Program struct {
-	Name     string
+	Name     string                // as it is called, in its help
 	About    string                // a sentence, for the head of its help
 	Commands func() []Command      // made anew for each use: flags write into what the rows' functions read. The first has no name
 	Version  func(io.Writer) error // what the command version prints
@@ -32,25 +32,25 @@ type Program struct {
 
 // A Command is a row of the table.
 type Command struct {
-	Name   string   // "" is what the program does when it is given no command
-	Args   string   // what follows the flags, as help shows it
-	Counts []int    // how many arguments that may be
-	What   string   // it does, in a few words
-	Words  []string // what the argument may be, for completion; nil: a file
-	Groups []FlagGroup
-	Run    func(Call) error
+	Name   string           // "" is what the program does when it is given no command
+	Args   string           // what follows the flags, as help shows it
+	Counts []int            // how many arguments that may be
+	What   string           // it does, in a few words
+	Words  []string         // what the argument may be, for completion; nil: a file
+	Groups []FlagGroup      // its flags
+	Run    func(Call) error // does it; an error ends the program with status 1
 }
 
 // A FlagGroup is a part of a command's flags under a title.
 type FlagGroup struct {
-	Title  string
-	Define func(*flag.FlagSet)
+	Title  string              // a line of the help
+	Define func(*flag.FlagSet) // adds the flags to a set
 }
 
 // A Call is a command on its way: its arguments, and where answers go.
 type Call struct {
-	Args        []string
-	Out, Errors io.Writer
+	Args        []string  // what followed the flags
+	Out, Errors io.Writer // standard output and error
 }
 
 // commands is the whole table: the program's commands, and the three that every program has.

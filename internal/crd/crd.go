@@ -79,10 +79,10 @@ type Definitions struct {
 	services *webhook.ServiceResolver
 	events   *events
 
-	mu    sync.Mutex // guards what follows; held while the status of a definition is committed
-	rev   int64      // what table shows
-	Table map[string]*definition
-	ended []chan struct{} // of definitions that are no more as they were; to be closed when the registry has forgotten them
+	mu    sync.Mutex             // guards what follows; held while the status of a definition is committed
+	rev   int64                  // what table shows
+	Table map[string]*definition // by the definition's name
+	ended []chan struct{}        // of definitions that are no more as they were; to be closed when the registry has forgotten them
 }
 
 // A definition is what is kept in memory of a stored one. Immutable.

@@ -39,12 +39,12 @@ const (
 
 // A Digest is what of a request decides its fate. Requests for no resource have their lower-case method as verb.
 type Digest struct {
-	User                        string
-	Groups                      []string
-	ResourceRequest             bool
-	Verb, Path                  string
-	Group, Version, Namespace   string
-	Resource, Subresource, Name string
+	User                        string      // the name, after impersonation
+	Groups                      []string    // all that the user is in
+	ResourceRequest             bool        // a rule for resources may match it; else one for paths
+	Verb, Path                  string      // the path is for a request for no resource
+	Group, Version, Namespace   string      // "" is the core group, and no namespace
+	Resource, Subresource, Name string      // "" where there is none
 	Received                    time.Time   // waiting counts from here
 	PeerClosed                  func() bool // whether the client has left, where the context does not tell; may be nil
 }
@@ -415,8 +415,8 @@ func solveFairFrac(claims []*allocation, seats float64) float64 {
 
 // Objects is a configuration, or part of one.
 type Objects struct {
-	Schemas []*flowcontrolv1.FlowSchema
-	Levels  []*flowcontrolv1.PriorityLevelConfiguration
+	Schemas []*flowcontrolv1.FlowSchema                 // FlowSchemas, in any order
+	Levels  []*flowcontrolv1.PriorityLevelConfiguration // PriorityLevelConfigurations
 }
 
 var (
@@ -581,8 +581,8 @@ func WithMandatory(objs Objects) Objects {
 
 // Corrections are what it takes to bring one kind of object up to date.
 type Corrections[T any] struct {
-	Create, Update []T
-	Remove         []string
+	Create, Update []T      // what is missing, and what differs: as it is to be
+	Remove         []string // names of what was built in once
 }
 
 // MaintainSchemas compares what exists with what is built in; it is to be called every minute, for schemas and for levels.

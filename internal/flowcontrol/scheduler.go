@@ -105,8 +105,8 @@ const (
 // A Rejection is the error of a request that never ran.
 type Rejection struct {
 	reason     string
-	RetryAfter int // seconds
-	Schema     *FlowSchema
+	RetryAfter int         // seconds
+	Schema     *FlowSchema // the one that classified it
 }
 
 // Error is why: a reason as the metrics call it.
@@ -115,10 +115,10 @@ func (rej *Rejection) Error() string { return "rejected by flow control: " + rej
 // An Estimate is what a request will take: seats while it runs, and seats for the tail that its watchers need after it has been
 // answered. It holds the greater of the two from its start to the end of its tail.
 type Estimate struct {
-	InitialSeats, FinalSeats int
-	Tail                     time.Duration
-	Mutating                 bool
-	Watchers                 int // who will be told of the change; -1 where nobody counted
+	InitialSeats, FinalSeats int           // held while it runs, and during its tail
+	Tail                     time.Duration // how long FinalSeats are held
+	Mutating                 bool          // for the metrics' label request_kind
+	Watchers                 int           // who will be told of the change; -1 where nobody counted
 }
 
 func (est Estimate) seats() int { return max(est.InitialSeats, est.FinalSeats) }
@@ -155,7 +155,7 @@ type Dispatcher struct {
 	mu       sync.Mutex // guards what follows; taken before a level's
 	wanted   []*flowcontrolv1.FlowSchema
 	shapes   []*flowcontrolv1.PriorityLevelConfiguration
-	Levels   map[string]*Level
+	Levels   map[string]*Level // by name
 	fairFrac float64
 }
 
@@ -229,8 +229,8 @@ func (d *Dispatcher) patience(ctx context.Context, received time.Time) time.Dura
 // A FlowSchema is a schema whose level is there. Immutable.
 type FlowSchema struct {
 	rules
-	UIDHeader, LevelUIDHeader []string // of its object and of its level's
-	Level                     *Level
+	UIDHeader, LevelUIDHeader []string     // of its object and of its level's
+	Level                     *Level       // whose seats its requests take
 	sharded                   bool         // the level has queues to choose from; otherwise the schema is one flow
 	stats                     *schemaStats // guarded by level.Mu
 }
@@ -257,7 +257,7 @@ var errRetired = errors.New("priority level is gone")
 
 // A Level is one priority level: its seats, its queues and what is known of its traffic.
 type Level struct {
-	Name       string
+	Name       string // of its PriorityLevelConfiguration
 	drained    chan<- struct{}
 	traffic    *traffic
 	allocation allocation // what lending knows of it, guarded by the dispatcher's mu
@@ -275,7 +275,7 @@ type Level struct {
 
 	inUse        int // seats, those of lingering tails included
 	Executing    int // requests that hold seats and are not yet answered
-	Waiting      int
+	Waiting      int // requests in queues
 	waitingSeats int
 	running      ticketList // in order of start, those that lent their seats included, without tails
 	queues       []*queue   // nil until used, for there may be ten million; those beyond deck drain
@@ -292,8 +292,8 @@ type Level struct {
 	closedTag time.Duration
 	usual     time.Duration // how long requests run
 
-	Stats                map[string]*schemaStats
-	Counts               levelCounts
+	Stats                map[string]*schemaStats // by the schema's name
+	Counts               levelCounts             // what has happened here so far
 	retry                retryAfter
 	demand               seatDemand
 	seatUse, seatDemand  histogram
@@ -343,8 +343,8 @@ const (
 // A Ticket is one request at a level. Its methods are what may be asked of flow control while it runs.
 type Ticket struct {
 	level         *Level
-	Schema        *FlowSchema
-	Digest        Digest
+	Schema        *FlowSchema // that classified the request
+	Digest        Digest      // of the request
 	distinguisher string
 	hash          uint64
 	number        uint64 // of its arrival
@@ -355,8 +355,8 @@ type Ticket struct {
 	flow          *flow
 	ready         chan struct{} // closed at its start; nil if it never had to wait
 	next, prev    *Ticket
-	Arrived       time.Time
-	Started       time.Time
+	Arrived       time.Time // when it came to the level
+	Started       time.Time // when it got its seats; zero while it waits
 	promise       time.Duration
 	state         ticketState
 	lent          bool // executing, but its seats are with others

@@ -51,7 +51,7 @@ import (
 )
 
 const (
-	NamespaceRange = "//namespaces/"
+	NamespaceRange = "//namespaces/" // what all keys of Namespaces start with
 	eventRange     = "//events/"
 	podRange       = "//pods/"
 
@@ -75,13 +75,13 @@ const (
 
 // A Collector deletes what nobody asks for by name.
 type Collector struct {
-	Store       *store.Store
-	Maintenance *store.Maintenance
-	Types       *scheme.Registry
-	Writer      *registry.Writer
-	EventTTL    time.Duration
-	Grace       time.Duration // NamespaceGrace
-	Log         zerolog.Logger
+	Store       *store.Store       // whose log it follows
+	Maintenance *store.Maintenance // knows which revision was current when
+	Types       *scheme.Registry   // what references speak of
+	Writer      *registry.Writer   // deletes and updates, like a request
+	EventTTL    time.Duration      // --event-ttl: an Event not written for so long is deleted
+	Grace       time.Duration      // NamespaceGrace
+	Log         zerolog.Logger     // is told of what failed and is tried again
 
 	// Begin makes the record of a write that the collector makes by itself: by whom, and what is asked, as if it came over HTTP. The function
 	// that it returns is told how the write ended. Nil: nobody hears of such writes.

@@ -205,8 +205,8 @@ func Clear(path string) error {
 
 // A Server is where a kubeconfig leads to, and as whom.
 type Server struct {
-	URL, Token string
-	TLS        *tls.Config
+	URL, Token string      // base address; the token is "" where a certificate speaks
+	TLS        *tls.Config // authority, client certificate and server name; never nil
 }
 
 // Server reads the current context of a file, whose folder relative names start from.

@@ -55,16 +55,16 @@ const (
 
 // Writer answers the requests that change objects.
 type Writer struct {
-	Store      *store.Store
-	Types      *scheme.Registry
-	Auth       *auth.Authenticator
-	Allocator  *allocator.Allocator
+	Store      *store.Store         // that it commits to
+	Types      *scheme.Registry     // for kinds that are named in objects
+	Auth       *auth.Authenticator  // decides on roles, bindings, approvals and tokens
+	Allocator  *allocator.Allocator // gives Services their addresses and ports
 	locks      keyLocks
-	Admission  *admission.Chain
+	Admission  *admission.Chain                      // is asked twice: to change, then to validate
 	Quotas     *quota.Quotas                         // are charged last, and told of each commit; nil: no ResourceQuota holds
 	Committed  []func(res *scheme.Resource)          // bring what is read from a resource's objects up to date, before the write is answered
 	Policy     func(res *scheme.Resource, rev int64) // does so for what roles allow; nil when nothing is enforced
-	Unreadable *unreadable.Unreadables
+	Unreadable *unreadable.Unreadables               // notes what cannot be decoded
 
 	NamespaceCreated func(namespace string) // what follows the creation of a namespace, before it is answered
 

@@ -54,10 +54,10 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 
 // A Target is one object, or one part of it, that a request changes.
 type Target struct {
-	Resource        *scheme.Resource
-	Namespace, Name string
-	Subresource     string // "", status, ephemeralcontainers, resize, approval, finalize
-	Upsert          bool   // an object that does not exist is created
+	Resource        *scheme.Resource // the type, at the version of the request
+	Namespace, Name string           // "" for a type without namespaces
+	Subresource     string           // "", status, ephemeralcontainers, resize, approval, finalize
+	Upsert          bool             // an object that does not exist is created
 }
 
 func targetOf(r *http.Request, res *scheme.Resource) Target {

@@ -30,38 +30,38 @@ import (
 )
 
 const (
-	UserAnonymous        = "system:anonymous"
-	UserUnsecured        = "system:unsecured"
-	GroupMasters         = "system:masters" // may do anything, whatever the roles say
-	GroupAuthenticated   = "system:authenticated"
-	GroupUnauthenticated = "system:unauthenticated"
+	UserAnonymous        = "system:anonymous"       // who showed no credential
+	UserUnsecured        = "system:unsecured"       // everybody on the plain loopback port
+	GroupMasters         = "system:masters"         // may do anything, whatever the roles say
+	GroupAuthenticated   = "system:authenticated"   // everybody who showed a credential
+	GroupUnauthenticated = "system:unauthenticated" // everybody else
 	groupNodes           = "system:nodes"
-	GroupServiceAccounts = "system:serviceaccounts"
+	GroupServiceAccounts = "system:serviceaccounts" // every service account; with :NAMESPACE behind it, those of one
 	ServiceAccountPrefix = "system:serviceaccount:" // then namespace:name
 	NodePrefix           = "system:node:"           // then the node's name
 )
 
 // Info is what a request asks for, as Kubernetes' authorizers, flow control and audit see it.
 type Info struct {
-	ResourceRequest bool
-	Verb            string // get list watch create update patch delete deletecollection; else the lower-case HTTP method
-	APIPrefix       string // api or apis, "" for non-resource requests
-	Group, Version  string
-	Namespace       string
-	Resource        string
-	Subresource     string
-	Name            string
-	Path            string
-	Rest            string // what the path holds behind the subresource, for proxies; still percent-encoded
-	Form            PathForm
+	ResourceRequest bool       // false: only Verb and Path say something
+	Verb            string     // get list watch create update patch delete deletecollection; else the lower-case HTTP method
+	APIPrefix       string     // api or apis, "" for non-resource requests
+	Group, Version  string     // the core group is ""
+	Namespace       string     // "" for a cluster-wide request; of a Namespace its own name
+	Resource        string     // the plural, as in the path
+	Subresource     string     // "" for the object itself
+	Name            string     // "" for a collection
+	Path            string     // unescaped
+	Rest            string     // what the path holds behind the subresource, for proxies; still percent-encoded
+	Form            PathForm   // what the other fields do not tell of the path
 	query           *listQuery // what ListOptions tells; nil when there is no query, or it is of no LIST, WATCH or DELETE of a collection
 }
 
 // User is who asks. Shared between requests: never changed in place.
 type User struct {
-	Name, UID string
-	Groups    []string
-	Extra     map[string][]string
+	Name, UID string              // the UID is "" where a credential has none
+	Groups    []string            // as authenticated, then completed
+	Extra     map[string][]string // keys in lower case
 }
 
 // Authenticated returns u with the group of everybody who showed a credential.
@@ -103,14 +103,14 @@ func (u User) Wire() authenticationv1.UserInfo {
 // Request is the one record of a request, made by the outermost middleware and carried in the context. Log line, metrics and
 // audit event are written from it at the end.
 type Request struct {
-	ID           string // Audit-Id
-	Received     time.Time
-	Info         Info
-	User         User   // who acts (after impersonation)
-	Impersonator *User  // who really asks, when that is somebody else
-	Constraint   string // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
-	FlowSchema   string
-	Priority     string
+	ID           string         // Audit-Id
+	Received     time.Time      // when its head had come
+	Info         Info           // what it asks for
+	User         User           // who acts (after impersonation)
+	Impersonator *User          // who really asks, when that is somebody else
+	Constraint   string         // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
+	FlowSchema   string         // that classified it; "" without flow control
+	Priority     string         // the level; "" without flow control
 	Waited       time.Duration  // in flow control's queue
 	Sent         BodyID         // what the body calls its object
 	Answered     *metav1.Status // the Status that was answered; nil when it was another object

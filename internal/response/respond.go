@@ -53,18 +53,18 @@ import (
 
 // A MediaType is the form a response takes.
 type MediaType struct {
-	Format      scheme.BodyFormat
-	Pretty      bool
-	As, Version string // "Table", "PartialObjectMetadata", "PartialObjectMetadataList" of meta.k8s.io, and "v1" or "v1beta1"
+	Format      scheme.BodyFormat // of the bytes
+	Pretty      bool              // pretty=1 in the Accept header: indented
+	As, Version string            // "Table", "PartialObjectMetadata", "PartialObjectMetadataList" of meta.k8s.io, and "v1" or "v1beta1"
 }
 
 // An Offer is the forms in which an endpoint can answer.
 type Offer struct {
-	Formats  []scheme.BodyFormat
-	as       []string // kinds of meta.k8s.io that the answer can be turned into
-	partial  bool     // protobuf has the metadata alone: a custom resource has no other form in it
-	unrouted bool     // kube-apiserver has no router for it that looks at Accept first, and complains of its own
-	streams  bool     // a LIST or WATCH of a built-in type, whose 406 names the forms of a stream, too
+	Formats  []scheme.BodyFormat // the first is what */* gets
+	as       []string            // kinds of meta.k8s.io that the answer can be turned into
+	partial  bool                // protobuf has the metadata alone: a custom resource has no other form in it
+	unrouted bool                // kube-apiserver has no router for it that looks at Accept first, and complains of its own
+	streams  bool                // a LIST or WATCH of a built-in type, whose 406 names the forms of a stream, too
 }
 
 var (
@@ -117,9 +117,9 @@ func (o Offer) Negotiate(accept string) (MediaType, error) {
 
 // An AcceptClause is one of the alternatives in an Accept header.
 type AcceptClause struct {
-	Name    string
+	Name    string // a media type, or a wildcard
 	quality float64
-	Params  map[string]string
+	Params  map[string]string // its parameters, q among them
 }
 
 // ParseAccept returns the alternatives, the most wanted first, wildcards behind equally wanted names. It takes q=0 for the least
@@ -373,9 +373,9 @@ func formsOf(res *scheme.Resource, info *request.Info) []string {
 
 // A View is how one response shows objects: whole, as the rows of a Table, or as their metadata alone; in JSON, YAML or protobuf.
 type View struct {
-	Res     *scheme.Resource
-	Media   MediaType
-	include string // includeObject of a Table: None, Metadata or Object
+	Res     *scheme.Resource // the type of the objects
+	Media   MediaType        // as negotiated
+	include string           // includeObject of a Table: None, Metadata or Object
 	now     time.Time
 	Mute    bool // a Table watch has told its columns already
 }
@@ -620,9 +620,9 @@ func NewView(r *http.Request, res *scheme.Resource) (*View, error) {
 
 // ListMeta is the metadata of a list; remaining is nil when it is not told.
 type ListMeta struct {
-	Rev       int64
-	Cont      string
-	Remaining *int64
+	Rev       int64  // resourceVersion
+	Cont      string // continue; "" at the end
+	Remaining *int64 // remainingItemCount; nil: not told
 }
 
 // StoreError turns the store's sentinels into the Status that clients know. Other errors pass unchanged.

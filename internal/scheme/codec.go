@@ -41,7 +41,7 @@ import (
 
 // A WantedBody is what the body of a request has to be.
 type WantedBody struct {
-	Group, Version, Kind string
+	Group, Version, Kind string       // that it has to name, or leave out
 	Wire                 reflect.Type // nil: unstructured
 	in                   func(Object) Object
 	shape                func(*unstructured.Unstructured) ([]error, error) // of custom resources

@@ -216,23 +216,23 @@ type Object interface {
 
 // A Resource is one row of the table: one resource at one served version. Immutable once in a registry.
 type Resource struct {
-	Group, Version   string
-	Kind             string
-	ListKind         string
-	Plural, Singular string
-	ShortNames       []string
-	Categories       []string
-	Namespaced       bool
-	Verbs            []string // create delete deletecollection get list patch update watch
-	Subresources     []Subresource
-	StorageGroup     string       // the group in the object's key: both groups of Event show one object
-	GoType           reflect.Type // struct type of the served version; nil for a custom resource
-	Conversion       *Conversion  // nil: the served version is the storage version
-	Generation       bool         // metadata.generation counts changes outside metadata and status
-	Virtual          bool         // nothing is stored: a review, answered at once
-	Prefix           string       // `"kind":"Pod","APIVersion":"v1",` what reading puts before the stored members
-	Base             string       // `//pods/` what all keys of the resource start with
-	Deprecation      *Deprecation // nil: not deprecated
+	Group, Version   string        // as served; the core group is ""
+	Kind             string        // of one object
+	ListKind         string        // of a collection
+	Plural, Singular string        // the plural stands in paths
+	ShortNames       []string      // for kubectl: po
+	Categories       []string      // for kubectl: all
+	Namespaced       bool          // objects lie in namespaces
+	Verbs            []string      // create delete deletecollection get list patch update watch
+	Subresources     []Subresource // in the order of discovery
+	StorageGroup     string        // the group in the object's key: both groups of Event show one object
+	GoType           reflect.Type  // struct type of the served version; nil for a custom resource
+	Conversion       *Conversion   // nil: the served version is the storage version
+	Generation       bool          // metadata.generation counts changes outside metadata and status
+	Virtual          bool          // nothing is stored: a review, answered at once
+	Prefix           string        // `"kind":"Pod","APIVersion":"v1",` what reading puts before the stored members
+	Base             string        // `//pods/` what all keys of the resource start with
+	Deprecation      *Deprecation  // nil: not deprecated
 
 	// Schema returns a custom resource's OpenAPI v3 schema when a client asks for it; nil: any object. SchemaTag changes with it.
 	Schema    func() (json.RawMessage, error)
@@ -244,13 +244,13 @@ type Resource struct {
 // CustomStrategy is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
 // makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
 type CustomStrategy struct {
-	Admit     func() error // may objects be created?
-	Defaults  func(obj Object)
-	Prepare   func(obj, old Object, sub string) Object
+	Admit     func() error                                                           // may objects be created?
+	Defaults  func(obj Object)                                                       // fills in what a client left out
+	Prepare   func(obj, old Object, sub string) Object                               // what is to be stored: without what this way may not change
 	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList // metadata included
-	Warnings  func(obj, old Object) []string
-	Deleting  func(obj Object)                // marks an object whose deletion begins
-	Committed func(ctx context.Context) error // after a write, before its answer
+	Warnings  func(obj, old Object) []string                                         // for the Warning header
+	Deleting  func(obj Object)                                                       // marks an object whose deletion begins
+	Committed func(ctx context.Context) error                                        // after a write, before its answer
 
 	StorageVersion string          // of custom resources, as all that follows
 	Over           <-chan struct{} // closed when the definition was changed, or went: watches end
@@ -273,7 +273,7 @@ type CustomStrategy struct {
 // A WebhookConversion is how objects of a type get from one version to another when a program outside knows how. Docs are stored JSON,
 // and replaced by what the row's version makes of them, in one call for all that need it; errors are Statuses.
 type WebhookConversion struct {
-	Read  func(ctx context.Context, docs [][]byte) error
+	Read  func(ctx context.Context, docs [][]byte) error // for answers: GET, LIST and what a write returns
 	Watch func(ctx context.Context, docs [][]byte) error // Read for events: who follows the same ones shares the calls
 	// To returns an object of one version in another, pruned by that one's schema; the object itself if it is of that version.
 	To func(ctx context.Context, u *unstructured.Unstructured, version string) (*unstructured.Unstructured, error)
@@ -281,29 +281,29 @@ type WebhookConversion struct {
 
 // A Scalable is the replica count that a Scale shows; path says where it is in a custom resource.
 type Scalable struct {
-	Replicas *int32
-	Status   int32
-	Selector string
-	Path     string
+	Replicas *int32 // spec.replicas; nil: not set
+	Status   int32  // status.replicas
+	Selector string // as text
+	Path     string // as .spec.replicas
 }
 
 // A Subresource is /status, /scale, /binding, ...; kind is that of its body. group and version are empty when they are the parent's.
 type Subresource struct {
-	Name                 string
+	Name                 string // as in the path
 	Group, Version, Kind string
-	Verbs                []string
+	Verbs                []string // as discovery tells them
 }
 
 // A Deprecation is what the Go type's lifecycle methods say. Versions are {major, minor}; removed is {0, 0} when none is planned.
 type Deprecation struct {
-	Deprecated, Removed                            [2]int
-	ReplacementGroup, ReplacementVersion, Replaced string
+	Deprecated, Removed                            [2]int // Kubernetes' minor versions in which it is
+	ReplacementGroup, ReplacementVersion, Replaced string // Replaced is the kind; "" without a replacement
 }
 
 // A Conversion is between a served version and the storage version. Bodies are decoded into wire; in and out may be nil.
 type Conversion struct {
 	wire, stored reflect.Type
-	in, Out      func(Object) Object
+	in, Out      func(Object) Object // served to stored, and back
 }
 
 // A Trait is what a row of the table says in a word.
@@ -517,15 +517,15 @@ func SplitKey(key string) (base, namespace, name string, ok bool) {
 
 // A Registry is the set of resources that are served. Lookups are safe beside changes (custom resources come and go).
 type Registry struct {
-	Current atomic.Pointer[Catalog]
-	mu      sync.Mutex // held while a new catalog is made
+	Current atomic.Pointer[Catalog] // replaced as a whole
+	mu      sync.Mutex              // held while a new catalog is made
 }
 
 // A Catalog is one state of the registry, never changed once it is current.
 type Catalog struct {
 	byPath map[resourcePath]*Resource
-	Sorted []*Resource
-	memo   sync.Map // what is derived from this state, by name; see remember
+	Sorted []*Resource // by group, version and plural, in the order of discovery
+	memo   sync.Map    // what is derived from this state, by name; see remember
 
 	Replaced chan struct{} // closed when another state is current
 }

@@ -29,8 +29,8 @@ import (
 
 // Labels is a label selector.
 type Labels struct {
-	ByKey map[string]*LabelTerm
-	musts int // how many of them an object must have
+	ByKey map[string]*LabelTerm // all that is asked of one label
+	musts int                   // how many of them an object must have
 }
 
 // A LabelTerm is what a selector says about one label.
@@ -137,10 +137,10 @@ func (t *LabelTerm) takes(value string) bool {
 
 // A Field is what a selector says about one field, and how that is read.
 type Field struct {
-	Path  string // of gjson; "" when the term reads the key
-	Key   func(namespace, name string) string
-	Fixed func(gjson.Result) string
-	in    map[string]bool // nil: any value; never more than one
+	Path  string                              // of gjson; "" when the term reads the key
+	Key   func(namespace, name string) string // reads the value off the key; nil: off the JSON
+	Fixed func(gjson.Result) string           // computes it from the whole object; nil: what is at Path
+	in    map[string]bool                     // nil: any value; never more than one
 	out   map[string]bool
 }
 

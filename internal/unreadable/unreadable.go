@@ -192,8 +192,8 @@ func NamedUnreadable(err error, res *scheme.Resource, name string) error {
 
 // Contents are where the objects lie that go with another one: those in a namespace, and those of a definition.
 type Contents struct {
-	Prefixes []string
-	Served   bool // somebody empties it, once it is marked as deleting
+	Prefixes []string // of keys
+	Served   bool     // somebody empties it, once it is marked as deleting
 }
 
 // ContentOf is what an object that cannot be read would take along: the objects in a Namespace, those of a definition.

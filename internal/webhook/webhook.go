@@ -55,8 +55,8 @@ const (
 
 // A Client holds the connections to one webhook.
 type Client struct {
-	Url       string
-	Transport *http.Transport
+	Url       string          // that it posts to
+	Transport *http.Transport // its connections; the dialler finds what stands behind a Service
 	client    *http.Client
 }
 
@@ -151,8 +151,8 @@ func (c *Client) Close() {
 
 // A ServiceResolver finds the addresses behind Services.
 type ServiceResolver struct {
-	Store *store.Store
-	Types *scheme.Registry
+	Store *store.Store     // where Services and their endpoints are read
+	Types *scheme.Registry // their rows
 }
 
 func servicePort(s *admissionv1.ServiceReference) int32 {

@@ -107,7 +107,7 @@ func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (
 
 // A Set has those of one webhook, compiled at their first use.
 type Set struct {
-	Asked   []admissionv1.MatchCondition
+	Asked   []admissionv1.MatchCondition // as the configuration has them
 	compile sync.Once
 	ready   []Condition
 	broken  []error // of the same length: why one does not compile

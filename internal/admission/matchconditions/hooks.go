@@ -9,7 +9,7 @@ import (
 // A Webhook is a validating one, or a mutating one with a reinvocation policy.
 type Webhook struct {
 	admissionv1.ValidatingWebhook
-	Reinvocation *admissionv1.ReinvocationPolicyType
+	Reinvocation *admissionv1.ReinvocationPolicyType // nil for a validating one
 }
 
 // ValidatingHooks are the webhooks of a configuration, in its order.

@@ -19,9 +19,9 @@ import (
 
 // Config is what the plug-ins work with.
 type Config struct {
-	Store    *store.Store
+	Store    *store.Store                                                          // what plug-ins look up
 	May      func(u request.User, info request.Info) (allowed bool, reason string) // the authorizer
-	Webhooks *admission.Webhooks
+	Webhooks *admission.Webhooks                                                   // those of the two webhook plug-ins
 
 	Configuration Configuration // what the flag file says
 

@@ -31,15 +31,15 @@ import (
 
 // A Write is what policies are asked about.
 type Write struct {
-	Resource    *scheme.Resource
-	Subresource string
-	Operation   string // CREATE, UPDATE or DELETE
-	Name        string // "" when it is still to be generated
-	Namespace   string // of the request; of a Namespace its own name
-	DryRun      bool
-	Options     runtime.Object // CreateOptions, UpdateOptions or DeleteOptions
-	Object, Old scheme.Object  // in the storage version; nil where there is none
-	Request     *request.Request
+	Resource    *scheme.Resource // the type, at the version of the request
+	Subresource string           // "" for the object itself
+	Operation   string           // CREATE, UPDATE or DELETE
+	Name        string           // "" when it is still to be generated
+	Namespace   string           // of the request; of a Namespace its own name
+	DryRun      bool             // nothing is stored
+	Options     runtime.Object   // CreateOptions, UpdateOptions or DeleteOptions
+	Object, Old scheme.Object    // in the storage version; nil where there is none
+	Request     *request.Request // whose write it is
 }
 
 // forbidden is a refusal of the write.

@@ -44,10 +44,10 @@ import (
 
 // Policies are the admission policies of a server.
 type Policies struct {
-	Store      *store.Store
-	Types      *scheme.Registry
-	Unreadable *unreadable.Unreadables
-	Log        zerolog.Logger
+	Store      *store.Store                                                         // where policies, bindings and params are read
+	Types      *scheme.Registry                                                     // what rules and paramKinds speak of
+	Unreadable *unreadable.Unreadables                                              // notes policies and bindings that cannot be decoded
+	Log        zerolog.Logger                                                       // is told of a reload that failed
 	May        matchconditions.May                                                  // for the variable authorizer
 	Defaults   func(res *scheme.Resource, obj scheme.Object)                        // fills in what a mutation left out
 	Fields     func(res *scheme.Resource) *fieldmanager.Manager                     // knows what an ApplyConfiguration's lists and maps mean

@@ -44,8 +44,8 @@ const maxTypes = 10
 
 // A TypeChecker keeps the status of validating policies.
 type TypeChecker struct {
-	Store *store.Store
-	Types *scheme.Registry
+	Store *store.Store     // where policies are read
+	Types *scheme.Registry // what the rules of a policy speak of
 	// Schemas are the OpenAPI schemas of a kind and of all that it refers to, by name, as a JSON object; root is the kind's name.
 	Schemas func(row *scheme.Resource) (root string, schemas []byte, err error)
 	// Write changes the status of the policy of a name, if there still is one.

@@ -84,10 +84,10 @@ func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 
 // A Write is what is to be charged: a create, or with Old the update of an object or of a part of it. Objects are in the storage version.
 type Write struct {
-	Resource    *scheme.Resource
-	Subresource string
-	Object, Old scheme.Object
-	DryRun      bool // is only looked at
+	Resource    *scheme.Resource // the type, at the version of the request
+	Subresource string           // "" for the object itself
+	Object, Old scheme.Object    // as it is to be stored, and as it is; Old is nil for a create
+	DryRun      bool             // is only looked at
 }
 
 // handled says that the write may take something. What else changes how much an object takes (its phase, its status) is only counted.

@@ -60,8 +60,8 @@ import (
 const (
 	authorityLife   = 10 * 365 * 24 * time.Hour
 	certificateLife = 365 * 24 * time.Hour
-	RenewBefore     = 30 * 24 * time.Hour
-	clockSkew       = time.Hour // certificates begin that much ago, for clients whose clock is behind
+	RenewBefore     = 30 * 24 * time.Hour // of a certificate's end: it is issued anew at the next look
+	clockSkew       = time.Hour           // certificates begin that much ago, for clients whose clock is behind
 )
 
 // ---- Files that somebody else keeps ----
@@ -195,15 +195,15 @@ type Folder struct {
 	dir       string          // "" keeps all in memory
 	hosts     func() []string // names and addresses that clients may call the server by
 	log       zerolog.Logger
-	Authority *KeyPair
-	Serving   atomic.Pointer[tls.Certificate]
+	Authority *KeyPair                        // signs what the server issues
+	Serving   atomic.Pointer[tls.Certificate] // what handshakes show; replaced when it is renewed
 }
 
 // KeyPair is a certificate and its private key, also as PEM.
 type KeyPair struct {
-	Cert            *x509.Certificate
+	Cert            *x509.Certificate // the certificate, parsed
 	key             crypto.Signer
-	CertPEM, KeyPEM []byte
+	CertPEM, KeyPEM []byte          // both as files hold them
 	shown           tls.Certificate // both, as a handshake wants them
 }
 

@@ -50,12 +50,12 @@ import (
 
 // Access is the question: who wants to do what. Without a resource it is about a path.
 type Access struct {
-	User                               string
-	Groups                             []string
-	ResourceRequest                    bool
-	Verb, Group, Resource, Subresource string
-	Namespace, Name                    string
-	Path                               string
+	User                               string   // the name
+	Groups                             []string // all that the user is in, system:authenticated among them
+	ResourceRequest                    bool     // false: Verb is a lower-case HTTP method, and Path is asked about
+	Verb, Group, Resource, Subresource string   // the core group is ""; so is no subresource
+	Namespace, Name                    string   // "" is all namespaces, and any name
+	Path                               string   // of a request for no resource
 }
 
 // Index is a policy, ready to be asked. Immutable.
@@ -589,7 +589,7 @@ func BindingParts(binding scheme.Object) (*rbacv1.RoleRef, *[]rbacv1.Subject) {
 
 // PolicyChanges says what to write so that a policy holds at least the desired one.
 type PolicyChanges struct {
-	Create, Update []scheme.Object
+	Create, Update []scheme.Object // a role or binding that is missing, or lacks something; as it is to be
 	Replace        []scheme.Object // a binding whose roleRef differs: delete it, then create this one; a roleRef cannot be updated
 }
 

@@ -65,7 +65,7 @@ import (
 )
 
 const (
-	DefaultIssuer    = "https://kubernetes.default.svc.cluster.local"
+	DefaultIssuer    = "https://kubernetes.default.svc.cluster.local" // --service-account-issuer where no flag names one
 	legacyIssuer     = "kubernetes/serviceaccount"
 	defaultTokenLife = 3600    // seconds
 	minTokenLife     = 600     // seconds
@@ -86,11 +86,11 @@ var errInvalidated = errors.New("service account token has been invalidated")
 
 // Config are the flags of service accounts.
 type Config struct {
-	SigningKeyFile string
-	KeyFiles       []string
+	SigningKeyFile string   // path of a PEM private key; "": the first private one of KeyFiles, else the data file's
+	KeyFiles       []string // paths of PEM keys that verify
 	Issuers        []string // the first issues tokens, all are accepted
 	Audiences      []string // what a token for this server is meant for; by default the issuers
-	RootCA         []byte
+	RootCA         []byte   // PEM, for the ca.crt of Secrets; nil: they have none
 
 	TokenController bool // another program gives Secrets their tokens
 }
@@ -99,14 +99,14 @@ type Config struct {
 type Tokens struct {
 	st        *store.Store
 	issuers   []string
-	Audiences []string
-	Signer    accountKey
+	Audiences []string     // what a token for this server is meant for
+	Signer    accountKey   // the key of new tokens
 	Keys      []accountKey // that are accepted
 	rootCA    []byte       // for the ca.crt of Secrets; nil without an authority of this server's own
 	leaves    bool         // Secrets as they come: a token controller fills them
 
-	mu    sync.Mutex // guards known
-	Known map[[sha256.Size]byte]*TokenClaims
+	mu    sync.Mutex                         // guards known
+	Known map[[sha256.Size]byte]*TokenClaims // by the hash of a token: its claims, once its signature was verified
 }
 
 // accountKey is a key and the one algorithm that it is used with.
@@ -120,15 +120,15 @@ type accountKey struct {
 // TokenClaims are the claims of both kinds of tokens.
 type TokenClaims struct {
 	jwt.RegisteredClaims
-	Bound *BoundClaims `json:"kubernetes.io,omitempty"`
+	Bound *BoundClaims `json:"kubernetes.io,omitempty"` // nil for a token of a Secret, which has the legacy claims
 	legacyClaims
 }
 
 // BoundClaims are the private claims of today's tokens, as in pkg/serviceaccount/claims.go of k8s.io/kubernetes.
 type BoundClaims struct {
 	Namespace string    `json:"namespace,omitempty"`
-	Account   ObjectID  `json:"serviceaccount"`
-	Pod       *ObjectID `json:"pod,omitempty"`
+	Account   ObjectID  `json:"serviceaccount"` // whose the token is
+	Pod       *ObjectID `json:"pod,omitempty"`  // what the token dies with, like the next two; nil: with its account alone
 	Secret    *ObjectID `json:"secret,omitempty"`
 	Node      *ObjectID `json:"node,omitempty"`
 }
@@ -148,9 +148,9 @@ type legacyClaims struct {
 
 // Identity is whose a token is.
 type Identity struct {
-	Namespace, Name, UID string
-	Extra                map[string][]string
-	Audiences            []string // of those asked for, the ones that the token is meant for
+	Namespace, Name, UID string              // of the service account
+	Extra                map[string][]string // the token's id, pod and node, under Kubernetes' keys
+	Audiences            []string            // of those asked for, the ones that the token is meant for
 }
 
 // New reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.

@@ -64,10 +64,10 @@ type allocation string
 // An Allocator knows which addresses and ports the stored Services have.
 type Allocator struct {
 	st      *store.Store
-	Block   netip.Prefix
-	Shared  bool        // other servers give out of the same node ports: they are claimed in the store
-	Manager string      // of the IPAddresses' fields; "" for none
-	Failed  func(error) // told of claims that could not be given back; may be nil
+	Block   netip.Prefix // --service-cluster-ip-range
+	Shared  bool         // other servers give out of the same node ports: they are claimed in the store
+	Manager string       // of the IPAddresses' fields; "" for none
+	Failed  func(error)  // told of claims that could not be given back; may be nil
 
 	leaks map[int32]int // ports that are claimed for no Service: rounds of the repair, which alone uses it, that found them so
 

@@ -90,11 +90,11 @@ func ManagerOf(fieldManager, userAgent string) string {
 // A Manager keeps the managedFields of the objects of one kind at one version. Immutable but for what it builds at first use: the types
 // take a millisecond and 100 KiB, so keep one per kind, not one per request.
 type Manager struct {
-	Kind     schema.GroupVersionKind
-	GoType   reflect.Type   // struct type; nil for a custom resource
-	Versions []string       // other apiVersions of the kind that are served; entries of versions unknown here are dropped
-	Schema   map[string]any // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
-	Status   bool           // has a status subresource: main writes do not own status
+	Kind     schema.GroupVersionKind // group, version and kind of the entries that it writes
+	GoType   reflect.Type            // struct type; nil for a custom resource
+	Versions []string                // other apiVersions of the kind that are served; entries of versions unknown here are dropped
+	Schema   map[string]any          // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
+	Status   bool                    // has a status subresource: main writes do not own status
 
 	// ConvertTo returns a custom resource in another version, where a webhook knows how, and SchemaOf the openAPIV3Schema of that version;
 	// nil: versions differ by name alone.
@@ -192,7 +192,7 @@ func (o *Manager) othersOf(entries []metav1.ManagedFieldsEntry, by Applier, fiel
 
 // An Applier is who applies, and how.
 type Applier struct {
-	Manager     string
+	Manager     string // the name that owns what is applied
 	Subresource string // "" is the object itself
 	Force       bool   // take fields from their managers instead of a 409
 }

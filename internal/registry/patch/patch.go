@@ -45,10 +45,10 @@ import (
 type Kind string
 
 const (
-	JSONPatch      Kind = "application/json-patch+json"
+	JSONPatch      Kind = "application/json-patch+json" // RFC 6902
 	mergePatch     Kind = "application/merge-patch+json"
 	strategicPatch Kind = "application/strategic-merge-patch+json"
-	ApplyPatch     Kind = "application/apply-patch+yaml"
+	ApplyPatch     Kind = "application/apply-patch+yaml" // server-side apply: package fieldmanager's
 )
 
 const (
@@ -360,10 +360,10 @@ func sameLeaf(a, b json.RawMessage) bool {
 
 // A PatchStep is one operation of a JSON patch; nil members were not sent.
 type PatchStep struct {
-	Op    string    `json:"op"`
-	Path  *string   `json:"path"`
-	From  *string   `json:"from"`
-	Value *JsonNode `json:"value"`
+	Op    string    `json:"op"`    // add, remove, replace, move, copy or test
+	Path  *string   `json:"path"`  // a JSON pointer
+	From  *string   `json:"from"`  // of move and copy
+	Value *JsonNode `json:"value"` // of add, replace and test; nil: null
 }
 
 // A jsonPatchOp is a PatchStep for the strict reading: the value is any, so that duplicate members in there are seen as well.

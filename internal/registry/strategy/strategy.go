@@ -174,8 +174,11 @@ func HoldsContent(obj scheme.Object) bool {
 // namespaceFull: spec.finalizers is removed when a namespace has been emptied.
 func namespaceFull(obj runtime.Object) bool { return len(obj.(*corev1.Namespace).Spec.Finalizers) > 0 }
 
-const PriorityClasses = "/scheduling.k8s.io/priorityclasses/" // a class's key is its prefix, an empty namespace and the name
+// PriorityClasses is what the keys of PriorityClasses start with; the name follows.
+const PriorityClasses = "/scheduling.k8s.io/priorityclasses/"
 
-const SystemNodeCritical = "system-node-critical"
-
-const SystemClusterCritical = "system-cluster-critical"
+// The PriorityClasses that every cluster has.
+const (
+	SystemNodeCritical    = "system-node-critical"
+	SystemClusterCritical = "system-cluster-critical"
+)

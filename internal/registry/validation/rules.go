@@ -52,7 +52,7 @@ type format func(string) []string
 
 // A Checker collects what is wrong with one object, in the order of the calls.
 type Checker struct {
-	Errs field.ErrorList
+	Errs field.ErrorList // what was found, in the order of the rules
 }
 
 // was is the object before an update as what it is; nil for a new object.

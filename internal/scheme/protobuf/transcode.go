@@ -720,8 +720,8 @@ func AppendSealed(dst []byte, apiVersion, kind string, m Message) ([]byte, error
 }
 
 const (
-	Field1 = 1<<3 | 2
-	Field2 = 2<<3 | 2
+	Field1 = 1<<3 | 2 // tag of a field 1 that has a length: bytes, text, messages
+	Field2 = 2<<3 | 2 // the same of field 2
 )
 
 // SealEnd is the end of an envelope.
