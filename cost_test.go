@@ -175,7 +175,7 @@ func TestLabelTermsAreLabelSelectors(t *testing.T) {
 		k := key()
 		return pick(k, "!"+k, k+"="+val(), k+"!="+val(), k+" in ("+val()+","+val()+")", k+" notin ("+val()+","+val()+")", k+">"+pick("1", "7"), k+"<"+pick("2", "31"))
 	}
-	for range 20_000 {
+	for range apitest.Rounds(20_000) {
 		var terms []string
 		for range 1 + rand.IntN(4) {
 			terms = append(terms, term())
