@@ -32,7 +32,9 @@ type attack struct {
 const fixedConfigMap = "/api/v1/namespaces/default/configmaps/cost"
 
 // listed is n numbered elements of a JSON list.
-func listed(n int, format string) string { return strings.TrimPrefix(numbered(n, ","+format), ",") }
+func listed(n int, format string) string {
+	return strings.TrimPrefix(apitest.Numbered(n, ","+format), ",")
+}
 
 // posting is an attack that one body makes.
 func posting(title string, n int, method, path, codes string, body func(n int) string, headers ...string) attack {
@@ -60,7 +62,7 @@ func attacks() []attack {
 		return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cost",` + metadata + `}}`
 	}
 	ports := func(n int) string {
-		return `{"metadata":{"name":"cost"},"spec":{"type":"NodePort","ports":[` + numbered(n, `{"name":"p%[1]d","port":1%[1]d},`) + `{"name":"last","port":65535}]}}`
+		return `{"metadata":{"name":"cost"},"spec":{"type":"NodePort","ports":[` + apitest.Numbered(n, `{"name":"p%[1]d","port":1%[1]d},`) + `{"name":"last","port":65535}]}}`
 	}
 	return []attack{
 		posting("bad requirements of an access review", 2000, "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "422", func(n int) string {

@@ -56,7 +56,7 @@ func nothingStored(string, string, string) (int64, int64) { return -1, 0 }
 // smallFlowControl is flow control of two seats, a queue of one place for everybody but the exempt.
 func smallFlowControl(counts storedCounts) *flowControl {
 	fc := newFlowControl(2, time.Minute, counts)
-	level, schema := limitedLevel("small", 1000, 1, 1, 1), schemaFor("small", "*")
+	level, schema := apitest.LimitedLevel("small", 1000, 1, 1, 1), apitest.SchemaFor("small", "*")
 	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
 	fc.configure(flowcontrol.Objects{Schemas: schemasOf(schema), Levels: levelsOf(level)})
 	fc.dispatcher.Levels["small"].SetLimit(2, 2)
@@ -230,7 +230,7 @@ func TestEstimates(t *testing.T) {
 	}
 	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
 		l := flowcontrol.NewLevel("level", nil, nil)
-		l.Shape(&limitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
+		l.Shape(&apitest.LimitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
 		if l.MaxSeats != want {
 			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.MaxSeats, want)
 		}
@@ -536,7 +536,7 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	t.Parallel()
 	fc := newFlowControl(8, time.Minute, nothingStored)
-	level, schema := limitedLevel("level", 10000, 64, 6, 500), schemaFor("level", "*")
+	level, schema := apitest.LimitedLevel("level", 10000, 64, 6, 500), apitest.SchemaFor("level", "*")
 	schema.Spec.MatchingPrecedence = 10
 	fc.configure(flowcontrol.Objects{Schemas: schemasOf(schema), Levels: levelsOf(level)})
 	fc.dispatcher.Levels["level"].SetLimit(8, 8)

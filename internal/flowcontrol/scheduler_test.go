@@ -35,8 +35,8 @@ func exemptLevel() *flowcontrolv1.PriorityLevelConfiguration {
 // oneLevel is a dispatcher whose only level has all seats.
 func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
 	d := NewDispatcher(seats, 4*time.Minute)
-	d.Configure([]*flowcontrolv1.FlowSchema{schemaFor("level", "*")},
-		[]*flowcontrolv1.PriorityLevelConfiguration{limitedLevel("level", 100, queues, hand, length)})
+	d.Configure([]*flowcontrolv1.FlowSchema{apitest.SchemaFor("level", "*")},
+		[]*flowcontrolv1.PriorityLevelConfiguration{apitest.LimitedLevel("level", 100, queues, hand, length)})
 	return d
 }
 
