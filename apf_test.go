@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -58,7 +60,7 @@ func smallFlowControl(counts storedCounts) *flowControl {
 	fc := newFlowControl(2, time.Minute, counts)
 	level, schema := apitest.LimitedLevel("small", 1000, 1, 1, 1), apitest.SchemaFor("small", "*")
 	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
-	fc.configure(flowcontrol.Objects{Schemas: schemasOf(schema), Levels: levelsOf(level)})
+	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
 	fc.dispatcher.Levels["small"].SetLimit(2, 2)
 	return fc
 }
@@ -538,7 +540,7 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	fc := newFlowControl(8, time.Minute, nothingStored)
 	level, schema := apitest.LimitedLevel("level", 10000, 64, 6, 500), apitest.SchemaFor("level", "*")
 	schema.Spec.MatchingPrecedence = 10
-	fc.configure(flowcontrol.Objects{Schemas: schemasOf(schema), Levels: levelsOf(level)})
+	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
 	fc.dispatcher.Levels["level"].SetLimit(8, 8)
 	const flows, duration, exec = 4, 3 * time.Second, 100 * time.Millisecond
 	var served [flows]int32
@@ -589,7 +591,8 @@ func (w *discardResponse) WriteHeader(int)             {}
 
 func BenchmarkMiddleware(b *testing.B) {
 	fc := newFlowControl(600, time.Minute, nothingStored)
-	fresh := freshServer()
+	mandatory, suggested := flowcontrol.MandatoryObjects(), flowcontrol.SuggestedObjects()
+	fresh := flowcontrol.Objects{Schemas: append(mandatory.Schemas, suggested.Schemas...), Levels: append(mandatory.Levels, suggested.Levels...)}
 	for _, obj := range fresh.Schemas {
 		obj.UID = types.UID("uid-of-" + obj.Name)
 	}
