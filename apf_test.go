@@ -17,9 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-
 	"github.com/prometheus/client_golang/prometheus"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/apitest"
