@@ -1,36 +1,604 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"apilet/internal/apitest"
+	"apilet/internal/flowcontrol"
+	"apilet/internal/request"
 )
 
-// limitedLevel is a level that queues, or rejects when queues is 0.
-func limitedLevel(name string, shares, queues, hand, length int32) *flowcontrolv1.PriorityLevelConfiguration {
-	obj := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-level-" + metav1.ObjectMeta{Name: name}.UID}}
-	obj.Spec.Type = flowcontrolv1.PriorityLevelEnablementLimited
-	obj.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{
-		NominalConcurrencyShares: new(shares),
-		LimitResponse:            flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
-	}
-	if queues > 0 {
-		obj.Spec.Limited.LimitResponse = flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue,
-			Queuing: &flowcontrolv1.QueuingConfiguration{Queues: queues, HandSize: hand, QueueLengthLimit: length}}
-	}
-	return obj
+// flowFront makes the request record that the middleware before flow control makes: the user is the first path segment, the verb the
+// second, then resource, namespace and name; "-" is none. A deadline comes from ?timeout=.
+func flowFront(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		part := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		for i := range part {
+			part[i] = strings.TrimPrefix(part[i], "-")
+		}
+		part = append(part, "", "", "", "", "")
+		resource, subresource, _ := strings.Cut(part[2], ".")
+		rec := &request.Request{Received: time.Now(), User: request.User{Name: part[0], Groups: []string{"system:authenticated"}},
+			Info: request.Info{ResourceRequest: resource != "", Verb: part[1], Version: "v1", Resource: resource, Subresource: subresource,
+				Namespace: part[3], Name: part[4], Path: r.URL.Path}}
+		if part[0] == "admin" {
+			rec.User.Groups = append(rec.User.Groups, "system:masters")
+		}
+		ctx := context.WithValue(r.Context(), request.Key{}, rec)
+		if timeout, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, timeout)
+			defer cancel()
+		}
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
-// schemaFor sends the users of a group to a level, told apart by name.
-func schemaFor(level, group string) *flowcontrolv1.FlowSchema {
-	all := []string{"*"}
-	obj := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: level}}
-	obj.Spec.PriorityLevelConfiguration.Name = level
-	obj.Spec.MatchingPrecedence = 1000
-	obj.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType}
-	obj.Spec.Rules = []flowcontrolv1.PolicyRulesWithSubjects{{
-		Subjects:         []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: group}}},
-		ResourceRules:    []flowcontrolv1.ResourcePolicyRule{{Verbs: all, APIGroups: all, Resources: all, Namespaces: all, ClusterScope: true}},
-		NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: all, NonResourceURLs: all}},
-	}}
-	return obj
+func nothingStored(string, string, string) (int64, int64) { return -1, 0 }
+
+// smallFlowControl is flow control of two seats, a queue of one place for everybody but the exempt.
+func smallFlowControl(counts storedCounts) *flowControl {
+	fc := newFlowControl(2, time.Minute, counts)
+	level, schema := apitest.LimitedLevel("small", 1000, 1, 1, 1), apitest.SchemaFor("small", "*")
+	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
+	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
+	fc.dispatcher.Levels["small"].SetLimit(2, 2)
+	return fc
+}
+
+// A seatGate is a handler that holds every request until it is opened.
+type seatGate struct {
+	open chan struct{}
+	in   atomic.Int32
+}
+
+func (g *seatGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.in.Add(1)
+	defer g.in.Add(-1)
+	select {
+	case <-g.open:
+	case <-r.Context().Done():
+	}
+}
+
+func flowCall(handler http.Handler, method, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	return w
+}
+
+// Cases 30, 32, 34 and 36.
+func TestTooManyRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &seatGate{open: make(chan struct{})}
+		handler := flowFront(smallFlowControl(nothingStored).middleware(g))
+		for range 2 {
+			go flowCall(handler, "GET", "/alice/get/pods/ns/a")
+		}
+		synctest.Wait()
+		start := time.Now()
+		late := make(chan *httptest.ResponseRecorder, 1)
+		go func() { late <- flowCall(handler, "GET", "/alice/get/pods/ns/a?timeout=8s") }()
+		synctest.Wait()
+		if g.in.Load() != 2 {
+			t.Fatalf("%d run, want 2", g.in.Load())
+		}
+		for _, w := range []*httptest.ResponseRecorder{flowCall(handler, "GET", "/alice/get/pods/ns/a"), <-late} {
+			if w.Code != 429 || w.Body.String() != tooManyRequests+"\n" {
+				t.Errorf("%d %q", w.Code, w.Body)
+			}
+			for name, want := range map[string]string{"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff",
+				"Retry-After": "1", "X-Kubernetes-PF-FlowSchema-UID": "schema-uid", "X-Kubernetes-PF-PriorityLevel-UID": "level-uid"} {
+				if got := w.Header().Get(name); got != want {
+					t.Errorf("%s: %q, want %q", name, got, want)
+				}
+			}
+		}
+		if waited := time.Since(start); waited != 2*time.Second {
+			t.Errorf("waited %v of 8 s, want 2 s", waited)
+		}
+		go flowCall(handler, "GET", "/admin/get/pods/ns/a")
+		synctest.Wait()
+		if g.in.Load() != 3 {
+			t.Error("an administrator waits")
+		}
+		close(g.open)
+		synctest.Wait()
+		if w := flowCall(handler, "GET", "/alice/get/pods/ns/a"); w.Code != 200 || w.Header().Get("X-Kubernetes-PF-FlowSchema-UID") != "schema-uid" {
+			t.Errorf("afterwards: %d, %v", w.Code, w.Header())
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Cases 43 and 44.
+func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &seatGate{open: make(chan struct{})}
+		fc := smallFlowControl(nothingStored)
+		handler := flowFront(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			watchBegun(r.Context())
+			g.ServeHTTP(w, r)
+		})))
+		for _, path := range []string{"/a/get/pods.exec/ns/p", "/a/create/pods.attach/ns/p", "/a/get/pods.log/ns/p", "/a/create/pods.portforward/ns/p", "/a/get/services.proxy/ns/p"} {
+			go flowCall(handler, "GET", path)
+		}
+		for range 100 {
+			go flowCall(handler, "GET", "/a/watch/pods/ns")
+			synctest.Wait()
+		}
+		if g.in.Load() != 105 {
+			t.Errorf("%d run, want 105", g.in.Load())
+		}
+		if n := fc.watchers.interested(&request.Info{Resource: "pods", Namespace: "ns"}); n != 100 {
+			t.Errorf("%d watchers, want 100", n)
+		}
+		stats := fc.dispatcher.Levels["small"].Stats["small"]
+		if stats.RanWatch.Total() != 100 || stats.RanRegular.Total() != 0 || stats.Executing != 0 {
+			t.Errorf("%+v", stats)
+		}
+		close(g.open)
+		synctest.Wait()
+		if len(fc.watchers.n) != 0 {
+			t.Errorf("watchers left: %v", fc.watchers.n)
+		}
+	})
+}
+
+// Cases 45 to 49, the sheet's widths among them.
+func TestEstimates(t *testing.T) {
+	t.Parallel()
+	const kb = 1000
+	for _, c := range []struct {
+		query      string
+		watch      bool
+		single     bool
+		count, avg int64
+		want       int
+	}{
+		{"limit=399&resourceVersion=1", false, false, 699, 10 * kb, 40},
+		{"resourceVersion=1", false, false, 699, 10 * kb, 10},
+		{"resourceVersion=1", false, false, 69, 10 * kb, 7},
+		{"continue=abc&limit=399", false, false, 699, 10 * kb, 40},
+		{"resourceVersion=0&limit=20", false, false, 699, 10 * kb, 2},
+		{"labelSelector=a&resourceVersion=1&resourceVersionMatch=Exact", false, false, 799, 10 * kb, 80},
+		{"labelSelector=a&limit=49&resourceVersion=1", false, false, 799, 10 * kb, 40},
+		{"labelSelector=a&limit=699&resourceVersion=1", false, false, 799, 10 * kb, 70},
+		{"labelSelector=a&resourceVersion=0", false, false, 799, 10 * kb, 10},
+		{"labelSelector=a&resourceVersion=0&limit=29", false, false, 799, 10 * kb, 3},
+		{"", false, true, 799, 200 * kb, 2},
+		{"resourceVersion=1&resourceVersionMatch=Exact", false, true, 799, 1500 * kb, 15},
+		{"resourceVersionMatch=Exact&resourceVersion=1", false, false, 5000, 10 * kb, 100},
+		{"resourceVersionMatch=NotOlderThan&resourceVersion=1&limit=5000", false, false, 5000, 10 * kb, 10},
+		{"", false, false, -1, 0, 1},
+		{"", false, false, 0, 0, 1},
+		{"", false, false, 5, 1 * kb, 1},
+		{"", false, false, 4, 1000 * kb, 10},
+		{"limit=1&resourceVersion=7", false, false, 1e9, 1500 * kb, 15},
+		{"", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=0", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=99", true, false, 799, 1 * kb, 1},
+		{"resourceVersion=99&sendInitialEvents=true", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=99&sendInitialEvents=", true, false, 799, 1 * kb, 8},
+		{"resourceVersion=99&sendInitialEvents=False", true, false, 799, 1 * kb, 1},
+		{"limit=many", false, false, 5, 1 * kb, 100},
+		{"limit=", false, false, 5, 1 * kb, 100},
+		{"timeoutSeconds=many", true, false, 5, 1 * kb, 100},
+		{"limit=%zz", false, false, 5, 1 * kb, 1}, // no pair, and so no limit
+	} {
+		fc := &flowControl{stored: func(string, string, string) (int64, int64) { return c.count, c.count * c.avg }}
+		target := "/api/v1/pods?" + c.query
+		if c.watch {
+			target += "&watch"
+		}
+		if c.single {
+			target += "&fieldSelector=metadata.name%3Dx"
+		}
+		info := request.Parse(httptest.NewRequest("GET", target, nil))
+		if got := fc.estimate(&info).InitialSeats; got != c.want {
+			t.Errorf("%s %q, %d of %d bytes: %d seats, want %d", info.Verb, c.query, c.count, c.avg, got, c.want)
+		}
+	}
+	for watchers, want := range map[int]flowcontrol.Estimate{9: {}, 10: {FinalSeats: 1, Tail: 5 * time.Millisecond}, 25: {FinalSeats: 3, Tail: 5 * time.Millisecond},
+		1000: {FinalSeats: 10, Tail: 50 * time.Millisecond}} {
+		got := mutatingWork(watchers)
+		if got.InitialSeats != 1 || got.FinalSeats != want.FinalSeats || got.Tail != want.Tail {
+			t.Errorf("%d watchers: %+v", watchers, got)
+		}
+	}
+}
+
+func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
+	t.Parallel()
+	wc := watcherCounts{n: map[watchTarget]int{}}
+	dig := func(namespace, name string) *flowcontrol.Digest {
+		return &flowcontrol.Digest{Resource: "pods", Namespace: namespace, Name: name}
+	}
+	var stop []func()
+	for _, w := range []struct{ namespace, name, selector string }{{"", "", ""}, {"ns", "", ""}, {"ns", "p", ""}, {"other", "", ""},
+		{"", "", "spec.nodeName=n1"}, {"", "", "spec.nodeName="}} {
+		stop = append(stop, wc.register(dig(w.namespace, w.name), w.selector))
+	}
+	for info, want := range map[[2]string]int{{"ns", "p"}: 4, {"ns", ""}: 3, {"ns", "q"}: 3, {"other", "p"}: 3, {"", ""}: 2} {
+		if got := wc.interested(&request.Info{Resource: "pods", Namespace: info[0], Name: info[1]}); got != want {
+			t.Errorf("%v: %d watchers, want %d", info, got, want)
+		}
+	}
+	for _, f := range stop {
+		f()
+	}
+	if len(wc.n) != 0 {
+		t.Error("left over:", wc.n)
+	}
+}
+
+// Case 84.
+func TestDumps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &seatGate{open: make(chan struct{})}
+		fc := smallFlowControl(nothingStored)
+		handler := flowFront(fc.middleware(g))
+		for _, target := range []string{"/alice/get/pods/ns/a", "/alice/list/pods/ns", "/bob/update/pods/ns/b"} {
+			go flowCall(handler, "GET", target)
+			synctest.Wait()
+		}
+		flowCall(handler, "GET", "/late/get/pods/ns/a")
+		page := func(name string) []string {
+			w := flowCall(http.HandlerFunc(fc.serveDump), "GET", "/debug/api_priority_and_fairness/"+name)
+			if w.Code != 200 || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
+				t.Errorf("%s: %d %v", name, w.Code, w.Header())
+			}
+			return strings.Split(w.Body.String(), "\n")
+		}
+		want := func(name string, lines ...string) {
+			got := page(name)
+			for _, line := range lines {
+				if !slices.Contains(got, line) {
+					t.Errorf("%s lacks\n%q in\n%s", name, line, strings.Join(got, "\n"))
+				}
+			}
+		}
+		want("dump_priority_levels",
+			"PriorityLevelName, ActiveQueues, IsIdle, IsQuiescing, WaitingRequests, ExecutingRequests, DispatchedRequests, RejectedRequests, TimedoutRequests, CancelledRequests",
+			"catch-all,         0,            true,   false,       0,               0,                 0,                  0,                0,                0",
+			"small,             1,            false,  false,       1,               2,                 2,                  1,                0,                0")
+		want("dump_queues",
+			"PriorityLevelName, Index,  PendingRequests, ExecutingRequests, SeatsInUse, NextDispatchR, InitialSeatsSum, MaxSeatsSum, TotalWorkSum",
+			"small,             0,      1,               2,                 2,          0.00000000ss,  1,               1,           0.00300000ss")
+		want("dump_requests",
+			"PriorityLevelName, FlowSchemaName, QueueIndex, RequestIndexInQueue, FlowDistingsher, ArriveTime,           InitialSeats, FinalSeats, AdditionalLatency, StartTime",
+			"small,             small,          0,          0,                   ,                2000-01-01T00:00:00Z, 1,            0,          0s,                0001-01-01T00:00:00Z",
+			"small,             small,          0,          -1,                  ,                2000-01-01T00:00:00Z, 1,            0,          0s,                2000-01-01T00:00:00Z")
+		want("dump_requests?includeRequestDetails=1",
+			"PriorityLevelName, FlowSchemaName, QueueIndex, RequestIndexInQueue, FlowDistingsher, ArriveTime,           InitialSeats, FinalSeats, AdditionalLatency, StartTime,            UserName, Verb,   APIPath,               Namespace, Name,   APIVersion, Resource, SubResource",
+			"small,             small,          0,          0,                   ,                2000-01-01T00:00:00Z, 1,            0,          0s,                0001-01-01T00:00:00Z, bob,      update, /bob/update/pods/ns/b, ns,        b,      v1,         pods,     ")
+		close(g.open)
+	})
+}
+
+// Cases 83 and 85: names, labels and sums; a registry refuses what is inconsistent.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &seatGate{open: make(chan struct{})}
+		fc := smallFlowControl(nothingStored)
+		registry := prometheus.NewPedanticRegistry()
+		if err := registry.Register(fc.dispatcher); err != nil {
+			t.Fatal(err)
+		}
+		handler := flowFront(fc.middleware(g))
+		for _, target := range []string{"/alice/get/pods/ns/a", "/admin/get/pods/ns/a", "/alice/list/pods/ns", "/bob/update/pods/ns/b", "/late/get/pods/ns/a"} {
+			go flowCall(handler, "GET", target)
+			synctest.Wait()
+			time.Sleep(time.Second)
+		}
+		values := func() map[string]float64 {
+			got := map[string]float64{}
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, family := range families {
+				for _, m := range family.GetMetric() {
+					var labels []string
+					for _, label := range m.GetLabel() {
+						labels = append(labels, label.GetName()+"="+label.GetValue())
+					}
+					key := strings.TrimPrefix(family.GetName(), "apiserver_flowcontrol_") + "{" + strings.Join(labels, ",") + "}"
+					got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+				}
+			}
+			return got
+		}
+		want := func(wanted map[string]float64) {
+			t.Helper()
+			got := values()
+			for key, value := range wanted {
+				if v, ok := got[key]; !ok || v != value {
+					t.Errorf("%s: %v (%v), want %v", key, v, ok, value)
+				}
+			}
+			if t.Failed() {
+				t.Log(got)
+			}
+		}
+		want(map[string]float64{
+			"dispatched_requests_total{flow_schema=small,priority_level=small}":                   2,
+			"dispatched_requests_total{flow_schema=exempt,priority_level=exempt}":                 1,
+			"rejected_requests_total{flow_schema=small,priority_level=small,reason=queue-full}":   1,
+			"current_inqueue_requests{flow_schema=small,priority_level=small}":                    1,
+			"current_inqueue_seats{flow_schema=small,priority_level=small}":                       1,
+			"current_executing_requests{flow_schema=small,priority_level=small}":                  2,
+			"current_executing_seats{flow_schema=small,priority_level=small}":                     2,
+			"request_wait_duration_seconds{execute=true,flow_schema=small,priority_level=small}":  2,
+			"request_wait_duration_seconds{execute=false,flow_schema=small,priority_level=small}": 1,
+			"request_queue_length_after_enqueue{flow_schema=small,priority_level=small}":          3,
+			"work_estimated_seats{flow_schema=small,priority_level=small}":                        4,
+			"watch_count_samples{flow_schema=small,priority_level=small}":                         1,
+			"current_limit_seats{priority_level=exempt}":                                          0,
+			"upper_limit_seats{priority_level=small}":                                             4,
+			"priority_level_seat_utilization{phase=executing,priority_level=small}":               5e9,
+			"priority_level_request_utilization{phase=waiting,priority_level=small}":              5e9,
+			"priority_level_request_utilization{phase=executing,priority_level=exempt}":           5e9,
+			"demand_seats{priority_level=small}":                                                  5e9,
+			"read_vs_write_current_requests{phase=waiting,request_kind=mutating}":                 5e9,
+			"epoch_advance_total{priority_level=small,success=true}":                              0,
+		})
+		close(g.open)
+		time.Sleep(time.Minute)
+		want(map[string]float64{
+			"current_inqueue_requests{flow_schema=small,priority_level=small}":               0,
+			"current_executing_seats{flow_schema=small,priority_level=small}":                0,
+			"dispatched_requests_total{flow_schema=small,priority_level=small}":              3,
+			"request_execution_seconds{flow_schema=small,priority_level=small,type=regular}": 3,
+		})
+	})
+}
+
+// The off switch.
+func TestMaxInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &seatGate{open: make(chan struct{})}
+		handler := flowFront(maxInFlight(2, 1, g))
+		for _, target := range []string{"/a/get/pods", "/a/list/pods", "/a/create/pods", "/a/watch/pods", "/a/watch/pods", "/admin/get/pods"} {
+			go flowCall(handler, "GET", target)
+			synctest.Wait()
+		}
+		if g.in.Load() != 6 {
+			t.Errorf("%d run, want 6", g.in.Load())
+		}
+		for _, target := range []string{"/a/get/pods", "/a/delete/pods/ns/p"} {
+			if w := flowCall(handler, "GET", target); w.Code != 429 || w.Header().Get("Retry-After") != "1" || w.Body.String() != tooManyRequests+"\n" {
+				t.Errorf("%s: %d %v", target, w.Code, w.Header())
+			}
+		}
+		close(g.open)
+		synctest.Wait()
+		if w := flowCall(handler, "GET", "/a/get/pods"); w.Code != 200 {
+			t.Errorf("afterwards: %d", w.Code)
+		}
+	})
+}
+
+// A pipeListener hands a server connections that are made in memory, so that the time of a bubble is theirs, too.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+func (l *pipeListener) Close() error   { close(l.closed); return nil }
+
+func (l *pipeListener) dial(context.Context, string, string) (net.Conn, error) {
+	here, there := net.Pipe()
+	l.conns <- there
+	return here, nil
+}
+
+// inBubble serves a handler in the time of a bubble, and gives test a way to connect and a client.
+func inBubble(t *testing.T, handler http.Handler, test func(t *testing.T, l *pipeListener, client *http.Client)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+		server := &http.Server{Handler: handler}
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = server.Serve(l) }) // until server.Close
+		transport := &http.Transport{DialContext: l.dial, MaxIdleConnsPerHost: 1000}
+		test(t, l, &http.Client{Transport: transport})
+		transport.CloseIdleConnections()
+		_ = server.Close()
+		serving.Wait()
+	})
+}
+
+// TestSlowReadersDoNotKeepSeats: six that do not read have large responses, and a mouse does not wait for them. In the bubble whoever
+// waited for one of them would wait until its time-out.
+func TestSlowReadersDoNotKeepSeats(t *testing.T) {
+	t.Parallel()
+	fc := smallFlowControl(nothingStored)
+	page := make([]byte, 1<<20)
+	handler := flowFront(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/list/") {
+			for range 64 {
+				if _, err := w.Write(page); err != nil {
+					return
+				}
+			}
+		}
+	})))
+	inBubble(t, handler, func(t *testing.T, l *pipeListener, client *http.Client) {
+		for range 6 {
+			conn, _ := l.dial(t.Context(), "", "")
+			defer conn.Close()
+			_, _ = fmt.Fprint(conn, "GET /slow/list/pods HTTP/1.1\r\nHost: x\r\n\r\n")
+			if line, err := bufio.NewReaderSize(conn, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+				t.Fatalf("%q, %v", line, err)
+			}
+		}
+		for range 20 {
+			start := time.Now()
+			resp, err := client.Get("http://pipe/mouse/get/pods/ns/p")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if took := time.Since(start); resp.StatusCode != 200 || took > time.Second {
+				t.Errorf("the mouse got %d after %v", resp.StatusCode, took)
+			}
+		}
+	})
+}
+
+// TestAWaitingPostLeavesWithItsClient over real sockets: long before its minute is over.
+func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells")
+	}
+	fc, g := smallFlowControl(nothingStored), &seatGate{open: make(chan struct{})}
+	server := httptest.NewUnstartedServer(flowFront(fc.middleware(g)))
+	server.Config.ConnContext = withConn
+	server.Start()
+	defer server.Close()
+	defer close(g.open)
+	var conns []net.Conn
+	for range 3 {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = fmt.Fprint(conn, "POST /alice/create/pods/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nhalf a body")
+		conns = append(conns, conn)
+	}
+	l := fc.dispatcher.Levels["small"]
+	await := func(what string, cond func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			l.Mu.Lock()
+			ok := cond()
+			l.Mu.Unlock()
+			if ok {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatal(what)
+			}
+		}
+	}
+	await("the requests did not arrive", func() bool { return l.Waiting == 1 && l.Executing == 2 })
+	for _, conn := range conns { // one of the three is the one that waits
+		_ = conn.Close()
+	}
+	await("the one whose client has gone still waits", func() bool { return l.Counts.Cancelled == 1 })
+}
+
+// TestFlowsShareEvenlyOverHTTP: eight seats are busy for three seconds, and four users of 4 to 256 connections get a quarter each.
+func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
+	t.Parallel()
+	fc := newFlowControl(8, time.Minute, nothingStored)
+	level, schema := apitest.LimitedLevel("level", 10000, 64, 6, 500), apitest.SchemaFor("level", "*")
+	schema.Spec.MatchingPrecedence = 10
+	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
+	fc.dispatcher.Levels["level"].SetLimit(8, 8)
+	const flows, duration, exec = 4, 3 * time.Second, 100 * time.Millisecond
+	var served [flows]int32
+	handler := flowFront(fc.middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(exec) })))
+	inBubble(t, handler, func(t *testing.T, _ *pipeListener, client *http.Client) {
+		var wg sync.WaitGroup
+		stop := time.Now().Add(duration)
+		for i := range flows {
+			for range 4 << (2 * i) {
+				wg.Go(func() {
+					for time.Now().Before(stop) {
+						resp, err := client.Get(fmt.Sprintf("http://pipe/user%d/get/pods/ns/p", i))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						_, _ = io.Copy(io.Discard, resp.Body)
+						_ = resp.Body.Close()
+						if !time.Now().After(stop) {
+							atomic.AddInt32(&served[i], 1)
+						}
+						time.Sleep(time.Microsecond) // a client that asks again at once would stop the bubble's time
+					}
+				})
+			}
+		}
+		wg.Wait()
+	})
+	total := 0.
+	for _, n := range served {
+		total += float64(n)
+	}
+	if full := 8 * float64(duration/exec); total < .95*full || total > full {
+		t.Errorf("%v requests of %v: the seats were not busy", total, full)
+	}
+	for i, n := range served {
+		if got := float64(n); !apitest.Nearly(got, total/flows, .1) {
+			t.Errorf("flow %d of %d connections got %.0f of %.0f", i, 4<<(2*i), got, total)
+		}
+	}
+}
+
+type discardResponse struct{ header http.Header }
+
+func (w *discardResponse) Header() http.Header         { return w.header }
+func (w *discardResponse) Write(p []byte) (int, error) { return len(p), nil }
+func (w *discardResponse) WriteHeader(int)             {}
+
+func BenchmarkMiddleware(b *testing.B) {
+	fc := newFlowControl(600, time.Minute, nothingStored)
+	mandatory, suggested := flowcontrol.MandatoryObjects(), flowcontrol.SuggestedObjects()
+	fresh := flowcontrol.Objects{Schemas: append(mandatory.Schemas, suggested.Schemas...), Levels: append(mandatory.Levels, suggested.Levels...)}
+	for _, obj := range fresh.Schemas {
+		obj.UID = types.UID("uid-of-" + obj.Name)
+	}
+	fc.configure(fresh)
+	handler := fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
+	for name, group := range map[string]string{"exempt": "system:masters", "global-default": "system:authenticated"} {
+		b.Run(name, func(b *testing.B) {
+			r := httptest.NewRequest("GET", "/api/v1/namespaces/ns/pods/p", nil)
+			rec := &request.Request{Received: time.Now(), User: request.User{Name: "alice", Groups: []string{group}},
+				Info: request.Info{ResourceRequest: true, Verb: "get", Version: "v1", Resource: "pods", Namespace: "ns", Name: "p"}}
+			r = r.WithContext(context.WithValue(r.Context(), request.Key{}, rec))
+			w := &discardResponse{http.Header{}}
+			b.ReportAllocs()
+			defer apitest.ProcessorTime(b)()
+			for b.Loop() {
+				handler.ServeHTTP(w, r)
+			}
+		})
+	}
 }

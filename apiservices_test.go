@@ -188,7 +188,7 @@ func TestOpenAPIFollowsDefinitions(t *testing.T) {
 func TestKubectlExplainsAPIServices(t *testing.T) {
 	t.Parallel()
 	s, home := startTest(t), t.TempDir()
-	for _, kubectl := range kubectls(t) {
+	for _, kubectl := range apitest.Kubectls(t) {
 		cmd := exec.Command(kubectl, "--server", s.url, "--cache-dir", home, "explain", "apiservices.spec.service")
 		cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null", "HOME="+home)
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "The port of the Service") {

@@ -65,7 +65,7 @@ func TestSighupReopensTheAuditLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids := auditIDs(t, append(logs, data...))
+	ids := apitest.AuditIDs(t, append(logs, data...))
 	for i := range asked.Load() {
 		if id := fmt.Sprintf("ask-%d", i+1); !ids[id] {
 			t.Errorf("%s is in none of the logs", id)

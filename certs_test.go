@@ -263,27 +263,29 @@ func requestOver(t *testing.T, conn *tls.Conn) int {
 }
 
 // certClient presents a certificate, on a new connection each time.
-func certClient(cert *x509.Certificate, ca testCA) *http.Client {
+func certClient(cert *x509.Certificate, ca apitest.CA) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: ca.key}, nil
+			return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: ca.Key}, nil
 		}}}}
 }
 
 func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 	t.Parallel()
 	s, first := startTLS(t)
-	second, _ := newTestCA(t)
+	second, _ := apitest.NewCA(t)
 	subject := pkix.Name{CommonName: "carol", Organization: []string{request.GroupMasters}}
-	code := func(ca testCA) int {
-		answer, err := certClient(ca.issue(t, subject, time.Hour, x509.ExtKeyUsageClientAuth), ca).Get(s.url + "/api/v1/pods")
+	code := func(ca apitest.CA) int {
+		answer, err := certClient(ca.Issue(t, subject, time.Hour, x509.ExtKeyUsageClientAuth), ca).Get(s.url + "/api/v1/pods")
 		if err != nil {
 			t.Fatal(err)
 		}
 		answer.Body.Close()
 		return answer.StatusCode
 	}
-	pemOf := func(ca testCA) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}) }
+	pemOf := func(ca apitest.CA) []byte {
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Cert.Raw})
+	}
 	file := s.conf.auth.ClientCAFile
 	for _, step := range []struct {
 		title         string

@@ -675,14 +675,14 @@ func TestConversionIsBounded(t *testing.T) {
 			}
 		}
 	})
-	s := startTest(t, func(c *config) { c.requestTimeout = 2 * time.Second })
-	for _, way := range []string{"huge", "slow"} {
+	s := startTest(t)
+	for way, query := range map[string]string{"huge": "", "slow": "?timeout=2s"} {
 		s.want(201, "POST", definitionsPath, widgetDefinition(h, way, "v2"))
 		v1, v2 := "/apis/"+way+".example.com/v1/namespaces/default/widgets", "/apis/"+way+".example.com/v2/namespaces/default/widgets"
 		s.want(201, "POST", v2, widgetBody(way, "v2", "a", `"spec":{}`))
 		before := s.want(200, "GET", v2, "").get("items").Raw
-		for _, a := range []answer{s.send("GET", v1+"/a", ""), s.send("GET", v1, ""), s.send("POST", v1, widgetBody(way, "v1", "b", `"spec":{}`)),
-			s.send("PATCH", v1+"/a", `{"spec":{"size":1}}`, asMergePatch)} {
+		for _, a := range []answer{s.send("GET", v1+"/a"+query, ""), s.send("GET", v1+query, ""), s.send("POST", v1+query, widgetBody(way, "v1", "b", `"spec":{}`)),
+			s.send("PATCH", v1+"/a"+query, `{"spec":{"size":1}}`, asMergePatch)} {
 			code, text := 500, "the response is longer than 16777216 bytes"
 			if way == "slow" {
 				code, text = 504, "" // the request's own end

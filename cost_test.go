@@ -31,7 +31,9 @@ type attack struct {
 const fixedConfigMap = "/api/v1/namespaces/default/configmaps/cost"
 
 // listed is n numbered elements of a JSON list.
-func listed(n int, format string) string { return strings.TrimPrefix(numbered(n, ","+format), ",") }
+func listed(n int, format string) string {
+	return strings.TrimPrefix(apitest.Numbered(n, ","+format), ",")
+}
 
 // posting is an attack that one body makes.
 func posting(title string, n int, method, path, codes string, body func(n int) string, headers ...string) attack {
@@ -59,7 +61,7 @@ func attacks() []attack {
 		return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cost",` + metadata + `}}`
 	}
 	ports := func(n int) string {
-		return `{"metadata":{"name":"cost"},"spec":{"type":"NodePort","ports":[` + numbered(n, `{"name":"p%[1]d","port":1%[1]d},`) + `{"name":"last","port":65535}]}}`
+		return `{"metadata":{"name":"cost"},"spec":{"type":"NodePort","ports":[` + apitest.Numbered(n, `{"name":"p%[1]d","port":1%[1]d},`) + `{"name":"last","port":65535}]}}`
 	}
 	return []attack{
 		posting("bad requirements of an access review", 2000, "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "422", func(n int) string {
@@ -174,7 +176,7 @@ func TestLabelTermsAreLabelSelectors(t *testing.T) {
 		k := key()
 		return pick(k, "!"+k, k+"="+val(), k+"!="+val(), k+" in ("+val()+","+val()+")", k+" notin ("+val()+","+val()+")", k+">"+pick("1", "7"), k+"<"+pick("2", "31"))
 	}
-	for range 20_000 {
+	for range apitest.Rounds(20_000) {
 		var terms []string
 		for range 1 + rand.IntN(4) {
 			terms = append(terms, term())

@@ -1,9 +1,9 @@
 package main
 
-// These tests damage the file under a store, or a server, that has it open. What lies on damaged pages is refused by name; everything
-// else goes on being read and written, nothing is shown that is not so, and nothing ends or waits for ever.
+// These tests damage the file under a server that has it open. What lies on damaged pages is refused by name; everything else goes on being
+// read and written, nothing is shown that is not so, and nothing ends or waits for ever.
 //
-//	APILET_DAMAGES=10000 go test -run TestDamageUnderAServingStore -v .   # the long version, with counts
+//	APILET_DAMAGES=10000 go test -run TestRefusedFilesAreLeftAsTheyAre -v .   # the long version, with counts
 
 import (
 	"bytes"
@@ -20,8 +20,6 @@ import (
 
 	"apilet/internal/store"
 )
-
-func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", "40") }
 
 func pathTo(t store.Tree, key []byte) (ids []uint64) {
 	c := t.Cursor()

@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/json"
 	"net/http/httptest"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -64,18 +62,4 @@ func TestAggregatedDiscoveryOnlyForThoseWhoKnowIt(t *testing.T) {
 			}
 		})
 	}
-}
-
-// kubectls finds the oldest and the newest of the versioned binaries beside the kubectl in PATH.
-func kubectls(t *testing.T) []string {
-	path, err := exec.LookPath("kubectl")
-	if err != nil || testing.Short() {
-		t.Skip("no kubectl")
-	}
-	real, _ := filepath.EvalSymlinks(path)
-	found, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "kubectl.1.*"))
-	if len(found) < 2 {
-		return []string{path}
-	}
-	return []string{found[0], found[len(found)-1]}
 }

@@ -1,18 +1,12 @@
 package main
 
-// These tests damage files and set clocks wrong. A damaged file may be refused, and what is damaged in it may be reported; what must
-// never happen is a panic, an object that is shown other than it was written, or one that is missing while `apilet check` finds nothing.
-//
-//	APILET_DAMAGES=10000 go test -run TestDamagedFiles -v .   # the long version, with counts
+// These tests take the data file away from a server, and give it others.
 
 import (
-	"bufio"
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -23,40 +17,6 @@ import (
 	"apilet/internal/commandline"
 	"apilet/internal/store"
 )
-
-func TestDamagedFiles(t *testing.T) { runCampaign(t, "TestDamageChild", "400") }
-
-// runCampaign runs a campaign in a child: what kills it is named by the last line that it wrote.
-func runCampaign(t *testing.T, child, rounds string) {
-	rounds = cmp.Or(os.Getenv("APILET_DAMAGES"), rounds)
-	cmd := exec.Command(os.Args[0], "-test.run=^"+child+"$", "-test.v", "-test.timeout=3h")
-	cmd.Env = append(os.Environ(), "APILET_DAMAGE_CHILD="+rounds, "TMPDIR="+t.TempDir())
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var last, summary string
-	var said []string
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		switch text := lines.Text(); {
-		case strings.HasPrefix(text, "round "):
-			last = text
-		case strings.HasPrefix(text, "summary "):
-			summary = text
-		default:
-			said = append(said, text)
-		}
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v in %s\n%s\n%.3000s", err, last, strings.Join(said, "\n"), errs.String())
-	}
-	t.Log(summary)
-}
 
 // ---- Lost files
 

@@ -79,7 +79,7 @@ func TestHugeInputs(t *testing.T) {
 		{"a number of a megabyte", "POST", "", `{"metadata":{"name":"x","generation":` + strings.Repeat("9", megabyte) + `}}`, "400", ""},
 		{"a number with a huge exponent", "POST", "", `{"metadata":{"name":"x","generation":1e999999999}}`, "400", ""},
 		{"a key of a megabyte", "POST", "", `{"` + strings.Repeat("k", megabyte) + `":1}`, "400 422", ""},
-		{"100,000 unknown fields", "POST", "?fieldValidation=Warn", `{"metadata":{}` + numbered(100_000, `,"f%d":1`) + `}`, "422", ""},
+		{"100,000 unknown fields", "POST", "?fieldValidation=Warn", `{"metadata":{}` + apitest.Numbered(100_000, `,"f%d":1`) + `}`, "422", ""},
 		{"YAML aliases", "POST", "", bomb, "400", "Content-Type: application/yaml"},
 		{"patch 10,000 deep", "PATCH", "/a", deep(10_000), "400 422 200", jsonMerge},
 		{"patch of 20,000 steps", "PATCH", "/a", "[" + strings.Repeat(`{"op":"add","path":"/data/k","value":"v"},`, 20_000) + `{"op":"test","path":"/x","value":1}]`, "413", jsonSteps},
@@ -92,15 +92,15 @@ func TestHugeInputs(t *testing.T) {
 		{"a protobuf message of negative length", "POST", "", "k8s\x00\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "400", asProtobuf},
 		{"protobuf groups 500,000 deep", "POST", "", protoConfigMap(strings.Repeat("\x0b", 500_000)), "400", asProtobuf},
 		{"a protobuf list of a million nothings", "POST", "", protoConfigMap(strings.Repeat("\x12\x00", 1_000_000)), "422 400", asProtobuf},
-		{"100,000 selector terms", "GET", "?labelSelector=" + strings.TrimPrefix(numbered(100_000, ",k%d"), ","), "", "431", ""},
+		{"100,000 selector terms", "GET", "?labelSelector=" + strings.TrimPrefix(apitest.Numbered(100_000, ",k%d"), ","), "", "431", ""},
 		{"100,000 parameters", "GET", "?" + strings.Repeat("a&", 30_000), "", "200", ""},
-		{"10,000 headers", "GET", "", "", "431", strings.TrimPrefix(numbered(10_000, "\nX-%d: y"), "\n")},
+		{"10,000 headers", "GET", "", "", "431", strings.TrimPrefix(apitest.Numbered(10_000, "\nX-%d: y"), "\n")},
 		{"a body of 3 MiB and one byte", "PUT", "/a", strings.Repeat(" ", 3*megabyte+1), "413", ""},
 		{"labels of a megabyte", "POST", "", `{"metadata":{"name":"x","labels":{"k":"` + strings.Repeat("v", megabyte) + `"}}}`, "422", ""},
 		{"annotations of a megabyte", "POST", "", `{"metadata":{"name":"x","annotations":{"k":"` + strings.Repeat("v", megabyte) + `"}}}`, "422", ""},
 		{"a name of a megabyte", "POST", "", configMap(strings.Repeat("n", megabyte)), "422", ""},
-		{"10,000 selector terms", "GET", "?labelSelector=" + strings.TrimPrefix(numbered(4_500, ",k%d!%%3Dv"), ","), "", "200", ""},
-		{"a selector of 50 KiB in one set", "GET", "?labelSelector=k+in+(" + strings.TrimPrefix(numbered(8_000, ",v%d"), ",") + ")", "", "200", ""},
+		{"10,000 selector terms", "GET", "?labelSelector=" + strings.TrimPrefix(apitest.Numbered(4_500, ",k%d!%%3Dv"), ","), "", "200", ""},
+		{"a selector of 50 KiB in one set", "GET", "?labelSelector=k+in+(" + strings.TrimPrefix(apitest.Numbered(8_000, ",v%d"), ",") + ")", "", "200", ""},
 		{"a token of a megabyte", "GET", "?continue=" + strings.Repeat("A", megabyte), "", "431", ""},
 		{"a token of 60 KiB", "GET", "?continue=" + strings.Repeat("A", 60_000), "", "400", ""},
 		{"a name of 60 KiB", "GET", "/" + strings.Repeat("n", 60_000), "", "404", ""},
@@ -136,7 +136,9 @@ func TestHugeSelectors(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
 	const n = 20_000
-	terms := func(format string) string { return "[" + strings.TrimPrefix(numbered(n, ","+format), ",") + "]" }
+	terms := func(format string) string {
+		return "[" + strings.TrimPrefix(apitest.Numbered(n, ","+format), ",") + "]"
+	}
 	expressions := terms(`{"key":"k%d","operator":"Exists"}`)
 	for _, c := range []struct{ path, body, codes string }{
 		{"/apis/apps/v1/namespaces/p1/deployments", `{"metadata":{"name":"d"},"spec":{"selector":{"matchExpressions":` + expressions +
@@ -173,15 +175,6 @@ func gzipBomb(t *testing.T) string {
 func protoConfigMap(raw string) string {
 	envelope := []byte("k8s\x00\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12")
 	return string(binary.AppendUvarint(envelope, uint64(len(raw)))) + raw
-}
-
-// numbered is n copies of a format with one number.
-func numbered(n int, format string) string {
-	var out strings.Builder
-	for i := range n {
-		fmt.Fprintf(&out, format, i)
-	}
-	return out.String()
 }
 
 // TestChunkedBodyIsBounded sends 3 MiB and more without a Content-Length.

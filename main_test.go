@@ -80,6 +80,9 @@ func onFile(path string) func(*config) {
 	return func(c *config) { c.ephemeral, c.data = false, path }
 }
 
+// unhurried is an edit for requests that a busy machine, with the race detector on it, does not end within the usual minute.
+func unhurried(c *config) { c.requestTimeout = 10 * time.Minute }
+
 func (s *testServer) start() {
 	s.t.Helper()
 	conf := s.conf
@@ -457,23 +460,23 @@ func (talk *conversation) nameOf(kind, value string) string {
 // serverCertificate writes a certificate for 127.0.0.1 and its key, and returns the pool that trusts it.
 func serverCertificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 	t.Helper()
-	ca, _ := newTestCA(t)
+	ca, _ := apitest.NewCA(t)
 	tmpl := &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "apilet"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	certFile, keyFile = issuePair(t, ca, tmpl)
 	pool = x509.NewCertPool()
-	pool.AddCert(ca.cert)
+	pool.AddCert(ca.Cert)
 	return certFile, keyFile, pool
 }
 
 // issuePair signs a certificate over the authority's own key and writes both as PEM.
-func issuePair(t *testing.T, ca testCA, tmpl *x509.Certificate) (certFile, keyFile string) {
+func issuePair(t *testing.T, ca apitest.CA, tmpl *x509.Certificate) (certFile, keyFile string) {
 	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, ca.key.Public(), ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, ca.Key.Public(), ca.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := x509.MarshalPKCS8PrivateKey(ca.key)
+	key, err := x509.MarshalPKCS8PrivateKey(ca.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -482,10 +485,10 @@ func issuePair(t *testing.T, ca testCA, tmpl *x509.Certificate) (certFile, keyFi
 }
 
 // startTLS starts a server that knows three tokens and one authority of client certificates.
-func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients testCA) {
+func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients apitest.CA) {
 	t.Helper()
 	certFile, keyFile, pool := serverCertificate(t)
-	clients, caFile := newTestCA(t)
+	clients, caFile := apitest.NewCA(t)
 	tokens := apitest.TempFile(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
 	s = startTest(t, append([]func(*config){func(c *config) {
 		c.tlsCert, c.tlsKey, c.auth.TokenFile, c.auth.ClientCAFile = certFile, keyFile, tokens, caFile
@@ -560,13 +563,13 @@ func TestCredentialsOverTLS(t *testing.T) {
 }
 
 // checkClientCertificate asks with a certificate that the server's authority has signed, and with one of another authority.
-func checkClientCertificate(t *testing.T, s *testServer, clients testCA) {
-	strangers, _ := newTestCA(t)
-	for want, ca := range map[int]testCA{200: clients, 401: strangers} {
+func checkClientCertificate(t *testing.T, s *testServer, clients apitest.CA) {
+	strangers, _ := apitest.NewCA(t)
+	for want, ca := range map[int]apitest.CA{200: clients, 401: strangers} {
 		subject := pkix.Name{CommonName: "carol", Organization: []string{"system:masters"}}
-		cert := ca.issue(t, subject, time.Hour, x509.ExtKeyUsageClientAuth)
+		cert := ca.Issue(t, subject, time.Hour, x509.ExtKeyUsageClientAuth)
 		config := s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
-		config.Certificates = []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: ca.key}}
+		config.Certificates = []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: ca.Key}}
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 		response, err := client.Get(s.url + "/api/v1/pods")
 		if err != nil {

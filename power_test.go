@@ -10,7 +10,7 @@ package main
 //
 // Would the test notice? It also replays the recording with syncs left out, as if the program had not made them, and has to find loss.
 //
-//	go test -run TestPowerCut -v .                               # 500 images, and what they gave
+//	go test -run TestPowerCut -v .                               # 500 images (100 with -short or -race), and what they gave
 //	APILET_POWER_IMAGES=20000 go test -run TestPowerCut -v .     # more of them
 
 import (
@@ -32,6 +32,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"apilet/internal/apitest"
 	"apilet/internal/commandline"
 	"apilet/internal/store"
 )
@@ -602,10 +603,7 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	t.Parallel()
 	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
 	if images == 0 {
-		images = 500
-	}
-	if testing.Short() {
-		images = 100
+		images = apitest.Rounds(500)
 	}
 	seed := rand.Uint64()
 	p := recordPower(t, rand.New(rand.NewPCG(seed, 1)))

@@ -7,13 +7,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"apilet/internal/apitest"
 )
 
 // Every kubectl names a kind that is not there, instead of its own trouble with schemas.
 func TestKubectlSaysThatAKindIsMissing(t *testing.T) {
 	t.Parallel()
 	s, dir := startTest(t), t.TempDir()
-	for _, kubectl := range kubectls(t) {
+	for _, kubectl := range apitest.Kubectls(t) {
 		for apiVersion, kind := range map[string]string{"nope.example.com/v1": "Widget", "apps/v1": "Deploymnt"} {
 			cmd := exec.Command(kubectl, "--server", s.url, "--cache-dir", filepath.Join(dir, filepath.Base(kubectl)), "apply", "-f", "-")
 			cmd.Env = append(os.Environ(), "KUBECONFIG=/dev/null", "HOME="+dir)

@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"apilet/internal/apitest"
 	"apilet/internal/commandline"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -426,7 +427,7 @@ func checkSoundAreServed(t *testing.T, s *testServer) {
 	if f := w.next(); f.kind != "ADDED" || f.object.Get("metadata.name").String() != "sound" {
 		t.Errorf("a watch begins with %v", f)
 	}
-	s.want(201, "POST", shop+"pods", podOf("p", ""))
+	s.want(201, "POST", shop+"pods", apitest.PodOf("p", ""))
 	s.want(201, "POST", shop+"services", `{"metadata":{"name":"more"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
 	if f := s.watch(shop + "configmaps?watch=1&resourceVersion=1&timeoutSeconds=1"); f.next().kind != "ADDED" {
 		t.Error("the log is not told")

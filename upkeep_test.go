@@ -4,20 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"apilet/internal/store"
 )
-
-// storeChild runs this test binary again, as the child that TestStoreChild describes.
-func storeChild(mode, path string) *exec.Cmd {
-	cmd := exec.Command(os.Args[0], "-test.run=^TestStoreChild$", "-test.v")
-	cmd.Env = append(os.Environ(), "APILET_STORE_CHILD="+mode, "APILET_STORE_PATH="+path)
-	return cmd
-}
 
 // verifyAcked reads the log from compactRev on: no revision may be missing, and each has to be what was acknowledged under it.
 func verifyAcked(t *testing.T, path string, acked map[int64]string) {

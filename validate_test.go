@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/apitest"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/registry/validation"
@@ -418,7 +419,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 }
 
 func BenchmarkValidateDeployment(b *testing.B) {
-	d := twentyContainers()
+	d := apitest.TwentyContainers()
 	defaults.Set(d)
 	strategy.PrepareForCreate(d)
 	if errs := validation.ValidateCreate(d); len(errs) > 0 {

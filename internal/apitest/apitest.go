@@ -36,3 +36,12 @@ func Main(m *testing.M) {
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
 	os.Exit(m.Run())
 }
+
+// Rounds is how often a random search tries where what it looks for is wrong answers, not races: n times, and a fifth of that with -short or
+// -race, which makes each try ten times as dear and finds nothing more in the later ones.
+func Rounds(n int) int {
+	if race || testing.Short() {
+		return n / 5
+	}
+	return n
+}

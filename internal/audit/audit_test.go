@@ -20,6 +20,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/apitest"
 )
 
 func auditExample(n int) event {
@@ -156,7 +158,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 		data, _ := os.ReadFile(name)
 		all = append(all, data...)
 	}
-	seen := auditIDs(t, all)
+	seen := apitest.AuditIDs(t, all)
 	if len(seen) != writers*each || written.Load() != writers*each {
 		t.Errorf("got %d events in %d files and %d told, want %d", len(seen), len(files), written.Load(), writers*each)
 	}
@@ -200,7 +202,7 @@ func TestAuditLosesNothingToTruncation(t *testing.T) {
 	if err := errors.Join(err, a.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(auditIDs(t, append(copies, data...))); n != writers*each {
+	if n := len(apitest.AuditIDs(t, append(copies, data...))); n != writers*each {
 		t.Errorf("%d events in the copies and the file, want %d", n, writers*each)
 	}
 }

@@ -222,8 +222,8 @@ func TestCredentialsAreGoneBehindAuthentication(t *testing.T) {
 }
 
 func TestIdentifyByCertificate(t *testing.T) {
-	ca, file := newTestCA(t)
-	other, _ := newTestCA(t)
+	ca, file := apitest.NewCA(t)
+	other, _ := apitest.NewCA(t)
 	a := testAuthenticator(t, func(cfg *Config) { cfg.ClientCAFile = file })
 	uid := func(ids ...string) pkix.Name {
 		name := pkix.Name{CommonName: "carol"}
@@ -238,15 +238,15 @@ func TestIdentifyByCertificate(t *testing.T) {
 		code         int
 		want         string
 	}{
-		{"user and groups", "", ca.issue(t, pkix.Name{CommonName: "carol", Organization: []string{"ops"}}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol  ops,system:authenticated"},
-		{"uid", "", ca.issue(t, uid("u-1"), time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol u-1 system:authenticated"},
-		{"two uids", "", ca.issue(t, uid("u-1", "u-2"), time.Hour, x509.ExtKeyUsageClientAuth), 401, ""},
-		{"certificate before token", "bob-token", ca.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol  system:authenticated"},
-		{"expired", "", ca.issue(t, pkix.Name{CommonName: "carol"}, -time.Minute, x509.ExtKeyUsageClientAuth), 401, ""},
-		{"expired, good token", "bob-token", ca.issue(t, pkix.Name{CommonName: "carol"}, -time.Minute, x509.ExtKeyUsageClientAuth), 200, "bob 3 system:authenticated"},
-		{"a server's", "", ca.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageServerAuth), 401, ""},
-		{"another CA's", "", other.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth), 401, ""},
-		{"nobody's", "", ca.issue(t, pkix.Name{}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "system:anonymous  system:unauthenticated"},
+		{"user and groups", "", ca.Issue(t, pkix.Name{CommonName: "carol", Organization: []string{"ops"}}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol  ops,system:authenticated"},
+		{"uid", "", ca.Issue(t, uid("u-1"), time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol u-1 system:authenticated"},
+		{"two uids", "", ca.Issue(t, uid("u-1", "u-2"), time.Hour, x509.ExtKeyUsageClientAuth), 401, ""},
+		{"certificate before token", "bob-token", ca.Issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "carol  system:authenticated"},
+		{"expired", "", ca.Issue(t, pkix.Name{CommonName: "carol"}, -time.Minute, x509.ExtKeyUsageClientAuth), 401, ""},
+		{"expired, good token", "bob-token", ca.Issue(t, pkix.Name{CommonName: "carol"}, -time.Minute, x509.ExtKeyUsageClientAuth), 200, "bob 3 system:authenticated"},
+		{"a server's", "", ca.Issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageServerAuth), 401, ""},
+		{"another CA's", "", other.Issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth), 401, ""},
+		{"nobody's", "", ca.Issue(t, pkix.Name{}, time.Hour, x509.ExtKeyUsageClientAuth), 200, "system:anonymous  system:unauthenticated"},
 	} {
 		for range 2 { // the second time from memory
 			r := httptest.NewRequest("GET", "/api", nil)
@@ -267,10 +267,10 @@ func TestIdentifyByCertificate(t *testing.T) {
 }
 
 func TestRememberedCertificateExpires(t *testing.T) {
-	ca, file := newTestCA(t)
+	ca, file := apitest.NewCA(t)
 	a := testAuthenticator(t, func(cfg *Config) { cfg.ClientCAFile = file; cfg.Anonymous = false })
 	r := httptest.NewRequest("GET", "/api", nil)
-	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth)}}
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{ca.Issue(t, pkix.Name{CommonName: "carol"}, time.Hour, x509.ExtKeyUsageClientAuth)}}
 	if _, err := a.identify(r); err != nil {
 		t.Fatal(err)
 	}
@@ -553,7 +553,7 @@ func TestRulesReviewListsWhatTheRolesGive(t *testing.T) {
 		t.Errorf("root\n got %s\nwant %s", got, want)
 	}
 	toBob := rbacv1.Subject{Kind: "User", Name: "bob"}
-	a.SetPolicy([]scheme.Object{clusterRoleBinding("b", "missing", toBob), roleBinding("default", "b", "Role", "missing", toBob)})
+	a.SetPolicy([]scheme.Object{apitest.ClusterRoleBinding("b", "missing", toBob), apitest.RoleBinding("default", "b", "Role", "missing", toBob)})
 	if got, want := rules(bob), `{"resourceRules":[],"nonResourceRules":[],"incomplete":false,"evaluationError":"`+lost+`"}`; got != want {
 		t.Errorf("bound to missing roles\n got %s\nwant %s", got, want)
 	}
@@ -574,7 +574,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 	if err := a.Authorize(rec); err != nil || rec.Annotations["authorization.k8s.io/decision"] != "allow" {
 		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations)
 	}
-	if err := a.MayGrant(rec, clusterRoleBinding("b", "cluster-admin"), nil); err != nil {
+	if err := a.MayGrant(rec, apitest.ClusterRoleBinding("b", "cluster-admin"), nil); err != nil {
 		t.Errorf("mayGrant: %v", err)
 	}
 	if err := a.impersonateAs(rec, request.User{Name: "bob", Groups: []string{"dev"}}); err != nil || rec.User.Name != "bob" || rec.Impersonator.Name != "alice" || rec.Constraint != "impersonate:user-info" {
@@ -592,7 +592,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 func TestPolicyIsSwappedUnderLoad(t *testing.T) {
 	a := testAuthenticator(t, nil)
 	bob, info := request.User{Name: "bob"}.Authenticated(), request.Info{ResourceRequest: true, Verb: "get", Resource: "pods"}
-	grant := append(rbac.ParsePolicy("ClusterRole r\n\tget core pods\n"), clusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
+	grant := append(rbac.ParsePolicy("ClusterRole r\n\tget core pods\n"), apitest.ClusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	done := make(chan struct{})
 	go func() { // ends with the loop
 		defer close(done)

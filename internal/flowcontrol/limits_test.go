@@ -525,7 +525,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, deck := range []int32{8, 4, 1, 64, 3, 128, 2} {
-			d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, deck, 1, 64)))
+			d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, deck, 1, 64)))
 			time.Sleep(300 * time.Millisecond)
 			synctest.Wait()
 			for i, q := range l.queues {
@@ -544,7 +544,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		if !drained(2) {
 			t.Errorf("%d queues, want 2", len(l.queues))
 		}
-		d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 0, 0, 0)))
+		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 0, 0, 0)))
 		if !drained(0) || l.Waiting != 0 {
 			t.Errorf("%d queues, %d waiting; want none", len(l.queues), l.Waiting)
 		}
@@ -572,7 +572,7 @@ func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		b.release()
 		synctest.Wait()
-		d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 1, 1, 10)))
+		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 1, 1, 10)))
 		queues := func() int {
 			l.Mu.Lock()
 			defer l.Mu.Unlock()
@@ -599,7 +599,7 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 		for range 31 {
 			in = append(in, holdSeat(t, d, "a", narrowRequest))
 		}
-		d.Configure(schemasOf(schemaFor("level", "*")), levelsOf(limitedLevel("level", 100, 1, 1, 5)))
+		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 1, 1, 5)))
 		synctest.Wait()
 		if h := holdSeat(t, d, "a", narrowRequest); reasonOf(h) != reasonQueueFull {
 			t.Errorf("the 32nd: %s", reasonOf(h))
@@ -619,10 +619,10 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(10, time.Minute)
 		go d.Run(ctx)
-		schemas := schemasOf(schemaFor("level", "some"), schemaFor("other", "*"))
+		schemas := schemasOf(apitest.SchemaFor("level", "some"), apitest.SchemaFor("other", "*"))
 		schemas[0].Spec.MatchingPrecedence = 1
 		schemas[0].Spec.Rules[0].Subjects[0].Group.Name = "*"
-		both := levelsOf(limitedLevel("level", 10, 1, 1, 10), limitedLevel("other", 90, 4, 1, 10))
+		both := levelsOf(apitest.LimitedLevel("level", 10, 1, 1, 10), apitest.LimitedLevel("other", 90, 4, 1, 10))
 		d.Configure(schemas, both)
 		l := d.levelOf("level")
 		a, b := holdSeat(t, d, "a", narrowRequest), holdSeat(t, d, "a", wideRequest(10))
@@ -658,8 +658,8 @@ func TestConfigurationStorm(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(100, time.Minute)
 		go d.Run(ctx)
-		schemas := schemasOf(schemaFor("level", "*"), schemaFor("other", "*"))
-		d.Configure(schemas, levelsOf(limitedLevel("level", 10, 4, 2, 50), limitedLevel("other", 10, 4, 2, 50)))
+		schemas := schemasOf(apitest.SchemaFor("level", "*"), apitest.SchemaFor("other", "*"))
+		d.Configure(schemas, levelsOf(apitest.LimitedLevel("level", 10, 4, 2, 50), apitest.LimitedLevel("other", 10, 4, 2, 50)))
 		sc := newScene(d)
 		for i := range 8 {
 			sc.play(ctx, seatLoad{user: fmt.Sprint("user", i), threads: 2, exec: time.Millisecond})
@@ -667,9 +667,9 @@ func TestConfigurationStorm(t *testing.T) {
 		for i := range int32(2000) {
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
-			levels := levelsOf(limitedLevel("other", 10+i%7, 4, 2, 50))
+			levels := levelsOf(apitest.LimitedLevel("other", 10+i%7, 4, 2, 50))
 			if i%3 > 0 {
-				levels = append(levels, limitedLevel("level", 1+i%90, 1+i%64, 1, 50))
+				levels = append(levels, apitest.LimitedLevel("level", 1+i%90, 1+i%64, 1, 50))
 			}
 			d.Configure(schemas, levels)
 		}
@@ -866,12 +866,12 @@ func TestLevelsBorrow(t *testing.T) {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {
 			d := NewDispatcher(24, time.Minute)
 			go d.Run(ctx)
-			first, second := schemaFor("first", "one"), schemaFor("second", "*")
+			first, second := apitest.SchemaFor("first", "one"), apitest.SchemaFor("second", "*")
 			first.Spec.MatchingPrecedence = 1
 			first.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "busy"}}}
 			d.Configure(schemasOf(first, second), levelsOf(exemptLevel(),
-				lendingLevel(limitedLevel("first", 100, 10, 5, 50), percents[0][0], percents[0][1]),
-				lendingLevel(limitedLevel("second", 100, 10, 5, 50), percents[1][0], percents[1][1]), limitedLevel("catch-all", 5, 0, 0, 0)))
+				lendingLevel(apitest.LimitedLevel("first", 100, 10, 5, 50), percents[0][0], percents[0][1]),
+				lendingLevel(apitest.LimitedLevel("second", 100, 10, 5, 50), percents[1][0], percents[1][1]), apitest.LimitedLevel("catch-all", 5, 0, 0, 0)))
 			sc := newScene(d)
 			sc.play(ctx, seatLoad{user: "busy", threads: 24, exec: 250 * time.Millisecond}, seatLoad{user: "calm", threads: 6, exec: 250 * time.Millisecond})
 			time.Sleep(11 * time.Second)
@@ -896,10 +896,10 @@ func TestLevelsBorrow(t *testing.T) {
 func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(2, time.Minute)
-		elephant, mouse := schemaFor("elephant", "*"), schemaFor("mouse", "*")
+		elephant, mouse := apitest.SchemaFor("elephant", "*"), apitest.SchemaFor("mouse", "*")
 		elephant.Spec.MatchingPrecedence = 1
 		elephant.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "elephant"}}}
-		d.Configure(schemasOf(elephant, mouse), levelsOf(limitedLevel("elephant", 1, 4, 1, 60), limitedLevel("mouse", 1, 4, 1, 60)))
+		d.Configure(schemasOf(elephant, mouse), levelsOf(apitest.LimitedLevel("elephant", 1, 4, 1, 60), apitest.LimitedLevel("mouse", 1, 4, 1, 60)))
 		sc := newScene(d)
 		loads, stop := context.WithCancel(ctx)
 		sc.play(loads, seatLoad{user: "elephant", threads: 51, exec: 10 * time.Millisecond}, seatLoad{user: "mouse", threads: 3, exec: 10 * time.Millisecond})
@@ -978,7 +978,7 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 func TestTheExemptNeverWait(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(1, time.Minute)
-		d.Configure(schemasOf(schemaFor("exempt", "*")), levelsOf(exemptLevel(), limitedLevel("other", 1, 0, 0, 0)))
+		d.Configure(schemasOf(apitest.SchemaFor("exempt", "*")), levelsOf(exemptLevel(), apitest.LimitedLevel("other", 1, 0, 0, 0)))
 		var in []*heldSeat
 		for range 1000 {
 			in = append(in, holdSeat(t, d, "admin", wideRequest(3)))

@@ -17,6 +17,12 @@ import (
 	"time"
 )
 
+// TestDamageUnderAServingStore damages the file under a store that has it open. What lies on damaged pages is refused by name; everything
+// else goes on being read and written, nothing is shown that is not so, and nothing ends or waits for ever.
+//
+//	APILET_DAMAGES=10000 go test -run TestDamageUnderAServingStore -v ./internal/store   # the long version, with counts
+func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", "40") }
+
 // TestLiveDamageChild is no test but what TestDamageUnderAServingStore runs.
 func TestLiveDamageChild(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("APILET_DAMAGE_CHILD"))

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,13 +11,56 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"go.etcd.io/bbolt"
 )
+
+// TestDamagedFiles: a damaged file may be refused, and what is damaged in it may be reported; what must never happen is a panic, an object
+// that is shown other than it was written, or one that is missing while a check finds nothing.
+//
+//	APILET_DAMAGES=10000 go test -run TestDamagedFiles -v ./internal/store   # the long version, with counts
+func TestDamagedFiles(t *testing.T) { runCampaign(t, "TestDamageChild", "400") }
+
+// runCampaign runs a campaign in a child: what kills it is named by the last line that it wrote.
+func runCampaign(t *testing.T, child, rounds string) {
+	rounds = cmp.Or(os.Getenv("APILET_DAMAGES"), rounds)
+	cmd := exec.Command(os.Args[0], "-test.run=^"+child+"$", "-test.v", "-test.timeout=3h")
+	cmd.Env = append(os.Environ(), "APILET_DAMAGE_CHILD="+rounds, "TMPDIR="+t.TempDir())
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var last, summary string
+	var said []string
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		switch text := lines.Text(); {
+		case strings.HasPrefix(text, "round "):
+			last = text
+		case strings.HasPrefix(text, "summary "):
+			summary = text
+		default:
+			said = append(said, text)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v in %s\n%s\n%.3000s", err, last, strings.Join(said, "\n"), errs.String())
+	}
+	if summary == "" {
+		t.Errorf("%s has not run: %v", child, said)
+	}
+	t.Log(summary)
+}
 
 // TestDamageChild is no test but what TestDamagedFiles runs.
 func TestDamageChild(t *testing.T) {

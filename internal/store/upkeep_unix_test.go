@@ -6,10 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 )
+
+func TestStoreGoesOnAfterAFullDisk(t *testing.T) {
+	out, err := storeChild("limit", filepath.Join(t.TempDir(), "a.db")).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), ": TestStoreChild") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}
 
 // A limit on the size of files stands in for the end of the disk.
 func childFillsTheDisk(t *testing.T, path string) {

@@ -11,18 +11,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/apitest"
 	"apilet/internal/scheme"
 )
-
-func roleBinding(namespace, name, kind, role string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
-	return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subjects: subjects,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role}}
-}
-
-func clusterRoleBinding(name, role string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
-	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}}
-}
 
 func TestRolesAllow(t *testing.T) {
 	t.Parallel()
@@ -43,11 +34,11 @@ Role shop/keeper
 	* core secrets
 	to User:bob ServiceAccount:other/robot
 `),
-		roleBinding("shop", "write", "ClusterRole", "writer", rbacv1.Subject{Kind: "Group", Name: "dev"}, sa("", "local")),
-		clusterRoleBinding("logs", "logs", sa("", "nobody"), sa("shop", "robot")),
-		roleBinding("shop", "lost", "Role", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
-		roleBinding("shop", "lost2", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
-		roleBinding("shop", "lost3", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
+		apitest.RoleBinding("shop", "write", "ClusterRole", "writer", rbacv1.Subject{Kind: "Group", Name: "dev"}, sa("", "local")),
+		apitest.ClusterRoleBinding("logs", "logs", sa("", "nobody"), sa("shop", "robot")),
+		apitest.RoleBinding("shop", "lost", "Role", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
+		apitest.RoleBinding("shop", "lost2", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
+		apitest.RoleBinding("shop", "lost3", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
 	))
 	for _, c := range []struct {
 		question string
@@ -169,9 +160,9 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 			}
 			name := fmt.Sprint("r", rnd.IntN(8))
 			if namespace == "" {
-				objects = append(objects, clusterRoleBinding(fmt.Sprint("b", i), name, subject))
+				objects = append(objects, apitest.ClusterRoleBinding(fmt.Sprint("b", i), name, subject))
 			} else {
-				objects = append(objects, roleBinding(namespace, fmt.Sprint("b", i), one("Role", "ClusterRole"), name, subject))
+				objects = append(objects, apitest.RoleBinding(namespace, fmt.Sprint("b", i), one("Role", "ClusterRole"), name, subject))
 			}
 		}
 		index := NewIndex(objects)
@@ -200,7 +191,7 @@ ClusterRole widgets aggregate-to-view
 Role shop/x
 	get core nodes
 `)...)
-	policy = append(policy, roleBinding("shop", "bob", "ClusterRole", "admin", rbacv1.Subject{Kind: "User", Name: "bob"}))
+	policy = append(policy, apitest.RoleBinding("shop", "bob", "ClusterRole", "admin", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	index := NewIndex(policy)
 	for question, want := range map[string]bool{
 		"bob get - pods shop/x":                                          true, // admin gathers edit gathers view
@@ -285,7 +276,7 @@ func TestReconcileAddsAndNeverTakes(t *testing.T) {
 	have := ParsePolicy("ClusterRole a\n\tlist core pods\n\tto User:v\nClusterRole b\nClusterRole c y\n\tget core pods\nClusterRole e\n")
 	have[0].SetLabels(map[string]string{"mine": "1"})
 	have[2].SetAnnotations(map[string]string{autoupdate: "false"})
-	have = append(have, clusterRoleBinding("e", "other"))
+	have = append(have, apitest.ClusterRoleBinding("e", "other"))
 	changes := ReconcilePolicy(have, want)
 	var got []string
 	for _, list := range [][]scheme.Object{changes.Create, changes.Update, changes.Replace} {
@@ -322,9 +313,9 @@ func thousandBindings() []scheme.Object {
 		}
 		role := []string{"view", "edit", "system:kube-scheduler", "system:node", "system:discovery"}[i%5]
 		if i%10 == 9 {
-			objects = append(objects, clusterRoleBinding(fmt.Sprint("b-", i), role, subject))
+			objects = append(objects, apitest.ClusterRoleBinding(fmt.Sprint("b-", i), role, subject))
 		} else {
-			objects = append(objects, roleBinding(namespace, fmt.Sprint("b-", i), "ClusterRole", role, subject))
+			objects = append(objects, apitest.RoleBinding(namespace, fmt.Sprint("b-", i), "ClusterRole", role, subject))
 		}
 	}
 	return objects

@@ -96,14 +96,14 @@ func TestLongListsAreNotTracked(t *testing.T) {
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"finalizers":[` + strings.Repeat(`"a",`, maxApplyElements) + `"b"]}}`
 	_, _, err := o.Apply(nil, []byte(body), Applier{Manager: "m"})
 	apitest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
-	wide := `{"apiVersion":"v1","kind":"ConfigMap","data":{` + strings.TrimPrefix(numbered(maxApplyElements+1, `,"k%d":""`), ",") + `}}`
+	wide := `{"apiVersion":"v1","kind":"ConfigMap","data":{` + strings.TrimPrefix(apitest.Numbered(maxApplyElements+1, `,"k%d":""`), ",") + `}}`
 	_, _, err = o.Apply(nil, []byte(wide), Applier{Manager: "m"})
 	apitest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 }
 
 func BenchmarkApply(b *testing.B) {
 	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
-	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(deploymentJSON(20)))
+	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(apitest.DeploymentJSON(20)))
 	live, _, err := o.Apply(nil, body, Applier{Manager: "m"})
 	if err != nil {
 		b.Fatal(err)

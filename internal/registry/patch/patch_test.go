@@ -344,7 +344,7 @@ func FuzzPatch(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, body string) {
-		current := []byte(deploymentJSON(2))
+		current := []byte(apitest.DeploymentJSON(2))
 		got, _, err := Apply(kinds[int(kind)%len(kinds)], current, []byte(body), appsv1.Deployment{})
 		if err == nil && !json.Valid(got) {
 			t.Fatalf("%s: result is no JSON: %q", body, got)
@@ -357,7 +357,7 @@ func FuzzPatch(f *testing.F) {
 }
 
 func BenchmarkPatchOneLabel(b *testing.B) {
-	current := []byte(deploymentJSON(3))
+	current := []byte(apitest.DeploymentJSON(3))
 	for kind, body := range map[Kind]string{
 		JSONPatch:      `[{"op":"replace","path":"/metadata/labels/app","value":"y"}]`,
 		mergePatch:     `{"metadata":{"labels":{"app":"y"}}}`,

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/apitest"
 	"apilet/internal/registry/defaults"
 )
 
@@ -52,7 +53,7 @@ func BenchmarkDefaultsConfigMap(b *testing.B) {
 }
 
 func BenchmarkDefaultsDeployment(b *testing.B) {
-	d := twentyContainers()
+	d := apitest.TwentyContainers()
 	for b.Loop() {
 		b.StopTimer()
 		fresh := d.DeepCopy()

@@ -15,6 +15,7 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/apitest"
 	"apilet/internal/scheme"
 )
 
@@ -288,7 +289,7 @@ func TestKubectlUnderstandsDiscoveryAndSchemas(t *testing.T) {
 	reg := scheme.NewRegistry()
 	reg.ReplaceCustom([]*scheme.Resource{customFoo()})
 	server := discoveryServer(t, reg)
-	for _, kubectl := range kubectls(t) {
+	for _, kubectl := range apitest.Kubectls(t) {
 		t.Run(filepath.Base(kubectl), func(t *testing.T) {
 			t.Parallel()
 			cache := t.TempDir()

@@ -2,8 +2,6 @@ package discovery
 
 import (
 	"net/http/httptest"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -30,20 +28,6 @@ func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...
 		ServeDiscovery(reg, w, r)
 	}
 	return w
-}
-
-// kubectls finds the oldest and the newest of the versioned binaries beside the kubectl in PATH.
-func kubectls(t *testing.T) []string {
-	path, err := exec.LookPath("kubectl")
-	if err != nil || testing.Short() {
-		t.Skip("no kubectl")
-	}
-	real, _ := filepath.EvalSymlinks(path)
-	found, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "kubectl.1.*"))
-	if len(found) < 2 {
-		return []string{path}
-	}
-	return []string{found[0], found[len(found)-1]}
 }
 
 func customFoo() *scheme.Resource {

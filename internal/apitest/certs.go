@@ -1,4 +1,4 @@
-package main
+package apitest
 
 import (
 	"crypto/ecdsa"
@@ -10,17 +10,16 @@ import (
 	"math/big"
 	"testing"
 	"time"
-
-	"apilet/internal/apitest"
 )
 
-// testCA signs client certificates.
-type testCA struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+// A CA signs client certificates.
+type CA struct {
+	Cert *x509.Certificate
+	Key  *ecdsa.PrivateKey
 }
 
-func newTestCA(t *testing.T) (ca testCA, file string) {
+// NewCA makes an authority and the file that --client-ca-file wants.
+func NewCA(t testing.TB) (ca CA, file string) {
 	t.Helper()
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour),
@@ -30,14 +29,15 @@ func newTestCA(t *testing.T) (ca testCA, file string) {
 		t.Fatal(err)
 	}
 	cert, _ := x509.ParseCertificate(der)
-	return testCA{cert, key}, apitest.TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	return CA{cert, key}, TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 }
 
-func (ca testCA) issue(t *testing.T, subject pkix.Name, valid time.Duration, usage x509.ExtKeyUsage) *x509.Certificate {
+// Issue signs a certificate whose key is the authority's own.
+func (ca CA) Issue(t testing.TB, subject pkix.Name, valid time.Duration, usage x509.ExtKeyUsage) *x509.Certificate {
 	t.Helper()
 	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(valid),
 		ExtKeyUsage: []x509.ExtKeyUsage{usage}}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, ca.key.Public(), ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, ca.Key.Public(), ca.Key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,21 @@
+package apitest
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Kubectls finds the oldest and the newest of the versioned binaries beside the kubectl in PATH, which is what there is when there are none.
+func Kubectls(t testing.TB) []string {
+	path, err := exec.LookPath("kubectl")
+	if err != nil || testing.Short() {
+		t.Skip("no kubectl")
+	}
+	real, _ := filepath.EvalSymlinks(path)
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "kubectl.1.*"))
+	if len(found) < 2 {
+		return []string{path}
+	}
+	return []string{found[0], found[len(found)-1]}
+}

@@ -1,0 +1,124 @@
+package apitest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	quantities "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Numbered is format, which has one verb, written for 0 up to n-1.
+func Numbered(n int, format string) string {
+	var out strings.Builder
+	for i := range n {
+		fmt.Fprintf(&out, format, i)
+	}
+	return out.String()
+}
+
+// DeploymentJSON is a stored Deployment with so many containers.
+func DeploymentJSON(containers int) string {
+	var list []string
+	for i := range containers {
+		list = append(list, fmt.Sprintf(`{"name":"c%d","image":"registry.example.com/app:%d","ports":[{"containerPort":%d,"protocol":"TCP"}],`+
+			`"env":[{"name":"A","value":"1"},{"name":"B","value":"2"}],"resources":{"limits":{"cpu":"100m","memory":"64Mi"}},"imagePullPolicy":"IfNotPresent"}`, i, i, 8000+i))
+	}
+	return `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","namespace":"default","uid":"1","resourceVersion":"7","labels":{"app":"x"}},` +
+		`"spec":{"replicas":2,"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[` +
+		strings.Join(list, ",") + `],"restartPolicy":"Always"}},"strategy":{"type":"Recreate"}},"status":{}}`
+}
+
+// TwentyContainers is a Deployment as somebody writes one who writes a lot.
+func TwentyContainers() *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"}}
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	d.Spec.Template.Labels = map[string]string{"app": "web"}
+	d.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "data"}}
+	for i := range 20 {
+		d.Spec.Template.Spec.Containers = append(d.Spec.Template.Spec.Containers, corev1.Container{
+			Name:  fmt.Sprintf("c%d", i),
+			Image: "registry.example.com/team/image:v1.2.3",
+			Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: int32(8000 + i)}},
+			Env: []corev1.EnvVar{{Name: "A", Value: "b"}, {Name: "POD", ValueFrom: &corev1.EnvVarSource{
+				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
+			}}},
+			ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: intstr.FromString("http")}}},
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{"cpu": quantities.MustParse("100m"), "memory": quantities.MustParse("64Mi")},
+				Limits:   corev1.ResourceList{"cpu": quantities.MustParse("1"), "memory": quantities.MustParse("128Mi")},
+			},
+			VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}},
+		})
+	}
+	return d
+}
+
+// PodOf is the body of a Pod of the account app on a node.
+func PodOf(name, node string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"serviceAccountName":"app","nodeName":%q,"containers":[{"name":"c","image":"i"}]}}`, name, node)
+}
+
+// RoleBinding gives a role of a kind to subjects.
+func RoleBinding(namespace, name, kind, role string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role}}
+}
+
+// ClusterRoleBinding gives a ClusterRole to subjects.
+func ClusterRoleBinding(name, role string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}}
+}
+
+// LimitedLevel is a level that queues, or rejects when queues is 0.
+func LimitedLevel(name string, shares, queues, hand, length int32) *flowcontrolv1.PriorityLevelConfiguration {
+	obj := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-level-"}}
+	obj.Spec.Type = flowcontrolv1.PriorityLevelEnablementLimited
+	obj.Spec.Limited = &flowcontrolv1.LimitedPriorityLevelConfiguration{
+		NominalConcurrencyShares: new(shares),
+		LimitResponse:            flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
+	}
+	if queues > 0 {
+		obj.Spec.Limited.LimitResponse = flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue,
+			Queuing: &flowcontrolv1.QueuingConfiguration{Queues: queues, HandSize: hand, QueueLengthLimit: length}}
+	}
+	return obj
+}
+
+// SchemaFor sends the users of a group to a level, told apart by name.
+func SchemaFor(level, group string) *flowcontrolv1.FlowSchema {
+	all := []string{"*"}
+	obj := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: level}}
+	obj.Spec.PriorityLevelConfiguration.Name = level
+	obj.Spec.MatchingPrecedence = 1000
+	obj.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType}
+	obj.Spec.Rules = []flowcontrolv1.PolicyRulesWithSubjects{{
+		Subjects:         []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindGroup, Group: &flowcontrolv1.GroupSubject{Name: group}}},
+		ResourceRules:    []flowcontrolv1.ResourcePolicyRule{{Verbs: all, APIGroups: all, Resources: all, Namespaces: all, ClusterScope: true}},
+		NonResourceRules: []flowcontrolv1.NonResourcePolicyRule{{Verbs: all, NonResourceURLs: all}},
+	}}
+	return obj
+}
+
+// AuditIDs returns the ids of the events in an audit log, each of whose lines must be whole.
+func AuditIDs(t testing.TB, log []byte) map[string]bool {
+	t.Helper()
+	ids := map[string]bool{}
+	for line := range bytes.Lines(log) {
+		var ev struct{ AuditID string }
+		if err := json.Unmarshal(line, &ev); err != nil {
+			t.Fatalf("the line %q: %v", line, err)
+		}
+		ids[ev.AuditID] = true
+	}
+	return ids
+}
