@@ -483,7 +483,7 @@ func (s *server) admit() error {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
 	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
-		Fields: s.wr.FieldManager, Convert: admission.MovedTo}
+		Fields: s.wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.policyChecked}
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
 	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
