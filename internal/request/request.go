@@ -37,7 +37,7 @@ const (
 	GroupMasters         = "system:masters" // may do anything, whatever the roles say
 	GroupAuthenticated   = "system:authenticated"
 	GroupUnauthenticated = "system:unauthenticated"
-	groupNodes           = "system:nodes"
+	GroupNodes           = "system:nodes"
 	GroupServiceAccounts = "system:serviceaccounts"
 	ServiceAccountPrefix = "system:serviceaccount:" // then namespace:name
 	NodePrefix           = "system:node:"           // then the node's name
@@ -101,7 +101,7 @@ func (u User) Completed(mode string) User {
 	if namespace, _, ok := SplitServiceAccount(u.Name); ok && len(u.Groups) == 0 {
 		u.Groups = []string{GroupServiceAccounts, GroupServiceAccounts + ":" + namespace}
 	} else if mode == "arbitrary-node" {
-		u.Groups = []string{groupNodes}
+		u.Groups = []string{GroupNodes}
 	}
 	if u.Name == UserAnonymous && !slices.Contains(u.Groups, GroupUnauthenticated) {
 		u.Groups = append(slices.Clip(u.Groups), GroupUnauthenticated)

@@ -64,7 +64,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "LimitRanger", On: true, Of: claims, Operations: writes, Validate: limits.validateClaim},
 		{Name: "ServiceAccount", On: true, Of: pods, Operations: creates, Admit: accounts.admit, Validate: accounts.validate},
 		{Name: "ServiceAccount", On: true, Of: []string{"pods/ephemeralcontainers"}, Operations: updates, Validate: accounts.validateEphemeral},
-		{Name: "NodeRestriction"},
+		{Name: "NodeRestriction", Of: restrictedToNodes, Admit: restriction{c.Store, c.May}.admit},
 		{Name: "TaintNodesByCondition", On: true, Of: []string{"nodes"}, Operations: creates, Admit: taintNew},
 		{Name: "AlwaysPullImages", Of: pods, Operations: writes, Admit: pullAlways, Validate: validatePull},
 		{Name: "ImagePolicyWebhook"},
@@ -107,7 +107,7 @@ func Table(c Config) []admission.Plugin {
 }
 
 // unbuilt are names of kube-apiserver whose rules are not here. All are off there unless asked for.
-var unbuilt = strings.Fields(`NodeRestriction ImagePolicyWebhook PodNodeSelector PodTolerationRestriction EventRateLimit AlwaysDeny`)
+var unbuilt = strings.Fields(`ImagePolicyWebhook PodNodeSelector PodTolerationRestriction EventRateLimit AlwaysDeny`)
 
 // Select computes which plug-ins are on: those that are by default, and what the two flags say. Its errors are kube-apiserver's.
 func Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
