@@ -5,22 +5,31 @@ package main
 // record it again with -oracle URL -token TOKEN -run TestConversionIsAsInKubeAPIServer.
 
 import (
+	"apilet/internal/apitest"
 	"bufio"
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math/big"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/tools/txtar"
 	"time"
 
 	"github.com/tidwall/gjson"
+	"golang.org/x/tools/txtar"
 )
 
 const conversionAnswers = "testdata/conversion/kube-apiserver-1.36.jsonl"
@@ -696,4 +705,88 @@ func TestConversionIsBounded(t *testing.T) {
 		}
 	}
 	close(release)
+}
+
+// TestConversionByService: a webhook that is named as a Service's, asked for a certificate with that name.
+func TestConversionByService(t *testing.T) {
+	t.Parallel()
+	authority, caFile := apitest.NewCA(t)
+	certFile, keyFile := issuePair(t, authority, &x509.Certificate{SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "converter"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"converter.default.svc"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan string, 16)
+	converter := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked <- r.Host + r.URL.Path
+		writeConversion(w, gjson.ParseBytes(body), misbehaviours["good"])
+	}))
+	converter.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	converter.StartTLS()
+	t.Cleanup(converter.Close)
+	_, port, _ := net.SplitHostPort(converter.Listener.Addr().String())
+	bundle, err := os.ReadFile(caFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, other := startTest(t), startConverter(t)
+	definition := strings.NewReplacer(`"url":"`+other.URL+`/good"`, `"service":{"namespace":"default","name":"converter","path":"/convert","port":`+port+`}`,
+		other.bundle(), base64.StdEncoding.EncodeToString(bundle)).Replace(widgetDefinition(other, "good", "v2"))
+	s.want(201, "POST", definitionsPath, definition)
+	a := s.want(500, "POST", goodV1, widgetBody("good", "v1", "a", `"spec":{"size":3}`))
+	if got := a.get("message").String(); !strings.Contains(got, `service "converter" not found`) {
+		t.Error(got)
+	}
+	s.want(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"converter"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)
+	s.want(201, "POST", goodV1, widgetBody("good", "v1", "a", `"spec":{"size":3}`))
+	apitest.Expect(t, s.want(200, "GET", strings.Replace(goodV1, "/v1/", "/v2/", 1)+"/a", "").get("spec.extent.value"), "3")
+	if got, want := <-asked, "converter.default.svc:"+port+"/convert"; got != want {
+		t.Errorf("asked at %s, want %s", got, want)
+	}
+}
+
+// TestScaleKeepsOwnersOfOtherVersions: a scale by one version, and what was applied in another one that needs no conversion. It is what
+// kube-apiserver keeps, also where the versions have their replicas in different places.
+func TestScaleKeepsOwnersOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	version := func(name string, stored bool, replicas string) string {
+		return fmt.Sprintf(`{"name":%q,"served":true,"storage":%v,"subresources":{"scale":{"specReplicasPath":%q,"statusReplicasPath":".status.replicas"}},
+			"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}`, name, stored, replicas)
+	}
+	s.want(201, "POST", definitionsPath, `{"metadata":{"name":"tanks.scale.example"},"spec":{"group":"scale.example","scope":"Namespaced",
+		"names":{"plural":"tanks","kind":"Tank"},"versions":[`+version("v1", true, ".spec.replicas")+","+version("v2", false, ".spec.replicas")+","+
+		version("v3", false, ".spec.count")+`]}}`)
+	for by, want := range map[string]string{
+		"v1": `[["a","scale.example/v1",{".":{},"f:color":{},"f:count":{}}],["b","scale.example/v2",{".":{},"f:size":{}}],["c","scale.example/v1",{"f:replicas":{}}]]`,
+		"v2": `[["a","scale.example/v1",{".":{},"f:color":{},"f:count":{}}],["b","scale.example/v2",{".":{},"f:size":{}}],["c","scale.example/v2",{"f:replicas":{}}]]`,
+		"v3": `[["a","scale.example/v1",{".":{},"f:color":{},"f:count":{}}],["b","scale.example/v2",{".":{},"f:size":{}}],["c","scale.example/v3",{"f:count":{}}]]`,
+	} {
+		at := func(version string) string {
+			return "/apis/scale.example/" + version + "/namespaces/default/tanks/by-" + by
+		}
+		apply := func(manager, version, spec string, want int) {
+			t.Helper()
+			s.want(want, "PATCH", at(version)+"?fieldManager="+manager, `{"apiVersion":"scale.example/`+version+`","kind":"Tank","metadata":{"name":"by-`+by+`"},"spec":`+spec+`}`, asApply)
+		}
+		apply("a", "v1", `{"replicas":1,"count":1,"color":"red"}`, 201)
+		apply("b", "v2", `{"replicas":1,"size":2}`, 200)
+		s.want(200, "PATCH", at(by)+"/scale?fieldManager=c", `{"spec":{"replicas":5}}`, asMergePatch)
+		var got []string
+		for _, entry := range s.want(200, "GET", at("v1"), "").get("metadata.managedFields").Array() {
+			got = append(got, fmt.Sprintf("[%q,%q,%s]", entry.Get("manager"), entry.Get("apiVersion"), entry.Get(`fieldsV1.f:spec`).Raw))
+		}
+		if text := "[" + strings.Join(got, ",") + "]"; !sameOwners(text, want) {
+			t.Errorf("scaled by %s: got\n%s\nwant\n%s", by, text, want)
+		}
+	}
+}
+
+// sameOwners compares JSON but for white space.
+func sameOwners(got, want string) bool {
+	var g, w any
+	return json.Unmarshal([]byte(got), &g) == nil && json.Unmarshal([]byte(want), &w) == nil && reflect.DeepEqual(g, w)
 }

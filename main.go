@@ -45,11 +45,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/warning"
 
@@ -499,10 +501,10 @@ func (s *server) admit() error {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
 	s.policies = &policy.Policies{Store: s.st, Types: s.reg, Unreadable: s.lost, Log: s.log, May: s.auth.Decide, Defaults: registry.FillDefaults,
-		Fields: s.wr.FieldManager, Convert: admission.MovedTo}
+		Fields: s.wr.FieldManager, Convert: admission.MovedTo, Checked: s.metrics.policyChecked}
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
-	table := plugins.Table(plugins.Config{Store: s.st, May: s.auth.Decide, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
+	table := plugins.Table(plugins.Config{Store: s.st, Types: s.reg, May: s.auth.Decide, CreateNamespace: s.createNamespace, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
 		Configuration: *configuration, ControllerManager: !s.cfg.controllers, Tolerations: s.cfg.tolerations})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
@@ -516,6 +518,13 @@ func (s *server) admit() error {
 		}
 	}
 	return nil
+}
+
+// createNamespace makes a namespace for those who create something in one that is missing, where the server is told to.
+func (s *server) createNamespace(ctx context.Context, name string) error {
+	ctx = context.WithValue(ctx, request.Key{}, (*request.Request)(nil)) // nobody's: who asks need not have the right
+	_, err := s.wr.Insert(ctx, s.reg.Lookup("", "v1", "namespaces"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, registry.Options{Manager: "apilet"})
+	return err
 }
 
 // typeChecker keeps the status of admission policies.

@@ -33,6 +33,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/policy"
 	"apilet/internal/request"
 )
 
@@ -83,9 +84,12 @@ type metrics struct {
 
 	hookCalls, hookRejections, hookFailOpens *prometheus.CounterVec
 	hookDurations                            *prometheus.HistogramVec
+	validations, mutations                   *prometheus.CounterVec
+	validationTimes, mutationTimes           *prometheus.HistogramVec
 
 	kinds bounded[[3]string] // group, version and resource
 	hooks bounded[string]    // names of webhooks
+	rules bounded[[2]string] // admission policies and their bindings
 
 	mu     sync.RWMutex // guards series
 	series map[seriesKey]*requestSeries
@@ -143,6 +147,7 @@ func newMetrics() *metrics {
 	m.addInflightMetrics()
 	m.addSecurityMetrics()
 	m.addWebhookMetrics()
+	m.addPolicyMetrics()
 	return m
 }
 
@@ -213,6 +218,34 @@ func (m *metrics) addWebhookMetrics() {
 		[]string{"name", "type", "operation", "error_type", "rejection_code"})
 	m.hookFailOpens = m.counters("apiserver_admission_webhook_fail_open_count",
 		alpha+"Admission webhook fail open count, identified by name and broken out for each admission type (validating or admit).", []string{"name", "type"})
+}
+
+func (m *metrics) addPolicyMetrics() {
+	buckets := []float64{0.0000005, 0.001, 0.01, 0.1, 1}
+	validating := []string{"policy", "policy_binding", "error_type", "enforcement_action"}
+	m.validations = m.counters("apiserver_validating_admission_policy_check_total",
+		beta+"Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.", validating)
+	m.validationTimes = m.histograms("apiserver_validating_admission_policy_check_duration_seconds",
+		beta+"Validation admission latency for individual validation expressions in seconds, labeled by policy and further including binding and enforcement action taken.",
+		validating, buckets)
+	m.mutations = m.counters("apiserver_mutating_admission_policy_check_total",
+		alpha+"Mutation admission policy check total, labeled by policy and further identified by binding.", validating[:3])
+	m.mutationTimes = m.histograms("apiserver_mutating_admission_policy_check_duration_seconds",
+		alpha+"Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.", validating[:3], buckets)
+}
+
+// policyChecked counts what an admission policy said.
+func (m *metrics) policyChecked(c policy.Check) {
+	if !m.rules.admits([2]string{c.Policy, c.Binding}) {
+		c.Policy, c.Binding = otherLabel, otherLabel
+	}
+	if c.Mutating {
+		m.mutations.WithLabelValues(c.Policy, c.Binding, c.Error).Inc()
+		m.mutationTimes.WithLabelValues(c.Policy, c.Binding, c.Error).Observe(c.Took.Seconds())
+		return
+	}
+	m.validations.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Inc()
+	m.validationTimes.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Observe(c.Took.Seconds())
 }
 
 func (m *metrics) counters(name, help string, labels []string) *prometheus.CounterVec {

@@ -72,6 +72,41 @@ func TestSecondsOnLostNodesAreFlags(t *testing.T) {
 	}
 }
 
+// TestNodeGetsTokensThatItsPodsMount: what NodeRestriction lets through, which no conversation can show, and what of a claim is not a node's.
+func TestNodeGetsTokensThatItsPodsMount(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.enabledPlugins, c.authorization = []string{"NodeRestriction"}, "RBAC" })
+	node := []string{"Impersonate-User: system:node:n1", "Impersonate-Group: system:nodes"}
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"kubelet"},"rules":[{"apiGroups":[""],"verbs":["create","patch"],
+		"resources":["serviceaccounts/token","persistentvolumeclaims/status"]}]}`)
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"metadata":{"name":"kubelet"},
+		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"kubelet"},
+		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"system:nodes"}]}`)
+	s.want(201, "POST", "/apis/storage.k8s.io/v1/csidrivers", `{"metadata":{"name":"disk.example"},"spec":{"tokenRequests":[{"audience":"cloud"}]}}`)
+	pod := s.want(201, "POST", "/api/v1/namespaces/default/pods", `{"metadata":{"name":"p"},"spec":{"nodeName":"n1","serviceAccountName":"default",
+		"containers":[{"name":"c","image":"i"}],"volumes":[{"name":"d","csi":{"driver":"disk.example"}},
+		{"name":"t","projected":{"sources":[{"serviceAccountToken":{"path":"t"}},{"serviceAccountToken":{"path":"v","audience":"vault"}}]}}]}}`)
+	ask := func(want int, audiences string) {
+		t.Helper()
+		s.want(want, "POST", "/api/v1/namespaces/default/serviceaccounts/default/token", `{"spec":{`+audiences+`"boundObjectRef":{"apiVersion":"v1","kind":"Pod",
+			"name":"p","uid":"`+pod.get("metadata.uid").String()+`"}}}`, node...)
+	}
+	ask(201, "")
+	ask(201, `"audiences":["vault"],`)
+	ask(201, `"audiences":["cloud"],`)
+	ask(403, `"audiences":["other"],`)
+
+	const claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+	s.want(201, "POST", claims, `{"metadata":{"name":"c"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}`)
+	s.want(200, "PATCH", claims+"/c/status", `{"status":{"capacity":{"storage":"1Gi"}}}`, append(node, asMergePatch)...)
+	for _, change := range []string{`{"status":{"phase":"Bound"}}`, `{"metadata":{"labels":{"a":"b"}}}`} {
+		a := s.want(403, "PATCH", claims+"/c/status", change, append(node, asMergePatch)...)
+		if got := a.get("message").String(); !strings.Contains(got, `node "n1" is not allowed to update fields other than status.quantity and status.conditions`) {
+			t.Error(got)
+		}
+	}
+}
+
 func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -196,5 +197,55 @@ func TestPolicyStatusTellsOfTypes(t *testing.T) {
 	s.want(200, "PATCH", policies+"/p", `{"spec":{"validations":[{"expression":"object.spec.replicas > 1"}]}}`, "Content-Type: application/merge-patch+json")
 	if got := told(2); got != "" {
 		t.Errorf("the expression is right now: %q", got)
+	}
+}
+
+// TestPoliciesAreCounted as kube-apiserver counts them: the numbers are its own, for the same policies and writes.
+func TestPoliciesAreCounted(t *testing.T) {
+	t.Parallel()
+	const group = "/apis/admissionregistration.k8s.io/v1"
+	const rules = `"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"resources":["configmaps"],"operations":["CREATE"]}]}`
+	s := startTest(t)
+	for _, p := range [...]struct{ name, failure, validations, actions string }{
+		{"no", "Fail", `{"expression":"object.metadata.name != 'x'"},{"expression":"object.metadata.name != 'y'"}`, `"Deny","Audit"`},
+		{"warn", "Fail", `{"expression":"object.metadata.name != 'x'"}`, `"Warn"`},
+		{"fails", "Ignore", `{"expression":"object.data.nope == 'x'"}`, `"Deny"`},
+	} {
+		s.want(201, "POST", group+"/validatingadmissionpolicies", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"failurePolicy":%q,%s,"validations":[%s]}}`,
+			p.name, p.failure, rules, p.validations))
+		s.want(201, "POST", group+"/validatingadmissionpolicybindings", fmt.Sprintf(`{"metadata":{"name":"%s-b"},"spec":{"policyName":%q,"validationActions":[%s]}}`,
+			p.name, p.name, p.actions))
+	}
+	s.want(201, "POST", group+"/mutatingadmissionpolicies", `{"metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","failurePolicy":"Ignore",`+rules+`,"mutations":[
+		{"patchType":"JSONPatch","jsonPatch":{"expression":"[JSONPatch{op: 'add', path: '/data/m', value: 'b'}]"}},
+		{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {'a': object.data.label}}}"}}]}}`)
+	s.want(201, "POST", group+"/mutatingadmissionpolicybindings", `{"metadata":{"name":"m-b"},"spec":{"policyName":"m"}}`)
+	maps := "/api/v1/namespaces/default/configmaps"
+	s.want(422, "POST", maps, configMap("x", "label", "l"))
+	s.want(422, "POST", maps, configMap("y", "label", "l"))
+	s.want(201, "POST", maps, configMap("z", "label", "l"))
+	s.want(201, "POST", maps, configMap("w", "nope", "x"))
+	s.want(422, "POST", maps, configMap("v", "nope", "y"))
+	counted := regexp.MustCompile(`(?m)^apiserver_(\w+)_admission_policy_check_(total|duration_seconds_count)\{(.*)\} (\d+)$`)
+	var got []string
+	for _, m := range counted.FindAllStringSubmatch(string(s.want(200, "GET", "/metrics", "").body), -1) {
+		got = append(got, strings.Join(m[1:], " "))
+	}
+	slices.Sort(got)
+	var want []string
+	for _, line := range []string{
+		`mutating %s error_type="invalid_error",policy="m",policy_binding="m-b" 2`,
+		`mutating %s error_type="no_error",policy="m",policy_binding="m-b" 8`,
+		`validating %s enforcement_action="allow",error_type="invalid_error",policy="fails",policy_binding="fails-b" 3`,
+		`validating %s enforcement_action="audit",error_type="invalid_error",policy="no",policy_binding="no-b" 2`,
+		`validating %s enforcement_action="deny",error_type="invalid_error",policy="fails",policy_binding="fails-b" 1`,
+		`validating %s enforcement_action="deny",error_type="invalid_error",policy="no",policy_binding="no-b" 2`,
+		`validating %s enforcement_action="warn",error_type="invalid_error",policy="warn",policy_binding="warn-b" 1`,
+	} {
+		want = append(want, fmt.Sprintf(line, "total"), fmt.Sprintf(line, "duration_seconds_count"))
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

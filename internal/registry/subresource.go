@@ -192,11 +192,7 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if err != nil {
 		return nil, err
 	}
-	var versions []string // whose entries would be lost otherwise
-	if req.res.Converts() {
-		versions = req.wr.FieldManager(req.res).Versions
-	}
-	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, versions, countPath(req.res, old)...)
+	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, req.countPaths(old))
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}
@@ -252,6 +248,26 @@ func (req *scaleRequest) validated(ctx context.Context, obj, old scheme.Object) 
 	before.Spec.Replicas = max(before.Spec.Replicas, 0) // of noReplicas nobody else shall know
 	a.Object, a.Old = after, before
 	return req.wr.Admission.Validate(ctx, a)
+}
+
+// countPaths is where the replica count is, in each version that is served. A version that does not scale has it where this one has it: it
+// may own nothing there, but what else it owns has to stay.
+func (req *scaleRequest) countPaths(obj scheme.Object) map[string][]string {
+	own := countPath(req.res, obj)
+	paths := map[string][]string{req.res.APIVersion(): own}
+	if req.res.Custom == nil {
+		return paths
+	}
+	for _, other := range req.wr.Types.All() {
+		switch {
+		case other == req.res || other.KeyPrefix("") != req.res.KeyPrefix(""):
+		case other.Subresource("scale") == nil:
+			paths[other.APIVersion()] = own
+		default:
+			paths[other.APIVersion()] = countPath(other, obj)
+		}
+	}
+	return paths
 }
 
 // countPath is where the replica count is.

@@ -35,7 +35,7 @@ const (
 	GroupMasters         = "system:masters"         // may do anything, whatever the roles say
 	GroupAuthenticated   = "system:authenticated"   // everybody who showed a credential
 	GroupUnauthenticated = "system:unauthenticated" // everybody else
-	groupNodes           = "system:nodes"
+	GroupNodes           = "system:nodes"           // every node
 	GroupServiceAccounts = "system:serviceaccounts" // every service account; with :NAMESPACE behind it, those of one
 	ServiceAccountPrefix = "system:serviceaccount:" // then namespace:name
 	NodePrefix           = "system:node:"           // then the node's name
@@ -80,7 +80,7 @@ func (u User) Completed(mode string) User {
 	if namespace, _, ok := SplitServiceAccount(u.Name); ok && len(u.Groups) == 0 {
 		u.Groups = []string{GroupServiceAccounts, GroupServiceAccounts + ":" + namespace}
 	} else if mode == "arbitrary-node" {
-		u.Groups = []string{groupNodes}
+		u.Groups = []string{GroupNodes}
 	}
 	if u.Name == UserAnonymous && !slices.Contains(u.Groups, GroupUnauthenticated) {
 		u.Groups = append(slices.Clip(u.Groups), GroupUnauthenticated)

@@ -8,20 +8,25 @@ package plugins
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"apilet/internal/admission"
 	"apilet/internal/request"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
 // Config is what the plug-ins work with.
 type Config struct {
 	Store    *store.Store                                                          // what plug-ins look up
+	Types    *scheme.Registry                                                      // what owners are looked up by
 	May      func(u request.User, info request.Info) (allowed bool, reason string) // the authorizer
 	Webhooks *admission.Webhooks                                                   // those of the two webhook plug-ins
+
+	CreateNamespace func(ctx context.Context, name string) error // by the server itself
 
 	Configuration Configuration // what the flag file says
 
@@ -45,22 +50,23 @@ var (
 
 // Table is all plug-ins in their order: those that only admit or only validate stand where kube-apiserver has them.
 func Table(c Config) []admission.Plugin {
+	owners, provider := ownership{c.May, c.Types}, provider{c.Store, c.CreateNamespace}
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
 	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.podSecurity)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
-		{Name: "NamespaceAutoProvision"},
+		{Name: "NamespaceAutoProvision", Operations: creates, Admit: provider.admit},
 		{Name: "NamespaceLifecycle", On: true, Operations: creates, Admit: namespaces{c.Store}.admit, Attends: true},
-		{Name: "NamespaceExists"},
-		{Name: "LimitPodHardAntiAffinityTopology"},
+		{Name: "NamespaceExists"}, // the store lets nothing into a namespace that is missing
+		{Name: "LimitPodHardAntiAffinityTopology", Of: pods, Operations: writes, Validate: limitTopology},
 		{Name: "LimitRanger", On: true, Of: pods, Operations: creates, Admit: limits.admit, Validate: limits.validatePod},
 		{Name: "LimitRanger", On: true, Of: []string{"pods/resize"}, Operations: updates, Admit: limits.admit, Validate: limits.validatePod},
 		{Name: "LimitRanger", On: true, Of: claims, Operations: writes, Validate: limits.validateClaim},
 		{Name: "ServiceAccount", On: true, Of: pods, Operations: creates, Admit: accounts.admit, Validate: accounts.validate},
 		{Name: "ServiceAccount", On: true, Of: []string{"pods/ephemeralcontainers"}, Operations: updates, Validate: accounts.validateEphemeral},
-		{Name: "NodeRestriction"},
+		{Name: "NodeRestriction", Of: restrictedToNodes, Admit: restriction{c.Store, c.May}.admit},
 		{Name: "TaintNodesByCondition", On: true, Of: []string{"nodes"}, Operations: creates, Admit: taintNew},
-		{Name: "AlwaysPullImages"},
+		{Name: "AlwaysPullImages", Of: pods, Operations: writes, Admit: pullAlways, Validate: validatePull},
 		{Name: "ImagePolicyWebhook"},
 		{Name: "PodSecurity", On: true, Of: []string{"pods", "pods/ephemeralcontainers", "pods/resize"}, Operations: writes, Validate: standards.validatePod},
 		{Name: "PodSecurity", On: true, Of: podTemplates, Operations: writes, Validate: standards.validateTemplate},
@@ -71,11 +77,11 @@ func Table(c Config) []admission.Plugin {
 		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: c.Tolerations.admit},
 		{Name: "PodTolerationRestriction"},
 		{Name: "EventRateLimit"},
-		{Name: "ExtendedResourceToleration"},
+		{Name: "ExtendedResourceToleration", Of: pods, Operations: writes, Admit: tolerateExtended},
 		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
 		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
 		{Name: "PodGroupProtection", On: true},
-		{Name: "OwnerReferencesPermissionEnforcement"},
+		{Name: "OwnerReferencesPermissionEnforcement", Operations: writes, Validate: owners.validate},
 		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},
 		{Name: "RuntimeClass", On: true, Of: pods, Operations: creates, Admit: classes.admitRuntime},
 		{Name: "CertificateApproval", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/approval"}, Operations: updates, Validate: signers.approval},
@@ -83,7 +89,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "ClusterTrustBundleAttest", On: true},
 		{Name: "CertificateSubjectRestriction", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: subject},
 		{Name: "DefaultIngressClass", On: true, Of: []string{"ingresses.networking.k8s.io"}, Operations: creates, Admit: classes.admitIngress},
-		{Name: "DenyServiceExternalIPs"},
+		{Name: "DenyServiceExternalIPs", Of: []string{"services"}, Operations: writes, Validate: denyExternalIPs},
 		{Name: "PodTopologyLabels", On: true, Of: pods, Operations: creates, Admit: nodes.labelPod},
 		{Name: "PodTopologyLabels", On: true, Of: []string{"pods/binding"}, Operations: creates, Admit: nodes.labelBinding},
 		{Name: "PodGroupWorkloadExists", On: true},
@@ -101,9 +107,7 @@ func Table(c Config) []admission.Plugin {
 }
 
 // unbuilt are names of kube-apiserver whose rules are not here. All are off there unless asked for.
-var unbuilt = strings.Fields(`NamespaceAutoProvision NamespaceExists LimitPodHardAntiAffinityTopology NodeRestriction AlwaysPullImages
-	ImagePolicyWebhook PodNodeSelector PodTolerationRestriction EventRateLimit ExtendedResourceToleration
-	OwnerReferencesPermissionEnforcement DenyServiceExternalIPs AlwaysDeny`)
+var unbuilt = strings.Fields(`ImagePolicyWebhook PodNodeSelector PodTolerationRestriction EventRateLimit AlwaysDeny`)
 
 // Select computes which plug-ins are on: those that are by default, and what the two flags say. Its errors are kube-apiserver's.
 func Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {

@@ -18,6 +18,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
@@ -209,7 +210,13 @@ func (m *mutator) ask(ctx context.Context, call *invocation) error {
 	}
 	before := m.w.Object
 	for i := range c.mutations {
+		began := time.Now()
 		err := m.mutate(ctx, c, call, i)
+		check := Check{Mutating: true, Policy: call.policy.name, Binding: call.b.name, Error: "no_error", Took: time.Since(began)}
+		if err != nil {
+			check.Error = errorType(err.Error())
+		}
+		m.p.tell(check)
 		var status *apierrors.StatusError
 		if errors.As(err, &status) {
 			return status

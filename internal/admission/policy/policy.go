@@ -51,6 +51,7 @@ type Policies struct {
 	May        matchconditions.May                                                  // for the variable authorizer
 	Defaults   func(res *scheme.Resource, obj scheme.Object)                        // fills in what a mutation left out
 	Fields     func(res *scheme.Resource) *fieldmanager.Manager                     // knows what an ApplyConfiguration's lists and maps mean
+	Checked    func(Check)                                                          // is told of evaluations; may be nil
 	Convert    func(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) // a custom resource as another version shows it
 
 	current atomic.Pointer[set] // nil: none are in force

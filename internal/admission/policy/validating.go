@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
@@ -38,15 +39,17 @@ const maxAnnotation = 10 << 10
 // A verdict is what a validation, or its failure to be evaluated, comes to.
 type verdict struct {
 	denied  bool
+	failed  bool // to be evaluated; denied says whether that is a refusal
 	message string
 	reason  metav1.StatusReason
+	took    time.Duration
 }
 
 // A finding is what became of one binding with one param.
 type finding struct {
 	verdicts []verdict // by validation; one alone when none could be evaluated
 	notes    []note
-	failures []string // of audit annotations: refusals, whatever the binding's actions are
+	failures []verdict // of audit annotations: refusals, whatever the binding's actions are
 }
 
 // A note is the value of an audit annotation.
@@ -136,7 +139,8 @@ func (s *session) askBinding(ctx context.Context, policy *policy, b *binding, ro
 		found := s.evaluate(ctx, policy, document, param.value)
 		s.act(ctx, policy, b, found.verdicts)
 		for _, failure := range found.failures {
-			s.refuse(policy, b, &verdict{message: failure})
+			s.refuse(policy, b, &failure)
+			s.p.tell(Check{Policy: policy.name, Binding: b.name, Error: errorType(failure.message), Action: "deny", Took: failure.took})
 		}
 		for _, n := range found.notes {
 			if !slices.Contains(notes[n.key], n.value) {
@@ -194,10 +198,16 @@ func codeOf(reason metav1.StatusReason) int32 {
 func (s *session) act(ctx context.Context, policy *policy, b *binding, verdicts []verdict) {
 	for i := range verdicts {
 		v := &verdicts[i]
+		check := Check{Policy: policy.name, Binding: b.name, Error: errorType(v.message), Action: "allow", Took: v.took}
 		if !v.denied {
+			if v.failed {
+				s.p.tell(check)
+			}
 			continue
 		}
 		for _, action := range b.actions {
+			check.Action = strings.ToLower(string(action))
+			s.p.tell(check)
 			switch action {
 			case admissionv1.Deny:
 				s.refuse(policy, b, v)
@@ -230,7 +240,7 @@ func (s *session) audit(policy *policy, b *binding, index int, v *verdict) {
 // evaluate holds a policy's expressions against the write, with one param.
 func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *document, params any) (found finding) {
 	failed := func(err error) finding {
-		return finding{verdicts: []verdict{{denied: !policy.failsOpen, message: err.Error()}}}
+		return finding{verdicts: []verdict{{denied: !policy.failsOpen, failed: true, message: err.Error()}}}
 	}
 	c, err := policy.programs.of(policy)
 	if err != nil {
@@ -246,11 +256,12 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 	e := newEvaluation(ctx, c, &activation{h: h, row: document, params: params, authorized: true}, celconfig.RuntimeCELCostBudget)
 	var results []result
 	for i := range c.validations {
+		began := time.Now()
 		value, wrong, err := e.of(&c.validations[i])
 		if err != nil {
 			return failed(err)
 		}
-		results = append(results, result{value, wrong})
+		results = append(results, result{value, wrong, time.Since(began)})
 	}
 	messages, messageErr := h.messages(ctx, c, document, params, e.budget)
 	for i, r := range results {
@@ -261,11 +272,12 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 	}
 	e = newEvaluation(ctx, c, &activation{h: h, row: document, params: params}, celconfig.RuntimeCELCostBudget)
 	for i := range c.annotations {
+		began := time.Now()
 		value, wrong, err := e.of(&c.annotations[i])
 		if err != nil {
 			return failed(err)
 		}
-		policy.annotate(i, result{value, wrong}, &found)
+		policy.annotate(i, result{value, wrong, time.Since(began)}, &found)
 	}
 	return found
 }
@@ -274,6 +286,7 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 type result struct {
 	value ref.Val
 	err   error
+	took  time.Duration // of a validation or an audit annotation
 }
 
 // wanted says that the matchConditions hold. One that is false wins over errors.
@@ -310,7 +323,7 @@ func (h *writeContext) messages(ctx context.Context, c *compiled, document *docu
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, result{value, failed})
+		found = append(found, result{value: value, err: failed})
 	}
 	return found, nil
 }
@@ -320,13 +333,13 @@ func (p *policy) verdict(i int, r result, messages []result, messageErr error) v
 	v := &p.validations[i]
 	switch {
 	case r.err != nil:
-		return verdict{denied: !p.failsOpen, message: r.err.Error()}
+		return verdict{denied: !p.failsOpen, failed: true, message: r.err.Error(), took: r.took}
 	case messageErr != nil:
-		return verdict{denied: !p.failsOpen, message: "failed messageExpression: " + messageErr.Error()}
+		return verdict{denied: !p.failsOpen, failed: true, message: "failed messageExpression: " + messageErr.Error(), took: r.took}
 	case r.value == types.True:
 		return verdict{}
 	}
-	no := verdict{denied: true, reason: metav1.StatusReasonInvalid}
+	no := verdict{denied: true, reason: metav1.StatusReasonInvalid, took: r.took}
 	if v.Reason != nil {
 		no.reason = *v.Reason
 	}
@@ -352,7 +365,7 @@ func (p *policy) annotate(i int, r result, found *finding) {
 	annotation := &p.annotations[i]
 	switch {
 	case r.err != nil && !p.failsOpen:
-		found.failures = append(found.failures, r.err.Error())
+		found.failures = append(found.failures, verdict{message: r.err.Error(), took: r.took})
 	case r.err != nil:
 	default:
 		text, _ := r.value.Value().(string) // else it is null

@@ -276,15 +276,15 @@ func KeepTimes(old, next scheme.Object) {
 }
 
 // ScaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with
-// the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. versions
-// are the apiVersions that parent is served at, own the one it has now, replicas the path there.
-func ScaleEntries(parent scheme.Object, own schema.GroupVersion, versions []string, replicas ...string) *managedfields.ScaleHandler {
-	var path fieldpath.Path
-	for _, step := range replicas {
-		path = append(path, fieldpath.PathElement{FieldName: &step})
-	}
-	paths := managedfields.ResourcePathMappings{own.String(): path}
-	for _, version := range versions {
+// the one field spec.replicas: ToSubresource gives the Scale its entries before a write, ToParent takes them back after it. own is the
+// version that parent has now, replicas the way to the field in each apiVersion that it is served at: entries of others are lost.
+func ScaleEntries(parent scheme.Object, own schema.GroupVersion, replicas map[string][]string) *managedfields.ScaleHandler {
+	paths := managedfields.ResourcePathMappings{}
+	for version, steps := range replicas {
+		var path fieldpath.Path
+		for _, step := range steps {
+			path = append(path, fieldpath.PathElement{FieldName: &step})
+		}
 		paths[version] = path
 	}
 	return managedfields.NewScaleHandler(parent.GetManagedFields(), own, paths)

@@ -242,7 +242,7 @@ func replayWrite(t *testing.T, o *Manager, before json.RawMessage, w recordedWri
 }
 
 func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.ManagedFieldsEntry {
-	handler := ScaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, nil, "spec", "replicas")
+	handler := ScaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, map[string][]string{"apps/v1": {"spec", "replicas"}})
 	before, err := handler.ToSubresource()
 	if err != nil {
 		t.Fatal(err)

@@ -130,6 +130,8 @@ func ForObject(obj, old runtime.Object) []string {
 		o.node(obj)
 	case *nodev1.RuntimeClass:
 		o.runtimeClass(obj)
+	case *storagev1.CSIDriver:
+		o.driver(obj, old)
 	case *apiregistrationv1.APIService:
 		o.apiService(obj, old)
 	}
@@ -146,6 +148,16 @@ func (o *texts) serviceAccount(obj *corev1.ServiceAccount, old runtime.Object) {
 	}
 	if _, ok := obj.Annotations[enforce]; ok {
 		o.say("metadata.annotations[%s]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets", enforce)
+	}
+}
+
+// driver speaks of tokens that a driver is given in the open.
+func (o *texts) driver(obj *storagev1.CSIDriver, old runtime.Object) {
+	if before, ok := old.(*storagev1.CSIDriver); ok && equality.Semantic.DeepEqual(before.Spec.TokenRequests, obj.Spec.TokenRequests) {
+		return
+	}
+	if len(obj.Spec.TokenRequests) > 0 && obj.Spec.ServiceAccountTokenInSecrets == nil {
+		o.say("spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes")
 	}
 }
 

@@ -1,0 +1,482 @@
+package plugins
+
+// This file is NodeRestriction: a node, whoever has got hold of it, writes of itself and of the pods that run on it, and nothing else. A
+// node is a user system:node:NAME in the group system:nodes; what it may ask for at all the roles say (ClusterRole system:node, bound to
+// that group), and of that it may write
+//
+//	its Node                  but for taints, owners, and labels by which others choose nodes
+//	pods that run on it       their status; delete, evict; create mirror pods that refer to nothing
+//	claims                    the size and conditions in their status
+//	tokens of accounts        bound to a pod that runs on it, for an audience that the pod mounts
+//	its Lease, its CSINode, its ResourceSlices
+//	requests for certificates with its own name
+//
+// The rules and words are those of kube-apiserver's plugin/pkg/admission/noderestriction. Drivers that stand in for volume plug-ins of
+// Kubernetes' own (CSI migration) are not looked for; podcertificaterequests are not served.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"apilet/internal/admission"
+	"apilet/internal/registry/validation"
+	"apilet/internal/request"
+	"apilet/internal/store"
+)
+
+// restrictedToNodes are the writes that NodeRestriction looks at.
+var restrictedToNodes = []string{"pods", "pods/status", "pods/eviction", "pods/binding", "pods/ephemeralcontainers", "pods/resize", "nodes", "nodes/status",
+	"persistentvolumeclaims", "persistentvolumeclaims/status", "serviceaccounts/token", "leases.coordination.k8s.io", "csinodes.storage.k8s.io",
+	"resourceslices.resource.k8s.io", "certificatesigningrequests.certificates.k8s.io"}
+
+// restriction knows what runs where.
+type restriction struct {
+	store *store.Store
+	may   func(request.User, request.Info) (bool, string)
+}
+
+// A nodeWrite is a write by a node.
+type nodeWrite struct {
+	*admission.Attributes
+	restriction
+	node string
+}
+
+func (w *nodeWrite) forbid(format string, args ...any) error {
+	return w.Forbidden(fmt.Errorf(format, args...))
+}
+
+func (r restriction) admit(_ context.Context, a *admission.Attributes) error {
+	if a.Request == nil || !slices.Contains(a.Request.User.Groups, request.GroupNodes) {
+		return nil
+	}
+	name, isNode := strings.CutPrefix(a.Request.User.Name, request.NodePrefix)
+	if !isNode {
+		return nil
+	}
+	w := &nodeWrite{a, r, name}
+	if name == "" {
+		return w.forbid("could not determine node from user %q", a.Request.User.Name)
+	}
+	switch a.Resource.Plural {
+	case "pods":
+		return w.pod()
+	case "nodes":
+		return w.ownNode()
+	case "persistentvolumeclaims":
+		return w.claim()
+	case "serviceaccounts":
+		return w.token()
+	case "leases":
+		return w.lease()
+	case "csinodes":
+		if a.Name() != name {
+			return w.forbid("can only access CSINode with the same name as the requesting node")
+		}
+	case "resourceslices":
+		return w.slice()
+	case "certificatesigningrequests":
+		return w.certificate()
+	}
+	return nil
+}
+
+// ---- Pods ----
+
+func (w *nodeWrite) pod() error {
+	switch {
+	case w.Subresource == "status":
+		return w.podStatus()
+	case w.Subresource == "eviction":
+		pod, err := w.storedPod(w.Request.Info.Namespace, w.Request.Info.Name)
+		if err == nil && pod.Spec.NodeName != w.node {
+			err = w.forbid("node %s can only evict pods with spec.nodeName set to itself", w.node)
+		}
+		return err
+	case w.Subresource != "":
+		return w.forbid("unexpected pod subresource %q, only 'status' and 'eviction' are allowed", w.Subresource)
+	case w.Operation == admission.OpCreate:
+		return w.mirrorPod()
+	case w.Operation == admission.OpDelete:
+		if w.Old.(*corev1.Pod).Spec.NodeName != w.node {
+			return w.forbid("node %q can only delete pods with spec.nodeName set to itself", w.node)
+		}
+		return nil
+	}
+	return w.forbid("unexpected operation %q, node %q can only create and delete mirror pods", w.Operation, w.node)
+}
+
+func (w *nodeWrite) podStatus() error {
+	pod, old := w.Object.(*corev1.Pod), w.Old.(*corev1.Pod)
+	switch {
+	case old.Spec.NodeName != w.node:
+		return w.forbid("node %q can only update pod status for pods with spec.nodeName set to itself", w.node)
+	case !maps.Equal(pod.Labels, old.Labels):
+		return w.forbid("node %q cannot update labels through pod status", w.node)
+	case !equality.Semantic.DeepEqual(pod.Status.ResourceClaimStatuses, old.Status.ResourceClaimStatuses):
+		return w.forbid("node %q cannot update resource claim statues", w.node)
+	case !equality.Semantic.DeepEqual(pod.Status.ExtendedResourceClaimStatus, old.Status.ExtendedResourceClaimStatus):
+		return w.forbid("node %q cannot update extended resource claim status", w.node)
+	}
+	return nil
+}
+
+// mirrorPod lets a node tell of what it runs on its own account.
+func (w *nodeWrite) mirrorPod() error {
+	pod := w.Object.(*corev1.Pod)
+	switch {
+	case !isMirror(pod):
+		return w.forbid("pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, w.node)
+	case pod.Spec.NodeName != w.node:
+		return w.forbid("node %q can only create pods with spec.nodeName set to itself", w.node)
+	case len(pod.OwnerReferences) > 1:
+		return w.forbid("node %q can only create pods with a single owner reference set to itself", w.node)
+	case len(pod.OwnerReferences) == 0:
+		return w.forbid("node %q can only create pods with an owner reference set to itself", w.node)
+	}
+	owner := &pod.OwnerReferences[0]
+	switch {
+	case owner.APIVersion != "v1" || owner.Kind != "Node" || owner.Name != w.node:
+		return w.forbid("node %q can only create pods with an owner reference set to itself", w.node)
+	case owner.Controller == nil || !*owner.Controller:
+		return w.forbid("node %q can only create pods with a controller owner reference set to itself", w.node)
+	case blocks(owner):
+		return w.forbid("node %q must not set blockOwnerDeletion on an owner reference", w.node)
+	}
+	node := &corev1.Node{}
+	if err := w.read("node", "//nodes//"+w.node, w.node, node); err != nil {
+		return err
+	}
+	if owner.UID != node.UID {
+		return w.forbid("node %s UID mismatch: expected %s got %s", w.node, owner.UID, node.UID)
+	}
+	if what := referred(&pod.Spec); what != "" {
+		return w.forbid("node %q can not create pods that reference %s", w.node, what)
+	}
+	return nil
+}
+
+// referred says which objects a pod refers to; "" when it stands for itself.
+func referred(spec *corev1.PodSpec) string {
+	switch {
+	case spec.ServiceAccountName != "":
+		return "serviceaccounts"
+	case namesSecret(spec):
+		return "secrets"
+	case namesConfigMap(spec):
+		return "configmaps"
+	case len(spec.ResourceClaims) > 0:
+		return "resourceclaims"
+	}
+	for i := range spec.Volumes {
+		if what := referredByVolume(&spec.Volumes[i].VolumeSource); what != "" {
+			return what
+		}
+	}
+	return ""
+}
+
+// namesConfigMap says that a pod uses a ConfigMap anywhere.
+func namesConfigMap(spec *corev1.PodSpec) bool {
+	for _, list := range [...][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			if slices.ContainsFunc(list[i].Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil }) ||
+				slices.ContainsFunc(list[i].EnvFrom, func(e corev1.EnvFromSource) bool { return e.ConfigMapRef != nil }) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+		return v.ConfigMap != nil && v.ConfigMap.Name != "" || v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool {
+			return p.ConfigMap != nil && p.ConfigMap.Name != ""
+		})
+	})
+}
+
+func referredByVolume(v *corev1.VolumeSource) string {
+	switch {
+	case v.ConfigMap != nil:
+		return "configmaps (via configmap volumes)"
+	case v.Secret != nil:
+		return "secrets (via secret volumes)"
+	case v.CSI != nil:
+		return "csidrivers (via CSI volumes)"
+	case v.Glusterfs != nil:
+		return "endpoints (via glusterFS volumes)"
+	case v.PersistentVolumeClaim != nil:
+		return "persistentvolumeclaims"
+	case v.Ephemeral != nil:
+		return "persistentvolumeclaims (via ephemeral volumes)"
+	case v.AzureFile != nil:
+		return "secrets (via azureFile volumes)"
+	case v.Projected == nil:
+		return ""
+	}
+	for i := range v.Projected.Sources {
+		switch s := &v.Projected.Sources[i]; {
+		case s.ConfigMap != nil:
+			return "configmaps (via projected volumes)"
+		case s.Secret != nil:
+			return "secrets (via projected volumes)"
+		case s.ServiceAccountToken != nil:
+			return "serviceaccounts (via projected volumes)"
+		case s.ClusterTrustBundle != nil:
+			return "clustertrustbundles"
+		case s.PodCertificate != nil:
+			return "podcertificates"
+		}
+	}
+	return ""
+}
+
+// ---- Its Node ----
+
+func (w *nodeWrite) ownNode() error {
+	if name := w.Name(); name != w.node {
+		return w.forbid("node %q is not allowed to modify node %q", w.node, name)
+	}
+	if w.Operation == admission.OpDelete {
+		return nil
+	}
+	node := w.Object.(*corev1.Node)
+	if w.Operation == admission.OpCreate {
+		if node.Spec.ConfigSource != nil {
+			return w.forbid("node %q is not allowed to create pods with a non-nil configSource", w.node)
+		}
+		if keys := forbiddenLabels(node.Labels, nil); len(keys) > 0 {
+			return w.forbid("node %q is not allowed to set the following labels: %s", w.node, strings.Join(keys, ", "))
+		}
+		return nil
+	}
+	old := w.Old.(*corev1.Node)
+	switch {
+	case node.Spec.ConfigSource != nil && !equality.Semantic.DeepEqual(node.Spec.ConfigSource, old.Spec.ConfigSource):
+		return w.forbid("node %q is not allowed to update configSource to a new non-nil configSource", w.node)
+	case !equality.Semantic.DeepEqual(node.Spec.Taints, old.Spec.Taints):
+		return w.forbid("node %q is not allowed to modify taints", w.node)
+	case !equality.Semantic.DeepEqual(node.OwnerReferences, old.OwnerReferences):
+		return w.forbid("node %q is not allowed to modify ownerReferences", w.node)
+	}
+	if keys := forbiddenLabels(node.Labels, old.Labels); len(keys) > 0 {
+		return w.forbid("is not allowed to modify labels: %s", strings.Join(keys, ", "))
+	}
+	return nil
+}
+
+// kubeletLabels are those of kubernetes.io that a node may set, beside all of kubelet.kubernetes.io and node.kubernetes.io.
+var kubeletLabels = []string{corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable, corev1.LabelArchStable,
+	"beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
+
+// forbiddenLabels are the keys, in order, that differ and are not a node's to set.
+func forbiddenLabels(labels, old map[string]string) (keys []string) {
+	all := maps.Clone(old)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, labels)
+	for key := range all {
+		now, set := labels[key]
+		before, was := old[key]
+		if (set != was || now != before) && !mayLabel(key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func mayLabel(key string) bool {
+	domain, _, prefixed := strings.Cut(key, "/")
+	if !prefixed {
+		return true
+	}
+	in := func(of string) bool { return domain == of || strings.HasSuffix(domain, "."+of) }
+	switch {
+	case in(corev1.LabelNamespaceNodeRestriction):
+		return false
+	case !in("kubernetes.io") && !in("k8s.io"):
+		return true
+	}
+	return slices.Contains(kubeletLabels, key) || in(corev1.LabelNamespaceSuffixKubelet) || in(corev1.LabelNamespaceSuffixNode)
+}
+
+// ---- Claims, tokens, and the small ones ----
+
+func (w *nodeWrite) claim() error {
+	if w.Subresource != "status" {
+		return w.forbid("may only update PVC status")
+	}
+	claim, old := w.Object.DeepCopyObject().(*corev1.PersistentVolumeClaim), w.Old.DeepCopyObject().(*corev1.PersistentVolumeClaim)
+	for _, c := range [...]*corev1.PersistentVolumeClaim{claim, old} {
+		c.ResourceVersion, c.ManagedFields = "", nil
+		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResources, c.Status.AllocatedResourceStatuses = nil, nil, nil, nil
+	}
+	if !equality.Semantic.DeepEqual(claim, old) {
+		return w.forbid("node %q is not allowed to update fields other than status.quantity and status.conditions", w.node)
+	}
+	return nil
+}
+
+func (w *nodeWrite) lease() error {
+	if w.Namespace() != corev1.NamespaceNodeLease {
+		return w.forbid("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
+	}
+	if w.Name() != w.node {
+		return w.forbid("can only access node lease with the same name as the requesting node")
+	}
+	return nil
+}
+
+func (w *nodeWrite) slice() error {
+	obj, verb := w.Object, "create"
+	switch w.Operation {
+	case admission.OpUpdate:
+		return nil
+	case admission.OpDelete:
+		obj, verb = w.Old, "delete"
+	}
+	if slice := obj.(*resourcev1.ResourceSlice); slice.Spec.NodeName == nil || *slice.Spec.NodeName != w.node {
+		return w.forbid("can only %s ResourceSlice with the same NodeName as the requesting node", verb)
+	}
+	return nil
+}
+
+func (w *nodeWrite) certificate() error {
+	if w.Operation != admission.OpCreate {
+		return nil
+	}
+	csr := w.Object.(*certificatesv1.CertificateSigningRequest)
+	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName && csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+		return nil
+	}
+	parsed, err := validation.ParseSigningRequest(csr.Spec.Request)
+	if err != nil {
+		return w.forbid("unable to parse csr: %w", err)
+	}
+	if parsed.Subject.CommonName != request.NodePrefix+w.node {
+		return w.forbid("can only create a node CSR with CN=system:node:%s", w.node)
+	}
+	return nil
+}
+
+func (w *nodeWrite) token() error {
+	asked := w.Object.(*authenticationv1.TokenRequest)
+	ref := asked.Spec.BoundObjectRef
+	switch {
+	case ref == nil || ref.APIVersion != "v1" || ref.Kind != "Pod" || ref.Name == "":
+		return w.forbid("node requested token not bound to a pod")
+	case ref.UID == "":
+		return w.forbid("node requested token with a pod binding without a uid")
+	}
+	pod, err := w.storedPod(w.Request.Info.Namespace, ref.Name)
+	switch {
+	case err != nil:
+		return err
+	case ref.UID != pod.UID:
+		return w.forbid("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID)
+	case pod.Spec.NodeName != w.node:
+		return w.forbid("node requested token bound to a pod scheduled on a different node")
+	case len(asked.Spec.Audiences) > 1:
+		return w.forbid("node may only request 0 or 1 audiences")
+	}
+	audience := strings.Join(asked.Spec.Audiences, "")
+	mounted, err := w.mounts(pod, audience)
+	if err != nil {
+		return w.forbid("error validating audience %q: %w", audience, err)
+	}
+	if mounted {
+		return nil
+	}
+	info := request.Info{ResourceRequest: true, Verb: "request-serviceaccounts-token-audience", Version: "v1", Resource: audience,
+		Namespace: w.Request.Info.Namespace, Name: w.Request.Info.Name}
+	if allowed, _ := w.may(w.Request.User, info); !allowed {
+		return w.forbid("audience %q not found in pod spec volume, %s is not authorized to request tokens for this audience", audience, w.Request.User.Name)
+	}
+	return nil
+}
+
+// mounts says that a pod has a volume with a token for an audience: one of its own, or its driver's. What cannot be looked up counts
+// only where no other volume has it.
+func (w *nodeWrite) mounts(pod *corev1.Pod, audience string) (bool, error) {
+	var errs []error
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool {
+			return p.ServiceAccountToken != nil && p.ServiceAccountToken.Audience == audience
+		}) {
+			return true, nil
+		}
+		driver, err := w.driverOf(pod, v)
+		if err == nil && driver != "" {
+			var found storagev1.CSIDriver
+			if err = w.read("csidriver.storage.k8s.io", "/storage.k8s.io/csidrivers//"+driver, driver, &found); err == nil &&
+				slices.ContainsFunc(found.Spec.TokenRequests, func(t storagev1.TokenRequest) bool { return t.Audience == audience }) {
+				return true, nil
+			}
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return false, utilerrors.NewAggregate(errs)
+}
+
+// driverOf is the CSI driver that serves a volume; "" when none does.
+func (w *nodeWrite) driverOf(pod *corev1.Pod, v *corev1.Volume) (string, error) {
+	claimName := ""
+	switch {
+	case v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil:
+		claimName = pod.Name + "-" + v.Name
+	case v.PersistentVolumeClaim != nil:
+		claimName = v.PersistentVolumeClaim.ClaimName
+	case v.CSI != nil:
+		return v.CSI.Driver, nil
+	default:
+		return "", nil
+	}
+	var claim corev1.PersistentVolumeClaim
+	if err := w.read("persistentvolumeclaim", "//persistentvolumeclaims/"+pod.Namespace+"/"+claimName, claimName, &claim); err != nil {
+		return "", err
+	}
+	var volume corev1.PersistentVolume
+	if err := w.read("persistentvolume", "//persistentvolumes//"+claim.Spec.VolumeName, claim.Spec.VolumeName, &volume); err != nil {
+		return "", err
+	}
+	if volume.Spec.CSI == nil {
+		return "", nil
+	}
+	return volume.Spec.CSI.Driver, nil
+}
+
+func (w *nodeWrite) storedPod(namespace, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	return pod, w.read("pod", "//pods/"+namespace+"/"+name, name, pod)
+}
+
+// read reads a stored object. What is missing is called by kind, as kube-apiserver's caches call it.
+func (w *nodeWrite) read(kind, key, name string, into any) error {
+	rec, err := w.store.Get(key)
+	if errors.Is(err, store.ErrNotFound) {
+		return apierrors.NewNotFound(schema.ParseGroupResource(kind), name)
+	}
+	if err != nil {
+		return w.Forbidden(err)
+	}
+	return json.Unmarshal(rec.JSON, into)
+}
