@@ -442,6 +442,7 @@ func (s *server) assemble() error {
 	if err != nil {
 		return err
 	}
+	alloc.Shared = s.cluster != nil
 	if alloc.Failed = func(err error) { s.log.Error().Err(err).Msg("cluster IPs and node ports") }; s.cfg.managedFields {
 		alloc.Manager = "apilet"
 	}
@@ -1200,6 +1201,8 @@ func (c *config) commands() []commandline.Command {
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineBackup}}, Run: c.runBackup},
 		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: dataFlag, Run: c.runCheck},
 		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: dataFlag, Run: c.runDefrag},
+		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
+			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}, {Title: "The etcd cluster", Define: c.etcd.defineMigration}}, Run: c.runMigrate},
 		{Name: "envtest-assets", Args: "DIR", Counts: one, What: "fill a folder with what envtest looks for, and print the line that leads it there",
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
 	}

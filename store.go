@@ -27,10 +27,12 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -274,7 +276,14 @@ func (s *server) whole() error {
 type etcdFlags struct {
 	servers                           []string
 	cafile, certfile, keyfile, prefix string
+	toFile                            bool            // of migrate
 	starting                          context.Context // ends a start that waits for etcd; nil: nothing does
+}
+
+// defineMigration is for migrate.
+func (e *etcdFlags) defineMigration(f *flag.FlagSet) {
+	f.BoolVar(&e.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
+	e.define(f)
 }
 
 func (e *etcdFlags) define(f *flag.FlagSet) {
@@ -283,6 +292,38 @@ func (e *etcdFlags) define(f *flag.FlagSet) {
 	f.StringVar(&e.certfile, "etcd-certfile", "", "PEM `file` with the certificate to show to etcd")
 	f.StringVar(&e.keyfile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
 	f.StringVar(&e.prefix, "etcd-prefix", "/registry", "what all keys in etcd begin with")
+}
+
+// runMigrate copies the objects of a file that no server has open into an etcd cluster, or the other way.
+func (c *config) runMigrate(call commandline.Call) error {
+	if len(c.etcd.servers) == 0 {
+		return errors.New("--etcd-servers says from or to which etcd; it is missing")
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	seen, reg := &store.Progress{}, scheme.NewRegistry()
+	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
+	cluster := etcd.Config{Servers: c.etcd.servers, CAFile: c.etcd.cafile, CertFile: c.etcd.certfile, KeyFile: c.etcd.keyfile,
+		Layout: layout.New(c.etcd.prefix, reg), Log: newLogger(call.Errors, "console")}
+	if c.etcd.toFile {
+		objects, leftOut, err := etcd.ToFile(ctx, cluster, c.data, seen)
+		if err == nil {
+			fmt.Fprintf(call.Out, "%s: %d objects; %d keys of etcd that are none were left out\n", c.data, objects, leftOut)
+		}
+		return err
+	}
+	if _, err := os.Stat(c.data); err != nil {
+		return err
+	}
+	st, err := store.Open(c.data, store.Options{})
+	if err != nil {
+		return err
+	}
+	objects, err := etcd.ToCluster(ctx, cluster, st, seen)
+	if err == nil {
+		fmt.Fprintf(call.Out, "%s: %d objects are below %s\n", c.data, objects, cluster.Layout.Prefix())
+	}
+	return errors.Join(err, st.Close())
 }
 
 // openStore opens the data file, or the replica of what an etcd cluster holds. closeStore closes both.

@@ -93,20 +93,31 @@ type Cluster struct {
 // Open reaches the cluster and learns which one it is.
 func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
+	var err error
+	if c.client, err = cfg.connect(); err != nil {
+		return nil, err
+	}
+	c.newest.read = c.readNewest
+	if err = c.identify(ctx); err == nil {
+		err = c.checkMigrated(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err), c.client.Close())
+	}
+	return c, nil
+}
+
+func (cfg *Config) connect() (*clientv3.Client, error) {
 	security, err := cfg.tls()
 	if err != nil {
 		return nil, err
 	}
-	c.client, err = clientv3.New(clientv3.Config{Endpoints: cfg.Servers, TLS: security, DialTimeout: 5 * time.Second,
+	client, err := clientv3.New(clientv3.Config{Endpoints: cfg.Servers, TLS: security, DialTimeout: 5 * time.Second,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, fmt.Errorf("--etcd-servers: %w", err)
 	}
-	c.newest.read = c.readNewest
-	if err := c.identify(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err), c.client.Close())
-	}
-	return c, nil
+	return client, nil
 }
 
 func (cfg *Config) tls() (*tls.Config, error) {
@@ -152,7 +163,11 @@ func (c *Cluster) identify(ctx context.Context) error {
 }
 
 // private is the key of something that is no object.
-func (c *Cluster) private(name string) string { return c.lay.Prefix() + path.Join(".apilet", name) }
+func (c *Cluster) private(name string) string { return private(c.lay, name) }
+
+func private(lay *layout.Layout, name string) string {
+	return lay.Prefix() + path.Join(".apilet", name)
+}
 
 // keep returns what etcd has under a private key: fresh, if it had nothing.
 func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, *pb.ResponseHeader, error) {

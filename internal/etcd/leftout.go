@@ -15,6 +15,8 @@ import (
 	"apilet/internal/store"
 )
 
+var errLeftOut = errors.New("--etcd-servers: this program was built without etcd (-tags noetcd)")
+
 // Config is what the flags say.
 type Config struct {
 	Servers                   []string
@@ -29,7 +31,7 @@ type Cluster struct{}
 
 // Open refuses.
 func Open(context.Context, Config) (*Cluster, error) {
-	return nil, errors.New("--etcd-servers: this program was built without etcd (-tags noetcd)")
+	return nil, errLeftOut
 }
 
 func (*Cluster) Replica() *store.Replica                           { return nil }
@@ -38,3 +40,13 @@ func (*Cluster) Check() error                                      { return nil 
 func (*Cluster) Lost() <-chan error                                { return nil }
 func (*Cluster) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
 func (*Cluster) Close() error                                      { return nil }
+
+// ToCluster refuses.
+func ToCluster(context.Context, Config, *store.Store, *store.Progress) (int, error) {
+	return 0, errLeftOut
+}
+
+// ToFile refuses.
+func ToFile(context.Context, Config, string, *store.Progress) (objects, leftOut int, err error) {
+	return 0, 0, errLeftOut
+}

@@ -302,7 +302,7 @@ func (t *pageTree) mark(id uint64) bool {
 		return false
 	}
 	t.seen[id/64] |= 1 << (id % 64)
-	t.progress.add(1)
+	t.progress.Add(1)
 	return true
 }
 

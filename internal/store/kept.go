@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -18,6 +19,21 @@ func (st *Store) Known(name string) (value []byte, err error) {
 		return nil
 	})
 	return value, err
+}
+
+// AllKnown returns what is kept, by name.
+func (st *Store) AllKnown() (values map[string][]byte, err error) {
+	values = map[string][]byte{}
+	err = st.View(func(s *Snapshot) error {
+		c := s.meta().Cursor()
+		for key, value := c.first(); key != nil; key, value = c.next() {
+			if name, ok := strings.CutPrefix(string(key), "secret/"); ok {
+				values[name] = bytes.Clone(value)
+			}
+		}
+		return nil
+	})
+	return values, err
 }
 
 // Secret is Known with a value made by fresh at the first call, and durable before it is returned.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Progress counts what is done of what there is to do. Whoever does it calls begin and reach; nil counts nothing.
+// A Progress counts what is done of what there is to do. Whoever does it calls Begin and Add; nil counts nothing.
 type Progress struct {
 	what        atomic.Pointer[string]
 	done, total atomic.Int64 // total 0: nobody knows
@@ -31,7 +31,8 @@ func (p *Progress) reach(done int64) {
 	}
 }
 
-func (p *Progress) add(n int64) {
+// Add counts more that is done.
+func (p *Progress) Add(n int64) {
 	if p != nil {
 		p.done.Add(n)
 	}
@@ -74,6 +75,6 @@ func (p *Progress) Show(out io.Writer, title string, period time.Duration) (stop
 
 // Write counts bytes, for io.MultiWriter and io.TeeReader.
 func (p *Progress) Write(b []byte) (int, error) {
-	p.add(int64(len(b)))
+	p.Add(int64(len(b)))
 	return len(b), nil
 }

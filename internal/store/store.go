@@ -1126,8 +1126,8 @@ func (st *Store) Count(prefix string) (objects, bytes, rev int64) {
 	return objects, bytes, st.currentRev.Load()
 }
 
-// objects is the number of all live objects.
-func (st *Store) objects() int64 {
+// Objects is the number of all live objects.
+func (st *Store) Objects() int64 {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	return st.total.objects

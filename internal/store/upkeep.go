@@ -351,13 +351,13 @@ func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) 
 
 func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64, seen *Progress) error {
 	var c Chunk
-	seen.Begin("objects", up.st.objects())
+	seen.Begin("objects", up.st.Objects())
 	for sp := (Span{Rev: rev}); ; sp.Start = c.Next {
 		if err := errors.Join(ctx.Err(), up.st.Chunk(sp, &c)); err != nil {
 			return err
 		}
 		err := db.Update(func(tx *bbolt.Tx) error { return putRecords(tx, c.Records) })
-		seen.add(int64(len(c.Records)))
+		seen.Add(int64(len(c.Records)))
 		if err != nil || c.Next == "" {
 			return err
 		}

@@ -189,6 +189,12 @@ func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 	return "/" + place + "/" + namespace + "/" + name, true
 }
 
+// Hidden says that a key is not that of an object which clients see.
+func (l *Layout) Hidden(key string) bool { return strings.HasPrefix(key, rangeBase) }
+
+// Serve makes rows of custom resources known, in place of a server whose definitions are in force.
+func (l *Layout) Serve(rows []*scheme.Resource) { l.reg.ReplaceCustom(rows) }
+
 // customRow is a row of the custom resources of a base; nil when no definition is in force.
 func (l *Layout) customRow(base string) *scheme.Resource {
 	catalog, known := l.reg.Current.Load(), l.custom.Load()

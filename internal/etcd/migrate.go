@@ -1,0 +1,419 @@
+//go:build !noetcd
+
+package etcd
+
+// This file moves a file's objects into a cluster, and a cluster's into a file: each as it is now, with its uid and times, under new revisions.
+// What a server derives from objects, the claims of Services and the range of node ports among it, the next server derives.
+//
+//	PREFIX/.apilet/migration   {"from":"9f…","state":"under way"}   while objects come in; only the same file may go on, no server starts
+//	                           {"from":"9f…","state":"finished"}
+//
+// The mark is written where nothing lies below the prefix, in one Txn with looking. Objects come in batches, each of them only where nothing is;
+// a run that goes on finds what the one before has written, and passes over it.
+//
+// A file is made under another name and gets its own when all is in it.
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"apilet/internal/atomicfile"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	batchOps      = 100       // etcd takes 128 by default
+	batchBytes    = 512 << 10 // and 1.5 MiB
+	batchesAtOnce = 8
+	placesAtOnce  = 128 // objects of a file that are written at once, to share commits
+	underWay      = "under way"
+	finished      = "finished"
+)
+
+// A migration is the mark of one.
+type migration struct {
+	From  string `json:"from"` // the file's lineage
+	State string `json:"state"`
+}
+
+func (m migration) String() string {
+	text, _ := json.Marshal(m)
+	return string(text)
+}
+
+// checkMigrated refuses a prefix into which objects are still to come.
+func (c *Cluster) checkMigrated(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	answer, err := c.client.Get(ctx, c.private("migration"))
+	if err != nil {
+		return failed(err)
+	}
+	for _, kv := range answer.Kvs {
+		var m migration
+		if json.Unmarshal(kv.Value, &m) == nil && m.State == underWay {
+			return fmt.Errorf("a migration into %s is not finished: repeat `apilet migrate` with the same file", c.lay.Prefix())
+		}
+	}
+	return nil
+}
+
+// ---- Into a cluster
+
+// An entry is what a key of etcd is to hold.
+type entry struct{ key, value string }
+
+// ToCluster copies all that a store holds into an empty prefix, and returns how many objects that is. An interrupted copy goes on.
+func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Progress) (objects int, err error) {
+	client, err := cfg.connect()
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	mark := migration{From: hex.EncodeToString(idOf(st)), State: underWay}
+	if err := beginMigration(ctx, cfg, client, mark); err != nil {
+		return 0, err
+	}
+	if err := defineKinds(cfg, st); err != nil {
+		return 0, err
+	}
+	seen.Begin("objects", st.Objects())
+	batches, written := make(chan []entry), make(chan error, batchesAtOnce)
+	copying, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	for range batchesAtOnce {
+		go func() {
+			var err error
+			for batch := range batches {
+				if err == nil {
+					if err = putBatch(copying, client, batch); err != nil {
+						stop(err)
+					}
+				}
+				seen.Add(int64(len(batch)))
+			}
+			written <- err
+		}()
+	}
+	objects, err = readBatches(copying, cfg, st, batches)
+	close(batches)
+	for range batchesAtOnce {
+		err = errors.Join(err, <-written)
+	}
+	if cause := context.Cause(copying); cause != nil {
+		return 0, cause
+	}
+	if err != nil {
+		return 0, err
+	}
+	return objects, finishMigration(ctx, cfg, client, mark)
+}
+
+func idOf(st *store.Store) []byte {
+	id := st.Lineage()
+	return id[:]
+}
+
+// beginMigration marks an empty prefix, or finds the mark of the same file.
+func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, mark migration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	prefix, key := cfg.Layout.Prefix(), private(cfg.Layout, "migration")
+	empty := clientv3.Compare(clientv3.CreateRevision(prefix), "=", 0).WithRange(clientv3.GetPrefixRangeEnd(prefix))
+	answer, err := client.Txn(ctx).If(empty).Then(clientv3.OpPut(key, mark.String())).
+		Else(clientv3.OpGet(key), clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())).Commit()
+	if err != nil {
+		return fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err)
+	}
+	if answer.Succeeded {
+		return nil
+	}
+	var there migration
+	if kv := found(answer, 0); kv != nil && json.Unmarshal(kv.Value, &there) == nil {
+		switch {
+		case there == mark:
+			cfg.Log.Info().Str("prefix", prefix).Msg("going on with a migration that was interrupted")
+			return nil
+		case there.State == underWay:
+			return fmt.Errorf("%s is in use: a migration of another file is under way", prefix)
+		case there.From == mark.From:
+			return fmt.Errorf("%s is in use: this file has been migrated there", prefix)
+		default:
+			return fmt.Errorf("%s is in use: another file has been migrated there", prefix)
+		}
+	}
+	first := "a key"
+	if kv := found(answer, 1); kv != nil {
+		first = string(kv.Key)
+	}
+	return fmt.Errorf("%s is in use: it holds %s; choose another --etcd-prefix, or an etcd that has nothing there", prefix, first)
+}
+
+func finishMigration(ctx context.Context, cfg Config, client *clientv3.Client, mark migration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	key, done := private(cfg.Layout, "migration"), migration{From: mark.From, State: finished}
+	answer, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", mark.String())).Then(clientv3.OpPut(key, done.String())).Commit()
+	if err == nil && !answer.Succeeded {
+		err = fmt.Errorf("%s was changed by somebody else", key)
+	}
+	return err
+}
+
+// defineKinds makes the rows by which custom resources are written: of what their definitions say, the kind and which version goes without saying.
+func defineKinds(cfg Config, st *store.Store) error {
+	var rows []*scheme.Resource
+	for rec, err := range st.All(store.Span{Prefix: "/apiextensions.k8s.io/customresourcedefinitions/"}) {
+		if err != nil {
+			return err
+		}
+		_, name := scheme.NamespacedName(rec.Key)
+		unmarked, err := st.Known("unmarked/" + name)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, kindOf(gjson.ParseBytes(bytes.Clone(rec.JSON)), string(unmarked)))
+	}
+	cfg.Layout.Serve(rows)
+	return nil
+}
+
+func kindOf(definition gjson.Result, unmarked string) *scheme.Resource {
+	spec, storage := definition.Get("spec"), ""
+	for _, version := range spec.Get("versions").Array() {
+		if version.Get("storage").Bool() {
+			storage = version.Get("name").String()
+		}
+	}
+	if unmarked == "" {
+		unmarked = definition.Get("status.storedVersions.0").String()
+	}
+	if unmarked == "" {
+		unmarked = storage
+	}
+	kind := definition.Get("status.acceptedNames.kind").String()
+	if kind == "" {
+		kind = spec.Get("names.kind").String()
+	}
+	row := &scheme.Resource{Kind: kind, Plural: spec.Get("names.plural").String(), Namespaced: spec.Get("scope").String() == "Namespaced",
+		Custom: &scheme.CustomStrategy{StorageVersion: storage, Unmarked: unmarked}}
+	return scheme.GroupVersion(spec.Get("group").String(), storage, row)[0]
+}
+
+// readBatches sends all that a store holds: its objects, and what is shared with servers on the same data.
+func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<- []entry) (objects int, err error) {
+	var batch []entry
+	size := 0
+	send := func() error {
+		defer func() { batch, size = nil, 0 }()
+		select {
+		case batches <- batch:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	add := func(e entry) error {
+		if n := len(e.key) + len(e.value); len(batch) == batchOps || len(batch) > 0 && size+n > batchBytes {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+		size += len(e.key) + len(e.value)
+		batch = append(batch, e)
+		return nil
+	}
+	for rec, err := range st.All(store.Span{Prefix: "/"}) {
+		if err != nil {
+			return objects, err
+		}
+		key, err := cfg.Layout.EtcdKey(rec.Key)
+		if err != nil {
+			return objects, err
+		}
+		value, err := cfg.Layout.Encode(rec.Key, rec.JSON)
+		if err != nil {
+			return objects, fmt.Errorf("%s: %w", rec.Key, err)
+		}
+		if err := add(entry{key, string(value)}); err != nil {
+			return objects, err
+		}
+		objects++
+	}
+	known, err := st.AllKnown()
+	if err != nil {
+		return objects, err
+	}
+	for name, value := range known {
+		if err := add(entry{private(cfg.Layout, "secrets/"+name), string(value)}); err != nil {
+			return objects, err
+		}
+	}
+	if len(batch) == 0 {
+		return objects, nil
+	}
+	return objects, send()
+}
+
+// putBatch writes entries where nothing is. What is there already has to be what was to be written.
+func putBatch(ctx context.Context, client *clientv3.Client, batch []entry) error {
+	answer, err := putNew(ctx, client, batch)
+	if err != nil || answer.Succeeded {
+		return err
+	}
+	var missing []entry
+	for i, e := range batch {
+		switch kv := found(answer, i); {
+		case kv == nil:
+			missing = append(missing, e)
+		case string(kv.Value) != e.value:
+			return inUse(e.key)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if answer, err = putNew(ctx, client, missing); err == nil && !answer.Succeeded {
+		err = inUse(missing[0].key)
+	}
+	return err
+}
+
+func inUse(key string) error {
+	return fmt.Errorf("somebody else writes to the same prefix: %s is there, and is not what was to be written", key)
+}
+
+func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, pageWithin)
+	defer cancel()
+	var free []clientv3.Cmp
+	var puts, gets []clientv3.Op
+	for _, e := range batch {
+		free = append(free, clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0))
+		puts, gets = append(puts, clientv3.OpPut(e.key, e.value)), append(gets, clientv3.OpGet(e.key))
+	}
+	answer, err := client.Txn(ctx).If(free...).Then(puts...).Else(gets...).Commit()
+	if err != nil {
+		err = fmt.Errorf("writing %s and %d more: %w", batch[0].key, len(batch)-1, err)
+	}
+	return answer, err
+}
+
+// ---- Into a file
+
+// ToFile makes a file of what a cluster holds, as of one revision. leftOut are keys of what is not served here.
+func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (objects, leftOut int, err error) {
+	client, err := cfg.connect()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer client.Close()
+	err = atomicfile.PlaceFile(path, func(temp string) error {
+		if err := os.Remove(temp); err != nil { // the store takes an empty file for one that was damaged
+			return err
+		}
+		st, err := store.Open(temp, store.Options{})
+		if err != nil {
+			return err
+		}
+		objects, leftOut, err = fillFile(ctx, cfg, client, st, seen)
+		return errors.Join(err, st.Close())
+	})
+	return objects, leftOut, err
+}
+
+func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (objects, leftOut int, err error) {
+	prefix := cfg.Layout.Prefix()
+	from, end, at := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
+	for more := true; more; {
+		reading, cancel := context.WithTimeout(ctx, pageWithin)
+		page, err := client.Get(reading, from, clientv3.WithRange(end), clientv3.WithLimit(pageKeysFirst), clientv3.WithRev(at))
+		cancel()
+		switch {
+		case err != nil:
+			return 0, 0, fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err)
+		case at == 0 && page.Count == 0:
+			return 0, 0, fmt.Errorf("there is nothing below %s", prefix)
+		case at == 0:
+			at = page.Header.Revision
+			seen.Begin("keys", page.Count)
+		}
+		placed, others, err := placeAll(ctx, cfg, st, page.Kvs)
+		if err != nil {
+			return 0, 0, err
+		}
+		objects, leftOut = objects+placed, leftOut+others
+		seen.Add(int64(len(page.Kvs)))
+		if more = page.More; more {
+			from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+		}
+	}
+	return objects, leftOut, nil
+}
+
+// placeAll writes a page's objects, many at once. It returns how many they are, and how many keys are none.
+func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.KeyValue) (placed, others int, err error) {
+	var mu sync.Mutex // guards the results
+	var running sync.WaitGroup
+	turns := make(chan struct{}, placesAtOnce)
+	for _, kv := range kvs {
+		if strings.HasPrefix(string(kv.Key), private(cfg.Layout, "")+"/") {
+			failure := placeSecret(cfg, st, kv)
+			mu.Lock()
+			err = errors.Join(err, failure)
+			mu.Unlock()
+			continue
+		}
+		key, ok := cfg.Layout.StoreKey(string(kv.Key))
+		if !ok || cfg.Layout.Hidden(key) {
+			others++
+			continue
+		}
+		placed++
+		turns <- struct{}{}
+		running.Go(func() {
+			defer func() { <-turns }()
+			if failure := place(ctx, cfg, st, key, kv.Value); failure != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				err = errors.Join(err, failure)
+			}
+		})
+	}
+	running.Wait()
+	return placed, others, err
+}
+
+// placeSecret keeps what servers share besides objects; the marks of a migration, or of who leads, are nothing to a file.
+func placeSecret(cfg Config, st *store.Store, kv *mvccpb.KeyValue) error {
+	name, ok := strings.CutPrefix(string(kv.Key), private(cfg.Layout, "secrets")+"/")
+	if !ok {
+		return nil
+	}
+	_, err := st.Secret(name, func() []byte { return kv.Value })
+	return err
+}
+
+func place(ctx context.Context, cfg Config, st *store.Store, key string, value []byte) error {
+	stored, err := cfg.Layout.Decode(key, value)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	_, err = st.Commit(ctx, store.Change{Op: store.OpCreate, Key: key, JSON: stored.JSON, RevAt: stored.RevAt, Deleting: stored.Deleting})
+	return err
+}
