@@ -235,14 +235,14 @@ func (c *Cluster) lose(err error, distrust bool) {
 
 var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
 
-// sameHistory compares an answer's header with what the replica knows.
-func (c *Cluster) sameHistory(header *pb.ResponseHeader, linearizable bool) error {
+// sameHistory compares an answer's header with what the replica knew before the question; 0: it may be behind that.
+func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	var err error
 	switch {
 	case header.ClusterId != c.id:
 		err = fmt.Errorf("%w: the cluster's id was %016x and is %016x", errOtherHistory, c.id, header.ClusterId)
-	case linearizable && c.st != nil && header.Revision < c.st.Revision():
-		err = fmt.Errorf("%w: the revision has gone back to %d", errOtherHistory, header.Revision)
+	case header.Revision < known:
+		err = fmt.Errorf("%w: the revision has gone back from %d to %d", errOtherHistory, known, header.Revision)
 	default:
 		return nil
 	}

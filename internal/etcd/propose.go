@@ -171,7 +171,7 @@ func (c *Cluster) commit(ctx context.Context, holds []clientv3.Cmp, op clientv3.
 	if err != nil {
 		return nil, failed(err)
 	}
-	if err := c.sameHistory(answer.Header, false); err != nil {
+	if err := c.sameHistory(answer.Header, 0); err != nil {
 		return nil, err
 	}
 	if answer.Succeeded {
