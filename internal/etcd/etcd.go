@@ -48,6 +48,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/etcd/layout"
@@ -55,7 +57,8 @@ import (
 )
 
 const (
-	patience      = 10 * time.Second // with etcd, of a write or of a read that it has to confirm
+	patience      = 10 * time.Second // with etcd, of a write
+	readPatience  = 5 * time.Second  // of what asks how far the log is
 	contactWithin = time.Minute      // of the start
 	retryAfter    = time.Second
 )
@@ -98,7 +101,9 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	c.client, err = clientv3.New(clientv3.Config{Endpoints: cfg.Servers, TLS: security, DialTimeout: 5 * time.Second,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, Logger: zap.NewNop()})
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second,
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}})}})
 	if err != nil {
 		return nil, fmt.Errorf("--etcd-servers: %w", err)
 	}

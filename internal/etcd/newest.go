@@ -72,7 +72,7 @@ func (n *newestReads) run() {
 		if round == nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), readPatience)
 		round.rev, round.err = n.read(ctx)
 		cancel()
 		close(round.done)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -110,14 +111,18 @@ func TestEtcdIsAway(t *testing.T) {
 			rev := read(t, a.do(201, "POST", maps, aMap("o", "1", ""))).Metadata.ResourceVersion
 			w := a.watch(t, maps, rev)
 			c.members[0].signal(how)
+			var asking sync.WaitGroup
 			for _, request := range [][3]string{{"GET", maps + "/o", ""}, {"GET", maps, ""}, {"POST", maps, aMap("p", "1", "")}, {"DELETE", maps + "/o", ""},
 				{"PUT", maps + "/o", aMap("o", "2", rev)}} {
-				begin := time.Now()
-				code, text, err := a.try(request[0], request[1], request[2], patience)
-				if err != nil || code < 500 || time.Since(begin) > 30*time.Second {
-					t.Errorf("%s %s without etcd: %d %s %v after %v", request[0], request[1], code, text, err, time.Since(begin))
-				}
+				asking.Go(func() {
+					begin := time.Now()
+					code, text, err := a.try(request[0], request[1], request[2], patience)
+					if err != nil || code < 500 || time.Since(begin) > patience/2 {
+						t.Errorf("%s %s without etcd: %d %s %v after %v", request[0], request[1], code, text, err, time.Since(begin))
+					}
+				})
 			}
+			asking.Wait()
 			a.do(200, "GET", maps+"/o?resourceVersion=0", "")
 			a.do(200, "GET", maps+"?resourceVersion="+rev, "")
 			code, text, err := a.try("GET", "/readyz?verbose", "", patience)
@@ -181,7 +186,7 @@ func TestAnotherEtcd(t *testing.T) {
 	a.do(404, "GET", maps+"/before?resourceVersion=0", "")
 }
 
-// A full etcd takes no writes until there is room; reads go on, and what it refuses has not happened.
+// A full etcd takes no writes until there is room; reads and deletions go on. (The first write that it refuses it carries out, as it says so.)
 func TestEtcdIsFull(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--quota-backend-bytes", "8000000")
@@ -197,7 +202,8 @@ func TestEtcdIsFull(t *testing.T) {
 			}
 		}
 	}
-	a.do(404, "GET", maps+"/"+full, "")
+	a.do(500, "POST", maps, aMap("refused", "1", ""))
+	a.do(404, "GET", maps+"/refused", "")
 	a.do(200, "GET", maps+"/o0", "")
 	a.do(200, "DELETE", maps+"/o0", "")
 	a.do(404, "GET", maps+"/o0", "")
@@ -237,8 +243,8 @@ func TestMembersAreKilled(t *testing.T) {
 	a, b := c.startServer(), c.startServer()
 	rev := read(t, a.do(200, "GET", maps, "")).Metadata.ResourceVersion
 	w, want := b.watch(t, maps, rev), 0
-	for n := range 6 {
-		dead := c.members[n%3]
+	for n := range 3 {
+		dead := c.members[n]
 		dead.signal(syscall.SIGKILL)
 		for i := range 10 {
 			name := fmt.Sprintf("o%d-%d", n, i)
