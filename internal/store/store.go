@@ -107,17 +107,17 @@ import (
 
 // Sentinels of the store, and when they come.
 var (
-	ErrNotFound       = errors.New("key not found")                     // get, update, delete: no live object has the key
-	ErrExists         = errors.New("key already exists")                // create: a live object has the key
-	ErrDeleting       = errors.New("key already exists, being deleted") // create: a live object has the key and is marked as deleting
-	ErrConflict       = errors.New("key has changed")                   // update, delete: the newest revision is not the expected one
-	ErrParentMissing  = errors.New("parent not found")                  // create: Change.Parent is no live object
-	ErrInDoubt        = errors.New("nobody knows whether it is written")    // any write of a replica's: it may have happened, or happen yet
-	ErrParentDeleting = errors.New("parent is being deleted")           // create: Change.Parent is marked as deleting
-	ErrCompacted      = errors.New("revision has been compacted")       // a read below CompactRev
-	errFutureRev      = errors.New("revision is in the future")         // a read above currentRev
-	ErrDiskFull       = errors.New("no space left on the disk")         // a write: nothing changed, writes work again once there is room
-	errClosed         = errors.New("store is closed")                   // a write after close
+	ErrNotFound       = errors.New("key not found")                      // get, update, delete: no live object has the key
+	ErrExists         = errors.New("key already exists")                 // create: a live object has the key
+	ErrDeleting       = errors.New("key already exists, being deleted")  // create: a live object has the key and is marked as deleting
+	ErrConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
+	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent is no live object
+	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write of a replica's: it may have happened, or happen yet
+	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is marked as deleting
+	ErrCompacted      = errors.New("revision has been compacted")        // a read below CompactRev
+	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
+	ErrDiskFull       = errors.New("no space left on the disk")          // a write: nothing changed, writes work again once there is room
+	errClosed         = errors.New("store is closed")                    // a write after close
 
 	// A write above --quota-backend-bytes. Deletes are taken.
 	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room once history is compacted (--compaction-interval), or start with a higher --quota-backend-bytes")
