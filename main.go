@@ -141,7 +141,8 @@ func (c *config) serve(stderr io.Writer) error {
 	defer cancel()
 	c.etcd.starting = stop
 	for {
-		s, err := startServer(c)
+		own := *c // the start completes it
+		s, err := startServer(&own)
 		if err != nil {
 			return err
 		}

@@ -48,6 +48,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/etcd/layout"
@@ -55,7 +57,8 @@ import (
 )
 
 const (
-	patience      = 10 * time.Second // with etcd, of a write or of a read that it has to confirm
+	patience      = 10 * time.Second // with etcd, of a write
+	readPatience  = 5 * time.Second  // of what asks how far the log is
 	contactWithin = time.Minute      // of the start
 	retryAfter    = time.Second
 )
@@ -113,7 +116,9 @@ func (cfg *Config) connect() (*clientv3.Client, error) {
 		return nil, err
 	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: cfg.Servers, TLS: security, DialTimeout: 5 * time.Second,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, Logger: zap.NewNop()})
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 3 * time.Second,
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}})}})
 	if err != nil {
 		return nil, fmt.Errorf("--etcd-servers: %w", err)
 	}
@@ -250,14 +255,14 @@ func (c *Cluster) lose(err error, distrust bool) {
 
 var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")
 
-// sameHistory compares an answer's header with what the replica knows.
-func (c *Cluster) sameHistory(header *pb.ResponseHeader, linearizable bool) error {
+// sameHistory compares an answer's header with what the replica knew before the question; 0: it may be behind that.
+func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	var err error
 	switch {
 	case header.ClusterId != c.id:
 		err = fmt.Errorf("%w: the cluster's id was %016x and is %016x", errOtherHistory, c.id, header.ClusterId)
-	case linearizable && c.st != nil && header.Revision < c.st.Revision():
-		err = fmt.Errorf("%w: the revision has gone back to %d", errOtherHistory, header.Revision)
+	case header.Revision < known:
+		err = fmt.Errorf("%w: the revision has gone back from %d to %d", errOtherHistory, known, header.Revision)
 	default:
 		return nil
 	}

@@ -108,7 +108,7 @@ func (c *Cluster) watch(ctx context.Context) error {
 		if err := news.Err(); err != nil {
 			return err
 		}
-		if err := c.sameHistory(news.Header, false); err != nil {
+		if err := c.sameHistory(news.Header, 0); err != nil {
 			return err
 		}
 		if c.trouble.Swap(nil) != nil {
@@ -175,7 +175,7 @@ func (c *Cluster) fill(ctx context.Context) error {
 		}
 		if at == 0 {
 			if at = page.Header.Revision; at < c.st.Revision() {
-				return c.sameHistory(page.Header, true)
+				return c.sameHistory(page.Header, c.st.Revision())
 			}
 		}
 		changes, bytes := c.pageChanges(page.Kvs)
@@ -218,7 +218,7 @@ func (c *Cluster) get(ctx context.Context, key string, opts ...clientv3.OpOption
 	if err != nil {
 		return nil, err
 	}
-	return answer, c.sameHistory(answer.Header, false)
+	return answer, c.sameHistory(answer.Header, 0)
 }
 
 // removeOthers deletes from the replica what etcd does not have at a revision. It returns how many keys it has compared.

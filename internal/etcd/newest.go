@@ -72,7 +72,7 @@ func (n *newestReads) run() {
 		if round == nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), readPatience)
 		round.rev, round.err = n.read(ctx)
 		cancel()
 		close(round.done)
@@ -80,11 +80,12 @@ func (n *newestReads) run() {
 }
 
 func (c *Cluster) readNewest(ctx context.Context) (int64, error) {
+	known := c.st.Revision()
 	answer, err := c.client.Get(ctx, c.private("nothing"), clientv3.WithCountOnly())
 	if err != nil {
 		return 0, failed(err)
 	}
-	return answer.Header.Revision, c.sameHistory(answer.Header, true)
+	return answer.Header.Revision, c.sameHistory(answer.Header, known)
 }
 
 // await sees to it that the replica gets to a revision, however little happens there.

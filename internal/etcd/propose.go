@@ -169,9 +169,9 @@ func (c *Cluster) deleting(key string, kv *mvccpb.KeyValue) bool {
 func (c *Cluster) commit(ctx context.Context, holds []clientv3.Cmp, op clientv3.Op, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	answer, err := c.client.Txn(ctx).If(holds...).Then(op).Else(reads...).Commit()
 	if err != nil {
-		return nil, failed(err)
+		return nil, inDoubt{failed(err)}
 	}
-	if err := c.sameHistory(answer.Header, false); err != nil {
+	if err := c.sameHistory(answer.Header, 0); err != nil {
 		return nil, err
 	}
 	if answer.Succeeded {
@@ -179,6 +179,11 @@ func (c *Cluster) commit(ctx context.Context, holds []clientv3.Cmp, op clientv3.
 	}
 	return answer, nil
 }
+
+// inDoubt is the error of a Txn of which nobody knows what became of it.
+type inDoubt struct{ error }
+
+func (d inDoubt) Unwrap() []error { return []error{d.error, store.ErrInDoubt} }
 
 func revisionOf(answer *clientv3.TxnResponse) int64 {
 	if answer == nil {

@@ -79,7 +79,7 @@ func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, n
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
-		if stale, failure := wr.stale(ctx, key, read, err == nil && rec.Rev != read); failure != nil {
+		if stale, failure := wr.stale(ctx, key, read, err == nil && rec.Rev != read || errors.Is(err, store.ErrInDoubt)); failure != nil {
 			err = failure
 		} else if stale {
 			continue

@@ -120,15 +120,7 @@ func (wr *Writer) checkNamespace(ctx context.Context, res *scheme.Resource, obj 
 	if !res.Namespaced {
 		return nil
 	}
-	key := NamespaceKey(obj.GetNamespace())
-	rec, err := wr.Store.Get(key)
-	if err != nil || rec.Deleting { // as far as a replica knows
-		if stale, failure := wr.stale(ctx, key, rec.Rev, false); failure != nil {
-			return failure
-		} else if stale {
-			rec, err = wr.Store.Get(key)
-		}
-	}
+	rec, err := wr.Store.GetNewest(ctx, NamespaceKey(obj.GetNamespace()))
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return store.ErrParentMissing

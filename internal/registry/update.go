@@ -132,7 +132,7 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change Cha
 		if lost := errors.Is(err, store.ErrConflict) || created && apierrors.IsAlreadyExists(err); lost {
 			continue
 		}
-		if stale, failure := wr.stale(ctx, key, read, err == nil && (created || rec.Rev != read)); failure != nil {
+		if stale, failure := wr.stale(ctx, key, read, err == nil && (created || rec.Rev != read) || errors.Is(err, store.ErrInDoubt)); failure != nil {
 			err = failure
 		} else if stale {
 			continue
@@ -141,8 +141,8 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change Cha
 	}
 }
 
-// stale tells whether an answer was made of a version, by its revision (0: of none), that was not the newest any more. A commit has found out;
-// an answer without one, in a replica, has to ask.
+// stale tells whether an answer was made of a version, by its revision (0: of none), that was not the newest any more. A commit has found out,
+// and one whose outcome is not known must not be made again; an answer without one, in a replica, has to ask.
 func (wr *Writer) stale(ctx context.Context, key string, rev int64, committed bool) (bool, error) {
 	if committed {
 		return false, nil

@@ -137,6 +137,19 @@ func (st *Store) Changed(ctx context.Context, key string, rev int64) (bool, erro
 	return err == nil && rec.Rev != rev, err
 }
 
+// GetNewest is Get for those who refuse something when the object is missing, or is being deleted: a replica asks how far the log is before it
+// says so.
+func (st *Store) GetNewest(ctx context.Context, key string) (Record, error) {
+	rec, err := st.Get(key)
+	if err == nil && !rec.Deleting || st.Opts.Replica == nil {
+		return rec, err
+	}
+	if _, err := st.Current(ctx); err != nil {
+		return Record{}, err
+	}
+	return st.Get(key)
+}
+
 // Reach waits until the store shows a revision.
 func (st *Store) Reach(ctx context.Context, rev int64) error {
 	reached := st.waiting.wait(st, rev)

@@ -107,16 +107,17 @@ import (
 
 // Sentinels of the store, and when they come.
 var (
-	ErrNotFound       = errors.New("key not found")                     // get, update, delete: no live object has the key
-	ErrExists         = errors.New("key already exists")                // create: a live object has the key
-	ErrDeleting       = errors.New("key already exists, being deleted") // create: a live object has the key and is marked as deleting
-	ErrConflict       = errors.New("key has changed")                   // update, delete: the newest revision is not the expected one
-	ErrParentMissing  = errors.New("parent not found")                  // create: Change.Parent is no live object
-	ErrParentDeleting = errors.New("parent is being deleted")           // create: Change.Parent is marked as deleting
-	ErrCompacted      = errors.New("revision has been compacted")       // a read below CompactRev
-	errFutureRev      = errors.New("revision is in the future")         // a read above currentRev
-	ErrDiskFull       = errors.New("no space left on the disk")         // a write: nothing changed, writes work again once there is room
-	errClosed         = errors.New("store is closed")                   // a write after close
+	ErrNotFound       = errors.New("key not found")                      // get, update, delete: no live object has the key
+	ErrExists         = errors.New("key already exists")                 // create: a live object has the key
+	ErrDeleting       = errors.New("key already exists, being deleted")  // create: a live object has the key and is marked as deleting
+	ErrConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
+	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent is no live object
+	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write of a replica's: it may have happened, or happen yet
+	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is marked as deleting
+	ErrCompacted      = errors.New("revision has been compacted")        // a read below CompactRev
+	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
+	ErrDiskFull       = errors.New("no space left on the disk")          // a write: nothing changed, writes work again once there is room
+	errClosed         = errors.New("store is closed")                    // a write after close
 
 	// A write above --quota-backend-bytes. Deletes are taken.
 	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room once history is compacted (--compaction-interval), or start with a higher --quota-backend-bytes")
@@ -864,6 +865,7 @@ type Snapshot struct {
 	keys    Tree
 	Revs    Tree
 	compact int64
+	shared  bool // what lies under a revision may be another key's, and sound
 	seek    [8]byte
 }
 
@@ -890,17 +892,22 @@ func (s *Snapshot) meta() Tree {
 // View runs fn in a read transaction. CompactRev is read after the transaction began: whatever the transaction finds deleted was
 // deleted after CompactRev was raised, so what fn checks against it is never too low. Never call view within view.
 func (st *Store) View(fn func(*Snapshot) error) error {
-	return st.dataFile.view(func(p *pages) error { return fn(newSnapshot(p, st.compactRev.Load())) })
+	return st.dataFile.view(func(p *pages) error {
+		s := newSnapshot(p, st.compactRev.Load())
+		s.shared = st.shared.Load()
+		return fn(s)
+	})
 }
 
-// record looks a key's record of a revision up; nil when there is none. What lies there of another key is told apart by the caller.
+// record looks a key's record of a revision up; nil when there is none. What lies there of another key is damage for the caller to tell,
+// unless revisions are shared.
 func (s *Snapshot) record(rev int64, key []byte) []byte {
 	binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
 	b := s.Revs.get(s.seek[:])
 	if b != nil && bytes.Equal(recordKey(b), key) {
 		return b
 	}
-	if long := s.Revs.get(longKey(rev, key)); long != nil {
+	if long := s.Revs.get(longKey(rev, key)); long != nil || s.shared {
 		return long
 	}
 	return b

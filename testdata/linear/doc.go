@@ -3,8 +3,10 @@
 // Kubernetes builds on it. Porcupine looks for the explanation. Watches that resume across the restarts are held against the writes:
 // each event once, in order, none left out.
 //
-//	go test .                                   # about half a minute, on a server built from the folder above
-//	LINEAR=10m APILET=./apilet go test -timeout 30m .
+//	go test .                                   # about a minute, on a server built from the folder above
+//	LINEAR=10m APILET=./apilet ETCD=./etcd go test -timeout 30m .
+//
+// The same is asked of three servers on an etcd cluster of three members, of which any may be killed (cluster_test.go).
 //
 // It is a module of its own, so that the server's needs no checker.
 package linear

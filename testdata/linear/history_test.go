@@ -55,10 +55,12 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 
 // A round is a namespace, and what happened in it.
 type round struct {
-	t     *testing.T
-	s     *server
-	name  string
-	begin time.Time
+	t       *testing.T
+	s       *server
+	more    []*server // on the same members
+	members []*member // nil: the server is alone
+	name    string
+	begin   time.Time
 
 	mu      sync.Mutex // guards what follows
 	history []porcupine.Operation
@@ -73,10 +75,8 @@ func (r *round) path(key int) string {
 	return path
 }
 
-func (r *round) play() {
-	if code, body, err := r.send("POST", "/api/v1/namespaces", `{"metadata":{"name":"`+r.name+`"}}`, ""); err != nil || code != 201 {
-		r.t.Fatal(code, string(body), err)
-	}
+func (r *round) play() (lives int) {
+	r.insist("/api/v1/namespaces", `{"metadata":{"name":"`+r.name+`"}}`)
 	var watching, writing, killing sync.WaitGroup
 	stories := make([][]event, watchers)
 	since := r.listRev()
@@ -87,14 +87,21 @@ func (r *round) play() {
 	for i := range clients {
 		writing.Go(func() { r.fight(i, over) })
 	}
-	lives := 0
-	killing.Go(func() { lives = r.restarts(over) })
+	kill := r.restarts
+	if r.members != nil {
+		kill = r.disturb
+	}
+	killing.Go(func() { lives = kill(over) })
 	time.Sleep(roundLength)
 	close(over)
 	killing.Wait()
 	writing.Wait()
-	if code, body, err := r.send("POST", r.path(-1), r.body(lastKey, "last", "last", 0), "application/json"); err != nil || code != 201 {
-		r.t.Error(code, string(body), err)
+	r.insist(r.path(-1), r.body(lastKey, "last", "last", 0))
+	ended := time.Since(r.begin).Nanoseconds()
+	for i := range r.history {
+		if op := &r.history[i]; r.members != nil && op.Output.(output).code == 0 {
+			op.Return = ended
+		}
 	}
 	watching.Wait()
 	r.t.Logf("%s: %d requests, %d answers lost, %d restarts, %d events", r.name, len(r.history), r.lost, lives, len(stories[0]))
@@ -112,6 +119,21 @@ func (r *round) play() {
 			r.t.Errorf("%s, watch %d: %s", r.name, i, problem)
 		}
 	}
+	return lives
+}
+
+// insist creates what a round cannot do without.
+func (r *round) insist(path, body string) {
+	var code int
+	var answer []byte
+	var err error
+	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
+		code, answer, err = r.send("POST", path, body, "application/json")
+		if err == nil && (code == 201 || code == 409 && r.members != nil) { // a try before may have been carried out
+			return
+		}
+	}
+	r.t.Fatal(code, string(answer), err)
 }
 
 // show writes a history that was refused to a file that a browser can show.
@@ -205,12 +227,15 @@ func (r *round) fight(client int, over <-chan struct{}) {
 
 // request makes one, and notes it. A read without an answer, and what could not be sent, says nothing.
 func (r *round) request(client int, in input) (out output, ok bool) {
-	present := r.s.now.Load()
+	present := r.anyServer()
 	op := porcupine.Operation{ClientId: client, Input: in, Call: time.Since(r.begin).Nanoseconds()}
 	code, body, err := r.try(present, in)
 	op.Return = time.Since(r.begin).Nanoseconds()
 	var unsent *net.OpError
 	switch {
+	case err == nil && code >= 500 && r.members != nil && (in.verb == get || in.verb == list):
+		return out, false
+	case err == nil && code >= 500 && r.members != nil: // it may have happened
 	case err == nil:
 		if out, err = answerOf(in, code, body); err != nil {
 			r.t.Errorf("%s o%d: %v", in.verb, in.key, err)
@@ -241,8 +266,10 @@ func (r *round) died(present *life) bool {
 	case <-time.After(patience):
 		return false
 	}
-	for begin := time.Now(); r.s.now.Load() == present && time.Since(begin) < patience; {
-		time.Sleep(time.Millisecond)
+	for _, s := range slices.Concat(r.more, []*server{r.s}) {
+		for begin := time.Now(); s.now.Load() == present && time.Since(begin) < patience; {
+			time.Sleep(time.Millisecond)
+		}
 	}
 	return true
 }
@@ -322,7 +349,10 @@ func listOf(body []byte) (l objectList, err error) {
 }
 
 func (r *round) listRev() int64 {
-	_, body, err := r.send("GET", r.path(-1), "", "")
+	code, body, err := r.send("GET", r.path(-1), "", "")
+	for begin := time.Now(); err == nil && code >= 500 && time.Since(begin) < patience; {
+		code, body, err = r.send("GET", r.path(-1), "", "")
+	}
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -346,8 +376,12 @@ type event struct {
 // watch follows the round from a revision to its last object, across all restarts.
 func (r *round) watch(since int64) (story []event) {
 	for begin := time.Now(); time.Since(begin) < roundLength+2*patience; time.Sleep(time.Millisecond) {
-		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.s.now.Load().url, r.path(-1), since))
+		response, err := http.Get(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.anyServer().url, r.path(-1), since))
 		if err != nil {
+			continue
+		}
+		if response.StatusCode >= 500 && r.members != nil {
+			response.Body.Close()
 			continue
 		}
 		lines := bufio.NewReader(response.Body)

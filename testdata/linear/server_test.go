@@ -30,13 +30,14 @@ type server struct {
 	t      *testing.T
 	binary string
 	dir    string
+	more   []string     // flags
 	log    bytes.Buffer // of all processes; each is waited for before the next
 	now    atomic.Pointer[life]
 }
 
-func startServer(t *testing.T) *server {
+func startServer(t *testing.T, more ...string) *server {
 	t.Helper()
-	s := &server{t: t, binary: os.Getenv("APILET"), dir: t.TempDir()}
+	s := &server{t: t, more: more, binary: os.Getenv("APILET"), dir: t.TempDir()}
 	if s.binary == "" {
 		s.binary = filepath.Join(s.dir, "apilet")
 		build := exec.Command("go", "build", "-o", s.binary, ".")
@@ -61,8 +62,8 @@ func startServer(t *testing.T) *server {
 func (s *server) start() error {
 	kubeconfig := filepath.Join(s.dir, "kubeconfig")
 	_ = os.Remove(kubeconfig)
-	proc := exec.Command(s.binary, "--data", filepath.Join(s.dir, "data"), "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig,
-		"--compaction-interval", "20s")
+	proc := exec.Command(s.binary, append([]string{"--data", filepath.Join(s.dir, "data"), "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig,
+		"--compaction-interval", "20s"}, s.more...)...)
 	proc.Stderr = &s.log
 	if err := proc.Start(); err != nil {
 		return err

@@ -48,7 +48,7 @@ func (s accounts) find(ctx context.Context, a *admission.Attributes, name string
 	account := &corev1.ServiceAccount{}
 	pause := defaultPatienceIn + rand.N(defaultPatienceIn)
 	for try := 1; ; try++ {
-		rec, err := s.store.Get("//serviceaccounts/" + a.Namespace() + "/" + name)
+		rec, err := s.store.GetNewest(ctx, "//serviceaccounts/"+a.Namespace()+"/"+name)
 		if err == nil {
 			if err = json.Unmarshal(rec.JSON, account); err == nil {
 				return account, nil

@@ -20,11 +20,11 @@ type namespaces struct{ store *store.Store }
 
 // admit is NamespaceLifecycle: nothing is created in a namespace that is missing, or about to. The store asks again when it commits, in
 // the same transaction; here it is asked before other plug-ins look for something in the namespace, and webhooks hear of it.
-func (n namespaces) admit(_ context.Context, a *admission.Attributes) error {
+func (n namespaces) admit(ctx context.Context, a *admission.Attributes) error {
 	if !a.Resource.Namespaced || a.Subresource != "" || a.Resource.Virtual {
 		return nil
 	}
-	rec, err := n.store.Get("//namespaces//" + a.Object.GetNamespace())
+	rec, err := n.store.GetNewest(ctx, "//namespaces//"+a.Object.GetNamespace())
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return store.ErrParentMissing

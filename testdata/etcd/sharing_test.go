@@ -1,0 +1,315 @@
+package etcd
+
+// This file: what several servers on one cluster are to their clients.
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func TestServersShareTheirObjects(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	a, b := c.startServer(), c.startServer()
+	since := read(t, b.do(200, "GET", maps, "")).Metadata.ResourceVersion
+	watching := b.watch(t, maps, since)
+	var want []string
+	made := read(t, a.do(201, "POST", maps, aMap("o", "0", "")))
+	want = append(want, "ADDED o")
+	for n := range 50 { // each reads what the other has just written, and writes on
+		from, to := a, b
+		if n%2 == 1 {
+			from, to = b, a
+		}
+		o := read(t, to.do(200, "GET", maps+"/o", ""))
+		if o.Data["v"] != fmt.Sprint(n) {
+			t.Fatalf("read %q after %d was written through another server", o.Data["v"], n)
+		}
+		to.do(200, "PUT", maps+"/o", aMap("o", fmt.Sprint(n+1), o.Metadata.ResourceVersion))
+		from.do(409, "PUT", maps+"/o", aMap("o", "late", o.Metadata.ResourceVersion))
+		want = append(want, "MODIFIED o")
+	}
+	a.do(409, "POST", maps, aMap("o", "again", ""))
+	b.do(200, "PATCH", maps+"/o", `{"data":{"w":"1"}}`)
+	if o := read(t, a.do(200, "PATCH", maps+"/o", `{"data":{"x":"1"}}`)); len(o.Data) != 3 || o.Metadata.UID != made.Metadata.UID {
+		t.Errorf("two patches through two servers make %v", o)
+	}
+	a.do(200, "DELETE", maps+"/o", "")
+	b.do(404, "GET", maps+"/o", "")
+	b.do(404, "DELETE", maps+"/o", "")
+	want = append(want, "MODIFIED o", "MODIFIED o", "DELETED o")
+	until(t, "the watch tells everything", func() error {
+		if story := watching.story(); !slices.Equal(story, want) {
+			return fmt.Errorf("it tells %v", story)
+		}
+		return nil
+	})
+	// A namespace goes, however it came, and takes what is in it along.
+	a.do(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"short"}}`)
+	b.do(201, "POST", "/api/v1/namespaces/short/configmaps", aMap("in", "1", ""))
+	a.do(200, "DELETE", "/api/v1/namespaces/short", "")
+	if code, text, err := b.try("POST", "/api/v1/namespaces/short/configmaps", aMap("more", "1", ""), patience); err != nil || code != 403 && code != 404 {
+		t.Errorf("a create in a namespace that goes: %d %s %v", code, text, err)
+	}
+	until(t, "the namespace is gone", func() error {
+		if code, text, err := b.try("GET", "/api/v1/namespaces/short", "", patience); code != 404 {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+}
+
+func TestOneCreateOfManyWins(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	servers := []*server{c.startServer(), c.startServer()}
+	for n := range 20 {
+		var racing sync.WaitGroup
+		codes := make([]int, 8)
+		for i := range codes {
+			racing.Go(func() {
+				codes[i], _, _ = servers[i%2].try("POST", maps, aMap(fmt.Sprint("r", n), fmt.Sprint(i), ""), patience)
+			})
+		}
+		racing.Wait()
+		slices.Sort(codes)
+		if codes[0] != 201 || codes[1] != 409 || codes[7] != 409 {
+			t.Errorf("codes of one create and seven late ones: %v", codes)
+		}
+	}
+}
+
+// A definition of one server is in force on the other, and what a role gives is given by both.
+func TestDefinitionsAreInForceEverywhere(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	a, b := c.startServer(), c.startServer()
+	a.do(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"widgets.a.example.com"},"spec":{"group":"a.example.com",
+		"names":{"plural":"widgets","kind":"Widget"},"scope":"Namespaced","versions":[{"name":"v1","served":true,"storage":true,
+		"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
+	const path = "/apis/a.example.com/v1/namespaces/default/widgets"
+	until(t, "the other server serves it", func() error {
+		if code, text, err := b.try("GET", path, "", patience); code != 200 {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+	b.do(201, "POST", path, `{"apiVersion":"a.example.com/v1","kind":"Widget","metadata":{"name":"w"},"spec":{"n":1}}`)
+	if text := a.do(200, "GET", path+"/w", ""); !strings.Contains(text, `"n":1`) {
+		t.Errorf("got %s", text)
+	}
+	a.do(200, "DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.a.example.com", "")
+	until(t, "its objects are gone", func() error {
+		kept, err := c.client().Get(context.Background(), "/registry/a.example.com/", clientv3.WithPrefix())
+		if err != nil || len(kept.Kvs) > 0 {
+			return fmt.Errorf("%v %v", kept, err)
+		}
+		return nil
+	})
+	// A quota that one server was told of holds on the other, once it knows.
+	a.do(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"count/secrets":"1"}}}`)
+	a.do(201, "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s0"}}`)
+	until(t, "the quota holds on the other server", func() error {
+		code, text, err := b.try("POST", "/api/v1/namespaces/default/secrets?dryRun=All", `{"metadata":{"name":"s1"}}`, patience)
+		if code != 403 {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+}
+
+// A list that was begun at one server goes on at another, at its revision; a client that watched one goes on at the other.
+func TestClientsMoveFromServerToServer(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	a, b := c.startServer(), c.startServer()
+	for n := range 30 {
+		a.do(201, "POST", maps, aMap(fmt.Sprintf("o%02d", n), "1", ""))
+	}
+	servers, path, names, rev := []*server{a, b}, maps+"?limit=7", []string(nil), ""
+	for n := 0; ; n++ {
+		page := read(t, servers[n%2].do(200, "GET", path, ""))
+		for _, o := range page.Items {
+			names = append(names, o.Metadata.Name)
+		}
+		if rev == "" {
+			rev = page.Metadata.ResourceVersion
+		}
+		if page.Metadata.ResourceVersion != rev {
+			t.Fatalf("page %d is of revision %s, the first of %s", n, page.Metadata.ResourceVersion, rev)
+		}
+		if page.Metadata.Continue == "" {
+			break
+		}
+		servers[n%2].do(201, "POST", maps, aMap(fmt.Sprintf("late%d", n), "1", "")) // is in none of the pages
+		path = maps + "?limit=7&continue=" + page.Metadata.Continue
+	}
+	if len(names) != 30 || names[0] != "o00" || names[29] != "o29" {
+		t.Errorf("the pages hold %v", names)
+	}
+	since := rev
+	for n := range 40 { // watch a little, move on
+		s, other := servers[n%2], servers[(n+1)%2]
+		want := read(t, s.do(200, "PATCH", maps+"/o00", fmt.Sprintf(`{"data":{"v":"%d"}}`, n+2)))
+		w := other.watch(t, maps, since)
+		until(t, "the watch tells of the write", func() error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, ev := range w.events {
+				if ev.Object.Metadata.ResourceVersion == want.Metadata.ResourceVersion {
+					return nil
+				}
+			}
+			return fmt.Errorf("it has told %d events", len(w.events))
+		})
+		w.cancel()
+		since = want.Metadata.ResourceVersion
+		if story := w.story(); n > 0 && len(story) != 1 {
+			t.Errorf("after %s: %v", since, story)
+		}
+		if o := read(t, other.do(200, "GET", maps+"/o00?resourceVersion="+since, "")); o.Data["v"] != fmt.Sprint(n+2) {
+			t.Errorf("not older than %s: %v", since, o)
+		}
+	}
+	code, text, err := a.try("GET", maps+"?resourceVersion=999999999", "", patience)
+	if code != 504 || !strings.Contains(text, "ResourceVersionTooLarge") {
+		t.Errorf("the future: %d %s %v", code, text, err)
+	}
+}
+
+// What is in etcd beside the objects cannot be read through a server.
+func TestSecretsAreShared(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	a := c.startServer()
+	kept, err := c.client().Get(context.Background(), "/registry/.apilet/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, kv := range kept.Kvs {
+		names = append(names, string(kv.Key))
+	}
+	if !slices.Contains(names, "/registry/.apilet/secrets/continue-key") || !slices.Contains(names, "/registry/.apilet/lineage") {
+		t.Errorf("etcd keeps %v", names)
+	}
+	a.do(404, "GET", "/apis/.apilet/v1/secrets", "")
+}
+
+// Whoever works off what was written is gone: another server does.
+func TestAnotherServerTakesOver(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	servers := []*server{c.startServer(), c.startServer()}
+	leads := func(s *server) bool { return strings.Contains(s.log.String(), "this server works off") }
+	until(t, "somebody leads", func() error {
+		if !leads(servers[0]) && !leads(servers[1]) {
+			return fmt.Errorf("nobody")
+		}
+		return nil
+	})
+	first, second := servers[0], servers[1]
+	if leads(second) {
+		first, second = second, first
+	}
+	first.signal(syscall.SIGKILL)
+	second.do(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"short"}}`)
+	second.do(200, "DELETE", "/api/v1/namespaces/short", "")
+	begin := time.Now()
+	until(t, "the namespace is gone", func() error {
+		if code, text, err := second.try("GET", "/api/v1/namespaces/short", "", patience); code != 404 {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+	t.Logf("another server took over after %v", time.Since(begin).Round(time.Millisecond))
+	first.start()
+	first.ready()
+}
+
+// What others than Kubernetes' servers do to etcd: several keys in one revision, many, and what is no object.
+func TestForeignTransactions(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, "--max-txn-ops", "10000")
+	a := c.startServer()
+	client, ctx := c.client(), context.Background()
+	put := func(name, value string) clientv3.Op {
+		return clientv3.OpPut("/registry/configmaps/default/"+name, fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":"default","uid":"u-%s"},"data":{"v":%q}}`, name, name, value))
+	}
+	since := read(t, a.do(200, "GET", maps, "")).Metadata.ResourceVersion
+	w := a.watch(t, maps, since)
+	txn := func(ops ...clientv3.Op) int64 {
+		answer, err := client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.Header.Revision
+	}
+	var ops []clientv3.Op
+	for n := range 600 { // more than a watch takes at once
+		ops = append(ops, put(fmt.Sprintf("t%03d", n), "1"))
+	}
+	rev := txn(ops...)
+	txn(put("t000", "2"), put("t001", "2"), clientv3.OpDelete("/registry/configmaps/default/t002"), clientv3.OpPut("/registry/nonsense", "x"))
+	if list := read(t, a.do(200, "GET", maps+fmt.Sprintf("?resourceVersionMatch=Exact&resourceVersion=%d", rev), "")); len(list.Items) != 600 {
+		t.Errorf("%d objects at the revision that made 600", len(list.Items))
+	}
+	o := read(t, a.do(200, "GET", maps+"/t001", ""))
+	if o.Data["v"] != "2" || o.Metadata.ResourceVersion != fmt.Sprint(rev+1) {
+		t.Errorf("got %v", o)
+	}
+	a.do(200, "PUT", maps+"/t001", aMap("t001", "3", o.Metadata.ResourceVersion))
+	a.do(404, "GET", maps+"/t002", "")
+	until(t, "the watch tells of each", func() error {
+		if story := w.story(); len(story) != 604 || story[0] != "ADDED t000" || story[599] != "ADDED t599" || story[603] != "MODIFIED t001" {
+			return fmt.Errorf("it tells %d events", len(story))
+		}
+		return nil
+	})
+	late := a.watch(t, maps, since)
+	until(t, "a late watch tells of each", func() error {
+		if story := late.story(); len(story) != 604 {
+			return fmt.Errorf("it tells %d events", len(story))
+		}
+		return nil
+	})
+	ops = nil
+	for n := range 5000 {
+		ops = append(ops, put(fmt.Sprintf("m%04d", n), "1"))
+	}
+	txn(ops...)
+	if _, err := client.Delete(ctx, "/registry/configmaps/default/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if list := read(t, a.do(200, "GET", maps, "")); len(list.Items) != 0 {
+		t.Errorf("%d objects after all were deleted", len(list.Items))
+	}
+	if _, err := client.Put(ctx, "/registry/configmaps/default/rubbish", "rubbish"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "rubbish is told, and in nobody's way", func() error {
+		code, text, err := a.try("GET", maps+"/rubbish", "", patience)
+		if code != 500 {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+	a.do(200, "DELETE", maps+"/rubbish", "")
+	a.do(201, "POST", maps, aMap("after", "1", ""))
+	a.signal(syscall.SIGKILL)
+	a.start()
+	a.ready()
+	a.do(200, "GET", maps+"/after", "")
+	a.signal(syscall.SIGTERM)
+	if report, err := check(a); err != nil || !strings.Contains(report, "objects") {
+		t.Errorf("apilet check: %s %v", report, err)
+	}
+}

@@ -1,0 +1,143 @@
+package linear
+
+// This file plays the same rounds against three servers on three members of etcd, each request at a server of its own choice. Servers and
+// members are killed, one of each kind at a time.
+//
+// What was in flight at its server's death may yet happen: etcd has it. So a write without an answer has happened at some moment before the
+// round's end, or not at all. The same holds for one that was answered with a code of 500 or above.
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const members = 3
+
+// etcdBinary is ETCD, or what ../etcd builds.
+func etcdBinary(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("ETCD"); path != "" {
+		return path
+	}
+	path := filepath.Join(t.TempDir(), "etcd")
+	build := exec.Command("go", "build", "-o", path, "go.etcd.io/etcd/server/v3")
+	build.Dir = filepath.Join("..", "etcd")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// A member is a process of etcd's that is started again when it was killed.
+type member struct {
+	args []string
+	proc *exec.Cmd
+}
+
+func (m *member) start() error {
+	m.proc = exec.Command(m.args[0], m.args[1:]...)
+	return m.proc.Start()
+}
+
+func (m *member) kill() {
+	_ = m.proc.Process.Kill()
+	_ = m.proc.Wait()
+}
+
+func startMembers(t *testing.T) (all []*member, urls string) {
+	t.Helper()
+	binary := etcdBinary(t)
+	var ports []int
+	for len(ports) < 2*members { // below those that the system gives to whoever asks for any
+		port := 12000 + rand.IntN(18000)
+		if l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
+			l.Close()
+			ports = append(ports, port)
+		}
+	}
+	var peers, clients []string
+	for i := range members {
+		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[members+i]))
+		clients = append(clients, fmt.Sprintf("http://127.0.0.1:%d", ports[i]))
+	}
+	for i := range members {
+		_, peer, _ := strings.Cut(peers[i], "=")
+		m := &member{args: []string{binary, "--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen-client-urls", clients[i],
+			"--advertise-client-urls", clients[i], "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
+			strings.Join(peers, ","), "--log-level", "error", "--heartbeat-interval", "50", "--election-timeout", "500"}}
+		if err := m.start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.kill)
+		all = append(all, m)
+	}
+	return all, strings.Join(clients, ",")
+}
+
+func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
+	length := 3 * roundLength
+	if text := os.Getenv("LINEAR"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal("LINEAR:", err)
+		}
+	}
+	etcd, urls := startMembers(t)
+	var servers []*server
+	for range 3 {
+		servers = append(servers, startServer(t, "--etcd-servers", urls))
+	}
+	begin, killed := time.Now(), 0
+	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
+		r := &round{t: t, s: servers[0], more: servers[1:], members: etcd, name: fmt.Sprint("round-", n), begin: time.Now()}
+		killed += r.play()
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d processes killed", killed)
+}
+
+// anyServer is the present life of one of the servers.
+func (r *round) anyServer() *life {
+	if n := rand.IntN(len(r.more) + 1); n > 0 {
+		return r.more[n-1].now.Load()
+	}
+	return r.s.now.Load()
+}
+
+// disturb kills servers and members until the round is over, and starts them again.
+func (r *round) disturb(over <-chan struct{}) (n int) {
+	for {
+		select {
+		case <-over:
+			return n
+		case <-time.After(time.Duration(200+rand.IntN(1000)) * time.Millisecond):
+		}
+		n++
+		if m := r.members[rand.IntN(members)]; n%3 == 0 {
+			m.kill()
+			time.Sleep(time.Duration(rand.IntN(500)) * time.Millisecond)
+			if err := m.start(); err != nil {
+				r.t.Error(err)
+				return n
+			}
+			continue
+		}
+		s := slices.Concat(r.more, []*server{r.s})[rand.IntN(len(r.more)+1)]
+		s.kill([]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}[rand.IntN(3)])
+		if err := s.start(); err != nil {
+			r.t.Error(err)
+			return n
+		}
+	}
+}
