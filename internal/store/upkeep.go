@@ -135,7 +135,7 @@ func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
 // walkDead goes through 1,000 records after a revision, at most to CompactRev, and returns how far it came. It passes over damaged
 // pages: what they hold is lost, and nothing that they supersede is deleted.
 func (up *Maintenance) walkDead(s *Snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
-	c, end, shared := s.Revs.Cursor(), false, up.st.shared.Load()
+	c, end, shared, began := s.Revs.Cursor(), false, up.st.shared.Load(), after
 	next, err := c.past(RevKey(after+1), func(from []byte) {
 		k, v := c.Seek(from)
 		for n := 0; ; n++ {
@@ -150,9 +150,9 @@ func (up *Maintenance) walkDead(s *Snapshot, dead []deadRecord, after int64) ([]
 	})
 	if err != nil {
 		up.st.explain(err)
-		after = revOf(next) - 1
+		after = max(after, revOf(next)-1)
 	}
-	if end || after > s.compact {
+	if end || after > s.compact || after == began { // what a damaged page leads to may lie before it: the rest stays
 		after = s.compact
 	}
 	return dead, after
@@ -504,7 +504,7 @@ func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
 	case end:
 		rep.inspectEnd(int64(s.Revs.sequence), expected)
 	}
-	if len(more) < 8 {
+	if len(more) < 8 || revOf(more) <= from { // what a damaged page leads to may be anything; never back
 		return 0
 	}
 	return revOf(more)
