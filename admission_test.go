@@ -31,6 +31,7 @@ import (
 
 	"apilet/internal/admission/matchconditions"
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/webhook"
 )
 
@@ -1232,7 +1233,7 @@ func TestClassesSpeakTwiceAndGiveOnce(t *testing.T) {
 	alone := pod("alone")
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) { respondReview(w, q, true, "") })
 	s.mutating(h.hookAt("m", "m", `"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"]}]`))
-	apitest.SameJSON(t, pod("seen"), alone)
+	kubetest.SameJSON(t, pod("seen"), alone)
 	if asked := h.take(); len(asked) != 1 || asked[0].review.Get("request.object.spec.priority").Int() != 2000001000 {
 		t.Errorf("%d webhooks were asked; want one, with the pod's priority", len(asked))
 	}

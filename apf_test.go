@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/request"
 )
@@ -57,7 +58,7 @@ func nothingStored(string, string, string) (int64, int64) { return -1, 0 }
 // smallFlowControl is flow control of two seats, a queue of one place for everybody but the exempt.
 func smallFlowControl(counts storedCounts) *flowControl {
 	fc := newFlowControl(2, time.Minute, counts)
-	level, schema := apitest.LimitedLevel("small", 1000, 1, 1, 1), apitest.SchemaFor("small", "*")
+	level, schema := kubetest.LimitedLevel("small", 1000, 1, 1, 1), kubetest.SchemaFor("small", "*")
 	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
 	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
 	fc.dispatcher.Levels["small"].SetLimit(2, 2)
@@ -527,7 +528,7 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	t.Parallel()
 	fc := newFlowControl(8, time.Minute, nothingStored)
-	level, schema := apitest.LimitedLevel("level", 10000, 64, 6, 500), apitest.SchemaFor("level", "*")
+	level, schema := kubetest.LimitedLevel("level", 10000, 64, 6, 500), kubetest.SchemaFor("level", "*")
 	schema.Spec.MatchingPrecedence = 10
 	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
 	fc.dispatcher.Levels["level"].SetLimit(8, 8)

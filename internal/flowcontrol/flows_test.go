@@ -9,7 +9,7 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 func schemasIn(objs Objects) []*FlowSchema {
@@ -151,7 +151,7 @@ func TestRulesMatch(t *testing.T) {
 func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	objs := freshServer()
 	add := func(name, level string, precedence int32) {
-		schema := apitest.SchemaFor(level, "*")
+		schema := kubetest.SchemaFor(level, "*")
 		schema.Name, schema.Spec.MatchingPrecedence = name, precedence
 		objs.Schemas = append(objs.Schemas, schema)
 	}
@@ -169,7 +169,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	if got := winner(); got != "z" {
 		t.Errorf("%s wins, want z: the other's level is missing", got)
 	}
-	objs.Levels = append(objs.Levels, apitest.LimitedLevel("missing", 1, 1, 1, 1))
+	objs.Levels = append(objs.Levels, kubetest.LimitedLevel("missing", 1, 1, 1, 1))
 	if got := winner(); got != "dangling" {
 		t.Errorf("%s wins, want dangling: its level is there now", got)
 	}
@@ -194,7 +194,7 @@ func TestDistinguishers(t *testing.T) {
 		{byUser, map[string]string{annotationTenant: "tenant:"}, "tenant:acme"},
 		{byUser, map[string]string{annotationTenant: "guild:"}, "team-7:bob"},
 	} {
-		obj := apitest.SchemaFor("level", "*")
+		obj := kubetest.SchemaFor("level", "*")
 		obj.Annotations, obj.Spec.DistinguisherMethod = c.annotations, nil
 		if c.method != "" {
 			obj.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: c.method}
@@ -257,7 +257,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 			}
 		}
 	}
-	old, own := apitest.LimitedLevel("old", 1, 0, 0, 0), apitest.LimitedLevel("own", 1, 0, 0, 0)
+	old, own := kubetest.LimitedLevel("old", 1, 0, 0, 0), kubetest.LimitedLevel("own", 1, 0, 0, 0)
 	old.Annotations = map[string]string{key: "true"}
 	if todo := MaintainLevels(append(fresh.Levels, old, own)); !slices.Equal(todo.Remove, []string{"old"}) {
 		t.Errorf("removed %v, want what an older version left", todo.Remove)
@@ -272,7 +272,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 // Cases 10 and 12.
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	objs := Objects{Schemas: schemasOf(apitest.SchemaFor("here", "*"), apitest.SchemaFor("gone", "*"), apitest.SchemaFor("exempt", "*")), Levels: levelsOf(apitest.LimitedLevel("here", 1, 1, 1, 1))}
+	objs := Objects{Schemas: schemasOf(kubetest.SchemaFor("here", "*"), kubetest.SchemaFor("gone", "*"), kubetest.SchemaFor("exempt", "*")), Levels: levelsOf(kubetest.LimitedLevel("here", 1, 1, 1, 1))}
 	got := Dangling(objs, now)
 	for name, want := range map[string]string{
 		"here":   `False Found This FlowSchema references the PriorityLevelConfiguration object named "here" and it exists`,
@@ -289,7 +289,7 @@ func TestDanglingConditions(t *testing.T) {
 	if again := Dangling(objs, now.Add(time.Hour)); len(again) != 0 {
 		t.Errorf("nothing has changed, but: %v", again)
 	}
-	objs.Levels = append(objs.Levels, apitest.LimitedLevel("gone", 1, 1, 1, 1))
+	objs.Levels = append(objs.Levels, kubetest.LimitedLevel("gone", 1, 1, 1, 1))
 	if again := Dangling(objs, now); len(again) != 1 || again["gone"].Status != flowcontrolv1.ConditionFalse {
 		t.Errorf("the level came, but: %v", again)
 	}

@@ -16,6 +16,7 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 // holdSeat starts a request that holds its seats until the returned function is called; done is closed at its end, and err then says
@@ -525,7 +526,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, deck := range []int32{8, 4, 1, 64, 3, 128, 2} {
-			d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, deck, 1, 64)))
+			d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, deck, 1, 64)))
 			time.Sleep(300 * time.Millisecond)
 			synctest.Wait()
 			for i, q := range l.queues {
@@ -544,7 +545,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		if !drained(2) {
 			t.Errorf("%d queues, want 2", len(l.queues))
 		}
-		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 0, 0, 0)))
+		d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, 0, 0, 0)))
 		if !drained(0) || l.Waiting != 0 {
 			t.Errorf("%d queues, %d waiting; want none", len(l.queues), l.Waiting)
 		}
@@ -572,7 +573,7 @@ func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		b.release()
 		synctest.Wait()
-		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 1, 1, 10)))
+		d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, 1, 1, 10)))
 		queues := func() int {
 			l.Mu.Lock()
 			defer l.Mu.Unlock()
@@ -599,7 +600,7 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 		for range 31 {
 			in = append(in, holdSeat(t, d, "a", narrowRequest))
 		}
-		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 1, 1, 5)))
+		d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, 1, 1, 5)))
 		synctest.Wait()
 		if h := holdSeat(t, d, "a", narrowRequest); reasonOf(h) != reasonQueueFull {
 			t.Errorf("the 32nd: %s", reasonOf(h))
@@ -619,10 +620,10 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(10, time.Minute)
 		go d.Run(ctx)
-		schemas := schemasOf(apitest.SchemaFor("level", "some"), apitest.SchemaFor("other", "*"))
+		schemas := schemasOf(kubetest.SchemaFor("level", "some"), kubetest.SchemaFor("other", "*"))
 		schemas[0].Spec.MatchingPrecedence = 1
 		schemas[0].Spec.Rules[0].Subjects[0].Group.Name = "*"
-		both := levelsOf(apitest.LimitedLevel("level", 10, 1, 1, 10), apitest.LimitedLevel("other", 90, 4, 1, 10))
+		both := levelsOf(kubetest.LimitedLevel("level", 10, 1, 1, 10), kubetest.LimitedLevel("other", 90, 4, 1, 10))
 		d.Configure(schemas, both)
 		l := d.levelOf("level")
 		a, b := holdSeat(t, d, "a", narrowRequest), holdSeat(t, d, "a", wideRequest(10))
@@ -658,8 +659,8 @@ func TestConfigurationStorm(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(100, time.Minute)
 		go d.Run(ctx)
-		schemas := schemasOf(apitest.SchemaFor("level", "*"), apitest.SchemaFor("other", "*"))
-		d.Configure(schemas, levelsOf(apitest.LimitedLevel("level", 10, 4, 2, 50), apitest.LimitedLevel("other", 10, 4, 2, 50)))
+		schemas := schemasOf(kubetest.SchemaFor("level", "*"), kubetest.SchemaFor("other", "*"))
+		d.Configure(schemas, levelsOf(kubetest.LimitedLevel("level", 10, 4, 2, 50), kubetest.LimitedLevel("other", 10, 4, 2, 50)))
 		sc := newScene(d)
 		for i := range 8 {
 			sc.play(ctx, seatLoad{user: fmt.Sprint("user", i), threads: 2, exec: time.Millisecond})
@@ -667,9 +668,9 @@ func TestConfigurationStorm(t *testing.T) {
 		for i := range int32(2000) {
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
-			levels := levelsOf(apitest.LimitedLevel("other", 10+i%7, 4, 2, 50))
+			levels := levelsOf(kubetest.LimitedLevel("other", 10+i%7, 4, 2, 50))
 			if i%3 > 0 {
-				levels = append(levels, apitest.LimitedLevel("level", 1+i%90, 1+i%64, 1, 50))
+				levels = append(levels, kubetest.LimitedLevel("level", 1+i%90, 1+i%64, 1, 50))
 			}
 			d.Configure(schemas, levels)
 		}
@@ -866,12 +867,12 @@ func TestLevelsBorrow(t *testing.T) {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {
 			d := NewDispatcher(24, time.Minute)
 			go d.Run(ctx)
-			first, second := apitest.SchemaFor("first", "one"), apitest.SchemaFor("second", "*")
+			first, second := kubetest.SchemaFor("first", "one"), kubetest.SchemaFor("second", "*")
 			first.Spec.MatchingPrecedence = 1
 			first.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "busy"}}}
 			d.Configure(schemasOf(first, second), levelsOf(exemptLevel(),
-				lendingLevel(apitest.LimitedLevel("first", 100, 10, 5, 50), percents[0][0], percents[0][1]),
-				lendingLevel(apitest.LimitedLevel("second", 100, 10, 5, 50), percents[1][0], percents[1][1]), apitest.LimitedLevel("catch-all", 5, 0, 0, 0)))
+				lendingLevel(kubetest.LimitedLevel("first", 100, 10, 5, 50), percents[0][0], percents[0][1]),
+				lendingLevel(kubetest.LimitedLevel("second", 100, 10, 5, 50), percents[1][0], percents[1][1]), kubetest.LimitedLevel("catch-all", 5, 0, 0, 0)))
 			sc := newScene(d)
 			sc.play(ctx, seatLoad{user: "busy", threads: 24, exec: 250 * time.Millisecond}, seatLoad{user: "calm", threads: 6, exec: 250 * time.Millisecond})
 			time.Sleep(11 * time.Second)
@@ -896,10 +897,10 @@ func TestLevelsBorrow(t *testing.T) {
 func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(2, time.Minute)
-		elephant, mouse := apitest.SchemaFor("elephant", "*"), apitest.SchemaFor("mouse", "*")
+		elephant, mouse := kubetest.SchemaFor("elephant", "*"), kubetest.SchemaFor("mouse", "*")
 		elephant.Spec.MatchingPrecedence = 1
 		elephant.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "elephant"}}}
-		d.Configure(schemasOf(elephant, mouse), levelsOf(apitest.LimitedLevel("elephant", 1, 4, 1, 60), apitest.LimitedLevel("mouse", 1, 4, 1, 60)))
+		d.Configure(schemasOf(elephant, mouse), levelsOf(kubetest.LimitedLevel("elephant", 1, 4, 1, 60), kubetest.LimitedLevel("mouse", 1, 4, 1, 60)))
 		sc := newScene(d)
 		loads, stop := context.WithCancel(ctx)
 		sc.play(loads, seatLoad{user: "elephant", threads: 51, exec: 10 * time.Millisecond}, seatLoad{user: "mouse", threads: 3, exec: 10 * time.Millisecond})
@@ -978,7 +979,7 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 func TestTheExemptNeverWait(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(1, time.Minute)
-		d.Configure(schemasOf(apitest.SchemaFor("exempt", "*")), levelsOf(exemptLevel(), apitest.LimitedLevel("other", 1, 0, 0, 0)))
+		d.Configure(schemasOf(kubetest.SchemaFor("exempt", "*")), levelsOf(exemptLevel(), kubetest.LimitedLevel("other", 1, 0, 0, 0)))
 		var in []*heldSeat
 		for range 1000 {
 			in = append(in, holdSeat(t, d, "admin", wideRequest(3)))

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 // lendingLevel sets the percentages of a level; borrow < 0 is no bound.
@@ -35,8 +36,8 @@ func exemptLevel() *flowcontrolv1.PriorityLevelConfiguration {
 // oneLevel is a dispatcher whose only level has all seats.
 func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
 	d := NewDispatcher(seats, 4*time.Minute)
-	d.Configure([]*flowcontrolv1.FlowSchema{apitest.SchemaFor("level", "*")},
-		[]*flowcontrolv1.PriorityLevelConfiguration{apitest.LimitedLevel("level", 100, queues, hand, length)})
+	d.Configure([]*flowcontrolv1.FlowSchema{kubetest.SchemaFor("level", "*")},
+		[]*flowcontrolv1.PriorityLevelConfiguration{kubetest.LimitedLevel("level", 100, queues, hand, length)})
 	return d
 }
 
@@ -624,7 +625,7 @@ func TestOneRequestTakesAFewSeatsOfALevel(t *testing.T) {
 	}
 	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
 		l := newLevel("level", nil, nil)
-		l.shape(&apitest.LimitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
+		l.shape(&kubetest.LimitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
 		if l.MaxSeats != want {
 			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.MaxSeats, want)
 		}
