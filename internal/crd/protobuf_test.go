@@ -13,6 +13,7 @@ import (
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/schemetest"
 	"apilet/internal/store"
 )
 
@@ -22,7 +23,7 @@ func viewed(t *testing.T, v *response.View, rec *store.Record) string {
 	doc, err := v.Object(nil, rec)
 	if v.Media.Format == scheme.ProtobufFormat {
 		if doc, err = v.Sealed(nil, rec); err == nil {
-			doc, err = unsealed(doc)
+			doc, err = schemetest.Unsealed(testRows(), doc)
 		}
 	}
 	if err != nil {
