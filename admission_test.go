@@ -163,9 +163,9 @@ func hookedMap(name string) string {
 	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"}}`
 }
 
-// ---- Cases 80 to 89
+// ---- What webhooks warn of, and how long they are waited for
 
-func TestCase80And81And82WebhookWarningsComeInOrderAndOnce(t *testing.T) {
+func TestWebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
@@ -189,7 +189,7 @@ func TestCase80And81And82WebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	}
 }
 
-func TestCase83And84OddWebhookWarnings(t *testing.T) {
+func TestWebhookWarningsAreWholeOrLeftOut(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	long := strings.Repeat("é", 300)
@@ -201,7 +201,7 @@ func TestCase83And84OddWebhookWarnings(t *testing.T) {
 	}
 }
 
-func TestCase85And86AWebhookThatNeverAnswersIsWaitedForAsLongAsItSays(t *testing.T) {
+func TestWebhookThatNeverAnswersIsWaitedForAsLongAsItSays(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	s := startTest(t, func(c *config) { c.auditPath = log })
@@ -260,9 +260,7 @@ func auditNotes(t *testing.T, log, name string) map[string]string {
 	return nil
 }
 
-// Case 87 is in the table of answers.
-
-func TestCase88DryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
+func TestDryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, func(c *config) { c.validate = false }) // validation lets no such webhook in today
 	h := startHook(t, allowing(""))
@@ -284,7 +282,7 @@ func TestCase88DryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
 	s.want(404, "GET", hookedMaps+"/a", "")
 }
 
-func TestCase89TimeoutsOutOfRangeAreRefused(t *testing.T) {
+func TestWebhookTimeoutsOutOfRangeAreRefused(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(""))

@@ -86,7 +86,7 @@ func flowCall(handler http.Handler, method, target string) *httptest.ResponseRec
 	return w
 }
 
-// Cases 30, 32, 34 and 36.
+// Who finds the queue full gets 429 at once, who waits in vain gets it after a quarter of the time-out; the exempt are served all the same.
 func TestTooManyRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestTooManyRequests(t *testing.T) {
 	})
 }
 
-// Cases 43 and 44.
+// A watch gives its seat back once it has begun; what streams to and from pods never has one.
 func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 	})
 }
 
-// Cases 45 to 49, the sheet's widths among them.
+// Lists are as wide as what they read, writes as those who watch what is written.
 func TestEstimates(t *testing.T) {
 	t.Parallel()
 	const kb = 1000
@@ -253,7 +253,7 @@ func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
 	}
 }
 
-// Case 84.
+// The dumps have kube-apiserver's names and columns.
 func TestDumps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -298,7 +298,7 @@ func TestDumps(t *testing.T) {
 	})
 }
 
-// Cases 83 and 85: names, labels and sums; a registry refuses what is inconsistent.
+// Names, labels and sums; a registry refuses what is inconsistent.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

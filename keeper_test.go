@@ -77,7 +77,7 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 	}
 }
 
-// Cases 3 and 4: what a level or schema leaves out is filled in; shares of 0 are shares.
+// What a level or schema leaves out is filled in; shares of 0 are shares.
 func TestFlowObjectsAreDefaulted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

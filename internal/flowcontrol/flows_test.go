@@ -47,7 +47,7 @@ func digestOfText(t *testing.T, text string) *Digest {
 	return dig
 }
 
-// Cases 17 and 18.
+// Who asks for what decides the schema, with the objects that a new server has.
 func TestAFreshServerClassifies(t *testing.T) {
 	schemas := schemasIn(freshServer())
 	for request, want := range map[string]string{
@@ -79,7 +79,7 @@ func TestAFreshServerClassifies(t *testing.T) {
 	}
 }
 
-// Cases 20 to 24.
+// Subjects, verbs, groups, resources, namespaces and paths of a rule, and what stands for all of them.
 func TestRulesMatch(t *testing.T) {
 	type rule = flowcontrolv1.ResourcePolicyRule
 	all := []string{"*"}
@@ -147,7 +147,7 @@ func TestRulesMatch(t *testing.T) {
 	}
 }
 
-// Cases 10, 15, 16 and 19: order, and schemas whose level is missing.
+// Order, and schemas whose level is missing.
 func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	objs := freshServer()
 	add := func(name, level string, precedence int32) {
@@ -175,7 +175,7 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	}
 }
 
-// Case 27 and the extensions.
+// Flows are told apart by user, by namespace, by what an annotation finds in their names, or not at all.
 func TestDistinguishers(t *testing.T) {
 	dig := digestOfText(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
 	for _, c := range []struct {
@@ -206,7 +206,7 @@ func TestDistinguishers(t *testing.T) {
 	}
 }
 
-// Cases 1 and 9 to 11.
+// What a server brings is made and kept as it should be unless its annotation says that it is the user's; what an older version left goes.
 func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	empty := MaintainSchemas(nil)
 	if len(empty.Create) != 11 || len(MaintainLevels(nil).Create) != 8 {
@@ -262,14 +262,14 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	if todo := MaintainLevels(append(fresh.Levels, old, own)); !slices.Equal(todo.Remove, []string{"old"}) {
 		t.Errorf("removed %v, want what an older version left", todo.Remove)
 	}
-	// Case 7.
+	// The exempt level's shares are the user's to set.
 	fresh.Levels[0].Spec.Exempt.NominalConcurrencyShares = new(int32(10))
 	if todo := MaintainLevels(fresh.Levels); len(todo.Update) != 0 {
 		t.Error("the exempt level's shares were taken away")
 	}
 }
 
-// Cases 10 and 12.
+// A schema's condition Dangling follows whether its level is there.
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	objs := Objects{Schemas: schemasOf(kubetest.SchemaFor("here", "*"), kubetest.SchemaFor("gone", "*"), kubetest.SchemaFor("exempt", "*")), Levels: levelsOf(kubetest.LimitedLevel("here", 1, 1, 1, 1))}
@@ -295,7 +295,6 @@ func TestDanglingConditions(t *testing.T) {
 	}
 }
 
-// Case 13.
 func TestConditionsAreWrittenSixTimesAMinute(t *testing.T) {
 	var p Pacer
 	now := time.Unix(1e9, 0)

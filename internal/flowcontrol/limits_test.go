@@ -71,7 +71,7 @@ var narrowRequest = Estimate{InitialSeats: 1, Watchers: -1}
 
 func wideRequest(seats int) Estimate { return Estimate{InitialSeats: seats, Watchers: -1} }
 
-// Cases 29, 37 and 38: levels without queues, and levels without seats.
+// Levels without queues, and levels without seats.
 func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(2, 0, 0, 0)
@@ -91,7 +91,6 @@ func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 	})
 }
 
-// Case 30.
 func TestQueueFull(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(2, 1, 1, 3)
@@ -113,7 +112,7 @@ func TestQueueFull(t *testing.T) {
 	})
 }
 
-// Cases 31, 39 and 40: nothing overtakes a wide request, and while a seat is free no queue is full.
+// Nothing overtakes a wide request, and while a seat is free no queue is full.
 func TestNothingOvertakesAWideRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 64, 1, 1)
@@ -156,7 +155,7 @@ func TestNothingOvertakesAWideRequest(t *testing.T) {
 	})
 }
 
-// Cases 32, 33, 38 and 87.
+// Waiting ends after a quarter of the request's time, a minute at most, and when its client goes.
 func TestWaitingEnds(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 10)
@@ -198,7 +197,7 @@ func TestWaitingEnds(t *testing.T) {
 	})
 }
 
-// Case 38: seats given to a level release who waits there at once.
+// Seats given to a level release who waits there at once.
 func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(4, 4, 1, 10)
@@ -216,7 +215,7 @@ func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	})
 }
 
-// Case 35: second, drops, and what the level then says.
+// Second, drops, and what the level then says.
 func TestRetryAfterFollowsTheDrops(t *testing.T) {
 	ra := retryAfter{seconds: 1}
 	for _, step := range [][3]int64{{0, 5, 1}, {1, 11, 2}, {2, 1, 2}, {3, 11, 4}, {4, 1, 4}, {7, 1, 8}, {11, 1, 8}, {15, 1, 7}, {17, 1, 6}, {21, 14, 5}, {22, 1, 10}} {
@@ -245,7 +244,7 @@ func inUse(l *Level) int {
 	return l.inUse
 }
 
-// Case 41: the seats of 40 watchers stay taken after the answer, a tail wider than the level becomes longer.
+// The seats of 40 watchers stay taken after the answer, a tail wider than the level becomes longer.
 func TestATailHoldsItsSeats(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(10, 4, 1, 10)
@@ -279,7 +278,7 @@ func TestATailHoldsItsSeats(t *testing.T) {
 	})
 }
 
-// Cases 42 and 44: seats come back when a handler panics, and early when a watch has begun.
+// Seats come back when a handler panics, and early when a watch has begun.
 func TestSeatsComeBack(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
@@ -346,7 +345,6 @@ func TestLentSeatsServeOthers(t *testing.T) {
 	})
 }
 
-// Case 26.
 func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 	for _, c := range []struct {
 		schema, distinguisher string
@@ -386,7 +384,7 @@ func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 	}
 }
 
-// Case 6 and the table of largest hands.
+// A hand fits into 60 bits of the flow's hash: the table of largest hands.
 func TestEntropyOfAHand(t *testing.T) {
 	for deck, want := range map[int]int{16: 15, 32: 12, 64: 10, 128: 8, 256: 7, 512: 6, 1024: 6, 4096: 5, 32768: 4} {
 		hand := 1
@@ -399,7 +397,7 @@ func TestEntropyOfAHand(t *testing.T) {
 	}
 }
 
-// Case 62: how likely elephants cover all of a mouse's hand.
+// How likely elephants cover all of a mouse's hand.
 func TestElephantsLeaveRoomForMice(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	covered := func(deck, hand, elephants int) float64 {
@@ -428,7 +426,6 @@ func TestElephantsLeaveRoomForMice(t *testing.T) {
 	}
 }
 
-// Case 28.
 func TestTheShortestQueueOfTheHandIsChosen(t *testing.T) {
 	l := newLevel("level", nil, nil)
 	l.deck, l.hand = 2, 2
@@ -442,7 +439,6 @@ func TestTheShortestQueueOfTheHandIsChosen(t *testing.T) {
 	}
 }
 
-// Case 60.
 func TestEqualFlowsGoAroundTheRing(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		const queues = 5
@@ -471,7 +467,6 @@ func TestEqualFlowsGoAroundTheRing(t *testing.T) {
 	})
 }
 
-// Case 61.
 func TestASingleQueueIsFirstComeFirstServed(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 10)
@@ -491,7 +486,6 @@ func TestASingleQueueIsFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// Case 65.
 func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(4, 9, 1, 64))
@@ -513,7 +507,7 @@ func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 	})
 }
 
-// Cases 77, 78 and 79: queues go while requests wait in them, run from them and linger.
+// Queues go while requests wait in them, run from them and linger.
 func TestQueuesShrinkByDraining(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := oneLevel(20, 128, 1, 64)
@@ -560,7 +554,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 	})
 }
 
-// Case 78, Kubernetes' issue 140884: two tails end in a queue that is no longer wanted.
+// Kubernetes' issue 140884: two tails end in a queue that is no longer wanted.
 func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(20, 4, 1, 10)
@@ -592,7 +586,6 @@ func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 	})
 }
 
-// Case 79.
 func TestAShorterQueueEvictsNobody(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 50)
@@ -615,7 +608,7 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 	})
 }
 
-// Cases 80 and 81: a level that is gone lets those out that are in, and one that comes back in time never was away.
+// A level that is gone lets those out that are in, and one that comes back in time never was away.
 func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(10, time.Minute)
@@ -654,7 +647,7 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	})
 }
 
-// Case 82: requests that come while the configuration changes are never lost.
+// Requests that come while the configuration changes are never lost.
 func TestConfigurationStorm(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(100, time.Minute)
@@ -707,7 +700,7 @@ func limitsOf(claims []*allocation) (limits []int) {
 	return limits
 }
 
-// Case 69, the worked example: alpha, beta, gamma, catch-all and exempt on 100 seats.
+// The worked example: alpha, beta, gamma, catch-all and exempt on 100 seats.
 func TestLendingFollowsTheWorkedExample(t *testing.T) {
 	exempt := &allocation{exempt: true}
 	claims := []*allocation{claimOf(40, 50), claimOf(30, 50, 20), claimOf(25, 80), claimOf(5, 0), exempt}
@@ -751,7 +744,7 @@ func TestLendingFollowsTheWorkedExample(t *testing.T) {
 	}
 }
 
-// Case 70: the levels of a fresh server with 600 seats, in the order of the table of levels.
+// The levels of a fresh server with 600 seats, in the order of the table of levels.
 func TestLendingOnAFreshServer(t *testing.T) {
 	claims := []*allocation{{exempt: true}, claimOf(5, 0), claimOf(30, 33), claimOf(40, 25), claimOf(10, 0), claimOf(40, 50), claimOf(100, 90), claimOf(20, 50)}
 	divideAll(600, claims)
@@ -769,7 +762,7 @@ func TestLendingOnAFreshServer(t *testing.T) {
 	if got := claims[7].limit; got != 368 {
 		t.Errorf("global-default that wants 500 gets %d, want 368", got)
 	}
-	// Case 76: 50 seats that the exempt use are not there for others.
+	// 50 seats that the exempt use are not there for others.
 	claims[0].observe(50, 50, 0, true)
 	lendSeats(claims)
 	sum := 0
@@ -781,7 +774,6 @@ func TestLendingOnAFreshServer(t *testing.T) {
 	}
 }
 
-// Case 75.
 func TestExemptRequestsTakeFromAll(t *testing.T) {
 	levels := func() []*allocation {
 		claims := []*allocation{{exempt: true}, claimOf(40, 50), claimOf(100, 50), claimOf(5, 50)}
@@ -813,7 +805,6 @@ func TestExemptRequestsTakeFromAll(t *testing.T) {
 	}
 }
 
-// Cases 73 and 74.
 func TestLendingKeepsItsPromisesWhateverTheDemand(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 5))
@@ -861,7 +852,7 @@ func TestDemandIsMeasuredOverTime(t *testing.T) {
 	}
 }
 
-// Cases 71 and 72: two levels that would both like twice what they have.
+// Two levels that would both like twice what they have.
 func TestLevelsBorrow(t *testing.T) {
 	for _, percents := range [][2][2]int32{{{50, 67}, {33, 50}}, {{50, 33}, {67, 50}}} {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {
@@ -893,7 +884,7 @@ func TestLevelsBorrow(t *testing.T) {
 	}
 }
 
-// Cases 67, 83 and 86: levels do not feel each other, and everything that was counted in is counted out.
+// Levels do not feel each other, and everything that was counted in is counted out.
 func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(2, time.Minute)
@@ -936,7 +927,7 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	})
 }
 
-// Case 68: on a fresh server that borrows and lends, a level that is overrun does not keep a lease waiting.
+// On a fresh server that borrows and lends, a level that is overrun does not keep a lease waiting.
 func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d, objs := NewDispatcher(30, time.Minute), freshServer()
@@ -975,7 +966,6 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 	})
 }
 
-// Case 36.
 func TestTheExemptNeverWait(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(1, time.Minute)

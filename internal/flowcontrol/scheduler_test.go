@@ -160,7 +160,7 @@ func seatBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	})
 }
 
-// Cases 50, 51, 54, 55, 56 and those of Kubernetes' own queue-set tests.
+// The scenes of Kubernetes' own queue-set tests are among them.
 func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 	type client struct {
 		threads     int
@@ -206,7 +206,7 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 	}
 }
 
-// Cases 57 and 58: flow 0 takes what flow 1 leaves for a while; then both want all.
+// Flow 0 takes what flow 1 leaves for a while; then both want all.
 func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	for _, uneven := range []time.Duration{40 * time.Second, 200 * time.Second, 800 * time.Second} {
 		t.Run(uneven.String(), func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	}
 }
 
-// Case 51. A single thread that asks again at once finds its seat taken: it waits for the next that frees up, no longer.
+// A single thread that asks again at once finds its seat taken: it waits for the next that frees up, no longer.
 func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(4, 9, 1, 64))
@@ -257,7 +257,7 @@ func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 	})
 }
 
-// Cases 52 and 62: a hundred flows of unlike size, and the share of each where queues collide.
+// A hundred flows of unlike size, and the share of each where queues collide.
 func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const flows, window = 100, 300 * time.Second
@@ -290,7 +290,6 @@ func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 	})
 }
 
-// Case 53.
 func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const exec = 100 * time.Millisecond
@@ -341,7 +340,7 @@ func TestAHandCountsAsOneFlow(t *testing.T) {
 	})
 }
 
-// Case 59: the slow flow took both seats for a minute while another waited; it pays that back and no more.
+// The slow flow took both seats for a minute while another waited; it pays that back and no more.
 func TestADebtIsPaidOnce(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(2, 9, 1, 500))
@@ -544,7 +543,7 @@ func (m *turnModel) run() {
 	}
 }
 
-// Case 66: every request starts when the model says.
+// Every request starts when the model says.
 func TestTurnsAreThoseOfTheModel(t *testing.T) {
 	const traces, queues = 10_000, 8
 	seed := uint64(time.Now().UnixNano())
