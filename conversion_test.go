@@ -5,7 +5,6 @@ package main
 // record it again with -oracle URL -token TOKEN -run TestConversionIsAsInKubeAPIServer.
 
 import (
-	"apilet/internal/apitest"
 	"bufio"
 	"bytes"
 	"crypto/tls"
@@ -31,6 +30,7 @@ import (
 	"github.com/tidwall/gjson"
 	"golang.org/x/tools/txtar"
 
+	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 )
 
