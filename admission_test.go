@@ -31,6 +31,7 @@ import (
 
 	"apilet/internal/admission/matchconditions"
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/webhook"
 )
 
@@ -162,9 +163,9 @@ func hookedMap(name string) string {
 	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"}}`
 }
 
-// ---- Cases 80 to 89
+// ---- What webhooks warn of, and how long they are waited for
 
-func TestCase80And81And82WebhookWarningsComeInOrderAndOnce(t *testing.T) {
+func TestWebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
@@ -188,7 +189,7 @@ func TestCase80And81And82WebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	}
 }
 
-func TestCase83And84OddWebhookWarnings(t *testing.T) {
+func TestWebhookWarningsAreWholeOrLeftOut(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	long := strings.Repeat("é", 300)
@@ -200,7 +201,7 @@ func TestCase83And84OddWebhookWarnings(t *testing.T) {
 	}
 }
 
-func TestCase85And86AWebhookThatNeverAnswersIsWaitedForAsLongAsItSays(t *testing.T) {
+func TestWebhookThatNeverAnswersIsWaitedForAsLongAsItSays(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	s := startTest(t, func(c *config) { c.auditPath = log })
@@ -259,9 +260,7 @@ func auditNotes(t *testing.T, log, name string) map[string]string {
 	return nil
 }
 
-// Case 87 is in the table of answers.
-
-func TestCase88DryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
+func TestDryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, func(c *config) { c.validate = false }) // validation lets no such webhook in today
 	h := startHook(t, allowing(""))
@@ -283,7 +282,7 @@ func TestCase88DryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
 	s.want(404, "GET", hookedMaps+"/a", "")
 }
 
-func TestCase89TimeoutsOutOfRangeAreRefused(t *testing.T) {
+func TestWebhookTimeoutsOutOfRangeAreRefused(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	h := startHook(t, allowing(""))
@@ -1232,7 +1231,7 @@ func TestClassesSpeakTwiceAndGiveOnce(t *testing.T) {
 	alone := pod("alone")
 	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) { respondReview(w, q, true, "") })
 	s.mutating(h.hookAt("m", "m", `"rules":[{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"]}]`))
-	apitest.SameJSON(t, pod("seen"), alone)
+	kubetest.SameJSON(t, pod("seen"), alone)
 	if asked := h.take(); len(asked) != 1 || asked[0].review.Get("request.object.spec.priority").Int() != 2000001000 {
 		t.Errorf("%d webhooks were asked; want one, with the pod's priority", len(asked))
 	}

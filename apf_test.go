@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/request"
 )
@@ -57,7 +58,7 @@ func nothingStored(string, string, string) (int64, int64) { return -1, 0 }
 // smallFlowControl is flow control of two seats, a queue of one place for everybody but the exempt.
 func smallFlowControl(counts storedCounts) *flowControl {
 	fc := newFlowControl(2, time.Minute, counts)
-	level, schema := apitest.LimitedLevel("small", 1000, 1, 1, 1), apitest.SchemaFor("small", "*")
+	level, schema := kubetest.LimitedLevel("small", 1000, 1, 1, 1), kubetest.SchemaFor("small", "*")
 	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
 	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
 	fc.dispatcher.Levels["small"].SetLimit(2, 2)
@@ -85,7 +86,7 @@ func flowCall(handler http.Handler, method, target string) *httptest.ResponseRec
 	return w
 }
 
-// Cases 30, 32, 34 and 36.
+// Who finds the queue full gets 429 at once, who waits in vain gets it after a quarter of the time-out; the exempt are served all the same.
 func TestTooManyRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +131,7 @@ func TestTooManyRequests(t *testing.T) {
 	})
 }
 
-// Cases 43 and 44.
+// A watch gives its seat back once it has begun; what streams to and from pods never has one.
 func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +166,7 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 	})
 }
 
-// Cases 45 to 49, the sheet's widths among them.
+// Lists are as wide as what they read, writes as those who watch what is written.
 func TestEstimates(t *testing.T) {
 	t.Parallel()
 	const kb = 1000
@@ -252,7 +253,7 @@ func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
 	}
 }
 
-// Case 84.
+// The dumps have kube-apiserver's names and columns.
 func TestDumps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -297,7 +298,7 @@ func TestDumps(t *testing.T) {
 	})
 }
 
-// Cases 83 and 85: names, labels and sums; a registry refuses what is inconsistent.
+// Names, labels and sums; a registry refuses what is inconsistent.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -527,7 +528,7 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	t.Parallel()
 	fc := newFlowControl(8, time.Minute, nothingStored)
-	level, schema := apitest.LimitedLevel("level", 10000, 64, 6, 500), apitest.SchemaFor("level", "*")
+	level, schema := kubetest.LimitedLevel("level", 10000, 64, 6, 500), kubetest.SchemaFor("level", "*")
 	schema.Spec.MatchingPrecedence = 10
 	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
 	fc.dispatcher.Levels["level"].SetLimit(8, 8)

@@ -5,7 +5,6 @@ package main
 // record it again with -oracle URL -token TOKEN -run TestConversionIsAsInKubeAPIServer.
 
 import (
-	"apilet/internal/apitest"
 	"bufio"
 	"bytes"
 	"crypto/tls"
@@ -30,6 +29,9 @@ import (
 
 	"github.com/tidwall/gjson"
 	"golang.org/x/tools/txtar"
+
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 const conversionAnswers = "testdata/conversion/kube-apiserver-1.36.jsonl"
@@ -329,7 +331,7 @@ func (c *conversionTalk) ask(method, path, body string, headers ...string) answe
 func (c *conversionTalk) define(storage string) {
 	c.s.want(201, "POST", definitionsPath, widgetDefinition(c.hook, c.way, storage))
 	for range 200 {
-		if a := c.s.send("GET", "/apis/"+c.way+".example.com/"+storage+"/namespaces/default/widgets", ""); a.code == 200 || *oracleURL == "" {
+		if a := c.s.send("GET", "/apis/"+c.way+".example.com/"+storage+"/namespaces/default/widgets", ""); a.code == 200 || *kubetest.OracleURL == "" {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -442,7 +444,7 @@ func allWays() (ways []string) {
 var differsOnPurpose = map[string]bool{"redirect": true, "zap": true}
 
 func TestConversionIsAsInKubeAPIServer(t *testing.T) {
-	if *oracleURL != "" {
+	if *kubetest.OracleURL != "" {
 		recordConversions(t)
 		return
 	}

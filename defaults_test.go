@@ -2,155 +2,27 @@ package main
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	batchv1 "k8s.io/api/batch/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	flowcontrolv1beta3 "k8s.io/api/flowcontrol/v1beta3"
-	networkingv1 "k8s.io/api/networking/v1"
-	nodev1 "k8s.io/api/node/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	resourcev1 "k8s.io/api/resource/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
-
-// With -oracle the recorded answers in testdata are asked for again, from a real kube-apiserver, with DryRun=All.
-var (
-	oracleURL   = flag.String("oracle", "", "record the answers of this kube-apiserver")
-	oracleToken = flag.String("token", "", "bearer token for -oracle")
-)
-
-var builtin = func() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		admissionv1.AddToScheme, appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
-		certificatesv1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
-		flowcontrolv1.AddToScheme, flowcontrolv1beta3.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme,
-		rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			panic(err)
-		}
-	}
-	return scheme
-}()
-
-const clusterKinds = " Namespace Node PersistentVolume IngressClass ClusterRole ClusterRoleBinding StorageClass CSIDriver CSINode VolumeAttachment " +
-	"VolumeAttributesClass PriorityClass RuntimeClass FlowSchema PriorityLevelConfiguration ValidatingWebhookConfiguration " +
-	"MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding MutatingAdmissionPolicy " +
-	"MutatingAdmissionPolicyBinding CertificateSigningRequest DeviceClass ServiceCIDR IPAddress "
-
-// collectionPath is where objects of a kind are created.
-func collectionPath(gvk schema.GroupVersionKind) string {
-	plural, _ := meta.UnsafeGuessKindToResource(gvk)
-	resource := plural.Resource
-	if gvk.Kind == "Endpoints" {
-		resource = "endpoints"
-	}
-	root := "/apis/" + gvk.Group
-	if gvk.Group == "" {
-		root = "/api"
-	}
-	if strings.Contains(clusterKinds, " "+gvk.Kind+" ") {
-		return root + "/" + gvk.Version + "/" + resource
-	}
-	return root + "/" + gvk.Version + "/namespaces/default/" + resource
-}
-
-var oracleClient = http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-
-// askOracle sends one request and returns the answer.
-func askOracle(t testing.TB, method, path string, body []byte, headers ...string) (int, []byte) {
-	t.Helper()
-	req, err := http.NewRequest(method, *oracleURL+path, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+*oracleToken)
-	setHeaders(req, headers)
-	resp, err := oracleClient.Do(req)
-	if err != nil {
-		return 0, []byte(err.Error()) // some objects make kube-apiserver panic
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, answer
-}
-
-func readDocuments(t testing.TB, file string) (docs [][]byte) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, doc := range strings.Split(string(text), "\n---\n") {
-		j, err := yaml.YAMLToJSON([]byte(doc))
-		if err != nil {
-			t.Fatalf("%s: %v in %s", file, err, doc)
-		}
-		docs = append(docs, j)
-	}
-	return docs
-}
-
-func decodeBuiltin(t testing.TB, doc []byte) runtime.Object {
-	t.Helper()
-	obj, err := tryDecode(doc)
-	if err != nil {
-		t.Fatalf("%v: %s", err, doc)
-	}
-	return obj
-}
-
-func tryDecode(doc []byte) (runtime.Object, error) {
-	var tm metav1.TypeMeta
-	if err := json.Unmarshal(doc, &tm); err != nil {
-		return nil, err
-	}
-	obj, err := builtin.New(tm.GroupVersionKind())
-	if err == nil {
-		err = json.Unmarshal(doc, obj)
-	}
-	return obj, err
-}
 
 const testUID = "11111111-2222-3333-4444-555555555555"
 
@@ -218,11 +90,11 @@ func rowOf(t testing.TB, obj runtime.Object) *scheme.Resource {
 // madeHere is what defaults, the plug-ins of an empty cluster and preparation make of a document.
 func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte) {
 	t.Helper()
-	obj := decodeBuiltin(t, doc)
+	obj := kubetest.Decode(t, doc)
 	res := rowOf(t, obj)
 	defaults.Set(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
-	table := plugins.Table(plugins.Config{Store: st, Webhooks: &admission.Webhooks{}})
+	table := plugins.Table(plugins.Config{Store: st, Webhooks: &admission.Webhooks{}, Tolerations: plugins.TolerationSeconds{NotReady: 300, Unreachable: 300}})
 	on, err := plugins.Select(table, nil, []string{"NamespaceLifecycle", "ServiceAccount"})
 	if err != nil {
 		t.Fatal(err)
@@ -241,12 +113,12 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 
 func TestDefaultsAreKubernetes(t *testing.T) {
 	t.Parallel()
-	docs := readDocuments(t, "testdata/defaults/objects.yaml")
-	if *oracleURL != "" {
+	docs := kubetest.ReadDocuments(t, "testdata/defaults/objects.yaml")
+	if *kubetest.OracleURL != "" {
 		var record bytes.Buffer
 		for _, doc := range docs {
-			path := collectionPath(decodeBuiltin(t, doc).GetObjectKind().GroupVersionKind())
-			code, answer := askOracle(t, "POST", path+"?dryRun=All", doc)
+			path := kubetest.CollectionPath(kubetest.Decode(t, doc).GetObjectKind().GroupVersionKind())
+			code, answer := kubetest.AskOracle(t, "POST", path+"?dryRun=All", doc)
 			if code != http.StatusCreated {
 				t.Errorf("%s: %d %s", doc, code, answer)
 				continue
@@ -323,7 +195,7 @@ func diffJSON(t testing.TB, got, want []byte) (diffs []string) {
 
 func TestStatusIsTheLastField(t *testing.T) {
 	t.Parallel()
-	for gvk, goType := range builtin.AllKnownTypes() {
+	for gvk, goType := range kubetest.Builtin().AllKnownTypes() {
 		if _, ok := goType.FieldByName("Status"); ok && goType.Field(goType.NumField()-1).Name != "Status" && goType != reflect.TypeFor[metav1.Status]() {
 			t.Errorf("%s: status is not the last field", gvk)
 		}

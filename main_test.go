@@ -34,6 +34,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 func TestMain(m *testing.M) { apitest.Main(m) }
@@ -174,8 +175,8 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	if err != nil {
 		return answer{}, err
 	}
-	setHeaders(r, s.headers)
-	setHeaders(r, headers)
+	kubetest.SetHeaders(r, s.headers)
+	kubetest.SetHeaders(r, headers)
 	response, err := s.client.Do(r)
 	if err != nil {
 		return answer{}, err
@@ -187,18 +188,6 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	}
 	a.body, err = readable(a.header, a.body)
 	return a, err
-}
-
-func setHeaders(r *http.Request, headers []string) {
-	for _, line := range headers {
-		switch key, value, _ := strings.Cut(line, ": "); key {
-		case "":
-		case "Host":
-			r.Host = value
-		default:
-			r.Header.Set(key, value)
-		}
-	}
 }
 
 // want is send for a request whose status is known.
@@ -323,7 +312,7 @@ func replayFile(t *testing.T, file string) {
 
 // interlocutor is who answers: a new server, or the kube-apiserver to record from.
 func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer {
-	if *oracleURL == "" {
+	if *kubetest.OracleURL == "" {
 		s := startTest(t, func(c *config) {
 			for _, flag := range conversationFlag.FindAllStringSubmatch(string(archive.Comment), -1) {
 				switch flag[1] {
@@ -354,7 +343,7 @@ func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer
 		t.Skip("has answers of apilet's own")
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	return &testServer{t: t, server: &server{url: *oracleURL}, client: client, headers: []string{"Authorization: Bearer " + *oracleToken}}
+	return &testServer{t: t, server: &server{url: *kubetest.OracleURL}, client: client, headers: []string{"Authorization: Bearer " + *kubetest.OracleToken}}
 }
 
 // validates says whether built-in types are held against their rules.

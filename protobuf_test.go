@@ -7,7 +7,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/binary"
@@ -16,7 +15,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"regexp"
 	"strings"
 	"sync"
@@ -24,19 +22,14 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
-	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/apitest"
 	"apilet/internal/crd"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/scheme/protobuf"
+	"apilet/internal/scheme/schemetest"
 	"apilet/internal/store"
 )
 
@@ -47,54 +40,6 @@ const (
 	partialList   = onlyProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
-// protobufTypes are what may be in an envelope, beside the rows of the table and their lists.
-var protobufTypes = map[string]reflect.Type{
-	"v1 Status":                             reflect.TypeFor[metav1.Status](),
-	"v1 APIResourceList":                    reflect.TypeFor[metav1.APIResourceList](),
-	"v1 APIGroup":                           reflect.TypeFor[metav1.APIGroup](),
-	"v1 APIGroupList":                       reflect.TypeFor[metav1.APIGroupList](),
-	" APIResourceList":                      reflect.TypeFor[metav1.APIResourceList](),
-	" APIVersions":                          reflect.TypeFor[metav1.APIVersions](),
-	"autoscaling/v1 Scale":                  reflect.TypeFor[autoscalingv1.Scale](),
-	"authentication.k8s.io/v1 TokenRequest": reflect.TypeFor[authenticationv1.TokenRequest](),
-	"apidiscovery.k8s.io/v2 APIGroupDiscoveryList":  reflect.TypeFor[apidiscoveryv2.APIGroupDiscoveryList](),
-	"meta.k8s.io/v1 PartialObjectMetadata":          reflect.TypeFor[metav1.PartialObjectMetadata](),
-	"meta.k8s.io/v1 PartialObjectMetadataList":      reflect.TypeFor[metav1.PartialObjectMetadataList](),
-	"meta.k8s.io/v1beta1 PartialObjectMetadata":     reflect.TypeFor[metav1.PartialObjectMetadata](),
-	"meta.k8s.io/v1beta1 PartialObjectMetadataList": reflect.TypeFor[metav1beta1.PartialObjectMetadataList](),
-}
-
-type unmarshaler interface{ Unmarshal([]byte) error }
-
-// unsealed is the JSON of what an envelope holds.
-func unsealed(sealed []byte) ([]byte, error) {
-	envelope, err := scheme.OpenEnvelope(sealed)
-	if err != nil {
-		return nil, err
-	}
-	if again, err := envelope.Marshal(); err != nil || !bytes.Equal(again, sealed[4:]) {
-		return nil, fmt.Errorf("%s is not how an envelope is written: %v", envelope.Kind, err)
-	}
-	goType := protobufTypes[envelope.APIVersion+" "+envelope.Kind]
-	for _, res := range testRows() {
-		switch {
-		case res.APIVersion() != envelope.APIVersion:
-		case res.Kind == envelope.Kind:
-			goType = res.GoType
-		case res.ListKind == envelope.Kind:
-			return unsealedList(res, envelope.Raw)
-		}
-	}
-	if goType == nil {
-		return nil, fmt.Errorf("an envelope of %s %s", envelope.APIVersion, envelope.Kind)
-	}
-	obj := reflect.New(goType).Interface()
-	if err := obj.(unmarshaler).Unmarshal(envelope.Raw); err != nil {
-		return nil, err
-	}
-	return scheme.MarshalAs(obj.(runtime.Object), envelope.APIVersion, envelope.Kind)
-}
-
 // testRows are all resources that have Go types, definitions included.
 var testRows = sync.OnceValue(func() []*scheme.Resource {
 	reg := scheme.NewRegistry()
@@ -102,41 +47,12 @@ var testRows = sync.OnceValue(func() []*scheme.Resource {
 	return reg.All()
 })
 
-// unsealedList reads a list of any kind: 1 is its metadata, 2 an item.
-func unsealedList(res *scheme.Resource, raw []byte) ([]byte, error) {
-	meta, items := metav1.ListMeta{}, []json.RawMessage{}
-	for len(raw) > 0 {
-		length, n := binary.Uvarint(raw[1:])
-		if n <= 0 || length > uint64(len(raw)-1-n) {
-			return nil, fmt.Errorf("%s: a field of %d bytes where %d are left", res.ListKind, length, len(raw))
-		}
-		tag, content := raw[0], raw[1+n:][:length]
-		raw = raw[1+n:][length:]
-		if tag == protobuf.Field1 {
-			if err := meta.Unmarshal(content); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		obj := scheme.NewOf(res.GoType)
-		if err := obj.(unmarshaler).Unmarshal(content); err != nil || tag != protobuf.Field2 {
-			return nil, fmt.Errorf("%s: field %#x: %v", res.ListKind, tag, err)
-		}
-		item, err := json.Marshal(obj)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, item)
-	}
-	return json.Marshal(map[string]any{"kind": res.ListKind, "apiVersion": res.APIVersion(), "metadata": meta, "items": items})
-}
-
 // readable turns a body in protobuf into JSON, and leaves others alone.
 func readable(header http.Header, body []byte) ([]byte, error) {
 	if kind, _, _ := strings.Cut(header.Get("Content-Type"), ";"); kind != string(scheme.ProtobufFormat) {
 		return body, nil
 	}
-	return unsealed(body)
+	return schemetest.Unsealed(testRows(), body)
 }
 
 // readFrames passes on the events of a watch in protobuf until its end.
@@ -154,7 +70,7 @@ func readFrames(in io.Reader, pass func(frame)) error {
 		if err := event.Unmarshal(body); err != nil {
 			return err
 		}
-		object, err := unsealed(event.Object.Raw)
+		object, err := schemetest.Unsealed(testRows(), event.Object.Raw)
 		if err != nil {
 			return err
 		}

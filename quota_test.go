@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
+
+	"apilet/internal/apitest/kubetest"
 )
 
 // TestQuotaScenes replays testdata/quota/*.txtar. A section is a scene in a namespace of its own, line by line:
@@ -65,11 +67,11 @@ func TestQuotaScenes(t *testing.T) {
 
 // quotaServer is who answers.
 func quotaServer(t *testing.T) *testServer {
-	if *oracleURL == "" {
+	if *kubetest.OracleURL == "" {
 		return startTest(t)
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	return &testServer{t: t, server: &server{url: *oracleURL}, client: client, headers: []string{"Authorization: Bearer " + *oracleToken}}
+	return &testServer{t: t, server: &server{url: *kubetest.OracleURL}, client: client, headers: []string{"Authorization: Bearer " + *kubetest.OracleToken}}
 }
 
 type quotaScene struct {
@@ -149,7 +151,7 @@ func (sc *quotaScene) used(name, text string) {
 		sc.t.Fatal(text, err)
 	}
 	path := sc.path("resourcequotas/" + name)
-	if *oracleURL != "" {
+	if *kubetest.OracleURL != "" {
 		hard := gjson.GetBytes(sc.send("GET", path, "").body, "spec.hard").Raw
 		list, _ := json.Marshal(want)
 		if a := sc.send("PATCH", path+"/status", `{"status":{"hard":`+hard+`,"used":`+string(list)+`}}`, "Content-Type: application/merge-patch+json"); a.code != 200 {

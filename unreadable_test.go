@@ -26,7 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/commandline"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -52,24 +52,11 @@ func nested(depth int) string {
 	return strings.Repeat(`{"a":`, depth-1) + "{}" + strings.Repeat("}", depth-1)
 }
 
-// protoField is a length-delimited field of a protobuf message.
-func protoField(number int, content []byte) []byte {
-	out := appendVarint(nil, number<<3|2)
-	return append(appendVarint(out, len(content)), content...)
-}
-
-func appendVarint(to []byte, n int) []byte {
-	for ; n >= 0x80; n >>= 7 {
-		to = append(to, byte(n)|0x80)
-	}
-	return append(to, byte(n))
-}
-
 // nestedField is a field with itself in it, so many times. It is written from its end, in time that grows with its size alone.
 func nestedField(number, depth int) []byte {
 	var backwards []byte
 	for range depth {
-		head := appendVarint(appendVarint(nil, number<<3|2), len(backwards))
+		head := kubetest.AppendVarint(kubetest.AppendVarint(nil, number<<3|2), len(backwards))
 		for i := len(head) - 1; i >= 0; i-- {
 			backwards = append(backwards, head[i])
 		}
@@ -90,21 +77,14 @@ func sealed(apiVersion, kind string, object []byte) string {
 	return string(protobuf.ProtobufPrefix) + string(raw)
 }
 
-func must(b []byte, err error) []byte {
-	if err != nil {
-		panic(err)
-	}
-	return b
-}
-
 // lateProto is an object in protobuf whose managedFields have a time of so many seconds, and spec as its second field.
 func lateProto(t testing.TB, apiVersion, kind string, seconds int64, spec []byte) string {
 	t.Helper()
 	stamp := appendVarint64([]byte{1 << 3}, uint64(seconds))
-	entry := slices.Concat(protoField(1, []byte("m")), protoField(2, []byte("Update")), protoField(3, []byte(apiVersion)), protoField(4, stamp),
-		protoField(6, []byte("FieldsV1")), protoField(7, protoField(1, []byte(`{"f:metadata":{}}`))))
-	meta := slices.Concat(protoField(1, []byte("late")), protoField(17, entry))
-	return sealed(apiVersion, kind, slices.Concat(protoField(1, meta), spec))
+	entry := slices.Concat(kubetest.ProtoField(1, []byte("m")), kubetest.ProtoField(2, []byte("Update")), kubetest.ProtoField(3, []byte(apiVersion)), kubetest.ProtoField(4, stamp),
+		kubetest.ProtoField(6, []byte("FieldsV1")), kubetest.ProtoField(7, kubetest.ProtoField(1, []byte(`{"f:metadata":{}}`))))
+	meta := slices.Concat(kubetest.ProtoField(1, []byte("late")), kubetest.ProtoField(17, entry))
+	return sealed(apiVersion, kind, slices.Concat(kubetest.ProtoField(1, meta), spec))
 }
 
 func appendVarint64(to []byte, n uint64) []byte {
@@ -122,10 +102,10 @@ func definitionWith(t testing.TB, more []byte) string {
 		t.Fatal(err)
 	}
 	crd.Spec.Versions = nil
-	schema := append(protoField(5, []byte("object")), more...)
-	version := slices.Concat(protoField(1, []byte("v1")), []byte{2 << 3, 1, 3 << 3, 1}, protoField(4, protoField(1, schema)))
-	spec := append(must(crd.Spec.Marshal()), protoField(7, version)...)
-	return sealed("apiextensions.k8s.io/v1", "CustomResourceDefinition", append(protoField(1, must(crd.ObjectMeta.Marshal())), protoField(2, spec)...))
+	schema := append(kubetest.ProtoField(5, []byte("object")), more...)
+	version := slices.Concat(kubetest.ProtoField(1, []byte("v1")), []byte{2 << 3, 1, 3 << 3, 1}, kubetest.ProtoField(4, kubetest.ProtoField(1, schema)))
+	spec := append(kubetest.Must(crd.Spec.Marshal()), kubetest.ProtoField(7, version)...)
+	return sealed("apiextensions.k8s.io/v1", "CustomResourceDefinition", append(kubetest.ProtoField(1, kubetest.Must(crd.ObjectMeta.Marshal())), kubetest.ProtoField(2, spec)...))
 }
 
 const (
@@ -186,10 +166,10 @@ func TestNothingIsStoredThatCannotBeReadBack(t *testing.T) {
 		"less deep":        {"POST", definitionsPath, definitionWith(t, nestedField(28, 9_990)), asProto, `422 `},
 		"deeper":           {"POST", definitionsPath, definitionWith(t, nestedField(28, 400_000)), asProto, `400 `},
 		"no number":        {"POST", definitionsPath, definitionWith(t, []byte{11<<3 | 1, 1, 0, 0, 0, 0, 0, 0xf8, 0x7f}), asProto, `422 `},
-		"no JSON":          {"POST", definitionsPath, definitionWith(t, protoField(8, protoField(1, []byte(`{"a":`)))), asProto, `4`},
-		"no int or string": {"POST", "/api/v1/namespaces/default/services", sealed("v1", "Service", slices.Concat(protoField(1, protoField(1, []byte("s"))), protoField(2, protoField(1, []byte{3 << 3, 80, 4<<3 | 2, 2, 1 << 3, 7})))), asProto, `4`},
-		"raw, not JSON":    {"POST", "/apis/apps/v1/namespaces/default/controllerrevisions", sealed("apps/v1", "ControllerRevision", slices.Concat(protoField(1, protoField(1, []byte("c"))), protoField(2, protoField(1, []byte(`{"a":`))))), asProto, `422 `},
-		"raw, deep":        {"POST", "/apis/apps/v1/namespaces/default/controllerrevisions", sealed("apps/v1", "ControllerRevision", slices.Concat(protoField(1, protoField(1, []byte("c"))), protoField(2, protoField(1, []byte(nested(12_000)))))), asProto, `422 `},
+		"no JSON":          {"POST", definitionsPath, definitionWith(t, kubetest.ProtoField(8, kubetest.ProtoField(1, []byte(`{"a":`)))), asProto, `4`},
+		"no int or string": {"POST", "/api/v1/namespaces/default/services", sealed("v1", "Service", slices.Concat(kubetest.ProtoField(1, kubetest.ProtoField(1, []byte("s"))), kubetest.ProtoField(2, kubetest.ProtoField(1, []byte{3 << 3, 80, 4<<3 | 2, 2, 1 << 3, 7})))), asProto, `4`},
+		"raw, not JSON":    {"POST", "/apis/apps/v1/namespaces/default/controllerrevisions", sealed("apps/v1", "ControllerRevision", slices.Concat(kubetest.ProtoField(1, kubetest.ProtoField(1, []byte("c"))), kubetest.ProtoField(2, kubetest.ProtoField(1, []byte(`{"a":`))))), asProto, `422 `},
+		"raw, deep":        {"POST", "/apis/apps/v1/namespaces/default/controllerrevisions", sealed("apps/v1", "ControllerRevision", slices.Concat(kubetest.ProtoField(1, kubetest.ProtoField(1, []byte("c"))), kubetest.ProtoField(2, kubetest.ProtoField(1, []byte(nested(12_000)))))), asProto, `422 `},
 	} {
 		t.Run(what, func(t *testing.T) {
 			before := s.st.Revision()
@@ -242,7 +222,7 @@ func TestProtobufOfAnyDepthIsSurvived(t *testing.T) {
 			s.send(method, path+"?dryRun=All", sealed("v1", kind, deep), asProto)
 		}
 	}
-	s.send("POST", "/api/v1/namespaces/default/pods/p/eviction", sealed("policy/v1", "Eviction", protoField(2, deep)), asProto)
+	s.send("POST", "/api/v1/namespaces/default/pods/p/eviction", sealed("policy/v1", "Eviction", kubetest.ProtoField(2, deep)), asProto)
 	s.want(400, "POST", definitionsPath, definitionWith(t, nestedField(28, 400_000)), asProto)
 	groups := bytes.Repeat([]byte{100<<3&0x7f | 3 | 0x80, 100 >> 4}, 400_000) // begin a group, in a group
 	s.want(400, "POST", definitionsPath, definitionWith(t, groups), asProto)
@@ -264,7 +244,7 @@ func unpackPoisoned(t testing.TB) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "apilet.db")
-	if err := os.WriteFile(path, must(io.ReadAll(unpacked)), 0o600); err != nil {
+	if err := os.WriteFile(path, kubetest.Must(io.ReadAll(unpacked)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -427,7 +407,7 @@ func checkSoundAreServed(t *testing.T, s *testServer) {
 	if f := w.next(); f.kind != "ADDED" || f.object.Get("metadata.name").String() != "sound" {
 		t.Errorf("a watch begins with %v", f)
 	}
-	s.want(201, "POST", shop+"pods", apitest.PodOf("p", ""))
+	s.want(201, "POST", shop+"pods", kubetest.PodOf("p", ""))
 	s.want(201, "POST", shop+"services", `{"metadata":{"name":"more"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
 	if f := s.watch(shop + "configmaps?watch=1&resourceVersion=1&timeoutSeconds=1"); f.next().kind != "ADDED" {
 		t.Error("the log is not told")

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/registry/validation"
@@ -163,7 +163,7 @@ type recorder struct {
 }
 
 func (r *recorder) ask(i int, c validationCase, method, path string, doc []byte) {
-	code, answer := askOracle(r.t, method, path, doc)
+	code, answer := kubetest.AskOracle(r.t, method, path, doc)
 	answer = anyUID.ReplaceAll(answer, []byte(testUID))
 	var status metav1.Status
 	if err := json.Unmarshal(answer, &status); code == http.StatusUnprocessableEntity && err == nil && status.Details != nil {
@@ -178,7 +178,7 @@ func (r *recorder) ask(i int, c validationCase, method, path string, doc []byte)
 		return
 	}
 	// of what reads the same but for names and numbers one is enough, and of what is taken one in eight
-	kind := collectionPath(decodeBuiltin(r.t, r.docs[i]).GetObjectKind().GroupVersionKind())
+	kind := kubetest.CollectionPath(kubetest.Decode(r.t, r.docs[i]).GetObjectKind().GroupVersionKind())
 	key := kind + fmt.Sprint(c.Update) + namesAndNumbers.ReplaceAllString(fmt.Sprint(c.Causes), "")
 	if r.seen[key]++; len(c.Causes) > 0 && r.seen[key] > 1 || len(c.Causes) == 0 && r.seen[key]%8 != 1 {
 		return
@@ -199,7 +199,7 @@ func recordedWords(message string) string {
 
 // make creates an object for updates and returns its version.
 func (r *recorder) make(path string, doc []byte) string {
-	code, answer := askOracle(r.t, "POST", path, doc)
+	code, answer := kubetest.AskOracle(r.t, "POST", path, doc)
 	var made struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
@@ -216,8 +216,8 @@ func atVersion(t testing.TB, doc []byte, version string) []byte {
 func recordValidation(t *testing.T, docs [][]byte) {
 	r := &recorder{t: t, docs: docs, seen: map[string]int{}}
 	for i, doc := range docs {
-		obj := decodeBuiltin(t, doc)
-		path, name := collectionPath(obj.GetObjectKind().GroupVersionKind()), obj.(metav1.Object).GetName()
+		obj := kubetest.Decode(t, doc)
+		path, name := kubetest.CollectionPath(obj.GetObjectKind().GroupVersionKind()), obj.(metav1.Object).GetName()
 		for _, c := range breakages(t, doc, false) {
 			r.ask(i, c, "POST", path+"?dryRun=All", mutate(t, doc, &c))
 		}
@@ -225,7 +225,7 @@ func recordValidation(t *testing.T, docs [][]byte) {
 		for _, c := range breakages(t, doc, true) {
 			r.ask(i, c, "PUT", path+"/"+name+"?dryRun=All", atVersion(t, mutate(t, doc, &c), version))
 		}
-		askOracle(t, "DELETE", path+"/"+name+"?gracePeriodSeconds=0&propagationPolicy=Background", nil)
+		kubetest.AskOracle(t, "DELETE", path+"/"+name+"?gracePeriodSeconds=0&propagationPolicy=Background", nil)
 	}
 	if err := os.WriteFile("testdata/validate/cases.jsonl", r.out.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
@@ -235,10 +235,10 @@ func recordValidation(t *testing.T, docs [][]byte) {
 func recordStatuses(t *testing.T, docs [][]byte) {
 	r := &recorder{t: t, docs: docs, seen: map[string]int{}}
 	for i, doc := range docs {
-		obj := decodeBuiltin(t, doc)
-		path, name := collectionPath(obj.GetObjectKind().GroupVersionKind()), obj.(metav1.Object).GetName()
+		obj := kubetest.Decode(t, doc)
+		path, name := kubetest.CollectionPath(obj.GetObjectKind().GroupVersionKind()), obj.(metav1.Object).GetName()
 		version := r.make(path, doc)
-		code, answer := askOracle(t, "PUT", path+"/"+name+"/status", atVersion(t, doc, version))
+		code, answer := kubetest.AskOracle(t, "PUT", path+"/"+name+"/status", atVersion(t, doc, version))
 		var made struct {
 			Metadata metav1.ObjectMeta `json:"metadata"`
 		}
@@ -248,7 +248,7 @@ func recordStatuses(t *testing.T, docs [][]byte) {
 		for _, c := range statusBreakages(t, doc) {
 			r.ask(i, c, "PUT", path+"/"+name+"/status?dryRun=All", atVersion(t, mutate(t, doc, &c), made.Metadata.ResourceVersion))
 		}
-		askOracle(t, "DELETE", path+"/"+name+"?gracePeriodSeconds=0&propagationPolicy=Background", nil)
+		kubetest.AskOracle(t, "DELETE", path+"/"+name+"?gracePeriodSeconds=0&propagationPolicy=Background", nil)
 	}
 	if err := os.WriteFile("testdata/validate/statuses.jsonl", r.out.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func statusBreakages(t testing.TB, doc []byte) []validationCase {
 func fixed(obj runtime.Object) runtime.Object {
 	o := obj.(metav1.Object)
 	o.SetUID(types.UID(testUID))
-	if !strings.Contains(clusterKinds, " "+obj.GetObjectKind().GroupVersionKind().Kind+" ") {
+	if !kubetest.OfTheCluster(obj.GetObjectKind().GroupVersionKind().Kind) {
 		o.SetNamespace("default")
 	}
 	defaults.Set(obj)
@@ -275,12 +275,12 @@ func fixed(obj runtime.Object) runtime.Object {
 
 // check validates a case as the server does: defaults, preparation, rules.
 func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
-	obj := fixed(decodeBuiltin(t, mutate(t, doc, c)))
+	obj := fixed(kubetest.Decode(t, mutate(t, doc, c)))
 	if !c.Update {
 		strategy.PrepareForCreate(obj)
 		return validation.ValidateCreate(obj)
 	}
-	old := fixed(decodeBuiltin(t, doc))
+	old := fixed(kubetest.Decode(t, doc))
 	strategy.PrepareForCreate(old)
 	defaults.Set(old)
 	strategy.PrepareForUpdate(obj, old)
@@ -289,15 +289,15 @@ func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 
 // checkStatus validates a broken status as the server does.
 func checkStatus(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
-	old, obj := fixed(decodeBuiltin(t, doc)), fixed(decodeBuiltin(t, mutate(t, doc, c)))
+	old, obj := fixed(kubetest.Decode(t, doc)), fixed(kubetest.Decode(t, mutate(t, doc, c)))
 	strategy.PrepareForStatusUpdate(obj, old)
 	return validation.ValidateStatusUpdate(obj, old)
 }
 
 func TestValidation(t *testing.T) {
 	t.Parallel()
-	docs := readDocuments(t, "testdata/validate/objects.yaml")
-	if *oracleURL != "" {
+	docs := kubetest.ReadDocuments(t, "testdata/validate/objects.yaml")
+	if *kubetest.OracleURL != "" {
 		recordValidation(t, docs)
 	}
 	compareAll(t, docs, "testdata/validate/cases.jsonl", checkCase)
@@ -305,8 +305,8 @@ func TestValidation(t *testing.T) {
 
 func TestStatusValidation(t *testing.T) {
 	t.Parallel()
-	docs := readDocuments(t, "testdata/validate/statuses.yaml")
-	if *oracleURL != "" {
+	docs := kubetest.ReadDocuments(t, "testdata/validate/statuses.yaml")
+	if *kubetest.OracleURL != "" {
 		recordStatuses(t, docs)
 	}
 	compareAll(t, docs, "testdata/validate/statuses.jsonl", checkStatus)
@@ -373,8 +373,8 @@ func compareCauses(errs field.ErrorList, want [][3]string) (sameFields, sameMess
 func TestValidObjectsPass(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"testdata/defaults/objects.yaml", "testdata/validate/objects.yaml"} {
-		for _, doc := range readDocuments(t, file) {
-			obj := fixed(decodeBuiltin(t, doc))
+		for _, doc := range kubetest.ReadDocuments(t, file) {
+			obj := fixed(kubetest.Decode(t, doc))
 			strategy.PrepareForCreate(obj)
 			if errs := validation.ValidateCreate(obj); len(errs) > 0 {
 				t.Errorf("%s: %v", doc, errs)
@@ -389,29 +389,29 @@ func TestValidObjectsPass(t *testing.T) {
 // Whatever decodes is refused or taken, and nothing panics: every place broken, two at a time here and there, and empty objects.
 func TestBrokenObjectsNeverPanic(t *testing.T) {
 	t.Parallel()
-	for _, doc := range readDocuments(t, "testdata/validate/objects.yaml") {
+	for _, doc := range kubetest.ReadDocuments(t, "testdata/validate/objects.yaml") {
 		all := append(breakages(t, doc, false), breakages(t, doc, true)...)
 		for i := 0; i < len(all); i += 4 { // recorded cases have the rest
 			c, broken := all[i], doc
 			if other := all[i*7919%len(all)]; !strings.HasPrefix(c.At, other.At) {
 				broken = mutate(t, doc, &other)
 			}
-			if _, err := tryDecode(mutate(t, broken, &c)); err != nil {
+			if _, err := kubetest.TryDecode(mutate(t, broken, &c)); err != nil {
 				continue
 			}
-			if _, err := tryDecode(broken); err == nil || !c.Update {
+			if _, err := kubetest.TryDecode(broken); err == nil || !c.Update {
 				checkCase(t, broken, &c)
 			}
 		}
-		obj := reflect.New(reflect.TypeOf(decodeBuiltin(t, doc)).Elem()).Interface().(runtime.Object)
+		obj := reflect.New(reflect.TypeOf(kubetest.Decode(t, doc)).Elem()).Interface().(runtime.Object)
 		defaults.Set(obj)
 		validation.ValidateUpdate(obj, obj)
 		strategy.PrepareForCreate(obj)
 		validation.ValidateCreate(obj)
 	}
-	for _, doc := range readDocuments(t, "testdata/validate/statuses.yaml") {
+	for _, doc := range kubetest.ReadDocuments(t, "testdata/validate/statuses.yaml") {
 		for _, c := range statusBreakages(t, doc) {
-			if _, err := tryDecode(mutate(t, doc, &c)); err == nil {
+			if _, err := kubetest.TryDecode(mutate(t, doc, &c)); err == nil {
 				checkStatus(t, doc, &c)
 			}
 		}
@@ -419,7 +419,7 @@ func TestBrokenObjectsNeverPanic(t *testing.T) {
 }
 
 func BenchmarkValidateDeployment(b *testing.B) {
-	d := apitest.TwentyContainers()
+	d := kubetest.TwentyContainers()
 	defaults.Set(d)
 	strategy.PrepareForCreate(d)
 	if errs := validation.ValidateCreate(d); len(errs) > 0 {

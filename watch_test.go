@@ -20,6 +20,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/scheme"
 )
 
@@ -64,7 +65,7 @@ func (s *testServer) watch(path string, headers ...string) *watcher {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	setHeaders(r, headers)
+	kubetest.SetHeaders(r, headers)
 	response, err := s.client.Do(r)
 	if err != nil {
 		s.t.Fatal(err)

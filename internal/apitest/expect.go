@@ -1,16 +1,12 @@
 package apitest
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Expect compares two values as they are printed, so that 5 is what a JSON number of 5 is.
@@ -24,28 +20,6 @@ func Expect(t testing.TB, got, want any) {
 // Nearly says whether got is within a share of want.
 func Nearly(got, want, margin float64) bool { return math.Abs(got-want) <= margin*math.Abs(want) }
 
-// SameJSON compares two documents, whatever the order of their members; null and what is empty are the same.
-func SameJSON(t testing.TB, got, want string) {
-	t.Helper()
-	var g, w any
-	if json.Unmarshal([]byte(got), &g) != nil || json.Unmarshal([]byte(want), &w) != nil || !equality.Semantic.DeepEqual(g, w) {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-}
-
-// Refused asserts a Status error and returns its message.
-func Refused(t testing.TB, err error, code int32, reason metav1.StatusReason) string {
-	t.Helper()
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		t.Fatalf("got %v, want a Status error %d", err, code)
-	}
-	if got := status.Status(); got.Code != code || got.Reason != reason {
-		t.Errorf("got %d %s %q, want %d %s", got.Code, got.Reason, got.Message, code, reason)
-	}
-	return status.Status().Message
-}
-
 // FirstDifference is the neighbourhood of the first line in which two texts differ.
 func FirstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
@@ -56,4 +30,27 @@ func FirstDifference(got, want string) string {
 		}
 	}
 	return "fewer lines"
+}
+
+// Numbered is format, which has one verb, written for 0 up to n-1.
+func Numbered(n int, format string) string {
+	var out strings.Builder
+	for i := range n {
+		fmt.Fprintf(&out, format, i)
+	}
+	return out.String()
+}
+
+// AuditIDs returns the ids of the events in an audit log, each of whose lines must be whole.
+func AuditIDs(t testing.TB, log []byte) map[string]bool {
+	t.Helper()
+	ids := map[string]bool{}
+	for line := range bytes.Lines(log) {
+		var ev struct{ AuditID string }
+		if err := json.Unmarshal(line, &ev); err != nil {
+			t.Fatalf("the line %q: %v", line, err)
+		}
+		ids[ev.AuditID] = true
+	}
+	return ids
 }

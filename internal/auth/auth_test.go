@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
@@ -553,7 +554,7 @@ func TestRulesReviewListsWhatTheRolesGive(t *testing.T) {
 		t.Errorf("root\n got %s\nwant %s", got, want)
 	}
 	toBob := rbacv1.Subject{Kind: "User", Name: "bob"}
-	a.SetPolicy([]scheme.Object{apitest.ClusterRoleBinding("b", "missing", toBob), apitest.RoleBinding("default", "b", "Role", "missing", toBob)})
+	a.SetPolicy([]scheme.Object{kubetest.ClusterRoleBinding("b", "missing", toBob), kubetest.RoleBinding("default", "b", "Role", "missing", toBob)})
 	if got, want := rules(bob), `{"resourceRules":[],"nonResourceRules":[],"incomplete":false,"evaluationError":"`+lost+`"}`; got != want {
 		t.Errorf("bound to missing roles\n got %s\nwant %s", got, want)
 	}
@@ -574,7 +575,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 	if err := a.Authorize(rec); err != nil || rec.Annotations["authorization.k8s.io/decision"] != "allow" {
 		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations)
 	}
-	if err := a.MayGrant(rec, apitest.ClusterRoleBinding("b", "cluster-admin"), nil); err != nil {
+	if err := a.MayGrant(rec, kubetest.ClusterRoleBinding("b", "cluster-admin"), nil); err != nil {
 		t.Errorf("mayGrant: %v", err)
 	}
 	if err := a.impersonateAs(rec, request.User{Name: "bob", Groups: []string{"dev"}}); err != nil || rec.User.Name != "bob" || rec.Impersonator.Name != "alice" || rec.Constraint != "impersonate:user-info" {
@@ -592,7 +593,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 func TestPolicyIsSwappedUnderLoad(t *testing.T) {
 	a := testAuthenticator(t, nil)
 	bob, info := request.User{Name: "bob"}.Authenticated(), request.Info{ResourceRequest: true, Verb: "get", Resource: "pods"}
-	grant := append(rbac.ParsePolicy("ClusterRole r\n\tget core pods\n"), apitest.ClusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
+	grant := append(rbac.ParsePolicy("ClusterRole r\n\tget core pods\n"), kubetest.ClusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	done := make(chan struct{})
 	go func() { // ends with the loop
 		defer close(done)

@@ -8,7 +8,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -34,7 +34,7 @@ ClusterRole binder
 ClusterRole escalator
 	escalate rbac.authorization.k8s.io clusterroles
 	to User:escalator
-`), apitest.ClusterRoleBinding("bob-missing", "missing", rbacv1.Subject{Kind: "User", Name: "bob"}))
+`), kubetest.ClusterRoleBinding("bob-missing", "missing", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	a := testAuthenticator(t, nil)
 	a.SetPolicy(policy)
 	role := func(text string) scheme.Object { return rbac.ParsePolicy(text)[0] }
@@ -62,14 +62,14 @@ ClusterRole escalator
 		{"bob", role("ClusterRole r\n\t* * *\n"), role("ClusterRole r\n\t* * *\n"), ""}, // nothing but what collection needs
 		{"bob", role("Role default/r\n\t* core secrets\n"), nil, `roles.rbac.authorization.k8s.io "r" is forbidden: user "bob" (groups=["system:authenticated"])` + attempt +
 			`{APIGroups:[""], Resources:["secrets"], Verbs:["*"]}` + fmt.Sprintf(lost, "roles")},
-		{"bob", apitest.ClusterRoleBinding("b", "cluster-admin"), nil, `clusterrolebindings.rbac.authorization.k8s.io "b" is forbidden: user "bob" (groups=["system:authenticated"])` + attempt +
+		{"bob", kubetest.ClusterRoleBinding("b", "cluster-admin"), nil, `clusterrolebindings.rbac.authorization.k8s.io "b" is forbidden: user "bob" (groups=["system:authenticated"])` + attempt +
 			`{APIGroups:["*"], Resources:["*"], Verbs:["*"]}` + "\n" + `{NonResourceURLs:["*"], Verbs:["*"]}` + fmt.Sprintf(lost, "clusterrolebindings")},
-		{"bob", apitest.ClusterRoleBinding("b", "missing"), nil, `clusterrolebindings.rbac.authorization.k8s.io "missing" not found`},
-		{"bob", apitest.RoleBinding("default", "b", "Role", "missing"), nil, `rolebindings.rbac.authorization.k8s.io "missing" not found`},
-		{"bob", apitest.RoleBinding("default", "b", "ClusterRole", "role-editor"), nil, ""},
-		{"root", apitest.ClusterRoleBinding("b", "cluster-admin"), nil, ""},
+		{"bob", kubetest.ClusterRoleBinding("b", "missing"), nil, `clusterrolebindings.rbac.authorization.k8s.io "missing" not found`},
+		{"bob", kubetest.RoleBinding("default", "b", "Role", "missing"), nil, `rolebindings.rbac.authorization.k8s.io "missing" not found`},
+		{"bob", kubetest.RoleBinding("default", "b", "ClusterRole", "role-editor"), nil, ""},
+		{"root", kubetest.ClusterRoleBinding("b", "cluster-admin"), nil, ""},
 		{"root", role("ClusterRole r = x\n"), nil, ""},
-		{"binder", apitest.ClusterRoleBinding("b", "cluster-admin"), nil, ""},
+		{"binder", kubetest.ClusterRoleBinding("b", "cluster-admin"), nil, ""},
 		{"escalator", role("ClusterRole r = x\n\t* * *\n"), nil, ""},
 		{"ann", role("ClusterRole r\n\tget core configmaps x\n"), nil, ""},
 		{"ann", role("ClusterRole r\n\tget core configmaps\n"), nil, `clusterroles.rbac.authorization.k8s.io "r" is forbidden: user "ann" (groups=["system:authenticated"])` + attempt +

@@ -10,8 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/schemetest"
 	"apilet/internal/store"
 )
 
@@ -21,7 +23,7 @@ func viewed(t *testing.T, v *response.View, rec *store.Record) string {
 	doc, err := v.Object(nil, rec)
 	if v.Media.Format == scheme.ProtobufFormat {
 		if doc, err = v.Sealed(nil, rec); err == nil {
-			doc, err = unsealed(doc)
+			doc, err = schemetest.Unsealed(testRows(), doc)
 		}
 	}
 	if err != nil {
@@ -35,7 +37,7 @@ func viewed(t *testing.T, v *response.View, rec *store.Record) string {
 func TestEveryTypeSaysTheSameInProtobuf(t *testing.T) {
 	for _, res := range scheme.NewRegistry().All() {
 		t.Run(res.APIVersion()+" "+res.Kind, func(t *testing.T) {
-			body := protoEnvelope(t, res, filled(res.GoType))
+			body := kubetest.Envelope(t, res.APIVersion(), res.Kind, kubetest.Filled(res.GoType))
 			obj, _, err := res.Decode(body, string(scheme.ProtobufFormat), "")
 			if err != nil {
 				t.Fatal(err)
@@ -77,7 +79,7 @@ func normalized(t *testing.T, res *scheme.Resource, doc string) string {
 // kube-apiserver's own bytes, taken apart, stored, and put together again. With -oracle they are asked for.
 func TestObjectsAreSealedAsKubeAPIServerDoes(t *testing.T) {
 	const file = "testdata/protobuf/sealed.txt"
-	if *oracleURL != "" {
+	if *kubetest.OracleURL != "" {
 		recordSealed(t, file)
 	}
 	text, err := os.ReadFile(file)
@@ -130,9 +132,9 @@ func resealed(t *testing.T, res *scheme.Resource, sealed []byte) []byte {
 
 func recordSealed(t *testing.T, file string) {
 	var lines bytes.Buffer
-	for _, doc := range readDocuments(t, "../../testdata/defaults/objects.yaml") {
-		gvk := decodeBuiltin(t, doc).GetObjectKind().GroupVersionKind()
-		code, answer := askOracle(t, "POST", collectionPath(gvk)+"?dryRun=All", doc, onlyProtobuf)
+	for _, doc := range kubetest.ReadDocuments(t, "../../testdata/defaults/objects.yaml") {
+		gvk := kubetest.Decode(t, doc).GetObjectKind().GroupVersionKind()
+		code, answer := kubetest.AskOracle(t, "POST", kubetest.CollectionPath(gvk)+"?dryRun=All", doc, onlyProtobuf)
 		if code != http.StatusCreated {
 			t.Logf("%v: %d", gvk, code)
 			continue

@@ -10,6 +10,7 @@ import (
 
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/protobuf"
+	"apilet/internal/scheme/schemetest"
 )
 
 // Definitions of custom resources nest without end, and read much of themselves.
@@ -28,7 +29,7 @@ func TestTranscodingDefinitions(t *testing.T) {
 		}
 		doc := []byte(string(stored[:revAt]) + "7" + string(stored[revAt:]))
 		got, ok := protobuf.Transcode(nil, doc, reflect.TypeFor[apiextensionsv1.CustomResourceDefinition]())
-		if want := generatedBytes(t, res, doc); !ok || !bytes.Equal(got, want) {
+		if want := schemetest.GeneratedBytes(t, res, doc); !ok || !bytes.Equal(got, want) {
 			t.Errorf("%s, %v:\n got %q\nwant %q", name, ok, got, want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 func schemasIn(objs Objects) []*FlowSchema {
@@ -47,7 +47,7 @@ func digestOfText(t *testing.T, text string) *Digest {
 	return dig
 }
 
-// Cases 17 and 18.
+// Who asks for what decides the schema, with the objects that a new server has.
 func TestAFreshServerClassifies(t *testing.T) {
 	schemas := schemasIn(freshServer())
 	for request, want := range map[string]string{
@@ -79,7 +79,7 @@ func TestAFreshServerClassifies(t *testing.T) {
 	}
 }
 
-// Cases 20 to 24.
+// Subjects, verbs, groups, resources, namespaces and paths of a rule, and what stands for all of them.
 func TestRulesMatch(t *testing.T) {
 	type rule = flowcontrolv1.ResourcePolicyRule
 	all := []string{"*"}
@@ -147,11 +147,11 @@ func TestRulesMatch(t *testing.T) {
 	}
 }
 
-// Cases 10, 15, 16 and 19: order, and schemas whose level is missing.
+// Order, and schemas whose level is missing.
 func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	objs := freshServer()
 	add := func(name, level string, precedence int32) {
-		schema := apitest.SchemaFor(level, "*")
+		schema := kubetest.SchemaFor(level, "*")
 		schema.Name, schema.Spec.MatchingPrecedence = name, precedence
 		objs.Schemas = append(objs.Schemas, schema)
 	}
@@ -169,13 +169,13 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	if got := winner(); got != "z" {
 		t.Errorf("%s wins, want z: the other's level is missing", got)
 	}
-	objs.Levels = append(objs.Levels, apitest.LimitedLevel("missing", 1, 1, 1, 1))
+	objs.Levels = append(objs.Levels, kubetest.LimitedLevel("missing", 1, 1, 1, 1))
 	if got := winner(); got != "dangling" {
 		t.Errorf("%s wins, want dangling: its level is there now", got)
 	}
 }
 
-// Case 27 and the extensions.
+// Flows are told apart by user, by namespace, by what an annotation finds in their names, or not at all.
 func TestDistinguishers(t *testing.T) {
 	dig := digestOfText(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
 	for _, c := range []struct {
@@ -194,7 +194,7 @@ func TestDistinguishers(t *testing.T) {
 		{byUser, map[string]string{annotationTenant: "tenant:"}, "tenant:acme"},
 		{byUser, map[string]string{annotationTenant: "guild:"}, "team-7:bob"},
 	} {
-		obj := apitest.SchemaFor("level", "*")
+		obj := kubetest.SchemaFor("level", "*")
 		obj.Annotations, obj.Spec.DistinguisherMethod = c.annotations, nil
 		if c.method != "" {
 			obj.Spec.DistinguisherMethod = &flowcontrolv1.FlowDistinguisherMethod{Type: c.method}
@@ -206,7 +206,7 @@ func TestDistinguishers(t *testing.T) {
 	}
 }
 
-// Cases 1 and 9 to 11.
+// What a server brings is made and kept as it should be unless its annotation says that it is the user's; what an older version left goes.
 func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	empty := MaintainSchemas(nil)
 	if len(empty.Create) != 11 || len(MaintainLevels(nil).Create) != 8 {
@@ -257,22 +257,22 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 			}
 		}
 	}
-	old, own := apitest.LimitedLevel("old", 1, 0, 0, 0), apitest.LimitedLevel("own", 1, 0, 0, 0)
+	old, own := kubetest.LimitedLevel("old", 1, 0, 0, 0), kubetest.LimitedLevel("own", 1, 0, 0, 0)
 	old.Annotations = map[string]string{key: "true"}
 	if todo := MaintainLevels(append(fresh.Levels, old, own)); !slices.Equal(todo.Remove, []string{"old"}) {
 		t.Errorf("removed %v, want what an older version left", todo.Remove)
 	}
-	// Case 7.
+	// The exempt level's shares are the user's to set.
 	fresh.Levels[0].Spec.Exempt.NominalConcurrencyShares = new(int32(10))
 	if todo := MaintainLevels(fresh.Levels); len(todo.Update) != 0 {
 		t.Error("the exempt level's shares were taken away")
 	}
 }
 
-// Cases 10 and 12.
+// A schema's condition Dangling follows whether its level is there.
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	objs := Objects{Schemas: schemasOf(apitest.SchemaFor("here", "*"), apitest.SchemaFor("gone", "*"), apitest.SchemaFor("exempt", "*")), Levels: levelsOf(apitest.LimitedLevel("here", 1, 1, 1, 1))}
+	objs := Objects{Schemas: schemasOf(kubetest.SchemaFor("here", "*"), kubetest.SchemaFor("gone", "*"), kubetest.SchemaFor("exempt", "*")), Levels: levelsOf(kubetest.LimitedLevel("here", 1, 1, 1, 1))}
 	got := Dangling(objs, now)
 	for name, want := range map[string]string{
 		"here":   `False Found This FlowSchema references the PriorityLevelConfiguration object named "here" and it exists`,
@@ -289,13 +289,12 @@ func TestDanglingConditions(t *testing.T) {
 	if again := Dangling(objs, now.Add(time.Hour)); len(again) != 0 {
 		t.Errorf("nothing has changed, but: %v", again)
 	}
-	objs.Levels = append(objs.Levels, apitest.LimitedLevel("gone", 1, 1, 1, 1))
+	objs.Levels = append(objs.Levels, kubetest.LimitedLevel("gone", 1, 1, 1, 1))
 	if again := Dangling(objs, now); len(again) != 1 || again["gone"].Status != flowcontrolv1.ConditionFalse {
 		t.Errorf("the level came, but: %v", again)
 	}
 }
 
-// Case 13.
 func TestConditionsAreWrittenSixTimesAMinute(t *testing.T) {
 	var p Pacer
 	now := time.Unix(1e9, 0)

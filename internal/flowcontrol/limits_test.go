@@ -16,6 +16,7 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 // holdSeat starts a request that holds its seats until the returned function is called; done is closed at its end, and err then says
@@ -70,7 +71,7 @@ var narrowRequest = Estimate{InitialSeats: 1, Watchers: -1}
 
 func wideRequest(seats int) Estimate { return Estimate{InitialSeats: seats, Watchers: -1} }
 
-// Cases 29, 37 and 38: levels without queues, and levels without seats.
+// Levels without queues, and levels without seats.
 func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(2, 0, 0, 0)
@@ -90,7 +91,6 @@ func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 	})
 }
 
-// Case 30.
 func TestQueueFull(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(2, 1, 1, 3)
@@ -112,7 +112,7 @@ func TestQueueFull(t *testing.T) {
 	})
 }
 
-// Cases 31, 39 and 40: nothing overtakes a wide request, and while a seat is free no queue is full.
+// Nothing overtakes a wide request, and while a seat is free no queue is full.
 func TestNothingOvertakesAWideRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 64, 1, 1)
@@ -155,7 +155,7 @@ func TestNothingOvertakesAWideRequest(t *testing.T) {
 	})
 }
 
-// Cases 32, 33, 38 and 87.
+// Waiting ends after a quarter of the request's time, a minute at most, and when its client goes.
 func TestWaitingEnds(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 10)
@@ -197,7 +197,7 @@ func TestWaitingEnds(t *testing.T) {
 	})
 }
 
-// Case 38: seats given to a level release who waits there at once.
+// Seats given to a level release who waits there at once.
 func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(4, 4, 1, 10)
@@ -215,7 +215,7 @@ func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	})
 }
 
-// Case 35: second, drops, and what the level then says.
+// Second, drops, and what the level then says.
 func TestRetryAfterFollowsTheDrops(t *testing.T) {
 	ra := retryAfter{seconds: 1}
 	for _, step := range [][3]int64{{0, 5, 1}, {1, 11, 2}, {2, 1, 2}, {3, 11, 4}, {4, 1, 4}, {7, 1, 8}, {11, 1, 8}, {15, 1, 7}, {17, 1, 6}, {21, 14, 5}, {22, 1, 10}} {
@@ -244,7 +244,7 @@ func inUse(l *Level) int {
 	return l.inUse
 }
 
-// Case 41: the seats of 40 watchers stay taken after the answer, a tail wider than the level becomes longer.
+// The seats of 40 watchers stay taken after the answer, a tail wider than the level becomes longer.
 func TestATailHoldsItsSeats(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(10, 4, 1, 10)
@@ -278,7 +278,7 @@ func TestATailHoldsItsSeats(t *testing.T) {
 	})
 }
 
-// Cases 42 and 44: seats come back when a handler panics, and early when a watch has begun.
+// Seats come back when a handler panics, and early when a watch has begun.
 func TestSeatsComeBack(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
@@ -345,7 +345,6 @@ func TestLentSeatsServeOthers(t *testing.T) {
 	})
 }
 
-// Case 26.
 func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 	for _, c := range []struct {
 		schema, distinguisher string
@@ -385,7 +384,7 @@ func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 	}
 }
 
-// Case 6 and the table of largest hands.
+// A hand fits into 60 bits of the flow's hash: the table of largest hands.
 func TestEntropyOfAHand(t *testing.T) {
 	for deck, want := range map[int]int{16: 15, 32: 12, 64: 10, 128: 8, 256: 7, 512: 6, 1024: 6, 4096: 5, 32768: 4} {
 		hand := 1
@@ -398,7 +397,7 @@ func TestEntropyOfAHand(t *testing.T) {
 	}
 }
 
-// Case 62: how likely elephants cover all of a mouse's hand.
+// How likely elephants cover all of a mouse's hand.
 func TestElephantsLeaveRoomForMice(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	covered := func(deck, hand, elephants int) float64 {
@@ -427,7 +426,6 @@ func TestElephantsLeaveRoomForMice(t *testing.T) {
 	}
 }
 
-// Case 28.
 func TestTheShortestQueueOfTheHandIsChosen(t *testing.T) {
 	l := newLevel("level", nil, nil)
 	l.deck, l.hand = 2, 2
@@ -441,7 +439,6 @@ func TestTheShortestQueueOfTheHandIsChosen(t *testing.T) {
 	}
 }
 
-// Case 60.
 func TestEqualFlowsGoAroundTheRing(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		const queues = 5
@@ -470,7 +467,6 @@ func TestEqualFlowsGoAroundTheRing(t *testing.T) {
 	})
 }
 
-// Case 61.
 func TestASingleQueueIsFirstComeFirstServed(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 10)
@@ -490,7 +486,6 @@ func TestASingleQueueIsFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// Case 65.
 func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(4, 9, 1, 64))
@@ -512,7 +507,7 @@ func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 	})
 }
 
-// Cases 77, 78 and 79: queues go while requests wait in them, run from them and linger.
+// Queues go while requests wait in them, run from them and linger.
 func TestQueuesShrinkByDraining(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := oneLevel(20, 128, 1, 64)
@@ -525,7 +520,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, deck := range []int32{8, 4, 1, 64, 3, 128, 2} {
-			d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, deck, 1, 64)))
+			d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, deck, 1, 64)))
 			time.Sleep(300 * time.Millisecond)
 			synctest.Wait()
 			for i, q := range l.queues {
@@ -544,7 +539,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 		if !drained(2) {
 			t.Errorf("%d queues, want 2", len(l.queues))
 		}
-		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 0, 0, 0)))
+		d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, 0, 0, 0)))
 		if !drained(0) || l.Waiting != 0 {
 			t.Errorf("%d queues, %d waiting; want none", len(l.queues), l.Waiting)
 		}
@@ -559,7 +554,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 	})
 }
 
-// Case 78, Kubernetes' issue 140884: two tails end in a queue that is no longer wanted.
+// Kubernetes' issue 140884: two tails end in a queue that is no longer wanted.
 func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(20, 4, 1, 10)
@@ -572,7 +567,7 @@ func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		b.release()
 		synctest.Wait()
-		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 1, 1, 10)))
+		d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, 1, 1, 10)))
 		queues := func() int {
 			l.Mu.Lock()
 			defer l.Mu.Unlock()
@@ -591,7 +586,6 @@ func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 	})
 }
 
-// Case 79.
 func TestAShorterQueueEvictsNobody(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 50)
@@ -599,7 +593,7 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 		for range 31 {
 			in = append(in, holdSeat(t, d, "a", narrowRequest))
 		}
-		d.Configure(schemasOf(apitest.SchemaFor("level", "*")), levelsOf(apitest.LimitedLevel("level", 100, 1, 1, 5)))
+		d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, 1, 1, 5)))
 		synctest.Wait()
 		if h := holdSeat(t, d, "a", narrowRequest); reasonOf(h) != reasonQueueFull {
 			t.Errorf("the 32nd: %s", reasonOf(h))
@@ -614,15 +608,15 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 	})
 }
 
-// Cases 80 and 81: a level that is gone lets those out that are in, and one that comes back in time never was away.
+// A level that is gone lets those out that are in, and one that comes back in time never was away.
 func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(10, time.Minute)
 		go d.Run(ctx)
-		schemas := schemasOf(apitest.SchemaFor("level", "some"), apitest.SchemaFor("other", "*"))
+		schemas := schemasOf(kubetest.SchemaFor("level", "some"), kubetest.SchemaFor("other", "*"))
 		schemas[0].Spec.MatchingPrecedence = 1
 		schemas[0].Spec.Rules[0].Subjects[0].Group.Name = "*"
-		both := levelsOf(apitest.LimitedLevel("level", 10, 1, 1, 10), apitest.LimitedLevel("other", 90, 4, 1, 10))
+		both := levelsOf(kubetest.LimitedLevel("level", 10, 1, 1, 10), kubetest.LimitedLevel("other", 90, 4, 1, 10))
 		d.Configure(schemas, both)
 		l := d.levelOf("level")
 		a, b := holdSeat(t, d, "a", narrowRequest), holdSeat(t, d, "a", wideRequest(10))
@@ -653,13 +647,13 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	})
 }
 
-// Case 82: requests that come while the configuration changes are never lost.
+// Requests that come while the configuration changes are never lost.
 func TestConfigurationStorm(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(100, time.Minute)
 		go d.Run(ctx)
-		schemas := schemasOf(apitest.SchemaFor("level", "*"), apitest.SchemaFor("other", "*"))
-		d.Configure(schemas, levelsOf(apitest.LimitedLevel("level", 10, 4, 2, 50), apitest.LimitedLevel("other", 10, 4, 2, 50)))
+		schemas := schemasOf(kubetest.SchemaFor("level", "*"), kubetest.SchemaFor("other", "*"))
+		d.Configure(schemas, levelsOf(kubetest.LimitedLevel("level", 10, 4, 2, 50), kubetest.LimitedLevel("other", 10, 4, 2, 50)))
 		sc := newScene(d)
 		for i := range 8 {
 			sc.play(ctx, seatLoad{user: fmt.Sprint("user", i), threads: 2, exec: time.Millisecond})
@@ -667,9 +661,9 @@ func TestConfigurationStorm(t *testing.T) {
 		for i := range int32(2000) {
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
-			levels := levelsOf(apitest.LimitedLevel("other", 10+i%7, 4, 2, 50))
+			levels := levelsOf(kubetest.LimitedLevel("other", 10+i%7, 4, 2, 50))
 			if i%3 > 0 {
-				levels = append(levels, apitest.LimitedLevel("level", 1+i%90, 1+i%64, 1, 50))
+				levels = append(levels, kubetest.LimitedLevel("level", 1+i%90, 1+i%64, 1, 50))
 			}
 			d.Configure(schemas, levels)
 		}
@@ -706,7 +700,7 @@ func limitsOf(claims []*allocation) (limits []int) {
 	return limits
 }
 
-// Case 69, the worked example: alpha, beta, gamma, catch-all and exempt on 100 seats.
+// The worked example: alpha, beta, gamma, catch-all and exempt on 100 seats.
 func TestLendingFollowsTheWorkedExample(t *testing.T) {
 	exempt := &allocation{exempt: true}
 	claims := []*allocation{claimOf(40, 50), claimOf(30, 50, 20), claimOf(25, 80), claimOf(5, 0), exempt}
@@ -750,7 +744,7 @@ func TestLendingFollowsTheWorkedExample(t *testing.T) {
 	}
 }
 
-// Case 70: the levels of a fresh server with 600 seats, in the order of the table of levels.
+// The levels of a fresh server with 600 seats, in the order of the table of levels.
 func TestLendingOnAFreshServer(t *testing.T) {
 	claims := []*allocation{{exempt: true}, claimOf(5, 0), claimOf(30, 33), claimOf(40, 25), claimOf(10, 0), claimOf(40, 50), claimOf(100, 90), claimOf(20, 50)}
 	divideAll(600, claims)
@@ -768,7 +762,7 @@ func TestLendingOnAFreshServer(t *testing.T) {
 	if got := claims[7].limit; got != 368 {
 		t.Errorf("global-default that wants 500 gets %d, want 368", got)
 	}
-	// Case 76: 50 seats that the exempt use are not there for others.
+	// 50 seats that the exempt use are not there for others.
 	claims[0].observe(50, 50, 0, true)
 	lendSeats(claims)
 	sum := 0
@@ -780,7 +774,6 @@ func TestLendingOnAFreshServer(t *testing.T) {
 	}
 }
 
-// Case 75.
 func TestExemptRequestsTakeFromAll(t *testing.T) {
 	levels := func() []*allocation {
 		claims := []*allocation{{exempt: true}, claimOf(40, 50), claimOf(100, 50), claimOf(5, 50)}
@@ -812,7 +805,6 @@ func TestExemptRequestsTakeFromAll(t *testing.T) {
 	}
 }
 
-// Cases 73 and 74.
 func TestLendingKeepsItsPromisesWhateverTheDemand(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 5))
@@ -860,18 +852,18 @@ func TestDemandIsMeasuredOverTime(t *testing.T) {
 	}
 }
 
-// Cases 71 and 72: two levels that would both like twice what they have.
+// Two levels that would both like twice what they have.
 func TestLevelsBorrow(t *testing.T) {
 	for _, percents := range [][2][2]int32{{{50, 67}, {33, 50}}, {{50, 33}, {67, 50}}} {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {
 			d := NewDispatcher(24, time.Minute)
 			go d.Run(ctx)
-			first, second := apitest.SchemaFor("first", "one"), apitest.SchemaFor("second", "*")
+			first, second := kubetest.SchemaFor("first", "one"), kubetest.SchemaFor("second", "*")
 			first.Spec.MatchingPrecedence = 1
 			first.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "busy"}}}
 			d.Configure(schemasOf(first, second), levelsOf(exemptLevel(),
-				lendingLevel(apitest.LimitedLevel("first", 100, 10, 5, 50), percents[0][0], percents[0][1]),
-				lendingLevel(apitest.LimitedLevel("second", 100, 10, 5, 50), percents[1][0], percents[1][1]), apitest.LimitedLevel("catch-all", 5, 0, 0, 0)))
+				lendingLevel(kubetest.LimitedLevel("first", 100, 10, 5, 50), percents[0][0], percents[0][1]),
+				lendingLevel(kubetest.LimitedLevel("second", 100, 10, 5, 50), percents[1][0], percents[1][1]), kubetest.LimitedLevel("catch-all", 5, 0, 0, 0)))
 			sc := newScene(d)
 			sc.play(ctx, seatLoad{user: "busy", threads: 24, exec: 250 * time.Millisecond}, seatLoad{user: "calm", threads: 6, exec: 250 * time.Millisecond})
 			time.Sleep(11 * time.Second)
@@ -892,14 +884,14 @@ func TestLevelsBorrow(t *testing.T) {
 	}
 }
 
-// Cases 67, 83 and 86: levels do not feel each other, and everything that was counted in is counted out.
+// Levels do not feel each other, and everything that was counted in is counted out.
 func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(2, time.Minute)
-		elephant, mouse := apitest.SchemaFor("elephant", "*"), apitest.SchemaFor("mouse", "*")
+		elephant, mouse := kubetest.SchemaFor("elephant", "*"), kubetest.SchemaFor("mouse", "*")
 		elephant.Spec.MatchingPrecedence = 1
 		elephant.Spec.Rules[0].Subjects = []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindUser, User: &flowcontrolv1.UserSubject{Name: "elephant"}}}
-		d.Configure(schemasOf(elephant, mouse), levelsOf(apitest.LimitedLevel("elephant", 1, 4, 1, 60), apitest.LimitedLevel("mouse", 1, 4, 1, 60)))
+		d.Configure(schemasOf(elephant, mouse), levelsOf(kubetest.LimitedLevel("elephant", 1, 4, 1, 60), kubetest.LimitedLevel("mouse", 1, 4, 1, 60)))
 		sc := newScene(d)
 		loads, stop := context.WithCancel(ctx)
 		sc.play(loads, seatLoad{user: "elephant", threads: 51, exec: 10 * time.Millisecond}, seatLoad{user: "mouse", threads: 3, exec: 10 * time.Millisecond})
@@ -935,7 +927,7 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	})
 }
 
-// Case 68: on a fresh server that borrows and lends, a level that is overrun does not keep a lease waiting.
+// On a fresh server that borrows and lends, a level that is overrun does not keep a lease waiting.
 func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d, objs := NewDispatcher(30, time.Minute), freshServer()
@@ -974,11 +966,10 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 	})
 }
 
-// Case 36.
 func TestTheExemptNeverWait(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(1, time.Minute)
-		d.Configure(schemasOf(apitest.SchemaFor("exempt", "*")), levelsOf(exemptLevel(), apitest.LimitedLevel("other", 1, 0, 0, 0)))
+		d.Configure(schemasOf(kubetest.SchemaFor("exempt", "*")), levelsOf(exemptLevel(), kubetest.LimitedLevel("other", 1, 0, 0, 0)))
 		var in []*heldSeat
 		for range 1000 {
 			in = append(in, holdSeat(t, d, "admin", wideRequest(3)))

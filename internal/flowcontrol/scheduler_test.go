@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 // lendingLevel sets the percentages of a level; borrow < 0 is no bound.
@@ -35,8 +36,8 @@ func exemptLevel() *flowcontrolv1.PriorityLevelConfiguration {
 // oneLevel is a dispatcher whose only level has all seats.
 func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
 	d := NewDispatcher(seats, 4*time.Minute)
-	d.Configure([]*flowcontrolv1.FlowSchema{apitest.SchemaFor("level", "*")},
-		[]*flowcontrolv1.PriorityLevelConfiguration{apitest.LimitedLevel("level", 100, queues, hand, length)})
+	d.Configure([]*flowcontrolv1.FlowSchema{kubetest.SchemaFor("level", "*")},
+		[]*flowcontrolv1.PriorityLevelConfiguration{kubetest.LimitedLevel("level", 100, queues, hand, length)})
 	return d
 }
 
@@ -159,7 +160,7 @@ func seatBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 	})
 }
 
-// Cases 50, 51, 54, 55, 56 and those of Kubernetes' own queue-set tests.
+// The scenes of Kubernetes' own queue-set tests are among them.
 func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 	type client struct {
 		threads     int
@@ -205,7 +206,7 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 	}
 }
 
-// Cases 57 and 58: flow 0 takes what flow 1 leaves for a while; then both want all.
+// Flow 0 takes what flow 1 leaves for a while; then both want all.
 func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	for _, uneven := range []time.Duration{40 * time.Second, 200 * time.Second, 800 * time.Second} {
 		t.Run(uneven.String(), func(t *testing.T) {
@@ -237,7 +238,7 @@ func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	}
 }
 
-// Case 51. A single thread that asks again at once finds its seat taken: it waits for the next that frees up, no longer.
+// A single thread that asks again at once finds its seat taken: it waits for the next that frees up, no longer.
 func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(4, 9, 1, 64))
@@ -256,7 +257,7 @@ func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 	})
 }
 
-// Cases 52 and 62: a hundred flows of unlike size, and the share of each where queues collide.
+// A hundred flows of unlike size, and the share of each where queues collide.
 func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const flows, window = 100, 300 * time.Second
@@ -289,7 +290,6 @@ func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 	})
 }
 
-// Case 53.
 func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const exec = 100 * time.Millisecond
@@ -340,7 +340,7 @@ func TestAHandCountsAsOneFlow(t *testing.T) {
 	})
 }
 
-// Case 59: the slow flow took both seats for a minute while another waited; it pays that back and no more.
+// The slow flow took both seats for a minute while another waited; it pays that back and no more.
 func TestADebtIsPaidOnce(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(2, 9, 1, 500))
@@ -543,7 +543,7 @@ func (m *turnModel) run() {
 	}
 }
 
-// Case 66: every request starts when the model says.
+// Every request starts when the model says.
 func TestTurnsAreThoseOfTheModel(t *testing.T) {
 	const traces, queues = 10_000, 8
 	seed := uint64(time.Now().UnixNano())
@@ -624,7 +624,7 @@ func TestOneRequestTakesAFewSeatsOfALevel(t *testing.T) {
 	}
 	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
 		l := newLevel("level", nil, nil)
-		l.shape(&apitest.LimitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
+		l.shape(&kubetest.LimitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
 		if l.MaxSeats != want {
 			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.MaxSeats, want)
 		}

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry/patch"
 )
 
@@ -23,7 +23,7 @@ func TestPatchOptionsRefusals(t *testing.T) {
 		{"application/merge-patch+json", "force=true", `PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch`},
 	} {
 		_, err := parseWriteOptions(httptest.NewRequest("PATCH", "/?"+c.query, nil), "PatchOptions", types.PatchType(c.kind))
-		if got := apitest.Refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
+		if got := kubetest.Refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -13,13 +14,13 @@ func TestListsAreReadByTheirTypes(t *testing.T) {
 	left := int64(3)
 	checked := 0
 	for _, res := range scheme.NewRegistry().All() {
-		list, err := builtin.New(res.GroupVersionKind().GroupVersion().WithKind(res.ListKind))
+		list, err := kubetest.Builtin().New(res.GroupVersionKind().GroupVersion().WithKind(res.ListKind))
 		if err != nil {
 			continue
 		}
 		checked++
 		v := &View{Res: res, Media: MediaType{Format: scheme.ProtobufFormat}}
-		obj := filled(res.StoredType())
+		obj := kubetest.Filled(res.StoredType())
 		stored, revAt, err := res.EncodeStored(obj)
 		if err != nil {
 			t.Fatal(err)
@@ -38,7 +39,7 @@ func TestListsAreReadByTheirTypes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := list.(unmarshaler).Unmarshal(envelope.Raw); err != nil {
+		if err := list.(interface{ Unmarshal([]byte) error }).Unmarshal(envelope.Raw); err != nil {
 			t.Fatal(err)
 		}
 		asItsType, err := list.(interface{ Marshal() ([]byte, error) }).Marshal()

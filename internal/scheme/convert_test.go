@@ -7,7 +7,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 // storeAndRead sends a body in one version and reads it in another.
@@ -86,23 +86,23 @@ func TestVersionsConvertAsInKubeAPIServer(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			apitest.SameJSON(t, storeAndRead(t, c.plural, c.inVersion, c.outVersion, c.body), c.want)
+			kubetest.SameJSON(t, storeAndRead(t, c.plural, c.inVersion, c.outVersion, c.body), c.want)
 		})
 	}
 }
 
 func TestAutoscalerMetricsOfEverySourceRoundTrip(t *testing.T) {
 	res := NewRegistry().Lookup("autoscaling", "v2", "horizontalpodautoscalers")
-	v2 := filled(res.GoType)
+	v2 := kubetest.Filled(res.GoType)
 	body, _ := MarshalAs(v2, "autoscaling/v2", res.Kind)
 	v1 := storeAndRead(t, res.Plural, "autoscaling/v2", "autoscaling/v1", string(body))
 	back := storeAndRead(t, res.Plural, "autoscaling/v1", "autoscaling/v2", v1)
 	again := storeAndRead(t, res.Plural, "autoscaling/v2", "autoscaling/v1", back)
-	apitest.SameJSON(t, again, v1)
+	kubetest.SameJSON(t, again, v1)
 }
 
 func TestEventsSurviveBothWays(t *testing.T) {
-	event := filled(NewRegistry().Lookup("", "v1", "events").GoType).(*corev1.Event)
+	event := kubetest.Filled(NewRegistry().Lookup("", "v1", "events").GoType).(*corev1.Event)
 	if back := eventFromV1(eventToV1(event)); !equality.Semantic.DeepEqual(event, withoutTypeMeta(back)) {
 		t.Errorf("got  %+v\nwant %+v", back, event)
 	}

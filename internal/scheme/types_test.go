@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"apilet/internal/apitest/kubetest"
 )
 
 // describeRows writes rows as testdata/types/kube-apiserver-1.36.txt does.
@@ -111,8 +113,8 @@ func TestDeprecationsComeFromTheTypes(t *testing.T) {
 func TestBodiesRoundTripAsProtobufAndJSON(t *testing.T) {
 	for _, res := range NewRegistry().All() {
 		t.Run(res.APIVersion()+" "+res.Kind, func(t *testing.T) {
-			served := filled(res.GoType)
-			fromProtobuf, _, err := res.Decode(protoEnvelope(t, res, served), "application/vnd.kubernetes.protobuf", "")
+			served := kubetest.Filled(res.GoType)
+			fromProtobuf, _, err := res.Decode(kubetest.Envelope(t, res.APIVersion(), res.Kind, served), "application/vnd.kubernetes.protobuf", "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,8 +152,8 @@ func TestSameShapeVersionsHaveTheSameJSON(t *testing.T) {
 		if res.Conversion == nil || res.Conversion.wire != res.Conversion.stored {
 			continue
 		}
-		served, _ := json.Marshal(filled(res.GoType))
-		stored, _ := json.Marshal(filled(res.Conversion.stored))
+		served, _ := json.Marshal(kubetest.Filled(res.GoType))
+		stored, _ := json.Marshal(kubetest.Filled(res.Conversion.stored))
 		if !bytes.Equal(served, stored) {
 			t.Errorf("%s %s:\n%s\n%s", res.APIVersion(), res.Kind, served, stored)
 		}
@@ -466,7 +468,7 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 	f.Add([]byte("metadata: {name: &a x}\nspec: [*a]"))
 	f.Add([]byte(`{"metadata":{"name":"x","annotations":{"autoscaling.alpha.kubernetes.io/metrics":"[{\"object\":{}}]"}},"spec":{"containers":[{}]}}`))
 	for _, res := range rows[:3] {
-		f.Add(protoEnvelope(f, res, filled(res.GoType)))
+		f.Add(kubetest.Envelope(f, res.APIVersion(), res.Kind, kubetest.Filled(res.GoType)))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, res := range rows {
@@ -489,7 +491,7 @@ func FuzzDecodeNeverPanics(f *testing.F) {
 
 func BenchmarkCodec(b *testing.B) {
 	res := testResource("pods")
-	asJSON, _ := json.Marshal(filled(res.GoType))
+	asJSON, _ := json.Marshal(kubetest.Filled(res.GoType))
 	small := []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"default","labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"b","resources":{"limits":{"cpu":"1"}}}]}}`)
 	for name, body := range map[string][]byte{"small": small, "full": asJSON} {
 		obj, _, err := res.Decode(body, "", "")

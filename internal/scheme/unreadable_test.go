@@ -9,6 +9,8 @@ import (
 
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"apilet/internal/apitest/kubetest"
 )
 
 // TestLeavesEncodeWhatTheyDecode names every Go type within the built-in ones that writes its own JSON: these alone could write what they do
@@ -51,17 +53,17 @@ func TestLeavesEncodeWhatTheyDecode(t *testing.T) {
 	}
 	var back metav1.Duration
 	for _, d := range []time.Duration{math.MinInt64, math.MaxInt64, 1} {
-		text := must(json.Marshal(metav1.Duration{Duration: d}))
+		text := kubetest.Must(json.Marshal(metav1.Duration{Duration: d}))
 		if err := json.Unmarshal(text, &back); err != nil || back.Duration != d {
 			t.Errorf("%s: %v, %v", text, back, err)
 		}
 	}
 	for _, text := range []string{"1e400000000", "-9e99", "1e-400000", "123456789012345678901234567890", "0.0000000001", "1Ei", "9223372036854775808Ki", ""} {
 		var q, again kresource.Quantity
-		if q.Unmarshal(protoField(1, []byte(text))) != nil {
+		if q.Unmarshal(kubetest.ProtoField(1, []byte(text))) != nil {
 			continue
 		}
-		encoded := must(json.Marshal(q))
+		encoded := kubetest.Must(json.Marshal(q))
 		if err := json.Unmarshal(encoded, &again); err != nil {
 			t.Errorf("%s: %s: %v", text, encoded, err)
 		}
@@ -74,7 +76,7 @@ func TestInspectAgreesWithTheDecoder(t *testing.T) {
 	for year := int64(-20_000); year < 20_000; year += 7 {
 		at := time.Date(int(year), 1, 1, 0, 0, 0, 0, time.UTC)
 		for _, value := range []any{metav1.NewTime(at), metav1.NewMicroTime(at)} {
-			doc := must(json.Marshal(map[string]any{"a": value}))
+			doc := kubetest.Must(json.Marshal(map[string]any{"a": value}))
 			readable := json.Unmarshal(doc, &struct{ A *metav1.MicroTime }{}) == nil || json.Unmarshal(doc, &struct{ A *metav1.Time }{}) == nil
 			if odd := inspect(doc).oddTime != 0; odd == readable {
 				t.Fatalf("%s: odd %v, readable %v", doc, odd, readable)

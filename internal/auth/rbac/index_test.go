@@ -11,7 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/scheme"
 )
 
@@ -34,11 +34,11 @@ Role shop/keeper
 	* core secrets
 	to User:bob ServiceAccount:other/robot
 `),
-		apitest.RoleBinding("shop", "write", "ClusterRole", "writer", rbacv1.Subject{Kind: "Group", Name: "dev"}, sa("", "local")),
-		apitest.ClusterRoleBinding("logs", "logs", sa("", "nobody"), sa("shop", "robot")),
-		apitest.RoleBinding("shop", "lost", "Role", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
-		apitest.RoleBinding("shop", "lost2", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
-		apitest.RoleBinding("shop", "lost3", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
+		kubetest.RoleBinding("shop", "write", "ClusterRole", "writer", rbacv1.Subject{Kind: "Group", Name: "dev"}, sa("", "local")),
+		kubetest.ClusterRoleBinding("logs", "logs", sa("", "nobody"), sa("shop", "robot")),
+		kubetest.RoleBinding("shop", "lost", "Role", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
+		kubetest.RoleBinding("shop", "lost2", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
+		kubetest.RoleBinding("shop", "lost3", "ClusterRole", "absent", rbacv1.Subject{Kind: "User", Name: "lost"}),
 	))
 	for _, c := range []struct {
 		question string
@@ -160,9 +160,9 @@ func TestIndexAgreesWithReadingEveryBinding(t *testing.T) {
 			}
 			name := fmt.Sprint("r", rnd.IntN(8))
 			if namespace == "" {
-				objects = append(objects, apitest.ClusterRoleBinding(fmt.Sprint("b", i), name, subject))
+				objects = append(objects, kubetest.ClusterRoleBinding(fmt.Sprint("b", i), name, subject))
 			} else {
-				objects = append(objects, apitest.RoleBinding(namespace, fmt.Sprint("b", i), one("Role", "ClusterRole"), name, subject))
+				objects = append(objects, kubetest.RoleBinding(namespace, fmt.Sprint("b", i), one("Role", "ClusterRole"), name, subject))
 			}
 		}
 		index := NewIndex(objects)
@@ -191,7 +191,7 @@ ClusterRole widgets aggregate-to-view
 Role shop/x
 	get core nodes
 `)...)
-	policy = append(policy, apitest.RoleBinding("shop", "bob", "ClusterRole", "admin", rbacv1.Subject{Kind: "User", Name: "bob"}))
+	policy = append(policy, kubetest.RoleBinding("shop", "bob", "ClusterRole", "admin", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	index := NewIndex(policy)
 	for question, want := range map[string]bool{
 		"bob get - pods shop/x":                                          true, // admin gathers edit gathers view
@@ -276,7 +276,7 @@ func TestReconcileAddsAndNeverTakes(t *testing.T) {
 	have := ParsePolicy("ClusterRole a\n\tlist core pods\n\tto User:v\nClusterRole b\nClusterRole c y\n\tget core pods\nClusterRole e\n")
 	have[0].SetLabels(map[string]string{"mine": "1"})
 	have[2].SetAnnotations(map[string]string{autoupdate: "false"})
-	have = append(have, apitest.ClusterRoleBinding("e", "other"))
+	have = append(have, kubetest.ClusterRoleBinding("e", "other"))
 	changes := ReconcilePolicy(have, want)
 	var got []string
 	for _, list := range [][]scheme.Object{changes.Create, changes.Update, changes.Replace} {
@@ -313,9 +313,9 @@ func thousandBindings() []scheme.Object {
 		}
 		role := []string{"view", "edit", "system:kube-scheduler", "system:node", "system:discovery"}[i%5]
 		if i%10 == 9 {
-			objects = append(objects, apitest.ClusterRoleBinding(fmt.Sprint("b-", i), role, subject))
+			objects = append(objects, kubetest.ClusterRoleBinding(fmt.Sprint("b-", i), role, subject))
 		} else {
-			objects = append(objects, apitest.RoleBinding(namespace, fmt.Sprint("b-", i), "ClusterRole", role, subject))
+			objects = append(objects, kubetest.RoleBinding(namespace, fmt.Sprint("b-", i), "ClusterRole", role, subject))
 		}
 	}
 	return objects

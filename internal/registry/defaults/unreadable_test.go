@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/scheme"
 )
 
@@ -16,7 +16,7 @@ import (
 func BenchmarkVet(b *testing.B) {
 	res := scheme.NewRegistry().Lookup("", "v1", "pods")
 	var pod corev1.Pod
-	if err := json.Unmarshal([]byte(apitest.PodOf("p", "")), &pod); err != nil {
+	if err := json.Unmarshal([]byte(kubetest.PodOf("p", "")), &pod); err != nil {
 		b.Fatal(err)
 	}
 	Set(&pod)

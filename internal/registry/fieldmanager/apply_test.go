@@ -14,6 +14,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 func TestManagerOf(t *testing.T) {
@@ -44,7 +45,7 @@ func TestApplyDuplicateKeysAreStrictErrors(t *testing.T) {
 			t.Fatalf("%s: got %v, %v, %v", body, merged, errs, err)
 		}
 		want := "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  " + errs[0].Error()
-		if got := apitest.Refused(t, InvalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
+		if got := kubetest.Refused(t, InvalidApply(errs), 400, metav1.StatusReasonBadRequest); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -77,7 +78,7 @@ func TestApplyBetweenVersions(t *testing.T) {
 	live := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "1", ManagedFields: []metav1.ManagedFieldsEntry{entry("batch/v1beta1")}}, Spec: batchv1.CronJobSpec{Schedule: "a"}}
 	body := []byte(`{"apiVersion":"batch/v1","kind":"CronJob","metadata":{"name":"c"},"spec":{"schedule":"b"}}`)
 	_, _, err := o.Apply(live, body, Applier{Manager: "m"})
-	if got, want := apitest.Refused(t, err, 409, metav1.StatusReasonConflict), `Apply failed with 1 conflict: conflict with "old" using batch/v1beta1: .spec.schedule`; got != want {
+	if got, want := kubetest.Refused(t, err, 409, metav1.StatusReasonConflict), `Apply failed with 1 conflict: conflict with "old" using batch/v1beta1: .spec.schedule`; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	live.ManagedFields = append(live.ManagedFields, entry("batch/v9"))
@@ -95,15 +96,15 @@ func TestLongListsAreNotTracked(t *testing.T) {
 	}
 	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"finalizers":[` + strings.Repeat(`"a",`, maxApplyElements) + `"b"]}}`
 	_, _, err := o.Apply(nil, []byte(body), Applier{Manager: "m"})
-	apitest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
+	kubetest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 	wide := `{"apiVersion":"v1","kind":"ConfigMap","data":{` + strings.TrimPrefix(apitest.Numbered(maxApplyElements+1, `,"k%d":""`), ",") + `}}`
 	_, _, err = o.Apply(nil, []byte(wide), Applier{Manager: "m"})
-	apitest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
+	kubetest.Refused(t, err, 413, metav1.StatusReasonRequestEntityTooLarge)
 }
 
 func BenchmarkApply(b *testing.B) {
 	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
-	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(apitest.DeploymentJSON(20)))
+	body := []byte(strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(kubetest.DeploymentJSON(20)))
 	live, _, err := o.Apply(nil, body, Applier{Manager: "m"})
 	if err != nil {
 		b.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/scheme"
 )
@@ -37,7 +38,7 @@ func ownershipsToCompare() map[*Manager]string {
 		"status": map[string]any{"type": "object", "additionalProperties": map[string]any{"type": "integer"}},
 	}}
 	return map[*Manager]string{
-		{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}: apitest.DeploymentJSON(2),
+		{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}: kubetest.DeploymentJSON(2),
 		{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}: `{"apiVersion":"v1","kind":"ConfigMap",
 			"metadata":{"name":"c","labels":{"a":"b"},"annotations":{"x":"<y>"},"finalizers":["a/b","c/d"],"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"1"}]},
 			"data":{"a":"1","b":"2"},"binaryData":{"z":"AAEC"},"immutable":true}`,
@@ -357,7 +358,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *Manager, live sc
 // and of the same by the general machine.
 func BenchmarkApplyDeployment20(b *testing.B) {
 	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
-	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(apitest.DeploymentJSON(20))
+	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `,"status":{}`, ``).Replace(kubetest.DeploymentJSON(20))
 	by := Applier{Manager: "m"}
 	live, _, err := o.Apply(nil, []byte(body), by)
 	if err != nil {

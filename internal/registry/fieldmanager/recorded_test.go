@@ -39,7 +39,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry/patch"
 	"apilet/internal/scheme"
 )
@@ -303,7 +303,7 @@ func entries(obj scheme.Object) string {
 func TestOwnershipServesManyAtOnce(t *testing.T) {
 	t.Parallel()
 	o := &Manager{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true}
-	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(apitest.DeploymentJSON(2))
+	body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(kubetest.DeploymentJSON(2))
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -321,7 +321,7 @@ func TestOwnershipServesManyAtOnce(t *testing.T) {
 
 func FuzzApply(f *testing.F) {
 	for _, body := range []string{
-		apitest.DeploymentJSON(1), `{"apiVersion":"apps/v1","kind":"Deployment","metadata":"x"}`, `null`, `[]`, "a: &x [*x]",
+		kubetest.DeploymentJSON(1), `{"apiVersion":"apps/v1","kind":"Deployment","metadata":"x"}`, `null`, `[]`, "a: &x [*x]",
 		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","managedFields":1,"annotations":[1]},"spec":{"template":{"spec":{"containers":[null,{"name":["x"]},{"name":null,"ports":[{"containerPort":{}}]}]}}}}`,
 		`{"apiVersion":"x.io/v1","kind":"X","spec":{"m":[{"k":1},{"k":"1"},{"k":null}],"s":[1,"1",null,[1],{}]}}`,
 		"apiVersion: apps/v1\nkind: Deployment\nspec: {1: 2, true: no, ~: ~}\n",
@@ -339,7 +339,7 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body, fields string) {
 		defer time.AfterFunc(8*time.Second, func() { panic(body + "\n---\n" + fields) }).Stop()
 		for _, o := range []*Manager{built, custom} {
-			live := decodeObject(t, o, []byte(apitest.DeploymentJSON(1)))
+			live := decodeObject(t, o, []byte(kubetest.DeploymentJSON(1)))
 			live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: o.Kind.GroupVersion().String(),
 				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}})
 			next := live.DeepCopyObject().(scheme.Object)

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 const configMapJSON = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"j","labels":{"a":"1","x/y":"2"}},"data":{"a":"1","b":"2","c":"3"}}`
@@ -103,7 +103,7 @@ func TestJSONPatchOperations(t *testing.T) {
 	} {
 		got, _, err := Apply(JSONPatch, []byte(doc), []byte(c.ops), nil)
 		if c.want == "" {
-			if text := apitest.Refused(t, err, 422, metav1.StatusReasonInvalid); text != "the server rejected our request due to an error in our request" {
+			if text := kubetest.Refused(t, err, 422, metav1.StatusReasonInvalid); text != "the server rejected our request due to an error in our request" {
 				t.Errorf("%s: got %q", c.ops, text)
 			}
 			continue
@@ -193,7 +193,7 @@ func TestPatchRefusals(t *testing.T) {
 		{ApplyPatch, `{}`, 415, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type"},
 	} {
 		_, _, err := Apply(c.kind, []byte(configMapJSON), []byte(c.body), corev1.ConfigMap{})
-		if got := apitest.Refused(t, err, c.code, c.reason); got != c.message {
+		if got := kubetest.Refused(t, err, c.code, c.reason); got != c.message {
 			t.Errorf("%s %.60s: got %q, want %q", c.kind, c.body, got, c.message)
 		}
 	}
@@ -230,7 +230,7 @@ func TestInvalidPatchQuotesTheResult(t *testing.T) {
 			` "" is invalid: patch: Invalid value: "{\"a\":1}": json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`},
 	} {
 		err := Invalid(c.kind, []byte(`{"b":2}`), []byte(`{"a":1}`), c.cause)
-		if got := apitest.Refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
+		if got := kubetest.Refused(t, err, 422, metav1.StatusReasonInvalid); got != c.want {
 			t.Errorf("got %s, want %s", got, c.want)
 		}
 	}
@@ -260,7 +260,7 @@ func TestPatchMediaTypes(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", c.contentType, kind, err, c.want)
 		}
 		if c.message != "" {
-			if got := apitest.Refused(t, err, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType); got != c.message {
+			if got := kubetest.Refused(t, err, http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType); got != c.message {
 				t.Errorf("%q: got %q, want %q", c.contentType, got, c.message)
 			}
 		}
@@ -277,7 +277,7 @@ func TestPatchKeepsDigits(t *testing.T) {
 		} {
 			got, _, err := Apply(kind, doc, []byte(body), nil)
 			if number == "1e400" || number == long { // no float64, which the strict reader insists on, as in the real server
-				apitest.Refused(t, err, 400, metav1.StatusReasonBadRequest)
+				kubetest.Refused(t, err, 400, metav1.StatusReasonBadRequest)
 				continue
 			}
 			if err != nil || !bytes.Contains(got, []byte(`"a":`+number+`,`)) || !bytes.Contains(got, []byte(`"c":`+number+`,`)) {
@@ -344,7 +344,7 @@ func FuzzPatch(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, body string) {
-		current := []byte(apitest.DeploymentJSON(2))
+		current := []byte(kubetest.DeploymentJSON(2))
 		got, _, err := Apply(kinds[int(kind)%len(kinds)], current, []byte(body), appsv1.Deployment{})
 		if err == nil && !json.Valid(got) {
 			t.Fatalf("%s: result is no JSON: %q", body, got)
@@ -357,7 +357,7 @@ func FuzzPatch(f *testing.F) {
 }
 
 func BenchmarkPatchOneLabel(b *testing.B) {
-	current := []byte(apitest.DeploymentJSON(3))
+	current := []byte(kubetest.DeploymentJSON(3))
 	for kind, body := range map[Kind]string{
 		JSONPatch:      `[{"op":"replace","path":"/metadata/labels/app","value":"y"}]`,
 		mergePatch:     `{"metadata":{"labels":{"app":"y"}}}`,

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry/defaults"
 )
 
@@ -53,7 +53,7 @@ func BenchmarkDefaultsConfigMap(b *testing.B) {
 }
 
 func BenchmarkDefaultsDeployment(b *testing.B) {
-	d := apitest.TwentyContainers()
+	d := kubetest.TwentyContainers()
 	for b.Loop() {
 		b.StopTimer()
 		fresh := d.DeepCopy()

@@ -17,6 +17,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/schemetest"
 )
 
 func discoveryServer(t testing.TB, reg *scheme.Registry) *httptest.Server {
@@ -41,7 +42,7 @@ func discoveryServer(t testing.TB, reg *scheme.Registry) *httptest.Server {
 
 func TestLegacyDiscovery(t *testing.T) {
 	reg := scheme.NewRegistry()
-	reg.ReplaceCustom([]*scheme.Resource{customFoo()})
+	reg.ReplaceCustom([]*scheme.Resource{schemetest.CustomFoo()})
 	cases := []struct{ path, want string }{
 		{"/api", `{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":"example.com"}]}`},
 		{"/api/v1/", `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"bindings","singularName":"binding","namespaced":true,"kind":"Binding","verbs":["create"]},`},
@@ -104,7 +105,7 @@ func TestAggregatedDiscoveryFollowsTheRegistry(t *testing.T) {
 	if w := askDiscovery(t, reg, "/apis", "Accept", aggregatedType, "If-None-Match", etag); w.Code != 304 || w.Body.Len() > 0 {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
-	reg.ReplaceCustom([]*scheme.Resource{customFoo()})
+	reg.ReplaceCustom([]*scheme.Resource{schemetest.CustomFoo()})
 	later, list := read()
 	last := list.Items[len(list.Items)-1]
 	if later == etag || last.Name != "x.io" || last.Versions[0].Resources[0].Resource != "foos" || last.Versions[0].Freshness != "Current" {
@@ -147,7 +148,7 @@ func openAPIDocuments(t *testing.T, reg *scheme.Registry) map[string]map[string]
 
 func TestOpenAPIDocumentsHoldTogether(t *testing.T) {
 	reg := scheme.NewRegistry()
-	foo := customFoo()
+	foo := schemetest.CustomFoo()
 	foo.Schema = func() (json.RawMessage, error) {
 		return json.RawMessage(`{"type":"object","properties":{"spec":{"type":"object","properties":{"a":{"type":"integer","enum":[1,2]}}}}}`), nil
 	}
@@ -274,10 +275,10 @@ func TestOpenAPIDocumentsAreCachedByHash(t *testing.T) {
 	if w := askDiscovery(t, reg, "/openapi/v3", "Accept", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"); w.Code != 406 {
 		t.Errorf("protobuf: %d", w.Code)
 	}
-	foo := customFoo()
+	foo := schemetest.CustomFoo()
 	reg.ReplaceCustom([]*scheme.Resource{foo})
 	before := askDiscovery(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag")
-	changed := customFoo()
+	changed := schemetest.CustomFoo()
 	changed.SchemaTag = "2"
 	reg.ReplaceCustom([]*scheme.Resource{changed})
 	if after := askDiscovery(t, reg, "/openapi/v3/apis/x.io/v1").Header().Get("ETag"); after == before {
@@ -287,7 +288,7 @@ func TestOpenAPIDocumentsAreCachedByHash(t *testing.T) {
 
 func TestKubectlUnderstandsDiscoveryAndSchemas(t *testing.T) {
 	reg := scheme.NewRegistry()
-	reg.ReplaceCustom([]*scheme.Resource{customFoo()})
+	reg.ReplaceCustom([]*scheme.Resource{schemetest.CustomFoo()})
 	server := discoveryServer(t, reg)
 	for _, kubectl := range apitest.Kubectls(t) {
 		t.Run(filepath.Base(kubectl), func(t *testing.T) {

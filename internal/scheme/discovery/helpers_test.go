@@ -29,8 +29,3 @@ func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...
 	}
 	return w
 }
-
-func customFoo() *scheme.Resource {
-	return &scheme.Resource{Group: "x.io", Version: "v1", Kind: "Foo", Plural: "foos", Singular: "foo", StorageGroup: "x.io", Namespaced: true,
-		Verbs: []string{"create", "get", "list"}}
-}

@@ -17,6 +17,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/schemetest"
 )
 
 // everyWord is a custom resource's schema with all that a schema may have.
@@ -37,7 +38,7 @@ const everyWord = `{"type":"object","description":"A <gadget>.","required":["spe
 // swaggerRegistry serves two custom kinds beside the built-in ones.
 func swaggerRegistry() *scheme.Registry {
 	reg := scheme.NewRegistry()
-	foo, open := customFoo(), customFoo()
+	foo, open := schemetest.CustomFoo(), schemetest.CustomFoo()
 	foo.Schema = func() (json.RawMessage, error) { return json.RawMessage(everyWord), nil }
 	foo.Verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	open.Kind, open.Plural, open.ListKind = "Bar", "bars", "BarList"

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 // BenchmarkStatusPatches8Workers: what a controller's workers do to their Deployments, over HTTP on loopback, with and without
@@ -30,7 +30,7 @@ func BenchmarkStatusPatches8Workers(b *testing.B) {
 			s := startTest(b, c.edit...)
 			defer s.halt()
 			for i := range 8 {
-				body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `"name":"d"`, fmt.Sprintf(`"name":"d%d"`, i)).Replace(apitest.DeploymentJSON(3))
+				body := strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``, `"name":"d"`, fmt.Sprintf(`"name":"d%d"`, i)).Replace(kubetest.DeploymentJSON(3))
 				s.want(201, "POST", path, body)
 			}
 			round := 0

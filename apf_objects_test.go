@@ -10,6 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 )
 
 const flowAPI = "/apis/flowcontrol.apiserver.k8s.io/v1/"
@@ -76,7 +77,7 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 	}
 }
 
-// Cases 3 and 4: what a level or schema leaves out is filled in; shares of 0 are shares.
+// What a level or schema leaves out is filled in; shares of 0 are shares.
 func TestFlowObjectsAreDefaulted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -93,7 +94,7 @@ func TestFlowObjectsAreDefaulted(t *testing.T) {
 		"queues": `{"lendablePercent":0,"limitResponse":{"queuing":{"handSize":8,"queueLengthLimit":50,"queues":64},"type":"Queue"},"nominalConcurrencyShares":30}`,
 		"jail":   `{"lendablePercent":0,"limitResponse":{"type":"Reject"},"nominalConcurrencyShares":0}`,
 	} {
-		apitest.SameJSON(t, s.want(200, "GET", flowAPI+"prioritylevelconfigurations/"+name, "").get("spec.limited").Raw, want)
+		kubetest.SameJSON(t, s.want(200, "GET", flowAPI+"prioritylevelconfigurations/"+name, "").get("spec.limited").Raw, want)
 	}
 }
 

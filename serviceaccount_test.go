@@ -26,6 +26,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
 )
@@ -48,7 +49,7 @@ func startShop(t *testing.T, edit ...func(*config)) *testServer {
 	s.want(201, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1"}}`, masterToken)
 	s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"s"}}`, masterToken)
 	for pod, node := range map[string]string{"p": "", "on-n1": "n1", "on-none": "gone"} {
-		s.want(201, "POST", "/api/v1/namespaces/shop/pods", apitest.PodOf(pod, node), masterToken)
+		s.want(201, "POST", "/api/v1/namespaces/shop/pods", kubetest.PodOf(pod, node), masterToken)
 	}
 	return s
 }
@@ -222,7 +223,7 @@ func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
 	for _, pod := range []string{"p", "on-none"} {
 		s.want(200, "DELETE", "/api/v1/namespaces/shop/pods/"+pod+"?gracePeriodSeconds=0", "", masterToken)
 	}
-	s.want(201, "POST", "/api/v1/namespaces/shop/pods", apitest.PodOf("on-none", ""), masterToken)
+	s.want(201, "POST", "/api/v1/namespaces/shop/pods", kubetest.PodOf("on-none", ""), masterToken)
 	expect("pod", toPod, invalidated)
 	expect("pod of the same name", toOld, "[invalid bearer token, pod UID (…")
 	expect("the account is there", plain, alive)

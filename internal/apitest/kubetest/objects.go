@@ -1,8 +1,11 @@
-package apitest
+// Package kubetest is what tests of several rooms need of Kubernetes' types: objects to write, whatever a Go type can hold, documents decoded,
+// errors and JSON compared, and the answers of a kube-apiserver recorded. It stands beside apitest, whose users need none of these types: a
+// change in the store is tested without linking them.
+package kubetest
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,19 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	quantities "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
-
-// Numbered is format, which has one verb, written for 0 up to n-1.
-func Numbered(n int, format string) string {
-	var out strings.Builder
-	for i := range n {
-		fmt.Fprintf(&out, format, i)
-	}
-	return out.String()
-}
 
 // DeploymentJSON is a stored Deployment with so many containers.
 func DeploymentJSON(containers int) string {
@@ -109,16 +105,24 @@ func SchemaFor(level, group string) *flowcontrolv1.FlowSchema {
 	return obj
 }
 
-// AuditIDs returns the ids of the events in an audit log, each of whose lines must be whole.
-func AuditIDs(t testing.TB, log []byte) map[string]bool {
+// SameJSON compares two documents, whatever the order of their members; null and what is empty are the same.
+func SameJSON(t testing.TB, got, want string) {
 	t.Helper()
-	ids := map[string]bool{}
-	for line := range bytes.Lines(log) {
-		var ev struct{ AuditID string }
-		if err := json.Unmarshal(line, &ev); err != nil {
-			t.Fatalf("the line %q: %v", line, err)
-		}
-		ids[ev.AuditID] = true
+	var g, w any
+	if json.Unmarshal([]byte(got), &g) != nil || json.Unmarshal([]byte(want), &w) != nil || !equality.Semantic.DeepEqual(g, w) {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	return ids
+}
+
+// Refused asserts a Status error and returns its message.
+func Refused(t testing.TB, err error, code int32, reason metav1.StatusReason) string {
+	t.Helper()
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		t.Fatalf("got %v, want a Status error %d", err, code)
+	}
+	if got := status.Status(); got.Code != code || got.Reason != reason {
+		t.Errorf("got %d %s %q, want %d %s", got.Code, got.Reason, got.Message, code, reason)
+	}
+	return status.Status().Message
 }
