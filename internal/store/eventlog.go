@@ -71,7 +71,7 @@ type Event struct {
 func (e *Event) size() int { return len(e.JSON) + len(e.Prev) }
 
 const (
-	RingEvents = 4096    // newest events that are kept in memory,
+	ringEvents = 4096    // newest events that are kept in memory,
 	ringBytes  = 8 << 20 // and how many bytes of them; older ones are read from the file
 )
 
@@ -106,7 +106,7 @@ type topic struct {
 }
 
 func newEventLog(rev int64) eventLog {
-	return eventLog{slots: make([]logSlot, RingEvents), newest: rev, evicted: rev, floor: rev, topics: map[string]*topic{}}
+	return eventLog{slots: make([]logSlot, ringEvents), newest: rev, evicted: rev, floor: rev, topics: map[string]*topic{}}
 }
 
 func (l *eventLog) topic(resource string) *topic {
@@ -118,14 +118,14 @@ func (l *eventLog) topic(resource string) *topic {
 	return t
 }
 
-func (l *eventLog) slot(number int64) *logSlot { return &l.slots[number%RingEvents] }
+func (l *eventLog) slot(number int64) *logSlot { return &l.slots[number%ringEvents] }
 
 // append adds the event of a revision not below newest, and returns the channel to close.
 func (l *eventLog) append(resource string, ev Event) (wake chan struct{}) {
 	if at := l.find(ev.PrevRev); at != nil && at.Key == ev.Key {
 		ev.Prev = at.JSON // the same bytes, and here already
 	}
-	if l.next-l.oldest == RingEvents {
+	if l.next-l.oldest == ringEvents {
 		l.evict()
 	}
 	t := l.topic(resource)
