@@ -158,7 +158,6 @@ type Options struct {
 // ChangeOp is what a change does to its key.
 type ChangeOp int
 
-// What a change may do.
 const (
 	OpCreate ChangeOp = iota // ErrExists, ErrDeleting, ErrParentMissing, ErrParentDeleting, ErrQuota
 	OpUpdate                 // ErrNotFound, ErrConflict, ErrQuota unless the object is being deleted
@@ -296,7 +295,7 @@ func checkFormat(p *pages, path string, want int64) error {
 	}
 	meta, _ := p.bucket(bucketMeta)
 	switch format := metaInt(meta, "format"); {
-	case format == want, want == 0 && (format == StoreFormat || format == replicaFormat):
+	case want != 0 && format == want, want == 0 && (format == StoreFormat || format == replicaFormat):
 	case format == replicaFormat:
 		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
 	case format == StoreFormat && want == replicaFormat:
@@ -446,7 +445,6 @@ type pendingWrite struct {
 	err                 error
 }
 
-// The states of a pendingWrite.
 const (
 	writeQueued    = iota
 	writeTaken     // the writer has it: its answer is awaited
