@@ -1036,7 +1036,7 @@ func TestFollowingEverything(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
 	start := c.st.Revision()
-	c.seed(c.reg.Lookup("", "v1", "configmaps"), store.RingEvents, func(i int) scheme.Object {
+	c.seed(c.reg.Lookup("", "v1", "configmaps"), 4096, func(i int) scheme.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}
 	})
 	c.create("node/n", "")

@@ -1,14 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"apilet/internal/store"
+
+	"go.etcd.io/bbolt"
 )
 
 // verifyAcked reads the log from compactRev on: no revision may be missing, and each has to be what was acknowledged under it.
@@ -58,11 +60,21 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := store.ReadMetas(bytes.NewReader(b))
+	return b[:usedBytes(t, b)]
+}
+
+// usedBytes is how much of a data file has pages: the rest is room to grow.
+func usedBytes(t *testing.T, b []byte) (size int64) {
+	t.Helper()
+	db, err := bbolt.Open(writeDataFile(t, b), 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b[:tree.High*uint64(tree.PageSize)]
+	defer db.Close()
+	if err := db.View(func(tx *bbolt.Tx) error { size = tx.Size(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return size
 }
 
 func writeDataFile(t *testing.T, b []byte) string {

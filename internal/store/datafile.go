@@ -30,12 +30,12 @@ var errMetaMoved = errors.New("the meta page was replaced")
 
 // A dataFile is an open bbolt file.
 type dataFile struct {
-	Path     string
-	Db       *bbolt.DB
-	handle   *os.File    // bbolt's own
-	file     os.FileInfo // what lies at path; nil when nothing does, being ephemeral
-	fatal    func(error) // ends the process
-	Found    damageBook
+	Path     string                   // of the file
+	Db       *bbolt.DB                // for the writer; reads go past it, page by page
+	handle   *os.File                 // bbolt's own
+	file     os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
+	fatal    func(error)              // ends the process
+	Found    damageBook               // what reads and scrubs have met
 	Meta     atomic.Pointer[metaPage] // of the newest commit
 	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
 	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed

@@ -198,7 +198,7 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 		return v, explainOpen(path, err)
 	}
 	defer db.Close()
-	tree, err := ReadMetas(file)
+	tree, err := readMetas(file)
 	if err != nil {
 		return v, explainOpen(path, err)
 	}
@@ -237,9 +237,9 @@ type pageTree struct {
 	problems []string
 }
 
-// ReadMetas finds the newest valid meta page. The first one may be damaged and with it the page size, so the second is looked for
+// readMetas finds the newest valid meta page. The first one may be damaged and with it the page size, so the second is looked for
 // at every size.
-func ReadMetas(file io.ReaderAt) (*pageTree, error) {
+func readMetas(file io.ReaderAt) (*pageTree, error) {
 	var best *pageTree
 	var bestTxid uint64
 	valid := 0

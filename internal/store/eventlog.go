@@ -23,13 +23,13 @@ const keyLengthMax = 4096
 // A Record is one version of one object. Its JSON is the object without kind and apiVersion, resourceVersion included, and is
 // shared: nobody changes it.
 type Record struct {
-	Key       string
-	Rev       int64 // the revision that wrote this version
-	CreateRev int64 // the revision that created the object
-	PrevRev   int64 // the version that this one replaced, 0 for a create
-	Deleted   bool  // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
-	Deleting  bool  // the object carries a deletionTimestamp
-	JSON      []byte
+	Key       string // a resource's base, namespace and name
+	Rev       int64  // the revision that wrote this version
+	CreateRev int64  // the revision that created the object
+	PrevRev   int64  // the version that this one replaced, 0 for a create
+	Deleted   bool   // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
+	Deleting  bool   // the object carries a deletionTimestamp
+	JSON      []byte // as stored
 }
 
 // public is what leaves the store: json copied out of the file, and no tombstone before a create.
@@ -65,14 +65,14 @@ func keyPrefixes(key string) (resource, namespace string, ok bool) {
 // An Event is a record with the JSON that it replaced (nil for a create; for a tombstone the json before it).
 type Event struct {
 	Record
-	Prev []byte
+	Prev []byte // shared like JSON
 }
 
 func (e *Event) size() int { return len(e.JSON) + len(e.Prev) }
 
 const (
-	RingEvents = 4096
-	ringBytes  = 8 << 20
+	ringEvents = 4096    // newest events that are kept in memory,
+	ringBytes  = 8 << 20 // and how many bytes of them; older ones are read from the file
 )
 
 // Everything stands for all resources where one is asked for: whoever follows it sees every event.
@@ -106,7 +106,7 @@ type topic struct {
 }
 
 func newEventLog(rev int64) eventLog {
-	return eventLog{slots: make([]logSlot, RingEvents), newest: rev, evicted: rev, floor: rev, topics: map[string]*topic{}}
+	return eventLog{slots: make([]logSlot, ringEvents), newest: rev, evicted: rev, floor: rev, topics: map[string]*topic{}}
 }
 
 func (l *eventLog) topic(resource string) *topic {
@@ -118,14 +118,14 @@ func (l *eventLog) topic(resource string) *topic {
 	return t
 }
 
-func (l *eventLog) slot(number int64) *logSlot { return &l.slots[number%RingEvents] }
+func (l *eventLog) slot(number int64) *logSlot { return &l.slots[number%ringEvents] }
 
 // append adds the event of a revision not below newest, and returns the channel to close.
 func (l *eventLog) append(resource string, ev Event) (wake chan struct{}) {
 	if at := l.find(ev.PrevRev); at != nil && at.Key == ev.Key {
 		ev.Prev = at.JSON // the same bytes, and here already
 	}
-	if l.next-l.oldest == RingEvents {
+	if l.next-l.oldest == ringEvents {
 		l.evict()
 	}
 	t := l.topic(resource)

@@ -119,7 +119,7 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := ReadMetas(bytes.NewReader(b))
+	tree, err := readMetas(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}

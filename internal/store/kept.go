@@ -63,11 +63,11 @@ func (st *Store) Lineage() [16]byte { return st.id }
 
 // Stats is what the store has to say to metrics.
 type Stats struct {
-	Revision, CompactRev int64
-	FileBytes, FreeBytes int64 // pages in use or free, and the free ones of them
-	objects, objectBytes int64 // live
-	Commits, Writes      int64 // transactions, and the changes in them
-	CommitSeconds        float64
+	Revision, CompactRev int64                        // the newest, and the one up to which history is gone
+	FileBytes, FreeBytes int64                        // pages in use or free, and the free ones of them
+	objects, objectBytes int64                        // live
+	Commits, Writes      int64                        // transactions, and the changes in them
+	CommitSeconds        float64                      // of all commits together
 	CommitBuckets        [len(CommitBounds) + 1]int64 // not cumulative
 	ringEvents, ringSize int64
 	ringOldest           int64

@@ -151,5 +151,6 @@ func PutMetaInt(tx *bbolt.Tx, name string, n int64) error {
 }
 
 var (
+	// ChunkPool has Chunks to be filled again; nobody keeps records of one that is back in it.
 	ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
 )

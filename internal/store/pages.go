@@ -32,7 +32,9 @@ import (
 var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup")
 
 // A Damage is what is wrong at one place of the file.
-type Damage struct{ Place string }
+type Damage struct {
+	Place string // which page or tree, and what is wrong there
+}
 
 // Error is what is wrong, and where.
 func (d *Damage) Error() string { return ErrDamaged.Error() + " (" + d.Place + ")" }
@@ -345,7 +347,7 @@ func (t Tree) child(s *step, depth int) step {
 // A Cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
 type Cursor struct {
 	t    Tree
-	Path []step
+	Path []step  // from the root down to where it stands
 	last []byte  // the key that it stands on
 	room [4]step // of most paths
 }

@@ -63,9 +63,9 @@ type Replica struct {
 // Replicated is one entry of the log. JSON and RevAt are as in a Change; a deletion has none.
 type Replicated struct {
 	Key            string
-	Rev, CreateRev int64
-	Deleted        bool
-	Deleting       bool
+	Rev, CreateRev int64 // of the entry, and of the object's creation
+	Deleted        bool  // the entry is a deletion
+	Deleting       bool  // the object carries a deletionTimestamp
 	JSON           []byte
 	RevAt          int
 }

@@ -129,7 +129,7 @@ var (
 )
 
 const (
-	StoreFormat   = 1
+	StoreFormat   = 1 // of the data file; another one is refused when it is opened
 	replicaFormat = 101
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
 
@@ -159,21 +159,21 @@ type Options struct {
 type ChangeOp int
 
 const (
-	OpCreate ChangeOp = iota
-	OpUpdate
-	OpDelete
+	OpCreate ChangeOp = iota // ErrExists, ErrDeleting, ErrParentMissing, ErrParentDeleting, ErrQuota
+	OpUpdate                 // ErrNotFound, ErrConflict, ErrQuota unless the object is being deleted
+	OpDelete                 // ErrNotFound, ErrConflict; writes a tombstone
 )
 
 // A Change is one requested write. JSON is final but for the decimal revision, which the writer inserts at json[RevAt]
 // (JSON holds `"resourceVersion":""` there; a tombstone's json too).
 type Change struct {
 	Op       ChangeOp
-	Key      string
+	Key      string // a resource's base, namespace and name; see package scheme
 	Expect   int64  // OpUpdate, OpDelete: the newest revision of key must be this one
 	Parent   string // OpCreate: this key must be live and not deleting; "" for none
 	Deleting bool   // the new state carries a deletionTimestamp
-	JSON     []byte
-	RevAt    int
+	JSON     []byte // not changed while the write is pending
+	RevAt    int    // offset in JSON
 }
 
 // ---- Opening and closing
@@ -181,7 +181,7 @@ type Change struct {
 // Store is an MVCC store of opaque JSON documents in one bbolt file.
 type Store struct {
 	dataFile
-	Opts  Options
+	Opts  Options // as opened
 	id    [16]byte
 	queue chan *pendingWrite // buffered so that writers gather while a commit runs; never closed
 
@@ -190,12 +190,12 @@ type Store struct {
 	closing   chan struct{} // closed by close
 	stopped   chan struct{} // closed by the writer when it has ended
 
-	envelopes  sync.Pool
-	waiting    revisionWaiters
-	shared     atomic.Bool  // some revision has several records
-	distrusted atomic.Bool  // see Distrust
-	currentRev atomic.Int64 // set under mu, together with what belongs to it
-	compactRev atomic.Int64 // set after it is on the disk and before anything is deleted
+	pendingWrites sync.Pool
+	waiting       revisionWaiters
+	shared        atomic.Bool  // some revision has several records
+	distrusted    atomic.Bool  // see Distrust
+	currentRev    atomic.Int64 // set under mu, together with what belongs to it
+	compactRev    atomic.Int64 // set after it is on the disk and before anything is deleted
 
 	mu      sync.RWMutex // guards what follows
 	log     eventLog
@@ -235,7 +235,7 @@ func open(path string, opts Options) (*Store, error) {
 		dataFile: dataFile{Path: path, fatal: opts.Fatal, Found: damageBook{report: opts.Damaged}}, Opts: opts, tallies: map[string]*tally{},
 		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	st.envelopes.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
+	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
 	st.warnAbout(fresh, verdict)
 	if err := withoutFaults(st.load); err != nil {
 		if st.Db != nil {
@@ -429,12 +429,12 @@ func (st *Store) Close() (err error) {
 
 // ---- Writing
 
-// An pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
+// A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
 type pendingWrite struct {
 	Change
 	job    func(*bbolt.Tx) error // maintenance instead of a change
 	feed   *feed                 // what a replica takes over, instead of a change
-	state  atomic.Int32          // envelopeQueued, then one of the others
+	state  atomic.Int32          // writeQueued, then one of the others
 	answer chan struct{}         // the writer's one answer; capacity 1, so that it never waits
 
 	resource, namespace string // the key's prefixes
@@ -446,9 +446,9 @@ type pendingWrite struct {
 }
 
 const (
-	envelopeQueued = iota
-	envelopeTaken
-	envelopeAbandoned
+	writeQueued    = iota
+	writeTaken     // the writer has it: its answer is awaited
+	writeAbandoned // who asked for it has gone: the writer drops it
 )
 
 // Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
@@ -457,13 +457,13 @@ func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
 	if st.Opts.Replica != nil {
 		return st.propose(ctx, c)
 	}
-	e := st.envelopes.Get().(*pendingWrite)
+	e := st.pendingWrites.Get().(*pendingWrite)
 	e.Change = c
 	err := st.submit(ctx, e)
 	rec := e.rec
-	if e.state.Load() == envelopeTaken {
+	if e.state.Load() == writeTaken {
 		*e = pendingWrite{answer: e.answer}
-		st.envelopes.Put(e)
+		st.pendingWrites.Put(e)
 	}
 	return rec, err
 }
@@ -499,7 +499,7 @@ func (st *Store) submit(ctx context.Context, e *pendingWrite) error {
 	case <-st.stopped:
 		err = errClosed
 	}
-	if e.state.CompareAndSwap(envelopeQueued, envelopeAbandoned) {
+	if e.state.CompareAndSwap(writeQueued, writeAbandoned) {
 		return err
 	}
 	<-e.answer
@@ -568,7 +568,7 @@ func (st *Store) await(batch []*pendingWrite, expected int, patience time.Durati
 // grown while the last one was on its way to the disk.
 func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite {
 	for {
-		if e.state.CompareAndSwap(envelopeQueued, envelopeTaken) {
+		if e.state.CompareAndSwap(writeQueued, writeTaken) {
 			batch = append(batch, e)
 		}
 		if len(batch) == writeBatchMax {
@@ -863,7 +863,7 @@ func (st *Store) recount(e *pendingWrite) {
 type Snapshot struct {
 	*pages
 	keys    Tree
-	Revs    Tree
+	Revs    Tree // versions of objects by revision
 	compact int64
 	shared  bool // what lies under a revision may be another key's, and sound
 	seek    [8]byte
@@ -1007,17 +1007,17 @@ func (st *Store) Get(key string) (rec Record, err error) {
 // (0: at the newest revision, which is then in Chunk.Rev), at most Items objects and about bytes bytes
 // (0: 500 and 1 MiB).
 type Span struct {
-	Prefix, Start string
-	Rev           int64
-	Items, bytes  int
+	Prefix, Start string // of keys
+	Rev           int64  // 0: the newest
+	Items, bytes  int    // 0: as many as a chunk has by default
 }
 
 // A Chunk is what one short read transaction copied out; its records' JSON shares one buffer. Reusable. It may hold fewer
 // objects than there is room for, even none: Next alone says whether the end is reached.
 type Chunk struct {
-	Rev     int64
-	Records []Record
-	Next    string // where the next chunk starts, "" at the end
+	Rev     int64    // that the objects are of
+	Records []Record // good until the chunk is filled again
+	Next    string   // where the next chunk starts, "" at the end
 	buf     []byte
 
 	keys    []byte // the records' keys, one after the other

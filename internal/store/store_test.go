@@ -630,7 +630,7 @@ func TestStoreWatcherOfAQuietResourceOutlivesCompaction(t *testing.T) {
 		t.Fatal(at, err)
 	}
 	var rev int64
-	for i := range RingEvents + 10 {
+	for i := range ringEvents + 10 {
 		if i == 0 {
 			rev = mustWrite(t, st, OpCreate, "//pods/x/a", 0, "").Rev
 		} else {

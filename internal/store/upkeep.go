@@ -410,10 +410,10 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 
 // Report is what Check and scrub found.
 type Report struct {
-	Objects, Records    int64
-	Revision, Compacted int64
+	Objects, Records    int64                               // live objects, and all versions with their tombstones
+	Revision, Compacted int64                               // the newest one, and the one up to which history is gone
 	Problems            []string                            // the first 100
-	judge               func(key string, json []byte) error // of a live object's JSON; nil: none
+	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
 	gaps                bool                                // a replica's: revisions may be missing
 }
 
@@ -428,9 +428,9 @@ func (rep *Report) Problem(format string, args ...any) {
 // is in the report.
 func Check(path string) (rep Report, err error) { return CheckObjects(path, nil, nil) }
 
-// CheckObjects is Check with a judge (nil: none) of each live object's JSON.
-func CheckObjects(path string, judge func(key string, json []byte) error, seen *Progress) (rep Report, err error) {
-	rep.judge = judge
+// CheckObjects is Check, with decodes asked about each live object's JSON: why it cannot be decoded. nil asks nothing.
+func CheckObjects(path string, decodes func(key string, json []byte) error, seen *Progress) (rep Report, err error) {
+	rep.decodes = decodes
 	verdict, err := vetFile(path, true, seen, func(p *pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
 			return err
@@ -587,8 +587,8 @@ func (rep *Report) inspectKey(s *Snapshot, k, v []byte) error {
 	if err != nil || !bytes.Equal(key, k) || len(r.JSON) != state.size || flagsOf(&r) != state.flags {
 		return damaged("key %q: revision %d is not its newest version", k, state.rev)
 	}
-	if rep.judge != nil && state.live() {
-		if err := rep.judge(string(k), r.JSON); err != nil {
+	if rep.decodes != nil && state.live() {
+		if err := rep.decodes(string(k), r.JSON); err != nil {
 			rep.Problem("key %q: %v", k, err)
 		}
 	}
