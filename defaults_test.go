@@ -222,7 +222,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 	res := rowOf(t, obj)
 	defaults.Set(obj)
 	obj.(metav1.Object).SetUID(types.UID(testUID))
-	table := plugins.Table(plugins.Config{Store: st, Webhooks: &admission.Webhooks{}})
+	table := plugins.Table(plugins.Config{Store: st, Webhooks: &admission.Webhooks{}, Tolerations: plugins.TolerationSeconds{NotReady: 300, Unreachable: 300}})
 	on, err := plugins.Select(table, nil, []string{"NamespaceLifecycle", "ServiceAccount"})
 	if err != nil {
 		t.Fatal(err)
