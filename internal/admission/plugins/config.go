@@ -1,7 +1,7 @@
 package plugins
 
 // This file reads --admission-control-config-file: an AdmissionConfiguration of apiserver.config.k8s.io, which has for some plug-ins a
-// configuration, or the name of the file where it is. Of the plug-ins here PodSecurity has one:
+// configuration, or the name of the file where it is. Of the plug-ins here PodSecurity has one, and PodNodeSelector (nodeselector.go):
 //
 //	apiVersion: apiserver.config.k8s.io/v1
 //	kind: AdmissionConfiguration
@@ -31,7 +31,10 @@ import (
 )
 
 // Configuration is what an AdmissionConfiguration says; its zero value is what holds without one.
-type Configuration struct{ podSecurity podSecurityConfig }
+type Configuration struct {
+	podSecurity   podSecurityConfig
+	nodeSelectors map[string]string // of PodNodeSelector
+}
 
 // podSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
 type podSecurityConfig struct {
@@ -114,10 +117,22 @@ func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
 	switch {
 	case len(text) == 0 || !known:
 		return nil
+	case plugin.Name == "PodNodeSelector":
+		return c.readNodeSelectors(text)
 	case plugin.Name != "PodSecurity":
 		return fmt.Errorf("its configuration has no effect here")
 	}
 	return c.readPodSecurity(text)
+}
+
+// readNodeSelectors reads a configuration that has no kind. What else stands in it is nobody's.
+func (c *Configuration) readNodeSelectors(text []byte) error {
+	var file struct {
+		Selectors map[string]string `json:"podNodeSelectorPluginConfig"`
+	}
+	err := yaml.Unmarshal(text, &file)
+	c.nodeSelectors = file.Selectors
+	return err
 }
 
 func privileged() podsecurity.Policy {

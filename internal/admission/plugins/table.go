@@ -52,6 +52,7 @@ var (
 func Table(c Config) []admission.Plugin {
 	owners, provider := ownership{c.May, c.Types}, provider{c.Store, c.CreateNamespace}
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
+	selectors := nodeSelectors{c.Store, c.Configuration.nodeSelectors}
 	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.podSecurity)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
@@ -71,7 +72,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "PodSecurity", On: true, Of: []string{"pods", "pods/ephemeralcontainers", "pods/resize"}, Operations: writes, Validate: standards.validatePod},
 		{Name: "PodSecurity", On: true, Of: podTemplates, Operations: writes, Validate: standards.validateTemplate},
 		{Name: "PodSecurity", On: true, Of: []string{"namespaces"}, Operations: writes, Validate: standards.validateNamespace},
-		{Name: "PodNodeSelector"},
+		{Name: "PodNodeSelector", Of: pods, Operations: creates, Admit: selectors.admit, Validate: selectors.validate},
 		{Name: "Priority", On: true, Of: pods, Operations: writes, Admit: classes.admitPriority},
 		{Name: "Priority", On: true, Of: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
 		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: c.Tolerations.admit},
@@ -107,7 +108,7 @@ func Table(c Config) []admission.Plugin {
 }
 
 // unbuilt are names of kube-apiserver whose rules are not here. All are off there unless asked for.
-var unbuilt = strings.Fields(`ImagePolicyWebhook PodNodeSelector PodTolerationRestriction EventRateLimit AlwaysDeny`)
+var unbuilt = strings.Fields(`ImagePolicyWebhook PodTolerationRestriction EventRateLimit AlwaysDeny`)
 
 // Select computes which plug-ins are on: those that are by default, and what the two flags say. Its errors are kube-apiserver's.
 func Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
