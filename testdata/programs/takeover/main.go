@@ -642,6 +642,7 @@ func (t *takeover) increment(current func() *program, name string, n int) int {
 type follower struct {
 	t        *takeover
 	revision string
+	from     string // the server that it follows
 	moves    int
 
 	mu     sync.Mutex // guards what follows
@@ -658,6 +659,7 @@ func (w *follower) follow(current func() *program, end <-chan struct{}) {
 		req.Header.Set("Authorization", "Bearer "+token)
 		if resp, err := w.t.client.Do(req); err == nil {
 			w.moves++
+			w.from = p.name
 			go func() { // a server that goes ends its watches; a client whose server was replaced need not wait
 				for current() == p {
 					select {
@@ -698,7 +700,7 @@ func (w *follower) read(body io.Reader) {
 		w.mu.Lock()
 		switch {
 		case ev.Type == "ERROR":
-			w.errors = append(w.errors, ev.Object.Message)
+			w.errors = append(w.errors, fmt.Sprintf("%s, from %s: %s", w.from, w.revision, ev.Object.Message))
 		case strings.HasPrefix(ev.Object.Metadata.Name, "load-"):
 			var n int
 			fmt.Sscan(ev.Object.Data["n"], &n)
