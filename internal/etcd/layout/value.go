@@ -170,13 +170,9 @@ func (t *storedType) decode(value []byte) (Stored, error) {
 
 // object reads a value into the version that the store keeps.
 func (t *storedType) object(value []byte) (scheme.Object, error) {
-	row, format, err := t.rowOf(value)
-	if err != nil {
-		return nil, err
-	}
-	obj, _, err := row.Decode(value, string(format), "")
-	if err == nil && row == t.written && t.in != nil {
-		obj, err = t.in(obj)
+	obj, err := t.usual(value)
+	if obj == nil && err == nil {
+		obj, err = t.unusual(value)
 	}
 	switch {
 	case err != nil:
@@ -186,6 +182,35 @@ func (t *storedType) object(value []byte) (scheme.Object, error) {
 	}
 	defaults.Set(obj)
 	return obj, nil
+}
+
+// usual reads JSON that begins as Encode writes it; nil is other values'.
+func (t *storedType) usual(value []byte) (scheme.Object, error) {
+	rest, ok := bytes.CutPrefix(value, []byte("{"))
+	if !ok || t.in != nil || !bytes.HasPrefix(rest, []byte(t.written.Prefix)) {
+		return nil, nil
+	}
+	obj, err := t.written.DecodeStored(value)
+	if err != nil {
+		return nil, err
+	}
+	if kind := obj.GetObjectKind().GroupVersionKind(); kind != t.written.GroupVersionKind() { // said twice, and not the same
+		return nil, nil
+	}
+	return obj, nil
+}
+
+// unusual reads all others: protobuf, other versions.
+func (t *storedType) unusual(value []byte) (scheme.Object, error) {
+	row, format, err := t.rowOf(value)
+	if err != nil {
+		return nil, err
+	}
+	obj, _, err := row.Decode(value, string(format), "")
+	if err == nil && row == t.written && t.in != nil {
+		obj, err = t.in(obj)
+	}
+	return obj, err
 }
 
 // rowOf is the row by which a value is read, as its apiVersion says.

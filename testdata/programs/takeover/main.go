@@ -96,10 +96,6 @@ func (t *takeover) run() {
 	t.startEtcd()
 	t.say("1. kube-apiserver alone makes objects of every type")
 	kube := t.startKube()
-	if os.Getenv("ONLY") != "" {
-		t.rolling(kube)
-		return
-	}
 	made := t.create(kube, "default", objects())
 	t.say("        %d objects made", made)
 	t.say("2. apilet beside it, on the same etcd")
@@ -646,6 +642,7 @@ func (t *takeover) increment(current func() *program, name string, n int) int {
 type follower struct {
 	t        *takeover
 	revision string
+	from     string // the server that it follows
 	moves    int
 
 	mu     sync.Mutex // guards what follows
@@ -662,6 +659,7 @@ func (w *follower) follow(current func() *program, end <-chan struct{}) {
 		req.Header.Set("Authorization", "Bearer "+token)
 		if resp, err := w.t.client.Do(req); err == nil {
 			w.moves++
+			w.from = p.name
 			go func() { // a server that goes ends its watches; a client whose server was replaced need not wait
 				for current() == p {
 					select {
@@ -702,7 +700,7 @@ func (w *follower) read(body io.Reader) {
 		w.mu.Lock()
 		switch {
 		case ev.Type == "ERROR":
-			w.errors = append(w.errors, ev.Object.Message)
+			w.errors = append(w.errors, fmt.Sprintf("%s, from %s: %s", w.from, w.revision, ev.Object.Message))
 		case strings.HasPrefix(ev.Object.Metadata.Name, "load-"):
 			var n int
 			fmt.Sscan(ev.Object.Data["n"], &n)

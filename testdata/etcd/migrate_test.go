@@ -1,0 +1,274 @@
+package etcd
+
+// This file moves objects from a file into etcd and back, and stops on the way; and has servers that share ranges give out of them.
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startOnFile starts a server that has its objects in a file alone.
+func startOnFile(t *testing.T, data string) *server {
+	t.Helper()
+	s := &server{data: data, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	s.process = &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"--data", data, "--listen", "127.0.0.1:0", "--kubeconfig", s.kubeconfig}}
+	s.start()
+	s.ready()
+	t.Cleanup(func() { s.signal(syscall.SIGKILL) })
+	return s
+}
+
+// migrate runs the command; problem is what it says on stderr, where it fails.
+func (c *cluster) migrate(data string, more ...string) (said, problem string) {
+	c.t.Helper()
+	var out, errors bytes.Buffer
+	command := exec.Command(programs.apilet, append([]string{"migrate", "--data", data, "--etcd-servers", strings.Join(c.urls, ",")}, more...)...)
+	command.Stdout, command.Stderr = &out, &errors
+	if command.Run() != nil {
+		problem = errors.String()
+	}
+	return out.String(), problem
+}
+
+var kinds = []string{"/api/v1/configmaps", "/api/v1/services", "/api/v1/secrets", "/api/v1/namespaces", "/api/v1/serviceaccounts",
+	"/apis/networking.k8s.io/v1/ipaddresses", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/example.com/v1/things", "/apis/example.com/v2/things",
+	"/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"}
+
+// shown are all objects of some kinds as JSON without their revisions, by resource and name.
+func (s *server) shown() map[string]string {
+	s.t.Helper()
+	all := map[string]string{}
+	for _, path := range kinds {
+		var list struct{ Items []map[string]any }
+		if err := json.Unmarshal([]byte(s.do(200, "GET", path, "")), &list); err != nil {
+			s.t.Fatal(err)
+		}
+		for _, item := range list.Items {
+			meta := item["metadata"].(map[string]any)
+			delete(meta, "resourceVersion")
+			text, _ := json.Marshal(item)
+			all[fmt.Sprint(path, " ", meta["namespace"], "/", meta["name"])] = string(text)
+		}
+	}
+	return all
+}
+
+func same(t *testing.T, what string, got, want map[string]string) {
+	t.Helper()
+	for _, key := range sortedKeys(want) {
+		if got[key] != want[key] {
+			t.Errorf("%s: %s is\n%s\nand was\n%s", what, key, got[key], want[key])
+		}
+	}
+	for key := range got {
+		if want[key] == "" {
+			t.Errorf("%s: %s is new", what, key)
+		}
+	}
+}
+
+func sortedKeys(all map[string]string) (keys []string) {
+	for key := range all {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+const thingsDefinition = `{"metadata":{"name":"things.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+	"names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},"versions":[%s]}}`
+
+const thingsVersion = `{"name":%q,"served":true,"storage":%v,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}`
+
+// TestMigration: from a file into etcd, where servers show the same, and back into a file.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	c, data := startCluster(t, 1), filepath.Join(t.TempDir(), "data.db")
+	s := startOnFile(t, data)
+	s.do(201, "POST", maps, aMap("a", "1", ""))
+	s.do(201, "POST", maps, `{"metadata":{"name":"goes","finalizers":["example.com/wait"]}}`)
+	s.do(200, "DELETE", maps+"/goes", "")
+	s.do(201, "POST", "/api/v1/namespaces/default/services", `{"metadata":{"name":"web"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
+	s.do(201, "POST", "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", `{"metadata":{"name":"p"},"spec":{"reinvocationPolicy":"Never",
+		"matchConstraints":{"resourceRules":[{"apiGroups":["no.example.com"],"apiVersions":["*"],"operations":["*"],"resources":["*"]}]},
+		"mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"[JSONPatch{op: \"remove\", path: \"/x\"}]"}}]}}`)
+	s.do(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+		fmt.Sprintf(thingsDefinition, fmt.Sprintf(thingsVersion, "v1", true)+","+fmt.Sprintf(thingsVersion, "v2", false)))
+	thing := `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":%q},"spec":{"n":1},"above":true}`
+	until(t, "things are served", func() error {
+		if code, text, err := s.try("POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, "first"), time.Second); err != nil || code != 201 {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+	s.do(200, "PATCH", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com",
+		`{"spec":{"versions":[`+fmt.Sprintf(thingsVersion, "v1", false)+","+fmt.Sprintf(thingsVersion, "v2", true)+`]}}`)
+	until(t, "things are stored in v2", func() error {
+		s.do(201, "POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, fmt.Sprint("later-", time.Now().UnixNano())))
+		if text := s.do(200, "GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com", ""); !strings.Contains(text, `"storedVersions":["v1","v2"]`) {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	account := s.do(201, "POST", "/api/v1/namespaces/default/serviceaccounts/default/token", `{"spec":{}}`)
+	before := s.shown()
+	s.signal(syscall.SIGTERM)
+
+	if said, problem := c.migrate(data); problem != "" || !strings.Contains(said, "objects are below /registry/") {
+		t.Fatalf("%s%s", said, problem)
+	}
+	if _, problem := c.migrate(data); !strings.Contains(problem, "this file has been migrated there") {
+		t.Errorf("once more: %s", problem)
+	}
+	one, other := c.startServer(), c.startServer()
+	same(t, "in etcd", one.shown(), before)
+	same(t, "at another server", other.shown(), before)
+	var token struct{ Status struct{ Token string } }
+	if err := json.Unmarshal([]byte(account), &token); err != nil {
+		t.Fatal(err)
+	}
+	review := one.do(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", fmt.Sprintf(`{"spec":{"token":%q}}`, token.Status.Token))
+	if !strings.Contains(review, `"authenticated":true`) && !strings.Contains(review, `"authenticated": true`) {
+		t.Errorf("a token of before: %s", review)
+	}
+	one.signal(syscall.SIGTERM)
+	other.signal(syscall.SIGTERM)
+	if _, problem := c.migrate(filepath.Join(t.TempDir(), "missing.db")); !strings.Contains(problem, "no such file") {
+		t.Errorf("a file that is not there: %s", problem)
+	}
+
+	back := filepath.Join(t.TempDir(), "back.db")
+	if said, problem := c.migrate(back, "--to-file"); problem != "" || !strings.Contains(said, "objects;") {
+		t.Fatalf("%s%s", said, problem)
+	}
+	if _, problem := c.migrate(back, "--to-file"); !strings.Contains(problem, "file already exists") {
+		t.Errorf("onto a file that is there: %s", problem)
+	}
+	if _, problem := c.migrate(back, "--to-file", "--etcd-prefix", "/nothing"); problem == "" {
+		t.Error("from nothing")
+	}
+	last := startOnFile(t, back)
+	same(t, "in a file again", last.shown(), before)
+}
+
+// TestInterruptedMigration: a copy that is killed goes on when it is repeated; until then no server starts, and no other file comes in.
+func TestInterruptedMigration(t *testing.T) {
+	t.Parallel()
+	c, data := startCluster(t, 1), filepath.Join(t.TempDir(), "data.db")
+	s := startOnFile(t, data)
+	var writers sync.WaitGroup
+	const objects, clients = 6000, 24
+	for i := range clients {
+		writers.Go(func() {
+			for j := i; j < objects; j += clients {
+				if code, text, err := s.try("POST", maps, aMap(fmt.Sprint("m-", j), strings.Repeat("v", 2000), ""), patience); err != nil || code != 201 {
+					t.Errorf("%d %s %v", code, text, err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	s.signal(syscall.SIGTERM)
+	client := c.client()
+	interrupted := 0
+	for wait := 40 * time.Millisecond; interrupted == 0 && wait < 10*time.Second; wait = wait * 5 / 4 {
+		prefix := fmt.Sprint("/try", wait.Milliseconds())
+		command := exec.Command(programs.apilet, "migrate", "--data", data, "--etcd-servers", c.urls[0], "--etcd-prefix", prefix)
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(wait)
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		found, err := client.Get(t.Context(), prefix+"/.apilet/migration")
+		if err != nil || len(found.Kvs) == 0 || !strings.Contains(string(found.Kvs[0].Value), "under way") {
+			continue
+		}
+		interrupted++
+		server := exec.Command(programs.apilet, "--data", filepath.Join(t.TempDir(), "r.db"), "--etcd-servers", c.urls[0], "--etcd-prefix", prefix, "--listen", "127.0.0.1:0")
+		if text, err := server.CombinedOutput(); err == nil || !strings.Contains(string(text), "is not finished") {
+			t.Errorf("a server has started: %s", text)
+		}
+		empty := filepath.Join(t.TempDir(), "other.db")
+		startOnFile(t, empty).signal(syscall.SIGTERM)
+		if _, problem := c.migrate(empty, "--etcd-prefix", prefix); !strings.Contains(problem, "another file is under way") {
+			t.Errorf("another file: %s", problem)
+		}
+		if said, problem := c.migrate(data, "--etcd-prefix", prefix); problem != "" {
+			t.Fatalf("%s%s", said, problem)
+		}
+		one := c.startServer("--etcd-prefix", prefix)
+		if list := read(t, one.do(200, "GET", maps+"?limit=1", "")); list.Metadata.RemainingItemCount < objects-1 {
+			t.Errorf("%d objects and one, want %d", list.Metadata.RemainingItemCount, objects)
+		}
+	}
+	if interrupted == 0 {
+		t.Error("no copy was interrupted")
+	}
+}
+
+// TestNothingIsGivenTwice: 64 clients make Services through three servers.
+func TestNothingIsGivenTwice(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	servers := []*server{c.startServer(), c.startServer(), c.startServer()}
+	var mu sync.Mutex // guards given
+	given := map[string]string{}
+	var clients sync.WaitGroup
+	const each = 4
+	for i := range 64 {
+		clients.Go(func() {
+			for j := range each {
+				s, name := servers[(i+j)%3], fmt.Sprintf("s-%d-%d", i, j)
+				code, text, err := s.try("POST", "/api/v1/namespaces/default/services",
+					fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"type":"NodePort","ports":[{"port":80}]}}`, name), patience)
+				var svc struct {
+					Spec struct {
+						ClusterIP string
+						Ports     []struct{ NodePort int }
+					}
+				}
+				if err != nil || code != 201 || json.Unmarshal([]byte(text), &svc) != nil || svc.Spec.ClusterIP == "" {
+					t.Errorf("%d %s %v", code, text, err)
+					return
+				}
+				mu.Lock()
+				for _, one := range []string{svc.Spec.ClusterIP, fmt.Sprint(svc.Spec.Ports[0].NodePort)} {
+					if other := given[one]; other != "" {
+						t.Errorf("%s and %s have %s", other, name, one)
+					}
+					given[one] = name
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+	var taken struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Spec     struct{ ParentRef struct{ Name string } }
+		}
+	}
+	if err := json.Unmarshal([]byte(servers[0].do(200, "GET", "/apis/networking.k8s.io/v1/ipaddresses", "")), &taken); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range taken.Items {
+		if name := address.Spec.ParentRef.Name; name != "kubernetes" && given[address.Metadata.Name] != name {
+			t.Errorf("%s is claimed for %s, and %s has it", address.Metadata.Name, name, given[address.Metadata.Name])
+		}
+	}
+	if len(given) != 64*each*2 || len(taken.Items) != 64*each+1 {
+		t.Errorf("%d addresses and ports, %d claims", len(given), len(taken.Items))
+	}
+}
