@@ -295,7 +295,7 @@ func checkFormat(p *pages, path string, want int64) error {
 	}
 	meta, _ := p.bucket(bucketMeta)
 	switch format := metaInt(meta, "format"); {
-	case format == want, want == 0 && (format == StoreFormat || format == replicaFormat):
+	case want != 0 && format == want, want == 0 && (format == StoreFormat || format == replicaFormat):
 	case format == replicaFormat:
 		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
 	case format == StoreFormat && want == replicaFormat:
