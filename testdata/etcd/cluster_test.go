@@ -178,7 +178,7 @@ func (c *cluster) startServer(more ...string) *server {
 	s.ready()
 	c.t.Cleanup(func() {
 		s.signal(syscall.SIGKILL)
-		if log := s.log.String(); strings.Contains(log, "panic") || c.t.Failed() {
+		if log := s.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "DATA RACE") || c.t.Failed() {
 			c.t.Errorf("the server's log:\n%s", log)
 		}
 	})

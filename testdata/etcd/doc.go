@@ -3,7 +3,7 @@
 // compacted, or another one.
 //
 //	go test .                                # about a minute; builds apilet from the folder above, and etcd from its module
-//	APILET=./apilet ETCD=./etcd go test .
+//	APILET=./apilet ETCD=./etcd go test -count=1 .
 //
 // Histories of three servers on three members, under SIGKILL of either, are in ../linear.
 package etcd
