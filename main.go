@@ -27,12 +27,10 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +40,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +50,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
@@ -1003,186 +999,6 @@ func (s *server) access() (cluster, admin map[string]any, err error) {
 	}
 	return cluster, admin, nil
 }
-
-// Instrumentation keeps the records of requests.
-type instrumentation struct {
-	reg       *scheme.Registry
-	metrics   *metrics
-	audit     *audit.Log // nil without --audit-log-path
-	log       zerolog.Logger
-	verbosity int           // from 3 on every request has a log line
-	timeout   time.Duration // for a request that is no watch
-}
-
-// An exchange is what there is of one request, in one piece of memory: its record, its response, and what that warns of.
-type exchange struct {
-	request  request.Request
-	out      responseWriter
-	warnings warningRecorder
-}
-
-// record makes the request's record, and writes from it when the request is over: log line and metrics. What recovers from a panic stands
-// first: nothing is done for a request that it does not see.
-func (b *instrumentation) record(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w}, warnings: warningRecorder{header: w.Header()}}
-		rec, out := &x.request, &x.out
-		defer b.close(r, rec, out)
-		b.open(w, r, rec)
-		if b.audit != nil && request.LongRunning(&rec.Info) {
-			out.begun = func() { b.audit.Begun(r, rec, out.code) }
-		}
-		ctx := context.WithValue(r.Context(), request.Key{}, rec)
-		ctx = warning.WithWarningRecorder(ctx, &x.warnings)
-		next.ServeHTTP(out, r.WithContext(ctx)) // one copy of r for both: that is what a value costs most
-	})
-}
-
-// open makes the record, and counts the request among those that run.
-func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
-	rec.Info = request.Parse(r)
-	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
-		rec.ID = uuid.NewString()
-	}
-	w.Header().Set("Audit-Id", rec.ID)
-	w.Header().Set("Cache-Control", "no-cache, private")
-	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
-		// a part of this one, so there is none (RFC 9112, section 6.1).
-		w.Header().Set("Connection", "close")
-	}
-	b.inflight(&rec.Info, +1)
-}
-
-// close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
-func (b *instrumentation) close(r *http.Request, rec *request.Request, out *responseWriter) {
-	cause := recover()
-	defer func() {
-		if own := recover(); own != nil {
-			b.logPanic(r, own)
-			cause = own
-		}
-		if cause != nil {
-			panic(http.ErrAbortHandler)
-		}
-	}()
-	defer b.inflight(&rec.Info, -1)
-	b.done(r, rec, out, cause)
-}
-
-// done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
-func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, cause any) {
-	if cause != nil && cause != http.ErrAbortHandler {
-		b.logPanic(r, cause)
-	}
-	code := out.code
-	if code == 0 {
-		code = http.StatusOK
-	}
-	elapsed := time.Since(rec.Received)
-	if b.audit != nil {
-		b.audit.Done(r, rec, code, cause)
-	}
-	b.countDecisions(r, rec, code)
-	labels := b.labels(r, rec)
-	switch {
-	case cause != nil:
-		b.metrics.aborted(labels)
-	case code == http.StatusTooManyRequests || code == http.StatusGatewayTimeout:
-		b.metrics.terminated(labels, code)
-	}
-	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
-	if b.verbosity >= 3 {
-		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
-			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
-			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
-	}
-}
-
-// own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
-func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
-	rec := &request.Request{Received: time.Now(), Info: info, User: by}
-	ctx = context.WithValue(ctx, request.Key{}, rec)
-	if b.audit == nil {
-		return ctx, func(error) {}
-	}
-	rec.ID = uuid.NewString()
-	return ctx, func(err error) {
-		code := http.StatusOK
-		if err != nil {
-			status, _ := response.ErrorStatus(err)
-			code, rec.Answered = int(status.Code), &status
-		}
-		in := ""
-		if info.Namespace != "" {
-			in = "namespaces/" + info.Namespace
-		}
-		path := (&url.URL{Path: "/"}).JoinPath(info.APIPrefix, info.Group, info.Version, in, info.Resource, info.Name, info.Subresource)
-		b.audit.Done(&http.Request{URL: path, Header: http.Header{"User-Agent": {"apilet"}}, RemoteAddr: "127.0.0.1:0"}, rec, code, nil)
-	}
-}
-
-func (b *instrumentation) logPanic(r *http.Request, cause any) {
-	b.log.Error().Interface("panic", cause).Str("path", r.URL.Path).Bytes("stack", debug.Stack()).Msg("panic while serving")
-}
-
-// deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
-func (b *instrumentation) deadline(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info := &request.From(r.Context()).Info
-		if info.Verb == "watch" {
-			next.ServeHTTP(w, r)
-			return
-		}
-		limit := b.timeout
-		if strings.Contains(r.URL.RawQuery, "timeout=") {
-			text := r.URL.Query().Get("timeout")
-			asked, err := time.ParseDuration(text)
-			if err != nil && text != "" {
-				response.Refuse(w, r, apierrors.NewBadRequest(fmt.Sprintf("invalid timeout specified in the request URL - %v", err)))
-				return
-			}
-			if asked > 0 {
-				limit = min(limit, asked)
-			}
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), limit)
-		defer cancel()
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
-// responseWriter remembers what was answered.
-type responseWriter struct {
-	http.ResponseWriter
-	code  int
-	bytes int64
-	begun func() // called before the head goes out; may be nil
-}
-
-func (w *responseWriter) WriteHeader(code int) {
-	w.begin(code)
-	w.ResponseWriter.WriteHeader(code)
-}
-
-func (w *responseWriter) begin(code int) {
-	if w.code != 0 {
-		return
-	}
-	if w.code = code; w.begun != nil {
-		w.begun()
-	}
-}
-
-func (w *responseWriter) Write(p []byte) (int, error) {
-	w.begin(http.StatusOK)
-	n, err := w.ResponseWriter.Write(p)
-	w.bytes += int64(n)
-	return n, err
-}
-
-// Unwrap lets http.ResponseController reach the connection.
-func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // ---- The command line ----
 
