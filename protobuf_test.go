@@ -117,7 +117,7 @@ func inBothForms(t *testing.T, s *testServer, method, path, body string, headers
 	}
 }
 
-var differsEachTime = regexp.MustCompile(`"(uid|creationTimestamp|time|token|expirationTimestamp|resourceVersion)":"[^"]*"`)
+var differsEachTime = regexp.MustCompile(`"(uid|creationTimestamp|deletionTimestamp|time|token|expirationTimestamp|resourceVersion)":"[^"]*"`)
 
 // inOrder is a document with its members in order, and without what is another thing each time.
 func inOrder(doc []byte) string {
