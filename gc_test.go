@@ -604,7 +604,7 @@ func TestQuietWhileWaiting(t *testing.T) {
 	c.delete("ns/n", "")
 	c.await("the finalizer to be named", func() bool { return strings.Contains(c.get("ns/n"), "test/hold in 1 resource instances") })
 	rev := c.st.Revision()
-	time.Sleep(2 * time.Second) // nothing is waited for: nothing is to happen
+	time.Sleep(2 * time.Second)                                           // nothing is waited for: nothing is to happen
 	for _, resource := range []string{"//namespaces/", "//configmaps/"} { // other workers have other resources to write
 		events, _, err := c.st.Events(resource, rev, 100, nil)
 		if err != nil || len(events) > 0 {
