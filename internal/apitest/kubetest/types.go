@@ -28,6 +28,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,7 +42,8 @@ type Object interface {
 	runtime.Object
 }
 
-// Filled is an object of a Go type in which everything is set to something, the same each time; managedFields alone are not.
+// Filled is an object of a Go type in which everything is set to something, the same each time; managedFields and schemas
+// alone are not.
 func Filled(t reflect.Type) Object {
 	obj := reflect.New(t).Interface().(Object)
 	fillValue(reflect.ValueOf(obj).Elem())
@@ -70,7 +72,7 @@ func fillValue(v reflect.Value) {
 	case *metav1.FieldsV1:
 		*x = *metav1.NewFieldsV1("{}")
 		return
-	case *metav1.TypeMeta, *metav1.ManagedFieldsEntry:
+	case *metav1.TypeMeta, *metav1.ManagedFieldsEntry, *apiextensionsv1.JSONSchemaProps: // the last holds itself
 		return
 	}
 	switch v.Kind() {

@@ -9,15 +9,11 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apiresource "k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/scheme"
 )
@@ -134,10 +130,8 @@ func TestEveryTypeRoundTrips(t *testing.T) {
 	t.Parallel()
 	lay := New("/other/prefix/", scheme.NewRegistry())
 	for base, typ := range lay.byBase {
-		obj := scheme.NewOf(typ.kept.StoredType())
-		fill(reflect.ValueOf(obj).Elem())
+		var obj scheme.Object = kubetest.Filled(typ.kept.StoredType())
 		obj.SetName("n")
-		obj.SetManagedFields(nil)
 		if crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition); ok {
 			defineSomething(crd)
 		}
@@ -183,58 +177,6 @@ func defineSomething(crd *apiextensionsv1.CustomResourceDefinition) {
 		{Name: "v2", Served: true, Schema: schema("two"), Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}}}
 	crd.Spec.PreserveUnknownFields = true
 	crd.Spec.Conversion.Strategy = apiextensionsv1.WebhookConverter
-}
-
-// fill sets everything in v to something, the same each time.
-func fill(v reflect.Value) {
-	switch x := v.Addr().Interface().(type) {
-	case *metav1.Time:
-		*x = metav1.Unix(1700000000, 0)
-		return
-	case *metav1.MicroTime:
-		*x = metav1.MicroTime{Time: time.Unix(1700000000, 123456000)}
-		return
-	case *apiresource.Quantity:
-		*x = apiresource.MustParse("5Mi")
-		return
-	case *intstr.IntOrString:
-		*x = intstr.FromString("50%")
-		return
-	case *runtime.RawExtension:
-		x.Raw = []byte(`{"a":1}`)
-		return
-	case *metav1.TypeMeta, *metav1.ManagedFieldsEntry, *apiextensionsv1.JSONSchemaProps:
-		return
-	}
-	switch v.Kind() {
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
-	case reflect.Struct:
-		for i := range v.NumField() {
-			fill(v.Field(i))
-		}
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fill(v.Index(0))
-		fill(v.Index(1))
-	case reflect.Map:
-		v.Set(reflect.MakeMap(v.Type()))
-		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(key)
-		fill(value)
-		v.SetMapIndex(key, value)
-	case reflect.String:
-		v.SetString(`text "resourceVersion":"7" <ü>`)
-	case reflect.Int, reflect.Int32, reflect.Int64:
-		v.SetInt(7)
-	case reflect.Uint8:
-		v.SetUint(7)
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Float64:
-		v.SetFloat(1.5)
-	}
 }
 
 // TestKeys: what is no object of ours, and what could be a custom resource.
