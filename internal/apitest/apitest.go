@@ -30,7 +30,11 @@ func Main(m *testing.M) {
 	if !given {
 		_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
 	}
-	if os.Getenv("GOGC") == "" && flag.Lookup("test.bench").Value.String() == "" {
+	switch benchmarks := flag.Lookup("test.bench").Value.String() != ""; {
+	case os.Getenv("GOGC") != "":
+	case benchmarks:
+		_ = os.Setenv("GOGC", "100") // for children, who do not know that they are measured
+	default:
 		debug.SetGCPercent(400)
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))

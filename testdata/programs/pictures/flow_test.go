@@ -51,12 +51,11 @@ func handOf(t *testing.T, user string, queues, hand int32) (cards []int) {
 		d.Configure([]*flowcontrolv1.FlowSchema{schema("herd", "level")}, []*flowcontrolv1.PriorityLevelConfiguration{level("level", queues, hand, 50)})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		for i := range int(hand) + 1 { // the first has the only seat, the others wait in the shortest queue each
+		for range int(hand) + 1 { // the first has the only seat, the others wait in the shortest queue each
 			wg.Go(func() {
 				_ = d.Dispatch(ctx, digest(user), flowcontrol.Estimate{InitialSeats: 1}, func(*flowcontrol.Ticket) { <-ctx.Done() })
 			})
 			synctest.Wait()
-			_ = i
 		}
 		var page strings.Builder
 		d.Dump(&page, "dump_requests", false)
