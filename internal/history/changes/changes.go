@@ -1,0 +1,329 @@
+// Package changes says what is different between two versions of an object: as paths with the old and the new value, and as a unified diff of
+// YAML.
+//
+//	list, more, err := changes.Rules{}.Between(old, new)
+//	// .spec.template.spec.containers[name=web].image  "nginx:1"  "nginx:2"
+//
+// Items of lists are told apart as people do: by their type, name, key or another member that every item has once, else by where they stand,
+// without what is equal before and behind. metadata.managedFields, resourceVersion and generation follow from a write and are left out. The
+// values of Secrets, and the annotation in which kubectl keeps what was applied, are masked before anything is compared: no answer of this
+// package has them, only that they changed.
+//
+// Read document.go first (JSON as a tree whose nodes know their hash and their size), then this file (the walk through two trees), then
+// text.go (YAML and its diff).
+//
+// Invariants: time and memory are linear in the two documents, apart from what Rules bound; what is not JSON is an error and never shown; all
+// functions are pure.
+package changes
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	pathsMax = 100  // changes, unless Rules say otherwise
+	valueMax = 256  // bytes of a value, unless Rules say otherwise
+	stepsMax = 64   // of a path that are shown
+	stepMax  = 1024 // bytes of one of them
+)
+
+// Rules say what the documents are, and how much may be told of them.
+type Rules struct {
+	Secret bool // they are v1 Secrets; not needed where they say so themselves
+	Paths  int  // at most so many changes; 0: 100
+	Value  int  // at most about so many bytes of a value; 0: 256
+}
+
+// A Change is one path whose value is not what it was. A value that is absent was, or is, not there.
+type Change struct {
+	Path string          `json:"path"` // .spec.ports[name=http].port
+	Old  json.RawMessage `json:"old,omitempty"`
+	New  json.RawMessage `json:"new,omitempty"`
+	Cut  bool            `json:"cut,omitempty"` // a value is too long: what stands here is a string that begins like it or tells its size
+}
+
+// Between returns what changed from one version to the next, and how many changes more there are. Of an object that began or ended to be (an
+// empty document) there is nothing to compare.
+func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
+	if len(old) == 0 || len(new) == 0 {
+		return nil, 0, nil
+	}
+	p := r.parser("managedFields", "resourceVersion", "generation")
+	a, err := p.parse(old)
+	if err != nil {
+		return nil, 0, err
+	}
+	b, err := p.parse(new)
+	if err != nil {
+		return nil, 0, err
+	}
+	w := walk{paths: r.Paths, value: r.Value}
+	if w.paths <= 0 {
+		w.paths = pathsMax
+	}
+	if w.value <= 0 {
+		w.value = valueMax
+	}
+	w.between(nil, a, b)
+	return w.list, w.more, nil
+}
+
+// A walk goes through two trees at once.
+type walk struct {
+	paths, value int
+	list         []Change
+	more         int
+}
+
+// between compares two nodes, either of which may be nil.
+func (w *walk) between(at *step, a, b *node) {
+	switch {
+	case a != nil && b != nil && a.hash == b.hash:
+	case a != nil && b != nil && a.kind == '{' && b.kind == '{':
+		w.objects(at, a, b)
+	case a != nil && b != nil && a.kind == '[' && b.kind == '[':
+		w.lists(at, a, b)
+	case a == nil && w.splits(b):
+		w.parts(at, b, func(at *step, n *node) { w.between(at, nil, n) })
+	case b == nil && w.splits(a):
+		w.parts(at, a, func(at *step, n *node) { w.between(at, n, nil) })
+	default:
+		w.changed(at, a, b)
+	}
+}
+
+// splits says that a value is too long to be told as one, and has parts.
+func (w *walk) splits(n *node) bool {
+	return n.size > w.value && (n.kind == '{' || n.kind == '[') && len(n.items) > 0
+}
+
+// parts visits the members or items of a node.
+func (w *walk) parts(at *step, n *node, visit func(*step, *node)) {
+	key := ""
+	if n.kind == '[' {
+		key = mergeKey(n, n)
+	}
+	for i, item := range n.items {
+		visit(w.stepTo(at, n, key, i), item)
+	}
+}
+
+func (w *walk) stepTo(at *step, n *node, key string, i int) *step {
+	switch {
+	case n.kind == '{':
+		return &step{up: at, name: n.keys[i]}
+	case key != "":
+		return &step{up: at, key: key, name: n.items[i].member(key).text}
+	}
+	return &step{up: at, index: i + 1}
+}
+
+// objects compares members, both in the order of their names.
+func (w *walk) objects(at *step, a, b *node) {
+	i, j := 0, 0
+	for i < len(a.keys) || j < len(b.keys) {
+		switch {
+		case j == len(b.keys) || i < len(a.keys) && a.keys[i] < b.keys[j]:
+			w.between(&step{up: at, name: a.keys[i]}, a.items[i], nil)
+			i++
+		case i == len(a.keys) || b.keys[j] < a.keys[i]:
+			w.between(&step{up: at, name: b.keys[j]}, nil, b.items[j])
+			j++
+		default:
+			w.between(&step{up: at, name: a.keys[i]}, a.items[i], b.items[j])
+			i, j = i+1, j+1
+		}
+	}
+}
+
+func (w *walk) lists(at *step, a, b *node) {
+	if key := mergeKey(a, b); key != "" {
+		w.keyed(at, key, a, b)
+		return
+	}
+	begin, endA, endB := 0, len(a.items), len(b.items)
+	for begin < endA && begin < endB && a.items[begin].hash == b.items[begin].hash {
+		begin++
+	}
+	for endA > begin && endB > begin && a.items[endA-1].hash == b.items[endB-1].hash {
+		endA, endB = endA-1, endB-1
+	}
+	for i := begin; i < max(endA, endB); i++ {
+		var was, is *node
+		if i < endA {
+			was = a.items[i]
+		}
+		if i < endB {
+			is = b.items[i]
+		}
+		w.between(&step{up: at, index: i + 1}, was, is)
+	}
+}
+
+// mergeKeys tell items of Kubernetes' lists apart: conditions, containers, tolerations, owners, addresses, ports, mounts.
+var mergeKeys = []string{"type", "name", "key", "uid", "ip", "containerPort", "port", "mountPath", "topologyKey"}
+
+// mergeKey is the first member that each item of both lists has, as a string or number that no other item of its list has; "" if there is none.
+func mergeKey(a, b *node) string {
+	for _, key := range mergeKeys {
+		if tellsApart(a, key) && tellsApart(b, key) {
+			return key
+		}
+	}
+	return ""
+}
+
+func tellsApart(list *node, key string) bool {
+	seen := make(map[string]bool, len(list.items))
+	for _, item := range list.items {
+		value := item.member(key)
+		if value == nil || value.kind != '"' && value.kind != '0' || value.text == "" || seen[value.text] {
+			return false
+		}
+		seen[value.text] = true
+	}
+	return true
+}
+
+// keyed compares lists whose items have a key. The same items in another order are a change of the list: its keys as they were and are.
+func (w *walk) keyed(at *step, key string, a, b *node) {
+	var wasOrder, isOrder node // the items that both have, by their keys
+	wasOrder.kind, isOrder.kind = '[', '['
+	now := make(map[string]*node, len(b.items))
+	for _, item := range b.items {
+		now[item.member(key).text] = item
+	}
+	before := make(map[string]bool, len(a.items))
+	for _, item := range a.items {
+		name := item.member(key)
+		before[name.text] = true
+		if now[name.text] != nil {
+			wasOrder.items = append(wasOrder.items, name)
+		}
+		w.between(&step{up: at, key: key, name: name.text}, item, now[name.text])
+	}
+	for _, item := range b.items {
+		name := item.member(key)
+		if before[name.text] {
+			isOrder.items = append(isOrder.items, name)
+		} else {
+			w.between(&step{up: at, key: key, name: name.text}, nil, item)
+		}
+	}
+	for i := range isOrder.items {
+		if isOrder.items[i].text != wasOrder.items[i].text {
+			wasOrder.measure()
+			isOrder.measure()
+			w.changed(at, &wasOrder, &isOrder)
+			return
+		}
+	}
+}
+
+func (w *walk) changed(at *step, a, b *node) {
+	if len(w.list) >= w.paths {
+		w.more++
+		return
+	}
+	c := Change{Path: at.String()}
+	var cutOld, cutNew bool
+	c.Old, cutOld = w.shown(a)
+	c.New, cutNew = w.shown(b)
+	c.Cut = cutOld || cutNew
+	w.list = append(w.list, c)
+}
+
+// shown is a value, if it is not too long.
+func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
+	switch {
+	case n == nil:
+		return nil, false
+	case n.size <= w.value:
+		return n.append(nil), false
+	case n.kind == '{':
+		return quoted(fmt.Sprintf("{… %d members, %d bytes}", len(n.items), n.size)), true
+	case n.kind == '[':
+		return quoted(fmt.Sprintf("[… %d items, %d bytes]", len(n.items), n.size)), true
+	}
+	return quoted(fmt.Sprintf("%s… (%d bytes)", cutAt(n.text, w.value), len(n.text))), true
+}
+
+// cutAt is the beginning of a text, without half a letter at its end.
+func cutAt(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	for size > 0 && !utf8.RuneStart(text[size]) {
+		size--
+	}
+	return text[:size]
+}
+
+// A step of a path; nil is the document itself.
+type step struct {
+	up    *step
+	name  string // of a member, or the value of an item's key
+	key   string // by which the item is found; "" for a member
+	index int    // of an item that is found by where it stands, counted from 1; else 0
+}
+
+// String is the path as kubectl's JSONPath has it, but for items by their key. Of a path that is long beyond measure the middle is left out.
+func (s *step) String() string {
+	depth := 0
+	for at := s; at != nil; at = at.up {
+		depth++
+	}
+	if depth == 0 {
+		return "."
+	}
+	var texts []string // from the last to the first
+	for at, i := s, depth; at != nil; at, i = at.up, i-1 {
+		switch {
+		case depth > stepsMax && i == stepsMax/2:
+			texts = append(texts, "…")
+		case depth <= stepsMax || i < stepsMax/2 || i > depth-stepsMax/2:
+			texts = append(texts, at.text())
+		}
+	}
+	var b strings.Builder
+	for i := len(texts) - 1; i >= 0; i-- {
+		b.WriteString(texts[i])
+	}
+	return b.String()
+}
+
+func (s *step) text() string {
+	name := cutAt(s.name, stepMax)
+	if len(name) < len(s.name) {
+		name += "…"
+	}
+	switch {
+	case s.key != "" && isPlain(name, "./:@-_"):
+		return "[" + s.key + "=" + name + "]"
+	case s.key != "":
+		return "[" + s.key + "=" + strconv.Quote(name) + "]"
+	case s.index > 0:
+		return "[" + strconv.Itoa(s.index-1) + "]"
+	case isPlain(name, "-_"):
+		return "." + name
+	}
+	return "[" + strconv.Quote(name) + "]"
+}
+
+// isPlain says that a name needs no quotes: letters, digits, and what else is given.
+func isPlain(name, others string) bool {
+	for i := range len(name) {
+		if !isPlainByte(name[i], others) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func isPlainByte(c byte, others string) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte(others, c) >= 0
+}
