@@ -74,7 +74,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 		want    string
 	}{
 		"a newer format":    {withFormat(store.StoreFormat + 1), fmt.Sprintf("has format %d and this version of apilet reads format %d", store.StoreFormat+1, store.StoreFormat)},
-		"an older format":   {withFormat(store.StoreFormat - 1), fmt.Sprintf("has format %d and this version of apilet reads format %d", store.StoreFormat-1, store.StoreFormat)},
+		"no known format":   {withFormat(0), fmt.Sprintf("has format 0 and this version of apilet reads format %d", store.StoreFormat)},
 		"etcd, or any bolt": {plainBytes, "is a bbolt file of another program"},
 		"SQLite":            {append([]byte("SQLite format 3\x00\x10\x00\x01\x01\x00\x40\x20\x20"), make([]byte, 8172)...), "not an apilet data file"},
 		"nothing":           {nil, "is empty (0 bytes)"},

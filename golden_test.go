@@ -27,8 +27,10 @@ type goldenLine struct {
 	Key       string
 	Rev       int64
 	CreateRev int64
-	PrevRev   int64 `json:",omitempty"`
-	Deleting  bool  `json:",omitempty"`
+	PrevRev   int64         `json:",omitempty"`
+	Deleting  bool          `json:",omitempty"`
+	Time      int64         `json:",omitempty"`
+	Author    *store.Author `json:",omitempty"`
 	JSON      json.RawMessage
 }
 
@@ -47,19 +49,7 @@ func openGolden(t *testing.T, format int) {
 	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && format == store.StoreFormat {
 		makeGolden(t, name)
 	}
-	packed, err := os.Open(name + ".db.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer packed.Close()
-	unpacked, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := io.ReadAll(unpacked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := unpackGolden(t, name+".db.gz")
 	want, err := os.ReadFile(name + ".jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +76,23 @@ func openGolden(t *testing.T, format int) {
 	serveGolden(t, file, string(want))
 }
 
+func unpackGolden(t *testing.T, name string) []byte {
+	packed, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	unpacked, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := io.ReadAll(unpacked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // serveGolden starts a server on the file and lists over HTTP.
 func serveGolden(t *testing.T, file []byte, lines string) {
 	s := startTest(t, onFile(writeDataFile(t, file)))
@@ -108,7 +115,11 @@ func serveGolden(t *testing.T, file []byte, lines string) {
 func goldenLines(t *testing.T, st *store.Store) string {
 	var b bytes.Buffer
 	put := func(what string, r *store.Record) {
-		text, err := json.Marshal(goldenLine{what, r.Key, r.Rev, r.CreateRev, r.PrevRev, r.Deleting, r.JSON})
+		line := goldenLine{what, r.Key, r.Rev, r.CreateRev, r.PrevRev, r.Deleting, r.Time, nil, r.JSON}
+		if author := st.Author(r.Author); author != (store.Author{}) {
+			line.Author = &author
+		}
+		text, err := json.Marshal(line)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,8 @@ type config struct {
 	maxReadonly, maxMutating                int
 	requestTimeout, minTimeout              time.Duration
 	compactionInterval, eventTTL            time.Duration
-	namespaceGrace                          time.Duration // no flag
+	history                                 *time.Duration // nil: --compaction-interval
+	namespaceGrace                          time.Duration  // no flag
 	controllers, namespaceDefaults          bool
 	quota                                   int64
 	serviceRange                            string
@@ -203,9 +204,20 @@ func (c *config) finish() error {
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), c.enabledPlugins, c.disabledPlugins); err != nil {
 		return err
 	}
+	if c.kept() > 0 && c.compactionInterval <= 0 {
+		return errors.New("--history needs a --compaction-interval above 0: nothing is compacted without")
+	}
 	c.accounts.TokenController = !c.controllers
 	c.auth.Log = c.log
 	return c.auth.CheckListen(c.listen)
+}
+
+// kept is how far back history reaches; 0: all of it is kept.
+func (c *config) kept() time.Duration {
+	if c.history == nil {
+		return c.compactionInterval
+	}
+	return *c.history
 }
 
 // finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
@@ -569,7 +581,7 @@ func (s *server) startWorkers() {
 		running.Go(func() { s.renewCerts(ctx) })
 	}
 	running.Go(func() {
-		s.upkeep.Run(ctx, s.cfg.compactionInterval, func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
+		s.upkeep.Run(ctx, s.cfg.compactionInterval, s.cfg.kept(), func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
 	if s.flows != nil {
 		running.Go(func() { s.fc.run(ctx) })
@@ -1105,7 +1117,15 @@ func (c *config) defineStorage(f *flag.FlagSet) {
 	c.defineData(f)
 	f.BoolVar(&c.ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
 	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does; 0 is no limit")
-	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "history older than this is compacted; 0 keeps all")
+	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "how often history is compacted; 0 keeps all")
+	f.Func("history", "`how far back` one can ask what was, who changed it and when: what is older is compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err == nil && d < 0 {
+			err = errors.New("is negative")
+		}
+		c.history = &d
+		return err
+	})
 	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
 }
 

@@ -749,7 +749,7 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 
 // open makes the record, and counts the request among those that run.
 func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
-	rec.Info = request.Parse(r)
+	rec.Info, rec.Agent = request.Parse(r), r.UserAgent()
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
 	}
@@ -810,7 +810,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 
 // own makes the record of a write that the server makes by itself, for admission, and for the audit event that says how it ended.
 func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
-	rec := &request.Request{Received: time.Now(), Info: info, User: by}
+	rec := &request.Request{Received: time.Now(), Info: info, User: by, Agent: "apilet/gc"}
 	ctx = context.WithValue(ctx, request.Key{}, rec)
 	if b.audit == nil {
 		return ctx, func(error) {}

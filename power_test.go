@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"apilet/internal/apitest"
+	"apilet/internal/atomicfile"
 	"apilet/internal/commandline"
 	"apilet/internal/store"
 )
@@ -55,6 +57,10 @@ func TestPowerChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &powerChild{t: t, dir: dir, said: said}
+	p.must(atomicfile.PlaceFile(filepath.Join(dir, "a.db"), func(temp string) error { // the first start has a file of format 1 to upgrade
+		return saveSynced(temp, bytes.NewReader(unpackGolden(t, "testdata/golden/format-1.db.gz")))
+	}))
+	p.say("upgrading")
 	p.serve(func(s *server) {
 		p.crowd(0, 40)
 		p.say("backing-up %s", "online.db")
@@ -333,6 +339,7 @@ func (d *powerDisk) cut(rnd *rand.Rand) (names map[string]int, files map[int]*po
 
 // powerClaims is what had been said when the power went.
 type powerClaims struct {
+	upgrading   bool // a file of an older format, and the server has not said that it is ready
 	ready       bool
 	asked, done map[string]int   // the last step of each object
 	revs        map[string]int64 // what "NAME STEP" was answered
@@ -347,8 +354,10 @@ func newPowerClaims() *powerClaims {
 func (c *powerClaims) hear(line string) {
 	word := strings.Fields(line)
 	switch word[0] {
+	case "upgrading":
+		c.upgrading = true
 	case "ready":
-		c.ready = true
+		c.ready, c.upgrading = true, false
 	case "backing-up":
 		c.backups[word[1]] = &powerClaims{done: maps.Clone(c.done), asked: c.asked, revs: c.revs, newest: c.newest}
 	case "backed-up":
@@ -479,7 +488,10 @@ func (c *powerClaims) judgeLog(st *store.Store) (wrong []string) {
 			return append(wrong, fmt.Sprintf("events after %d: %v", at, err))
 		}
 		for _, ev := range evs {
-			name := filepath.Base(ev.Key)
+			name, ours := strings.CutPrefix(ev.Key, "//configmaps/default/")
+			if !ours { // of the file before it was upgraded
+				continue
+			}
 			step, what := c.judgeRecord(name, &ev.Record)
 			if asked, any := c.asked[name]; what == "" && (!any || step > asked) && name != "kube-root-ca.crt" {
 				what = "nobody asked for it"
@@ -503,6 +515,7 @@ type powerCampaign struct {
 	images string // folder for them
 
 	cuts, opened, backups, absent int
+	formats                       map[int64]int // how many data files had which, when the power was cut while one was upgraded
 	wrong                         []string
 	failed                        int
 }
@@ -546,6 +559,10 @@ func (p *powerCampaign) look(names map[string]int, files map[int]*powerFile, nam
 		return []string{err.Error()}
 	} else if name == "a.db" {
 		p.opened++
+		if claims.upgrading {
+			rep, _ := store.Check(path) // verify finds out what is wrong
+			p.formats[rep.Format]++
+		}
 	} else {
 		p.backups++
 	}
@@ -582,6 +599,15 @@ func (p *powerCampaign) choose(n int) map[int]int {
 	return chosen
 }
 
+// chooseUpgrade adds cuts around the first commit, which is that of the upgrade.
+func (p *powerCampaign) chooseUpgrade(chosen map[int]int) map[int]int {
+	begun := slices.IndexFunc(p.events, func(ev diskEvent) bool { return ev.op == diskSaid && ev.name == "upgrading" })
+	for i := range 30 {
+		chosen[begun+i] += 2
+	}
+	return chosen
+}
+
 // recordPower runs the child and keeps what it did.
 func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -596,7 +622,7 @@ func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	if tr.record(t, cmd); tr.exit != 0 {
 		t.Fatalf("the recorded server ended with %d\n%s", tr.exit, out.String())
 	}
-	return &powerCampaign{dir: dir, events: tr.events, rnd: rnd, images: t.TempDir()}
+	return &powerCampaign{dir: dir, events: tr.events, rnd: rnd, images: t.TempDir(), formats: map[int64]int{}}
 }
 
 func TestPowerCutLosesNothing(t *testing.T) {
@@ -613,9 +639,13 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	}
 	t.Logf("seed %d; recorded %d writes, %d changes of size, %d syncs, %d names", seed, counts[diskWrite], counts[diskTruncate], counts[diskSync],
 		counts[diskCreate]+counts[diskLink]+counts[diskRename]+counts[diskRemove])
-	p.play(p.choose(images), nil)
+	p.play(p.chooseUpgrade(p.choose(images)), nil)
 	t.Logf("%d power cuts: %d data files and %d backups opened, checked clean, lost nothing (%d were not there yet); %d failed",
 		p.cuts, p.opened, p.backups, p.absent, p.failed)
+	if p.formats[1] == 0 || p.formats[store.StoreFormat] == 0 {
+		t.Errorf("the upgrade was not cut on both sides: %v", p.formats)
+	}
+	t.Logf("%v data files by format, of those cut while one was upgraded", p.formats)
 	for _, what := range p.wrong[:min(len(p.wrong), 10)] {
 		t.Error(what)
 	}
@@ -637,7 +667,7 @@ func missingSyncs(t *testing.T, p *powerCampaign) {
 		"meta not before answering": func(n int, ev diskEvent) bool { return ev.file != 0 && afterMeta(n) },
 		"names left to chance":      func(_ int, ev diskEvent) bool { return ev.file == 0 },
 	} {
-		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images}
+		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images, formats: map[int64]int{}}
 		for m.cuts < 800 && m.failed == 0 { // some show in every tenth image only
 			m.play(m.choose(40), skip)
 		}

@@ -47,6 +47,7 @@ import (
 	"apilet/internal/etcd/layout"
 	"apilet/internal/gc"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/registry"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -330,6 +331,7 @@ func (c *config) runMigrate(call commandline.Call) error {
 func (s *server) openStore() (err error) {
 	c := s.cfg
 	options := store.Options{Ephemeral: c.ephemeral, Quota: c.quota,
+		Author:  registry.Author,
 		Outcome: s.troubles.TellWriting,
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
 		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },

@@ -138,7 +138,11 @@ func (c *Cluster) take(ctx context.Context, news *clientv3.WatchResponse) error 
 		switch {
 		case !ok:
 		case event.Type == clientv3.EventTypeDelete:
-			changes = append(changes, store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true})
+			gone := store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true}
+			if own := c.ownWritten(event.Kv); own != nil {
+				gone.Author = own.author
+			}
+			changes = append(changes, gone)
 		default:
 			changes = append(changes, c.replicated(key, event.Kv))
 		}
@@ -148,14 +152,16 @@ func (c *Cluster) take(ctx context.Context, news *clientv3.WatchResponse) error 
 
 // replicated is an object as etcd has it. One that cannot be read has a stand-in, which says so wherever it is read.
 func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) store.Replicated {
-	stored, ok := c.ownStored(kv)
-	if !ok {
+	own := c.ownWritten(kv)
+	if own == nil {
 		var err error
-		if stored, err = c.lay.Decode(key, kv.Value); err != nil {
+		own = &ownWrite{}
+		if own.stored, err = c.lay.Decode(key, kv.Value); err != nil {
 			c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
 		}
 	}
-	return store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision, Deleting: stored.Deleting, JSON: stored.JSON, RevAt: stored.RevAt}
+	stored := own.stored
+	return store.Replicated{Key: key, Author: own.author, Rev: kv.ModRevision, CreateRev: kv.CreateRevision, Deleting: stored.Deleting, JSON: stored.JSON, RevAt: stored.RevAt}
 }
 
 // ---- Filling

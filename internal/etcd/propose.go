@@ -28,10 +28,12 @@ import (
 
 const parentRounds = 16 // of a create whose namespace changes all the time
 
-// An ownWrite is what comes back in the watch: it need not be decoded there.
+// An ownWrite is what comes back in the watch: it need not be decoded there, and who wrote it is known. A deletion has no value: of two
+// servers that delete the same version at once, both take it for their own.
 type ownWrite struct {
 	value  []byte
 	stored layout.Stored
+	author store.Author
 }
 
 // propose carries a change out and returns its revision.
@@ -42,31 +44,25 @@ func (c *Cluster) propose(ctx context.Context, change store.Change) (int64, erro
 	if err != nil {
 		return 0, err
 	}
-	op := clientv3.OpDelete(key)
+	op, own := clientv3.OpDelete(key), &ownWrite{author: change.Author}
 	if change.Op != store.OpDelete {
 		value, err := c.lay.Encode(change.Key, change.JSON)
 		if err != nil {
 			return 0, err
 		}
-		own := &ownWrite{value, layout.Stored{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}}
-		c.own.Store(key, own)
-		written := false
-		defer func() {
-			if !written {
-				c.own.CompareAndDelete(key, own)
-			}
-		}()
+		own.value, own.stored = value, layout.Stored{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}
 		op = clientv3.OpPut(key, string(value))
-		if change.Op == store.OpCreate {
-			rev, err := c.create(ctx, change, key, op)
-			written = err == nil
-			return rev, err
-		}
-		rev, err := c.change(ctx, change, key, op)
-		written = err == nil
-		return rev, err
 	}
-	return c.change(ctx, change, key, op)
+	c.own.Store(key, own)
+	carryOut := c.change
+	if change.Op == store.OpCreate {
+		carryOut = c.create
+	}
+	rev, err := carryOut(ctx, change, key, op)
+	if err != nil {
+		c.own.CompareAndDelete(key, own)
+	}
+	return rev, err
 }
 
 // change carries an update or a delete out.
@@ -200,16 +196,16 @@ func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
 	return nil
 }
 
-// ownStored is what a value was made of, if this server has just written it.
-func (c *Cluster) ownStored(kv *mvccpb.KeyValue) (layout.Stored, bool) {
+// ownWritten is what a value was made of, if this server has just written it; nil if not.
+func (c *Cluster) ownWritten(kv *mvccpb.KeyValue) *ownWrite {
 	entry, ok := c.own.Load(string(kv.Key))
 	if !ok {
-		return layout.Stored{}, false
+		return nil
 	}
 	own := entry.(*ownWrite)
 	if !bytes.Equal(own.value, kv.Value) {
-		return layout.Stored{}, false
+		return nil
 	}
 	c.own.CompareAndDelete(string(kv.Key), entry)
-	return own.stored, true
+	return own
 }

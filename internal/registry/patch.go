@@ -16,6 +16,7 @@ import (
 
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
+	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -68,6 +69,7 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, res *scheme.
 	}
 	p := &patchRequest{wr: wr, target: targetOf(r, res), opts: opts, kind: kind, body: body}
 	p.opts.applied = kind == patch.ApplyPatch
+	request.From(r.Context()).Applies = p.opts.applied
 	p.target.Upsert = kind == patch.ApplyPatch && p.target.Subresource == ""
 	return p, nil
 }

@@ -51,6 +51,8 @@ const (
 	generateTries = 8        // names tried for one generateName
 	maxName       = 1024     // bytes of a name
 	DeleteWorkers = 16       // objects of a collection that are written at once
+
+	ownUser = "system:apiserver" // who writes what no request asked for
 )
 
 // Writer answers the requests that change objects.
@@ -152,6 +154,19 @@ func warnAbout(ctx context.Context, res *scheme.Resource, obj, old scheme.Object
 	for _, text := range texts {
 		warning.AddWarning(ctx, "", text)
 	}
+}
+
+// Author says whose change one is that is made with a context: its request's, or the server's own. Store.Commit asks it for every change.
+func Author(ctx context.Context) store.Author {
+	rec := request.From(ctx)
+	if rec == nil {
+		return store.Author{User: ownUser, Agent: "apilet"}
+	}
+	a := store.Author{User: rec.User.Name, Agent: rec.Agent, Verb: rec.Info.Verb, Subresource: rec.Info.Subresource}
+	if rec.Applies {
+		a.Verb = "apply"
+	}
+	return a
 }
 
 // commit stores one change of an object, and waits for what follows from it before anybody hears of it.

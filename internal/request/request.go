@@ -108,6 +108,8 @@ type Request struct {
 	Info         Info           // what it asks for
 	User         User           // who acts (after impersonation)
 	Impersonator *User          // who really asks, when that is somebody else
+	Agent        string         // the program that asks, as it calls itself
+	Applies      bool           // it is a patch that says what is wanted: an apply
 	Constraint   string         // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
 	FlowSchema   string         // that classified it; "" without flow control
 	Priority     string         // the level; "" without flow control

@@ -23,13 +23,15 @@ const keyLengthMax = 4096
 // A Record is one version of one object. Its JSON is the object without kind and apiVersion, resourceVersion included, and is
 // shared: nobody changes it.
 type Record struct {
-	Key       string // a resource's base, namespace and name
-	Rev       int64  // the revision that wrote this version
-	CreateRev int64  // the revision that created the object
-	PrevRev   int64  // the version that this one replaced, 0 for a create
-	Deleted   bool   // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
-	Deleting  bool   // the object carries a deletionTimestamp
-	JSON      []byte // as stored
+	Key       string   // a resource's base, namespace and name
+	Rev       int64    // the revision that wrote this version
+	CreateRev int64    // the revision that created the object
+	PrevRev   int64    // the version that this one replaced, 0 for a create
+	Time      int64    // when it was written, in milliseconds since 1970; 0: unknown
+	Deleted   bool     // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
+	Deleting  bool     // the object carries a deletionTimestamp
+	Author    AuthorID // who wrote it; Store.Author tells
+	JSON      []byte   // as stored
 }
 
 // public is what leaves the store: json copied out of the file, and no tombstone before a create.

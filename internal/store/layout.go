@@ -9,6 +9,7 @@ package store
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"strconv"
 	"sync"
 
@@ -20,6 +21,7 @@ const (
 	keyStateSize  = 17
 	flagTombstone = 1
 	flagDeleting  = 2
+	flagStamped   = 4 // time and author stand behind the key
 )
 
 var (
@@ -38,23 +40,51 @@ func AppendRevision(b, json []byte, revAt int, rev int64) []byte {
 // encodeRecord lays a record out. The decimal revision goes in at json[RevAt], unless RevAt is negative. room more bytes of
 // capacity follow. r.json becomes the part of the result that holds it.
 func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
-	size := recordHeader + len(r.Key) + len(json)
+	size := recordHeader + len(r.Key) + stampMax + len(json)
 	b := make([]byte, recordHeader, size+20+room)
 	b[0] = flagsOf(r)
 	binary.BigEndian.PutUint64(b[1:], uint64(r.PrevRev))
 	binary.BigEndian.PutUint64(b[9:], uint64(r.CreateRev))
 	binary.BigEndian.PutUint16(b[21:], uint16(len(r.Key)))
 	b = append(b, r.Key...)
+	if r.Time != 0 || r.Author != 0 {
+		b[0] |= flagStamped
+		b = appendStamp(b, r)
+	}
+	at := len(b)
 	if revAt < 0 {
 		b = append(b, json...)
 	} else {
 		b = AppendRevision(b, json, revAt, r.Rev)
 	}
 	binary.BigEndian.PutUint32(b[17:], recordCRC(r.Rev, b))
-	r.JSON = b[recordHeader+len(r.Key):]
+	r.JSON = b[at:]
 	return b
 }
 
+// stampMax is how many bytes a stamp has at most.
+const stampMax = 6 + binary.MaxVarintLen32
+
+// appendStamp adds when a record was written, and by whom.
+func appendStamp(b []byte, r *Record) []byte {
+	b = append(b, byte(r.Time>>40), byte(r.Time>>32), byte(r.Time>>24), byte(r.Time>>16), byte(r.Time>>8), byte(r.Time))
+	return binary.AppendUvarint(b, uint64(r.Author))
+}
+
+// cutStamp reads a stamp, and returns what stands behind it; ok is false where there is none.
+func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
+	if len(b) < 7 {
+		return 0, 0, nil, false
+	}
+	time = int64(b[0])<<40 | int64(b[1])<<32 | int64(b[2])<<24 | int64(b[3])<<16 | int64(b[4])<<8 | int64(b[5])
+	id, n := binary.Uvarint(b[6:])
+	if n <= 0 || id > math.MaxUint32 {
+		return 0, 0, nil, false
+	}
+	return time, AuthorID(id), b[6+n:], true
+}
+
+// flagsOf are what a key's entry has of a record's flags, too.
 func flagsOf(r *Record) (flags byte) {
 	if r.Deleted {
 		flags |= flagTombstone
@@ -85,9 +115,15 @@ func decodeRecord(rev int64, b []byte) (r Record, key []byte, err error) {
 		CreateRev: int64(binary.BigEndian.Uint64(b[9:])),
 		Deleted:   b[0]&flagTombstone != 0,
 		Deleting:  b[0]&flagDeleting != 0,
-		JSON:      b[n:len(b):len(b)],
 	}
-	if r.PrevRev < 0 || r.PrevRev >= rev || r.CreateRev > rev {
+	rest := b[n:len(b):len(b)]
+	if b[0]&flagStamped != 0 {
+		var ok bool
+		if r.Time, r.Author, rest, ok = cutStamp(rest); !ok {
+			return r, nil, damagedRecord(rev, b)
+		}
+	}
+	if r.JSON = rest; r.PrevRev < 0 || r.PrevRev >= rev || r.CreateRev > rev {
 		return r, nil, damagedRecord(rev, b)
 	}
 	return r, key, nil

@@ -68,6 +68,7 @@ type Replicated struct {
 	Deleting       bool  // the object carries a deletionTimestamp
 	JSON           []byte
 	RevAt          int
+	Author         Author // who has written it, where that is known
 }
 
 // revisionMax is how many changes of one revision are told.
@@ -318,6 +319,9 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 		return leaveOut()
 	}
 	m.rec = Record{Key: c.Key, Rev: c.Rev, CreateRev: c.CreateRev, PrevRev: m.was.rev, Deleted: c.Deleted, Deleting: c.Deleting}
+	if f.kind == feedFollow {
+		m.rec.Time = s.now
+	}
 	if c.CreateRev == c.Rev {
 		m.Op = OpCreate
 	}
@@ -331,6 +335,9 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 			m.Op, m.rec.CreateRev, m.rec.Deleting = OpDelete, old.CreateRev, false
 			m.JSON, m.RevAt = s.last(m.replaced)
 		}
+	}
+	if m.rec.Author, err = s.author(c.Author, m.Op, c.Rev); err != nil {
+		return err
 	}
 	place, err := s.vacant(c.Rev, []byte(c.Key))
 	if err != nil {
@@ -545,7 +552,7 @@ func discard(path, why string, warn func(string)) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return explainOpen(path, err)
-	case format == StoreFormat:
+	case isFormat(format, StoreFormat):
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	}
 	if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {

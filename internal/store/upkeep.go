@@ -32,6 +32,8 @@ type Maintenance struct {
 	history chan struct{} // holds one token while somebody compacts or makes a backup: the one must not run beside the other
 	swept   int64         // how far compaction has deleted; the token's holder's
 
+	authorsSwept time.Time // when those whom nobody names were looked for; the token's holder's
+
 	mu    sync.RWMutex // guards marks
 	marks []mark
 }
@@ -94,6 +96,9 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 			done.deleted += len(dead)
 			up.swept = upTo
 		}
+	}
+	if err == nil {
+		err = up.sweepAuthors(ctx, start)
 	}
 	done.rev, done.took = up.st.Compacted(), time.Since(start)
 	return done, err
@@ -296,25 +301,25 @@ func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 	return up.marks[n-1].rev
 }
 
-// round is one turn of run: mark the revision, compact to what was current an interval ago (0: keep all).
-func (up *Maintenance) round(ctx context.Context, now time.Time, interval time.Duration) (Compaction, error) {
-	if err := up.addMark(ctx, now); err != nil || interval <= 0 {
+// round is one turn of Run: mark the revision, compact to what was current so long ago as history says (0: keep all).
+func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Duration) (Compaction, error) {
+	if err := up.addMark(ctx, now); err != nil || history <= 0 {
 		return Compaction{rev: up.st.Compacted()}, err
 	}
-	return up.Compact(ctx, max(up.st.Compacted(), up.RevisionBefore(now.Add(-interval))))
+	return up.Compact(ctx, max(up.st.Compacted(), up.RevisionBefore(now.Add(-history))))
 }
 
-// Run compacts at once and then every interval, and reports each round, until ctx ends. With interval 0 it only marks, every five
-// minutes.
-func (up *Maintenance) Run(ctx context.Context, interval time.Duration, report func(Compaction, error)) {
+// Run compacts at once and then every interval what is older than history, and reports each round, until ctx ends. With interval or
+// history 0 it only marks, with interval 0 every five minutes.
+func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration, report func(Compaction, error)) {
 	tick := interval
 	if tick <= 0 {
-		tick = 5 * time.Minute
+		tick, history = 5*time.Minute, 0
 	}
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
-		done, err := up.round(ctx, time.Now(), interval)
+		done, err := up.round(ctx, time.Now(), history)
 		if ctx.Err() != nil {
 			return
 		}
@@ -345,7 +350,7 @@ func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) 
 		if err := up.copyObjects(ctx, db, rev, seen); err != nil {
 			return err
 		}
-		return up.copyMeta(db, rev)
+		return errors.Join(up.copyAuthors(db), up.copyMeta(db, rev))
 	})
 }
 
@@ -374,13 +379,40 @@ func putRecords(tx *bbolt.Tx, records []Record) error {
 		r.PrevRev = 0
 		value := encodeRecord(&r, r.JSON, -1, 0)
 		key := recordKey(value)
-		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), value[0]})
+		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), value[0] &^ flagStamped})
 		place, err := s.vacant(r.Rev, key)
 		if err := errors.Join(err, s.revs.put(place, value), s.keys.put(key, state)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// copyAuthors copies all authors, those of records that are not copied too: there are few.
+func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
+	entries, last := map[string][]byte{}, uint64(0)
+	err := up.st.View(func(s *Snapshot) error {
+		clear(entries)
+		authors := s.authors()
+		last = authors.sequence
+		c := authors.Cursor()
+		for k, v := c.first(); k != nil; k, v = c.next() {
+			entries[string(k)] = bytes.Clone(v)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(bucketAuthors)
+		for key, value := range entries {
+			if err := b.Put([]byte(key), value); err != nil {
+				return err
+			}
+		}
+		return b.SetSequence(last)
+	})
 }
 
 func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
@@ -412,6 +444,7 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 type Report struct {
 	Objects, Records    int64                               // live objects, and all versions with their tombstones
 	Revision, Compacted int64                               // the newest one, and the one up to which history is gone
+	Format              int64                               // of the file; 0 where a scrub looked
 	Problems            []string                            // the first 100
 	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
 	gaps                bool                                // a replica's: revisions may be missing
@@ -436,7 +469,9 @@ func CheckObjects(path string, decodes func(key string, json []byte) error, seen
 			return err
 		}
 		s := newSnapshot(p, 0)
-		rep.gaps = metaInt(s.meta(), "format") == replicaFormat
+		rep.Format = metaInt(s.meta(), "format")
+		rep.gaps = isFormat(rep.Format, replicaFormat)
+		rep.inspectAuthors(s)
 		s.compact = metaInt(s.meta(), "compact")
 		rep.Revision, rep.Compacted = int64(s.Revs.sequence), s.compact
 		seen.Begin("revision", rep.Revision)
@@ -468,6 +503,9 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 		start := time.Now()
 		err = up.st.View(func(s *Snapshot) error {
 			rep.Revision, rep.Compacted = int64(s.Revs.sequence), s.compact
+			if rev == 1 {
+				rep.inspectAuthors(s)
+			}
 			if rev != 0 {
 				rev = rep.inspectRecords(s, rev)
 			} else {
@@ -483,6 +521,26 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 		}
 	}
 	return rep, err
+}
+
+// inspectAuthors looks at all authors: there are few.
+func (rep *Report) inspectAuthors(s *Snapshot) {
+	if _, ok := s.bucket(bucketAuthors); !ok {
+		return // format 1
+	}
+	err := withoutFaults(func() error {
+		authors := s.authors()
+		c := authors.Cursor()
+		for k, v := c.first(); k != nil; k, v = c.next() {
+			if _, _, err := decodeAuthor(k, v); err != nil {
+				rep.Problem("%s", placeOf(err))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		rep.Problem("%s", placeOf(err))
+	}
 }
 
 // inspectRecords looks at 1,000 records from a revision on and returns where to go on, 0 at the end. It passes over damaged pages.
@@ -551,6 +609,8 @@ func inspectRecord(s *Snapshot, rev int64, b []byte) error {
 		return damaged("revision %d: the entry of key %q names revision %d", rev, key, state.rev)
 	case r.PrevRev > s.compact && s.record(r.PrevRev, key) == nil:
 		return damaged("revision %d (key %q) is missing, revision %d refers to it", r.PrevRev, key, rev)
+	case r.Author != 0 && s.author(r.Author) == nil:
+		return damaged("revision %d (key %q) names author %d, who is missing", rev, key, r.Author)
 	}
 	return nil
 }

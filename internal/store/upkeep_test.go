@@ -189,7 +189,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	dir := t.TempDir()
 	newer := filepath.Join(dir, "newer.db")
 	st := openTestStore(t, newer)
-	st.Db.Update(func(tx *bbolt.Tx) error { return PutMetaInt(tx, "format", 2) })
+	st.Db.Update(func(tx *bbolt.Tx) error { return PutMetaInt(tx, "format", StoreFormat+1) })
 	st.Close()
 	foreign := filepath.Join(dir, "foreign.db")
 	db, _ := bbolt.Open(foreign, 0o600, nil)
@@ -197,7 +197,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	db.Close()
 	cases := map[string][2]string{
 		"a folder":          {dir, "no regular file"},
-		"a newer format":    {newer, "format 2"},
+		"a newer format":    {newer, fmt.Sprint("format ", StoreFormat+1)},
 		"another program's": {foreign, "another program"},
 		"empty":             {writeDataFile(t, nil), "is empty"},
 		"text":              {writeDataFile(t, []byte("hello")), "not an apilet data file"},
@@ -304,8 +304,9 @@ func TestStoreCheckFindsEveryFlipInARecord(t *testing.T) {
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "payload")
 	st.Close()
 	whole, _ := os.ReadFile(path)
-	record := bytes.LastIndex(whole, []byte("//pods/x/a{")) - recordHeader
-	for at := record; at < record+recordHeader+len("//pods/x/a")+len(storeDocAt("payload", 1)); at++ {
+	const head = recordHeader + len("//pods/x/a") + 7 // with the stamp
+	record := bytes.LastIndex(whole, []byte(storeDocAt("payload", 1))) - head
+	for at := record; at < record+head+len(storeDocAt("payload", 1)); at++ {
 		b := bytes.Clone(whole)
 		b[at] ^= 4
 		rep, err := Check(writeDataFile(t, b))
@@ -373,7 +374,7 @@ func TestStoreRunReportsItsRounds(t *testing.T) {
 	mustWrite(t, st, OpUpdate, "//pods/x/a", rev, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	rounds := 0
-	up.Run(ctx, time.Second, func(done Compaction, err error) {
+	up.Run(ctx, time.Second, time.Second, func(done Compaction, err error) {
 		if rounds++; err != nil {
 			t.Error(err)
 		}

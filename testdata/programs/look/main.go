@@ -25,6 +25,8 @@ type record struct {
 	crc            uint32
 	key, json      []byte
 	rev            uint64
+	written        int64  // milliseconds since 1970; 0: unknown
+	author         uint64 // its number in the bucket authors; 0: unknown
 	damaged, short bool
 }
 
@@ -113,6 +115,15 @@ func parse(k, v []byte) record {
 	r.flags, r.prev, r.created, r.crc = v[0], binary.BigEndian.Uint64(v[1:]), binary.BigEndian.Uint64(v[9:]), binary.BigEndian.Uint32(v[17:])
 	n := int(binary.BigEndian.Uint16(v[21:]))
 	r.key, r.json = v[23:23+n], v[23+n:]
+	if r.flags&4 != 0 && len(r.json) > 6 {
+		r.written = int64(binary.BigEndian.Uint64(append([]byte{0, 0}, r.json[:6]...)))
+		var size int
+		if r.author, size = binary.Uvarint(r.json[6:]); size <= 0 {
+			r.short = true
+			return r
+		}
+		r.json = r.json[6+size:]
+	}
 	table := crc32.MakeTable(crc32.Castagnoli)
 	sum := crc32.Update(uint32(r.rev)^uint32(r.rev>>32), table, v[:17]) // so that a record in another's place shows
 	sum = crc32.Update(sum, table, v[21:])
@@ -135,5 +146,12 @@ func (r record) String() string {
 	if r.damaged {
 		check = "DAMAGED"
 	}
-	return fmt.Sprintf("%6d  %s %s  before: %d  %d bytes of JSON, %s", r.rev, what, r.key, r.prev, len(r.json), check)
+	when := ""
+	if r.written != 0 {
+		when = " at " + time.UnixMilli(r.written).UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	if r.author != 0 {
+		when += fmt.Sprintf(" by author %d", r.author)
+	}
+	return fmt.Sprintf("%6d  %s %s%s  before: %d  %d bytes of JSON, %s", r.rev, what, r.key, when, r.prev, len(r.json), check)
 }

@@ -241,12 +241,13 @@ func drawRecord(t *testing.T) *drawing {
 	all := w.versions()
 	v := all[len(all)-1]
 	key := prefix + v.name
-	d := newDrawing(720, 190, "The bytes of a record: its revision is the key, then flags, previous and creating revision, checksum, key and JSON")
+	d := newDrawing(720, 190, "The bytes of a record: its revision is the key, then flags, previous and creating revision, checksum, key, time, author and JSON")
 	d.text(20, 24, "bold", "Bucket rev, revision %d: the update of a, which was created at %d", v.rev, v.created)
 	boxes(d, 40, []byteField{{"flags", fmt.Sprintf("%02x", v.bytes[0]), 1, "c5"}, {"previous", fmt.Sprint(v.prev), 8, "c1"}, {"created", fmt.Sprint(v.created), 8, "c1"},
-		{"CRC-32C", fmt.Sprintf("%x", v.bytes[17:21]), 4, "c3"}, {"length", fmt.Sprint(len(key)), 2, "c5"}, {"key", key, len(key), "c4"}})
-	d.text(20, 130, "small", "then %d bytes of JSON, as a client gets it but for kind and apiVersion, which one object may have several of:", len(v.bytes)-23-len(key))
-	d.text(20, 150, "mono", "%s", v.bytes[23+len(key):])
+		{"CRC-32C", "…", 4, "c3"}, {"length", fmt.Sprint(len(key)), 2, "c5"}, {"key", key, len(key), "c4"},
+		{"time, ms", "…", 6, "c1"}, {"author", fmt.Sprint(v.bytes[29+len(key)]), 1, "c5"}})
+	d.text(20, 130, "small", "then %d bytes of JSON, as a client gets it but for kind and apiVersion, which one object may have several of:", len(v.bytes)-30-len(key))
+	d.text(20, 150, "mono", "%s", v.bytes[30+len(key):])
 	d.text(20, 176, "small", "Integers are big endian. The checksum starts from the revision: a record in another's place shows.")
 	return d
 }

@@ -1,0 +1,334 @@
+package store
+
+// This file says who wrote a record, and when. A record has its time in milliseconds and the number of an author: 7 bytes together, 8 from
+// the 128th author on. What a number stands for (a user, a user agent, a verb, a subresource) lies in the bucket authors, written in the
+// transaction of the first record that names it:
+//
+//	authors  key: the author's number, 4. Its sequence is the last number given out; none is given out twice
+//	             0     4  CRC of the key and of all the rest
+//	             4        user, agent, verb and subresource, each behind its length (uvarint)
+//
+// Whoever may write chooses the user agent, and may choose another one for each request. So there is a bound to all of it: texts are cut,
+// and when the table has authorsFull entries a new agent is `other` (then "alice with another program" is all that a record says), when it
+// has authorsMax a new user is, too. A compaction that finds the table half full looks which authors the records that are left still name,
+// and lets the others go.
+//
+// Times are the clock's when the commit began. They do not run back where the clock is put right by less than a minute; a clock that was
+// hours ahead is followed back. Records of format 1 have neither time nor author, nor have those that fill a replica, and what others on
+// its cluster wrote has a time alone: that of its arrival here.
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	userBytesMax  = 256
+	agentBytesMax = 128
+	verbBytesMax  = 32
+	authorsMax    = 2048               // authors in the table,
+	authorsFull   = authorsMax * 3 / 4 // of which so many may have agents of their own
+	authorsSweep  = authorsMax / 2     // from here on compaction looks for those that nobody names
+	authorsEvery  = time.Hour          // at most so often
+	clockSlack    = time.Minute
+	otherAuthor   = "other"
+)
+
+var bucketAuthors = []byte("authors")
+
+// An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
+type Author struct{ User, Agent, Verb, Subresource string }
+
+// An AuthorID is an author's number in the file; 0 is nobody known.
+type AuthorID uint32
+
+// authorTable is the bucket authors in memory.
+type authorTable struct {
+	mu    sync.RWMutex              // guards what follows
+	named map[AuthorID]*authorEntry // all
+	ids   map[Author]*authorEntry   // the same
+	last  AuthorID                  // given out
+}
+
+type authorEntry struct {
+	Author
+	id   AuthorID
+	used int64 // the last revision that was written with it since the file was opened
+}
+
+// Author is what a record's number stands for.
+func (st *Store) Author(id AuthorID) Author {
+	if id == 0 {
+		return Author{}
+	}
+	st.authors.mu.RLock()
+	defer st.authors.mu.RUnlock()
+	if e := st.authors.named[id]; e != nil {
+		return e.Author
+	}
+	return Author{}
+}
+
+// load reads the bucket. An entry that is damaged is left out; the scrub names it.
+func (t *authorTable) load(s *Snapshot) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.named, t.ids, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, 0
+	authors := s.authors()
+	t.last = AuthorID(authors.sequence)
+	c := authors.Cursor()
+	for k, v := c.first(); k != nil; k, v = c.next() {
+		if id, a, err := decodeAuthor(k, v); err == nil {
+			t.add(&authorEntry{Author: a, id: id})
+			t.last = max(t.last, id)
+		}
+	}
+}
+
+// add is called with mu, or by who opens.
+func (t *authorTable) add(e *authorEntry) {
+	t.named[e.id], t.ids[e.Author] = e, e
+}
+
+// find returns an author's entry, and how many there are.
+func (t *authorTable) find(a Author) (*authorEntry, int) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.ids[a], len(t.ids)
+}
+
+// ---- Writing
+
+// author finds or makes the number of who asks for a change. The writer alone calls it.
+func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
+	if a == (Author{}) || s.table == nil {
+		return 0, nil
+	}
+	if a.Verb == "" {
+		a.Verb = [...]string{OpCreate: "create", OpUpdate: "update", OpDelete: "delete"}[op]
+	}
+	e, n := s.known(a)
+	if e == nil {
+		a = a.bounded()
+		e, n = s.known(a)
+	}
+	if e == nil && n >= authorsFull {
+		a.Agent = otherAuthor
+		e, n = s.known(a)
+	}
+	if e == nil && n >= authorsMax {
+		a.User = otherAuthor
+		e, _ = s.known(a)
+	}
+	if e == nil {
+		var err error
+		if e, err = s.newAuthor(a); err != nil {
+			return 0, err
+		}
+	}
+	e.used = rev
+	return e.id, nil
+}
+
+// known looks an author up, also among those that this transaction has made.
+func (s *stage) known(a Author) (*authorEntry, int) {
+	e, n := s.table.find(a)
+	for i := range s.fresh {
+		if s.fresh[i].Author == a {
+			return s.fresh[i], n
+		}
+	}
+	return e, n + len(s.fresh)
+}
+
+func (s *stage) newAuthor(a Author) (*authorEntry, error) {
+	bucket, err := s.guard.bucket(s.tx, bucketAuthors)
+	if err != nil {
+		return nil, err
+	}
+	e := &authorEntry{Author: a, id: AuthorID(max(bucket.Sequence(), uint64(s.table.last)) + 1)}
+	key := authorKey(e.id)
+	if err := errors.Join(bucket.put(key, encodeAuthor(key, a)), bucket.SetSequence(uint64(e.id))); err != nil {
+		return nil, err
+	}
+	s.fresh = append(s.fresh, e)
+	return e, nil
+}
+
+// keepAuthors makes what a committed transaction has added known.
+func (t *authorTable) keep(fresh []*authorEntry) {
+	if len(fresh) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range fresh {
+		t.add(e)
+		t.last = max(t.last, e.id)
+	}
+}
+
+// bounded cuts an author's texts, and makes them UTF-8.
+func (a Author) bounded() Author {
+	return Author{boundedText(a.User, userBytesMax), boundedText(a.Agent, agentBytesMax), boundedText(a.Verb, verbBytesMax),
+		boundedText(a.Subresource, verbBytesMax)}
+}
+
+// boundedText is a copy: what a request says must not keep its buffers.
+func boundedText(text string, most int) string {
+	if len(text) > most {
+		for most > 0 && !utf8.RuneStart(text[most]) {
+			most--
+		}
+		text = text[:most]
+	}
+	return strings.Clone(strings.ToValidUTF8(text, "?"))
+}
+
+// now is the time of a commit that begins, in milliseconds. The writer alone calls it.
+func (st *Store) now() int64 {
+	now := st.clock().UnixMilli()
+	if now < st.lastTime && st.lastTime-now < clockSlack.Milliseconds() {
+		now = st.lastTime
+	}
+	st.lastTime = now
+	return now
+}
+
+func (st *Store) clock() time.Time {
+	if st.Opts.Clock != nil {
+		return st.Opts.Clock()
+	}
+	return time.Now()
+}
+
+// upgrade makes a file of format 1 one of format 2, and a replica's likewise: all in one transaction.
+func upgrade(to int64) func(*bbolt.Tx) error {
+	return func(tx *bbolt.Tx) error {
+		s, err := newStage(tx)
+		if err == nil {
+			err = s.vetMeta()
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.CreateBucketIfNotExists(bucketAuthors)
+		return errors.Join(err, PutMetaInt(tx, "format", to))
+	}
+}
+
+// ---- Those whom no record names
+
+// sweepAuthors lets go whom no record names any more, when there are many authors. The caller has the token of history.
+func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
+	table := &up.st.authors
+	table.mu.RLock()
+	many := len(table.named) >= authorsSweep
+	table.mu.RUnlock()
+	if !many || now.Sub(up.authorsSwept) < authorsEvery {
+		return nil
+	}
+	up.authorsSwept = now
+	begun := up.st.Revision()
+	named, err := up.namedAuthors(ctx)
+	if err != nil {
+		return err
+	}
+	err = up.st.maintain(ctx, func(tx *bbolt.Tx) error { return up.st.dropAuthors(tx, named, begun) })
+	if err != nil {
+		return errors.Join(err, up.st.View(func(s *Snapshot) error { table.load(s); return nil }))
+	}
+	return nil
+}
+
+// namedAuthors goes through all records, in short transactions. Damage ends it: nobody knows whom the rest names.
+func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]bool, err error) {
+	named = map[AuthorID]bool{}
+	from := RevKey(0)
+	for from != nil && err == nil {
+		err = up.st.View(func(s *Snapshot) error {
+			c := s.Revs.Cursor()
+			k, v := c.Seek(from)
+			for n := 0; k != nil && n < replayScanMax; n++ {
+				r, _, err := decodeRecord(revOf(k), v)
+				if err != nil {
+					return err
+				}
+				named[r.Author] = true
+				k, v = c.next()
+			}
+			from = append([]byte(nil), k...)
+			return ctx.Err()
+		})
+		if len(from) == 0 {
+			from = nil
+		}
+	}
+	return named, err
+}
+
+// dropAuthors is the writer's: what has been written since the walk began counts as named.
+func (st *Store) dropAuthors(tx *bbolt.Tx, named map[AuthorID]bool, begun int64) error {
+	s, err := newStage(tx)
+	if err != nil {
+		return err
+	}
+	bucket, err := s.guard.bucket(tx, bucketAuthors)
+	if err != nil {
+		return err
+	}
+	table := &st.authors
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	for id, e := range table.named {
+		if named[id] || e.used > begun {
+			continue
+		}
+		if err := bucket.remove(authorKey(id)); err != nil {
+			return err
+		}
+		delete(table.named, id)
+		delete(table.ids, e.Author)
+	}
+	return nil
+}
+
+// ---- Bytes
+
+func authorKey(id AuthorID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
+
+func encodeAuthor(key []byte, a Author) []byte {
+	b := make([]byte, 4, 16+len(a.User)+len(a.Agent)+len(a.Verb)+len(a.Subresource))
+	for _, text := range [...]string{a.User, a.Agent, a.Verb, a.Subresource} {
+		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+	}
+	binary.BigEndian.PutUint32(b, authorCRC(key, b))
+	return b
+}
+
+func authorCRC(key, b []byte) uint32 {
+	return crc32.Update(crc32.Update(0, castagnoli, key), castagnoli, b[4:])
+}
+
+func decodeAuthor(key, b []byte) (id AuthorID, a Author, err error) {
+	if len(key) != 4 || len(b) < 4 || binary.BigEndian.Uint32(b) != authorCRC(key, b) {
+		return 0, a, damaged("author %x is damaged: its checksum does not match", key)
+	}
+	id, b = AuthorID(binary.BigEndian.Uint32(key)), b[4:]
+	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource} {
+		size, n := binary.Uvarint(b)
+		if n <= 0 || size > uint64(len(b)-n) {
+			return 0, a, damaged("author %d is damaged", id)
+		}
+		*text, b = string(b[n:n+int(size)]), b[n+int(size):]
+	}
+	return id, a, nil
+}

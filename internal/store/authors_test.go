@@ -1,0 +1,231 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"go.etcd.io/bbolt"
+)
+
+func writeAs(t testing.TB, st *Store, key string, a Author) Record {
+	t.Helper()
+	json, at := storeDoc("x")
+	rec, err := st.Commit(context.Background(), Change{Op: OpCreate, Key: key, JSON: json, RevAt: at, Author: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec
+}
+
+// A record says who wrote it and when: as it is answered, followed, read, read after a restart, and read from a backup.
+func TestRecordsHaveTimesAndAuthors(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.db")
+	clock := time.UnixMilli(1_800_000_000_123)
+	st, err := Open(path, Options{Clock: func() time.Time { return clock }, Author: func(ctx context.Context) Author {
+		return Author{User: "alice", Agent: "kubectl/v1.36", Verb: "apply", Subresource: "status"}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Author{User: "alice", Agent: "kubectl/v1.36", Verb: "apply", Subresource: "status"}
+	other := Author{User: "bob"}
+	rec := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	clock = clock.Add(-30 * time.Second) // put right: times stay
+	second := writeAs(t, st, "//pods/x/b", other)
+	clock = clock.Add(-2 * time.Hour) // was quite wrong: times follow
+	third := writeAs(t, st, "//pods/x/c", other)
+	for i, got := range []struct {
+		Record
+		ms   int64
+		want Author
+	}{{rec, 1_800_000_000_123, want}, {second, 1_800_000_000_123, Author{User: "bob", Verb: "create"}}, {third, 1_800_000_000_123 - 7_230_000, Author{User: "bob", Verb: "create"}}} {
+		if got.Time != got.ms || st.Author(got.Author) != got.want {
+			t.Errorf("record %d: %d by %+v, want %d by %+v", i, got.Time, st.Author(got.Author), got.ms, got.want)
+		}
+	}
+	look := func(what string, st *Store) {
+		t.Helper()
+		var c Chunk
+		if err := st.Chunk(Span{Prefix: "//pods/"}, &c); err != nil || len(c.Records) != 3 {
+			t.Fatalf("%s: %v, %v", what, c.Records, err)
+		}
+		if r := c.Records[0]; r.Time != 1_800_000_000_123 || st.Author(r.Author) != want || !bytes.HasPrefix(r.JSON, []byte("{")) {
+			t.Errorf("%s: %+v by %+v", what, r, st.Author(r.Author))
+		}
+	}
+	look("chunk", st)
+	evs, _, err := st.Events(Everything, 0, 10, nil)
+	if err != nil || len(evs) != 3 || evs[0].Time != rec.Time || evs[0].Author != rec.Author {
+		t.Errorf("events: %+v, %v", evs, err)
+	}
+	copied := filepath.Join(dir, "copy.db")
+	if err := mustUpkeep(t, st).Backup(t.Context(), copied, nil); err != nil {
+		t.Fatal(err)
+	}
+	st.Close()
+	if err := Defrag(path, nil); err != nil {
+		t.Fatal(err)
+	}
+	for what, file := range map[string]string{"restart": path, "backup": copied} {
+		if rep, err := Check(file); err != nil || len(rep.Problems) > 0 {
+			t.Errorf("%s: check: %v, %v", what, err, rep.Problems)
+		}
+		look(what, openTestStore(t, file))
+	}
+}
+
+// The stamp of a record takes 7 bytes, 8 from the 128th author on.
+func TestStampsAreSmall(t *testing.T) {
+	for id, want := range map[AuthorID]int{0: 7, 127: 7, 128: 8, authorsMax: 8} {
+		bare, stamped := Record{Key: "k", Rev: 9}, Record{Key: "k", Rev: 9, Time: 1_800_000_000_123, Author: id}
+		doc := []byte("{}")
+		b := encodeRecord(&stamped, doc, -1, 0)
+		if got := len(b) - len(encodeRecord(&bare, doc, -1, 0)); got != want {
+			t.Errorf("author %d: %d bytes, want %d", id, got, want)
+		}
+		r, key, err := decodeRecord(9, b)
+		if err != nil || string(key) != "k" || r.Time != stamped.Time || r.Author != id || string(r.JSON) != "{}" {
+			t.Errorf("author %d: %+v, %q, %v", id, r, key, err)
+		}
+	}
+}
+
+// A stamp that is cut off is damage, whatever the checksum says.
+func TestStampsAreReadWithoutTrust(t *testing.T) {
+	for n := range 8 {
+		if _, _, _, ok := cutStamp(append(make([]byte, 0, 8), bytes.Repeat([]byte{0xFF}, n)...)); ok {
+			t.Errorf("%d bytes are no stamp", n)
+		}
+	}
+	if _, _, _, ok := cutStamp(append(make([]byte, 6), 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01)); ok {
+		t.Error("an author beyond all numbers")
+	}
+}
+
+// Who sends another user agent with each request fills neither the file nor memory, and hides nobody's name.
+func TestAuthorsAreBounded(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	st, err := Open(path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("agént\xff", 1000)
+	bounded := st.Author(writeAs(t, st, "//pods/x/long", Author{User: long, Agent: long, Verb: long}).Author)
+	if len(bounded.User) > userBytesMax || len(bounded.Agent) > agentBytesMax || !utf8.ValidString(bounded.Agent) || !strings.HasPrefix(bounded.Agent, "agént") {
+		t.Errorf("bounded to %q", bounded)
+	}
+	st.Opts.Replica = nil
+	for i := range authorsFull + 20 {
+		rec := writeAs(t, st, fmt.Sprintf("//pods/x/n%d", i), Author{User: "mallory", Agent: fmt.Sprint("random ", i), Verb: "create"})
+		if a := st.Author(rec.Author); i >= authorsFull && a != (Author{User: "mallory", Agent: otherAuthor, Verb: "create"}) || i < authorsFull-1 && a.Agent == otherAuthor {
+			t.Fatalf("%d: %+v", i, a)
+		}
+	}
+	for i := range authorsMax - authorsFull + 20 {
+		writeAs(t, st, fmt.Sprintf("//pods/y/n%d", i), Author{User: fmt.Sprint("user ", i), Agent: "a", Verb: "create"})
+	}
+	if a := st.Author(writeAs(t, st, "//pods/y/last", Author{User: "late", Agent: "a", Verb: "update"}).Author); a != (Author{User: otherAuthor, Agent: otherAuthor, Verb: "update"}) {
+		t.Errorf("the last: %+v", a)
+	}
+	if n := len(st.authors.named); n > authorsMax+4 {
+		t.Errorf("%d authors", n)
+	}
+	// Those whom nobody names any more go with a compaction; those who are named stay.
+	kept := writeAs(t, st, "//pods/x/kept", Author{User: "alice", Agent: "random 3", Verb: "create"})
+	for i := range authorsFull + 20 {
+		key := fmt.Sprintf("//pods/x/n%d", i)
+		rec, err := st.Get(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		json, at := storeDoc("gone")
+		if _, err := st.Commit(t.Context(), Change{Op: OpDelete, Key: key, Expect: rec.Rev, JSON: json, RevAt: at}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := mustUpkeep(t, st).Compact(t.Context(), st.Revision()); err != nil {
+		t.Fatal(err)
+	}
+	left := len(st.authors.named)
+	if left >= authorsSweep || left < authorsMax-authorsFull {
+		t.Errorf("%d authors are left", left)
+	}
+	if a := st.Author(kept.Author); a.User == "" {
+		t.Errorf("who is named is gone: %+v", a)
+	}
+	fresh := writeAs(t, st, "//pods/x/fresh", Author{User: "carol", Agent: "new", Verb: "create"})
+	if a := st.Author(fresh.Author); a.User != "carol" || a.Agent != "new" {
+		t.Errorf("a new one after it: %+v", a)
+	}
+	st.Close()
+	if rep, err := Check(path); err != nil || len(rep.Problems) > 0 {
+		t.Fatalf("check: %v, %v", err, rep.Problems)
+	}
+	st = openTestStore(t, path)
+	if a := st.Author(fresh.Author); a.User != "carol" || len(st.authors.named) != left+1 {
+		t.Errorf("after a restart: %+v, %d authors", a, len(st.authors.named))
+	}
+}
+
+// An author that is damaged is nobody known for those who read, and is named by check.
+func TestDamagedAuthors(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	st := openTestStore(t, path)
+	rec := writeAs(t, st, "//pods/x/a", Author{User: "unmistakable", Verb: "create"})
+	st.Close()
+	whole, _ := os.ReadFile(path)
+	for at := range 20 {
+		b := bytes.Clone(whole)
+		b[bytes.LastIndex(whole, []byte("unmistakable"))-5+at] ^= 1 // its checksum, lengths and texts
+		path := writeDataFile(t, b)
+		if rep, err := Check(path); err != nil || len(rep.Problems) == 0 {
+			t.Fatalf("byte %d: check: %v, %v", at, err, rep.Problems)
+		}
+		st := openTestStore(t, path)
+		if a := st.Author(rec.Author); a != (Author{}) {
+			t.Errorf("byte %d: %+v", at, a)
+		}
+		if _, err := st.Get("//pods/x/a"); err != nil {
+			t.Errorf("byte %d: %v", at, err)
+		}
+	}
+	missing := writeDataFile(t, whole)
+	db, err := bbolt.Open(missing, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketAuthors).Delete(authorKey(rec.Author)) })
+	db.Close()
+	if rep, err := Check(missing); err != nil || len(rep.Problems) != 1 || !strings.Contains(rep.Problems[0], "names author 1, who is missing") {
+		t.Errorf("a missing author: %v, %v", err, rep.Problems)
+	}
+}
+
+// A failed commit leaves no author behind that the file does not have.
+func TestAuthorsOfAFailedCommit(t *testing.T) {
+	t.Parallel()
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	json, at := storeDoc("x")
+	who := Author{User: "dave", Verb: "update"}
+	if _, err := st.Commit(t.Context(), Change{Op: OpUpdate, Key: "//pods/x/none", Expect: 3, JSON: json, RevAt: at, Author: who}); err != ErrNotFound {
+		t.Fatal(err)
+	}
+	if len(st.authors.named) != 0 {
+		t.Errorf("%v", st.authors.named)
+	}
+	rec := writeAs(t, st, "//pods/x/a", who)
+	if st.Author(rec.Author) != who {
+		t.Errorf("%+v", st.Author(rec.Author))
+	}
+}

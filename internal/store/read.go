@@ -1,0 +1,476 @@
+package store
+
+// This file reads: one object, a range of them at a revision in chunks, counts, and the log from where the ring in memory ends.
+// Every read is a short transaction; what it returns is copied out of the file.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"iter"
+	"strings"
+)
+
+// A Snapshot is one short read transaction. Nothing of it may be kept: its bytes are the file's.
+type Snapshot struct {
+	*pages
+	keys    Tree
+	Revs    Tree // versions of objects by revision
+	compact int64
+	shared  bool // what lies under a revision may be another key's, and sound
+	seek    [8]byte
+}
+
+func newSnapshot(p *pages, compact int64) *Snapshot {
+	s := &Snapshot{pages: p, compact: compact}
+	var ok, also bool
+	s.keys, ok = p.bucket(bucketKeys)
+	s.Revs, also = p.bucket(bucketRev)
+	if !ok || !also {
+		panicDamaged("a bucket is missing")
+	}
+	return s
+}
+
+// meta is the bucket of that name.
+func (s *Snapshot) meta() Tree {
+	meta, ok := s.bucket(bucketMeta)
+	if !ok {
+		panicDamaged("the bucket meta is missing")
+	}
+	return meta
+}
+
+// authors is the bucket of that name. A file of format 1 has none; check alone reads one as it is.
+func (s *Snapshot) authors() Tree {
+	t, _ := s.bucket(bucketAuthors)
+	return t
+}
+
+// author is the entry of a number, nil where there is none.
+func (s *Snapshot) author(id AuthorID) []byte {
+	t, ok := s.bucket(bucketAuthors)
+	if !ok {
+		return nil
+	}
+	return t.get(authorKey(id))
+}
+
+// newestTime is when the newest record was written, in milliseconds; 0 where that is unknown.
+func (s *Snapshot) newestTime() int64 {
+	if b := s.Revs.get(RevKey(int64(s.Revs.sequence))); b != nil {
+		if r, _, err := decodeRecord(int64(s.Revs.sequence), b); err == nil {
+			return r.Time
+		}
+	}
+	return 0
+}
+
+// View runs fn in a read transaction. CompactRev is read after the transaction began: whatever the transaction finds deleted was
+// deleted after CompactRev was raised, so what fn checks against it is never too low. Never call view within view.
+func (st *Store) View(fn func(*Snapshot) error) error {
+	return st.dataFile.view(func(p *pages) error {
+		s := newSnapshot(p, st.compactRev.Load())
+		s.shared = st.shared.Load()
+		return fn(s)
+	})
+}
+
+// record looks a key's record of a revision up; nil when there is none. What lies there of another key is damage for the caller to tell,
+// unless revisions are shared.
+func (s *Snapshot) record(rev int64, key []byte) []byte {
+	binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
+	b := s.Revs.get(s.seek[:])
+	if b != nil && bytes.Equal(recordKey(b), key) {
+		return b
+	}
+	if long := s.Revs.get(longKey(rev, key)); long != nil || s.shared {
+		return long
+	}
+	return b
+}
+
+// version follows a key's chain to its newest version at or below rev. ok is false when the key did not exist then.
+func (s *Snapshot) version(key []byte, state keyState, rev int64) (r Record, ok bool, err error) {
+	if state.rev <= rev && !state.live() {
+		return r, false, nil
+	}
+	for at := state.rev; at > 0; {
+		b := s.record(at, key)
+		if b == nil && at <= s.compact && at != state.rev {
+			return r, false, nil // a compacted tombstone
+		}
+		if b == nil {
+			return r, false, damaged("revision %d (key %q) is missing", at, key)
+		}
+		r, found, err := decodeRecord(at, b)
+		if err != nil {
+			return r, false, err
+		}
+		if !bytes.Equal(found, key) {
+			return r, false, damaged("revision %d belongs to key %q, not to %q", at, found, key)
+		}
+		if at <= rev {
+			return r, !r.Deleted, nil
+		}
+		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.record(r.CreateRev, key) != nil {
+			at = r.CreateRev // past all the updates of an object that did not exist yet; a replica may never have seen its creation
+		}
+	}
+	return r, false, nil
+}
+
+// reach refuses revisions that cannot be read. current is a published revision that the transaction is sure to contain.
+func (s *Snapshot) reach(rev, current int64) error {
+	if rev < s.compact {
+		return ErrCompacted
+	}
+	if rev > current {
+		return errFutureRev
+	}
+	return nil
+}
+
+// each calls visit for the keys with prefix, from start on, until it answers false. It returns the key to go on at, "" at the end.
+func (s *Snapshot) each(prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error) {
+	c := s.keys.Cursor()
+	k, v := c.Seek([]byte(max(prefix, start)))
+	for n := 0; k != nil && strings.HasPrefix(string(k), prefix); n++ {
+		if n == walkKeysMax {
+			return string(k), nil
+		}
+		state, err := decodeKeyState(k, v)
+		if err != nil {
+			return "", err
+		}
+		if more, err := visit(k, state); !more || err != nil {
+			return string(k), err
+		}
+		k, v = c.next()
+	}
+	return "", nil
+}
+
+// Revision is the newest revision that is durable.
+func (st *Store) Revision() int64 { return st.currentRev.Load() } // currentRev: newest committed revision
+
+// Compacted is the compacted revision: a read below it is ErrCompacted.
+func (st *Store) Compacted() int64 { return st.compactRev.Load() } // CompactRev: reads below it answer ErrCompacted; 0 at first
+
+// Get returns the newest version of a live object, ErrNotFound otherwise.
+func (st *Store) Get(key string) (rec Record, err error) {
+	current := st.Revision()
+	err = st.View(func(s *Snapshot) error {
+		k := []byte(key)
+		v := s.keys.get(k)
+		if v == nil {
+			return ErrNotFound
+		}
+		state, err := decodeKeyState(k, v)
+		if err != nil {
+			return err
+		}
+		r, ok, err := s.version(k, state, current)
+		if err == nil && !ok {
+			return ErrNotFound
+		}
+		rec = r.public(key, bytes.Clone(r.JSON))
+		return err
+	})
+	return rec, err
+}
+
+// A Span names what Store.Chunk reads: keys with prefix, from start on (inclusive; "" is the first), as they were at rev
+// (0: at the newest revision, which is then in Chunk.Rev), at most Items objects and about bytes bytes
+// (0: 500 and 1 MiB).
+type Span struct {
+	Prefix, Start string // of keys
+	Rev           int64  // 0: the newest
+	Items, bytes  int    // 0: as many as a chunk has by default
+}
+
+// A Chunk is what one short read transaction copied out; its records' JSON shares one buffer. Reusable. It may hold fewer
+// objects than there is room for, even none: Next alone says whether the end is reached.
+type Chunk struct {
+	Rev     int64    // that the objects are of
+	Records []Record // good until the chunk is filled again
+	Next    string   // where the next chunk starts, "" at the end
+	buf     []byte
+
+	keys    []byte // the records' keys, one after the other
+	keyEnds []int
+	left    int // bytes of the budget
+}
+
+// Chunk fills c with live objects in key order. ErrCompacted, errFutureRev.
+func (st *Store) Chunk(sp Span, c *Chunk) error {
+	current := st.Revision()
+	c.reset(&sp, current)
+	err := st.View(func(s *Snapshot) (err error) {
+		if err := s.reach(c.Rev, current); err != nil {
+			return err
+		}
+		c.Next, err = s.each(sp.Prefix, sp.Start, func(key []byte, state keyState) (bool, error) {
+			r, ok, err := s.version(key, state, c.Rev)
+			if err != nil || !ok {
+				return err == nil, err
+			}
+			return len(c.Records) < sp.Items && c.add(key, r), nil
+		})
+		return err
+	})
+	c.nameRecords()
+	return err
+}
+
+// All walks the live objects of a span in key order, all at one revision, with one short read transaction a chunk. A record is the
+// caller's until the next one is asked for. An error ends the walk: ErrCompacted, errFutureRev, with a nil record. Who works on whole
+// chunks, or asks for the revision that they are of, calls Chunk.
+func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
+	return func(yield func(*Record, error) bool) {
+		c := ChunkPool.Get().(*Chunk)
+		defer ChunkPool.Put(c)
+		for at := sp; ; at.Rev, at.Start = c.Rev, c.Next {
+			if err := st.Chunk(at, c); err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range c.Records {
+				if !yield(&c.Records[i], nil) {
+					return
+				}
+			}
+			if c.Next == "" {
+				return
+			}
+		}
+	}
+}
+
+// Readable tells whether everything with a prefix can be read.
+func (st *Store) Readable(prefix string) error {
+	c := &Chunk{}
+	for sp := (Span{Prefix: prefix}); ; sp.Start = c.Next {
+		if err := st.Chunk(sp, c); err != nil || c.Next == "" {
+			return err
+		}
+	}
+}
+
+func (c *Chunk) reset(sp *Span, current int64) {
+	if sp.Items <= 0 {
+		sp.Items = chunkItems
+	}
+	if sp.bytes <= 0 {
+		sp.bytes = chunkBytes
+	}
+	if c.Rev = sp.Rev; c.Rev == 0 {
+		c.Rev = current
+	}
+	clear(c.Records) // of what pointed into older buffers
+	c.Records, c.buf, c.keys, c.keyEnds = c.Records[:0], c.buf[:0], c.keys[:0], c.keyEnds[:0]
+	c.Next, c.left = "", sp.bytes
+}
+
+// add copies one object, unless the budget is spent. The first always fits. A full buffer is not grown but followed by a larger one:
+// the records before keep theirs.
+func (c *Chunk) add(key []byte, r Record) bool {
+	if len(r.JSON) > c.left && len(c.Records) > 0 {
+		return false
+	}
+	c.left -= len(r.JSON)
+	if cap(c.buf)-len(c.buf) < len(r.JSON) {
+		c.buf = make([]byte, 0, max(len(r.JSON), 2*cap(c.buf), 4096))
+	}
+	at := len(c.buf)
+	c.buf = append(c.buf, r.JSON...)
+	c.keys = append(c.keys, key...)
+	c.keyEnds = append(c.keyEnds, len(c.keys))
+	c.Records = append(c.Records, r.public("", c.buf[at:len(c.buf):len(c.buf)]))
+	return true
+}
+
+// nameRecords makes the records' keys of one string.
+func (c *Chunk) nameRecords() {
+	all, at := string(c.keys), 0
+	for i, end := range c.keyEnds {
+		c.Records[i].Key = all[at:end]
+		at = end
+	}
+}
+
+// Count returns how many live objects, and bytes of JSON, a prefix holds now. The prefix is that of a resource
+// (`/group/resource/`) or of a namespace in it (`/group/resource/namespace/`). rev is the revision that both belong to.
+func (st *Store) Count(prefix string) (objects, bytes, rev int64) {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	if t := st.tallies[prefix]; t != nil {
+		objects, bytes = t.objects, t.bytes
+	}
+	return objects, bytes, st.currentRev.Load()
+}
+
+// Objects is the number of all live objects.
+func (st *Store) Objects() int64 {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.total.objects
+}
+
+// CountAt counts the live objects at revision rev among the keys with prefix from start on: a walk over keys alone, but for those
+// that have changed since. It takes a transaction for each 10,000 keys.
+func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
+	current := st.Revision()
+	for {
+		err := st.View(func(s *Snapshot) (err error) {
+			if err := s.reach(rev, current); err != nil {
+				return err
+			}
+			start, err = s.each(prefix, start, func(key []byte, state keyState) (bool, error) {
+				one, err := s.countOne(key, state, rev)
+				n += one
+				return err == nil, err
+			})
+			return err
+		})
+		if err != nil || start == "" {
+			return n, err
+		}
+	}
+}
+
+// countOne answers 1 for a key that was live at a revision. What has not changed since need not be looked up.
+func (s *Snapshot) countOne(key []byte, state keyState, rev int64) (int64, error) {
+	live, err := state.live(), error(nil)
+	if state.rev > rev {
+		_, live, err = s.version(key, state, rev)
+	}
+	if !live {
+		return 0, err
+	}
+	return 1, err
+}
+
+// OlderThan returns live objects with prefix, from start on, that nobody has written since revision rev: at most max, and what one
+// short transaction finds. next is where to go on, "" at the end.
+func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (records []Record, next string, err error) {
+	size := 0
+	err = st.View(func(s *Snapshot) (err error) {
+		next, err = s.each(prefix, start, func(key []byte, state keyState) (bool, error) {
+			if !state.live() || state.rev > rev {
+				return true, nil
+			}
+			if len(records) == max || size > chunkBytes {
+				return false, nil
+			}
+			r, ok, err := s.version(key, state, state.rev)
+			if ok {
+				records = append(records, r.public(string(key), bytes.Clone(r.JSON)))
+				size += len(r.JSON)
+			}
+			return err == nil, err
+		})
+		return err
+	})
+	return records, next, err
+}
+
+// ---- The event log
+
+// Events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
+// max (and about 1 MiB when they come from disk), but never a part of a revision. upTo is the revision up to which dst is complete. ErrCompacted when after <
+// CompactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
+// outlives compactions.
+func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
+	if max <= 0 {
+		max = chunkItems
+	}
+	st.mu.RLock()
+	n, first, known := st.log.since(resource, after)
+	if known && (n == 0 || after >= st.Compacted() || first > st.Compacted()) {
+		dst, upTo = st.log.read(resource, n, max, dst)
+		st.mu.RUnlock()
+		if upTo < after {
+			upTo = after
+		}
+		return dst, upTo, nil
+	}
+	st.mu.RUnlock()
+	return st.replay(resource, after, max, dst)
+}
+
+// replay reads what has left the ring from the file.
+func (st *Store) replay(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
+	current, found := st.Revision(), len(dst)
+	upTo = current
+	err = st.View(func(s *Snapshot) error {
+		if after < s.compact {
+			return ErrCompacted
+		}
+		c, last, scanned, size := s.Revs.Cursor(), after, 0, 0
+		for k, v := c.Seek(RevKey(after + 1)); ; k, v = c.next() {
+			rev := revOf(k)
+			if rev > last+1 && last < current && st.Opts.Replica == nil {
+				return damaged("revision %d is missing", last+1)
+			}
+			if rev > current {
+				return nil
+			}
+			if full := scanned >= replayScanMax || size > chunkBytes || len(dst)-found >= max; full && rev != last {
+				upTo = last
+				return nil
+			}
+			last = rev
+			scanned++
+			r, key, err := decodeRecord(rev, v) // of every resource: a damaged key might be one of ours
+			if err != nil {
+				return damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
+			}
+			if !strings.HasPrefix(string(key), resource) {
+				continue
+			}
+			ev, err := s.event(r, key)
+			if err != nil {
+				return err
+			}
+			size += ev.size()
+			dst = append(dst, ev)
+		}
+	})
+	return dst, upTo, err
+}
+
+// event copies a record and the JSON that it replaced.
+func (s *Snapshot) event(r Record, key []byte) (ev Event, err error) {
+	ev.Record = r.public(string(key), bytes.Clone(r.JSON))
+	if ev.PrevRev == 0 {
+		return ev, nil
+	}
+	b := s.record(ev.PrevRev, key)
+	if b == nil {
+		return ev, damaged("revision %d is missing", ev.PrevRev)
+	}
+	old, _, err := decodeRecord(ev.PrevRev, b)
+	if err != nil {
+		return ev, damaged("revision %d is damaged", ev.PrevRev)
+	}
+	ev.Prev = bytes.Clone(old.JSON)
+	return ev, nil
+}
+
+// Wake returns a channel that is closed at the next commit that touches the resource (everything: at any). Take it before reading
+// events.
+func (st *Store) Wake(resource string) <-chan struct{} {
+	st.mu.RLock()
+	if t := st.log.topics[resource]; t != nil && t.wake != nil {
+		defer st.mu.RUnlock()
+		return t.wake
+	}
+	st.mu.RUnlock()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	t := st.log.topic(resource)
+	if t.wake == nil {
+		t.wake = make(chan struct{})
+	}
+	return t.wake
+}

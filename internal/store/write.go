@@ -1,0 +1,459 @@
+package store
+
+// This file writes: what a change waits for, how those that wait become one commit, and what is checked and put on the way there.
+// store.go tells the order in which a commit becomes visible.
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// A pendingWrite carries one change, or a piece of maintenance, to the writer and its answer back.
+type pendingWrite struct {
+	Change
+	job    func(*bbolt.Tx) error // maintenance instead of a change
+	feed   *feed                 // what a replica takes over, instead of a change
+	state  atomic.Int32          // writeQueued, then one of the others
+	answer chan struct{}         // the writer's one answer; capacity 1, so that it never waits
+
+	resource, namespace string // the key's prefixes
+	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
+	was, is             keyState
+	replaced            []byte // the JSON of was, a copy
+	rec                 Record
+	err                 error
+}
+
+const (
+	writeQueued    = iota
+	writeTaken     // the writer has it: its answer is awaited
+	writeAbandoned // who asked for it has gone: the writer drops it
+)
+
+// Commit makes one change durable and returns the record as written. ctx ends the wait for the writer's queue only:
+// once the writer has taken the change its answer is awaited.
+func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
+	if c.Author == (Author{}) && st.Opts.Author != nil {
+		c.Author = st.Opts.Author(ctx)
+	}
+	if st.Opts.Replica != nil {
+		return st.propose(ctx, c)
+	}
+	e := st.pendingWrites.Get().(*pendingWrite)
+	e.Change = c
+	err := st.submit(ctx, e)
+	rec := e.rec
+	if e.state.Load() == writeTaken {
+		*e = pendingWrite{answer: e.answer}
+		st.pendingWrites.Put(e)
+	}
+	return rec, err
+}
+
+// maintain runs job in the writer's next transaction.
+func (st *Store) maintain(ctx context.Context, job func(*bbolt.Tx) error) error {
+	return st.submit(ctx, &pendingWrite{job: job, answer: make(chan struct{}, 1)})
+}
+
+// raiseCompact makes rev the CompactRev, on the disk first: a reader that finds something deleted has to find this too.
+func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
+	err := st.maintain(ctx, func(tx *bbolt.Tx) error { return PutMetaInt(tx, "compact", rev) })
+	if err == nil {
+		st.compactRev.Store(rev)
+	}
+	return err
+}
+
+func (st *Store) submit(ctx context.Context, e *pendingWrite) error {
+	select {
+	case st.queue <- e:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-st.closing:
+		return errClosed
+	}
+	var err error
+	select {
+	case <-e.answer:
+		return e.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-st.stopped:
+		err = errClosed
+	}
+	if e.state.CompareAndSwap(writeQueued, writeAbandoned) {
+		return err
+	}
+	<-e.answer
+	return e.err
+}
+
+// write is the writer goroutine.
+func (st *Store) write() {
+	defer close(st.stopped)
+	batch := make([]*pendingWrite, 0, writeBatchMax)
+	var p pace
+	for {
+		select {
+		case e := <-st.queue:
+			expected, patience := p.next()
+			batch = st.gather(batch[:0], e)
+			if len(batch) < expected {
+				batch = st.await(batch, expected, patience)
+			}
+			start := time.Now()
+			st.commitBatch(batch)
+			p = pace{size: len(batch), waiting: len(st.queue), ended: time.Now(), took: time.Since(start)}
+			clear(batch)
+		case <-st.closing:
+			return
+		}
+	}
+}
+
+// A pace remembers the last commit. Whoever it answered is likely to write again at once, and whoever came meanwhile is waiting: if the
+// next commit started with the latter alone, the two groups would take turns for ever, each commit with half of the writers. So the
+// next one waits for both, for a part of what a commit costs at most.
+type pace struct {
+	size, waiting int
+	ended         time.Time
+	took          time.Duration
+}
+
+// next says how many changes to wait for, and how long.
+func (p *pace) next() (expected int, patience time.Duration) {
+	patience = min(p.took/3, maxPatience) - time.Since(p.ended)
+	if patience <= 0 {
+		return 0, 0
+	}
+	return min(p.size+p.waiting, writeBatchMax), patience
+}
+
+// await adds to a batch what comes until it has the expected size or patience ends.
+func (st *Store) await(batch []*pendingWrite, expected int, patience time.Duration) []*pendingWrite {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for len(batch) < expected {
+		select {
+		case e := <-st.queue:
+			batch = st.gather(batch, e)
+		case <-timer.C:
+			return batch
+		case <-st.closing:
+			return batch
+		}
+	}
+	return batch
+}
+
+// gather takes what waits, without waiting for more: an idle store answers a lone writer at once, a busy one finds the next batch
+// grown while the last one was on its way to the disk.
+func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite {
+	for {
+		if e.state.CompareAndSwap(writeQueued, writeTaken) {
+			batch = append(batch, e)
+		}
+		if len(batch) == writeBatchMax {
+			return batch
+		}
+		select {
+		case e = <-st.queue:
+		default:
+			return batch
+		}
+	}
+}
+
+// commitBatch commits, publishes and answers. A member that fails its precondition fails alone.
+func (st *Store) commitBatch(batch []*pendingWrite) {
+	start, full, refused := time.Now(), false, false
+	var fresh []*authorEntry
+	err := st.update(func(tx *bbolt.Tx) error {
+		s, err := newStage(tx)
+		if err != nil {
+			return err
+		}
+		s.table, s.now = &st.authors, st.now()
+		if st.Opts.Replica != nil {
+			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
+		}
+		s.full = st.Opts.Quota > 0 && st.Opts.Replica == nil && st.usedBytes(tx) > st.Opts.Quota
+		dirty := false
+		full = s.full
+		defer func() { fresh = s.fresh }()
+		for _, e := range batch {
+			if e.err = s.apply(e); errors.Is(e.err, ErrDamaged) {
+				e.err = st.explain(e.err)
+			}
+			dirty, refused = dirty || e.err == nil, refused || e.err == ErrQuota
+		}
+		if !dirty {
+			return errUnchanged
+		}
+		return s.revs.SetSequence(uint64(s.rev))
+	})
+	st.tellOutcome(err, full, refused)
+	switch {
+	case errors.Is(err, errUnchanged):
+		err = nil
+	case err != nil:
+		for _, e := range batch {
+			e.err = err
+		}
+	}
+	var wake []chan struct{}
+	if err == nil {
+		st.authors.keep(fresh)
+		wake = st.publish(batch, time.Since(start))
+	}
+	for _, e := range batch {
+		e.answer <- struct{}{}
+	}
+	for _, ch := range wake {
+		close(ch)
+	}
+}
+
+// tellOutcome leaves out what says neither that writing works nor that it does not: a batch of which nothing was left, and one of deletes
+// above the quota.
+func (st *Store) tellOutcome(err error, full, refused bool) {
+	switch {
+	case st.Opts.Outcome == nil:
+	case refused:
+		st.Opts.Outcome(ErrQuota)
+	case err == nil && !full, errors.Is(err, ErrDiskFull), errors.Is(err, ErrFileLost):
+		st.Opts.Outcome(err)
+	}
+}
+
+// usedBytes is the file's size without its free pages, as of the last commit.
+func (st *Store) usedBytes(tx *bbolt.Tx) int64 { return tx.Size() - st.freeBytes() }
+
+func (st *Store) freeBytes() int64 {
+	s := st.Db.Stats()
+	return int64(s.FreePageN+s.PendingPageN) * int64(st.Meta.Load().pageSize)
+}
+
+// A stage is one write transaction's newest state. What it refuses as damaged it has not begun to change.
+type stage struct {
+	tx         *bbolt.Tx
+	guard      *guard
+	revs, keys guardedBucket
+	rev        int64 // the newest revision given out
+	full       bool  // above the quota
+	key        []byte
+	now        int64          // milliseconds; 0: records are not stamped
+	table      *authorTable   // nil where nobody has an author
+	fresh      []*authorEntry // made in this transaction
+
+	last     func(json []byte) ([]byte, int) // a replica's
+	onShared func()                          // told that a revision has several records; may be nil
+}
+
+func newStage(tx *bbolt.Tx) (*stage, error) {
+	p, err := committedPages(tx)
+	if err != nil {
+		return nil, err
+	}
+	s := &stage{tx: tx, guard: &guard{p: p, sound: map[uint64]bool{}}}
+	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(Tree{p: p, root: p.root})); err != nil {
+		return nil, err
+	}
+	var missing error
+	s.revs, err = s.guard.bucket(tx, bucketRev)
+	s.keys, missing = s.guard.bucket(tx, bucketKeys)
+	if err = errors.Join(err, missing); err != nil {
+		return nil, err
+	}
+	s.revs.FillPercent = 0.95 // it grows at its end only
+	s.rev = int64(s.revs.Sequence())
+	return s, nil
+}
+
+// vetMeta is for those who are going to write into the bucket meta.
+func (s *stage) vetMeta() error {
+	meta, _ := s.guard.p.bucket(bucketMeta)
+	return s.guard.vetAll(meta)
+}
+
+func (s *stage) apply(e *pendingWrite) (err error) {
+	if e.job != nil {
+		if err := s.vetMeta(); err != nil {
+			return err
+		}
+		return e.job(s.tx)
+	}
+	if e.feed != nil {
+		return s.applyFeed(e.feed)
+	}
+	var ok bool
+	if e.resource, e.namespace, ok = keyPrefixes(e.Key); !ok {
+		return fmt.Errorf("key %q is not /group/resource/namespace/name", e.Key)
+	}
+	if e.RevAt < 0 || e.RevAt > len(e.JSON) || int64(len(e.JSON)) > math.MaxInt32-2*keyLengthMax {
+		return fmt.Errorf("key %q: no place %d in %d bytes of JSON", e.Key, e.RevAt, len(e.JSON))
+	}
+	if e.was, err = s.state(e.Key); err != nil {
+		return err
+	}
+	e.rec = Record{Key: e.Key, Rev: s.rev + 1, CreateRev: s.rev + 1, PrevRev: e.was.rev, Deleted: e.Op == OpDelete,
+		Deleting: e.Deleting, Time: s.now}
+	if e.Op == OpCreate {
+		err = s.checkCreate(e)
+	} else {
+		err = s.checkChange(e)
+	}
+	if err != nil {
+		return err
+	}
+	if e.rec.Author, err = s.author(e.Author, e.Op, e.rec.Rev); err != nil {
+		return err
+	}
+	return s.put(e)
+}
+
+// state returns what keys says of a key; the zero state when nothing.
+func (s *stage) state(key string) (keyState, error) {
+	s.key = append(s.key[:0], key...)
+	v, err := s.keys.get(s.key)
+	if v == nil {
+		return keyState{}, err
+	}
+	return decodeKeyState(s.key, v)
+}
+
+// checkCreate asks for the parent first: Kubernetes' namespace admission comes before its storage.
+func (s *stage) checkCreate(e *pendingWrite) error {
+	if e.Parent != "" {
+		parent, err := s.state(e.Parent)
+		switch {
+		case err != nil:
+			return err
+		case !parent.live():
+			return ErrParentMissing
+		case parent.flags&flagDeleting != 0:
+			return ErrParentDeleting
+		}
+	}
+	switch {
+	case e.was.live() && e.was.flags&flagDeleting != 0:
+		return ErrDeleting
+	case e.was.live():
+		return ErrExists
+	case s.full:
+		return ErrQuota
+	}
+	return nil
+}
+
+// checkChange fills what an update or delete inherits from the version that it replaces.
+func (s *stage) checkChange(e *pendingWrite) error {
+	switch {
+	case !e.was.live():
+		return ErrNotFound
+	case e.was.rev != e.Expect:
+		return ErrConflict
+	case s.full && e.Op != OpDelete && !e.Deleting: // what is on its way out makes room
+		return ErrQuota
+	}
+	old, err := s.newest(e)
+	if err != nil {
+		return err
+	}
+	e.rec.CreateRev = old.CreateRev
+	e.replaced = bytes.Clone(old.JSON)
+	return nil
+}
+
+// newest is the record that was names, the one to be replaced. Its JSON is the file's.
+func (s *stage) newest(e *pendingWrite) (old Record, err error) {
+	b, err := s.record(e.was.rev, e.Key)
+	if err != nil {
+		return old, err
+	}
+	old, key, err := decodeRecord(e.was.rev, b)
+	if err == nil && string(key) != e.Key {
+		err = damagedRecord(e.was.rev, nil)
+	}
+	return old, err
+}
+
+// put writes the record and the key's state. One allocation holds both: bbolt needs them until the commit, the event log longer.
+func (s *stage) put(e *pendingWrite) error {
+	value := encodeRecord(&e.rec, e.JSON, e.RevAt, keyStateSize)
+	key := recordKey(value)
+	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: value[0] &^ flagStamped}
+	state := appendKeyState(value[len(value):], key, e.is)
+	e.rec.JSON = slices.Clip(e.rec.JSON)
+	place := RevKey(e.rec.Rev)
+	if e.elsewhere {
+		place = longKey(e.rec.Rev, key)
+	}
+	if err := s.revs.put(place, slices.Clip(value)); err != nil {
+		return err
+	}
+	if err := s.keys.put(key, state); err != nil { // not for damage: the way to the key was vetted when it was looked up
+		return err
+	}
+	s.rev = max(s.rev, e.rec.Rev)
+	if e.Op == OpCreate {
+		e.rec.PrevRev = 0 // the tombstone before it is the store's affair
+	}
+	return nil
+}
+
+// publish makes a committed batch visible and returns the channels to close.
+func (st *Store) publish(batch []*pendingWrite, took time.Duration) (wake []chan struct{}) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	rev := st.currentRev.Load()
+	for _, e := range batch {
+		if e.job != nil || e.err != nil {
+			continue
+		}
+		if e.feed != nil {
+			wake, rev = st.publishFeed(e.feed, wake), e.feed.upTo
+			continue
+		}
+		rev = e.rec.Rev
+		if ch := st.log.append(e.resource, Event{Record: e.rec, Prev: e.replaced}); ch != nil {
+			wake = append(wake, ch)
+		}
+		st.recount(e)
+		st.stat.Writes++
+	}
+	if ch := st.log.wakeAll(); ch != nil {
+		wake = append(wake, ch)
+	}
+	st.currentRev.Store(rev)
+	st.waiting.release(rev)
+	st.stat.observeCommit(took)
+	return wake
+}
+
+// recount brings the tallies up to date. One that falls to nothing goes: namespaces come and go. The caller holds mu.
+func (st *Store) recount(e *pendingWrite) {
+	var d tally
+	if e.was.live() {
+		d.objects, d.bytes = -1, -int64(e.was.size)
+	}
+	if e.is.live() {
+		d.objects, d.bytes = d.objects+1, d.bytes+int64(e.is.size)
+	}
+	st.total.objects, st.total.bytes = st.total.objects+d.objects, st.total.bytes+d.bytes
+	for _, prefix := range [...]string{e.resource, e.namespace} {
+		t := st.tally(prefix)
+		t.objects, t.bytes = t.objects+d.objects, t.bytes+d.bytes
+		if t.objects == 0 {
+			delete(st.tallies, prefix)
+		}
+	}
+}
