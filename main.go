@@ -515,7 +515,7 @@ func (s *server) admit() error {
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
 	table := plugins.Table(plugins.Config{Store: s.st, Types: s.reg, May: s.auth.Decide, CreateNamespace: s.createNamespace, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
-		Configuration: *configuration, ControllerManager: !s.cfg.controllers, Tolerations: s.cfg.tolerations})
+		Configuration: *configuration, PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.controllers, Tolerations: s.cfg.tolerations})
 	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
 	if err != nil {
 		return err

@@ -38,8 +38,10 @@ import (
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/warning"
+	podsecurity "k8s.io/pod-security-admission/api"
 
 	"apilet/internal/admission"
+	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
 	"apilet/internal/request"
@@ -96,6 +98,7 @@ type metrics struct {
 	hookDurations                            *prometheus.HistogramVec
 	validations, mutations                   *prometheus.CounterVec
 	validationTimes, mutationTimes           *prometheus.HistogramVec
+	podChecks, podExemptions                 *prometheus.CounterVec
 
 	kinds bounded[[3]string] // group, version and resource
 	hooks bounded[string]    // names of webhooks
@@ -158,6 +161,7 @@ func newMetrics() *metrics {
 	m.addSecurityMetrics()
 	m.addWebhookMetrics()
 	m.addPolicyMetrics()
+	m.addPodSecurityMetrics()
 	return m
 }
 
@@ -242,6 +246,35 @@ func (m *metrics) addPolicyMetrics() {
 		alpha+"Mutation admission policy check total, labeled by policy and further identified by binding.", validating[:3])
 	m.mutationTimes = m.histograms("apiserver_mutating_admission_policy_check_duration_seconds",
 		alpha+"Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.", validating[:3], buckets)
+}
+
+func (m *metrics) addPodSecurityMetrics() {
+	write := []string{"request_operation", "resource", "subresource"}
+	m.podChecks = m.counters("pod_security_evaluations_total",
+		alpha+"Number of policy evaluations that occurred, not counting ignored or exempt requests.",
+		append([]string{"decision", "policy_level", "policy_version", "mode"}, write...))
+	m.podExemptions = m.counters("pod_security_exemptions_total", alpha+"Number of exempt requests, not counting ignored or out of scope requests.", write)
+}
+
+// podChecked counts what PodSecurity found. Standards of a version to come are one series: namespaces' labels may name any.
+func (m *metrics) podChecked(c plugins.PodCheck) {
+	if c.Mode == "" {
+		m.podExemptions.WithLabelValues(c.Operation, c.Resource, c.Subresource).Inc()
+		return
+	}
+	decision, version := "deny", c.Policy.Version.String()
+	if c.Allowed {
+		decision = "allow"
+	}
+	numbers := serverVersion("1", minorVersion)
+	newest := podsecurity.MajorMinorVersion(numbers[0], numbers[1])
+	switch {
+	case c.Policy.Version.Latest() || c.Policy.Level == podsecurity.LevelPrivileged:
+		version = "latest"
+	case newest.Older(c.Policy.Version):
+		version = "future"
+	}
+	m.podChecks.WithLabelValues(decision, string(c.Policy.Level), version, c.Mode, c.Operation, c.Resource, c.Subresource).Inc()
 }
 
 // policyChecked counts what an admission policy said.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,6 +29,9 @@ plugins:
 	s := startTest(t, func(c *config) { c.admissionConfig = file })
 	s.namespace("free")
 	s.want(201, "POST", "/api/v1/namespaces/free/pods", privilegedPod)
+	if got := metricValue(s, `pod_security_exemptions_total{request_operation="create",resource="pod",subresource=""}`); got != 1 {
+		t.Errorf("%v exempt pods are counted, want 1", got)
+	}
 	pods := strings.Replace(s.namespace("bound"), "configmaps", "pods", 1)
 	a := s.want(403, "POST", pods, privilegedPod)
 	if got := a.get("message").String(); !strings.Contains(got, `violates PodSecurity "baseline:v1.30": privileged`) {
@@ -127,6 +131,37 @@ func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 			t.Errorf("%s: the server starts", text)
 		} else if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// TestPodSecurityIsCounted has the series that a kube-apiserver 1.36 has after the same requests.
+func TestPodSecurityIsCounted(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const label = "pod-security.kubernetes.io/"
+	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"strict","labels":{"`+label+`enforce":"baseline","`+label+`enforce-version":"v1.30","`+
+		label+`warn":"restricted","`+label+`audit":"restricted","`+label+`warn-version":"v1.99"}}}`)
+	pod := func(privileged bool) string {
+		return fmt.Sprintf(`{"metadata":{"generateName":"p"},"spec":{"containers":[{"name":"c","image":"i","securityContext":{"privileged":%v}}]}}`, privileged)
+	}
+	const plain, strict = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/strict/pods"
+	s.want(201, "POST", plain, pod(true))
+	s.want(201, "POST", strict, pod(false))
+	s.want(403, "POST", strict, pod(true))
+	s.want(201, "POST", "/apis/apps/v1/namespaces/strict/deployments", `{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},`+
+		`"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+	for series, want := range map[string]float64{
+		`decision="allow",mode="enforce",policy_level="privileged",policy_version="latest",request_operation="create",resource="pod",subresource=""`:     1,
+		`decision="allow",mode="enforce",policy_level="baseline",policy_version="v1.30",request_operation="create",resource="pod",subresource=""`:        1,
+		`decision="deny",mode="enforce",policy_level="baseline",policy_version="v1.30",request_operation="create",resource="pod",subresource=""`:         1,
+		`decision="deny",mode="warn",policy_level="restricted",policy_version="future",request_operation="create",resource="pod",subresource=""`:         1,
+		`decision="deny",mode="audit",policy_level="restricted",policy_version="latest",request_operation="create",resource="pod",subresource=""`:        2,
+		`decision="deny",mode="warn",policy_level="restricted",policy_version="future",request_operation="create",resource="controller",subresource=""`:  1,
+		`decision="deny",mode="audit",policy_level="restricted",policy_version="latest",request_operation="create",resource="controller",subresource=""`: 1,
+	} {
+		if got := metricValue(s, "pod_security_evaluations_total{"+series+"}"); got != want {
+			t.Errorf("%s: %v, want %v", series, got, want)
 		}
 	}
 }

@@ -33,7 +33,8 @@ import (
 //
 // A command is a line, or several where a line ends in a backslash or opens a here-document. `go run .` and `apilet` are this test's own
 // binary; where they serve, they get a free port, which stands for 8080 or 6443 in what follows. A command that ends in & has served once its log
-// has the URL, and that log is what it prints. `go test` is not run: what it names has to be there. In a transcript
+// has the URL, and that log is what it prints. `git apply` of a patch in testdata/solutions leaves the tree as it is: from then on the session's
+// apilet is built with it. `go test` is not run: what it names has to be there. In a transcript
 //
 //   - ages, times, IPs, ports, uids, revisions, random parts of names and versions may differ (masks),
 //   - white space counts as one blank, so that long lines may be broken,
@@ -187,6 +188,7 @@ func (b block) steps() (steps []typedLine) {
 type session struct {
 	t     *testing.T
 	dir   string
+	home  string // its programs
 	in    io.Writer
 	lines chan string // what the shell prints; closed with it
 	addr  string      // host:port of the last server it started
@@ -218,7 +220,7 @@ func runSection(t *testing.T, part section) {
 }
 
 func missingTool(command string) string {
-	for _, tool := range []string{"kubectl", "curl", "jq"} {
+	for _, tool := range []string{"kubectl", "curl", "jq", "git"} {
 		if !regexp.MustCompile(`(^|[\s|($])` + tool + ` `).MatchString(command) {
 			continue
 		}
@@ -232,6 +234,7 @@ func missingTool(command string) string {
 const apiletShim = `#!/bin/sh
 # The commands of apilet by the test's binary; what serves gets a free port.
 case "$*" in *--listen*) set -- "$@" ;; ''|-*) set -- --listen 127.0.0.1:0 "$@" ;; esac
+[ ! -x "$HOME/patched/apilet" ] || exec "$HOME/patched/apilet" "$@"
 APILET_COMMAND_CHILD=1 exec %q -test.run='^TestCommandChild$' -- "$@"
 `
 
@@ -245,6 +248,22 @@ esac
 HOME=%[3]q exec %[2]q "$@"
 `
 
+const gitShim = `#!/bin/sh
+# git apply PATCH builds an apilet of the tree with the patch laid over it; git apply -R PATCH forgets it.
+[ "$1" = apply ] || exec %[4]q "$@"
+rm -rf "$HOME/patched"
+[ "$2" != -R ] || exit 0
+patch=$PWD/$2 files= replace=
+mkdir "$HOME/patched" && cd %[1]q || exit
+for file in $(%[4]q apply --numstat "$patch" | cut -f3); do
+	mkdir -p "$HOME/patched/$(dirname "$file")" && cp "$file" "$HOME/patched/$file" || exit
+	replace="$replace,\"$PWD/$file\":\"$HOME/patched/$file\""
+done
+(cd "$HOME/patched" && %[4]q apply "$patch") || exit
+echo "{\"Replace\":{${replace#,}}}" > "$HOME/patched/overlay"
+HOME=%[3]q exec %[2]q build -overlay "$HOME/patched/overlay" -o "$HOME/patched/apilet" .
+`
+
 func startSession(t *testing.T) *session {
 	t.Helper()
 	root, err := os.Getwd()
@@ -252,12 +271,14 @@ func startSession(t *testing.T) *session {
 		t.Fatal(err)
 	}
 	goTool, _ := exec.LookPath("go")
+	gitTool, _ := exec.LookPath("git")
 	dir, home := t.TempDir(), t.TempDir()
 	own, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"apilet": fmt.Sprintf(apiletShim, own), "go": fmt.Sprintf(goShim, root, goTool, os.Getenv("HOME"))} {
+	for name, text := range map[string]string{"apilet": fmt.Sprintf(apiletShim, own), "go": fmt.Sprintf(goShim, root, goTool, os.Getenv("HOME")),
+		"git": fmt.Sprintf(gitShim, root, goTool, os.Getenv("HOME"), gitTool)} {
 		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +291,7 @@ func startSession(t *testing.T) *session {
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "KUBECONFIG=") || strings.HasPrefix(kv, "APILET_") || strings.HasPrefix(kv, "KUBEBUILDER_ASSETS=")
 	}), "HOME="+home, "PATH="+home+":"+os.Getenv("PATH"))
-	sh := &session{t: t, dir: dir, lines: make(chan string, 1000)}
+	sh := &session{t: t, dir: dir, home: home, lines: make(chan string, 1000)}
 	sh.in, err = cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -373,6 +394,48 @@ func (sh *session) served(next typedLine, log string) string {
 	text, _ := os.ReadFile(log)
 	sh.t.Fatalf("line %d: %s\ndoes not serve:\n%s", next.line, next.command, text)
 	return ""
+}
+
+// TestSolutions has the patches in testdata/solutions: each has to fit the tree. Their heads say which tests pass with them, and which fail,
+// having found the change out; with APILET_SOLUTIONS=1 these are run.
+func TestSolutions(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("no git on this machine")
+	}
+	patches, err := filepath.Glob("testdata/solutions/*.patch")
+	if err != nil || len(patches) < 5 {
+		t.Fatalf("%d patches, %v", len(patches), err)
+	}
+	for _, name := range patches {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			promises := regexp.MustCompile(`(?m)^(passes|fails): go (test .*)$`).FindAllStringSubmatch(string(text), -1)
+			if len(promises) == 0 {
+				t.Error("no test is named")
+			}
+			if out, err := exec.Command(git, "apply", "--check", name).CombinedOutput(); err != nil {
+				t.Fatalf("does not fit any more: %v\n%s", err, out)
+			}
+			if os.Getenv("APILET_SOLUTIONS") == "" {
+				return
+			}
+			sh := startSession(t)
+			if out, code := sh.run(typedLine{command: "git apply " + name}); code != 0 {
+				t.Fatal(out)
+			}
+			for _, promise := range promises {
+				args := append([]string{"test", "-overlay", filepath.Join(sh.home, "patched", "overlay")}, strings.Fields(promise[2])[1:]...)
+				out, err := exec.Command("go", args...).CombinedOutput()
+				if (err == nil) != (promise[1] == "passes") || strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "no tests to run") {
+					t.Errorf("%s: %v\n%s", promise[0], err, out)
+				}
+			}
+		})
+	}
 }
 
 // ---- Comparing outputs ----

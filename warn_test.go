@@ -334,6 +334,23 @@ func TestDeniedDeprecationIsForbidden(t *testing.T) {
 	}
 }
 
+func TestDeniedDeprecationOverHTTP(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.denyDeprecated = true })
+	const old, current = "/apis/batch/v1beta1/namespaces/default/cronjobs", "/apis/batch/v1/namespaces/default/cronjobs"
+	const tick = `{"metadata":{"name":"tick"},"spec":{"schedule":"* * * * *","jobTemplate":{"spec":{"template":{"spec":{"restartPolicy":"Never",` +
+		`"containers":[{"name":"c","image":"i"}]}}}}}}`
+	refused := s.want(403, "POST", old, tick)
+	if warnings := receivedWarnings(t, refused.header); len(warnings) != 1 || refused.get("reason").String() != "Forbidden" {
+		t.Errorf("%s with the warnings %q", refused.failure(), warnings)
+	}
+	s.want(404, "GET", current+"/tick", "")
+	s.want(201, "POST", current, tick)
+	s.want(403, "GET", old, "") // reads, too
+	s.want(403, "DELETE", old+"/tick", "")
+	s.want(200, "GET", current+"/tick", "")
+}
+
 func TestTrackerTellsWhoUsesWhat(t *testing.T) {
 	t.Parallel()
 	tracker := newDeprecationTracker()

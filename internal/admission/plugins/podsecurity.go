@@ -40,6 +40,8 @@ import (
 )
 
 const (
+	modeEnforce, modeAudit, modeWarn = "enforce", "audit", "warn"
+
 	podsChecked   = 3000        // of a namespace whose level is raised
 	podCheckLimit = time.Second // for all of them
 )
@@ -52,9 +54,19 @@ type podStandards struct {
 	store     *store.Store
 	config    podSecurityConfig
 	evaluator policy.Evaluator
+	checked   func(PodCheck)
 }
 
-func newPodStandards(st *store.Store, config podSecurityConfig) *podStandards {
+// A PodCheck is what came of holding a pod, or a template for pods, against a level. With Mode "" nothing was: the write is exempt.
+type PodCheck struct {
+	Mode                             string // enforce, audit or warn
+	Policy                           podsecurity.LevelVersion
+	Allowed                          bool // always counted for enforce, and refusals alone for the other two, as kube-apiserver does
+	Operation, Resource, Subresource string
+}
+
+func newPodStandards(c *Config) *podStandards {
+	config, checked := c.Configuration.podSecurity, c.PodChecked
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		panic(err) // the library's own rules contradict each other
@@ -62,7 +74,19 @@ func newPodStandards(st *store.Store, config podSecurityConfig) *podStandards {
 	if config.defaults.Enforce.Level == "" { // not configured
 		config.defaults = privileged()
 	}
-	return &podStandards{store: st, config: config, evaluator: evaluator}
+	if checked == nil {
+		checked = func(PodCheck) {}
+	}
+	return &podStandards{store: c.Store, config: config, evaluator: evaluator, checked: checked}
+}
+
+// tell reports a check of a's pod; one that is exempt with mode "".
+func (p *podStandards) tell(a *admission.Attributes, mode string, level podsecurity.LevelVersion, allowed bool) {
+	kind := "controller"
+	if a.Resource.Plural == "pods" {
+		kind = "pod"
+	}
+	p.checked(PodCheck{Mode: mode, Policy: level, Allowed: allowed, Operation: strings.ToLower(a.Operation), Resource: kind, Subresource: a.Subresource})
 }
 
 // annotate tells the audit log; the server's own writes have no event.
@@ -85,6 +109,7 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	}
 	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.defaults)
 	if len(errs) == 0 && levels.FullyPrivileged() {
+		p.tell(a, modeEnforce, levels.Enforce, true)
 		annotate(a, podsecurity.EnforcedPolicyAnnotationKey, "privileged:latest")
 		return nil
 	}
@@ -92,8 +117,7 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	if a.Operation == admission.OpUpdate && !runsOther(&pod.Spec, &a.Old.(*corev1.Pod).Spec) {
 		return nil
 	}
-	if p.exemptRuntime(pod.Spec.RuntimeClassName) {
-		annotate(a, podsecurity.ExemptionReasonAnnotationKey, "runtimeClass")
+	if p.exemptRuntime(a, pod.Spec.RuntimeClassName) {
 		return nil
 	}
 	if err := errs.ToAggregate(); err != nil {
@@ -101,12 +125,13 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	}
 	annotate(a, podsecurity.EnforcedPolicyAnnotationKey, levels.Enforce.String())
 	enforced := p.evaluate(levels.Enforce, &pod.ObjectMeta, &pod.Spec)
+	p.tell(a, modeEnforce, levels.Enforce, enforced.Allowed)
 	p.audit(a, levels, &pod.ObjectMeta, &pod.Spec)
 	if !enforced.Allowed {
 		why := fmt.Errorf("violates PodSecurity %q: %s", levels.Enforce.String(), enforced.ForbiddenDetail())
 		return apierrors.NewForbidden(a.Resource.GroupResource(), a.Name(), why)
 	}
-	p.warn(ctx, levels, &pod.ObjectMeta, &pod.Spec)
+	p.warn(ctx, a, levels, &pod.ObjectMeta, &pod.Spec)
 	return nil
 }
 
@@ -128,15 +153,14 @@ func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attrib
 	if template == nil {
 		return nil
 	}
-	if p.exemptRuntime(template.Spec.RuntimeClassName) {
-		annotate(a, podsecurity.ExemptionReasonAnnotationKey, "runtimeClass")
+	if p.exemptRuntime(a, template.Spec.RuntimeClassName) {
 		return nil
 	}
 	if err := errs.ToAggregate(); err != nil {
 		annotate(a, "error", fmt.Sprintf("Failed to parse policy: %v", err))
 	}
 	p.audit(a, levels, &template.ObjectMeta, &template.Spec)
-	p.warn(ctx, levels, &template.ObjectMeta, &template.Spec)
+	p.warn(ctx, a, levels, &template.ObjectMeta, &template.Spec)
 	return nil
 }
 
@@ -149,12 +173,14 @@ func (p *podStandards) audit(a *admission.Attributes, levels podsecurity.Policy,
 		return
 	}
 	if result := p.evaluate(levels.Audit, meta, spec); !result.Allowed {
+		p.tell(a, modeAudit, levels.Audit, false)
 		annotate(a, podsecurity.AuditViolationsAnnotationKey, fmt.Sprintf("would violate PodSecurity %q: %s", levels.Audit.String(), result.ForbiddenDetail()))
 	}
 }
 
-func (p *podStandards) warn(ctx context.Context, levels podsecurity.Policy, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
+func (p *podStandards) warn(ctx context.Context, a *admission.Attributes, levels podsecurity.Policy, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
 	if result := p.evaluate(levels.Warn, meta, spec); !result.Allowed {
+		p.tell(a, modeWarn, levels.Warn, false)
 		warning.AddWarning(ctx, "", fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), result.ForbiddenDetail()))
 	}
 }
@@ -208,12 +234,23 @@ func (p *podStandards) exempt(a *admission.Attributes) bool {
 	default:
 		return false
 	}
+	p.tell(a, "", podsecurity.LevelVersion{}, true)
 	annotate(a, podsecurity.ExemptionReasonAnnotationKey, why)
 	return true
 }
 
-func (p *podStandards) exemptRuntime(class *string) bool {
+func (p *podStandards) exemptClass(class *string) bool {
 	return class != nil && *class != "" && slices.Contains(p.config.runtimeClasses, *class)
+}
+
+// exemptRuntime says that a written pod's runtime class is.
+func (p *podStandards) exemptRuntime(a *admission.Attributes, class *string) bool {
+	if !p.exemptClass(class) {
+		return false
+	}
+	p.tell(a, "", podsecurity.LevelVersion{}, true)
+	annotate(a, podsecurity.ExemptionReasonAnnotationKey, "runtimeClass")
+	return true
 }
 
 // labels are those of a namespace that are about pod security.
@@ -366,7 +403,7 @@ func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*co
 		if json.Unmarshal(rec.JSON, pod) != nil {
 			continue // nobody could write it again, either
 		}
-		if p.exemptRuntime(pod.Spec.RuntimeClassName) {
+		if p.exemptClass(pod.Spec.RuntimeClassName) {
 			continue
 		}
 		total++

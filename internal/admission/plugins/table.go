@@ -32,6 +32,8 @@ type Config struct {
 
 	Tolerations TolerationSeconds
 
+	PodChecked func(PodCheck) // is told what PodSecurity found; nil: nobody wants to know
+
 	ControllerManager bool // a real one runs beside this server, and takes finalizers away
 
 	// Those that are made elsewhere; a zero Plugin has nothing to say. Only functions are taken from them: name, place and default are
@@ -53,7 +55,7 @@ func Table(c Config) []admission.Plugin {
 	owners, provider := ownership{c.May, c.Types}, provider{c.Store, c.CreateNamespace}
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
 	selectors := nodeSelectors{c.Store, c.Configuration.nodeSelectors}
-	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.podSecurity)
+	nodes, standards := nodes{c.Store}, newPodStandards(&c)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
 		{Name: "NamespaceAutoProvision", Operations: creates, Admit: provider.admit},

@@ -2,10 +2,12 @@
 //
 //	go run ./testdata/programs/elephant http://localhost:8080
 //	go run ./testdata/programs/elephant -connections 64 -mice mouse-1,mouse-2 -for 5s http://localhost:8080
+//	go run ./testdata/programs/elephant -create -connections 20 -for 60s http://localhost:8080
 //
 // Everybody is impersonated, so the server must be one on a plain loopback port. The elephant lists all ConfigMaps with a selector that finds
-// nothing, which costs the server much and this program little, and takes no notice of Retry-After. A mouse asks twenty times a second
-// for one object at most, as long as it is answered.
+// nothing, which costs the server much and this program little, and takes no notice of Retry-After. With -create it creates ConfigMaps in a dry
+// run instead: beside a slow webhook that holds seats and costs nobody a processor. A mouse asks twenty times a second for one object at most,
+// as long as it is answered.
 package main
 
 import (
@@ -24,19 +26,21 @@ import (
 // A user is somebody who asks, and what came of it.
 type user struct {
 	name, path  string
+	body        string // of a POST; none: a GET
 	connections int
 	pause       time.Duration // between an answer and the next request of a connection
 
 	mu      sync.Mutex // guards what follows
 	asked   int
 	refused int // 429
-	failed  int // anything else but a 200
+	failed  int // anything else but a success
 	waits   []time.Duration
 }
 
 func main() {
 	connections := flag.Int("connections", 64, "over how many `connections` the elephant asks")
 	elephant := flag.String("elephant", "elephant", "its `name`")
+	create := flag.Bool("create", false, "the elephant creates, in a dry run, and does not list")
 	mice := flag.String("mice", "mouse", "comma-separated `names`")
 	length := flag.Duration("for", 3*time.Second, "how `long`")
 	flag.Parse()
@@ -45,6 +49,9 @@ func main() {
 		os.Exit(2)
 	}
 	users := []*user{{name: *elephant, path: "/api/v1/configmaps?labelSelector=nobody=has", connections: *connections}}
+	if *create {
+		users[0].path, users[0].body = "/api/v1/namespaces/default/configmaps?dryRun=All", `{"metadata":{"generateName":"elephant-"}}`
+	}
 	for name := range strings.SplitSeq(*mice, ",") {
 		users = append(users, &user{name: name, path: "/api/v1/namespaces/default/configmaps?limit=1", connections: 1, pause: 50 * time.Millisecond})
 	}
@@ -69,24 +76,29 @@ func (u *user) ask(ctx context.Context, server string) {
 	defer client.CloseIdleConnections()
 	for {
 		start := time.Now()
-		code, err := u.get(ctx, client, server)
+		code, err := u.send(ctx, client, server)
 		if ctx.Err() != nil {
 			return
 		}
 		u.note(code, err, time.Since(start))
 		pause := u.pause
-		if code != http.StatusOK {
+		if code/100 != 2 {
 			pause = max(pause, 10*time.Millisecond) // a refusal comes at once, and this program shares the machine
 		}
 		time.Sleep(pause)
 	}
 }
 
-func (u *user) get(ctx context.Context, client *http.Client, server string) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server+u.path, nil)
+func (u *user) send(ctx context.Context, client *http.Client, server string) (int, error) {
+	method := http.MethodGet
+	if u.body != "" {
+		method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(ctx, method, server+u.path, strings.NewReader(u.body))
 	if err != nil {
 		return 0, err
 	}
+	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Impersonate-User", u.name)
 	resp, err := client.Do(req)
 	if err != nil {
@@ -102,7 +114,7 @@ func (u *user) note(code int, err error, took time.Duration) {
 	defer u.mu.Unlock()
 	u.asked++
 	switch {
-	case err == nil && code == http.StatusOK:
+	case err == nil && code/100 == 2:
 		u.waits = append(u.waits, took)
 	case code == http.StatusTooManyRequests:
 		u.refused++
