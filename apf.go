@@ -118,7 +118,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 }
 
 func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcontrol.Ticket, next http.Handler) {
-	if t.Digest.Verb != "watch" {
+	if rec := request.From(r.Context()); !rec.Follows {
 		seat := &loan{ticket: t}
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = &seatedBody{r.Body, seat}
@@ -126,8 +126,10 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcont
 		next.ServeHTTP(&seatedWriter{ResponseWriter: w, seat: seat}, r)
 		return
 	}
-	options, _ := request.From(r.Context()).Info.ListOptions()
-	defer fc.watchers.register(&t.Digest, options.FieldSelector)()
+	if t.Digest.Verb == "watch" {
+		options, _ := request.From(r.Context()).Info.ListOptions()
+		defer fc.watchers.register(&t.Digest, options.FieldSelector)()
+	}
 	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seatKey{}, t)))
 }
 
@@ -178,7 +180,7 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 		if request.IsMutating(&rec.Info) {
 			kind = seats[1]
 		}
-		if cap(kind) == 0 || request.LongRunning(&rec.Info) {
+		if cap(kind) == 0 || rec.Follows || request.LongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}

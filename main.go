@@ -67,6 +67,7 @@ import (
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
+	"apilet/internal/history"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
@@ -779,6 +780,7 @@ func (s *server) routes() http.Handler {
 	r.Handle("/openapi/v3", s.withAuthorization(s.serveOpenAPI))
 	r.Handle("/openapi/v3/*", s.withAuthorization(s.serveOpenAPI))
 	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
+	r.Handle(history.Path, s.history()) // which asks for each object that it tells of
 	if s.flows != nil {
 		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
@@ -793,6 +795,13 @@ func (s *server) routes() http.Handler {
 	r.NotFound(s.withAuthorization(http.NotFound))
 	r.MethodNotAllowed(routing.WhateverMethod(r))
 	return r
+}
+
+// history answers what has changed, to those who may list what it was.
+func (s *server) history() *history.Log {
+	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
+		May:      func(u request.User, info request.Info) bool { allowed, _ := s.auth.Decide(u, info); return allowed },
+		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
 }
 
 // document serves bytes that do not change while the server runs.

@@ -44,6 +44,7 @@ import (
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
+	"apilet/internal/history"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -771,7 +772,7 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		rec, out := &x.request, &x.out
 		defer b.close(r, rec, out)
 		b.open(w, r, rec)
-		if b.audit != nil && request.LongRunning(&rec.Info) {
+		if b.audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
 			out.begun = func() { b.audit.Begun(r, rec, out.code) }
 		}
 		ctx := context.WithValue(r.Context(), request.Key{}, rec)
@@ -783,6 +784,7 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 // open makes the record, and counts the request among those that run.
 func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
 	rec.Info, rec.Agent = request.Parse(r), r.UserAgent()
+	rec.Follows = rec.Info.Verb == "watch" || history.Follows(r)
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
 	}
@@ -871,8 +873,7 @@ func (b *instrumentation) logPanic(r *http.Request, cause any) {
 // deadline ends a request that is no watch after --request-timeout, or sooner if the client says so.
 func (b *instrumentation) deadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info := &request.From(r.Context()).Info
-		if info.Verb == "watch" {
+		if request.From(r.Context()).Follows {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -662,6 +662,11 @@ func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool,
 	return a.policy.Load().Allows(&q)
 }
 
+// MayListAnything tells whether there is any resource that a user may list, in any namespace.
+func (a *Authenticator) MayListAnything(u request.User) bool {
+	return a.cfg.AlwaysAllow || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
+}
+
 // SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
 // call the default policy is in force.
 func (a *Authenticator) SetPolicy(objects []scheme.Object) {

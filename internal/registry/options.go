@@ -85,6 +85,9 @@ func parseWriteOptions(r *http.Request, kind string, patchType types.PatchType) 
 	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
 	if o.asked = options.FieldManager; o.asked != "" {
 		o.Manager = o.asked
+		if rec := request.From(r.Context()); rec != nil {
+			rec.Manager = o.asked
+		}
 	}
 	return o, nil
 }

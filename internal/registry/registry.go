@@ -162,7 +162,7 @@ func Author(ctx context.Context) store.Author {
 	if rec == nil {
 		return store.Author{User: ownUser, Agent: "apilet"}
 	}
-	a := store.Author{User: rec.User.Name, Agent: rec.Agent, Verb: rec.Info.Verb, Subresource: rec.Info.Subresource}
+	a := store.Author{User: rec.User.Name, Agent: rec.Agent, Verb: rec.Info.Verb, Subresource: rec.Info.Subresource, Manager: rec.Manager}
 	if rec.Applies {
 		a.Verb = "apply"
 	}

@@ -109,6 +109,8 @@ type Request struct {
 	User         User           // who acts (after impersonation)
 	Impersonator *User          // who really asks, when that is somebody else
 	Agent        string         // the program that asks, as it calls itself
+	Manager      string         // of fields, where the request names one
+	Follows      bool           // the answer goes on for as long as the client likes, or may: a watch is one
 	Applies      bool           // it is a patch that says what is wanted: an apply
 	Constraint   string         // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it
 	FlowSchema   string         // that classified it; "" without flow control

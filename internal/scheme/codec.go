@@ -507,6 +507,26 @@ func (c *CustomStrategy) withoutMark(stored []byte) []byte {
 	return append(append(make([]byte, 0, len(stored)-at+1), '{'), stored[at:]...)
 }
 
+// StoredDocument is stored JSON as a document that says its kind, and the version in which it lies there. Of nothing it is nothing.
+func (res *Resource) StoredDocument(stored []byte) (doc []byte, version string) {
+	if len(stored) == 0 {
+		return nil, ""
+	}
+	version, at := res.Version, 1
+	if res.Custom != nil && res.GoType == nil {
+		if version, at = res.Custom.StoredVersion(stored); version == "" {
+			version = res.Custom.StorageVersion
+		}
+	}
+	doc = append(make([]byte, 0, len(stored)+96), `{"apiVersion":"`...)
+	if res.Group != "" {
+		doc = append(append(doc, res.Group...), '/')
+	}
+	doc = append(append(doc, version...), `","kind":"`...)
+	doc = append(append(doc, res.Kind...), `",`...)
+	return append(doc, stored[at:]...), version
+}
+
 // EncodeConverted writes an object that was converted after it had been read, for DecodeStored and Served to read again.
 func EncodeConverted(u *unstructured.Unstructured) ([]byte, error) {
 	var buf bytes.Buffer

@@ -1,12 +1,13 @@
 package store
 
 // This file says who wrote a record, and when. A record has its time in milliseconds and the number of an author: 7 bytes together, 8 from
-// the 128th author on. What a number stands for (a user, a user agent, a verb, a subresource) lies in the bucket authors, written in the
+// the 128th author on. What a number stands for (a user, a user agent, a verb, a subresource, a field
+// manager where the request names one) lies in the bucket authors, written in the
 // transaction of the first record that names it:
 //
 //	authors  key: the author's number, 4. Its sequence is the last number given out; none is given out twice
 //	             0     4  CRC of the key and of all the rest
-//	             4        user, agent, verb and subresource, each behind its length (uvarint)
+//	             4        user, agent, verb, subresource and manager, each behind its length (uvarint)
 //
 // Whoever may write chooses the user agent, and may choose another one for each request. So there is a bound to all of it: texts are cut,
 // and when the table has authorsFull entries a new agent is `other` (then "alice with another program" is all that a record says), when it
@@ -45,7 +46,10 @@ const (
 var bucketAuthors = []byte("authors")
 
 // An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
-type Author struct{ User, Agent, Verb, Subresource string }
+type Author struct {
+	User, Agent, Verb, Subresource string
+	Manager                        string // of fields, where the request names one: else it is the first word of Agent
+}
 
 // An AuthorID is an author's number in the file; 0 is nobody known.
 type AuthorID uint32
@@ -121,7 +125,7 @@ func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 		e, n = s.known(a)
 	}
 	if e == nil && n >= authorsFull {
-		a.Agent = otherAuthor
+		a.Agent, a.Manager = otherAuthor, ""
 		e, n = s.known(a)
 	}
 	if e == nil && n >= authorsMax {
@@ -179,7 +183,7 @@ func (t *authorTable) keep(fresh []*authorEntry) {
 // bounded cuts an author's texts, and makes them UTF-8.
 func (a Author) bounded() Author {
 	return Author{boundedText(a.User, userBytesMax), boundedText(a.Agent, agentBytesMax), boundedText(a.Verb, verbBytesMax),
-		boundedText(a.Subresource, verbBytesMax)}
+		boundedText(a.Subresource, verbBytesMax), boundedText(a.Manager, agentBytesMax)}
 }
 
 // boundedText is a copy: what a request says must not keep its buffers.
@@ -306,8 +310,8 @@ func (st *Store) dropAuthors(tx *bbolt.Tx, named map[AuthorID]bool, begun int64)
 func authorKey(id AuthorID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
 
 func encodeAuthor(key []byte, a Author) []byte {
-	b := make([]byte, 4, 16+len(a.User)+len(a.Agent)+len(a.Verb)+len(a.Subresource))
-	for _, text := range [...]string{a.User, a.Agent, a.Verb, a.Subresource} {
+	b := make([]byte, 4, 16+len(a.User)+len(a.Agent)+len(a.Verb)+len(a.Subresource)+len(a.Manager))
+	for _, text := range [...]string{a.User, a.Agent, a.Verb, a.Subresource, a.Manager} {
 		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
 	}
 	binary.BigEndian.PutUint32(b, authorCRC(key, b))
@@ -323,7 +327,7 @@ func decodeAuthor(key, b []byte) (id AuthorID, a Author, err error) {
 		return 0, a, damaged("author %x is damaged: its checksum does not match", key)
 	}
 	id, b = AuthorID(binary.BigEndian.Uint32(key)), b[4:]
-	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource} {
+	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource, &a.Manager} {
 		size, n := binary.Uvarint(b)
 		if n <= 0 || size > uint64(len(b)-n) {
 			return 0, a, damaged("author %d is damaged", id)

@@ -227,6 +227,26 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	return allowed, reason
 }
 
+// ListsAnything tells whether there is any resource that a user may list, anywhere.
+func (x *Index) ListsAnything(user string, groups []string) bool {
+	keys := []subjectName{{rbacv1.UserKind, user}}
+	for _, group := range groups {
+		keys = append(keys, subjectName{rbacv1.GroupKind, group})
+	}
+	for _, key := range keys {
+		for _, grants := range x.grants[key] {
+			for _, g := range grants {
+				if slices.ContainsFunc(g.role.rules, func(rule rbacv1.PolicyRule) bool {
+					return has(rule.Verbs, "list") && len(rule.Resources) > 0 && len(rule.ResourceNames) == 0
+				}) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // visit calls each for every grant that the user has where the question is about, until it returns false. A grant comes more than
 // once when several of its subjects apply.
 func (x *Index) visit(q *Access, each func(*grant) bool) {

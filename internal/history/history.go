@@ -1,0 +1,411 @@
+// Package history tells what has changed, when, by whom and how: each record of the log as one line.
+//
+//	l := history.New(history.Config{Store: st, Upkeep: upkeep, Types: types, May: may, ...})
+//	mux.Handle(history.Path, l)
+//
+//	GET /debug/history?since=-5m&resource=deployments.apps&namespace=shop&by=my-controller
+//	{"revision":812,"time":"2026-11-23T05:02:11.204Z","verb":"patch","type":"MODIFIED",...,"changes":[{"path":".spec.replicas","old":1,"new":2}]}
+//
+//	m, err := history.ParseMoment("-90s", now)        // a revision or a time
+//	rev, err := history.Moments{st, upkeep}.At(m)     // the revision that was current then; 410 when that is compacted
+//
+// The log is the store's: whoever asks has a position in it, a revision, and reads on from there in batches, in short transactions, so that
+// a history of a million changes takes no more memory than one of a hundred. An answer ends at its limit, at the newest revision, or when
+// its time is over, and says where to go on. One that follows goes on as a watch does: it sleeps until the next commit, and ends when its
+// client takes nothing.
+//
+// Each change is shown to those who may list its resource in its namespace, by the rules of now. What is told of it is what package
+// history/changes tells: never the values of a Secret.
+//
+// Read this file first (the request, and the walk through the log), then query.go (what is asked), line.go (what is told) and moment.go.
+package history
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+const (
+	// Path is where the history is asked for.
+	Path = "/debug/history"
+
+	followersMax = 256              // that follow at the same time
+	pagesMax     = 32               // that do not
+	batchEvents  = 256              // taken from the log at once
+	pieceBytes   = 32 << 10         // sent at once
+	beatEvery    = 30 * time.Second // of a stream in which nothing happens
+	rulesEvery   = 10 * time.Second // who follows is judged anew so often
+)
+
+// Config is what a Log works with.
+type Config struct {
+	Store  *store.Store
+	Upkeep *store.Maintenance
+	Types  *scheme.Registry
+
+	May         func(request.User, request.Info) bool // the rules of now
+	MayAnything func(request.User) bool               // whether there is anything that a user may list
+	Begun       func(context.Context)                 // told when a follower has what was there; may be nil
+	Fail        func(http.ResponseWriter, *http.Request, error)
+
+	Patience     time.Duration   // with a client that takes nothing
+	Lifetime     time.Duration   // of a follower: between one and two of these
+	ShuttingDown <-chan struct{} // closed when followers have to end
+}
+
+// A Log answers what has happened.
+type Log struct {
+	Config
+	followers, pages, reading chan struct{} // a token each for those who follow, who read a page, who are at the store now
+}
+
+// New makes a Log.
+func New(c Config) *Log {
+	return &Log{Config: c, followers: make(chan struct{}, followersMax), pages: make(chan struct{}, pagesMax),
+		reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+}
+
+// Follows tells whether a request follows the log, and so lasts as a watch does.
+func Follows(r *http.Request) bool {
+	if r.URL.Path != Path || !strings.Contains(r.URL.RawQuery, "follow") {
+		return false
+	}
+	follow, _ := strconv.ParseBool(r.URL.Query().Get("follow"))
+	return follow
+}
+
+// ServeHTTP answers GET Path.
+func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := l.serve(w, r); err != nil {
+		l.Fail(w, r, err)
+	}
+}
+
+func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet {
+		return response.ErrMethodNotAllowed()
+	}
+	rec := request.From(r.Context())
+	decision := "allow"
+	if !l.MayAnything(rec.User) {
+		decision = "forbid"
+	}
+	rec.Annotate("authorization.k8s.io/decision", decision)
+	rec.Annotate("authorization.k8s.io/reason", "of each object that is told of, whoever may list it")
+	if decision == "forbid" {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "history"}, "", fmt.Errorf("User %q may not list anything", rec.User.Name))
+	}
+	q, err := l.parseQuery(r)
+	if err != nil {
+		return err
+	}
+	slots := l.pages
+	if q.follow {
+		slots = l.followers
+	}
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	default:
+		return apierrors.NewTooManyRequests(fmt.Sprintf("%d requests read the history already", cap(slots)), 1)
+	}
+	s := &stream{log: l, query: q, user: rec.User, types: l.typesByBase(), w: w}
+	s.answer(r.Context())
+	return nil
+}
+
+// A stream is one answer on its way.
+type stream struct {
+	log *Log
+	*query
+	user  request.User
+	types map[string]*scheme.Resource
+	w     http.ResponseWriter
+
+	pos     int64 // all up to here is sent, or was not asked for
+	sent    int64 // lines
+	last    int64 // the revision of the last of them
+	buf     []byte
+	events  []store.Event
+	allowed map[scope]bool
+	judged  time.Time
+	control *http.ResponseController
+	stalled *time.Timer // runs while the client is waited for, and cuts the connection
+}
+
+// A scope is what a right to list is about.
+type scope struct{ group, resource, namespace string }
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, pieceBytes+4096); return &b }}
+
+// errEnd ends a stream that has said what it has to say, or that nobody hears.
+var errEnd = errors.New("end of stream")
+
+func (s *stream) answer(ctx context.Context) {
+	s.pos, s.control = s.after, http.NewResponseController(s.w)
+	s.stalled = time.AfterFunc(time.Hour, func() { _ = s.control.SetWriteDeadline(time.Now()) })
+	s.stalled.Stop()
+	defer s.stalled.Stop()
+	defer s.rest()
+	if s.follow {
+		life := s.log.Lifetime + time.Duration(rand.Int64N(int64(s.log.Lifetime)+1))
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, life)
+		defer cancel()
+		_ = s.control.SetWriteDeadline(time.Now().Add(life + 10*time.Second)) // in place of the server's, which is too short
+	}
+	header := s.w.Header()
+	header.Set("Content-Type", "application/x-ndjson")
+	if s.sse {
+		header.Set("Content-Type", "text/event-stream")
+	}
+	header.Set("Cache-Control", "no-cache, private")
+	header.Set("X-Content-Type-Options", "nosniff")
+	s.w.WriteHeader(http.StatusOK)
+	more, err := s.drain(ctx)
+	if s.log.Begun != nil {
+		s.log.Begun(ctx)
+	}
+	if err == nil && s.follow && !more {
+		more, err = s.wait(ctx)
+	}
+	switch {
+	case errors.Is(err, errEnd):
+		return
+	case err != nil:
+		s.sayStatus(err)
+	case more:
+		s.sayContinue("continue")
+	}
+	_ = s.flush()
+}
+
+// wait follows the log until the client, its time or the server ends it.
+func (s *stream) wait(ctx context.Context) (more bool, err error) {
+	beat := time.NewTicker(beatEvery)
+	defer beat.Stop()
+	for {
+		wake := s.log.Store.Wake(s.prefix) // before the log is read: a commit in between closes it
+		more, err := s.drain(ctx)
+		if err == nil {
+			err = s.flush()
+		}
+		if more || err != nil {
+			return more, err
+		}
+		s.rest()
+		select {
+		case <-wake:
+		case <-beat.C:
+			if s.sse { // where to resume, also when nothing of interest happens
+				s.sayContinue("position")
+			}
+		case <-ctx.Done():
+			return true, nil
+		case <-s.log.ShuttingDown:
+			return true, nil
+		}
+	}
+}
+
+// drain tells what the log has behind pos. more says that it ended before the end of what was asked for.
+func (s *stream) drain(ctx context.Context) (more bool, err error) {
+	for {
+		newest := s.log.Store.Revision()
+		if s.until > 0 {
+			newest = min(newest, s.until)
+		}
+		if s.pos >= newest {
+			return false, nil
+		}
+		if ctx.Err() != nil {
+			return true, nil
+		}
+		if full, err := s.batch(ctx, newest); full || err != nil {
+			return full, err
+		}
+	}
+}
+
+// batch reads a part of the log, at a moment when not too many do, and tells of it. full says that the limit is reached.
+func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error) {
+	select {
+	case s.log.reading <- struct{}{}:
+	case <-ctx.Done():
+		return true, nil
+	}
+	held := true
+	release := func() {
+		if held {
+			<-s.log.reading
+			held = false
+		}
+	}
+	defer release()
+	events, upTo, err := s.log.Store.Events(s.prefix, s.pos, batchEvents, s.events[:0])
+	if err != nil {
+		return false, err
+	}
+	s.events = events
+	for i := range events {
+		ev := &events[i]
+		if ev.Rev > newest {
+			upTo = newest
+			break
+		}
+		if s.limit > 0 && s.sent >= s.limit && ev.Rev != s.last { // a revision is not cut
+			s.pos = ev.Rev - 1
+			return true, nil
+		}
+		if !s.asked(ev) || !s.wanted(s.log.Store.Author(ev.Author)) || !s.may(ev) {
+			continue
+		}
+		whole := i+1 == len(events) || events[i+1].Rev != ev.Rev
+		if err := s.tell(ev, whole); err != nil {
+			return false, err
+		}
+		if len(s.buf) >= pieceBytes {
+			release() // nobody waits for a slow client
+			if err := s.push(); err != nil {
+				return false, err
+			}
+			if ctx.Err() != nil {
+				s.pos = ev.Rev
+				if !whole {
+					s.pos--
+				}
+				return true, nil
+			}
+		}
+	}
+	s.pos = max(s.pos, upTo)
+	return false, nil
+}
+
+// may tells whether who asks may list what an event is about.
+func (s *stream) may(ev *store.Event) bool {
+	if s.allowed == nil || s.follow && time.Since(s.judged) > rulesEvery || len(s.allowed) > 100_000 {
+		s.allowed, s.judged = map[scope]bool{}, time.Now()
+	}
+	base, namespace, _, _ := scheme.SplitKey(ev.Key)
+	group, resource := groupResource(base)
+	at := scope{group, resource, namespace}
+	allowed, known := s.allowed[at]
+	if !known {
+		version := ""
+		if res := s.types[base]; res != nil {
+			version = res.Version
+		}
+		prefix := "apis"
+		if group == "" {
+			prefix = "api"
+		}
+		info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: prefix, Group: group, Version: version, Resource: resource, Namespace: namespace}
+		allowed = s.log.May(s.user, info)
+		s.allowed[at] = allowed
+	}
+	return allowed
+}
+
+// tell adds a line about an event. whole says that it is the last of its revision.
+func (s *stream) tell(ev *store.Event, whole bool) error {
+	line, err := json.Marshal(s.line(ev))
+	if err != nil {
+		return err
+	}
+	s.sent, s.last = s.sent+1, ev.Rev
+	id := ev.Rev
+	if !whole { // who resumes here has not seen all of it
+		id = 0
+	}
+	s.say("", id, line)
+	return nil
+}
+
+// say adds a line, or an event of that name.
+func (s *stream) say(event string, id int64, line []byte) {
+	if s.buf == nil {
+		s.buf = (*buffers.Get().(*[]byte))[:0]
+	}
+	if !s.sse {
+		s.buf = append(append(s.buf, line...), '\n')
+		return
+	}
+	if event != "" {
+		s.buf = append(append(append(s.buf, "event: "...), event...), '\n')
+	}
+	if id > 0 {
+		s.buf = append(strconv.AppendInt(append(s.buf, "id: "...), id, 10), '\n')
+	}
+	s.buf = append(append(append(s.buf, "data: "...), line...), "\n\n"...)
+}
+
+// sayContinue says where to go on.
+func (s *stream) sayContinue(event string) {
+	s.say(event, s.pos, fmt.Appendf(nil, `{"continue":%d}`, s.pos))
+}
+
+// sayStatus ends a stream with the Status of an error.
+func (s *stream) sayStatus(err error) {
+	if errors.Is(err, store.ErrCompacted) {
+		err = Moments{s.log.Store, s.log.Upkeep}.compacted(fmt.Sprintf("revision %d", s.pos))
+	}
+	status, _ := response.ErrorStatus(err)
+	status.Kind, status.APIVersion = "Status", "v1"
+	if line, err := json.Marshal(&status); err == nil {
+		s.say("status", 0, line)
+	}
+}
+
+// push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time.
+func (s *stream) push() error {
+	defer s.stalled.Stop()
+	for rest := s.buf; len(rest) > 0; {
+		piece := rest[:min(len(rest), pieceBytes)]
+		rest = rest[len(piece):]
+		s.stalled.Reset(s.log.Patience)
+		if _, err := s.w.Write(piece); err != nil {
+			return errEnd
+		}
+	}
+	s.buf = s.buf[:0]
+	return nil
+}
+
+func (s *stream) flush() error {
+	if err := s.push(); err != nil {
+		return err
+	}
+	s.stalled.Reset(s.log.Patience)
+	defer s.stalled.Stop()
+	if s.control.Flush() != nil {
+		return errEnd
+	}
+	return nil
+}
+
+// rest gives the buffers back: who sleeps costs a connection and a goroutine.
+func (s *stream) rest() {
+	if s.buf != nil && cap(s.buf) <= 2*pieceBytes {
+		buf := s.buf
+		buffers.Put(&buf)
+	}
+	s.buf, s.events = nil, nil
+}

@@ -1,0 +1,89 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"apilet/internal/store"
+)
+
+// A Moment is what somebody names to say when: a revision, or a time.
+type Moment struct {
+	Rev  int64     // 0: Time says it
+	Time time.Time // to the millisecond
+	text string    // as it was named
+}
+
+// ParseMoment reads 812 (a revision), 2026-11-23T05:00:00Z (RFC 3339, with a fraction or without) or -90s (so long before now).
+func ParseMoment(text string, now time.Time) (Moment, error) {
+	m := Moment{text: text}
+	var err error
+	switch {
+	case text != "" && strings.Trim(text, "0123456789") == "":
+		if m.Rev, err = strconv.ParseInt(text, 10, 64); err == nil && m.Rev > 0 {
+			return m, nil
+		}
+	case strings.HasPrefix(text, "-"):
+		if ago, err := time.ParseDuration(text); err == nil {
+			m.Time = now.Add(ago)
+			return m, nil
+		}
+	default:
+		if m.Time, err = time.Parse(time.RFC3339, text); err == nil {
+			return m, nil
+		}
+	}
+	shown := text
+	if len(shown) > 64 {
+		shown = shown[:64] + "..."
+	}
+	return m, apierrors.NewBadRequest(fmt.Sprintf("%q is no moment: name a revision (812), a time (2026-11-23T05:00:00Z), or how long ago (-90s)", shown))
+}
+
+// Moments finds what was current at a moment.
+type Moments struct {
+	Store  *store.Store
+	Upkeep *store.Maintenance
+}
+
+// At is the revision that was current at a moment: a Status 410 that names the oldest that can be asked when it is compacted, 400 when it
+// is in the future.
+func (ms Moments) At(m Moment, now time.Time) (int64, error) {
+	if m.Rev > 0 {
+		switch newest := ms.Store.Revision(); {
+		case m.Rev > newest:
+			return 0, apierrors.NewBadRequest(fmt.Sprintf("revision %d is in the future: the newest is %d", m.Rev, newest))
+		case m.Rev < ms.Store.Compacted():
+			return 0, ms.compacted("revision " + m.text)
+		}
+		return m.Rev, nil
+	}
+	if m.Time.After(now.Add(time.Second)) { // of clocks that differ a little
+		return 0, apierrors.NewBadRequest(m.text + " is in the future")
+	}
+	rev, err := ms.Upkeep.RevisionAt(m.Time)
+	if errors.Is(err, store.ErrCompacted) {
+		return 0, ms.compacted(m.text)
+	}
+	return rev, err
+}
+
+// compacted is the 410 of what is too long ago.
+func (ms Moments) compacted(what string) error {
+	oldest, since := ms.Upkeep.Oldest()
+	at := ""
+	if !since.IsZero() {
+		at = " of " + formatTime(since)
+	}
+	return apierrors.NewResourceExpired(fmt.Sprintf("%s is compacted: the oldest moment that can be asked is revision %d%s (--history says how far back that is)", what, oldest, at))
+}
+
+// Compacted is the 410 of a revision that was compacted while it was read.
+func (ms Moments) Compacted(rev int64) error { return ms.compacted(fmt.Sprintf("revision %d", rev)) }
+
+func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -1,0 +1,196 @@
+package history
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"apilet/internal/scheme"
+	"apilet/internal/selector"
+	"apilet/internal/store"
+)
+
+const (
+	limitDefault = 500
+	limitMax     = 5000
+)
+
+// A query is what is asked for.
+type query struct {
+	after, until int64           // revisions; until 0: no end
+	limit        int64           // lines; 0: none
+	prefix       string          // of the one resource that is asked for, or store.Everything
+	bases        map[string]bool // of the resources; empty: all
+	namespace    string
+	name         string
+	labels       selector.Labels
+	fields       []*selector.Field
+	by           string
+	follow       bool
+	objects      bool
+	sse          bool
+}
+
+// parseQuery reads the parameters; all that is wrong with them is a 400, but a beginning that is compacted, which is a 410.
+func (l *Log) parseQuery(r *http.Request) (*query, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	q := &query{namespace: values.Get("namespace"), name: values.Get("name"), by: values.Get("by"), bases: map[string]bool{}, prefix: store.Everything,
+		sse: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
+	for name, to := range map[string]*bool{"follow": &q.follow, "objects": &q.objects} {
+		if text := values.Get(name); text != "" {
+			if *to, err = strconv.ParseBool(text); err != nil {
+				return nil, apierrors.NewBadRequest(name + " is neither true nor false")
+			}
+		}
+	}
+	if err := errors.Join(q.parseLimit(values.Get("limit")), q.parseSelectors(values)); err != nil {
+		return nil, err
+	}
+	for _, name := range values["resource"] {
+		if name != "" {
+			q.prefix = l.baseOf(name)
+			q.bases[q.prefix] = true
+		}
+	}
+	if len(q.bases) > 1 {
+		q.prefix = store.Everything
+	}
+	return q, l.parseSpan(q, values, r.Header.Get("Last-Event-ID"))
+}
+
+// parseSpan finds where to begin and where to end. A time before all that is kept begins with the oldest, a revision is compacted.
+func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
+	now, moments := time.Now(), Moments{l.Store, l.Upkeep}
+	oldest := l.Store.Compacted()
+	q.after = oldest
+	if text := values.Get("since"); text != "" {
+		m, err := ParseMoment(text, now)
+		if err != nil {
+			return err
+		}
+		if m.Rev > 0 {
+			return apierrors.NewBadRequest("since is a time: for a revision there is after")
+		}
+		switch before, err := l.Upkeep.RevisionAt(m.Time.Add(-time.Millisecond)); {
+		case err == nil:
+			q.after = before
+		case !errors.Is(err, store.ErrCompacted):
+			return err
+		}
+	}
+	after := values.Get("after")
+	if lastEvent != "" {
+		after, q.after = lastEvent, oldest
+	}
+	if after != "" {
+		rev, err := strconv.ParseInt(after, 10, 64)
+		if err != nil || rev < 0 {
+			return apierrors.NewBadRequest("after is no revision")
+		}
+		if newest := l.Store.Revision(); rev > newest {
+			return apierrors.NewBadRequest("after is in the future: the newest revision is " + strconv.FormatInt(newest, 10))
+		}
+		if rev < oldest && rev > 0 {
+			return moments.Compacted(rev)
+		}
+		q.after = max(q.after, rev)
+	}
+	if text := values.Get("until"); text != "" {
+		m, err := ParseMoment(text, now)
+		if err != nil {
+			return err
+		}
+		if q.follow {
+			return apierrors.NewBadRequest("who follows does not end: until and follow contradict each other")
+		}
+		if q.until, err = moments.At(m, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (q *query) parseLimit(text string) error {
+	if q.limit = limitDefault; q.follow {
+		q.limit = 0
+	}
+	if text == "" {
+		return nil
+	}
+	limit, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || limit < 1 || limit > limitMax {
+		return apierrors.NewBadRequest("limit is no number between 1 and " + strconv.Itoa(limitMax))
+	}
+	q.limit = limit
+	return nil
+}
+
+func (q *query) parseSelectors(values url.Values) error {
+	if text := values.Get("labelSelector"); text != "" {
+		parsed, err := scheme.ParseLabels(text)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		requirements, _ := parsed.Requirements()
+		q.labels = selector.NewLabels(requirements)
+	}
+	text := values.Get("fieldSelector")
+	if text == "" {
+		return nil
+	}
+	parsed, err := fields.ParseSelector(text)
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	known := map[string]*selector.Field{
+		"metadata.name":      {Key: func(_, name string) string { return name }},
+		"metadata.namespace": {Key: func(namespace, _ string) string { return namespace }},
+	}
+	for _, term := range parsed.Requirements() {
+		field := known[term.Field]
+		if field == nil {
+			return apierrors.NewBadRequest("field label not supported: " + term.Field)
+		}
+		field.Add(term.Value, term.Operator)
+	}
+	for _, field := range known {
+		q.fields = append(q.fields, field)
+	}
+	return nil
+}
+
+// baseOf is what keys of PLURAL.GROUP begin with. A resource that is not served any more has a history, too.
+func (l *Log) baseOf(name string) string {
+	plural, group, _ := strings.Cut(name, ".")
+	for _, res := range l.Types.All() {
+		if res.Plural == plural && res.Group == group && !res.Virtual {
+			return res.Base
+		}
+	}
+	return "/" + group + "/" + plural + "/"
+}
+
+// asked tells whether an event is among what is asked for, but for who may see it.
+func (q *query) asked(ev *store.Event) bool {
+	base, namespace, name, ok := scheme.SplitKey(ev.Key)
+	if !ok || len(q.bases) > 0 && !q.bases[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
+		return false
+	}
+	for _, field := range q.fields {
+		if !field.Matches(ev.Key, nil) {
+			return false
+		}
+	}
+	return len(q.labels.ByKey) == 0 || q.labels.Match(gjson.GetBytes(ev.JSON, "metadata.labels")) ||
+		ev.Prev != nil && q.labels.Match(gjson.GetBytes(ev.Prev, "metadata.labels"))
+}

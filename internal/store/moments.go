@@ -1,0 +1,111 @@
+package store
+
+// This file finds what was when: the revision that was current at a time, and one object as it was at a revision.
+//
+// Records of format 2 say when they were written, so that the newest of them that is not later than a moment is found by halving the
+// revisions that are kept. Records of before do not know, and are taken to be older than those that do; where one of them is the answer,
+// the marks of compaction vouch for a revision at or before the moment. Where the clock ran back, some moments came twice: one of the two
+// is found.
+
+import (
+	"bytes"
+	"errors"
+	"time"
+)
+
+// RevisionAt is the revision that was current at a time. ErrCompacted when that is longer ago than what is kept.
+func (up *Maintenance) RevisionAt(at time.Time) (int64, error) {
+	st, ms := up.st, at.UnixMilli()
+	for {
+		current, compacted := st.Revision(), st.Compacted()
+		low, high := compacted, current // at low it was not later, as far as anybody knows; above high it was
+		found := Record{}
+		for low < high {
+			middle := low + (high-low+1)/2
+			r, err := st.recordFrom(middle)
+			switch {
+			case errors.Is(err, ErrNotFound) || err == nil && (r.Rev > high || r.Time > ms):
+				high = middle - 1
+			case err != nil:
+				return 0, err
+			default:
+				low, found = r.Rev, r
+			}
+		}
+		if st.Compacted() != compacted { // and something that was looked for is gone
+			continue
+		}
+		if found.Time != 0 {
+			return low, nil
+		}
+		return up.vouchedAt(at, compacted)
+	}
+}
+
+// vouchedAt is RevisionAt where no record that knows its time is so old.
+func (up *Maintenance) vouchedAt(at time.Time, compacted int64) (int64, error) {
+	if rev := up.RevisionBefore(at); rev > 0 && rev >= compacted {
+		return rev, nil
+	}
+	if r, err := up.st.recordFrom(compacted); err == nil && r.Rev == compacted && r.Time != 0 && r.Time <= at.UnixMilli() {
+		return compacted, nil
+	}
+	return 0, ErrCompacted
+}
+
+// Oldest is the oldest revision that can be read, and since when it was current; the zero time where nobody knows.
+func (up *Maintenance) Oldest() (rev int64, since time.Time) {
+	rev = max(up.st.Compacted(), 1)
+	if r, err := up.st.recordFrom(rev); err == nil && r.Rev == rev && r.Time != 0 {
+		return rev, time.UnixMilli(r.Time)
+	}
+	up.mu.RLock()
+	defer up.mu.RUnlock()
+	for _, m := range up.marks {
+		if m.rev == rev {
+			return rev, time.Unix(m.unix, 0)
+		}
+	}
+	return rev, time.Time{}
+}
+
+// recordFrom is the first record at or above a revision, without its key and JSON.
+func (st *Store) recordFrom(rev int64) (r Record, err error) {
+	err = st.View(func(s *Snapshot) error {
+		c := s.Revs.Cursor()
+		k, v := c.Seek(RevKey(rev))
+		if k == nil {
+			return ErrNotFound
+		}
+		r, _, err = decodeRecord(revOf(k), v)
+		r.JSON = nil
+		return err
+	})
+	return r, err
+}
+
+// GetAt is an object as it was at a revision; ErrNotFound where it was not there, ErrCompacted, or an error where that is in the future.
+func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
+	current := st.Revision()
+	err = st.View(func(s *Snapshot) error {
+		if err := s.reach(rev, current); err != nil {
+			return err
+		}
+		k := []byte(key)
+		v := s.keys.get(k)
+		if v == nil {
+			return ErrNotFound
+		}
+		state, err := decodeKeyState(k, v)
+		if err != nil {
+			return err
+		}
+		r, ok, err := s.version(k, state, rev)
+		if err == nil && !ok {
+			return ErrNotFound
+		}
+		rec = r.public(key, bytes.Clone(r.JSON))
+		return err
+	})
+	return rec, err
+}
