@@ -558,6 +558,8 @@ type storeGauges struct {
 	damaged                   int64 // what reads and writes found damaged
 	unreadable                int64 // live objects that cannot be decoded
 	commits, changes          int64
+	trackedShort              int64 // writes whose managedFields were kept, by way
+	trackedGeneral            int64
 	commitSeconds             float64
 	commitBuckets             map[float64]uint64 // by their upper bound in seconds; each has those of the smaller ones in it
 	objects                   []objectStats
@@ -579,6 +581,7 @@ var (
 	storeUnreadable = prometheus.NewDesc("apilet_store_unreadable_objects", "Live objects that cannot be decoded and are left out.", nil, nil)
 	storeCommits    = prometheus.NewDesc("apilet_store_commit_duration_seconds", "How long commits took, fsync included.", nil, nil)
 	storeChanges    = prometheus.NewDesc("apilet_store_committed_changes_total", "Changes made durable; divided by the number of commits, how many share one fsync.", nil, nil)
+	storeTracked    = prometheus.NewDesc("apilet_managed_fields_writes_total", "Writes whose managedFields were kept, by way: short, or general for those that were left to structured-merge-diff.", []string{"way"}, nil)
 	storageSize     = prometheus.NewDesc("apiserver_storage_size_bytes", stable+"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
 	storageObjects  = prometheus.NewDesc("apiserver_storage_objects", stable+"(Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
 	resourceObjects = prometheus.NewDesc("apiserver_resource_objects", alpha+"Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
@@ -594,7 +597,7 @@ func (m *metrics) watchStore(read func() storeGauges) {
 }
 
 func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges,
+	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges, storeTracked,
 		storageSize, storageObjects, resourceObjects, resourceBytes} {
 		ch <- d
 	}
@@ -614,6 +617,8 @@ func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(storeUnreadable, s.unreadable)
 	ch <- prometheus.MustNewConstHistogram(storeCommits, uint64(s.commits), s.commitSeconds, s.commitBuckets)
 	ch <- prometheus.MustNewConstMetric(storeChanges, prometheus.CounterValue, float64(s.changes))
+	ch <- prometheus.MustNewConstMetric(storeTracked, prometheus.CounterValue, float64(s.trackedShort), "short")
+	ch <- prometheus.MustNewConstMetric(storeTracked, prometheus.CounterValue, float64(s.trackedGeneral), "general")
 	gauge(storageSize, s.fileBytes, "bbolt")
 	for _, o := range s.objects {
 		name := o.resource

@@ -560,6 +560,7 @@ func (s *server) storeStats() storeGauges {
 		gauges.commitBuckets[bound] = uint64(sum)
 	}
 	gauges.damaged = int64(s.st.Found.Count())
+	gauges.trackedShort, gauges.trackedGeneral = s.wr.Tracked.Short.Load(), s.wr.Tracked.General.Load()
 	gauges.unreadable = int64(s.lost.Count())
 	if problems := s.damage.Load(); problems != nil {
 		gauges.corrupt = int64(len(*problems))

@@ -58,7 +58,8 @@ func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 }
 
 func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
-	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil}
+	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil,
+		Ways: &wr.Tracked}
 	if res.Converts() {
 		o.SchemaOf = func(version string) (schema map[string]any) {
 			if other := wr.Types.Lookup(res.Group, version, res.Plural); other != nil && other.Schema != nil {

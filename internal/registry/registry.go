@@ -38,6 +38,7 @@ import (
 	"apilet/internal/auth"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/defaults"
+	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/warnings"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
@@ -70,9 +71,10 @@ type Writer struct {
 
 	NamespaceCreated func(namespace string) // what follows the creation of a namespace, before it is answered
 
-	Validating    bool     // --validate: built-in objects are validated by their types' rules; metadata always is
-	ManagedFields bool     // --managed-fields
-	managers      sync.Map // *resource (or "scale") to its *ownership, made at the first write
+	Validating    bool              // --validate: built-in objects are validated by their types' rules; metadata always is
+	ManagedFields bool              // --managed-fields
+	Tracked       fieldmanager.Ways // which way the fields of writes went
+	managers      sync.Map          // *resource (or "scale") to its *ownership, made at the first write
 }
 
 // Read decodes a record. One that nobody can decode is noted.

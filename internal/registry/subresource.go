@@ -319,7 +319,7 @@ func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scal
 func (req *scaleRequest) fieldManager() *fieldmanager.Manager {
 	known, ok := req.wr.managers.Load("scale")
 	if !ok {
-		known, _ = req.wr.managers.LoadOrStore("scale", &fieldmanager.Manager{Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+		known, _ = req.wr.managers.LoadOrStore("scale", &fieldmanager.Manager{Ways: &req.wr.Tracked, Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
 			GoType: reflect.TypeFor[autoscalingv1.Scale]()})
 	}
 	return known.(*fieldmanager.Manager)

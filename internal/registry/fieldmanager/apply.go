@@ -15,9 +15,14 @@
 // {replicas: 2, image: y}: 409, "conflict with "controller" using apps/v1: .spec.replicas"; applies {image: y}: image changes, replicas
 // stays 5.
 //
-// Merging and comparing are Kubernetes' own (k8s.io/apimachinery/pkg/util/managedfields on sigs.k8s.io/structured-merge-diff), since
-// managers compare the results byte by byte; it walks whole objects, so the two commonest cases have a shorter way with the same result:
-// an apply of the fields that the manager has (fastpath.go), and an ordinary update (diff.go).
+// What merging and comparing mean is Kubernetes' (k8s.io/apimachinery/pkg/util/managedfields on sigs.k8s.io/structured-merge-diff), and
+// managers compare the results byte by byte. That general machine turns objects into maps and walks them a dozen times, for most of a write's
+// time; so it is asked only where a shorter way cannot prove that its answer is the same:
+//
+//	any write but an apply    track.go: two objects compared once along the schema (compare.go, compareany.go), sets of fields (fieldset.go)
+//	an apply of the fields that the manager has, or one that makes the object    fastpath.go
+//
+// Ways counts how often it is asked.
 //
 // Invariants: a short way answers as the library does or not at all; no entry names a field that the object lacks.
 package fieldmanager
@@ -95,6 +100,7 @@ type Manager struct {
 	Versions []string                // other apiVersions of the kind that are served; entries of versions unknown here are dropped
 	Schema   map[string]any          // openAPIV3Schema of a custom resource; nil: lists are atomic, maps are not
 	Status   bool                    // has a status subresource: main writes do not own status
+	Ways     *Ways                   // counts the writes; nil: nobody asks
 
 	// ConvertTo returns a custom resource in another version, where a webhook knows how, and SchemaOf the openAPIV3Schema of that version;
 	// nil: versions differ by name alone.
@@ -103,6 +109,7 @@ type Manager struct {
 
 	mu       sync.Mutex                             // guards what follows
 	types    *typed.ParseableType                   // nil until used
+	plan     *plan                                  // how objects of GoType are compared
 	managers map[string]*managedfields.FieldManager // by subresource
 	others   map[string]*typed.ParseableType        // types of other versions, where a webhook converts
 }
@@ -119,19 +126,20 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 	if err := scheme.CheckSteps(wanted.Object); err != nil {
 		return nil, nil, scheme.InvalidWhole(o.Kind.GroupKind(), wanted.GetName(), err)
 	}
+	o.ready()
+	merged, ok := o.applyFast(live, wanted, by)
+	if o.Ways.count(ok); ok {
+		return merged, strictErrs, nil
+	}
 	manager, err := o.manager(by.Subresource)
 	if err != nil {
 		return nil, nil, err
-	}
-	if merged, ok := o.applyFast(live, wanted, by); ok {
-		return merged, strictErrs, nil
 	}
 	result, err := manager.Apply(o.orNew(live), wanted, by.Manager, by.Force)
 	if err != nil {
 		return nil, nil, applyError(err)
 	}
-	merged, ok := result.(scheme.Object)
-	if !ok {
+	if merged, ok = result.(scheme.Object); !ok {
 		return nil, nil, fmt.Errorf("apply: %T is no object", result)
 	}
 	return merged, strictErrs, nil
@@ -153,7 +161,7 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 	}
 	m := merger{types: o.types.Schema, changed: nullStamp(wanted.Object)}
 	merged = o.orNew(nil)
-	if live == nil || reflect.ValueOf(live).IsNil() {
+	if isNil(live) {
 		ok = m.replace(reflect.ValueOf(merged).Elem(), body, nil)
 	} else if m.others, ok = o.othersOf(live.GetManagedFields(), by, fields); ok {
 		merged = o.stamp(live.DeepCopyObject().(scheme.Object))
@@ -202,60 +210,26 @@ type Applier struct {
 // entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
 // fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
 func (o *Manager) Update(old, next scheme.Object, manager, subresource string) error {
+	o.ready()
+	o.stamp(next)
+	entries, ok := o.track(old, next, manager, subresource)
+	if o.Ways.count(ok); ok {
+		next.SetManagedFields(entries)
+		return nil
+	}
 	general, err := o.manager(subresource)
 	if err != nil {
 		return err
 	}
-	o.stamp(next)
-	if o.continues(old, next, subresource) {
-		err = o.updateByDiff(general, old, next, manager)
-	} else {
-		_, err = general.Update(o.orNew(old), next, manager)
-	}
-	if err != nil {
+	if _, err = general.Update(o.orNew(old), next, manager); err != nil {
 		next.SetManagedFields(nil) // a write is not refused for its managedFields' sake, as in the real server
 	}
 	return nil
 }
 
-// continues tells an ordinary update: next goes on from the entries that old has, there are few enough of them that none will be
-// merged, and all are of this version.
-func (o *Manager) continues(old, next scheme.Object, subresource string) bool {
-	if old == nil || reflect.ValueOf(old).IsNil() || old.GetName() == "" || next.GetName() == "" {
-		return false
-	}
-	entries := old.GetManagedFields()
-	if sent := next.GetManagedFields(); subresource == "" && sent != nil && !equality.Semantic.DeepEqual(sent, entries) {
-		return false
-	}
-	return len(entries) > 0 && len(entries) < maxUpdateManagers && o.ofThisVersion(entries)
-}
-
-// maxUpdateManagers is how many entries of updates the library keeps apart; it merges the oldest above that.
-const maxUpdateManagers = 10
-
 func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 	own := o.Kind.GroupVersion().String()
 	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
-}
-
-// updateByDiff is update asked about what differs alone (diff.go). The entries of a custom resource are all shown to the library: it
-// adapts them when the schema has changed.
-func (o *Manager) updateByDiff(general *managedfields.FieldManager, old, next scheme.Object, manager string) error {
-	before, after, paths := newDiff(o.types, old, next)
-	asked, rest := old.GetManagedFields(), []metav1.ManagedFieldsEntry(nil)
-	if o.GoType != nil {
-		asked, rest = involved(asked, manager, paths)
-	}
-	o.stamp(before).SetManagedFields(asked)
-	before.SetUID("") // an object with a UID but without entries would not be tracked
-	o.stamp(after).SetUID("")
-	after.SetManagedFields(nil)
-	if _, err := general.Update(before, after, manager); err != nil {
-		return err
-	}
-	next.SetManagedFields(sortEntries(append(rest, after.GetManagedFields()...)))
-	return nil
 }
 
 // KeepTimes undoes the new times in next.managedFields if nothing else tells next from old, so that a write that changes nothing is
@@ -336,15 +310,27 @@ func applyError(err error) error {
 	return scheme.StatusError(http.StatusInternalServerError, "", err.Error())
 }
 
+// ready makes the kind's types at their first use.
+func (o *Manager) ready() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.types != nil {
+		return
+	}
+	o.types = typesOf(o.GoType, o.Schema)
+	if o.GoType != nil {
+		planner := planner{types: o.types.Schema, made: map[plannedType]*plan{}}
+		o.plan = planner.plan(o.GoType, o.types.TypeRef)
+	}
+}
+
 // manager returns the library's manager for a subresource, building it when first asked.
 func (o *Manager) manager(subresource string) (*managedfields.FieldManager, error) {
+	o.ready()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if manager := o.managers[subresource]; manager != nil {
 		return manager, nil
-	}
-	if o.types == nil {
-		o.types = typesOf(o.GoType, o.Schema)
 	}
 	if o.managers == nil {
 		o.managers = map[string]*managedfields.FieldManager{}
@@ -396,7 +382,7 @@ func (o *Manager) resetPaths(subresource string) (split [][]string) {
 
 // orNew is obj under the manager's kind, or a new object where there is none.
 func (o *Manager) orNew(obj scheme.Object) scheme.Object {
-	if obj != nil && !reflect.ValueOf(obj).IsNil() {
+	if !isNil(obj) {
 		return o.stamp(obj)
 	}
 	if o.GoType == nil {

@@ -18,6 +18,7 @@ package fieldmanager
 // ok = false, and the general machine decides. So they may be ignorant, but not wrong.
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"maps"
@@ -34,9 +35,6 @@ import (
 
 // maxReapplyElements bounds a list whose elements are told apart here, by comparing each with each.
 const maxReapplyElements = 100
-
-// unownedMeta are the members of metadata that no entry names.
-var unownedMeta = []string{"name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "resourceVersion"}
 
 // appliedParts takes an apply's body apart: body without what the server ignores, and of that what belongs to the manager. resets are
 // paths that this kind of write does not touch. The body itself is not changed.
@@ -454,4 +452,22 @@ func (m *merger) replace(live reflect.Value, wanted any, path []string) bool {
 	strictErrs, err := kjson.UnmarshalStrict(text, fresh.Interface())
 	live.Set(fresh.Elem())
 	return err == nil && len(strictErrs) == 0
+}
+
+// maxOwnedPaths is for how many members an entry's fields are searched; with more of them every entry counts as involved.
+const maxOwnedPaths = 100
+
+// mayOwn is false for an entry that owns neither the member at path nor anything in it: a name of the path stands nowhere in its fields.
+// True means nothing, the name may stand elsewhere.
+func mayOwn(entry *metav1.ManagedFieldsEntry, path []string) bool {
+	if entry.FieldsV1 == nil {
+		return false
+	}
+	fields := entry.FieldsV1.GetRawBytes()
+	for _, name := range path {
+		if writtenAsIs(name) && !bytes.Contains(fields, []byte(`"f:`+name+`"`)) {
+			return false
+		}
+	}
+	return true
 }

@@ -49,11 +49,7 @@ func (o *Manager) typesFor(goType reflect.Type) *typed.ParseableType {
 	if goType != o.GoType {
 		return typesOf(goType, nil)
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.types == nil {
-		o.types = typesOf(o.GoType, o.Schema)
-	}
+	o.ready()
 	return o.types
 }
 

@@ -1,0 +1,297 @@
+package fieldmanager
+
+// This file is compare.go for values without a Go type: custom resources, along their schema, and the parts of others that have none. The
+// library checks such values first, all of them: one that is not as its schema says is left to it.
+
+import (
+	"slices"
+	"strconv"
+
+	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+)
+
+// An anyValue is a decoded JSON value, or none.
+type anyValue struct {
+	v     any
+	there bool
+}
+
+// visitAny compares a member or an element that is there on one side at least.
+func (c *comparison) visitAny(kind byte, text string, t smd.TypeRef, was, is anyValue) {
+	if c.failed {
+		return
+	}
+	at := c.open(kind, text)
+	c.anything(at, t, was, is)
+	c.close(at, was.there, is.there)
+}
+
+// anything compares what is at the open node.
+func (c *comparison) anything(at int, t smd.TypeRef, was, is anyValue) {
+	atom, ok := c.types.Resolve(t)
+	if c.failed = c.failed || !ok; c.failed {
+		return
+	}
+	if atom, ok = onlyKind(atom, was, is); !ok {
+		c.failed = true
+		return
+	}
+	switch {
+	case atom.Map != nil && atom.Map.ElementRelationship != smd.Atomic:
+		c.anyMaps(at, atom.Map, was, is)
+	case atom.List != nil && atom.List.ElementRelationship != smd.Atomic:
+		c.anyLists(at, atom.List, was, is)
+	default:
+		c.check(t, was)
+		c.check(t, is)
+		if was.there && is.there && !c.equalAny(was.v, is.v) {
+			c.leaf(at)
+		}
+	}
+}
+
+// onlyKind is what an atom is for these values: that of a place where several kinds of values may stand depends on what stands there.
+// ok is false for a value of another kind, for two kinds, and for null where it could be of several.
+func onlyKind(atom smd.Atom, values ...anyValue) (_ smd.Atom, ok bool) {
+	several := atom.Scalar != nil && (atom.List != nil || atom.Map != nil) || atom.List != nil && atom.Map != nil
+	for _, one := range values {
+		if !one.there {
+			continue
+		}
+		switch v := one.v.(type) {
+		case map[string]any:
+			atom.Scalar, atom.List = nil, nil
+		case []any:
+			atom.Scalar, atom.Map = nil, nil
+		case nil:
+			if several {
+				return atom, false
+			}
+		default:
+			if atom.Map, atom.List = nil, nil; !fitsScalar(atom.Scalar, v) {
+				return atom, false
+			}
+		}
+	}
+	return atom, atom.Scalar != nil || atom.List != nil || atom.Map != nil
+}
+
+func fitsScalar(scalar *smd.Scalar, v any) bool {
+	if scalar == nil {
+		return false
+	}
+	switch v.(type) {
+	case string:
+		return *scalar == smd.String || *scalar == smd.Untyped
+	case int64, float64:
+		return *scalar == smd.Numeric || *scalar == smd.Untyped
+	case bool:
+		return *scalar == smd.Boolean || *scalar == smd.Untyped
+	}
+	return false
+}
+
+func (c *comparison) anyMaps(at int, t *smd.Map, was, is anyValue) {
+	old, _ := was.v.(map[string]any)
+	next, _ := is.v.(map[string]any)
+	if c.emptyOrLong(at, len(old), len(next), was, is) {
+		return
+	}
+	names := make([]string, 0, max(len(old), len(next)))
+	for name := range old {
+		names = append(names, name)
+	}
+	for name := range next {
+		if _, both := old[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		ref, known := memberType(t, name)
+		if c.failed = c.failed || !known; c.failed {
+			return
+		}
+		var a, b anyValue
+		a.v, a.there = old[name]
+		b.v, b.there = next[name]
+		if c.depth == 1 && name == "managedFields" && c.nodes[at].text == "metadata" {
+			continue // nobody owns them
+		}
+		c.visitAny('f', name, ref, a, b)
+	}
+}
+
+// emptyOrLong answers for lists and maps that have no elements: they are leaves, as null is; and for those that have too many.
+func (c *comparison) emptyOrLong(at, lenWas, lenIs int, was, is anyValue) bool {
+	if max(lenWas, lenIs) > maxApplyElements {
+		c.failed = true
+	}
+	if lenWas == 0 && lenIs == 0 && was.there && is.there && (was.v == nil) != (is.v == nil) {
+		c.leaf(at)
+	}
+	return c.failed || lenWas == 0 && lenIs == 0
+}
+
+// memberType is the type of a map's member.
+func memberType(t *smd.Map, name string) (ref smd.TypeRef, known bool) {
+	if field, declared := t.FindField(name); declared {
+		return field.Type, true
+	}
+	return t.ElementType, t.ElementType != smd.TypeRef{}
+}
+
+func (c *comparison) anyLists(at int, t *smd.List, was, is anyValue) {
+	old, _ := was.v.([]any)
+	next, _ := is.v.([]any)
+	if c.emptyOrLong(at, len(old), len(next), was, is) {
+		return
+	}
+	elements := make([]element, 0, len(old)+len(next))
+	for i := range old {
+		elements = append(elements, element{fieldNode: c.anyName(t, old[i]), was: i, is: -1})
+	}
+	for i := range next {
+		elements = append(elements, element{fieldNode: c.anyName(t, next[i]), was: -1, is: i})
+	}
+	for _, e := range c.matched(elements) {
+		var a, b anyValue
+		if e.was >= 0 {
+			a = anyValue{old[e.was], true}
+		}
+		if e.is >= 0 {
+			b = anyValue{next[e.is], true}
+		}
+		c.visitAny(e.kind, e.text, t.ElementType, a, b)
+	}
+}
+
+// anyName is what an element is called in a path.
+func (c *comparison) anyName(t *smd.List, v any) fieldNode {
+	if len(t.Keys) == 0 {
+		c.key = c.appendAnyScalar(c.key[:0], v)
+		return fieldNode{kind: 'v', text: string(c.key)}
+	}
+	members, isMap := v.(map[string]any)
+	elem, _ := c.types.Resolve(t.ElementType)
+	if !isMap || elem.Map == nil {
+		c.failed = true
+		return fieldNode{}
+	}
+	c.key = append(c.key[:0], '{')
+	for _, name := range slices.Sorted(slices.Values(t.Keys)) {
+		part, there := members[name]
+		if !there {
+			field, _ := elem.Map.FindField(name)
+			c.appendDefault(name, field.Default)
+			continue
+		}
+		c.keyName(name)
+		c.key = c.appendAnyScalar(c.key, part)
+	}
+	return c.keyNode()
+}
+
+// appendAnyScalar writes a value as it stands in a path.
+func (c *comparison) appendAnyScalar(out []byte, v any) []byte {
+	switch v := v.(type) {
+	case string:
+		return c.appendString(out, v)
+	case bool:
+		return strconv.AppendBool(out, v)
+	case int:
+		return c.appendInt(out, int64(v))
+	case int64:
+		return c.appendInt(out, v)
+	case float64: // a default in a schema
+		if n := int64(v); float64(n) == v {
+			return c.appendInt(out, n)
+		}
+	}
+	c.failed = true
+	return out
+}
+
+func (c *comparison) appendInt(out []byte, n int64) []byte {
+	if !exact(n) {
+		c.failed = true
+	}
+	return strconv.AppendInt(out, n, 10)
+}
+
+// check looks at a value that is owned whole as the library does: what its schema does not know, or not so, is an error.
+func (c *comparison) check(t smd.TypeRef, v anyValue) {
+	if c.failed || !v.there {
+		return
+	}
+	atom, ok := c.types.Resolve(t)
+	if ok {
+		atom, ok = onlyKind(atom, v)
+	}
+	if !ok {
+		c.failed = true
+		return
+	}
+	switch v := v.v.(type) {
+	case map[string]any:
+		c.failed = len(v) > maxApplyElements
+		for name, member := range v {
+			ref, known := memberType(atom.Map, name)
+			if c.failed = c.failed || !known; c.failed {
+				return
+			}
+			c.check(ref, anyValue{member, true})
+		}
+	case []any:
+		c.checkList(atom.List, v)
+	}
+}
+
+func (c *comparison) checkList(t *smd.List, list []any) {
+	if c.failed = len(list) > maxApplyElements; c.failed {
+		return
+	}
+	if t.ElementRelationship == smd.Associative {
+		elements := make([]element, len(list))
+		for i := range list {
+			elements[i] = element{fieldNode: c.anyName(t, list[i]), was: i, is: -1}
+		}
+		c.matched(elements)
+	}
+	for _, member := range list {
+		c.check(t.ElementType, anyValue{member, true})
+	}
+}
+
+// equalAny compares decoded JSON as the library does: 1 and 1.0 are the same.
+func (c *comparison) equalAny(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		other, ok := b.(map[string]any)
+		if !ok || len(a) != len(other) {
+			return false
+		}
+		for name, x := range a {
+			if y, there := other[name]; !there || !c.equalAny(x, y) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		other, ok := b.([]any)
+		return ok && slices.EqualFunc(a, other, c.equalAny)
+	case int64:
+		if other, ok := b.(float64); ok {
+			return float64(a) == other
+		}
+	case float64:
+		if other, ok := b.(int64); ok {
+			return a == float64(other)
+		}
+	}
+	switch b.(type) {
+	case map[string]any, []any:
+		return false
+	}
+	return a == b
+}

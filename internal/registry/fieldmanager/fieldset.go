@@ -1,0 +1,421 @@
+package fieldmanager
+
+// This file is sets of fields as managedFields write them (FieldsV1): read, compared, taken from each other, united, written. A set is a tree,
+//
+//	{"f:spec":{"f:ports":{".":{},"k:{\"port\":80}":{".":{},"f:name":{}}}}}      ports, its element 80 and that one's name; not spec
+//
+// kept as a slice in the order of the text, so that no operation makes anything but its result: each is one walk along two slices, element by
+// element, like a merge of sorted lists.
+//
+// Only canonical text is read: in the library's order, without spaces, with names and values that every JSON encoder writes the same way.
+// Then equal elements have equal texts, and a set that nothing is taken from is already written. Anything else is the general machine's.
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A fieldSet is a tree in preorder.
+type fieldSet []fieldNode
+
+// A fieldNode is one element of a path, and what is below it.
+type fieldNode struct {
+	kind   byte   // f: a member's name; k: a list's element by its keys; v: by its value
+	member bool   // the path that ends here is in the set
+	end    int32  // index behind what is below; for the nodes of a slice of its own, from its start
+	text   string // as it stands in the JSON, behind the kind and its colon
+}
+
+// Bounds of what is read here: sets beyond them are the general machine's.
+const (
+	maxFieldNodes = 20000
+	maxFieldDepth = 200
+)
+
+// parseFields reads a canonical set that is not empty. anyOrder: its elements may stand in another order, as in objects without a Go type,
+// where sets are maps until they are written.
+func parseFields(text string, anyOrder bool) (fieldSet, bool) {
+	p := fieldParser{text: text, anyOrder: anyOrder, out: make(fieldSet, 0, 2+len(text)/16)}
+	ok := p.node(0) && p.at == len(text) && len(p.out) > 0
+	return p.out, ok
+}
+
+type fieldParser struct {
+	text     string
+	at       int
+	anyOrder bool
+	out      fieldSet
+}
+
+func (p *fieldParser) skip(token string) bool {
+	if !strings.HasPrefix(p.text[p.at:], token) {
+		return false
+	}
+	p.at += len(token)
+	return true
+}
+
+// node reads what is below one node; at the root nothing may be a member of itself.
+func (p *fieldParser) node(depth int) bool {
+	if depth > maxFieldDepth || !p.skip("{") {
+		return false
+	}
+	if p.skip("}") {
+		return depth > 0
+	}
+	if depth > 0 && p.skip(`".":{},`) {
+		p.out[len(p.out)-1].member = true
+	}
+	first, inOrder := len(p.out), true
+	for last := first; ; {
+		i := len(p.out)
+		if i >= maxFieldNodes || !p.element() {
+			return false
+		}
+		if i > first && compareNodes(&p.out[last], &p.out[i]) >= 0 {
+			if inOrder = false; !p.anyOrder {
+				return false
+			}
+		}
+		last = i
+		if p.skip("{}") {
+			p.out[i].member = true
+		} else if !p.node(depth + 1) {
+			return false
+		}
+		p.out[i].end = int32(len(p.out))
+		if p.skip("}") {
+			return inOrder || p.sort(int32(first))
+		}
+		if !p.skip(",") {
+			return false
+		}
+	}
+}
+
+// sort brings the children from first on in order, each with what is below it; false if one comes twice.
+func (p *fieldParser) sort(first int32) bool {
+	given := slices.Clone(p.out[first:])
+	var starts []int32
+	for i := int32(0); int(i) < len(given); i = given[i].end - first {
+		starts = append(starts, i)
+	}
+	slices.SortFunc(starts, func(a, b int32) int { return compareNodes(&given[a], &given[b]) })
+	p.out = p.out[:first]
+	for n, i := range starts {
+		if n > 0 && compareNodes(&given[starts[n-1]], &given[i]) == 0 {
+			return false
+		}
+		shift := int32(len(p.out)) - first - i
+		for _, node := range given[i : given[i].end-first] {
+			node.end += shift
+			p.out = append(p.out, node)
+		}
+	}
+	return true
+}
+
+// element reads the name of a node, up to the colon behind it.
+func (p *fieldParser) element() bool {
+	if len(p.text)-p.at < 4 || p.text[p.at] != '"' || p.text[p.at+2] != ':' {
+		return false
+	}
+	n := fieldNode{kind: p.text[p.at+1]}
+	p.at += 3
+	start := p.at
+	switch n.kind {
+	case 'f':
+		for p.at < len(p.text) && asIs(p.text[p.at]) {
+			p.at++
+		}
+	case 'v':
+		if !p.scalar() {
+			return false
+		}
+	case 'k':
+		if !p.keys() {
+			return false
+		}
+	default:
+		return false
+	}
+	n.text = p.text[start:p.at]
+	p.out = append(p.out, n)
+	return p.skip(`":`)
+}
+
+// keys reads {\"name\":value,...}, the names in order.
+func (p *fieldParser) keys() bool {
+	if !p.skip("{") {
+		return false
+	}
+	for last := ""; ; {
+		start := p.at
+		if !p.quoted() {
+			return false
+		}
+		name := p.text[start:p.at]
+		if last >= name || !p.skip(":") || !p.scalar() {
+			return false
+		}
+		last = name
+		if p.skip("}") {
+			return true
+		}
+		if !p.skip(",") {
+			return false
+		}
+	}
+}
+
+func (p *fieldParser) quoted() bool {
+	if !p.skip(`\"`) {
+		return false
+	}
+	for p.at < len(p.text) && asIs(p.text[p.at]) {
+		p.at++
+	}
+	return p.skip(`\"`)
+}
+
+// scalar reads a string, a whole number or a boolean.
+func (p *fieldParser) scalar() bool {
+	if p.skip("true") || p.skip("false") {
+		return true
+	}
+	start := p.at
+	for p.at < len(p.text) && (p.text[p.at] >= '0' && p.text[p.at] <= '9' || p.text[p.at] == '-') {
+		p.at++
+	}
+	if p.at == start {
+		return p.quoted()
+	}
+	n, err := strconv.ParseInt(p.text[start:p.at], 10, 64)
+	return err == nil && exact(n) && strconv.FormatInt(n, 10) == p.text[start:p.at]
+}
+
+// exact tells a number that a float64 holds too: the library reads what it wrote as one.
+func exact(n int64) bool { return n > -1<<53 && n < 1<<53 }
+
+// asIs says that every JSON encoder writes a byte the same way.
+func asIs(c byte) bool {
+	return c >= ' ' && c <= '~' && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&'
+}
+
+// writtenAsIs is asIs of a whole string.
+func writtenAsIs(text string) bool {
+	for i := range len(text) {
+		if !asIs(text[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// ---- order
+
+// compareNodes is the order of the elements of a path: names, keys, values.
+func compareNodes(a, b *fieldNode) int {
+	switch {
+	case a.kind != b.kind:
+		return cmp.Compare(a.kind, b.kind) // f, k, v
+	case a.text == b.text:
+		return 0
+	case a.kind == 'f':
+		return cmp.Compare(a.text, b.text)
+	case a.kind == 'v':
+		order, _, _ := compareScalars(a.text, b.text)
+		return order
+	}
+	return compareKeyTexts(a.text[1:], b.text[1:])
+}
+
+// compareKeyTexts goes along two keys, {\"name\":value,...} without the first brace: name, value, next name; the shorter one first.
+func compareKeyTexts(a, b string) int {
+	for {
+		order, restA, restB := compareScalars(a, b)
+		if order != 0 {
+			return order
+		}
+		if order, restA, restB = compareScalars(restA[1:], restB[1:]); order != 0 {
+			return order
+		}
+		if restA[0] != restB[0] { // one goes on, the other one ends
+			return cmp.Compare(restB[0], restA[0]) // ',' comes before '}', but is longer
+		}
+		if restA[0] == '}' {
+			return 0
+		}
+		a, b = restA[1:], restB[1:]
+	}
+}
+
+// compareScalars compares the values that two texts begin with, numbers before strings before booleans, and returns what follows them.
+func compareScalars(a, b string) (order int, restA, restB string) {
+	classA, a, restA := scalarOf(a)
+	classB, b, restB := scalarOf(b)
+	switch {
+	case classA != classB:
+		order = cmp.Compare(classA, classB)
+	case classA == 0:
+		m, _ := strconv.ParseInt(a, 10, 64)
+		n, _ := strconv.ParseInt(b, 10, 64)
+		order = cmp.Compare(m, n)
+	default:
+		order = cmp.Compare(a, b) // false before true
+	}
+	return order, restA, restB
+}
+
+func scalarOf(text string) (class int, value, rest string) {
+	switch text[0] {
+	case '\\':
+		n := strings.IndexByte(text[2:], '\\')
+		return 1, text[2 : 2+n], text[4+n:]
+	case 't', 'f':
+		n := strings.IndexByte(text, 'e') + 1
+		return 2, text[:n], text[n:]
+	}
+	n := 0
+	for n < len(text) && text[n] != ',' && text[n] != '}' {
+		n++
+	}
+	return 0, text[:n], text[n:]
+}
+
+// ---- operations
+
+// without returns s but the paths that d marks; changed is false if there is none of them.
+func (s fieldSet) without(d difference) (rest fieldSet, changed bool) {
+	m := minus{s: s, d: d, out: make(fieldSet, 0, len(s))}
+	m.level(0, int32(len(s)), 0, int32(len(d)))
+	return m.out, m.changed
+}
+
+type minus struct {
+	s       fieldSet
+	d       difference
+	out     fieldSet
+	changed bool
+}
+
+func (m *minus) level(i, end, j, endD int32) {
+	for ; i < end; i = m.s[i].end {
+		for j < endD && compareNodes(&m.d[j].fieldNode, &m.s[i]) < 0 {
+			j = m.d[j].end
+		}
+		if j == endD || compareNodes(&m.d[j].fieldNode, &m.s[i]) > 0 {
+			m.copy(i)
+			continue
+		}
+		at := len(m.out)
+		m.out = append(m.out, m.s[i])
+		if m.s[i].member && m.d[j].change != unchanged {
+			m.out[at].member, m.changed = false, true
+		}
+		m.level(i+1, m.s[i].end, j+1, m.d[j].end)
+		m.out = closed(m.out, at)
+	}
+}
+
+func (m *minus) copy(i int32) {
+	shift := int32(len(m.out)) - i
+	for _, n := range m.s[i:m.s[i].end] {
+		n.end += shift
+		m.out = append(m.out, n)
+	}
+}
+
+// closed ends the node at at: one that is no member and has nothing below goes.
+func closed(s fieldSet, at int) fieldSet {
+	if len(s) == at+1 && !s[at].member {
+		return s[:at]
+	}
+	s[at].end = int32(len(s))
+	return s
+}
+
+// union returns what is in a or b.
+func union(a, b fieldSet) fieldSet {
+	u := plus{a: a, b: b, out: make(fieldSet, 0, len(a)+len(b))}
+	u.level(0, int32(len(a)), 0, int32(len(b)))
+	return u.out
+}
+
+type plus struct{ a, b, out fieldSet }
+
+func (u *plus) level(i, endA, j, endB int32) {
+	for i < endA || j < endB {
+		order := 0
+		switch {
+		case i == endA:
+			order = 1
+		case j == endB:
+			order = -1
+		default:
+			order = compareNodes(&u.a[i], &u.b[j])
+		}
+		switch {
+		case order < 0:
+			u.copy(u.a, i)
+			i = u.a[i].end
+		case order > 0:
+			u.copy(u.b, j)
+			j = u.b[j].end
+		default:
+			at := len(u.out)
+			u.out = append(u.out, u.a[i])
+			u.out[at].member = u.a[i].member || u.b[j].member
+			u.level(i+1, u.a[i].end, j+1, u.b[j].end)
+			u.out[at].end = int32(len(u.out))
+			i, j = u.a[i].end, u.b[j].end
+		}
+	}
+}
+
+func (u *plus) copy(s fieldSet, i int32) {
+	shift := int32(len(u.out)) - i
+	for _, n := range s[i:s[i].end] {
+		n.end += shift
+		u.out = append(u.out, n)
+	}
+}
+
+// append writes the set as JSON.
+func (s fieldSet) append(out []byte) []byte { return s.appendLevel(out, 0, int32(len(s)), false) }
+
+// appendLevel writes the nodes from i to end; own: what is above them is a member too.
+func (s fieldSet) appendLevel(out []byte, i, end int32, own bool) []byte {
+	out = append(out, '{')
+	if own {
+		out = append(out, `".":{},`...)
+	}
+	for first := true; i < end; i = s[i].end {
+		if !first {
+			out = append(out, ',')
+		}
+		first = false
+		n := &s[i]
+		out = append(append(append(out, '"', n.kind, ':'), n.text...), `":`...)
+		if n.end == i+1 {
+			out = append(out, "{}"...)
+			continue
+		}
+		out = s.appendLevel(out, i+1, n.end, n.member)
+	}
+	return append(out, '}')
+}
+
+// size is about how long the JSON gets.
+func (s fieldSet) size() int {
+	n := 2
+	for i := range s {
+		n += len(s[i].text) + 10
+		if s[i].member {
+			n += 7
+		}
+	}
+	return n
+}

@@ -1,0 +1,415 @@
+package fieldmanager
+
+// This file is who owns what after an ordinary write, a create, update or patch, without the general machine: what the write sets now belongs
+// to its writer and to nobody else, what it removes to nobody.
+//
+//	entries   kubectl {f:replicas, f:image}   controller {f:status}
+//	write     by hpa: replicas 2 to 5                                  compare.go marks spec.replicas
+//	entries   kubectl {f:image}               controller {f:status}   hpa {f:replicas}
+//
+// All of it is done on sets (fieldset.go): each entry loses what is marked, the writer's gains what was set. Entries that lose nothing keep
+// their bytes. The answer is that of the library to the byte, or there is none, and the library is asked: when an entry is not as the library
+// writes it, names a version or a schema that was before, or the walk of compare.go has failed.
+
+import (
+	"cmp"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"apilet/internal/scheme"
+)
+
+// Ways counts which way the writes went whose fields were tracked.
+type Ways struct {
+	Short, General atomic.Int64
+}
+
+func (w *Ways) count(short bool) {
+	switch {
+	case w == nil:
+	case short:
+		w.Short.Add(1)
+	default:
+		w.General.Add(1)
+	}
+}
+
+// maxUpdateManagers is how many entries of updates are kept apart; the oldest are merged above that.
+const maxUpdateManagers = 10
+
+// An owner is an entry of managedFields, and its fields.
+type owner struct {
+	entry  metav1.ManagedFieldsEntry
+	fields fieldSet
+	stale  bool // entry.FieldsV1 is not what fields are
+}
+
+// track returns the entries of next after a write of manager through a subresource; ok is false where the library has to say.
+func (o *Manager) track(old, next scheme.Object, manager, subresource string) (entries []metav1.ManagedFieldsEntry, ok bool) {
+	isNew := isNil(old)
+	entries, ok = liveEntries(old, next, isNew, subresource)
+	if !ok || !utf8.ValidString(manager) || !utf8.ValidString(subresource) {
+		return nil, false
+	}
+	if len(entries) == 0 && !isNew && old.GetUID() != "" {
+		return nil, true // an object that is not tracked stays so
+	}
+	owners, foreign, ok := o.owners(entries)
+	if !ok {
+		return nil, false
+	}
+	whole, ok := o.compare(old, next, foreign)
+	if !ok {
+		return nil, false
+	}
+	paths := o.resetPaths(subresource)
+	seen := whole.without(paths)
+	owners = o.taken(owners, seen, whole)
+	if gained := seen.gained(); len(gained) > 0 {
+		owners = o.given(owners, gained, cmp.Or(manager, "unknown"), subresource)
+	}
+	if owners, ok = capped(owners); !ok {
+		return nil, false
+	}
+	return encoded(owners), true
+}
+
+func isNil(obj scheme.Object) bool { return obj == nil || reflect.ValueOf(obj).IsNil() }
+
+// liveEntries are the entries that a write starts from: those that the client sent back or edited, else those of the object as it was.
+func liveEntries(old, next scheme.Object, isNew bool, subresource string) (entries []metav1.ManagedFieldsEntry, ok bool) {
+	if !isNew {
+		entries = old.GetManagedFields()
+	}
+	sent := next.GetManagedFields()
+	switch {
+	case len(entries) > maxEntries || len(sent) > maxEntries:
+		return nil, false
+	case subresource != "" || sent == nil:
+		return entries, true
+	case len(sent) == 0 || len(sent) == 1 && reflect.DeepEqual(sent[0], metav1.ManagedFieldsEntry{}):
+		return nil, true // the client drops all of them
+	}
+	return sent, true
+}
+
+// maxEntries is far more than an object has.
+const maxEntries = 100
+
+// owners reads entries. foreign: some are of another version.
+func (o *Manager) owners(entries []metav1.ManagedFieldsEntry) (owners []owner, foreign, ok bool) {
+	own := o.Kind.GroupVersion().String()
+	owners = make([]owner, 0, len(entries)+1)
+	for i := range entries {
+		e := &entries[i]
+		switch {
+		case e.FieldsV1 == nil || e.FieldsType != "FieldsV1":
+			return nil, false, false
+		case e.Operation != metav1.ManagedFieldsOperationApply && e.Operation != metav1.ManagedFieldsOperationUpdate:
+			return nil, false, false
+		case !utf8.ValidString(e.Manager) || !utf8.ValidString(e.Subresource):
+			return nil, false, false
+		case e.APIVersion != own:
+			if foreign = true; o.ConvertTo != nil || !slices.Contains(o.Versions, e.APIVersion) {
+				return nil, false, false
+			}
+		}
+		if slices.ContainsFunc(owners, func(other owner) bool { return sameOwner(&other.entry, e) }) {
+			return nil, false, false
+		}
+		fields, ok := parseFields(e.FieldsV1.GetRawString(), o.GoType == nil)
+		if !ok || !o.conform(fields) {
+			return nil, false, false
+		}
+		owners = append(owners, owner{entry: *e, fields: fields})
+	}
+	return owners, foreign, true
+}
+
+// sameOwner says that the library knows two entries by the same name: the version counts for updates only.
+func sameOwner(a, b *metav1.ManagedFieldsEntry) bool {
+	return a.Manager == b.Manager && a.Operation == b.Operation && a.Subresource == b.Subresource &&
+		(a.APIVersion == b.APIVersion || a.Operation == metav1.ManagedFieldsOperationApply)
+}
+
+// conform says that a set is one of this schema: nothing in it lies in what is owned whole, as after a change of the schema.
+func (o *Manager) conform(s fieldSet) bool {
+	at, ok := o.types.Schema.Resolve(o.types.TypeRef)
+	return ok && at.Map != nil && at.Map.ElementRelationship != smd.Atomic && conformMembers(o.types.Schema, at.Map, s, 0, int32(len(s)), "")
+}
+
+func conformMembers(types *smd.Schema, t *smd.Map, s fieldSet, i, end int32, parent string) bool {
+	if scalar := t.ElementType.Inlined.Scalar; t.ElementType.NamedType == nil && scalar != nil && *scalar == smd.Untyped && t.Fields == nil {
+		return true // the library does not look into these
+	}
+	for ; i < end; i = s[i].end {
+		ref := t.ElementType
+		if s[i].kind == 'f' {
+			if parent == "metadata" && s[i].text == "managedFields" {
+				return false
+			}
+			ref, _ = memberType(t, s[i].text)
+		}
+		if ref != (smd.TypeRef{}) && !conformNode(types, ref, s, i) {
+			return false
+		}
+	}
+	return true
+}
+
+func conformNode(types *smd.Schema, ref smd.TypeRef, s fieldSet, i int32) bool {
+	at, ok := types.Resolve(ref)
+	isLeaf := s[i].end == i+1
+	switch {
+	case !ok:
+		return false
+	case at.Map != nil:
+		if at.Map.ElementRelationship == smd.Atomic {
+			return isLeaf
+		}
+		return conformMembers(types, at.Map, s, i+1, s[i].end, s[i].text)
+	case at.Scalar != nil:
+		return true
+	case at.List == nil:
+		return false
+	case at.List.ElementRelationship == smd.Atomic:
+		return isLeaf
+	}
+	for j := i + 1; j < s[i].end; j = s[j].end {
+		if !conformNode(types, at.List.ElementType, s, j) {
+			return false
+		}
+	}
+	return true
+}
+
+// compare marks what a write changes. foreign: the library would look at the objects in other versions too, and checks them for that.
+func (o *Manager) compare(old, next scheme.Object, foreign bool) (difference, bool) {
+	c := comparison{types: o.types.Schema, nodes: make(difference, 0, 64)}
+	was, is := o.orNew(old), o.stamp(next)
+	if o.GoType == nil {
+		was, ok := was.(*unstructured.Unstructured)
+		is, same := is.(*unstructured.Unstructured)
+		if !ok || !same {
+			return nil, false
+		}
+		c.anything(-1, o.types.TypeRef, anyValue{was.Object, true}, anyValue{is.Object, true})
+		return c.nodes, !c.failed
+	}
+	if foreign && !(valid(o.types, was) && valid(o.types, is)) {
+		return nil, false
+	}
+	c.values(-1, o.plan, reflect.ValueOf(was), reflect.ValueOf(is))
+	return c.nodes, !c.failed
+}
+
+// valid says that the library takes an object as it takes one of another version.
+func valid(types *typed.ParseableType, obj scheme.Object) bool {
+	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return false
+	}
+	_, err = types.FromUnstructured(members)
+	return err == nil
+}
+
+// ---- what becomes of the entries
+
+// taken are the owners without what the write has set or removed. For those of other versions that is all, for the others what is left
+// of it without the fields that such a write does not touch: the library tells the versions apart for them.
+func (o *Manager) taken(owners []owner, seen, whole difference) []owner {
+	own := o.Kind.GroupVersion().String()
+	kept := owners[:0]
+	for _, one := range owners {
+		d := seen
+		if one.entry.APIVersion != own {
+			d = whole
+		}
+		if len(d) > 0 {
+			if rest, changed := one.fields.without(d); changed {
+				one.fields, one.stale = rest, true
+			}
+		}
+		if len(one.fields) > 0 {
+			kept = append(kept, one)
+		}
+	}
+	return kept
+}
+
+// given are the owners with what the writer has gained, as of now.
+func (o *Manager) given(owners []owner, gained fieldSet, manager, subresource string) []owner {
+	now := metav1.NewTime(time.Now().UTC())
+	writer := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: subresource,
+		APIVersion: o.Kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1"}
+	for i := range owners {
+		if one := &owners[i]; sameOwner(&one.entry, &writer) {
+			one.fields, one.stale, one.entry.Time = union(one.fields, gained), true, &now
+			return owners
+		}
+	}
+	return append(owners, owner{entry: writer, fields: gained, stale: true})
+}
+
+// capped merges the oldest updates of a version into one entry of ancientChanges, until there are few enough of them.
+func capped(owners []owner) ([]owner, bool) {
+	order := make([]int, 0, len(owners))
+	for i := range owners {
+		if owners[i].entry.Operation == metav1.ManagedFieldsOperationUpdate {
+			order = append(order, i)
+		}
+	}
+	tooMany := len(order) - maxUpdateManagers
+	if tooMany <= 0 {
+		return owners, true
+	}
+	slices.SortFunc(order, func(a, b int) int { return compareAges(&owners[a].entry, &owners[b].entry) })
+	buckets := map[string]int{} // the oldest entry of a version, which takes the others in
+	merged := map[int]bool{}
+	for _, i := range order {
+		one := &owners[i]
+		at, found := buckets[one.entry.APIVersion]
+		switch {
+		case len(merged) == tooMany:
+		case !found:
+			buckets[one.entry.APIVersion] = i
+		case one.entry.Manager == ancientChanges || !soleBucket(owners, at):
+			return nil, false
+		default:
+			into := &owners[at]
+			into.fields, into.stale = union(into.fields, one.fields), true
+			into.entry.Manager, into.entry.Subresource, into.entry.Time = ancientChanges, "", one.entry.Time
+			merged[i] = true
+		}
+	}
+	kept := make([]owner, 0, len(owners)-len(merged))
+	for i := range owners {
+		if !merged[i] {
+			kept = append(kept, owners[i])
+		}
+	}
+	return kept, true
+}
+
+const ancientChanges = "ancient-changes"
+
+// soleBucket says that no entry but the one at has the name that it gets.
+func soleBucket(owners []owner, at int) bool {
+	for i := range owners {
+		if e := &owners[i].entry; i != at && e.Manager == ancientChanges && e.APIVersion == owners[at].entry.APIVersion {
+			return false
+		}
+	}
+	return true
+}
+
+// compareAges is the order in which the library merges: by second, then by what it calls an entry.
+func compareAges(a, b *metav1.ManagedFieldsEntry) int {
+	name := func(e *metav1.ManagedFieldsEntry) string {
+		text, _ := json.Marshal(metav1.ManagedFieldsEntry{Manager: e.Manager, Operation: e.Operation, APIVersion: e.APIVersion, Subresource: e.Subresource})
+		return string(text) // strings alone always can
+	}
+	return cmp.Or(cmp.Compare(seconds(a), seconds(b)), cmp.Compare(name(a), name(b)))
+}
+
+func seconds(e *metav1.ManagedFieldsEntry) int64 {
+	if e.Time == nil {
+		return 0
+	}
+	return e.Time.Unix()
+}
+
+// encoded are the owners' entries, in the order in which they are written.
+func encoded(owners []owner) []metav1.ManagedFieldsEntry {
+	if len(owners) == 0 {
+		return nil
+	}
+	entries := make([]metav1.ManagedFieldsEntry, len(owners))
+	for i := range owners {
+		entries[i] = owners[i].entry
+		if owners[i].stale {
+			entries[i].FieldsV1 = metav1.NewFieldsV1(string(owners[i].fields.append(make([]byte, 0, owners[i].fields.size()))))
+		}
+	}
+	return sortEntries(entries)
+}
+
+// sortEntries brings entries in the order in which they are written: applies first, then by age.
+func sortEntries(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	slices.SortFunc(entries, func(a, b metav1.ManagedFieldsEntry) int {
+		return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(seconds(&a), seconds(&b)), cmp.Compare(a.Manager, b.Manager),
+			cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Subresource, b.Subresource))
+	})
+	return entries
+}
+
+// ---- what of a difference counts
+
+// without leaves out what is at some paths and below.
+func (d difference) without(paths [][]string) difference {
+	for _, path := range paths {
+		d = d.cut(path)
+	}
+	return d
+}
+
+// cut leaves out one path; d itself stays.
+func (d difference) cut(path []string) difference {
+	i, end := int32(0), int32(len(d))
+	for depth, name := range path {
+		for i < end && !(d[i].kind == 'f' && d[i].text == name) {
+			i = d[i].end
+		}
+		if i == end {
+			return d
+		}
+		if depth < len(path)-1 {
+			i, end = i+1, d[i].end
+		}
+	}
+	rest := slices.Clone(d)
+	gone := d[i].end - i
+	for j := range rest {
+		if rest[j].end > i {
+			rest[j].end -= gone
+		}
+	}
+	return slices.Delete(rest, int(i), int(i+gone))
+}
+
+// gained are the fields that the write has set, but for those that nobody owns.
+func (d difference) gained() fieldSet {
+	return d.gainedBelow(make(fieldSet, 0, len(d)), 0, int32(len(d)), unownedRoot)
+}
+
+func (d difference) gainedBelow(out fieldSet, i, end int32, unowned []string) fieldSet {
+	for ; i < end; i = d[i].end {
+		n := &d[i]
+		at := len(out)
+		out = append(out, n.fieldNode)
+		out[at].member = n.change == written && !slices.Contains(unowned, n.text)
+		var below []string
+		if len(unowned) == len(unownedRoot) && n.text == "metadata" {
+			below = unownedMeta
+		}
+		out = d.gainedBelow(out, i+1, n.end, below)
+		out = closed(out, at)
+	}
+	return out
+}
+
+// unownedRoot are the members of an object that no entry names, unownedMeta those of its metadata; what is below them has owners.
+var (
+	unownedRoot = []string{"apiVersion", "kind", "metadata"}
+	unownedMeta = []string{"name", "namespace", "creationTimestamp", "selfLink", "uid", "clusterName", "generation", "resourceVersion"}
+)
