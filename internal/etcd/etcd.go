@@ -84,6 +84,7 @@ type Cluster struct {
 	newest   newestReads
 	own      sync.Map      // etcd's key of a write in flight: *ownWrite
 	wanted   atomic.Int64  // the revision that somebody waits for
+	written  atomic.Int64  // the newest revision of what was written here
 	behind   chan struct{} // a token once somebody waits for more than the replica has
 	rewatch  atomic.Pointer[context.CancelFunc]
 	trouble  atomic.Pointer[string] // what is wrong with the watch; nil: nothing

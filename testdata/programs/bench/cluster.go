@@ -102,6 +102,9 @@ func compareOnEtcd(ctx context.Context, rounds int, length time.Duration, object
 			return fmt.Errorf("%s: %w", p.kind, err)
 		}
 	}
+	if err := s.alone(ctx, length); err != nil {
+		return err
+	}
 	if err := s.table(ctx, "On one etcd, one server each", apilet, kube, named(onOneEtcd, only), rounds, length); err != nil || only != "" {
 		return err
 	}
@@ -189,6 +192,49 @@ func medianCost(all []cost) (m cost) {
 func quantile(all []float64, share float64) float64 {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
+}
+
+// alone prints what etcd does without a server: Txns as either kind writes them.
+func (s *stage) alone(ctx context.Context, length time.Duration) error {
+	client, err := s.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	value, err := storedMap(0, false)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%-38s%12s%33s\n", "etcd without a server", "Txn/s", "µs of its processors' time")
+	for _, clients := range []int{1, 16, 64} {
+		before, err := cpu(s.etcd.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		prefix := fmt.Sprintf("/alone/%d-%d/", clients, time.Now().UnixNano())
+		once := func(ctx context.Context, _ *server, of int, i int64) error {
+			key := fmt.Sprint(prefix, of, "-", i)
+			_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).Then(clientv3.OpPut(key, value)).Else(clientv3.OpGet(key)).Commit()
+			return err
+		}
+		begun := time.Now()
+		persecond, err := rate(clients, once)(ctx, nil, length)
+		if err != nil {
+			return err
+		}
+		count := persecond * time.Since(begun).Seconds()
+		after, err := cpu(s.etcd.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%-38s%12.4g%33.3g\n", fmt.Sprint(clients, " clients"), persecond, float64((after-before).Microseconds())/count)
+	}
+	return nil
+}
+
+// client speaks to etcd past all servers.
+func (s *stage) client() (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: []string{s.etcdURL}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
 // fileTable compares with a server that has the same objects in a file of its own. kube-apiserver is stopped meanwhile.
@@ -369,7 +415,7 @@ func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) err
 
 // fill writes objects into etcd past the servers, below either prefix: as each kind writes them. It returns the bytes of an object.
 func (s *stage) fill(ctx context.Context) (bytes [2]float64, err error) {
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.etcdURL}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	client, err := s.client()
 	if err != nil {
 		return bytes, err
 	}
