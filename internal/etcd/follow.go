@@ -31,6 +31,10 @@ const (
 	pageKeysMax   = 4000
 	pageKeysFirst = 200
 	pageWithin    = time.Minute
+
+	takenMessages = 256     // of the watch wait for the replica; behind them etcd's client keeps what comes
+	takenBytes    = 1 << 20 // in one transaction of the replica's, and the message that goes beyond it
+	takenChanges  = 1000
 )
 
 // Start begins to follow, until Close, and returns when the replica shows what was newest when it was called.
@@ -102,19 +106,26 @@ func (c *Cluster) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	c.rewatch.Store(&cancel)
-	from := c.st.Revision() + 1
-	for news := range c.client.Watch(ctx, c.lay.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify(),
-		clientv3.WithCreatedNotify()) {
-		if err := news.Err(); err != nil {
-			return err
+	news := arrivals(ctx, c.client.Watch(ctx, c.lay.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(c.st.Revision()+1),
+		clientv3.WithProgressNotify(), clientv3.WithCreatedNotify()))
+	var t taken
+	for first := range news {
+		t.reset()
+		err := c.take(&t, &first)
+		for more := true; more && err == nil && t.bytes < takenBytes && len(t.changes) < takenChanges; {
+			select {
+			case next, ok := <-news:
+				if more = ok; ok {
+					err = c.take(&t, &next)
+				}
+			default:
+				more = false
+			}
 		}
-		if err := c.sameHistory(news.Header, 0); err != nil {
-			return err
+		if replicated := c.st.Replicate(ctx, t.changes, t.upTo); replicated != nil {
+			return replicated
 		}
-		if c.trouble.Swap(nil) != nil {
-			c.log.Info().Msg("following etcd again")
-		}
-		if err := c.take(ctx, &news); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -124,16 +135,52 @@ func (c *Cluster) watch(ctx context.Context) error {
 	return errors.New("etcd has ended the watch")
 }
 
-// take brings one message of the watch into the replica. Its header may be ahead of its events, unless it has none.
-func (c *Cluster) take(ctx context.Context, news *clientv3.WatchResponse) error {
-	if len(news.Events) == 0 {
-		if news.IsProgressNotify() {
-			return c.st.Replicate(ctx, nil, news.Header.Revision)
+// arrivals lets messages of the watch gather while the replica is busy with those before. etcd sends each write by itself; a busy replica takes
+// over many in one transaction, an idle one each at once.
+func arrivals(ctx context.Context, from clientv3.WatchChan) <-chan clientv3.WatchResponse {
+	gathered := make(chan clientv3.WatchResponse, takenMessages)
+	go func() {
+		defer close(gathered)
+		for news := range from {
+			select {
+			case gathered <- news:
+			case <-ctx.Done():
+				return
+			}
 		}
-		return nil
+	}()
+	return gathered
+}
+
+// What is taken is what goes into the replica in one transaction: whole messages, as they came.
+type taken struct {
+	changes []store.Replicated
+	upTo    int64 // of the last message: the revision that the replica shows then
+	bytes   int
+}
+
+func (t *taken) reset() {
+	clear(t.changes)
+	*t = taken{changes: t.changes[:0]}
+}
+
+// take adds one message of the watch. Its header may be ahead of its events, unless it has none.
+func (c *Cluster) take(t *taken, news *clientv3.WatchResponse) error {
+	if err := news.Err(); err != nil {
+		return err
 	}
-	changes := make([]store.Replicated, 0, len(news.Events))
+	if err := c.sameHistory(news.Header, 0); err != nil {
+		return err
+	}
+	if c.trouble.Swap(nil) != nil {
+		c.log.Info().Msg("following etcd again")
+	}
+	if news.IsProgressNotify() {
+		t.upTo = max(t.upTo, news.Header.Revision)
+	}
 	for _, event := range news.Events {
+		t.upTo = event.Kv.ModRevision
+		t.bytes += len(event.Kv.Key) + len(event.Kv.Value)
 		key, ok := c.lay.StoreKey(string(event.Kv.Key))
 		switch {
 		case !ok:
@@ -142,12 +189,12 @@ func (c *Cluster) take(ctx context.Context, news *clientv3.WatchResponse) error 
 			if own := c.ownWritten(event.Kv); own != nil {
 				gone.Author = own.author
 			}
-			changes = append(changes, gone)
+			t.changes = append(t.changes, gone)
 		default:
-			changes = append(changes, c.replicated(key, event.Kv))
+			t.changes = append(t.changes, c.replicated(key, event.Kv))
 		}
 	}
-	return c.st.Replicate(ctx, changes, news.Events[len(news.Events)-1].Kv.ModRevision)
+	return nil
 }
 
 // replicated is an object as etcd has it. One that cannot be read has a stand-in, which says so wherever it is read.

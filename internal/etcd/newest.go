@@ -15,6 +15,7 @@ package etcd
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,6 +24,7 @@ import (
 const (
 	progressAfter = time.Millisecond      // of waiting; mostly the events are on their way
 	progressEvery = 20 * time.Millisecond // etcd does not answer while the watch is catching up
+	writtenEvery  = time.Second           // what was written here, and does not come, is asked for
 	stalledAfter  = 5 * time.Second       // a watch that has told nothing meanwhile is begun anew
 )
 
@@ -93,15 +95,21 @@ func (c *Cluster) await(rev int64) {
 	if c.st == nil || c.st.Revision() >= rev {
 		return
 	}
-	for {
-		wanted := c.wanted.Load()
-		if wanted >= rev || c.wanted.CompareAndSwap(wanted, rev) {
-			break
-		}
-	}
+	raise(&c.wanted, rev)
 	select {
 	case c.behind <- struct{}{}:
 	default:
+	}
+}
+
+// expect is await for the revision of a write of ours: the watch tells it without being asked, unless it has stalled.
+func (c *Cluster) expect(rev int64) { raise(&c.written, rev) }
+
+func raise(to *atomic.Int64, rev int64) {
+	for {
+		if was := to.Load(); was >= rev || to.CompareAndSwap(was, rev) {
+			return
+		}
 	}
 }
 
@@ -113,11 +121,15 @@ func (c *Cluster) reach(ctx context.Context, rev int64) error {
 
 // keepUp asks for the watch's progress while somebody waits for it.
 func (c *Cluster) keepUp(ctx context.Context) {
+	overdue := time.NewTicker(writtenEvery)
+	defer overdue.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.behind:
+		case <-overdue.C:
+			raise(&c.wanted, c.written.Load())
 		}
 		since, at := time.Now(), c.st.Revision()
 		for wait := progressAfter; !c.within(ctx, wait) && ctx.Err() == nil; wait = progressEvery {

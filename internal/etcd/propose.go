@@ -171,7 +171,7 @@ func (c *Cluster) commit(ctx context.Context, holds []clientv3.Cmp, op clientv3.
 		return nil, err
 	}
 	if answer.Succeeded {
-		c.await(answer.Header.Revision)
+		c.expect(answer.Header.Revision)
 	}
 	return answer, nil
 }

@@ -47,6 +47,7 @@ type dataFile struct {
 func (f *dataFile) open(noSync bool) (err error) {
 	options := dbOptions()
 	options.NoSync = noSync
+	options.NoGrowSync = noSync // else each 16 MiB that the file grows wait for the disk
 	options.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
 		f.handle, err = os.OpenFile(name, flag, mode)
 		return f.handle, err

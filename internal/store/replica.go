@@ -582,6 +582,6 @@ func (st *Store) syncReplica() error {
 	if st.Opts.Replica == nil || st.Opts.Ephemeral || st.failed.Load() {
 		return nil
 	}
-	st.Db.NoSync = false
+	st.Db.NoSync, st.Db.NoGrowSync = false, false
 	return st.Db.Sync()
 }

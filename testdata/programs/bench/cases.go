@@ -35,6 +35,7 @@ var cases = []measurement{
 	{"LIST, by 500", "objects/s", "more", lists(chunked)},
 	{"LIST, resourceVersion=0", "objects/s", "more", lists(cached)},
 	{"LIST, an old revision", "objects/s", "more", lists(old)},
+	{"LIST of 100, 16 clients", "1/s", "more", rate(16, few)},
 	{"LIST, gzip", "objects/s", "more", lists(zipped)},
 	{"watch, 100 watchers", "µs/event", "less", fanOut}, // from the first write to the last event at the last watcher, divided by all events
 	{"mixed, 16 clients", "1/s", "more", rate(16, mixed)},
@@ -71,8 +72,21 @@ func update(ctx context.Context, s *server, client int, _ int64) error {
 }
 
 func get(ctx context.Context, s *server, client int, i int64) error {
-	_, err := s.do(ctx, "GET", fmt.Sprintf("%s/item-%06d", s.maps(s.namespace+"-list"), 1+(int64(client)*7919+i)%int64(s.objects)), nil)
-	return err
+	return s.read(ctx, s.item(client, i))
+}
+
+func getCached(ctx context.Context, s *server, client int, i int64) error {
+	return s.read(ctx, s.item(client, i)+"?resourceVersion=0")
+}
+
+// item is the path of one of the objects that lists read.
+func (s *server) item(client int, i int64) string {
+	return fmt.Sprintf("%s/item-%06d", s.maps(s.namespace+"-list"), 1+(int64(client)*7919+i)%int64(s.objects))
+}
+
+// few lists what is in a namespace of a usual size.
+func few(ctx context.Context, s *server, _ int, _ int64) error {
+	return s.read(ctx, s.maps(s.namespace+"-few"))
 }
 
 // mixed is what a cluster's clients do: mostly reading one, some lists, some writes.
@@ -106,24 +120,20 @@ func lists(once func(ctx context.Context, s *server) error) func(context.Context
 }
 
 func full(ctx context.Context, s *server) error {
-	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list"), nil)
-	return err
+	return s.read(ctx, s.maps(s.namespace+"-list"))
 }
 
 func cached(ctx context.Context, s *server) error {
-	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?resourceVersion=0", nil)
-	return err
+	return s.read(ctx, s.maps(s.namespace+"-list")+"?resourceVersion=0")
 }
 
 // old lists a revision at which other objects of the store have changed since.
 func old(ctx context.Context, s *server) error {
-	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?resourceVersionMatch=Exact&resourceVersion="+s.filled, nil)
-	return err
+	return s.read(ctx, s.maps(s.namespace+"-list")+"?resourceVersionMatch=Exact&resourceVersion="+s.filled)
 }
 
 func zipped(ctx context.Context, s *server) error {
-	_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list"), nil, "Accept-Encoding", "gzip")
-	return err
+	return s.read(ctx, s.maps(s.namespace+"-list"), "Accept-Encoding", "gzip")
 }
 
 func chunked(ctx context.Context, s *server) error {
@@ -151,6 +161,15 @@ func continueOf(list []byte) (string, error) {
 	return token, err
 }
 
+// revisionOf is a list's resourceVersion.
+func revisionOf(list []byte) (string, error) {
+	var head struct {
+		Metadata struct{ ResourceVersion string }
+	}
+	err := json.Unmarshal(list, &head)
+	return head.Metadata.ResourceVersion, err
+}
+
 // ---- Watches
 
 // fanOut has a hundred watchers of one namespace hear of writes that four clients make.
@@ -162,10 +181,8 @@ func fanOut(ctx context.Context, s *server, length time.Duration) (float64, erro
 	if err != nil {
 		return 0, err
 	}
-	var list struct {
-		Metadata struct{ ResourceVersion string }
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
+	since, err := revisionOf(text)
+	if err != nil {
 		return 0, err
 	}
 	var heard atomic.Int64
@@ -174,7 +191,7 @@ func fanOut(ctx context.Context, s *server, length time.Duration) (float64, erro
 	defer wg.Wait()
 	defer cancel()
 	for range watchers {
-		resp, err := s.open(ctx, "GET", s.maps(s.namespace)+"?watch=true&resourceVersion="+list.Metadata.ResourceVersion, nil)
+		resp, err := s.open(ctx, "GET", s.maps(s.namespace)+"?watch=true&resourceVersion="+since, nil)
 		if err != nil {
 			return 0, err
 		}

@@ -4,9 +4,14 @@
 //	go run ./testdata/programs/bench -rounds 5 -svg ratios.svg \
 //	    apilet=http://localhost:8080,pid=$(pgrep -x apilet) kube=https://127.0.0.1:6443,token=$TOKEN,pid=$(pgrep -x etcd)+$(pgrep -x kube-apiserver)
 //
+//	ETCD=etcd KUBE_APISERVER=kube-apiserver APILET=./apilet go run ./testdata/programs/bench -etcd
+//
 // A server is NAME=URL with token=, pid= (one, or several joined by +) behind commas. Certificates are not checked: it is for servers of one's own. Each
 // case runs for a while on one server, then on the next, and again for each round; the table has the medians, and the first server's ratio to
 // the second. It works in a namespace of its own, which it deletes. What is measured is documented with each case (cases.go).
+//
+// With -etcd it starts the servers itself, on an etcd that it starts, too, and prints several tables, which docs/scale.md explains (cluster.go). The three
+// programs are found in the environment.
 package main
 
 import (
@@ -33,10 +38,17 @@ func main() {
 	objects := flag.Int("objects", 5000, "how many `objects` the lists have")
 	only := flag.String("only", "", "a `word` of the names of the cases to run")
 	svg := flag.String("svg", "", "a `file` for a picture of the ratios")
+	onEtcd := flag.Bool("etcd", false, "start apilet and kube-apiserver on one etcd, and compare them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	results, err := run(ctx, flag.Args(), *rounds, *length, *objects, *only)
+	var results []result
+	var err error
+	if *onEtcd {
+		err = compareOnEtcd(ctx, *rounds, *length, *objects, *only)
+	} else {
+		results, err = run(ctx, flag.Args(), *rounds, *length, *objects, *only)
+	}
 	if err == nil && *svg != "" {
 		err = os.WriteFile(*svg, []byte(picture(results)), 0o644)
 	}

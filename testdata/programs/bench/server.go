@@ -20,7 +20,10 @@ import (
 	"time"
 )
 
-const bodyBytes = 1024 // of data in an object
+const (
+	bodyBytes  = 1024 // of data in an object
+	fewObjects = 100  // in the namespace NAMESPACE-few
+)
 
 // A server is one that is measured.
 type server struct {
@@ -72,6 +75,17 @@ func (s *server) do(ctx context.Context, method, path string, body []byte, heade
 	return io.ReadAll(resp.Body)
 }
 
+// read is do for answers of which nothing is looked at.
+func (s *server) read(ctx context.Context, path string, header ...string) error {
+	resp, err := s.open(ctx, "GET", path, nil, header...)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
 // open sends a request, and leaves the answer to the caller. Anything but a success is an error.
 func (s *server) open(ctx context.Context, method, path string, body []byte, header ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
@@ -115,49 +129,54 @@ func configMap(name string, version int64) []byte {
 	return body
 }
 
-// prepare makes the two namespaces, and the objects that lists read.
+// namespaces are those in which the cases work.
+func (s *server) namespaces() []string {
+	return []string{s.namespace, s.namespace + "-list", s.namespace + "-few"}
+}
+
+// prepare makes the namespaces, and the objects that lists read.
 func (s *server) prepare(ctx context.Context, objects int) error {
 	s.objects = objects
-	for _, namespace := range []string{s.namespace, s.namespace + "-list"} {
+	for _, namespace := range s.namespaces() {
 		if _, err := s.do(ctx, "POST", "/api/v1/namespaces", fmt.Appendf(nil, `{"metadata":{"name":%q}}`, namespace)); err != nil {
 			return err
 		}
 	}
-	var next atomic.Int64
-	if err := together(32, func(int) error {
-		for i := next.Add(1); i <= int64(objects); i = next.Add(1) {
-			if _, err := s.do(ctx, "POST", s.maps(s.namespace+"-list"), configMap(fmt.Sprintf("item-%06d", i), 0)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}); err != nil {
+	if err := s.make(ctx, s.namespace+"-list", "item-%06d", 1, objects); err != nil {
 		return err
 	}
-	for i := range workers {
-		if _, err := s.do(ctx, "POST", s.maps(s.namespace), configMap(fmt.Sprintf("own-%d", i), 0)); err != nil {
-			return err
-		}
+	if err := s.make(ctx, s.namespace+"-few", "item-%06d", 1, fewObjects); err != nil {
+		return err
+	}
+	if err := s.make(ctx, s.namespace, "own-%d", 0, workers); err != nil {
+		return err
 	}
 	text, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?limit=1", nil)
 	if err != nil {
 		return err
 	}
-	var list struct {
-		Metadata struct{ ResourceVersion string }
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		return err
-	}
-	s.filled = list.Metadata.ResourceVersion
-	return nil
+	s.filled, err = revisionOf(text)
+	return err
+}
+
+// make creates config maps, numbered from one on.
+func (s *server) make(ctx context.Context, namespace, name string, first, count int) error {
+	var next atomic.Int64
+	return together(32, func(int) error {
+		for i := next.Add(1); i <= int64(count); i = next.Add(1) {
+			if _, err := s.do(ctx, "POST", s.maps(namespace), configMap(fmt.Sprintf(name, int64(first)+i-1), 0)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // clean deletes what prepare made.
 func (s *server) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	for _, namespace := range []string{s.namespace, s.namespace + "-list"} {
+	for _, namespace := range s.namespaces() {
 		_, _ = s.do(ctx, "DELETE", "/api/v1/namespaces/"+namespace, nil) // what is left is named so that one sees what it is
 	}
 }

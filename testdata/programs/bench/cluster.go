@@ -1,0 +1,607 @@
+package main
+
+// This file compares servers on one etcd: apilet with kube-apiserver, and with itself on a file. Each kind has a prefix of its own, so that
+// neither hears of what the other writes. What is printed is what docs/scale.md quotes.
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	kubePrefix, apiletPrefix = "/registry", "/apilet"
+	manyObjects              = 100_000 // of the last tables
+	manyWatchers             = 1000
+	pacedWrites              = 400 // a second, while delays are measured
+	pacedWriters             = 16
+)
+
+// An aimed case has a ratio to reach; 0: none.
+type aimed struct {
+	measurement
+	aim float64
+}
+
+var onOneEtcd = []aimed{
+	{measurement{"create, 1 client", "1/s", "more", rate(1, create)}, 1.5},
+	{measurement{"create, 16 clients", "1/s", "more", rate(16, create)}, 1.5},
+	{measurement{"create, 64 clients", "1/s", "more", rate(64, create)}, 1.5},
+	{measurement{"update, 1 client", "1/s", "more", rate(1, update)}, 1.5},
+	{measurement{"update, 16 clients", "1/s", "more", rate(16, update)}, 1.5},
+	{measurement{"update, 64 clients", "1/s", "more", rate(64, update)}, 1.5},
+	{measurement{"get, 16 clients", "1/s", "more", rate(16, get)}, 0},
+	{measurement{"get at 0, 16 clients", "1/s", "more", rate(16, getCached)}, 0},
+	{measurement{"LIST of 5,000", "objects/s", "more", lists(full)}, 4},
+	{measurement{"LIST of 100, 16 clients", "1/s", "more", rate(16, few)}, 4},
+	{measurement{"the same, and one writes", "1/s", "more", besideAWriter(rate(16, few))}, 4},
+	{measurement{"LIST of 5,000 at 0", "objects/s", "more", lists(cached)}, 0},
+	{measurement{"watch, 100 watchers", "µs/event", "less", fanOut}, 0},
+}
+
+var besideAFile = []aimed{
+	{measurement{"get at 0, 16 clients", "1/s", "more", rate(16, getCached)}, 1},
+	{measurement{"LIST of 5,000 at 0", "objects/s", "more", lists(cached)}, 1},
+}
+
+// besideAWriter runs a case while a client writes every five milliseconds, to an object that the case does not read.
+func besideAWriter(run func(context.Context, *server, time.Duration) (float64, error)) func(context.Context, *server, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *server, length time.Duration) (value float64, err error) {
+		writing, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for pause(writing, 5*time.Millisecond) {
+				if failed := update(ctx, s, 0, 0); failed != nil {
+					err = failed
+					return
+				}
+			}
+		})
+		value, failed := run(ctx, s, length)
+		stop()
+		wg.Wait()
+		return value, errors.Join(err, failed)
+	}
+}
+
+// compareOnEtcd prints all tables.
+func compareOnEtcd(ctx context.Context, rounds int, length time.Duration, objects int, only string) error {
+	s, err := openStage(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	apilet, err := s.startApilet(ctx, true)
+	if err != nil {
+		return err
+	}
+	kube, err := s.startKube(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range []*program{apilet, kube} {
+		if err := p.prepare(ctx, objects); err != nil {
+			return fmt.Errorf("%s: %w", p.kind, err)
+		}
+	}
+	if err := s.alone(ctx, length); err != nil {
+		return err
+	}
+	if err := s.table(ctx, "On one etcd, one server each", apilet, kube, named(onOneEtcd, only), rounds, length); err != nil || only != "" {
+		return err
+	}
+	if err := s.delays(ctx, apilet, kube, rounds, length); err != nil {
+		return err
+	}
+	if err := s.fileTable(ctx, apilet, kube, rounds, length, objects); err != nil {
+		return err
+	}
+	return s.many(ctx, apilet, kube, rounds)
+}
+
+// named are the cases that have a word in their names.
+func named(cases []aimed, word string) []aimed {
+	return slices.DeleteFunc(slices.Clone(cases), func(c aimed) bool { return !strings.Contains(c.name, word) })
+}
+
+// A cost is processors' time for one of what a case counts, in microseconds.
+type cost struct{ server, etcd float64 }
+
+// table runs cases by turns, and prints medians with what they cost.
+func (s *stage) table(ctx context.Context, title string, a, b *program, cases []aimed, rounds int, length time.Duration) error {
+	fmt.Printf("\n%s\n%-38s%12s%16s%8s%6s   µs of processors: %8s%16s%12s%8s\n", title, "", a.kind, b.kind, "ratio", "aim", a.kind, b.kind, "etcd under", "either")
+	for _, c := range cases {
+		r := result{name: c.name, unit: c.unit, better: c.better, values: make([][]float64, 2)}
+		costs := make([][]cost, 2)
+		for range rounds {
+			for i, p := range []*program{a, b} {
+				value, paid, err := s.priced(ctx, p, c.measurement, length)
+				if err != nil {
+					return fmt.Errorf("%s on %s: %w", c.name, p.kind, err)
+				}
+				r.values[i], costs[i] = append(r.values[i], value), append(costs[i], paid)
+			}
+		}
+		x, y := medianCost(costs[0]), medianCost(costs[1])
+		fmt.Printf("%-38s%12.4g%16.4g%8.2f%6s                     %8.3g%16.3g%12.3g%8.3g\n", r.name+", "+r.unit, r.median(0), r.median(1), r.ratio(), aim(c.aim),
+			x.server, y.server, x.etcd, y.etcd)
+	}
+	return nil
+}
+
+func aim(ratio float64) string {
+	if ratio == 0 {
+		return ""
+	}
+	return fmt.Sprint(ratio)
+}
+
+// priced runs a case once.
+func (s *stage) priced(ctx context.Context, p *program, c measurement, length time.Duration) (value float64, paid cost, err error) {
+	before, err := s.clocks(p)
+	if err != nil {
+		return 0, paid, err
+	}
+	begun := time.Now()
+	if value, err = c.run(ctx, p.server, length); err != nil {
+		return 0, paid, err
+	}
+	count := value * time.Since(begun).Seconds()
+	if c.better == "less" { // microseconds of one
+		count = float64(time.Since(begun).Microseconds()) / value
+	}
+	after, err := s.clocks(p)
+	return value, cost{float64((after[0] - before[0]).Microseconds()) / count, float64((after[1] - before[1]).Microseconds()) / count}, err
+}
+
+// clocks are the times that a server and etcd have had.
+func (s *stage) clocks(p *program) (now [2]time.Duration, err error) {
+	if now[0], err = cpu(p.pids...); err == nil {
+		now[1], err = cpu(s.etcd.cmd.Process.Pid)
+	}
+	return now, err
+}
+
+func medianCost(all []cost) (m cost) {
+	var servers, etcds []float64
+	for _, c := range all {
+		servers, etcds = append(servers, c.server), append(etcds, c.etcd)
+	}
+	return cost{quantile(servers, 0.5), quantile(etcds, 0.5)}
+}
+
+// quantile is a value that a share of all does not exceed.
+func quantile(all []float64, share float64) float64 {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
+}
+
+// alone prints what etcd does without a server: Txns as either kind writes them.
+func (s *stage) alone(ctx context.Context, length time.Duration) error {
+	client, err := s.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	value, err := storedMap(0, false)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%-38s%12s%33s\n", "etcd without a server", "Txn/s", "µs of its processors' time")
+	for _, clients := range []int{1, 16, 64} {
+		before, err := cpu(s.etcd.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		prefix := fmt.Sprintf("/alone/%d-%d/", clients, time.Now().UnixNano())
+		once := func(ctx context.Context, _ *server, of int, i int64) error {
+			key := fmt.Sprint(prefix, of, "-", i)
+			_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).Then(clientv3.OpPut(key, value)).Else(clientv3.OpGet(key)).Commit()
+			return err
+		}
+		begun := time.Now()
+		persecond, err := rate(clients, once)(ctx, nil, length)
+		if err != nil {
+			return err
+		}
+		count := persecond * time.Since(begun).Seconds()
+		after, err := cpu(s.etcd.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%-38s%12.4g%33.3g\n", fmt.Sprint(clients, " clients"), persecond, float64((after-before).Microseconds())/count)
+	}
+	return nil
+}
+
+// client speaks to etcd past all servers.
+func (s *stage) client() (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: []string{s.etcdURL}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+}
+
+// fileTable compares with a server that has the same objects in a file of its own. kube-apiserver is stopped meanwhile.
+func (s *stage) fileTable(ctx context.Context, apilet, kube *program, rounds int, length time.Duration, objects int) error {
+	kube.kill()
+	alone, err := s.startApilet(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer alone.kill()
+	if err := alone.prepare(ctx, objects); err != nil {
+		return err
+	}
+	if err := s.table(ctx, "On etcd, and on a file alone", apilet, alone, besideAFile, rounds, length); err != nil {
+		return err
+	}
+	if err := kube.start(); err != nil {
+		return err
+	}
+	return kube.ready(ctx)
+}
+
+// ---- From server to server
+
+// delays starts a second server of each kind, writes through the first, and watches at the second.
+func (s *stage) delays(ctx context.Context, apilet, kube *program, rounds int, length time.Duration) error {
+	second, err := s.startApilet(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer second.kill()
+	other, err := s.startKube(ctx)
+	if err != nil {
+		return err
+	}
+	defer other.kill()
+	pairs := [2][2]*program{{apilet, second}, {kube, other}}
+	found := [2][]float64{}
+	writer, follower := [2][]float64{}, [2][]float64{}
+	for range rounds {
+		for i, pair := range pairs {
+			before, err := s.clocksOf(pair)
+			if err != nil {
+				return err
+			}
+			delays, err := crossing(ctx, pair[0].server, pair[1].server, length)
+			if err != nil {
+				return fmt.Errorf("from %s to %s: %w", pair[0].kind, pair[1].kind, err)
+			}
+			after, err := s.clocksOf(pair)
+			if err != nil {
+				return err
+			}
+			found[i] = append(found[i], delays...)
+			writer[i] = append(writer[i], float64((after[0]-before[0]).Microseconds())/float64(len(delays)))
+			follower[i] = append(follower[i], float64((after[1]-before[1]).Microseconds())/float64(len(delays)))
+		}
+	}
+	fmt.Printf("\nFrom a write at one server to its event at the other, %d writes/s\n%-38s%12s%16s%8s%6s\n", pacedWrites, "", apilet.kind, kube.kind, "ratio", "aim")
+	row := func(name string, a, b float64, aim string) {
+		fmt.Printf("%-38s%12.4g%16.4g%8.2f%6s\n", name, a, b, b/a, aim)
+	}
+	row("p50, ms", quantile(found[0], 0.5), quantile(found[1], 0.5), "")
+	row("p99, ms", quantile(found[0], 0.99), quantile(found[1], 0.99), "1")
+	row("processors' time of a write, µs", quantile(writer[0], 0.5), quantile(writer[1], 0.5), "")
+	row("of following one, watched, µs", quantile(follower[0], 0.5), quantile(follower[1], 0.5), "")
+	return nil
+}
+
+func (s *stage) clocksOf(pair [2]*program) (now [2]time.Duration, err error) {
+	for i, p := range pair {
+		if now[i], err = cpu(p.pids...); err != nil {
+			return now, err
+		}
+	}
+	return now, nil
+}
+
+var writtenAt = regexp.MustCompile(`"version":"(\d+)"`)
+
+// crossing writes to one server at a pace, and returns how many milliseconds each write took from its sending until it was heard at another.
+func crossing(ctx context.Context, from, to *server, length time.Duration) (delays []float64, err error) {
+	to.namespace = from.namespace
+	text, err := to.do(ctx, "GET", to.maps(to.namespace)+"?limit=1", nil)
+	if err != nil {
+		return nil, err
+	}
+	since, err := revisionOf(text)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, length+time.Minute)
+	defer cancel()
+	resp, err := to.open(ctx, "GET", to.maps(to.namespace)+"?watch=true&resourceVersion="+since, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	rounds := int(length.Seconds() * pacedWrites / pacedWriters)
+	writing := make(chan error, 1)
+	go func() {
+		writing <- together(pacedWriters, func(client int) error {
+			pause(ctx, time.Duration(client)*time.Second/pacedWrites)
+			ticks := time.NewTicker(time.Second * pacedWriters / pacedWrites)
+			defer ticks.Stop()
+			for range rounds {
+				<-ticks.C
+				if err := update(ctx, from, client, 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}()
+	lines := bufio.NewReaderSize(resp.Body, 64<<10)
+	for len(delays) < rounds*pacedWriters {
+		line, err := lines.ReadSlice('\n')
+		if err != nil {
+			return nil, err
+		}
+		if at := writtenAt.FindSubmatch(line); at != nil {
+			sent, err := strconv.ParseInt(string(at[1]), 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			delays = append(delays, float64(time.Now().UnixNano()-sent)/1e6)
+		}
+	}
+	return delays, <-writing
+}
+
+// ---- Many objects
+
+// many fills both prefixes, and measures memory, bytes and restarts.
+func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) error {
+	bytes, err := s.fill(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range []*program{apilet, kube} {
+		if err := p.sees(ctx, manyObjects); err != nil {
+			return fmt.Errorf("%s: %w", p.kind, err)
+		}
+	}
+	fmt.Printf("\nWith %d more objects of 1 KiB\n%-38s%12s%16s%8s%6s\n", manyObjects, "", apilet.kind, kube.kind, "ratio", "aim")
+	row := func(name string, aim string, of func(p *program) (float64, error)) error {
+		a, err := of(apilet)
+		if err != nil {
+			return err
+		}
+		b, err := of(kube)
+		if err == nil {
+			fmt.Printf("%-38s%12.4g%16.4g%8.2f%6s\n", name, a, b, b/a, aim)
+		}
+		return err
+	}
+	inEtcd := map[*program]float64{apilet: bytes[0], kube: bytes[1]}
+	restarts := map[*program]restarted{}
+	for _, p := range []*program{apilet, kube} {
+		if restarts[p], err = s.restarts(ctx, p, rounds); err != nil {
+			return err
+		}
+	}
+	for _, err := range []error{
+		row("bytes of an object in etcd", "", func(p *program) (float64, error) { return inEtcd[p], nil }),
+		row("killed, then ready and listing, s", "", func(p *program) (float64, error) { return restarts[p].took, nil }),
+		row("etcd sent meanwhile, MB", "", func(p *program) (float64, error) { return restarts[p].heard / 1e6, nil }),
+		row("processors' time meanwhile, s", "", func(p *program) (float64, error) { return restarts[p].spent, nil }),
+		row("memory then, MiB", "5", func(p *program) (float64, error) { return p.memory() }),
+		row("a watcher at rest, KiB", "", func(p *program) (float64, error) { return p.atRest(ctx) }),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return s.replica(ctx, apilet)
+}
+
+// fill writes objects into etcd past the servers, below either prefix: as each kind writes them. It returns the bytes of an object.
+func (s *stage) fill(ctx context.Context) (bytes [2]float64, err error) {
+	client, err := s.client()
+	if err != nil {
+		return bytes, err
+	}
+	defer client.Close()
+	for i, prefix := range []string{apiletPrefix, kubePrefix} {
+		before, err := s.etcdCounter(ctx, "etcd_mvcc_db_total_size_in_use_in_bytes")
+		if err != nil {
+			return bytes, err
+		}
+		const atOnce = 128
+		if err := together(atOnce, func(first int) error {
+			for n := first; n < manyObjects; n += atOnce {
+				value, err := storedMap(n, prefix == kubePrefix)
+				if err != nil {
+					return err
+				}
+				if _, err := client.Put(ctx, fmt.Sprintf("%s/configmaps/default/many-%06d", prefix, n), value); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			return bytes, err
+		}
+		after, err := s.etcdCounter(ctx, "etcd_mvcc_db_total_size_in_use_in_bytes")
+		if err != nil {
+			return bytes, err
+		}
+		bytes[i] = (after - before) / manyObjects
+	}
+	return bytes, nil
+}
+
+// storedMap is a ConfigMap as it lies in etcd: kube-apiserver writes protobuf, apilet JSON.
+func storedMap(n int, protobuf bool) (string, error) {
+	m := corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("many-%06d", n), Namespace: "default", UID: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", n)),
+			CreationTimestamp: metav1.NewTime(time.Now().UTC().Truncate(time.Second)), Labels: map[string]string{"app": "bench"}},
+		Data: map[string]string{"version": strconv.Itoa(n), "padding": strings.Repeat("x", bodyBytes)}}
+	if !protobuf {
+		text, err := json.Marshal(m)
+		return string(text), err
+	}
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: m.APIVersion, Kind: m.Kind}}
+	m.TypeMeta = metav1.TypeMeta{}
+	var err error
+	if unknown.Raw, err = m.Marshal(); err != nil {
+		return "", err
+	}
+	text, err := unknown.Marshal()
+	return "k8s\x00" + string(text), err
+}
+
+// sees waits until the server counts so many objects in the namespace default.
+func (p *program) sees(ctx context.Context, objects int) error {
+	for {
+		text, err := p.do(ctx, "GET", "/api/v1/namespaces/default/configmaps?limit=1", nil)
+		if err != nil {
+			return err
+		}
+		var list struct {
+			Metadata struct{ RemainingItemCount int }
+		}
+		if err := json.Unmarshal(text, &list); err != nil || list.Metadata.RemainingItemCount+1 >= objects {
+			return err
+		}
+		if !pause(ctx, 50*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// restarted is what a start with many objects took.
+type restarted struct {
+	took, spent float64 // seconds
+	heard       float64 // bytes from etcd
+}
+
+// restarts kills the server and starts it again.
+func (s *stage) restarts(ctx context.Context, p *program, rounds int) (m restarted, err error) {
+	var took, spent, heard []float64
+	for range rounds {
+		p.kill()
+		pause(ctx, time.Second) // etcd notices
+		before, err := s.etcdCounter(ctx, sentBytes)
+		if err != nil {
+			return m, err
+		}
+		begun := time.Now()
+		if err := p.start(); err != nil {
+			return m, err
+		}
+		if err := p.ready(ctx); err != nil {
+			return m, err
+		}
+		took = append(took, time.Since(begun).Seconds())
+		used, err := cpu(p.pids...)
+		if err != nil {
+			return m, err
+		}
+		after, err := s.etcdCounter(ctx, sentBytes)
+		if err != nil {
+			return m, err
+		}
+		spent, heard = append(spent, used.Seconds()), append(heard, after-before)
+	}
+	return restarted{quantile(took, 0.5), quantile(spent, 0.5), quantile(heard, 0.5)}, nil
+}
+
+const sentBytes = "etcd_network_client_grpc_sent_bytes_total"
+
+// atRest is what one of many watchers costs that hear nothing, in KiB.
+func (p *program) atRest(ctx context.Context) (float64, error) {
+	const path = "/api/v1/namespaces/kube-system/configmaps"
+	text, err := p.do(ctx, "GET", path+"?limit=1", nil)
+	if err != nil {
+		return 0, err
+	}
+	since, err := revisionOf(text)
+	if err != nil {
+		return 0, err
+	}
+	before, err := p.memory()
+	if err != nil {
+		return 0, err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	open := make([]*http.Response, manyWatchers)
+	defer func() {
+		for _, resp := range open {
+			if resp != nil {
+				resp.Body.Close()
+			}
+		}
+	}()
+	if err := together(20, func(first int) (err error) {
+		for i := first; i < manyWatchers && err == nil; i += 20 {
+			open[i], err = p.open(watching, "GET", path+"?watch=true&timeoutSeconds=600&resourceVersion="+since, nil)
+		}
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	pause(ctx, 2*time.Second)
+	after, err := p.memory()
+	return (after - before) * 1024 / manyWatchers, err
+}
+
+// replica prints what apilet's file has, and how long it takes to fill an empty one.
+func (s *stage) replica(ctx context.Context, p *program) error {
+	var path string
+	for i, arg := range p.args {
+		if arg == "--data" {
+			path = p.args[i+1]
+		}
+	}
+	p.kill()
+	files, err := filepath.Glob(path + "*")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			return err
+		}
+	}
+	filled, err := s.restarts(ctx, p, 1)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nAn empty replica is filled in %.2f s, with %.2f s of processors' time, of %.0f MB from etcd; its file has %.0f MB\n",
+		filled.took, filled.spent, filled.heard/1e6, float64(info.Size())/1e6)
+	return nil
+}
+
+// pause waits; false says that ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
