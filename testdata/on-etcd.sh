@@ -18,6 +18,7 @@ trap '[ -z "$pid" ] || { kill -9 "$pid"; wait "$pid"; } 2>/dev/null || true; rm 
 
 for _ in 1 2 3 4 5; do
 	port=$((12000 + RANDOM % 18000))
+	if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then continue; fi
 	url=http://127.0.0.1:$port peer=http://127.0.0.1:$((port + 1))
 	"$etcd" --name on --data-dir "$work/$port" --listen-client-urls "$url" --advertise-client-urls "$url" --listen-peer-urls "$peer" \
 		--initial-advertise-peer-urls "$peer" --initial-cluster "on=$peer" --log-level error --unsafe-no-fsync >"$work/log" 2>&1 &
@@ -34,9 +35,10 @@ done
 
 cat >"$work/apilet" <<END
 #!/usr/bin/env bash
-case \${1:--} in
--*) ;;
-*) exec "$apilet" "\$@" ;; # a command of its own
+case \${0##*/}\${1:--} in
+apilet-*) ;;
+apilet*) exec "$apilet" "\$@" ;; # a command of its own
+*) exec -a "\$0" "$apilet" "\$@" ;; # standing in for kube-apiserver or etcd in envtest, which chooses for itself
 esac
 of=\$\$-\$RANDOM-\$RANDOM before=
 for word; do
