@@ -327,9 +327,6 @@ func (s *server) open(listener net.Listener) error {
 		return err
 	}
 	removeLeftovers(s.st.Path)
-	if err := s.rehearse(); err != nil {
-		return errors.Join(err, s.closeStore())
-	}
 	s.guardSecrets()
 	s.listening = listener.Addr().String()
 	if err := s.start(listener); err != nil {

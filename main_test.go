@@ -65,6 +65,7 @@ func startTest(t testing.TB, edit ...func(*config)) *testServer {
 	for _, e := range edit {
 		e(c)
 	}
+	onEtcd(c)
 	s.conf = *c
 	s.start()
 	t.Cleanup(func() {
@@ -74,6 +75,13 @@ func startTest(t testing.TB, edit ...func(*config)) *testServer {
 		}
 	})
 	return s
+}
+
+// onEtcd gives a server a prefix of its own in the etcd cluster that ETCD_SERVERS names, if it does: testdata/on-etcd.sh runs tests so.
+func onEtcd(c *config) {
+	if urls := os.Getenv("ETCD_SERVERS"); urls != "" && len(c.etcd.servers) == 0 {
+		c.etcd.servers, c.etcd.prefix = strings.Split(urls, ","), "/"+rand.Text()
+	}
 }
 
 // onFile is an edit: the data lies in a file that a restart finds again.

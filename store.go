@@ -336,11 +336,26 @@ func (s *server) openStore() (err error) {
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
 		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
 	}
-	if len(c.etcd.servers) == 0 {
-		s.st, err = store.Open(c.data, options)
+	if len(c.etcd.servers) > 0 {
+		err = s.openReplica(options)
+		if errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged) { // what is in etcd is whole
+			s.log.Error().Err(err).Msg("starting anew")
+			err = s.openReplica(options)
+		}
 		return err
 	}
-	starting := c.etcd.starting
+	if s.st, err = store.Open(c.data, options); err != nil {
+		return err
+	}
+	if err = s.rehearse(); err != nil {
+		err = errors.Join(err, s.st.Close())
+	}
+	return err
+}
+
+// openReplica opens the replica and follows etcd until it has caught up. One that turns out to be damaged is not to be used again.
+func (s *server) openReplica(options store.Options) (err error) {
+	c, starting := s.cfg, s.cfg.etcd.starting
 	if starting == nil {
 		starting = context.Background()
 	}
@@ -352,10 +367,16 @@ func (s *server) openStore() (err error) {
 	if s.st, err = store.Open(c.data, options); err != nil {
 		return errors.Join(err, s.cluster.Close())
 	}
-	if err := s.cluster.Start(starting, s.st); err != nil {
-		return errors.Join(err, s.closeStore())
+	if err = s.cluster.Start(starting, s.st); err == nil {
+		err = s.rehearse()
 	}
-	return nil
+	if errors.Is(err, store.ErrDamaged) {
+		s.st.Distrust()
+	}
+	if err != nil {
+		err = errors.Join(err, s.closeStore())
+	}
+	return err
 }
 
 func (s *server) closeStore() (err error) {

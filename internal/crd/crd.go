@@ -177,11 +177,14 @@ func (d *Definitions) Sync(ctx context.Context) error {
 
 // serveLocked makes the registry show what the table has.
 func (d *Definitions) serveLocked() {
-	rows := []*scheme.Resource{d.Row}
+	rows, unserved := []*scheme.Resource{d.Row}, []*scheme.Resource(nil)
 	for _, def := range d.Table {
 		rows = append(rows, def.rows...)
+		if len(def.rows) == 0 && def.storage != nil {
+			unserved = append(unserved, def.storage)
+		}
 	}
-	d.reg.ReplaceCustom(rows)
+	d.reg.ReplaceCustom(rows, unserved...)
 	for _, over := range d.ended {
 		close(over)
 	}

@@ -15,6 +15,7 @@
 //	propose.go   Store.Commit becomes one Txn, whose precondition is the object's mod revision
 //	newest.go    one linearizable read, shared by all who wait, tells how far the replica has to be for "most recent"
 //	lead.go      a lease elects who does what only one may do, and who compacts etcd
+//	probe.go     why etcd is not to be reached
 //
 // What is no object lies below PREFIX/.apilet/, where no path of an object leads: what Store.Secret keeps (keys of continue tokens and of
 // service accounts, the lineage), and the lease's key.
@@ -153,7 +154,12 @@ func (c *Cluster) identify(ctx context.Context) error {
 	fresh := make([]byte, 16)
 	rand.Read(fresh)
 	for told := false; ; told = true {
-		kept, header, err := c.keep(ctx, "lineage", fresh)
+		var kept []byte
+		var header *pb.ResponseHeader
+		err := c.cfg.probe(ctx)
+		if err == nil {
+			kept, header, err = c.keep(ctx, "lineage", fresh)
+		}
 		if err == nil && len(kept) == len(c.lineage) {
 			copy(c.lineage[:], kept)
 			c.id = header.ClusterId
@@ -161,6 +167,9 @@ func (c *Cluster) identify(ctx context.Context) error {
 		}
 		if err == nil {
 			return fmt.Errorf("%s holds no lineage", c.private("lineage"))
+		}
+		if errors.Is(err, errMisconfigured) {
+			return err
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
@@ -234,11 +243,20 @@ func (c *Cluster) Check() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	_, err := c.st.Current(ctx)
-	if trouble := c.trouble.Load(); err != nil && trouble != nil {
+	if err == nil {
+		return nil
+	}
+	if why := c.cfg.probe(context.Background()); why != nil {
+		return fmt.Errorf("%w: %w", err, why)
+	}
+	if trouble := c.trouble.Load(); trouble != nil {
 		return fmt.Errorf("%w: %s", err, *trouble)
 	}
 	return err
 }
+
+// ErrLost is what Lost says, and Start: only a new beginning helps.
+var ErrLost = errors.New("the replica cannot go on")
 
 // Lost says why the replica cannot go on, once it cannot. Of no cluster it says nothing.
 func (c *Cluster) Lost() <-chan error {
@@ -254,7 +272,7 @@ func (c *Cluster) lose(err error, distrust bool) {
 		if distrust && c.st != nil {
 			c.st.Distrust()
 		}
-		c.lost <- err
+		c.lost <- fmt.Errorf("%w: %w", ErrLost, err)
 	})
 }
 

@@ -42,12 +42,17 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 	c.st = st
 	following, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	c.running.Go(func() { c.follow(following) })
+	waiting, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	c.running.Go(func() {
+		c.follow(following)
+		giveUp() // nobody brings the revision that is waited for
+	})
 	c.running.Go(func() { c.keepUp(following) })
 	for {
-		rev, err := c.newest.get(ctx)
+		rev, err := c.newest.get(waiting)
 		if err == nil {
-			if err = c.reach(ctx, rev); err == nil {
+			if err = c.reach(waiting, rev); err == nil {
 				return nil
 			}
 		}

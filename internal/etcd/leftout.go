@@ -17,6 +17,9 @@ import (
 
 var errLeftOut = errors.New("--etcd-servers: this program was built without etcd (-tags noetcd)")
 
+// ErrLost is nobody's here.
+var ErrLost = errors.New("the replica cannot go on")
+
 // Config is what the flags say.
 type Config struct {
 	Servers                   []string

@@ -132,7 +132,7 @@ func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change Cha
 		if lost := errors.Is(err, store.ErrConflict) || created && apierrors.IsAlreadyExists(err); lost {
 			continue
 		}
-		if stale, failure := wr.stale(ctx, key, read, err == nil && (created || rec.Rev != read) || errors.Is(err, store.ErrInDoubt)); failure != nil {
+		if stale, failure := wr.stale(ctx, key, read, err == nil && (created || rec.Rev != read || rec.Deleted) || errors.Is(err, store.ErrInDoubt)); failure != nil {
 			err = failure
 		} else if stale {
 			continue
@@ -418,6 +418,7 @@ func (wr *Writer) finish(ctx context.Context, res *scheme.Resource, rec store.Re
 		return last, nil
 	}
 	_, err := wr.commit(ctx, res, Tombstone(&rec))
+	last.Deleted = err == nil
 	return last, err
 }
 

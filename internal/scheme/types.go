@@ -523,9 +523,10 @@ type Registry struct {
 
 // A Catalog is one state of the registry, never changed once it is current.
 type Catalog struct {
-	byPath map[resourcePath]*Resource
-	Sorted []*Resource // by group, version and plural, in the order of discovery
-	memo   sync.Map    // what is derived from this state, by name; see remember
+	byPath   map[resourcePath]*Resource
+	Sorted   []*Resource // by group, version and plural, in the order of discovery
+	Unserved []*Resource // storage versions of definitions that serve none: what was stored of them is there, and goes with them
+	memo     sync.Map    // what is derived from this state, by name; see remember
 
 	Replaced chan struct{} // closed when another state is current
 }
@@ -540,11 +541,11 @@ func NewRegistry() *Registry {
 }
 
 // ReplaceCustom makes rows the resources that are served beside the built-in ones. The rows belong to the registry from then on. A row
-// at a path that is taken is dropped: the built-in types cannot be shadowed. So is a custom resource among their keys.
-func (reg *Registry) ReplaceCustom(rows []*Resource) {
+// at a path that is taken is dropped: the built-in types cannot be shadowed. So is a custom resource among their keys. unserved is only noted.
+func (reg *Registry) ReplaceCustom(rows []*Resource, unserved ...*Resource) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
-	c := &Catalog{byPath: make(map[resourcePath]*Resource, len(Builtins)+len(rows)), Replaced: make(chan struct{})}
+	c := &Catalog{byPath: make(map[resourcePath]*Resource, len(Builtins)+len(rows)), Unserved: unserved, Replaced: make(chan struct{})}
 	typed := make(map[string]bool, len(Builtins)+1) // what the keys of objects with a Go type begin with
 	for _, res := range slices.Concat(Builtins, rows) {
 		res.derive()

@@ -181,13 +181,15 @@ func afterRestart(t *testing.T, s *server, l listener) {
 
 // afterCompaction lets the history pass while the informer reaches nobody. What happened in between must show as a difference.
 func afterCompaction(t *testing.T, s *server, l listener) {
-	cs, rv := s.typed(), l.LastSyncResourceVersion()
+	cs := s.typed()
 	l.tap.cut.Store(true)
 	s.restart(syscall.SIGKILL)
 	setData(t, cs, "cm-0001", "unseen")
 	remove(t, cs, "cm-0002")
 	createMaps(t, cs, "unseen", 1)
-	s.expire(t.Context(), rv)
+	unseen, err := cs.CoreV1().ConfigMaps(ns).Get(t.Context(), "unseen-0000", metav1.GetOptions{})
+	check(t, "get", err)
+	s.expire(t.Context(), unseen.ResourceVersion)
 	l.tap.cut.Store(false)
 	eventually(t, "the informer holds what the server has", func() bool {
 		_, gone, _ := l.GetStore().GetByKey(ns + "/cm-0002")

@@ -262,6 +262,7 @@ type object struct {
 		Continue                              string
 		RemainingItemCount                    int
 	}
+	Code  int // of a Status
 	Data  map[string]string
 	Items []object
 }

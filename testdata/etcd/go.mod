@@ -71,3 +71,7 @@ require (
 )
 
 tool go.etcd.io/etcd/server/v3
+
+require apilet-proxy v0.0.0
+
+replace apilet-proxy => ../proxy

@@ -1,7 +1,7 @@
 package linear
 
 // This file plays the same rounds against three servers on three members of etcd, each request at a server of its own choice. Servers and
-// members are killed, one of each kind at a time.
+// members are killed, one of each kind at a time, and the ways between them are cut, stall and are slow.
 //
 // What was in flight at its server's death may yet happen: etcd has it. So a write without an answer has happened at some moment before the
 // round's end, or not at all. The same holds for one that was answered with a code of 500 or above.
@@ -15,9 +15,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"apilet-proxy"
 )
 
 const members = 3
@@ -93,18 +96,35 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 	}
 	etcd, urls := startMembers(t)
 	var servers []*server
+	var ways [][]*proxy.Proxy
 	for range 3 {
-		servers = append(servers, startServer(t, "--etcd-servers", urls))
+		own, behind := waysTo(t, urls)
+		servers, ways = append(servers, startServer(t, "--etcd-servers", behind)), append(ways, own)
 	}
-	begin, killed := time.Now(), 0
+	begin, disturbed := time.Now(), 0
 	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
-		r := &round{t: t, s: servers[0], more: servers[1:], members: etcd, name: fmt.Sprint("round-", n), begin: time.Now()}
-		killed += r.play()
+		r := &round{t: t, s: servers[0], more: servers[1:], members: etcd, ways: ways, name: fmt.Sprint("round-", n), begin: time.Now()}
+		disturbed += r.play()
 		if t.Failed() {
 			return
 		}
 	}
-	t.Logf("%d processes killed", killed)
+	t.Logf("%d disturbances", disturbed)
+}
+
+// waysTo are proxies before the members, for one server.
+func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
+	t.Helper()
+	var all []string
+	for _, url := range strings.Split(urls, ",") {
+		way, err := proxy.Start(strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(way.Close)
+		ways, all = append(ways, way), append(all, "http://"+way.Addr())
+	}
+	return ways, strings.Join(all, ",")
 }
 
 // anyServer is the present life of one of the servers.
@@ -115,8 +135,15 @@ func (r *round) anyServer() *life {
 	return r.s.now.Load()
 }
 
-// disturb kills servers and members until the round is over, and starts them again.
+// disturb kills servers and members until the round is over, and starts them again. Beside that it spoils the ways between them.
 func (r *round) disturb(over <-chan struct{}) (n int) {
+	var spoiling sync.WaitGroup
+	spoilt := 0
+	spoiling.Go(func() { spoilt = r.spoil(over) })
+	defer func() {
+		spoiling.Wait()
+		n += spoilt
+	}()
 	for {
 		select {
 		case <-over:
@@ -138,6 +165,30 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 		if err := s.start(); err != nil {
 			r.t.Error(err)
 			return n
+		}
+	}
+}
+
+// spoil cuts, stalls and slows the ways of one server at a time, one of them or all, until the round is over.
+func (r *round) spoil(over <-chan struct{}) (n int) {
+	for {
+		select {
+		case <-over:
+			return n
+		case <-time.After(time.Duration(100+rand.IntN(500)) * time.Millisecond):
+		}
+		n++
+		ways := r.ways[rand.IntN(len(r.ways))]
+		if at := rand.IntN(2 * members); at < members {
+			ways = ways[at : at+1]
+		}
+		how := []func(*proxy.Proxy){(*proxy.Proxy).Cut, (*proxy.Proxy).Stall, func(way *proxy.Proxy) { way.Slow(30 * time.Millisecond) }}[rand.IntN(3)]
+		for _, way := range ways {
+			how(way)
+		}
+		time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond)
+		for _, way := range ways {
+			way.Mend()
 		}
 	}
 }

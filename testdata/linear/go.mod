@@ -3,3 +3,7 @@ module apilet-linear
 go 1.26.0
 
 require github.com/anishathalye/porcupine v1.3.1
+
+require apilet-proxy v0.0.0
+
+replace apilet-proxy => ../proxy

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"apilet-proxy"
 )
 
 const (
@@ -57,8 +59,9 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 type round struct {
 	t       *testing.T
 	s       *server
-	more    []*server // on the same members
-	members []*member // nil: the server is alone
+	more    []*server        // on the same members
+	members []*member        // nil: the server is alone
+	ways    [][]*proxy.Proxy // of each server, to each member
 	name    string
 	begin   time.Time
 
@@ -104,7 +107,7 @@ func (r *round) play() (lives int) {
 		}
 	}
 	watching.Wait()
-	r.t.Logf("%s: %d requests, %d answers lost, %d restarts, %d events", r.name, len(r.history), r.lost, lives, len(stories[0]))
+	r.t.Logf("%s: %d requests, %d answers lost, %d disturbances, %d events", r.name, len(r.history), r.lost, lives, len(stories[0]))
 	begin := time.Now()
 	switch porcupine.CheckOperationsTimeout(model(), r.history, searchTime) {
 	case porcupine.Illegal:

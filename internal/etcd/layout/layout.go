@@ -32,6 +32,7 @@ package layout
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -195,12 +196,13 @@ func (l *Layout) Hidden(key string) bool { return strings.HasPrefix(key, rangeBa
 // Serve makes rows of custom resources known, in place of a server whose definitions are in force.
 func (l *Layout) Serve(rows []*scheme.Resource) { l.reg.ReplaceCustom(rows) }
 
-// customRow is a row of the custom resources of a base; nil when no definition is in force.
+// customRow is a row of the custom resources of a base; nil when no definition is in force. One of which no version is served has its objects,
+// too: they are marked and deleted with it.
 func (l *Layout) customRow(base string) *scheme.Resource {
 	catalog, known := l.reg.Current.Load(), l.custom.Load()
 	if known == nil || known.catalog != catalog {
 		known = &customRows{catalog: catalog, rows: map[string]*scheme.Resource{}}
-		for _, row := range catalog.Sorted {
+		for _, row := range slices.Concat(catalog.Unserved, catalog.Sorted) {
 			if row.GoType == nil && row.Custom != nil {
 				known.rows[row.Base] = row
 			}

@@ -37,6 +37,7 @@ import (
 
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -146,9 +147,13 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, err
 		g.address()
 	}
 	g.nodePorts()
+	err := g.healthPort(old)
 	if len(g.errs) > 0 {
+		err = scheme.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
+	}
+	if err != nil {
 		g.giveBackLocked()
-		return nil, scheme.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
+		return nil, err
 	}
 	return g, nil
 }
@@ -347,7 +352,9 @@ func (g *Allotment) nodePorts() {
 			if protocol, own := given[p.NodePort]; own && protocol != string(p.Protocol) {
 				continue
 			}
-			g.wantedPort(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort)
+			if refusal := g.wantedPort(p.NodePort); refusal != "" {
+				g.errs = append(g.errs, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, refusal))
+			}
 		case wants:
 			if p.NodePort, free = g.freePort(); !free {
 				return
@@ -355,18 +362,34 @@ func (g *Allotment) nodePorts() {
 		}
 		given[p.NodePort] = string(p.Protocol)
 	}
-	if strategy.NeedsHealthPort(g.svc) && spec.HealthCheckNodePort == 0 {
-		spec.HealthCheckNodePort, _ = g.freePort()
-	}
 }
 
-func (g *Allotment) wantedPort(at *field.Path, port int32) {
-	if !inNodePorts(port) && !g.dryRun {
-		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d",
-			firstNodePort, firstNodePort+nodePortCount-1)))
-	} else if !g.takePort(port) {
-		g.errs = append(g.errs, field.Invalid(at, port, fmt.Sprintf(string(errTaken), "port")))
+// healthPort gives or checks the port at which load balancers ask for health. One that the Service has already it may not change, which validation
+// says. The error of one that it may not have is kube-apiserver's, a 500.
+func (g *Allotment) healthPort(old *corev1.Service) error {
+	port := &g.svc.Spec.HealthCheckNodePort
+	switch {
+	case len(g.errs) > 0 || !strategy.NeedsHealthPort(g.svc):
+	case *port == 0:
+		*port, _ = g.freePort()
+	case old != nil && strategy.NeedsHealthPort(old):
+	default:
+		if refusal := g.wantedPort(*port); refusal != "" {
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %d: %s", *port, refusal))
+		}
 	}
+	return nil
+}
+
+// wantedPort takes a port that the Service brings. It returns why it may not have it; "" when it may.
+func (g *Allotment) wantedPort(port int32) (refusal string) {
+	if !inNodePorts(port) && !g.dryRun {
+		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, firstNodePort+nodePortCount-1)
+	}
+	if !g.takePort(port) {
+		return fmt.Sprintf(string(errTaken), "port")
+	}
+	return ""
 }
 
 func inNodePorts(port int32) bool { return port >= firstNodePort && port < firstNodePort+nodePortCount }

@@ -1,0 +1,118 @@
+//go:build !noetcd
+
+package etcd
+
+// This file says why etcd is not to be reached. gRPC tries again and again, and tells of nothing but the time that has passed; who set a
+// server up wants to hear of the refused connection, of the authority that is the wrong one, of the certificate that is missing.
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"time"
+)
+
+const probeWithin = 3 * time.Second
+
+// helloHTTP2 is what a client of HTTP/2 says first, with no settings. A server answers with its own.
+const helloHTTP2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+// errMisconfigured is about certificates and schemes: waiting does not help.
+var errMisconfigured = errors.New("to try again is of no use")
+
+// probe connects to each server; nil when one of them speaks as etcd does. errMisconfigured when all that answer refuse.
+func (cfg *Config) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
+	found := make(chan error, len(cfg.Servers))
+	for _, server := range cfg.Servers {
+		go func() { found <- cfg.probeServer(ctx, server) }()
+	}
+	var failures []error
+	for range cfg.Servers {
+		err := <-found
+		if err == nil {
+			return nil
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}
+
+func (cfg *Config) probeServer(ctx context.Context, server string) error {
+	at, err := url.Parse(server)
+	if err != nil || at.Scheme != "http" && at.Scheme != "https" { // a bare host:port, or a socket: gRPC's own business
+		return nil
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at.Host)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+	}
+	if at.Scheme != "https" {
+		return probePlain(conn, server)
+	}
+	security, err := cfg.tls()
+	if err != nil {
+		return err
+	}
+	security = security.Clone()
+	security.ServerName, security.NextProtos = at.Hostname(), []string{"h2"}
+	return probeTLS(ctx, tls.Client(conn, security), server)
+}
+
+func probePlain(conn net.Conn, server string) error {
+	answer, err := firstWords(conn)
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s hangs up: perhaps it speaks TLS (https://)", server)
+	}
+	if err == nil && (answer[0] == 0x15 || bytes.HasPrefix(answer, []byte("HTTP/1"))) { // an alert of TLS, or a page that says so
+		return fmt.Errorf("%s speaks TLS: write https:// (%w)", server, errMisconfigured)
+	}
+	return err
+}
+
+// probeTLS shakes hands. A certificate of the client's that the server does not take, or misses, shows only in the first answer.
+func probeTLS(ctx context.Context, conn *tls.Conn, server string) error {
+	err := conn.HandshakeContext(ctx)
+	if err == nil {
+		_, err = firstWords(conn)
+	}
+	var unverified *tls.CertificateVerificationError
+	var unknown x509.UnknownAuthorityError
+	var alert tls.AlertError
+	var record tls.RecordHeaderError
+	var refused *net.OpError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &unverified) || errors.As(err, &unknown):
+		return fmt.Errorf("%s: %w (--etcd-cafile says which authorities may vouch for it; %w)", server, err, errMisconfigured)
+	case errors.As(err, &record):
+		return fmt.Errorf("%s speaks no TLS: write http:// (%w)", server, errMisconfigured)
+	case errors.As(err, &alert) || errors.As(err, &refused) && refused.Op == "remote error":
+		return fmt.Errorf("%s: %w (etcd wants a certificate of an authority of its own: --etcd-certfile and --etcd-keyfile; %w)", server, err, errMisconfigured)
+	}
+	return fmt.Errorf("%s: %w", server, err)
+}
+
+func firstWords(conn net.Conn) ([]byte, error) {
+	if _, err := conn.Write([]byte(helloHTTP2)); err != nil {
+		return nil, err
+	}
+	answer := make([]byte, 9)
+	n, err := conn.Read(answer)
+	if n > 0 {
+		err = nil
+	}
+	return answer[:n], err
+}

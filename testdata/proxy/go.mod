@@ -1,0 +1,3 @@
+module apilet-proxy
+
+go 1.26.0
