@@ -10,6 +10,7 @@ const app = {
   at: 0, data: null,
   tell, travel, needToken,
   openObject: (target, revision) => { if (revision) setMoment(revision); show('objects', target); },
+  openPanel: id => show(id),
   openList: r => show('objects', {group: r.group, resource: r.resource}),
   remember: (panel, parts) => history.replaceState(null, '', address(panel, parts)),
 };
@@ -63,7 +64,7 @@ function show(id, target) {
 function tell(err) {
   $('problem').hidden = !err;
   $('problem').textContent = err ? err.message || err : '';
-  if (err?.code === 401) needToken();
+  if (err?.code === 401 || err?.code === 403 && !token.get() && app.data === null) needToken();
 }
 
 function needToken() { if (!$('token-dialog').open) $('token-dialog').showModal(); }

@@ -7,6 +7,8 @@ const most = 500;    // objects of one kind
 const atOnce = 4;    // requests for a tree
 const treeMost = 300; // objects that are drawn in it
 
+const first = ['deployments', 'statefulsets', 'daemonsets', 'jobs', 'cronjobs', 'pods', 'services', 'configmaps']; // what people look for
+
 // each runs work for all items, a few at a time.
 async function each(items, work) {
   const queue = [...items];
@@ -26,7 +28,8 @@ function objects(app) {
     knownAt = app.at;
     const counts = new Map((app.data?.store.resources || []).map(r => [r.group + '/' + r.resource, r.objects]));
     known.forEach(r => { r.count = counts.get(r.group + '/' + r.resource) || (r.group === 'events.k8s.io' ? counts.get('/events') : 0) || 0; });
-    known.sort((a, b) => (b.count > 0) - (a.count > 0) || a.kind.localeCompare(b.kind));
+    const rank = r => r.count ? (first.indexOf(r.resource) + first.length + 1) % (first.length + 1) : 2 * first.length;
+    known.sort((a, b) => rank(a) - rank(b) || a.kind.localeCompare(b.kind));
     kind.replaceChildren(...known.map((r, i) => el('option', {value: i}, r.kind + (r.group ? ' · ' + r.group : '') + (r.count && !app.at ? ' (' + r.count + ')' : ''))));
   }
 
@@ -43,7 +46,7 @@ function objects(app) {
       if (target.namespace) namespace.value = target.namespace;
       chosen = target.name ? target : null;
     }
-    current ||= find('apps', 'deployments')?.count ? find('apps', 'deployments') : known[0];
+    current ||= known[0];
     if (!current) return;
     kind.value = known.indexOf(current);
     await list();

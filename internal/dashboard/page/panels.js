@@ -1,11 +1,12 @@
 'use strict';
 // The panels that draw the server's document (debug/ui/data), and findings.
 
-// A flow's colour stays its own: a hash of its name on the colour wheel.
-function hue(name) {
-  let h = 0;
-  for (const c of name) h = (h * 31 + c.codePointAt(0)) % 360;
-  return h;
+// colourOf keeps a flow's colour its own: a hash of its name (FNV-1a) on the colour wheel.
+function colourOf(f) {
+  let h = 0x811c9dc5;
+  for (const c of f.schema + '/' + f.distinguisher) h = Math.imul(h ^ c.codePointAt(0), 0x01000193);
+  h = Math.imul(h ^ h >>> 15, 0x2c1b3c6d) >>> 0;
+  return `hsl(${h % 360} ${50 + (h >>> 9) % 30}% ${45 + (h >>> 17) % 15}%)`;
 }
 
 // seats draws one level: a cell's width is a seat's share of the most that it may have.
@@ -14,7 +15,7 @@ function seats(level, most) {
   const label = `${level.inUse} of ${level.limit} seats in use; nominal ${level.nominal}`;
   let x = 0;
   const taken = level.flows.filter(f => f.seats > 0).map(f => {
-    const width = at(f.seats), bar = svg('rect', {x, y: 4, width: Math.max(1, width - 1), height: 16, rx: 2, fill: `hsl(${hue(f.schema + f.distinguisher)} 60% 55%)`},
+    const width = at(f.seats), bar = svg('rect', {x, y: 4, width: Math.max(1, width - 1), height: 16, rx: 2, fill: colourOf(f)},
       svg('title', {}, `${f.distinguisher || f.schema}: ${f.seats}`));
     x += width;
     return bar;
@@ -32,7 +33,7 @@ function queues(level) {
   const longest = Math.max(1, level.queueLength);
   return el('div', {class: 'queues', role: 'img', 'aria-label': `${level.queues.length} of ${level.queueCount} queues in use`},
     level.queues.map(q => el('span', {class: 'queue', title: `queue ${q.index}: ${q.waiting} wait, ${q.executing} run`},
-      el('span', {style: {height: Math.max(q.waiting ? 8 : 0, 100 * q.waiting / longest) + '%'}}))));
+      el('span', {style: {height: 100 * Math.sqrt(q.waiting / longest) + '%'}}))));
 }
 
 function levelCard(level, most, rate) {
@@ -50,14 +51,15 @@ function levelCard(level, most, rate) {
     level.queues.length > 0 && level.queueCount > 0 && queues(level),
     flows.length > 0 && table([{text: 'Turn', num: true}, 'Flow', {text: 'Waiting', num: true}, {text: 'Seats', num: true}, {text: 'Due', num: true}],
       flows.slice(0, 12).map(f => ({cells: [f.turn ? (f.turn === 1 ? el('b', {class: 'next'}, 'next') : f.turn) : '·',
-        el('span', {}, el('span', {class: 'swatch', style: {background: `hsl(${hue(f.schema + f.distinguisher)} 60% 55%)`}}), f.distinguisher || 'all', el('span', {class: 'muted small'}, ' ' + f.schema)),
-        f.waiting, f.seats, f.turn ? f.behind.toFixed(2) + ' s' : '']}))),
+        el('span', {}, el('span', {class: 'swatch', style: {background: colourOf(f)}}), f.distinguisher || 'all', el('span', {class: 'muted small'}, ' ' + f.schema)),
+        f.waiting, f.seats, f.turn ? (f.behind < 0 ? '−' : '') + duration(Math.abs(f.behind)) : '']}))),
     level.flowCount > 12 && el('p', {class: 'muted small'}, `${level.flowCount} flows`));
 }
 
 function flowControl(app) {
   const node = el('section', {class: 'panel'});
   let before = new Map(), when = 0;
+  const crowded = new Set(); // levels where somebody has waited: they come first, and stay there
   function draw(data) {
     if (!data.flowControl) return node.replaceChildren(el('p', {class: 'empty'}, 'Flow control is switched off (--enable-priority-and-fairness=false).'));
     const now = Date.parse(data.time), levels = data.flowControl.levels, most = Math.max(...levels.map(l => Math.max(l.limit, l.nominal, l.inUse)));
@@ -65,11 +67,12 @@ function flowControl(app) {
       const last = before.get(l.name);
       return [l, last === undefined || now <= when ? 0 : Math.max(0, (l.dispatched - last) * 1000 / (now - when))];
     });
+    levels.filter(l => l.waiting).forEach(l => crowded.add(l.name));
     before = new Map(levels.map(l => [l.name, l.dispatched]));
     when = now;
     node.replaceChildren(
       el('p', {class: 'muted'}, `${data.flowControl.seats} seats in all. `, el('span', {class: 'legend'}, el('i', {class: 'own'}), 'a level’s own ', el('i', {class: 'borrowed'}), 'borrowed ', el('i', {class: 'lent'}), 'lent ')),
-      el('div', {class: 'cards'}, cards.sort((a, b) => b[0].waiting - a[0].waiting || b[0].inUse - a[0].inUse).map(([l, rate]) => levelCard(l, most, rate))));
+      el('div', {class: 'cards'}, cards.sort((a, b) => crowded.has(b[0].name) - crowded.has(a[0].name)).map(([l, rate]) => levelCard(l, most, rate))));
   }
   return {id: 'flow', name: 'Flow control', node, draw, show: () => app.data && draw(app.data)};
 }
@@ -101,26 +104,48 @@ function deprecations(app) {
   return {id: 'deprecated', name: 'Deprecated', node, draw, show: () => app.data && draw(app.data), badge: d => d.deprecations.length};
 }
 
+const circles = {
+  fight: 'Two writers set the same fields back and forth', recreate: 'One deletes what another creates again',
+  'no-op': 'Writes that change nothing', conflict: 'Conflicts, again and again', watch: 'A watch that is opened again and again', read: 'The same is read all the time',
+};
+
 function findings(app) {
   const node = el('section', {class: 'panel'});
-  let timer = 0, found = 0;
+  let found = 0, polls = 0, refused = false;
   async function load() {
-    clearTimeout(timer);
     try {
       const doc = await json('debug/findings');
-      const items = doc.items || doc.findings || [];
-      found = items.filter(f => !f.ended && !f.until).length;
+      const items = doc.items || [];
+      found = items.filter(f => !f.ended).length;
       node.replaceChildren(...(items.length ? items.map(card) : [el('p', {class: 'empty'}, 'Nothing fights, loops or spins.')]));
+      refused = false;
     } catch (err) {
+      refused = true;
       node.replaceChildren(el('p', {class: 'empty'}, err.message));
     }
-    timer = setTimeout(load, 2000);
   }
+
+  // sample asks now and then also when the panel is not shown, for the number beside its name.
+  function sample() { if (++polls % (node.hidden ? 5 : 2) === 1 && !refused) load(); }
+
   function card(f) {
-    return el('article', {class: 'card finding'}, el('h3', {}, f.kind || f.reason || 'finding'), el('p', {}, f.message || f.summary || ''),
-      el('p', {class: 'row'}, (f.revisions || f.examples || []).map(r => el('button', {type: 'button', onclick: () => app.travel(r)}, 'revision ' + r))));
+    const group = f.group ? '.' + f.group : '', sub = f.subresource ? '/' + f.subresource : '';
+    const who = (f.who || []).map(w => el('span', {class: 'tag', title: w.agent}, (w.manager || (w.agent || '').split('/')[0] || w.user) + ' · ' + w.user));
+    return el('article', {class: 'card finding' + (f.ended ? ' over' : '')},
+      el('h3', {}, circles[f.kind] || f.kind, f.ended && el('span', {class: 'muted small'}, '  over since ' + ago(f.ended))),
+      el('p', {}, who, el('span', {class: 'muted'}, ` ${f.verb} ${f.resource}${group}${sub} `, f.selector && el('code', {}, f.selector))),
+      (f.objects || []).map(o => el('p', {}, el('button', {type: 'button', class: 'plain', onclick: () => open(f, o)}, el('b', {}, o)))),
+      (f.paths || []).map((path, i) => el('div', {class: 'diff'}, el('code', {}, path),
+        i === 0 && f.values ? el('div', {}, f.values.map(v => el('span', {class: 'value-of'}, short(v, 200)))) : el('div'))),
+      el('p', {class: 'muted small'}, `${number(f.times)} times, since ${ago(f.since)}, last ${ago(f.last)}`),
+      f.revisions && el('p', {class: 'row'}, f.revisions.map(r => el('button', {type: 'button', onclick: () => { app.travel(r); app.openPanel('timeline'); }}, 'revision ' + number(r)))));
   }
-  return {id: 'findings', name: 'Findings', node, show: load, hide: () => clearTimeout(timer), badge: () => found};
+
+  function open(f, object) {
+    const cut = object.indexOf('/');
+    app.openObject({group: f.group, resource: f.resource, namespace: cut > 0 ? object.slice(0, cut) : '', name: object.slice(cut + 1)});
+  }
+  return {id: 'findings', name: 'Findings', node, show: load, sample, badge: () => found};
 }
 
 // quantile estimates one from counts between bounds; it is a bound, or a point between two.

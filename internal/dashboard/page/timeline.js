@@ -20,7 +20,7 @@ function summary(change) {
   if (all.length === 0) return change.type === 'ADDED' ? 'created' : change.type === 'DELETED' ? 'deleted' : '';
   const first = all.slice(0, 2).map(c => el('span', {class: 'change'}, el('code', {}, c.path), ' ',
     c.old === undefined ? ['+ ', short(c.new, 40)] : c.new === undefined ? ['− ', short(c.old, 40)] : [short(c.old, 40), ' → ', short(c.new, 40)]));
-  return [first, all.length > 2 ? el('span', {class: 'muted'}, '+' + (all.length - 2)) : ''];
+  return [first, all.length + (change.more || 0) > 2 ? el('span', {class: 'muted'}, ' +' + (all.length + (change.more || 0) - 2)) : ''];
 }
 
 function details(app, change) {
@@ -29,7 +29,7 @@ function details(app, change) {
   return el('div', {class: 'details'},
     el('p', {class: 'muted small'}, `revision ${change.revision} · ${change.verb || change.type} · ${change.time || 'time unknown'}`, el('br'),
       ['user ' + (change.user || 'unknown'), change.manager && 'manager ' + change.manager, change.agent && 'agent ' + change.agent].filter(Boolean).join(' · ')),
-    rows.length ? rows : el('p', {class: 'empty'}, change.type === 'MODIFIED' ? 'Nothing that is shown has changed.' : ''),
+    rows.length ? [rows, change.more && el('p', {class: 'muted small'}, change.more + ' more')] : el('p', {class: 'empty'}, change.type === 'MODIFIED' ? 'Nothing that is shown has changed.' : ''),
     el('p', {class: 'row'},
       change.type !== 'DELETED' && el('button', {type: 'button', onclick: open(change.revision)}, 'Object as it was'),
       change.type === 'DELETED' && el('button', {type: 'button', onclick: open(change.revision - 1)}, 'Object before it went'),
