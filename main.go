@@ -955,7 +955,7 @@ func (s *server) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchH
 
 // page is what /debug/ui/ shows.
 func (s *server) page() *dashboard.Page {
-	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Compaction: s.cfg.compactionInterval,
+	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Kept: s.cfg.kept(),
 		Deprecations: func(most int) any { return s.usage.list(most) }}
 	if s.fc != nil {
 		p.Flows = s.fc.dispatcher

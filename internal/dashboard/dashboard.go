@@ -62,7 +62,7 @@ type Page struct {
 	Watches      *Watches
 	Deprecations func(most int) any // uses of deprecated versions, the newest first
 	Version      string
-	Compaction   time.Duration // how long history is kept; 0: for ever
+	Kept         time.Duration // how far back history reaches; 0: all of it is kept
 
 	mu    sync.Mutex // guards what follows
 	pages map[string]time.Time
@@ -224,7 +224,7 @@ type resourceState struct {
 
 func (p *Page) storeState() storeState {
 	stats := p.Store.Stats()
-	s := storeState{Revision: stats.Revision, Compacted: stats.CompactRev, KeptSeconds: p.Compaction.Seconds(), FileBytes: stats.FileBytes,
+	s := storeState{Revision: stats.Revision, Compacted: stats.CompactRev, KeptSeconds: p.Kept.Seconds(), FileBytes: stats.FileBytes,
 		FreeBytes: stats.FreeBytes, Objects: p.Store.Objects(), Commits: stats.Commits, Changes: stats.Writes, CommitSeconds: stats.CommitSeconds,
 		Bounds: store.CommitBounds[:], Buckets: stats.CommitBuckets[:], Resources: []resourceState{}}
 	seen := map[string]bool{}

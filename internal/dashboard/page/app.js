@@ -8,7 +8,7 @@ const pollEvery = 1000;
 // What the panels know of the page. at is the revision that is shown; 0: now.
 const app = {
   at: 0, data: null,
-  tell, travel, needToken,
+  tell, travel, needToken, types, resolve,
   openObject: (target, revision) => { if (revision) setMoment(revision); show('objects', target); },
   openPanel: id => show(id),
   openList: r => show('objects', {group: r.group, resource: r.resource}),
@@ -57,6 +57,22 @@ function show(id, target) {
   history.replaceState(null, '', address(next.id));
   tell(null);
   next.show(target);
+}
+
+// types are what the API serves at a revision. Those of now are asked for again when they may have changed.
+const typesKept = {at: -1, when: 0, list: null};
+
+function types(at) {
+  if (typesKept.at !== at || Date.now() - typesKept.when > 10000) Object.assign(typesKept, {at, when: Date.now(), list: resources(at)});
+  return typesKept.list;
+}
+
+// resolve is PLURAL.GROUP for what kubectl would take for a kind.
+async function resolve(text) {
+  const word = text.trim().toLowerCase(), name = r => r.resource + (r.group ? '.' + r.group : '');
+  const list = await types(0).catch(() => []);
+  const found = list.find(r => name(r) === word || r.resource === word || r.kind.toLowerCase() === word || r.shortNames.includes(word));
+  return found ? name(found) : word;
 }
 
 // ---- Problems and the token
@@ -117,7 +133,7 @@ async function tellTime() {
   const at = app.at;
   if (!at) return;
   try {
-    for await (const change of changes({after: at - 1, limit: 1})) {
+    for await (const change of changes({after: at - 1, until: at}, null, 1)) {
       if (app.at === at && change.time) $('moment-text').textContent = 'Revision ' + number(at) + ' · ' + clock(change.time);
       return;
     }

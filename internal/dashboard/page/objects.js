@@ -24,7 +24,7 @@ function objects(app) {
 
   async function types() {
     if (knownAt === app.at && known.length) return;
-    known = await resources(app.at);
+    known = (await app.types(app.at)).map(r => ({...r}));
     knownAt = app.at;
     const counts = new Map((app.data?.store.resources || []).map(r => [r.group + '/' + r.resource, r.objects]));
     known.forEach(r => { r.count = counts.get(r.group + '/' + r.resource) || (r.group === 'events.k8s.io' ? counts.get('/events') : 0) || 0; });
@@ -107,15 +107,16 @@ function objects(app) {
   }
 
   async function history(res, target, past) {
-    const query = {resource: res.resource + (res.group ? '.' + res.group : ''), name: target.name, after: app.data?.store.compacted || 0, limit: 200};
+    const query = {resource: res.resource + (res.group ? '.' + res.group : ''), name: target.name, after: app.data?.store.compacted || 0};
+    if (app.at) query.until = app.at;
     if (target.namespace) query.namespace = target.namespace;
     const found = [];
     try {
-      for await (const change of changes(query)) if (!app.at || change.revision <= app.at) found.push(change);
+      for await (const change of changes(query, null)) found.push(change);
     } catch (err) {
       return past.replaceChildren(el('p', {class: 'empty'}, err.message));
     }
-    past.replaceChildren(...(found.length ? found.reverse().map(change => row(app, change)) : [el('p', {class: 'empty'}, 'None that are kept.')]));
+    past.replaceChildren(...(found.length ? found.reverse().slice(0, 200).map(change => row(app, change)) : [el('p', {class: 'empty'}, 'None that are kept.')]));
   }
 
   // family reads the metadata of all that may be related to an object: its namespace, and what of the cluster owns it.

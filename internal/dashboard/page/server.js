@@ -34,19 +34,38 @@ async function json(path, signal) { return (await ask(path, 'application/json', 
 async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
-  for (;;) {
-    const {done, value} = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split('\n');
-    rest = parts.pop();
-    yield* parts;
+  try {
+    for (;;) {
+      const {done, value} = await reader.read();
+      if (done) return;
+      const parts = (rest + value).split('\n');
+      rest = parts.pop();
+      yield* parts;
+    }
+  } finally {
+    reader.cancel().catch(() => {});
   }
 }
 
-// changes reads /debug/history to its end.
-async function* changes(query, signal) {
-  const answer = await ask('debug/history?' + new URLSearchParams(query), 'application/x-ndjson, application/json', signal);
-  for await (const line of lines(answer)) if (line.trim()) yield JSON.parse(line);
+// parameters are those of a query, whose values may be lists.
+function parameters(query) {
+  return new URLSearchParams(Object.entries(query).flatMap(([name, value]) => [value].flat().map(one => [name, one])));
+}
+
+// changes reads /debug/history from after to until, at most so many.
+async function* changes(query, signal, most = 2000) {
+  let after = query.after, told = 0;
+  while (after !== undefined && told < most) {
+    const answer = await ask('debug/history?' + parameters({limit: 1000, ...query, after}), 'application/x-ndjson, application/json', signal);
+    after = undefined;
+    for await (const line of lines(answer)) {
+      if (!line.trim()) continue;
+      const doc = JSON.parse(line);
+      if (doc.message) throw new Refusal(doc.code, doc.message);
+      if (doc.continue) after = doc.continue;
+      if (doc.revision && told++ < most) yield doc;
+    }
+  }
 }
 
 // follow reads server-sent events of /debug/history for as long as the signal lets it. told is called for each, state with "live" or why
@@ -55,27 +74,26 @@ async function follow(query, signal, told, state) {
   let after = query.after, wait = 500;
   while (!signal.aborted) {
     try {
-      const answer = await ask('debug/history?' + new URLSearchParams({...query, after, follow: 'true'}), 'text/event-stream', signal);
+      const answer = await ask('debug/history?' + parameters({...query, after, follow: 'true'}), 'text/event-stream', signal);
       state('live');
-      let name = '', data = '';
+      let data = '';
       for await (const raw of lines(answer)) {
         wait = 500;
         const line = raw.replace(/\r$/, '');
-        if (line.startsWith('event:')) name = line.slice(6).trim();
-        else if (line.startsWith('data:')) data += line.slice(5).trim();
+        if (line.startsWith('data:')) data += line.slice(5).trim();
         else if (line.startsWith('id:')) after = line.slice(3).trim() || after;
         else if (line === '' && data) {
           const doc = JSON.parse(data);
           if (doc.revision) told(doc);
           else if (doc.message) throw new Refusal(doc.code || 0, doc.message);
-          name = data = '';
+          data = '';
         }
       }
       state('the stream has ended; asking again');
     } catch (err) {
       if (signal.aborted) return;
-      if (err instanceof Refusal && err.code === 410) return state(err.message, 410);
       state(err.message, err.code);
+      if (err.code === 410 || err.code === 400) return; // to ask the same again is no use
       wait = Math.max(wait, (err.retryAfter || 0) * 1000);
     }
     await new Promise(done => setTimeout(done, wait));

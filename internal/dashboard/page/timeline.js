@@ -50,19 +50,21 @@ function row(app, change) {
 }
 
 function timeline(app) {
-  let stop = new AbortController(), from = 0, seen = new Set(), loaded = [];
+  let stop = new AbortController(), from = 0, newestSeen = 0, seen = new Set(), loaded = [];
   const list = el('div', {class: 'timeline', 'aria-label': 'Changes, the newest first'});
   const state = el('p', {class: 'muted small', role: 'status'});
   const more = el('button', {type: 'button', onclick: () => earlier()}, 'Earlier');
   const quiet = el('input', {type: 'checkbox', checked: true, onchange: () => draw()});
-  const field = (name, placeholder, listID) => el('input', {name, placeholder, 'aria-label': placeholder, list: listID, autocomplete: 'off', spellcheck: 'false'});
+  const field = (name, placeholder) => el('input', {name, placeholder, 'aria-label': placeholder, autocomplete: 'off', spellcheck: 'false'});
   const form = el('form', {class: 'filters', onsubmit: e => { e.preventDefault(); begin(); }, onchange: e => { if (e.target !== quiet) begin(); }},
-    field('resource', 'kinds', 'kinds'), field('namespace', 'namespace'), field('name', 'name'), field('by', 'user or manager'), field('labelSelector', 'labels: app=x'),
+    field('resource', 'kinds: deploy,pods'), field('namespace', 'namespace'), field('name', 'name'), field('by', 'user or manager'), field('labelSelector', 'labels: app=x'),
     el('label', {class: 'check'}, quiet, ' without leases and events'));
 
-  function query() {
+  // query is what the fields ask for. Kinds are named as for kubectl: deploy,pods.
+  async function query() {
     const q = {};
     for (const input of form.elements) if (input.name && input.value.trim()) q[input.name] = input.value.trim();
+    if (q.resource) q.resource = await Promise.all(q.resource.split(',').map(app.resolve));
     return q;
   }
 
@@ -93,14 +95,12 @@ function timeline(app) {
   }
 
   // load reads what lies above a revision and up to another, and says so where the server has none of it.
-  async function load(after, upTo) {
+  async function load(after, until) {
+    const mine = stop;
     try {
-      for await (const change of changes({...query(), after, limit: 1000}, stop.signal)) {
-        if (change.revision > upTo) break;
-        add(change);
-      }
+      for await (const change of changes({...await query(), after, until}, mine.signal)) if (!mine.signal.aborted) add(change);
     } catch (err) {
-      if (!stop.signal.aborted) state.textContent = err.message;
+      if (!mine.signal.aborted) state.textContent = err.message;
     }
   }
 
@@ -119,7 +119,9 @@ function timeline(app) {
       if (!mine.signal.aborted) draw();
       return;
     }
-    follow({...query(), after: from}, mine.signal, told, (text, code) => {
+    const asked = await query();
+    if (mine.signal.aborted) return;
+    follow({...asked, after: from}, mine.signal, told, (text, code) => {
       if (mine.signal.aborted) return;
       state.textContent = text === 'live' ? 'live: a change is here as soon as it is made' : text;
       if (code === 410) setTimeout(begin, 1000);
@@ -127,8 +129,16 @@ function timeline(app) {
     });
   }
 
+  // sample notices that the server is another one, whose history is not what is shown.
+  function sample(data) {
+    const again = data.store.revision < newestSeen && !app.at;
+    newestSeen = data.store.revision;
+    if (again && !stop.signal.aborted) begin();
+  }
+
   async function earlier() {
     const upTo = from;
+    if (upTo < 1) return;
     from = Math.max(app.data.store.compacted, from - Math.max(1000, 3 * (app.data.store.revision - from)));
     await load(from, upTo);
     draw();
@@ -137,7 +147,7 @@ function timeline(app) {
   return {
     id: 'timeline', name: 'Timeline',
     node: el('section', {class: 'panel'}, form, state, list, el('p', {class: 'row'}, more)),
-    show: begin, travelled: begin,
+    show: begin, travelled: begin, sample,
     hide: () => stop.abort(),
     filter: values => { for (const input of form.elements) if (input.name) input.value = values[input.name] || ''; },
   };
