@@ -781,16 +781,16 @@ func (s *server) routes() http.Handler {
 	r.Handle("/openapi/v3", s.withAuthorization(s.serveOpenAPI))
 	r.Handle("/openapi/v3/*", s.withAuthorization(s.serveOpenAPI))
 	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
-	page := s.page()
-	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
-	r.HandleFunc(rbac.PathUI+"*", page.ServeFile) // for anybody: nothing of the server is in the files
-	r.Handle(dashboard.DataPath, s.withAuthorization(page.ServeData))
 	if s.flows != nil {
 		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
 	r.Handle(rbac.PathBackup, s.withAuthorization(s.serveBackup))
+	page := s.page()
+	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
+	r.HandleFunc(rbac.PathUI+"*", page.ServeFile) // for anybody: nothing of the server is in the files
+	r.Handle(dashboard.DataPath, s.withAuthorization(page.ServeData))
 	r.Handle("/api", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/api/*", s.withAuthorization(s.serveAPI))
