@@ -85,7 +85,7 @@ func testTimeline(t *testing.T, b *browser) {
 	p.wait("who did it", shown("timeline", "rude-controller"))
 	p.press("j")
 	p.press("Enter")
-	p.wait("its details", `document.activeElement.closest('details').open && document.activeElement.closest('details').querySelector('.old').textContent === 'hello'`)
+	p.wait("its details", `document.activeElement.closest('details')?.querySelector('.old')?.textContent === 'hello'`)
 	s.write("kubectl-delete", "DELETE", "/api/v1/namespaces/default/configmaps/made-meanwhile", "")
 	p.wait("the deletion", `document.querySelector('.change-row.removed .what')?.textContent.includes('made-meanwhile')`)
 	p.eval(`document.querySelector('#panel-timeline input[name=name]').value = 'other'; document.querySelector('#panel-timeline form').requestSubmit()`)
@@ -100,7 +100,7 @@ func testHTML(t *testing.T, b *browser) {
 	const evil = `<img src=x onerror=window.hit=1>`
 	s.write(evil, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", fmt.Sprintf(`{"metadata":{"name":%q,"annotations":{"a":%q}}}`, evil, evil))
 	s.write("<script>window.hit=1</script>", "PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/"+strings.NewReplacer(" ", "%20", "<", "%3C", ">", "%3E").Replace(evil),
-		`{"metadata":{"annotations":{"a":"</pre><svg onload=window.hit=1>","<b>b</b>":"1"}}}`)
+		`{"metadata":{"annotations":{"a":"</pre><svg onload=window.hit=1>","example.com/b":"<b>b</b>"}}}`)
 	s.configMap("c", "k", evil)
 	p := b.open(t, s.ui("timeline"), 1200, 800, false)
 	p.wait("the name", shown("timeline", evil))
@@ -108,7 +108,7 @@ func testHTML(t *testing.T, b *browser) {
 	p.wait("the value", shown("timeline", "</pre><svg onload=window.hit=1>"))
 	p.eval(`fetch('/api/v1/configmaps?watch=1&labelSelector=a')`)
 	p.eval(`location.hash = '#/objects/rbac.authorization.k8s.io/clusterroles/-/' + encodeURIComponent('` + evil + `')`)
-	p.wait("the object", shown("objects", "<b>b</b>: \"1\"")+` || document.querySelector('#panel-objects pre').textContent.includes('<b>b</b>')`)
+	p.wait("the object", `document.querySelector('#panel-objects pre')?.textContent.includes('<b>b</b>') === true`)
 	p.press("4")
 	p.wait("the watches", shown("watches", "configmaps"))
 	if got := p.eval(`window.hit || document.querySelectorAll('main img, main script, main svg[onload], main pre b').length`); got != 0.0 {

@@ -125,7 +125,7 @@ function objects(app) {
     const note = (r, m) => { if (!byUID.has(m.uid)) byUID.set(m.uid, {res: r, meta: m, below: []}); return byUID.get(m.uid); };
     const self = note(res, meta);
     let cut = false;
-    const relevant = known.filter(r => (r.count > 0 || from) && !['events', 'leases'].includes(r.resource) && (r.namespaced || !meta.namespace));
+    const relevant = known.filter(r => (r.count > 0 || from) && !['events', 'leases', 'endpoints'].includes(r.resource) && (r.namespaced || !meta.namespace));
     await each(relevant, async r => {
       try {
         const answer = await (await ask(at(from, collection(r, r.namespaced ? meta.namespace : '')) + '?limit=' + most, asMetadata)).json();
