@@ -63,6 +63,7 @@ import (
 	"apilet/internal/bootstrap"
 	"apilet/internal/commandline"
 	"apilet/internal/crd"
+	"apilet/internal/dashboard"
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
@@ -259,6 +260,7 @@ type server struct {
 	certs       *certs.Folder // nil without TLS, or with --tls-cert-file
 	metrics     *metrics
 	usage       *deprecationTracker
+	watches     dashboard.Watches         // that are served
 	audit       *audit.Log                // nil without --audit-log-path
 	fc          *flowControl              // nil without flow control
 	flows       *bootstrap.FlowReconciler // its configuration's
@@ -784,6 +786,10 @@ func (s *server) routes() http.Handler {
 		}
 	}
 	r.Handle(rbac.PathBackup, s.withAuthorization(s.serveBackup))
+	page := s.page()
+	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
+	r.HandleFunc(rbac.PathUI+"*", page.ServeFile) // for anybody: nothing of the server is in the files
+	r.Handle(dashboard.DataPath, s.withAuthorization(page.ServeData))
 	r.Handle("/api", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/api/*", s.withAuthorization(s.serveAPI))
@@ -912,7 +918,9 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 		return s.rd.list(w, r, res)
 	case "watch":
 		defer s.instruments.watching(info)()
-		return serveWatch(s.rd, w, r, res, s.watchHooks(r.Context()))
+		hooks, done := s.watchHooks(r, res)
+		defer done()
+		return serveWatch(s.rd, w, r, res, hooks)
 	case "create":
 		if res.Group == "" && res.Kind == "Binding" {
 			return registry.Bind(s.wr, w, r, res)
@@ -934,15 +942,31 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 	return response.ErrMethodNotAllowed()
 }
 
-// watchHooks connect a watch with flow control and the metrics.
-func (s *server) watchHooks(ctx context.Context) watchHooks {
-	rec := request.From(ctx)
+// watchHooks connect a watch with flow control, the metrics and the page. done is to be called when it is over.
+func (s *server) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchHooks, done func()) {
+	rec := request.From(r.Context())
 	labels := s.instruments.watchLabels(&rec.Info)
+	options, _ := rec.Info.ListOptions() // those that are wrong are refused further on
+	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
+		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
+	shown.Sent(s.st.Revision())
+	s.watches.Begin(shown)
 	return watchHooks{
-		begun:  func() { watchBegun(ctx) },
+		begun:  func() { watchBegun(r.Context()) },
 		listed: func() { s.metrics.watchListDone(labels, time.Since(rec.Received)) },
 		sent:   s.metrics.longRunning(labels).sent,
+		moved:  shown.Sent,
+	}, func() { s.watches.End(shown) }
+}
+
+// page is what /debug/ui/ shows.
+func (s *server) page() *dashboard.Page {
+	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Kept: s.cfg.kept(),
+		Deprecations: func(most int) any { return s.usage.list(most) }}
+	if s.fc != nil {
+		p.Flows = s.fc.dispatcher
 	}
+	return p
 }
 
 // serveSubresource answers a request for a part of an object.

@@ -282,11 +282,12 @@ func (t *deprecationTracker) record(use deprecatedUse, now time.Time) {
 	}
 }
 
-func (t *deprecationTracker) list() []deprecatedUsage {
+// list returns the newest, at most so many.
+func (t *deprecationTracker) list(most int) []deprecatedUsage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	usages := make([]deprecatedUsage, 0, t.recent.Len())
-	for el := t.recent.Front(); el != nil; el = el.Next() {
+	usages := make([]deprecatedUsage, 0, min(most, t.recent.Len()))
+	for el := t.recent.Front(); el != nil && len(usages) < most; el = el.Next() {
 		usages = append(usages, *el.Value.(*deprecatedUsage))
 	}
 	return usages
@@ -294,7 +295,7 @@ func (t *deprecationTracker) list() []deprecatedUsage {
 
 // ServeHTTP answers GET /debug/deprecations, the newest first: a table for people, JSON for who accepts it.
 func (t *deprecationTracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	usages := t.list()
+	usages := t.list(maxDeprecatedUsages)
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(map[string]any{"items": usages})

@@ -385,7 +385,7 @@ func TestTrackerForgetsTheOldest(t *testing.T) {
 		tracker.record(deprecatedUse{User: "first"}, time.Unix(int64(i), 0))
 		tracker.record(deprecatedUse{User: fmt.Sprint(i)}, time.Unix(int64(i), 0))
 	}
-	usages := tracker.list()
+	usages := tracker.list(maxDeprecatedUsages)
 	if len(usages) != maxDeprecatedUsages || len(tracker.usages) != maxDeprecatedUsages {
 		t.Fatalf("got %d usages and %d keys, want %d", len(usages), len(tracker.usages), maxDeprecatedUsages)
 	}

@@ -53,6 +53,7 @@ type watchHooks struct {
 	begun  func()          // the initial events are out, or none will come; called at least once
 	listed func()          // the bookmark that ends them is out
 	sent   func(bytes int) // one event is
+	moved  func(rev int64) // everything up to rev is
 }
 
 // A stream is one watch in progress.
@@ -138,6 +139,7 @@ func (s *stream) run(ctx context.Context) {
 	defer s.rest()
 	err := s.begin(ctx)
 	s.hooks.begun()
+	s.hooks.moved(s.pos)
 	if err == nil {
 		err = s.follow(ctx)
 	}
@@ -293,9 +295,14 @@ func (s *stream) drain(ctx context.Context) error {
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
+		s.hooks.moved(upTo)
 	}
 	s.logged = false
-	return s.write()
+	if err := s.write(); err != nil {
+		return err
+	}
+	s.hooks.moved(s.pos)
+	return nil
 }
 
 // convertAll has a webhook convert objects, if the type has one, before selectors look at them.

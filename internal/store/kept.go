@@ -96,3 +96,13 @@ func (st *Store) Stats() Stats {
 	s.ringEvents, s.ringSize, s.ringOldest = st.log.next-st.log.oldest, int64(st.log.bytes), st.log.evicted+1
 	return s
 }
+
+// Newest is the revision of the resource's newest event that the log knows of: a watcher that stands there or above has seen all.
+func (st *Store) Newest(resource string) int64 {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	if t := st.log.topics[resource]; t != nil {
+		return t.last.rev
+	}
+	return st.log.floor
+}

@@ -264,6 +264,56 @@ ClusterRole reader
 	}
 }
 
+// TestNoWildcardOfBeforeIncludesThePage: it takes a pattern of its own, or a role that holds everything.
+func TestNoWildcardOfBeforeIncludesThePage(t *testing.T) {
+	t.Parallel()
+	index := NewIndex(ParsePolicy(`
+ClusterRole admin
+	* * *
+	* *
+	to User:admin
+ClusterRole urls
+	* *
+	* apps *
+	* * * one
+	to User:urls
+ClusterRole some
+	get /*,/debug/*,/debug/u*,/debug/ui*
+	* * *
+	to User:some
+ClusterRole own
+	get /debug/ui/*
+	to User:own
+ClusterRole named
+	get /debug/ui/data
+	to User:named
+ClusterRole half1
+	* * *
+	to User:halves
+ClusterRole half2
+	* *
+	to User:halves
+`))
+	rules := []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"/debug/ui/data"}}}
+	for who, may := range map[string][2]bool{"admin": {true, false}, "urls": {}, "some": {}, "own": {true, true}, "named": {true, true}, "halves": {}, "nobody": {}} {
+		q := ask(who + " get /debug/ui/data")
+		if got, _ := index.Allows(q); got != may[0] {
+			t.Errorf("%s: allowed is %v", who, got)
+		}
+		if got := index.mayGive(q, rules) == nil; got != may[1] { // an administrator has the verb escalate for it
+			t.Errorf("%s: may give is %v", who, got)
+		}
+	}
+	for _, question := range []string{"urls get /debug/deprecations", "some get /debug/uix", "own get /debug/ui/more"} {
+		if allowed, _ := index.Allows(ask(question)); !allowed {
+			t.Errorf("%s: not allowed", question)
+		}
+	}
+	if allowed, _ := index.Allows(ask("own post /debug/ui/data")); allowed {
+		t.Error("own: a post is allowed")
+	}
+}
+
 func TestReconcileAddsAndNeverTakes(t *testing.T) {
 	t.Parallel()
 	want := ParsePolicy("ClusterRole a\n\tget core pods\n\tto User:u\nClusterRole b\n\tget core pods\nClusterRole c = x\nRole n/d\n\tget core pods\nClusterRole e\n\tto User:u\n")

@@ -74,6 +74,7 @@ type subjectName struct{ kind, name string }
 type roleRules struct {
 	rules  []rbacv1.PolicyRule
 	sieves []sieve
+	all    bool // everything on every resource and every URL, as cluster-admin
 }
 
 // grant is one binding.
@@ -178,9 +179,14 @@ type sieve struct{ verbs, resources uint64 }
 
 func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
 	role := &roleRules{rules: rules, sieves: make([]sieve, len(rules))}
+	resources, urls := false, false
 	for i, rule := range rules {
 		role.sieves[i] = sieve{sieveBits(rule.Verbs), sieveBits(rule.Resources)}
+		every := slices.Contains(rule.Verbs, "*")
+		resources = resources || every && len(rule.ResourceNames) == 0 && slices.Contains(rule.APIGroups, "*") && slices.Contains(rule.Resources, "*")
+		urls = urls || every && slices.Contains(rule.NonResourceURLs, "*")
 	}
+	role.all = resources && urls
 	return role
 }
 
@@ -212,6 +218,10 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	dangling := false
 	x.visit(q, func(g *grant) bool {
 		dangling = dangling || g.dangling != nil
+		if g.role.all && !q.ResourceRequest && strings.HasPrefix(q.Path, PathUI) {
+			allowed, reason = true, g.reason(q)
+			return false
+		}
 		for i, s := range g.role.sieves {
 			pass := s.verbs&verb != 0 && (s.resources&thing != 0 || !q.ResourceRequest)
 			if pass && ruleAllows(&g.role.rules[i], q, resource) {
@@ -320,10 +330,21 @@ func hasResource(list []string, resource, subresource string) bool {
 // PathBackup is where the whole file is handed out, with every Secret and the keys that tokens are signed with.
 const PathBackup = "/debug/backup"
 
+// PathUI is what the page for people lies under: what it shows of other users' requests, no role of before was written to show.
+const PathUI = "/debug/ui/"
+
 // urlCovers: a trailing * stands for anything but the backup, which is worth more than all that roles with such rules were written for:
-// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it.
+// that has to be named, or asked for by a master. Neither may who has a wildcard alone give others the right to it. What lies under PathUI
+// is covered by patterns that begin so; else it takes a role that holds everything.
 func urlCovers(pattern, path string) bool {
-	return pattern == path || path != PathBackup && strings.HasSuffix(pattern, "*") && strings.HasPrefix(path, strings.TrimRight(pattern, "*"))
+	switch {
+	case pattern == path:
+		return true
+	case path == PathBackup, !strings.HasSuffix(pattern, "*"):
+		return false
+	}
+	prefix := strings.TrimRight(pattern, "*")
+	return strings.HasPrefix(path, prefix) && (len(prefix) >= len(PathUI) || !strings.HasPrefix(path, PathUI))
 }
 
 // applicable lists the grants of a user once each, in order.

@@ -1,0 +1,204 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"apilet/internal/flowcontrol"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+// newPage is a page of an empty store.
+func newPage(t *testing.T) *Page {
+	t.Helper()
+	st, err := store.Open(filepath.Join(t.TempDir(), "page.db"), store.Options{Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	flows := flowcontrol.NewDispatcher(10, time.Minute)
+	objects := flowcontrol.WithMandatory(flowcontrol.Objects{})
+	flows.Configure(objects.Schemas, objects.Levels)
+	return &Page{Store: st, Types: scheme.NewRegistry(), Flows: flows, Watches: &Watches{}, Deprecations: func(int) any { return []string{} }}
+}
+
+func get(handler http.HandlerFunc, path string, headers ...string) *httptest.ResponseRecorder {
+	r, w := httptest.NewRequest("GET", path, nil), httptest.NewRecorder()
+	for _, header := range headers {
+		key, value, _ := strings.Cut(header, ": ")
+		r.Header.Set(key, value)
+	}
+	handler(w, r)
+	return w
+}
+
+func TestFilesMayDoNothingButAskThisServer(t *testing.T) {
+	t.Parallel()
+	p, size := newPage(t), 0
+	for name, kind := range map[string]string{"": "text/html", "index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"} {
+		w := get(p.ServeFile, "/debug/ui/"+name)
+		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || w.Body.Len() < 200 {
+			t.Errorf("%q: %d %s, %d bytes", name, w.Code, w.Header().Get("Content-Type"), w.Body.Len())
+		}
+		policy := w.Header().Get("Content-Security-Policy")
+		for _, directive := range []string{"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "require-trusted-types-for 'script'"} {
+			if !strings.Contains(policy, directive) {
+				t.Errorf("%q: the policy %q lacks %s", name, policy, directive)
+			}
+		}
+		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%q: %v", name, w.Header())
+		}
+		if again := get(p.ServeFile, "/debug/ui/"+name, "If-None-Match: "+w.Header().Get("Etag")); again.Code != 304 || again.Body.Len() > 0 {
+			t.Errorf("%q asked again: %d", name, again.Code)
+		}
+	}
+	elsewhere := regexp.MustCompile(`(?i)(https?:)?//[a-z0-9.-]+\.[a-z]+|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|style="| on[a-z]+="`)
+	err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := files.ReadFile(path)
+		size += len(content)
+		text := strings.ReplaceAll(string(content), "http://www.w3.org/2000/svg", "")
+		if found := elsewhere.FindString(text); found != "" {
+			t.Errorf("%s has %q", path, found)
+		}
+		return err
+	})
+	if err != nil || size > 100<<10 {
+		t.Errorf("%d bytes, %v", size, err)
+	}
+}
+
+func TestThereAreNoOtherFiles(t *testing.T) {
+	t.Parallel()
+	p := newPage(t)
+	for _, path := range []string{"/debug/ui/x", "/debug/ui/../dashboard.go", "/debug/ui//etc/passwd", "/debug/ui/page", "/debug/ui/.", "/debug/ui/app.js/"} {
+		if w := get(p.ServeFile, path); w.Code != 404 {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+	r, w := httptest.NewRequest("POST", "/debug/ui/", nil), httptest.NewRecorder()
+	if p.ServeFile(w, r); w.Code != 405 {
+		t.Errorf("POST: %d", w.Code)
+	}
+}
+
+func TestDocumentIsMadeOnceForAllWhoAsk(t *testing.T) {
+	t.Parallel()
+	p := newPage(t)
+	asked := 0
+	p.Deprecations = func(int) any { asked++; return []string{} }
+	p.making.Lock() // as if somebody made it
+	p.made, p.body = time.Now().Add(time.Hour), []byte(`{}`)
+	p.making.Unlock()
+	var all sync.WaitGroup
+	for i := range 50 {
+		all.Go(func() {
+			if w := get(p.ServeData, fmt.Sprint(DataPath, "?page=", i)); w.Code != 200 || w.Body.String() != `{}` {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		})
+	}
+	all.Wait()
+	if asked != 0 {
+		t.Errorf("made %d times", asked)
+	}
+	p.making.Lock()
+	p.made = time.Now().Add(-madeEvery)
+	p.making.Unlock()
+	w := get(p.ServeData, DataPath)
+	var doc document
+	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || asked != 1 || doc.FlowControl == nil || len(doc.FlowControl.Levels) == 0 {
+		t.Errorf("made %d times: %v, %s", asked, err, w.Body)
+	}
+}
+
+func TestPagesHaveABound(t *testing.T) {
+	t.Parallel()
+	p, now := newPage(t), time.Now()
+	for i := range 100_000 {
+		if got, want := p.admit(fmt.Sprint("page", i), now), i < maxPages; got != want {
+			t.Fatalf("page %d: %v", i, got)
+		}
+	}
+	if !p.admit("page7", now.Add(pageLease)) || len(p.pages) != maxPages {
+		t.Errorf("a page that is open is turned away; %d are known", len(p.pages))
+	}
+	if !p.admit("late", now.Add(pageLease+time.Second)) || len(p.pages) != 2 {
+		t.Errorf("places of pages that are closed are not given to others: %d", len(p.pages))
+	}
+	p.pages = map[string]time.Time{}
+	for i := range maxPages {
+		p.pages[fmt.Sprint(i)] = time.Now()
+	}
+	w := get(p.ServeData, DataPath+"?page="+strings.Repeat("x", 10_000))
+	if w.Code != 429 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), `"reason":"TooManyRequests"`) {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+func TestOtherSitesTakeNoPlaces(t *testing.T) {
+	t.Parallel()
+	p := newPage(t)
+	if w := get(p.ServeData, DataPath, "Sec-Fetch-Site: cross-site"); w.Code != 400 || len(p.pages) != 0 {
+		t.Errorf("%d, %d places", w.Code, len(p.pages))
+	}
+}
+
+func TestWatchesSayHowFarTheyAre(t *testing.T) {
+	t.Parallel()
+	p, now := newPage(t), time.Now()
+	newest := p.Store.Newest("//pods/")
+	long := strings.Repeat("ä", 5000)
+	behind := &Watch{User: long, Agent: long, Resource: "pods", Base: "//pods/", Started: now, LabelSelector: long}
+	p.Watches.Begin(behind)
+	behind.Sent(newest - 3)
+	for i := range 2 * shownWatches {
+		w := &Watch{User: "u", Resource: "pods", Base: "//pods/", Started: now.Add(time.Duration(i))}
+		p.Watches.Begin(w)
+		w.Sent(newest)
+	}
+	s := p.Watches.state(p.Store, now)
+	if s.Total != 2*shownWatches+1 || s.Behind != 1 || len(s.Items) != shownWatches || s.Items[0].Lag != 3 || s.Items[1].Lag != 0 {
+		t.Errorf("%d, %d behind, %d shown, %+v", s.Total, s.Behind, len(s.Items), s.Items[:2])
+	}
+	if got := len(s.Items[0].User) + len(s.Items[0].Agent) + len(s.Items[0].LabelSelector); got > 3*(2*shownRunes+3) {
+		t.Errorf("%d bytes of text", got)
+	}
+	if s = p.Watches.state(p.Store, now.Add(4*time.Second)); s.Items[0].LagSeconds != 4 {
+		t.Errorf("behind for %v s", s.Items[0].LagSeconds)
+	}
+	behind.Sent(newest)
+	if s = p.Watches.state(p.Store, now.Add(5*time.Second)); s.Behind != 0 {
+		t.Errorf("%d behind", s.Behind)
+	}
+	p.Watches.End(behind)
+	if s = p.Watches.state(p.Store, now); s.Total != 2*shownWatches {
+		t.Errorf("%d after the end", s.Total)
+	}
+}
+
+// A document of the longest of everything fits into a bound.
+func TestDocumentHasABound(t *testing.T) {
+	t.Parallel()
+	p := newPage(t)
+	long := strings.Repeat("<&>", 20_000)
+	for range 3 * shownWatches {
+		p.Watches.Begin(&Watch{User: long, Agent: long, Resource: "pods", Namespace: strings.Repeat("n", 63), LabelSelector: long, FieldSelector: long, Base: "//pods/"})
+	}
+	if n := len(p.document()); n > 1<<20 {
+		t.Errorf("%d bytes", n)
+	}
+}

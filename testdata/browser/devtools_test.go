@@ -1,0 +1,297 @@
+package browser
+
+// This file drives chromium: the DevTools protocol is JSON messages, which --remote-debugging-pipe sends over the descriptors 3 and 4, each
+// with a zero byte behind it. A page is a session of its own in a context of its own, so that no two share storage.
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const patience = 20 * time.Second // for what takes a second on an idle machine
+
+// A browser is one chromium process.
+type browser struct {
+	to io.Writer
+
+	mu      sync.Mutex // guards what follows, and writing
+	next    int
+	answers map[int]chan message
+	pages   map[string]*page // by session
+}
+
+type message struct {
+	ID        int             `json:"id,omitempty"`
+	Method    string          `json:"method,omitempty"`
+	Params    json.RawMessage `json:"params,omitempty"`
+	Session   string          `json:"sessionId,omitempty"`
+	Result    json.RawMessage `json:"result,omitempty"`
+	Exception *struct {
+		Message string `json:"message"`
+	} `json:"error,omitempty"`
+}
+
+// startBrowser skips the test where there is no chromium.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	binary := os.Getenv("CHROMIUM")
+	if binary == "" {
+		var err error
+		if binary, err = exec.LookPath("chromium"); err != nil {
+			t.Skip("no chromium on this machine")
+		}
+	}
+	fromUs, toThem, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromThem, toUs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	proc := exec.Command(binary, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--no-default-browser-check", "--ignore-certificate-errors",
+		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--user-data-dir="+t.TempDir(), "about:blank")
+	proc.ExtraFiles = []*os.File{fromUs, toUs}
+	if err := proc.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{to: toThem, answers: map[int]chan message{}, pages: map[string]*page{}}
+	go b.listen(fromThem)
+	t.Cleanup(func() {
+		_ = b.call("", "Browser.close", nil, nil) // its helpers end with it, and let the folder go
+		_ = proc.Wait()
+		for _, f := range []*os.File{fromUs, toThem, fromThem, toUs} {
+			_ = f.Close()
+		}
+	})
+	return b
+}
+
+func (b *browser) listen(from io.Reader) {
+	for in := bufio.NewReaderSize(from, 1<<20); ; {
+		raw, err := in.ReadBytes(0)
+		if err != nil {
+			return
+		}
+		var m message
+		if json.Unmarshal(raw[:len(raw)-1], &m) != nil {
+			continue
+		}
+		b.mu.Lock()
+		answer, p := b.answers[m.ID], b.pages[m.Session]
+		delete(b.answers, m.ID)
+		b.mu.Unlock()
+		switch {
+		case answer != nil:
+			answer <- m // has room for one
+		case p != nil:
+			p.told(m)
+		}
+	}
+}
+
+// call asks for something and waits for the answer.
+func (b *browser) call(session, method string, params, result any) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return err
+	}
+	answer := make(chan message, 1)
+	b.mu.Lock()
+	b.next++
+	m := message{ID: b.next, Method: method, Params: raw, Session: session}
+	if params == nil {
+		m.Params = nil
+	}
+	b.answers[m.ID] = answer
+	raw, _ = json.Marshal(m)
+	_, err = b.to.Write(append(raw, 0))
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	select {
+	case got := <-answer:
+		if got.Exception != nil {
+			return fmt.Errorf("%s: %s", method, got.Exception.Message)
+		}
+		if result == nil {
+			return nil
+		}
+		return json.Unmarshal(got.Result, result)
+	case <-time.After(patience):
+		return fmt.Errorf("%s: no answer", method)
+	}
+}
+
+// A page is one tab.
+type page struct {
+	t       *testing.T
+	b       *browser
+	session string
+
+	mu       sync.Mutex // guards what follows
+	problems []string   // errors of scripts, of the console, of the security policy
+	asked    []string   // URLs of all requests
+}
+
+// open shows a URL in a window of a size, in a context without history.
+func (b *browser) open(t *testing.T, url string, width, height int, dark bool) *page {
+	t.Helper()
+	var context struct {
+		ID string `json:"browserContextId"`
+	}
+	var target struct {
+		ID string `json:"targetId"`
+	}
+	var session struct {
+		ID string `json:"sessionId"`
+	}
+	p := &page{t: t, b: b}
+	p.must(b.call("", "Target.createBrowserContext", nil, &context))
+	p.must(b.call("", "Target.createTarget", map[string]any{"url": "about:blank", "browserContextId": context.ID}, &target))
+	p.must(b.call("", "Target.attachToTarget", map[string]any{"targetId": target.ID, "flatten": true}, &session))
+	p.session = session.ID
+	b.mu.Lock()
+	b.pages[p.session] = p
+	b.mu.Unlock()
+	t.Cleanup(func() {
+		_ = b.call("", "Target.disposeBrowserContext", map[string]any{"browserContextId": context.ID}, nil)
+	})
+	for _, domain := range []string{"Runtime", "Log", "Network", "Page"} {
+		p.call(domain+".enable", nil, nil)
+	}
+	scheme := map[bool]string{false: "light", true: "dark"}[dark]
+	p.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}}}, nil)
+	p.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	p.call("Page.navigate", map[string]any{"url": url}, nil)
+	return p
+}
+
+func (p *page) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *page) call(method string, params, result any) {
+	p.t.Helper()
+	p.must(p.b.call(p.session, method, params, result))
+}
+
+// told keeps what a page should not have to say.
+func (p *page) told(m message) {
+	var event struct {
+		Entry            struct{ Level, Text, URL string }
+		Type             string
+		Args             []struct{ Value any }
+		ExceptionDetails struct {
+			Text      string
+			Exception struct{ Description string }
+		}
+		Request struct{ URL string }
+	}
+	_ = json.Unmarshal(m.Params, &event) // what is not there stays empty
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch m.Method {
+	case "Log.entryAdded":
+		if event.Entry.Level == "error" || event.Entry.Level == "warning" {
+			p.problems = append(p.problems, event.Entry.Text+" "+event.Entry.URL)
+		}
+	case "Runtime.consoleAPICalled":
+		if event.Type == "error" || event.Type == "warning" || event.Type == "assert" {
+			p.problems = append(p.problems, fmt.Sprint(event.Args))
+		}
+	case "Runtime.exceptionThrown":
+		p.problems = append(p.problems, event.ExceptionDetails.Text+" "+event.ExceptionDetails.Exception.Description)
+	case "Network.requestWillBeSent":
+		p.asked = append(p.asked, event.Request.URL)
+	}
+}
+
+// eval runs an expression, which may be a promise, and returns its value.
+func (p *page) eval(expression string) any {
+	p.t.Helper()
+	var got struct {
+		Result           struct{ Value any }
+		ExceptionDetails *struct{ Exception struct{ Description string } }
+	}
+	p.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true}, &got)
+	if got.ExceptionDetails != nil {
+		p.t.Fatalf("%s: %s", expression, got.ExceptionDetails.Exception.Description)
+	}
+	return got.Result.Value
+}
+
+// wait waits until an expression is true.
+func (p *page) wait(what, expression string) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); p.eval(expression) != true; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.t.Fatalf("%s: not within %v; the page says %q; its problems: %q", what, patience, p.text(), p.problems)
+		}
+	}
+}
+
+// text is what a reader sees.
+func (p *page) text() any {
+	var got struct{ Result struct{ Value any } }
+	_ = p.b.call(p.session, "Runtime.evaluate", map[string]any{"expression": "document.body.innerText.slice(0, 3000)", "returnByValue": true}, &got)
+	return got.Result.Value
+}
+
+// press sends a key as a keyboard does.
+func (p *page) press(key string) {
+	p.t.Helper()
+	params := map[string]any{"type": "keyDown", "key": key}
+	codes := map[string]int{"Enter": 13, "Escape": 27, "Tab": 9, "ArrowRight": 39, "ArrowLeft": 37}
+	if code, named := codes[key]; named {
+		params["windowsVirtualKeyCode"], params["code"] = code, key
+		if key == "Enter" {
+			params["text"] = "\r"
+		}
+	} else {
+		params["text"] = key
+	}
+	p.call("Input.dispatchKeyEvent", params, nil)
+	p.call("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key}, nil)
+}
+
+// picture is what the window shows, as webp.
+func (p *page) picture() []byte {
+	p.t.Helper()
+	var got struct{ Data string }
+	p.call("Page.captureScreenshot", map[string]any{"format": "webp", "quality": 70}, &got)
+	image, err := base64.StdEncoding.DecodeString(got.Data)
+	p.must(err)
+	return image
+}
+
+// clean fails the test if the page had problems, or asked anybody else.
+func (p *page) clean(origin string) {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, problem := range p.problems {
+		p.t.Error("the page complains: ", problem)
+	}
+	for _, url := range p.asked {
+		if !strings.HasPrefix(url, origin+"/") {
+			p.t.Error("the page asks somebody else: ", url)
+		}
+	}
+}

@@ -1,0 +1,3 @@
+module apilet-browser
+
+go 1.26.0
