@@ -66,6 +66,7 @@ import (
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
+	"apilet/internal/findings"
 	"apilet/internal/gc"
 	"apilet/internal/history"
 	"apilet/internal/kubeconfig"
@@ -267,6 +268,7 @@ type server struct {
 	troubles    *troubles.Log
 	http        *http.Server
 	listening   string
+	findings    *findings.Detector
 	instruments *instrumentation
 	resting     drain.Conns
 	adminEnds   time.Time          // of the certificate in the kubeconfig
@@ -457,7 +459,9 @@ func (s *server) assemble() error {
 	if err := s.admit(); err != nil {
 		return err
 	}
-	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
+	s.findings = findings.New(findings.Logged(s.log))
+	s.metrics.registry.MustRegister(s.findings)
+	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
@@ -567,6 +571,7 @@ func (s *server) startWorkers() {
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { s.scrub(ctx) })
+	running.Go(func() { s.findings.Run(ctx) })
 	running.Go(func() {
 		if err := s.lost.Survey(ctx, unreadable.NewDecodeCheck(s.reg)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("looking for objects that cannot be read")
@@ -778,6 +783,7 @@ func (s *server) routes() http.Handler {
 	r.Handle("/openapi/v3/*", s.withAuthorization(s.serveOpenAPI))
 	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
 	r.Handle(history.Path, s.history()) // which asks for each object that it tells of
+	r.Handle(findings.Path, s.withAuthorization(s.findings.ServeHTTP))
 	if s.flows != nil {
 		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
