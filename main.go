@@ -69,6 +69,7 @@ import (
 	"apilet/internal/findings"
 	"apilet/internal/gc"
 	"apilet/internal/history"
+	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
@@ -1036,7 +1037,7 @@ func program() *commandline.Program {
 func (c *config) commands() []commandline.Command {
 	none, one := []int{0}, []int{1}
 	dataFlag := []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}}
-	return []commandline.Command{
+	return slices.Concat([]commandline.Command{
 		{Name: "", Counts: none, What: "serve until told to stop", Groups: c.serveFlags(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 		{Name: "backup", Args: "DEST", Counts: one, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineBackup}}, Run: c.runBackup},
@@ -1046,13 +1047,15 @@ func (c *config) commands() []commandline.Command {
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}, {Title: "The etcd cluster", Define: c.etcd.defineMigration}}, Run: c.runMigrate},
 		{Name: "envtest-assets", Args: "DIR", Counts: one, What: "fill a folder with what envtest looks for, and print the line that leads it there",
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
-	}
+	}, logcmd.Commands())
 }
 
 // commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
 func commandAs(name string, args []string, stdout, stderr io.Writer) int {
 	var err error
 	switch name {
+	case logcmd.PluginName:
+		return logcmd.Plugin(printVersion).Run(args, stdout, stderr)
 	case "etcd":
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer cancel()

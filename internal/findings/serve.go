@@ -165,8 +165,11 @@ func (w Who) String() string {
 	if program == "" {
 		program, _, _ = strings.Cut(w.Agent, "/")
 	}
-	if program == "" {
+	switch {
+	case program == "":
 		return printable(w.User)
+	case w.User == "":
+		return printable(program)
 	}
 	return printable(program) + " (" + printable(w.User) + ")"
 }
