@@ -64,7 +64,9 @@ func Plugin(version func(io.Writer) error) *commandline.Program {
 		return errors.New("a command is missing: `kubectl apilet help` lists them")
 	}}
 	return &commandline.Program{Name: "kubectl apilet", About: "What became of the objects of an apilet server, as a plug-in of kubectl.", Version: version,
-		Commands: func() []commandline.Command { return append([]commandline.Command{missing}, (&command{plugin: true}).rows()...) }}
+		Commands: func() []commandline.Command {
+			return append([]commandline.Command{missing}, (&command{plugin: true}).rows()...)
+		}}
 }
 
 func (c *command) rows() []commandline.Command {

@@ -47,9 +47,9 @@ func openFile(path string) (*file, error) {
 	return f, nil
 }
 
-func (f *file) close() error                                  { return f.st.Close() }
-func (f *file) namespace() string                             { return "" }
-func (f *file) kinds(context.Context) ([]kind, error)         { return f.all, nil }
+func (f *file) close() error                          { return f.st.Close() }
+func (f *file) namespace() string                     { return "" }
+func (f *file) kinds(context.Context) ([]kind, error) { return f.all, nil }
 
 func (f *file) findings(context.Context) ([]findings.Finding, error) {
 	return nil, errors.New("--findings are what a running server has noticed: a file has none")
