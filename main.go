@@ -784,7 +784,9 @@ func (s *server) routes() http.Handler {
 	r.Handle("/openapi/v3/*", s.withAuthorization(s.serveOpenAPI))
 	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
 	r.Handle(history.Path, s.history()) // which asks for each object that it tells of
-	r.Handle(findings.Path, s.withAuthorization(s.findings.ServeHTTP))
+	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
+		s.findings.Serve(w, r, findings.Rights{May: s.may, MayAnything: s.auth.MayListAnything})
+	})
 	if s.flows != nil {
 		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
@@ -804,8 +806,14 @@ func (s *server) routes() http.Handler {
 // history answers what has changed, to those who may list what it was.
 func (s *server) history() *history.Log {
 	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
-		May:      func(u request.User, info request.Info) bool { allowed, _ := s.auth.Decide(u, info); return allowed },
+		May:      s.may,
 		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
+}
+
+// may tells whether somebody may do something, by the rules of now.
+func (s *server) may(u request.User, info request.Info) bool {
+	allowed, _ := s.auth.Decide(u, info)
+	return allowed
 }
 
 // document serves bytes that do not change while the server runs.

@@ -844,7 +844,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 		b.metrics.terminated(labels, code)
 	}
 	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
-	b.findings.Notice(rec, r.UserAgent(), r.URL.RawQuery, code, now)
+	b.findings.Notice(rec, code, now)
 	if b.verbosity >= 3 {
 		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
 			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
@@ -865,7 +865,7 @@ func (b *instrumentation) own(ctx context.Context, by request.User, info request
 			status, _ := response.ErrorStatus(err)
 			code, rec.Answered = int(status.Code), &status
 		}
-		b.findings.Notice(rec, "apilet", "", code, time.Now())
+		b.findings.Notice(rec, code, time.Now())
 		if b.audit == nil {
 			return
 		}

@@ -97,6 +97,7 @@ type Finding struct {
 	Who         []Who             `json:"who"`
 	Verb        string            `json:"verb"`
 	Group       string            `json:"group"`
+	Namespace   string            `json:"namespace,omitempty"` // "" for several, all or none
 	Resource    string            `json:"resource"`
 	Subresource string            `json:"subresource,omitempty"`
 	Selector    string            `json:"selector,omitempty"`
@@ -207,7 +208,7 @@ func (d *Detector) beginLocked(kind string, r *Request, e evidence, others ...Wh
 	if len(d.active) >= activeMax {
 		return nil
 	}
-	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.At.UTC(), Times: e.times, Who: append([]Who{keptWho(r.Who)}, others...), Verb: r.Verb, Group: kept(r.Group),
+	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.At.UTC(), Times: e.times, Who: append([]Who{keptWho(r.Who)}, others...), Verb: r.Verb, Group: kept(r.Group), Namespace: kept(r.Namespace),
 		Resource: kept(r.Resource), Subresource: kept(r.Subresource), Selector: kept(r.Selector), revs: e.revs}
 	f.add(r)
 	d.active = append(d.active, f)
@@ -217,6 +218,9 @@ func (d *Detector) beginLocked(kind string, r *Request, e evidence, others ...Wh
 // add adds a request's evidence.
 func (f *Finding) add(r *Request) {
 	f.revs.add(r)
+	if f.Namespace != "" && f.Namespace != r.Namespace {
+		f.Namespace = ""
+	}
 	if len(f.Objects) == examplesMax || r.Name == "" {
 		return
 	}

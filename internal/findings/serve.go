@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -23,13 +25,13 @@ import (
 // Path is where findings are served.
 const Path = "/debug/findings"
 
-// Notice takes a request that is over into account: its record, its agent and query, and the code of its answer.
-func (d *Detector) Notice(rec *request.Request, agent, query string, code int, at time.Time) {
+// Notice takes a request that is over into account: its record, and the code of its answer.
+func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 	info := &rec.Info
 	if d == nil || !info.ResourceRequest {
 		return
 	}
-	q := Request{At: at, Took: at.Sub(rec.Received), Who: Who{rec.User.Name, agent, managerIn(query)}, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
+	q := Request{At: at, Took: at.Sub(rec.Received), Who: Who{rec.User.Name, rec.Agent, rec.Manager}, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
 		Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name, Code: code}
 	switch info.Verb {
 	case "list", "watch":
@@ -54,27 +56,37 @@ func (d *Detector) Notice(rec *request.Request, agent, query string, code int, a
 	d.Observe(&q)
 }
 
-// managerIn is the fieldManager of a query, without taking all of it apart.
-func managerIn(query string) string {
-	const name = "fieldManager="
-	i := strings.Index(query, name)
-	if i < 0 || i > 0 && query[i-1] != '&' {
-		return ""
-	}
-	manager, _, _ := strings.Cut(query[i+len(name):], "&")
-	if plain, err := url.QueryUnescape(manager); err == nil {
-		return plain
-	}
-	return manager
+// Rights are the rules of now.
+type Rights struct {
+	May         func(request.User, request.Info) bool
+	MayAnything func(request.User) bool // whether there is anything that a user may list
 }
 
-// ServeHTTP answers GET /debug/findings: what is found now, then what is over, each the latest first.
-func (d *Detector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet {
+// Serve answers GET /debug/findings: what is found now, then what is over, each the latest first, to those who may list what it is about.
+func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) {
+	rec := request.From(r.Context())
+	user, decision := rec.User, "allow"
+	if !rights.MayAnything(user) {
+		decision = "forbid"
+	}
+	rec.Annotate("authorization.k8s.io/decision", decision)
+	rec.Annotate("authorization.k8s.io/reason", "of each finding, whoever may list what it is about")
+	switch {
+	case decision == "forbid":
+		response.WriteError(w, r, apierrors.NewForbidden(schema.GroupResource{Resource: "findings"}, "", fmt.Errorf("User %q may not list anything", user.Name)))
+		return
+	case r.Method != http.MethodGet:
 		response.WriteError(w, r, response.ErrMethodNotAllowed())
 		return
 	}
-	body, err := json.MarshalIndent(map[string]any{"items": d.List()}, "", "  ")
+	list := slices.DeleteFunc(d.List(), func(f Finding) bool {
+		info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: "apis", Group: f.Group, Resource: f.Resource, Namespace: f.Namespace}
+		if f.Group == "" {
+			info.APIPrefix = "api"
+		}
+		return !rights.May(user, info)
+	})
+	body, err := json.MarshalIndent(map[string]any{"items": list}, "", "  ")
 	if err != nil {
 		response.WriteError(w, r, err)
 		return

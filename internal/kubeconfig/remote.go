@@ -85,6 +85,11 @@ func (r Remote) fromFile() (*Client, error) {
 		Namespace: text(k.named("contexts", "context", current), "namespace")}, nil
 }
 
+// NewClient asks by a transport of the caller's.
+func NewClient(transport http.RoundTripper, url string) *Client {
+	return &Client{http: &http.Client{Transport: transport}, url: url}
+}
+
 // Get asks for a path, which may have a query; headers are names and values in turns. The caller closes the answer's body, whatever the answer is.
 func (c *Client) Get(ctx context.Context, path string, headers ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+path, nil)

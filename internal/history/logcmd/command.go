@@ -222,7 +222,7 @@ func (c *command) open() (source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{client: client}, nil
+	return &server{client, "the server"}, nil
 }
 
 // useDefault takes the first kubeconfig that is there of those that kubectl would merge.

@@ -41,23 +41,35 @@ func (c *command) runDiff(call commandline.Call) (err error) {
 			return err
 		}
 	}
-	out := c.printer(call.Out)
+	d := differ{printer: c.printer(call.Out), src: src, q: &q}
 	for i := range q.kinds {
 		k := &q.kinds[i]
-		if all && !k.namespaced && q.namespace != "" {
+		if all && (!k.namespaced && q.namespace != "" || k.name() == "events.events.k8s.io") { // which are the core group's events once more
 			continue
 		}
-		err := out.kind(ctx, src, k, &q)
+		err := d.kind(ctx, k)
 		var refused *refusal
-		if all && errors.As(err, &refused) && (refused.code == http.StatusForbidden || refused.code == http.StatusNotFound || refused.code == http.StatusMethodNotAllowed) {
+		if all && errors.As(err, &refused) && refused.code == http.StatusForbidden {
 			fmt.Fprintf(call.Errors, "%s is left out: %s\n", k.name(), refused)
 			continue
 		}
 		if err != nil {
-			return out.end(ctx, err)
+			return d.end(ctx, err)
 		}
 	}
-	return out.end(ctx, nil)
+	if d.found == 0 && d.absent != nil {
+		return d.end(ctx, d.absent)
+	}
+	return d.end(ctx, nil)
+}
+
+// A differ compares two moments of a source.
+type differ struct {
+	*printer
+	src    source
+	q      *query
+	found  int   // lists that there were
+	absent error // what was answered for one that was not: its type may have come later, or be gone
 }
 
 // An answer is an object of a list that is read elsewhere, or how that ended.
@@ -87,20 +99,27 @@ func follow(ctx context.Context, src source, at moment, k *kind, q *query) <-cha
 	return ch
 }
 
-func take(ch <-chan answer) answer {
+// take is the next object of a list. There is none of a type that was not served.
+func (d *differ) take(ch <-chan answer) answer {
 	a, ok := <-ch
-	if !ok {
+	var refused *refusal
+	switch {
+	case !ok:
 		a.over = true
+	case errors.As(a.err, &refused) && refused.code == http.StatusNotFound:
+		d.absent, a = refused, answer{over: true}
+		d.found--
 	}
 	return a
 }
 
 // kind prints what is different among the objects of a type.
-func (p *printer) kind(ctx context.Context, src source, k *kind, q *query) error {
+func (d *differ) kind(ctx context.Context, k *kind) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	before, after := follow(ctx, src, q.since, k, q), follow(ctx, src, q.until, k, q)
-	a, b := take(before), take(after)
+	before, after := follow(ctx, d.src, d.q.since, k, d.q), follow(ctx, d.src, d.q.until, k, d.q)
+	d.found += 2
+	a, b := d.take(before), d.take(after)
 	for !a.over || !b.over {
 		if err := cmp.Or(a.err, b.err); err != nil {
 			return err
@@ -108,16 +127,16 @@ func (p *printer) kind(ctx context.Context, src source, k *kind, q *query) error
 		var err error
 		switch order := compare(&a, &b); {
 		case order < 0:
-			err = p.pair(k, q, &a.object, nil)
-			a = take(before)
+			err = d.pair(k, &a.object, nil)
+			a = d.take(before)
 		case order > 0:
-			err = p.pair(k, q, nil, &b.object)
-			b = take(after)
+			err = d.pair(k, nil, &b.object)
+			b = d.take(after)
 		default:
 			if a.revision != b.revision || a.revision == "" {
-				err = p.pair(k, q, &a.object, &b.object)
+				err = d.pair(k, &a.object, &b.object)
 			}
-			a, b = take(before), take(after)
+			a, b = d.take(before), d.take(after)
 		}
 		if err != nil {
 			return err
@@ -138,7 +157,7 @@ func compare(a, b *answer) int {
 }
 
 // pair prints the difference of one object; nil is one that was not, or is no more.
-func (p *printer) pair(k *kind, q *query, before, after *object) error {
+func (d *differ) pair(k *kind, before, after *object) error {
 	name, was, is := "", []byte(nil), []byte(nil)
 	if before != nil {
 		name, was = nameOf(before.namespace, before.name), before.json
@@ -147,9 +166,9 @@ func (p *printer) pair(k *kind, q *query, before, after *object) error {
 		name, is = nameOf(after.namespace, after.name), after.json
 	}
 	name = k.name() + " " + name
-	text, err := changes.Rules{Secret: k.group == "" && k.plural == "secrets"}.Diff(was, is, name+" at "+q.since.name(), name+" at "+q.until.name())
+	text, err := changes.Rules{Secret: k.group == "" && k.plural == "secrets"}.Diff(was, is, name+" at "+d.q.since.name(), name+" at "+d.q.until.name())
 	if err != nil {
 		return err
 	}
-	return p.diffText(text)
+	return d.diffText(text)
 }

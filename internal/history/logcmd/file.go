@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -18,18 +20,22 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"apilet/internal/findings"
-	"apilet/internal/history/changes"
+	"apilet/internal/history"
+	"apilet/internal/kubeconfig"
+	"apilet/internal/request"
+	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
-const eventsAtOnce = 256
-
 // A file is a source.
 type file struct {
-	st   *store.Store
-	all  []kind
-	base map[string]*kind // by the beginning of their keys: /group/plural/
+	st      *store.Store
+	upkeep  *store.Maintenance
+	changes *history.Log
+	answers sync.WaitGroup // of changes, on their way
+	all     []kind
+	base    map[string]*kind // by the beginning of their keys: /group/plural/
 }
 
 func openFile(path string) (*file, error) {
@@ -41,13 +47,23 @@ func openFile(path string) (*file, error) {
 		return nil, err
 	}
 	f := &file{st: st}
-	if err := f.readKinds(); err != nil {
+	if f.upkeep, err = store.NewMaintenance(st); err == nil {
+		err = f.readKinds()
+	}
+	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
+	f.changes = history.New(history.Config{Store: st, Upkeep: f.upkeep, Types: scheme.NewRegistry(), Patience: time.Hour,
+		May: func(request.User, request.Info) bool { return true }, MayAnything: func(request.User) bool { return true },
+		Fail: func(w http.ResponseWriter, r *http.Request, err error) { _ = response.Refuse(w, r, err) }})
 	return f, nil
 }
 
-func (f *file) close() error                          { return f.st.Close() }
+func (f *file) close() error {
+	f.answers.Wait()
+	return f.st.Close()
+}
+
 func (f *file) namespace() string                     { return "" }
 func (f *file) kinds(context.Context) ([]kind, error) { return f.all, nil }
 
@@ -119,7 +135,7 @@ func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func
 	if err != nil {
 		return err
 	}
-	rev, err := f.revisionOf(ctx, at)
+	rev, err := f.revisionOf(at)
 	if err != nil {
 		return err
 	}
@@ -139,149 +155,80 @@ func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func
 	})
 }
 
-// revisionOf is the newest revision that was there at a moment.
-func (f *file) revisionOf(ctx context.Context, at moment) (int64, error) {
-	if at.text == "" {
-		if at.revision > f.st.Revision() {
-			return 0, f.explain(nil, at.revision)
-		}
-		return at.revision, nil
-	}
-	limit, rev := at.time.UnixMilli(), f.st.Compacted()
-	err := f.events(ctx, rev, func(e *store.Event) error {
-		if e.Time > limit {
-			return errEnough
-		}
-		rev = e.Rev
-		return nil
-	})
-	if err != nil && !errors.Is(err, errEnough) {
+// revisionOf is the revision that was current at a moment.
+func (f *file) revisionOf(at moment) (int64, error) {
+	m, err := history.ParseMoment(at.String(), time.Now())
+	if err != nil {
 		return 0, err
 	}
-	return max(rev, 1), nil
-}
-
-func (f *file) events(ctx context.Context, after int64, visit func(*store.Event) error) error {
-	var events []store.Event
-	for {
-		var err error
-		last := after
-		if events, after, err = f.st.Events(store.Everything, after, eventsAtOnce, events[:0]); err != nil {
-			return f.explain(err, last)
-		}
-		for i := range events {
-			if err := visit(&events[i]); err != nil {
-				return err
-			}
-		}
-		if err := ctx.Err(); err != nil || after == last || after >= f.st.Revision() {
-			return err
-		}
-	}
+	rev, err := history.Moments{Store: f.st, Upkeep: f.upkeep}.At(m, time.Now())
+	return max(rev, 1), err
 }
 
 // ---- Changes
 
+// log asks what a server would be asked, in this process.
 func (f *file) log(ctx context.Context, q *query, each func(*change) error) error {
 	if q.follow {
 		return errors.New("--follow needs a server: a file that none has open does not change")
 	}
-	wanted, err := newFilter(q)
-	if err != nil {
-		return err
-	}
-	from, err := f.begin(ctx, q.since)
-	if err != nil {
-		return err
-	}
-	return f.events(ctx, from, func(e *store.Event) error {
-		if !q.until.isZero() && (q.until.text == "" && e.Rev > q.until.revision || q.until.text != "" && e.Time > q.until.time.UnixMilli()) {
-			return errEnough
-		}
-		base, namespace, name, ok := scheme.SplitKey(e.Key)
-		if !ok || !wanted.asksFor(base, namespace) || !wanted.matches(namespace, name, e.JSON) && !(e.Prev != nil && wanted.matches(namespace, name, e.Prev)) {
-			return nil
-		}
-		c := f.change(e, base, namespace, name, q.objects)
-		if q.by != "" && q.by != c.User && q.by != c.Manager && q.by != programOf(c.Agent) {
-			return nil
+	asked := server{kubeconfig.NewClient(f, "http://file"), "the file"}
+	return asked.log(ctx, q, func(c *change) error {
+		if k := f.base["/"+c.Group+"/"+c.Resource+"/"]; k != nil && c.Kind == "" { // a custom resource
+			c.Kind, c.raw = k.kind, nil
 		}
 		return each(c)
 	})
 }
 
-// begin is the revision after which changes are wanted.
-func (f *file) begin(ctx context.Context, since moment) (int64, error) {
-	switch {
-	case since.isZero():
-		return f.st.Compacted(), nil
-	case since.text == "" && since.revision < f.st.Compacted():
-		return 0, f.explain(store.ErrCompacted, since.revision)
-	}
-	rev, err := f.revisionOf(ctx, since)
-	return max(rev, f.st.Compacted()), err
+// RoundTrip has the file's log answer.
+func (f *file) RoundTrip(r *http.Request) (*http.Response, error) {
+	read, write := io.Pipe()
+	w := &pipe{header: http.Header{}, body: write, begun: make(chan int, 1)}
+	r = r.WithContext(context.WithValue(r.Context(), request.Key{}, &request.Request{}))
+	f.answers.Go(func() {
+		f.changes.ServeHTTP(w, r)
+		w.WriteHeader(http.StatusOK)
+		_ = write.Close() // of a pipe, never fails
+	})
+	code := <-w.begun
+	return &http.Response{StatusCode: code, Status: strconv.Itoa(code) + " " + http.StatusText(code), Header: w.header, Body: read, Request: r}, nil
 }
 
-func programOf(agent string) string {
-	program, _, _ := strings.Cut(agent, "/")
-	return program
+// A pipe is an answer on its way to somebody in the same process.
+type pipe struct {
+	header http.Header
+	body   *io.PipeWriter
+	begun  chan int // the code, once: that is why there is room for it
+	once   sync.Once
 }
 
-// change is what a server would tell of an event.
-func (f *file) change(e *store.Event, base, namespace, name string, objects bool) *change {
-	author := f.st.Author(e.Author)
-	parts := strings.Split(base, "/")
-	c := &change{Revision: e.Rev, Verb: author.Verb, Type: "MODIFIED", Group: parts[1], Resource: parts[2], Sub: author.Subresource, Namespace: namespace, Name: name,
-		UID: gjson.GetBytes(e.JSON, "metadata.uid").String(), User: author.User, Agent: author.Agent}
-	if k := f.base[base]; k != nil {
-		c.Kind, c.Version = k.kind, k.version
-	}
-	if e.Time != 0 {
-		c.Time = time.UnixMilli(e.Time).UTC().Format("2006-01-02T15:04:05.000Z07:00")
-	}
-	was, is := e.Prev, e.JSON
-	switch {
-	case e.Deleted:
-		c.Type, is = "DELETED", nil
-	case e.Prev == nil:
-		c.Type = "ADDED"
-	}
-	rules := changes.Rules{Secret: c.Group == "" && c.Resource == "secrets"}
-	c.Changes, c.More, _ = rules.Between(was, is) // of what cannot be read nothing is told
-	if objects {
-		c.Old, c.New, _ = rules.Redacted(was, is)
-	}
-	return c
+func (p *pipe) Header() http.Header { return p.header }
+
+func (p *pipe) WriteHeader(code int) { p.once.Do(func() { p.begun <- code }) }
+
+func (p *pipe) Write(b []byte) (int, error) {
+	p.WriteHeader(http.StatusOK)
+	return p.body.Write(b)
 }
+
+// Flush has nothing to do: a pipe holds nothing back.
+func (p *pipe) Flush() {}
 
 // A filter is what selectors and names ask for.
 type filter struct {
 	q      *query
-	bases  []string
 	labels labels.Selector
 	fields fields.Selector
 }
 
 func newFilter(q *query) (f *filter, err error) {
 	f = &filter{q: q}
-	for i := range q.kinds {
-		f.bases = append(f.bases, q.kinds[i].base())
-	}
 	if f.labels, err = labels.Parse(q.labels); err != nil {
 		return nil, err
 	}
 	f.fields, err = fields.ParseSelector(q.fields)
 	return f, err
-}
-
-func (f *filter) asksFor(base, namespace string) bool {
-	switch {
-	case len(f.bases) > 0 && !slices.Contains(f.bases, base):
-		return false
-	case f.q.namespace == "" || namespace == f.q.namespace:
-		return true
-	}
-	return namespace == "" && len(f.bases) > 0 // a type without namespaces that was named
 }
 
 func (f *filter) matches(namespace, name string, json []byte) bool {

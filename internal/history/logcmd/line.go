@@ -167,7 +167,7 @@ func (p *printer) line(c *change) string {
 	if c.Sub != "" {
 		kind += "/" + c.Sub
 	}
-	return fmt.Sprintf("%s  %6d  %s  %s  %s  %s", p.color(dim, pad(plain(at), 24)), c.Revision, p.color(code, pad(plain(verb), 6)),
+	return fmt.Sprintf("%s  %6d  %s  %s  %s  %s", p.color(dim, pad(plain(at), 24)), c.Revision, p.color(code, pad(plain(verb), 7)),
 		plain(kind+" "+nameOf(c.Namespace, c.Name)), p.color(dim, c.who()), p.what(c))
 }
 

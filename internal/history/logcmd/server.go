@@ -32,7 +32,10 @@ const (
 )
 
 // A server is a source.
-type server struct{ client *kubeconfig.Client }
+type server struct {
+	client *kubeconfig.Client
+	name   string // for errors
+}
 
 func (s *server) namespace() string { return s.client.Namespace }
 func (s *server) close() error      { return nil }
@@ -52,7 +55,7 @@ func (s *server) get(ctx context.Context, path, accept string) (*http.Response, 
 	if message := gjson.GetBytes(body, "message").String(); message != "" {
 		why += ": " + plain(message)
 	}
-	return nil, &refusal{answer.StatusCode, why}
+	return nil, &refusal{answer.StatusCode, s.name + " answers " + why}
 }
 
 // A refusal is an answer that is none.
@@ -63,9 +66,9 @@ type refusal struct {
 
 func (r *refusal) Error() string {
 	if r.code == http.StatusNotFound {
-		return "the server answers " + r.why + ": is it an apilet that keeps its history?"
+		return r.why + ": is it an apilet that keeps its history?"
 	}
-	return "the server answers " + r.why
+	return r.why
 }
 
 // log reads one page after the other. A stream that is followed, and breaks, is opened again where it ended.
