@@ -67,8 +67,10 @@ import (
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
+	"apilet/internal/findings"
 	"apilet/internal/gc"
 	"apilet/internal/history"
+	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
@@ -269,6 +271,7 @@ type server struct {
 	troubles    *troubles.Log
 	http        *http.Server
 	listening   string
+	findings    *findings.Detector
 	instruments *instrumentation
 	resting     drain.Conns
 	adminEnds   time.Time          // of the certificate in the kubeconfig
@@ -459,7 +462,9 @@ func (s *server) assemble() error {
 	if err := s.admit(); err != nil {
 		return err
 	}
-	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
+	s.findings = findings.New(findings.Logged(s.log))
+	s.metrics.registry.MustRegister(s.findings)
+	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
@@ -569,6 +574,7 @@ func (s *server) startWorkers() {
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { s.scrub(ctx) })
+	running.Go(func() { s.findings.Run(ctx) })
 	running.Go(func() {
 		if err := s.lost.Survey(ctx, unreadable.NewDecodeCheck(s.reg)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("looking for objects that cannot be read")
@@ -780,6 +786,9 @@ func (s *server) routes() http.Handler {
 	r.Handle("/openapi/v3/*", s.withAuthorization(s.serveOpenAPI))
 	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
 	r.Handle(history.Path, s.history()) // which asks for each object that it tells of
+	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
+		s.findings.Serve(w, r, findings.Rights{May: s.may, MayAnything: s.auth.MayListAnything})
+	})
 	if s.flows != nil {
 		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
@@ -803,8 +812,14 @@ func (s *server) routes() http.Handler {
 // history answers what has changed, to those who may list what it was.
 func (s *server) history() *history.Log {
 	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
-		May:      func(u request.User, info request.Info) bool { allowed, _ := s.auth.Decide(u, info); return allowed },
+		May:      s.may,
 		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
+}
+
+// may tells whether somebody may do something, by the rules of now.
+func (s *server) may(u request.User, info request.Info) bool {
+	allowed, _ := s.auth.Decide(u, info)
+	return allowed
 }
 
 // document serves bytes that do not change while the server runs.
@@ -1054,7 +1069,7 @@ func program() *commandline.Program {
 func (c *config) commands() []commandline.Command {
 	none, one := []int{0}, []int{1}
 	dataFlag := []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}}
-	return []commandline.Command{
+	return slices.Concat([]commandline.Command{
 		{Name: "", Counts: none, What: "serve until told to stop", Groups: c.serveFlags(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 		{Name: "backup", Args: "DEST", Counts: one, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineBackup}}, Run: c.runBackup},
@@ -1064,13 +1079,15 @@ func (c *config) commands() []commandline.Command {
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}, {Title: "The etcd cluster", Define: c.etcd.defineMigration}}, Run: c.runMigrate},
 		{Name: "envtest-assets", Args: "DIR", Counts: one, What: "fill a folder with what envtest looks for, and print the line that leads it there",
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
-	}
+	}, logcmd.Commands())
 }
 
 // commandAs runs the program as what it was called: itself, or one of the two whose place it takes in tests.
 func commandAs(name string, args []string, stdout, stderr io.Writer) int {
 	var err error
 	switch name {
+	case logcmd.PluginName:
+		return logcmd.Plugin(printVersion).Run(args, stdout, stderr)
 	case "etcd":
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer cancel()

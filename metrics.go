@@ -44,6 +44,7 @@ import (
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
+	"apilet/internal/findings"
 	"apilet/internal/history"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -757,6 +758,7 @@ type instrumentation struct {
 	reg       *scheme.Registry
 	metrics   *metrics
 	audit     *audit.Log // nil without --audit-log-path
+	findings  *findings.Detector
 	log       zerolog.Logger
 	verbosity int           // from 3 on every request has a log line
 	timeout   time.Duration // for a request that is no watch
@@ -828,7 +830,8 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 	if code == 0 {
 		code = http.StatusOK
 	}
-	elapsed := time.Since(rec.Received)
+	now := time.Now()
+	elapsed := now.Sub(rec.Received)
 	if b.audit != nil {
 		b.audit.Done(r, rec, code, cause)
 	}
@@ -841,6 +844,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 		b.metrics.terminated(labels, code)
 	}
 	b.metrics.observe(labels, requestResult{code: code, bytes: out.bytes, elapsed: elapsed, waited: rec.Waited})
+	b.findings.Notice(rec, code, now)
 	if b.verbosity >= 3 {
 		b.log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
 			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
@@ -852,15 +856,18 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 func (b *instrumentation) own(ctx context.Context, by request.User, info request.Info) (context.Context, func(error)) {
 	rec := &request.Request{Received: time.Now(), Info: info, User: by, Agent: "apilet/gc"}
 	ctx = context.WithValue(ctx, request.Key{}, rec)
-	if b.audit == nil {
-		return ctx, func(error) {}
+	if b.audit != nil {
+		rec.ID = uuid.NewString()
 	}
-	rec.ID = uuid.NewString()
 	return ctx, func(err error) {
 		code := http.StatusOK
 		if err != nil {
 			status, _ := response.ErrorStatus(err)
 			code, rec.Answered = int(status.Code), &status
+		}
+		b.findings.Notice(rec, code, time.Now())
+		if b.audit == nil {
+			return
 		}
 		in := ""
 		if info.Namespace != "" {

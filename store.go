@@ -18,8 +18,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"flag"
@@ -42,6 +40,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/atomicfile"
+	"apilet/internal/auth/rbac"
 	"apilet/internal/commandline"
 	"apilet/internal/etcd"
 	"apilet/internal/etcd/layout"
@@ -107,12 +106,13 @@ type backupSource struct {
 
 // download makes the file at dest.
 func (b backupSource) download(dest string) error {
-	client, request, err := b.question()
+	remote := kubeconfig.Remote{Server: b.server, TokenFile: b.tokenFile, CAFile: b.caFile, Kubeconfig: b.kubeconfig}
+	client, err := remote.Client()
 	if err != nil {
 		return err
 	}
 	return atomicfile.PlaceFile(dest, func(temp string) error {
-		answer, err := client.Do(request)
+		answer, err := client.Get(context.Background(), rbac.PathBackup)
 		if err != nil {
 			return err
 		}
@@ -126,76 +126,6 @@ func (b backupSource) download(dest string) error {
 		}
 		return vetBackup(temp)
 	})
-}
-
-// question is what to ask, and the client to ask with.
-func (b backupSource) question() (*http.Client, *http.Request, error) {
-	if b.kubeconfig != "" {
-		return b.questionOf(b.kubeconfig)
-	}
-	client, err := b.client()
-	if err != nil {
-		return nil, nil, err
-	}
-	request, err := b.request()
-	return client, request, err
-}
-
-// questionOf asks as the user of a kubeconfig's current context.
-func (b backupSource) questionOf(path string) (*http.Client, *http.Request, error) {
-	k, err := kubeconfig.Read(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--kubeconfig: %w", err)
-	}
-	server, err := k.Server(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", path, err)
-	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableCompression = true
-	transport.TLSClientConfig = server.TLS
-	request, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(server.URL, "/")+"/debug/backup", nil)
-	if err == nil && server.Token != "" {
-		if request.URL.Scheme != "https" {
-			return nil, nil, fmt.Errorf("--kubeconfig %s: a token is not sent to %s for everybody to read", path, server.URL)
-		}
-		request.Header.Set("Authorization", "Bearer "+server.Token)
-	}
-	return &http.Client{Transport: transport}, request, err
-}
-
-func (b backupSource) client() (*http.Client, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableCompression = true
-	if b.caFile == "" {
-		return &http.Client{Transport: transport}, nil
-	}
-	pem, err := os.ReadFile(b.caFile)
-	if err != nil {
-		return nil, fmt.Errorf("--certificate-authority: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--certificate-authority: no certificate in %s", b.caFile)
-	}
-	transport.TLSClientConfig = &tls.Config{RootCAs: pool}
-	return &http.Client{Transport: transport}, nil
-}
-
-func (b backupSource) request() (*http.Request, error) {
-	request, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(b.server, "/")+"/debug/backup", nil)
-	if err != nil || b.tokenFile == "" {
-		return request, err
-	}
-	if request.URL.Scheme != "https" {
-		return nil, errors.New("--token-file needs a --server of https: a token is not sent for everybody to read")
-	}
-	token, err := os.ReadFile(b.tokenFile)
-	if err != nil {
-		return nil, fmt.Errorf("--token-file: %w", err)
-	}
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	return request, nil
 }
 
 // refusedBackup says why there is none, in the server's words where it has any.

@@ -92,8 +92,8 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 	}
 	flags := p.flagSet(row)
 	showVersion := flags.Bool("version", false, "")
-	asked := flags.Parse(args)
-	c := Call{flags.Args(), stdout, stderr}
+	plain, asked := parse(flags, args)
+	c := Call{plain, stdout, stderr}
 	var err error
 	switch {
 	case errors.Is(asked, flag.ErrHelp):
@@ -114,6 +114,35 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// parse takes flags and arguments in whichever order they come; behind -- all are arguments. What begins like a negative number is one, too:
+// no flag does.
+func parse(flags *flag.FlagSet, args []string) (plain []string, err error) {
+	for len(args) > 0 {
+		arg := args[0]
+		if arg == "--" {
+			return append(plain, args[1:]...), nil
+		}
+		if len(arg) < 2 || arg[0] != '-' || '0' <= arg[1] && arg[1] <= '9' {
+			plain, args = append(plain, arg), args[1:]
+			continue
+		}
+		n := 1
+		if f := flags.Lookup(strings.TrimLeft(arg, "-")); f != nil && len(args) > 1 && takesValue(f) {
+			n = 2
+		}
+		if err := flags.Parse(args[:n]); err != nil {
+			return nil, err
+		}
+		args = args[n:]
+	}
+	return plain, nil
+}
+
+func takesValue(f *flag.Flag) bool {
+	isSwitch, _ := f.Value.(interface{ IsBoolFlag() bool })
+	return isSwitch == nil || !isSwitch.IsBoolFlag()
 }
 
 // flagSet has the flags of one command alone.
@@ -175,7 +204,11 @@ func (p *Program) help(row *Command, out io.Writer) error {
 		for _, row := range p.commands() {
 			fmt.Fprintf(&text, "  %-17s %s\n", helpName(row.Name), row.What)
 		}
-		fmt.Fprintf(&text, "\n`%s COMMAND --help` lists a command's flags, `%s --version` prints the versions. What follows is for serving.\n", p.Name, p.Name)
+		fmt.Fprintf(&text, "\n`%s COMMAND --help` lists a command's flags, `%s --version` prints the versions.", p.Name, p.Name)
+		if len(row.Groups) > 0 {
+			text.WriteString(" What follows is for serving.")
+		}
+		text.WriteString("\n")
 	} else {
 		fmt.Fprintf(&text, "%s: %s.\n\nUsage:\n  %s\n", p.title(row), row.What, p.usage(row))
 	}
@@ -228,9 +261,8 @@ func (p *Program) printCompletion(out io.Writer, shell string) error {
 // eachFlag visits a command's flags, --help last.
 func (p *Program) eachFlag(row *Command, visit func(name, usage string, takesValue bool)) {
 	p.flagSet(row).VisitAll(func(f *flag.Flag) {
-		isSwitch, _ := f.Value.(interface{ IsBoolFlag() bool })
 		_, usage := flag.UnquoteUsage(f)
-		visit(f.Name, usage, isSwitch == nil || !isSwitch.IsBoolFlag())
+		visit(f.Name, usage, takesValue(f))
 	})
 	visit("version", "print the versions", false)
 	visit("help", "print the flags", false)

@@ -219,7 +219,7 @@ func (k File) Server(path string) (*Server, error) {
 	}
 	for _, other := range []string{"exec", "auth-provider", "username"} {
 		if user[other] != nil {
-			return nil, fmt.Errorf("its user has %s, which is not for apilet: kubectl get --raw /debug/backup > DEST", other)
+			return nil, fmt.Errorf("its user has %s, which is not for apilet: kubectl get --raw /debug/backup > DEST makes a backup, kubectl proxy lets --server do the rest", other)
 		}
 	}
 	parts := fileParts{dir: filepath.Dir(path)}

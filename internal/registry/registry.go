@@ -175,9 +175,12 @@ func Author(ctx context.Context) store.Author {
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
 	rec, err := wr.Store.Commit(ctx, c)
 	if err == nil {
+		note := request.Write{Key: c.Key, Old: c.Expect, New: rec.Rev}
 		if c.Op == store.OpDelete {
+			note.New = 0
 			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
 		}
+		request.From(ctx).NoteWrite(note)
 		wr.follow(res, &rec)
 	}
 	if err == nil && res.Custom != nil && res.Custom.Committed != nil {

@@ -389,6 +389,9 @@ func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Ob
 		return rec, err
 	}
 	if bytes.Equal(splice(json, revAt, rec.Rev), rec.JSON) {
+		if !dryRun {
+			request.From(ctx).NoteWrite(request.Write{Key: rec.Key, Old: rec.Rev, New: rec.Rev})
+		}
 		return rec, nil
 	}
 	if mayGo(obj) && rec.Deleting {
@@ -400,6 +403,7 @@ func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Ob
 	}
 	written, err := wr.commit(ctx, res, c)
 	if err == nil {
+		request.From(ctx).NoteWrite(request.Write{Key: rec.Key, Old: rec.Rev, New: written.Rev, Was: rec.JSON, Is: written.JSON})
 		wr.Allocator.Freed(ctx, rec.Key, rec.JSON, json)
 	}
 	return written, err

@@ -118,6 +118,7 @@ type Request struct {
 	Waited       time.Duration  // in flow control's queue
 	Sent         BodyID         // what the body calls its object
 	Answered     *metav1.Status // the Status that was answered; nil when it was another object
+	Written      Write          // what became of the object; of a collection nothing is told
 
 	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
 	Annotations map[string]string // audit annotations
@@ -148,6 +149,23 @@ func (rec *Request) AnnotateOnce(key, value string) {
 // NoteBody keeps what the body of a create or an update calls its object: the path of a create does not say.
 func (rec *Request) NoteBody(obj metav1.Object) {
 	rec.Sent = BodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
+}
+
+// A Write is what a request has made of its object.
+type Write struct {
+	Done     bool   // it came as far as the store; a dry run does not
+	Key      string // the store's
+	Old, New int64  // revisions before and after: equal when nothing changed, 0 when there is no object
+	Was, Is  []byte // what was stored before and after an update; nobody changes them
+}
+
+// NoteWrite keeps what a request has made of its object: the last of several writes counts. The server's own work has no record.
+func (rec *Request) NoteWrite(w Write) {
+	if rec == nil || rec.Info.Verb == "deletecollection" { // whose objects are written side by side
+		return
+	}
+	w.Done = true
+	rec.Written = w
 }
 
 // ActAs makes u the request's user and keeps the one before as its Impersonator; constraint is the mode of impersonation, for the audit log.

@@ -19,6 +19,7 @@ package changes
 import (
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -36,6 +37,8 @@ type Rules struct {
 	Secret bool // they are v1 Secrets; not needed where they say so themselves
 	Paths  int  // at most so many changes; 0: 100
 	Value  int  // at most about so many bytes of a value; 0: 256
+
+	Seed maphash.Seed // of the hashes that Change.Hashes gives; zero: another each time
 }
 
 // A Change is one path whose value is not what it was. A value that is absent was, or is, not there.
@@ -44,7 +47,12 @@ type Change struct {
 	Old  json.RawMessage `json:"old,omitempty"`
 	New  json.RawMessage `json:"new,omitempty"`
 	Cut  bool            `json:"cut,omitempty"` // a value is too long: what stands here is a string that begins like it or tells its size
+
+	was, is uint64
 }
+
+// Hashes are of the whole values, also of those that are cut or masked; 0 is none. Those of two comparisons with the same Seed can be compared.
+func (c *Change) Hashes() (old, new uint64) { return c.was, c.is }
 
 // Between returns what changed from one version to the next, and how many changes more there are. Of an object that began or ended to be (an
 // empty document) there is nothing to compare.
@@ -234,6 +242,12 @@ func (w *walk) changed(at *step, a, b *node) {
 	c.Old, cutOld = w.shown(a)
 	c.New, cutNew = w.shown(b)
 	c.Cut = cutOld || cutNew
+	if a != nil {
+		c.was = a.hash
+	}
+	if b != nil {
+		c.is = b.hash
+	}
 	w.list = append(w.list, c)
 }
 

@@ -4,13 +4,13 @@ package changes
 // twice, and how many bytes of JSON it is. What must not be seen is masked while the tree is made: whoever has a tree has no secret.
 
 import (
-	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"hash/maphash"
-	"io"
+	"math/bits"
 	"slices"
+	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -46,96 +46,214 @@ func (n *node) member(key string) *node {
 // A parser makes trees whose hashes can be compared with each other.
 type parser struct {
 	rules Rules
-	seed  maphash.Seed
 	drop  []string // members of metadata
+
+	doc   string // is JSON
+	at    int
+	spare []node // to be given out
 }
 
 func (r Rules) parser(drop ...string) *parser {
-	return &parser{rules: r, seed: maphash.MakeSeed(), drop: drop}
+	if r.Seed == (maphash.Seed{}) {
+		r.Seed = maphash.MakeSeed()
+	}
+	return &parser{rules: r, drop: drop}
 }
 
 // parse makes the tree of an object.
 func (p *parser) parse(doc []byte) (*node, error) {
-	d := json.NewDecoder(bytes.NewReader(doc))
-	d.UseNumber()
-	var value any
-	if err := d.Decode(&value); err != nil {
-		return nil, err
+	if !json.Valid(doc) {
+		var v any
+		return nil, json.Unmarshal(doc, &v) // says why
 	}
-	if _, err := d.Token(); err != io.EOF {
+	p.doc, p.at = string(doc), 0
+	if p.next() != '{' {
 		return nil, errNoObject
 	}
-	root, ok := value.(map[string]any)
-	if !ok {
-		return nil, errNoObject
+	root := p.value(ofRoot)
+	if kind, version := root.member("kind"), root.member("apiVersion"); !p.rules.Secret && kind != nil && version != nil && kind.text == "Secret" && version.text == "v1" {
+		p.rules.Secret = true
+		return p.parse(doc)
 	}
-	if p.rules.Secret || root["kind"] == "Secret" && root["apiVersion"] == "v1" {
-		for _, member := range []string{"data", "stringData"} {
-			if content, ok := root[member]; ok {
-				root[member] = p.masked(content, 1)
-			}
-		}
-	}
-	if metadata, ok := root["metadata"].(map[string]any); ok {
-		for _, member := range p.drop {
-			delete(metadata, member)
-		}
-		if notes, ok := metadata["annotations"].(map[string]any); ok && notes[lastApplied] != nil {
-			notes[lastApplied] = p.masked(notes[lastApplied], 0)
-		}
-	}
-	return p.node(root), nil
+	return root, nil
 }
 
-// masked is a value of which nobody sees more than whether it changed; the names of the members of so many levels of objects stay.
-func (p *parser) masked(value any, levels int) any {
-	if members, ok := value.(map[string]any); ok && levels > 0 {
-		for key := range members {
-			members[key] = p.masked(members[key], levels-1)
+// A place is where in an object a value stands, as far as that matters for what may be seen of it.
+type place int
+
+const (
+	elsewhere  place = iota
+	ofRoot           // the object
+	ofMetadata       // its metadata
+	ofNotes          // the annotations
+	ofSecret         // what a Secret holds: the names of its members are told
+	hidden           // to be masked
+	leftOut          // not to be there
+)
+
+// member is the place of a member of an object that stands at a place.
+func (p *parser) member(in place, key string) place {
+	switch in {
+	case ofRoot:
+		switch {
+		case key == "metadata":
+			return ofMetadata
+		case p.rules.Secret && (key == "data" || key == "stringData"):
+			return ofSecret
 		}
-		return members
+	case ofMetadata:
+		switch {
+		case key == "annotations":
+			return ofNotes
+		case slices.Contains(p.drop, key):
+			return leftOut
+		}
+	case ofNotes:
+		if key == lastApplied {
+			return hidden
+		}
+	case ofSecret:
+		return hidden
 	}
-	hidden := p.node(value)
-	return &node{kind: '*', hash: ^hidden.hash, size: len(mask) + 2, text: mask}
+	return elsewhere
 }
 
-func (p *parser) node(value any) *node {
-	n := &node{}
-	switch v := value.(type) {
-	case *node:
-		return v
-	case map[string]any:
-		n.kind = '{'
-		n.keys = make([]string, 0, len(v))
-		for key := range v {
-			n.keys = append(n.keys, key)
+// next skips white space and what stands between values.
+func (p *parser) next() byte {
+	for {
+		switch c := p.doc[p.at]; c {
+		case ' ', '\t', '\n', '\r', ',', ':':
+			p.at++
+		default:
+			return c
 		}
-		slices.Sort(n.keys)
-		n.items = make([]*node, len(v))
-		for i, key := range n.keys {
-			n.items[i] = p.node(v[key])
+	}
+}
+
+// value reads the value at p.at. Its syntax and its depth have been checked.
+func (p *parser) value(at place) *node {
+	n := p.newNode()
+	switch c := p.next(); c {
+	case '{':
+		n.kind = c
+		p.members(n, at)
+	case '[':
+		n.kind = c
+		p.at++
+		for p.next() != ']' {
+			n.items = append(n.items, p.value(elsewhere))
 		}
-	case []any:
-		n.kind = '['
-		n.items = make([]*node, len(v))
-		for i, item := range v {
-			n.items[i] = p.node(item)
-		}
-	case string:
-		n.kind, n.text = '"', v
-	case json.Number:
-		n.kind, n.text = '0', v.String()
-	case bool:
-		n.kind, n.text = '0', "false"
-		if v {
-			n.text = "true"
-		}
+		p.at++
+	case '"':
+		n.kind, n.text = c, p.text()
 	default:
-		n.kind, n.text = '0', "null"
+		begin := p.at
+		p.literalEnd()
+		n.kind, n.text = '0', p.doc[begin:p.at]
 	}
 	n.measure()
 	n.hash = p.hash(n)
+	if at == hidden || at == ofSecret && n.kind != '{' {
+		*n = node{kind: '*', hash: ^n.hash, size: len(mask) + 2, text: mask}
+	}
 	return n
+}
+
+// skip passes a value over.
+func (p *parser) skip() {
+	for depth := 0; ; {
+		switch p.next() {
+		case '{', '[':
+			depth++
+			p.at++
+		case '}', ']':
+			depth--
+			p.at++
+		case '"':
+			p.textEnd()
+		default:
+			p.literalEnd()
+		}
+		if depth == 0 {
+			return
+		}
+	}
+}
+
+func (p *parser) newNode() *node {
+	if len(p.spare) == 0 {
+		p.spare = make([]node, 32)
+	}
+	n := &p.spare[0]
+	p.spare = p.spare[1:]
+	return n
+}
+
+// members reads those of an object, and sorts them. Of several with one name the last counts, as with other readers.
+func (p *parser) members(n *node, in place) {
+	p.at++
+	sorted := true
+	for p.next() != '}' {
+		key := p.text()
+		at := p.member(in, key)
+		if at == leftOut {
+			p.skip()
+			continue
+		}
+		value := p.value(at)
+		sorted = sorted && (len(n.keys) == 0 || n.keys[len(n.keys)-1] < key)
+		n.keys, n.items = append(n.keys, key), append(n.items, value)
+	}
+	p.at++
+	if sorted {
+		return
+	}
+	order := make([]int, len(n.keys))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return strings.Compare(n.keys[i], n.keys[j]) })
+	var keys []string
+	var items []*node
+	for at, i := range order {
+		if at+1 < len(order) && n.keys[order[at+1]] == n.keys[i] {
+			continue
+		}
+		keys, items = append(keys, n.keys[i]), append(items, n.items[i])
+	}
+	n.keys, n.items = keys, items
+}
+
+// literalEnd passes a number, true, false or null over.
+func (p *parser) literalEnd() {
+	for p.at < len(p.doc) && strings.IndexByte(" \t\n\r,:]}", p.doc[p.at]) < 0 {
+		p.at++
+	}
+}
+
+// text reads a string.
+func (p *parser) text() string {
+	begin := p.at
+	plain := p.textEnd()
+	if text := p.doc[begin+1 : p.at-1]; plain && utf8.ValidString(text) {
+		return text
+	}
+	var text string
+	_ = json.Unmarshal([]byte(p.doc[begin:p.at]), &text) // it is valid
+	return text
+}
+
+// textEnd passes a string over, and says whether it stands there as it is.
+func (p *parser) textEnd() (plain bool) {
+	plain = true
+	for p.at++; p.doc[p.at] != '"'; p.at++ {
+		if p.doc[p.at] == '\\' {
+			plain = false
+			p.at++
+		}
+	}
+	p.at++
+	return plain
 }
 
 // measure sets the size, about as it will be written.
@@ -149,22 +267,19 @@ func (n *node) measure() {
 	}
 }
 
+// hash mixes what the strings' own, seeded hashes are, in their order.
 func (p *parser) hash(n *node) uint64 {
-	var h maphash.Hash
-	h.SetSeed(p.seed)
-	h.WriteByte(n.kind)
-	h.WriteString(n.text)
-	var sum [8]byte
+	sum := uint64(n.kind)
+	mix := func(part uint64) { sum = bits.RotateLeft64((sum^part)*0x9e3779b97f4a7c15, 29) }
+	mix(maphash.String(p.rules.Seed, n.text))
 	for i, item := range n.items {
 		if n.kind == '{' {
-			binary.LittleEndian.PutUint64(sum[:], uint64(len(n.keys[i])))
-			h.Write(sum[:])
-			h.WriteString(n.keys[i])
+			mix(maphash.String(p.rules.Seed, n.keys[i]))
 		}
-		binary.LittleEndian.PutUint64(sum[:], item.hash)
-		h.Write(sum[:])
+		mix(item.hash)
 	}
-	return h.Sum64()
+	mix(uint64(len(n.items)))
+	return sum | 1 // 0 is no value
 }
 
 // append writes the node as JSON.

@@ -1,0 +1,300 @@
+package findings
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	alice = Who{User: "alice", Agent: "alice/1.0"}
+	bob   = Who{User: "bob", Agent: "bob/1.0", Manager: "bob"}
+)
+
+// A world is a detector with a clock and a log.
+type world struct {
+	*Detector
+	now  time.Time
+	told []Finding
+}
+
+func newWorld() *world {
+	w := &world{now: time.Unix(1_800_000_000, 0)}
+	w.Detector = New(func(f Finding) { w.told = append(w.told, f) })
+	return w
+}
+
+// every does something at equal distances for a while.
+func (w *world) every(distance, total time.Duration, do func(i int) Request) {
+	for i := 0; i < int(total/distance); i++ {
+		r := do(i)
+		r.At = w.now
+		w.Observe(&r)
+		if w.now = w.now.Add(distance); w.now.UnixMilli()%10_000 < distance.Milliseconds() {
+			w.Sweep(w.now)
+		}
+	}
+}
+
+func (w *world) kinds() string {
+	var kinds []string
+	for _, f := range w.told {
+		kind := f.Kind
+		if f.Ended != nil {
+			kind += " over"
+		}
+		kinds = append(kinds, kind)
+	}
+	return strings.Join(kinds, ", ")
+}
+
+func doc(replicas, rev int) []byte {
+	return fmt.Appendf(nil, `{"metadata":{"name":"web","resourceVersion":"%d","managedFields":[{"time":"%d"}]},"spec":{"replicas":%d,"other":true},"status":{"seen":%d}}`, rev, rev, replicas, rev)
+}
+
+func update(who Who, from, to, rev int) Request {
+	return Request{Who: who, Verb: "update", Group: "apps", Resource: "deployments", Namespace: "shop", Name: "web", Code: 200, Wrote: true,
+		Old: int64(rev - 1), New: int64(rev), Was: doc(from, rev-1), Is: doc(to, rev)}
+}
+
+// turns has two set replicas to 1 and to 2.
+func turns(i int) Request {
+	if i%2 == 0 {
+		return update(alice, 1, 2, i+10)
+	}
+	return update(bob, 2, 1, i+10)
+}
+
+func get(who Who, name string) Request {
+	return Request{Who: who, Verb: "get", Resource: "pods", Namespace: "shop", Name: name, Code: 200}
+}
+
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	write := func(verb string, old, new int64, who Who) Request {
+		return Request{Who: who, Verb: verb, Resource: "configmaps", Namespace: "shop", Name: "c", Code: 200, Wrote: true, Old: old, New: new}
+	}
+	comesAndGoes := func(i int) Request {
+		if i%2 == 0 {
+			return write("create", 0, int64(i+5), alice)
+		}
+		return write("delete", int64(i+4), 0, bob)
+	}
+	for _, c := range []struct {
+		name            string
+		distance, total time.Duration
+		do              func(i int) Request
+		want            string
+		finding         func(f Finding) bool
+	}{
+		{"a fight", 500 * time.Millisecond, 20 * time.Second, turns, Fight, func(f Finding) bool {
+			return len(f.Who) == 2 && f.Who[0] != f.Who[1] && slices.Equal(f.Paths, []string{".spec.replicas"}) && len(f.Values) == 2 && len(f.Revisions) == 3 && f.Objects[0] == "shop/web"
+		}},
+		{"a slow fight", 10 * time.Second, 3 * time.Minute, turns, Fight, nil},
+		{"two write their own parts", 100 * time.Millisecond, time.Minute, func(i int) Request {
+			if i%2 == 0 {
+				return update(alice, 1, 1, i+10)
+			}
+			return update(bob, 1, 1, i+10)
+		}, "", nil},
+		{"one goes back and forth with itself", 100 * time.Millisecond, time.Minute, func(i int) Request { return update(alice, i%2, (i+1)%2, i+10) }, "", nil},
+		{"two count", 100 * time.Millisecond, time.Minute, func(i int) Request {
+			r := update(alice, i, i+1, i+10)
+			r.Who = []Who{alice, bob}[i%2]
+			return r
+		}, "", nil},
+		{"nothing is changed", 500 * time.Millisecond, time.Minute, func(int) Request { return write("patch", 7, 7, alice) }, NoOp,
+			func(f Finding) bool { return f.Revisions[0] == 7 && f.Times >= 3*noOpsHot && f.Verb == "patch" }},
+		{"nothing is changed, of many", 100 * time.Millisecond, time.Minute, func(i int) Request {
+			r := write("patch", 7, 7, alice)
+			r.Name = fmt.Sprint(i % 100)
+			return r
+		}, NoOp, func(f Finding) bool { return len(f.Objects) >= 1 }},
+		{"many are applied twice", 10 * time.Millisecond, 40 * time.Second, func(i int) Request {
+			r := write("patch", 7, 7, alice)
+			r.Name = fmt.Sprint(i)
+			return r
+		}, "", nil},
+		{"dry runs", 100 * time.Millisecond, time.Minute, func(int) Request { r := write("patch", 7, 7, alice); r.Wrote = false; return r }, "", nil},
+		{"conflicts", 500 * time.Millisecond, time.Minute, func(i int) Request {
+			return Request{Who: alice, Verb: "update", Resource: "configmaps", Namespace: "shop", Name: "c", Code: 409, Sent: int64(i/40 + 5)}
+		}, Conflict, func(f Finding) bool { return f.Revisions[0] == 5 || f.Revisions[0] == 6 }},
+		{"some conflicts", 2 * time.Second, time.Minute, func(i int) Request {
+			return Request{Who: alice, Verb: "update", Resource: "configmaps", Namespace: "shop", Name: "c", Code: 409}
+		}, "", nil},
+		{"reads", 100 * time.Millisecond, time.Minute, func(int) Request { return get(alice, "p") }, Read, func(f Finding) bool { return f.Times > 150 }},
+		{"reads for twenty seconds", 10 * time.Millisecond, 20 * time.Second, func(int) Request { return get(alice, "p") }, "", nil},
+		{"a leader election", 2 * time.Second, 5 * time.Minute, func(int) Request { return get(alice, "lease") }, "", nil},
+		{"reads of many", 10 * time.Millisecond, time.Minute, func(i int) Request { return get(alice, fmt.Sprint(i%1000)) }, "", nil},
+		{"lists", 400 * time.Millisecond, time.Minute, func(int) Request {
+			return Request{Who: bob, Verb: "list", Resource: "pods", Selector: "app=x", Code: 200}
+		}, Read,
+			func(f Finding) bool { return f.Selector == "app=x" }},
+		{"watches", 500 * time.Millisecond, time.Minute, func(int) Request {
+			return Request{Who: bob, Verb: "watch", Resource: "pods", Code: 200, Took: time.Second}
+		}, Watch, nil},
+		{"long watches", 500 * time.Millisecond, time.Minute, func(int) Request {
+			return Request{Who: bob, Verb: "watch", Resource: "pods", Code: 200, Took: time.Minute}
+		}, "", nil},
+		{"what comes again", time.Second, time.Minute, comesAndGoes, Recreate, func(f Finding) bool { return f.Who[0] == alice && f.Who[1] == bob && len(f.Revisions) > 0 }},
+		{"a test that creates and deletes", time.Second, time.Minute, func(i int) Request { r := comesAndGoes(i); r.Who = alice; return r }, "", nil},
+		{"strangers", 10 * time.Millisecond, time.Minute, func(int) Request { return get(Who{Agent: "x"}, "p") }, "", nil},
+		{"too many requests", 10 * time.Millisecond, time.Minute, func(int) Request { r := get(alice, "p"); r.Code = 429; return r }, "", nil},
+	} {
+		w := newWorld()
+		w.every(c.distance, c.total, c.do)
+		if got := w.kinds(); got != c.want {
+			t.Errorf("%s: found %q, want %q: %+v", c.name, got, c.want, w.told)
+			continue
+		}
+		if c.want == "" {
+			continue
+		}
+		if f := w.told[0]; c.finding != nil && !c.finding(f) || f.Since.After(f.Last) || len(f.Who) == 0 {
+			t.Errorf("%s: %+v", c.name, f)
+		}
+		if counts := w.Active(); counts[c.want] != 1 || len(counts) != len(Kinds) {
+			t.Errorf("%s: %v are active", c.name, counts)
+		}
+		if list := w.List(); len(list) != 1 || list[0].Times < w.told[0].Times || list[0].Ended != nil {
+			t.Errorf("%s: %+v", c.name, list)
+		}
+		w.every(time.Second, 2*time.Minute, func(int) Request { return get(bob, "another") })
+		if got := w.kinds(); got != c.want+", "+c.want+" over" {
+			t.Errorf("%s: told at the end: %q", c.name, got)
+		}
+		if list := w.List(); len(list) != 1 || list[0].Ended == nil || w.Active()[c.want] != 0 {
+			t.Errorf("%s: %+v", c.name, list)
+		}
+		w.every(c.distance, c.total, c.do)
+		if got := w.kinds(); got != c.want+", "+c.want+" over, "+c.want {
+			t.Errorf("%s: told when it comes again: %q", c.name, got)
+		}
+	}
+}
+
+// TestFightOverASecret: that a value went back and forth is found, and the value not told.
+func TestFightOverASecret(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	w.every(time.Second, 30*time.Second, func(i int) Request {
+		values := []string{"b2xk", "bmV3"}
+		body := func(i int) []byte {
+			return fmt.Appendf(nil, `{"metadata":{"name":"s"},"data":{"p":"%s"}}`, values[i%2])
+		}
+		return Request{Who: []Who{alice, bob}[i%2], Verb: "update", Resource: "secrets", Namespace: "shop", Name: "s", Code: 200, Wrote: true,
+			Old: int64(i + 1), New: int64(i + 2), Was: body(i), Is: body(i + 1)}
+	})
+	if w.kinds() != Fight || w.told[0].Paths[0] != ".data.p" || string(w.told[0].Values[0]) != `"***"` || string(w.told[0].Values[1]) != `"***"` {
+		t.Errorf("%+v", w.told)
+	}
+}
+
+// TestAFightInACrowd: while a thousand objects are written each second, a fight once a second is found.
+func TestAFightInACrowd(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	random := rand.New(rand.NewPCG(1, 2))
+	w.every(time.Millisecond, 30*time.Second, func(i int) Request {
+		if i%1000 == 0 {
+			return turns(i / 1000)
+		}
+		r := update(alice, 1, i, i+10)
+		r.Name = fmt.Sprint(random.IntN(20_000))
+		return r
+	})
+	if w.kinds() != Fight {
+		t.Errorf("told %q", w.kinds())
+	}
+}
+
+// TestFindingsAreBounded: names without end, of everything, come to no more memory than is promised.
+func TestFindingsAreBounded(t *testing.T) { // not parallel: what it measures is the process's
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	w := newWorld()
+	w.Detector.told = func(Finding) {}
+	long := strings.Repeat("x", 10_000)
+	for i := range 300_000 {
+		w.now = w.now.Add(100 * time.Microsecond)
+		r := turns(i)
+		switch i % 5 {
+		case 1:
+			r = get(alice, "p")
+		case 2:
+			r = Request{Who: bob, Verb: "watch", Resource: "pods", Code: 200}
+		}
+		r.Name = fmt.Sprint(i/2%500, long)
+		r.Who.Agent += long
+		r.At = w.now
+		w.Observe(&r)
+	}
+	if used := int64(heap()) - int64(before); used > 1<<20 {
+		t.Errorf("%d bytes are used", used)
+	} else {
+		t.Logf("%d bytes, %d findings", used, len(w.List()))
+	}
+	if len(w.active) > activeMax || len(w.suspects) > suspectsMax {
+		t.Errorf("%d findings, %d suspects", len(w.active), len(w.suspects))
+	}
+	runtime.KeepAlive(w)
+}
+
+func FuzzObserve(f *testing.F) {
+	f.Add("update", "web", 200, int64(1), int64(2), `{"a":1}`, `{"a":2}`, uint8(3))
+	f.Add("delete", "", 409, int64(0), int64(0), ``, `[`, uint8(0))
+	f.Fuzz(func(t *testing.T, verb, name string, code int, old, new int64, was, is string, times uint8) {
+		w := newWorld()
+		w.every(time.Second, time.Duration(times)*time.Second, func(i int) Request {
+			r := Request{Who: []Who{alice, bob}[i%2], Verb: verb, Resource: "x", Name: name, Code: code, Wrote: true, Old: old, New: new, Was: []byte(was), Is: []byte(is)}
+			if i%2 == 0 {
+				r.Was, r.Is = r.Is, r.Was
+			}
+			return r
+		})
+		if len(w.List()) > 1 && w.Active()[Fight] > 1 {
+			t.Fatalf("%+v", w.List())
+		}
+	})
+}
+
+// BenchmarkObserve is what a write costs where each is of another object, and where two fight over all of them at a thousand writes a second.
+func BenchmarkObserve(b *testing.B) {
+	names := make([]string, 4096)
+	for i := range names {
+		names[i] = fmt.Sprint("web-", i)
+	}
+	b.Run("writes", func(b *testing.B) {
+		b.ReportAllocs()
+		w := newWorld()
+		r := turns(0)
+		for i := 0; b.Loop(); i++ {
+			r.At, r.Name, r.New = w.now.Add(time.Duration(i)*time.Millisecond), names[i%len(names)], int64(i+10)
+			w.Observe(&r)
+		}
+	})
+	b.Run("fights", func(b *testing.B) {
+		b.ReportAllocs()
+		w := newWorld()
+		both := []Request{turns(0), turns(1)}
+		pad := strings.Repeat(`,{"name":"x","value":"0123456789012345678901234567890123456789"}`, 30) // about 2 KB in all
+		for i := range both {
+			both[i].Was = append([]byte(`{"pad":[1`+pad+`],`), both[i].Was[1:]...)
+			both[i].Is = append([]byte(`{"pad":[1`+pad+`],`), both[i].Is[1:]...)
+		}
+		for i := 0; b.Loop(); i++ {
+			r := &both[i%2]
+			r.At, r.Name, r.New = w.now.Add(time.Duration(i)*time.Millisecond), names[i/2%16], int64(i+10)
+			w.Observe(r)
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package findings
+
+// This file connects the detector with the server: what it is told of a request, and how findings reach the log, /metrics and
+// GET /debug/findings. `apilet log --findings` reads the latter.
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"apilet/internal/request"
+	"apilet/internal/response"
+)
+
+// Path is where findings are served.
+const Path = "/debug/findings"
+
+// Notice takes a request that is over into account: its record, and the code of its answer.
+func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
+	info := &rec.Info
+	if d == nil || !info.ResourceRequest {
+		return
+	}
+	q := Request{At: at, Took: at.Sub(rec.Received), Who: Who{rec.User.Name, rec.Agent, rec.Manager}, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
+		Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name, Code: code}
+	switch info.Verb {
+	case "list", "watch":
+		options, _ := info.ListOptions()
+		if options.Continue != "" { // the rest of a list
+			return
+		}
+		if q.Selector = options.LabelSelector; options.FieldSelector != "" {
+			q.Selector += " " + options.FieldSelector
+		}
+	case "create", "update", "patch", "delete":
+		if w := &rec.Written; w.Done {
+			q.Wrote, q.Old, q.New, q.Was, q.Is = true, w.Old, w.New, w.Was, w.Is
+			q.Name = w.Key[strings.LastIndexByte(w.Key, '/')+1:]
+		} else if q.Name == "" {
+			q.Name = rec.Sent.Name
+		}
+		if code == http.StatusConflict {
+			q.Sent, _ = strconv.ParseInt(rec.Sent.ResourceVersion, 10, 64)
+		}
+	}
+	d.Observe(&q)
+}
+
+// Rights are the rules of now.
+type Rights struct {
+	May         func(request.User, request.Info) bool
+	MayAnything func(request.User) bool // whether there is anything that a user may list
+}
+
+// Serve answers GET /debug/findings: what is found now, then what is over, each the latest first, to those who may list what it is about.
+func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) {
+	rec := request.From(r.Context())
+	user, decision := rec.User, "allow"
+	if !rights.MayAnything(user) {
+		decision = "forbid"
+	}
+	rec.Annotate("authorization.k8s.io/decision", decision)
+	rec.Annotate("authorization.k8s.io/reason", "of each finding, whoever may list what it is about")
+	switch {
+	case decision == "forbid":
+		response.WriteError(w, r, apierrors.NewForbidden(schema.GroupResource{Resource: "findings"}, "", fmt.Errorf("User %q may not list anything", user.Name)))
+		return
+	case r.Method != http.MethodGet:
+		response.WriteError(w, r, response.ErrMethodNotAllowed())
+		return
+	}
+	list := slices.DeleteFunc(d.List(), func(f Finding) bool {
+		info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: "apis", Group: f.Group, Resource: f.Resource, Namespace: f.Namespace}
+		if f.Group == "" {
+			info.APIPrefix = "api"
+		}
+		return !rights.May(user, info)
+	})
+	body, err := json.MarshalIndent(map[string]any{"items": list}, "", "  ")
+	if err != nil {
+		response.WriteError(w, r, err)
+		return
+	}
+	response.WriteJSON(w, r, http.StatusOK, append(body, '\n'))
+}
+
+// ---- /metrics
+
+var gauge = prometheus.NewDesc("apilet_findings", "Controllers that go in circles now, by kind: see /debug/findings.", []string{"kind"}, nil)
+
+// Describe and Collect make the detector a part of /metrics.
+func (d *Detector) Describe(ch chan<- *prometheus.Desc) { ch <- gauge }
+
+// Collect counts what is found now.
+func (d *Detector) Collect(ch chan<- prometheus.Metric) {
+	for kind, n := range d.Active() {
+		ch <- prometheus.MustNewConstMetric(gauge, prometheus.GaugeValue, float64(n), kind)
+	}
+}
+
+// ---- The log
+
+// Logged returns what New wants, for a log.
+func Logged(log zerolog.Logger) func(Finding) {
+	return func(f Finding) {
+		if f.Ended != nil {
+			log.Info().Str("kind", f.Kind).Int64("times", f.Times).Msg("it is over: " + f.String())
+			return
+		}
+		log.Warn().Str("kind", f.Kind).Int64("times", f.Times).Ints64("revisions", f.copy().Revisions).Msg(f.String())
+	}
+}
+
+// String is the finding as a sentence; what clients call themselves and their objects is quoted where it is not plain.
+func (f Finding) String() string {
+	first, second := "somebody", "somebody else"
+	if len(f.Who) > 0 {
+		first = f.Who[0].String()
+	}
+	if len(f.Who) > 1 {
+		second = f.Who[1].String()
+	}
+	what := f.what()
+	switch f.Kind {
+	case Fight:
+		return fmt.Sprintf("%s and %s set %s of %s back and forth%s", first, second, printable(strings.Join(f.Paths, ", ")), what, f.values())
+	case Recreate:
+		return fmt.Sprintf("%s creates %s again, which %s deletes", first, what, second)
+	case NoOp:
+		return fmt.Sprintf("%s writes (%s) %s without changing anything", first, f.Verb, what)
+	case Conflict:
+		return fmt.Sprintf("%s is told again and again (%s) that %s has changed or is there", first, f.Verb, what)
+	case Watch:
+		return fmt.Sprintf("%s opens a watch of %s again and again", first, what)
+	}
+	return fmt.Sprintf("%s reads (%s) %s all the time", first, printable(f.Verb), what)
+}
+
+// what is what is read or written: deployments.apps shop/web.
+func (f *Finding) what() string {
+	text := f.Resource
+	if f.Group != "" {
+		text += "." + f.Group
+	}
+	if f.Subresource != "" {
+		text += "/" + f.Subresource
+	}
+	if len(f.Objects) > 0 {
+		text += " " + strings.Join(f.Objects, ", ")
+	}
+	if f.Selector != "" {
+		text += " (" + f.Selector + ")"
+	}
+	return printable(text)
+}
+
+func (f *Finding) values() string {
+	if len(f.Values) != 2 {
+		return ""
+	}
+	return printable(fmt.Sprintf(": %s, %s", f.Values[0], f.Values[1]))
+}
+
+// String names the manager or the program, and the user.
+func (w Who) String() string {
+	program := w.Manager
+	if program == "" {
+		program, _, _ = strings.Cut(w.Agent, "/")
+	}
+	switch {
+	case program == "":
+		return printable(w.User)
+	case w.User == "":
+		return printable(program)
+	}
+	return printable(program) + " (" + printable(w.User) + ")"
+}
+
+func printable(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
+}

@@ -1,0 +1,197 @@
+package findings
+
+// This file is the memory for what is not a finding yet: two tables of a fixed size, one of loops (who does what) and one of objects, in which
+// a hash leads to a set of four entries. A fifth takes the place of the one that matters least: the longest without anything new, where what
+// was noticed before counts as half a minute.
+
+import (
+	"time"
+)
+
+const (
+	loopSets   = 256
+	objectSets = 1024
+	ways       = 4
+	credit     = 30 // seconds for each time
+
+	getsHot, listsHot, noOpsHot, conflictsHot, watchesHot = 50, 20, 10, 10, 10 // in one window
+
+	recreateMin = 5
+)
+
+// A table has entries by hash.
+type table[T any] [][ways]entry[T]
+
+type entry[T any] struct {
+	hash   uint64
+	last   second // of the last event
+	credit second // that it stays longer than others
+	value  T
+}
+
+// A second is one since 1970: half the size of what it would be otherwise, in tables that are made of it.
+type second uint32
+
+func secondOf(t time.Time) second { return second(t.Unix()) }
+
+// soon says that two moments may be connected; requests may come in another order than they ended in.
+func soon(before, now second) bool {
+	return int64(now)-int64(before) <= int64(calm/time.Second)
+}
+
+func newTable[T any](sets int) table[T] { return make(table[T], sets) }
+
+// at is the entry of a hash, new or not.
+func (t table[T]) at(hash uint64, now second) *entry[T] {
+	set := &t[hash%uint64(len(t))]
+	least := &set[0]
+	for i := range set {
+		if set[i].hash == hash {
+			set[i].last = now
+			return &set[i]
+		}
+		if set[i].last+set[i].credit < least.last+least.credit {
+			least = &set[i]
+		}
+	}
+	*least = entry[T]{hash: hash, last: now}
+	return least
+}
+
+// A loop is one who does one thing.
+type loop struct {
+	window second // number of the window that count is of
+	count  uint32
+	streak uint32 // hot windows in a row before it
+	total  uint32 // in the streak
+	revs   revisions
+	found  *Finding
+}
+
+// count counts one more of a loop, and finds it when it is hot for long enough.
+func (d *Detector) count(r *Request, kind string, hot uint32, hash uint64) {
+	d.mu.Lock()
+	news := d.countLocked(r, kind, hot, hash)
+	d.mu.Unlock()
+	if news != nil {
+		d.tell(*news)
+	}
+}
+
+func (d *Detector) countLocked(r *Request, kind string, hot uint32, hash uint64) (news *Finding) {
+	now := secondOf(r.At)
+	e := d.loops.at(hash, now)
+	l := &e.value
+	if number := now / window; number != l.window {
+		if number == l.window+1 && l.count >= hot {
+			l.streak, l.total = l.streak+1, l.total+l.count
+		} else {
+			l.streak, l.total = 0, 0
+		}
+		l.window, l.count = number, 0
+		e.credit = min(second(l.streak), 2*hotWindows) * credit
+	}
+	l.count++
+	l.revs.add(r)
+	if l.found != nil && l.found.Ended != nil {
+		l.found = nil
+	}
+	switch {
+	case l.found != nil:
+		l.found.Times++
+		if l.count >= hot {
+			l.found.Last = r.At.UTC()
+		}
+		l.found.add(r)
+	case l.streak >= hotWindows-1 && l.count >= hot:
+		since := time.Unix(int64(l.window-second(l.streak))*window, 0)
+		if l.found = d.beginLocked(kind, r, evidence{since, int64(l.total + l.count), l.revs}); l.found != nil {
+			told := l.found.copy()
+			return &told
+		}
+	}
+	return nil
+}
+
+// An object is what is remembered of one that was written. Who is a hash, folded.
+type object struct {
+	writer, idler, deleter uint32 // who changed it last, wrote without changing it, deleted it
+	switches, returned     uint32 // how often it was another writer than before, and another who created it than had deleted it
+	switched, idled        second
+	gone, came             second
+	recreated              *pair // nil until it has come again
+}
+
+// A pair is an object that one deletes and another creates.
+type pair struct {
+	deleter Who
+	since   time.Time
+	revs    revisions
+	found   *Finding
+}
+
+// again says whether somebody has written an object without changing it not long ago.
+func (d *Detector) again(r *Request, key, who uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := secondOf(r.At)
+	o := &d.objects.at(key, now).value
+	again := o.idler == uint32(who) && soon(o.idled, now)
+	o.idler, o.idled = uint32(who), now
+	return again
+}
+
+// deleted remembers who deletes an object; who takes the last finalizer away later is somebody else.
+func (d *Detector) deleted(r *Request, key, who uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := secondOf(r.At)
+	o := &d.objects.at(key, now).value
+	if r.Verb == "delete" || o.deleter == 0 || !soon(o.gone, now) {
+		o.deleter = uint32(who)
+		if o.recreated != nil {
+			o.recreated.deleter = keptWho(r.Who)
+		}
+	}
+	o.gone, o.switches = now, 0
+}
+
+// created notices that what one has deleted is there again, by another.
+func (d *Detector) created(r *Request, key, who uint64) {
+	d.mu.Lock()
+	news := d.createdLocked(r, key, who)
+	d.mu.Unlock()
+	if news != nil {
+		d.tell(*news)
+	}
+}
+
+func (d *Detector) createdLocked(r *Request, key, who uint64) *Finding {
+	now := secondOf(r.At)
+	e := d.objects.at(key, now)
+	o := &e.value
+	o.writer, o.switches = uint32(who), 0
+	if o.deleter == 0 || o.deleter == uint32(who) || !soon(o.gone, now) {
+		return nil
+	}
+	if o.recreated == nil || !soon(o.came, now) {
+		o.returned, o.recreated = 0, &pair{since: r.At}
+	}
+	o.returned, o.came = o.returned+1, now
+	e.credit = min(second(o.returned), 4) * credit
+	p := o.recreated
+	p.revs.add(r)
+	if p.found != nil && p.found.Ended == nil {
+		p.found.Times, p.found.Last = p.found.Times+1, r.At.UTC()
+		p.found.add(r)
+		return nil
+	}
+	if o.returned < recreateMin || p.deleter.User == "" {
+		return nil
+	}
+	if p.found = d.beginLocked(Recreate, r, evidence{p.since, int64(o.returned), p.revs}, p.deleter); p.found == nil {
+		return nil
+	}
+	told := p.found.copy()
+	return &told
+}

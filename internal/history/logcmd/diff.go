@@ -1,0 +1,174 @@
+package logcmd
+
+// This file compares two moments: the objects of each type as they were at the one and at the other, both read in the order of their keys, side
+// by side, so that no more than a chunk of each is in memory.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"apilet/internal/commandline"
+	"apilet/internal/history/changes"
+)
+
+func (c *command) runDiff(call commandline.Call) (err error) {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	q := query{labels: c.labels, fields: c.fields}
+	if q.since, err = parseMoment(call.Args[0]); err != nil {
+		return err
+	}
+	if q.until, err = parseMoment(call.Args[1]); err != nil {
+		return err
+	}
+	src, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.close()) }()
+	if err := c.choose(ctx, src, &q, call.Args[2:]); err != nil {
+		return err
+	}
+	all := q.kinds == nil
+	if all {
+		if q.kinds, err = src.kinds(ctx); err != nil {
+			return err
+		}
+	}
+	d := differ{printer: c.printer(call.Out), src: src, q: &q}
+	for i := range q.kinds {
+		k := &q.kinds[i]
+		if all && (!k.namespaced && q.namespace != "" || k.name() == "events.events.k8s.io") { // which are the core group's events once more
+			continue
+		}
+		err := d.kind(ctx, k)
+		var refused *refusal
+		if all && errors.As(err, &refused) && refused.code == http.StatusForbidden {
+			fmt.Fprintf(call.Errors, "%s is left out: %s\n", k.name(), refused)
+			continue
+		}
+		if err != nil {
+			return d.end(ctx, err)
+		}
+	}
+	if d.found == 0 && d.absent != nil {
+		return d.end(ctx, d.absent)
+	}
+	return d.end(ctx, nil)
+}
+
+// A differ compares two moments of a source.
+type differ struct {
+	*printer
+	src    source
+	q      *query
+	found  int   // lists that there were
+	absent error // what was answered for one that was not: its type may have come later, or be gone
+}
+
+// An answer is an object of a list that is read elsewhere, or how that ended.
+type answer struct {
+	object
+	err  error
+	over bool
+}
+
+// follow reads a list in the background. The channel is closed at the end; who reads it no more ends ctx.
+func follow(ctx context.Context, src source, at moment, k *kind, q *query) <-chan answer {
+	ch := make(chan answer, 16) // so that both lists are asked for at the same time
+	go func() {
+		defer close(ch)
+		send := func(a answer) error {
+			select {
+			case ch <- a:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err := src.list(ctx, at, k, q, func(o object) error { return send(answer{object: o}) }); err != nil {
+			_ = send(answer{err: err})
+		}
+	}()
+	return ch
+}
+
+// take is the next object of a list. There is none of a type that was not served.
+func (d *differ) take(ch <-chan answer) answer {
+	a, ok := <-ch
+	var refused *refusal
+	switch {
+	case !ok:
+		a.over = true
+	case errors.As(a.err, &refused) && refused.code == http.StatusNotFound:
+		d.absent, a = refused, answer{over: true}
+		d.found--
+	}
+	return a
+}
+
+// kind prints what is different among the objects of a type.
+func (d *differ) kind(ctx context.Context, k *kind) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	before, after := follow(ctx, d.src, d.q.since, k, d.q), follow(ctx, d.src, d.q.until, k, d.q)
+	d.found += 2
+	a, b := d.take(before), d.take(after)
+	for !a.over || !b.over {
+		if err := cmp.Or(a.err, b.err); err != nil {
+			return err
+		}
+		var err error
+		switch order := compare(&a, &b); {
+		case order < 0:
+			err = d.pair(k, &a.object, nil)
+			a = d.take(before)
+		case order > 0:
+			err = d.pair(k, nil, &b.object)
+			b = d.take(after)
+		default:
+			if a.revision != b.revision || a.revision == "" {
+				err = d.pair(k, &a.object, &b.object)
+			}
+			a, b = d.take(before), d.take(after)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare is by key; a list that is over is behind all.
+func compare(a, b *answer) int {
+	switch {
+	case a.over:
+		return 1
+	case b.over:
+		return -1
+	}
+	return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.name, b.name))
+}
+
+// pair prints the difference of one object; nil is one that was not, or is no more.
+func (d *differ) pair(k *kind, before, after *object) error {
+	name, was, is := "", []byte(nil), []byte(nil)
+	if before != nil {
+		name, was = nameOf(before.namespace, before.name), before.json
+	}
+	if after != nil {
+		name, is = nameOf(after.namespace, after.name), after.json
+	}
+	name = k.name() + " " + name
+	text, err := changes.Rules{Secret: k.group == "" && k.plural == "secrets"}.Diff(was, is, name+" at "+d.q.since.name(), name+" at "+d.q.until.name())
+	if err != nil {
+		return err
+	}
+	return d.diffText(text)
+}

@@ -1,0 +1,255 @@
+package logcmd
+
+// This file reads a data file that no server has open: its log of changes as a server's /debug/history tells it, and the objects of a moment.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tidwall/gjson"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"apilet/internal/findings"
+	"apilet/internal/history"
+	"apilet/internal/kubeconfig"
+	"apilet/internal/request"
+	"apilet/internal/response"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+// A file is a source.
+type file struct {
+	st      *store.Store
+	upkeep  *store.Maintenance
+	changes *history.Log
+	answers sync.WaitGroup // of changes, on their way
+	all     []kind
+	base    map[string]*kind // by the beginning of their keys: /group/plural/
+}
+
+func openFile(path string) (*file, error) {
+	if _, err := os.Stat(path); err != nil { // store.Open would make it
+		return nil, err
+	}
+	st, err := store.Open(path, store.Options{})
+	if err != nil {
+		return nil, err
+	}
+	f := &file{st: st}
+	if f.upkeep, err = store.NewMaintenance(st); err == nil {
+		err = f.readKinds()
+	}
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	f.changes = history.New(history.Config{Store: st, Upkeep: f.upkeep, Types: scheme.NewRegistry(), Patience: time.Hour,
+		May: func(request.User, request.Info) bool { return true }, MayAnything: func(request.User) bool { return true },
+		Fail: func(w http.ResponseWriter, r *http.Request, err error) { _ = response.Refuse(w, r, err) }})
+	return f, nil
+}
+
+func (f *file) close() error {
+	f.answers.Wait()
+	return f.st.Close()
+}
+
+func (f *file) namespace() string                     { return "" }
+func (f *file) kinds(context.Context) ([]kind, error) { return f.all, nil }
+
+func (f *file) findings(context.Context) ([]findings.Finding, error) {
+	return nil, errors.New("--findings are what a running server has noticed: a file has none")
+}
+
+// readKinds knows the built-in types, and those whose definitions are stored.
+func (f *file) readKinds() error {
+	for _, res := range scheme.NewRegistry().All() {
+		if !res.Virtual && res.AsStored() == res {
+			f.all = append(f.all, kind{group: res.Group, version: res.Version, plural: res.Plural, singular: res.Singular, kind: res.Kind, short: res.ShortNames,
+				namespaced: res.Namespaced, lists: true})
+		}
+	}
+	err := f.each(store.Span{Prefix: "/" + apiextensions.GroupName + "/customresourcedefinitions/"}, func(r *store.Record) error {
+		spec := gjson.GetBytes(r.JSON, "spec")
+		names := spec.Get("names")
+		k := kind{group: spec.Get("group").String(), plural: names.Get("plural").String(), singular: names.Get("singular").String(), kind: names.Get("kind").String(),
+			version: spec.Get("versions.#(storage==true).name").String(), namespaced: spec.Get("scope").String() == "Namespaced", lists: true}
+		for _, name := range names.Get("shortNames").Array() {
+			k.short = append(k.short, name.String())
+		}
+		f.all = append(f.all, k)
+		return nil
+	})
+	f.base = map[string]*kind{}
+	for i := range f.all {
+		f.base[f.all[i].base()] = &f.all[i]
+	}
+	return err
+}
+
+func (k *kind) base() string { return "/" + k.group + "/" + k.plural + "/" }
+
+// each visits live objects, at a revision.
+func (f *file) each(span store.Span, visit func(*store.Record) error) error {
+	c := &store.Chunk{}
+	for {
+		if err := f.st.Chunk(span, c); err != nil {
+			return f.explain(err, span.Rev)
+		}
+		for i := range c.Records {
+			if err := visit(&c.Records[i]); err != nil {
+				return err
+			}
+		}
+		if c.Next == "" {
+			return nil
+		}
+		span.Rev, span.Start = c.Rev, c.Next
+	}
+}
+
+func (f *file) explain(err error, rev int64) error {
+	if errors.Is(err, store.ErrCompacted) {
+		return fmt.Errorf("revision %d is compacted: the oldest that is kept is %d", rev, f.st.Compacted())
+	}
+	if rev > f.st.Revision() {
+		return fmt.Errorf("there is no revision %d yet: the newest is %d", rev, f.st.Revision())
+	}
+	return err
+}
+
+// ---- Objects at a moment
+
+func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error {
+	wanted, err := newFilter(q)
+	if err != nil {
+		return err
+	}
+	rev, err := f.revisionOf(at)
+	if err != nil {
+		return err
+	}
+	prefix := k.base()
+	if k.namespaced && q.namespace != "" {
+		prefix += q.namespace + "/"
+	}
+	return f.each(store.Span{Prefix: prefix, Rev: rev}, func(r *store.Record) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		_, namespace, name, _ := scheme.SplitKey(r.Key)
+		if !wanted.matches(namespace, name, r.JSON) {
+			return nil
+		}
+		return each(object{namespace, name, strconv.FormatInt(r.Rev, 10), r.JSON})
+	})
+}
+
+// revisionOf is the revision that was current at a moment.
+func (f *file) revisionOf(at moment) (int64, error) {
+	m, err := history.ParseMoment(at.String(), time.Now())
+	if err != nil {
+		return 0, err
+	}
+	rev, err := history.Moments{Store: f.st, Upkeep: f.upkeep}.At(m, time.Now())
+	return max(rev, 1), err
+}
+
+// ---- Changes
+
+// log asks what a server would be asked, in this process.
+func (f *file) log(ctx context.Context, q *query, each func(*change) error) error {
+	if q.follow {
+		return errors.New("--follow needs a server: a file that none has open does not change")
+	}
+	asked := server{kubeconfig.NewClient(f, "http://file"), "the file"}
+	return asked.log(ctx, q, func(c *change) error {
+		if k := f.base["/"+c.Group+"/"+c.Resource+"/"]; k != nil && c.Kind == "" { // a custom resource
+			c.Kind, c.raw = k.kind, nil
+		}
+		return each(c)
+	})
+}
+
+// RoundTrip has the file's log answer.
+func (f *file) RoundTrip(r *http.Request) (*http.Response, error) {
+	read, write := io.Pipe()
+	w := &pipe{header: http.Header{}, body: write, begun: make(chan int, 1)}
+	r = r.WithContext(context.WithValue(r.Context(), request.Key{}, &request.Request{}))
+	f.answers.Go(func() {
+		f.changes.ServeHTTP(w, r)
+		w.WriteHeader(http.StatusOK)
+		_ = write.Close() // of a pipe, never fails
+	})
+	code := <-w.begun
+	return &http.Response{StatusCode: code, Status: strconv.Itoa(code) + " " + http.StatusText(code), Header: w.header, Body: read, Request: r}, nil
+}
+
+// A pipe is an answer on its way to somebody in the same process.
+type pipe struct {
+	header http.Header
+	body   *io.PipeWriter
+	begun  chan int // the code, once: that is why there is room for it
+	once   sync.Once
+}
+
+func (p *pipe) Header() http.Header { return p.header }
+
+func (p *pipe) WriteHeader(code int) { p.once.Do(func() { p.begun <- code }) }
+
+func (p *pipe) Write(b []byte) (int, error) {
+	p.WriteHeader(http.StatusOK)
+	return p.body.Write(b)
+}
+
+// Flush has nothing to do: a pipe holds nothing back.
+func (p *pipe) Flush() {}
+
+// A filter is what selectors and names ask for.
+type filter struct {
+	q      *query
+	labels labels.Selector
+	fields fields.Selector
+}
+
+func newFilter(q *query) (f *filter, err error) {
+	f = &filter{q: q}
+	if f.labels, err = labels.Parse(q.labels); err != nil {
+		return nil, err
+	}
+	f.fields, err = fields.ParseSelector(q.fields)
+	return f, err
+}
+
+func (f *filter) matches(namespace, name string, json []byte) bool {
+	if f.q.name != "" && name != f.q.name {
+		return false
+	}
+	if !f.labels.Empty() {
+		set := labels.Set{}
+		gjson.GetBytes(json, "metadata.labels").ForEach(func(key, value gjson.Result) bool {
+			set[key.String()] = value.String()
+			return true
+		})
+		if !f.labels.Matches(set) {
+			return false
+		}
+	}
+	for _, r := range f.fields.Requirements() {
+		value := gjson.GetBytes(json, strings.NewReplacer("*", `\*`, "?", `\?`, "#", `\#`, "|", `\|`, "@", `\@`).Replace(r.Field)).String()
+		if (value == r.Value) != (r.Operator == "=" || r.Operator == "==") {
+			return false
+		}
+	}
+	return true
+}

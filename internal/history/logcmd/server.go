@@ -1,0 +1,254 @@
+package logcmd
+
+// This file asks a server: changes of /debug/history, page after page, and objects as they were under /at/MOMENT/.
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/findings"
+	"apilet/internal/kubeconfig"
+)
+
+const (
+	historyPath = "/debug/history"
+	answerMax   = 64 << 20 // bytes of an answer that is read as a whole
+	lineMax     = 16 << 20 // bytes of a change: two objects, and what differs
+	pageSize    = 500
+	again       = time.Second // before a stream that broke is opened again
+)
+
+// A server is a source.
+type server struct {
+	client *kubeconfig.Client
+	name   string // for errors
+}
+
+func (s *server) namespace() string { return s.client.Namespace }
+func (s *server) close() error      { return nil }
+
+// get returns the answer if it is a good one.
+func (s *server) get(ctx context.Context, path, accept string) (*http.Response, error) {
+	answer, err := s.client.Get(ctx, path, "Accept", accept)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode == http.StatusOK {
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
+	why := answer.Status
+	if message := gjson.GetBytes(body, "message").String(); message != "" {
+		why += ": " + plain(message)
+	}
+	return nil, &refusal{answer.StatusCode, s.name + " answers " + why}
+}
+
+// A refusal is an answer that is none.
+type refusal struct {
+	code int
+	why  string
+}
+
+func (r *refusal) Error() string {
+	if r.code == http.StatusNotFound {
+		return r.why + ": is it an apilet that keeps its history?"
+	}
+	return r.why
+}
+
+// log reads one page after the other. A stream that is followed, and breaks, is opened again where it ended.
+func (s *server) log(ctx context.Context, q *query, each func(*change) error) error {
+	values := q.values()
+	wide := q.mixed()
+	for {
+		last, more, err := s.page(ctx, values, func(c *change) error {
+			if wide && q.leftOut(c) {
+				return nil
+			}
+			return each(c)
+		})
+		switch {
+		case err == nil && !more && !q.follow:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !(q.follow && last > 0 && errors.Is(err, errBroken)):
+			return err
+		case err != nil || !more: // a stream that ended
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(again):
+			}
+		}
+		if last > 0 {
+			values.Set("after", strconv.FormatInt(last, 10))
+			values.Del("since")
+		}
+	}
+}
+
+// values is the query as the server takes it.
+func (q *query) values() url.Values {
+	v := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	if q.limit > 0 && q.limit < pageSize && !q.mixed() {
+		v.Set("limit", strconv.Itoa(q.limit))
+	}
+	for _, k := range q.kinds {
+		v.Add("resource", k.name())
+	}
+	set := func(name, value string) {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	switch {
+	case q.since.isZero():
+	case q.since.text == "":
+		set("after", q.since.String())
+	default:
+		set("since", q.since.String())
+	}
+	if !q.until.isZero() {
+		set("until", q.until.String())
+	}
+	if !q.mixed() && !(len(q.kinds) > 0 && !q.kinds[0].namespaced) {
+		set("namespace", q.namespace)
+	}
+	set("name", q.name)
+	set("labelSelector", q.labels)
+	set("fieldSelector", q.fields)
+	set("by", q.by)
+	if q.follow {
+		set("follow", "true")
+	}
+	if q.objects {
+		set("objects", "true")
+	}
+	return v
+}
+
+// mixed says that some types have namespaces and others not, so that the server cannot be asked for one namespace.
+func (q *query) mixed() bool {
+	if q.namespace == "" || len(q.kinds) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(q.kinds, func(k kind) bool { return k.namespaced != q.kinds[0].namespaced })
+}
+
+func (q *query) leftOut(c *change) bool { return c.Namespace != "" && c.Namespace != q.namespace }
+
+// errBroken is a stream that ended within a line, or was cut.
+var errBroken = errors.New("the connection broke")
+
+// page reads the lines of one answer. more says that there are more, after the revision last.
+func (s *server) page(ctx context.Context, values url.Values, each func(*change) error) (last int64, more bool, err error) {
+	answer, err := s.get(ctx, historyPath+"?"+values.Encode(), "application/x-ndjson")
+	if err != nil {
+		return 0, false, err
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(make([]byte, 0, 64<<10), lineMax)
+	for lines.Scan() {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		if next := gjson.GetBytes(line, "continue"); next.Exists() {
+			return next.Int(), true, nil
+		}
+		var c change
+		if err := json.Unmarshal(line, &c); err != nil {
+			return last, false, fmt.Errorf("%w: what came is no change: %w", errBroken, err)
+		}
+		if status := gjson.GetBytes(line, "status"); c.Kind == "Status" && status.String() == "Failure" {
+			return last, false, errors.New(plain(gjson.GetBytes(line, "message").String()))
+		}
+		if c.Revision == 0 { // a sign of life
+			continue
+		}
+		c.raw = line
+		if err := each(&c); err != nil {
+			return last, false, err
+		}
+		last = c.Revision
+	}
+	if err := lines.Err(); err != nil {
+		return last, false, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	return last, false, nil
+}
+
+func (s *server) findings(ctx context.Context) ([]findings.Finding, error) {
+	answer, err := s.get(ctx, findings.Path, "application/json")
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	var list struct{ Items []findings.Finding }
+	err = json.NewDecoder(io.LimitReader(answer.Body, answerMax)).Decode(&list)
+	return list.Items, err
+}
+
+// list reads the objects of a type as they were, in the order of their keys, chunk by chunk.
+func (s *server) list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error {
+	path := "/at/" + url.PathEscape(at.String()) + "/api/" + k.version
+	if k.group != "" {
+		path = "/at/" + url.PathEscape(at.String()) + "/apis/" + k.group + "/" + k.version
+	}
+	if k.namespaced && q.namespace != "" {
+		path += "/namespaces/" + url.PathEscape(q.namespace)
+	}
+	path += "/" + k.plural
+	fields := q.fields
+	if q.name != "" {
+		fields = strings.TrimPrefix(fields+",metadata.name="+q.name, ",")
+	}
+	values := url.Values{"limit": {strconv.Itoa(pageSize)}}
+	for name, value := range map[string]string{"labelSelector": q.labels, "fieldSelector": fields} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	for {
+		next, err := s.chunk(ctx, path+"?"+values.Encode(), each)
+		if err != nil || next == "" {
+			return err
+		}
+		values.Set("continue", next)
+	}
+}
+
+func (s *server) chunk(ctx context.Context, path string, each func(object) error) (next string, err error) {
+	answer, err := s.get(ctx, path, "application/json")
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, answerMax))
+	if err != nil {
+		return "", err
+	}
+	list := gjson.ParseBytes(body)
+	list.Get("items").ForEach(func(_, item gjson.Result) bool {
+		err = each(object{item.Get("metadata.namespace").String(), item.Get("metadata.name").String(), item.Get("metadata.resourceVersion").String(), []byte(item.Raw)})
+		return err == nil
+	})
+	return list.Get("metadata.continue").String(), err
+}

@@ -1,0 +1,109 @@
+package kubeconfig
+
+// This file is how commands reach a server: by the flags --server, --token-file and --certificate-authority, or as the user of a kubeconfig.
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+)
+
+// A Remote says which server to ask, and how: by its URL, with a file that has the bearer token, and one with the authorities to trust instead
+// of the system's, both of which may be missing; or by a kubeconfig's context, which names all of them at once, or a client certificate.
+type Remote struct {
+	Server, TokenFile, CAFile string
+	Kubeconfig, Context       string // the context: "" is the current one
+	Agent                     string // as what the program asks; "" is Go's own
+}
+
+// A Client asks one server.
+type Client struct {
+	http              *http.Client
+	url, token, agent string
+	Namespace         string // of the kubeconfig's context, "" for none
+}
+
+// Client reads the files.
+func (r Remote) Client() (*Client, error) {
+	if r.Kubeconfig != "" {
+		return r.fromFile()
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableCompression = true
+	c := &Client{http: &http.Client{Transport: transport}, url: strings.TrimSuffix(r.Server, "/"), agent: r.Agent}
+	if r.CAFile != "" {
+		pem, err := os.ReadFile(r.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("--certificate-authority: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--certificate-authority: no certificate in %s", r.CAFile)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	}
+	if r.TokenFile == "" {
+		return c, nil
+	}
+	if !strings.HasPrefix(strings.ToLower(c.url), "https:") {
+		return nil, errors.New("--token-file needs a --server of https: a token is not sent for everybody to read")
+	}
+	token, err := os.ReadFile(r.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("--token-file: %w", err)
+	}
+	c.token = strings.TrimSpace(string(token))
+	return c, nil
+}
+
+// fromFile asks as the user of a kubeconfig's context.
+func (r Remote) fromFile() (*Client, error) {
+	k, err := Read(r.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if k != nil && r.Context != "" {
+		k["current-context"] = r.Context
+	}
+	server, err := k.Server(r.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", r.Kubeconfig, err)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableCompression = true
+	transport.TLSClientConfig = server.TLS
+	if server.Token != "" && !strings.HasPrefix(strings.ToLower(server.URL), "https:") {
+		return nil, fmt.Errorf("--kubeconfig %s: a token is not sent to %s for everybody to read", r.Kubeconfig, server.URL)
+	}
+	current, _ := k["current-context"].(string)
+	return &Client{http: &http.Client{Transport: transport}, url: strings.TrimSuffix(server.URL, "/"), token: server.Token, agent: r.Agent,
+		Namespace: text(k.named("contexts", "context", current), "namespace")}, nil
+}
+
+// NewClient asks by a transport of the caller's.
+func NewClient(transport http.RoundTripper, url string) *Client {
+	return &Client{http: &http.Client{Transport: transport}, url: url}
+}
+
+// Get asks for a path, which may have a query; headers are names and values in turns. The caller closes the answer's body, whatever the answer is.
+func (c *Client) Get(ctx context.Context, path string, headers ...string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.agent != "" {
+		request.Header.Set("User-Agent", c.agent)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	return c.http.Do(request)
+}
