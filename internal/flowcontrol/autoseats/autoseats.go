@@ -60,11 +60,12 @@ const (
 	batchPrice       = 8                    // times its least duration that a commit of many writes may take
 	forgiven         = 30 * time.Second
 
-	firstProbe = time.Second // of pressure
-	probeEvery = 10 * time.Second
-	probeLasts = 750 * time.Millisecond
-	probeNeeds = 24  // requests
-	probePart  = 0.5 // of the goodput
+	firstProbe   = time.Second // of pressure
+	probeEvery   = 10 * time.Second
+	probeLasts   = 750 * time.Millisecond
+	probeNeeds   = 24  // requests
+	probePart    = 0.5 // of the goodput
+	comeBackRise = 1.6 // at a tick, after a probe
 
 	blockSize   = 8 // requests whose mean is one observation
 	maxClasses  = 512
@@ -135,6 +136,7 @@ type Controller struct {
 	pressed           time.Duration
 	probeAt           time.Duration // of pressure
 	probeBegan        time.Time     // zero: there is none
+	returning         bool          // to the seats before the probe
 	probed            int           // requests that began and ended in the probe
 	leastCommit       time.Duration
 	commitRatio       float64 // of what commits take lately, to the least
@@ -254,6 +256,8 @@ func (c *Controller) Tick(s Sample) int {
 	switch {
 	case !c.probeBegan.IsZero():
 		c.probe(s)
+	case c.returning:
+		c.comeBack()
 	case !s.Pressed:
 		c.average(s, dt)
 		c.rest(s)
@@ -350,12 +354,19 @@ func (c *Controller) probe(s Sample) {
 		return
 	}
 	c.probeBegan, c.calmSince = time.Time{}, time.Time{}
-	c.fresh = tally{}
-	c.set(c.seats)
+	c.returning = true
+	c.comeBack()
 }
 
-// set lets seats come back gradually, too, after a probe: all at once they would be a burst.
+// comeBack gives the seats back that a probe took, gradually: all at once they would be a burst. What ends meanwhile says nothing.
+func (c *Controller) comeBack() {
+	c.fresh = tally{}
+	back := int(math.Round(c.seats))
+	c.state.Seats = min(back, 1+int(comeBackRise*float64(c.state.Seats)))
+	c.returning = c.state.Seats < back
+}
+
 func (c *Controller) set(seats float64) {
 	c.seats = min(float64(c.bounds.Most), max(float64(c.bounds.Least), seats))
-	c.state.Seats = min(int(math.Round(c.seats)), 1+int(maxRise*float64(c.state.Seats)))
+	c.state.Seats = int(math.Round(c.seats))
 }

@@ -201,7 +201,7 @@ func (m *Machine) arrive(stream int) {
 		if stream != m.arrivals {
 			return
 		}
-		m.enqueue(m.draw())
+		m.enqueue()
 		m.arrive(stream)
 	})
 }
@@ -239,7 +239,7 @@ func (m *Machine) lightArrives() {
 	m.in(m.rng.ExpFloat64()/m.Light, m.lightArrives)
 }
 
-func (m *Machine) enqueue(j *job) {
+func (m *Machine) enqueue() {
 	m.account()
 	for len(m.Waiting) > 0 && m.now-m.Waiting[0].arrived > mostWait {
 		m.Waiting = m.Waiting[1:]
@@ -249,7 +249,7 @@ func (m *Machine) enqueue(j *job) {
 		m.refuse()
 		return
 	}
-	m.Waiting = append(m.Waiting, j)
+	m.Waiting = append(m.Waiting, m.draw())
 	m.fill()
 }
 
