@@ -20,6 +20,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"math/bits"
 	"net"
 	"net/http"
 	"slices"
@@ -52,6 +53,8 @@ const stuckAfter = 10 * time.Millisecond // a write to the client, or a read fro
 
 const unsentBytes = 2048 // bytes that net/http keeps before it writes anything to the client
 
+const autoSeats = -1 // instead of a number of seats: as many as the machine carries
+
 const tooManyRequests = "Too many requests, please try again later."
 
 // storedCounts is what the store has of a resource, in one namespace or ("") all; objects is -1 if it has no such resource.
@@ -60,13 +63,19 @@ type storedCounts func(group, resource, namespace string) (objects, bytes int64)
 // A flowControl is API Priority and Fairness for one server.
 type flowControl struct {
 	dispatcher *flowcontrol.Dispatcher
+	auto       *flowcontrol.Auto // nil where the seats are a given number
 	stored     storedCounts
 	watchers   watcherCounts
 }
 
-// newFlowControl shares seats out by the mandatory objects until configure is called. timeout is that of requests.
+// newFlowControl shares seats out (autoSeats: as many as the machine carries) by the mandatory objects until configure is called. timeout is that of requests.
 func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
-	fc := &flowControl{dispatcher: flowcontrol.NewDispatcher(seats, timeout), stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
+	fc := &flowControl{stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
+	if seats == autoSeats {
+		fc.dispatcher, fc.auto = flowcontrol.NewAuto(timeout)
+	} else {
+		fc.dispatcher = flowcontrol.NewDispatcher(seats, timeout)
+	}
 	fc.configure(flowcontrol.Objects{})
 	return fc
 }
@@ -77,8 +86,15 @@ func (fc *flowControl) configure(objs flowcontrol.Objects) {
 	fc.dispatcher.Configure(objs.Schemas, objs.Levels)
 }
 
-// run lends seats among levels until ctx ends.
-func (fc *flowControl) run(ctx context.Context) { fc.dispatcher.Run(ctx) }
+// run lends seats among levels, and keeps their number at what the machine carries if that is asked for, until ctx ends.
+func (fc *flowControl) run(ctx context.Context) {
+	var running sync.WaitGroup
+	if fc.auto != nil {
+		running.Go(func() { fc.auto.Run(ctx) })
+	}
+	fc.dispatcher.Run(ctx)
+	running.Wait()
+}
 
 // withPriorityAndFairness gives requests their seats: by flow control, or by counting alone when that is switched off.
 func (s *server) withPriorityAndFairness(next http.Handler) http.Handler {
@@ -124,6 +140,10 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcont
 			r.Body = &seatedBody{r.Body, seat}
 		}
 		next.ServeHTTP(&seatedWriter{ResponseWriter: w, seat: seat}, r)
+		if fc.auto != nil {
+			rec := request.From(r.Context())
+			fc.auto.Done(t, workClass(&rec.Info, t.Plain()), time.Since(t.Started), rec.CommitWait.Total(), rec.HookWait.Total()+seat.waited)
+		}
 		return
 	}
 	if t.Digest.Verb == "watch" {
@@ -201,9 +221,11 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 // A loan lends a request's seats to others while its handler waits for the client.
 type loan struct {
 	ticket *flowcontrol.Ticket
+	waited time.Duration // all in all; the handler's goroutine alone touches it
 
 	mu      sync.Mutex // guards what follows
 	waiting bool
+	began   time.Time
 	lent    bool
 	timer   *time.Timer
 }
@@ -212,7 +234,7 @@ type loan struct {
 func (seat *loan) begin() {
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
-	seat.waiting = true
+	seat.waiting, seat.began = true, time.Now()
 	if seat.timer == nil {
 		seat.timer = time.AfterFunc(stuckAfter, seat.lend)
 	} else {
@@ -235,6 +257,7 @@ func (seat *loan) end() {
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
 	seat.waiting = false
+	seat.waited += time.Since(seat.began)
 	if seat.lent {
 		seat.lent = false
 		seat.ticket.Reclaim()
@@ -284,28 +307,59 @@ func (fc *flowControl) estimate(info *request.Info) flowcontrol.Estimate {
 	}
 	switch info.Verb {
 	case "list", "watch":
-		one.InitialSeats = fc.listSeats(info)
+		seats, most := fc.listSeats(info)
+		one.InitialSeats = seats
+		fc.learn(info, &one)
+		one.InitialSeats = min(one.InitialSeats, most)
 	case "create", "update", "patch", "delete":
 		if info.Resource == "serviceaccounts" && info.Subresource == "token" { // nobody is told of a token
 			return one
 		}
-		return mutatingWork(fc.watchers.interested(info))
+		one = mutatingWork(fc.watchers.interested(info))
+		fc.learn(info, &one)
 	}
 	return one
 }
 
-// listSeats is the width of a LIST or WATCH, by how many objects there are of its resource and of how many bytes in all.
-func (fc *flowControl) listSeats(info *request.Info) int {
+// learn corrects an estimate by experience, where there is any.
+func (fc *flowControl) learn(info *request.Info, est *flowcontrol.Estimate) {
+	if fc.auto == nil || info.Verb == "watch" {
+		return
+	}
+	list, plain := info.Verb == "list", 0
+	if list {
+		plain = est.InitialSeats
+	}
+	fc.auto.Learn(workClass(info, plain), list, est)
+}
+
+// workClass is a number for requests that take alike: of a verb and a resource, in a namespace or all, and as wide to a power of two.
+func workClass(info *request.Info, seats int) uint64 {
+	h := uint64(14695981039346656037) // FNV-1a
+	for _, word := range [...]string{info.Verb, info.Group, info.Resource, info.Subresource} {
+		for i := range len(word) {
+			h = (h ^ uint64(word[i])) * 1099511628211
+		}
+		h *= 1099511628211
+	}
+	if info.Namespace != "" {
+		h = (h ^ 1) * 1099511628211
+	}
+	return (h ^ uint64(bits.Len(uint(seats)))) * 1099511628211
+}
+
+// listSeats is the width of a LIST or WATCH and the most that it may be corrected to, by how many objects there are of its resource and of how many bytes in all.
+func (fc *flowControl) listSeats(info *request.Info) (seats, most int) {
 	options, err := info.ListOptions()
 	if err != nil { // it will be refused further on
-		return maxListSeats
+		return maxListSeats, maxListSeats
 	}
 	if info.Verb == "watch" && !startsWithAll(&options) {
-		return 1
+		return 1, 1
 	}
 	objects, size := fc.stored(info.Group, info.Resource, info.Namespace)
 	if objects < 0 {
-		return 1
+		return 1, 1
 	}
 	read, cached := objects, info.Verb == "watch" || listsFromCache(&options)
 	if options.Limit > 0 {
@@ -317,15 +371,16 @@ func (fc *flowControl) listSeats(info *request.Info) int {
 	case !cached && (options.LabelSelector != "" || options.FieldSelector != ""):
 		read = max(read, objects/2)
 	}
+	most = maxListSeats
 	average := float64(unknownSize)
 	if objects > 0 && size > 0 {
 		average = float64(size) / float64(objects)
 	}
 	work := float64(read) * average
 	if cached {
-		work = min(work, cachedBytes)
+		work, most = min(work, cachedBytes), cachedBytes/bytesPerSeat
 	}
-	return int(min(maxListSeats, max(1, math.Ceil(work/bytesPerSeat))))
+	return int(min(maxListSeats, max(1, math.Ceil(work/bytesPerSeat)))), most
 }
 
 // startsWithAll tells whether a watch begins with what is there.
@@ -414,7 +469,9 @@ func (wc *watcherCounts) interested(info *request.Info) int {
 func (fc *flowControl) serveDump(w http.ResponseWriter, r *http.Request) {
 	var text bytes.Buffer
 	page := strings.TrimPrefix(r.URL.Path, "/debug/api_priority_and_fairness/")
-	if !fc.dispatcher.Dump(&text, page, r.URL.Query().Get("includeRequestDetails") != "") {
+	if page == "dump_seats" && fc.auto != nil {
+		fc.auto.Dump(&text)
+	} else if !fc.dispatcher.Dump(&text, page, r.URL.Query().Get("includeRequestDetails") != "") {
 		http.NotFound(w, r)
 		return
 	}

@@ -68,6 +68,7 @@ import (
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
 	"apilet/internal/findings"
+	"apilet/internal/flowcontrol/autoseats"
 	"apilet/internal/gc"
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
@@ -112,7 +113,8 @@ type config struct {
 	auditPath, jwksURI                      string
 	denyDeprecated, managedFields, validate bool
 	flowControl                             bool
-	maxReadonly, maxMutating                int
+	maxReadonly, maxMutating                int // autoSeats: flow control's seats are as many as the machine carries
+	readonlyGiven, mutatingGiven            bool
 	requestTimeout, minTimeout              time.Duration
 	compactionInterval, eventTTL            time.Duration
 	history                                 *time.Duration // nil: --compaction-interval
@@ -205,6 +207,9 @@ func (c *config) finish() error {
 			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
 		}
 	}
+	if err := c.finishSeats(); err != nil {
+		return err
+	}
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), c.enabledPlugins, c.disabledPlugins); err != nil {
 		return err
 	}
@@ -222,6 +227,45 @@ func (c *config) kept() time.Duration {
 		return c.compactionInterval
 	}
 	return *c.history
+}
+
+// seats are flow control's.
+func (c *config) seats() int {
+	if c.maxReadonly == autoSeats {
+		return autoSeats
+	}
+	return c.maxReadonly + c.maxMutating
+}
+
+// finishSeats lets "auto" for one of the two limits be that for both: flow control divides their sum by levels, not by who writes.
+func (c *config) finishSeats() error {
+	switch {
+	case c.maxReadonly != autoSeats && c.maxMutating != autoSeats:
+		return nil
+	case c.mutatingGiven && c.maxMutating != autoSeats || c.readonlyGiven && c.maxReadonly != autoSeats:
+		return errors.New("--max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given")
+	case !c.flowControl:
+		return errors.New("--max-requests-inflight=auto needs --enable-priority-and-fairness")
+	}
+	c.maxReadonly, c.maxMutating = autoSeats, autoSeats
+	return nil
+}
+
+// inflight is the value of a flag that limits requests: a number, or auto.
+func inflight(limit *int, given *bool) func(string) error {
+	return func(text string) error {
+		*given = true
+		if text == "auto" {
+			*limit = autoSeats
+			return nil
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return errors.New("neither a number nor auto")
+		}
+		*limit = n
+		return nil
+	}
 }
 
 // finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
@@ -485,9 +529,10 @@ func (s *server) populate(ctx context.Context) error {
 		s.wr.NamespaceCreated = s.namespaces.NamespaceCreated
 	}
 	if s.cfg.flowControl {
-		s.fc = newFlowControl(s.cfg.maxReadonly+s.cfg.maxMutating, s.cfg.requestTimeout, s.stored)
+		s.fc = newFlowControl(s.cfg.seats(), s.cfg.requestTimeout, s.stored)
 		s.flows = bootstrap.NewFlowReconciler(s.st, s.reg, s.wr, s.fc.configure)
 		s.metrics.registry.MustRegister(s.fc.dispatcher)
+		s.followMachine()
 		if err := s.flows.Start(ctx); err != nil {
 			return err
 		}
@@ -504,6 +549,23 @@ func (s *server) populate(ctx context.Context) error {
 		s.wr.Policy = policy.Committed
 	}
 	return nil
+}
+
+// followMachine gives the choice of seats what it looks at, where there is one, and lets it be seen.
+func (s *server) followMachine() {
+	auto := s.fc.auto
+	if auto == nil {
+		return
+	}
+	s.metrics.registry.MustRegister(auto.Metrics())
+	auto.Commits = func() ([]float64, []int64) {
+		stats := s.st.Stats()
+		return store.CommitBounds[:], stats.CommitBuckets[:]
+	}
+	auto.Changed = func(from, to int, state autoseats.State) {
+		s.log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
+			Dur("runDelay", state.RunDelay).Msg("flow control: seats follow what the machine carries")
+	}
 }
 
 // admit puts the chain of plug-ins together that every write passes.
@@ -790,7 +852,7 @@ func (s *server) routes() http.Handler {
 		s.findings.Serve(w, r, findings.Rights{May: s.may, MayAnything: s.auth.MayListAnything})
 	})
 	if s.flows != nil {
-		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests"} {
+		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests", "dump_seats"} {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
@@ -1215,8 +1277,9 @@ func (c *config) defineObjects(f *flag.FlagSet) {
 }
 
 func (c *config) defineRequests(f *flag.FlagSet) {
-	f.IntVar(&c.maxReadonly, "max-requests-inflight", 400, "requests that only read, at once; the sum with the next flag is flow control's seats")
-	f.IntVar(&c.maxMutating, "max-mutating-requests-inflight", 200, "requests that write, at once")
+	c.maxReadonly, c.maxMutating = 400, 200
+	f.Func("max-requests-inflight", "requests that only read, at once; the sum with the next flag is flow control's `seats`. auto, for both: as many as the machine carries (default 400)", inflight(&c.maxReadonly, &c.readonlyGiven))
+	f.Func("max-mutating-requests-inflight", "requests that write, at once: a `number` or auto (default 200)", inflight(&c.maxMutating, &c.mutatingGiven))
 	f.BoolVar(&c.flowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
 	f.DurationVar(&c.requestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
 	f.DurationVar(&c.minTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")

@@ -291,6 +291,7 @@ type allocation struct {
 	high       int // demand in the last period: its highest,
 	mean, sd   float64
 	smoothed   float64 // and its envelope, which rises at once and falls slowly
+	keep       float64 // of it in a period, where that is not the usual one; 0: smoothing
 	target     float64 // what it would like
 	low, limit int     // what it must get at least; what it gets
 }
@@ -341,7 +342,11 @@ func (c *allocation) observe(high int, mean, sd float64, long bool) {
 	}
 	c.mean, c.sd = mean, sd
 	envelope := mean + sd
-	c.smoothed = max(envelope, smoothing*c.smoothed+(1-smoothing)*envelope)
+	keep := smoothing
+	if c.keep > 0 {
+		keep = c.keep
+	}
+	c.smoothed = max(envelope, keep*c.smoothed+(1-keep)*envelope)
 }
 
 // lendSeats shares all nominal seats out among the levels and returns the fraction of its target that each gets whom no bound

@@ -22,8 +22,8 @@
 //
 // Invariants: a level whose seats in use have reached its limit starts nothing; while two flows wait, what they were served differs by no
 // more than one request's usual running time and what running requests have overdrawn; a request that is dispatched either runs, once, or
-// its caller gets an error before its deadline; what a decision costs grows with the logarithm of those who wait. The package imports none
-// of ours.
+// its caller gets an error before its deadline; what a decision costs grows with the logarithm of those who wait. auto.go lets the number
+// of seats follow what the machine carries; package autoseats, the only one of ours that is imported, decides upon it.
 package flowcontrol
 
 // This file decides which request runs now, which waits, and which is turned away: API Priority and Fairness (KEP-1040).
@@ -87,7 +87,7 @@ import (
 )
 
 const (
-	guessedTime  = 3 * time.Millisecond // what a request is taken to run, where queues of a hand are compared
+	guessedTime  = 3 * time.Millisecond // what a request is taken to run of which nobody knows better
 	maxQueueWait = time.Minute          // nobody waits longer; and no longer than a quarter of the request's time
 	lookPeriod   = time.Second / 4      // how often one who waits is asked whether it is still there, if there is no other way
 	adjustPeriod = 10 * time.Second     // how often seats are lent anew
@@ -119,12 +119,14 @@ type Estimate struct {
 	Tail                     time.Duration // how long FinalSeats are held
 	Mutating                 bool          // for the metrics' label request_kind
 	Watchers                 int           // who will be told of the change; -1 where nobody counted
+	Plain                    int           // of a LIST whose seats were corrected by experience, what they were; else 0
+	Likely                   time.Duration // how long such requests run, where that is known; 0: nobody knows
 }
 
 func (est Estimate) seats() int { return max(est.InitialSeats, est.FinalSeats) }
 
 func (est Estimate) work() time.Duration {
-	return time.Duration(est.InitialSeats)*guessedTime + time.Duration(est.FinalSeats)*est.Tail
+	return time.Duration(est.InitialSeats)*cmp.Or(est.Likely, guessedTime) + time.Duration(est.FinalSeats)*est.Tail
 }
 
 // within narrows the estimate to a number of seats (0: no bound). A tail becomes longer as it becomes narrower.
@@ -146,7 +148,6 @@ func (est Estimate) tailWithin(seats int) Estimate {
 
 // A Dispatcher holds the configuration and the priority levels. It panics when asked to Dispatch before Configure.
 type Dispatcher struct {
-	seats   int           // the server's
 	timeout time.Duration // of requests whose context has no deadline
 	schemas atomic.Pointer[[]*FlowSchema]
 	drained chan struct{} // capacity 1: a level that is no longer wanted has become empty; run takes it
@@ -155,6 +156,9 @@ type Dispatcher struct {
 	mu       sync.Mutex // guards what follows; taken before a level's
 	wanted   []*flowcontrolv1.FlowSchema
 	shapes   []*flowcontrolv1.PriorityLevelConfiguration
+	seats    int               // the server's
+	carried  int               // with an Auto, what seats follows; else 0
+	period   time.Duration     // after which seats are lent anew
 	Levels   map[string]*Level // by name
 	fairFrac float64
 }
@@ -162,7 +166,7 @@ type Dispatcher struct {
 // NewDispatcher divides seats among levels, once Configure has named them. timeout bounds the wait of requests whose context has no
 // deadline.
 func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
-	d := &Dispatcher{seats: seats, timeout: timeout, Levels: map[string]*Level{}, drained: make(chan struct{}, 1)}
+	d := &Dispatcher{seats: seats, period: adjustPeriod, timeout: timeout, Levels: map[string]*Level{}, drained: make(chan struct{}, 1)}
 	for phase := range d.traffic.lanes {
 		for kind := range d.traffic.lanes[phase] {
 			d.traffic.lanes[phase][kind] = trafficLane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
@@ -173,7 +177,7 @@ func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
 
 // Run lends seats among the levels until ctx ends.
 func (d *Dispatcher) Run(ctx context.Context) {
-	tick := time.NewTicker(adjustPeriod)
+	tick := time.NewTicker(d.period)
 	defer tick.Stop()
 	for {
 		select {
@@ -298,6 +302,7 @@ type Level struct {
 	demand               seatDemand
 	seatUse, seatDemand  histogram
 	waitingUse, startUse histogram
+	use                  seatUse
 }
 
 // levelCounts only grow, but for the last two, which are those of the last start.
@@ -762,7 +767,7 @@ func (l *Level) seatLocked(t *Ticket) {
 		return
 	}
 	l.settleLocked(t.flow)
-	t.promise = time.Duration(t.width) * l.usual
+	t.promise = time.Duration(t.width) * cmp.Or(t.est.Likely, l.usual)
 	t.flow.promised += t.promise
 	t.flow.seats += t.width
 	t.queue.held += t.width
@@ -984,13 +989,18 @@ func (d *Dispatcher) Configure(schemas []*flowcontrolv1.FlowSchema, levels []*fl
 	d.rebuildLocked()
 }
 
-func (d *Dispatcher) rebuildLocked() {
+func (d *Dispatcher) specsLocked() map[string]*flowcontrolv1.PriorityLevelConfiguration {
 	specs := map[string]*flowcontrolv1.PriorityLevelConfiguration{}
 	for _, obj := range d.shapes {
 		if usableLevel(&obj.Spec) {
 			specs[obj.Name] = obj
 		}
 	}
+	return specs
+}
+
+func (d *Dispatcher) rebuildLocked() {
+	specs := d.specsLocked()
 	for name, l := range d.Levels {
 		if specs[name] == nil && l.retire() {
 			delete(d.Levels, name)
@@ -1004,17 +1014,7 @@ func (d *Dispatcher) rebuildLocked() {
 		}
 		l.allocation.read(&obj.Spec)
 	}
-	var shares float64
-	for _, l := range d.Levels {
-		shares += float64(l.allocation.shares)
-	}
-	for name, l := range d.Levels {
-		l.allocation.divide(d.seats, shares)
-		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
-			l.shape(&obj.Spec, l.allocation.nominal)
-		}
-	}
-	d.scaleTrafficLocked(specs)
+	d.divideLocked(specs)
 	compiled := d.compileLocked(specs)
 	d.schemas.Store(&compiled)
 	d.adjustLocked()
@@ -1060,9 +1060,17 @@ func (d *Dispatcher) adjust() {
 }
 
 func (d *Dispatcher) adjustLocked() {
+	for _, l := range d.Levels {
+		l.allocation.keep = d.keepLocked()
+		l.allocation.observe(l.takeDemand())
+	}
+	d.lendLocked()
+}
+
+// lendLocked puts in force what follows from the demand that was seen last.
+func (d *Dispatcher) lendLocked() {
 	var claims []*allocation
 	for _, l := range d.Levels {
-		l.allocation.observe(l.takeDemand())
 		claims = append(claims, &l.allocation)
 	}
 	d.fairFrac = lendSeats(claims)
@@ -1264,6 +1272,7 @@ func (stats *schemaStats) ended(watch bool, ran time.Duration) {
 // observeLocked weighs the state that held for dt.
 func (l *Level) observeLocked(dt time.Duration) {
 	l.demand.pass(l.inUse+l.waitingSeats, dt.Seconds())
+	l.use.pass(l.inUse, l.Waiting > 0, dt)
 	weight := uint64(dt)
 	l.seatUse.add(float64(l.inUse)/l.denominator, weight)
 	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)

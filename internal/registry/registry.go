@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -173,7 +174,9 @@ func Author(ctx context.Context) store.Author {
 
 // commit stores one change of an object, and waits for what follows from it before anybody hears of it.
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
+	began := time.Now()
 	rec, err := wr.Store.Commit(ctx, c)
+	request.From(ctx).NoteCommit(began)
 	if err == nil {
 		note := request.Write{Key: c.Key, Old: c.Expect, New: rec.Rev}
 		if c.Op == store.OpDelete {

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -120,8 +121,30 @@ type Request struct {
 	Answered     *metav1.Status // the Status that was answered; nil when it was another object
 	Written      Write          // what became of the object; of a collection nothing is told
 
+	CommitWait, HookWait Waits // for the store, and for webhooks: what flow control does not take for work
+
 	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
 	Annotations map[string]string // audit annotations
+}
+
+// Waits is the time that a request has waited for something, by all goroutines that work for it.
+type Waits struct{ nanos atomic.Int64 }
+
+// Total is the time until now.
+func (w *Waits) Total() time.Duration { return time.Duration(w.nanos.Load()) }
+
+// NoteCommit adds a wait that began then and has just ended; NoteHook likewise. A nil request notes nothing.
+func (rec *Request) NoteCommit(began time.Time) {
+	if rec != nil {
+		rec.CommitWait.nanos.Add(int64(time.Since(began)))
+	}
+}
+
+// NoteHook is NoteCommit's like for webhooks.
+func (rec *Request) NoteHook(began time.Time) {
+	if rec != nil {
+		rec.HookWait.nanos.Add(int64(time.Since(began)))
+	}
 }
 
 // Annotate adds an audit annotation.

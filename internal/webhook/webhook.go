@@ -108,6 +108,7 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, */*")
 	r.Header.Set("User-Agent", agent)
+	defer request.From(ctx).NoteHook(time.Now())
 	response, err := c.client.Do(r)
 	if err != nil {
 		return nil, err

@@ -6,7 +6,7 @@
 //
 // A culprit asks as fast as it is answered and takes no notice of Retry-After. The others ask 20 times a second, less often only when
 // an answer takes longer. LISTs have a selector that finds nothing, so that they cost the server and not this program, which
-// shares the machine with it. The program ends with 1 if lease renewals took too long.
+// shares the machine with it. With -seats servers of 600 seats and of --max-requests-inflight=auto are compared (seats.go). The program ends with 1 if lease renewals took too long.
 package main
 
 import (
@@ -42,6 +42,8 @@ const (
 var (
 	serverURL = flag.String("server", "", "`URL` of a server to play against; without it two are started")
 	only      = flag.String("only", "", "a `word` of the title of the scenarios to play")
+	seats     = flag.Bool("seats", false, "compare --max-requests-inflight=auto with the default of 600 seats, and with -server if that is given")
+	token     = flag.String("token", "", "an administrator's bearer `token` for -server")
 	length    = flag.Duration("length", 3*time.Second, "how long each scenario lasts")
 )
 
@@ -61,7 +63,7 @@ func main() {
 // run plays everything. ok is whether leases were renewed in time under flow control.
 func run(ctx context.Context) (ok bool, err error) {
 	program := ""
-	if *serverURL == "" {
+	if *serverURL == "" || *seats {
 		dir, err := os.MkdirTemp("", "flows")
 		if err != nil {
 			return false, err
@@ -73,6 +75,9 @@ func run(ctx context.Context) (ok bool, err error) {
 		if err := build.Run(); err != nil {
 			return false, fmt.Errorf("building the server: %w", err)
 		}
+	}
+	if *seats {
+		return true, playSeats(ctx, program)
 	}
 	for _, sc := range scenarios() {
 		if !strings.Contains(sc.title, *only) {
@@ -120,12 +125,13 @@ func playAfresh(ctx context.Context, program string, sc scenario) (worst time.Du
 type stage struct {
 	title, url string
 	admin      *http.Client
+	token      string // of an administrator; "" on a plain port
 }
 
 // openStages starts two servers, unless there is one to play against.
 func openStages(ctx context.Context, program string) (stages []*stage, closeAll func(), err error) {
 	if *serverURL != "" {
-		return []*stage{{"", strings.TrimSuffix(*serverURL, "/"), &http.Client{}}}, func() {}, nil
+		return []*stage{{"", strings.TrimSuffix(*serverURL, "/"), &http.Client{}, *token}}, func() {}, nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var servers []*exec.Cmd
@@ -150,9 +156,12 @@ func openStages(ctx context.Context, program string) (stages []*stage, closeAll 
 
 // startServer starts a server of 30 seats, few enough to be fought for. Ending ctx stops it.
 func startServer(ctx context.Context, program, kubeconfig, title string) (*stage, *exec.Cmd, error) {
-	server := exec.CommandContext(ctx, program, "--ephemeral", "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig,
-		"--max-requests-inflight", "20", "--max-mutating-requests-inflight", "10",
+	return startWith(ctx, program, kubeconfig, title, "--ephemeral", "--max-requests-inflight=20", "--max-mutating-requests-inflight=10",
 		fmt.Sprintf("--enable-priority-and-fairness=%t", title != "without"))
+}
+
+func startWith(ctx context.Context, program, kubeconfig, title string, flags ...string) (*stage, *exec.Cmd, error) {
+	server := exec.CommandContext(ctx, program, append([]string{"--listen=127.0.0.1:0", "--kubeconfig=" + kubeconfig}, flags...)...)
 	server.Cancel = func() error { return server.Process.Signal(os.Interrupt) }
 	server.WaitDelay = 5 * time.Second
 	if err := server.Start(); err != nil {
@@ -161,7 +170,7 @@ func startServer(ctx context.Context, program, kubeconfig, title string) (*stage
 	for range 200 {
 		text, _ := os.ReadFile(kubeconfig) // not there yet
 		if url := regexp.MustCompile(`http://[0-9.:]+`).Find(text); url != nil {
-			return &stage{title, string(url), &http.Client{}}, server, nil
+			return &stage{title, string(url), &http.Client{}, ""}, server, nil
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -174,6 +183,7 @@ func (st *stage) ask(ctx context.Context, method, path, body string) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
+	st.authorize(r)
 	answer, err := st.admin.Do(r)
 	if err != nil {
 		return nil, err
@@ -449,7 +459,7 @@ func (st *stage) play(ctx context.Context, sc scenario) ([]*outcome, error) {
 	var running sync.WaitGroup
 	for i, a := range sc.actors {
 		outcomes[i] = &outcome{}
-		transport := &http.Transport{MaxIdleConnsPerHost: a.connections, DisableCompression: true}
+		transport := &http.Transport{MaxIdleConnsPerHost: a.connections, DisableCompression: true, TLSClientConfig: trusting}
 		defer transport.CloseIdleConnections()
 		for connection := range a.connections {
 			running.Go(func() { st.act(limited, &http.Client{Transport: transport}, a, connection, outcomes[i]) })
@@ -518,8 +528,11 @@ func (st *stage) send(ctx context.Context, client *http.Client, a actor, c call)
 	if err != nil {
 		return broken
 	}
-	r.Header.Set("Impersonate-User", a.user)
-	r.Header["Impersonate-Group"] = a.groups
+	st.authorize(r)
+	if a.user != "" { // else it is the administrator, who is exempt
+		r.Header.Set("Impersonate-User", a.user)
+		r.Header["Impersonate-Group"] = a.groups
+	}
 	r.Header.Set("Content-Type", "application/json")
 	answer, err := client.Do(r)
 	if err != nil {

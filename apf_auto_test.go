@@ -1,0 +1,114 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/request"
+)
+
+// One limit that is auto makes both so, since their sum is what is found; what contradicts that does not start.
+func TestSeatsFlag(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ flags, seats, err string }{
+		{"", "600", ""},
+		{"--max-requests-inflight=20 --max-mutating-requests-inflight=10", "30", ""},
+		{"--max-requests-inflight=20", "220", ""},
+		{"--max-requests-inflight=auto", "auto", ""},
+		{"--max-mutating-requests-inflight=auto", "auto", ""},
+		{"--max-requests-inflight=auto --max-mutating-requests-inflight=auto", "auto", ""},
+		{"--max-requests-inflight=auto --max-mutating-requests-inflight=10", "", "finds the sum of both limits"},
+		{"--max-requests-inflight=10 --max-mutating-requests-inflight=auto", "", "finds the sum of both limits"},
+		{"--max-requests-inflight=auto --enable-priority-and-fairness=false", "", "needs --enable-priority-and-fairness"},
+		{"--max-requests-inflight=many", "", "neither a number nor auto"},
+		{"--max-requests-inflight=-1", "", "neither a number nor auto"},
+		{"--max-requests-inflight=99999999999999999999", "", "neither a number nor auto"},
+	} {
+		c, f := newConfig(io.Discard)
+		err := f.Parse(strings.Fields(test.flags))
+		if err == nil {
+			err = c.finish()
+		}
+		switch {
+		case test.err != "":
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%s: %v, want %q", test.flags, err, test.err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", test.flags, err)
+		case test.seats == "600" && c.seats() != 600, test.seats == "30" && c.seats() != 30, test.seats == "220" && c.seats() != 220,
+			test.seats == "auto" && c.seats() != autoSeats:
+			t.Errorf("%q: %d seats, want %s", test.flags, c.seats(), test.seats)
+		}
+	}
+}
+
+func autoFlow(c *config) { c.maxReadonly, c.maxMutating = autoSeats, autoSeats }
+
+// A server that finds its seats shows what it knows; requests take part in it by what they did themselves, and a create that a webhook delays is
+// expected to take as long again, but to be no wider.
+func TestServerThatFindsItsSeats(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, autoFlow)
+	const delay = 50 * time.Millisecond
+	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) {
+		time.Sleep(delay)
+		respondReview(w, q, true, "")
+	})
+	s.validatingBy(h.hookAt("a", "", ""))
+	as := []string{"Impersonate-User", "alice"}
+	for _, name := range []string{"a", "b", "c"} {
+		s.want(201, "POST", hookedMaps, hookedMap(name), as...)
+	}
+	for range 3 {
+		s.want(200, "GET", hookedMaps, "", as...)
+	}
+	info := request.Parse(httptest.NewRequest("POST", hookedMaps, nil))
+	if est := s.fc.estimate(&info); est.InitialSeats != 1 || est.Likely < delay {
+		t.Errorf("a create that took more than %v is estimated at %+v", delay, est)
+	}
+	if known := s.fc.auto.State(); known.Seats < 1 {
+		t.Errorf("%+v", known)
+	}
+	if page := string(s.want(200, "GET", "/debug/api_priority_and_fairness/dump_seats", "").body); !strings.HasPrefix(page, "Seats,") {
+		t.Errorf("the dump is %q", page)
+	}
+	all := string(s.want(200, "GET", "/metrics", "").body)
+	for _, name := range []string{"seats", "goodput_seats", "in_use_seats", "efficiency", "headroom", "run_delay_seconds", "probes_total"} {
+		if !strings.Contains(all, "\napilet_flowcontrol_auto_"+name+" ") {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	given := newFlowControl(600, time.Minute, nothingStored)
+	if code := flowCall(http.HandlerFunc(given.serveDump), "GET", "/debug/api_priority_and_fairness/dump_seats").Code; code != 404 {
+		t.Errorf("the dump of a given number of seats: %d", code)
+	}
+}
+
+// Requests of a verb, a resource, a scope and a width are a class.
+func TestWorkClasses(t *testing.T) {
+	t.Parallel()
+	seen := map[uint64]string{}
+	for _, target := range []string{"GET /api/v1/pods", "GET /api/v1/namespaces/a/pods", "GET /api/v1/namespaces/a/pods/x", "GET /api/v1/namespaces/a/pods/x/status",
+		"GET /apis/apps/v1/deployments", "POST /api/v1/namespaces/a/pods", "PUT /api/v1/namespaces/a/pods/x", "GET /livez"} {
+		method, path, _ := strings.Cut(target, " ")
+		info := request.Parse(httptest.NewRequest(method, path, nil))
+		for _, seats := range []int{0, 1, 2, 8} {
+			class := workClass(&info, seats)
+			if old, twice := seen[class]; twice {
+				t.Errorf("%s with %d seats is as %s", target, seats, old)
+			}
+			seen[class] = target
+		}
+		other := request.Parse(httptest.NewRequest(method, strings.ReplaceAll(strings.ReplaceAll(path, "/a/", "/b/"), "/x", "/y"), nil))
+		if workClass(&info, 9) != workClass(&other, 15) {
+			t.Errorf("another object than that of %s is of another class", target)
+		}
+	}
+}
