@@ -154,7 +154,7 @@ func (c *Cluster) identify(ctx context.Context) error {
 	defer cancel()
 	fresh := make([]byte, 16)
 	rand.Read(fresh)
-	for told := false; ; told = true {
+	for told := ""; ; {
 		var kept []byte
 		var header *pb.ResponseHeader
 		err := c.cfg.probe(ctx)
@@ -175,7 +175,8 @@ func (c *Cluster) identify(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
 		}
-		if !told {
+		if why := err.Error(); why != told {
+			told = why
 			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not answer; trying again")
 		}
 		rest(ctx, retryAfter)

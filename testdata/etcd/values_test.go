@@ -212,8 +212,16 @@ func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 		}
 		a.start()
 		a.ready()
-		a.do(200, "GET", maps+fmt.Sprintf("/o%02d", rand.IntN(40)), "")
-		a.do(200, "PATCH", maps+"/o07", fmt.Sprintf(`{"data":{"page":"%d"}}`, at))
+		until(t, "the object is read and written", func() error { // the server may find the damage later, and start anew
+			if err := a.answers(maps + fmt.Sprintf("/o%02d", rand.IntN(40))); err != nil {
+				return err
+			}
+			code, text, err := a.try("PATCH", maps+"/o07", fmt.Sprintf(`{"data":{"page":"%d"}}`, at), patience)
+			if code != 200 {
+				return fmt.Errorf("%d %s %v", code, text, err)
+			}
+			return nil
+		})
 		a.signal(syscall.SIGTERM)
 	}
 	// In the midst of work, too.
@@ -238,8 +246,11 @@ func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 		}
 		return nil
 	})
-	a.ready()
-	if list := read(t, a.do(200, "GET", maps, "")); len(list.Items) < 40 {
-		t.Errorf("%d objects of 40", len(list.Items))
-	}
+	until(t, "all objects are there", func() error {
+		code, text, err := a.try("GET", maps, "", patience)
+		if code != 200 || len(read(t, text).Items) < 40 {
+			return fmt.Errorf("%d %.200s %v", code, text, err)
+		}
+		return nil
+	})
 }
