@@ -143,12 +143,18 @@ func (c *config) serve(stderr io.Writer) error {
 	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	c.etcd.starting = stop
-	for {
+	for again := false; ; {
 		own := *c // the start completes it
 		s, err := startServer(&own)
+		if !again && c.replicaFailed(err) {
+			c.log.Error().Err(err).Msg("starting anew")
+			again = true
+			continue
+		}
 		if err != nil {
 			return err
 		}
+		again = false
 		select {
 		case <-stop.Done():
 			c.log.Info().Msg("stopping")
@@ -156,7 +162,7 @@ func (c *config) serve(stderr io.Writer) error {
 		case why := <-s.cluster.Lost():
 			c.log.Error().Err(why).Msg("starting anew")
 			c.listen = s.listening // the port that it has now
-			if err := s.stop(); err != nil {
+			if err := s.stop(); err != nil && !errors.Is(err, store.ErrDamaged) {
 				return err
 			}
 			continue
@@ -376,10 +382,13 @@ func (s *server) open(listener net.Listener) error {
 		return err
 	}
 	removeLeftovers(s.st.Path)
+	if err := s.rehearse(); err != nil {
+		return s.giveUp(err)
+	}
 	s.guardSecrets()
 	s.listening = listener.Addr().String()
 	if err := s.start(listener); err != nil {
-		return errors.Join(err, s.closeStore())
+		return s.giveUp(err)
 	}
 	return nil
 }

@@ -266,26 +266,11 @@ func (s *server) openStore() (err error) {
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
 		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
 	}
-	if len(c.etcd.servers) > 0 {
-		err = s.openReplica(options)
-		if errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged) { // what is in etcd is whole
-			s.log.Error().Err(err).Msg("starting anew")
-			err = s.openReplica(options)
-		}
+	if len(c.etcd.servers) == 0 {
+		s.st, err = store.Open(c.data, options)
 		return err
 	}
-	if s.st, err = store.Open(c.data, options); err != nil {
-		return err
-	}
-	if err = s.rehearse(); err != nil {
-		err = errors.Join(err, s.st.Close())
-	}
-	return err
-}
-
-// openReplica opens the replica and follows etcd until it has caught up. One that turns out to be damaged is not to be used again.
-func (s *server) openReplica(options store.Options) (err error) {
-	c, starting := s.cfg, s.cfg.etcd.starting
+	starting := c.etcd.starting
 	if starting == nil {
 		starting = context.Background()
 	}
@@ -293,20 +278,31 @@ func (s *server) openReplica(options store.Options) (err error) {
 		Layout: layout.New(c.etcd.prefix, s.reg), CompactionInterval: c.compactionInterval, Log: s.log}); err != nil {
 		return err
 	}
-	options.Replica = s.cluster.Replica()
+	tell := options.Damaged
+	options.Replica, options.Damaged = s.cluster.Replica(), func(place string) {
+		tell(place)
+		s.cluster.Damaged(place)
+	}
 	if s.st, err = store.Open(c.data, options); err != nil {
 		return errors.Join(err, s.cluster.Close())
 	}
-	if err = s.cluster.Start(starting, s.st); err == nil {
-		err = s.rehearse()
+	if err := s.cluster.Start(starting, s.st); err != nil {
+		return s.giveUp(err)
 	}
-	if errors.Is(err, store.ErrDamaged) {
+	return nil
+}
+
+// giveUp closes the store after a start that has failed. A replica that is damaged is not used again: etcd has everything that was in it.
+func (s *server) giveUp(err error) error {
+	if s.cluster != nil && errors.Is(err, store.ErrDamaged) {
 		s.st.Distrust()
 	}
-	if err != nil {
-		err = errors.Join(err, s.closeStore())
-	}
-	return err
+	return errors.Join(err, s.closeStore())
+}
+
+// replicaFailed says that a start has failed by its replica alone: the next one has another.
+func (c *config) replicaFailed(err error) bool {
+	return len(c.etcd.servers) > 0 && (errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged))
 }
 
 func (s *server) closeStore() (err error) {

@@ -79,24 +79,25 @@ type Config struct {
 
 // A Cluster is an etcd cluster that is in use.
 type Cluster struct {
-	cfg      Config
-	log      zerolog.Logger
-	lay      *layout.Layout
-	client   *clientv3.Client
-	id       uint64 // the cluster's
-	lineage  [16]byte
-	st       *store.Store // set by Start
-	newest   newestReads
-	own      sync.Map      // etcd's key of a write in flight: *ownWrite
-	wanted   atomic.Int64  // the revision that somebody waits for
-	written  atomic.Int64  // the newest revision of what was written here
-	behind   chan struct{} // a token once somebody waits for more than the replica has
-	rewatch  atomic.Pointer[context.CancelFunc]
-	trouble  atomic.Pointer[string] // what is wrong with the watch; nil: nothing
-	lost     chan error             // capacity 1
-	loseOnce sync.Once
-	stop     context.CancelFunc
-	running  sync.WaitGroup
+	cfg        Config
+	log        zerolog.Logger
+	lay        *layout.Layout
+	client     *clientv3.Client
+	id         uint64 // the cluster's
+	lineage    [16]byte
+	st         *store.Store // set by Start
+	newest     newestReads
+	own        sync.Map      // etcd's key of a write in flight: *ownWrite
+	wanted     atomic.Int64  // the revision that somebody waits for
+	written    atomic.Int64  // the newest revision of what was written here
+	behind     chan struct{} // a token once somebody waits for more than the replica has
+	rewatch    atomic.Pointer[context.CancelFunc]
+	trouble    atomic.Pointer[string] // what is wrong with the watch; nil: nothing
+	unreadable atomic.Int64           // objects that came and could not be decoded
+	lost       chan error             // capacity 1
+	loseOnce   sync.Once
+	stop       context.CancelFunc
+	running    sync.WaitGroup
 }
 
 // Open reaches the cluster and learns which one it is.
@@ -153,7 +154,7 @@ func (c *Cluster) identify(ctx context.Context) error {
 	defer cancel()
 	fresh := make([]byte, 16)
 	rand.Read(fresh)
-	for told := false; ; told = true {
+	for told := ""; ; {
 		var kept []byte
 		var header *pb.ResponseHeader
 		err := c.cfg.probe(ctx)
@@ -174,7 +175,8 @@ func (c *Cluster) identify(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
 		}
-		if !told {
+		if why := err.Error(); why != told {
+			told = why
 			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not answer; trying again")
 		}
 		rest(ctx, retryAfter)
@@ -274,6 +276,13 @@ func (c *Cluster) lose(err error, distrust bool) {
 		}
 		c.lost <- fmt.Errorf("%w: %w", ErrLost, err)
 	})
+}
+
+// Damaged is told what is damaged in the replica that Start was given.
+func (c *Cluster) Damaged(place string) {
+	if c.st != nil {
+		c.lose(fmt.Errorf("the replica is damaged: %s", place), true)
+	}
 }
 
 var errOtherHistory = errors.New("etcd's history is not the one that the replica follows")

@@ -35,6 +35,8 @@ const (
 	takenMessages = 256     // of the watch wait for the replica; behind them etcd's client keeps what comes
 	takenBytes    = 1 << 20 // in one transaction of the replica's, and the message that goes beyond it
 	takenChanges  = 1000
+
+	unreadableTold = 10 // objects, in the log
 )
 
 // Start begins to follow, until Close, and returns when the replica shows what was newest when it was called.
@@ -209,7 +211,12 @@ func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) store.Replicated {
 		var err error
 		own = &ownWrite{}
 		if own.stored, err = c.lay.Decode(key, kv.Value); err != nil {
-			c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
+			switch n := c.unreadable.Add(1); {
+			case n < unreadableTold:
+				c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
+			case n == unreadableTold:
+				c.log.Error().Msg("more objects in etcd cannot be read: /readyz says how many, a GET why")
+			}
 		}
 	}
 	stored := own.stored

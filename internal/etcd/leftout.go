@@ -40,6 +40,7 @@ func Open(context.Context, Config) (*Cluster, error) {
 func (*Cluster) Replica() *store.Replica                           { return nil }
 func (*Cluster) Start(context.Context, *store.Store) error         { return nil }
 func (*Cluster) Check() error                                      { return nil }
+func (*Cluster) Damaged(string)                                    {}
 func (*Cluster) Lost() <-chan error                                { return nil }
 func (*Cluster) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
 func (*Cluster) Close() error                                      { return nil }

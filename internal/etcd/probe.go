@@ -97,6 +97,8 @@ func probeTLS(ctx context.Context, conn *tls.Conn, server string) error {
 		return nil
 	case errors.As(err, &unverified) || errors.As(err, &unknown):
 		return fmt.Errorf("%s: %w (--etcd-cafile says which authorities may vouch for it; %w)", server, err, errMisconfigured)
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%s hangs up: perhaps it speaks no TLS (http://)", server)
 	case errors.As(err, &record):
 		return fmt.Errorf("%s speaks no TLS: write http:// (%w)", server, errMisconfigured)
 	case errors.As(err, &alert) || errors.As(err, &refused) && refused.Op == "remote error":

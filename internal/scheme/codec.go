@@ -452,19 +452,30 @@ func StrictWarnings(strictErrs []error) (texts []string) {
 // ErrUnreadable says that a stored object cannot be decoded by anybody.
 var ErrUnreadable = errors.New("the stored object cannot be read")
 
+// StandInReason is the member of a stand-in, for what could not even be stored, that says why it cannot be read.
+const StandInReason = "unreadable"
+
+// unreadableError is ErrUnreadable with the reason: the decoder's, unless what is stored knows a better one.
+func unreadableError(stored []byte, err error) error {
+	if told := gjson.GetBytes(stored, StandInReason); told.Type == gjson.String {
+		return fmt.Errorf("%w: %s", ErrUnreadable, told.Str)
+	}
+	return fmt.Errorf("%w: %w", ErrUnreadable, err)
+}
+
 // DecodeStored reads stored JSON. Its errors are ErrUnreadable, and those of a type that has just gone.
 func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 	obj := res.NewObject()
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, obj); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+			return nil, unreadableError(stored, err)
 		}
 		return obj, nil
 	}
 	kind := maps.Clone(u.Object)
 	if err := errors.Join(kjson.UnmarshalCaseSensitivePreserveInts(stored, &u.Object), oddMetadata(stored)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		return nil, unreadableError(stored, err)
 	}
 	maps.Copy(u.Object, kind)
 	c := res.Custom
@@ -563,11 +574,11 @@ func (res *Resource) checkDecodes(stored []byte, found inspection) error {
 		return nil
 	case t != nil:
 		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, NewOf(t)); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnreadable, err)
+			return unreadableError(stored, err)
 		}
 	default:
 		if err := oddMetadata(stored); err != nil {
-			return fmt.Errorf("%w: %w", ErrUnreadable, err)
+			return unreadableError(stored, err)
 		}
 	}
 	return nil

@@ -435,8 +435,8 @@ func (st *Store) Close() (err error) {
 			last = func(tx *bbolt.Tx) error { _, err := newStage(tx); return err }
 		}
 		err = errors.Join(st.syncReplica(), st.dataFile.close(last))
-		if err == nil && st.closed != nil && !st.failed.Load() {
-			err = st.closed()
+		if st.closed != nil && (st.distrusted.Load() || err == nil && !st.failed.Load()) {
+			err = errors.Join(err, st.closed())
 		}
 		if st.Opts.Ephemeral {
 			os.RemoveAll(filepath.Dir(st.Path))

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -134,7 +135,11 @@ func startCluster(t *testing.T, n int, more ...string) *cluster {
 		all = append(all, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[n+i]))
 	}
 	for i := range n {
-		client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[i]), fmt.Sprintf("http://127.0.0.1:%d", ports[n+i])
+		scheme := "http"
+		if slices.Contains(more, "--cert-file") {
+			scheme = "https"
+		}
+		client, peer := fmt.Sprintf("%s://127.0.0.1:%d", scheme, ports[i]), fmt.Sprintf("http://127.0.0.1:%d", ports[n+i])
 		dir := filepath.Join(t.TempDir(), "data")
 		member := &process{t: t, name: programs.etcd, log: &lockedBuffer{}, args: append([]string{"--name", fmt.Sprint("m", i), "--data-dir", dir,
 			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
@@ -193,24 +198,27 @@ func (s *server) start() {
 // ready waits until the server is, and learns its address.
 func (s *server) ready() {
 	s.t.Helper()
-	until(s.t, "the server is ready", func() error {
-		text, err := os.ReadFile(s.kubeconfig)
-		var config struct {
-			Clusters []struct{ Cluster struct{ Server string } }
-		}
-		if err == nil {
-			err = json.Unmarshal(text, &config)
-		}
-		if err != nil {
-			return err
-		}
-		s.url = config.Clusters[0].Cluster.Server
-		code, body, err := s.try("GET", "/readyz?verbose", "", time.Second)
-		if err == nil && code != 200 {
-			err = fmt.Errorf("%d %s", code, body)
-		}
+	until(s.t, "the server is ready", func() error { return s.answers("/readyz?verbose") })
+}
+
+// answers says whether a path has a 200, at the address that the server tells.
+func (s *server) answers(path string) error {
+	text, err := os.ReadFile(s.kubeconfig)
+	var config struct {
+		Clusters []struct{ Cluster struct{ Server string } }
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &config)
+	}
+	if err != nil {
 		return err
-	})
+	}
+	s.url = config.Clusters[0].Cluster.Server
+	code, body, err := s.try("GET", path, "", time.Second)
+	if err == nil && code != 200 {
+		err = fmt.Errorf("%d %s", code, body)
+	}
+	return err
 }
 
 // until waits for something to come true.

@@ -131,26 +131,41 @@ func (l *Layout) Decode(key string, value []byte) (Stored, error) {
 		return Stored{}, fmt.Errorf("%q is no object's key", key)
 	}
 	var stored Stored
-	var err error
-	if t := l.byBase[base]; t != nil {
+	err := encrypted(value)
+	if t := l.byBase[base]; err == nil && t != nil {
 		stored, err = t.decode(value)
-	} else {
+	} else if err == nil {
 		stored, err = decodeCustom(strings.Split(base, "/")[1], value)
 	}
 	if err != nil {
-		return standIn(namespace, name), fmt.Errorf("%w: %s: %w", scheme.ErrUnreadable, key, err)
+		return standIn(namespace, name, err), fmt.Errorf("%w: %s: %w", scheme.ErrUnreadable, key, err)
 	}
 	return stored, nil
 }
 
-// standIn is valid JSON with a time that no decoder takes.
-func standIn(namespace, name string) Stored {
+// encrypted tells what kube-apiserver has encrypted (--encryption-provider-config): "k8s:enc:PROVIDER:VERSION:KEY:", then what nobody can read
+// without that key.
+func encrypted(value []byte) error {
+	const mark = "k8s:enc:"
+	if !bytes.HasPrefix(value, []byte(mark)) {
+		return nil
+	}
+	how := strings.SplitN(string(value[:min(len(value), 100)]), ":", 6)
+	if len(how) < 6 {
+		how = append(how[:2], "unknown")
+	}
+	return fmt.Errorf("kube-apiserver has encrypted it (%q), and no key is known here: have kube-apiserver write it again with the provider identity",
+		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
+}
+
+// standIn is valid JSON with a time that no decoder takes, and the reason.
+func standIn(namespace, name string, why error) Stored {
 	meta := `{"metadata":{"name":` + quoted(name)
 	if namespace != "" {
 		meta += `,"namespace":` + quoted(namespace)
 	}
 	meta += `,"resourceVersion":"`
-	return Stored{JSON: []byte(meta + `","creationTimestamp":"10000-01-01T00:00:00Z"}}`), RevAt: len(meta)}
+	return Stored{JSON: []byte(meta + `","creationTimestamp":"10000-01-01T00:00:00Z"},"` + scheme.StandInReason + `":` + quoted(fmt.Sprintf("%.300s", why)) + `}`), RevAt: len(meta)}
 }
 
 func quoted(text string) string {
