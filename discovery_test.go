@@ -24,7 +24,7 @@ func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...
 	case strings.HasPrefix(target, "/openapi/v2"):
 		discovery.ServeSwagger(reg, w, r)
 	case strings.HasPrefix(target, "/openapi/"):
-		discovery.ServeOpenAPI(reg, w, r)
+		discovery.ServeOpenAPI(reg, "", w, r)
 	default:
 		discovery.ServeDiscovery(reg, w, r)
 	}

@@ -24,6 +24,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -50,10 +51,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/history"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/scheme/discovery"
 	"apilet/internal/selector"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
@@ -80,6 +84,7 @@ type reads struct {
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
 	readSlots chan struct{}
 
+	at     int64     // all is read as it was at this revision; 0: as it is
 	sealed sealedLog // events as protobuf
 }
 
@@ -101,7 +106,7 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	info := request.From(r.Context()).Info
-	rec, err := rd.st.Get(res.Key(scheme.ScopeOf(res, &info), info.Name))
+	rec, err := rd.newest(res.Key(scheme.ScopeOf(res, &info), info.Name))
 	if err == nil {
 		if err = res.Readable(rec.JSON); err != nil {
 			rd.lost.Note(&rec, err)
@@ -113,19 +118,30 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 	return v.Respond(w, r, http.StatusOK, &rec)
 }
 
+// newest is an object as it is, or was then.
+func (rd *reads) newest(key string) (store.Record, error) {
+	if rd.at != 0 {
+		return rd.st.GetAt(key, rd.at)
+	}
+	return rd.st.Get(key)
+}
+
 // lowerBound parses a resourceVersion, and waits until the store shows it: for what is newest now if there is none, for nothing if it is 0. A
 // revision that does not come is refused. what names the failing part of a message.
 func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error) {
-	switch rv {
-	case "":
+	switch {
+	case rv == "" && rd.at == 0:
 		_, err := rd.st.Current(ctx)
 		return 0, err
-	case "0":
+	case rv == "", rv == "0":
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {
 		return 0, apierrors.NewBadRequest(what + field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error())
+	}
+	if rd.at != 0 && n > uint64(rd.at) {
+		return 0, tooLarge(rv, rd.at)
 	}
 	if n <= uint64(rd.st.Revision()) {
 		return int64(n), nil
@@ -154,7 +170,76 @@ func (rd *reads) virtual(w http.ResponseWriter, r *http.Request, res *scheme.Res
 		return err
 	}
 	l := &lister{v: v, done: true}
-	return l.send(r.Context(), w, r, response.ListMeta{Rev: rd.st.Revision()})
+	return l.send(r.Context(), w, r, response.ListMeta{Rev: cmp.Or(rd.at, rd.st.Revision())})
+}
+
+// ---- As it was ----
+
+// throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
+func (s *server) throughTime(now http.Handler) http.Handler {
+	then := s.withAuthorization(s.serveThen)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if request.From(r.Context()).At == "" {
+			now.ServeHTTP(w, r)
+			return
+		}
+		then(w, r)
+	})
+}
+
+// serveThen answers a request that is allowed by the rules of now.
+func (s *server) serveThen(w http.ResponseWriter, r *http.Request) {
+	info := &request.From(r.Context()).Info
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		s.fail(w, r, scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			"what was cannot be changed: paths below "+history.PathThen+" are for reading"))
+		return
+	case info.Verb == "watch":
+		s.fail(w, r, scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
+			"what was does not change any more: a path below "+history.PathThen+" cannot be watched ("+history.Path+"?follow=true tells what happens)"))
+		return
+	}
+	then, err := s.at(request.From(r.Context()).At)
+	if err != nil {
+		if status, _ := response.ErrorStatus(err); !info.ResourceRequest { // of an error of discovery kubectl shows nothing but warnings
+			warning.AddWarning(r.Context(), "", status.Message)
+		}
+		s.fail(w, r, err)
+		return
+	}
+	root, _, _ := strings.Cut(strings.TrimPrefix(info.Path, "/"), "/")
+	switch {
+	case root == "api" || root == "apis":
+		then.serveAPI(w, r)
+	case info.Path == "/openapi/v2":
+		then.serveSwagger(w, r)
+	case info.Path == "/openapi/v3" || strings.HasPrefix(info.Path, "/openapi/v3/"):
+		discovery.ServeOpenAPI(then.reg, history.PathThen+strconv.FormatInt(then.rd.at, 10), w, r) // where it may be kept for a year
+	case root == "version":
+		s.serveVersion(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// at is a server that shows what this one showed at a moment: enough of one to be read.
+func (s *server) at(moment string) (*server, error) {
+	now, moments := time.Now(), history.Moments{Store: s.st, Upkeep: s.upkeep}
+	m, err := history.ParseMoment(moment, now)
+	if err != nil {
+		return nil, err
+	}
+	rev, err := moments.At(m, now)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := s.types.At(rev)
+	if errors.Is(err, store.ErrCompacted) {
+		return nil, moments.Compacted(rev)
+	}
+	return &server{cfg: s.cfg, log: s.log, st: s.st, reg: reg, auth: s.auth, metrics: s.metrics, usage: s.usage, instruments: s.instruments,
+		rd: &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, at: rev}}, err
 }
 
 // ---- LIST ----
@@ -219,14 +304,14 @@ func (rd *reads) locate(ctx context.Context, q *query) (position, error) {
 	if q.Continue != "" {
 		return rd.resume(ctx, q)
 	}
-	pos := position{remaining: -1}
+	pos := position{rev: rd.at, remaining: -1}
 	bound, err := rd.lowerBound(ctx, q.ResourceVersion, "invalid resource version: ")
 	if err != nil {
 		return pos, err
 	}
 	exact := q.ResourceVersionMatch == metav1.ResourceVersionMatchExact
 	if legacy := q.ResourceVersionMatch == "" && q.Limit > 0; exact || legacy {
-		pos.rev = bound
+		pos.rev = cmp.Or(bound, rd.at)
 	}
 	return pos, nil
 }
@@ -239,6 +324,9 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 	token, err := rd.tokens.open(q.Continue, &q.match)
 	if err != nil {
 		return position{}, err
+	}
+	if token.rev == 0 && rd.at != 0 {
+		token.rev, token.lineage = rd.at, lineageMark(rd.st)
 	}
 	if token.rev == 0 { // "now", as without a token
 		if _, err := rd.st.Current(ctx); err != nil {

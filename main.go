@@ -825,7 +825,7 @@ func (s *server) stop() error {
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
-	return s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.routes())))))
+	return s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.throughTime(s.routes()))))))
 }
 
 // routes lists everything that is served.
@@ -922,7 +922,7 @@ func (s *server) serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	discovery.ServeDiscovery(s.reg, w, r)
 }
 func (s *server) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeOpenAPI(s.reg, w, r)
+	discovery.ServeOpenAPI(s.reg, "", w, r)
 }
 func (s *server) serveSwagger(w http.ResponseWriter, r *http.Request) {
 	discovery.ServeSwagger(s.reg, w, r)
@@ -1067,8 +1067,11 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *s
 	}
 	switch info.Subresource {
 	case "log", "exec", "attach", "portforward", "proxy":
-		return registry.NoPodsRun(s.st, res, info, r.URL.Query())
+		return registry.NoPodsRun(s.rd.newest, res, info, r.URL.Query())
 	case "scale":
+		if info.Verb == "get" {
+			return registry.ShowScale(s.rd.newest, w, r, res)
+		}
 		return registry.ServeScale(s.wr, w, r, res)
 	case "binding":
 		return registry.Bind(s.wr, w, r, res)

@@ -18,6 +18,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -778,19 +779,31 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w}, warnings: warningRecorder{header: w.Header()}}
 		rec, out := &x.request, &x.out
 		defer b.close(r, rec, out)
-		b.open(w, r, rec)
+		asked := b.open(w, r, rec)
 		if b.audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
 			out.begun = func() { b.audit.Begun(r, rec, out.code) }
 		}
 		ctx := context.WithValue(r.Context(), request.Key{}, rec)
 		ctx = warning.WithWarningRecorder(ctx, &x.warnings)
-		next.ServeHTTP(out, r.WithContext(ctx)) // one copy of r for both: that is what a value costs most
+		r = r.WithContext(ctx)
+		r.URL = asked
+		next.ServeHTTP(out, r) // one copy of r for both: that is what a value costs most
 	})
 }
 
-// open makes the record, and counts the request among those that run.
-func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) {
-	rec.Info, rec.Agent = request.Parse(r), r.UserAgent()
+// open makes the record, and counts the request among those that run. It returns the URL without the moment that it may ask about: log and
+// audit tell the whole.
+func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *request.Request) (asked *url.URL) {
+	asked = r.URL
+	if moment, rest, ok := history.Then(r.URL); ok {
+		rec.At, asked = cmp.Or(moment, "nothing"), rest
+		stripped := *r
+		stripped.URL = rest
+		rec.Info = request.Parse(&stripped)
+	} else {
+		rec.Info = request.Parse(r)
+	}
+	rec.Agent = r.UserAgent()
 	rec.Follows = rec.Info.Verb == "watch" || history.Follows(r)
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
@@ -803,6 +816,7 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 		w.Header().Set("Connection", "close")
 	}
 	b.inflight(&rec.Info, +1)
+	return asked
 }
 
 // close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.

@@ -78,6 +78,8 @@ type Definitions struct {
 	reserved scheme.Reservations // what is not for definitions
 	services *webhook.ServiceResolver
 	events   *events
+	at       int64 // what it shows is of this revision; 0: of now
+	pasts    pasts
 
 	mu    sync.Mutex             // guards what follows; held while the status of a definition is committed
 	rev   int64                  // what table shows
@@ -144,6 +146,9 @@ func (d *Definitions) ForgetIdle(now time.Time) {
 	for _, def := range d.Table {
 		def.Schemas.forget(now)
 	}
+	d.pasts.mu.Lock()
+	defer d.pasts.mu.Unlock()
+	d.pasts.forget(now)
 }
 
 // Sync brings table and registry up to what is stored, and the stored status of each definition up to what follows from it. It is
@@ -467,7 +472,7 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	def.wanting = !accepted
-	def.Schemas = &schemas{st: d.st, key: rec.Key, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
+	def.Schemas = &schemas{st: d.st, key: rec.Key, at: d.at, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
 	storage := storageVersion(crd)
 	def.Schemas.stored = versionDigest(rec.JSON, storage)
 	if before != nil && before.created == def.created {
@@ -553,7 +558,7 @@ func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, st
 	}
 	name := "unmarked/" + crd.Name
 	kept, err := d.st.Known(name)
-	if err == nil && kept == nil && first != storage {
+	if err == nil && kept == nil && first != storage && d.at == 0 {
 		kept, err = d.st.Secret(name, func() []byte { return []byte(first) })
 	}
 	if err != nil {

@@ -59,6 +59,7 @@ const SchemaIdle = 5 * time.Minute // compiled schemas that nobody has used for 
 type schemas struct {
 	st     *store.Store
 	key    string
+	at     int64        // the revision at which the definition is read; 0: the newest
 	spec   string       // digest of the definition's spec
 	stored string       // digest of the storage version's schema
 	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
@@ -88,9 +89,16 @@ type rules struct {
 // ErrNoSuchVersion answers a request that met the end of its type.
 var ErrNoSuchVersion = scheme.StatusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 
+func (s *schemas) definition() (store.Record, error) {
+	if s.at == 0 {
+		return s.st.Get(s.key)
+	}
+	return s.st.GetAt(s.key, s.at)
+}
+
 // load reads one version from the definition in the store; "" is the storage version.
 func (s *schemas) load(name string) (gjson.Result, error) {
-	rec, err := s.st.Get(s.key)
+	rec, err := s.definition()
 	if err != nil {
 		return gjson.Result{}, ErrNoSuchVersion
 	}

@@ -3,6 +3,7 @@ package history
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +44,28 @@ func ParseMoment(text string, now time.Time) (Moment, error) {
 		shown = shown[:64] + "..."
 	}
 	return m, apierrors.NewBadRequest(fmt.Sprintf("%q is no moment: name a revision (812), a time (2026-11-23T05:00:00Z), or how long ago (-90s)", shown))
+}
+
+// PathThen is what stands before a path that is to be read as it was: /at/MOMENT/api/v1/pods.
+const PathThen = "/at/"
+
+// Then takes the moment off a request's URL; ok is false where there is none. The moment is what it says, whatever that is.
+func Then(u *url.URL) (moment string, rest *url.URL, ok bool) {
+	tail, ok := strings.CutPrefix(u.Path, PathThen)
+	if !ok {
+		return "", nil, false
+	}
+	stripped := *u
+	if u.RawPath != "" { // the segments are cut before they are unescaped
+		raw, path, _ := strings.Cut(strings.TrimPrefix(u.RawPath, PathThen), "/")
+		moment, _ = url.PathUnescape(raw) // as u.Path was
+		stripped.RawPath = "/" + path
+		stripped.Path, _ = url.PathUnescape(stripped.RawPath)
+		return moment, &stripped, strings.HasPrefix(u.RawPath, PathThen)
+	}
+	moment, path, _ := strings.Cut(tail, "/")
+	stripped.Path = "/" + path
+	return moment, &stripped, true
 }
 
 // Moments finds what was current at a moment.

@@ -101,13 +101,6 @@ func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 		return err
 	}
 	t := targetOf(r, res)
-	if r.Method == http.MethodGet || r.Method == http.MethodHead {
-		rec, err := wr.Store.Get(res.Key(t.Namespace, t.Name))
-		if err != nil {
-			return response.StoreError(err, res, t.Name)
-		}
-		return respondScale(w, r, res, v, &rec)
-	}
 	req, err := readScale(wr, w, r, res)
 	if err != nil {
 		return err
@@ -117,6 +110,20 @@ func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 	rec, _, err := wr.Modify(ctx, t, req.opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return req.change(ctx, old) })
 	if err != nil {
 		return err
+	}
+	return respondScale(w, r, res, v, &rec)
+}
+
+// ShowScale answers a GET of the scale of what is found under a key.
+func ShowScale(find func(key string) (store.Record, error), w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, scaleRow(res))
+	if err != nil {
+		return err
+	}
+	t := targetOf(r, res)
+	rec, err := find(res.Key(t.Namespace, t.Name))
+	if err != nil {
+		return response.StoreError(err, res, t.Name)
 	}
 	return respondScale(w, r, res, v, &rec)
 }
@@ -624,13 +631,13 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.
 }
 
 // NoPodsRun answers whoever asks an object that exists for what only a kubelet has. The parameters of a log are checked all the same.
-func NoPodsRun(st *store.Store, res *scheme.Resource, info *request.Info, query url.Values) error {
+func NoPodsRun(find func(key string) (store.Record, error), res *scheme.Resource, info *request.Info, query url.Values) error {
 	if info.Subresource == "log" {
 		if err := checkLogOptions(info.Name, query); err != nil {
 			return err
 		}
 	}
-	if _, err := st.Get(res.Key(scheme.ScopeOf(res, info), info.Name)); err != nil {
+	if _, err := find(res.Key(scheme.ScopeOf(res, info), info.Name)); err != nil {
 		return response.StoreError(err, res, info.Name)
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("%s %q has no %s: this server stores pods and runs none",

@@ -23,7 +23,7 @@ import (
 func discoveryServer(t testing.TB, reg *scheme.Registry) *httptest.Server {
 	mux := http.NewServeMux()
 	discovery := func(w http.ResponseWriter, r *http.Request) { ServeDiscovery(reg, w, r) }
-	openAPI := func(w http.ResponseWriter, r *http.Request) { ServeOpenAPI(reg, w, r) }
+	openAPI := func(w http.ResponseWriter, r *http.Request) { ServeOpenAPI(reg, "", w, r) }
 	swagger := func(w http.ResponseWriter, r *http.Request) { ServeSwagger(reg, w, r) }
 	mux.HandleFunc("/api", discovery)
 	mux.HandleFunc("/api/", discovery)

@@ -23,7 +23,7 @@ func askDiscovery(t testing.TB, reg *scheme.Registry, target string, headers ...
 	case strings.HasPrefix(target, "/openapi/v2"):
 		ServeSwagger(reg, w, r)
 	case strings.HasPrefix(target, "/openapi/"):
-		ServeOpenAPI(reg, w, r)
+		ServeOpenAPI(reg, "", w, r)
 	default:
 		ServeDiscovery(reg, w, r)
 	}

@@ -35,8 +35,9 @@ import (
 	"apilet/internal/scheme"
 )
 
-// ServeOpenAPI answers /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}.
-func ServeOpenAPI(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) {
+// ServeOpenAPI answers /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}. before is what stands before these paths where the server is
+// asked for them.
+func ServeOpenAPI(reg *scheme.Registry, before string, w http.ResponseWriter, r *http.Request) {
 	c := reg.Current.Load()
 	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
 		w.WriteHeader(http.StatusNotAcceptable) // such as OpenAPI's own protobuf form
@@ -44,7 +45,7 @@ func ServeOpenAPI(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) 
 	}
 	path := strings.Trim(strings.TrimPrefix(r.URL.Path, "/openapi/v3"), "/")
 	if path == "" {
-		doc, _ := json.Marshal(openAPIIndex(c))
+		doc, _ := json.Marshal(openAPIIndex(c, before))
 		w.Header().Set("ETag", etagOf(doc))
 		writeOpenAPI(w, r, etagOf(doc), func() ([]byte, error) { return doc, nil })
 		return
@@ -57,7 +58,7 @@ func ServeOpenAPI(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) 
 	hash := openAPIHash(rows)
 	if asked := r.URL.Query().Get("hash"); asked != "" {
 		if asked != hash {
-			http.Redirect(w, r, openAPIPath(path, hash), http.StatusMovedPermanently)
+			http.Redirect(w, r, before+openAPIPath(path, hash), http.StatusMovedPermanently)
 			return
 		}
 		w.Header().Set("Vary", "Accept")
@@ -92,11 +93,12 @@ type openAPIPathItem struct {
 	ServerRelativeURL string `json:"serverRelativeURL"`
 }
 
-func openAPIIndex(c *scheme.Catalog) map[string]map[string]openAPIPathItem {
+// openAPIIndex has the paths as clients are to ask for them.
+func openAPIIndex(c *scheme.Catalog, before string) map[string]map[string]openAPIPathItem {
 	paths := map[string]openAPIPathItem{}
 	for _, rows := range c.GroupVersions() {
 		path := strings.TrimPrefix(groupVersionPath(rows[0]), "/")
-		paths[path] = openAPIPathItem{openAPIPath(path, openAPIHash(rows))}
+		paths[path] = openAPIPathItem{before + openAPIPath(path, openAPIHash(rows))}
 	}
 	return map[string]map[string]openAPIPathItem{"paths": paths}
 }
