@@ -1,0 +1,190 @@
+package main
+
+// These tests ask a running server what became of objects, as people do: `apilet log` and `apilet diff`, and what is found by itself.
+
+import (
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/apitest"
+	"apilet/internal/request"
+)
+
+// command runs a command as from a shell.
+func command(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, errs strings.Builder
+	if code := commandAs("apilet", args, &out, &errs); code != 0 {
+		t.Errorf("apilet %q: %d %s", args, code, errs.String())
+	}
+	return out.String()
+}
+
+const webDeployment = `{"metadata":{"name":"web","labels":{"app":"web"}},"spec":{"replicas":1,"selector":{"matchLabels":{"app":"web"}},
+	"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"nginx"}]}}}}`
+
+func TestLogTellsWhoChangedWhat(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	deployments, agent := "/apis/apps/v1/namespaces/default/deployments", "User-Agent: night-saver/v1 (linux)"
+	before := gjson.GetBytes(s.want(201, "POST", deployments, webDeployment).body, "metadata.resourceVersion").String()
+	merge := "Content-Type: application/merge-patch+json"
+	s.want(200, "PATCH", deployments+"/web?fieldManager=saver", `{"spec":{"replicas":0}}`, agent, merge)
+	s.want(200, "PATCH", deployments+"/web/status", `{"status":{"observedGeneration":2}}`, agent, merge)
+	s.want(201, "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s"},"stringData":{"p":"secret"}}`)
+	s.want(200, "PATCH", "/api/v1/namespaces/default/secrets/s", `{"stringData":{"p":"other"}}`, merge)
+	for _, c := range []struct {
+		args  string
+		lines int
+		want  []string
+	}{
+		{"log deploy web", 3, []string{"Deployment default/web", "created", "saver  .spec.replicas 1 → 0", "Deployment/status default/web  night-saver  status: +.observedGeneration 2"}},
+		{"log Deployment/web --by saver", 2, []string{".spec.replicas 1 → 0"}},
+		{"log deployments.apps -n default --since " + before + " --limit 1", 1, []string{".spec.replicas 1 → 0"}},
+		{"log deploy -n other", 0, nil},
+		{"log -l app=web --since -1h", 3, nil},
+		{"log secrets,deploy -A --field-selector metadata.name=s", 2, []string{`.data.p "***" changed`}},
+		{"log secrets -o json", 2, []string{`"name":"s"`}},
+		{"log deploy -o diff --by saver", 0, []string{"-  replicas: 1\n+  replicas: 0\n"}},
+		{"log secret s -o yaml", 0, []string{"*** (before)", "*** (after)"}},
+	} {
+		out := command(t, append(strings.Fields(c.args), "--server", s.url)...)
+		if format := strings.Contains(c.args, "diff") || strings.Contains(c.args, "yaml"); !format && strings.Count(out, "\n") != c.lines || strings.Contains(out, "c2VjcmV0") {
+			t.Errorf("%s: want %d lines:\n%s", c.args, c.lines, out)
+		}
+		for _, part := range c.want {
+			if !strings.Contains(out, part) {
+				t.Errorf("%s: %q is not in\n%s", c.args, part, out)
+			}
+		}
+	}
+	var errs strings.Builder
+	if code := commandAs("apilet", []string{"log", "nosuch", "--server", s.url}, io.Discard, &errs); code != 1 || !strings.Contains(errs.String(), `no type "nosuch"`) {
+		t.Errorf("%d %s", code, errs.String())
+	}
+}
+
+// TestLogFollows prints what happens while it runs, and ends when nobody reads.
+func TestLogFollows(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	read, write := io.Pipe()
+	lines := make(chan string, 100) // more than there will be
+	var done sync.WaitGroup
+	done.Go(func() {
+		commandAs("apilet", []string{"log", "cm", "-f", "--server", s.url}, write, io.Discard)
+		_ = write.Close()
+	})
+	done.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := read.Read(buf)
+			if err != nil {
+				close(lines)
+				return
+			}
+			lines <- string(buf[:n])
+		}
+	})
+	next := func(want string) {
+		t.Helper()
+		for {
+			select {
+			case text := <-lines:
+				if strings.Contains(text, want) {
+					return
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%q never came", want)
+			}
+		}
+	}
+	for i := range 3 {
+		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":"c%d"}}`, i))
+		next(fmt.Sprintf("ConfigMap default/c%d", i))
+	}
+	_ = read.Close()
+	apitest.WaitFor(t, "the end of a command that nobody reads", func() bool {
+		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"generateName":"c"}}`)
+		_, open := <-lines
+		return !open
+	})
+	done.Wait()
+}
+
+// TestFightIsFound: two controllers that set a path back and forth are found, told to the log once, counted, and shown to who may see it.
+func TestFightIsFound(t *testing.T) {
+	t.Parallel()
+	log := &apitest.Log{}
+	s := startTest(t, func(c *config) { c.log = zerolog.New(log) })
+	deployments := "/apis/apps/v1/namespaces/default/deployments"
+	s.want(201, "POST", deployments, webDeployment)
+	for i := range 20 {
+		s.want(200, "PATCH", deployments+"/web", fmt.Sprintf(`{"spec":{"replicas":%d}}`, 2-i%2), "Content-Type: application/merge-patch+json",
+			"User-Agent: "+[]string{"planner/v1", "saver/v1"}[i%2])
+	}
+	found := gjson.GetBytes(s.want(200, "GET", "/debug/findings", "").body, "items")
+	if found.Get("#").Int() != 1 || found.Get("0.kind").String() != "fight" || found.Get("0.paths.0").String() != ".spec.replicas" || found.Get("0.revisions.#").Int() != 3 ||
+		found.Get("0.objects.0").String() != "default/web" || found.Get("0.who.#").Int() != 2 {
+		t.Errorf("found %s", found)
+	}
+	if !strings.Contains(string(s.want(200, "GET", "/metrics", "").body), `apilet_findings{kind="fight"} 1`) {
+		t.Error("the fight is not in /metrics")
+	}
+	if n := strings.Count(log.String(), "back and forth"); n != 1 {
+		t.Errorf("the log tells of it %d times:\n%s", n, log.String())
+	}
+	out := command(t, "log", "--findings", "--server", s.url)
+	if !strings.Contains(out, "now   fight") || !strings.Contains(out, "set .spec.replicas of deployments.apps default/web back and forth") {
+		t.Error(out)
+	}
+	s.want(405, "POST", "/debug/findings", "{}")
+	s.findings.Sweep(time.Now().Add(2 * time.Minute))
+	if !strings.Contains(command(t, "log", "--findings", "--server", s.url), "over  fight") || strings.Count(log.String(), "it is over: ") != 1 {
+		t.Error("the end is not told")
+	}
+}
+
+// recordOf is the record of somebody's request.
+func recordOf(method, path string) *request.Request {
+	r := httptest.NewRequest(method, path, nil)
+	return &request.Request{Info: request.Parse(r), User: request.User{Name: "carol"}, Agent: "looper/1"}
+}
+
+// TestFindingsAreForThoseWhoMayList what they are about.
+func TestFindingsAreForThoseWhoMayList(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	root, bob := "Authorization: Bearer root-token", "Authorization: Bearer bob-token"
+	s.want(201, "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s"}}`, root)
+	now := time.Now()
+	for i := range 400 { // reads, of half a minute
+		s.findings.Notice(recordOf("GET", "/api/v1/namespaces/default/secrets/s"), 200, now.Add(time.Duration(i)*100*time.Millisecond))
+	}
+	items := func(as string) int64 {
+		return gjson.GetBytes(s.want(200, "GET", "/debug/findings", "", as).body, "items.#").Int()
+	}
+	if n := items(root); n != 1 {
+		t.Errorf("a master sees %d findings", n)
+	}
+	s.want(403, "GET", "/debug/findings", "", bob)
+	s.want(401, "GET", "/debug/findings", "", "Authorization: Bearer nobody")
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["list"]}]}`, root)
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
+		`{"metadata":{"name":"b"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"r"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`, root)
+	apitest.WaitFor(t, "bob's role", func() bool { return s.send("GET", "/debug/findings", "", bob).code == 200 })
+	if n := items(bob); n != 0 {
+		t.Errorf("who may list pods sees %d findings about secrets", n)
+	}
+	s.want(200, "PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/r", `{"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["list"]}]}`, root,
+		"Content-Type: application/merge-patch+json")
+	apitest.WaitFor(t, "bob's finding", func() bool { return items(bob) == 1 })
+}
