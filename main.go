@@ -868,7 +868,7 @@ func (s *server) routes() http.Handler {
 	r.Handle(rbac.PathBackup, s.withAuthorization(s.serveBackup))
 	page := s.page()
 	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
-	r.HandleFunc(rbac.PathUI+"*", page.ServeFile) // for anybody: nothing of the server is in the files
+	r.HandleFunc(rbac.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
 	r.Handle(dashboard.DataPath, s.withAuthorization(page.ServeData))
 	r.Handle("/api", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))

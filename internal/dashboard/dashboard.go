@@ -2,26 +2,26 @@
 // whom, flow control, watches and how far each lags, deprecated versions in use, findings, and the store; and all objects as they were.
 //
 //	page := &dashboard.Page{Store: st, Types: reg, Watches: watches}
-//	mux.HandleFunc("/debug/ui/", page.ServeFile)       // HTML, CSS, JavaScript: for anybody, there is nothing of the server in them
+//	mux.HandleFunc(rbac.PathUI, page.ServePage)        // HTML, CSS, JavaScript: for anybody, there is nothing of the server in it
 //	mux.HandleFunc(dashboard.DataPath, page.ServeData) // for whoever may get it
 //
-// The files are the program's own and ask nobody else for anything. Everything that they show they ask for by paths that have their own
+// The page is the program's own and asks nobody else for anything. Everything that it shows it asks for by paths that have their own
 // authorization, as the user whose page it is: objects by the API, now and under /at/, changes by /debug/history, findings by
 // /debug/findings. What has no path of its own (flow control, watches, the store) is one JSON document, made here twice a second at most
 // however many pages there are, and never when there is none.
 //
-// Invariants: names and values come from users, so no file makes HTML of text (the Content-Security-Policy forbids it besides); the
+// Invariants: names and values come from users, so no script makes HTML of text (the Content-Security-Policy forbids it besides); the
 // document has a bound, whatever users send; so has the number of pages that ask for it.
 package dashboard
 
 import (
 	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -54,7 +54,7 @@ const (
 //go:embed page
 var files embed.FS
 
-// A Page serves the page. Its fields up to mu are set once.
+// A Page serves the page. Its fields up to once are set before.
 type Page struct {
 	Store        *store.Store
 	Types        *scheme.Registry
@@ -64,6 +64,9 @@ type Page struct {
 	Version      string
 	Kept         time.Duration // how far back history reaches; 0: all of it is kept
 
+	once      sync.Once
+	assembled *assembled // from the first time on that somebody asks
+
 	mu    sync.Mutex // guards what follows
 	pages map[string]time.Time
 
@@ -72,49 +75,71 @@ type Page struct {
 	body   []byte
 }
 
-// securityHeaders let the page run what the server sent as files and nothing else, ask this server and no other, and be in no frame.
-// Trusted types make a mistake with innerHTML an error.
-var securityHeaders = map[string]string{
-	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " +
-		"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-	"X-Content-Type-Options":       "nosniff",
-	"X-Frame-Options":              "DENY",
-	"Referrer-Policy":              "no-referrer",
-	"Cross-Origin-Opener-Policy":   "same-origin",
-	"Cross-Origin-Resource-Policy": "same-origin",
+// An assembled page is what ServePage sends: one answer, since a stranger's connection may end with it.
+type assembled struct {
+	html         []byte
+	policy, etag string
 }
 
-var contentTypes = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
-	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+// assemble puts style and scripts into the page. The policy lets it run these and nothing else, ask this server and no other, and be in no
+// frame; trusted types make a mistake with innerHTML an error.
+func assemble() *assembled {
+	read := func(names ...string) (text string) {
+		for _, name := range names {
+			content, err := files.ReadFile("page/" + name)
+			if err != nil {
+				panic(err) // it is embedded
+			}
+			text += string(content)
+		}
+		return text
+	}
+	style := read("style.css")
+	script := "'use strict';\n" + read("dom.js", "server.js", "timeline.js", "objects.js", "panels.js", "app.js")
+	icon := "data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString([]byte(read("icon.svg")))
+	a := &assembled{html: []byte(strings.NewReplacer("{{style}}", style, "{{script}}", script, "{{icon}}", icon).Replace(read("index.html")))}
+	a.policy = "default-src 'none'; script-src " + hashOf(script) + "; style-src " + hashOf(style) + "; img-src data:; connect-src 'self'; base-uri 'none'; " +
+		"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+	sum := sha256.Sum256(a.html)
+	a.etag = `"` + hex.EncodeToString(sum[:8]) + `"`
+	return a
+}
 
-// ServeFile answers with a file of the page.
-func (p *Page) ServeFile(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+// hashOf names a script or a style in the policy.
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// ServePage answers with the page.
+func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		_ = response.Refuse(w, r, response.ErrMethodNotAllowed())
 		return
-	}
-	name := strings.TrimPrefix(r.URL.Path, rbac.PathUI)
-	if name == "" {
-		name = "index.html"
-	}
-	content, err := files.ReadFile("page/" + name)
-	if err != nil {
+	case r.URL.Path != rbac.PathUI:
 		http.NotFound(w, r)
 		return
 	}
+	p.once.Do(func() { p.assembled = assemble() })
 	header := w.Header()
-	for key, value := range securityHeaders {
+	for key, value := range map[string]string{
+		"Content-Security-Policy":      p.assembled.policy,
+		"Content-Type":                 "text/html; charset=utf-8",
+		"Cross-Origin-Opener-Policy":   "same-origin",
+		"Cross-Origin-Resource-Policy": "same-origin",
+		"Etag":                         p.assembled.etag,
+		"Referrer-Policy":              "no-referrer",
+		"X-Content-Type-Options":       "nosniff",
+		"X-Frame-Options":              "DENY",
+	} {
 		header.Set(key, value)
 	}
-	sum := sha256.Sum256(content)
-	etag := `"` + hex.EncodeToString(sum[:8]) + `"`
-	header.Set("Etag", etag)
-	header.Set("Content-Type", contentTypes[path.Ext(name)])
-	if r.Header.Get("If-None-Match") == etag {
+	if r.Header.Get("If-None-Match") == p.assembled.etag {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	_, _ = w.Write(content) // the client is gone otherwise
+	_, _ = w.Write(p.assembled.html) // the client is gone otherwise
 }
 
 // ServeData answers with the document. Each page says who it is by ?page=, a word that it has made up; maxPages of them are served at once.

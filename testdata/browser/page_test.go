@@ -55,7 +55,7 @@ func testQuiet(t *testing.T, b *browser) {
 		p.eval(fmt.Sprintf(`document.getElementById('tab-%s').click()`, tab))
 		p.wait(tab, fmt.Sprintf(`!document.getElementById('panel-%s').hidden && document.getElementById('panel-%[1]s').innerText.length > 10`, tab))
 	}
-	if len(p.asked) < 12 {
+	if len(p.asked) < 8 {
 		t.Errorf("the requests of the page are not seen: %q", p.asked)
 	}
 	p.clean(s.url)

@@ -1,4 +1,3 @@
-'use strict';
 // The page: panels as tabs, the moment that is shown, the token, and the document that the panels draw.
 
 const $ = id => document.getElementById(id);

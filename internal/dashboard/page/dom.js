@@ -1,4 +1,3 @@
-'use strict';
 // What the panels build their part of the document with. Text becomes text nodes, never HTML: names and values come from users.
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -66,7 +65,7 @@ function duration(seconds) {
 
 function ago(time) {
   const seconds = (Date.now() - Date.parse(time)) / 1000;
-  return seconds < 1 ? 'now' : duration(Math.floor(seconds)) + ' ago';
+  return seconds < 1 ? 'now' : (seconds < 90 ? Math.floor(seconds) + ' s' : duration(seconds)) + ' ago';
 }
 
 function clock(time) {
@@ -80,6 +79,3 @@ function short(value, most = 80) {
   const text = typeof value === 'string' ? value : JSON.stringify(value);
   return text.length > most ? text.slice(0, most - 1) + '…' : text;
 }
-
-// replace exchanges what is in a node unless somebody is using it: a field that has the focus stays.
-function replace(node, ...children) { node.replaceChildren(...children.flat(Infinity).filter(Boolean)); }

@@ -1,4 +1,3 @@
-'use strict';
 // The objects, now or as they were: kubectl's tables, and of one object its owners and dependents, its document and its own changes.
 
 const asTable = 'application/json;as=Table;g=meta.k8s.io;v=v1';

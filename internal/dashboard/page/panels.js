@@ -1,4 +1,3 @@
-'use strict';
 // The panels that draw the server's document (debug/ui/data), and findings.
 
 // colourOf keeps a flow's colour its own: a hash of its name (FNV-1a) on the colour wheel.

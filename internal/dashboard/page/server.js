@@ -1,4 +1,3 @@
-'use strict';
 // How the panels ask the server. Everything is a GET below the folder that the page lies in, so that it works behind kubectl proxy, too.
 
 const root = new URL('../../', document.baseURI);

@@ -1,4 +1,3 @@
-'use strict';
 // The timeline: changes as they are made, the newest first, each with what it changed.
 
 const kept = 500;   // rows in the document
