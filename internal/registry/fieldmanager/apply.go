@@ -244,10 +244,43 @@ func KeepTimes(old, next scheme.Object) {
 	if slices.EqualFunc(entries, before, func(a, b metav1.ManagedFieldsEntry) bool { return a.Time.Equal(b.Time) }) {
 		return
 	}
-	next.SetManagedFields(slices.Clone(before))
-	if !equality.Semantic.DeepEqual(old, next) {
-		next.SetManagedFields(entries)
+	if equalButEntries(old, next) {
+		next.SetManagedFields(slices.Clone(before))
 	}
+}
+
+// equalButEntries compares two objects, but for their managedFields.
+func equalButEntries(old, next scheme.Object) bool {
+	if a, ok := old.(*unstructured.Unstructured); ok {
+		b := next.(*unstructured.Unstructured)
+		return equalMembers(a.Object, b.Object, "metadata") && equalMembers(membersOf(a.Object["metadata"]), membersOf(b.Object["metadata"]), "managedFields")
+	}
+	for _, obj := range []scheme.Object{old, next} {
+		entries := obj.GetManagedFields()
+		defer obj.SetManagedFields(entries)
+		obj.SetManagedFields(nil)
+	}
+	return equality.Semantic.DeepEqual(old, next)
+}
+
+// equalMembers compares two maps, but for one member.
+func equalMembers(a, b map[string]any, but string) bool {
+	for name, x := range a {
+		if y, both := b[name]; name != but && (!both || !equality.Semantic.DeepEqual(x, y)) {
+			return false
+		}
+	}
+	for name := range b {
+		if _, both := a[name]; name != but && !both {
+			return false
+		}
+	}
+	return true
+}
+
+func membersOf(v any) map[string]any {
+	members, _ := v.(map[string]any)
+	return members
 }
 
 // sameButTime compares two entries, but for when they changed.
