@@ -596,7 +596,7 @@ func (s *server) admit() error {
 	if err != nil {
 		return err
 	}
-	s.wr.Admission = admission.NewChain(table, on)
+	s.wr.Admission, s.wr.ProvisionsNamespaces = admission.NewChain(table, on), on["NamespaceAutoProvision"]
 	s.wr.Committed = append(s.wr.Committed, s.webhooks.Committed, s.policies.Committed)
 	if on["ResourceQuota"] {
 		if s.wr.Quotas, err = quota.New(s.st, s.reg); err != nil {

@@ -75,6 +75,9 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := admit(res); err != nil {
 		return store.Record{}, err
 	}
+	if err := wr.refuseEarly(ctx, res, obj); err != nil {
+		return store.Record{}, wr.createError(err, res, obj)
+	}
 	FillDefaults(res, obj)
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
@@ -271,6 +274,9 @@ func withoutRevision(json []byte) []byte {
 // createError words the store's refusals of a create.
 func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object) error {
 	namespace := obj.GetNamespace()
+	if errors.Is(err, store.ErrParentMissing) || errors.Is(err, store.ErrParentDeleting) {
+		wr.namespaces.forget(NamespaceKey(namespace))
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -33,7 +33,9 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	if err := wr.FieldManager(res).Update(before, after, opts.Manager, sub); err != nil {
 		return err
 	}
-	obj.SetManagedFields(after.GetManagedFields())
+	if after != obj {
+		obj.SetManagedFields(after.GetManagedFields())
+	}
 	if res.GoType != nil { // typed objects in hand carry no kind
 		for _, o := range []scheme.Object{obj, old} {
 			if o != nil {

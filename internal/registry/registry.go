@@ -70,7 +70,9 @@ type Writer struct {
 	Policy     func(res *scheme.Resource, rev int64) // does so for what roles allow; nil when nothing is enforced
 	Unreadable *unreadable.Unreadables               // notes what cannot be decoded
 
-	NamespaceCreated func(namespace string) // what follows the creation of a namespace, before it is answered
+	NamespaceCreated     func(namespace string) // what follows the creation of a namespace, before it is answered
+	ProvisionsNamespaces bool                   // a plug-in makes the namespace of a new object, where it is missing
+	namespaces           knownNamespaces
 
 	Validating    bool              // --validate: built-in objects are validated by their types' rules; metadata always is
 	ManagedFields bool              // --managed-fields
@@ -118,22 +120,6 @@ func matchNamespace(obj scheme.Object, namespace string) error {
 
 // NamespaceKey is the store's key of a Namespace.
 func NamespaceKey(name string) string { return "//namespaces//" + name }
-
-// checkNamespace says whether objects may be created in the object's namespace. The store checks it again, in the same transaction
-// as the create; asking here first gives the better of two errors, and dry runs their answer.
-func (wr *Writer) checkNamespace(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
-	if !res.Namespaced {
-		return nil
-	}
-	rec, err := wr.Store.GetNewest(ctx, NamespaceKey(obj.GetNamespace()))
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return store.ErrParentMissing
-	case err == nil && rec.Deleting:
-		return store.ErrParentDeleting
-	}
-	return err
-}
 
 // checkGrant refuses a role or binding that gives more than its writer has. The server's own writes have no request.
 func (wr *Writer) checkGrant(ctx context.Context, res *scheme.Resource, obj, old scheme.Object) error {
@@ -193,6 +179,7 @@ func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 }
 
 func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
+	wr.namespaces.forget(rec.Key)
 	wr.Quotas.Committed(res, rec)
 	for _, follow := range wr.Committed {
 		follow(res)
@@ -205,6 +192,7 @@ func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
 // Follow brings into force what others, on the same log, have written of a resource.
 func (wr *Writer) Follow(res *scheme.Resource, events []store.Event) {
 	for i := range events {
+		wr.namespaces.forget(events[i].Key)
 		wr.Quotas.Committed(res, &events[i].Record)
 	}
 	if len(events) > 0 {

@@ -110,6 +110,8 @@ type Manager struct {
 	mu       sync.Mutex                             // guards what follows
 	types    *typed.ParseableType                   // nil until used
 	plan     *plan                                  // how objects of GoType are compared
+	read     map[string]fieldSet                    // sets of entries that were read, by their text, and conform
+	readSize int                                    // bytes of their texts
 	managers map[string]*managedfields.FieldManager // by subresource
 	others   map[string]*typed.ParseableType        // types of other versions, where a webhook converts
 }
@@ -236,17 +238,55 @@ func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 // stored as nothing. Call it last, when defaults and the server's own fields are in place.
 func KeepTimes(old, next scheme.Object) {
 	entries, before := next.GetManagedFields(), old.GetManagedFields()
-	timeless := func(a, b metav1.ManagedFieldsEntry) bool {
-		a.Time, b.Time = nil, nil
-		return equality.Semantic.DeepEqual(a, b)
-	}
-	if len(entries) == 0 || !slices.EqualFunc(entries, before, timeless) {
+	if len(entries) == 0 || !slices.EqualFunc(entries, before, sameButTime) {
 		return
 	}
-	next.SetManagedFields(slices.Clone(before))
-	if !equality.Semantic.DeepEqual(old, next) {
-		next.SetManagedFields(entries)
+	if slices.EqualFunc(entries, before, func(a, b metav1.ManagedFieldsEntry) bool { return a.Time.Equal(b.Time) }) {
+		return
 	}
+	if equalButEntries(old, next) {
+		next.SetManagedFields(slices.Clone(before))
+	}
+}
+
+// equalButEntries compares two objects, but for their managedFields.
+func equalButEntries(old, next scheme.Object) bool {
+	if a, ok := old.(*unstructured.Unstructured); ok {
+		b := next.(*unstructured.Unstructured)
+		return equalMembers(a.Object, b.Object, "metadata") && equalMembers(membersOf(a.Object["metadata"]), membersOf(b.Object["metadata"]), "managedFields")
+	}
+	for _, obj := range []scheme.Object{old, next} {
+		entries := obj.GetManagedFields()
+		defer obj.SetManagedFields(entries)
+		obj.SetManagedFields(nil)
+	}
+	return equality.Semantic.DeepEqual(old, next)
+}
+
+// equalMembers compares two maps, but for one member.
+func equalMembers(a, b map[string]any, but string) bool {
+	for name, x := range a {
+		if y, both := b[name]; name != but && (!both || !equality.Semantic.DeepEqual(x, y)) {
+			return false
+		}
+	}
+	for name := range b {
+		if _, both := a[name]; name != but && !both {
+			return false
+		}
+	}
+	return true
+}
+
+func membersOf(v any) map[string]any {
+	members, _ := v.(map[string]any)
+	return members
+}
+
+// sameButTime compares two entries, but for when they changed.
+func sameButTime(a, b metav1.ManagedFieldsEntry) bool {
+	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
+		a.FieldsType == b.FieldsType && bytes.Equal(a.FieldsV1.GetRawBytes(), b.FieldsV1.GetRawBytes())
 }
 
 // ScaleEntries translates between the entries of an object and those of its scale subresource, which is an object of its own kind with

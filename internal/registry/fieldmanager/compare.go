@@ -14,11 +14,13 @@ package fieldmanager
 // library (an element that comes twice, a name that encoders escape, a list beyond maxApplyElements) ends the walk: failed.
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
@@ -589,14 +591,13 @@ func (c *comparison) equalMaps(p *plan, a, b reflect.Value) bool {
 		return false
 	}
 	c.count(a)
-	if p.t == reflect.TypeFor[map[string]string]() {
-		m, n := a.Interface().(map[string]string), b.Interface().(map[string]string)
-		for name, x := range m {
-			if y, there := n[name]; !there || x != y {
-				return false
-			}
+	switch m := a.Interface().(type) {
+	case map[string]string:
+		return maps.Equal(m, b.Interface().(map[string]string))
+	case corev1.ResourceList:
+		if maps.Equal(m, b.Interface().(corev1.ResourceList)) {
+			return true
 		}
-		return true
 	}
 	for iter := a.MapRange(); iter.Next(); {
 		if y := b.MapIndex(iter.Key()); !y.IsValid() || !c.equal(p.elem, iter.Value(), y) {

@@ -289,9 +289,29 @@ func scalarOf(text string) (class int, value, rest string) {
 
 // without returns s but the paths that d marks; changed is false if there is none of them.
 func (s fieldSet) without(d difference) (rest fieldSet, changed bool) {
+	if !s.meets(d, 0, int32(len(s)), 0, int32(len(d))) {
+		return s, false
+	}
 	m := minus{s: s, d: d, out: make(fieldSet, 0, len(s))}
 	m.level(0, int32(len(s)), 0, int32(len(d)))
 	return m.out, m.changed
+}
+
+// meets says that d marks a path of s.
+func (s fieldSet) meets(d difference, i, end, j, endD int32) bool {
+	for i < end && j < endD {
+		switch order := compareNodes(&s[i], &d[j].fieldNode); {
+		case order < 0:
+			i = s[i].end
+		case order > 0:
+			j = d[j].end
+		case s[i].member && d[j].change != unchanged, s.meets(d, i+1, s[i].end, j+1, d[j].end):
+			return true
+		default:
+			i, j = s[i].end, d[j].end
+		}
+	}
+	return false
 }
 
 type minus struct {

@@ -127,8 +127,8 @@ func (o *Manager) owners(entries []metav1.ManagedFieldsEntry) (owners []owner, f
 		if slices.ContainsFunc(owners, func(other owner) bool { return sameOwner(&other.entry, e) }) {
 			return nil, false, false
 		}
-		fields, ok := parseFields(e.FieldsV1.GetRawString(), o.GoType == nil)
-		if !ok || !o.conform(fields) {
+		fields := o.fieldsOf(e.FieldsV1.GetRawBytes())
+		if fields == nil {
 			return nil, false, false
 		}
 		owners = append(owners, owner{entry: *e, fields: fields})
@@ -140,6 +140,34 @@ func (o *Manager) owners(entries []metav1.ManagedFieldsEntry) (owners []owner, f
 func sameOwner(a, b *metav1.ManagedFieldsEntry) bool {
 	return a.Manager == b.Manager && a.Operation == b.Operation && a.Subresource == b.Subresource &&
 		(a.APIVersion == b.APIVersion || a.Operation == metav1.ManagedFieldsOperationApply)
+}
+
+// maxRead bounds the texts of sets that are kept read. Objects that are written often, or alike, have few different ones.
+const maxRead = 64 << 10
+
+// fieldsOf reads the set of an entry, which nobody may change; nil if the library has to. The same few sets come again and again.
+func (o *Manager) fieldsOf(text []byte) fieldSet {
+	o.mu.Lock()
+	known := o.read[string(text)]
+	o.mu.Unlock()
+	if known != nil {
+		return known
+	}
+	own := string(text)
+	fields, ok := parseFields(own, o.GoType == nil)
+	if !ok || !o.conform(fields) {
+		return nil
+	}
+	if len(own) > maxRead/4 {
+		return fields
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.readSize += len(own); o.read == nil || o.readSize > maxRead {
+		o.read, o.readSize = map[string]fieldSet{}, len(own)
+	}
+	o.read[own] = fields
+	return fields
 }
 
 // conform says that a set is one of this schema: nothing in it lies in what is owned whole, as after a change of the schema.
