@@ -19,8 +19,6 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -104,6 +102,11 @@ func compareOnEtcd(ctx context.Context, rounds int, length time.Duration, object
 	}
 	if err := s.alone(ctx, length); err != nil {
 		return err
+	}
+	if only == "" {
+		if err := s.followers(ctx, length); err != nil {
+			return err
+		}
 	}
 	if err := s.table(ctx, "On one etcd, one server each", apilet, kube, named(onOneEtcd, only), rounds, length); err != nil || only != "" {
 		return err
@@ -192,49 +195,6 @@ func medianCost(all []cost) (m cost) {
 func quantile(all []float64, share float64) float64 {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
-}
-
-// alone prints what etcd does without a server: Txns as either kind writes them.
-func (s *stage) alone(ctx context.Context, length time.Duration) error {
-	client, err := s.client()
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	value, err := storedMap(0, false)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\n%-38s%12s%33s\n", "etcd without a server", "Txn/s", "µs of its processors' time")
-	for _, clients := range []int{1, 16, 64} {
-		before, err := cpu(s.etcd.cmd.Process.Pid)
-		if err != nil {
-			return err
-		}
-		prefix := fmt.Sprintf("/alone/%d-%d/", clients, time.Now().UnixNano())
-		once := func(ctx context.Context, _ *server, of int, i int64) error {
-			key := fmt.Sprint(prefix, of, "-", i)
-			_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).Then(clientv3.OpPut(key, value)).Else(clientv3.OpGet(key)).Commit()
-			return err
-		}
-		begun := time.Now()
-		persecond, err := rate(clients, once)(ctx, nil, length)
-		if err != nil {
-			return err
-		}
-		count := persecond * time.Since(begun).Seconds()
-		after, err := cpu(s.etcd.cmd.Process.Pid)
-		if err != nil {
-			return err
-		}
-		fmt.Printf("%-38s%12.4g%33.3g\n", fmt.Sprint(clients, " clients"), persecond, float64((after-before).Microseconds())/count)
-	}
-	return nil
-}
-
-// client speaks to etcd past all servers.
-func (s *stage) client() (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{Endpoints: []string{s.etcdURL}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
 // fileTable compares with a server that has the same objects in a file of its own. kube-apiserver is stopped meanwhile.
@@ -333,24 +293,10 @@ func crossing(ctx context.Context, from, to *server, length time.Duration) (dela
 		return nil, err
 	}
 	defer resp.Body.Close()
-	rounds := int(length.Seconds() * pacedWrites / pacedWriters)
 	writing := make(chan error, 1)
-	go func() {
-		writing <- together(pacedWriters, func(client int) error {
-			pause(ctx, time.Duration(client)*time.Second/pacedWrites)
-			ticks := time.NewTicker(time.Second * pacedWriters / pacedWrites)
-			defer ticks.Stop()
-			for range rounds {
-				<-ticks.C
-				if err := update(ctx, from, client, 0); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}()
+	go func() { writing <- from.paced(ctx, length) }()
 	lines := bufio.NewReaderSize(resp.Body, 64<<10)
-	for len(delays) < rounds*pacedWriters {
+	for len(delays) < pacedCount(length) {
 		line, err := lines.ReadSlice('\n')
 		if err != nil {
 			return nil, err
@@ -364,6 +310,27 @@ func crossing(ctx context.Context, from, to *server, length time.Duration) (dela
 		}
 	}
 	return delays, <-writing
+}
+
+// paced updates objects at a pace, each client its own.
+func (s *server) paced(ctx context.Context, length time.Duration) error {
+	return together(pacedWriters, func(client int) error {
+		pause(ctx, time.Duration(client)*time.Second/pacedWrites)
+		ticks := time.NewTicker(time.Second * pacedWriters / pacedWrites)
+		defer ticks.Stop()
+		for range pacedCount(length) / pacedWriters {
+			<-ticks.C
+			if err := update(ctx, s, client, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// pacedCount is how many writes come in a time.
+func pacedCount(length time.Duration) int {
+	return int(length.Seconds()*pacedWrites/pacedWriters) * pacedWriters
 }
 
 // ---- Many objects
@@ -392,19 +359,24 @@ func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) err
 		return err
 	}
 	inEtcd := map[*program]float64{apilet: bytes[0], kube: bytes[1]}
-	restarts := map[*program]restarted{}
+	stopped, killed := map[*program]restarted{}, map[*program]restarted{}
 	for _, p := range []*program{apilet, kube} {
-		if restarts[p], err = s.restarts(ctx, p, rounds); err != nil {
+		if stopped[p], err = s.restarts(ctx, p, 1, p.stop); err != nil {
+			return err
+		}
+		if killed[p], err = s.restarts(ctx, p, rounds, p.kill); err != nil {
 			return err
 		}
 	}
 	for _, err := range []error{
 		row("bytes of an object in etcd", "", func(p *program) (float64, error) { return inEtcd[p], nil }),
-		row("killed, then ready and listing, s", "", func(p *program) (float64, error) { return restarts[p].took, nil }),
-		row("etcd sent meanwhile, MB", "", func(p *program) (float64, error) { return restarts[p].heard / 1e6, nil }),
-		row("processors' time meanwhile, s", "", func(p *program) (float64, error) { return restarts[p].spent, nil }),
+		row("stopped, then ready and listing, s", "", func(p *program) (float64, error) { return stopped[p].took, nil }),
+		row("killed, then ready and listing, s", "", func(p *program) (float64, error) { return killed[p].took, nil }),
+		row("etcd sent meanwhile, MB", "", func(p *program) (float64, error) { return killed[p].heard / 1e6, nil }),
+		row("processors' time meanwhile, s", "", func(p *program) (float64, error) { return killed[p].spent, nil }),
 		row("memory then, MiB", "5", func(p *program) (float64, error) { return p.memory() }),
 		row("a watcher at rest, KiB", "", func(p *program) (float64, error) { return p.atRest(ctx) }),
+		row("an event that a watcher does not want, µs", "", func(p *program) (float64, error) { return p.passedOver(ctx, 3*time.Second) }),
 	} {
 		if err != nil {
 			return err
@@ -494,11 +466,11 @@ type restarted struct {
 	heard       float64 // bytes from etcd
 }
 
-// restarts kills the server and starts it again.
-func (s *stage) restarts(ctx context.Context, p *program, rounds int) (m restarted, err error) {
+// restarts ends the server in some way and starts it again.
+func (s *stage) restarts(ctx context.Context, p *program, rounds int, end func()) (m restarted, err error) {
 	var took, spent, heard []float64
 	for range rounds {
-		p.kill()
+		end()
 		pause(ctx, time.Second) // etcd notices
 		before, err := s.etcdCounter(ctx, sentBytes)
 		if err != nil {
@@ -529,40 +501,74 @@ const sentBytes = "etcd_network_client_grpc_sent_bytes_total"
 
 // atRest is what one of many watchers costs that hear nothing, in KiB.
 func (p *program) atRest(ctx context.Context) (float64, error) {
-	const path = "/api/v1/namespaces/kube-system/configmaps"
-	text, err := p.do(ctx, "GET", path+"?limit=1", nil)
-	if err != nil {
-		return 0, err
-	}
-	since, err := revisionOf(text)
-	if err != nil {
-		return 0, err
-	}
 	before, err := p.memory()
 	if err != nil {
 		return 0, err
 	}
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	open := make([]*http.Response, manyWatchers)
-	defer func() {
-		for _, resp := range open {
-			if resp != nil {
-				resp.Body.Close()
-			}
-		}
-	}()
-	if err := together(20, func(first int) (err error) {
-		for i := first; i < manyWatchers && err == nil; i += 20 {
-			open[i], err = p.open(watching, "GET", path+"?watch=true&timeoutSeconds=600&resourceVersion="+since, nil)
-		}
-		return err
-	}); err != nil {
+	end, err := p.watchers(ctx, "/api/v1/namespaces/kube-system/configmaps", "")
+	defer end()
+	if err != nil {
 		return 0, err
 	}
 	pause(ctx, 2*time.Second)
 	after, err := p.memory()
 	return (after - before) * 1024 / manyWatchers, err
+}
+
+// passedOver is the processors' time for an event at a watcher whose selector leaves it out, in microseconds: that of writes beside many
+// such watchers, without that of the same writes beside none.
+func (p *program) passedOver(ctx context.Context, length time.Duration) (float64, error) {
+	spend := func() (time.Duration, error) {
+		before, err := cpu(p.pids...)
+		if err != nil {
+			return 0, err
+		}
+		if err := p.paced(ctx, length); err != nil {
+			return 0, err
+		}
+		after, err := cpu(p.pids...)
+		return after - before, err
+	}
+	alone, err := spend()
+	if err != nil {
+		return 0, err
+	}
+	end, err := p.watchers(ctx, p.maps(p.namespace), "&labelSelector=app%3Dother")
+	defer end()
+	if err != nil {
+		return 0, err
+	}
+	beside, err := spend()
+	return float64((beside - alone).Microseconds()) / float64(pacedCount(length)*manyWatchers), err
+}
+
+// watchers opens many watches of a list, from now on, until end is called.
+func (p *program) watchers(ctx context.Context, path, query string) (end func(), err error) {
+	ctx, stop := context.WithCancel(ctx)
+	open := make([]*http.Response, manyWatchers)
+	end = func() {
+		stop()
+		for _, resp := range open {
+			if resp != nil {
+				resp.Body.Close()
+			}
+		}
+	}
+	text, err := p.do(ctx, "GET", path+"?limit=1", nil)
+	if err != nil {
+		return end, err
+	}
+	since, err := revisionOf(text)
+	if err != nil {
+		return end, err
+	}
+	const atOnce = 20
+	return end, together(atOnce, func(first int) (err error) {
+		for i := first; i < manyWatchers && err == nil; i += atOnce {
+			open[i], err = p.open(ctx, "GET", path+"?watch=true&timeoutSeconds=600&resourceVersion="+since+query, nil)
+		}
+		return err
+	})
 }
 
 // replica prints what apilet's file has, and how long it takes to fill an empty one.
@@ -583,7 +589,7 @@ func (s *stage) replica(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	filled, err := s.restarts(ctx, p, 1)
+	filled, err := s.restarts(ctx, p, 1, func() {})
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,15 @@ func (p *program) start() error {
 	return nil
 }
 
+// stop ends the process as an administrator does.
+func (p *program) stop() {
+	_ = p.cmd.Process.Signal(os.Interrupt)
+	hurry := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	_ = p.cmd.Wait()
+	hurry.Stop()
+	p.client.CloseIdleConnections()
+}
+
 func (p *program) kill() {
 	if p.cmd != nil && p.cmd.Process != nil {
 		_ = p.cmd.Process.Kill()
