@@ -181,9 +181,9 @@ func (a *Auto) Learn(class uint64, list bool, est *Estimate) {
 func (a *Auto) Dump(w io.Writer) {
 	s := a.State()
 	table := dumpTable{tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)}
-	table.row("Seats", "InUse", "Goodput", "Efficiency", "Headroom", "RunDelay", "Commit", "LeastCommit", "Probing", "Probes", "Classes")
+	table.row("Seats", "InUse", "Goodput", "Efficiency", "Headroom", "RunDelay", "Commit", "CalmCommit", "Probing", "Probes", "Classes")
 	two := func(x float64) string { return fmt.Sprintf("%.2f", x) }
-	table.row(s.Seats, two(s.InUse), two(s.Goodput), two(s.Efficiency), two(s.Headroom), s.RunDelay, s.Commit, s.LeastTime, s.Probing, s.Probes, s.Classes)
+	table.row(s.Seats, two(s.InUse), two(s.Goodput), two(s.Efficiency), two(s.Headroom), s.RunDelay, s.Commit, s.CalmCommit, s.Probing, s.Probes, s.Classes)
 	_ = table.Flush()
 }
 

@@ -24,7 +24,7 @@
 // Two resources are looked at by name. Who waits for a processor waits in Go's run queue, and a light request behind all who are there: if
 // a tenth of the waits there exceed 8 ms, f falls (below 0, if need be), and it rises again when they are half of that. And a commit is
 // a journey that many make together: a write that waits for it loads nothing, and more of them at once make the store faster, until the
-// commits themselves take many times their least. So the time in commits counts as work, up to there.
+// commits themselves take eight times what they do in calm. So the time in commits counts as work, up to there.
 //
 // Why the calm is believed. Under load that never ends nobody sees an empty machine, and what is usual would creep up until all seems calm.
 // So in every ten seconds in which somebody waits there is a probe: the seats are halved below G for as long as a few requests take (at most 3/4 s),
@@ -54,10 +54,11 @@ const (
 	maxRise, maxFall = 1.4, 0.5 // of the seats, at a tick
 	brake            = 0.8      // instead of the rise where the run queue is twice as long as it may be
 	memory           = time.Second / 2
-	runTarget        = 7 * time.Millisecond // for the tenth of the waits in the run queue that are longest; or the least that commits take
-	leastHeadroom    = -0.5                 // of f
-	headroomGain     = 0.08                 // of f at a tick, by how far the delay is from the target
-	batchPrice       = 8                    // times its least duration that a commit of many writes may take
+	runTarget        = 7 * time.Millisecond  // of a tenth of the waits in the run queue; what a commit takes in calm, if that is more,
+	mostRunTarget    = 20 * time.Millisecond // up to here
+	leastHeadroom    = -0.2                  // of f
+	headroomGain     = 0.08                  // of f at a tick, by how far the delay is from the target
+	batchPrice       = 8                     // times as long as in calm that a commit of many writes may take
 	forgiven         = 30 * time.Second
 
 	firstProbe   = time.Second // of pressure
@@ -112,7 +113,7 @@ type State struct {
 	Headroom   float64 // f
 	RunDelay   time.Duration
 	Commit     time.Duration
-	LeastTime  time.Duration // of commits
+	CalmCommit time.Duration // what a commit takes in calm
 	Probing    bool
 	Probes     int
 	Classes    int
@@ -122,26 +123,25 @@ type State struct {
 type Controller struct {
 	bounds Bounds
 
-	mu                sync.Mutex // guards what follows
-	classes           map[uint64]*class
-	fresh             tally // of requests that ended since the last tick
-	lately            tally // decaying
-	seats             float64
-	state             State
-	last              time.Time
-	inUse, given      float64 // seats in use and seats there were, decaying
-	peak              float64 // decaying slowly
-	headroom          float64
-	calmSince         time.Time // zero: it is not calm
-	pressed           time.Duration
-	probeAt           time.Duration // of pressure
-	probeBegan        time.Time     // zero: there is none
-	returning         bool          // to the seats before the probe
-	probed            int           // requests that began and ended in the probe
-	leastCommit       time.Duration
-	commitRatio       float64 // of what commits take lately, to the least
-	leastCommitLearnt time.Time
-	seatTime          float64 // seconds that an estimated seat of a LIST stands for
+	mu           sync.Mutex // guards what follows
+	classes      map[uint64]*class
+	fresh        tally // of requests that ended since the last tick
+	lately       tally // decaying
+	seats        float64
+	state        State
+	last         time.Time
+	inUse, given float64 // seats in use and seats there were, decaying
+	peak         float64 // decaying slowly
+	headroom     float64
+	calmSince    time.Time // zero: it is not calm
+	pressed      time.Duration
+	probeAt      time.Duration // of pressure
+	probeBegan   time.Time     // zero: there is none
+	returning    bool          // to the seats before the probe
+	probed       int           // requests that began and ended in the probe
+	calmCommit   time.Duration // what a commit takes in calm
+	commitRatio  float64       // of what commits take lately to that
+	seatTime     float64       // seconds that an estimated seat of a LIST stands for
 }
 
 // A tally is what requests spent on their seats, and what of it was work, in seat-seconds.
@@ -271,20 +271,20 @@ func (c *Controller) Tick(s Sample) int {
 	return c.state.Seats
 }
 
-// noteCommits keeps the least that commits usually take. It is forgotten slowly: the disk may become another.
+// noteCommits learns what commits take in calm, as classes do what their requests take.
 func (c *Controller) noteCommits(s Sample) {
 	if s.Commit <= 0 {
 		return
 	}
-	age := s.Now.Sub(c.leastCommitLearnt)
-	if c.leastCommit == 0 || s.Commit < c.leastCommit {
-		c.leastCommit, c.leastCommitLearnt = s.Commit, s.Now
-	} else if age > forgiven && c.commitRatio < 2 {
-		c.leastCommit += (s.Commit - c.leastCommit) / 8
+	if c.calmCommit == 0 {
+		c.calmCommit = s.Commit
 	}
-	ratio := max(1, s.Commit.Seconds()/c.leastCommit.Seconds())
+	if !c.calmSince.IsZero() || s.Commit < c.calmCommit {
+		c.calmCommit += (s.Commit - c.calmCommit) / 4
+	}
+	ratio := max(1, s.Commit.Seconds()/c.calmCommit.Seconds())
 	c.commitRatio += (ratio - c.commitRatio) / 4
-	c.state.Commit, c.state.LeastTime = s.Commit, c.leastCommit
+	c.state.Commit, c.state.CalmCommit = s.Commit, c.calmCommit
 }
 
 // average brings what happened into the memory of the last second or so.
@@ -338,7 +338,9 @@ func (c *Controller) move(s Sample, dt time.Duration) {
 }
 
 // runTarget is what a light request may wait: where a commit takes long, nobody feels less than that.
-func (c *Controller) runTarget() time.Duration { return max(runTarget, c.leastCommit) }
+func (c *Controller) runTarget() time.Duration {
+	return max(runTarget, min(c.calmCommit, mostRunTarget))
+}
 
 func (c *Controller) startProbe(s Sample) {
 	c.pressed, c.probeAt = 0, probeEvery

@@ -1,9 +1,9 @@
 package main
 
 // This file compares numbers of seats: apilet with its default of 600, apilet with --max-requests-inflight=auto, and a kube-apiserver if one is
-// given, each with its data on disk and fsync:
+// given, each with its data on disk and fsync, each scenario on one after the other:
 //
-//	go run ./testdata/programs/flows -seats -length 8s [-server https://127.0.0.1:6443 -token TOKEN]
+//	go run ./testdata/programs/flows -seats -length 4s [-server https://127.0.0.1:6443 -token TOKEN]     # five and a half minutes with three
 //
 // In each scenario culprits ask as fast as they are answered, while three leases are renewed and a probe is made 20 times a second. What the
 // culprits got is the goodput; the 99th percentiles of the light ones say what the others feel. Servers go through all scenarios, with a pause
@@ -11,6 +11,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -23,7 +24,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 )
@@ -32,6 +35,8 @@ const (
 	settling  = 5 * time.Second
 	breather  = 2 * time.Second
 	hookDelay = 300 * time.Millisecond
+	autoTitle = "auto"
+	bindings  = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 	hooks     = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 )
 
@@ -62,7 +67,7 @@ func seatScenarios() []scenario {
 		return sc
 	}
 	creates := func(title, namespace string, connections int) scenario {
-		return scenario{title: title, actors: []actor{account(namespace, "deployer", "creates, deletes", connections, 0, createDelete(namespace))}}
+		return scenario{title: title, actors: []actor{account(namespace, "deployer", "creates, deletes", connections, 0, createAnew(namespace))}}
 	}
 	both := lists("20 list, 60 create", 20)
 	both.actors = append(both.actors, creates("", "flows-doom", 60).actors...)
@@ -77,76 +82,128 @@ func seatScenarios() []scenario {
 	return all
 }
 
-// playSeats prints a row for each scenario.
+// createAnew is createDelete with names that nobody has used before: what was being made when time was up is still there.
+func createAnew(namespace string) script {
+	path := "/api/v1/namespaces/" + namespace + "/configmaps"
+	var names sync.Map // by connection, of what it made last
+	return func(connection, step int, _ string) call {
+		name := fmt.Sprintf("made-%d", time.Now().UnixNano())
+		if old, made := names.LoadAndDelete(connection); made && step%2 == 1 {
+			return call{"DELETE", path + "/" + old.(string), ""}
+		}
+		names.Store(connection, name)
+		return call{"POST", path, `{"metadata":{"name":"` + name + `"}}`}
+	}
+}
+
+// playSeats plays each scenario on all servers, one after the other, and prints a row for it.
 func playSeats(ctx context.Context, program string) error {
 	hook := httptest.NewTLSServer(http.HandlerFunc(allowSlowly))
 	defer hook.Close()
+	stages, end, err := seatStages(ctx, program)
+	defer end()
+	if err != nil {
+		return err
+	}
 	var text bytes.Buffer
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	rows := make([]string, len(seatScenarios()))
-	heads := []string{"\t", "who else"}
-	for _, title := range []string{"600 seats", "auto", "kube-apiserver"} {
-		if title == "kube-apiserver" && *serverURL == "" {
-			continue
+	fmt.Fprint(table, "\t")
+	for _, st := range stages {
+		defer st.leave()
+		if err := st.prepare(ctx, hook); err != nil {
+			return fmt.Errorf("%s: %w", st.title, err)
 		}
-		heads[0] += title + "\t\t\t"
-		heads[1] += "\tserved/s\trenewals p99\tprobes p99"
-		if err := playSeatsOn(ctx, program, title, hook, rows); err != nil {
-			return fmt.Errorf("%s: %w", title, err)
-		}
+		fmt.Fprint(table, st.title, "\t\t\t")
 	}
-	fmt.Fprintln(table, heads[0])
-	fmt.Fprintln(table, heads[1])
-	for i, sc := range seatScenarios() {
-		fmt.Fprintln(table, sc.title+rows[i])
-	}
-	_ = table.Flush()
-	_, err := text.WriteTo(os.Stdout)
-	return err
-}
-
-func playSeatsOn(ctx context.Context, program, title string, hook *httptest.Server, rows []string) error {
-	st := &stage{title, strings.TrimSuffix(*serverURL, "/"), &http.Client{Transport: &http.Transport{TLSClientConfig: trusting}}, *token}
-	if title != "kube-apiserver" {
-		name := filepath.Join(filepath.Dir(program), strings.ReplaceAll(title, " ", "-"))
-		flags := []string{"--data=" + name + ".db"}
-		if title == "auto" {
-			flags = append(flags, "--max-requests-inflight=auto")
-		}
-		limited, stop := context.WithCancel(ctx)
-		started, server, err := startWith(limited, program, name, title, flags...)
-		if err != nil {
-			stop()
-			return err
-		}
-		defer func(server *exec.Cmd) { stop(); _ = server.Wait() }(server)
-		st = started
-	}
-	defer st.clear()
-	if err := st.furnish(ctx); err != nil {
-		return err
-	}
-	if err := st.callSlowly(ctx, hook); err != nil {
-		return err
-	}
-	defer func() { _, _ = st.ask(context.Background(), "DELETE", hooks+"/flows", "") }()
-	for i, sc := range seatScenarios() {
-		fmt.Fprintln(os.Stderr, title+":", sc.title)
-		time.Sleep(breather)
-		outcomes, err := st.playSettled(ctx, sc)
-		if err != nil {
-			return err
-		}
-		rows[i] += seatCells(outcomes)
-		if title == "auto" {
-			state, err := st.ask(ctx, "GET", "/debug/api_priority_and_fairness/dump_seats", "")
+	fmt.Fprint(table, "\nwho else", strings.Repeat("\tserved/s\trenewals p99\tprobes p99", len(stages)), "\n")
+	for _, sc := range seatScenarios() {
+		fmt.Fprint(table, sc.title)
+		for _, st := range stages {
+			time.Sleep(breather)
+			outcomes, err := st.playSettled(ctx, sc)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(os.Stderr, strings.TrimSpace(string(state)))
+			fmt.Fprint(table, seatCells(outcomes))
+			if err := st.tellSeats(ctx, sc, outcomes); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(table)
+	}
+	_ = table.Flush()
+	_, err = text.WriteTo(os.Stdout)
+	return err
+}
+
+// seatStages starts apilet twice, and adds the server that is given. end stops what was started.
+func seatStages(ctx context.Context, program string) (stages []*stage, end func(), err error) {
+	ctx, stop := context.WithCancel(ctx)
+	var servers []*exec.Cmd
+	end = func() {
+		stop()
+		for _, server := range servers {
+			_ = server.Wait() // it was interrupted, and says so
 		}
 	}
-	return nil
+	for title, flags := range map[string][]string{"600 seats": nil, autoTitle: {"--max-requests-inflight=auto"}} {
+		name := filepath.Join(filepath.Dir(program), strings.ReplaceAll(title, " ", "-"))
+		st, server, err := startWith(ctx, program, name, title, append(flags, "--data="+name+".db")...)
+		if err != nil {
+			return stages, end, err
+		}
+		stages, servers = append(stages, st), append(servers, server)
+	}
+	slices.SortFunc(stages, func(a, b *stage) int { return cmp.Compare(a.title, b.title) })
+	if *serverURL != "" {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting}}
+		stages = append(stages, &stage{"kube-apiserver", strings.TrimSuffix(*serverURL, "/"), client, *token})
+	}
+	return stages, end, nil
+}
+
+// prepare furnishes a server, lets everybody do everything there, and configures the webhook.
+func (st *stage) prepare(ctx context.Context, hook *httptest.Server) error {
+	if _, err := st.ask(ctx, "POST", bindings, `{"metadata":{"name":"flows"},"subjects":[{"kind":"Group","name":"system:authenticated","apiGroup":"rbac.authorization.k8s.io"}],
+		"roleRef":{"kind":"ClusterRole","name":"cluster-admin","apiGroup":"rbac.authorization.k8s.io"}}`); err != nil {
+		return err
+	}
+	if err := st.furnish(ctx); err != nil {
+		return err
+	}
+	return st.callSlowly(ctx, hook)
+}
+
+// leave takes away what prepare brought to a server that goes on.
+func (st *stage) leave() {
+	if st.token == "" {
+		return
+	}
+	paths := []string{bindings + "/flows", hooks + "/flows"}
+	for _, namespace := range namespaces { // they stay: kube-apiserver alone does not empty them
+		paths = append(paths, podsOf(namespace)+"?gracePeriodSeconds=0", "/api/v1/namespaces/"+namespace+"/configmaps")
+	}
+	for kind, namespace := range leaseDirs {
+		for i := range leaseHolders {
+			paths = append(paths, fmt.Sprintf("%s/flows-%s-%d", leasesOf(namespace), kind, i))
+		}
+	}
+	for _, path := range paths {
+		if _, err := st.ask(context.Background(), "DELETE", path, ""); err != nil {
+			fmt.Fprintln(os.Stderr, "flows: left behind:", err)
+		}
+	}
+}
+
+// tellSeats follows the game on standard error.
+func (st *stage) tellSeats(ctx context.Context, sc scenario, outcomes []*outcome) error {
+	fmt.Fprintf(os.Stderr, "%s, %s:%s\n", sc.title, st.title, strings.ReplaceAll(seatCells(outcomes), "\t", "  "))
+	if st.title != autoTitle {
+		return nil
+	}
+	state, err := st.ask(ctx, "GET", "/debug/api_priority_and_fairness/dump_seats", "")
+	fmt.Fprint(os.Stderr, string(state))
+	return err
 }
 
 // playSettled plays a scenario twice in a row: only the second time counts.

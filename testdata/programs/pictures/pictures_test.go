@@ -15,7 +15,7 @@ const folder = "../../../docs/pictures"
 func TestPictures(t *testing.T) {
 	for name, draw := range map[string]func(*testing.T) *drawing{
 		"chunks": drawChunks, "versions": drawVersions, "record": drawRecord, "token": drawToken,
-		"hands": drawHands, "vtime": drawVirtualTime, "lent": drawLent, "rooms": drawRooms,
+		"hands": drawHands, "vtime": drawVirtualTime, "lent": drawLent, "rooms": drawRooms, "seats": drawSeats,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

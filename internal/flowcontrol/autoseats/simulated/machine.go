@@ -10,7 +10,6 @@
 package simulated
 
 import (
-	"container/heap"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -128,18 +127,45 @@ type event struct {
 	number uint64
 	do     func()
 }
+
+// An eventHeap has the next event at 0. (container/heap would make each event an allocation.)
 type eventHeap []event
 
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
-	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].number < h[j].number
+func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.number < f.number }
+
+func (h *eventHeap) push(e event) {
+	*h = append(*h, e)
+	all := *h
+	for slot := len(all) - 1; slot > 0; {
+		above := (slot - 1) / 2
+		if !all[slot].before(&all[above]) {
+			break
+		}
+		all[slot], all[above] = all[above], all[slot]
+		slot = above
+	}
 }
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(e any)   { *h = append(*h, e.(event)) }
-func (h *eventHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
+
+func (h *eventHeap) pop() event {
+	all := *h
+	first, last := all[0], len(all)-1
+	all[0], all[last] = all[last], event{}
+	all = all[:last]
+	for slot := 0; ; {
+		least := slot
+		for child := 2*slot + 1; child <= 2*slot+2 && child < last; child++ {
+			if all[child].before(&all[least]) {
+				least = child
+			}
+		}
+		if least == slot {
+			break
+		}
+		all[slot], all[least] = all[least], all[slot]
+		slot = least
+	}
+	*h = all
+	return first
 }
 
 // Run plays a setup to its end.
@@ -157,7 +183,7 @@ func Run(s Setup) Result {
 	}
 	m.at(tickTime, m.tick)
 	for len(m.events) > 0 && m.now < s.Seconds {
-		e := heap.Pop(&m.events).(event)
+		e := m.events.pop()
 		m.now = e.at
 		e.do()
 	}
@@ -166,7 +192,7 @@ func Run(s Setup) Result {
 
 func (m *Machine) at(when float64, do func()) {
 	m.numbered++
-	heap.Push(&m.events, event{when, m.numbered, do})
+	m.events.push(event{when, m.numbered, do})
 }
 
 func (m *Machine) in(seconds float64, do func()) { m.at(m.now+seconds, do) }
