@@ -133,20 +133,28 @@ func (r result) String() string {
 
 // picture draws a bar for each ratio, on a scale from 0.
 func picture(results []result) string {
-	const left, scale, row = 230, 40, 22
+	const left, width, row, top = 230, 480, 22, 34
+	most := 1.0
+	for _, r := range results {
+		if len(r.values) == 2 {
+			most = max(most, r.ratio())
+		}
+	}
+	scale := width / most
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="760" height="%d" role="img"><title>How many times better the first server is than the second</title>
-<style>text{font:12px system-ui,sans-serif;fill:#24292f}.bar{fill:#0969da}.one{stroke:#57606a}
-@media (prefers-color-scheme:dark){text{fill:#e6edf3}.bar{fill:#1f6feb}}</style>
-`, 20+row*len(results))
+<style>text{font:12px system-ui,sans-serif;fill:#24292f}.bar{fill:#0969da}.one{stroke:#57606a}.bold{font-weight:600}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.bar{fill:#1f6feb}.one{stroke:#8b949e}}</style>
+<text x="20" y="20" class="bold">How many times better the first server is than the second (dashed: equal)</text>
+`, top+10+row*len(results))
 	for i, r := range results {
 		if len(r.values) < 2 {
 			continue
 		}
-		y, ratio := 10+i*row, r.ratio()
+		y, ratio := top+i*row, r.ratio()
 		fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text><rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" class=\"bar\"/><text x=\"%.1f\" y=\"%d\">%.1f</text>\n",
-			left-8, y+14, r.name, left, y+2, min(ratio*scale, 480), row-6, left+6+min(ratio*scale, 480), y+14, ratio)
+			left-8, y+14, r.name, left, y+2, ratio*scale, row-6, left+6+ratio*scale, y+14, ratio)
 	}
-	fmt.Fprintf(&b, "<line x1=\"%d\" y1=\"6\" x2=\"%[1]d\" y2=\"%d\" class=\"one\" stroke-dasharray=\"3 3\"/></svg>\n", left+scale, 14+row*len(results))
+	fmt.Fprintf(&b, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" class=\"one\" stroke-dasharray=\"3 3\"/></svg>\n", left+scale, top-4, left+scale, top+row*len(results))
 	return b.String()
 }

@@ -137,14 +137,20 @@ func wants(flow int, at time.Duration) (n int) {
 	return n
 }
 
-// A tally adds up the seats that two flows held, in bins.
-type tally [2][int(whole / bin)]float64
+// A tally has what two flows held and what the scheduler's books say of it, in bins.
+type tally struct {
+	seats    [2][bins]float64
+	accounts [2][bins]float64 // seat-seconds at the end of each bin; of our rule the lower and the higher one
+	virtual  [bins]float64
+}
+
+const bins = int(whole / bin)
 
 func (y *tally) add(flow int, from, to time.Duration) {
 	for from < to && from < whole {
 		i := from / bin
 		end := min(to, (i+1)*bin)
-		y[flow][i] += float64(end-from) / float64(bin)
+		y.seats[flow][i] += float64(end-from) / float64(bin)
 		from = end
 	}
 }
@@ -158,6 +164,15 @@ func ours(t *testing.T) *tally {
 		start := time.Now()
 		var mu sync.Mutex // guards y
 		var wg sync.WaitGroup
+		wg.Go(func() {
+			reg := prometheus.NewRegistry()
+			reg.MustRegister(d)
+			time.Sleep(bin - time.Millisecond)
+			for i := range bins {
+				readBooks(t, reg, &y, i)
+				time.Sleep(bin)
+			}
+		})
 		for flow := range 2 {
 			for i := range 2 * seats {
 				wg.Go(func() {
@@ -181,6 +196,31 @@ func ours(t *testing.T) *tally {
 		wg.Wait()
 	})
 	return &y
+}
+
+// readBooks notes virtual time, and the least and greatest account of the flows that wait, as the server's metrics have them.
+func readBooks(t *testing.T, reg *prometheus.Registry, y *tally, at int) {
+	families, err := reg.Gather()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			labels := map[string]string{}
+			for _, pair := range m.GetLabel() {
+				labels[pair.GetName()] = pair.GetValue()
+			}
+			switch value := m.GetGauge().GetValue(); {
+			case labels["priority_level"] != "level":
+			case strings.HasSuffix(family.GetName(), "_current_r"):
+				y.virtual[at] = value
+			case strings.HasSuffix(family.GetName(), "_next_s_bounds") && labels["bound"] == "min":
+				y.accounts[0][at] = value
+			case strings.HasSuffix(family.GetName(), "_next_s_bounds"):
+				y.accounts[1][at] = value
+			}
+		}
+	}
 }
 
 // kubernetes plays it by the rule of k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing: virtual time advances by the even share; a queue's tag
@@ -232,6 +272,8 @@ func kubernetes() *tally {
 			executing[f] = append(executing[f], now+duration)
 			y.add(f, now, now+duration)
 		}
+		at := int(now / bin)
+		y.accounts[0][at], y.accounts[1][at], y.virtual[at] = tag[0], tag[1], virtual
 		virtual += float64(min(asked, seats)) / float64(max(active, 1)) * step.Seconds()
 	}
 	return &y
@@ -239,7 +281,7 @@ func kubernetes() *tally {
 
 // starved is how long a flow has next to nothing once both want all.
 func (y *tally) starved(flow int) (long time.Duration) {
-	for _, held := range y[flow][uneven/bin:] {
+	for _, held := range y.seats[flow][uneven/bin:] {
 		if held < 0.5 {
 			long += bin
 		}
@@ -248,7 +290,7 @@ func (y *tally) starved(flow int) (long time.Duration) {
 }
 
 func drawVirtualTime(t *testing.T) *drawing {
-	d := newDrawing(720, 400, "Seats that two flows hold over time, by apilet's rule and by Kubernetes'")
+	d := newDrawing(720, 426, "Seats that two flows hold over time, and their accounts and virtual time, by apilet's rule and by Kubernetes'")
 	mine, theirs := ours(t), kubernetes()
 	if got := mine.starved(0); got > bin {
 		t.Errorf("flow A is starved for %v by our rule", got)
@@ -261,15 +303,24 @@ func drawVirtualTime(t *testing.T) *drawing {
 		name string
 	}{{mine, "apilet: a free seat goes to the flow that was served least"},
 		{theirs, fmt.Sprintf("Kubernetes: A has used more than its share, and is given nothing for %.1f s", theirs.starved(0).Seconds())}} {
-		p := plot{d, 50, 40 + float64(i)*185, 640, 110, whole.Seconds(), seats}
-		p.axes(2, 2, "seconds", "")
-		d.text(50, p.y-12, "bold", "%s", part.name)
-		at := p.at(uneven.Seconds(), 0)
-		d.line(at[0], p.y, at[0], p.y+p.h, "line dash")
-		p.steps(part.y[1][:], "s2 thick")
-		p.steps(part.y[0][:], "s1 thick")
+		top := 50 + float64(i)*190
+		d.text(40, top-28, "bold", "%s", part.name)
+		held := plot{d, 40, top, 300, 110, whole.Seconds(), seats}
+		held.axes(4, 2, "seconds", "seats")
+		books := plot{d, 400, top, 300, 110, whole.Seconds(), 120}
+		books.axes(4, 30, "seconds", "accounts and virtual time, in seat-seconds")
+		for _, p := range []plot{held, books} {
+			at := p.at(uneven.Seconds(), 0)
+			d.line(at[0], p.y, at[0], p.y+p.h, "line dash")
+		}
+		for flow, class := range []string{"s1 thick", "s2 thick"} {
+			held.steps(part.y.seats[flow][:], class)
+			books.steps(part.y.accounts[flow][:], class)
+		}
+		books.steps(part.y.virtual[:], "line dash thick")
 	}
-	d.text(50, 395, "small", "%d seats. Blue: flow A, orange: flow B. For 12 s A has work for seven seats and B for one; then both want all.", seats)
+	d.text(40, 402, "small", "%d seats. Blue: flow A, orange: flow B, dashed: virtual time. For 12 s A has work for seven seats and B for one;", seats)
+	d.text(40, 418, "small", "then both want all. With apilet the books are closed while nobody waits; then both accounts grow alike.")
 	return d
 }
 
@@ -329,7 +380,7 @@ func drawLent(t *testing.T) *drawing {
 	})
 	d := newDrawing(720, 290, "The seats of three priority levels while demand changes")
 	p := plot{d, 50, 40, 640, 190, end.Seconds(), total}
-	p.axes(10, 10, "seconds", "seats that a level may use now")
+	p.axes(10, 10, "seconds", "seats that a level may use now; the server has 60")
 	for i, name := range shown {
 		if len(limits[name]) == 0 {
 			t.Fatalf("no level %s among %d", name, len(limits))

@@ -114,7 +114,7 @@ func drawVersions(t *testing.T) *drawing {
 	for i, part := range []struct {
 		title string
 		all   []version
-	}{{"Before compaction", before}, {fmt.Sprintf("After compaction to %d: left are the newest version of each key at or below it, and all above", compactTo), after}} {
+	}{{"Before compaction", before}, {fmt.Sprintf("After compaction to %d: the newest version of each key up to it stays, but no deletion", compactTo), after}} {
 		top := 30 + float64(i)*155
 		d.text(30, top-10, "bold", "%s", part.title)
 		at := func(rev uint64) float64 { return 20 + float64(rev)*78 }
@@ -205,7 +205,7 @@ func drawChunks(t *testing.T) *drawing {
 	if seen != len(names)-1 {
 		t.Errorf("the chunks have %d objects", seen)
 	}
-	d.text(20, 312, "small", "The second chunk has e, which is gone, and not f, which is new; the third has k as it was, and j at its old version.")
+	d.text(20, 312, "small", "The second chunk has e, which is gone, and not f, which is new; the third has k, which is gone, and j as it was.")
 	return d
 }
 
@@ -219,7 +219,7 @@ type byteField struct {
 func boxes(d *drawing, y float64, fields []byteField) {
 	x, offset := 20.0, 0
 	for _, f := range fields {
-		w := max(88, min(160, float64(f.size)*9))
+		w := max(88, min(160, float64(f.size)*9), float64(len(f.value))*7+10)
 		d.rect(x, y, w-4, 44, f.class)
 		class := " on"
 		if f.class == "c5" || f.class == "c0" {
@@ -241,7 +241,7 @@ func drawRecord(t *testing.T) *drawing {
 	all := w.versions()
 	v := all[len(all)-1]
 	key := prefix + v.name
-	d := newDrawing(720, 190, "The bytes of a record: its revision is the key, then flags, previous and creating revision, checksum, key, time, author and JSON")
+	d := newDrawing(830, 190, "The bytes of a record: its revision is the key, then flags, previous and creating revision, checksum, key, time, author and JSON")
 	d.text(20, 24, "bold", "Bucket rev, revision %d: the update of a, which was created at %d", v.rev, v.created)
 	boxes(d, 40, []byteField{{"flags", fmt.Sprintf("%02x", v.bytes[0]), 1, "c5"}, {"previous", fmt.Sprint(v.prev), 8, "c1"}, {"created", fmt.Sprint(v.created), 8, "c1"},
 		{"CRC-32C", "…", 4, "c3"}, {"length", fmt.Sprint(len(key)), 2, "c5"}, {"key", key, len(key), "c4"},

@@ -23,7 +23,7 @@ func newDrawing(width, height int, title string) *drawing {
 const style = `text{font:13px system-ui,sans-serif;fill:#24292f}.small{font-size:11px}.bold{font-weight:600}.mid{text-anchor:middle}.end{text-anchor:end}
 .mono{font-family:ui-monospace,monospace;font-size:11px}
 .line{stroke:#57606a;fill:none}.thin{stroke:#d0d7de;fill:none}.thick{stroke-width:2}.dash{stroke-dasharray:4 3}.box{stroke:#57606a;fill:none}
-.c0{fill:#ddf4ff}.c1{fill:#0969da}.c2{fill:#fb8f44}.c3{fill:#8250df}.c4{fill:#2da44e}.c5{fill:#d0d7de}
+.c0{fill:#ddf4ff}.c1{fill:#0969da}.c2{fill:#bc4c00}.c3{fill:#8250df}.c4{fill:#2da44e}.c5{fill:#d0d7de}
 .s1{stroke:#0969da;fill:none}.s2{stroke:#d1570a;fill:none}.s3{stroke:#8250df;fill:none}.s4{stroke:#1a7f37;fill:none}
 .on{fill:#fff}.faint{opacity:.35}
 @media (prefers-color-scheme:dark){text{fill:#e6edf3}.line,.box{stroke:#8b949e}.thin{stroke:#30363d}.c0{fill:#0c2d6b}.c1{fill:#1f6feb}.c2{fill:#bd561d}
