@@ -18,6 +18,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math"
 	"math/bits"
@@ -66,6 +67,45 @@ type flowControl struct {
 	auto       *flowcontrol.Auto // nil where the seats are a given number
 	stored     storedCounts
 	watchers   watcherCounts
+}
+
+// seats are flow control's.
+func (c *config) seats() int {
+	if c.maxReadonly == autoSeats {
+		return autoSeats
+	}
+	return c.maxReadonly + c.maxMutating
+}
+
+// finishSeats lets "auto" for one of the two limits be that for both: flow control divides their sum by levels, not by who writes.
+func (c *config) finishSeats() error {
+	switch {
+	case c.maxReadonly != autoSeats && c.maxMutating != autoSeats:
+		return nil
+	case c.mutatingGiven && c.maxMutating != autoSeats || c.readonlyGiven && c.maxReadonly != autoSeats:
+		return errors.New("--max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given")
+	case !c.flowControl:
+		return errors.New("--max-requests-inflight=auto needs --enable-priority-and-fairness")
+	}
+	c.maxReadonly, c.maxMutating = autoSeats, autoSeats
+	return nil
+}
+
+// inflight is the value of a flag that limits requests: a number, or auto.
+func inflight(limit *int, given *bool) func(string) error {
+	return func(text string) error {
+		*given = true
+		if text == "auto" {
+			*limit = autoSeats
+			return nil
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return errors.New("neither a number nor auto")
+		}
+		*limit = n
+		return nil
+	}
 }
 
 // newFlowControl shares seats out (autoSeats: as many as the machine carries) by the mandatory objects until configure is called. timeout is that of requests.

@@ -37,7 +37,7 @@ func flowFront(next http.Handler) http.Handler {
 		}
 		part = append(part, "", "", "", "", "")
 		resource, subresource, _ := strings.Cut(part[2], ".")
-		rec := &request.Request{Received: time.Now(), User: request.User{Name: part[0], Groups: []string{"system:authenticated"}},
+		rec := &request.Request{Received: time.Now(), Follows: part[1] == "watch", User: request.User{Name: part[0], Groups: []string{"system:authenticated"}},
 			Info: request.Info{ResourceRequest: resource != "", Verb: part[1], Version: "v1", Resource: resource, Subresource: subresource,
 				Namespace: part[3], Name: part[4], Path: r.URL.Path}}
 		if part[0] == "admin" {

@@ -235,45 +235,6 @@ func (c *config) kept() time.Duration {
 	return *c.history
 }
 
-// seats are flow control's.
-func (c *config) seats() int {
-	if c.maxReadonly == autoSeats {
-		return autoSeats
-	}
-	return c.maxReadonly + c.maxMutating
-}
-
-// finishSeats lets "auto" for one of the two limits be that for both: flow control divides their sum by levels, not by who writes.
-func (c *config) finishSeats() error {
-	switch {
-	case c.maxReadonly != autoSeats && c.maxMutating != autoSeats:
-		return nil
-	case c.mutatingGiven && c.maxMutating != autoSeats || c.readonlyGiven && c.maxReadonly != autoSeats:
-		return errors.New("--max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given")
-	case !c.flowControl:
-		return errors.New("--max-requests-inflight=auto needs --enable-priority-and-fairness")
-	}
-	c.maxReadonly, c.maxMutating = autoSeats, autoSeats
-	return nil
-}
-
-// inflight is the value of a flag that limits requests: a number, or auto.
-func inflight(limit *int, given *bool) func(string) error {
-	return func(text string) error {
-		*given = true
-		if text == "auto" {
-			*limit = autoSeats
-			return nil
-		}
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return errors.New("neither a number nor auto")
-		}
-		*limit = n
-		return nil
-	}
-}
-
 // finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
 // --cert-dir each ask for TLS. A certificate of the server's own making comes with an authority, whose client certificates authenticate.
 func (c *config) finishTLS() error {
@@ -861,7 +822,11 @@ func (s *server) routes() http.Handler {
 		s.findings.Serve(w, r, findings.Rights{May: s.may, MayAnything: s.auth.MayListAnything})
 	})
 	if s.flows != nil {
-		for _, page := range []string{"dump_priority_levels", "dump_queues", "dump_requests", "dump_seats"} {
+		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
+		if s.fc.auto != nil {
+			pages = append(pages, "dump_seats")
+		}
+		for _, page := range pages {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
