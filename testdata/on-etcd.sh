@@ -3,9 +3,10 @@
 #
 #   testdata/on-etcd.sh ETCD APILET COMMAND...
 #
-# ETCD is etcd's binary: (cd testdata/etcd && go build -o /tmp/etcd go.etcd.io/etcd/server/v3). One member is started, on free ports, and
-# ended with the command. The command finds in $APILET a program that starts an apilet on it, under a prefix of its own for each data file (or
-# each start, if it is --ephemeral), and in $ETCD_SERVERS the member's address, for tests that start servers in their own process:
+# ETCD is etcd's binary: (cd testdata/etcd && go build -o /tmp/etcd go.etcd.io/etcd/server/v3). The command finds in $APILET a program that
+# starts an apilet on an etcd of one member: a prefix of its own in the one of all, or, when it is given a data file, an etcd of its own for
+# that file, since whoever compacts an etcd compacts it for all. $ETCD_SERVERS is the one of all, for tests that start servers in their own
+# process. With the command all etcds end.
 #
 #   testdata/on-etcd.sh /tmp/etcd ./apilet go test -C testdata/clients ./...
 #   testdata/on-etcd.sh /tmp/etcd ./apilet go test -run Conversations .
@@ -13,40 +14,65 @@ set -euo pipefail
 etcd=$(realpath "$1") apilet=$(realpath "$2")
 shift 2
 work=$(mktemp -d)
-pid=
-trap '[ -z "$pid" ] || { kill -9 "$pid"; wait "$pid"; } 2>/dev/null || true; rm -rf "$work"' EXIT
-
-for _ in 1 2 3 4 5; do
-	port=$((12000 + RANDOM % 18000))
-	if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then continue; fi
-	url=http://127.0.0.1:$port peer=http://127.0.0.1:$((port + 1))
-	"$etcd" --name on --data-dir "$work/$port" --listen-client-urls "$url" --advertise-client-urls "$url" --listen-peer-urls "$peer" \
-		--initial-advertise-peer-urls "$peer" --initial-cluster "on=$peer" --log-level error --unsafe-no-fsync >"$work/log" 2>&1 &
-	pid=$!
-	for _ in $(seq 200); do
-		if ! kill -0 "$pid" 2>/dev/null; then break; fi
-		if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then break 2; fi
-		sleep 0.05
+stop() {
+	local pid
+	for pid in "$work"/*/pid; do
+		if [ -f "$pid" ]; then kill -9 "$(cat "$pid")" 2>/dev/null || true; fi
 	done
-	kill -9 "$pid" 2>/dev/null || true
-	pid=
-done
-[ -n "$pid" ] || { cat "$work/log" >&2; exit 1; }
+	rm -rf "$work"
+}
+trap stop EXIT
 
-cat >"$work/apilet" <<END
-#!/usr/bin/env bash
-case \${0##*/}\${1:--} in
+# start DIR starts an etcd there, on free ports, unless it runs; DIR/url tells its address, DIR/pid its process.
+start() {
+	local dir=$1 port url peer
+	[ ! -s "$dir/url" ] || return 0
+	mkdir -p "$dir"
+	for _ in 1 2 3 4 5; do
+		port=$((12000 + RANDOM % 18000))
+		if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then continue; fi
+		url=http://127.0.0.1:$port peer=http://127.0.0.1:$((port + 1))
+		"$etcd" --name on --data-dir "$dir/$port" --listen-client-urls "$url" --advertise-client-urls "$url" --listen-peer-urls "$peer" \
+			--initial-advertise-peer-urls "$peer" --initial-cluster "on=$peer" --log-level error --unsafe-no-fsync </dev/null >"$dir/log" 2>&1 &
+		echo $! >"$dir/pid"
+		disown # it is killed without a word
+		for _ in $(seq 200); do
+			if ! kill -0 "$(cat "$dir/pid")" 2>/dev/null; then break; fi
+			if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+				echo "$url" >"$dir/url"
+				return 0
+			fi
+			sleep 0.05
+		done
+		kill -9 "$(cat "$dir/pid")" 2>/dev/null || true
+	done
+	cat "$dir/log" >&2
+	return 1
+}
+
+start "$work/all"
+{
+	printf '#!/usr/bin/env bash\nset -eu\nwork=%q etcd=%q apilet=%q\n' "$work" "$etcd" "$apilet"
+	declare -f start
+	cat <<'END'
+case ${0##*/}${1:--} in
 apilet-*) ;;
-apilet*) exec "$apilet" "\$@" ;; # a command of its own
-*) exec -a "\$0" "$apilet" "\$@" ;; # standing in for kube-apiserver or etcd in envtest, which chooses for itself
+apilet*) exec "$apilet" "$@" ;; # a command of its own
+*) exec -a "$0" "$apilet" "$@" ;; # standing in for kube-apiserver or etcd in envtest, which chooses for itself
 esac
-of=\$\$-\$RANDOM-\$RANDOM before=
+file= before=
 for word; do
-	case \$before in --data) of=\$(cksum <<<"\$word" | tr -d ' ') ;; esac
-	case \$word in --data=*) of=\$(cksum <<<"\${word#--data=}" | tr -d ' ') ;; esac
-	before=\$word
+	case $before in --data) file=$word ;; esac
+	case $word in --data=*) file=${word#--data=} ;; esac
+	before=$word
 done
-exec "$apilet" "\$@" --etcd-servers "$url" --etcd-prefix "/\$of"
+if [ -n "$file" ]; then
+	dir=$work/$(cksum <<<"$file" | tr -d ' ')
+	start "$dir"
+	exec "$apilet" "$@" --etcd-servers "$(cat "$dir/url")"
+fi
+exec "$apilet" "$@" --etcd-servers "$(cat "$work/all/url")" --etcd-prefix "/$$-$RANDOM-$RANDOM"
 END
+} >"$work/apilet"
 chmod +x "$work/apilet"
-APILET=$work/apilet ETCD=$etcd ETCD_SERVERS=$url "$@"
+APILET=$work/apilet ETCD=$etcd ETCD_SERVERS=$(cat "$work/all/url") "$@"

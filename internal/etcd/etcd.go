@@ -223,6 +223,7 @@ func (c *Cluster) Replica() *store.Replica {
 			}
 			return rev, err
 		},
+		Behind: apierrors.NewTimeoutError("this server's replica does not keep up with etcd", 1),
 		Share: func(ctx context.Context, name string, fresh []byte) ([]byte, error) {
 			kept, _, err := c.keep(ctx, "secrets/"+name, fresh)
 			return kept, err

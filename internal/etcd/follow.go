@@ -135,6 +135,9 @@ func (c *Cluster) watch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if t.upTo > 0 && c.trouble.Swap(nil) != nil { // that the watch has begun does not show that the replica can take what it brings
+			c.log.Info().Msg("following etcd again")
+		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -178,9 +181,6 @@ func (c *Cluster) take(t *taken, news *clientv3.WatchResponse) error {
 	}
 	if err := c.sameHistory(news.Header, 0); err != nil {
 		return err
-	}
-	if c.trouble.Swap(nil) != nil {
-		c.log.Info().Msg("following etcd again")
 	}
 	if news.IsProgressNotify() {
 		t.upTo = max(t.upTo, news.Header.Revision)

@@ -53,6 +53,9 @@ type Replica struct {
 	// Newest is a revision that the log had reached after the call began.
 	Newest func(ctx context.Context) (rev int64, err error)
 
+	// Behind is the error of a read that waited too long for what the log has. nil: it waits as long as its context.
+	Behind error
+
 	// Share returns what the log keeps under a name: fresh, if that is nothing.
 	Share func(ctx context.Context, name string, fresh []byte) (value []byte, err error)
 
@@ -70,6 +73,8 @@ type Replicated struct {
 	RevAt          int
 	Author         Author // who has written it, where that is known
 }
+
+const catchUpWithin = 10 * time.Second // of a request
 
 // revisionMax is how many changes of one revision are told.
 const revisionMax = 2048
@@ -101,9 +106,24 @@ func (st *Store) Current(ctx context.Context) (int64, error) {
 	}
 	rev, err := st.Opts.Replica.Newest(ctx)
 	if err == nil {
-		err = st.Reach(ctx, rev)
+		err = st.reachInTime(ctx, rev)
 	}
 	return st.Revision(), err
+}
+
+// reachInTime is Reach for who would rather be refused than wait: a replica whose disk is full, say, does not get anywhere.
+func (st *Store) reachInTime(ctx context.Context, rev int64) error {
+	behind := st.Opts.Replica.Behind
+	if behind == nil || st.Revision() >= rev {
+		return st.Reach(ctx, rev)
+	}
+	limited, cancel := context.WithTimeout(ctx, catchUpWithin)
+	defer cancel()
+	err := st.Reach(limited, rev)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return behind
+	}
+	return err
 }
 
 // Upcoming waits for a revision that another replica may have shown, for a time at most. Where there is no other it does not wait.
@@ -218,7 +238,7 @@ func (w *revisionWaiters) release(rev int64) {
 	w.waiting = left
 }
 
-// propose is Commit of a replica. What is in the log is written, whether or not ctx lasts until it is here.
+// propose is Commit of a replica. What is in the log is written, whether or not it gets here in time.
 func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
 	if _, _, ok := keyPrefixes(c.Key); !ok {
 		return Record{}, fmt.Errorf("key %q is not /group/resource/namespace/name", c.Key)
@@ -227,7 +247,7 @@ func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	if st.Reach(ctx, rev) == nil {
+	if st.reachInTime(ctx, rev) == nil {
 		st.mu.RLock()
 		at := st.log.find(rev)
 		if at != nil && at.Key == c.Key {
