@@ -174,7 +174,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 }
 
 func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcontrol.Ticket, next http.Handler) {
-	if rec := request.From(r.Context()); !rec.Follows {
+	if t.Digest.Verb != "watch" && !request.From(r.Context()).Follows {
 		seat := &loan{ticket: t}
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = &seatedBody{r.Body, seat}

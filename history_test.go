@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -333,5 +334,29 @@ func TestHistoryIsFollowed(t *testing.T) {
 	s.want(201, "POST", maps, configMap("m", "k", "v"))
 	if f := w.next(); f.kind != "ADDED" {
 		t.Errorf("got %v", f)
+	}
+}
+
+// --history is how far back compaction leaves what was; it contradicts a server that does not compact.
+func TestHistoryFlag(t *testing.T) {
+	for flags, want := range map[string]string{
+		"": "5m0s ", "--compaction-interval=0": "0s ", "--compaction-interval=1m": "1m0s ", "--history=2h": "2h0m0s ", "--history=0": "0s ",
+		"--history=2h --compaction-interval=0": "--history needs a --compaction-interval above 0", "--history=-5m": "is negative", "--history=long": "invalid",
+		"--history=0 --compaction-interval=0": "0s ",
+	} {
+		c, f := newConfig(io.Discard)
+		err := f.Parse(strings.Fields(flags))
+		if err == nil {
+			err = c.finish()
+		}
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = c.kept().String() + " "
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %s", flags, got, want)
+		}
 	}
 }

@@ -242,6 +242,19 @@ func (s *server) at(moment string) (*server, error) {
 		rd: &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, at: rev}}, err
 }
 
+// history answers what has changed, to those who may list what it was.
+func (s *server) history() *history.Log {
+	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
+		May:      s.may,
+		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
+}
+
+// may tells whether somebody may do something, by the rules of now.
+func (s *server) may(u request.User, info request.Info) bool {
+	allowed, _ := s.auth.Decide(u, info)
+	return allowed
+}
+
 // ---- LIST ----
 
 // A query is what a LIST or WATCH asks for, parsed and checked.

@@ -845,19 +845,6 @@ func (s *server) routes() http.Handler {
 	return r
 }
 
-// history answers what has changed, to those who may list what it was.
-func (s *server) history() *history.Log {
-	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
-		May:      s.may,
-		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
-}
-
-// may tells whether somebody may do something, by the rules of now.
-func (s *server) may(u request.User, info request.Info) bool {
-	allowed, _ := s.auth.Decide(u, info)
-	return allowed
-}
-
 // document serves bytes that do not change while the server runs.
 func document(contentType string, body []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

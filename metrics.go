@@ -785,9 +785,9 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		}
 		ctx := context.WithValue(r.Context(), request.Key{}, rec)
 		ctx = warning.WithWarningRecorder(ctx, &x.warnings)
-		r = r.WithContext(ctx)
-		r.URL = asked
-		next.ServeHTTP(out, r) // one copy of r for both: that is what a value costs most
+		inner := r.WithContext(ctx)
+		inner.URL = asked
+		next.ServeHTTP(out, inner) // one copy of r for both: that is what a value costs most
 	})
 }
 
