@@ -72,6 +72,57 @@ func TestLogTellsWhoChangedWhat(t *testing.T) {
 	}
 }
 
+// TestDiffComparesMoments: of a type, of all types, of one that came or went meanwhile, and of what is in no list.
+func TestDiffComparesMoments(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	deployments, merge := "/apis/apps/v1/namespaces/default/deployments", "Content-Type: application/merge-patch+json"
+	secrets := "/api/v1/namespaces/default/secrets"
+	s.want(201, "POST", secrets, `{"metadata":{"name":"s"},"stringData":{"p":"secret"}}`)
+	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"goes"},"data":{"a":"b"}}`)
+	first := gjson.GetBytes(s.want(201, "POST", deployments, webDeployment).body, "metadata.resourceVersion").String()
+	s.want(200, "PATCH", deployments+"/web", `{"spec":{"replicas":2}}`, merge)
+	s.want(200, "DELETE", "/api/v1/namespaces/default/configmaps/goes", "")
+	s.want(200, "PATCH", secrets+"/s", `{"stringData":{"p":"other"}}`, merge)
+	s.define("gadgets")
+	last := gjson.GetBytes(s.want(201, "POST", "/apis/example.com/v1/namespaces/default/gadgets", gadget(t, "new", "size: 2")).body,
+		"metadata.resourceVersion").String()
+	replicas, back := "-  replicas: 1\n+  replicas: 2\n", "-  replicas: 2\n+  replicas: 1\n"
+	for _, c := range []struct {
+		args       string
+		with, miss []string
+	}{
+		{"", []string{replicas, "-  a: b\n", "-  p: '*** (before)'\n", "--- gadgets.example.com default/new at", "customresourcedefinitions.apiextensions.k8s.io"}, nil},
+		{"deploy", []string{replicas}, []string{"goes", "gadgets"}},
+		{"deploy web", []string{replicas}, nil},
+		{"deploy/web -n other", nil, []string{"replicas"}},
+		{"deploy,gadgets -A -l app=web", []string{replicas}, []string{"gadgets"}},
+		{"-n default", []string{replicas, "gadgets.example.com default/new"}, []string{"customresourcedefinitions"}},
+	} {
+		out := strings.ReplaceAll(command(t, append([]string{"diff", first, last, "--server", s.url}, strings.Fields(c.args)...)...), `"*** (before)"`, "'*** (before)'")
+		for _, part := range c.with {
+			if !strings.Contains(out, part) {
+				t.Errorf("%s: %q is not in\n%s", c.args, part, out)
+			}
+		}
+		for _, part := range append(c.miss, "c2VjcmV0", "b3RoZXI=") {
+			if strings.Contains(out, part) {
+				t.Errorf("%s: %q is in\n%s", c.args, part, out)
+			}
+		}
+	}
+	if out := command(t, "diff", last, first, "deploy", "--server", s.url); !strings.Contains(out, back) {
+		t.Errorf("back:\n%s", out)
+	}
+	if out := command(t, "diff", last, last, "--server", s.url); out != "" {
+		t.Errorf("nothing is different:\n%s", out)
+	}
+	var errs strings.Builder
+	if code := commandAs("apilet", []string{"diff", first, "99999999", "--server", s.url}, io.Discard, &errs); code != 1 || !strings.Contains(errs.String(), "in the future") {
+		t.Errorf("%d %s", code, errs.String())
+	}
+}
+
 // TestLogFollows prints what happens while it runs, and ends when nobody reads.
 func TestLogFollows(t *testing.T) {
 	t.Parallel()
