@@ -60,7 +60,7 @@ type FlowState struct {
 	Waiting       int     `json:"waiting"`
 	Executing     int     `json:"executing"`
 	Seats         int     `json:"seats"`
-	Behind        float64 `json:"behind"` // virtual time less its account, in seat-seconds: what is due to it
+	Behind        float64 `json:"behind"` // what is due to it, in seat-seconds: virtual time less its account, what its requests are promised included
 }
 
 // State returns what is there now.
@@ -107,7 +107,7 @@ func (l *Level) flowStatesLocked() []FlowState {
 		first := p.flow.Waiting.First
 		at[name{first.Schema.Name, first.distinguisher}] = len(states)
 		states = append(states, FlowState{Schema: first.Schema.Name, Distinguisher: first.distinguisher, Turn: i + 1,
-			Waiting: p.flow.Waiting.n, Behind: (l.vtime - p.flow.served).Seconds()})
+			Waiting: p.flow.Waiting.n, Behind: (l.vtime - p.key).Seconds()})
 	}
 	for t := l.running.First; t != nil; t = t.next {
 		key := name{t.Schema.Name, t.distinguisher}

@@ -38,6 +38,9 @@ func TestStateSaysWhoseTurnItIs(t *testing.T) {
 	}
 	for i, f := range s.Flows {
 		want := map[string][2]int{"elephant": {5, 1}, "mouse": {1, 0}}[f.Distinguisher]
+		if i > 0 && f.Behind > s.Flows[i-1].Behind {
+			t.Errorf("%v is due to turn %d, and %v to the one before", f.Behind, i+1, s.Flows[i-1].Behind)
+		}
 		if f.Turn != i+1 || f.Waiting != want[0] || f.Seats != want[1] {
 			t.Errorf("%+v", f)
 		}

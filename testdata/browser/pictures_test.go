@@ -32,23 +32,29 @@ func TestPictures(t *testing.T) {
 	p.eval(`document.querySelectorAll('.change-row')[1].open = true`)
 	p.save("page-timeline")
 
-	p = b.open(t, s.ui("objects/apps/deployments/default/web"), 1200, 760, true)
-	p.wait("the tree", `document.querySelectorAll('.tree button').length === 3`)
-	p.eval(`(() => { const s = document.getElementById('slider'); s.value = s.max - 6; s.dispatchEvent(new Event('input')); })()`)
-	p.wait("the time", `document.getElementById('moment-text').textContent.includes('·')`)
-	p.wait("the tree of then", `document.querySelectorAll('.tree button').length === 3 && document.querySelectorAll('.detail .change-row').length > 3`)
-	p.save("page-objects")
-
-	p = b.open(t, s.ui("store"), 1200, 760, true)
-	stop := s.load(40)
-	p.wait("a plot", `document.querySelector('.plot .p50.line').getAttribute('d').split('L').length > 30`)
-	stop()
-	p.save("page-store")
-
 	p = b.open(t, s.ui("timeline"), 400, 760, false)
 	p.wait("the stream", live)
 	p.wait("changes", `document.querySelectorAll('.change-row').length > 3`)
 	p.save("page-narrow")
+
+	p = b.open(t, s.ui("objects/apps/deployments/default/web"), 1200, 760, true)
+	p.wait("the tree", `document.querySelectorAll('.tree button').length === 3`)
+	p.eval(`(() => { const s = document.getElementById('slider'); s.value = s.max - 6; s.dispatchEvent(new Event('input')); })()`)
+	p.wait("the time", `document.getElementById('moment-text').textContent.includes('·')`)
+	p.eval(`new Promise(done => setTimeout(done, 1500))`)
+	p.wait("the tree of then", `document.querySelectorAll('.tree button').length === 3 && document.querySelectorAll('.detail .change-row').length > 3`)
+	p.save("page-objects")
+
+	p = b.open(t, s.ui("findings"), 1200, 420, false)
+	p.wait("the fight", `document.querySelector('.finding .value-of') !== null`)
+	p.save("page-findings")
+
+	p = b.open(t, s.ui("store"), 1200, 760, true)
+	stop := s.load(40)
+	p.wait("a plot", `document.querySelector('.plot .p50.line')?.getAttribute('d').split('L').length > 15`)
+	stop()
+	p.save("page-store")
+
 	pictureOfFlows(t, b)
 }
 
