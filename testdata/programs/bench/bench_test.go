@@ -1,8 +1,15 @@
 package main
 
 import (
+	"bytes"
+	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"apilet/internal/etcd/layout"
+	"apilet/internal/scheme"
 )
 
 func TestRatioIsHowManyTimesBetterTheFirstIs(t *testing.T) {
@@ -38,6 +45,73 @@ func TestContinueIsFoundInAListsHead(t *testing.T) {
 	} {
 		if got, err := continueOf([]byte(list)); got != want || err != nil {
 			t.Errorf("%s: %q, %v", list, got, err)
+		}
+	}
+}
+
+// What is written into etcd past the servers is what either kind of them would have written: one object, in two encodings.
+func TestStoredMapIsAnObject(t *testing.T) {
+	lay := layout.New(kubePrefix, scheme.NewRegistry())
+	key, ok := lay.StoreKey(kubePrefix + "/configmaps/default/many-000007")
+	if !ok {
+		t.Fatal("no object has that key")
+	}
+	var read [2][]byte
+	for i, protobuf := range []bool{false, true} {
+		value, err := storedMap(7, protobuf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, err := lay.Decode(key, []byte(value))
+		if err != nil {
+			t.Errorf("protobuf %v: %v", protobuf, err)
+		}
+		read[i] = stored.JSON
+	}
+	if !bytes.Contains(read[0], []byte(`"name":"many-000007"`)) || len(read[0]) < bodyBytes || !bytes.Equal(read[0], read[1]) {
+		t.Errorf("%s\n%s", read[0], read[1])
+	}
+}
+
+func TestQuantileIsOneOfTheValues(t *testing.T) {
+	values := []float64{5, 1, 4, 2, 3}
+	for share, want := range map[float64]float64{0: 1, 0.5: 3, 0.99: 5, 1: 5} {
+		if got := quantile(values, share); got != want {
+			t.Errorf("%v: %v", share, got)
+		}
+	}
+	if !slices.Equal(values, []float64{5, 1, 4, 2, 3}) {
+		t.Error("the values were moved")
+	}
+}
+
+func TestPaceIsOfWholeRounds(t *testing.T) {
+	if n := pacedCount(time.Second); n != pacedWrites || n%pacedWriters != 0 {
+		t.Errorf("%d writes in a second", n)
+	}
+}
+
+func TestCasesAreFoundByName(t *testing.T) {
+	if found := named(onOneEtcd, "create, 16"); len(found) != 1 || found[0].aim != 1.5 || len(named(onOneEtcd, "")) != len(onOneEtcd) {
+		t.Errorf("%v", found)
+	}
+}
+
+func TestProcessorsTimeIsReadFromTheSystem(t *testing.T) {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("no /proc here")
+	}
+	begun := time.Now()
+	before, err := cpu(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for x := 0; ; x++ { // until the system's clock of 10 ms has seen it
+		if now, err := cpu(os.Getpid()); err != nil || now > before {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatal("a minute's work is not seen")
 		}
 	}
 }

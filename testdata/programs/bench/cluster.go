@@ -100,24 +100,26 @@ func compareOnEtcd(ctx context.Context, rounds int, length time.Duration, object
 			return fmt.Errorf("%s: %w", p.kind, err)
 		}
 	}
-	if err := s.alone(ctx, length); err != nil {
-		return err
-	}
-	if only == "" {
-		if err := s.followers(ctx, length); err != nil {
-			return err
+	for _, part := range []struct {
+		name  string // as -only has it
+		print func() error
+	}{
+		{"alone", func() error { return s.alone(ctx, length) }},
+		{"followers", func() error { return s.followers(ctx, length) }},
+		{"", func() error {
+			return s.table(ctx, "On one etcd, one server each", apilet, kube, named(onOneEtcd, only), rounds, length)
+		}},
+		{"delays", func() error { return s.delays(ctx, apilet, kube, rounds, length) }},
+		{"file", func() error { return s.fileTable(ctx, apilet, kube, rounds, length, objects) }},
+		{"many", func() error { return s.many(ctx, apilet, kube, rounds) }},
+	} {
+		if only == "" || only == part.name || part.name == "" && len(named(onOneEtcd, only)) > 0 {
+			if err := part.print(); err != nil {
+				return err
+			}
 		}
 	}
-	if err := s.table(ctx, "On one etcd, one server each", apilet, kube, named(onOneEtcd, only), rounds, length); err != nil || only != "" {
-		return err
-	}
-	if err := s.delays(ctx, apilet, kube, rounds, length); err != nil {
-		return err
-	}
-	if err := s.fileTable(ctx, apilet, kube, rounds, length, objects); err != nil {
-		return err
-	}
-	return s.many(ctx, apilet, kube, rounds)
+	return nil
 }
 
 // named are the cases that have a word in their names.
@@ -337,14 +339,9 @@ func pacedCount(length time.Duration) int {
 
 // many fills both prefixes, and measures memory, bytes and restarts.
 func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) error {
-	bytes, err := s.fill(ctx)
+	bytes, followed, err := s.fill(ctx, apilet, kube)
 	if err != nil {
 		return err
-	}
-	for _, p := range []*program{apilet, kube} {
-		if err := p.sees(ctx, manyObjects); err != nil {
-			return fmt.Errorf("%s: %w", p.kind, err)
-		}
 	}
 	fmt.Printf("\nWith %d more objects of 1 KiB\n%-38s%12s%16s%8s%6s\n", manyObjects, "", apilet.kind, kube.kind, "ratio", "aim")
 	row := func(name string, aim string, of func(p *program) (float64, error)) error {
@@ -358,7 +355,6 @@ func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) err
 		}
 		return err
 	}
-	inEtcd := map[*program]float64{apilet: bytes[0], kube: bytes[1]}
 	stopped, killed := map[*program]restarted{}, map[*program]restarted{}
 	for _, p := range []*program{apilet, kube} {
 		if stopped[p], err = s.restarts(ctx, p, 1, p.stop); err != nil {
@@ -368,34 +364,52 @@ func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) err
 			return err
 		}
 	}
+	memory := map[*program]float64{}
+	for _, p := range []*program{apilet, kube} {
+		if memory[p], err = p.memory(); err != nil {
+			return err
+		}
+	}
+	atRest, err := apilet.atRest(ctx) // kube-apiserver's memory moves by more than that by itself
+	if err != nil {
+		return err
+	}
 	for _, err := range []error{
-		row("bytes of an object in etcd", "", func(p *program) (float64, error) { return inEtcd[p], nil }),
+		row("bytes of an object in etcd", "", func(p *program) (float64, error) { return bytes[p], nil }),
+		row("following one of them, µs", "", func(p *program) (float64, error) { return followed[p], nil }),
 		row("stopped, then ready and listing, s", "", func(p *program) (float64, error) { return stopped[p].took, nil }),
 		row("killed, then ready and listing, s", "", func(p *program) (float64, error) { return killed[p].took, nil }),
 		row("etcd sent meanwhile, MB", "", func(p *program) (float64, error) { return killed[p].heard / 1e6, nil }),
 		row("processors' time meanwhile, s", "", func(p *program) (float64, error) { return killed[p].spent, nil }),
-		row("memory then, MiB", "5", func(p *program) (float64, error) { return p.memory() }),
-		row("a watcher at rest, KiB", "", func(p *program) (float64, error) { return p.atRest(ctx) }),
+		row("memory then, MiB", "5", func(p *program) (float64, error) { return memory[p], nil }),
 		row("an event that a watcher does not want, µs", "", func(p *program) (float64, error) { return p.passedOver(ctx, 3*time.Second) }),
 	} {
 		if err != nil {
 			return err
 		}
 	}
+	fmt.Printf("%-38s%12.4g\n", "a watcher at rest, KiB", atRest)
 	return s.replica(ctx, apilet)
 }
 
-// fill writes objects into etcd past the servers, below either prefix: as each kind writes them. It returns the bytes of an object.
-func (s *stage) fill(ctx context.Context) (bytes [2]float64, err error) {
+// fill writes objects into etcd past the servers, below either prefix: as each kind writes them. It returns the bytes of an object in etcd, and
+// the processors' time, in microseconds, for which a server has followed one of them.
+func (s *stage) fill(ctx context.Context, servers ...*program) (bytes, followed map[*program]float64, err error) {
 	client, err := s.client()
 	if err != nil {
-		return bytes, err
+		return nil, nil, err
 	}
 	defer client.Close()
+	bytes, followed = map[*program]float64{}, map[*program]float64{}
 	for i, prefix := range []string{apiletPrefix, kubePrefix} {
-		before, err := s.etcdCounter(ctx, "etcd_mvcc_db_total_size_in_use_in_bytes")
+		p := servers[i]
+		before, err := s.etcdCounter(ctx, sizeInUse)
 		if err != nil {
-			return bytes, err
+			return nil, nil, err
+		}
+		idle, err := cpu(p.pids...)
+		if err != nil {
+			return nil, nil, err
 		}
 		const atOnce = 128
 		if err := together(atOnce, func(first int) error {
@@ -410,15 +424,22 @@ func (s *stage) fill(ctx context.Context) (bytes [2]float64, err error) {
 			}
 			return nil
 		}); err != nil {
-			return bytes, err
+			return nil, nil, err
 		}
-		after, err := s.etcdCounter(ctx, "etcd_mvcc_db_total_size_in_use_in_bytes")
+		if err := p.sees(ctx, manyObjects); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", p.kind, err)
+		}
+		busy, err := cpu(p.pids...)
 		if err != nil {
-			return bytes, err
+			return nil, nil, err
 		}
-		bytes[i] = (after - before) / manyObjects
+		after, err := s.etcdCounter(ctx, sizeInUse)
+		if err != nil {
+			return nil, nil, err
+		}
+		bytes[p], followed[p] = (after-before)/manyObjects, float64((busy-idle).Microseconds())/manyObjects
 	}
-	return bytes, nil
+	return bytes, followed, nil
 }
 
 // storedMap is a ConfigMap as it lies in etcd: kube-apiserver writes protobuf, apilet JSON.
@@ -497,7 +518,10 @@ func (s *stage) restarts(ctx context.Context, p *program, rounds int, end func()
 	return restarted{quantile(took, 0.5), quantile(spent, 0.5), quantile(heard, 0.5)}, nil
 }
 
-const sentBytes = "etcd_network_client_grpc_sent_bytes_total"
+const (
+	sizeInUse = "etcd_mvcc_db_total_size_in_use_in_bytes"
+	sentBytes = "etcd_network_client_grpc_sent_bytes_total"
+)
 
 // atRest is what one of many watchers costs that hear nothing, in KiB.
 func (p *program) atRest(ctx context.Context) (float64, error) {

@@ -36,7 +36,7 @@ func main() {
 	rounds := flag.Int("rounds", 3, "how often each case runs on each server")
 	length := flag.Duration("for", 2*time.Second, "how `long` one run takes")
 	objects := flag.Int("objects", 5000, "how many `objects` the lists have")
-	only := flag.String("only", "", "a `word` of the names of the cases to run")
+	only := flag.String("only", "", "a `word` of the names of the cases to run; with -etcd also one of alone, followers, delays, file, many")
 	svg := flag.String("svg", "", "a `file` for a picture of the ratios")
 	onEtcd := flag.Bool("etcd", false, "start apilet and kube-apiserver on one etcd, and compare them")
 	flag.Parse()
