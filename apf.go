@@ -13,6 +13,8 @@ package main
 // Two things are better than there. Counts and bytes are the store's own, not a minute old. And a client that does not read its
 // response, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others.
 //
+// With --max-requests-inflight=auto estimates are corrected by what requests of the like took, and each that ends says what it took.
+//
 // The design is KEP-1040; its sections are named in docs/flow-control.md.
 
 import (
@@ -33,7 +35,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/flowcontrol"
+	"apilet/internal/flowcontrol/autoseats"
 	"apilet/internal/request"
+	"apilet/internal/store"
 )
 
 const bytesPerSeat = 100_000
@@ -108,7 +112,8 @@ func inflight(limit *int, given *bool) func(string) error {
 	}
 }
 
-// newFlowControl shares seats out (autoSeats: as many as the machine carries) by the mandatory objects until configure is called. timeout is that of requests.
+// newFlowControl shares seats out by the mandatory objects until configure is called; autoSeats: as many as the machine carries. timeout is that
+// of requests.
 func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
 	fc := &flowControl{stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
 	if seats == autoSeats {
@@ -503,6 +508,25 @@ func (wc *watcherCounts) interested(info *request.Info) int {
 		n += wc.n[key]
 	}
 	return n
+}
+
+// ---- Seats that follow the machine ----
+
+// followMachine gives the choice of seats what it looks at, where there is one, and lets it be seen.
+func (s *server) followMachine() {
+	auto := s.fc.auto
+	if auto == nil {
+		return
+	}
+	s.metrics.registry.MustRegister(auto.Metrics())
+	auto.Commits = func() ([]float64, []int64) {
+		stats := s.st.Stats()
+		return store.CommitBounds[:], stats.CommitBuckets[:]
+	}
+	auto.Changed = func(from, to int, state autoseats.State) {
+		s.log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
+			Dur("runDelay", state.RunDelay).Msg("flow control: seats follow what the machine carries")
+	}
 }
 
 // serveDump answers /debug/api_priority_and_fairness/{page}.

@@ -68,7 +68,6 @@ import (
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
 	"apilet/internal/findings"
-	"apilet/internal/flowcontrol/autoseats"
 	"apilet/internal/gc"
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
@@ -519,23 +518,6 @@ func (s *server) populate(ctx context.Context) error {
 		s.wr.Policy = policy.Committed
 	}
 	return nil
-}
-
-// followMachine gives the choice of seats what it looks at, where there is one, and lets it be seen.
-func (s *server) followMachine() {
-	auto := s.fc.auto
-	if auto == nil {
-		return
-	}
-	s.metrics.registry.MustRegister(auto.Metrics())
-	auto.Commits = func() ([]float64, []int64) {
-		stats := s.st.Stats()
-		return store.CommitBounds[:], stats.CommitBuckets[:]
-	}
-	auto.Changed = func(from, to int, state autoseats.State) {
-		s.log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
-			Dur("runDelay", state.RunDelay).Msg("flow control: seats follow what the machine carries")
-	}
 }
 
 // admit puts the chain of plug-ins together that every write passes.

@@ -22,7 +22,8 @@
 // ms: e = 1/2, G = 2, wanted = 2 + 4f. With 40 it would take 400 ms: e = 1/20, G = 2, wanted is the same.
 //
 // Two resources are looked at by name. Who waits for a processor waits in Go's run queue, and a light request behind all who are there: if
-// a tenth of the waits there exceed 8 ms, f falls (below 0, if need be), and it rises again when they are half of that. And a commit is
+// a tenth of the waits there exceed 7 ms, f falls, to nearly 0 if need be, and below that it rises. (Fewer seats than G would only idle; and
+// where e is high, the run queue is long because the processors are taken by other programs, which fewer seats do not help.) And a commit is
 // a journey that many make together: a write that waits for it loads nothing, and more of them at once make the store faster, until the
 // commits themselves take eight times what they do in calm. So the time in commits counts as work, up to there.
 //
@@ -31,9 +32,10 @@
 // and those that both begin and end in it tell the time in calm. Otherwise that time is learned while nobody waits for a seat; and from
 // requests in a crowd only if they are faster.
 //
-// Who could drive it? A slow reader or webhook: their waits are no service time, and seats are not held meanwhile. A client of long
-// lists: they are a class of their own, compared with themselves. A burst: it has one tick's weight in an average over a second. One
-// who asks for what is cheap, to look efficient: G is at most U, and the run queue stops it.
+// Who could drive it? Not a slow reader: it holds no seat while it is waited for. A slow webhook makes seats more while creates wait for it,
+// as it should, since those load nothing; when they are over, the crowd that finds so many seats is met by the rule above, and the surplus
+// is given up. A client of long lists: they are a class of their own, compared with themselves. A burst: it has one tick's weight in an
+// average over half a second. One who asks for what is cheap, to look efficient: G is at most U, and the run queue stops it.
 //
 // Idle, the seats stay as they are, but those beyond twice what was used lately are given up slowly, so that a crowd that comes after an
 // idle night finds about what the first one found. A disk that stalls for a second: nothing ends, so there is nothing to learn, and then
@@ -56,8 +58,9 @@ const (
 	memory           = time.Second / 2
 	runTarget        = 7 * time.Millisecond  // of a tenth of the waits in the run queue; what a commit takes in calm, if that is more,
 	mostRunTarget    = 20 * time.Millisecond // up to here
-	leastHeadroom    = -0.2                  // of f
+	leastHeadroom    = 0.05                  // of f
 	headroomGain     = 0.08                  // of f at a tick, by how far the delay is from the target
+	crowded          = 0.9                   // below this efficiency a long run queue is the server's doing; else the processors are taken by others
 	batchPrice       = 8                     // times as long as in calm that a commit of many writes may take
 	forgiven         = 30 * time.Second
 
@@ -310,7 +313,7 @@ func (c *Controller) rest(s Sample) {
 	} else if c.calmSince.IsZero() {
 		c.calmSince = s.Now
 	}
-	if s.RunDelay > c.runTarget() {
+	if s.RunDelay > c.runTarget() && c.state.Efficiency < crowded {
 		c.set(c.seats * (1 - crowdLoss))
 	} else if kept := max(float64(c.bounds.First()), surplusKept*c.peak); c.seats > kept {
 		c.set(max(kept, c.seats*(1-surplusLost)))
@@ -331,7 +334,7 @@ func (c *Controller) move(s Sample, dt time.Duration) {
 	goodput := c.state.Goodput
 	wanted := goodput + c.headroom*(goodput+float64(c.bounds.Cores))
 	rise := maxRise
-	if s.RunDelay > 2*c.runTarget() { // seats given lately have not all been felt
+	if s.RunDelay > 2*c.runTarget() && c.state.Efficiency < crowded { // seats given lately have not all been felt
 		rise = brake
 	}
 	c.set(min(c.seats*rise, max(c.seats*maxFall, c.given*wanted/c.inUse)))

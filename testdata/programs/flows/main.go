@@ -486,7 +486,7 @@ func (st *stage) act(ctx context.Context, client *http.Client, a actor, connecti
 		pause := time.Until(start.Add(a.every))
 		if got.code < 400 {
 			step, revision = step+1, got.revision
-		} else if a.every == 0 {
+		} else if revision = ""; a.every == 0 { // what one wanted to write upon may be another by now
 			pause = afterRefusal
 		}
 		select {

@@ -19,6 +19,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -98,7 +99,9 @@ func createAnew(namespace string) script {
 
 // playSeats plays each scenario on all servers, one after the other, and prints a row for it.
 func playSeats(ctx context.Context, program string) error {
-	hook := httptest.NewTLSServer(http.HandlerFunc(allowSlowly))
+	hook := httptest.NewUnstartedServer(http.HandlerFunc(allowSlowly))
+	hook.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that end with their scenario
+	hook.StartTLS()
 	defer hook.Close()
 	stages, end, err := seatStages(ctx, program)
 	defer end()
