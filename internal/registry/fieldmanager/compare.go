@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
@@ -48,6 +49,20 @@ type comparison struct {
 	depth  int
 	failed bool
 	key    []byte // scratch
+}
+
+// comparisons are those that nobody walks: most writes mark a few dozen nodes, and make none for it.
+var comparisons = sync.Pool{New: func() any { return &comparison{nodes: make(difference, 0, 64)} }}
+
+const maxKeptNodes = 1024 // in a comparison that waits for the next
+
+func (c *comparison) release() {
+	if cap(c.nodes) > maxKeptNodes {
+		return
+	}
+	clear(c.nodes[:cap(c.nodes)])
+	*c = comparison{nodes: c.nodes[:0], key: c.key[:0]}
+	comparisons.Put(c)
 }
 
 // open begins the node of a member or an element; close ends it, and forgets it if nothing differs there.

@@ -68,12 +68,14 @@ func (o *Manager) track(old, next scheme.Object, manager, subresource string) (e
 	if !ok {
 		return nil, false
 	}
-	whole, ok := o.compare(old, next, foreign)
-	if !ok {
+	c := comparisons.Get().(*comparison)
+	defer c.release()
+	c.types = o.types.Schema
+	if !o.compare(c, old, next, foreign) {
 		return nil, false
 	}
-	paths := o.resetPaths(subresource)
-	seen := whole.without(paths)
+	whole := c.nodes
+	seen := whole.without(o.resetPaths(subresource))
 	owners = o.taken(owners, seen, whole)
 	if gained := seen.gained(); len(gained) > 0 {
 		owners = o.given(owners, gained, cmp.Or(manager, "unknown"), subresource)
@@ -221,24 +223,23 @@ func conformNode(types *smd.Schema, ref smd.TypeRef, s fieldSet, i int32) bool {
 	return true
 }
 
-// compare marks what a write changes. foreign: the library would look at the objects in other versions too, and checks them for that.
-func (o *Manager) compare(old, next scheme.Object, foreign bool) (difference, bool) {
-	c := comparison{types: o.types.Schema, nodes: make(difference, 0, 64)}
+// compare marks in c what a write changes. foreign: the library would look at the objects in other versions too, and checks them for that.
+func (o *Manager) compare(c *comparison, old, next scheme.Object, foreign bool) bool {
 	was, is := o.orNew(old), o.stamp(next)
 	if o.GoType == nil {
 		was, ok := was.(*unstructured.Unstructured)
 		is, same := is.(*unstructured.Unstructured)
 		if !ok || !same {
-			return nil, false
+			return false
 		}
 		c.anything(-1, o.types.TypeRef, anyValue{was.Object, true}, anyValue{is.Object, true})
-		return c.nodes, !c.failed
+		return !c.failed
 	}
 	if foreign && !(valid(o.types, was) && valid(o.types, is)) {
-		return nil, false
+		return false
 	}
 	c.values(-1, o.plan, reflect.ValueOf(was), reflect.ValueOf(is))
-	return c.nodes, !c.failed
+	return !c.failed
 }
 
 // valid says that the library takes an object as it takes one of another version.
@@ -366,7 +367,8 @@ func encoded(owners []owner) []metav1.ManagedFieldsEntry {
 	for i := range owners {
 		entries[i] = owners[i].entry
 		if owners[i].stale {
-			entries[i].FieldsV1 = metav1.NewFieldsV1(string(owners[i].fields.append(make([]byte, 0, owners[i].fields.size()))))
+			entries[i].FieldsV1 = &metav1.FieldsV1{}
+			entries[i].FieldsV1.SetRawBytes(owners[i].fields.append(make([]byte, 0, owners[i].fields.size())))
 		}
 	}
 	return sortEntries(entries)

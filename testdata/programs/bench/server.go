@@ -214,3 +214,25 @@ func (s *server) memory() (float64, error) {
 	}
 	return total, nil
 }
+
+// processorTime is what the server's processes have used since they began (Linux, in steps of 10 ms).
+func (s *server) processorTime() (total time.Duration, err error) {
+	for _, pid := range s.pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, err
+		}
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name before may have spaces
+		if len(fields) < 13 {
+			return 0, fmt.Errorf("/proc/%d/stat is %q", pid, text)
+		}
+		for _, ticks := range fields[11:13] { // in user mode and in the kernel
+			n, err := strconv.ParseInt(ticks, 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			total += time.Duration(n) * (time.Second / 100)
+		}
+	}
+	return total, nil
+}
