@@ -973,8 +973,8 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 	if s.webhooks.Current.Load() != nil || len(s.webhooks.Clients) != 0 {
 		t.Errorf("callers are left: %v", s.webhooks.Clients)
 	}
-	if caller.Url != h.URL+"/" {
-		t.Errorf("called %s", caller.Url)
+	if caller.URL != h.URL+"/" {
+		t.Errorf("called %s", caller.URL)
 	}
 }
 
@@ -1023,8 +1023,8 @@ func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Url != "https://hook.default.svc:443/review" || c.Transport.TLSClientConfig.ServerName != "hook.default.svc" || c.Transport.Protocols.HTTP2() {
-		t.Errorf("%s as %s", c.Url, c.Transport.TLSClientConfig.ServerName)
+	if c.URL != "https://hook.default.svc:443/review" || c.Transport.TLSClientConfig.ServerName != "hook.default.svc" || c.Transport.Protocols.HTTP2() {
+		t.Errorf("%s as %s", c.URL, c.Transport.TLSClientConfig.ServerName)
 	}
 	c.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if got, err := book.Resolve("default", "hook", 443); got != "198.51.100.1:"+port || address != "hook.default.svc:443" {

@@ -4,20 +4,14 @@ package main
 // make long must cost no more than linear time and memory: four times the bytes cost about four times as much, never sixteen times.
 
 import (
-	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/url"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tidwall/gjson"
-	"k8s.io/apimachinery/pkg/labels"
-
 	"apilet/internal/apitest"
-	"apilet/internal/selector"
 )
 
 // An attack is a request of a size. prepare is not measured; send is, and may be called again.
@@ -167,36 +161,6 @@ func BenchmarkGrowth(b *testing.B) {
 }
 
 // ---- What became quicker answers as before ----
-
-func TestLabelTermsAreLabelSelectors(t *testing.T) {
-	t.Parallel()
-	pick := func(from ...string) string { return from[rand.IntN(len(from))] }
-	key, val := func() string { return pick("a", "b", "c.io/d") }, func() string { return pick("1", "2", "30", "x", "") }
-	term := func() string {
-		k := key()
-		return pick(k, "!"+k, k+"="+val(), k+"!="+val(), k+" in ("+val()+","+val()+")", k+" notin ("+val()+","+val()+")", k+">"+pick("1", "7"), k+"<"+pick("2", "31"))
-	}
-	for range apitest.Rounds(20_000) {
-		var terms []string
-		for range 1 + rand.IntN(4) {
-			terms = append(terms, term())
-		}
-		set := labels.Set{}
-		for range rand.IntN(4) {
-			set[key()] = val()
-		}
-		parsed, err := labels.Parse(strings.Join(terms, ","))
-		if err != nil {
-			t.Fatal(terms, err)
-		}
-		requirements, _ := parsed.Requirements()
-		stored, _ := json.Marshal(set)
-		ready := selector.NewLabels(requirements)
-		if got, want := ready.Match(gjson.ParseBytes(stored)), parsed.Matches(set); got != want {
-			t.Fatalf("%s on %s: %v, want %v", strings.Join(terms, ","), stored, got, want)
-		}
-	}
-}
 
 // TestNoPortIsLookedForInAFullRange: one Service asks for more than there are.
 func TestNoPortIsLookedForInAFullRange(t *testing.T) {

@@ -1212,7 +1212,7 @@ func (c *config) defineObjects(f *flag.FlagSet) {
 	f.BoolVar(&c.controllers, "controllers", true, "collect garbage, empty namespaces, give them their first objects, fill token Secrets and check the types of policies; false leaves that to a kube-controller-manager")
 	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
 	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
-	f.BoolVar(&c.validate, "validate", true, "judge built-in objects by the rules of their types; false trusts the writers, but for metadata")
+	f.BoolVar(&c.validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
 	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&c.enabledPlugins))
 	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&c.disabledPlugins))
 	f.Int64Var(&c.tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is not ready")

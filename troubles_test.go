@@ -15,8 +15,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
-	"apilet/internal/store"
-	"apilet/internal/troubles"
 )
 
 // loud lets a server log all that it does.
@@ -69,23 +67,6 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 	s.st.Opts.Quota = 0
 	s.want(201, "POST", maps, configMap("b"))
 	expect("writing (quota)", 1, 1)
-}
-
-func TestTroublesAreToldOnce(t *testing.T) {
-	t.Parallel()
-	var log apitest.Log
-	tr := troubles.New(zerolog.New(&log))
-	for _, err := range []error{nil, store.ErrDiskFull, store.ErrDiskFull, store.ErrFileLost, nil, nil, store.ErrDiskFull} {
-		tr.TellWriting(err)
-	}
-	var got []string
-	for line := range strings.Lines(log.String()) {
-		got = append(got, gjson.Get(line, "level").String()+" "+gjson.Get(line, "what").String())
-	}
-	want := "error writing (full disk), info writing (full disk), error writing (lost data file), info writing (lost data file), error writing (full disk)"
-	if strings.Join(got, ", ") != want {
-		t.Errorf("got %q", got)
-	}
 }
 
 // A reason is for those who may get the check's own page, where kube-apiserver shows it.

@@ -2,7 +2,7 @@
 // makes every write fail, and a thousand equal lines would hide the one that says since when.
 //
 //	t := troubles.New(log)
-//	t.Tell("audit log", err) // each time; the log hears of the first, of another cause, and of nil after an error
+//	t.Tell("audit log", err) // each time; the log hears of the first, and of nil after an error
 //
 // Each failed request is answered with its cause all the same, and counted in /metrics. TellWriting is for what the store's Commit returns,
 // whose kinds of failure (a full disk, a quota, a file that is lost) take each other's place.

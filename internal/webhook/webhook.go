@@ -55,7 +55,7 @@ const (
 
 // A Client holds the connections to one webhook.
 type Client struct {
-	Url       string          // that it posts to
+	URL       string          // that it posts to
 	Transport *http.Transport // its connections; the dialler finds what stands behind a Service
 	client    *http.Client
 }
@@ -75,7 +75,7 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 	local := false
 	switch s := config.Service; {
 	case s != nil:
-		c.Url = serviceURL(s)
+		c.URL = serviceURL(s)
 		secured.ServerName = s.Name + "." + s.Namespace + ".svc"
 		c.Transport.Proxy, c.Transport.DialContext = nil, services.dialer(s)
 	case config.URL != nil:
@@ -83,7 +83,7 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 		if err != nil {
 			return nil, fmt.Errorf("Unparsable URL: %w", err)
 		}
-		c.Url, local = u.Scheme+"://"+u.Host+cleanPath(u.Path), request.IsLoopback(u.Hostname())
+		c.URL, local = u.Scheme+"://"+u.Host+cleanPath(u.Path), request.IsLoopback(u.Hostname())
 	default:
 		return nil, errors.New("webhook configuration must have either service or URL")
 	}
@@ -96,7 +96,7 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 
 // Post sends a review and returns the body of a good answer, which has at most so many bytes. ctx has a deadline, which the webhook is told.
 func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error) {
-	target := c.Url
+	target := c.URL
 	if deadline, ok := ctx.Deadline(); ok {
 		left := max(time.Until(deadline), 0)
 		target += "?timeout=" + ((left + time.Second - 1).Truncate(time.Second)).String()
