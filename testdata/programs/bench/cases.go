@@ -39,8 +39,8 @@ var cases = []measurement{
 	{"LIST, gzip", "objects/s", "more", lists(zipped)},
 	{"watch, 100 watchers", "µs/event", "less", fanOut}, // from the first write to the last event at the last watcher, divided by all events
 	{"mixed, 16 clients", "1/s", "more", rate(16, mixed)},
-	{"CPU of a create, 16 clients", "µs", "less", cost(rate(16, create))}, // the server's own, as its processes were charged for it
-	{"CPU of an update, 16 clients", "µs", "less", cost(rate(16, update))},
+	{"CPU of a create, 16 clients", "µs", "less", processorTime(rate(16, create))}, // the server's own, as its processes were charged for it
+	{"CPU of an update, 16 clients", "µs", "less", processorTime(rate(16, update))},
 	{"memory now", "MiB", "less", func(_ context.Context, s *server, _ time.Duration) (float64, error) { return s.memory() }},
 }
 
@@ -62,8 +62,8 @@ func rate(n int, once func(ctx context.Context, s *server, client int, i int64) 
 	}
 }
 
-// cost turns a rate into the processor time of the server's processes for one request.
-func cost(rate func(context.Context, *server, time.Duration) (float64, error)) func(context.Context, *server, time.Duration) (float64, error) {
+// processorTime turns a rate into the processor time of the server's processes for one request.
+func processorTime(rate func(context.Context, *server, time.Duration) (float64, error)) func(context.Context, *server, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *server, length time.Duration) (float64, error) {
 		before, err := s.processorTime()
 		if err != nil {
