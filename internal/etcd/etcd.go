@@ -86,6 +86,7 @@ type Cluster struct {
 	id         uint64 // the cluster's
 	lineage    [16]byte
 	st         *store.Store // set by Start
+	started    atomic.Bool  // st is set
 	newest     newestReads
 	own        sync.Map      // etcd's key of a write in flight: *ownWrite
 	wanted     atomic.Int64  // the revision that somebody waits for
@@ -281,7 +282,7 @@ func (c *Cluster) lose(err error, distrust bool) {
 
 // Damaged is told what is damaged in the replica that Start was given.
 func (c *Cluster) Damaged(place string) {
-	if c.st != nil {
+	if c.started.Load() { // what is found before, the opening of the store has dealt with
 		c.lose(fmt.Errorf("the replica is damaged: %s", place), true)
 	}
 }

@@ -42,6 +42,7 @@ const (
 // Start begins to follow, until Close, and returns when the replica shows what was newest when it was called.
 func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 	c.st = st
+	c.started.Store(true)
 	following, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	waiting, giveUp := context.WithCancel(ctx)
