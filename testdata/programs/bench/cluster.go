@@ -127,15 +127,15 @@ func named(cases []aimed, word string) []aimed {
 	return slices.DeleteFunc(slices.Clone(cases), func(c aimed) bool { return !strings.Contains(c.name, word) })
 }
 
-// A cost is processors' time for one of what a case counts, in microseconds.
-type cost struct{ server, etcd float64 }
+// A spending is processors' time for one of what a case counts, in microseconds.
+type spending struct{ server, etcd float64 }
 
 // table runs cases by turns, and prints medians with what they cost.
 func (s *stage) table(ctx context.Context, title string, a, b *program, cases []aimed, rounds int, length time.Duration) error {
 	fmt.Printf("\n%s\n%-38s%12s%16s%8s%6s   µs of processors: %8s%16s%12s%8s\n", title, "", a.kind, b.kind, "ratio", "aim", a.kind, b.kind, "etcd under", "either")
 	for _, c := range cases {
 		r := result{name: c.name, unit: c.unit, better: c.better, values: make([][]float64, 2)}
-		costs := make([][]cost, 2)
+		costs := make([][]spending, 2)
 		for range rounds {
 			for i, p := range []*program{a, b} {
 				value, paid, err := s.priced(ctx, p, c.measurement, length)
@@ -160,7 +160,7 @@ func aim(ratio float64) string {
 }
 
 // priced runs a case once.
-func (s *stage) priced(ctx context.Context, p *program, c measurement, length time.Duration) (value float64, paid cost, err error) {
+func (s *stage) priced(ctx context.Context, p *program, c measurement, length time.Duration) (value float64, paid spending, err error) {
 	before, err := s.clocks(p)
 	if err != nil {
 		return 0, paid, err
@@ -174,7 +174,7 @@ func (s *stage) priced(ctx context.Context, p *program, c measurement, length ti
 		count = float64(time.Since(begun).Microseconds()) / value
 	}
 	after, err := s.clocks(p)
-	return value, cost{float64((after[0] - before[0]).Microseconds()) / count, float64((after[1] - before[1]).Microseconds()) / count}, err
+	return value, spending{float64((after[0] - before[0]).Microseconds()) / count, float64((after[1] - before[1]).Microseconds()) / count}, err
 }
 
 // clocks are the times that a server and etcd have had.
@@ -185,12 +185,12 @@ func (s *stage) clocks(p *program) (now [2]time.Duration, err error) {
 	return now, err
 }
 
-func medianCost(all []cost) (m cost) {
+func medianCost(all []spending) (m spending) {
 	var servers, etcds []float64
 	for _, c := range all {
 		servers, etcds = append(servers, c.server), append(etcds, c.etcd)
 	}
-	return cost{quantile(servers, 0.5), quantile(etcds, 0.5)}
+	return spending{quantile(servers, 0.5), quantile(etcds, 0.5)}
 }
 
 // quantile is a value that a share of all does not exceed.
