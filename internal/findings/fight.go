@@ -20,7 +20,7 @@ const (
 	suspectsMax = 64        // objects
 	pathsMax    = 16        // of one
 	flipsMin    = 6         // of one path make a finding
-	bytesPerSec = 12 << 10  // that are compared
+	bytesPerSec = 32 << 10  // that are compared
 	bytesAtOnce = 256 << 10 // after a while without any; larger objects are never compared
 )
 

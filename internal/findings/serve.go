@@ -73,10 +73,10 @@ func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) 
 	rec.Annotate("authorization.k8s.io/reason", "of each finding, whoever may list what it is about")
 	switch {
 	case decision == "forbid":
-		response.WriteError(w, r, apierrors.NewForbidden(schema.GroupResource{Resource: "findings"}, "", fmt.Errorf("User %q may not list anything", user.Name)))
+		_ = response.Refuse(w, r, apierrors.NewForbidden(schema.GroupResource{Resource: "findings"}, "", fmt.Errorf("User %q may not list anything", user.Name)))
 		return
 	case r.Method != http.MethodGet:
-		response.WriteError(w, r, response.ErrMethodNotAllowed())
+		_ = response.Refuse(w, r, response.ErrMethodNotAllowed())
 		return
 	}
 	list := slices.DeleteFunc(d.List(), func(f Finding) bool {
