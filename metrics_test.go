@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"apilet/internal/apitest/kubetest"
 )
 
 // scrapeMetrics returns /metrics as a set of lines.
@@ -165,7 +167,7 @@ func TestStoreIsReadAtScrapeTime(t *testing.T) {
 	stats := storeGauges{revision: 7}
 	m.watchStore(func() storeGauges { return stats })
 	stats = storeGauges{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
-		commits: 2, changes: 3, commitSeconds: 0.01, commitBuckets: map[float64]uint64{0.001: 1, 0.01: 2},
+		trackedShort: 5, trackedGeneral: 1, commits: 2, changes: 3, commitSeconds: 0.01, commitBuckets: map[float64]uint64{0.001: 1, 0.01: 2},
 		objects: []objectStats{{"", "pods", 2, 2048}, {"apps", "deployments", 1, 900}}}
 	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
 	wantMetrics(t, scrapeMetrics(t, m), `
@@ -175,6 +177,8 @@ apilet_store_file_bytes 32768
 apilet_store_free_bytes 4096
 apilet_store_corrupt_records 1
 apilet_store_committed_changes_total 3
+apilet_managed_fields_writes_total{way="short"} 5
+apilet_managed_fields_writes_total{way="general"} 1
 apilet_store_commit_duration_seconds_bucket{le="0.001"} 1
 apilet_store_commit_duration_seconds_count 2
 apiserver_storage_size_bytes{storage_cluster_id="bbolt"} 32768
@@ -184,6 +188,25 @@ apiserver_resource_objects{group="apps",resource="deployments"} 1
 apiserver_resource_size_estimate_bytes{group="",resource="pods"} 2048
 kubernetes_build_info{major="1",minor="36"} 1
 `)
+}
+
+func TestOrdinaryWritesAreTrackedTheShortWay(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const deployments = "/apis/apps/v1/namespaces/default/deployments"
+	s.want(201, "POST", benchPath, `{"metadata":{"name":"a","labels":{"x":"y"}},"data":{"k":"v"}}`)
+	s.want(200, "PUT", benchPath+"/a?fieldManager=other", `{"metadata":{"name":"a"},"data":{"k":"w","l":"<&>"}}`)
+	s.want(201, "POST", deployments, strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(kubetest.DeploymentJSON(2)))
+	s.want(200, "PATCH", deployments+"/d/status?fieldManager=controller", `{"status":{"replicas":1}}`, jsonMerge)
+	s.want(200, "PATCH", deployments+"/d?fieldManager=scaler", `{"spec":{"replicas":5}}`, jsonMerge)
+	s.want(200, "PATCH", deployments+"/d?fieldManager=image", `{"spec":{"template":{"spec":{"containers":[{"name":"c1","image":"next"}]}}}}`,
+		"Content-Type: application/strategic-merge-patch+json")
+	if short := s.wr.Tracked.Short.Load(); short < 6 {
+		t.Errorf("%d writes went the short way", short)
+	}
+	if general := s.wr.Tracked.General.Load(); general != 0 {
+		t.Errorf("%d writes were left to the general machine", general)
+	}
 }
 
 func TestHealthSpeaksKubernetesText(t *testing.T) {

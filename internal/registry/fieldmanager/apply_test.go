@@ -145,9 +145,44 @@ func BenchmarkApply(b *testing.B) {
 		b.ReportAllocs()
 		o := &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, Data: map[string]string{"a": "1", "b": "2"}}
+		defer apitest.ProcessorTime(b)()
 		for b.Loop() {
 			cm.ManagedFields = nil
 			if err := o.Update(nil, cm, "u", ""); err != nil || len(cm.ManagedFields) != 1 {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("create configmap/general", func(b *testing.B) {
+		b.ReportAllocs()
+		o := &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
+		general, err := o.manager("")
+		if err != nil {
+			b.Fatal(err)
+		}
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}}, Data: map[string]string{"a": "1", "b": "2"}}
+		defer apitest.ProcessorTime(b)()
+		for b.Loop() {
+			cm.ManagedFields = nil
+			if _, err := general.Update(o.orNew(nil), o.stamp(cm), "u"); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("update/general", func(b *testing.B) {
+		b.ReportAllocs()
+		general, err := o.manager("")
+		if err != nil {
+			b.Fatal(err)
+		}
+		next := live.DeepCopyObject().(*appsv1.Deployment)
+		replicas := int32(10)
+		next.Spec.Replicas = &replicas
+		defer apitest.ProcessorTime(b)()
+		for b.Loop() {
+			replicas++
+			next.ManagedFields = nil
+			if _, err := general.Update(live, next, "u"); err != nil {
 				b.Fatal(err)
 			}
 		}
