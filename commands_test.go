@@ -4,7 +4,6 @@ package main
 
 import (
 	"flag"
-	"fmt"
 	"io"
 	"os/exec"
 	"regexp"
@@ -113,32 +112,4 @@ func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
 			t.Errorf("%s cannot read its script: %s", shell, out)
 		}
 	}
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("no bash")
-	}
-	for line, want := range map[string]string{
-		"ch":             "check",
-		"backup --k":     "--kubeconfig",
-		"check --":       "--data --version --help",
-		"completion ":    "bash zsh fish",
-		"--data x --lis": "--listen",
-		"help de":        "defrag",
-		"check che":      "",
-	} {
-		words := strings.Split("apilet "+line, " ")
-		script := fmt.Sprintf("source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _apilet; echo ${COMPREPLY[@]}", apitest.TempFile(t, "c", completion("bash")),
-			strings.Join(quotedAll(words), " "), len(words)-1)
-		out, err := exec.Command(bash, "-c", script).CombinedOutput()
-		if got := strings.TrimSpace(string(out)); err != nil || got != want {
-			t.Errorf("%q: got %q, want %q (%v)", line, got, want, err)
-		}
-	}
-}
-
-func quotedAll(words []string) (quoted []string) {
-	for _, word := range words {
-		quoted = append(quoted, "'"+strings.ReplaceAll(word, "'", `'\''`)+"'")
-	}
-	return quoted
 }

@@ -362,7 +362,11 @@ func (sh *session) submit(next typedLine, text string) (string, int) {
 	const mark = "@@ the command ended with"
 	fmt.Fprintf(sh.in, "{ %s\n} </dev/null\nprintf '\\n%s %%d\\n' $?\n", text, mark)
 	var out strings.Builder
-	timeout := time.After(apitest.Patience)
+	patience := apitest.Patience
+	if strings.HasPrefix(next.command, "git apply ") { // a whole build
+		patience *= 5
+	}
+	timeout := time.After(patience)
 	for {
 		select {
 		case line, ok := <-sh.lines:

@@ -295,22 +295,20 @@ func (p *Program) bashCompletion() string {
 	for _, row := range p.commands()[1:] {
 		fmt.Fprintf(&cases, "    %s) flags=%q words=%q ;;\n", row.Name, p.flagWords(row), p.argumentWords(row))
 	}
-	return `# completion of apilet for bash: source <(apilet completion bash)
-_apilet() {
-  local cur=${COMP_WORDS[COMP_CWORD]} flags words=""
+	return fmt.Sprintf("# completion of %[1]s for bash: source <(%[1]s completion bash)\n_%[1]s() {\n", p.Name) + `  local cur=${COMP_WORDS[COMP_CWORD]} flags words=""
   case ${COMP_WORDS[1]} in
 ` + cases.String() + fmt.Sprintf("    *) flags=%q ;;\n", p.flagWords(p.find(""))) + `  esac
   if [[ $COMP_CWORD == 1 ]]; then words="` + strings.Join(p.names(), " ") + `"; fi
   if [[ $cur == -* ]]; then words=$flags; fi
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
 }
-complete -o default -F _apilet apilet
-`
+` + fmt.Sprintf("complete -o default -F _%[1]s %[1]s\n", p.Name)
 }
 
 func (p *Program) zshCompletion() string {
 	var text strings.Builder
-	text.WriteString("#compdef apilet\n# completion of apilet for zsh: source <(apilet completion zsh), or a file _apilet in $fpath\n_apilet() {\n  local -a line commands flags choices\n  line=(\"${(@)words}\") # before anything else hides it\n  commands=(\n")
+	fmt.Fprintf(&text, "#compdef %[1]s\n# completion of %[1]s for zsh: source <(%[1]s completion zsh), or a file _%[1]s in $fpath\n_%[1]s() {\n", p.Name)
+	text.WriteString("  local -a line commands flags choices\n  line=(\"${(@)words}\") # before anything else hides it\n  commands=(\n")
 	for _, row := range p.commands()[1:] {
 		fmt.Fprintf(&text, "    %s\n", singleQuoted(row.Name+":"+strings.ReplaceAll(row.What, ":", `\:`)))
 	}
@@ -333,30 +331,30 @@ func (p *Program) zshCompletion() string {
   else _files
   fi
 }
-if [[ $funcstack[1] == _apilet ]]; then _apilet "$@"; else compdef _apilet apilet; fi
 `)
+	fmt.Fprintf(&text, "if [[ $funcstack[1] == _%[1]s ]]; then _%[1]s \"$@\"; else compdef _%[1]s %[1]s; fi\n", p.Name)
 	return text.String()
 }
 
 func (p *Program) fishCompletion() string {
 	var text strings.Builder
-	text.WriteString("# completion of apilet for fish: apilet completion fish | source\n")
+	fmt.Fprintf(&text, "# completion of %[1]s for fish: %[1]s completion fish | source\n", p.Name)
 	for _, row := range p.commands() {
 		seen := "__fish_seen_subcommand_from " + row.Name
 		if row.Name == "" {
 			seen = "not __fish_seen_subcommand_from " + strings.Join(p.names(), " ")
 		} else {
-			fmt.Fprintf(&text, "complete -c apilet -n __fish_use_subcommand -f -a %s -d %s\n", row.Name, singleQuoted(row.What))
+			fmt.Fprintf(&text, "complete -c %s -n __fish_use_subcommand -f -a %s -d %s\n", p.Name, row.Name, singleQuoted(row.What))
 		}
 		p.eachFlag(row, func(name, usage string, takesValue bool) {
 			value := ""
 			if takesValue {
 				value = " -r"
 			}
-			fmt.Fprintf(&text, "complete -c apilet -n %s -l %s%s -d %s\n", singleQuoted(seen), name, value, singleQuoted(usage))
+			fmt.Fprintf(&text, "complete -c %s -n %s -l %s%s -d %s\n", p.Name, singleQuoted(seen), name, value, singleQuoted(usage))
 		})
 		if words := p.argumentWords(row); words != "" {
-			fmt.Fprintf(&text, "complete -c apilet -n %s -f -a %s\n", singleQuoted(seen), singleQuoted(words))
+			fmt.Fprintf(&text, "complete -c %s -n %s -f -a %s\n", p.Name, singleQuoted(seen), singleQuoted(words))
 		}
 	}
 	return text.String()

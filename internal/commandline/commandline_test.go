@@ -5,9 +5,95 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os/exec"
 	"strings"
 	"testing"
+
+	"apilet/internal/apitest"
 )
+
+// tool is a program with three commands: it serves, checks, or copies.
+func tool() *Program {
+	group := func(names ...string) []FlagGroup {
+		return []FlagGroup{{"Flags", func(f *flag.FlagSet) {
+			for _, name := range names {
+				f.String(name, "", "a `word`")
+			}
+		}}}
+	}
+	say := func(what string) func(Call) error {
+		return func(c Call) error { _, err := fmt.Fprint(c.Out, what, c.Args); return err }
+	}
+	return &Program{Name: "tool", About: "A tool.", Version: func(w io.Writer) error { _, err := io.WriteString(w, "tool 1"); return err },
+		Commands: func() []Command {
+			return []Command{
+				{Counts: []int{0}, Groups: group("data", "listen"), What: "serve", Run: say("served")},
+				{Name: "check", Counts: []int{0, 1}, Groups: group("data"), What: "look", Run: say("checked")},
+				{Name: "copy", Counts: []int{1}, Args: "DEST", Groups: group("key"), What: "copy", Run: func(Call) error { return errors.New("no room") }},
+			}
+		}}
+}
+
+func TestACommandLineIsOneRowOfTheTable(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"":                       "0 served[]",
+		"--data x --listen y":    "0 served[]",
+		"check -data x a":        "0 checked[a]",
+		"check a --data x":       "0 checked[a]",
+		"check -- --data":        "0 checked[--data]",
+		"check -1":               "0 checked[-1]",
+		"copy there":             "1 tool: no room\n",
+		"copy":                   "2 tool: usage: tool copy [FLAGS] DEST",
+		"copy a b":               "2 tool: unexpected argument \"b\"",
+		"check --listen x":       "2 tool: unknown flag: --listen: `tool check --help`",
+		"--key x":                "2 tool: unknown flag: --key: `tool --help`",
+		"--data":                 "2 tool: flag needs an argument: --data",
+		"jump":                   "2 tool: unknown command \"jump\": `tool help` lists the commands\n",
+		"--version":              "0 tool 1",
+		"check --version":        "0 tool 1",
+		"completion tcsh":        "1 tool: no completion for \"tcsh\"",
+		"help jump":              "1 tool: ",
+		"help copy":              "0 tool copy: copy",
+		"copy --help":            "0 tool copy: copy",
+		"check --help something": "0 tool check: look",
+	} {
+		var both strings.Builder
+		code := tool().Run(strings.Fields(args), &both, &both)
+		if got := fmt.Sprint(code, " ", both.String()); !strings.HasPrefix(got, want) {
+			t.Errorf("tool %s: %q, want %q", args, got, want)
+		}
+	}
+}
+
+func TestBashCompletes(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash")
+	}
+	var script strings.Builder
+	if code := tool().Run([]string{"completion", "bash"}, &script, &script); code != 0 {
+		t.Fatal(code, script.String())
+	}
+	for line, want := range map[string]string{
+		"ch":             "check",
+		"copy --k":       "--key",
+		"check --":       "--data --version --help",
+		"completion ":    "bash zsh fish",
+		"--data x --lis": "--listen",
+		"help co":        "copy completion",
+		"check che":      "",
+	} {
+		words := strings.Split("tool "+line, " ")
+		command := fmt.Sprintf("source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _tool; echo ${COMPREPLY[@]}", apitest.TempFile(t, "c", script.String()),
+			"'"+strings.Join(words, "' '")+"'", len(words)-1)
+		out, err := exec.Command(bash, "-c", command).CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%q: got %q, want %q (%v)", line, got, want, err)
+		}
+	}
+}
 
 // TestFlagsAndArgumentsComeInAnyOrder: but behind -- all are arguments, and so is what begins like a negative number.
 func TestFlagsAndArgumentsComeInAnyOrder(t *testing.T) {
