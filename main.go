@@ -749,7 +749,7 @@ func (s *server) accept(listener net.Listener) {
 
 // stop lets running requests end, ends watches, and closes the store.
 func (s *server) stop() error {
-	close(s.stopping)
+	s.http.RegisterOnShutdown(func() { close(s.stopping) }) // behind the closed door: whose watch ends comes back at once
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
 	time.AfterFunc(drain.Delay, s.resting.Close)

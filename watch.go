@@ -81,6 +81,9 @@ var errStreamEnd = errors.New("end of stream")
 // serveWatch answers with a stream of events. Errors before the first byte are returned; later ones are sent as an ERROR event.
 func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.Resource, hooks watchHooks) error {
 	defer hooks.begun()
+	if rd.leaving() {
+		return errLeaving()
+	}
 	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
@@ -124,6 +127,21 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	}
 	s.run(ctx)
 	return nil
+}
+
+// leaving tells that the server stops.
+func (rd *reads) leaving() bool {
+	select {
+	case <-rd.shuttingDown:
+		return true
+	default:
+		return false
+	}
+}
+
+// errLeaving sends a client away for a moment: client-go resumes where it was, while a watch that ends as it begins would have it list anew.
+func errLeaving() error {
+	return apierrors.NewTooManyRequests("The apiserver is shutting down, please try again later.", 1)
 }
 
 // lifetimeOf is how long a watch lasts: timeoutSeconds, or a random time so that watches do not all end at once.

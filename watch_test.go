@@ -386,6 +386,19 @@ func TestWatchEnds(t *testing.T) { // 72, 97
 	}
 }
 
+// TestStoppingServerTakesNoWatch: one that ended as it began would have client-go list everything anew; after a 429 it resumes.
+func TestStoppingServerTakesNoWatch(t *testing.T) {
+	t.Parallel()
+	s := startScene(t)
+	stopping := make(chan struct{})
+	close(stopping)
+	s.rd.shuttingDown = stopping
+	a := s.want(429, "GET", s.p1+"?watch=1&resourceVersion=r(z)", "")
+	if got := a.header.Get("Retry-After"); got != "1" {
+		t.Errorf("Retry-After is %q", got)
+	}
+}
+
 func TestWatchResumesAfterRestart(t *testing.T) { // 93
 	t.Parallel()
 	s := startScene(t, onFile(filepath.Join(t.TempDir(), "a.db")))

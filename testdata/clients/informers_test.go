@@ -141,7 +141,7 @@ func goesOn(t *testing.T, contentType string, informer func(*rest.Config) cache.
 	})
 	t.Run("with a new list, after a crash and a compaction", func(t *testing.T) {
 		t.Parallel()
-		s := startOnFile(t)
+		s := startOnFile(t, shortHistory)
 		afterCompaction(t, s, synced(t, s, contentType, informer))
 	})
 }

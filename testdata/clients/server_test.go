@@ -80,10 +80,13 @@ func startEphemeral(t testing.TB, args ...string) *server {
 	return start(t, append(args, "--ephemeral"))
 }
 
-// startOnFile starts a server whose objects are on disk, and whose history expires within seconds. It can be restarted.
-func startOnFile(t testing.TB) *server {
-	return start(t, []string{"--data", filepath.Join(t.TempDir(), "apilet.db"), "--compaction-interval", "1s"})
+// startOnFile starts a server whose objects are on disk. It can be restarted.
+func startOnFile(t testing.TB, args ...string) *server {
+	return start(t, append(args, "--data", filepath.Join(t.TempDir(), "apilet.db")))
 }
+
+// shortHistory expires within seconds. A reflector that is refused a connection comes back after one or two.
+const shortHistory = "--compaction-interval=1s"
 
 func start(t testing.TB, args []string) *server {
 	t.Helper()
