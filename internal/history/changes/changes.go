@@ -61,11 +61,7 @@ func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
 		return nil, 0, nil
 	}
 	p := r.parser("managedFields", "resourceVersion", "generation")
-	a, err := p.parse(old)
-	if err != nil {
-		return nil, 0, err
-	}
-	b, err := p.parse(new)
+	a, b, err := p.pair(old, new)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -78,6 +78,25 @@ func (p *parser) parse(doc []byte) (*node, error) {
 	return root, nil
 }
 
+// pair makes the trees of two versions, of which either may be empty. If one says that it is a Secret, both are.
+func (p *parser) pair(old, new []byte) (a, b *node, err error) {
+	if len(old) > 0 {
+		if a, err = p.parse(old); err != nil {
+			return nil, nil, err
+		}
+	}
+	known := p.rules.Secret
+	if len(new) > 0 {
+		if b, err = p.parse(new); err != nil {
+			return nil, nil, err
+		}
+	}
+	if a != nil && p.rules.Secret != known {
+		a, err = p.parse(old)
+	}
+	return a, b, err
+}
+
 // A place is where in an object a value stands, as far as that matters for what may be seen of it.
 type place int
 
@@ -325,16 +344,8 @@ func (r Rules) Redacted(old, new []byte) (was, is json.RawMessage, err error) {
 }
 
 func (r Rules) redacted(old, new []byte, drop ...string) (a, b *node, err error) {
-	p := r.parser(drop...)
-	if len(old) > 0 {
-		if a, err = p.parse(old); err != nil {
-			return nil, nil, err
-		}
-	}
-	if len(new) > 0 {
-		if b, err = p.parse(new); err != nil {
-			return nil, nil, err
-		}
+	if a, b, err = r.parser(drop...).pair(old, new); err != nil {
+		return nil, nil, err
 	}
 	tellMasked(a, b)
 	return a, b, nil
