@@ -259,6 +259,8 @@ func FuzzYAML(f *testing.F) {
 		f.Add(text, "x")
 		f.Add("x", text)
 	}
+	f.Add(strings.Repeat("a", 2000), "x\ny")
+	f.Add(strings.Repeat("\n", 700), "x")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		doc, _ := json.Marshal(map[string]any{name: []any{map[string]any{name: value}, value, []any{value, name}}, "d" + name: map[string]any{"e": value}})
 		text, err := Rules{}.YAML(doc)

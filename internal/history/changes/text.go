@@ -13,8 +13,9 @@ import (
 
 const (
 	contextLines = 3
-	editsMax     = 500 // D of Myers; its memory is the square of that
-	indentsMax   = 40  // levels of YAML; what lies deeper is JSON on one line, or else the indents would be the square of the document
+	editsMax     = 500  // D of Myers; its memory is the square of that
+	indentsMax   = 40   // levels of YAML; what lies deeper is JSON on one line, or else the indents would be the square of the document
+	keyBytesMax  = 1000 // of a key that stands before its colon; YAML ends at 1,024
 )
 
 // YAML is an object as YAML, without managedFields and what is masked.
@@ -53,7 +54,13 @@ func (n *node) write(out *strings.Builder, level int) {
 	for i, item := range n.items {
 		if n.kind == '{' {
 			indent(out, level)
-			out.WriteString(scalar(n.keys[i]) + ":")
+			key := scalar(n.keys[i])
+			if len(key) > keyBytesMax {
+				out.WriteString("? " + key + "\n")
+				indent(out, level)
+				key = ""
+			}
+			out.WriteString(key + ":")
 			item.writeMember(out, level)
 		} else {
 			item.writeItem(out, level)
