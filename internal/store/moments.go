@@ -8,7 +8,6 @@ package store
 // is found.
 
 import (
-	"bytes"
 	"errors"
 	"time"
 )
@@ -88,23 +87,10 @@ func (st *Store) recordFrom(rev int64) (r Record, err error) {
 func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 	current := st.Revision()
 	err = st.View(func(s *Snapshot) error {
-		if err := s.reach(rev, current); err != nil {
+		if err = s.reach(rev, current); err != nil {
 			return err
 		}
-		k := []byte(key)
-		v := s.keys.get(k)
-		if v == nil {
-			return ErrNotFound
-		}
-		state, err := decodeKeyState(k, v)
-		if err != nil {
-			return err
-		}
-		r, ok, err := s.version(k, state, rev)
-		if err == nil && !ok {
-			return ErrNotFound
-		}
-		rec = r.public(key, bytes.Clone(r.JSON))
+		rec, err = s.at(key, rev)
 		return err
 	})
 	return rec, err

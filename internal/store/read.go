@@ -160,23 +160,31 @@ func (st *Store) Compacted() int64 { return st.compactRev.Load() } // CompactRev
 func (st *Store) Get(key string) (rec Record, err error) {
 	current := st.Revision()
 	err = st.View(func(s *Snapshot) error {
-		k := []byte(key)
-		v := s.keys.get(k)
-		if v == nil {
-			return ErrNotFound
-		}
-		state, err := decodeKeyState(k, v)
-		if err != nil {
-			return err
-		}
-		r, ok, err := s.version(k, state, current)
-		if err == nil && !ok {
-			return ErrNotFound
-		}
-		rec = r.public(key, bytes.Clone(r.JSON))
+		rec, err = s.at(key, current)
 		return err
 	})
 	return rec, err
+}
+
+// at is a copy of an object as it was at a revision that can be read; ErrNotFound where it was not there.
+func (s *Snapshot) at(key string, rev int64) (rec Record, err error) {
+	k := []byte(key)
+	v := s.keys.get(k)
+	if v == nil {
+		return rec, ErrNotFound
+	}
+	state, err := decodeKeyState(k, v)
+	if err != nil {
+		return rec, err
+	}
+	r, ok, err := s.version(k, state, rev)
+	if err != nil {
+		return rec, err
+	}
+	if !ok {
+		return rec, ErrNotFound
+	}
+	return r.public(key, bytes.Clone(r.JSON)), nil
 }
 
 // A Span names what Store.Chunk reads: keys with prefix, from start on (inclusive; "" is the first), as they were at rev

@@ -364,19 +364,26 @@ func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// maps compares member by member, in the order of their names.
-func (c *comparison) maps(at int, p *plan, was, is reflect.Value) {
-	lenWas, lenIs := lengthOf(was), lengthOf(is)
+// settled deals with collections that are too long, empty or equal: nobody has to look into them.
+func (c *comparison) settled(at int, p *plan, was, is reflect.Value, lenWas, lenIs int) bool {
+	both := was.IsValid() && is.IsValid()
 	switch {
 	case lenWas > maxApplyElements || lenIs > maxApplyElements:
 		c.failed = true
-		return
+		return true
 	case lenWas == 0 && lenIs == 0:
-		if was.IsValid() && is.IsValid() && isNull(was) != isNull(is) {
+		if both && isNull(was) != isNull(is) {
 			c.leaf(at)
 		}
-		return
-	case was.IsValid() && is.IsValid() && c.equal(p, was, is):
+		return true
+	}
+	return both && c.equal(p, was, is)
+}
+
+// maps compares member by member, in the order of their names.
+func (c *comparison) maps(at int, p *plan, was, is reflect.Value) {
+	lenWas, lenIs := lengthOf(was), lengthOf(is)
+	if c.settled(at, p, was, is, lenWas, lenIs) {
 		return
 	}
 	names := make([]string, 0, lenWas+lenIs)
@@ -423,16 +430,7 @@ type element struct {
 // lists compares element by element, told apart by their keys, or by their values in a set.
 func (c *comparison) lists(at int, p *plan, was, is reflect.Value) {
 	lenWas, lenIs := lengthOf(was), lengthOf(is)
-	switch {
-	case lenWas > maxApplyElements || lenIs > maxApplyElements:
-		c.failed = true
-		return
-	case lenWas == 0 && lenIs == 0:
-		if was.IsValid() && is.IsValid() && isNull(was) != isNull(is) {
-			c.leaf(at)
-		}
-		return
-	case was.IsValid() && is.IsValid() && c.equal(p, was, is):
+	if c.settled(at, p, was, is, lenWas, lenIs) {
 		return
 	}
 	elements := make([]element, 0, lenWas+lenIs)
