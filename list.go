@@ -49,13 +49,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/warning"
 
-	"apilet/internal/history"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/scheme/discovery"
 	"apilet/internal/selector"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
@@ -169,88 +166,6 @@ func (rd *reads) virtual(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	}
 	l := &lister{v: v, done: true}
 	return l.send(r.Context(), w, r, response.ListMeta{Rev: cmp.Or(rd.at, rd.st.Revision())})
-}
-
-// ---- As it was ----
-
-// throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
-func (s *server) throughTime(now http.Handler) http.Handler {
-	then := s.withAuthorization(s.serveThen)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.From(r.Context()).At == "" {
-			now.ServeHTTP(w, r)
-			return
-		}
-		then(w, r)
-	})
-}
-
-// serveThen answers a request that is allowed by the rules of now.
-func (s *server) serveThen(w http.ResponseWriter, r *http.Request) {
-	info := &request.From(r.Context()).Info
-	switch {
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		s.fail(w, r, scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			"what was cannot be changed: paths below "+history.PathThen+" are for reading"))
-		return
-	case info.Verb == "watch":
-		s.fail(w, r, scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			"what was does not change any more: a path below "+history.PathThen+" cannot be watched ("+history.Path+"?follow=true tells what happens)"))
-		return
-	}
-	then, err := s.at(request.From(r.Context()).At)
-	if err != nil {
-		if status, _ := response.ErrorStatus(err); !info.ResourceRequest { // of an error of discovery kubectl shows nothing but warnings
-			warning.AddWarning(r.Context(), "", status.Message)
-		}
-		s.fail(w, r, err)
-		return
-	}
-	root, _, _ := strings.Cut(strings.TrimPrefix(info.Path, "/"), "/")
-	switch {
-	case root == "api" || root == "apis":
-		then.serveAPI(w, r)
-	case info.Path == "/openapi/v2":
-		then.serveSwagger(w, r)
-	case info.Path == "/openapi/v3" || strings.HasPrefix(info.Path, "/openapi/v3/"):
-		discovery.ServeOpenAPI(then.reg, history.PathThen+strconv.FormatInt(then.rd.at, 10), w, r) // where it may be kept for a year
-	case root == "version":
-		s.serveVersion(w, r)
-	default:
-		http.NotFound(w, r)
-	}
-}
-
-// at is a server that shows what this one showed at a moment: enough of one to be read.
-func (s *server) at(moment string) (*server, error) {
-	now, moments := time.Now(), history.Moments{Store: s.st, Upkeep: s.upkeep}
-	m, err := history.ParseMoment(moment, now)
-	if err != nil {
-		return nil, err
-	}
-	rev, err := moments.At(m, now)
-	if err != nil {
-		return nil, err
-	}
-	reg, err := s.types.At(rev)
-	if errors.Is(err, store.ErrCompacted) {
-		return nil, moments.Compacted(rev)
-	}
-	return &server{cfg: s.cfg, log: s.log, st: s.st, reg: reg, auth: s.auth, metrics: s.metrics, usage: s.usage, instruments: s.instruments,
-		rd: &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, at: rev}}, err
-}
-
-// history answers what has changed, to those who may list what it was.
-func (s *server) history() *history.Log {
-	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
-		May:      s.may,
-		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
-}
-
-// may tells whether somebody may do something, by the rules of now.
-func (s *server) may(u request.User, info request.Info) bool {
-	allowed, _ := s.auth.Decide(u, info)
-	return allowed
 }
 
 // ---- LIST ----
