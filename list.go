@@ -41,7 +41,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	listvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
@@ -49,15 +48,11 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/warning"
 
-	"apilet/internal/history"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/scheme/discovery"
 	"apilet/internal/selector"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
@@ -173,94 +168,12 @@ func (rd *reads) virtual(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	return l.send(r.Context(), w, r, response.ListMeta{Rev: cmp.Or(rd.at, rd.st.Revision())})
 }
 
-// ---- As it was ----
-
-// throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
-func (s *server) throughTime(now http.Handler) http.Handler {
-	then := s.withAuthorization(s.serveThen)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.From(r.Context()).At == "" {
-			now.ServeHTTP(w, r)
-			return
-		}
-		then(w, r)
-	})
-}
-
-// serveThen answers a request that is allowed by the rules of now.
-func (s *server) serveThen(w http.ResponseWriter, r *http.Request) {
-	info := &request.From(r.Context()).Info
-	switch {
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		s.fail(w, r, scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			"what was cannot be changed: paths below "+history.PathThen+" are for reading"))
-		return
-	case info.Verb == "watch":
-		s.fail(w, r, scheme.StatusError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			"what was does not change any more: a path below "+history.PathThen+" cannot be watched ("+history.Path+"?follow=true tells what happens)"))
-		return
-	}
-	then, err := s.at(request.From(r.Context()).At)
-	if err != nil {
-		if status, _ := response.ErrorStatus(err); !info.ResourceRequest { // of an error of discovery kubectl shows nothing but warnings
-			warning.AddWarning(r.Context(), "", status.Message)
-		}
-		s.fail(w, r, err)
-		return
-	}
-	root, _, _ := strings.Cut(strings.TrimPrefix(info.Path, "/"), "/")
-	switch {
-	case root == "api" || root == "apis":
-		then.serveAPI(w, r)
-	case info.Path == "/openapi/v2":
-		then.serveSwagger(w, r)
-	case info.Path == "/openapi/v3" || strings.HasPrefix(info.Path, "/openapi/v3/"):
-		discovery.ServeOpenAPI(then.reg, history.PathThen+strconv.FormatInt(then.rd.at, 10), w, r) // where it may be kept for a year
-	case root == "version":
-		s.serveVersion(w, r)
-	default:
-		http.NotFound(w, r)
-	}
-}
-
-// at is a server that shows what this one showed at a moment: enough of one to be read.
-func (s *server) at(moment string) (*server, error) {
-	now, moments := time.Now(), history.Moments{Store: s.st, Upkeep: s.upkeep}
-	m, err := history.ParseMoment(moment, now)
-	if err != nil {
-		return nil, err
-	}
-	rev, err := moments.At(m, now)
-	if err != nil {
-		return nil, err
-	}
-	reg, err := s.types.At(rev)
-	if errors.Is(err, store.ErrCompacted) {
-		return nil, moments.Compacted(rev)
-	}
-	return &server{cfg: s.cfg, log: s.log, st: s.st, reg: reg, auth: s.auth, metrics: s.metrics, usage: s.usage, instruments: s.instruments,
-		rd: &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, at: rev}}, err
-}
-
-// history answers what has changed, to those who may list what it was.
-func (s *server) history() *history.Log {
-	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
-		May:      s.may,
-		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
-}
-
-// may tells whether somebody may do something, by the rules of now.
-func (s *server) may(u request.User, info request.Info) bool {
-	allowed, _ := s.auth.Decide(u, info)
-	return allowed
-}
-
 // ---- LIST ----
 
 // A query is what a LIST or WATCH asks for, parsed and checked.
 type query struct {
 	internalversion.ListOptions
-	match matcher
+	match selector.Matcher
 }
 
 // parseQuery checks what a LIST, WATCH or DELETE of a collection asks for, and makes its selectors ready.
@@ -272,11 +185,11 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	q := &query{ListOptions: internalversion.ListOptions{Watch: info.Verb == "watch", AllowWatchBookmarks: options.AllowWatchBookmarks,
 		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch, TimeoutSeconds: options.TimeoutSeconds,
 		Limit: max(options.Limit, 0), Continue: options.Continue, SendInitialEvents: options.SendInitialEvents}}
-	selector, err := fieldsOfName(info.Name, options.FieldSelector)
+	ofName, err := fieldsOfName(info.Name, options.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
-	if q.match, err = newMatcher(res, info, options.LabelSelector, selector); err != nil {
+	if q.match, err = selector.NewMatcher(res, info, options.LabelSelector, ofName); err != nil {
 		return nil, err
 	}
 	if errs := listvalidation.ValidateListOptions(&q.ListOptions, true); len(errs) > 0 {
@@ -348,7 +261,7 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 	} else if token.lineage == lineageMark(rd.st) && rd.st.Upcoming(ctx, uint64(token.rev), revisionPatience) != nil { // another server was ahead
 		return position{}, tooLarge(strconv.FormatInt(token.rev, 10), rd.st.Revision())
 	}
-	pos := position{rev: token.rev, start: q.match.prefix + token.start, remaining: token.remaining, token: token}
+	pos := position{rev: token.rev, start: q.match.Prefix + token.start, remaining: token.remaining, token: token}
 	if token.rev != 0 && (token.lineage != lineageMark(rd.st) || token.rev < rd.st.Compacted()) {
 		return pos, rd.expired(&q.match, token)
 	}
@@ -356,7 +269,7 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 }
 
 // expired is the 410 that offers a way on: a token for the same key at whatever revision is the newest then.
-func (rd *reads) expired(m *matcher, token *continueToken) error {
+func (rd *reads) expired(m *selector.Matcher, token *continueToken) error {
 	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
 		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the " +
 		"remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, " +
@@ -427,8 +340,8 @@ func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta
 	if err != nil || l.end == "" {
 		return rest, meta, err
 	}
-	token := continueToken{rev: l.rev, start: strings.TrimPrefix(l.end, l.q.match.prefix), remaining: -1, lineage: lineageMark(rd.st)}
-	if l.q.match.everything() {
+	token := continueToken{rev: l.rev, start: strings.TrimPrefix(l.end, l.q.match.Prefix), remaining: -1, lineage: lineageMark(rd.st)}
+	if l.q.match.Everything() {
 		left, err := l.left()
 		if err != nil {
 			return rest, meta, err
@@ -573,8 +486,8 @@ func (l *lister) step(ctx context.Context) error {
 	if l.chunk == nil {
 		l.chunk = store.ChunkPool.Get().(*store.Chunk)
 	}
-	s := store.Span{Prefix: l.q.match.span, Start: l.next, Rev: l.rev}
-	if l.q.Limit > 0 && l.q.match.everything() {
+	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev}
+	if l.q.Limit > 0 && l.q.match.Everything() {
 		s.Items = int(min(l.q.Limit-l.taken+1, 500))
 	}
 	if err := l.st.Chunk(s, l.chunk); err != nil {
@@ -590,7 +503,7 @@ func (l *lister) step(ctx context.Context) error {
 			return err // the chunk's objects may be megabytes each
 		}
 		rec := &l.chunk.Records[i]
-		if !l.q.match.object(rec.Key, rec.JSON) || l.do == nil && l.lost.Has(rec) {
+		if !l.q.match.Matches(rec.Key, rec.JSON) || l.do == nil && l.lost.Has(rec) {
 			continue
 		}
 		if l.q.Limit > 0 && l.taken == l.q.Limit {
@@ -605,12 +518,12 @@ func (l *lister) step(ctx context.Context) error {
 
 // convert has a webhook convert the chunk, if the type has one: all that may be shown at once, and before selectors look at it.
 func (l *lister) convert(ctx context.Context) error {
-	if !l.v.Res.Converts() || l.uncounted && l.q.match.everything() {
+	if !l.v.Res.Converts() || l.uncounted && l.q.match.Everything() {
 		return nil
 	}
 	var records []*store.Record
 	for i := range l.chunk.Records {
-		full := l.q.Limit > 0 && l.q.match.everything() && l.taken+int64(len(records)) >= l.q.Limit
+		full := l.q.Limit > 0 && l.q.match.Everything() && l.taken+int64(len(records)) >= l.q.Limit
 		if rec := &l.chunk.Records[i]; !full && !l.lost.Has(rec) {
 			records = append(records, rec)
 		}
@@ -683,10 +596,10 @@ func (l *lister) left() (int64, error) {
 	if l.pos.remaining >= 0 {
 		return l.pos.remaining - l.taken, nil
 	}
-	if total, _, rev := l.st.Count(l.q.match.prefix); rev == l.rev && l.pos.token == nil {
+	if total, _, rev := l.st.Count(l.q.match.Prefix); rev == l.rev && l.pos.token == nil {
 		return total - l.taken, nil
 	}
-	return l.st.CountAt(l.q.match.prefix, l.end, l.rev)
+	return l.st.CountAt(l.q.match.Prefix, l.end, l.rev)
 }
 
 // send writes the list: head, what was collected, what is left to read, tail.
@@ -765,156 +678,6 @@ func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
 	return nil
 }
 
-// ---- Selectors ----
-
-// A matcher decides which objects a LIST or WATCH shows. It reads the stored bytes; nothing is decoded.
-type matcher struct {
-	prefix    string // the key range of the resource or namespace
-	span      string // the part of it that can match: one key when a selector names it
-	namespace string // the collection's, "" for all
-	labels    selector.Labels
-	fields    []*selector.Field
-	selectors string // both selectors as text: continue tokens are bound to them
-}
-
-func newMatcher(res *scheme.Resource, info *request.Info, labelText, fieldText string) (matcher, error) {
-	m := matcher{namespace: scheme.ScopeOf(res, info)}
-	m.prefix = res.KeyPrefix(m.namespace)
-	m.span = m.prefix
-	if labelText != "" {
-		parsed, err := scheme.ParseLabels(labelText)
-		if err != nil {
-			return m, apierrors.NewBadRequest(err.Error())
-		}
-		requirements, _ := parsed.Requirements()
-		m.labels = selector.NewLabels(requirements)
-	}
-	if fieldText != "" {
-		parsed, err := fields.ParseSelector(fieldText)
-		if err != nil {
-			return m, apierrors.NewBadRequest(err.Error())
-		}
-		if err := m.addFields(res, parsed.Requirements()); err != nil {
-			return m, apierrors.NewBadRequest(err.Error())
-		}
-	}
-	if labelText != "" || fieldText != "" {
-		m.selectors = labelText + "\x00" + fieldText
-	}
-	return m, nil
-}
-
-// everything says that no selector narrows the collection.
-func (m *matcher) everything() bool { return len(m.labels.ByKey) == 0 && len(m.fields) == 0 }
-
-func (m *matcher) addFields(res *scheme.Resource, terms fields.Requirements) error {
-	known := map[string]*selector.Field{}
-	for _, term := range terms {
-		if known[term.Field] == nil {
-			t, err := fieldTermFor(res, term.Field)
-			if err != nil {
-				return err
-			}
-			known[term.Field] = &t
-			m.fields = append(m.fields, &t)
-		}
-		known[term.Field].Add(term.Value, term.Operator)
-		if name := term.Field == "metadata.name"; name && term.Operator != selection.NotEquals && (m.namespace != "" || !res.Namespaced) && term.Value != "" {
-			m.span = res.Key(m.namespace, term.Value)
-		}
-	}
-	return nil
-}
-
-// object says whether the object with this key and JSON is shown.
-func (m *matcher) object(key string, json []byte) bool {
-	if !strings.HasPrefix(key, m.span) {
-		return false
-	}
-	for _, term := range m.fields {
-		if !term.Matches(key, json) {
-			return false
-		}
-	}
-	return len(m.labels.ByKey) == 0 || m.labels.Match(gjson.GetBytes(json, "metadata.labels"))
-}
-
-// fieldTermFor finds how a field is read, or says that it is not selectable.
-func fieldTermFor(res *scheme.Resource, name string) (selector.Field, error) {
-	id := res.StorageGroup + "/" + res.Plural
-	switch name {
-	case "metadata.name":
-		return selector.Field{Key: func(_, name string) string { return name }}, nil
-	case "metadata.namespace":
-		if res.Namespaced || scheme.SelectableFields[id] == nil {
-			return selector.Field{Key: func(namespace, _ string) string { return namespace }}, nil
-		}
-	case "spec.host":
-		if id == "/pods" {
-			return fieldTermFor(res, "spec.nodeName")
-		}
-	}
-	if res.Custom != nil && slices.Contains(res.Custom.Selectable, name) {
-		return customTerm(res, name), nil
-	}
-	for _, known := range scheme.SelectableFields[id] {
-		path, empty, _ := strings.Cut(known, "|")
-		if path == name && res.Group == res.StorageGroup || res.Group == "events.k8s.io" && scheme.EventField(name) == path {
-			return pathTerm(path, empty), nil
-		}
-	}
-	if format, ok := scheme.StrictFields[id]; ok {
-		return selector.Field{}, fmt.Errorf(format, name)
-	}
-	if scheme.SelectableFields[id] != nil || res.GoType == nil {
-		return selector.Field{}, fmt.Errorf("field label not supported: %s", name)
-	}
-	return selector.Field{}, fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", name)
-}
-
-// customTerm reads a field of a custom resource as it is served: a default may have been added since it was stored.
-func customTerm(res *scheme.Resource, name string) selector.Field {
-	var path strings.Builder
-	for i, step := range strings.Split(name, ".") {
-		if i > 0 {
-			path.WriteByte('.')
-		}
-		path.WriteString(gjson.Escape(step))
-	}
-	return selector.Field{Fixed: func(obj gjson.Result) string {
-		members, err := res.Served([]byte(obj.Raw))
-		if err != nil {
-			return ""
-		}
-		return gjson.GetBytes(members, path.String()).String()
-	}}
-}
-
-func pathTerm(path, empty string) selector.Field {
-	switch path {
-	case "source": // an Event's source is the component that sent it, by the old field or the new
-		return selector.Field{Fixed: func(event gjson.Result) string {
-			if source := event.Get("source.component").String(); source != "" {
-				return source
-			}
-			return event.Get("reportingComponent").String()
-		}}
-	case "status.podIP":
-		path = "status.podIPs.0.ip"
-	case "status.podIPs": // may be asked for, and is empty
-		return selector.Field{Fixed: func(gjson.Result) string { return "" }}
-	}
-	if empty == "" {
-		return selector.Field{Path: path}
-	}
-	return selector.Field{Fixed: func(obj gjson.Result) string {
-		if text := obj.Get(path).String(); text != "" {
-			return text
-		}
-		return empty
-	}}
-}
-
 // ---- Continue tokens ----
 
 // A continue token is opaque to clients, but not to readers of this file:
@@ -978,10 +741,10 @@ func newTokenCodec(secrets [][]byte) *tokenCodec {
 }
 
 // tag signs a plaintext for one list.
-func (k *tokenKey) tag(plain []byte, m *matcher) []byte {
+func (k *tokenKey) tag(plain []byte, m *selector.Matcher) []byte {
 	mac := hmac.New(sha256.New, k.mac)
 	var length [8]byte
-	for _, part := range []string{m.prefix, m.selectors} {
+	for _, part := range []string{m.Prefix, m.Selectors} {
 		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
 		mac.Write(length[:])
 		mac.Write([]byte(part))
@@ -991,7 +754,7 @@ func (k *tokenKey) tag(plain []byte, m *matcher) []byte {
 }
 
 // seal writes a token for the list that m selects.
-func (c *tokenCodec) seal(t continueToken, m *matcher) string {
+func (c *tokenCodec) seal(t continueToken, m *selector.Matcher) string {
 	k := &c.keys[0]
 	plain := binary.BigEndian.AppendUint32(nil, t.lineage)
 	plain = binary.AppendVarint(binary.AppendVarint(plain, t.rev), t.remaining)
@@ -1003,7 +766,7 @@ func (c *tokenCodec) seal(t continueToken, m *matcher) string {
 }
 
 // open reads a token back. Whatever is wrong with it, the answer is the same 400 and says nothing about why.
-func (c *tokenCodec) open(text string, m *matcher) (*continueToken, error) {
+func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, error) {
 	bad := apierrors.NewBadRequest("invalid continue token: continue key is not valid")
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	lines := strings.ContainsAny(text, "\r\n") // which the decoder skips

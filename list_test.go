@@ -35,6 +35,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/registry"
+	"apilet/internal/selector"
 )
 
 const (
@@ -449,7 +450,9 @@ func TestBadTokensAre400(t *testing.T) { // 29 to 34
 	}
 }
 
-func testMatcher(prefix string) *matcher { return &matcher{prefix: prefix, span: prefix} }
+func testMatcher(prefix string) *selector.Matcher {
+	return &selector.Matcher{Prefix: prefix, Span: prefix}
+}
 
 func testKey(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
 
@@ -496,8 +499,8 @@ func TestTokenWithAFlippedBitIsRefused(t *testing.T) { // 30
 func TestTokenIsBoundToItsList(t *testing.T) { // 31, 34
 	t.Parallel()
 	codec := newTokenCodec([][]byte{testKey(1)})
-	lists := []*matcher{testMatcher("//configmaps/p1/"), testMatcher("//configmaps/"), testMatcher("//secrets/p1/"), testMatcher("//configmaps/p"),
-		{prefix: "//configmaps/p1/", selectors: "a\x00"}, {prefix: "//configmaps/p1/", selectors: "\x00a"}, {prefix: "//configmaps/p1/a", selectors: "\x00"}}
+	lists := []*selector.Matcher{testMatcher("//configmaps/p1/"), testMatcher("//configmaps/"), testMatcher("//secrets/p1/"), testMatcher("//configmaps/p"),
+		{Prefix: "//configmaps/p1/", Selectors: "a\x00"}, {Prefix: "//configmaps/p1/", Selectors: "\x00a"}, {Prefix: "//configmaps/p1/a", Selectors: "\x00"}}
 	for i, of := range lists {
 		text := codec.seal(continueToken{rev: 3, start: "b\x00"}, of)
 		for j, on := range lists {

@@ -852,6 +852,52 @@ func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
+func (s *server) throughTime(now http.Handler) http.Handler {
+	past := history.Past{Moments: history.Moments{Store: s.st, Upkeep: s.upkeep}, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
+	then := s.withAuthorization(past.ServeHTTP) // by the rules of now
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if request.From(r.Context()).At == "" {
+			now.ServeHTTP(w, r)
+			return
+		}
+		then(w, r)
+	})
+}
+
+// serveThen answers with what this server showed at a revision, by another that is enough of one to be read.
+func (s *server) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
+	then := &server{cfg: s.cfg, log: s.log, st: s.st, reg: types, auth: s.auth, metrics: s.metrics, usage: s.usage, instruments: s.instruments,
+		rd: &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, at: rev}}
+	asked := request.From(r.Context()).Info.Path
+	root, _, _ := strings.Cut(strings.TrimPrefix(asked, "/"), "/")
+	switch {
+	case root == "api" || root == "apis":
+		then.serveAPI(w, r)
+	case asked == "/openapi/v2":
+		then.serveSwagger(w, r)
+	case asked == "/openapi/v3" || strings.HasPrefix(asked, "/openapi/v3/"):
+		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r) // where it may be kept for a year
+	case root == "version":
+		s.serveVersion(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// history answers what has changed, to those who may list what it was.
+func (s *server) history() *history.Log {
+	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
+		May:      s.may,
+		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
+}
+
+// may tells whether somebody may do something, by the rules of now.
+func (s *server) may(u request.User, info request.Info) bool {
+	allowed, _ := s.auth.Decide(u, info)
+	return allowed
+}
+
 func (s *server) serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	discovery.ServeDiscovery(s.reg, w, r)
 }

@@ -203,7 +203,7 @@ func (s *stream) fresh() bool { return s.q.ResourceVersion == "" || s.q.Resource
 func (s *stream) sendAll(ctx context.Context) error {
 	c := store.ChunkPool.Get().(*store.Chunk)
 	defer store.ChunkPool.Put(c)
-	at := store.Span{Prefix: s.q.match.span}
+	at := store.Span{Prefix: s.q.match.Span}
 	if s.fresh() { // as of the moment before the client saw the head: what it deletes since then was there
 		at.Rev = s.pos
 	}
@@ -216,7 +216,7 @@ func (s *stream) sendAll(ctx context.Context) error {
 		}
 		for i := range c.Records {
 			rec := &c.Records[i]
-			if !s.q.match.object(rec.Key, rec.JSON) {
+			if !s.q.match.Matches(rec.Key, rec.JSON) {
 				continue
 			}
 			if err := s.send("ADDED", rec); err != nil {
@@ -345,11 +345,11 @@ func (s *stream) convertEvents(ctx context.Context, events []store.Event) error 
 	var at []*[]byte
 	for i := range events {
 		ev := &events[i]
-		if !strings.HasPrefix(ev.Key, s.q.match.span) || s.rd.lost.Has(&ev.Record) {
+		if !strings.HasPrefix(ev.Key, s.q.match.Span) || s.rd.lost.Has(&ev.Record) {
 			continue
 		}
 		at = append(at, &ev.JSON)
-		if !ev.Deleted && ev.CreateRev != ev.Rev && !s.q.match.everything() {
+		if !ev.Deleted && ev.CreateRev != ev.Rev && !s.q.match.Everything() {
 			at = append(at, &ev.Prev)
 		}
 	}
@@ -370,15 +370,15 @@ func (s *stream) deliver(ev *store.Event) error {
 	created := ev.CreateRev == ev.Rev
 	switch {
 	case ev.Deleted:
-		if m.object(ev.Key, ev.JSON) {
+		if m.Matches(ev.Key, ev.JSON) {
 			return s.send("DELETED", &ev.Record)
 		}
-	case m.object(ev.Key, ev.JSON):
-		if !created && (m.everything() || m.object(ev.Key, ev.Prev)) {
+	case m.Matches(ev.Key, ev.JSON):
+		if !created && (m.Everything() || m.Matches(ev.Key, ev.Prev)) {
 			return s.send("MODIFIED", &ev.Record)
 		}
 		return s.send("ADDED", &ev.Record)
-	case !created && !m.everything() && m.object(ev.Key, ev.Prev):
+	case !created && !m.Everything() && m.Matches(ev.Key, ev.Prev):
 		gone := ev.Record
 		gone.JSON = withRevision(ev.Prev, ev.Rev)
 		return s.send("DELETED", &gone)

@@ -17,7 +17,8 @@
 // Each change is shown to those who may list its resource in its namespace, by the rules of now. What is told of it is what package
 // history/changes tells: never the values of a Secret.
 //
-// Read this file first (the request, and the walk through the log), then query.go (what is asked), line.go (what is told) and moment.go.
+// Read this file first (the request, and the walk through the log), then query.go (what is asked), line.go (what is told), moment.go and past.go
+// (the API as it was).
 package history
 
 import (

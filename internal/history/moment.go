@@ -106,7 +106,4 @@ func (ms Moments) compacted(what string) error {
 	return apierrors.NewResourceExpired(fmt.Sprintf("%s is compacted: the oldest moment that can be asked is revision %d%s (--history says how far back that is)", what, oldest, at))
 }
 
-// Compacted is the 410 of a revision that was compacted while it was read.
-func (ms Moments) Compacted(rev int64) error { return ms.compacted(fmt.Sprintf("revision %d", rev)) }
-
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

@@ -2,6 +2,7 @@ package history
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -101,7 +102,7 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 			return apierrors.NewBadRequest("after is in the future: the newest revision is " + strconv.FormatInt(newest, 10))
 		}
 		if rev < oldest && rev > 0 {
-			return moments.Compacted(rev)
+			return moments.compacted(fmt.Sprintf("revision %d", rev))
 		}
 		q.after = max(q.after, rev)
 	}

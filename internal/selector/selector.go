@@ -9,7 +9,8 @@
 //	labels := selector.NewLabels(requirements)                      // of k8s.io/apimachinery/pkg/labels, which has parsed them
 //	matches := labels.Match(gjson.GetBytes(json, "metadata.labels"))
 //
-// which costs a look at each label, whatever the number of terms.
+// which costs a look at each label, whatever the number of terms. A Matcher is both selectors of a LIST or WATCH, for one collection: it
+// knows which fields Kubernetes lets one select by, and how each is read.
 //
 // What matches is what labels.Selector.Matches and fields.Selector.Matches of k8s.io/apimachinery say: an operator != or notin matches an
 // object that lacks the label, a field that an object lacks is the empty string.
