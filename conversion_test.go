@@ -792,3 +792,36 @@ func sameOwners(got, want string) bool {
 	var g, w any
 	return json.Unmarshal([]byte(got), &g) == nil && json.Unmarshal([]byte(want), &w) == nil && reflect.DeepEqual(g, w)
 }
+
+// BenchmarkConversion shows what conversion costs who does not use it: reads of custom resources with strategy None, with a webhook that is not
+// needed (they are asked for as they are stored), and through the webhook.
+func BenchmarkConversion(b *testing.B) {
+	s, h := startTest(b), startConverter(b)
+	defined := widgetDefinition(h, "good", "v2")
+	begin, end := strings.Index(defined, `"conversion":`), strings.Index(defined, `"versions":`)
+	s.want(201, "POST", definitionsPath, strings.ReplaceAll(defined[:begin]+defined[end:], "good.example.com", "none.example.com"))
+	s.want(201, "POST", definitionsPath, defined)
+	for i := range 500 {
+		for _, group := range []string{"none", "good"} {
+			s.want(201, "POST", "/apis/"+group+".example.com/v2/namespaces/default/widgets",
+				widgetBody(group, "v2", fmt.Sprintf("w%03d", i), `"spec":{"extent":{"value":7},"shade":"`+strings.Repeat("x", 500)+`"}`))
+		}
+	}
+	for _, c := range []struct{ name, path string }{
+		{"strategyNone", "/apis/none.example.com/v2/namespaces/default/widgets"},
+		{"asStored", goodV2},
+		{"converted", goodV1},
+	} {
+		for what, more := range map[string]string{"get": "/w007", "list500": ""} {
+			b.Run(what+"/"+c.name, func(b *testing.B) {
+				b.ReportAllocs()
+				conn, request := benchDial(b, s.url), bareRequest("GET", c.path+more, "")
+				for b.Loop() {
+					if _, err := conn.do(request); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

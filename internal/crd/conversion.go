@@ -62,6 +62,7 @@ type converter struct {
 	known   map[string]bool // the versions
 	reviews []string        // ConversionReview versions that the webhook takes
 	target  string          // how to reach it, as JSON
+	timeout time.Duration   // of one call
 	client  *webhook.Client
 	broken  error // why there is no client
 }
@@ -73,7 +74,7 @@ func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, ser
 		return nil
 	}
 	cv := &converter{kind: schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}, schemas: s, known: map[string]bool{},
-		reviews: c.Webhook.ConversionReviewVersions}
+		reviews: c.Webhook.ConversionReviewVersions, timeout: conversionTimeout}
 	for i := range crd.Spec.Versions {
 		cv.known[crd.Spec.Versions[i].Name] = true
 	}
@@ -294,7 +295,7 @@ func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstruc
 		return nil, err
 	}
 	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, conversionTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cv.timeout)
 	defer cancel()
 	body, err := cv.client.Post(ctx, question, max(leastAnswer, answerFactor*len(question)))
 	if err == nil {
