@@ -17,11 +17,12 @@ import (
 	"time"
 )
 
-const patience = 20 * time.Second // for what takes a second on an idle machine
+const patience = 90 * time.Second // for what takes a second on an idle machine
 
 // A browser is one chromium process.
 type browser struct {
-	to io.Writer
+	to   io.Writer
+	gone chan struct{} // closed when it says nothing more
 
 	mu      sync.Mutex // guards what follows, and writing
 	next    int
@@ -60,24 +61,39 @@ func startBrowser(t *testing.T) *browser {
 	}
 	proc := exec.Command(binary, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--no-default-browser-check", "--ignore-certificate-errors",
-		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--user-data-dir="+t.TempDir(), "about:blank")
+		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--user-data-dir="+profile(t), "about:blank")
 	proc.ExtraFiles = []*os.File{fromUs, toUs}
 	if err := proc.Start(); err != nil {
 		t.Fatal(err)
 	}
-	b := &browser{to: toThem, answers: map[int]chan message{}, pages: map[string]*page{}}
+	_, _ = fromUs.Close(), toUs.Close() // the browser has them
+	b := &browser{to: toThem, gone: make(chan struct{}), answers: map[int]chan message{}, pages: map[string]*page{}}
 	go b.listen(fromThem)
 	t.Cleanup(func() {
-		_ = b.call("", "Browser.close", nil, nil) // its helpers end with it, and let the folder go
+		_ = b.call("", "Browser.close", nil, nil)
 		_ = proc.Wait()
-		for _, f := range []*os.File{fromUs, toThem, fromThem, toUs} {
-			_ = f.Close()
-		}
+		_, _ = toThem.Close(), fromThem.Close()
 	})
 	return b
 }
 
+// profile is a folder for the browser, whose helpers may write to it for a moment after it has ended: so it goes at the second try, or later.
+func profile(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "apilet-browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for end := time.Now().Add(patience); os.RemoveAll(dir) != nil && time.Now().Before(end); {
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	return dir
+}
+
 func (b *browser) listen(from io.Reader) {
+	defer close(b.gone)
 	for in := bufio.NewReaderSize(from, 1<<20); ; {
 		raw, err := in.ReadBytes(0)
 		if err != nil {
@@ -129,6 +145,8 @@ func (b *browser) call(session, method string, params, result any) error {
 			return nil
 		}
 		return json.Unmarshal(got.Result, result)
+	case <-b.gone:
+		return fmt.Errorf("%s: the browser has ended", method)
 	case <-time.After(patience):
 		return fmt.Errorf("%s: no answer", method)
 	}
@@ -243,6 +261,22 @@ func (p *page) wait(what, expression string) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.t.Fatalf("%s: not within %v; the page says %q; its problems: %q", what, patience, p.text(), p.problems)
+		}
+	}
+}
+
+// hears waits until what the browser tells of the page, which it does later than it answers, makes something true. so may read what p.mu guards.
+func (p *page) hears(what string, so func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		p.mu.Lock()
+		done, late := so(), time.Now().After(end)
+		if late && !done {
+			p.t.Errorf("%s: not within %v; problems %q, requests %q", what, patience, p.problems, p.asked)
+		}
+		p.mu.Unlock()
+		if done || late {
+			return
 		}
 	}
 }

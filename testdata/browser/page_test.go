@@ -21,6 +21,9 @@ const (
 // ui is the page's address, with a panel.
 func (s *server) ui(panel string) string { return s.url + "/debug/ui/#/" + panel }
 
+// opened goes before an expression: all changes of the timeline show what they are.
+const opened = `document.querySelectorAll('.change-row').forEach(row => { row.open = true; }); `
+
 // shown is an expression: a panel has a text in it.
 func shown(panel, text string) string {
 	return fmt.Sprintf(`(document.querySelector('#panel-%s')?.innerText.includes(%q) === true)`, panel, text)
@@ -55,9 +58,7 @@ func testQuiet(t *testing.T, b *browser) {
 		p.eval(fmt.Sprintf(`document.getElementById('tab-%s').click()`, tab))
 		p.wait(tab, fmt.Sprintf(`!document.getElementById('panel-%s').hidden && document.getElementById('panel-%[1]s').innerText.length > 10`, tab))
 	}
-	if len(p.asked) < 8 {
-		t.Errorf("the requests of the page are not seen: %q", p.asked)
-	}
+	p.hears("the requests of the page are seen", func() bool { return len(p.asked) >= 8 })
 	p.clean(s.url)
 	// And the policy holds: what a mistake would do is an error. (These complain, so they come last.)
 	if got := p.eval(`(() => { try { document.body.innerHTML = '<b>x</b>'; return 'done'; } catch { return 'refused'; } })()`); got != "refused" {
@@ -66,12 +67,9 @@ func testQuiet(t *testing.T, b *browser) {
 	if got := p.eval(`fetch('http://127.0.0.1:1/').then(() => 'sent', () => 'refused')`); got != "refused" {
 		t.Errorf("fetch: %v", got)
 	}
-	p.wait("the policy to tell of it", `true`)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !strings.Contains(strings.Join(p.problems, " "), "Content Security Policy") {
-		t.Errorf("violations are not seen here, so their absence says nothing: %q", p.problems)
-	}
+	p.hears("violations are seen here, else their absence says nothing", func() bool {
+		return strings.Contains(strings.Join(p.problems, " "), "Content Security Policy")
+	})
 }
 
 func testTimeline(t *testing.T, b *browser) {
@@ -104,8 +102,7 @@ func testHTML(t *testing.T, b *browser) {
 	s.configMap("c", "k", evil)
 	p := b.open(t, s.ui("timeline"), 1200, 800, false)
 	p.wait("the name", shown("timeline", evil))
-	p.eval(`document.querySelectorAll('.change-row').forEach(row => { row.open = true; })`)
-	p.wait("the value", shown("timeline", "</pre><svg onload=window.hit=1>"))
+	p.wait("the value", opened+shown("timeline", "</pre><svg onload=window.hit=1>"))
 	p.eval(`fetch('/api/v1/configmaps?watch=1&labelSelector=a')`)
 	p.eval(`location.hash = '#/objects/rbac.authorization.k8s.io/clusterroles/-/' + encodeURIComponent('` + evil + `')`)
 	p.wait("the object", `document.querySelector('#panel-objects pre')?.textContent.includes('<b>b</b>') === true`)
@@ -157,8 +154,7 @@ func testNarrow(t *testing.T, b *browser) {
 	s.configMap(long, "k", strings.Repeat("value", 400))
 	s.write("updater/"+long, "PATCH", "/api/v1/namespaces/default/configmaps/"+long, `{"data":{"k":"`+strings.Repeat("other", 400)+`"}}`)
 	p := b.open(t, s.ui("timeline"), 400, 800, false)
-	p.wait("the change", shown("timeline", "PATCH")+"||"+shown("timeline", "patch"))
-	p.eval(`document.querySelectorAll('.change-row').forEach(row => { row.open = true; })`)
+	p.wait("the change", opened+"("+shown("timeline", "PATCH")+"||"+shown("timeline", "patch")+")")
 	for _, tab := range append(tabs, "objects/-/configmaps/default/"+long) {
 		p.eval(fmt.Sprintf(`location.hash = '#/%s'`, tab))
 		id, _, _ := strings.Cut(tab, "/")
@@ -185,14 +181,14 @@ func testDark(t *testing.T, b *browser) {
 
 func testTravel(t *testing.T, b *browser) {
 	s := startServer(t)
-	s.configMap("gone", "k", "v")
+	made := s.configMap("gone", "k", "v")
 	s.write("kubectl", "DELETE", "/api/v1/namespaces/default/configmaps/gone", "")
 	s.configMap("stays", "k", "v")
 	p := b.open(t, s.ui("objects/-/configmaps/default/stays"), 1200, 800, false)
 	p.wait("what is there", shown("objects", "stays"))
 	p.eval(`document.querySelector('#panel-objects select').dispatchEvent(new Event('change'))`)
 	p.wait("the list of now", `[...document.querySelectorAll('#panel-objects tbody tr')].some(tr => tr.textContent.includes('stays')) && !`+shown("objects", "gone"))
-	p.eval(`(() => { const s = document.getElementById('slider'); s.value = s.max - 2; s.dispatchEvent(new Event('input')); })()`)
+	p.eval(fmt.Sprintf(`(() => { const s = document.getElementById('slider'); s.value = %s; s.dispatchEvent(new Event('input')); })()`, made))
 	p.wait("the list of then", `[...document.querySelectorAll('#panel-objects tbody tr')].some(tr => tr.textContent.includes('gone')) && !`+shown("objects", "stays"))
 	p.wait("when that was", `/Revision \d+ · \d\d:\d\d/.test(document.getElementById('moment-text').textContent)`)
 	p.press("Escape")

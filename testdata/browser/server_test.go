@@ -98,19 +98,29 @@ func (s *server) write(agent, method, path, body string) []byte {
 	return text
 }
 
-// configMap creates one in the namespace default.
-func (s *server) configMap(name, key, value string) {
+// configMap creates one in the namespace default, and returns its resourceVersion.
+func (s *server) configMap(name, key, value string) string {
 	s.t.Helper()
-	s.write("kubectl-create", "POST", "/api/v1/namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":%q},"data":{%q:%q}}`, name, key, value))
+	_, rev := s.made("kubectl-create", "/api/v1/namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":%q},"data":{%q:%q}}`, name, key, value))
+	return rev
 }
 
 // create posts a document and returns the new object's UID.
 func (s *server) create(agent, path, body string) string {
 	s.t.Helper()
+	uid, _ := s.made(agent, path, body)
+	return uid
+}
+
+// made posts a document and returns what the new object has been given.
+func (s *server) made(agent, path, body string) (uid, rev string) {
+	s.t.Helper()
 	answer := s.write(agent, "POST", path, body)
-	var made struct{ Metadata struct{ UID string } }
+	var made struct {
+		Metadata struct{ UID, ResourceVersion string }
+	}
 	if err := json.Unmarshal(answer, &made); err != nil {
 		s.t.Fatal(err)
 	}
-	return made.Metadata.UID
+	return made.Metadata.UID, made.Metadata.ResourceVersion
 }

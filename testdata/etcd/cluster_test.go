@@ -24,9 +24,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-const patience = 60 * time.Second // for what takes no time on an idle machine
+const patience = 2 * time.Minute // for what takes no time on an idle machine
 
 var programs struct{ apilet, etcd string }
+
+var ports = portBook{given: map[int]bool{}}
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "apilet-etcd-")
@@ -101,18 +103,29 @@ func (p *process) signal(how syscall.Signal) {
 	}
 }
 
-// freePorts finds some that nobody has: below those that the system gives to whoever asks for any.
-func freePorts(t *testing.T, n int) (ports []int) {
+// A portBook gives each port once: that of a member which is down while it starts, or was killed, is free for whoever tries it.
+type portBook struct {
+	mu    sync.Mutex // guards given
+	given map[int]bool
+}
+
+// free finds some that nobody has: below those that the system gives to whoever asks for any.
+func (b *portBook) free(t *testing.T, n int) (ports []int) {
 	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for try := 0; len(ports) < n; try++ {
-		port := 12000 + rand.IntN(18000)
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
-		if err == nil {
-			l.Close()
-			ports = append(ports, port)
-		}
 		if try > 1000 {
 			t.Fatal("no free ports")
+		}
+		port := 12000 + rand.IntN(18000)
+		if b.given[port] {
+			continue
+		}
+		if l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
+			l.Close()
+			b.given[port] = true
+			ports = append(ports, port)
 		}
 	}
 	return ports
@@ -129,7 +142,7 @@ type cluster struct {
 func startCluster(t *testing.T, n int, more ...string) *cluster {
 	t.Helper()
 	c := &cluster{t: t}
-	ports := freePorts(t, 2*n)
+	ports := ports.free(t, 2*n)
 	var all []string
 	for i := range n {
 		all = append(all, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[n+i]))
@@ -214,7 +227,7 @@ func (s *server) answers(path string) error {
 		return err
 	}
 	s.url = config.Clusters[0].Cluster.Server
-	code, body, err := s.try("GET", path, "", time.Second)
+	code, body, err := s.try("GET", path, "", 5*time.Second)
 	if err == nil && code != 200 {
 		err = fmt.Errorf("%d %s", code, body)
 	}

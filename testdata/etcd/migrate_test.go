@@ -13,7 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // startOnFile starts a server that has its objects in a file alone.
@@ -105,15 +106,17 @@ func TestMigration(t *testing.T) {
 		fmt.Sprintf(thingsDefinition, fmt.Sprintf(thingsVersion, "v1", true)+","+fmt.Sprintf(thingsVersion, "v2", false)))
 	thing := `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":%q},"spec":{"n":1},"above":true}`
 	until(t, "things are served", func() error {
-		if code, text, err := s.try("POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, "first"), time.Second); err != nil || code != 201 {
+		if code, text, err := s.try("POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, "first"), patience); err != nil || code != 201 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
 		return nil
 	})
 	s.do(200, "PATCH", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com",
 		`{"spec":{"versions":[`+fmt.Sprintf(thingsVersion, "v1", false)+","+fmt.Sprintf(thingsVersion, "v2", true)+`]}}`)
+	later := 0
 	until(t, "things are stored in v2", func() error {
-		s.do(201, "POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, fmt.Sprint("later-", time.Now().UnixNano())))
+		later++
+		s.do(201, "POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, fmt.Sprint("later-", later)))
 		if text := s.do(200, "GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com", ""); !strings.Contains(text, `"storedVersions":["v1","v2"]`) {
 			return fmt.Errorf("%s", text)
 		}
@@ -181,17 +184,33 @@ func TestInterruptedMigration(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	client := c.client()
 	interrupted := 0
-	for wait := 40 * time.Millisecond; interrupted == 0 && wait < 10*time.Second; wait = wait * 5 / 4 {
-		prefix := fmt.Sprint("/try", wait.Milliseconds())
-		command := exec.Command(programs.apilet, "migrate", "--data", data, "--etcd-servers", c.urls[0], "--etcd-prefix", prefix)
-		if err := command.Start(); err != nil {
-			t.Fatal(err)
+	for try := 0; interrupted == 0 && try < 20; try++ {
+		prefix := fmt.Sprint("/try", try)
+		underWay := func() bool {
+			found, err := client.Get(t.Context(), prefix+"/.apilet/migration")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(found.Kvs) > 0 && strings.Contains(string(found.Kvs[0].Value), "under way")
 		}
-		time.Sleep(wait)
-		_ = command.Process.Kill()
-		_ = command.Wait()
-		found, err := client.Get(t.Context(), prefix+"/.apilet/migration")
-		if err != nil || len(found.Kvs) == 0 || !strings.Contains(string(found.Kvs[0].Value), "under way") {
+		copied := func() int64 {
+			found, err := client.Get(t.Context(), prefix+"/configmaps/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return found.Count
+		}
+		p := &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"migrate", "--data", data, "--etcd-servers", c.urls[0], "--etcd-prefix", prefix}}
+		p.start()
+		for ended := false; !ended && copied() == 0; {
+			select {
+			case <-p.dead:
+				ended = true
+			default:
+			}
+		}
+		p.signal(syscall.SIGKILL)
+		if !underWay() { // it was done before it was killed
 			continue
 		}
 		interrupted++

@@ -100,7 +100,7 @@ func TestEtcdBehindTLS(t *testing.T) {
 			p.start()
 			select {
 			case <-p.dead:
-			case <-time.After(patience / 2):
+			case <-time.After(patience):
 				p.signal(syscall.SIGKILL)
 				t.Fatalf("it waits for what will not come:\n%s", p.log)
 			}

@@ -95,12 +95,12 @@ func define(s *server, storage string, served bool) {
 func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
-	a, b := c.startServer(), c.startServer()
+	a, b, client := c.startServer(), c.startServer(), c.client()
 	path := func(version string) string { return "/apis/a.example.com/" + version + "/namespaces/default/widgets" }
 	inEtcd := func(want ...string) {
 		t.Helper()
 		until(t, "etcd holds it", func() error {
-			kept, err := c.client().Get(context.Background(), "/registry/a.example.com/widgets/default/w")
+			kept, err := client.Get(context.Background(), "/registry/a.example.com/widgets/default/w")
 			if err != nil || len(kept.Kvs) == 0 {
 				return fmt.Errorf("%v %v", kept, err)
 			}
