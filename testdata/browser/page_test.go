@@ -222,7 +222,7 @@ func testToken(t *testing.T, b *browser) {
 		p.eval(fmt.Sprintf(`document.getElementById('token').value = %q; document.querySelector('#token-dialog button.primary').click()`, token))
 	}
 	show("wrong-token")
-	p.wait("the refusal", `document.getElementById('problem').textContent.includes('cannot get path')`)
+	p.wait("the refusal", `document.getElementById('problem').textContent.includes('User "somebody" cannot get path')`)
 	p.eval(`document.getElementById('token-button').click()`)
 	show("right-token")
 	p.wait("the document", connected)

@@ -141,7 +141,7 @@ func goesOn(t *testing.T, contentType string, informer func(*rest.Config) cache.
 	})
 	t.Run("with a new list, after a crash and a compaction", func(t *testing.T) {
 		t.Parallel()
-		s := startOnFile(t, shortHistory)
+		s := startOnFile(t)
 		afterCompaction(t, s, synced(t, s, contentType, informer))
 	})
 }
@@ -215,7 +215,7 @@ func change(t *testing.T, cs kubernetes.Interface, told seen, value string) {
 
 func TestReflectorRelistsWhenItsWatchExpired(t *testing.T) {
 	t.Parallel()
-	ctx, s := t.Context(), startEphemeral(t, "--compaction-interval", "1s")
+	ctx, s := t.Context(), startEphemeral(t, shortHistory)
 	cs := s.typed()
 	createMaps(t, cs, "cm", 3)
 	list, err := cs.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
@@ -251,7 +251,7 @@ func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
 
 func TestWatchOfAnExpiredRevisionEndsInGone(t *testing.T) {
 	t.Parallel()
-	ctx, s := t.Context(), startEphemeral(t, "--compaction-interval", "1s")
+	ctx, s := t.Context(), startOnFile(t)
 	cs := s.typed()
 	createMaps(t, cs, "cm", 1)
 	old, err := cs.CoreV1().ConfigMaps(ns).Get(ctx, "cm-0000", metav1.GetOptions{})
@@ -262,7 +262,7 @@ func TestWatchOfAnExpiredRevisionEndsInGone(t *testing.T) {
 	// While the history lasts, a RetryWatcher hands on what happened since.
 	fresh, err := toolswatch.NewRetryWatcherWithContext(ctx, old.ResourceVersion, lw)
 	check(t, "watch", err)
-	if ev := <-fresh.ResultChan(); ev.Type != watch.Modified {
+	if ev := receive(t, "what happened since", fresh.ResultChan()); ev.Type != watch.Modified {
 		t.Errorf("watched %v, want MODIFIED", ev)
 	}
 	fresh.Stop()
@@ -270,7 +270,7 @@ func TestWatchOfAnExpiredRevisionEndsInGone(t *testing.T) {
 	s.expire(ctx, old.ResourceVersion)
 	expired, err := toolswatch.NewRetryWatcherWithContext(ctx, old.ResourceVersion, lw)
 	check(t, "watch", err)
-	ev := <-expired.ResultChan()
+	ev := receive(t, "the end of the watch", expired.ResultChan())
 	if err := apierrors.FromObject(ev.Object); ev.Type != watch.Error || !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 		t.Errorf("watched %v %v, want ERROR with 410", ev.Type, err)
 	}

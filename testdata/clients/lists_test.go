@@ -21,7 +21,7 @@ const many = 2000
 
 func TestLongListsAreWhole(t *testing.T) {
 	t.Parallel()
-	s := startOnFile(t, shortHistory)
+	s := startOnFile(t)
 	createMaps(t, s.typed(), "cm", many)
 	t.Run("by the pager, compacted half way", func(t *testing.T) { listByPager(t, s) })
 	t.Run("by hand, across a restart", func(t *testing.T) { listAcrossRestart(t, s) })

@@ -76,7 +76,8 @@ func startManager(t *testing.T, s *server) (ctrl.Manager, *reconciler) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	mgr, err := ctrl.NewManager(s.config(""), ctrl.Options{Scheme: scheme.Scheme, Metrics: metricsserver.Options{BindAddress: "0"},
-		LeaderElection: true, LeaderElectionID: "tester.example.com", LeaderElectionNamespace: ns, LeaderElectionReleaseOnCancel: true})
+		LeaderElection: true, LeaderElectionID: "tester.example.com", LeaderElectionNamespace: ns, LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: new(2 * patience), RenewDeadline: new(patience)})
 	check(t, "new manager", err)
 	check(t, "index", mgr.GetFieldIndexer().IndexField(ctx, &corev1.ConfigMap{}, ownerIndex, func(obj client.Object) []string {
 		if owner := metav1.GetControllerOf(obj); owner != nil {

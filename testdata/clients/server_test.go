@@ -8,10 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,7 +35,7 @@ import (
 const (
 	ns       = "default"
 	protobuf = runtime.ContentTypeProtobuf
-	patience = 20 * time.Second // for what needs no waiting at all on an idle machine
+	patience = 2 * time.Minute // for what needs no waiting at all on an idle machine
 )
 
 var apilet string // the binary
@@ -69,7 +72,7 @@ func runTests(m *testing.M) int {
 type server struct {
 	t    testing.TB
 	dir  string
-	args []string // the listen address is not among them: the first start picks a port, and the next ones take it again
+	args []string // the listen address is not among them
 	host string   // URL
 	proc *exec.Cmd
 	log  *bytes.Buffer
@@ -85,13 +88,14 @@ func startOnFile(t testing.TB, args ...string) *server {
 	return start(t, append(args, "--data", filepath.Join(t.TempDir(), "apilet.db")))
 }
 
-// shortHistory expires within seconds. A reflector that is refused a connection comes back after one or two.
+// shortHistory expires within seconds. What has to happen before it does is done by a server without: expire starts one with it for as long as
+// it takes.
 const shortHistory = "--compaction-interval=1s"
 
 func start(t testing.TB, args []string) *server {
 	t.Helper()
 	s := &server{t: t, dir: t.TempDir(), args: args, log: &bytes.Buffer{}}
-	s.run("127.0.0.1:0")
+	s.run(fmt.Sprint("127.0.0.1:", ports.free(t)))
 	t.Cleanup(func() {
 		s.stop(syscall.SIGKILL)
 		for _, bad := range []string{"panic", "internal error"} {
@@ -106,10 +110,10 @@ func start(t testing.TB, args []string) *server {
 func (s *server) kubeconfig() string { return filepath.Join(s.dir, "kubeconfig") }
 
 // run starts the process and waits for its kubeconfig: from then on it serves.
-func (s *server) run(listen string) {
+func (s *server) run(listen string, more ...string) {
 	s.t.Helper()
 	_ = os.Remove(s.kubeconfig())
-	s.proc = exec.Command(apilet, append(s.args, "--listen", listen, "--kubeconfig", s.kubeconfig())...)
+	s.proc = exec.Command(apilet, slices.Concat(s.args, []string{"--listen", listen, "--kubeconfig", s.kubeconfig()}, more)...)
 	s.proc.Stderr = s.log
 	if err := s.proc.Start(); err != nil {
 		s.t.Fatal(err)
@@ -135,11 +139,43 @@ func (s *server) stop(how syscall.Signal) {
 	_ = s.proc.Wait()
 }
 
-// restart ends the process, SIGKILL being a crash, and starts it again on its file and its port.
-func (s *server) restart(how syscall.Signal) {
+// restart ends the process, SIGKILL being a crash, and starts it again on its file and its port, with more flags if there are.
+func (s *server) restart(how syscall.Signal, more ...string) {
 	s.t.Helper()
 	s.stop(how)
-	s.run(strings.TrimPrefix(s.host, "http://"))
+	s.run(strings.TrimPrefix(s.host, "http://"), more...)
+}
+
+var ports = portBook{given: map[int]bool{}}
+
+// A portBook gives each port once: that of a server which is being restarted is free for whoever tries it. They are below those that the
+// system gives to whoever asks for any, as envtest does and keeps them unused for a while.
+type portBook struct {
+	mu    sync.Mutex // guards given
+	given map[int]bool
+}
+
+func (b *portBook) free(t testing.TB) int {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	half := 0 // the other process of these tests runs beside this one
+	if os.Getenv(streamingGate) != "" {
+		half = 1
+	}
+	for range 1000 {
+		port := 30000 + 2*rand.IntN(1384) + half
+		if b.given[port] {
+			continue
+		}
+		if l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
+			l.Close()
+			b.given[port] = true
+			return port
+		}
+	}
+	t.Fatal("no free port")
+	return 0
 }
 
 // ---- Clients ----
@@ -241,9 +277,14 @@ func eventually(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// expire waits until the server has forgotten revision rv. It writes, because an idle server forgets nothing.
+// expire waits until the server has forgotten revision rv. It writes, because an idle server forgets nothing. One that has its objects on disk
+// is restarted to forget, and once more to remember again.
 func (s *server) expire(ctx context.Context, rv string) {
 	s.t.Helper()
+	if slices.Contains(s.args, "--data") {
+		s.restart(syscall.SIGTERM, shortHistory)
+		defer s.restart(syscall.SIGTERM)
+	}
 	cs := s.typed()
 	past := metav1.ListOptions{ResourceVersion: rv, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: 1}
 	turn := 0
@@ -259,6 +300,17 @@ func (s *server) expire(ctx context.Context, rv string) {
 		}
 		return err != nil
 	})
+}
+
+// receive waits for what is told on a channel.
+func receive[T any](t testing.TB, what string, from <-chan T) (got T) {
+	t.Helper()
+	select {
+	case got = <-from:
+	case <-time.After(patience):
+		t.Fatalf("not after %v: %s", patience, what)
+	}
+	return got
 }
 
 // cause is the first cause of a Status error.

@@ -303,7 +303,7 @@ func TestEvictionAsksTheBudget(t *testing.T) {
 
 func TestErrorsAreRecognised(t *testing.T) {
 	t.Parallel()
-	ctx, s := t.Context(), startEphemeral(t, "--compaction-interval", "1s")
+	ctx, s := t.Context(), startEphemeral(t, shortHistory)
 	cs := s.typed()
 	maps := cs.CoreV1().ConfigMaps(ns)
 	first, err := maps.Create(ctx, configMap("one"), metav1.CreateOptions{})

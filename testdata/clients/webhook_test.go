@@ -66,7 +66,7 @@ func (h heard) HandleWarningHeader(_ int, _, text string) { h.texts <- text }
 
 func TestManagerServesWebhooks(t *testing.T) {
 	t.Parallel()
-	env := &envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{markers}}}
+	env := patient(&envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{markers}}})
 	config, err := env.Start()
 	check(t, "start", err)
 	t.Cleanup(func() { check(t, "stop", env.Stop()) })
@@ -81,7 +81,7 @@ func TestManagerServesWebhooks(t *testing.T) {
 	if m.Annotations["example.com/create"] != "admin" {
 		t.Errorf("annotations %v", m.Annotations)
 	}
-	if got := <-warnings.texts; got != "seen m" {
+	if got := receive(t, "a warning", warnings.texts); got != "seen m" {
 		t.Errorf("warned %q", got)
 	}
 	bad := configMap("bad")
@@ -90,7 +90,7 @@ func TestManagerServesWebhooks(t *testing.T) {
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `admission webhook "vconfigmap-v1.kb.io" denied the request: k is forbidden`) {
 		t.Errorf("create: %v, want Forbidden by the webhook", err)
 	}
-	if got := <-warnings.texts; got != "think again" {
+	if got := receive(t, "a warning", warnings.texts); got != "think again" {
 		t.Errorf("warned %q", got)
 	}
 
@@ -144,12 +144,12 @@ func TestWebhookServersReject(t *testing.T) {
 	t.Parallel()
 	fail, none, path := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, "/failing"
 	rule := admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}}
-	env := &envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{
+	env := patient(&envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{
 		ValidatingWebhooks: []*admissionregistrationv1.ValidatingWebhookConfiguration{{ObjectMeta: named("deployment-validation-webhook-config"),
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "deployment-validation.kubebuilder.io", FailurePolicy: &fail, SideEffects: &none,
 				Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}, Rule: rule}},
 				ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Name: "deployment-validation-service",
-					Namespace: "default", Path: &path}}, AdmissionReviewVersions: []string{"v1"}}}}}}}
+					Namespace: "default", Path: &path}}, AdmissionReviewVersions: []string{"v1"}}}}}}})
 	config, err := env.Start()
 	check(t, "start", err)
 	t.Cleanup(func() { check(t, "stop", env.Stop()) })

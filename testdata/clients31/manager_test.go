@@ -27,13 +27,15 @@ func TestManagerUnderEnvtest(t *testing.T) {
 		check(t, "path", err)
 		check(t, "link", os.Symlink(path, filepath.Join(dir, program)))
 	}
-	env := &envtest.Environment{BinaryAssetsDirectory: dir, CRDDirectoryPaths: []string{filepath.Join("..", "crds")}, ErrorIfCRDPathMissing: true}
+	env := &envtest.Environment{BinaryAssetsDirectory: dir, CRDDirectoryPaths: []string{filepath.Join("..", "crds")}, ErrorIfCRDPathMissing: true,
+		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience, CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience}}
 	config, err := env.Start()
 	check(t, "start", err)
 	t.Cleanup(func() { check(t, "stop", env.Stop()) })
 	ctx, cancel := context.WithCancel(t.Context())
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}, LeaderElection: true,
-		LeaderElectionID: "tester.example.com", LeaderElectionNamespace: ns, LeaderElectionReleaseOnCancel: true})
+		LeaderElectionID: "tester.example.com", LeaderElectionNamespace: ns, LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: new(2 * patience), RenewDeadline: new(patience)})
 	check(t, "manager", err)
 	c := mgr.GetClient()
 	check(t, "controller", ctrl.NewControllerManagedBy(mgr).For(&appsv1.Deployment{}).Owns(&corev1.ConfigMap{}).Complete(
