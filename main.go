@@ -68,6 +68,7 @@ import (
 	"apilet/internal/etcd"
 	"apilet/internal/findings"
 	"apilet/internal/gc"
+	"apilet/internal/health"
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
@@ -687,17 +688,18 @@ func (s *server) handler() http.Handler {
 // routes lists everything that is served.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
-	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.Writable}, {"damage", s.whole}, {"scrub", s.intact}, {"unreadable", s.lost.Check}}
+	ready := []health.Check{health.Ping, health.Shutdown(s.stopping), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.whole},
+		{Name: "scrub", Err: s.intact}, {Name: "unreadable", Err: s.lost.Check}}
 	if s.cluster != nil {
-		ready = append(ready, healthCheck{"etcd", s.cluster.Check})
+		ready = append(ready, health.Check{Name: "etcd", Err: s.cluster.Check})
 	}
-	alive := []healthCheck{pingCheck}
+	alive := []health.Check{health.Ping}
 	var checked []string
-	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
+	for name, checks := range map[string][]health.Check{"livez": alive, "healthz": alive, "readyz": ready} {
 		for _, check := range checks {
-			checked = append(checked, "/"+name+"/"+check.name)
+			checked = append(checked, "/"+name+"/"+check.Name)
 		}
-		endpoint := &healthEndpoint{name: name, checks: checks, shows: s.maySee}
+		endpoint := &health.Endpoint{Name: name, Checks: checks, Shows: s.maySee}
 		r.Handle("/"+name, s.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+name+"/*", s.withAuthorization(endpoint.ServeHTTP))
 	}
