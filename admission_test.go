@@ -204,7 +204,7 @@ func TestWebhookWarningsAreWholeOrLeftOut(t *testing.T) {
 func TestWebhookThatNeverAnswersIsWaitedForAsLongAsItSays(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
-	s := startTest(t, func(c *config) { c.auditPath = log })
+	s := startTest(t, func(c *config) { c.AuditPath = log })
 	h := startHook(t, func(_ http.ResponseWriter, r *http.Request, _ gjson.Result) { <-r.Context().Done() })
 	slow := `"timeoutSeconds":1,"failurePolicy":"%s"`
 	s.validatingBy(h.hookAt("a", "slow", fmt.Sprintf(slow, "Ignore")))
@@ -262,7 +262,7 @@ func auditNotes(t *testing.T, log, name string) map[string]string {
 
 func TestDryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.validate = false }) // validation lets no such webhook in today
+	s := startTest(t, func(c *config) { c.Validate = false }) // validation lets no such webhook in today
 	h := startHook(t, allowing(""))
 	for effects, code := range map[string]int{"Some": 400, "Unknown": 400, "None": 201, "NoneOnDryRun": 201} {
 		for _, kind := range []string{"Mutating", "Validating"} {
@@ -447,7 +447,7 @@ func TestAHungUpClientEndsTheCall(t *testing.T) {
 // Webhooks that never answer fill the seats for their timeout and no longer; reads that need no webhook have seats of their own.
 func TestSlowWebhooksGiveSeatsBack(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.flowControl, c.maxMutating, c.maxReadonly = false, 2, 2 })
+	s := startTest(t, func(c *config) { c.FlowControl, c.MaxMutating, c.MaxReadonly = false, 2, 2 })
 	h := startHook(t, func(_ http.ResponseWriter, r *http.Request, _ gjson.Result) { <-r.Context().Done() })
 	s.validatingBy(h.hookAt("a", "", `"timeoutSeconds":1,"failurePolicy":"Fail"`))
 	var running sync.WaitGroup
@@ -1098,7 +1098,7 @@ func TestV1beta1Reviews(t *testing.T) {
 func TestAuditAnnotationsOfWebhooks(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
-	s := startTest(t, func(c *config) { c.auditPath = log })
+	s := startTest(t, func(c *config) { c.AuditPath = log })
 	s.want(201, "POST", hookedMaps, hookedMap("a"))
 	h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
 		more := `"auditAnnotations":{"note":"` + r.URL.Path + `","bad key":"x","a/b":"x"}`

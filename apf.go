@@ -20,7 +20,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"math"
 	"math/bits"
@@ -36,6 +35,7 @@ import (
 
 	"apilet/internal/flowcontrol"
 	"apilet/internal/flowcontrol/autoseats"
+	"apilet/internal/options"
 	"apilet/internal/request"
 	"apilet/internal/store"
 )
@@ -58,8 +58,6 @@ const stuckAfter = 10 * time.Millisecond // a write to the client, or a read fro
 
 const unsentBytes = 2048 // bytes that net/http keeps before it writes anything to the client
 
-const autoSeats = -1 // instead of a number of seats: as many as the machine carries
-
 const tooManyRequests = "Too many requests, please try again later."
 
 // storedCounts is what the store has of a resource, in one namespace or ("") all; objects is -1 if it has no such resource.
@@ -73,50 +71,11 @@ type flowControl struct {
 	watchers   watcherCounts
 }
 
-// seats are flow control's.
-func (c *config) seats() int {
-	if c.maxReadonly == autoSeats {
-		return autoSeats
-	}
-	return c.maxReadonly + c.maxMutating
-}
-
-// finishSeats lets "auto" for one of the two limits be that for both: flow control divides their sum by levels, not by who writes.
-func (c *config) finishSeats() error {
-	switch {
-	case c.maxReadonly != autoSeats && c.maxMutating != autoSeats:
-		return nil
-	case c.mutatingGiven && c.maxMutating != autoSeats || c.readonlyGiven && c.maxReadonly != autoSeats:
-		return errors.New("--max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given")
-	case !c.flowControl:
-		return errors.New("--max-requests-inflight=auto needs --enable-priority-and-fairness")
-	}
-	c.maxReadonly, c.maxMutating = autoSeats, autoSeats
-	return nil
-}
-
-// inflight is the value of a flag that limits requests: a number, or auto.
-func inflight(limit *int, given *bool) func(string) error {
-	return func(text string) error {
-		*given = true
-		if text == "auto" {
-			*limit = autoSeats
-			return nil
-		}
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 {
-			return errors.New("neither a number nor auto")
-		}
-		*limit = n
-		return nil
-	}
-}
-
-// newFlowControl shares seats out by the mandatory objects until configure is called; autoSeats: as many as the machine carries. timeout is that
+// newFlowControl shares seats out by the mandatory objects until configure is called; options.AutoSeats: as many as the machine carries. timeout is that
 // of requests.
 func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
 	fc := &flowControl{stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
-	if seats == autoSeats {
+	if seats == options.AutoSeats {
 		fc.dispatcher, fc.auto = flowcontrol.NewAuto(timeout)
 	} else {
 		fc.dispatcher = flowcontrol.NewDispatcher(seats, timeout)
@@ -144,7 +103,7 @@ func (fc *flowControl) run(ctx context.Context) {
 // withPriorityAndFairness gives requests their seats: by flow control, or by counting alone when that is switched off.
 func (s *server) withPriorityAndFairness(next http.Handler) http.Handler {
 	if s.flows == nil {
-		return maxInFlight(s.cfg.maxReadonly, s.cfg.maxMutating, next)
+		return maxInFlight(s.cfg.MaxReadonly, s.cfg.MaxMutating, next)
 	}
 	return s.fc.middleware(next)
 }

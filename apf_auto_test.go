@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,46 +9,11 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"apilet/internal/options"
 	"apilet/internal/request"
 )
 
-// One limit that is auto makes both so, since their sum is what is found; what contradicts that does not start.
-func TestSeatsFlag(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ flags, seats, err string }{
-		{"", "600", ""},
-		{"--max-requests-inflight=20 --max-mutating-requests-inflight=10", "30", ""},
-		{"--max-requests-inflight=20", "220", ""},
-		{"--max-requests-inflight=auto", "auto", ""},
-		{"--max-mutating-requests-inflight=auto", "auto", ""},
-		{"--max-requests-inflight=auto --max-mutating-requests-inflight=auto", "auto", ""},
-		{"--max-requests-inflight=auto --max-mutating-requests-inflight=10", "", "finds the sum of both limits"},
-		{"--max-requests-inflight=10 --max-mutating-requests-inflight=auto", "", "finds the sum of both limits"},
-		{"--max-requests-inflight=auto --enable-priority-and-fairness=false", "", "needs --enable-priority-and-fairness"},
-		{"--max-requests-inflight=many", "", "neither a number nor auto"},
-		{"--max-requests-inflight=-1", "", "neither a number nor auto"},
-		{"--max-requests-inflight=99999999999999999999", "", "neither a number nor auto"},
-	} {
-		c, f := newConfig(io.Discard)
-		err := f.Parse(strings.Fields(test.flags))
-		if err == nil {
-			err = c.finish()
-		}
-		switch {
-		case test.err != "":
-			if err == nil || !strings.Contains(err.Error(), test.err) {
-				t.Errorf("%s: %v, want %q", test.flags, err, test.err)
-			}
-		case err != nil:
-			t.Errorf("%s: %v", test.flags, err)
-		case test.seats == "600" && c.seats() != 600, test.seats == "30" && c.seats() != 30, test.seats == "220" && c.seats() != 220,
-			test.seats == "auto" && c.seats() != autoSeats:
-			t.Errorf("%q: %d seats, want %s", test.flags, c.seats(), test.seats)
-		}
-	}
-}
-
-func autoFlow(c *config) { c.maxReadonly, c.maxMutating = autoSeats, autoSeats }
+func autoFlow(c *config) { c.MaxReadonly, c.MaxMutating = options.AutoSeats, options.AutoSeats }
 
 // A server that finds its seats shows what it knows; requests take part in it by what they did themselves, and a create that a webhook delays is
 // expected to take as long again, but to be no wider.

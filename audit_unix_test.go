@@ -26,7 +26,7 @@ func TestSighupReopensTheAuditLog(t *testing.T) {
 	signal.Notify(caught, syscall.SIGHUP)
 	defer signal.Stop(caught)
 	path := filepath.Join(t.TempDir(), "audit.log")
-	s := startTest(t, func(c *config) { c.auditPath = path })
+	s := startTest(t, func(c *config) { c.AuditPath = path })
 
 	var asked atomic.Int64
 	var done atomic.Bool

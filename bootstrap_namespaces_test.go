@@ -24,7 +24,7 @@ const (
 func startSecured(t *testing.T, edit ...func(*config)) *testServer {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	s := startTest(t, append(edit, func(c *config) { c.certDir, c.kubeconfig = filepath.Join(t.TempDir(), "certs"), file })...)
+	s := startTest(t, append(edit, func(c *config) { c.CertDir, c.Kubeconfig = filepath.Join(t.TempDir(), "certs"), file })...)
 	s.client, _ = kubeconfigClient(t, file)
 	return s
 }
@@ -71,7 +71,7 @@ func namesOf(items gjson.Result) (names []string) {
 // TestNamespacesWithoutDefaults: as with kube-apiserver alone, nothing is in a new namespace.
 func TestNamespacesWithoutDefaults(t *testing.T) {
 	t.Parallel()
-	s := startSecured(t, func(c *config) { c.namespaceDefaults = false })
+	s := startSecured(t, func(c *config) { c.NamespaceDefaults = false })
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
 	for path, want := range map[string]string{"serviceaccounts": "[]", "configmaps": "[extension-apiserver-authentication]"} {
 		if got := fmt.Sprint(namesOf(s.want(200, "GET", "/api/v1/"+path, "").get("items"))); got != want {
@@ -95,7 +95,7 @@ func TestClientAuthoritiesArePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := s.client
-	s.conf.auth.ClientCAFile = authority
+	s.conf.Auth.ClientCAFile = authority
 	s.restart()
 	s.client = client
 	a := s.want(200, "GET", path, "")

@@ -19,7 +19,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
-	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
 	"apilet/internal/request"
 )
@@ -58,13 +57,13 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 	t.Parallel()
 	dir, tokens := t.TempDir(), apitest.TempFile(t, "tokens", "s3cret,bob,1\n")
 	for name, edit := range map[string]func(*config){
-		"the folder that was given":  func(c *config) { c.certDir = filepath.Join(dir, "given") },
-		"a folder beside the data":   func(c *config) { c.auth.TokenFile, c.ephemeral, c.data = tokens, false, filepath.Join(dir, "a.db") },
-		"no folder for what is lost": func(c *config) { c.auth.TokenFile = tokens },
+		"the folder that was given":  func(c *config) { c.CertDir = filepath.Join(dir, "given") },
+		"a folder beside the data":   func(c *config) { c.Auth.TokenFile, c.Ephemeral, c.Data = tokens, false, filepath.Join(dir, "a.db") },
+		"no folder for what is lost": func(c *config) { c.Auth.TokenFile = tokens },
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeconfig := filepath.Join(t.TempDir(), "config")
-			s := startTest(t, func(c *config) { c.kubeconfig = kubeconfig }, edit)
+			s := startTest(t, func(c *config) { c.Kubeconfig = kubeconfig }, edit)
 			client, admin := kubeconfigClient(t, kubeconfig)
 			defer client.CloseIdleConnections()
 			answer, err := client.Get(s.url + "/api/v1/pods")
@@ -102,39 +101,6 @@ func TestPlainPortStaysPlain(t *testing.T) {
 	s.want(200, "GET", "/api/v1/pods", "")
 	if files, _ := os.ReadDir(dir); len(files) != 1 || !strings.HasPrefix(s.url, "http://") {
 		t.Errorf("%s with %v", s.url, files)
-	}
-}
-
-// TestWhoAsksForTLS is the decision alone.
-func TestWhoAsksForTLS(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		title         string
-		config        config
-		own, insecure bool
-		refused       string
-	}{
-		{"loopback", config{listen: "127.0.0.1:0"}, false, true, ""},
-		{"beyond loopback", config{listen: "0.0.0.0:0"}, true, false, ""},
-		{"a folder", config{listen: "127.0.0.1:0", certDir: "x"}, true, false, ""},
-		{"a token file", config{listen: "127.0.0.1:0", auth: auth.Config{TokenFile: "x"}}, true, false, ""},
-		{"client certificates", config{listen: "127.0.0.1:0", auth: auth.Config{ClientCAFile: "x"}}, true, false, ""},
-		{"a certificate", config{listen: "127.0.0.1:0", tlsCert: "x", tlsKey: "y"}, false, true, ""},
-		{"a certificate and a folder", config{listen: "127.0.0.1:0", tlsCert: "x", tlsKey: "y", certDir: "z"}, false, true, ""},
-		{"a certificate and an authenticator", config{listen: ":0", tlsCert: "x", tlsKey: "y", auth: auth.Config{TokenFile: "z"}}, false, false, ""},
-		{"a certificate beyond loopback", config{listen: ":0", tlsCert: "x", tlsKey: "y"}, false, true, "without an authenticator"},
-		{"half a certificate", config{listen: ":0", tlsCert: "x"}, false, false, "belong together"},
-	} {
-		err := c.config.finish()
-		if c.refused != "" {
-			if err == nil || !strings.Contains(err.Error(), c.refused) {
-				t.Errorf("%s: %v, want %q", c.title, err, c.refused)
-			}
-			continue
-		}
-		if err != nil || c.config.ownCerts != c.own || c.config.auth.Insecure != c.insecure || c.config.auth.AlwaysAllow != c.insecure {
-			t.Errorf("%s: own certificate %v, insecure %v, %v", c.title, c.config.ownCerts, c.config.auth.Insecure, err)
-		}
 	}
 }
 
@@ -201,7 +167,7 @@ func TestServingCertificateIsReloaded(t *testing.T) {
 	mount := &mountedPair{t: t, dir: t.TempDir()}
 	old, files := pair()
 	mount.swap(files)
-	s, _ := startTLS(t, func(c *config) { c.tlsCert, c.tlsKey = mount.file("tls.crt"), mount.file("tls.key") })
+	s, _ := startTLS(t, func(c *config) { c.TLSCert, c.TLSKey = mount.file("tls.crt"), mount.file("tls.key") })
 	s.client.Transport.(*http.Transport).TLSClientConfig.InsecureSkipVerify = true
 	s.want(200, "GET", "/version", "")
 	open := s.dialTLS()
@@ -286,7 +252,7 @@ func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 	pemOf := func(ca apitest.CA) []byte {
 		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Cert.Raw})
 	}
-	file := s.conf.auth.ClientCAFile
+	file := s.conf.Auth.ClientCAFile
 	for _, step := range []struct {
 		title         string
 		content       []byte
@@ -311,7 +277,7 @@ func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
 	for i, tokens := range []string{"one-token,bob,1,system:masters\n", "second-token,bob,1,system:masters\n", "3-token,bob,1,system:masters\n"} {
-		apitest.WriteFile(t, s.conf.auth.TokenFile, []byte(tokens))
+		apitest.WriteFile(t, s.conf.Auth.TokenFile, []byte(tokens))
 		name, _, _ := strings.Cut(tokens, ",")
 		s.want(200, "GET", "/api/v1/pods", "", "Authorization: Bearer "+name)
 		if i == 0 {
@@ -319,7 +285,7 @@ func TestRemovedTokenIsRefusedAtOnce(t *testing.T) {
 		}
 	}
 	s.want(401, "GET", "/api/v1/pods", "", "Authorization: Bearer one-token")
-	apitest.WriteFile(t, s.conf.auth.TokenFile, []byte("3-token\n"))
+	apitest.WriteFile(t, s.conf.Auth.TokenFile, []byte("3-token\n"))
 	s.want(200, "GET", "/api/v1/pods", "", "Authorization: Bearer 3-token")
 	if log := s.log.String(); !strings.Contains(log, "changed files are no good") || strings.Contains(log, "3-token") {
 		t.Errorf("logged: %s", log)

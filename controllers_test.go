@@ -46,7 +46,7 @@ func TestControllersAreLeftToOthers(t *testing.T) {
 	c := &cluster{t, own.server, own.client}
 	c.await(all, func() bool { return done() == all })
 
-	s := startTest(t, func(c *config) { c.controllers = false })
+	s := startTest(t, func(c *config) { c.Controllers = false })
 	done = controllersWork(s)
 	s.want(201, "POST", "/api/v1/namespaces/left/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"configmaps":"2"}}}`)
 	s.want(201, "POST", "/api/v1/namespaces/left/configmaps", configMap("second"))

@@ -42,7 +42,7 @@ func (s *testServer) storedUnder(base string) string {
 // serves none of them.
 func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.authorization = "RBAC" })
+	s := startTest(t, func(c *config) { c.Authorization = "RBAC" })
 	s.want(201, "POST", "/apis/node.k8s.io/v1/runtimeclasses", `{"metadata":{"name":"mine"},"handler":"h"}`)
 	tried := map[string]bool{}
 	for _, res := range s.reg.All() {
@@ -128,7 +128,7 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "db")
-			s := startTest(t, onFile(path), func(c *config) { c.authorization = "RBAC" })
+			s := startTest(t, onFile(path), func(c *config) { c.Authorization = "RBAC" })
 			const base, definition = "/rbac.authorization.k8s.io/clusterrolebindings/", "clusterrolebindings.rbac.authorization.k8s.io"
 			s.want(201, "POST", definitionsPath, intruder(t, "clusterrolebindings", "rbac.authorization.k8s.io", "kind: ClusterRoleBinding"))
 			s.asEarlierServersLeftIt(definition, terminating)
@@ -178,7 +178,7 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 		s.t.Fatal(err)
 	}
 	s.halt() // so that no running server takes note
-	st, err := store.Open(s.conf.data, store.Options{})
+	st, err := store.Open(s.conf.Data, store.Options{})
 	if err != nil {
 		s.t.Fatal(err)
 	}

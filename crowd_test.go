@@ -113,7 +113,7 @@ func TestPromisedBodiesCostLittle(t *testing.T) {
 // taken from another. They end with the time that a request has.
 func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 	t.Parallel() // with what else waits
-	s := startTest(t, func(c *config) { c.maxReadonly, c.maxMutating, c.requestTimeout = 4, 4, 8*time.Second })
+	s := startTest(t, func(c *config) { c.MaxReadonly, c.MaxMutating, c.RequestTimeout = 4, 4, 8*time.Second })
 	conns := s.crowd(40, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nImpersonate-User: bob\r\nContent-Length: 999\r\n\r\n{")
 	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
@@ -160,7 +160,7 @@ func (s *testServer) deaf(request string) net.Conn {
 }
 
 func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
-	s := startTest(t, func(c *config) { c.requestTimeout = 4 * time.Second })
+	s := startTest(t, func(c *config) { c.RequestTimeout = 4 * time.Second })
 	const watchers, writes = 15, 100
 	for range watchers {
 		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.Revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -21,13 +21,13 @@ func TestDataFileIsForTheServerAlone(t *testing.T) {
 	data, tokens, private := filepath.Join(dir, "db"), apitest.TempFile(t, "tokens", "s3cret,bob,1\n"), apitest.TempFile(t, "private", "t0ken,ann,2\n")
 	apitest.Chmod(t, tokens, 0o644)
 	apitest.Chmod(t, private, 0o640)
-	s := startTest(t, onFile(data), func(c *config) { c.log, c.auth.TokenFile = zerolog.New(lines), tokens })
+	s := startTest(t, onFile(data), func(c *config) { c.log, c.Auth.TokenFile = zerolog.New(lines), tokens })
 	if log := lines.String(); strings.Contains(log, couldRead) || !strings.Contains(log, "everybody on this machine may read this file") || !strings.Contains(log, tokens) {
 		t.Errorf("at the first start: %s", log)
 	}
 	s.halt()
 	apitest.Chmod(t, data, 0o644)
-	s.conf.auth.TokenFile = private
+	s.conf.Auth.TokenFile = private
 	s.restart()
 	if got := modeOf(t, data); got != 0o600 {
 		t.Errorf("the data file has mode %o", got)

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/commandline"
+	"apilet/internal/options"
 	"apilet/internal/store"
 )
 
@@ -86,7 +87,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 			"check":  func() error { _, err := store.Check(path); return err },
 			"defrag": func() error { return store.Defrag(path, nil) },
 			"backup": func() error {
-				return (&config{data: path}).runBackup(commandline.Call{Args: []string{path + ".copy"}, Errors: io.Discard})
+				return (&config{Options: options.Options{Data: path}}).runBackup(commandline.Call{Args: []string{path + ".copy"}, Errors: io.Discard})
 			},
 		} {
 			if err := do(); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {

@@ -23,7 +23,7 @@ func BenchmarkStatusPatches8Workers(b *testing.B) {
 		edit []func(*config)
 	}{
 		{"ephemeral", nil},
-		{"ephemeral/unmanaged", []func(*config){func(c *config) { c.managedFields = false }}},
+		{"ephemeral/unmanaged", []func(*config){func(c *config) { c.ManagedFields = false }}},
 		{"file", []func(*config){file}},
 	} {
 		b.Run(c.name, func(b *testing.B) {

@@ -37,7 +37,7 @@ type cluster struct {
 func startCluster(t testing.TB, data string) *cluster {
 	t.Helper()
 	cfg, _ := newConfig(io.Discard)
-	cfg.listen, cfg.data, cfg.ephemeral, cfg.log, cfg.namespaceGrace = "127.0.0.1:0", data, data == "", zerolog.Nop(), 0
+	cfg.Listen, cfg.Data, cfg.Ephemeral, cfg.log, cfg.namespaceGrace = "127.0.0.1:0", data, data == "", zerolog.Nop(), 0
 	s, err := startServer(cfg)
 	if err != nil {
 		t.Fatal(err)

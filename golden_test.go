@@ -157,7 +157,7 @@ func goldenLines(t *testing.T, st *store.Store) string {
 // a part of the history compacted.
 func makeGolden(t *testing.T, name string) {
 	path := filepath.Join(t.TempDir(), "golden.db")
-	s := startTest(t, onFile(path), func(c *config) { c.flowControl = false })
+	s := startTest(t, onFile(path), func(c *config) { c.FlowControl = false })
 	maps := s.namespace("golden")
 	for i := range 6 {
 		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%d", i), "k", strings.Repeat("v", i*i*60)))

@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,7 +43,7 @@ func (s *testServer) lines(query string, headers ...string) []gjson.Result {
 // Every write says by whom it was, with what program, by which verb, on which part, and who manages the fields; so do the server's own.
 func TestHistoryNamesWhoWrote(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.controllers = true })
+	s := startTest(t, func(c *config) { c.Controllers = true })
 	s.namespace("shop")
 	deployments := "/apis/apps/v1/namespaces/shop/deployments"
 	deployment := fromFlow(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}`)
@@ -93,7 +92,7 @@ func TestHistoryNamesWhoWrote(t *testing.T) {
 // A user is told what she may list by the rules of now, and refused where that is nothing.
 func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.authorization = "RBAC" })
+	s := startTest(t, func(c *config) { c.Authorization = "RBAC" })
 	s.namespace("shop")
 	s.namespace("farm")
 	for _, ns := range []string{"shop", "farm"} {
@@ -134,7 +133,7 @@ func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 func TestTimeTravel(t *testing.T) {
 	t.Parallel()
 	audit := filepath.Join(t.TempDir(), "audit.log")
-	s := startTest(t, func(c *config) { c.auditPath = audit })
+	s := startTest(t, func(c *config) { c.AuditPath = audit })
 	maps := s.namespace("shop")
 	for i := range 7 {
 		s.want(201, "POST", maps, fromFlow(t, fmt.Sprintf(`{metadata: {name: m%d, labels: {num: "%d"}}, data: {k: first}}`, i, i%2)))
@@ -326,7 +325,7 @@ func TestTravelBesideWrites(t *testing.T) {
 // A follower lasts longer than other requests, is no burden on flow control, and its user is noted.
 func TestHistoryIsFollowed(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.requestTimeout = 200 * time.Millisecond })
+	s := startTest(t, func(c *config) { c.RequestTimeout = 200 * time.Millisecond })
 	maps := s.namespace("shop")
 	rev := s.st.Revision()
 	w := s.watch(history.Path + fmt.Sprintf("?follow=true&resource=configmaps&namespace=shop&after=%d", rev))
@@ -334,29 +333,5 @@ func TestHistoryIsFollowed(t *testing.T) {
 	s.want(201, "POST", maps, configMap("m", "k", "v"))
 	if f := w.next(); f.kind != "ADDED" {
 		t.Errorf("got %v", f)
-	}
-}
-
-// --history is how far back compaction leaves what was; it contradicts a server that does not compact.
-func TestHistoryFlag(t *testing.T) {
-	for flags, want := range map[string]string{
-		"": "5m0s ", "--compaction-interval=0": "0s ", "--compaction-interval=1m": "1m0s ", "--history=2h": "2h0m0s ", "--history=0": "0s ",
-		"--history=2h --compaction-interval=0": "--history needs a --compaction-interval above 0", "--history=-5m": "is negative", "--history=long": "invalid",
-		"--history=0 --compaction-interval=0": "0s ",
-	} {
-		c, f := newConfig(io.Discard)
-		err := f.Parse(strings.Fields(flags))
-		if err == nil {
-			err = c.finish()
-		}
-		got := ""
-		if err != nil {
-			got = err.Error()
-		} else {
-			got = c.kept().String() + " "
-		}
-		if !strings.Contains(got, want) {
-			t.Errorf("%q: %s, want %s", flags, got, want)
-		}
 	}
 }

@@ -278,7 +278,7 @@ func TestTricklingHeadersAreCutOff(t *testing.T) {
 // FuzzRequest sends a request to the whole chain of handlers. Whatever it is, it may not break the server: no 5xx but the time-outs
 // that the request asks for, no panic.
 func FuzzRequest(f *testing.F) {
-	s := startTest(f, func(c *config) { c.requestTimeout = time.Second })
+	s := startTest(f, func(c *config) { c.RequestTimeout = time.Second })
 	handler := s.http.Handler
 	const b = "/api/v1/namespaces/default/configmaps"
 	for _, seed := range [][4]string{

@@ -21,7 +21,7 @@ import (
 func startFails(t *testing.T, edit ...func(*config)) string {
 	t.Helper()
 	c, _ := newConfig(&strings.Builder{})
-	c.listen, c.ephemeral = "127.0.0.1:0", true
+	c.Listen, c.Ephemeral = "127.0.0.1:0", true
 	for _, e := range edit {
 		e(c)
 	}
@@ -45,7 +45,7 @@ func TestKubeconfigOfOthersIsLeftAsItIs(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			path := apitest.TempFile(t, "config", content)
 			data := filepath.Join(t.TempDir(), "a.db")
-			why := startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
+			why := startFails(t, func(c *config) { c.Kubeconfig = path }, onFile(data))
 			if !strings.Contains(why, path+" was not written by apilet") {
 				t.Errorf("got %q", why)
 			}
@@ -62,17 +62,17 @@ func TestKubeconfigOfOthersIsLeftAsItIs(t *testing.T) {
 func TestKubeconfigOfTheLastRunIsGoneWhenTheNextOneStarts(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
-	startTest(t, func(c *config) { c.kubeconfig = path }).halt()
+	startTest(t, func(c *config) { c.Kubeconfig = path }).halt()
 	if !isThere(path) {
 		t.Fatal("no kubeconfig")
 	}
 	data := apitest.TempFile(t, "a.db", "no data file") // the start gets as far as this
-	startFails(t, func(c *config) { c.kubeconfig = path }, onFile(data))
+	startFails(t, func(c *config) { c.Kubeconfig = path }, onFile(data))
 	if !isThere(path) {
 		t.Error("a server that has no data took the kubeconfig of one that may have it open")
 	}
 	keys := apitest.TempFile(t, "keys", "no key")
-	startFails(t, func(c *config) { c.kubeconfig, c.continueKeys = path, keys })
+	startFails(t, func(c *config) { c.Kubeconfig, c.ContinueKeyFile = path, keys })
 	if isThere(path) {
 		t.Errorf("the last run's is still there: %s", apitest.ReadFile(t, path))
 	}
@@ -87,7 +87,7 @@ func isThere(path string) bool {
 func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
-	withConfig := func(c *config) { c.kubeconfig = path }
+	withConfig := func(c *config) { c.Kubeconfig = path }
 	startTest(t, withConfig).halt()
 	k, err := kubeconfig.Read(path)
 	if err != nil {
@@ -104,7 +104,7 @@ func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
 	}
 	apitest.WriteFile(t, path, edited)
 	keys := apitest.TempFile(t, "keys", "no key")
-	startFails(t, withConfig, func(c *config) { c.continueKeys = keys })
+	startFails(t, withConfig, func(c *config) { c.ContinueKeyFile = keys })
 	if text := apitest.ReadFile(t, path); strings.Contains(string(text), "127.0.0.1") || !strings.Contains(string(text), "https://far") {
 		t.Errorf("after a start that failed: %s", text)
 	}
@@ -136,7 +136,7 @@ func TestPortInUseLeavesNoFileAndNamesTheFlag(t *testing.T) {
 	defer taken.Close()
 	dir := t.TempDir()
 	why := startFails(t, onFile(filepath.Join(dir, "a.db")), func(c *config) {
-		c.listen, c.certDir, c.auditPath = taken.Addr().String(), filepath.Join(dir, "certs"), filepath.Join(dir, "audit")
+		c.Listen, c.CertDir, c.AuditPath = taken.Addr().String(), filepath.Join(dir, "certs"), filepath.Join(dir, "audit")
 	})
 	if !strings.Contains(why, "--listen "+taken.Addr().String()) || strings.Contains(why, "\n") {
 		t.Errorf("got %q", why)
@@ -150,9 +150,9 @@ func TestPortInUseLeavesNoFileAndNamesTheFlag(t *testing.T) {
 func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
-	startTest(t, func(c *config) { c.certDir, c.kubeconfig = filepath.Join(t.TempDir(), "certs"), path })
+	startTest(t, func(c *config) { c.CertDir, c.Kubeconfig = filepath.Join(t.TempDir(), "certs"), path })
 	plain := filepath.Join(t.TempDir(), "config")
-	startTest(t, func(c *config) { c.kubeconfig = plain })
+	startTest(t, func(c *config) { c.Kubeconfig = plain })
 	token := startTokenConfig(t)
 	for title, c := range map[string]struct{ path, want string }{
 		"a client certificate": {path, ""},

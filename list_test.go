@@ -357,7 +357,7 @@ func TestPageAfterRestart(t *testing.T) { // 23
 
 func TestChunkingCanBeTurnedOff(t *testing.T) {
 	t.Parallel()
-	s := startScene(t, func(c *config) { c.featureGates = "APIListChunking=false" })
+	s := startScene(t, func(c *config) { c.FeatureGates = "APIListChunking=false" })
 	s.check(t, []briefCase{
 		{"limit is ignored", "limit=2", "a b c d e @now"},
 		{"a token is ignored", "limit=2&continue=bogus", "a b c d e @now"},
@@ -569,7 +569,7 @@ func keyFile(t *testing.T, keys ...[]byte) func(*config) {
 		text += base64.StdEncoding.EncodeToString(key) + "\n"
 	}
 	path := apitest.TempFile(t, "keys", text)
-	return func(c *config) { c.continueKeys = path }
+	return func(c *config) { c.ContinueKeyFile = path }
 }
 
 // TestServersShareTokens: servers on copies of a file accept each other's tokens when they share a key, through the file or by flag.
@@ -580,7 +580,7 @@ func TestServersShareTokens(t *testing.T) {
 	shared := keyFile(t, testKey(9))
 	one := startScene(t, onFile(filepath.Join(dir, "one.db")), shared)
 	one.halt()
-	data, err := os.ReadFile(one.conf.data)
+	data, err := os.ReadFile(one.conf.Data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -608,7 +608,7 @@ func TestContinueKeyFileMistakesAreStartErrors(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "\n\n", "short", base64.StdEncoding.EncodeToString(testKey(1)[:31])} {
 		c, _ := newConfig(os.Stderr)
-		c.listen, c.ephemeral, c.continueKeys = "127.0.0.1:0", true, apitest.TempFile(t, "keys", text)
+		c.Listen, c.Ephemeral, c.ContinueKeyFile = "127.0.0.1:0", true, apitest.TempFile(t, "keys", text)
 		if s, err := startServer(c); err == nil {
 			t.Errorf("a key file of %q was accepted", text)
 			s.stop()

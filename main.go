@@ -10,7 +10,7 @@
 //	                         │                                    │
 //	                         └──────────▶ store ◀─────────────────┘ ◀── gc, which works off what was deleted
 //
-// This file puts the parts together, and serves until it is told to stop: the command line and its flags come last, the server's start,
+// This file puts the parts together, and serves until it is told to stop: the command line comes last, the server's start,
 // the chain of steps that every request goes through, and the one list of routes before them. The outermost step makes the record of a
 // request when it comes, and writes log line, metrics and audit event from it when it is over; a panic ends its request and nothing else.
 package main
@@ -29,7 +29,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -69,9 +68,11 @@ import (
 	"apilet/internal/etcd"
 	"apilet/internal/findings"
 	"apilet/internal/gc"
+	"apilet/internal/health"
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/options"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/request"
@@ -98,37 +99,14 @@ const (
 	renewEvery     = 6 * time.Hour // certificates are looked at; see auth/certs
 )
 
-// config is what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
+// config is how a server is to be: what the flags say, and what none says.
 type config struct {
-	data, listen, kubeconfig                string
-	source                                  backupSource
-	etcd                                    etcdFlags
-	ephemeral                               bool
-	tlsCert, tlsKey, certDir                string
-	ownCerts                                bool // TLS with a certificate of the server's own making
-	auth                                    auth.Config
-	accounts                                serviceaccount.Config
-	corsOrigins, authorization              string
-	auditPath, jwksURI                      string
-	denyDeprecated, managedFields, validate bool
-	flowControl                             bool
-	maxReadonly, maxMutating                int // autoSeats: flow control's seats are as many as the machine carries
-	readonlyGiven, mutatingGiven            bool
-	requestTimeout, minTimeout              time.Duration
-	compactionInterval, eventTTL            time.Duration
-	history                                 *time.Duration // nil: --compaction-interval
-	namespaceGrace                          time.Duration  // no flag
-	controllers, namespaceDefaults          bool
-	quota                                   int64
-	serviceRange                            string
-	enabledPlugins, disabledPlugins         []string
-	tolerations                             plugins.TolerationSeconds
-	admissionConfig                         string
-	continueKeys, featureGates              string
-	logFormat                               string
-	verbosity                               int
-	chunking                                bool
-	log                                     zerolog.Logger
+	options.Options
+	source         backupSource
+	toFile         bool // of migrate
+	namespaceGrace time.Duration
+	starting       context.Context // ends a start that waits for etcd; nil: nothing does
+	log            zerolog.Logger
 }
 
 func main() {
@@ -138,10 +116,10 @@ func main() {
 // serve runs the server until SIGTERM or SIGINT.
 func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
-	c.log = newLogger(stderr, c.logFormat)
+	c.log = newLogger(stderr, c.LogFormat)
 	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	c.etcd.starting = stop
+	c.starting = stop
 	for again := false; ; {
 		own := *c // the start completes it
 		s, err := startServer(&own)
@@ -160,7 +138,7 @@ func (c *config) serve(stderr io.Writer) error {
 		case err = <-s.failed:
 		case why := <-s.cluster.Lost():
 			c.log.Error().Err(why).Msg("starting anew")
-			c.listen = s.listening // the port that it has now
+			c.Listen = s.listening // the port that it has now
 			if err := s.stop(); err != nil && !errors.Is(err, store.ErrDamaged) {
 				return err
 			}
@@ -182,71 +160,6 @@ func newLogger(out io.Writer, format string) zerolog.Logger {
 func isTerminal(file *os.File) bool {
 	info, err := file.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// finish checks what the flags say together and derives what follows from it.
-func (c *config) finish() error {
-	if err := c.finishTLS(); err != nil {
-		return err
-	}
-	if len(c.accounts.Issuers) == 0 {
-		c.accounts.Issuers = []string{serviceaccount.DefaultIssuer}
-	}
-	if c.corsOrigins != "" {
-		c.auth.CORSOrigins = strings.Split(c.corsOrigins, ",")
-	}
-	switch c.authorization {
-	case "":
-		c.auth.AlwaysAllow = c.auth.Insecure
-	case "RBAC", "AlwaysAllow":
-		c.auth.AlwaysAllow = c.authorization == "AlwaysAllow"
-	default:
-		return fmt.Errorf("--authorization-mode: %q is neither RBAC nor AlwaysAllow", c.authorization)
-	}
-	c.chunking = true
-	for _, gate := range strings.FieldsFunc(c.featureGates, func(r rune) bool { return r == ',' }) {
-		switch name, value, _ := strings.Cut(gate, "="); {
-		case name == "APIListChunking" && (value == "true" || value == "false"):
-			c.chunking = value == "true"
-		default:
-			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
-		}
-	}
-	if err := c.finishSeats(); err != nil {
-		return err
-	}
-	if _, err := plugins.Select(plugins.Table(plugins.Config{}), c.enabledPlugins, c.disabledPlugins); err != nil {
-		return err
-	}
-	if c.kept() > 0 && c.compactionInterval <= 0 {
-		return errors.New("--history needs a --compaction-interval above 0: nothing is compacted without")
-	}
-	c.accounts.TokenController = !c.controllers
-	c.auth.Log = c.log
-	return c.auth.CheckListen(c.listen)
-}
-
-// kept is how far back history reaches; 0: all of it is kept.
-func (c *config) kept() time.Duration {
-	if c.history == nil {
-		return c.compactionInterval
-	}
-	return *c.history
-}
-
-// finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
-// --cert-dir each ask for TLS. A certificate of the server's own making comes with an authority, whose client certificates authenticate.
-func (c *config) finishTLS() error {
-	if (c.tlsCert == "") != (c.tlsKey == "") {
-		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
-	}
-	authenticator := c.auth.TokenFile != "" || c.auth.ClientCAFile != ""
-	c.ownCerts = c.tlsCert == "" && (authenticator || c.certDir != "" || !auth.StaysHere(c.listen))
-	c.auth.Insecure = !authenticator && !c.ownCerts
-	if c.certDir == "" && !c.ephemeral {
-		c.certDir = strings.TrimSuffix(c.data, filepath.Ext(c.data)) + "-certs"
-	}
-	return nil
 }
 
 // ---- The server ----
@@ -293,17 +206,18 @@ type server struct {
 
 // startServer opens the store, listens, and serves in the background. The caller stops it.
 func startServer(c *config) (*server, error) {
-	if err := c.finish(); err != nil {
+	if err := c.Finish(); err != nil {
 		return nil, err
 	}
+	c.Auth.Log = c.log
 	s := &server{cfg: c, log: c.log, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(), troubles: troubles.New(c.log),
 		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
-	if err := kubeconfig.CheckOwn(c.kubeconfig); err != nil {
+	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", c.listen) // before any file is made: a port in use leaves none behind
+	listener, err := net.Listen("tcp", c.Listen) // before any file is made: a port in use leaves none behind
 	if err != nil {
-		return nil, explainListen(c.listen, err)
+		return nil, explainListen(c.Listen, err)
 	}
 	if err := s.open(listener); err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -330,11 +244,11 @@ func (s *server) open(listener net.Listener) error {
 	if err = s.openCerts(); err != nil {
 		return fmt.Errorf("--cert-dir: %w", err)
 	}
-	if s.auth, err = auth.New(c.auth); err != nil {
+	if s.auth, err = auth.New(c.Auth); err != nil {
 		return err
 	}
-	if c.auditPath != "" {
-		if s.audit, err = audit.Open(c.auditPath, s.auditHooks()); err != nil {
+	if c.AuditPath != "" {
+		if s.audit, err = audit.Open(c.AuditPath, s.auditHooks()); err != nil {
 			return fmt.Errorf("--audit-log-path: %w", err)
 		}
 	}
@@ -360,7 +274,7 @@ func (s *server) rehearse() error {
 		return err
 	}
 	needed := []string{"/" + apiextensions.GroupName + "/customresourcedefinitions/"}
-	if s.cfg.flowControl {
+	if s.cfg.FlowControl {
 		needed = append(needed, "/"+flowcontrolv1.GroupName+"/flowschemas/", "/"+flowcontrolv1.GroupName+"/prioritylevelconfigurations/")
 	}
 	if s.auth.Enforcing() {
@@ -378,16 +292,16 @@ func (s *server) rehearse() error {
 
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
 func (s *server) guardSecrets() {
-	if !s.cfg.ephemeral {
+	if !s.cfg.Ephemeral {
 		if _, err := certs.Hide(s.log, s.st.Path); err != nil {
 			s.log.Error().Err(err).Msg("the data file is not for the server alone")
 		}
 	}
-	certs.TellExposed(s.log, append([]string{s.cfg.auth.TokenFile, s.cfg.tlsKey, s.cfg.continueKeys, s.cfg.accounts.SigningKeyFile}, s.cfg.accounts.KeyFiles...)...)
+	certs.TellExposed(s.log, append([]string{s.cfg.Auth.TokenFile, s.cfg.TLSKey, s.cfg.ContinueKeyFile, s.cfg.Accounts.SigningKeyFile}, s.cfg.Accounts.KeyFiles...)...)
 }
 
 func (s *server) start(listener net.Listener) error {
-	if err := kubeconfig.Clear(s.cfg.kubeconfig); err != nil {
+	if err := kubeconfig.Clear(s.cfg.Kubeconfig); err != nil {
 		return err
 	}
 	if err := s.assemble(); err != nil {
@@ -410,15 +324,15 @@ func (s *server) start(listener net.Listener) error {
 		Handler:           s.handler(),
 		TLSConfig:         secured,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       s.cfg.requestTimeout + 5*time.Second,
-		WriteTimeout:      s.cfg.requestTimeout + 10*time.Second,
+		ReadTimeout:       s.cfg.RequestTimeout + 5*time.Second,
+		WriteTimeout:      s.cfg.RequestTimeout + 10*time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
 		ConnState:         s.resting.Note,
 		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
 	}
-	if s.cfg.kubeconfig != "" {
+	if s.cfg.Kubeconfig != "" {
 		if err := s.writeKubeconfig(); err != nil {
 			return err
 		}
@@ -431,9 +345,9 @@ func (s *server) start(listener net.Listener) error {
 
 // publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
 func (s *server) publishAuthorities() error {
-	pem := slices.Clone(s.cfg.auth.OwnCA)
-	if s.cfg.auth.ClientCAFile != "" {
-		given, err := os.ReadFile(s.cfg.auth.ClientCAFile)
+	pem := slices.Clone(s.cfg.Auth.OwnCA)
+	if s.cfg.Auth.ClientCAFile != "" {
+		given, err := os.ReadFile(s.cfg.Auth.ClientCAFile)
 		if err != nil {
 			return err
 		}
@@ -451,8 +365,8 @@ func (s *server) assemble() error {
 	if s.upkeep, err = store.NewMaintenance(s.st); err != nil {
 		return err
 	}
-	s.cfg.accounts.RootCA = s.cfg.auth.OwnCA
-	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.accounts); err != nil {
+	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
+	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.Accounts); err != nil {
 		return err
 	}
 	keys, err := s.continueKeys()
@@ -460,24 +374,24 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
-	s.rd = &reads{st: s.st, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.chunking, minTimeout: s.cfg.minTimeout,
-		bookmarks: bookmarkEvery, patience: s.cfg.requestTimeout, shuttingDown: s.stopping,
+	s.rd = &reads{st: s.st, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
+		bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping,
 		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-	alloc, err := allocator.New(s.st, s.cfg.serviceRange)
+	alloc, err := allocator.New(s.st, s.cfg.ServiceRange)
 	if err != nil {
 		return err
 	}
 	alloc.Shared = s.cluster != nil
-	if alloc.Failed = func(err error) { s.log.Error().Err(err).Msg("cluster IPs and node ports") }; s.cfg.managedFields {
+	if alloc.Failed = func(err error) { s.log.Error().Err(err).Msg("cluster IPs and node ports") }; s.cfg.ManagedFields {
 		alloc.Manager = "apilet"
 	}
-	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.validate, ManagedFields: s.cfg.managedFields}
+	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.Validate, ManagedFields: s.cfg.ManagedFields}
 	if err := s.admit(); err != nil {
 		return err
 	}
 	s.findings = findings.New(findings.Logged(s.log))
 	s.metrics.registry.MustRegister(s.findings)
-	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.verbosity, timeout: s.cfg.requestTimeout}
+	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.Verbosity, timeout: s.cfg.RequestTimeout}
 	s.metrics.watchStore(s.storeStats)
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
@@ -490,15 +404,15 @@ func (s *server) populate(ctx context.Context) error {
 	if err := errors.Join(bootstrap.Initializer{Writer: s.wr, Types: s.reg}.Namespaces(ctx), s.types.Sync(ctx)); err != nil {
 		return err
 	}
-	if s.cfg.controllers && s.cfg.namespaceDefaults {
-		s.namespaces = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.auth.OwnCA, s.log)
+	if s.cfg.Controllers && s.cfg.NamespaceDefaults {
+		s.namespaces = bootstrap.NewNamespaceReconciler(s.st, s.reg, s.wr, s.cfg.Auth.OwnCA, s.log)
 		if err := s.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
 		}
 		s.wr.NamespaceCreated = s.namespaces.NamespaceCreated
 	}
-	if s.cfg.flowControl {
-		s.fc = newFlowControl(s.cfg.seats(), s.cfg.requestTimeout, s.stored)
+	if s.cfg.FlowControl {
+		s.fc = newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.stored)
 		s.flows = bootstrap.NewFlowReconciler(s.st, s.reg, s.wr, s.fc.configure)
 		s.metrics.registry.MustRegister(s.fc.dispatcher)
 		s.followMachine()
@@ -525,7 +439,7 @@ func (s *server) admit() error {
 	s.webhooks = &admission.Webhooks{Store: s.st, Types: s.reg, Services: &webhook.ServiceResolver{Store: s.st, Types: s.reg}, Called: s.metrics.webhookCalled, Log: s.log,
 		May: s.auth.Decide, Defaults: registry.FillDefaults, Unreadable: s.lost, Stands: s.troubles.Tell}
 	s.webhooks.Reload()
-	configuration, err := plugins.ReadConfiguration(s.cfg.admissionConfig)
+	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
@@ -534,8 +448,8 @@ func (s *server) admit() error {
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
 	table := plugins.Table(plugins.Config{Store: s.st, Types: s.reg, May: s.auth.Decide, CreateNamespace: s.createNamespace, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
-		Configuration: *configuration, PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.controllers, Tolerations: s.cfg.tolerations})
-	on, err := plugins.Select(table, s.cfg.enabledPlugins, s.cfg.disabledPlugins)
+		Configuration: *configuration, PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations})
+	on, err := plugins.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
 	if err != nil {
 		return err
 	}
@@ -580,7 +494,7 @@ func (s *server) typeChecker() *policy.TypeChecker {
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.eventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
+	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.EventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
 		Begin: s.instruments.own}
 	var running sync.WaitGroup
 	running.Go(func() { s.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
@@ -601,7 +515,7 @@ func (s *server) startWorkers() {
 		running.Go(func() { s.renewCerts(ctx) })
 	}
 	running.Go(func() {
-		s.upkeep.Run(ctx, s.cfg.compactionInterval, s.cfg.kept(), func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
+		s.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
 	if s.flows != nil {
 		running.Go(func() { s.fc.run(ctx) })
@@ -619,7 +533,7 @@ func (s *server) startWorkers() {
 func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	if s.cfg.controllers {
+	if s.cfg.Controllers {
 		running.Go(func() { gc.Run(ctx) })
 		running.Go(func() { s.typeChecker().Run(ctx) })
 	}
@@ -646,7 +560,7 @@ func (s *server) renewCerts(ctx context.Context) {
 		case <-time.After(renewEvery):
 		}
 		err := s.certs.Renew()
-		if err == nil && s.cfg.kubeconfig != "" && time.Now().Add(certs.RenewBefore).After(s.adminEnds) {
+		if err == nil && s.cfg.Kubeconfig != "" && time.Now().Add(certs.RenewBefore).After(s.adminEnds) {
 			err = s.writeKubeconfig()
 		}
 		if err != nil {
@@ -691,17 +605,17 @@ func (s *server) reopenAudit(ctx context.Context) {
 
 // openCerts opens --cert-dir where the server needs it. The authority there is one that may sign client certificates.
 func (s *server) openCerts() error {
-	if !s.cfg.ownCerts {
+	if !s.cfg.OwnCerts {
 		return nil
 	}
-	host, _, _ := net.SplitHostPort(s.cfg.listen) // checked with the flags
-	serviceIP, err := allocator.FirstServiceIP(s.cfg.serviceRange)
+	host, _, _ := net.SplitHostPort(s.cfg.Listen) // checked with the flags
+	serviceIP, err := allocator.FirstServiceIP(s.cfg.ServiceRange)
 	if err != nil {
 		return err
 	}
-	s.certs, err = certs.OpenCertFolder(s.cfg.certDir, func() []string { return certs.OwnHosts(host, serviceIP) }, s.log)
+	s.certs, err = certs.OpenCertFolder(s.cfg.CertDir, func() []string { return certs.OwnHosts(host, serviceIP) }, s.log)
 	if err == nil {
-		s.cfg.auth.OwnCA = s.certs.Authority.CertPEM
+		s.cfg.Auth.OwnCA = s.certs.Authority.CertPEM
 	}
 	return err
 }
@@ -718,8 +632,8 @@ func (s *server) secure(listener net.Listener) (*tls.Config, error) {
 	switch {
 	case s.certs != nil:
 		certificate = s.certs.Serving.Load
-	case s.cfg.tlsCert != "":
-		pair, err := certs.FollowPair(s.log, s.cfg.tlsCert, s.cfg.tlsKey)
+	case s.cfg.TLSCert != "":
+		pair, err := certs.FollowPair(s.log, s.cfg.TLSCert, s.cfg.TLSKey)
 		if err != nil {
 			return nil, fmt.Errorf("--tls-cert-file: %w", err)
 		}
@@ -774,23 +688,24 @@ func (s *server) handler() http.Handler {
 // routes lists everything that is served.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
-	ready := []healthCheck{pingCheck, shutdownCheck(s.stopping), {"store", s.st.Writable}, {"damage", s.whole}, {"scrub", s.intact}, {"unreadable", s.lost.Check}}
+	ready := []health.Check{health.Ping, health.Shutdown(s.stopping), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.whole},
+		{Name: "scrub", Err: s.intact}, {Name: "unreadable", Err: s.lost.Check}}
 	if s.cluster != nil {
-		ready = append(ready, healthCheck{"etcd", s.cluster.Check})
+		ready = append(ready, health.Check{Name: "etcd", Err: s.cluster.Check})
 	}
-	alive := []healthCheck{pingCheck}
+	alive := []health.Check{health.Ping}
 	var checked []string
-	for name, checks := range map[string][]healthCheck{"livez": alive, "healthz": alive, "readyz": ready} {
+	for name, checks := range map[string][]health.Check{"livez": alive, "healthz": alive, "readyz": ready} {
 		for _, check := range checks {
-			checked = append(checked, "/"+name+"/"+check.name)
+			checked = append(checked, "/"+name+"/"+check.Name)
 		}
-		endpoint := &healthEndpoint{name: name, checks: checks, shows: s.maySee}
+		endpoint := &health.Endpoint{Name: name, Checks: checks, Shows: s.maySee}
 		r.Handle("/"+name, s.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+name+"/*", s.withAuthorization(endpoint.ServeHTTP))
 	}
 	r.Handle("/version", s.withAuthorization(s.serveVersion))
 	r.Handle("/version/", s.withAuthorization(s.serveVersion))
-	if config, ok := s.auth.Accounts.OpenIDConfiguration(cmp.Or(s.cfg.jwksURI, s.url+"/openid/v1/jwks")); ok {
+	if config, ok := s.auth.Accounts.OpenIDConfiguration(cmp.Or(s.cfg.JWKSURI, s.url+"/openid/v1/jwks")); ok {
 		r.Handle("/.well-known/openid-configuration", s.withAuthorization(document("application/json", config)))
 		r.Handle("/openid/v1/jwks", s.withAuthorization(document("application/jwk-set+json", s.auth.Accounts.KeySet())))
 	}
@@ -889,7 +804,7 @@ func (s *server) serveThen(w http.ResponseWriter, r *http.Request, types *scheme
 func (s *server) history() *history.Log {
 	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
 		May:      s.may,
-		Patience: s.cfg.requestTimeout, Lifetime: s.cfg.minTimeout, ShuttingDown: s.stopping})
+		Patience: s.cfg.RequestTimeout, Lifetime: s.cfg.MinTimeout, ShuttingDown: s.stopping})
 }
 
 // may tells whether somebody may do something, by the rules of now.
@@ -1027,7 +942,7 @@ func (s *server) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchH
 
 // page is what /debug/ui/ shows.
 func (s *server) page() *dashboard.Page {
-	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Kept: s.cfg.kept(),
+	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Kept: s.cfg.Kept(),
 		Deprecations: func(most int) any { return s.usage.list(most) }}
 	if s.fc != nil {
 		p.Flows = s.fc.dispatcher
@@ -1082,7 +997,7 @@ func (s *server) writeKubeconfig() error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	return kubeconfig.Write(s.cfg.kubeconfig, cluster, admin)
+	return kubeconfig.Write(s.cfg.Kubeconfig, cluster, admin)
 }
 
 // access is what a client needs. On the plain port it says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise,
@@ -1099,8 +1014,8 @@ func (s *server) access() (cluster, admin map[string]any, err error) {
 		}
 		admin["client-certificate-data"], admin["client-key-data"] = pair.CertPEM, pair.KeyPEM
 		s.adminEnds = pair.Cert.NotAfter
-	case s.cfg.tlsCert != "":
-		ca, err := os.ReadFile(s.cfg.tlsCert)
+	case s.cfg.TLSCert != "":
+		ca, err := os.ReadFile(s.cfg.TLSCert)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -1124,13 +1039,13 @@ func (c *config) commands() []commandline.Command {
 	none, one := []int{0}, []int{1}
 	dataFlag := []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}}
 	return slices.Concat([]commandline.Command{
-		{Name: "", Counts: none, What: "serve until told to stop", Groups: c.serveFlags(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+		{Name: "", Counts: none, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 		{Name: "backup", Args: "DEST", Counts: one, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineBackup}}, Run: c.runBackup},
 		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: dataFlag, Run: c.runCheck},
 		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: dataFlag, Run: c.runDefrag},
 		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
-			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}, {Title: "The etcd cluster", Define: c.etcd.defineMigration}}, Run: c.runMigrate},
+			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}, {Title: "The etcd cluster", Define: c.defineMigration}}, Run: c.runMigrate},
 		{Name: "envtest-assets", Args: "DIR", Counts: one, What: "fill a folder with what envtest looks for, and print the line that leads it there",
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
 	}, logcmd.Commands())
@@ -1185,105 +1100,18 @@ func printVersion(out io.Writer) error {
 
 // ---- Flags: names, meanings and defaults are kube-apiserver's where it has the flag ----
 
-// serveFlags are those of the command that serves.
-func (c *config) serveFlags() []commandline.FlagGroup {
-	return []commandline.FlagGroup{
-		{Title: "The data", Define: c.defineStorage},
-		{Title: "Objects in etcd instead of the file, which then is this server's replica of them", Define: c.etcd.define},
-		{Title: "The address and its certificate", Define: c.defineAddress},
-		{Title: "Who may do what", Define: c.defineAccess},
-		{Title: "Service accounts", Define: c.defineAccounts},
-		{Title: "Objects", Define: c.defineObjects},
-		{Title: "Requests", Define: c.defineRequests},
-		{Title: "Logs", Define: c.defineLogs},
-	}
-}
-
 // newConfig returns the flags for serving with their defaults.
 func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 	c, f := &config{namespaceGrace: gc.NamespaceGrace}, flag.NewFlagSet("apilet", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	for _, group := range c.serveFlags() {
+	for _, group := range c.Groups() {
 		group.Define(f)
 	}
 	return c, f
 }
 
 // defineData is for those that need to know the file alone.
-func (c *config) defineData(f *flag.FlagSet) {
-	f.StringVar(&c.data, "data", "apilet.db", "the `file` that holds everything")
-}
-
-func (c *config) defineStorage(f *flag.FlagSet) {
-	c.defineData(f)
-	f.BoolVar(&c.ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
-	f.Int64Var(&c.quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does; 0 is no limit")
-	f.DurationVar(&c.compactionInterval, "compaction-interval", 5*time.Minute, "how often history is compacted; 0 keeps all")
-	f.Func("history", "`how far back` one can ask what was, who changed it and when: what is older is compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
-		d, err := time.ParseDuration(text)
-		if err == nil && d < 0 {
-			err = errors.New("is negative")
-		}
-		c.history = &d
-		return err
-	})
-	f.DurationVar(&c.eventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
-}
-
-func (c *config) defineAddress(f *flag.FlagSet) {
-	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
-	f.StringVar(&c.kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
-	f.StringVar(&c.tlsCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
-	f.StringVar(&c.tlsKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
-	f.StringVar(&c.certDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
-	f.StringVar(&c.corsOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
-}
-
-func (c *config) defineAccess(f *flag.FlagSet) {
-	f.StringVar(&c.auth.ClientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
-	f.StringVar(&c.auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
-	f.BoolVar(&c.auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
-	f.StringVar(&c.authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
-}
-
-func (c *config) defineAccounts(f *flag.FlagSet) {
-	f.StringVar(&c.accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
-	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", commandline.Repeated(&c.accounts.KeyFiles))
-	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.Repeated(&c.accounts.Issuers))
-	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.Listed(&c.accounts.Audiences))
-	f.StringVar(&c.jwksURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
-}
-
-func (c *config) defineObjects(f *flag.FlagSet) {
-	f.BoolVar(&c.controllers, "controllers", true, "collect garbage, empty namespaces, give them their first objects, fill token Secrets and check the types of policies; false leaves that to a kube-controller-manager")
-	f.BoolVar(&c.namespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
-	f.StringVar(&c.serviceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
-	f.BoolVar(&c.validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
-	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&c.enabledPlugins))
-	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&c.disabledPlugins))
-	f.Int64Var(&c.tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is not ready")
-	f.Int64Var(&c.tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is lost")
-	f.StringVar(&c.admissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration; PodSecurity's defaults and exemptions are read from it")
-	f.BoolVar(&c.managedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
-	f.BoolVar(&c.denyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
-}
-
-func (c *config) defineRequests(f *flag.FlagSet) {
-	c.maxReadonly, c.maxMutating = 400, 200
-	f.Func("max-requests-inflight", "requests that only read, at once; the sum with the next flag is flow control's `seats`. auto, for both: as many as the machine carries (default 400)", inflight(&c.maxReadonly, &c.readonlyGiven))
-	f.Func("max-mutating-requests-inflight", "requests that write, at once: a `number` or auto (default 200)", inflight(&c.maxMutating, &c.mutatingGiven))
-	f.BoolVar(&c.flowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
-	f.DurationVar(&c.requestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
-	f.DurationVar(&c.minTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
-	f.StringVar(&c.continueKeys, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
-	f.StringVar(&c.featureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
-}
-
-func (c *config) defineLogs(f *flag.FlagSet) {
-	f.StringVar(&c.auditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
-	f.StringVar(&c.logFormat, "log-format", "console", "console or json")
-	f.IntVar(&c.verbosity, "v", 0, "3 logs every request")
-}
+func (c *config) defineData(f *flag.FlagSet) { options.Data(f, &c.Data) }
 
 func (c *config) defineBackup(f *flag.FlagSet) {
 	c.defineData(f)

@@ -58,8 +58,8 @@ type testServer struct {
 func startTest(t testing.TB, edit ...func(*config)) *testServer {
 	t.Helper()
 	c, _ := newConfig(io.Discard)
-	c.listen, c.ephemeral, c.compactionInterval, c.namespaceGrace = "127.0.0.1:0", true, 0, 0
-	c.disabledPlugins = []string{"ServiceAccount"} // whose tokens and accounts most tests would have to look past
+	c.Listen, c.Ephemeral, c.CompactionInterval, c.namespaceGrace = "127.0.0.1:0", true, 0, 0
+	c.DisabledPlugins = []string{"ServiceAccount"} // whose tokens and accounts most tests would have to look past
 	s := &testServer{t: t, log: &apitest.Log{}}
 	c.log = zerolog.New(s.log).Level(zerolog.ErrorLevel)
 	for _, e := range edit {
@@ -79,18 +79,18 @@ func startTest(t testing.TB, edit ...func(*config)) *testServer {
 
 // onEtcd gives a server a prefix of its own in the etcd cluster that ETCD_SERVERS names, if it does: testdata/on-etcd.sh runs tests so.
 func onEtcd(c *config) {
-	if urls := os.Getenv("ETCD_SERVERS"); urls != "" && len(c.etcd.servers) == 0 {
-		c.etcd.servers, c.etcd.prefix = strings.Split(urls, ","), "/"+rand.Text()
+	if urls := os.Getenv("ETCD_SERVERS"); urls != "" && len(c.Etcd.Servers) == 0 {
+		c.Etcd.Servers, c.Etcd.Prefix = strings.Split(urls, ","), "/"+rand.Text()
 	}
 }
 
 // onFile is an edit: the data lies in a file that a restart finds again.
 func onFile(path string) func(*config) {
-	return func(c *config) { c.ephemeral, c.data = false, path }
+	return func(c *config) { c.Ephemeral, c.Data = false, path }
 }
 
 // unhurried is an edit for requests that a busy machine, with the race detector on it, does not end within the usual minute.
-func unhurried(c *config) { c.requestTimeout = 10 * time.Minute }
+func unhurried(c *config) { c.RequestTimeout = 10 * time.Minute }
 
 func (s *testServer) start() {
 	s.t.Helper()
@@ -325,21 +325,21 @@ func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer
 			for _, flag := range conversationFlag.FindAllStringSubmatch(string(archive.Comment), -1) {
 				switch flag[1] {
 				case "plugins":
-					c.enabledPlugins = strings.Split(flag[2], ",")
+					c.EnabledPlugins = strings.Split(flag[2], ",")
 				case "authorization":
-					c.authorization = flag[2]
+					c.Authorization = flag[2]
 				}
 			}
 			for _, section := range archive.Files {
 				if section.Name == "configuration" {
-					c.admissionConfig = apitest.TempFile(t, "admission.yaml", string(section.Data))
+					c.AdmissionConfig = apitest.TempFile(t, "admission.yaml", string(section.Data))
 				}
 			}
-			if strings.Contains(file, "plugin-") && c.enabledPlugins == nil {
-				c.enabledPlugins = []string{"StorageObjectInUseProtection"}
+			if strings.Contains(file, "plugin-") && c.EnabledPlugins == nil {
+				c.EnabledPlugins = []string{"StorageObjectInUseProtection"}
 			}
 			if strings.Contains(file, "plugin-serviceaccount") { // recorded where nobody else makes accounts
-				c.disabledPlugins, c.namespaceDefaults = nil, false
+				c.DisabledPlugins, c.NamespaceDefaults = nil, false
 			}
 		})
 		if strings.Contains(file, "validation") && !s.validates() {
@@ -488,7 +488,7 @@ func startTLS(t *testing.T, edit ...func(*config)) (s *testServer, clients apite
 	clients, caFile := apitest.NewCA(t)
 	tokens := apitest.TempFile(t, "tokens.csv", "root-token,root,1,system:masters\nbob-token,bob,2,\"dev,ops\"\n")
 	s = startTest(t, append([]func(*config){func(c *config) {
-		c.tlsCert, c.tlsKey, c.auth.TokenFile, c.auth.ClientCAFile = certFile, keyFile, tokens, caFile
+		c.TLSCert, c.TLSKey, c.Auth.TokenFile, c.Auth.ClientCAFile = certFile, keyFile, tokens, caFile
 	}}, edit...)...)
 	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool}
 	return s, clients
@@ -581,7 +581,7 @@ func checkClientCertificate(t *testing.T, s *testServer, clients apitest.CA) {
 
 func TestAnonymousCanBeRefused(t *testing.T) {
 	t.Parallel()
-	s, _ := startTLS(t, func(c *config) { c.auth.Anonymous = false })
+	s, _ := startTLS(t, func(c *config) { c.Auth.Anonymous = false })
 	if got := s.want(401, "GET", "/version", "").failure(); got != "401 Unauthorized Unauthorized" {
 		t.Error(got)
 	}
@@ -589,7 +589,7 @@ func TestAnonymousCanBeRefused(t *testing.T) {
 
 func TestPlainPortRefusesOtherSites(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.corsOrigins = `^https://good\.example$` })
+	s := startTest(t, func(c *config) { c.CORSOrigins = `^https://good\.example$` })
 	for _, c := range []struct {
 		header string
 		code   int
@@ -608,7 +608,7 @@ func TestPlainPortRefusesOtherSites(t *testing.T) {
 func TestKubeconfigIsWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
-	s := startTest(t, func(c *config) { c.kubeconfig = path })
+	s := startTest(t, func(c *config) { c.Kubeconfig = path })
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -13,14 +13,11 @@ package main
 // has labels that come from outside, such as types that come and go and the names of webhooks, has a smaller bound of its own kind.
 //
 //	apiserver_request_total{verb="LIST",resource="pods",scope="namespace",code="200",...} 17
-//
-// Health is the second half: /livez, /readyz and /healthz run a list of named checks and answer in kube-apiserver's words.
 
 import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -646,113 +643,7 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// --- Health
-
-// A healthCheck is one condition of /livez, /readyz or /healthz; names may contain slashes.
-type healthCheck struct {
-	name  string
-	check func() error // nil: well
-}
-
-// pingCheck is always well: it answers, so it lives.
-var pingCheck = healthCheck{"ping", func() error { return nil }}
-
-// shutdownCheck fails once stop is closed; it belongs in /readyz alone, so that no new work is sent here while the old is finished.
-func shutdownCheck(stop <-chan struct{}) healthCheck {
-	return healthCheck{"shutdown", func() error {
-		select {
-		case <-stop:
-			return errors.New("process is shutting down")
-		default:
-			return nil
-		}
-	}}
-}
-
-// A healthEndpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
-type healthEndpoint struct {
-	name   string // livez, readyz or healthz
-	checks []healthCheck
-	shows  func(r *http.Request, path string) bool // whether who asks may see the cause on a check's own page, and so here; nil: nobody
-	failed func(endpoint, check string, err error) // told the cause of each failure, which a public page must not show; may be nil
-}
-
-func (h *healthEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	name := strings.TrimPrefix(r.URL.Path, "/"+h.name)
-	if name == "" {
-		h.serveAll(w, r)
-		return
-	}
-	i := slices.IndexFunc(h.checks, func(c healthCheck) bool { return "/"+c.name == name })
-	if i < 0 {
-		http.NotFound(w, r)
-		return
-	}
-	// kube-apiserver shows the cause here, on the page of a single check.
-	if err := h.checks[i].check(); err != nil {
-		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
-		return
-	}
-	fmt.Fprint(w, "ok")
-}
-
-// serveAll runs all checks but those that ?exclude= names. Details are printed when asked for, and always on failure.
-func (h *healthEndpoint) serveAll(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	report, healthy := h.run(query["exclude"], func(check string) bool {
-		return query.Has("verbose") && h.shows != nil && h.shows(r, "/"+h.name+"/"+check)
-	})
-	if !healthy {
-		http.Error(w, report+h.name+" check failed", http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if query.Has("verbose") {
-		fmt.Fprintf(w, "%s%s check passed\n", report, h.name)
-		return
-	}
-	fmt.Fprint(w, "ok")
-}
-
-func (h *healthEndpoint) run(excluded []string, shown func(check string) bool) (report string, healthy bool) {
-	var out bytes.Buffer
-	unknown := map[string]bool{}
-	for _, name := range excluded {
-		unknown[name] = true
-	}
-	healthy = true
-	for _, c := range h.checks {
-		if slices.Contains(excluded, c.name) {
-			delete(unknown, c.name)
-			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.name)
-			continue
-		}
-		err := c.check()
-		if err == nil {
-			fmt.Fprintf(&out, "[+]%s ok\n", c.name)
-			continue
-		}
-		healthy = false
-		reason := "reason withheld"
-		if shown(c.name) {
-			reason = strings.ReplaceAll(err.Error(), "\n", " ")
-		}
-		fmt.Fprintf(&out, "[-]%s failed: %s\n", c.name, reason)
-		if h.failed != nil {
-			h.failed(h.name, c.name, err)
-		}
-	}
-	if len(unknown) > 0 {
-		names := make([]string, 0, len(unknown))
-		for name := range unknown {
-			names = append(names, strconv.Quote(name))
-		}
-		slices.Sort(names)
-		fmt.Fprintf(&out, "warn: some health checks cannot be excluded: no matches for %s\n", strings.Join(names, ","))
-	}
-	return out.String(), healthy
-}
+// --- The record of a request
 
 // Instrumentation keeps the records of requests.
 type instrumentation struct {

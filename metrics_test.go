@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -206,45 +205,6 @@ func TestOrdinaryWritesAreTrackedTheShortWay(t *testing.T) {
 	}
 	if general := s.wr.Tracked.General.Load(); general != 0 {
 		t.Errorf("%d writes were left to the general machine", general)
-	}
-}
-
-func TestHealthSpeaksKubernetesText(t *testing.T) {
-	t.Parallel()
-	stop := make(chan struct{})
-	var causes []string
-	sick := healthCheck{"poststarthook/rbac", func() error { return errors.New("it hurts") }}
-	failed := func(endpoint, check string, err error) {
-		causes = append(causes, fmt.Sprintf("%s %s: %v", endpoint, check, err))
-	}
-	livez := &healthEndpoint{"livez", []healthCheck{pingCheck, sick}, nil, failed}
-	readyz := &healthEndpoint{"readyz", []healthCheck{pingCheck, {"etcd", pingCheck.check}, shutdownCheck(stop)}, nil, nil}
-	ask := func(h http.Handler, url string) string {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", url, nil))
-		return fmt.Sprintf("%d %s %s", w.Code, w.Header().Get("Content-Type"), w.Body)
-	}
-	const text = " text/plain; charset=utf-8 "
-	check := func(h http.Handler, url, want string) {
-		t.Helper()
-		if got := ask(h, url); got != want {
-			t.Errorf("GET %s: got\n%s\nwant\n%s", url, got, want)
-		}
-	}
-	check(readyz, "/readyz", "200"+text+"ok")
-	check(readyz, "/readyz?verbose", "200"+text+"[+]ping ok\n[+]etcd ok\n[+]shutdown ok\nreadyz check passed\n")
-	check(readyz, "/readyz?verbose&exclude=etcd&exclude=foo&exclude=bar", "200"+text+
-		"[+]ping ok\n[+]etcd excluded: ok\n[+]shutdown ok\nwarn: some health checks cannot be excluded: no matches for \"bar\",\"foo\"\nreadyz check passed\n")
-	check(readyz, "/readyz/etcd", "200"+text+"ok")
-	check(readyz, "/readyz/nope", "404"+text+"404 page not found\n")
-	check(readyz, "/readyz/", "404"+text+"404 page not found\n")
-	check(livez, "/livez", "500"+text+"[+]ping ok\n[-]poststarthook/rbac failed: reason withheld\nlivez check failed\n")
-	check(livez, "/livez?exclude=poststarthook/rbac", "200"+text+"ok")
-	check(livez, "/livez/poststarthook/rbac", "500"+text+"internal server error: it hurts\n")
-	close(stop)
-	check(readyz, "/readyz", "500"+text+"[+]ping ok\n[+]etcd ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n")
-	if want := "livez poststarthook/rbac: it hurts"; len(causes) != 1 || causes[0] != want {
-		t.Errorf("causes told: got %q, want one: %q", causes, want)
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 func TestCollectorPassesAdmission(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
-	s := startTest(t, func(c *config) { c.auditPath = log })
+	s := startTest(t, func(c *config) { c.AuditPath = log })
 	owner := s.want(201, "POST", hookedMaps, hookedMap("owner")).get("metadata.uid").String()
 	s.want(201, "POST", hookedMaps, fmt.Sprintf(`{"metadata":{"name":"owned","labels":{"hooked":"yes"},"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`, owner))
 	var refusals atomic.Int32
@@ -57,7 +57,7 @@ func TestCollectorPassesAdmission(t *testing.T) {
 func TestEmptyingPassesAdmission(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
-	s := startTest(t, func(c *config) { c.auditPath = log })
+	s := startTest(t, func(c *config) { c.AuditPath = log })
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"shop"}}`)
 	s.want(201, "POST", "/api/v1/namespaces/shop/configmaps", hookedMap("m"))
 	var refusals atomic.Int32

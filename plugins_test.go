@@ -26,7 +26,7 @@ plugins:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := startTest(t, func(c *config) { c.admissionConfig = file })
+	s := startTest(t, func(c *config) { c.AdmissionConfig = file })
 	s.namespace("free")
 	s.want(201, "POST", "/api/v1/namespaces/free/pods", privilegedPod)
 	if got := metricValue(s, `pod_security_exemptions_total{request_operation="create",resource="pod",subresource=""}`); got != 1 {
@@ -52,7 +52,7 @@ plugins:
 func TestPluginsAreSwitchedOff(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, func(c *config) {
-		c.disabledPlugins = []string{"ServiceAccount", "PodSecurity", "DefaultTolerationSeconds", "Priority", "LimitRanger", "TaintNodesByCondition"}
+		c.DisabledPlugins = []string{"ServiceAccount", "PodSecurity", "DefaultTolerationSeconds", "Priority", "LimitRanger", "TaintNodesByCondition"}
 	})
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"off","labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`)
 	s.want(201, "POST", "/api/v1/namespaces/off/limitranges", `{"metadata":{"name":"l"},"spec":{"limits":[{"type":"Container","min":{"cpu":"1"}}]}}`)
@@ -69,7 +69,7 @@ func TestPluginsAreSwitchedOff(t *testing.T) {
 
 func TestSecondsOnLostNodesAreFlags(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.tolerations.NotReady, c.tolerations.Unreachable = 0, 7 })
+	s := startTest(t, func(c *config) { c.Tolerations.NotReady, c.Tolerations.Unreachable = 0, 7 })
 	pod := s.want(201, "POST", "/api/v1/namespaces/default/pods", `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
 	if got := pod.get("spec.tolerations.#.tolerationSeconds").Raw; got != "[0,7]" {
 		t.Error(got)
@@ -79,7 +79,7 @@ func TestSecondsOnLostNodesAreFlags(t *testing.T) {
 // TestNodeGetsTokensThatItsPodsMount: what NodeRestriction lets through, which no conversation can show, and what of a claim is not a node's.
 func TestNodeGetsTokensThatItsPodsMount(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.enabledPlugins, c.authorization = []string{"NodeRestriction"}, "RBAC" })
+	s := startTest(t, func(c *config) { c.EnabledPlugins, c.Authorization = []string{"NodeRestriction"}, "RBAC" })
 	node := []string{"Impersonate-User: system:node:n1", "Impersonate-Group: system:nodes"}
 	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"kubelet"},"rules":[{"apiGroups":[""],"verbs":["create","patch"],
 		"resources":["serviceaccounts/token","persistentvolumeclaims/status"]}]}`)
@@ -124,7 +124,7 @@ func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, _ := newConfig(&strings.Builder{})
-		c.listen, c.ephemeral, c.admissionConfig = "127.0.0.1:0", true, file
+		c.Listen, c.Ephemeral, c.AdmissionConfig = "127.0.0.1:0", true, file
 		s, err := startServer(c)
 		if err == nil {
 			_ = s.stop()

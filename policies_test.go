@@ -48,8 +48,8 @@ func TestPoliciesAnswerAsKubeAPIServer(t *testing.T) {
 	}
 	auditLog := filepath.Join(t.TempDir(), "audit.log")
 	s, _ := startTLS(t, func(c *config) {
-		c.auth.TokenFile = apitest.TempFile(t, "tokens.csv", "token,admin,1,system:masters\n")
-		c.auditPath, c.authorization = auditLog, "RBAC"
+		c.Auth.TokenFile = apitest.TempFile(t, "tokens.csv", "token,admin,1,system:masters\n")
+		c.AuditPath, c.Authorization = auditLog, "RBAC"
 	})
 	var exchanges []policyExchange
 	var got []policyAnswer

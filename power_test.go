@@ -36,6 +36,7 @@ import (
 	"apilet/internal/apitest"
 	"apilet/internal/atomicfile"
 	"apilet/internal/commandline"
+	"apilet/internal/options"
 	"apilet/internal/store"
 )
 
@@ -72,7 +73,7 @@ func TestPowerChild(t *testing.T) {
 	})
 	data := filepath.Join(dir, "a.db")
 	p.say("backing-up %s", "stopped.db")
-	p.must((&config{data: data}).runBackup(commandline.Call{Args: []string{filepath.Join(dir, "stopped.db")}, Errors: io.Discard}))
+	p.must((&config{Options: options.Options{Data: data}}).runBackup(commandline.Call{Args: []string{filepath.Join(dir, "stopped.db")}, Errors: io.Discard}))
 	p.say("backed-up %s", "stopped.db")
 	p.must(store.Defrag(data, nil))
 	p.serve(func(*server) {
@@ -105,7 +106,7 @@ func (p *powerChild) must(err error) {
 // serve runs a server while work does.
 func (p *powerChild) serve(work func(*server)) {
 	c, _ := newConfig(io.Discard)
-	c.listen, c.data, c.compactionInterval, c.log = "127.0.0.1:0", filepath.Join(p.dir, "a.db"), 0, zerolog.Nop()
+	c.Listen, c.Data, c.CompactionInterval, c.log = "127.0.0.1:0", filepath.Join(p.dir, "a.db"), 0, zerolog.Nop()
 	s, err := startServer(c)
 	if err != nil {
 		p.t.Fatal(err)

@@ -287,7 +287,7 @@ func TestQuotaHoldsForTheServerItself(t *testing.T) {
 // TestQuotaSwitchedOff: the flag that switches the plug-in off also leaves the status to whoever writes it.
 func TestQuotaSwitchedOff(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.disabledPlugins = []string{"ResourceQuota"} })
+	s := startTest(t, func(c *config) { c.DisabledPlugins = []string{"ResourceQuota"} })
 	s.want(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"configmaps":"0"}}}`)
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`)
 }

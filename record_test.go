@@ -71,7 +71,7 @@ func auditedAs(t *testing.T, path, id string) string {
 func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	s, _ := startTLS(t, func(c *config) { c.auditPath = path })
+	s, _ := startTLS(t, func(c *config) { c.AuditPath = path })
 	const root, bob, nobody = "Authorization: Bearer root-token", "Authorization: Bearer bob-token", "X-No: credentials"
 	const maps, merge = "/api/v1/namespaces/default/configmaps", "Content-Type: application/merge-patch+json"
 	s.headers = []string{root}
@@ -187,7 +187,7 @@ func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has /dev/full")
 	}
-	s := startTest(t, func(c *config) { c.auditPath = "/dev/full" })
+	s := startTest(t, func(c *config) { c.AuditPath = "/dev/full" })
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("a"))
 	apitest.WaitFor(t, "a word about it", func() bool { return metricValue(s, "apilet_audit_failing") == 1 })
 	if log := s.log.String(); strings.Count(log, "the audit log cannot be written; events wait in memory") != 1 || !strings.Contains(log, "no space left") {

@@ -255,7 +255,7 @@ func openDoors(t *testing.T) (*doorScene, []*tenant) {
 		fmt.Fprintf(&tokens, "%s,%s,,%s\n", u.name, u.name, map[bool]string{true: request.GroupMasters, false: ""}[u.master])
 	}
 	file := apitest.TempFile(t, "tokens.csv", tokens.String())
-	server, _ := startTLS(t, func(c *config) { c.auth.TokenFile, c.validate, c.namespaceDefaults = file, false, false })
+	server, _ := startTLS(t, func(c *config) { c.Auth.TokenFile, c.Validate, c.NamespaceDefaults = file, false, false })
 	s := &doorScene{testServer: server, doors: server.handler(), seeds: map[string]store.Change{}}
 	for _, plural := range []string{"widgets", "gadgets"} {
 		s.make(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(`{"metadata":{"name":"%[1]s.doors.io"},"spec":{"group":"doors.io",
@@ -715,7 +715,7 @@ func TestWatchPathOfANameIsASelector(t *testing.T) {
 // TestStatusIsAppliedInEveryVersion: the versions of a kind whose fields are alike share their Go type.
 func TestStatusIsAppliedInEveryVersion(t *testing.T) {
 	t.Parallel()
-	s := startScene(t, func(c *config) { c.validate = false })
+	s := startScene(t, func(c *config) { c.Validate = false })
 	for _, c := range []struct{ apiVersion, kind, path string }{
 		{"batch/v1beta1", "CronJob", "/apis/batch/v1beta1/namespaces/p1/cronjobs/x"},
 		{"policy/v1beta1", "PodDisruptionBudget", "/apis/policy/v1beta1/namespaces/p1/poddisruptionbudgets/x"},

@@ -28,7 +28,7 @@ func telling(t *testing.T) (s *testServer, auditPath string) {
 	auditPath = filepath.Join(t.TempDir(), "audit")
 	log := &apitest.Log{}
 	s, _ = startTLS(t, func(c *config) {
-		c.verbosity, c.auditPath, c.log = 3, auditPath, zerolog.New(log)
+		c.Verbosity, c.AuditPath, c.log = 3, auditPath, zerolog.New(log)
 	})
 	s.log = log
 	s.headers = []string{"Authorization: Bearer root-token"}

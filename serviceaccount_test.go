@@ -529,7 +529,7 @@ func TestOthersCanVerifyTokens(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*config){
 		"ES256": func(*config) {},
-		"RS256": func(c *config) { c.accounts.SigningKeyFile = keyFiles(t)["rsa"] },
+		"RS256": func(c *config) { c.Accounts.SigningKeyFile = keyFiles(t)["rsa"] },
 	} {
 		s := startShop(t, edit)
 		token := s.tokenFor("")
@@ -549,7 +549,7 @@ func TestOthersCanVerifyTokens(t *testing.T) {
 		s.want(405, "POST", "/openid/v1/jwks", "{}", masterToken)
 		s.want(403, "GET", "/openid/v1/jwks", "")
 	}
-	s, _ := startTLS(t, func(c *config) { c.accounts.Issuers = []string{"not-a-url"} })
+	s, _ := startTLS(t, func(c *config) { c.Accounts.Issuers = []string{"not-a-url"} })
 	if a := s.send("GET", "/.well-known/openid-configuration", "", masterToken); a.code != 404 {
 		t.Errorf("an issuer that is no URL is described by %s", a.body)
 	}
@@ -608,8 +608,8 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	told := &apitest.Log{}
 	tokens := apitest.TempFile(t, "tokens", "root-token,root,1,system:masters\nbob-token,bob,2\n")
 	s := startTest(t, func(c *config) {
-		c.log, c.verbosity = zerolog.New(told), 9
-		c.auditPath, c.kubeconfig, c.certDir, c.auth.TokenFile = audit, kubeconfig, filepath.Join(dir, "certs"), tokens
+		c.log, c.Verbosity = zerolog.New(told), 9
+		c.AuditPath, c.Kubeconfig, c.CertDir, c.Auth.TokenFile = audit, kubeconfig, filepath.Join(dir, "certs"), tokens
 	})
 	s.client, _ = kubeconfigClient(t, kubeconfig)
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"shop"}}`)
@@ -701,7 +701,7 @@ func TestWhatADataFileGivesAway(t *testing.T) {
 	for _, keyFile := range []string{"", signing} {
 		path := filepath.Join(dir, fmt.Sprint("data", len(keyFile), ".db"))
 		s := startShop(t, onFile(path), func(c *config) {
-			c.accounts.SigningKeyFile = keyFile
+			c.Accounts.SigningKeyFile = keyFile
 		})
 		s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"open"},"data":{"x":"c2VjcmV0LWRhdGE="}}`, masterToken)
 		token := s.tokenFor("")
@@ -710,7 +710,7 @@ func TestWhatADataFileGivesAway(t *testing.T) {
 			t.Errorf("the file has mode %v", info.Mode())
 		}
 		file := apitest.ReadFile(t, path)
-		tlsKey, _ := pem.Decode(apitest.ReadFile(t, s.conf.tlsKey))
+		tlsKey, _ := pem.Decode(apitest.ReadFile(t, s.conf.TLSKey))
 		for what, c := range map[string]struct {
 			secret []byte
 			in     bool

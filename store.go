@@ -55,7 +55,7 @@ import (
 
 // runCheck prints what store.Check found. Problems are an error.
 func (c *config) runCheck(call commandline.Call) error {
-	path, seen := c.data, &store.Progress{}
+	path, seen := c.Data, &store.Progress{}
 	defer seen.Show(call.Errors, "apilet check", time.Second)()
 	report, err := store.CheckObjects(path, unreadable.NewDecodeCheck(scheme.NewRegistry()), seen)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *config) runCheck(call commandline.Call) error {
 func (c *config) runDefrag(call commandline.Call) error {
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet defrag", time.Second)()
-	return store.Defrag(c.data, seen)
+	return store.Defrag(c.Data, seen)
 }
 
 // runBackup copies a running server's objects (--server or --kubeconfig), or those of a file that no server has open, into a new file.
@@ -85,7 +85,7 @@ func (c *config) runBackup(call commandline.Call) error {
 	if source.server != "" || source.kubeconfig != "" {
 		return source.download(call.Args[0])
 	}
-	st, err := store.Open(c.data, store.Options{})
+	st, err := store.Open(c.Data, store.Options{})
 	if err != nil {
 		return err
 	}
@@ -203,56 +203,40 @@ func (s *server) whole() error {
 
 // ---- Objects in etcd
 
-// etcdFlags are kube-apiserver's.
-type etcdFlags struct {
-	servers                           []string
-	cafile, certfile, keyfile, prefix string
-	toFile                            bool            // of migrate
-	starting                          context.Context // ends a start that waits for etcd; nil: nothing does
-}
-
 // defineMigration is for migrate.
-func (e *etcdFlags) defineMigration(f *flag.FlagSet) {
-	f.BoolVar(&e.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
-	e.define(f)
-}
-
-func (e *etcdFlags) define(f *flag.FlagSet) {
-	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that holds the objects, under kube-apiserver's keys; several servers may share it, kube-apiserver among them", commandline.Listed(&e.servers))
-	f.StringVar(&e.cafile, "etcd-cafile", "", "PEM `file` of the authorities that may vouch for etcd")
-	f.StringVar(&e.certfile, "etcd-certfile", "", "PEM `file` with the certificate to show to etcd")
-	f.StringVar(&e.keyfile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
-	f.StringVar(&e.prefix, "etcd-prefix", "/registry", "what all keys in etcd begin with")
+func (c *config) defineMigration(f *flag.FlagSet) {
+	f.BoolVar(&c.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
+	c.Etcd.Define(f)
 }
 
 // runMigrate copies the objects of a file that no server has open into an etcd cluster, or the other way.
 func (c *config) runMigrate(call commandline.Call) error {
-	if len(c.etcd.servers) == 0 {
+	if len(c.Etcd.Servers) == 0 {
 		return errors.New("--etcd-servers says from or to which etcd; it is missing")
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	seen, reg := &store.Progress{}, scheme.NewRegistry()
 	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
-	cluster := etcd.Config{Servers: c.etcd.servers, CAFile: c.etcd.cafile, CertFile: c.etcd.certfile, KeyFile: c.etcd.keyfile,
-		Layout: layout.New(c.etcd.prefix, reg), Log: newLogger(call.Errors, "console")}
-	if c.etcd.toFile {
-		objects, leftOut, err := etcd.ToFile(ctx, cluster, c.data, seen)
+	cluster := etcd.Config{Servers: c.Etcd.Servers, CAFile: c.Etcd.CAFile, CertFile: c.Etcd.CertFile, KeyFile: c.Etcd.KeyFile,
+		Layout: layout.New(c.Etcd.Prefix, reg), Log: newLogger(call.Errors, "console")}
+	if c.toFile {
+		objects, leftOut, err := etcd.ToFile(ctx, cluster, c.Data, seen)
 		if err == nil {
-			fmt.Fprintf(call.Out, "%s: %d objects; %d keys of etcd that are none were left out\n", c.data, objects, leftOut)
+			fmt.Fprintf(call.Out, "%s: %d objects; %d keys of etcd that are none were left out\n", c.Data, objects, leftOut)
 		}
 		return err
 	}
-	if _, err := os.Stat(c.data); err != nil {
+	if _, err := os.Stat(c.Data); err != nil {
 		return err
 	}
-	st, err := store.Open(c.data, store.Options{})
+	st, err := store.Open(c.Data, store.Options{})
 	if err != nil {
 		return err
 	}
 	objects, err := etcd.ToCluster(ctx, cluster, st, seen)
 	if err == nil {
-		fmt.Fprintf(call.Out, "%s: %d objects are below %s\n", c.data, objects, cluster.Layout.Prefix())
+		fmt.Fprintf(call.Out, "%s: %d objects are below %s\n", c.Data, objects, cluster.Layout.Prefix())
 	}
 	return errors.Join(err, st.Close())
 }
@@ -260,22 +244,22 @@ func (c *config) runMigrate(call commandline.Call) error {
 // openStore opens the data file, or the replica of what an etcd cluster holds. closeStore closes both.
 func (s *server) openStore() (err error) {
 	c := s.cfg
-	options := store.Options{Ephemeral: c.ephemeral, Quota: c.quota,
+	options := store.Options{Ephemeral: c.Ephemeral, Quota: c.Quota,
 		Author:  registry.Author,
 		Outcome: s.troubles.TellWriting,
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
 		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
 	}
-	if len(c.etcd.servers) == 0 {
-		s.st, err = store.Open(c.data, options)
+	if len(c.Etcd.Servers) == 0 {
+		s.st, err = store.Open(c.Data, options)
 		return err
 	}
-	starting := c.etcd.starting
+	starting := c.starting
 	if starting == nil {
 		starting = context.Background()
 	}
-	if s.cluster, err = etcd.Open(starting, etcd.Config{Servers: c.etcd.servers, CAFile: c.etcd.cafile, CertFile: c.etcd.certfile, KeyFile: c.etcd.keyfile,
-		Layout: layout.New(c.etcd.prefix, s.reg), CompactionInterval: c.compactionInterval, Log: s.log}); err != nil {
+	if s.cluster, err = etcd.Open(starting, etcd.Config{Servers: c.Etcd.Servers, CAFile: c.Etcd.CAFile, CertFile: c.Etcd.CertFile, KeyFile: c.Etcd.KeyFile,
+		Layout: layout.New(c.Etcd.Prefix, s.reg), CompactionInterval: c.CompactionInterval, Log: s.log}); err != nil {
 		return err
 	}
 	tell := options.Damaged
@@ -283,7 +267,7 @@ func (s *server) openStore() (err error) {
 		tell(place)
 		s.cluster.Damaged(place)
 	}
-	if s.st, err = store.Open(c.data, options); err != nil {
+	if s.st, err = store.Open(c.Data, options); err != nil {
 		return errors.Join(err, s.cluster.Close())
 	}
 	if err := s.cluster.Start(starting, s.st); err != nil {
@@ -302,7 +286,7 @@ func (s *server) giveUp(err error) error {
 
 // replicaFailed says that a start has failed by its replica alone: the next one has another.
 func (c *config) replicaFailed(err error) bool {
-	return len(c.etcd.servers) > 0 && (errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged))
+	return len(c.Etcd.Servers) > 0 && (errors.Is(err, etcd.ErrLost) || errors.Is(err, store.ErrDamaged))
 }
 
 func (s *server) closeStore() (err error) {
@@ -384,7 +368,7 @@ func (s *server) afterCompaction(ctx context.Context, gc *gc.Collector, err erro
 
 // continueKeys reads the keys of --continue-key-file, or the one that the data file keeps.
 func (s *server) continueKeys() ([][]byte, error) {
-	if s.cfg.continueKeys == "" {
+	if s.cfg.ContinueKeyFile == "" {
 		key, err := s.st.Secret("continue-key", func() []byte {
 			key := make([]byte, 32)
 			_, _ = rand.Read(key) // never fails
@@ -392,7 +376,7 @@ func (s *server) continueKeys() ([][]byte, error) {
 		})
 		return [][]byte{key}, err
 	}
-	file, err := os.Open(s.cfg.continueKeys)
+	file, err := os.Open(s.cfg.ContinueKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("--continue-key-file: %w", err)
 	}
@@ -423,7 +407,7 @@ func (s *server) serveBackup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	parent, pattern := filepath.Split(backupFolders(s.st.Path))
-	if s.cfg.ephemeral { // whose folder is gone already
+	if s.cfg.Ephemeral { // whose folder is gone already
 		parent = ""
 	}
 	dir, err := os.MkdirTemp(parent, pattern)

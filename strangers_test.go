@@ -130,7 +130,7 @@ func TestStrangersMakeNoSeries(t *testing.T) {
 func TestPathThatIsNoTextIsAnsweredAndAudited(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	s := startTest(t, func(c *config) { c.auditPath = path })
+	s := startTest(t, func(c *config) { c.AuditPath = path })
 	for i, target := range []string{"/apis/%ff%fe/v1/x?watch=1", "/apis/apps/v1/%ff?watch=1", "/api/v1/namespaces/%ff/pods/%fe", "/%ff%fe", "/api/v1/pods/p/%ff"} {
 		id := fmt.Sprint("no-text-", i)
 		if a := s.send("GET", target, "", "Audit-Id: "+id); a.code < 400 || a.code >= 500 {

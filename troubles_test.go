@@ -52,7 +52,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 	expect("writing (lost data file)", 1, 1)
 	s.halt()
 
-	s.conf.quota = 1
+	s.conf.Quota = 1
 	s.start()
 	for range 3 {
 		a := s.want(500, "POST", maps, configMap("b"))
@@ -122,7 +122,7 @@ func TestRootListsThePathsThatAreServed(t *testing.T) {
 func TestEveryJSONLogLineHasALevel(t *testing.T) {
 	t.Parallel()
 	var log apitest.Log
-	s, _ := startTLS(t, loud(&log), func(c *config) { c.verbosity = 3 })
+	s, _ := startTLS(t, loud(&log), func(c *config) { c.Verbosity = 3 })
 	s.want(200, "GET", "/version", "")
 	if answer, err := http.Get("http" + strings.TrimPrefix(s.url, "https")); err == nil { // no TLS at all
 		answer.Body.Close()

@@ -28,6 +28,7 @@ import (
 
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/commandline"
+	"apilet/internal/options"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/protobuf"
@@ -271,7 +272,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	t.Parallel()
 	path := unpackPoisoned(t)
 	var told bytes.Buffer
-	if err := (&config{data: path}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err == nil {
+	if err := (&config{Options: options.Options{Data: path}}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err == nil {
 		t.Error("apilet check finds nothing")
 	}
 	poisoned := poisonedKeys(told.String())
@@ -330,7 +331,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	s.restart()
 	s.halt()
 	told.Reset()
-	if err := (&config{data: path}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err != nil {
+	if err := (&config{Options: options.Options{Data: path}}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err != nil {
 		t.Errorf("%v\n%s", err, told.String())
 	}
 }

@@ -163,7 +163,7 @@ func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
 	s.usage.record(deprecatedUse{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
 		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
 	s.metrics.deprecatedUse(labels, release)
-	if s.cfg.denyDeprecated {
+	if s.cfg.DenyDeprecated {
 		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
 	}
 	return nil

@@ -336,7 +336,7 @@ func TestDeniedDeprecationIsForbidden(t *testing.T) {
 
 func TestDeniedDeprecationOverHTTP(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.denyDeprecated = true })
+	s := startTest(t, func(c *config) { c.DenyDeprecated = true })
 	const old, current = "/apis/batch/v1beta1/namespaces/default/cronjobs", "/apis/batch/v1/namespaces/default/cronjobs"
 	const tick = `{"metadata":{"name":"tick"},"spec":{"schedule":"* * * * *","jobTemplate":{"spec":{"template":{"spec":{"restartPolicy":"Never",` +
 		`"containers":[{"name":"c","image":"i"}]}}}}}}`

@@ -1,0 +1,124 @@
+// Package health answers /livez, /readyz and /healthz: each runs a list of named checks, and tells how they went in kube-apiserver's words.
+//
+//	ready := health.Endpoint{Name: "readyz", Checks: []health.Check{health.Ping, health.Shutdown(stopping), {"store", st.Writable}}}
+//	mux.Handle("/readyz", &ready)  // ok, or 500; ?verbose has a line for each check, ?exclude=NAME leaves one out
+//	mux.Handle("/readyz/", &ready) // /readyz/store is one check alone
+//
+// Probes ask without credentials, so why a check fails is told to those alone who may see it.
+package health
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Check is one condition of /livez, /readyz or /healthz; names may contain slashes.
+type Check struct {
+	Name string
+	Err  func() error // nil: well
+}
+
+// Ping is always well: it answers, so it lives.
+var Ping = Check{"ping", func() error { return nil }}
+
+// Shutdown fails once stop is closed; it belongs in /readyz alone, so that no new work is sent here while the old is finished.
+func Shutdown(stop <-chan struct{}) Check {
+	return Check{"shutdown", func() error {
+		select {
+		case <-stop:
+			return errors.New("process is shutting down")
+		default:
+			return nil
+		}
+	}}
+}
+
+// A Endpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
+type Endpoint struct {
+	Name   string // livez, readyz or healthz
+	Checks []Check
+	Shows  func(r *http.Request, path string) bool // whether who asks may see the cause on a check's own page, and so here; nil: nobody
+	Failed func(endpoint, check string, err error) // told the cause of each failure, which a public page must not show; may be nil
+}
+
+func (h *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/"+h.Name)
+	if name == "" {
+		h.serveAll(w, r)
+		return
+	}
+	i := slices.IndexFunc(h.Checks, func(c Check) bool { return "/"+c.Name == name })
+	if i < 0 {
+		http.NotFound(w, r)
+		return
+	}
+	// kube-apiserver shows the cause here, on the page of a single check.
+	if err := h.Checks[i].Err(); err != nil {
+		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprint(w, "ok")
+}
+
+// serveAll runs all checks but those that ?exclude= names. Details are printed when asked for, and always on failure.
+func (h *Endpoint) serveAll(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	report, healthy := h.run(query["exclude"], func(check string) bool {
+		return query.Has("verbose") && h.Shows != nil && h.Shows(r, "/"+h.Name+"/"+check)
+	})
+	if !healthy {
+		http.Error(w, report+h.Name+" check failed", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if query.Has("verbose") {
+		fmt.Fprintf(w, "%s%s check passed\n", report, h.Name)
+		return
+	}
+	fmt.Fprint(w, "ok")
+}
+
+func (h *Endpoint) run(excluded []string, shown func(check string) bool) (report string, healthy bool) {
+	var out bytes.Buffer
+	unknown := map[string]bool{}
+	for _, name := range excluded {
+		unknown[name] = true
+	}
+	healthy = true
+	for _, c := range h.Checks {
+		if slices.Contains(excluded, c.Name) {
+			delete(unknown, c.Name)
+			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.Name)
+			continue
+		}
+		err := c.Err()
+		if err == nil {
+			fmt.Fprintf(&out, "[+]%s ok\n", c.Name)
+			continue
+		}
+		healthy = false
+		reason := "reason withheld"
+		if shown(c.Name) {
+			reason = strings.ReplaceAll(err.Error(), "\n", " ")
+		}
+		fmt.Fprintf(&out, "[-]%s failed: %s\n", c.Name, reason)
+		if h.Failed != nil {
+			h.Failed(h.Name, c.Name, err)
+		}
+	}
+	if len(unknown) > 0 {
+		names := make([]string, 0, len(unknown))
+		for name := range unknown {
+			names = append(names, strconv.Quote(name))
+		}
+		slices.Sort(names)
+		fmt.Fprintf(&out, "warn: some health checks cannot be excluded: no matches for %s\n", strings.Join(names, ","))
+	}
+	return out.String(), healthy
+}

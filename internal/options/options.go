@@ -1,0 +1,272 @@
+// Package options has the flags of the command that serves: their names and defaults, and what they have to say together. Names, meanings
+// and defaults are kube-apiserver's where it has the flag.
+//
+//	var o options.Options
+//	for _, group := range o.Groups() { group.Define(set) } // the defaults are in o now
+//	err := set.Parse(args)                                 // what is no value of a flag is refused here
+//	err = o.Finish()                                       // what does not go with another flag here
+//
+// A flag is a field of Options, and a line in the function of its group. What follows from several of them (whether there is TLS, who may
+// do everything, how many seats there are) is decided by Finish, which opens no file and no port: nothing has happened yet when a mistake
+// is told.
+package options
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"apilet/internal/admission/plugins"
+	"apilet/internal/auth"
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/commandline"
+)
+
+// Options are what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
+type Options struct {
+	Data, Listen, Kubeconfig                string
+	Etcd                                    Etcd
+	Ephemeral                               bool
+	TLSCert, TLSKey, CertDir                string
+	OwnCerts                                bool // TLS with a certificate of the server's own making
+	Auth                                    auth.Config
+	Accounts                                serviceaccount.Config
+	CORSOrigins, Authorization              string
+	AuditPath, JWKSURI                      string
+	DenyDeprecated, ManagedFields, Validate bool
+	FlowControl                             bool
+	MaxReadonly, MaxMutating                int // AutoSeats: flow control's seats are as many as the machine carries
+	readonlyGiven, mutatingGiven            bool
+	RequestTimeout, MinTimeout              time.Duration
+	CompactionInterval, EventTTL            time.Duration
+	History                                 *time.Duration // nil: --compaction-interval
+	Controllers, NamespaceDefaults          bool
+	Quota                                   int64
+	ServiceRange                            string
+	EnabledPlugins, DisabledPlugins         []string
+	Tolerations                             plugins.TolerationSeconds
+	AdmissionConfig                         string
+	ContinueKeyFile, FeatureGates           string
+	LogFormat                               string
+	Verbosity                               int
+	Chunking                                bool // the feature gate APIListChunking
+}
+
+// AutoSeats stands instead of a number of seats: as many as the machine carries.
+const AutoSeats = -1
+
+// ---- The flags ----
+
+// Groups are the flags of the command that serves, with their defaults.
+func (o *Options) Groups() []commandline.FlagGroup {
+	return []commandline.FlagGroup{
+		{Title: "The data", Define: o.defineStorage},
+		{Title: "Objects in etcd instead of the file, which then is this server's replica of them", Define: o.Etcd.Define},
+		{Title: "The address and its certificate", Define: o.defineAddress},
+		{Title: "Who may do what", Define: o.defineAccess},
+		{Title: "Service accounts", Define: o.defineAccounts},
+		{Title: "Objects", Define: o.defineObjects},
+		{Title: "Requests", Define: o.defineRequests},
+		{Title: "Logs", Define: o.defineLogs},
+	}
+}
+
+// Data defines the flag that names the data file.
+func Data(f *flag.FlagSet, path *string) {
+	f.StringVar(path, "data", "apilet.db", "the `file` that holds everything")
+}
+
+func (o *Options) defineStorage(f *flag.FlagSet) {
+	Data(f, &o.Data)
+	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
+	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does; 0 is no limit")
+	f.DurationVar(&o.CompactionInterval, "compaction-interval", 5*time.Minute, "how often history is compacted; 0 keeps all")
+	f.Func("history", "`how far back` one can ask what was, who changed it and when: what is older is compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err == nil && d < 0 {
+			err = errors.New("is negative")
+		}
+		o.History = &d
+		return err
+	})
+	f.DurationVar(&o.EventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
+}
+
+func (o *Options) defineAddress(f *flag.FlagSet) {
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
+	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
+	f.StringVar(&o.TLSKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
+	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
+	f.StringVar(&o.CORSOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
+}
+
+func (o *Options) defineAccess(f *flag.FlagSet) {
+	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
+	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
+	f.BoolVar(&o.Auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
+	f.StringVar(&o.Authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
+}
+
+func (o *Options) defineAccounts(f *flag.FlagSet) {
+	f.StringVar(&o.Accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
+	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without the flag before, a private one among them signs", commandline.Repeated(&o.Accounts.KeyFiles))
+	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.Repeated(&o.Accounts.Issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.Listed(&o.Accounts.Audiences))
+	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
+}
+
+func (o *Options) defineObjects(f *flag.FlagSet) {
+	f.BoolVar(&o.Controllers, "controllers", true, "collect garbage, empty namespaces, give them their first objects, fill token Secrets and check the types of policies; false leaves that to a kube-controller-manager")
+	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
+	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "IPv4 `CIDR` from which Services get their cluster IPs")
+	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
+	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&o.EnabledPlugins))
+	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&o.DisabledPlugins))
+	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is not ready")
+	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is lost")
+	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration; PodSecurity's defaults and exemptions are read from it")
+	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
+	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
+}
+
+func (o *Options) defineRequests(f *flag.FlagSet) {
+	o.MaxReadonly, o.MaxMutating = 400, 200
+	f.Func("max-requests-inflight", "requests that only read, at once; the sum with the next flag is flow control's `seats`. auto, for both: as many as the machine carries (default 400)", inflight(&o.MaxReadonly, &o.readonlyGiven))
+	f.Func("max-mutating-requests-inflight", "requests that write, at once: a `number` or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingGiven))
+	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
+	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
+	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
+	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
+	f.StringVar(&o.FeatureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
+}
+
+func (o *Options) defineLogs(f *flag.FlagSet) {
+	f.StringVar(&o.AuditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
+	f.StringVar(&o.LogFormat, "log-format", "console", "console or json")
+	f.IntVar(&o.Verbosity, "v", 0, "3 logs every request")
+}
+
+// Etcd says where the cluster is that holds the objects, if there is one; its flags are kube-apiserver's.
+type Etcd struct {
+	Servers                           []string
+	CAFile, CertFile, KeyFile, Prefix string
+}
+
+// Define adds the flags to a set.
+func (e *Etcd) Define(f *flag.FlagSet) {
+	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that holds the objects, under kube-apiserver's keys; several servers may share it, kube-apiserver among them", commandline.Listed(&e.Servers))
+	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` of the authorities that may vouch for etcd")
+	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the certificate to show to etcd")
+	f.StringVar(&e.KeyFile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
+	f.StringVar(&e.Prefix, "etcd-prefix", "/registry", "what all keys in etcd begin with")
+}
+
+// inflight is the value of a flag that limits requests: a number, or auto.
+func inflight(limit *int, given *bool) func(string) error {
+	return func(text string) error {
+		*given = true
+		if text == "auto" {
+			*limit = AutoSeats
+			return nil
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return errors.New("neither a number nor auto")
+		}
+		*limit = n
+		return nil
+	}
+}
+
+// ---- What they say together ----
+
+// Finish checks what the flags say together and derives what follows from it.
+func (o *Options) Finish() error {
+	if err := o.finishTLS(); err != nil {
+		return err
+	}
+	if len(o.Accounts.Issuers) == 0 {
+		o.Accounts.Issuers = []string{serviceaccount.DefaultIssuer}
+	}
+	if o.CORSOrigins != "" {
+		o.Auth.CORSOrigins = strings.Split(o.CORSOrigins, ",")
+	}
+	switch o.Authorization {
+	case "":
+		o.Auth.AlwaysAllow = o.Auth.Insecure
+	case "RBAC", "AlwaysAllow":
+		o.Auth.AlwaysAllow = o.Authorization == "AlwaysAllow"
+	default:
+		return fmt.Errorf("--authorization-mode: %q is neither RBAC nor AlwaysAllow", o.Authorization)
+	}
+	o.Chunking = true
+	for _, gate := range strings.FieldsFunc(o.FeatureGates, func(r rune) bool { return r == ',' }) {
+		switch name, value, _ := strings.Cut(gate, "="); {
+		case name == "APIListChunking" && (value == "true" || value == "false"):
+			o.Chunking = value == "true"
+		default:
+			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
+		}
+	}
+	if err := o.finishSeats(); err != nil {
+		return err
+	}
+	if _, err := plugins.Select(plugins.Table(plugins.Config{}), o.EnabledPlugins, o.DisabledPlugins); err != nil {
+		return err
+	}
+	if o.Kept() > 0 && o.CompactionInterval <= 0 {
+		return errors.New("--history needs a --compaction-interval above 0: nothing is compacted without")
+	}
+	o.Accounts.TokenController = !o.Controllers
+	return o.Auth.CheckListen(o.Listen)
+}
+
+// Kept is how far back history reaches; 0: all of it is kept.
+func (o *Options) Kept() time.Duration {
+	if o.History == nil {
+		return o.CompactionInterval
+	}
+	return *o.History
+}
+
+// finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
+// --cert-dir each ask for TLS. A certificate of the server's own making comes with an authority, whose client certificates authenticate.
+func (o *Options) finishTLS() error {
+	if (o.TLSCert == "") != (o.TLSKey == "") {
+		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
+	}
+	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != ""
+	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || !auth.StaysHere(o.Listen))
+	o.Auth.Insecure = !authenticator && !o.OwnCerts
+	if o.CertDir == "" && !o.Ephemeral {
+		o.CertDir = strings.TrimSuffix(o.Data, filepath.Ext(o.Data)) + "-certs"
+	}
+	return nil
+}
+
+// Seats are flow control's.
+func (o *Options) Seats() int {
+	if o.MaxReadonly == AutoSeats {
+		return AutoSeats
+	}
+	return o.MaxReadonly + o.MaxMutating
+}
+
+// finishSeats lets "auto" for one of the two limits be that for both: flow control divides their sum by levels, not by who writes.
+func (o *Options) finishSeats() error {
+	switch {
+	case o.MaxReadonly != AutoSeats && o.MaxMutating != AutoSeats:
+		return nil
+	case o.mutatingGiven && o.MaxMutating != AutoSeats || o.readonlyGiven && o.MaxReadonly != AutoSeats:
+		return errors.New("--max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given")
+	case !o.FlowControl:
+		return errors.New("--max-requests-inflight=auto needs --enable-priority-and-fairness")
+	}
+	o.MaxReadonly, o.MaxMutating = AutoSeats, AutoSeats
+	return nil
+}

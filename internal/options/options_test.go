@@ -1,0 +1,114 @@
+package options
+
+import (
+	"flag"
+	"io"
+	"strings"
+	"testing"
+
+	"apilet/internal/auth"
+)
+
+// flags are those for serving, with their defaults.
+func flags() (*Options, *flag.FlagSet) {
+	o, f := &Options{}, flag.NewFlagSet("apilet", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	for _, group := range o.Groups() {
+		group.Define(f)
+	}
+	return o, f
+}
+
+// TestWhoAsksForTLS is the decision alone.
+func TestWhoAsksForTLS(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		title         string
+		options       Options
+		own, insecure bool
+		refused       string
+	}{
+		{"loopback", Options{Listen: "127.0.0.1:0"}, false, true, ""},
+		{"beyond loopback", Options{Listen: "0.0.0.0:0"}, true, false, ""},
+		{"a folder", Options{Listen: "127.0.0.1:0", CertDir: "x"}, true, false, ""},
+		{"a token file", Options{Listen: "127.0.0.1:0", Auth: auth.Config{TokenFile: "x"}}, true, false, ""},
+		{"client certificates", Options{Listen: "127.0.0.1:0", Auth: auth.Config{ClientCAFile: "x"}}, true, false, ""},
+		{"a certificate", Options{Listen: "127.0.0.1:0", TLSCert: "x", TLSKey: "y"}, false, true, ""},
+		{"a certificate and a folder", Options{Listen: "127.0.0.1:0", TLSCert: "x", TLSKey: "y", CertDir: "z"}, false, true, ""},
+		{"a certificate and an authenticator", Options{Listen: ":0", TLSCert: "x", TLSKey: "y", Auth: auth.Config{TokenFile: "z"}}, false, false, ""},
+		{"a certificate beyond loopback", Options{Listen: ":0", TLSCert: "x", TLSKey: "y"}, false, true, "without an authenticator"},
+		{"half a certificate", Options{Listen: ":0", TLSCert: "x"}, false, false, "belong together"},
+	} {
+		err := c.options.Finish()
+		if c.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%s: %v, want %q", c.title, err, c.refused)
+			}
+			continue
+		}
+		if err != nil || c.options.OwnCerts != c.own || c.options.Auth.Insecure != c.insecure || c.options.Auth.AlwaysAllow != c.insecure {
+			t.Errorf("%s: own certificate %v, insecure %v, %v", c.title, c.options.OwnCerts, c.options.Auth.Insecure, err)
+		}
+	}
+}
+
+// --history is how far back compaction leaves what was; it contradicts a server that does not compact.
+func TestHistoryFlag(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"": "5m0s ", "--compaction-interval=0": "0s ", "--compaction-interval=1m": "1m0s ", "--history=2h": "2h0m0s ", "--history=0": "0s ",
+		"--history=2h --compaction-interval=0": "--history needs a --compaction-interval above 0", "--history=-5m": "is negative", "--history=long": "invalid",
+		"--history=0 --compaction-interval=0": "0s ",
+	} {
+		c, f := flags()
+		err := f.Parse(strings.Fields(args))
+		if err == nil {
+			err = c.Finish()
+		}
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			got = c.Kept().String() + " "
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %s", args, got, want)
+		}
+	}
+}
+
+// One limit that is auto makes both so, since their sum is what is found; what contradicts that does not start.
+func TestSeatsFlag(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ flags, seats, err string }{
+		{"", "600", ""},
+		{"--max-requests-inflight=20 --max-mutating-requests-inflight=10", "30", ""},
+		{"--max-requests-inflight=20", "220", ""},
+		{"--max-requests-inflight=auto", "auto", ""},
+		{"--max-mutating-requests-inflight=auto", "auto", ""},
+		{"--max-requests-inflight=auto --max-mutating-requests-inflight=auto", "auto", ""},
+		{"--max-requests-inflight=auto --max-mutating-requests-inflight=10", "", "finds the sum of both limits"},
+		{"--max-requests-inflight=10 --max-mutating-requests-inflight=auto", "", "finds the sum of both limits"},
+		{"--max-requests-inflight=auto --enable-priority-and-fairness=false", "", "needs --enable-priority-and-fairness"},
+		{"--max-requests-inflight=many", "", "neither a number nor auto"},
+		{"--max-requests-inflight=-1", "", "neither a number nor auto"},
+		{"--max-requests-inflight=99999999999999999999", "", "neither a number nor auto"},
+	} {
+		c, f := flags()
+		err := f.Parse(strings.Fields(test.flags))
+		if err == nil {
+			err = c.Finish()
+		}
+		switch {
+		case test.err != "":
+			if err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%s: %v, want %q", test.flags, err, test.err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", test.flags, err)
+		case test.seats == "600" && c.Seats() != 600, test.seats == "30" && c.Seats() != 30, test.seats == "220" && c.Seats() != 220,
+			test.seats == "auto" && c.Seats() != AutoSeats:
+			t.Errorf("%q: %d seats, want %s", test.flags, c.Seats(), test.seats)
+		}
+	}
+}
