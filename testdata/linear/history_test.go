@@ -32,8 +32,8 @@ const (
 	clients     = 6
 	watchers    = 3
 	roundLength = 8 * time.Second
-	searchTime  = time.Minute
-	lastKey     = keys // of the object that tells the watchers that a round is over
+	searchTime  = 4 * time.Minute // it takes milliseconds
+	lastKey     = keys            // of the object that tells the watchers that a round is over
 )
 
 func TestHistoriesAreLinearizable(t *testing.T) {
