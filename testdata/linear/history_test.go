@@ -383,7 +383,7 @@ func (r *round) watch(since int64) (story []event) {
 		if err != nil {
 			continue
 		}
-		if response.StatusCode >= 500 && r.members != nil {
+		if code := response.StatusCode; code == 429 || code >= 500 && r.members != nil { // 429: the server is stopping
 			response.Body.Close()
 			continue
 		}
