@@ -505,7 +505,7 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 	l := fc.dispatcher.Levels["small"]
 	await := func(what string, cond func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(apitest.Patience); ; time.Sleep(5 * time.Millisecond) {
 			l.Mu.Lock()
 			ok := cond()
 			l.Mu.Unlock()

@@ -659,7 +659,7 @@ func TestServerNeedsNoConversion(t *testing.T) {
 	s.want(200, "DELETE", "/api/v1/namespaces/going", "")
 	s.want(200, "DELETE", "/api/v1/namespaces/default/configmaps/owner", "")
 	left := func() int64 { n, _, _ := s.st.Count("/good.example.com/widgets/"); return n }
-	for deadline := time.Now().Add(20 * time.Second); left() > 0 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(apitest.Patience); left() > 0 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 	}
 	if n := left(); n != 0 {
 		t.Errorf("%d objects are left", n)

@@ -67,7 +67,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	for _, conn := range crowd {
 		conn.Close()
 	}
-	stranger := &testServer{t: t, server: s.server, client: &http.Client{Timeout: 10 * time.Second}}
+	stranger := &testServer{t: t, server: s.server, client: &http.Client{Timeout: tooLong}}
 	apitest.WaitFor(t, "a new connection to be served", func() bool {
 		a, err := stranger.try("GET", "/readyz", "")
 		return err == nil && a.code == 200

@@ -1038,6 +1038,8 @@ func (c *cluster) try(method, path, body string) error {
 func TestFollowingEverything(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
+	c.idle() // nobody else writes
+	<-c.workers
 	start := c.st.Revision()
 	c.seed(c.reg.Lookup("", "v1", "configmaps"), 4096, func(i int) scheme.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}

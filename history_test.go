@@ -325,11 +325,11 @@ func TestTravelBesideWrites(t *testing.T) {
 // A follower lasts longer than other requests, is no burden on flow control, and its user is noted.
 func TestHistoryIsFollowed(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.RequestTimeout = 200 * time.Millisecond })
+	s := startTest(t, func(c *config) { c.RequestTimeout = 3 * time.Second })
 	maps := s.namespace("shop")
 	rev := s.st.Revision()
 	w := s.watch(history.Path + fmt.Sprintf("?follow=true&resource=configmaps&namespace=shop&after=%d", rev))
-	time.Sleep(300 * time.Millisecond) // longer than a request may take
+	time.Sleep(3200 * time.Millisecond) // longer than a request may take
 	s.want(201, "POST", maps, configMap("m", "k", "v"))
 	if f := w.next(); f.kind != "ADDED" {
 		t.Errorf("got %v", f)

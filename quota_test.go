@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 )
 
@@ -208,7 +209,7 @@ func TestQuotaOutlivesKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	for round := range 4 {
 		child := startChild(t, path)
-		s := &testServer{t: t, server: &server{url: child.url}, client: &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+		s := &testServer{t: t, server: &server{url: child.url}, client: &http.Client{Timeout: apitest.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
 		if round == 0 {
 			s.want(201, "POST", "/api/v1/namespaces/default/resourcequotas", fmt.Sprintf(`{"metadata":{"name":"q"},"spec":{"hard":{"secrets":"%d"}}}`, hard))
 		}
@@ -268,7 +269,7 @@ func TestQuotaHoldsForTheServerItself(t *testing.T) {
 	s.want(200, "DELETE", "/api/v1/namespaces/default/serviceaccounts/default", "")
 	public := "/api/v1/namespaces/kube-public/serviceaccounts/default"
 	s.want(200, "DELETE", public, "")
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(apitest.Patience)
 	for {
 		wake := s.server.st.Wake("//serviceaccounts/")
 		if s.send("GET", public, "").code == 200 {
@@ -332,12 +333,12 @@ func BenchmarkHTTPCreateUnderQuota(b *testing.B) {
 	}
 }
 
-// waitForUsed waits no longer than a second, by the log: nobody is asked twice without a change.
+// waitForUsed waits by the log: nobody is asked twice without a change.
 func (s *testServer) waitForUsed(path string, want corev1.ResourceList) {
 	s.t.Helper()
 	var got corev1.ResourceQuota
 	begin := time.Now()
-	for deadline := begin.Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := begin.Add(apitest.Patience); time.Now().Before(deadline); {
 		wake := s.server.st.Wake("//resourcequotas/")
 		if err := json.Unmarshal(s.send("GET", path, "").body, &got); err != nil {
 			s.t.Fatal(err)

@@ -23,20 +23,20 @@ stop() {
 }
 trap stop EXIT
 
-# start DIR starts an etcd there, on free ports, unless it runs; DIR/url tells its address, DIR/pid its process.
+# start DIR starts an etcd there, on two free ports that no other start has had, unless it runs; DIR/url tells its address, DIR/pid its process.
 start() {
 	local dir=$1 port url peer
 	[ ! -s "$dir/url" ] || return 0
 	mkdir -p "$dir"
-	for _ in 1 2 3 4 5; do
-		port=$((12000 + RANDOM % 18000))
-		if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then continue; fi
+	for _ in $(seq 20); do
+		port=$((12000 + RANDOM % 9000 * 2))
+		if ! mkdir "$work/port-$port" 2>/dev/null || (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then continue; fi
 		url=http://127.0.0.1:$port peer=http://127.0.0.1:$((port + 1))
 		"$etcd" --name on --data-dir "$dir/$port" --listen-client-urls "$url" --advertise-client-urls "$url" --listen-peer-urls "$peer" \
 			--initial-advertise-peer-urls "$peer" --initial-cluster "on=$peer" --log-level error --unsafe-no-fsync </dev/null >"$dir/log" 2>&1 &
 		echo $! >"$dir/pid"
 		disown # it is killed without a word
-		for _ in $(seq 200); do
+		for _ in $(seq 2000); do
 			if ! kill -0 "$(cat "$dir/pid")" 2>/dev/null; then break; fi
 			if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
 				echo "$url" >"$dir/url"

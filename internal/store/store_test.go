@@ -531,7 +531,7 @@ func TestStoreSecretIsMadeOnce(t *testing.T) {
 func TestStoreListThenWatchMissesNothing(t *testing.T) {
 	st := tempStore(t)
 	const writers, each = 4, 300
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for w := range writers {

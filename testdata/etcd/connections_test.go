@@ -289,6 +289,14 @@ func (m *movers) watch() (story []event) {
 		if err != nil {
 			continue
 		}
+		if code := answer.StatusCode; code != 200 {
+			answer.Body.Close()
+			if code < 500 {
+				m.t.Errorf("a watch at %d is answered %d", since, code)
+				return story
+			}
+			continue
+		}
 		for frames := json.NewDecoder(answer.Body); stay > 0 && since < m.until.Load(); stay-- {
 			var ev event
 			if frames.Decode(&ev) != nil {
@@ -330,6 +338,7 @@ func (m *movers) list(over <-chan struct{}) (lists []chunkedList) {
 				return lists
 			}
 			if code != 200 {
+				time.Sleep(5 * time.Millisecond)
 				continue
 			}
 			page := read(m.t, text)

@@ -1,7 +1,8 @@
 package linear
 
 // This file plays the same rounds against three servers on three members of etcd, each request at a server of its own choice. Servers and
-// members are killed, one of each kind at a time, and the ways between them are cut, stall and are slow.
+// members are killed, one of each kind at a time, and the ways between them are cut, stall and are slow. (The machine is not: what a member
+// has written to its file is there after its death, whether the disk has it or not.)
 //
 // What was in flight at its server's death may yet happen: etcd has it. So a write without an answer has happened at some moment before the
 // round's end, or not at all. The same holds for one that was answered with a code of 500 or above.
@@ -62,6 +63,9 @@ func startMembers(t *testing.T) (all []*member, urls string) {
 	var ports []int
 	for len(ports) < 2*members { // below those that the system gives to whoever asks for any
 		port := 12000 + rand.IntN(18000)
+		if slices.Contains(ports, port) {
+			continue
+		}
 		if l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
 			l.Close()
 			ports = append(ports, port)
@@ -76,7 +80,7 @@ func startMembers(t *testing.T) (all []*member, urls string) {
 		_, peer, _ := strings.Cut(peers[i], "=")
 		m := &member{args: []string{binary, "--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen-client-urls", clients[i],
 			"--advertise-client-urls", clients[i], "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
-			strings.Join(peers, ","), "--log-level", "error", "--heartbeat-interval", "50", "--election-timeout", "500"}}
+			strings.Join(peers, ","), "--log-level", "error", "--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync"}}
 		if err := m.start(); err != nil {
 			t.Fatal(err)
 		}

@@ -32,8 +32,8 @@ const (
 	clients     = 6
 	watchers    = 3
 	roundLength = 8 * time.Second
-	searchTime  = time.Minute
-	lastKey     = keys // of the object that tells the watchers that a round is over
+	searchTime  = 4 * time.Minute // it takes milliseconds
+	lastKey     = keys            // of the object that tells the watchers that a round is over
 )
 
 func TestHistoriesAreLinearizable(t *testing.T) {
@@ -383,7 +383,7 @@ func (r *round) watch(since int64) (story []event) {
 		if err != nil {
 			continue
 		}
-		if response.StatusCode >= 500 && r.members != nil {
+		if code := response.StatusCode; code == 429 || code >= 500 && r.members != nil { // 429: the server is stopping
 			response.Body.Close()
 			continue
 		}

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-const patience = 30 * time.Second // for what takes no time on an idle machine
+const patience = 90 * time.Second // for what takes no time on an idle machine
 
 // A life is one process.
 type life struct {

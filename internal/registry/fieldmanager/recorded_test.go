@@ -337,7 +337,7 @@ func FuzzApply(f *testing.F) {
 				"items": map[string]any{"type": "object", "properties": map[string]any{"k": map[string]any{"x-kubernetes-preserve-unknown-fields": true}}}},
 		}}}}}
 	f.Fuzz(func(t *testing.T, body, fields string) {
-		defer time.AfterFunc(8*time.Second, func() { panic(body + "\n---\n" + fields) }).Stop()
+		defer time.AfterFunc(time.Minute, func() { panic(body + "\n---\n" + fields) }).Stop()
 		for _, o := range []*Manager{built, custom} {
 			live := decodeObject(t, o, []byte(kubetest.DeploymentJSON(1)))
 			live.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "x", Operation: "Update", APIVersion: o.Kind.GroupVersion().String(),

@@ -126,6 +126,10 @@ func (w *watcher) follow() {
 		return
 	}
 	defer response.Body.Close()
+	if response.StatusCode == http.StatusTooManyRequests && w.s.restarts > 0 { // the server is stopping
+		time.Sleep(50 * time.Millisecond)
+		return
+	}
 	if response.StatusCode != 200 {
 		w.s.fault("WATCH %s at %s: %d", w.k.path, w.rev, response.StatusCode)
 		time.Sleep(time.Second)
