@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -49,7 +50,7 @@ func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 			before[w] = made[w].Load()
 		}
 		copied := filepath.Join(t.TempDir(), "copy.db")
-		if err := (backupSource{server: s.url}).download(copied); err != nil {
+		if err := runCommand("backup", "--server", s.url, copied); err != nil {
 			t.Fatal(err)
 		}
 		checkChains(t, copied, before)
@@ -83,19 +84,34 @@ func checkChains(t *testing.T, path string, before [4]int64) {
 	s.want(201, "POST", "/api/v1/namespaces/chains/configmaps", configMap("new"))
 }
 
-// tlsSource says how to fetch from a server of startTLS.
-func tlsSource(t *testing.T, s *testServer, token string) backupSource {
+// runCommand runs apilet as the command line does; its error is what it says on standard error.
+func runCommand(args ...string) error { return runCommandTo(io.Discard, args...) }
+
+func runCommandTo(out io.Writer, args ...string) error {
+	var told bytes.Buffer
+	if code := program().Run(args, out, &told); code != 0 {
+		return fmt.Errorf("exit code %d: %s", code, &told)
+	}
+	return nil
+}
+
+// tlsFiles are a file with a token, and one with the authority of a server of startTLS.
+func tlsFiles(t *testing.T, s *testServer, token string) (tokenFile, caFile string) {
 	t.Helper()
 	cert, err := s.http.TLSConfig.GetCertificate(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	chain := cert.Certificate
-	return backupSource{
-		server:    s.url + "/",
-		tokenFile: apitest.TempFile(t, "token", token+"\n"),
-		caFile:    apitest.TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1]}))),
-	}
+	return apitest.TempFile(t, "token", token+"\n"),
+		apitest.TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1]})))
+}
+
+// backUpTLS makes a backup of a server of startTLS.
+func backUpTLS(t *testing.T, s *testServer, token, dest string) error {
+	t.Helper()
+	tokenFile, caFile := tlsFiles(t, s, token)
+	return runCommand("backup", "--server", s.url+"/", "--token-file", tokenFile, "--certificate-authority", caFile, dest)
 }
 
 func TestBackupIsForAdministrators(t *testing.T) {
@@ -114,7 +130,7 @@ func TestBackupIsForAdministrators(t *testing.T) {
 		{"a stranger", "no-token", "401 Unauthorized: Unauthorized"},
 	} {
 		dest := filepath.Join(t.TempDir(), "copy.db")
-		if err := tlsSource(t, s, c.token).download(dest); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		if err := backUpTLS(t, s, c.token, dest); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: got %v, want %q", c.title, err, c.want)
 		}
 		if _, err := os.Stat(dest); (err == nil) != (c.want == "") {
@@ -127,27 +143,28 @@ func TestBackupIsForAdministrators(t *testing.T) {
 		`{"metadata":{"name":"keeper"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"keeper"},
 		"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"bob"}]}`, root)
 	apitest.WaitFor(t, "bob's backup", func() bool {
-		return tlsSource(t, s, "bob-token").download(filepath.Join(t.TempDir(), "copy.db")) == nil
+		return backUpTLS(t, s, "bob-token", filepath.Join(t.TempDir(), "copy.db")) == nil
 	})
 }
 
 func TestBackupCommandLine(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
-	source, dest := tlsSource(t, s, "root-token"), filepath.Join(t.TempDir(), "copy.db")
+	tokenFile, caFile := tlsFiles(t, s, "root-token")
+	dest := filepath.Join(t.TempDir(), "copy.db")
 	for _, c := range []struct {
 		title string
 		args  []string
 		code  int
 		want  string
 	}{
-		{"no authority", []string{"--server", s.url, "--token-file", source.tokenFile, dest}, 1, "certificate"},
-		{"no token", []string{"--server", s.url, "--certificate-authority", source.caFile, dest}, 1, `User "system:anonymous" cannot get path`},
-		{"a token for all to read", []string{"--server", "http://127.0.0.1:1", "--token-file", source.tokenFile, dest}, 1, "needs a --server of https"},
+		{"no authority", []string{"--server", s.url, "--token-file", tokenFile, dest}, 1, "certificate"},
+		{"no token", []string{"--server", s.url, "--certificate-authority", caFile, dest}, 1, `User "system:anonymous" cannot get path`},
+		{"a token for all to read", []string{"--server", "http://127.0.0.1:1", "--token-file", tokenFile, dest}, 1, "needs a --server of https"},
 		{"no such token file", []string{"--server", s.url, "--token-file", dest, dest}, 1, "--token-file: open"},
-		{"an authority that is none", []string{"--server", s.url, "--certificate-authority", source.tokenFile, dest}, 1, "no certificate in"},
-		{"all", []string{"--server", s.url, "--token-file", source.tokenFile, "--certificate-authority", source.caFile, dest}, 0, ""},
-		{"there already", []string{"--server", s.url, "--token-file", source.tokenFile, "--certificate-authority", source.caFile, dest}, 1, "file already exists"},
+		{"an authority that is none", []string{"--server", s.url, "--certificate-authority", tokenFile, dest}, 1, "no certificate in"},
+		{"all", []string{"--server", s.url, "--token-file", tokenFile, "--certificate-authority", caFile, dest}, 0, ""},
+		{"there already", []string{"--server", s.url, "--token-file", tokenFile, "--certificate-authority", caFile, dest}, 1, "file already exists"},
 	} {
 		var out, errs bytes.Buffer
 		code := program().Run(append([]string{"backup"}, c.args...), &out, &errs)
@@ -185,7 +202,7 @@ func TestBrokenDownloadLeavesNothing(t *testing.T) {
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w) }))
 		dir := t.TempDir()
-		err := backupSource{server: server.URL}.download(filepath.Join(dir, "copy.db"))
+		err := runCommand("backup", "--server", server.URL, filepath.Join(dir, "copy.db"))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %s", title, err, c.want)
 		}
@@ -211,21 +228,4 @@ func TestBackupLeavesNothingBesideTheData(t *testing.T) {
 	if len(left) != 2 || left[0].Name() != ".b.db.backup-123" || left[1].Name() != "a.db" {
 		t.Errorf("beside the data file: %v", left)
 	}
-}
-
-func TestWithoutDeadlineKeepsCancellation(t *testing.T) {
-	t.Parallel()
-	late, cancel := context.WithTimeout(t.Context(), 0)
-	defer cancel()
-	<-late.Done()
-	free, release := withoutDeadline(late)
-	defer release()
-	if err := free.Err(); err != nil {
-		t.Errorf("after the deadline: %v", err)
-	}
-	gone, leave := context.WithCancel(t.Context())
-	free, release = withoutDeadline(gone)
-	defer release()
-	leave()
-	<-free.Done()
 }

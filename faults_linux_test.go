@@ -135,7 +135,7 @@ func (f *fullDisk) attempts() {
 	if err := f.upkeep.Backup(f.t.Context(), f.dest, nil); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("backup: %v", err)
 	}
-	if err := (backupSource{server: f.url}).download(f.dest); err == nil {
+	if err := runCommand("backup", "--server", f.url, f.dest); err == nil {
 		f.t.Error("a download found room")
 	}
 	if _, err := f.upkeep.Compact(f.t.Context(), f.st.Revision()); err != nil && !errors.Is(err, store.ErrDiskFull) {
@@ -167,7 +167,7 @@ func (f *fullDisk) cleanUp() {
 	if _, err := f.upkeep.Compact(f.t.Context(), f.st.Revision()); err != nil {
 		f.t.Errorf("compaction with room: %v", err)
 	}
-	if err := (backupSource{server: f.url}).download(f.dest); err != nil {
+	if err := runCommand("backup", "--server", f.url, f.dest); err != nil {
 		f.t.Errorf("download with room: %v", err)
 	}
 	f.intact("with room")

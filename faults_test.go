@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,8 +13,6 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"apilet/internal/commandline"
-	"apilet/internal/options"
 	"apilet/internal/store"
 )
 
@@ -40,7 +37,7 @@ func TestClientsAreToldOfALostFile(t *testing.T) {
 	}
 	s.want(200, "GET", maps+"/kept", "")
 	saved := filepath.Join(t.TempDir(), "saved.db")
-	if err := (backupSource{server: s.url}).download(saved); err != nil {
+	if err := runCommand("backup", "--server", s.url, saved); err != nil {
 		t.Error(err)
 	}
 	startTest(t, onFile(saved)).want(200, "GET", maps+"/kept", "")
@@ -87,7 +84,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 			"check":  func() error { _, err := store.Check(path); return err },
 			"defrag": func() error { return store.Defrag(path, nil) },
 			"backup": func() error {
-				return (&config{Options: options.Options{Data: path}}).runBackup(commandline.Call{Args: []string{path + ".copy"}, Errors: io.Discard})
+				return runCommand("backup", "--data", path, path+".copy")
 			},
 		} {
 			if err := do(); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {

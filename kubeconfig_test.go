@@ -180,9 +180,9 @@ func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 func startTokenConfig(t *testing.T) string {
 	t.Helper()
 	s, _ := startTLS(t)
-	source := tlsSource(t, s, "root-token")
-	dir := filepath.Dir(source.tokenFile)
-	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), apitest.ReadFile(t, source.caFile), 0o600); err != nil {
+	tokenFile, caFile := tlsFiles(t, s, "root-token")
+	dir := filepath.Dir(tokenFile)
+	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), apitest.ReadFile(t, caFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "config")

@@ -63,6 +63,8 @@ import (
 	"apilet/internal/commandline"
 	"apilet/internal/crd"
 	"apilet/internal/dashboard"
+	"apilet/internal/datafile"
+	"apilet/internal/datafile/datacmd"
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
@@ -89,21 +91,14 @@ import (
 const (
 	minorVersion  = "36"
 	gitVersion    = "v1.36.0+apilet"
-	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
 	bookmarkEvery = time.Minute
-	scrubAfter    = time.Minute
-	scrubEvery    = 24 * time.Hour
-
-	backupPiece    = 1 << 20       // a client that does not read one of these
-	backupPatience = time.Minute   // within this time gets no more
-	renewEvery     = 6 * time.Hour // certificates are looked at; see auth/certs
+	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
+	renewEvery    = 6 * time.Hour    // certificates are looked at; see auth/certs
 )
 
 // config is how a server is to be: what the flags say, and what none says.
 type config struct {
 	options.Options
-	source         backupSource
-	toFile         bool // of migrate
 	namespaceGrace time.Duration
 	starting       context.Context // ends a start that waits for etcd; nil: nothing does
 	log            zerolog.Logger
@@ -157,6 +152,8 @@ func newLogger(out io.Writer, format string) zerolog.Logger {
 	return zerolog.New(out).With().Timestamp().Logger()
 }
 
+func newConsole(out io.Writer) zerolog.Logger { return newLogger(out, "console") }
+
 func isTerminal(file *os.File) bool {
 	info, err := file.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
@@ -189,7 +186,7 @@ type server struct {
 	audit       *audit.Log                // nil without --audit-log-path
 	fc          *flowControl              // nil without flow control
 	flows       *bootstrap.FlowReconciler // its configuration's
-	damage      atomic.Pointer[[]string]  // what the last scrub found
+	scrub       *datafile.Scrub
 	lost        *unreadable.Unreadables
 	troubles    *troubles.Log
 	http        *http.Server
@@ -255,7 +252,7 @@ func (s *server) open(listener net.Listener) error {
 	if err := s.openStore(); err != nil {
 		return err
 	}
-	removeLeftovers(s.st.Path)
+	datafile.RemoveLeftovers(s.st.Path)
 	if err := s.rehearse(); err != nil {
 		return s.giveUp(err)
 	}
@@ -365,6 +362,7 @@ func (s *server) assemble() error {
 	if s.upkeep, err = store.NewMaintenance(s.st); err != nil {
 		return err
 	}
+	s.scrub = &datafile.Scrub{Store: s.st, Upkeep: s.upkeep, Log: s.log}
 	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
 	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.Accounts); err != nil {
 		return err
@@ -392,7 +390,7 @@ func (s *server) assemble() error {
 	s.findings = findings.New(findings.Logged(s.log))
 	s.metrics.registry.MustRegister(s.findings)
 	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.Verbosity, timeout: s.cfg.RequestTimeout}
-	s.metrics.watchStore(s.storeStats)
+	s.metrics.registry.MustRegister(&datafile.Collector{Store: s.st, Types: s.reg, Scrub: s.scrub, Unreadable: s.lost, Tracked: &s.wr.Tracked})
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	s.types = crd.NewDefinitions(s.st, s.reg, s.wr, s.log)
@@ -501,7 +499,7 @@ func (s *server) startWorkers() {
 	running.Go(func() { s.followOthers(ctx) })
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
-	running.Go(func() { s.scrub(ctx) })
+	running.Go(func() { s.scrub.Run(ctx) })
 	running.Go(func() { s.findings.Run(ctx) })
 	running.Go(func() {
 		if err := s.lost.Survey(ctx, unreadable.NewDecodeCheck(s.reg)); err != nil && ctx.Err() == nil {
@@ -688,8 +686,8 @@ func (s *server) handler() http.Handler {
 // routes lists everything that is served.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
-	ready := []health.Check{health.Ping, health.Shutdown(s.stopping), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.whole},
-		{Name: "scrub", Err: s.intact}, {Name: "unreadable", Err: s.lost.Check}}
+	ready := []health.Check{health.Ping, health.Shutdown(s.stopping), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.scrub.Whole},
+		{Name: "scrub", Err: s.scrub.Intact}, {Name: "unreadable", Err: s.lost.Check}}
 	if s.cluster != nil {
 		ready = append(ready, health.Check{Name: "etcd", Err: s.cluster.Check})
 	}
@@ -727,7 +725,8 @@ func (s *server) routes() http.Handler {
 			r.Handle("/debug/api_priority_and_fairness/"+page, s.withAuthorization(s.fc.serveDump))
 		}
 	}
-	r.Handle(rbac.PathBackup, s.withAuthorization(s.serveBackup))
+	backups := datafile.Backups{Store: s.st, Upkeep: s.upkeep, Ephemeral: s.cfg.Ephemeral, Fail: s.fail}
+	r.Handle(rbac.PathBackup, s.withAuthorization(backups.ServeHTTP))
 	page := s.page()
 	r.Handle("/debug/ui", http.RedirectHandler(rbac.PathUI, http.StatusMovedPermanently))
 	r.HandleFunc(rbac.PathUI+"*", page.ServePage) // for anybody: nothing of the server is in it
@@ -1036,17 +1035,10 @@ func program() *commandline.Program {
 
 // commands are apilet's; flags write into c.
 func (c *config) commands() []commandline.Command {
-	none, one := []int{0}, []int{1}
-	dataFlag := []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}}
 	return slices.Concat([]commandline.Command{
-		{Name: "", Counts: none, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
-		{Name: "backup", Args: "DEST", Counts: one, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
-			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineBackup}}, Run: c.runBackup},
-		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: dataFlag, Run: c.runCheck},
-		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: dataFlag, Run: c.runDefrag},
-		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
-			Groups: []commandline.FlagGroup{{Title: "Flags", Define: c.defineData}, {Title: "The etcd cluster", Define: c.defineMigration}}, Run: c.runMigrate},
-		{Name: "envtest-assets", Args: "DIR", Counts: one, What: "fill a folder with what envtest looks for, and print the line that leads it there",
+		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(), Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
+	}, datacmd.Commands(newConsole), []commandline.Command{
+		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "fill a folder with what envtest looks for, and print the line that leads it there",
 			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args) }},
 	}, logcmd.Commands())
 }
@@ -1108,15 +1100,4 @@ func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
 		group.Define(f)
 	}
 	return c, f
-}
-
-// defineData is for those that need to know the file alone.
-func (c *config) defineData(f *flag.FlagSet) { options.Data(f, &c.Data) }
-
-func (c *config) defineBackup(f *flag.FlagSet) {
-	c.defineData(f)
-	f.StringVar(&c.source.kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
-	f.StringVar(&c.source.server, "server", "", "the `URL` of the server to ask")
-	f.StringVar(&c.source.tokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
-	f.StringVar(&c.source.caFile, "certificate-authority", "", "PEM `file` of the authorities that may vouch for --server")
 }

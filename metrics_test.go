@@ -41,6 +41,7 @@ var podList = requestLabels{verb: "LIST", version: "v1", resource: "pods", scope
 func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	t.Parallel()
 	m := newMetrics()
+	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
 	m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond, waited: 20 * time.Millisecond})
 	m.observe(podList, requestResult{code: 410, bytes: 200, elapsed: time.Millisecond})
 	watch := podList
@@ -58,6 +59,7 @@ func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	m.observe(requestLabels{verb: "GET", subresource: "/livez"}, requestResult{})
 	got := scrapeMetrics(t, m)
 	wantMetrics(t, got, `
+kubernetes_build_info{major="1",minor="36"} 1
 # HELP apiserver_request_total [STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.
 # TYPE apiserver_request_total counter
 apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1
@@ -158,35 +160,6 @@ func TestPeakGaugeKeepsThePeakForASecond(t *testing.T) {
 	if got := at(2000); got != 1 {
 		t.Errorf("with one still running, much later: got %d, want 1", got)
 	}
-}
-
-func TestStoreIsReadAtScrapeTime(t *testing.T) {
-	t.Parallel()
-	m := newMetrics()
-	stats := storeGauges{revision: 7}
-	m.watchStore(func() storeGauges { return stats })
-	stats = storeGauges{revision: 8, compactRevision: 2, fileBytes: 32768, freeBytes: 4096, corrupt: 1,
-		trackedShort: 5, trackedGeneral: 1, commits: 2, changes: 3, commitSeconds: 0.01, commitBuckets: map[float64]uint64{0.001: 1, 0.01: 2},
-		objects: []objectStats{{"", "pods", 2, 2048}, {"apps", "deployments", 1, 900}}}
-	m.buildInfo(map[string]string{"major": "1", "minor": "36"})
-	wantMetrics(t, scrapeMetrics(t, m), `
-apilet_store_revision 8
-apilet_store_compact_revision 2
-apilet_store_file_bytes 32768
-apilet_store_free_bytes 4096
-apilet_store_corrupt_records 1
-apilet_store_committed_changes_total 3
-apilet_managed_fields_writes_total{way="short"} 5
-apilet_managed_fields_writes_total{way="general"} 1
-apilet_store_commit_duration_seconds_bucket{le="0.001"} 1
-apilet_store_commit_duration_seconds_count 2
-apiserver_storage_size_bytes{storage_cluster_id="bbolt"} 32768
-apiserver_storage_objects{resource="pods"} 2
-apiserver_storage_objects{resource="deployments.apps"} 1
-apiserver_resource_objects{group="apps",resource="deployments"} 1
-apiserver_resource_size_estimate_bytes{group="",resource="pods"} 2048
-kubernetes_build_info{major="1",minor="36"} 1
-`)
 }
 
 func TestOrdinaryWritesAreTrackedTheShortWay(t *testing.T) {

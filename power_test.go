@@ -17,6 +17,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -35,8 +36,6 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/atomicfile"
-	"apilet/internal/commandline"
-	"apilet/internal/options"
 	"apilet/internal/store"
 )
 
@@ -59,21 +58,21 @@ func TestPowerChild(t *testing.T) {
 	}
 	p := &powerChild{t: t, dir: dir, said: said}
 	p.must(atomicfile.PlaceFile(filepath.Join(dir, "a.db"), func(temp string) error { // the first start has a file of format 1 to upgrade
-		return saveSynced(temp, bytes.NewReader(unpackGolden(t, "testdata/golden/format-1.db.gz")))
+		return fillSynced(temp, unpackGolden(t, "testdata/golden/format-1.db.gz"))
 	}))
 	p.say("upgrading")
 	p.serve(func(s *server) {
 		p.crowd(0, 40)
 		p.say("backing-up %s", "online.db")
 		var backup sync.WaitGroup
-		backup.Go(func() { p.must(backupSource{server: s.url}.download(filepath.Join(dir, "online.db"))) })
+		backup.Go(func() { p.must(runCommand("backup", "--server", s.url, filepath.Join(dir, "online.db"))) })
 		p.crowd(40, 50)
 		backup.Wait()
 		p.say("backed-up %s", "online.db")
 	})
 	data := filepath.Join(dir, "a.db")
 	p.say("backing-up %s", "stopped.db")
-	p.must((&config{Options: options.Options{Data: data}}).runBackup(commandline.Call{Args: []string{filepath.Join(dir, "stopped.db")}, Errors: io.Discard}))
+	p.must(runCommand("backup", "--data", data, filepath.Join(dir, "stopped.db")))
 	p.say("backed-up %s", "stopped.db")
 	p.must(store.Defrag(data, nil))
 	p.serve(func(*server) {
@@ -677,4 +676,14 @@ func missingSyncs(t *testing.T, p *powerCampaign) {
 			t.Errorf("%s: nothing noticed in %d images", name, m.cuts)
 		}
 	}
+}
+
+// fillSynced fills an existing file.
+func fillSynced(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Sync(), file.Close())
 }

@@ -27,8 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/apitest/kubetest"
-	"apilet/internal/commandline"
-	"apilet/internal/options"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/protobuf"
@@ -272,7 +270,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	t.Parallel()
 	path := unpackPoisoned(t)
 	var told bytes.Buffer
-	if err := (&config{Options: options.Options{Data: path}}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err == nil {
+	if err := runCommandTo(&told, "check", "--data", path); err == nil {
 		t.Error("apilet check finds nothing")
 	}
 	poisoned := poisonedKeys(told.String())
@@ -331,7 +329,7 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	s.restart()
 	s.halt()
 	told.Reset()
-	if err := (&config{Options: options.Options{Data: path}}).runCheck(commandline.Call{Out: &told, Errors: io.Discard}); err != nil {
+	if err := runCommandTo(&told, "check", "--data", path); err != nil {
 		t.Errorf("%v\n%s", err, told.String())
 	}
 }

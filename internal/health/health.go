@@ -38,7 +38,7 @@ func Shutdown(stop <-chan struct{}) Check {
 	}}
 }
 
-// A Endpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
+// An Endpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
 type Endpoint struct {
 	Name   string // livez, readyz or healthz
 	Checks []Check

@@ -1,0 +1,209 @@
+// Package datacmd is the commands that work on a data file: backup, check, defrag and migrate.
+//
+//	rows := datacmd.Commands(logger) // for the table of package commandline
+//
+// All but `apilet backup --server` open the file themselves, and refuse one that a server has open. A backup of a running server shows a
+// bearer token and trusts a private authority, or takes a kubeconfig with a certificate or token in it. Whoever has other credentials there
+// (a program to run, a password) lets kubectl fetch it (`kubectl get --raw /debug/backup > copy.db`) and looks at the copy with `apilet
+// check`.
+//
+// Invariant: a file that is fetched gets its name when it is whole: sent to the end, checked to the last record, synced, and with no file
+// of that name before.
+package datacmd
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/tidwall/gjson"
+
+	"apilet/internal/atomicfile"
+	"apilet/internal/auth/rbac"
+	"apilet/internal/commandline"
+	"apilet/internal/etcd"
+	"apilet/internal/etcd/layout"
+	"apilet/internal/kubeconfig"
+	"apilet/internal/options"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
+)
+
+// A command is what the flags say.
+type command struct {
+	data   string
+	remote kubeconfig.Remote // where to fetch a backup from
+	etcd   options.Etcd
+	toFile bool // the way of migrate
+	logger func(io.Writer) zerolog.Logger
+}
+
+// Commands are the rows for the table of commands; logger makes the log of those that have one.
+func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
+	c := &command{logger: logger}
+	none, flags := []int{0}, func(define func(*flag.FlagSet)) []commandline.FlagGroup {
+		return []commandline.FlagGroup{{Title: "Flags", Define: define}}
+	}
+	return []commandline.Command{
+		{Name: "backup", Args: "DEST", Counts: []int{1}, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
+			Groups: flags(c.defineBackup), Run: c.runBackup},
+		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineData), Run: c.runCheck},
+		{Name: "defrag", Counts: none, What: "rewrite a data file that no server has open without its free pages", Groups: flags(c.defineData), Run: c.runDefrag},
+		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
+			Groups: append(flags(c.defineData), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
+	}
+}
+
+func (c *command) defineData(f *flag.FlagSet) { options.Data(f, &c.data) }
+
+func (c *command) defineBackup(f *flag.FlagSet) {
+	c.defineData(f)
+	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
+	f.StringVar(&c.remote.Server, "server", "", "the `URL` of the server to ask")
+	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token to show to --server")
+	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of the authorities that may vouch for --server")
+}
+
+// runCheck prints what store.Check found. Problems are an error.
+func (c *command) runCheck(call commandline.Call) error {
+	path, seen := c.data, &store.Progress{}
+	defer seen.Show(call.Errors, "apilet check", time.Second)()
+	report, err := store.CheckObjects(path, unreadable.NewDecodeCheck(scheme.NewRegistry()), seen)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(call.Out, "%s: revision %d, compacted to %d, %d objects, %d records\n", path, report.Revision, report.Compacted, report.Objects, report.Records)
+	for _, problem := range report.Problems {
+		fmt.Fprintln(call.Out, problem)
+	}
+	if len(report.Problems) > 0 {
+		return fmt.Errorf("%s: %d problems", path, len(report.Problems))
+	}
+	return nil
+}
+
+func (c *command) runDefrag(call commandline.Call) error {
+	seen := &store.Progress{}
+	defer seen.Show(call.Errors, "apilet defrag", time.Second)()
+	return store.Defrag(c.data, seen)
+}
+
+// runBackup copies a running server's objects (--server or --kubeconfig), or those of a file that no server has open, into a new file.
+func (c *command) runBackup(call commandline.Call) error {
+	seen := &store.Progress{}
+	defer seen.Show(call.Errors, "apilet backup", time.Second)()
+	if c.remote.Server != "" || c.remote.Kubeconfig != "" {
+		return download(c.remote, call.Args[0], seen)
+	}
+	st, err := store.Open(c.data, store.Options{})
+	if err != nil {
+		return err
+	}
+	up, err := store.NewMaintenance(st)
+	if err == nil {
+		err = up.Backup(context.Background(), call.Args[0], seen)
+	}
+	return errors.Join(err, st.Close())
+}
+
+// download fetches a backup from a server. The file at dest is there when it is whole.
+func download(remote kubeconfig.Remote, dest string, seen *store.Progress) error {
+	client, err := remote.Client()
+	if err != nil {
+		return err
+	}
+	return atomicfile.PlaceFile(dest, func(temp string) error {
+		answer, err := client.Get(context.Background(), rbac.PathBackup)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			return refusedBackup(answer)
+		}
+		seen.Begin("bytes", max(0, answer.ContentLength))
+		if err := saveSynced(temp, io.TeeReader(answer.Body, seen)); err != nil {
+			return err
+		}
+		return vetBackup(temp)
+	})
+}
+
+// refusedBackup says why there is none, in the server's words where it has any.
+func refusedBackup(answer *http.Response) error {
+	body, _ := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
+	why := answer.Status
+	if message := gjson.GetBytes(body, "message").String(); message != "" {
+		why += ": " + message
+	}
+	return fmt.Errorf("the server answers %s", why)
+}
+
+// saveSynced fills an existing file.
+func saveSynced(path string, content io.Reader) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// vetBackup looks at every record of what came.
+func vetBackup(path string) error {
+	report, err := store.Check(path)
+	if err == nil && len(report.Problems) > 0 {
+		err = errors.New(report.Problems[0])
+	}
+	if err != nil {
+		return fmt.Errorf("what the server sent is no sound backup: %w", err)
+	}
+	return nil
+}
+
+// defineMigration is for migrate.
+func (c *command) defineMigration(f *flag.FlagSet) {
+	f.BoolVar(&c.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
+	c.etcd.Define(f)
+}
+
+// runMigrate copies the objects of a file that no server has open into an etcd cluster, or the other way.
+func (c *command) runMigrate(call commandline.Call) error {
+	if len(c.etcd.Servers) == 0 {
+		return errors.New("--etcd-servers says from or to which etcd; it is missing")
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	seen, reg := &store.Progress{}, scheme.NewRegistry()
+	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
+	cluster := etcd.Config{Servers: c.etcd.Servers, CAFile: c.etcd.CAFile, CertFile: c.etcd.CertFile, KeyFile: c.etcd.KeyFile,
+		Layout: layout.New(c.etcd.Prefix, reg), Log: c.logger(call.Errors)}
+	if c.toFile {
+		objects, leftOut, err := etcd.ToFile(ctx, cluster, c.data, seen)
+		if err == nil {
+			fmt.Fprintf(call.Out, "%s: %d objects; %d keys of etcd that are none were left out\n", c.data, objects, leftOut)
+		}
+		return err
+	}
+	if _, err := os.Stat(c.data); err != nil {
+		return err
+	}
+	st, err := store.Open(c.data, store.Options{})
+	if err != nil {
+		return err
+	}
+	objects, err := etcd.ToCluster(ctx, cluster, st, seen)
+	if err == nil {
+		fmt.Fprintf(call.Out, "%s: %d objects are below %s\n", c.data, objects, cluster.Layout.Prefix())
+	}
+	return errors.Join(err, st.Close())
+}

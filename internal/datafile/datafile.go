@@ -1,0 +1,75 @@
+// Package datafile looks after the data file of a server that runs: it is scrubbed once a day (this file), backups of it are streamed
+// (backup.go), and /metrics tells how it is (figures.go). What lies in it is package store; the commands that work on a file which no server
+// has open are package datafile/datacmd.
+//
+//	scrub := &datafile.Scrub{Store: st, Upkeep: upkeep, Log: log}
+//	go scrub.Run(ctx)
+//	ready := []health.Check{{"scrub", scrub.Intact}, {"damage", scrub.Whole}}
+package datafile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"apilet/internal/store"
+)
+
+const (
+	scrubAfter = time.Minute
+	scrubEvery = 24 * time.Hour
+)
+
+// A Scrub reads the whole file now and then, to find damage before it is needed.
+type Scrub struct {
+	Store  *store.Store
+	Upkeep *store.Maintenance
+	Log    zerolog.Logger
+
+	problems atomic.Pointer[[]string] // what the last round found
+}
+
+// Run looks for damage a while after the start and then daily, until ctx ends. What it finds is logged, and kept for Intact.
+func (s *Scrub) Run(ctx context.Context) {
+	for wait := scrubAfter; ; wait = scrubEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		report, err := s.Upkeep.Scrub(ctx)
+		if err != nil {
+			report.Problem("%v", err)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if len(report.Problems) == 0 {
+			s.Store.Found.Forget()
+		}
+		for _, problem := range report.Problems {
+			s.Log.Error().Str("problem", problem).Msg("the data file is damaged")
+		}
+		s.problems.Store(&report.Problems)
+	}
+}
+
+// Intact is the health check that shows what the scrub found.
+func (s *Scrub) Intact() error {
+	if problems := s.problems.Load(); problems != nil && len(*problems) > 0 {
+		return errors.New((*problems)[0])
+	}
+	return nil
+}
+
+// Whole is the health check that shows what reads and writes have found since.
+func (s *Scrub) Whole() error {
+	if place := s.Store.Found.First(); place != "" {
+		return fmt.Errorf("%s: %w", s.Store.Path, &store.Damage{Place: place})
+	}
+	return nil
+}

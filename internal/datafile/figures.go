@@ -1,0 +1,127 @@
+package datafile
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"apilet/internal/registry/fieldmanager"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+	"apilet/internal/unreadable"
+)
+
+// This file: what /metrics tells of the store. Series that begin with apilet_ are its own, the others are Kubernetes'.
+
+// A Collector is what Prometheus reads of the store, at each scrape.
+type Collector struct {
+	Store      *store.Store
+	Types      *scheme.Registry
+	Scrub      *Scrub
+	Unreadable *unreadable.Unreadables
+	Tracked    *fieldmanager.Ways // which way the fields of writes went
+}
+
+// figures are the store's state at one moment.
+type figures struct {
+	revision, compactRevision int64
+	fileBytes, freeBytes      int64 // the file's size, and how much of it are free pages
+	corrupt                   int64 // what the scrub found damaged
+	damaged                   int64 // what reads and writes found damaged
+	unreadable                int64 // live objects that cannot be decoded
+	commits, changes          int64
+	trackedShort              int64 // writes whose managedFields were kept, by way
+	trackedGeneral            int64
+	commitSeconds             float64
+	commitBuckets             map[float64]uint64 // by their upper bound in seconds; each has those of the smaller ones in it
+	objects                   []objectFigures
+}
+
+// objectFigures are the live objects of one resource and their bytes of JSON.
+type objectFigures struct {
+	group, resource string
+	count, bytes    int64
+}
+
+var (
+	storeRevision   = prometheus.NewDesc("apilet_store_revision", "Newest committed revision.", nil, nil)
+	storeCompacted  = prometheus.NewDesc("apilet_store_compact_revision", "Revision below which history is compacted.", nil, nil)
+	storeFileBytes  = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file.", nil, nil)
+	storeFreeBytes  = prometheus.NewDesc("apilet_store_free_bytes", "Free pages of the data file, in bytes: what defrag would give back.", nil, nil)
+	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records and pages that the last scrub found damaged.", nil, nil)
+	storeDamaged    = prometheus.NewDesc("apilet_store_damaged_places", "Places of the data file that reads and writes found damaged; at most 100 are counted, and a scrub that finds nothing resets it.", nil, nil)
+	storeUnreadable = prometheus.NewDesc("apilet_store_unreadable_objects", "Live objects that cannot be decoded and are left out.", nil, nil)
+	storeCommits    = prometheus.NewDesc("apilet_store_commit_duration_seconds", "How long commits took, fsync included.", nil, nil)
+	storeChanges    = prometheus.NewDesc("apilet_store_committed_changes_total", "Changes made durable; divided by the number of commits, how many share one fsync.", nil, nil)
+	storeTracked    = prometheus.NewDesc("apilet_managed_fields_writes_total", "Writes whose managedFields were kept, by way: short, or general for those that were left to structured-merge-diff.", []string{"way"}, nil)
+	storageSize     = prometheus.NewDesc("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
+	storageObjects  = prometheus.NewDesc("apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
+	resourceObjects = prometheus.NewDesc("apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
+	resourceBytes   = prometheus.NewDesc("apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
+)
+
+// Describe is prometheus.Collector's.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges, storeTracked,
+		storageSize, storageObjects, resourceObjects, resourceBytes} {
+		ch <- d
+	}
+}
+
+// Collect is prometheus.Collector's: one look at the store for all series.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	now := c.read()
+	now.send(ch)
+}
+
+func (s *figures) send(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	gauge(storeRevision, s.revision)
+	gauge(storeCompacted, s.compactRevision)
+	gauge(storeFileBytes, s.fileBytes)
+	gauge(storeFreeBytes, s.freeBytes)
+	gauge(storeCorrupt, s.corrupt)
+	gauge(storeDamaged, s.damaged)
+	gauge(storeUnreadable, s.unreadable)
+	ch <- prometheus.MustNewConstHistogram(storeCommits, uint64(s.commits), s.commitSeconds, s.commitBuckets)
+	ch <- prometheus.MustNewConstMetric(storeChanges, prometheus.CounterValue, float64(s.changes))
+	ch <- prometheus.MustNewConstMetric(storeTracked, prometheus.CounterValue, float64(s.trackedShort), "short")
+	ch <- prometheus.MustNewConstMetric(storeTracked, prometheus.CounterValue, float64(s.trackedGeneral), "general")
+	gauge(storageSize, s.fileBytes, "bbolt")
+	for _, o := range s.objects {
+		name := o.resource
+		if o.group != "" {
+			name += "." + o.group
+		}
+		gauge(storageObjects, o.count, name)
+		gauge(resourceObjects, o.count, o.group, o.resource)
+		gauge(resourceBytes, o.bytes, o.group, o.resource)
+	}
+}
+
+func (c *Collector) read() figures {
+	stats := c.Store.Stats()
+	gauges := figures{revision: stats.Revision, compactRevision: stats.CompactRev, fileBytes: stats.FileBytes, freeBytes: stats.FreeBytes}
+	gauges.commits, gauges.changes, gauges.commitSeconds, gauges.commitBuckets = stats.Commits, stats.Writes, stats.CommitSeconds, map[float64]uint64{}
+	var sum int64
+	for i, bound := range store.CommitBounds {
+		sum += stats.CommitBuckets[i]
+		gauges.commitBuckets[bound] = uint64(sum)
+	}
+	gauges.damaged = int64(c.Store.Found.Count())
+	gauges.trackedShort, gauges.trackedGeneral = c.Tracked.Short.Load(), c.Tracked.General.Load()
+	gauges.unreadable = int64(c.Unreadable.Count())
+	if problems := c.Scrub.problems.Load(); problems != nil {
+		gauges.corrupt = int64(len(*problems))
+	}
+	seen := map[string]bool{}
+	for _, res := range c.Types.All() {
+		if res.Virtual || seen[res.KeyPrefix("")] {
+			continue
+		}
+		seen[res.KeyPrefix("")] = true
+		objects, bytes, _ := c.Store.Count(res.KeyPrefix(""))
+		gauges.objects = append(gauges.objects, objectFigures{group: res.StorageGroup, resource: res.Plural, count: objects, bytes: bytes})
+	}
+	return gauges
+}
