@@ -352,6 +352,7 @@ var gzipPool = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(nil, 1); 
 
 const (
 	GzipThreshold = 128 << 10 // bytes from which compression pays
+	bodyKept      = 64 << 10  // bytes of an answer whose memory is used again
 )
 
 // Compresses says whether a response of about size bytes is worth gzip: the client wants it and is not on this host.
@@ -438,13 +439,27 @@ func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *st
 		}
 		return err
 	}
-	body, err := v.Object(nil, rec)
-	if err != nil {
+	body := bodies.Get().(*[]byte)
+	defer bodies.put(body)
+	var err error
+	if *body, err = v.Object((*body)[:0], rec); err != nil {
 		_, name := scheme.NamespacedName(rec.Key)
 		return StoreError(err, v.Res, name)
 	}
-	WriteJSON(w, r, code, body)
+	WriteJSON(w, r, code, *body)
 	return nil
+}
+
+// A bodyPool has memory for answers of one object. It may be used again once it is written: a ResponseWriter keeps nothing of it.
+type bodyPool struct{ sync.Pool }
+
+var bodies = bodyPool{sync.Pool{New: func() any { return new([]byte) }}}
+
+// put leaves what is larger than most objects to the collector: a pool of them would hold memory for what hardly ever comes.
+func (p *bodyPool) put(body *[]byte) {
+	if cap(*body) <= bodyKept {
+		p.Put(body)
+	}
 }
 
 // Object appends one object that stands alone: the answer to a GET or a write, or the object of a watch event. Always JSON.
