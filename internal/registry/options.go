@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,9 +111,16 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 	}
+	if n := r.ContentLength; n > 0 && n <= promisedMax { // net/http hands out no more than was announced
+		body := make([]byte, n)
+		if _, err := io.ReadFull(r.Body, body); err != nil {
+			return nil, unreadableBody(err)
+		}
+		return body, nil
+	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
-		buf.Grow(int(min(r.ContentLength, promisedMax)) + bytes.MinRead)
+		buf.Grow(promisedMax + bytes.MinRead)
 	}
 	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
 	var tooLarge *http.MaxBytesError
@@ -120,9 +128,13 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	case errors.As(err, &tooLarge):
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 	case err != nil:
-		return nil, apierrors.NewBadRequest("the request body could not be read: " + err.Error())
+		return nil, unreadableBody(err)
 	}
 	return buf.Bytes(), nil
+}
+
+func unreadableBody(err error) error {
+	return apierrors.NewBadRequest("the request body could not be read: " + err.Error())
 }
 
 // checkStrictness turns unknown and duplicate fields into warnings, or into an error when the client asked for that.

@@ -4,7 +4,6 @@ package registry
 // patch.go; from there on it goes this way.
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -388,7 +387,7 @@ func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Ob
 	if err != nil {
 		return rec, err
 	}
-	if bytes.Equal(splice(json, revAt, rec.Rev), rec.JSON) {
+	if store.EqualAt(json, revAt, &rec) {
 		if !dryRun {
 			request.From(ctx).NoteWrite(request.Write{Key: rec.Key, Old: rec.Rev, New: rec.Rev})
 		}

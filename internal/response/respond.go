@@ -119,20 +119,27 @@ func (o Offer) Negotiate(accept string) (MediaType, error) {
 type AcceptClause struct {
 	Name    string // a media type, or a wildcard
 	quality float64
-	Params  map[string]string // its parameters, q among them
+	params  string // as they were sent, between semicolons, q among them
+}
+
+// Param is the value of a parameter, the last where there are several; "" and false where there is none.
+func (c AcceptClause) Param(name string) (value string, ok bool) {
+	for param := range strings.SplitSeq(c.params, ";") {
+		if key, v, _ := strings.Cut(strings.TrimSpace(param), "="); key == name {
+			value, ok = v, true
+		}
+	}
+	return value, ok
 }
 
 // ParseAccept returns the alternatives, the most wanted first, wildcards behind equally wanted names. It takes q=0 for the least
 // wanted, not for unwanted, as kube-apiserver does.
-func ParseAccept(accept string) (clauses []AcceptClause) {
+func ParseAccept(accept string) []AcceptClause {
+	clauses := make([]AcceptClause, 0, strings.Count(accept, ",")+1)
 	for part := range strings.SplitSeq(accept, ",") {
-		name, rest, _ := strings.Cut(part, ";")
-		clause := AcceptClause{Name: strings.TrimSpace(name), quality: 1, Params: map[string]string{}}
-		for param := range strings.SplitSeq(rest, ";") {
-			key, value, _ := strings.Cut(strings.TrimSpace(param), "=")
-			clause.Params[key] = value
-		}
-		if q, ok := clause.Params["q"]; ok {
+		name, params, _ := strings.Cut(part, ";")
+		clause := AcceptClause{Name: strings.TrimSpace(name), quality: 1, params: params}
+		if q, ok := clause.Param("q"); ok {
 			clause.quality, _ = strconv.ParseFloat(q, 64)
 		}
 		clauses = append(clauses, clause)
@@ -157,9 +164,17 @@ func (c AcceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
 
 // transform reads the parameters; ok is false when they ask for what the endpoint cannot do.
 func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType, ok bool) {
-	m = MediaType{Format: format, Pretty: c.Params["pretty"] == "1", As: c.Params["as"], Version: c.Params["v"]}
-	group := c.Params["g"]
-	if stream := c.Params["stream"]; stream != "" && stream != "watch" || c.Params["sv"] != "" {
+	m.Format = format
+	if c.params == "" {
+		return m, format != scheme.ProtobufFormat || !o.partial
+	}
+	pretty, _ := c.Param("pretty")
+	m.Pretty = pretty == "1"
+	m.As, _ = c.Param("as")
+	m.Version, _ = c.Param("v")
+	group, _ := c.Param("g")
+	stream, _ := c.Param("stream")
+	if sv, _ := c.Param("sv"); stream != "" && stream != "watch" || sv != "" {
 		return m, false
 	}
 	if m.As == "" && m.Version == "" && group == "" {
@@ -337,6 +352,7 @@ var gzipPool = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(nil, 1); 
 
 const (
 	GzipThreshold = 128 << 10 // bytes from which compression pays
+	bodyKept      = 64 << 10  // bytes of an answer whose memory is used again
 )
 
 // Compresses says whether a response of about size bytes is worth gzip: the client wants it and is not on this host.
@@ -423,13 +439,27 @@ func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *st
 		}
 		return err
 	}
-	body, err := v.Object(nil, rec)
-	if err != nil {
+	body := bodies.Get().(*[]byte)
+	defer bodies.put(body)
+	var err error
+	if *body, err = v.Object((*body)[:0], rec); err != nil {
 		_, name := scheme.NamespacedName(rec.Key)
 		return StoreError(err, v.Res, name)
 	}
-	WriteJSON(w, r, code, body)
+	WriteJSON(w, r, code, *body)
 	return nil
+}
+
+// A bodyPool has memory for answers of one object. It may be used again once it is written: a ResponseWriter keeps nothing of it.
+type bodyPool struct{ sync.Pool }
+
+var bodies = bodyPool{sync.Pool{New: func() any { return new([]byte) }}}
+
+// put leaves what is larger than most objects to the collector: a pool of them would hold memory for what hardly ever comes.
+func (p *bodyPool) put(body *[]byte) {
+	if cap(*body) <= bodyKept {
+		p.Put(body)
+	}
 }
 
 // Object appends one object that stands alone: the answer to a GET or a write, or the object of a watch event. Always JSON.

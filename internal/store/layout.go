@@ -7,6 +7,7 @@ package store
 // are damage too.
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 	"math"
@@ -35,6 +36,14 @@ func AppendRevision(b, json []byte, revAt int, rev int64) []byte {
 	b = append(b, json[:revAt]...)
 	b = strconv.AppendInt(b, rev, 10)
 	return append(b, json[revAt:]...)
+}
+
+// EqualAt tells whether AppendRevision would make of json what a record holds.
+func EqualAt(json []byte, revAt int, rec *Record) bool {
+	var digits [20]byte
+	rev := strconv.AppendInt(digits[:0], rec.Rev, 10)
+	return len(rec.JSON) == len(json)+len(rev) && bytes.Equal(rec.JSON[:revAt], json[:revAt]) &&
+		bytes.Equal(rec.JSON[revAt:revAt+len(rev)], rev) && bytes.Equal(rec.JSON[revAt+len(rev):], json[revAt:])
 }
 
 // encodeRecord lays a record out. The decimal revision goes in at json[RevAt], unless RevAt is negative. room more bytes of

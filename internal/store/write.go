@@ -27,7 +27,7 @@ type pendingWrite struct {
 	resource, namespace string // the key's prefixes
 	elsewhere           bool   // another key's record lies under the revision: this one's under a longer key
 	was, is             keyState
-	replaced            []byte // the JSON of was, a copy
+	replaced            []byte // the JSON of was, not the file's
 	rec                 Record
 	err                 error
 }
@@ -181,7 +181,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		if err != nil {
 			return err
 		}
-		s.table, s.now = &st.authors, st.now()
+		s.table, s.ring, s.now = &st.authors, &st.log, st.now()
 		if st.Opts.Replica != nil {
 			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
 		}
@@ -253,6 +253,7 @@ type stage struct {
 	now        int64          // milliseconds; 0: records are not stamped
 	table      *authorTable   // nil where nobody has an author
 	fresh      []*authorEntry // made in this transaction
+	ring       *eventLog      // of what is committed; nil: nobody keeps one. The writer alone changes it, and reads it without its lock
 
 	last     func(json []byte) ([]byte, int) // a replica's
 	onShared func()                          // told that a revision has several records; may be nil
@@ -363,6 +364,12 @@ func (s *stage) checkChange(e *pendingWrite) error {
 		return ErrConflict
 	case s.full && e.Op != OpDelete && !e.Deleting: // what is on its way out makes room
 		return ErrQuota
+	}
+	if s.ring != nil { // what was written lately is in memory, for watchers: it need be neither read, checked nor copied
+		if at := s.ring.find(e.was.rev); at != nil && at.Key == e.Key {
+			e.rec.CreateRev, e.replaced = at.CreateRev, at.JSON
+			return nil
+		}
 	}
 	old, err := s.newest(e)
 	if err != nil {

@@ -38,10 +38,16 @@ func TestTroublesHaveABound(t *testing.T) {
 	for i := range troublesMax {
 		tr.Tell(strings.Repeat("x", i), cause)
 	}
+	for range 3 { // for which there is no room: told once, all together
+		tr.Tell("one more", cause)
+		tr.Tell("and one", cause)
+	}
+	tr.Tell("one more", nil) // which nobody knows of
 	tr.Tell("x", nil)
 	tr.Tell("another", cause)
 	tr.Tell("another", errors.New("still no"))
-	if lines := strings.Count(log.String(), "\n"); lines != troublesMax+2 || len(tr.now) != troublesMax {
+	tr.Tell("one more", cause)
+	if lines := strings.Count(log.String(), "\n"); lines != troublesMax+4 || len(tr.now) != troublesMax {
 		t.Errorf("%d lines, %d troubles", lines, len(tr.now))
 	}
 	var nobody *Log

@@ -124,14 +124,15 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 		annotate(a, "error", fmt.Sprintf("Failed to parse policy: %v", err))
 	}
 	annotate(a, podsecurity.EnforcedPolicyAnnotationKey, levels.Enforce.String())
-	enforced := p.evaluate(levels.Enforce, &pod.ObjectMeta, &pod.Spec)
+	held := podFindings{standards: p, meta: &pod.ObjectMeta, spec: &pod.Spec}
+	enforced := held.against(levels.Enforce)
 	p.tell(a, modeEnforce, levels.Enforce, enforced.Allowed)
-	p.audit(a, levels, &pod.ObjectMeta, &pod.Spec)
+	p.audit(a, levels, &held)
 	if !enforced.Allowed {
 		why := fmt.Errorf("violates PodSecurity %q: %s", levels.Enforce.String(), enforced.ForbiddenDetail())
 		return apierrors.NewForbidden(a.Resource.GroupResource(), a.Name(), why)
 	}
-	p.warn(ctx, a, levels, &pod.ObjectMeta, &pod.Spec)
+	p.warn(ctx, a, levels, &held)
 	return nil
 }
 
@@ -159,8 +160,9 @@ func (p *podStandards) validateTemplate(ctx context.Context, a *admission.Attrib
 	if err := errs.ToAggregate(); err != nil {
 		annotate(a, "error", fmt.Sprintf("Failed to parse policy: %v", err))
 	}
-	p.audit(a, levels, &template.ObjectMeta, &template.Spec)
-	p.warn(ctx, a, levels, &template.ObjectMeta, &template.Spec)
+	held := podFindings{standards: p, meta: &template.ObjectMeta, spec: &template.Spec}
+	p.audit(a, levels, &held)
+	p.warn(ctx, a, levels, &held)
 	return nil
 }
 
@@ -168,18 +170,43 @@ func (p *podStandards) evaluate(level podsecurity.LevelVersion, meta *metav1.Obj
 	return policy.AggregateCheckResults(p.evaluator.EvaluatePod(level, meta, spec))
 }
 
-func (p *podStandards) audit(a *admission.Attributes, levels podsecurity.Policy, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
+// podFindings are what comes of holding one pod against levels, each of them once: a namespace that enforces, audits and warns mostly does so
+// at one level and version.
+type podFindings struct {
+	standards *podStandards
+	meta      *metav1.ObjectMeta
+	spec      *corev1.PodSpec
+	known     []podFinding
+}
+
+type podFinding struct {
+	level  podsecurity.LevelVersion
+	result policy.AggregateCheckResult
+}
+
+func (f *podFindings) against(level podsecurity.LevelVersion) policy.AggregateCheckResult {
+	for _, k := range f.known {
+		if k.level == level {
+			return k.result
+		}
+	}
+	result := f.standards.evaluate(level, f.meta, f.spec)
+	f.known = append(f.known, podFinding{level, result})
+	return result
+}
+
+func (p *podStandards) audit(a *admission.Attributes, levels podsecurity.Policy, held *podFindings) {
 	if a.Request == nil {
 		return
 	}
-	if result := p.evaluate(levels.Audit, meta, spec); !result.Allowed {
+	if result := held.against(levels.Audit); !result.Allowed {
 		p.tell(a, modeAudit, levels.Audit, false)
 		annotate(a, podsecurity.AuditViolationsAnnotationKey, fmt.Sprintf("would violate PodSecurity %q: %s", levels.Audit.String(), result.ForbiddenDetail()))
 	}
 }
 
-func (p *podStandards) warn(ctx context.Context, a *admission.Attributes, levels podsecurity.Policy, meta *metav1.ObjectMeta, spec *corev1.PodSpec) {
-	if result := p.evaluate(levels.Warn, meta, spec); !result.Allowed {
+func (p *podStandards) warn(ctx context.Context, a *admission.Attributes, levels podsecurity.Policy, held *podFindings) {
+	if result := held.against(levels.Warn); !result.Allowed {
 		p.tell(a, modeWarn, levels.Warn, false)
 		warning.AddWarning(ctx, "", fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), result.ForbiddenDetail()))
 	}

@@ -249,7 +249,8 @@ func KeepTimes(old, next scheme.Object) {
 	}
 }
 
-// equalButEntries compares two objects, but for their managedFields.
+// equalButEntries compares two objects, but for their managedFields. It begins with what they have last, status, spec or data: there most
+// writes differ, while metadata costs most to compare and seldom does.
 func equalButEntries(old, next scheme.Object) bool {
 	if a, ok := old.(*unstructured.Unstructured); ok {
 		b := next.(*unstructured.Unstructured)
@@ -260,7 +261,13 @@ func equalButEntries(old, next scheme.Object) bool {
 		defer obj.SetManagedFields(entries)
 		obj.SetManagedFields(nil)
 	}
-	return equality.Semantic.DeepEqual(old, next)
+	a, b := reflect.ValueOf(old).Elem(), reflect.ValueOf(next).Elem()
+	for i := a.NumField() - 1; i >= 0; i-- {
+		if !equality.Semantic.DeepEqual(a.Field(i).Addr().Interface(), b.Field(i).Addr().Interface()) {
+			return false
+		}
+	}
+	return true
 }
 
 // equalMembers compares two maps, but for one member.

@@ -207,12 +207,15 @@ func wantsAggregated(accept string) scheme.BodyFormat {
 		return ""
 	}
 	for _, clause := range response.ParseAccept(accept) {
-		p, format := clause.Params, clause.Format(response.Objects.Formats)
+		format := clause.Format(response.Objects.Formats)
+		as, _ := clause.Param("as")
+		version, _ := clause.Param("v")
+		group, _ := clause.Param("g")
 		switch {
 		case format == "" || format == scheme.YAMLFormat:
-		case clause.Name == string(format) && p["as"] == aggregatedKind && p["v"] == "v2" && p["g"] == apidiscoveryv2.GroupName:
+		case clause.Name == string(format) && as == aggregatedKind && version == "v2" && group == apidiscoveryv2.GroupName:
 			return format
-		case p["as"] == "":
+		case as == "":
 			return ""
 		}
 	}
