@@ -36,7 +36,7 @@ type subject struct {
 	restarts  time.Duration // between restarts; 0: none
 	client    *http.Client
 	url       atomic.Pointer[string] // of the running process
-	pid       atomic.Int64 // 0: none serves
+	pid       atomic.Int64           // 0: none serves
 	counts    counts
 	ledger    *ledger
 	samples   []sample // the table's
