@@ -64,6 +64,13 @@ func TestGapsAndRepetitionsAreSeen(t *testing.T) {
 	}
 }
 
+// TestSamplesWaitForTheServer: the table is begun before the servers have started.
+func TestSamplesWaitForTheServer(t *testing.T) {
+	if now, ok := newSubject("s", t.TempDir(), 0).sample(); ok {
+		t.Errorf("a server that has not started holds %+v", now)
+	}
+}
+
 // TestLostWritesAreSeen compares the ledger with a server that has one object.
 func TestLostWritesAreSeen(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -36,7 +36,7 @@ type subject struct {
 	restarts  time.Duration // between restarts; 0: none
 	client    *http.Client
 	url       atomic.Pointer[string] // of the running process
-	pid       atomic.Int64
+	pid       atomic.Int64           // 0: none serves
 	counts    counts
 	ledger    *ledger
 	samples   []sample // the table's
@@ -108,8 +108,8 @@ func (s *subject) start() (*exec.Cmd, error) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if url := serverOf(kubeconfig); url != "" {
 			s.counts.starts.Add(1)
-			s.pid.Store(int64(process.Process.Pid))
 			s.url.Store(&url)
+			s.pid.Store(int64(process.Process.Pid))
 			return process, nil
 		}
 	}
@@ -197,6 +197,9 @@ var (
 
 // sample reads what the server holds now, from the outside and from /metrics.
 func (s *subject) sample() (now sample, ok bool) {
+	if s.pid.Load() == 0 {
+		return now, false
+	}
 	process := fmt.Sprintf("/proc/%d/", s.pid.Load())
 	status, err1 := os.ReadFile(process + "status")
 	files, err2 := os.ReadDir(process + "fd")
