@@ -64,6 +64,7 @@ import (
 	"apilet/internal/dashboard"
 	"apilet/internal/datafile"
 	"apilet/internal/datafile/datacmd"
+	"apilet/internal/deprecations"
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
@@ -180,7 +181,7 @@ type server struct {
 	apiServices *bootstrap.APIServiceReconciler
 	auth        *auth.Authenticator
 	metrics     *metrics
-	usage       *deprecationTracker
+	usage       *deprecations.Tracker
 	watches     dashboard.Watches         // that are served
 	audit       *audit.Log                // nil without --audit-log-path
 	fc          *flowControl              // nil without flow control
@@ -205,7 +206,7 @@ func startServer(c *config) (*server, error) {
 		return nil, err
 	}
 	c.Auth.Log = c.log
-	s := &server{cfg: c, log: c.log, endpoint: serving.Endpoint{Options: &c.Options, Log: c.log}, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(), troubles: troubles.New(c.log),
+	s := &server{cfg: c, log: c.log, endpoint: serving.Endpoint{Options: &c.Options, Log: c.log}, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: deprecations.NewTracker(), troubles: troubles.New(c.log),
 		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
 	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
 		return nil, err
@@ -862,7 +863,7 @@ func (s *server) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchH
 // page is what /debug/ui/ shows.
 func (s *server) page() *dashboard.Page {
 	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Kept: s.cfg.Kept(),
-		Deprecations: func(most int) any { return s.usage.list(most) }}
+		Deprecations: func(most int) any { return s.usage.List(most) }}
 	if s.fc != nil {
 		p.Flows = s.fc.dispatcher
 	}
