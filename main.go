@@ -482,7 +482,9 @@ func (s *server) startWorkers() {
 		Begin: s.instruments.own}
 	var running sync.WaitGroup
 	running.Go(func() { s.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
-	running.Go(func() { s.followOthers(ctx) })
+	if s.cluster != nil {
+		running.Go(func() { s.wr.FollowOthers(ctx) })
+	}
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { s.scrub.Run(ctx) })
@@ -493,7 +495,9 @@ func (s *server) startWorkers() {
 		}
 	})
 	if s.audit != nil {
-		running.Go(func() { s.reopenAudit(ctx) })
+		running.Go(func() {
+			s.audit.ReopenAtHangups(ctx, func(err error) { s.log.Error().Err(err).Msg("reopening the audit log") })
+		})
 	}
 	running.Go(func() { s.endpoint.Run(ctx) })
 	running.Go(func() {
@@ -547,23 +551,6 @@ func (s *server) auditHooks() audit.Hooks {
 			s.metrics.auditFailing.Set(0)
 			s.log.Info().Msg("the audit log is written again")
 		},
-	}
-}
-
-// reopenAudit opens the audit log anew at each SIGHUP: that is how logrotate tells that it has moved the file.
-func (s *server) reopenAudit(ctx context.Context) {
-	hangup := make(chan os.Signal, 1) // one waiting signal stands for all that come before it is seen
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangup:
-			if err := s.audit.Reopen(); err != nil {
-				s.log.Error().Err(err).Msg("reopening the audit log")
-			}
-		}
 	}
 }
 
