@@ -52,7 +52,7 @@ func TestNamespaceHasItsFirstObjects(t *testing.T) {
 				if got := namesOf(maps.get("items")); fmt.Sprint(got) != fmt.Sprint(want) {
 					t.Errorf("%s has the config maps %v, want %v", namespace, got, want)
 				}
-				if ca := maps.get(`items.0.data.ca\.crt`).String(); title != "plain" && ca != string(s.certs.Authority.CertPEM) {
+				if ca := maps.get(`items.0.data.ca\.crt`).String(); title != "plain" && ca != string(s.cfg.Auth.OwnCA) {
 					t.Errorf("%s publishes the authority %q", namespace, ca)
 				}
 			}
@@ -88,7 +88,7 @@ func TestClientAuthoritiesArePublished(t *testing.T) {
 	s.want(404, "GET", path, "")
 	data, authority := filepath.Join(t.TempDir(), "apilet.db"), filepath.Join(t.TempDir(), "ca.crt")
 	s = startSecured(t, onFile(data))
-	own := string(s.certs.Authority.CertPEM)
+	own := string(s.cfg.Auth.OwnCA)
 	apitest.Expect(t, s.want(200, "GET", path, "").get("data.client-ca-file"), own)
 	s.want(200, "PATCH", path, `{"metadata":{"labels":{"a":"b"}},"data":{"requestheader-allowed-names":"[]"}}`, asMergePatch)
 	if err := os.WriteFile(authority, []byte(own), 0o600); err != nil {
@@ -123,7 +123,7 @@ func TestFirstObjectsComeBack(t *testing.T) {
 		s.want(200, "PATCH", ownRootCA, change, asMergePatch)
 		eventually(t, "the authority is published again after "+change, func() bool {
 			data := s.want(200, "GET", ownRootCA, "").get("data")
-			return len(data.Map()) == 1 && data.Get(`ca\.crt`).String() == string(s.certs.Authority.CertPEM)
+			return len(data.Map()) == 1 && data.Get(`ca\.crt`).String() == string(s.cfg.Auth.OwnCA)
 		})
 	}
 	apitest.Expect(t, s.want(200, "GET", ownRootCA, "").get("metadata.labels.a"), "b")

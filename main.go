@@ -18,7 +18,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -65,6 +64,7 @@ import (
 	"apilet/internal/dashboard"
 	"apilet/internal/datafile"
 	"apilet/internal/datafile/datacmd"
+	"apilet/internal/deprecations"
 	"apilet/internal/drain"
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
@@ -82,6 +82,7 @@ import (
 	"apilet/internal/routing"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/discovery"
+	"apilet/internal/serving"
 	"apilet/internal/store"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
@@ -93,7 +94,6 @@ const (
 	gitVersion    = "v1.36.0+apilet"
 	bookmarkEvery = time.Minute
 	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
-	renewEvery    = 6 * time.Hour    // certificates are looked at; see auth/certs
 )
 
 // config is how a server is to be: what the flags say, and what none says.
@@ -165,6 +165,7 @@ func isTerminal(file *os.File) bool {
 type server struct {
 	cfg         *config
 	log         zerolog.Logger
+	endpoint    serving.Endpoint
 	url         string
 	st          *store.Store
 	cluster     *etcd.Cluster // nil without --etcd-servers
@@ -179,9 +180,8 @@ type server struct {
 	types       *crd.Definitions
 	apiServices *bootstrap.APIServiceReconciler
 	auth        *auth.Authenticator
-	certs       *certs.Folder // nil without TLS, or with --tls-cert-file
 	metrics     *metrics
-	usage       *deprecationTracker
+	usage       *deprecations.Tracker
 	watches     dashboard.Watches         // that are served
 	audit       *audit.Log                // nil without --audit-log-path
 	fc          *flowControl              // nil without flow control
@@ -194,7 +194,6 @@ type server struct {
 	findings    *findings.Detector
 	instruments *instrumentation
 	resting     drain.Conns
-	adminEnds   time.Time          // of the certificate in the kubeconfig
 	stopping    chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
 	idle        context.CancelFunc // ends the background work
 	workers     chan struct{}      // closed when the background work has ended
@@ -207,14 +206,14 @@ func startServer(c *config) (*server, error) {
 		return nil, err
 	}
 	c.Auth.Log = c.log
-	s := &server{cfg: c, log: c.log, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: newDeprecationTracker(), troubles: troubles.New(c.log),
+	s := &server{cfg: c, log: c.log, endpoint: serving.Endpoint{Options: &c.Options, Log: c.log}, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: deprecations.NewTracker(), troubles: troubles.New(c.log),
 		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
 	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", c.Listen) // before any file is made: a port in use leaves none behind
+	listener, err := s.endpoint.Listen() // before any file is made: a port in use leaves none behind
 	if err != nil {
-		return nil, explainListen(c.Listen, err)
+		return nil, err
 	}
 	if err := s.open(listener); err != nil {
 		return nil, errors.Join(err, listener.Close())
@@ -222,23 +221,11 @@ func startServer(c *config) (*server, error) {
 	return s, nil
 }
 
-// explainListen says what to do about a port that cannot be had.
-func explainListen(address string, err error) error {
-	advice := "name an address of this machine"
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		advice = "stop the program that has it, or choose another port (0 picks a free one)"
-	case errors.Is(err, syscall.EACCES):
-		advice = "ports below 1024 are for privileged programs: choose another"
-	}
-	return fmt.Errorf("--listen %s: %w: %s", address, err, advice)
-}
-
 // open opens all files, then the server on a listener, which stays the caller's when there is an error.
 func (s *server) open(listener net.Listener) error {
 	c := s.cfg
 	var err error
-	if err = s.openCerts(); err != nil {
+	if err = s.endpoint.Open(); err != nil {
 		return fmt.Errorf("--cert-dir: %w", err)
 	}
 	if s.auth, err = auth.New(c.Auth); err != nil {
@@ -307,10 +294,11 @@ func (s *server) start(listener net.Listener) error {
 	if err := s.populate(context.Background()); err != nil {
 		return err
 	}
-	secured, err := s.secure(listener)
+	url, secured, err := s.endpoint.Secure(listener, s.auth.ClientCAs)
 	if err != nil {
 		return err
 	}
+	s.url = url
 	if err := (bootstrap.Initializer{Writer: s.wr, Types: s.reg}).Cluster(context.Background(), s.wr.Allocator.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
@@ -329,10 +317,8 @@ func (s *server) start(listener net.Listener) error {
 		ConnState:         s.resting.Note,
 		ErrorLog:          stdlog.New(s.metrics.countHandshakeErrors(levelWriter{s.log}), "", 0),
 	}
-	if s.cfg.Kubeconfig != "" {
-		if err := s.writeKubeconfig(); err != nil {
-			return err
-		}
+	if err := s.endpoint.WriteKubeconfig(); err != nil {
+		return err
 	}
 	s.startWorkers()
 	go s.accept(listener)
@@ -496,7 +482,9 @@ func (s *server) startWorkers() {
 		Begin: s.instruments.own}
 	var running sync.WaitGroup
 	running.Go(func() { s.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
-	running.Go(func() { s.followOthers(ctx) })
+	if s.cluster != nil {
+		running.Go(func() { s.wr.FollowOthers(ctx) })
+	}
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { s.scrub.Run(ctx) })
@@ -507,11 +495,11 @@ func (s *server) startWorkers() {
 		}
 	})
 	if s.audit != nil {
-		running.Go(func() { s.reopenAudit(ctx) })
+		running.Go(func() {
+			s.audit.ReopenAtHangups(ctx, func(err error) { s.log.Error().Err(err).Msg("reopening the audit log") })
+		})
 	}
-	if s.certs != nil {
-		running.Go(func() { s.renewCerts(ctx) })
-	}
+	running.Go(func() { s.endpoint.Run(ctx) })
 	running.Go(func() {
 		s.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
@@ -549,24 +537,6 @@ func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 	})
 }
 
-// renewCerts keeps the certificates that the server makes from expiring under it.
-func (s *server) renewCerts(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(renewEvery):
-		}
-		err := s.certs.Renew()
-		if err == nil && s.cfg.Kubeconfig != "" && time.Now().Add(certs.RenewBefore).After(s.adminEnds) {
-			err = s.writeKubeconfig()
-		}
-		if err != nil {
-			s.log.Error().Err(err).Msg("renewing certificates")
-		}
-	}
-}
-
 // auditHooks count audit events, and tell the log when they cannot be written.
 func (s *server) auditHooks() audit.Hooks {
 	return audit.Hooks{
@@ -582,68 +552,6 @@ func (s *server) auditHooks() audit.Hooks {
 			s.log.Info().Msg("the audit log is written again")
 		},
 	}
-}
-
-// reopenAudit opens the audit log anew at each SIGHUP: that is how logrotate tells that it has moved the file.
-func (s *server) reopenAudit(ctx context.Context) {
-	hangup := make(chan os.Signal, 1) // one waiting signal stands for all that come before it is seen
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangup:
-			if err := s.audit.Reopen(); err != nil {
-				s.log.Error().Err(err).Msg("reopening the audit log")
-			}
-		}
-	}
-}
-
-// openCerts opens --cert-dir where the server needs it. The authority there is one that may sign client certificates.
-func (s *server) openCerts() error {
-	if !s.cfg.OwnCerts {
-		return nil
-	}
-	host, _, _ := net.SplitHostPort(s.cfg.Listen) // checked with the flags
-	serviceIP, err := allocator.FirstServiceIP(s.cfg.ServiceRange)
-	if err != nil {
-		return err
-	}
-	s.certs, err = certs.OpenCertFolder(s.cfg.CertDir, func() []string { return certs.OwnHosts(host, serviceIP) }, s.log)
-	if err == nil {
-		s.cfg.Auth.OwnCA = s.certs.Authority.CertPEM
-	}
-	return err
-}
-
-// secure says under which URL the listener is reached, and returns the TLS configuration if there is one.
-func (s *server) secure(listener net.Listener) (*tls.Config, error) {
-	addr := listener.Addr().(*net.TCPAddr)
-	host := addr.String()
-	if addr.IP.IsUnspecified() { // listens on all addresses, but it is none
-		host = net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port))
-	}
-	s.url = "http://" + host
-	var certificate func() *tls.Certificate
-	switch {
-	case s.certs != nil:
-		certificate = s.certs.Serving.Load
-	case s.cfg.TLSCert != "":
-		pair, err := certs.FollowPair(s.log, s.cfg.TLSCert, s.cfg.TLSKey)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-cert-file: %w", err)
-		}
-		certificate = pair.Now
-	default:
-		return nil, nil
-	}
-	s.url = "https://" + host
-	if s.auth.ClientCAs == nil {
-		return certs.TLSConfig(certificate, nil), nil
-	}
-	return certs.TLSConfig(certificate, s.auth.ClientCAs.Now), nil
 }
 
 // accept serves until the listener is closed.
@@ -942,7 +850,7 @@ func (s *server) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchH
 // page is what /debug/ui/ shows.
 func (s *server) page() *dashboard.Page {
 	p := &dashboard.Page{Store: s.st, Types: s.reg, Watches: &s.watches, Version: gitVersion, Kept: s.cfg.Kept(),
-		Deprecations: func(most int) any { return s.usage.list(most) }}
+		Deprecations: func(most int) any { return s.usage.List(most) }}
 	if s.fc != nil {
 		p.Flows = s.fc.dispatcher
 	}
@@ -988,41 +896,6 @@ func (s *server) serveSubresource(w http.ResponseWriter, r *http.Request, res *s
 // maySee tells whether who asks may get another path, too.
 func (s *server) maySee(r *http.Request, path string) bool {
 	return s.auth.Check(request.From(r.Context()).User, request.Info{Verb: "get", Path: path}) == nil
-}
-
-// writeKubeconfig writes how to reach this server, at once and whole.
-func (s *server) writeKubeconfig() error {
-	cluster, admin, err := s.access()
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	return kubeconfig.Write(s.cfg.Kubeconfig, cluster, admin)
-}
-
-// access is what a client needs. On the plain port it says insecure-skip-tls-verify: the JavaScript client refuses plain HTTP otherwise,
-// the others ignore it. A server with an authority of its own adds an administrator's certificate; another cannot make one, and leaves
-// the user empty.
-func (s *server) access() (cluster, admin map[string]any, err error) {
-	cluster, admin = map[string]any{"server": s.url}, map[string]any{}
-	switch {
-	case s.certs != nil:
-		cluster["certificate-authority-data"] = s.certs.Authority.CertPEM
-		pair, err := s.certs.IssueAdmin()
-		if err != nil {
-			return nil, nil, err
-		}
-		admin["client-certificate-data"], admin["client-key-data"] = pair.CertPEM, pair.KeyPEM
-		s.adminEnds = pair.Cert.NotAfter
-	case s.cfg.TLSCert != "":
-		ca, err := os.ReadFile(s.cfg.TLSCert)
-		if err != nil {
-			return nil, nil, err
-		}
-		cluster["certificate-authority-data"] = ca
-	default:
-		cluster["insecure-skip-tls-verify"] = true
-	}
-	return cluster, admin, nil
 }
 
 // ---- The command line ----

@@ -42,6 +42,7 @@ import (
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
+	"apilet/internal/exposition"
 	"apilet/internal/findings"
 	"apilet/internal/history"
 	"apilet/internal/request"
@@ -77,7 +78,7 @@ type requestLabels struct {
 
 // metrics are one server's. Counters without labels of their own are for the other chapters to increment.
 type metrics struct {
-	registry *prometheus.Registry
+	registry exposition.Registry
 
 	requests                           *prometheus.CounterVec
 	durations, sliDurations, sizes     *prometheus.HistogramVec
@@ -86,7 +87,7 @@ type metrics struct {
 	watchEventSizes, watchListDuration *prometheus.HistogramVec
 	terminations, aborts               *prometheus.CounterVec
 
-	readOnlyInflight, mutatingInflight *peakGauge
+	readOnlyInflight, mutatingInflight *exposition.PeakGauge
 
 	authenticated, unauthenticated, authFailed prometheus.Counter // good credentials, none, bad ones
 	allowed, forbidden                         prometheus.Counter
@@ -100,37 +101,17 @@ type metrics struct {
 	validationTimes, mutationTimes           *prometheus.HistogramVec
 	podChecks, podExemptions                 *prometheus.CounterVec
 
-	kinds bounded[[3]string] // group, version and resource
-	hooks bounded[string]    // names of webhooks
-	rules bounded[[2]string] // admission policies and their bindings
+	kinds exposition.Bounded[[3]string] // group, version and resource
+	hooks exposition.Bounded[string]    // names of webhooks
+	rules exposition.Bounded[[2]string] // admission policies and their bindings
 
 	mu     sync.RWMutex // guards series
 	series map[seriesKey]*requestSeries
 }
 
-// bounded is the first so many values of a label, or of several. Safe for concurrent use.
-type bounded[T comparable] struct {
-	mu   sync.Mutex // guards seen
-	seen map[T]bool
-}
-
-// admits says whether a value is one of the first maxNames.
-func (b *bounded[T]) admits(value T) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.seen[value] || len(b.seen) >= maxNames {
-		return b.seen[value]
-	}
-	if b.seen == nil {
-		b.seen = map[T]bool{}
-	}
-	b.seen[value] = true
-	return true
-}
-
 // told are labels whose kind may have series beside those of requests.
 func (m *metrics) told(l requestLabels) requestLabels {
-	if !m.kinds.admits([3]string{l.group, l.version, l.resource}) {
+	if !m.kinds.Admits([3]string{l.group, l.version, l.resource}) {
 		return requestLabels{verb: l.verb, resource: otherLabel, component: l.component}
 	}
 	return l
@@ -153,7 +134,8 @@ type requestSeries struct {
 }
 
 func newMetrics() *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), series: map[seriesKey]*requestSeries{}}
+	m := &metrics{registry: exposition.NewRegistry(), series: map[seriesKey]*requestSeries{}}
+	m.kinds.Most, m.hooks.Most, m.rules.Most = maxNames, maxNames, maxNames
 	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.addRequestMetrics()
 	m.addWatchMetrics()
@@ -167,93 +149,93 @@ func newMetrics() *metrics {
 
 func (m *metrics) addRequestMetrics() {
 	sliBuckets := []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60}
-	m.requests = m.counters("apiserver_request_total",
+	m.requests = m.registry.Counters("apiserver_request_total",
 		stable+"Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.", totalLabels)
-	m.durations = m.histograms("apiserver_request_duration_seconds",
+	m.durations = m.registry.Histograms("apiserver_request_duration_seconds",
 		stable+"Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
 		durationLabels, append([]float64{0.005, 0.025}, sliBuckets...))
-	m.sliDurations = m.histograms("apiserver_request_sli_duration_seconds",
+	m.sliDurations = m.registry.Histograms("apiserver_request_sli_duration_seconds",
 		alpha+"Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
 		sliLabels, sliBuckets)
-	m.sizes = m.histograms("apiserver_response_sizes",
+	m.sizes = m.registry.Histograms("apiserver_response_sizes",
 		stable+"Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
 		sliLabels, prometheus.ExponentialBuckets(1000, 10, 7))
-	m.running = m.gauges("apiserver_longrunning_requests",
+	m.running = m.registry.Gauges("apiserver_longrunning_requests",
 		stable+"Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.", sliLabels)
-	m.deprecated = m.gauges("apiserver_requested_deprecated_apis",
+	m.deprecated = m.registry.Gauges("apiserver_requested_deprecated_apis",
 		stable+"Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
 		[]string{"group", "version", "resource", "subresource", "removed_release"})
-	m.terminations = m.counters("apiserver_request_terminations_total",
+	m.terminations = m.registry.Counters("apiserver_request_terminations_total",
 		alpha+"Number of requests which apiserver terminated in self-defense.", append(slices.Clone(sliLabels), "code"))
-	m.aborts = m.counters("apiserver_request_aborts_total",
+	m.aborts = m.registry.Counters("apiserver_request_aborts_total",
 		alpha+"Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope", sliLabels[:6])
 }
 
 func (m *metrics) addWatchMetrics() {
-	m.watchEvents = m.counters("apiserver_watch_events_total", alpha+"Number of events sent in watch clients", kindLabels)
-	m.watchEventSizes = m.histograms("apiserver_watch_events_sizes", alpha+"Watch event size distribution in bytes",
+	m.watchEvents = m.registry.Counters("apiserver_watch_events_total", alpha+"Number of events sent in watch clients", kindLabels)
+	m.watchEventSizes = m.registry.Histograms("apiserver_watch_events_sizes", alpha+"Watch event size distribution in bytes",
 		kindLabels, prometheus.ExponentialBuckets(1024, 2, 8))
-	m.watchListDuration = m.histograms("apiserver_watch_list_duration_seconds",
+	m.watchListDuration = m.registry.Histograms("apiserver_watch_list_duration_seconds",
 		beta+"Response latency distribution in seconds for watch list requests broken by group, version, resource and scope.",
 		[]string{"group", "version", "resource", "scope"}, []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8, 10, 15, 20, 30, 45, 60})
 }
 
 func (m *metrics) addInflightMetrics() {
 	inflight := "Maximal number of currently used inflight request limit of this apiserver per request kind in last second."
-	m.readOnlyInflight = m.peak("apiserver_current_inflight_requests", stable+inflight, "readOnly")
-	m.mutatingInflight = m.peak("apiserver_current_inflight_requests", stable+inflight, "mutating")
+	m.readOnlyInflight = m.registry.Peak("apiserver_current_inflight_requests", stable+inflight, "readOnly")
+	m.mutatingInflight = m.registry.Peak("apiserver_current_inflight_requests", stable+inflight, "mutating")
 }
 
 func (m *metrics) addSecurityMetrics() {
-	attempts := m.counters("authentication_attempts", alpha+"Counter of authenticated attempts.", []string{"result"})
+	attempts := m.registry.Counters("authentication_attempts", alpha+"Counter of authenticated attempts.", []string{"result"})
 	m.authenticated, m.unauthenticated, m.authFailed =
 		attempts.WithLabelValues("success"), attempts.WithLabelValues("failure"), attempts.WithLabelValues("error")
-	decisions := m.counters("authorization_attempts_total",
+	decisions := m.registry.Counters("authorization_attempts_total",
 		alpha+"Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", []string{"result"})
 	m.allowed, m.forbidden = decisions.WithLabelValues("allowed"), decisions.WithLabelValues("no-opinion")
-	m.auditEvents = m.counters("apiserver_audit_event_total",
+	m.auditEvents = m.registry.Counters("apiserver_audit_event_total",
 		alpha+"Counter of audit events generated and sent to the audit backend.", nil).WithLabelValues()
-	m.auditErrors = m.counters("apiserver_audit_error_total",
+	m.auditErrors = m.registry.Counters("apiserver_audit_error_total",
 		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}).WithLabelValues("log")
-	m.auditFailing = m.gauges("apilet_audit_failing", "1 while the audit log cannot be written and events wait in memory.", nil).WithLabelValues()
-	m.tlsHandshakeErrors = m.counters("apiserver_tls_handshake_errors_total",
+	m.auditFailing = m.registry.Gauges("apilet_audit_failing", "1 while the audit log cannot be written and events wait in memory.", nil).WithLabelValues()
+	m.tlsHandshakeErrors = m.registry.Counters("apiserver_tls_handshake_errors_total",
 		alpha+"Number of requests dropped with 'TLS handshake error from' error", nil).WithLabelValues()
 }
 
 func (m *metrics) addWebhookMetrics() {
-	m.hookDurations = m.histograms("apiserver_admission_webhook_admission_duration_seconds",
+	m.hookDurations = m.registry.Histograms("apiserver_admission_webhook_admission_duration_seconds",
 		stable+"Admission webhook latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
 		[]string{"name", "type", "operation", "rejected"}, []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 25})
-	m.hookCalls = m.counters("apiserver_admission_webhook_request_total",
+	m.hookCalls = m.registry.Counters("apiserver_admission_webhook_request_total",
 		alpha+"Admission webhook request total, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify whether the request was rejected or not and an HTTP status code. Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
 		[]string{"name", "type", "operation", "code", "rejected"})
-	m.hookRejections = m.counters("apiserver_admission_webhook_rejection_count",
+	m.hookRejections = m.registry.Counters("apiserver_admission_webhook_rejection_count",
 		alpha+"Admission webhook rejection count, identified by name and broken out for each admission type (validating or admit) and operation. Additional labels specify an error type (calling_webhook_error or apiserver_internal_error if an error occurred; no_error otherwise) and optionally a non-zero rejection code if the webhook rejects the request with an HTTP status code (honored by the apiserver when the code is greater or equal to 400). Codes greater than 600 are truncated to 600, to keep the metrics cardinality bounded.",
 		[]string{"name", "type", "operation", "error_type", "rejection_code"})
-	m.hookFailOpens = m.counters("apiserver_admission_webhook_fail_open_count",
+	m.hookFailOpens = m.registry.Counters("apiserver_admission_webhook_fail_open_count",
 		alpha+"Admission webhook fail open count, identified by name and broken out for each admission type (validating or admit).", []string{"name", "type"})
 }
 
 func (m *metrics) addPolicyMetrics() {
 	buckets := []float64{0.0000005, 0.001, 0.01, 0.1, 1}
 	validating := []string{"policy", "policy_binding", "error_type", "enforcement_action"}
-	m.validations = m.counters("apiserver_validating_admission_policy_check_total",
+	m.validations = m.registry.Counters("apiserver_validating_admission_policy_check_total",
 		beta+"Validation admission policy check total, labeled by policy and further identified by binding and enforcement action taken.", validating)
-	m.validationTimes = m.histograms("apiserver_validating_admission_policy_check_duration_seconds",
+	m.validationTimes = m.registry.Histograms("apiserver_validating_admission_policy_check_duration_seconds",
 		beta+"Validation admission latency for individual validation expressions in seconds, labeled by policy and further including binding and enforcement action taken.",
 		validating, buckets)
-	m.mutations = m.counters("apiserver_mutating_admission_policy_check_total",
+	m.mutations = m.registry.Counters("apiserver_mutating_admission_policy_check_total",
 		alpha+"Mutation admission policy check total, labeled by policy and further identified by binding.", validating[:3])
-	m.mutationTimes = m.histograms("apiserver_mutating_admission_policy_check_duration_seconds",
+	m.mutationTimes = m.registry.Histograms("apiserver_mutating_admission_policy_check_duration_seconds",
 		alpha+"Mutation admission latency for individual mutation expressions in seconds, labeled by policy and binding.", validating[:3], buckets)
 }
 
 func (m *metrics) addPodSecurityMetrics() {
 	write := []string{"request_operation", "resource", "subresource"}
-	m.podChecks = m.counters("pod_security_evaluations_total",
+	m.podChecks = m.registry.Counters("pod_security_evaluations_total",
 		alpha+"Number of policy evaluations that occurred, not counting ignored or exempt requests.",
 		append([]string{"decision", "policy_level", "policy_version", "mode"}, write...))
-	m.podExemptions = m.counters("pod_security_exemptions_total", alpha+"Number of exempt requests, not counting ignored or out of scope requests.", write)
+	m.podExemptions = m.registry.Counters("pod_security_exemptions_total", alpha+"Number of exempt requests, not counting ignored or out of scope requests.", write)
 }
 
 // podChecked counts what PodSecurity found. Standards of a version to come are one series: namespaces' labels may name any.
@@ -279,7 +261,7 @@ func (m *metrics) podChecked(c plugins.PodCheck) {
 
 // policyChecked counts what an admission policy said.
 func (m *metrics) policyChecked(c policy.Check) {
-	if !m.rules.admits([2]string{c.Policy, c.Binding}) {
+	if !m.rules.Admits([2]string{c.Policy, c.Binding}) {
 		c.Policy, c.Binding = otherLabel, otherLabel
 	}
 	if c.Mutating {
@@ -289,24 +271,6 @@ func (m *metrics) policyChecked(c policy.Check) {
 	}
 	m.validations.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Inc()
 	m.validationTimes.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Observe(c.Took.Seconds())
-}
-
-func (m *metrics) counters(name, help string, labels []string) *prometheus.CounterVec {
-	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	m.registry.MustRegister(vec)
-	return vec
-}
-
-func (m *metrics) gauges(name, help string, labels []string) *prometheus.GaugeVec {
-	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
-	m.registry.MustRegister(vec)
-	return vec
-}
-
-func (m *metrics) histograms(name, help string, labels []string, buckets []float64) *prometheus.HistogramVec {
-	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
-	m.registry.MustRegister(vec)
-	return vec
 }
 
 // --- Requests
@@ -403,7 +367,7 @@ func (m *metrics) deprecatedUse(labels requestLabels, removedRelease string) {
 // webhookCalled counts a call of an admission webhook. Its name is the client's, but it takes a configuration to bring one.
 func (m *metrics) webhookCalled(c admission.Call) {
 	code, rejected := strconv.Itoa(min(c.Code, 600)), strconv.FormatBool(c.Rejected)
-	if !m.hooks.admits(c.Name) {
+	if !m.hooks.Admits(c.Name) {
 		c.Name = otherLabel
 	}
 	m.hookCalls.WithLabelValues(c.Name, c.Kind, c.Operation, code, rejected).Inc()
@@ -502,49 +466,6 @@ type levelWriter struct{ log zerolog.Logger }
 func (w levelWriter) Write(line []byte) (int, error) {
 	w.log.Warn().Msg(string(bytes.TrimSpace(line)))
 	return len(line), nil
-}
-
-// A peakGauge shows the highest value of the running second and the one before: a scrape each half minute would hardly ever see the
-// value of the moment above zero.
-type peakGauge struct {
-	mu         sync.Mutex // guards what follows
-	now        int
-	second     int64 // Unix time of the second that peak is about
-	peak, last int
-}
-
-func (m *metrics) peak(name, help, kind string) *peakGauge {
-	g := &peakGauge{}
-	m.registry.MustRegister(prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: prometheus.Labels{"request_kind": kind}}, g.value))
-	return g
-}
-
-// add changes the value by delta; now is the caller's clock, which it has read anyway.
-func (g *peakGauge) add(delta int, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.rollLocked(now.Unix())
-	g.now += delta
-	g.peak = max(g.peak, g.now)
-}
-
-func (g *peakGauge) value() float64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.rollLocked(time.Now().Unix())
-	return float64(max(g.peak, g.last))
-}
-
-func (g *peakGauge) rollLocked(second int64) {
-	if second <= g.second { // equal nearly always; a clock set back must not hide a peak
-		return
-	}
-	g.last = g.now
-	if second == g.second+1 {
-		g.last = g.peak
-	}
-	g.second, g.peak = second, g.now
 }
 
 // buildInfo tells which Kubernetes this server speaks as.
@@ -766,9 +687,9 @@ func (b *instrumentation) inflight(info *request.Info, delta int) {
 	switch info.Verb {
 	case "watch":
 	case "get", "list":
-		b.metrics.readOnlyInflight.add(delta, time.Now())
+		b.metrics.readOnlyInflight.Add(delta, time.Now())
 	default:
-		b.metrics.mutatingInflight.add(delta, time.Now())
+		b.metrics.mutatingInflight.Add(delta, time.Now())
 	}
 }
 

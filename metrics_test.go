@@ -140,28 +140,6 @@ func TestLabelSetsAreBounded(t *testing.T) {
 	wantMetrics(t, scrapeMetrics(t, m), `apiserver_request_total{code="200",component="",dry_run="",group="",resource="other",scope="",subresource="",verb="GET",version=""} 50`)
 }
 
-func TestPeakGaugeKeepsThePeakForASecond(t *testing.T) {
-	t.Parallel()
-	g := &peakGauge{}
-	at := func(second int64) int { g.rollLocked(second); return max(g.peak, g.last) }
-	now := time.Unix(1000, 0)
-	g.add(1, now)
-	g.add(1, now)
-	g.add(-2, now)
-	for _, c := range []struct {
-		second int64
-		want   int
-	}{{1000, 2}, {999, 2}, {1001, 2}, {1002, 0}} {
-		if got := at(c.second); got != c.want {
-			t.Errorf("at second %d: got %d, want %d", c.second, got, c.want)
-		}
-	}
-	g.add(1, time.Unix(1003, 0))
-	if got := at(2000); got != 1 {
-		t.Errorf("with one still running, much later: got %d, want 1", got)
-	}
-}
-
 func TestOrdinaryWritesAreTrackedTheShortWay(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -188,9 +166,9 @@ func TestMetricsUnderConcurrentUse(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 200 {
-				m.readOnlyInflight.add(1, time.Now())
+				m.readOnlyInflight.Add(1, time.Now())
 				m.observe(requestLabels{verb: "GET", resource: fmt.Sprint(j % 20)}, requestResult{code: 200 + i%3})
-				m.readOnlyInflight.add(-1, time.Now())
+				m.readOnlyInflight.Add(-1, time.Now())
 			}
 			scrapeMetrics(t, m)
 		})
@@ -203,14 +181,5 @@ func BenchmarkObserveRequest(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond})
-	}
-}
-
-func BenchmarkPeakGauge(b *testing.B) {
-	g, now := &peakGauge{}, time.Now()
-	b.ReportAllocs()
-	for b.Loop() {
-		g.add(1, now)
-		g.add(-1, now)
 	}
 }

@@ -21,17 +21,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
-
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/etcd"
 	"apilet/internal/etcd/layout"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
-	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -102,52 +96,6 @@ func (s *server) lead(ctx context.Context, work func(context.Context)) {
 		defer s.leads.Store(false)
 		work(ctx)
 	})
-}
-
-// followOthers brings into force what other servers have written: a write of this server's own is followed before it is answered.
-func (s *server) followOthers(ctx context.Context) {
-	if s.cluster == nil {
-		return
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	for _, kind := range []schema.GroupResource{
-		{Resource: "resourcequotas"},
-		{Group: rbacv1.GroupName, Resource: "roles"}, {Group: rbacv1.GroupName, Resource: "rolebindings"},
-		{Group: rbacv1.GroupName, Resource: "clusterroles"}, {Group: rbacv1.GroupName, Resource: "clusterrolebindings"},
-		{Group: admissionv1.GroupName, Resource: "mutatingwebhookconfigurations"}, {Group: admissionv1.GroupName, Resource: "validatingwebhookconfigurations"},
-		{Group: admissionv1.GroupName, Resource: "validatingadmissionpolicies"}, {Group: admissionv1.GroupName, Resource: "validatingadmissionpolicybindings"},
-		{Group: admissionv1.GroupName, Resource: "mutatingadmissionpolicies"}, {Group: admissionv1.GroupName, Resource: "mutatingadmissionpolicybindings"},
-	} {
-		if res := s.reg.Lookup(kind.Group, "v1", kind.Resource); res != nil {
-			running.Go(func() { s.followKind(ctx, res) })
-		}
-	}
-}
-
-func (s *server) followKind(ctx context.Context, res *scheme.Resource) {
-	var events []store.Event
-	for pos := int64(0); ctx.Err() == nil; {
-		wake := s.st.Wake(res.Base)
-		newest := s.st.Revision()
-		var err error
-		if events, pos, err = s.st.Events(res.Base, pos, 0, events[:0]); err != nil { // all that there is, instead
-			pos, events = newest, events[:0]
-			for rec, err := range s.st.All(store.Span{Prefix: res.Base}) {
-				if err == nil {
-					events = append(events, store.Event{Record: *rec})
-				}
-			}
-		}
-		s.wr.Follow(res, events)
-		if pos < newest {
-			continue
-		}
-		select {
-		case <-wake:
-		case <-ctx.Done():
-		}
-	}
 }
 
 // afterCompaction reports a round of compaction and lets old Events go, in the same rhythm.

@@ -8,15 +8,13 @@ package main
 //
 // Three parts, in the order in which a request meets them. The recorder lies in the request's context; warning.AddWarning reaches it from
 // anywhere below and writes the header at once, so whoever warns must do so before the first byte of the body. The deprecation of
-// API versions: the text, who still uses what (GET /debug/deprecations), and the refusal under --deny-deprecated. And warnings.ForObject:
+// API versions: the text, and the refusal under --deny-deprecated (who still uses what is remembered by package deprecations). And warnings.ForObject:
 // what is odd, though valid, about an object that is being written.
 //
 // Invariant: the headers of one response hold at most 4096 runes of text, or about that: once it would be more, every text is cut to
 // 256 runes and what does not fit is dropped.
 
 import (
-	"container/list"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,7 +22,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -33,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/deprecations"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -160,7 +158,7 @@ func (s *server) noteDeprecation(r *http.Request, res *scheme.Resource) error {
 		rec.Annotate("k8s.io/removed-release", release)
 	}
 	labels := s.instruments.labels(r, rec)
-	s.usage.record(deprecatedUse{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
+	s.usage.Record(deprecations.Use{User: rec.User.Name, Agent: r.UserAgent(), Verb: rec.Info.Verb, Group: res.Group, Version: res.Version,
 		Resource: res.Plural, Subresource: labels.subresource, Removed: release, UseInstead: replacementOf(res.Deprecation)}, time.Now())
 	s.metrics.deprecatedUse(labels, release)
 	if s.cfg.DenyDeprecated {
@@ -224,99 +222,4 @@ func replacementOf(d *scheme.Deprecation) string {
 func denyDeprecated(group, resource, name, text string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: resource}, name,
 		fmt.Errorf("%s (this server runs with --deny-deprecated)", text))
-}
-
-// A deprecatedUse says who does what with which deprecated version.
-type deprecatedUse struct {
-	User        string `json:"user"`
-	Agent       string `json:"userAgent"`
-	Verb        string `json:"verb"`
-	Group       string `json:"group"`
-	Version     string `json:"version"`
-	Resource    string `json:"resource"`
-	Subresource string `json:"subresource,omitempty"`
-	Removed     string `json:"removedRelease,omitempty"`
-	UseInstead  string `json:"useInstead,omitempty"`
-}
-
-// A deprecatedUsage is a line of GET /debug/deprecations.
-type deprecatedUsage struct {
-	deprecatedUse
-	Count    int64     `json:"count"`
-	LastSeen time.Time `json:"lastSeen"`
-}
-
-const (
-	maxDeprecatedUsages = 1000 // the one not seen for longest makes room
-	maxAgentRunes       = 120
-)
-
-// A deprecationTracker remembers who uses deprecated versions, since the warnings themselves are seldom read where they matter:
-// in the logs of controllers. It is not kept across restarts: what matters will come again.
-type deprecationTracker struct {
-	mu     sync.Mutex // guards what follows
-	usages map[deprecatedUse]*list.Element
-	recent *list.List // of *deprecatedUsage, newest first
-}
-
-func newDeprecationTracker() *deprecationTracker {
-	return &deprecationTracker{usages: map[deprecatedUse]*list.Element{}, recent: list.New()}
-}
-
-func (t *deprecationTracker) record(use deprecatedUse, now time.Time) {
-	// Copies: what is cut from a header holds on to all of it.
-	use.Agent, use.User = strings.Clone(cutRunes(use.Agent, maxAgentRunes)), strings.Clone(cutRunes(use.User, maxAgentRunes))
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	el := t.usages[use]
-	if el == nil {
-		el = t.recent.PushFront(&deprecatedUsage{deprecatedUse: use})
-		t.usages[use] = el
-	}
-	usage := el.Value.(*deprecatedUsage)
-	usage.Count++
-	usage.LastSeen = now
-	t.recent.MoveToFront(el)
-	if oldest := t.recent.Back(); t.recent.Len() > maxDeprecatedUsages {
-		delete(t.usages, t.recent.Remove(oldest).(*deprecatedUsage).deprecatedUse)
-	}
-}
-
-// list returns the newest, at most so many.
-func (t *deprecationTracker) list(most int) []deprecatedUsage {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	usages := make([]deprecatedUsage, 0, min(most, t.recent.Len()))
-	for el := t.recent.Front(); el != nil && len(usages) < most; el = el.Next() {
-		usages = append(usages, *el.Value.(*deprecatedUsage))
-	}
-	return usages
-}
-
-// ServeHTTP answers GET /debug/deprecations, the newest first: a table for people, JSON for who accepts it.
-func (t *deprecationTracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	usages := t.list(maxDeprecatedUsages)
-	if strings.Contains(r.Header.Get("Accept"), "application/json") {
-		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(map[string]any{"items": usages})
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff") // agents are strangers' text
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "LAST SEEN\tCOUNT\tUSER\tVERB\tRESOURCE\tVERSION\tREMOVED IN\tUSE INSTEAD\tUSER AGENT")
-	for _, u := range usages {
-		resource := strings.TrimSuffix(u.Resource+"/"+u.Subresource, "/")
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", u.LastSeen.UTC().Format(time.RFC3339), u.Count, printable(u.User),
-			u.Verb, resource, scheme.GroupVersionString(u.Group, u.Version), u.Removed, u.UseInstead, printable(u.Agent))
-	}
-	table.Flush()
-}
-
-// printable keeps a stranger's text from drawing its own table.
-func printable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
 }

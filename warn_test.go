@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -349,50 +347,6 @@ func TestDeniedDeprecationOverHTTP(t *testing.T) {
 	s.want(403, "GET", old, "") // reads, too
 	s.want(403, "DELETE", old+"/tick", "")
 	s.want(200, "GET", current+"/tick", "")
-}
-
-func TestTrackerTellsWhoUsesWhat(t *testing.T) {
-	t.Parallel()
-	tracker := newDeprecationTracker()
-	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	cron := deprecatedUse{User: "alice", Agent: "kubectl/v1.30\x1b[31m", Verb: "list", Group: "batch", Version: "v1beta1", Resource: "cronjobs", Removed: "1.25", UseInstead: "batch/v1 CronJob"}
-	tracker.record(cron, at)
-	tracker.record(deprecatedUse{User: "bob", Agent: strings.Repeat("é", 500), Verb: "update", Version: "v1", Resource: "endpoints", Subresource: "status"}, at.Add(time.Second))
-	tracker.record(cron, at.Add(time.Minute))
-
-	ask := func(accept string) string {
-		r, w := httptest.NewRequest("GET", "/debug/deprecations", nil), httptest.NewRecorder()
-		r.Header.Set("Accept", accept)
-		tracker.ServeHTTP(w, r)
-		return w.Body.String()
-	}
-	lines := strings.Split(ask("*/*"), "\n")
-	if len(lines) != 4 || strings.Join(strings.Fields(lines[1]), " ") !=
-		`2026-05-01T12:01:00Z 2 alice list cronjobs batch/v1beta1 1.25 batch/v1 CronJob "kubectl/v1.30\x1b[31m"` ||
-		!strings.Contains(lines[2], "endpoints/status") || strings.Count(lines[2], "é") != maxAgentRunes {
-		t.Errorf("table:\n%s", strings.Join(lines, "\n"))
-	}
-	var list struct{ Items []deprecatedUsage }
-	if err := json.Unmarshal([]byte(ask("application/json")), &list); err != nil || len(list.Items) != 2 || list.Items[0].Count != 2 || list.Items[0].User != "alice" {
-		t.Errorf("JSON: %v %+v", err, list)
-	}
-}
-
-func TestTrackerForgetsTheOldest(t *testing.T) {
-	t.Parallel()
-	tracker := newDeprecationTracker()
-	for i := range maxDeprecatedUsages + 10 {
-		tracker.record(deprecatedUse{User: "first"}, time.Unix(int64(i), 0))
-		tracker.record(deprecatedUse{User: fmt.Sprint(i)}, time.Unix(int64(i), 0))
-	}
-	usages := tracker.list(maxDeprecatedUsages)
-	if len(usages) != maxDeprecatedUsages || len(tracker.usages) != maxDeprecatedUsages {
-		t.Fatalf("got %d usages and %d keys, want %d", len(usages), len(tracker.usages), maxDeprecatedUsages)
-	}
-	first := slices.IndexFunc(usages, func(u deprecatedUsage) bool { return u.User == "first" })
-	if first < 0 || usages[first].Count != maxDeprecatedUsages+10 {
-		t.Errorf("the one seen all the time is at %d of %d", first, len(usages))
-	}
 }
 
 func BenchmarkAddWarning(b *testing.B) {

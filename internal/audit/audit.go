@@ -34,15 +34,18 @@ package audit
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -177,8 +180,25 @@ func openAppend(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Reopen opens the path anew, for logrotate without copytruncate: call it at SIGHUP. If that fails the old file stays in use.
-func (a *Log) Reopen() error {
+// ReopenAtHangups opens the path anew at each SIGHUP, until ctx ends: that is how logrotate, without copytruncate, tells that it has moved the
+// file. If that fails the old file stays in use.
+func (a *Log) ReopenAtHangups(ctx context.Context, failed func(error)) {
+	hangup := make(chan os.Signal, 1) // one waiting signal stands for all that come before it is seen
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			if err := a.reopen(); err != nil {
+				failed(err)
+			}
+		}
+	}
+}
+
+func (a *Log) reopen() error {
 	if a.path == "-" {
 		return nil
 	}

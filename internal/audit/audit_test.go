@@ -144,7 +144,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 		})
 	}
 	for i := range 5 {
-		if err := errors.Join(os.Rename(path, fmt.Sprintf("%s.%d", path, i)), a.Reopen()); err != nil {
+		if err := errors.Join(os.Rename(path, fmt.Sprintf("%s.%d", path, i)), a.reopen()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -328,7 +328,7 @@ func TestAuditPathMustBeWritable(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	a, err := Open("-", Hooks{})
-	if err != nil || a.out != io.Writer(os.Stdout) || a.Reopen() != nil || a.Close() != nil {
+	if err != nil || a.out != io.Writer(os.Stdout) || a.reopen() != nil || a.Close() != nil {
 		t.Errorf("standard output: %v", err)
 	}
 }

@@ -189,17 +189,6 @@ func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
 	}
 }
 
-// Follow brings into force what others, on the same log, have written of a resource.
-func (wr *Writer) Follow(res *scheme.Resource, events []store.Event) {
-	for i := range events {
-		wr.namespaces.forget(events[i].Key)
-		wr.Quotas.Committed(res, &events[i].Record)
-	}
-	if len(events) > 0 {
-		wr.follow(res, &events[len(events)-1].Record)
-	}
-}
-
 // splice puts a revision where encodeStored left room for it.
 func splice(json []byte, revAt int, rev int64) []byte {
 	return store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)
