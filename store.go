@@ -43,7 +43,6 @@ import (
 	"apilet/internal/auth/rbac"
 	"apilet/internal/commandline"
 	"apilet/internal/etcd"
-	"apilet/internal/etcd/layout"
 	"apilet/internal/gc"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/registry"
@@ -235,7 +234,7 @@ func (c *config) runMigrate(call commandline.Call) error {
 	seen, reg := &store.Progress{}, scheme.NewRegistry()
 	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
 	cluster := etcd.Config{Servers: c.etcd.servers, CAFile: c.etcd.cafile, CertFile: c.etcd.certfile, KeyFile: c.etcd.keyfile,
-		Layout: layout.New(c.etcd.prefix, reg), Log: newLogger(call.Errors, "console")}
+		Layout: etcd.NewLayout(c.etcd.prefix, reg), Log: newLogger(call.Errors, "console")}
 	if c.etcd.toFile {
 		objects, leftOut, err := etcd.ToFile(ctx, cluster, c.data, seen)
 		if err == nil {
@@ -275,7 +274,7 @@ func (s *server) openStore() (err error) {
 		starting = context.Background()
 	}
 	if s.cluster, err = etcd.Open(starting, etcd.Config{Servers: c.etcd.servers, CAFile: c.etcd.cafile, CertFile: c.etcd.certfile, KeyFile: c.etcd.keyfile,
-		Layout: layout.New(c.etcd.prefix, s.reg), CompactionInterval: c.compactionInterval, Log: s.log}); err != nil {
+		Layout: etcd.NewLayout(c.etcd.prefix, s.reg), CompactionInterval: c.compactionInterval, Log: s.log}); err != nil {
 		return err
 	}
 	tell := options.Damaged
