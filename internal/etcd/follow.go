@@ -192,7 +192,7 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 		case !ok:
 		case event.Type == mvccpb.Event_DELETE:
 			gone := store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true}
-			if own := c.ownWritten(event.Kv); own != nil {
+			if own := c.own.find(event.Kv, true); own != nil {
 				gone.Author = own.author
 			}
 			t.changes = append(t.changes, gone)
@@ -205,7 +205,7 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 
 // replicated is an object as etcd has it. One that cannot be read has a stand-in, which says so wherever it is read.
 func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) store.Replicated {
-	own := c.ownWritten(kv)
+	own := c.own.find(kv, false)
 	if own == nil {
 		var err error
 		own = &ownWrite{}
@@ -259,7 +259,7 @@ func (c *Cluster) fill(ctx context.Context) error {
 	if err := c.st.FinishFill(ctx, at); err != nil {
 		return err
 	}
-	c.own.Clear()
+	c.own.forget()
 	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Dur("took", time.Since(begun)).Msg("the replica is filled")
 	return nil
 }
