@@ -11,9 +11,10 @@
 //
 // Keys and values are kube-apiserver's (package layout); the revision of a record is etcd's. Four things go on between the two:
 //
-//	follow.go    a watch of everything below the prefix feeds Store.Replicate; a snapshot feeds Store.Fill where the watch cannot begin
+//	follow.go    a watch (stream.go) of everything below the prefix feeds Store.Replicate; a snapshot feeds Store.Fill where the watch cannot begin
 //	propose.go   Store.Commit becomes one Txn, whose precondition is the object's mod revision
 //	newest.go    one linearizable read, shared by all who wait, tells how far the replica has to be for "most recent"
+//	own.go       which of the events are this server's own writes
 //	lead.go      a lease elects who does what only one may do, and who compacts etcd
 //	probe.go     why etcd is not to be reached
 //
@@ -95,14 +96,14 @@ type Cluster struct {
 	st         *store.Store // set by Start
 	started    atomic.Bool  // st is set
 	newest     newestReads
-	own        sync.Map      // etcd's key of a write in flight: *ownWrite
-	wanted     atomic.Int64  // the revision that somebody waits for
-	written    atomic.Int64  // the newest revision of what was written here
-	behind     chan struct{} // a token once somebody waits for more than the replica has
-	rewatch    atomic.Pointer[context.CancelFunc]
-	trouble    atomic.Pointer[string] // what is wrong with the watch; nil: nothing
-	unreadable atomic.Int64           // objects that came and could not be decoded
-	lost       chan error             // capacity 1
+	own        ownWrites
+	wanted     atomic.Int64                // the revision that somebody waits for
+	written    atomic.Int64                // the newest revision of what was written here
+	behind     chan struct{}               // a token once somebody waits for more than the replica has
+	watching   atomic.Pointer[watchStream] // the last one that was opened, unless it has stalled
+	trouble    atomic.Pointer[string]      // what is wrong with the watch; nil: nothing
+	unreadable atomic.Int64                // objects that came and could not be decoded
+	lost       chan error                  // capacity 1
 	loseOnce   sync.Once
 	stop       context.CancelFunc
 	running    sync.WaitGroup

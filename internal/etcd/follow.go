@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -32,7 +33,9 @@ const (
 	pageKeysFirst = 200
 	pageWithin    = time.Minute
 
-	takenMessages = 256     // of the watch wait for the replica; behind them etcd's client keeps what comes
+	resumeFirst = 10 * time.Millisecond // a stream that broke is opened again after, or twice the time before
+
+	takenMessages = 256     // of the watch wait for the replica; behind them etcd keeps what comes
 	takenBytes    = 1 << 20 // in one transaction of the replica's, and the message that goes beyond it
 	takenChanges  = 1000
 
@@ -109,58 +112,53 @@ func (c *Cluster) followOnce(ctx context.Context, refill bool) error {
 	return c.watch(ctx)
 }
 
-// watch takes over what happens below the prefix. It ends with an error.
+// watch takes over what happens below the prefix. It ends with an error; a stream that breaks is none.
 func (c *Cluster) watch(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	c.rewatch.Store(&cancel)
-	news := arrivals(ctx, c.client.Watch(ctx, c.lay.Prefix(), clientv3.WithPrefix(), clientv3.WithRev(c.st.Revision()+1),
-		clientv3.WithProgressNotify(), clientv3.WithCreatedNotify()))
+	for pause := resumeFirst; ; pause = min(2*pause, retryAfter) {
+		begun, err := c.watchOnce(ctx)
+		if ctx.Err() != nil || !mayResume(err) {
+			return err
+		}
+		if begun {
+			pause = resumeFirst
+		}
+		rest(ctx, pause)
+	}
+}
+
+// watchOnce is watch as long as one stream lasts. begun: something came.
+func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
+	w, err := c.openWatch(ctx, c.st.Revision()+1)
+	if err != nil {
+		return false, err
+	}
+	defer w.close()
+	c.watching.Store(w)
 	var t taken
-	for first := range news {
+	for first := range w.arrived {
 		t.reset()
-		err := c.take(&t, &first)
+		err := c.take(&t, first)
 		for more := true; more && err == nil && t.bytes < takenBytes && len(t.changes) < takenChanges; {
 			select {
-			case next, ok := <-news:
+			case next, ok := <-w.arrived:
 				if more = ok; ok {
-					err = c.take(&t, &next)
+					err = c.take(&t, next)
 				}
 			default:
 				more = false
 			}
 		}
 		if replicated := c.st.Replicate(ctx, t.changes, t.upTo); replicated != nil {
-			return replicated
+			return true, replicated
 		}
 		if err != nil {
-			return err
+			return true, err
 		}
 		if t.upTo > 0 && c.trouble.Swap(nil) != nil { // that the watch has begun does not show that the replica can take what it brings
 			c.log.Info().Msg("following etcd again")
 		}
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return errors.New("etcd has ended the watch")
-}
-
-// arrivals lets messages of the watch gather while the replica is busy with those before. etcd sends each write by itself; a busy replica takes
-// over many in one transaction, an idle one each at once.
-func arrivals(ctx context.Context, from clientv3.WatchChan) <-chan clientv3.WatchResponse {
-	gathered := make(chan clientv3.WatchResponse, takenMessages)
-	go func() {
-		defer close(gathered)
-		for news := range from {
-			select {
-			case gathered <- news:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return gathered
+	return w.begun.Load(), w.err
 }
 
 // What is taken is what goes into the replica in one transaction: whole messages, as they came.
@@ -176,14 +174,14 @@ func (t *taken) reset() {
 }
 
 // take adds one message of the watch. Its header may be ahead of its events, unless it has none.
-func (c *Cluster) take(t *taken, news *clientv3.WatchResponse) error {
-	if err := news.Err(); err != nil {
+func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
+	if err := refusal(news); err != nil {
 		return err
 	}
 	if err := c.sameHistory(news.Header, 0); err != nil {
 		return err
 	}
-	if news.IsProgressNotify() {
+	if isProgress(news) {
 		t.upTo = max(t.upTo, news.Header.Revision)
 	}
 	for _, event := range news.Events {
@@ -192,9 +190,9 @@ func (c *Cluster) take(t *taken, news *clientv3.WatchResponse) error {
 		key, ok := c.lay.StoreKey(string(event.Kv.Key))
 		switch {
 		case !ok:
-		case event.Type == clientv3.EventTypeDelete:
+		case event.Type == mvccpb.Event_DELETE:
 			gone := store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true}
-			if own := c.ownWritten(event.Kv); own != nil {
+			if own := c.own.find(event.Kv, true); own != nil {
 				gone.Author = own.author
 			}
 			t.changes = append(t.changes, gone)
@@ -207,7 +205,7 @@ func (c *Cluster) take(t *taken, news *clientv3.WatchResponse) error {
 
 // replicated is an object as etcd has it. One that cannot be read has a stand-in, which says so wherever it is read.
 func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) store.Replicated {
-	own := c.ownWritten(kv)
+	own := c.own.find(kv, false)
 	if own == nil {
 		var err error
 		own = &ownWrite{}
@@ -261,7 +259,7 @@ func (c *Cluster) fill(ctx context.Context) error {
 	if err := c.st.FinishFill(ctx, at); err != nil {
 		return err
 	}
-	c.own.Clear()
+	c.own.forget()
 	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Dur("took", time.Since(begun)).Msg("the replica is filled")
 	return nil
 }

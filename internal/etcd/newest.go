@@ -137,13 +137,15 @@ func (c *Cluster) keepUp(ctx context.Context) {
 				since, at = time.Now(), now
 			}
 			if time.Since(since) > stalledAfter {
-				if rewatch := c.rewatch.Swap(nil); rewatch != nil {
+				if w := c.watching.Swap(nil); w != nil {
 					c.log.Warn().Msg("etcd's watch has stalled; beginning another one")
-					(*rewatch)()
+					w.close()
 				}
 				since = time.Now()
 			}
-			_ = c.client.RequestProgress(clientv3.WithRequireLeader(ctx)) // the watch says when there is something wrong
+			if w := c.watching.Load(); w != nil {
+				w.askProgress() // who follows hears when there is something wrong
+			}
 		}
 	}
 }

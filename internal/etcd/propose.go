@@ -15,7 +15,6 @@ package etcd
 // that it never left.
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 
@@ -28,14 +27,6 @@ import (
 
 const parentRounds = 16 // of a create whose namespace changes all the time
 
-// An ownWrite is what comes back in the watch: it need not be decoded there, and who wrote it is known. A deletion has no value: of two
-// servers that delete the same version at once, both take it for their own.
-type ownWrite struct {
-	value  []byte
-	stored layout.Stored
-	author store.Author
-}
-
 // propose carries a change out and returns its revision.
 func (c *Cluster) propose(ctx context.Context, change store.Change) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -44,7 +35,7 @@ func (c *Cluster) propose(ctx context.Context, change store.Change) (int64, erro
 	if err != nil {
 		return 0, err
 	}
-	op, own := clientv3.OpDelete(key), &ownWrite{author: change.Author}
+	op, own := clientv3.OpDelete(key), &ownWrite{author: change.Author, settled: make(chan struct{})}
 	if change.Op != store.OpDelete {
 		value, err := c.lay.Encode(change.Key, change.JSON)
 		if err != nil {
@@ -53,24 +44,26 @@ func (c *Cluster) propose(ctx context.Context, change store.Change) (int64, erro
 		own.value, own.stored = value, layout.Stored{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}
 		op = clientv3.OpPut(key, string(value))
 	}
-	c.own.Store(key, own)
+	c.own.add(key, own)
 	carryOut := c.change
 	if change.Op == store.OpCreate {
 		carryOut = c.create
 	}
-	rev, err := carryOut(ctx, change, key, op)
-	if err != nil {
-		c.own.CompareAndDelete(key, own)
+	rev, err := carryOut(ctx, change, key, op, own)
+	own.settle(0)                             // if nothing came of it
+	if err != nil || rev <= c.st.Revision() { // its event has been here already
+		c.own.remove(key, own)
 	}
 	return rev, err
 }
 
 // change carries an update or a delete out.
-func (c *Cluster) change(ctx context.Context, change store.Change, key string, op clientv3.Op) (int64, error) {
-	answer, err := c.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", change.Expect)}, op, clientv3.OpGet(key))
+func (c *Cluster) change(ctx context.Context, change store.Change, key string, op clientv3.Op, own *ownWrite) (int64, error) {
+	answer, err := c.commit(ctx, own, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", change.Expect)}, op, clientv3.OpGet(key))
 	if err != nil || answer.Succeeded {
 		return revisionOf(answer), err
 	}
+	own.settle(0)
 	if err := c.reach(ctx, answer.Header.Revision); err != nil {
 		return 0, failed(err)
 	}
@@ -81,14 +74,14 @@ func (c *Cluster) change(ctx context.Context, change store.Change, key string, o
 }
 
 // create carries a create out. Its namespace may change while it lasts; only a namespace that goes is in its way.
-func (c *Cluster) create(ctx context.Context, change store.Change, key string, op clientv3.Op) (int64, error) {
+func (c *Cluster) create(ctx context.Context, change store.Change, key string, op clientv3.Op, own *ownWrite) (int64, error) {
 	free := clientv3.Compare(clientv3.ModRevision(key), "=", 0)
 	if change.Parent == "" {
-		answer, err := c.commit(ctx, []clientv3.Cmp{free}, op, clientv3.OpGet(key))
+		answer, err := c.commit(ctx, own, []clientv3.Cmp{free}, op, clientv3.OpGet(key))
 		if err != nil || answer.Succeeded {
 			return revisionOf(answer), err
 		}
-		return 0, c.taken(ctx, change, answer)
+		return 0, c.taken(ctx, change, answer, own)
 	}
 	parent, err := c.lay.EtcdKey(change.Parent)
 	if err != nil {
@@ -97,7 +90,7 @@ func (c *Cluster) create(ctx context.Context, change store.Change, key string, o
 	at, err := c.parentAt(ctx, change.Parent, parent)
 	for round := 0; err == nil; round++ {
 		held := clientv3.Compare(clientv3.ModRevision(parent), "=", at)
-		answer, err := c.commit(ctx, []clientv3.Cmp{free, held}, op, clientv3.OpGet(key), clientv3.OpGet(parent))
+		answer, err := c.commit(ctx, own, []clientv3.Cmp{free, held}, op, clientv3.OpGet(key), clientv3.OpGet(parent))
 		if err != nil || answer.Succeeded {
 			return revisionOf(answer), err
 		}
@@ -105,7 +98,7 @@ func (c *Cluster) create(ctx context.Context, change store.Change, key string, o
 			return 0, err
 		}
 		if found(answer, 0) != nil {
-			return 0, c.taken(ctx, change, answer)
+			return 0, c.taken(ctx, change, answer, own)
 		}
 		if round == parentRounds {
 			return 0, fmt.Errorf("%s changes all the time", change.Parent)
@@ -115,7 +108,8 @@ func (c *Cluster) create(ctx context.Context, change store.Change, key string, o
 }
 
 // taken is the answer to a create of what is there already.
-func (c *Cluster) taken(ctx context.Context, change store.Change, answer *clientv3.TxnResponse) error {
+func (c *Cluster) taken(ctx context.Context, change store.Change, answer *clientv3.TxnResponse, own *ownWrite) error {
+	own.settle(0)
 	if err := c.reach(ctx, answer.Header.Revision); err != nil {
 		return failed(err)
 	}
@@ -162,7 +156,7 @@ func (c *Cluster) deleting(key string, kv *mvccpb.KeyValue) bool {
 }
 
 // commit is one Txn: op if the preconditions hold, the reads if not.
-func (c *Cluster) commit(ctx context.Context, holds []clientv3.Cmp, op clientv3.Op, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
+func (c *Cluster) commit(ctx context.Context, own *ownWrite, holds []clientv3.Cmp, op clientv3.Op, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	answer, err := c.client.Txn(ctx).If(holds...).Then(op).Else(reads...).Commit()
 	if err != nil {
 		return nil, inDoubt{failed(err)}
@@ -171,6 +165,7 @@ func (c *Cluster) commit(ctx context.Context, holds []clientv3.Cmp, op clientv3.
 		return nil, err
 	}
 	if answer.Succeeded {
+		own.settle(answer.Header.Revision)
 		c.expect(answer.Header.Revision)
 	}
 	return answer, nil
@@ -194,18 +189,4 @@ func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
 		return kvs[0]
 	}
 	return nil
-}
-
-// ownWritten is what a value was made of, if this server has just written it; nil if not.
-func (c *Cluster) ownWritten(kv *mvccpb.KeyValue) *ownWrite {
-	entry, ok := c.own.Load(string(kv.Key))
-	if !ok {
-		return nil
-	}
-	own := entry.(*ownWrite)
-	if !bytes.Equal(own.value, kv.Value) {
-		return nil
-	}
-	c.own.CompareAndDelete(string(kv.Key), entry)
-	return own
 }

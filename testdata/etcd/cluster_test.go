@@ -59,6 +59,7 @@ type process struct {
 	t    *testing.T
 	name string
 	args []string
+	attr *syscall.SysProcAttr // nil: as usual
 	log  *lockedBuffer
 	cmd  *exec.Cmd
 	dead chan struct{}
@@ -84,6 +85,7 @@ func (l *lockedBuffer) String() string {
 func (p *process) start() {
 	p.t.Helper()
 	p.cmd = exec.Command(p.name, p.args...)
+	p.cmd.SysProcAttr = p.attr
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
@@ -188,19 +190,31 @@ type server struct {
 
 func (c *cluster) startServer(more ...string) *server {
 	c.t.Helper()
+	s := c.aServer(more...)
+	s.run()
+	return s
+}
+
+// aServer is one that has not been started.
+func (c *cluster) aServer(more ...string) *server {
 	dir := c.t.TempDir()
 	s := &server{data: filepath.Join(dir, "replica.db"), kubeconfig: filepath.Join(dir, "kubeconfig")}
 	s.process = &process{t: c.t, name: programs.apilet, log: &lockedBuffer{}, args: append([]string{"--etcd-servers", strings.Join(c.urls, ","),
 		"--data", s.data, "--listen", "127.0.0.1:0", "--kubeconfig", s.kubeconfig, "--compaction-interval", "0"}, more...)}
+	return s
+}
+
+// run starts the server for the time of the test.
+func (s *server) run() {
+	s.t.Helper()
 	s.start()
 	s.ready()
-	c.t.Cleanup(func() {
+	s.t.Cleanup(func() {
 		s.signal(syscall.SIGKILL)
-		if log := s.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "DATA RACE") || c.t.Failed() {
-			c.t.Errorf("the server's log:\n%s", log)
+		if log := s.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "DATA RACE") || s.t.Failed() {
+			s.t.Errorf("the server's log:\n%s", log)
 		}
 	})
-	return s
 }
 
 func (s *server) start() {

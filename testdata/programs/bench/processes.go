@@ -70,15 +70,27 @@ func (p *program) kill() {
 	}
 }
 
-// ready waits until the server says that it is, and lists config maps from what it has in memory or in its file.
-func (p *program) ready(ctx context.Context) error {
+// ready waits until the server says that it is.
+func (p *program) ready(ctx context.Context) error { return p.answers(ctx, "/readyz") }
+
+// lists waits until the server lists config maps from what it has in memory or in its file.
+func (p *program) lists(ctx context.Context) error {
+	return p.answers(ctx, "/api/v1/namespaces/default/configmaps?resourceVersion=0")
+}
+
+// serves waits until it does both.
+func (p *program) serves(ctx context.Context) error {
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	return p.lists(ctx)
+}
+
+func (p *program) answers(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, startsWithin)
 	defer cancel()
 	for {
-		_, err := p.do(ctx, "GET", "/readyz", nil)
-		if err == nil {
-			_, err = p.do(ctx, "GET", "/api/v1/namespaces/default/configmaps?resourceVersion=0", nil)
-		}
+		err := p.read(ctx, path)
 		if err == nil {
 			return nil
 		}
@@ -188,7 +200,7 @@ func (s *stage) startKube(ctx context.Context) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.ready(ctx)
+	return p, p.serves(ctx)
 }
 
 // startApilet starts a server on etcd, below a prefix of its own, or, without etcd, on its file alone.
@@ -208,7 +220,7 @@ func (s *stage) startApilet(ctx context.Context, onEtcd bool) (*program, error) 
 	if err != nil {
 		return nil, err
 	}
-	return p, p.ready(ctx)
+	return p, p.serves(ctx)
 }
 
 // etcdSays asks etcd by HTTP.

@@ -1,0 +1,109 @@
+package etcd
+
+// This file: a replica whose disk is full. The disk is a tmpfs in a mount namespace of the server's own, for which nobody needs to be root where
+// unprivileged user namespaces are allowed. What fills it is a file of the test's, so that there is room again when that is removed.
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// ownDisk mounts DIR with so much room for the replica, and becomes the program.
+const ownDisk = `mount -t tmpfs -o size=$2 tmpfs "$1" && head -c $3 /dev/zero > "$1/filler" && shift 3 && exec "$@"`
+
+// onOwnDisk has the server's replica lie on a disk of a size, of which a part is taken.
+func (s *server) onOwnDisk(size, taken int) (filler func() string) {
+	s.t.Helper()
+	dir := filepath.Dir(s.data)
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}}
+	wrapped := func(program string, args ...string) []string {
+		return append([]string{"-c", ownDisk, "sh", dir, fmt.Sprint(size), fmt.Sprint(taken), program}, args...)
+	}
+	try := exec.Command("sh", wrapped("true")...)
+	try.SysProcAttr = attr
+	if out, err := try.CombinedOutput(); err != nil {
+		s.t.Skipf("no file system of our own here: %v %s", err, out)
+	}
+	s.args, s.name, s.attr = wrapped(s.name, s.args...), "sh", attr
+	s.kubeconfig = filepath.Join(s.t.TempDir(), "kubeconfig") // seen from outside
+	for i, arg := range s.args {
+		if arg == "--kubeconfig" {
+			s.args[i+1] = s.kubeconfig
+		}
+	}
+	return func() string { return fmt.Sprintf("/proc/%d/root%s/filler", s.cmd.Process.Pid, dir) }
+}
+
+// A replica whose disk is full answers what it can, refuses the rest in bounded time, says so, and catches up once there is room.
+func TestReplicasDiskIsFull(t *testing.T) {
+	t.Parallel()
+	const size, taken, objects, bytes = 16 << 20, 10 << 20, 40, 300 << 10
+	c := startCluster(t, 1)
+	whole, small := c.startServer(), c.aServer()
+	filler := small.onOwnDisk(size, taken)
+	small.run()
+	whole.do(201, "POST", maps, aMap("early", "x", ""))
+	since := read(t, small.do(200, "GET", maps, "")).Metadata.ResourceVersion
+	watching := small.watch(t, maps, since)
+
+	padding := strings.Repeat("x", bytes)
+	var want []string
+	for i := range objects {
+		name := fmt.Sprintf("much-%02d", i)
+		whole.do(201, "POST", maps, aMap(name, padding, ""))
+		want = append(want, "ADDED "+name)
+	}
+	until(t, "the server is not ready, and says why", func() error {
+		code, text, err := small.try("GET", "/readyz?verbose", "", patience)
+		if err != nil || code == 200 || !strings.Contains(text, "[-]etcd") {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+	begun := time.Now()
+	small.do(200, "GET", maps+"/early?resourceVersion=0", "")
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("what needs nothing new took %v", took)
+	}
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		if code, text, err := small.try("GET", maps, "", patience); err != nil || code != 504 {
+			t.Errorf("a consistent list: got %d %.300s %v", code, text, err)
+		}
+	})
+	asking.Go(func() {
+		if code, text, err := small.try("POST", maps, aMap("written-meanwhile", "x", ""), patience); err != nil || code != 201 {
+			t.Errorf("a write that etcd has carried out: got %d %.300s %v", code, text, err)
+		}
+	})
+	asking.Wait()
+	want = append(want, "ADDED written-meanwhile")
+	whole.do(200, "GET", maps+"/written-meanwhile", "")
+	if told := len(watching.story()); told >= len(want) {
+		t.Errorf("a watch was told %d events of a replica that is full: was it?", told)
+	}
+
+	if err := os.Remove(filler()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the server is ready again", func() error { return small.answers("/readyz?verbose") })
+	if got, all := len(read(t, small.do(200, "GET", maps, "")).Items), len(read(t, whole.do(200, "GET", maps, "")).Items); got != all {
+		t.Errorf("the server lists %d objects, the other one %d", got, all)
+	}
+	until(t, "the watch has told all", func() error {
+		if story := watching.story(); !slices.Equal(story, want) {
+			return fmt.Errorf("got %v", story)
+		}
+		return nil
+	})
+}
