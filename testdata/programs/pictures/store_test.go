@@ -322,7 +322,7 @@ func tokenOf(t *testing.T, config string) string {
 	var file struct {
 		Clusters []struct{ Cluster struct{ Server string } }
 	}
-	for range 400 {
+	for range 4800 { // two minutes
 		text, err := os.ReadFile(config)
 		if err == nil && json.Unmarshal(text, &file) == nil && len(file.Clusters) > 0 {
 			break
