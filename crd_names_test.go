@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/crd"
 	"apilet/internal/store"
 )
 
@@ -155,7 +155,7 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 // asEarlierServersLeftIt stores a definition with all its names accepted.
 func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	s.t.Helper()
-	row := s.types.Row
+	row := s.reg.Lookup(apiextensions.GroupName, "v1", "customresourcedefinitions")
 	rec, err := s.st.Get(row.Key("", name))
 	if err != nil {
 		s.t.Fatal(err)
@@ -171,7 +171,7 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 		definition.Status.Conditions = append(definition.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{Type: kind, Status: "True", LastTransitionTime: metav1.Now()})
 	}
 	if terminating {
-		crd.MarkTerminating(definition)
+		row.Custom.Deleting(definition)
 	}
 	json, revAt, err := row.EncodeStored(definition)
 	if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,11 +17,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"apilet/internal/apitest"
-	"apilet/internal/auth"
-	"apilet/internal/auth/serviceaccount"
-	"apilet/internal/crd"
-	"apilet/internal/registry"
-	"apilet/internal/scheme"
 )
 
 const (
@@ -580,32 +574,6 @@ func TestDefinitionsAreFoundAtTheStart(t *testing.T) {
 	eventually(t, "the deleted definition goes", func() bool { return s.send("GET", definitionsPath+"/planets.example.com", "").code == 404 })
 }
 
-func TestIdleSchemasAreLetGo(t *testing.T) {
-	t.Parallel()
-	s := startTest(t)
-	s.define("gadgets")
-	s.want(201, "POST", gadgets, gadget(t, "a", "size: 2"))
-	schemas := s.types.Table["gadgets.example.com"].Schemas
-	held := func() int {
-		schemas.Mu.Lock()
-		defer schemas.Mu.Unlock()
-		return len(schemas.Compiled)
-	}
-	s.types.ForgetIdle(time.Now().Add(crd.SchemaIdle - time.Second))
-	if held() == 0 {
-		t.Error("let go too early")
-	}
-	s.types.ForgetIdle(time.Now().Add(crd.SchemaIdle + time.Second))
-	if held() != 0 {
-		t.Error("kept too long")
-	}
-	s.want(200, "GET", gadgets, "")
-	if held() != 0 {
-		t.Error("reading young objects compiles")
-	}
-	s.want(422, "POST", gadgets, gadget(t, "b", "size: 3"))
-}
-
 func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -636,37 +604,6 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 			t.Errorf("no default in %s", item)
 		}
 	}
-}
-
-func FuzzCustomBodies(f *testing.F) {
-	st := openTestStore(f, f.TempDir()+"/db")
-	reg := scheme.NewRegistry()
-	d := crd.NewDefinitions(st, reg, &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.Tokens{}}}, startTest(f).server.log)
-	obj, _, err := d.Row.Decode([]byte(definitionFile(f, "gadgets")), "application/json", "")
-	if err != nil {
-		f.Fatal(err)
-	}
-	if _, err := d.Wr.Insert(context.Background(), d.Row, obj, registry.Options{}); err != nil {
-		f.Fatal(err)
-	}
-	res := reg.Lookup("example.com", "v1", "gadgets")
-	for _, spec := range []string{``, `parts: [{id: a}]`, `inner: {metadata: {name: []}}`, `tags: [[]], choice: [], labels: {a: {b: c}}`, `port: {a: 1}`} {
-		f.Add(gadget(f, "x", spec))
-	}
-	f.Add(`{"apiVersion":"example.com/v1","kind":"Gadget","metadata":[],"spec":null}`)
-	f.Fuzz(func(t *testing.T, body string) {
-		obj, _, err := res.Decode([]byte(body), "application/json", "")
-		if err != nil {
-			return
-		}
-		errs := res.Custom.Validate(context.Background(), res.Custom.Prepare(obj, nil, ""), nil, "")
-		stored, _, err := res.EncodeStored(obj)
-		if err == nil && len(errs) == 0 {
-			if _, err := res.DecodeStored(stored); err != nil {
-				t.Errorf("%s is stored as %s: %v", body, stored, err)
-			}
-		}
-	})
 }
 
 // BenchmarkCreateCustom creates objects of a type with fifty fields, through HTTP.

@@ -233,43 +233,80 @@ func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
 	expect("account of the same name", plain, "[invalid bearer token, service account UID (…")
 }
 
-// forge signs claims with the server's own key: what only a server with a wrong clock would.
-func forge(t *testing.T, s *testServer, edit func(*serviceaccount.TokenClaims)) string {
+// A signingKey is one that account tokens are signed with, outside of any server.
+type signingKey struct {
+	*ecdsa.PrivateKey
+	file string
+}
+
+func newSigningKey(t *testing.T) signingKey {
 	t.Helper()
-	uid := s.want(200, "GET", shopAccounts+"/app", "", masterToken).get("metadata.uid").String()
-	claims := &serviceaccount.TokenClaims{Bound: &serviceaccount.BoundClaims{Namespace: "shop", Account: serviceaccount.ObjectID{Name: "app", UID: uid}}, RegisteredClaims: jwt.RegisteredClaims{
-		Issuer: serviceaccount.DefaultIssuer, Subject: "system:serviceaccount:shop:app", Audience: jwt.ClaimStrings{serviceaccount.DefaultIssuer}, ID: "j"}}
-	edit(claims)
-	token, err := s.auth.Accounts.Sign(claims)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return token
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signingKey{key, apitest.TempFile(t, "key", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})))}
+}
+
+// signs is an edit for startShop: the server has this key.
+func (k signingKey) signs(c *config) { c.Accounts.SigningKeyFile = k.file }
+
+// keyOf is the id of the key that a token names.
+func keyOf(t *testing.T, token string) string {
+	t.Helper()
+	head, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gjson.GetBytes(head, "kid").String()
+}
+
+// forge signs the claims of a good token with the server's own key, edited: what only a server with a wrong clock would.
+func forge(t *testing.T, key signingKey, good string, edit func(jwt.MapClaims)) string {
+	t.Helper()
+	claims := jwt.MapClaims(claimsOf(t, good).Value().(map[string]any))
+	for _, when := range []string{"exp", "nbf", "iat"} {
+		delete(claims, when)
+	}
+	edit(claims)
+	token := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
+	token.Header["kid"] = keyOf(t, good)
+	text, err := token.SignedString(key.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // TestTokenTimesHaveAMinuteOfLeeway, as kube-apiserver's.
 func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 	t.Parallel()
-	s := startShop(t)
+	key := newSigningKey(t)
+	s := startShop(t, key.signs)
+	good := s.tokenFor("")
 	at := func(d time.Duration) *jwt.NumericDate { return jwt.NewNumericDate(time.Now().Add(d)) }
 	for _, c := range []struct {
 		title string
-		edit  func(*serviceaccount.TokenClaims)
+		edit  func(jwt.MapClaims)
 		want  string
 	}{
-		{"just expired", func(c *serviceaccount.TokenClaims) { c.ExpiresAt = at(-30 * time.Second) }, ""},
-		{"expired", func(c *serviceaccount.TokenClaims) { c.ExpiresAt = at(-62 * time.Second) }, "service account token has expired"},
-		{"nearly valid", func(c *serviceaccount.TokenClaims) { c.NotBefore = at(30 * time.Second) }, ""},
-		{"not yet valid", func(c *serviceaccount.TokenClaims) { c.NotBefore = at(90 * time.Second) }, "service account token is not valid yet"},
-		{"of the future", func(c *serviceaccount.TokenClaims) { c.IssuedAt = at(90 * time.Second) }, "service account token is issued in the future"},
-		{"without bond", func(c *serviceaccount.TokenClaims) { c.Bound = nil }, `serviceaccounts "" not found`},
-		{"of a foreign name", func(c *serviceaccount.TokenClaims) { c.Bound.Namespace = "shop/app/.." }, `serviceaccounts "app" not found`},
+		{"just expired", func(c jwt.MapClaims) { c["exp"] = at(-30 * time.Second) }, ""},
+		{"expired", func(c jwt.MapClaims) { c["exp"] = at(-62 * time.Second) }, "service account token has expired"},
+		{"nearly valid", func(c jwt.MapClaims) { c["nbf"] = at(30 * time.Second) }, ""},
+		{"not yet valid", func(c jwt.MapClaims) { c["nbf"] = at(90 * time.Second) }, "service account token is not valid yet"},
+		{"of the future", func(c jwt.MapClaims) { c["iat"] = at(90 * time.Second) }, "service account token is issued in the future"},
+		{"without bond", func(c jwt.MapClaims) { delete(c, "kubernetes.io") }, `serviceaccounts "" not found`},
+		{"of a foreign name", func(c jwt.MapClaims) { c["kubernetes.io"].(map[string]any)["namespace"] = "shop/app/.." }, `serviceaccounts "app" not found`},
 	} {
 		want := `system:serviceaccount:shop:app ["` + serviceaccount.DefaultIssuer + `"]`
 		if c.want != "" {
 			want = "[invalid bearer token, " + c.want + "]"
 		}
-		token := forge(t, s, c.edit)
+		token := forge(t, key, good, c.edit)
 		for range 2 { // the second time the signature is remembered
 			if got := s.reviewOf(token); got != want {
 				t.Errorf("%s: %s, want %s", c.title, got, want)
@@ -313,11 +350,12 @@ func TestTokenReviewKnowsAudiences(t *testing.T) {
 // TestForgedTokensAreRefused: every way to sign that is not a key of the server.
 func TestForgedTokensAreRefused(t *testing.T) {
 	t.Parallel()
-	s := startShop(t)
+	key := newSigningKey(t)
+	s := startShop(t, key.signs)
 	good := s.tokenFor("")
 	parts := strings.Split(good, ".")
 	encode := base64.RawURLEncoding.EncodeToString
-	public, err := x509.MarshalPKIXPublicKey(s.auth.Accounts.Signer.Public)
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +369,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		}
 		return text
 	}
-	kid := s.auth.Accounts.Signer.ID
+	kid := keyOf(t, good)
 	noKeys, bad := "[invalid bearer token, invalid signature, no keys found]", "[invalid bearer token, invalid signature]"
 	for title, c := range map[string]struct{ token, want string }{
 		"no signature":                 {parts[0] + "." + parts[1] + ".", bad},
@@ -363,113 +401,6 @@ func TestTokensOutliveARestart(t *testing.T) {
 	s.restart()
 	s.client.Transport = transport
 	s.want(201, "POST", whoamiPath, whoamiBody, "Authorization: Bearer "+token)
-}
-
-// keyFiles writes keys of every form that openssl and Kubernetes' tools write.
-func keyFiles(t *testing.T) map[string]string {
-	t.Helper()
-	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	write := func(name, kind string, der []byte, err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[name] = apitest.TempFile(t, name, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
-	}
-	write("rsa", "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsaKey), nil)
-	write("rsa.pub", "RSA PUBLIC KEY", x509.MarshalPKCS1PublicKey(&rsaKey.PublicKey), nil)
-	for name, curve := range map[string]elliptic.Curve{"p256": elliptic.P256(), "p384": elliptic.P384(), "p521": elliptic.P521()} {
-		key, _ := ecdsa.GenerateKey(curve, rand.Reader)
-		der, err := x509.MarshalECPrivateKey(key)
-		write(name, "EC PRIVATE KEY", der, err)
-		der, err = x509.MarshalPKIXPublicKey(&key.PublicKey)
-		write(name+".pub", "PUBLIC KEY", der, err)
-	}
-	f, _, err := openTestCerts(t, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files["pkcs8"], files["certificate"] = apitest.TempFile(t, "k", string(f.Authority.KeyPEM)), apitest.TempFile(t, "c", string(f.Authority.CertPEM))
-	return files
-}
-
-// TestKeysOfEveryFormSignAndVerify: a token that one server signs with a private key is good for another that has the public one.
-func TestKeysOfEveryFormSignAndVerify(t *testing.T) {
-	t.Parallel()
-	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
-	for private, c := range map[string]struct{ public, alg string }{
-		"rsa": {"rsa.pub", "RS256"}, "p256": {"p256.pub", "ES256"}, "p384": {"p384.pub", "ES384"}, "p521": {"p521.pub", "ES512"}, "pkcs8": {"certificate", "ES256"},
-	} {
-		issuer, err := serviceaccount.New(st, serviceaccount.Config{SigningKeyFile: files[private], Issuers: []string{"https://i"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		token, err := issuer.Sign(&serviceaccount.TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := serviceaccount.New(st, serviceaccount.Config{KeyFiles: []string{files["rsa.pub"], files[c.public]}, Issuers: []string{"https://j", "https://i"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := other.Verified(token); err != nil || issuer.Signer.Method.Alg() != c.alg {
-			t.Errorf("%s (%s): %v", private, issuer.Signer.Method.Alg(), err)
-		}
-		alone, err := serviceaccount.New(st, serviceaccount.Config{Issuers: []string{"https://i"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := alone.Verified(token); err != serviceaccount.ErrNoKey {
-			t.Errorf("%s: a server without the key says %v", private, err)
-		}
-	}
-}
-
-func TestWhichKeySigns(t *testing.T) {
-	t.Parallel()
-	st, files := openTestStore(t, filepath.Join(t.TempDir(), "a.db")), keyFiles(t)
-	for _, c := range []struct {
-		title string
-		cfg   serviceaccount.Config
-		alg   string
-		keys  int
-	}{
-		{"the data file's", serviceaccount.Config{}, "ES256", 1},
-		{"the data file's beside a public one", serviceaccount.Config{KeyFiles: []string{files["rsa.pub"]}}, "ES256", 2},
-		{"a private one among those that verify", serviceaccount.Config{KeyFiles: []string{files["p384.pub"], files["rsa"]}}, "RS256", 2},
-		{"the signing one", serviceaccount.Config{KeyFiles: []string{files["rsa"]}, SigningKeyFile: files["p521"]}, "ES512", 2},
-		{"the signing one, once", serviceaccount.Config{KeyFiles: []string{files["rsa.pub"]}, SigningKeyFile: files["rsa"]}, "RS256", 1},
-	} {
-		tokens, err := serviceaccount.New(st, c.cfg)
-		if err != nil || tokens.Signer.Method.Alg() != c.alg || len(tokens.Keys) != c.keys {
-			t.Errorf("%s: %v, %+v", c.title, err, tokens)
-		}
-	}
-	for want, cfg := range map[string]serviceaccount.Config{
-		"--service-account-signing-key-file: open":                {SigningKeyFile: "/does/not/exist"},
-		"holds no private key":                                    {SigningKeyFile: files["rsa.pub"]},
-		"--service-account-key-file: open":                        {KeyFiles: []string{"/does/not/exist"}},
-		"holds no PEM key":                                        {KeyFiles: []string{apitest.TempFile(t, "x", "secret-text")}},
-		`a "DSA PRIVATE KEY" is no key`:                           {KeyFiles: []string{apitest.TempFile(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
-		"--service-account-key-file: " + files["rsa"] + "-broken": {KeyFiles: []string{broken(t, files["rsa"])}},
-	} {
-		_, err := serviceaccount.New(st, cfg)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret-text") || strings.Contains(err.Error(), "BEGIN") {
-			t.Errorf("%v, want %s", err, want)
-		}
-	}
-}
-
-// broken writes a PEM file whose contents is cut short.
-func broken(t *testing.T, path string) string {
-	t.Helper()
-	block, _ := pem.Decode(apitest.ReadFile(t, path))
-	block.Bytes = block.Bytes[:len(block.Bytes)/2]
-	apitest.WriteFile(t, path+"-broken", pem.EncodeToMemory(block))
-	return path + "-broken"
 }
 
 // ---- Secrets that hold a token
@@ -529,7 +460,7 @@ func TestOthersCanVerifyTokens(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*config){
 		"ES256": func(*config) {},
-		"RS256": func(c *config) { c.Accounts.SigningKeyFile = keyFiles(t)["rsa"] },
+		"RS256": func(c *config) { c.Accounts.SigningKeyFile = apitest.KeyFiles(t)["rsa"] },
 	} {
 		s := startShop(t, edit)
 		token := s.tokenFor("")
@@ -669,35 +600,12 @@ func (s *testServer) withoutCertificate(method, path, body, token string) []byte
 	return a.body
 }
 
-// ---- Cost
-
-// BenchmarkAccountToken: with the signature remembered, and without.
-func BenchmarkAccountToken(b *testing.B) {
-	for name, forget := range map[string]bool{"remembered": false, "new": true} {
-		b.Run(name, func(b *testing.B) {
-			s := startTest(b)
-			s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"app"}}`)
-			token := s.want(201, "POST", "/api/v1/namespaces/default/serviceaccounts/app/token", `{}`).get("status.token").String()
-			tokens := s.auth.Accounts
-			b.ReportAllocs()
-			for b.Loop() {
-				if forget {
-					clear(tokens.Known)
-				}
-				if _, err := tokens.Check(token, tokens.Audiences); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // TestWhatADataFileGivesAway to its thief: every Secret, and the key that signs account tokens unless that lies elsewhere. Not the other
 // credentials: they are in files of their own.
 func TestWhatADataFileGivesAway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	signing := keyFiles(t)["p256"]
+	signing := apitest.KeyFiles(t)["p256"]
 	for _, keyFile := range []string{"", signing} {
 		path := filepath.Join(dir, fmt.Sprint("data", len(keyFile), ".db"))
 		s := startShop(t, onFile(path), func(c *config) {

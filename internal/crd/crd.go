@@ -71,9 +71,9 @@ const retryCleanup = time.Second // while objects of a deleted definition wait f
 type Definitions struct {
 	st  *store.Store
 	reg *scheme.Registry
-	Wr  *registry.Writer // deletes the objects of a definition that goes
+	wr  *registry.Writer // deletes the objects of a definition that goes
 	log zerolog.Logger
-	Row *scheme.Resource // the type of definitions itself
+	row *scheme.Resource // the type of definitions itself
 
 	reserved scheme.Reservations // what is not for definitions
 	services *webhook.ServiceResolver
@@ -83,7 +83,7 @@ type Definitions struct {
 
 	mu    sync.Mutex             // guards what follows; held while the status of a definition is committed
 	rev   int64                  // what table shows
-	Table map[string]*definition // by the definition's name
+	table map[string]*definition // by the definition's name
 	ended []chan struct{}        // of definitions that are no more as they were; to be closed when the registry has forgotten them
 }
 
@@ -97,30 +97,30 @@ type definition struct {
 	established bool
 	rows        []*scheme.Resource // the served versions
 	storage     *scheme.Resource   // the storage version, served or not
-	Schemas     *schemas
+	schemas     *schemas
 	converter   *converter    // nil: strategy None
 	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
 }
 
 // NewDefinitions serves the type of definitions. Sync then brings in those that are stored.
 func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
-	d := &Definitions{st: st, reg: reg, Wr: wr, log: log, Table: map[string]*definition{},
+	d := &Definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{},
 		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents()}
-	d.Row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
+	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
-	d.Row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
-		Deleting: MarkTerminating, Committed: d.Sync}
-	d.reserved = scheme.Reserve(append(slices.Clip(scheme.Builtins), d.Row))
-	reg.ReplaceCustom([]*scheme.Resource{d.Row})
+	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
+		Deleting: markTerminating, Committed: d.Sync}
+	d.reserved = scheme.Reserve(append(slices.Clip(scheme.Builtins), d.row))
+	reg.ReplaceCustom([]*scheme.Resource{d.row})
 	return d
 }
 
 // Run follows the definitions until ctx ends: it empties those that are deleted, and lets go of what is compiled and idle.
 func (d *Definitions) Run(ctx context.Context) {
-	idle := time.NewTicker(SchemaIdle / 5)
+	idle := time.NewTicker(schemaIdle / 5)
 	defer idle.Stop()
 	for ctx.Err() == nil {
-		wake := d.st.Wake(d.Row.Base)
+		wake := d.st.Wake(d.row.Base)
 		waiting, err := d.cleanUp(ctx)
 		if err != nil && ctx.Err() == nil {
 			d.log.Error().Err(err).Msg("definitions of custom resources")
@@ -134,17 +134,17 @@ func (d *Definitions) Run(ctx context.Context) {
 		case <-wake:
 		case <-retry:
 		case now := <-idle.C:
-			d.ForgetIdle(now)
+			d.forgetIdle(now)
 		}
 	}
 }
 
-// ForgetIdle lets go of what is compiled and was not used for a while.
-func (d *Definitions) ForgetIdle(now time.Time) {
+// forgetIdle lets go of what is compiled and was not used for a while.
+func (d *Definitions) forgetIdle(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, def := range d.Table {
-		def.Schemas.forget(now)
+	for _, def := range d.table {
+		def.schemas.forget(now)
 	}
 	d.pasts.mu.Lock()
 	defer d.pasts.mu.Unlock()
@@ -182,8 +182,8 @@ func (d *Definitions) Sync(ctx context.Context) error {
 
 // serveLocked makes the registry show what the table has.
 func (d *Definitions) serveLocked() {
-	rows, unserved := []*scheme.Resource{d.Row}, []*scheme.Resource(nil)
-	for _, def := range d.Table {
+	rows, unserved := []*scheme.Resource{d.row}, []*scheme.Resource(nil)
+	for _, def := range d.table {
 		rows = append(rows, def.rows...)
 		if len(def.rows) == 0 && def.storage != nil {
 			unserved = append(unserved, def.storage)
@@ -201,7 +201,7 @@ func (d *Definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err 
 	if d.rev == 0 {
 		return d.reloadLocked(show)
 	}
-	events, upTo, err := d.st.Events(d.Row.Base, d.rev, 0, nil)
+	events, upTo, err := d.st.Events(d.row.Base, d.rev, 0, nil)
 	if errors.Is(err, store.ErrCompacted) {
 		return d.reloadLocked(show)
 	}
@@ -214,12 +214,12 @@ func (d *Definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err 
 // reloadLocked shows all definitions as if each had just been written. A record is good until show returns: five hundred definitions are
 // more to hold than this server needs otherwise.
 func (d *Definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err error) {
-	for _, def := range d.Table {
+	for _, def := range d.table {
 		d.ended = append(d.ended, def.over)
 	}
-	clear(d.Table)
+	clear(d.table)
 	c := &store.Chunk{}
-	for at := (store.Span{Prefix: d.Row.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
+	for at := (store.Span{Prefix: d.row.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := d.st.Chunk(at, c); err != nil {
 			return 0, err
 		}
@@ -235,8 +235,8 @@ func (d *Definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err
 // takeLocked enters one written definition into the table. It returns what decides about the names that it wants or frees.
 func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide func() error) {
 	_, name := scheme.NamespacedName(rec.Key)
-	before := d.Table[name]
-	delete(d.Table, name)
+	before := d.table[name]
+	delete(d.table, name)
 	if rec.Deleted {
 		if before != nil {
 			d.ended = append(d.ended, before.over)
@@ -249,10 +249,10 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
-		d.Wr.Unreadable.Note(rec, err)
+		d.wr.Unreadable.Note(rec, err)
 		return func() error { return nil }
 	}
-	d.Table[name] = d.define(crd, rec, before)
+	d.table[name] = d.define(crd, rec, before)
 	key, rev := rec.Key, rec.Rev
 	return func() error {
 		if err := d.decideLocked(ctx, crd, key, rev); err != nil {
@@ -268,14 +268,14 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 		return nil
 	}
 	var wanting []*definition
-	for _, def := range d.Table {
+	for _, def := range d.table {
 		if def.wanting && def.group == before.group && def.name != before.name {
 			wanting = append(wanting, def)
 		}
 	}
 	slices.SortFunc(wanting, func(a, b *definition) int { return cmp.Compare(a.created, b.created) })
 	for _, def := range wanting {
-		rec, err := d.st.Get(d.Row.Key("", def.name))
+		rec, err := d.st.Get(d.row.Key("", def.name))
 		if errors.Is(err, store.ErrNotFound) {
 			continue // its deletion is in the log, too
 		}
@@ -299,7 +299,7 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 // outline decodes a definition without what makes it large: the schemas, managedFields, and what kubectl has applied last. Nor does it
 // matter to whom a type serves whether those can be read.
 func (d *Definitions) outline(rec *store.Record) (*apiextensionsv1.CustomResourceDefinition, error) {
-	obj, err := d.Row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
+	obj, err := d.row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +335,7 @@ func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	if err != nil {
 		return err
 	}
-	obj, err := d.Wr.Read(d.Row, &rec)
+	obj, err := d.wr.Read(d.row, &rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		return nil // it is served as far as its status says
 	}
@@ -344,11 +344,11 @@ func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 	}
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	crd.Status = outline.Status
-	stored, revAt, err := d.Row.EncodeStored(crd)
+	stored, revAt, err := d.row.EncodeStored(crd)
 	if err != nil {
 		return err
 	}
-	d.Table[crd.Name] = d.define(crd, &rec, d.Table[crd.Name])
+	d.table[crd.Name] = d.define(crd, &rec, d.table[crd.Name])
 	d.serveLocked()
 	_, err = d.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, Expect: rev, JSON: stored, RevAt: revAt, Deleting: rec.Deleting})
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
@@ -397,7 +397,7 @@ func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (reso
 	resources, kinds = map[string]bool{}, map[string]bool{}
 	maps.Copy(resources, d.reserved.Resources[crd.Spec.Group])
 	maps.Copy(kinds, d.reserved.Kinds[crd.Spec.Group])
-	for _, def := range d.Table {
+	for _, def := range d.table {
 		if def.group != crd.Spec.Group || def.name == crd.Name {
 			continue
 		}
@@ -472,14 +472,14 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	def.wanting = !accepted
-	def.Schemas = &schemas{st: d.st, key: rec.Key, at: d.at, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
+	def.schemas = &schemas{st: d.st, key: rec.Key, at: d.at, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
 	storage := storageVersion(crd)
-	def.Schemas.stored = versionDigest(rec.JSON, storage)
+	def.schemas.stored = versionDigest(rec.JSON, storage)
 	if before != nil && before.created == def.created {
-		if before.Schemas.spec == def.Schemas.spec {
-			def.Schemas = before.Schemas
-		} else if before.Schemas.stored == def.Schemas.stored {
-			def.Schemas.since = before.Schemas.since
+		if before.schemas.spec == def.schemas.spec {
+			def.schemas = before.schemas
+		} else if before.schemas.stored == def.schemas.stored {
+			def.schemas.since = before.schemas.since
 		}
 	}
 	def.convert(crd, before, d.services)
@@ -491,10 +491,10 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		res := def.row(crd, v)
-		res.Custom.StorageVersion, res.Custom.Unmarked, res.Custom.Settled = storage, unmarked, def.Schemas.settled
-		if tag := versionDigest(rec.JSON, v.Name); tag != def.Schemas.stored {
+		res.Custom.StorageVersion, res.Custom.Unmarked, res.Custom.Settled = storage, unmarked, def.schemas.settled
+		if tag := versionDigest(rec.JSON, v.Name); tag != def.schemas.stored {
 			res.Custom.Settled = func([]byte) (bool, error) { return false, nil }
-			res.Custom.ToStorage = def.Schemas.toStorage
+			res.Custom.ToStorage = def.schemas.toStorage
 		}
 		if def.converter != nil {
 			if verbatim == nil {
@@ -502,7 +502,7 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 			}
 			d.convertRow(def, res, verbatim)
 		}
-		res.SchemaTag = def.Schemas.spec
+		res.SchemaTag = def.schemas.spec
 		if v.Storage {
 			def.storage = res
 		}
@@ -516,11 +516,11 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 // convert gives a definition the converter that its spec asks for: that of before, if nothing has changed.
 func (def *definition) convert(crd *apiextensionsv1.CustomResourceDefinition, before *definition, services *webhook.ServiceResolver) {
 	if before == nil {
-		def.converter = newConverter(crd, def.Schemas, services, nil)
+		def.converter = newConverter(crd, def.schemas, services, nil)
 		return
 	}
-	if def.converter = before.converter; def.Schemas != before.Schemas {
-		def.converter = newConverter(crd, def.Schemas, services, before.converter)
+	if def.converter = before.converter; def.schemas != before.schemas {
+		def.converter = newConverter(crd, def.schemas, services, before.converter)
 		before.converter.close(def.converter)
 	}
 }
@@ -582,7 +582,7 @@ func (d *Definitions) overLocked(def, before *definition) chan struct{} {
 	if before == nil {
 		return make(chan struct{})
 	}
-	if def.Schemas == before.Schemas && apiequality.Semantic.DeepEqual(def.accepted, before.accepted) {
+	if def.schemas == before.schemas && apiequality.Semantic.DeepEqual(def.accepted, before.accepted) {
 		return before.over
 	}
 	d.ended = append(d.ended, before.over)
@@ -615,7 +615,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 	res := &scheme.Resource{Kind: names.Kind, ListKind: names.ListKind, Plural: names.Plural, Singular: names.Singular, ShortNames: names.ShortNames,
 		Categories: names.Categories, Namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped, Generation: true,
 		Verbs: []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}}
-	cr := &customStrategy{schemas: def.Schemas, version: v.Name, res: res}
+	cr := &customStrategy{schemas: def.schemas, version: v.Name, res: res}
 	if subs := v.Subresources; subs != nil && subs.Status != nil {
 		cr.status = true
 		res.Subresources = append(res.Subresources, scheme.SubresourceOf("status", names.Kind))
@@ -751,8 +751,8 @@ func noteFormat(s *apiextensions.JSONSchemaProps, texts map[string]bool) {
 	}
 }
 
-// MarkTerminating is what DELETE does to a definition: it goes when its objects have gone.
-func MarkTerminating(obj scheme.Object) {
+// markTerminating is what DELETE does to a definition: it goes when its objects have gone.
+func markTerminating(obj scheme.Object) {
 	crd := obj.(*apiextensionsv1.CustomResourceDefinition)
 	stamp := metav1.Now().Rfc3339Copy()
 	crd.DeletionTimestamp = &stamp
@@ -772,7 +772,7 @@ func (d *Definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
 	}
 	d.mu.Lock()
 	var going []*definition
-	for _, def := range d.Table {
+	for _, def := range d.table {
 		if def.terminating {
 			going = append(going, def)
 		}
@@ -824,7 +824,7 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 		}
 		err := registry.Parallel(found, registry.DeleteWorkers, func(rec *store.Record) error {
 			namespace, name := scheme.NamespacedName(rec.Key)
-			_, _, err := d.Wr.Delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
+			_, _, err := d.wr.Delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
@@ -838,8 +838,8 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 
 // setTerminating tells how far the deletion of a definition is; once it is no longer going on, nothing holds the definition back.
 func (d *Definitions) setTerminating(ctx context.Context, def *definition, condition apiextensionsv1.CustomResourceDefinitionCondition) error {
-	t := registry.Target{Resource: d.Row, Name: def.name, Subresource: "status"}
-	_, _, err := d.Wr.Modify(ctx, t, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+	t := registry.Target{Resource: d.row, Name: def.name, Subresource: "status"}
+	_, _, err := d.wr.Modify(ctx, t, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		crd := old.DeepCopyObject().(*apiextensionsv1.CustomResourceDefinition)
 		apihelpers.SetCRDCondition(crd, condition)
 		if condition.Status == apiextensionsv1.ConditionFalse {
@@ -848,7 +848,7 @@ func (d *Definitions) setTerminating(ctx context.Context, def *definition, condi
 		return crd, nil
 	})
 	if errors.Is(err, scheme.ErrUnreadable) {
-		_, _, err = d.Wr.Delete(ctx, d.Row, "", def.name, &metav1.DeleteOptions{})
+		_, _, err = d.wr.Delete(ctx, d.row, "", def.name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {
 		return nil

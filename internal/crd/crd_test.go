@@ -1,11 +1,26 @@
 package crd
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"path/filepath"
 	"reflect"
 	"testing"
+	"time"
 
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"apilet/internal/auth"
+	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/registry"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 func TestOutlineIsADefinitionWithoutSchemas(t *testing.T) {
@@ -21,4 +36,98 @@ func TestOutlineIsADefinitionWithoutSchemas(t *testing.T) {
 			t.Errorf("%.60s…: got %+v, %v, want %+v", text, got, err, want)
 		}
 	}
+}
+
+// defined are definitions, of which there is one, and its type.
+func defined(t testing.TB) (*Definitions, *scheme.Resource) {
+	t.Helper()
+	st, err := store.Open(filepath.Join(t.TempDir(), "db"), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	reg := scheme.NewRegistry()
+	d := NewDefinitions(st, reg, &registry.Writer{Store: st, Types: reg, Auth: &auth.Authenticator{Accounts: &serviceaccount.Tokens{}}}, zerolog.Nop())
+	obj, _, err := d.row.Decode([]byte(definitionFile(t, "gadgets")), "application/json", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.wr.Insert(context.Background(), d.row, obj, registry.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.wr.Insert(context.Background(), reg.Lookup("", "v1", "namespaces"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, registry.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return d, reg.Lookup("example.com", "v1", "gadgets")
+}
+
+// gadget is an object of testdata/crds/gadgets.yaml; spec is YAML's flow style, without braces.
+func gadget(t testing.TB, name, spec string) string {
+	t.Helper()
+	json, err := yaml.YAMLToJSON(fmt.Appendf(nil, `{apiVersion: example.com/v1, kind: Gadget, metadata: {name: %s, namespace: default}, spec: {%s}}`, name, spec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(json)
+}
+
+func TestIdleSchemasAreLetGo(t *testing.T) {
+	t.Parallel()
+	d, res := defined(t)
+	insert := func(name, spec string) (store.Record, error) {
+		obj, _, err := res.Decode([]byte(gadget(t, name, spec)), "application/json", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := d.wr.Insert(t.Context(), res, obj, registry.Options{})
+		return made, err
+	}
+	rec, err := insert("a", "size: 2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	schemas := d.table["gadgets.example.com"].schemas
+	held := func() int {
+		schemas.mu.Lock()
+		defer schemas.mu.Unlock()
+		return len(schemas.compiled)
+	}
+	d.forgetIdle(time.Now().Add(schemaIdle - time.Second))
+	if held() == 0 {
+		t.Error("let go too early")
+	}
+	d.forgetIdle(time.Now().Add(schemaIdle + time.Second))
+	if held() != 0 {
+		t.Error("kept too long")
+	}
+	if _, err := res.Served(rec.JSON); err != nil {
+		t.Error(err)
+	}
+	if held() != 0 {
+		t.Error("reading young objects compiles")
+	}
+	if _, err := insert("b", "size: 3"); !apierrors.IsInvalid(err) {
+		t.Errorf("an object that the schema forbids: %v", err)
+	}
+}
+
+func FuzzCustomBodies(f *testing.F) {
+	_, res := defined(f)
+	for _, spec := range []string{``, `parts: [{id: a}]`, `inner: {metadata: {name: []}}`, `tags: [[]], choice: [], labels: {a: {b: c}}`, `port: {a: 1}`} {
+		f.Add(gadget(f, "x", spec))
+	}
+	f.Add(`{"apiVersion":"example.com/v1","kind":"Gadget","metadata":[],"spec":null}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		obj, _, err := res.Decode([]byte(body), "application/json", "")
+		if err != nil {
+			return
+		}
+		errs := res.Custom.Validate(context.Background(), res.Custom.Prepare(obj, nil, ""), nil, "")
+		stored, _, err := res.EncodeStored(obj)
+		if err == nil && len(errs) == 0 {
+			if _, err := res.DecodeStored(stored); err != nil {
+				t.Errorf("%s is stored as %s: %v", body, stored, err)
+			}
+		}
+	})
 }

@@ -51,7 +51,7 @@ import (
 	"apilet/internal/store"
 )
 
-const SchemaIdle = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
+const schemaIdle = 5 * time.Minute // compiled schemas that nobody has used for so long are let go of
 
 // ---- Schemas
 
@@ -65,8 +65,8 @@ type schemas struct {
 	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
 	used   atomic.Int64 // when anything compiled was last used, in Unix nanoseconds
 
-	Mu       sync.Mutex                // guards what follows and serialises compiling
-	Compiled map[string]*compiled      // by version
+	mu       sync.Mutex                // guards what follows and serialises compiling
+	compiled map[string]*compiled      // by version
 	columns  map[string][]customColumn // by version; apart, since a list needs no more
 }
 
@@ -113,9 +113,9 @@ func (s *schemas) load(name string) (gjson.Result, error) {
 // version returns one compiled version; "" is the storage version. An error means that the definition has just gone.
 func (s *schemas) version(name string) (*compiled, error) {
 	s.used.Store(time.Now().UnixNano())
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if c := s.Compiled[name]; c != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.compiled[name]; c != nil {
 		return c, nil
 	}
 	v, err := s.load(name)
@@ -126,10 +126,10 @@ func (s *schemas) version(name string) (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Compiled == nil {
-		s.Compiled = map[string]*compiled{}
+	if s.compiled == nil {
+		s.compiled = map[string]*compiled{}
 	}
-	s.Compiled[name] = c
+	s.compiled[name] = c
 	return c, nil
 }
 
@@ -175,10 +175,10 @@ func (c *compiled) validators() (*rules, error) {
 
 // forget lets go of what was not used for a while.
 func (s *schemas) forget(now time.Time) {
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if now.Sub(time.Unix(0, s.used.Load())) > SchemaIdle {
-		s.Compiled, s.columns = nil, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(time.Unix(0, s.used.Load())) > schemaIdle {
+		s.compiled, s.columns = nil, nil
 	}
 }
 
@@ -514,8 +514,8 @@ func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []cu
 // printed returns a version's columns; the first is the name.
 func (s *schemas) printed(name string) []customColumn {
 	s.used.Store(time.Now().UnixNano())
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if columns := s.columns[name]; columns != nil {
 		return columns
 	}

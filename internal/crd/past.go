@@ -67,7 +67,7 @@ func (d *Definitions) At(rev int64) (*scheme.Registry, error) {
 // digest tells sets of definitions apart; rev 0 is now.
 func (d *Definitions) digest(rev int64) (uint64, error) {
 	sum := fnv.New64a()
-	for rec, err := range d.st.All(store.Span{Prefix: d.Row.Base, Rev: rev}) {
+	for rec, err := range d.st.All(store.Span{Prefix: d.row.Base, Rev: rev}) {
 		if err != nil {
 			return 0, err
 		}
@@ -78,14 +78,14 @@ func (d *Definitions) digest(rev int64) (uint64, error) {
 
 // travel makes the registry of a revision. What cannot be read was not served.
 func (d *Definitions) travel(rev int64) (*past, error) {
-	then := &Definitions{st: d.st, reg: scheme.NewRegistry(), Wr: d.Wr, log: d.log, Row: d.Row, reserved: d.reserved, services: d.services, events: d.events,
-		Table: map[string]*definition{}, at: rev}
-	for rec, err := range d.st.All(store.Span{Prefix: d.Row.Base, Rev: rev}) {
+	then := &Definitions{st: d.st, reg: scheme.NewRegistry(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, services: d.services, events: d.events,
+		table: map[string]*definition{}, at: rev}
+	for rec, err := range d.st.All(store.Span{Prefix: d.row.Base, Rev: rev}) {
 		if err != nil {
 			return nil, err
 		}
 		if crd, err := then.outline(rec); err == nil {
-			then.Table[crd.Name] = then.define(crd, rec, nil)
+			then.table[crd.Name] = then.define(crd, rec, nil)
 		}
 	}
 	then.serveLocked() // nobody else knows it yet
@@ -105,7 +105,7 @@ func (p *pasts) forget(now time.Time) {
 
 // end closes what conversion webhooks were asked with. A request that is on its way opens a connection of its own.
 func (p *past) end() {
-	for _, def := range p.types.Table {
+	for _, def := range p.types.table {
 		def.converter.close(nil)
 	}
 }

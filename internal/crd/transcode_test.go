@@ -17,7 +17,7 @@ import (
 func TestTranscodingDefinitions(t *testing.T) {
 	t.Parallel()
 	reg := scheme.NewRegistry()
-	res := NewDefinitions(nil, reg, nil, zerolog.Nop()).Row
+	res := NewDefinitions(nil, reg, nil, zerolog.Nop()).row
 	for _, name := range []string{"gadgets", "planets"} {
 		obj, _, err := res.Decode([]byte(definitionFile(t, name)), "", "")
 		if err != nil {

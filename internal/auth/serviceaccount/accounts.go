@@ -78,8 +78,8 @@ const (
 // ErrNotOurs is about a token that no service account's issuer here has issued, whatever it is.
 var ErrNotOurs = errors.New("not a service account token")
 
-// ErrNoKey is about a token whose key id is none of the keys'.
-var ErrNoKey = errors.New("invalid signature, no keys found")
+// errNoKey is about a token whose key id is none of the keys'.
+var errNoKey = errors.New("invalid signature, no keys found")
 
 // errInvalidated is Kubernetes' word for a token whose object has gone.
 var errInvalidated = errors.New("service account token has been invalidated")
@@ -100,41 +100,41 @@ type Tokens struct {
 	st        *store.Store
 	issuers   []string
 	Audiences []string     // what a token for this server is meant for
-	Signer    accountKey   // the key of new tokens
-	Keys      []accountKey // that are accepted
+	signer    accountKey   // the key of new tokens
+	keys      []accountKey // that are accepted
 	rootCA    []byte       // for the ca.crt of Secrets; nil without an authority of this server's own
 	leaves    bool         // Secrets as they come: a token controller fills them
 
 	mu    sync.Mutex                         // guards known
-	Known map[[sha256.Size]byte]*TokenClaims // by the hash of a token: its claims, once its signature was verified
+	known map[[sha256.Size]byte]*tokenClaims // by the hash of a token: its claims, once its signature was verified
 }
 
 // accountKey is a key and the one algorithm that it is used with.
 type accountKey struct {
-	ID      string
-	Method  jwt.SigningMethod
-	Public  crypto.PublicKey
+	id      string
+	method  jwt.SigningMethod
+	public  crypto.PublicKey
 	private crypto.Signer // nil for a key that only verifies
 }
 
-// TokenClaims are the claims of both kinds of tokens.
-type TokenClaims struct {
+// tokenClaims are the claims of both kinds of tokens.
+type tokenClaims struct {
 	jwt.RegisteredClaims
-	Bound *BoundClaims `json:"kubernetes.io,omitempty"` // nil for a token of a Secret, which has the legacy claims
+	Bound *boundClaims `json:"kubernetes.io,omitempty"` // nil for a token of a Secret, which has the legacy claims
 	legacyClaims
 }
 
-// BoundClaims are the private claims of today's tokens, as in pkg/serviceaccount/claims.go of k8s.io/kubernetes.
-type BoundClaims struct {
+// boundClaims are the private claims of today's tokens, as in pkg/serviceaccount/claims.go of k8s.io/kubernetes.
+type boundClaims struct {
 	Namespace string    `json:"namespace,omitempty"`
-	Account   ObjectID  `json:"serviceaccount"` // whose the token is
-	Pod       *ObjectID `json:"pod,omitempty"`  // what the token dies with, like the next two; nil: with its account alone
-	Secret    *ObjectID `json:"secret,omitempty"`
-	Node      *ObjectID `json:"node,omitempty"`
+	Account   objectID  `json:"serviceaccount"` // whose the token is
+	Pod       *objectID `json:"pod,omitempty"`  // what the token dies with, like the next two; nil: with its account alone
+	Secret    *objectID `json:"secret,omitempty"`
+	Node      *objectID `json:"node,omitempty"`
 }
 
-// ObjectID names an object that a token depends on; another of the same name has another uid.
-type ObjectID struct {
+// objectID names an object that a token depends on; another of the same name has another uid.
+type objectID struct {
 	Name string `json:"name,omitempty"`
 	UID  string `json:"uid,omitempty"`
 }
@@ -155,7 +155,7 @@ type Identity struct {
 
 // New reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
 func New(st *store.Store, cfg Config) (*Tokens, error) {
-	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, leaves: cfg.TokenController, Known: map[[sha256.Size]byte]*TokenClaims{}}
+	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, leaves: cfg.TokenController, known: map[[sha256.Size]byte]*tokenClaims{}}
 	if len(t.Audiences) == 0 {
 		t.Audiences = t.issuers
 	}
@@ -164,17 +164,17 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--service-account-key-file: %w", err)
 		}
-		t.Keys = append(t.Keys, keys...)
+		t.keys = append(t.keys, keys...)
 	}
 	signs := func(key accountKey) bool { return key.private != nil }
-	signing := t.Keys
+	signing := t.keys
 	var err error
 	switch {
 	case cfg.SigningKeyFile != "":
 		if signing, err = readKeys(cfg.SigningKeyFile); err != nil {
 			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
 		}
-	case !slices.ContainsFunc(t.Keys, signs):
+	case !slices.ContainsFunc(t.keys, signs):
 		if signing, err = keptKey(st); err != nil {
 			return nil, err
 		}
@@ -183,9 +183,9 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("--service-account-signing-key-file: %s holds no private key", cfg.SigningKeyFile)
 	}
-	t.Signer = signing[i]
-	if !slices.ContainsFunc(t.Keys, func(key accountKey) bool { return key.ID == t.Signer.ID }) {
-		t.Keys = append([]accountKey{t.Signer}, t.Keys...)
+	t.signer = signing[i]
+	if !slices.ContainsFunc(t.keys, func(key accountKey) bool { return key.id == t.signer.id }) {
+		t.keys = append([]accountKey{t.signer}, t.keys...)
 	}
 	return t, nil
 }
@@ -262,13 +262,13 @@ func parseKey(block *pem.Block) (key accountKey, err error) {
 	if private, ok := parsed.(crypto.Signer); ok {
 		key.private, parsed = private, private.Public()
 	}
-	key.Public = parsed
-	if key.Method, err = methodFor(key.Public); err != nil {
+	key.public = parsed
+	if key.method, err = methodFor(key.public); err != nil {
 		return key, err
 	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public)
+	der, err := x509.MarshalPKIXPublicKey(key.public)
 	sum := sha256.Sum256(der)
-	key.ID = base64.RawURLEncoding.EncodeToString(sum[:])
+	key.id = base64.RawURLEncoding.EncodeToString(sum[:])
 	return key, err
 }
 
@@ -307,20 +307,20 @@ func (t *Tokens) Request(obj *authenticationv1.TokenRequest, namespace, name str
 		return "", apierrors.NewConflict(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", obj.UID, uid))
 	}
-	t.fillRequest(obj, ObjectID{name, uid}, namespace)
+	t.fillRequest(obj, objectID{name, uid}, namespace)
 	if errs := validateTokenRequest(obj); len(errs) > 0 {
 		return "", scheme.Invalid(kind, "", errs)
 	}
-	bound := &BoundClaims{Namespace: namespace, Account: ObjectID{name, uid}}
+	bound := &boundClaims{Namespace: namespace, Account: objectID{name, uid}}
 	if err := t.bind(bound, obj.Spec.BoundObjectRef); err != nil {
 		return "", err
 	}
 	life := time.Duration(*obj.Spec.ExpirationSeconds) * time.Second
-	claims := &TokenClaims{Bound: bound, RegisteredClaims: jwt.RegisteredClaims{Issuer: t.issuers[0], Subject: serviceAccountName(namespace, name),
+	claims := &tokenClaims{Bound: bound, RegisteredClaims: jwt.RegisteredClaims{Issuer: t.issuers[0], Subject: serviceAccountName(namespace, name),
 		Audience: obj.Spec.Audiences, ID: uuid.NewString()}}
 	now := time.Now()
 	claims.IssuedAt, claims.NotBefore, claims.ExpiresAt = jwt.NewNumericDate(now), jwt.NewNumericDate(now), jwt.NewNumericDate(now.Add(life))
-	if obj.Status.Token, err = t.Sign(claims); err != nil {
+	if obj.Status.Token, err = t.sign(claims); err != nil {
 		return "", err
 	}
 	obj.Status.ExpirationTimestamp = metav1.NewTime(now.Add(life))
@@ -334,7 +334,7 @@ func serviceAccountName(namespace, name string) string {
 func credentialID(jti string) string { return "JTI=" + jti }
 
 // fillRequest fills in what a TokenRequest leaves open.
-func (t *Tokens) fillRequest(obj *authenticationv1.TokenRequest, account ObjectID, namespace string) {
+func (t *Tokens) fillRequest(obj *authenticationv1.TokenRequest, account objectID, namespace string) {
 	obj.Status = authenticationv1.TokenRequestStatus{}
 	obj.CreationTimestamp = metav1.Now()
 	obj.Name, obj.Namespace = account.Name, namespace
@@ -362,12 +362,12 @@ func validateTokenRequest(obj *authenticationv1.TokenRequest) (errs field.ErrorL
 }
 
 // bind ties a token to the life of a Pod, Secret or Node. A pod's token names the pod's node, too.
-func (t *Tokens) bind(claims *BoundClaims, ref *authenticationv1.BoundObjectReference) error {
+func (t *Tokens) bind(claims *boundClaims, ref *authenticationv1.BoundObjectReference) error {
 	if ref == nil {
 		return nil
 	}
 	kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
-	into, namespace := map[string]**ObjectID{"Pod": &claims.Pod, "Secret": &claims.Secret, "Node": &claims.Node}[ref.Kind], claims.Namespace
+	into, namespace := map[string]**objectID{"Pod": &claims.Pod, "Secret": &claims.Secret, "Node": &claims.Node}[ref.Kind], claims.Namespace
 	if into == nil || kind.Group != "" {
 		return apierrors.NewBadRequest("cannot bind token to object of type " + kind.String())
 	}
@@ -386,13 +386,13 @@ func (t *Tokens) bind(claims *BoundClaims, ref *authenticationv1.BoundObjectRefe
 			return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", claims.Account.Name))
 		}
 		if node := obj.Get("spec.nodeName").String(); node != "" {
-			claims.Node = &ObjectID{Name: node}
+			claims.Node = &objectID{Name: node}
 			if found, err := t.object("nodes", "", node); err == nil {
 				claims.Node.UID = found.Get("metadata.uid").String()
 			}
 		}
 	}
-	*into = &ObjectID{ref.Name, obj.Get("metadata.uid").String()}
+	*into = &objectID{ref.Name, obj.Get("metadata.uid").String()}
 	if ref.UID != "" && string(ref.UID) != (*into).UID {
 		return apierrors.NewConflict(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, ref.Name, fmt.Errorf(
 			"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
@@ -400,11 +400,11 @@ func (t *Tokens) bind(claims *BoundClaims, ref *authenticationv1.BoundObjectRefe
 	return nil
 }
 
-// Sign makes a token of the claims, signed with the first key.
-func (t *Tokens) Sign(claims *TokenClaims) (string, error) {
-	token := jwt.NewWithClaims(t.Signer.Method, claims)
-	token.Header = map[string]any{"alg": t.Signer.Method.Alg(), "kid": t.Signer.ID}
-	return token.SignedString(t.Signer.private)
+// sign makes a token of the claims, signed with the first key.
+func (t *Tokens) sign(claims *tokenClaims) (string, error) {
+	token := jwt.NewWithClaims(t.signer.method, claims)
+	token.Header = map[string]any{"alg": t.signer.method.Alg(), "kid": t.signer.id}
+	return token.SignedString(t.signer.private)
 }
 
 // FillSecret gives a new Secret of type kubernetes.io/service-account-token what it is made for. In a cluster the token controller does
@@ -422,11 +422,11 @@ func (t *Tokens) FillSecret(obj scheme.Object) error {
 	if err != nil {
 		return err
 	}
-	account := ObjectID{name, found.Get("metadata.uid").String()}
+	account := objectID{name, found.Get("metadata.uid").String()}
 	if uid != "" && uid != account.UID {
 		return nil
 	}
-	token, err := t.Sign(&TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: legacyIssuer, Subject: serviceAccountName(secret.Namespace, name)},
+	token, err := t.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: legacyIssuer, Subject: serviceAccountName(secret.Namespace, name)},
 		legacyClaims: legacyClaims{Namespace: secret.Namespace, SecretName: secret.Name, AccountName: name, AccountUID: account.UID}})
 	if err != nil {
 		return err
@@ -456,7 +456,7 @@ func (t *Tokens) object(resource, namespace, name string) (gjson.Result, error) 
 // Check says whose a token is, if it is meant for one of the audiences: ErrNotOurs when it is none of these issuers' tokens at all, else
 // why it does not count. No error quotes a token.
 func (t *Tokens) Check(token string, audiences []string) (*Identity, error) {
-	claims, err := t.Verified(token)
+	claims, err := t.verified(token)
 	if err != nil {
 		return nil, err
 	}
@@ -492,11 +492,11 @@ func claimedIssuer(token string) (string, bool) {
 	return claims.Issuer, err == nil && json.Unmarshal(payload, &claims) == nil && claims.Issuer != ""
 }
 
-// Verified returns the claims of a token of these issuers whose signature is good; ErrNotOurs for another's.
-func (t *Tokens) Verified(token string) (*TokenClaims, error) {
+// verified returns the claims of a token of these issuers whose signature is good; ErrNotOurs for another's.
+func (t *Tokens) verified(token string) (*tokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()
-	claims := t.Known[sum]
+	claims := t.known[sum]
 	t.mu.Unlock()
 	if claims != nil {
 		return claims, nil
@@ -504,22 +504,22 @@ func (t *Tokens) Verified(token string) (*TokenClaims, error) {
 	if issuer, ok := claimedIssuer(token); !ok || issuer != legacyIssuer && !slices.Contains(t.issuers, issuer) {
 		return nil, ErrNotOurs
 	}
-	claims = &TokenClaims{}
+	claims = &tokenClaims{}
 	// Times are checked at each request, not with the signature.
 	_, err := jwt.NewParser(jwt.WithoutClaimsValidation()).ParseWithClaims(token, claims, t.keysFor)
 	switch {
-	case errors.Is(err, ErrNoKey):
-		return nil, ErrNoKey
+	case errors.Is(err, errNoKey):
+		return nil, errNoKey
 	case err != nil:
 		return nil, errors.New("invalid signature") // the library's error may quote the token
 	}
 	if len(token) <= maxKnownToken {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if len(t.Known) >= maxKnownTokens {
-			clear(t.Known)
+		if len(t.known) >= maxKnownTokens {
+			clear(t.known)
 		}
-		t.Known[sum] = claims
+		t.known[sum] = claims
 	}
 	return claims, nil
 }
@@ -530,23 +530,23 @@ func (t *Tokens) keysFor(token *jwt.Token) (any, error) {
 	id, _ := token.Header["kid"].(string)
 	var set jwt.VerificationKeySet
 	known := false
-	for _, key := range t.Keys {
-		if id != "" && id != key.ID {
+	for _, key := range t.keys {
+		if id != "" && id != key.id {
 			continue
 		}
 		known = true
-		if key.Method.Alg() == token.Method.Alg() {
-			set.Keys = append(set.Keys, key.Public)
+		if key.method.Alg() == token.Method.Alg() {
+			set.Keys = append(set.Keys, key.public)
 		}
 	}
 	if !known {
-		return nil, ErrNoKey
+		return nil, errNoKey
 	}
 	return set, nil // an empty set verifies nothing
 }
 
 // checkBound looks whether a token still counts, and fills id.
-func (t *Tokens) checkBound(claims *TokenClaims, id *Identity) error {
+func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
 	now := time.Now()
 	switch {
 	case claims.ExpiresAt != nil && now.Add(-tokenLeeway).After(claims.ExpiresAt.Time):
@@ -558,7 +558,7 @@ func (t *Tokens) checkBound(claims *TokenClaims, id *Identity) error {
 	}
 	b := claims.Bound
 	if b == nil {
-		b = &BoundClaims{}
+		b = &boundClaims{}
 	}
 	account, err := t.object("serviceaccounts", b.Namespace, b.Account.Name)
 	if err != nil {
@@ -578,14 +578,14 @@ func (t *Tokens) checkBound(claims *TokenClaims, id *Identity) error {
 }
 
 // checkObjects looks for what a token is bound to. An object that is being deleted counts as there for a minute after its time.
-func (t *Tokens) checkObjects(b *BoundClaims, invalidBefore time.Time) error {
+func (t *Tokens) checkObjects(b *boundClaims, invalidBefore time.Time) error {
 	node := b.Node
 	if b.Pod != nil {
 		node = nil // only told, not a bond
 	}
 	for _, bond := range []struct {
 		kind, namespace string
-		id              *ObjectID
+		id              *objectID
 	}{{"secret", b.Namespace, b.Secret}, {"pod", b.Namespace, b.Pod}, {"node", "", node}} {
 		if bond.id == nil {
 			continue
@@ -611,7 +611,7 @@ func deletedBy(obj gjson.Result, t time.Time) bool {
 }
 
 // extra is what else requests with the token tell of it.
-func (b *BoundClaims) extra(jti string) map[string][]string {
+func (b *boundClaims) extra(jti string) map[string][]string {
 	extra := map[string][]string{}
 	set := func(key, value string) {
 		if value != "" {
@@ -633,7 +633,7 @@ func (b *BoundClaims) extra(jti string) map[string][]string {
 }
 
 // checkLegacy looks whether the token of a Secret still counts, and fills id.
-func (t *Tokens) checkLegacy(claims *TokenClaims, token string, id *Identity) error {
+func (t *Tokens) checkLegacy(claims *tokenClaims, token string, id *Identity) error {
 	l := &claims.legacyClaims
 	if l.Namespace == "" || l.SecretName == "" || claims.Subject != serviceAccountName(l.Namespace, l.AccountName) {
 		return errors.New("sub claim is invalid")
@@ -669,8 +669,8 @@ func (t *Tokens) OpenIDConfiguration(keysURL string) ([]byte, bool) {
 		return nil, false
 	}
 	var algorithms []string
-	for _, key := range t.Keys {
-		algorithms = append(algorithms, key.Method.Alg())
+	for _, key := range t.keys {
+		algorithms = append(algorithms, key.method.Alg())
 	}
 	slices.Sort(algorithms)
 	doc, err := json.Marshal(struct {
@@ -699,10 +699,10 @@ type publicKey struct {
 // KeySet is the document with the public keys.
 func (t *Tokens) KeySet() []byte {
 	encode := base64.RawURLEncoding.EncodeToString
-	set := make([]publicKey, len(t.Keys))
-	for i, key := range t.Keys {
-		set[i] = publicKey{Use: "sig", ID: key.ID, Algorithm: key.Method.Alg()}
-		switch public := key.Public.(type) {
+	set := make([]publicKey, len(t.keys))
+	for i, key := range t.keys {
+		set[i] = publicKey{Use: "sig", ID: key.id, Algorithm: key.method.Alg()}
+		switch public := key.public.(type) {
 		case *rsa.PublicKey:
 			set[i].Type, set[i].N, set[i].E = "RSA", encode(public.N.Bytes()), encode(big.NewInt(int64(public.E)).Bytes())
 		case *ecdsa.PublicKey:

@@ -39,8 +39,8 @@ func FuzzAccountToken(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	tokens := &Tokens{issuers: []string{DefaultIssuer}, Audiences: []string{DefaultIssuer}, Signer: key, Keys: []accountKey{key}}
-	good, _ := tokens.Sign(&TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: DefaultIssuer}})
+	tokens := &Tokens{issuers: []string{DefaultIssuer}, Audiences: []string{DefaultIssuer}, signer: key, keys: []accountKey{key}}
+	good, _ := tokens.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: DefaultIssuer}})
 	head, rest, _ := strings.Cut(good, ".")
 	f.Add(rest[:len(rest)-3] + "abc")
 	f.Add("e30.")
@@ -49,7 +49,7 @@ func FuzzAccountToken(f *testing.F) {
 		if token == good || strings.Contains(rest, "\n") {
 			return
 		}
-		if claims, err := tokens.Verified(token); err == nil {
+		if claims, err := tokens.verified(token); err == nil {
 			t.Errorf("%q was let in as %+v", token, claims)
 		}
 		claimedIssuer(rest)
@@ -76,17 +76,17 @@ func TestRememberedSignaturesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	sign := func(id string) string {
-		token, _ := tokens.Sign(&TokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i", ID: id}})
+		token, _ := tokens.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: "https://i", ID: id}})
 		return token
 	}
 	for i := range maxKnownTokens {
-		tokens.Known[sha256.Sum256([]byte{byte(i), byte(i >> 8)})] = &TokenClaims{}
+		tokens.known[sha256.Sum256([]byte{byte(i), byte(i >> 8)})] = &tokenClaims{}
 	}
-	if _, err := tokens.Verified(sign("one more")); err != nil || len(tokens.Known) != 1 {
-		t.Errorf("%v, and %d tokens are remembered", err, len(tokens.Known))
+	if _, err := tokens.verified(sign("one more")); err != nil || len(tokens.known) != 1 {
+		t.Errorf("%v, and %d tokens are remembered", err, len(tokens.known))
 	}
-	clear(tokens.Known)
-	if _, err := tokens.Verified(sign(strings.Repeat("x", maxKnownToken))); err != nil || len(tokens.Known) != 0 {
-		t.Errorf("%v, and %d large tokens are remembered", err, len(tokens.Known))
+	clear(tokens.known)
+	if _, err := tokens.verified(sign(strings.Repeat("x", maxKnownToken))); err != nil || len(tokens.known) != 0 {
+		t.Errorf("%v, and %d large tokens are remembered", err, len(tokens.known))
 	}
 }
