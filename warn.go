@@ -67,6 +67,9 @@ type message struct{ agent, text string }
 // AddWarning sends text to the client as a Warning header, once per request. It has no effect once the response's first byte is out. A text
 // with a control character in it is lost, as in Kubernetes.
 func (rec *warningRecorder) AddWarning(agent, text string) {
+	if text == "" {
+		return
+	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	if rec.said == nil {

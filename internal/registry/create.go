@@ -208,7 +208,11 @@ func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json 
 // checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
 // the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
 func (wr *Writer) checkUnwritten(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
-	if n, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err != nil || n == 0 {
+	named := obj.GetResourceVersion()
+	if named == "" {
+		return nil
+	}
+	if n, err := strconv.ParseUint(named, 10, 64); err != nil || n == 0 {
 		return nil
 	}
 	if err := wr.checkNamespace(ctx, res, obj); err != nil {

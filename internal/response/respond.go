@@ -285,6 +285,11 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	if err != nil {
 		m.Format = scheme.JSONFormat
 	}
+	m.write(w, r, code, doc)
+}
+
+// write answers with a JSON document in the form that was negotiated.
+func (m MediaType) write(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	doc, newline, format := m.Encode(doc, WantsPretty(r))
 	header := w.Header()
 	header.Set("Content-Type", string(format))
@@ -379,12 +384,11 @@ func Compress(w http.ResponseWriter, r *http.Request, size int) (out io.Writer, 
 
 // formsOf are what an answer can be turned into. A question's answer has no columns, nor has what a pod or an account is asked to take.
 func formsOf(res *scheme.Resource, info *request.Info) []string {
-	forms := []string{"Table", "PartialObjectMetadata", "PartialObjectMetadataList"}
 	switch {
 	case res.Virtual && res.Allows("create"), info.Subresource == "binding", info.Subresource == "eviction", info.Subresource == "token":
-		return forms[1:]
+		return objectForms[1:]
 	}
-	return forms
+	return objectForms
 }
 
 // A View is how one response shows objects: whole, as the rows of a Table, or as their metadata alone; in JSON, YAML or protobuf.
@@ -446,7 +450,7 @@ func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *st
 		_, name := scheme.NamespacedName(rec.Key)
 		return StoreError(err, v.Res, name)
 	}
-	WriteJSON(w, r, code, *body)
+	v.Media.write(w, r, code, *body)
 	return nil
 }
 

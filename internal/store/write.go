@@ -106,12 +106,13 @@ func (st *Store) write() {
 		case e := <-st.queue:
 			expected, patience := p.next()
 			batch = st.gather(batch[:0], e)
-			if len(batch) < expected {
+			if here := len(batch); here < expected {
 				batch = st.await(batch, expected, patience)
+				p.learn(expected-here, len(batch)-here)
 			}
 			start := time.Now()
 			st.commitBatch(batch)
-			p = pace{size: len(batch), waiting: len(st.queue), ended: time.Now(), took: time.Since(start)}
+			p.size, p.waiting, p.ended, p.took = len(batch), len(st.queue), time.Now(), time.Since(start)
 			clear(batch)
 		case <-st.closing:
 			return
@@ -121,20 +122,47 @@ func (st *Store) write() {
 
 // A pace remembers the last commit. Whoever it answered is likely to write again at once, and whoever came meanwhile is waiting: if the
 // next commit started with the latter alone, the two groups would take turns for ever, each commit with half of the writers. So the
-// next one waits for both, for a part of what a commit costs at most.
+// next one waits for both, as long as a commit takes at most: half as many commits cost half as much processor time, most of which goes into
+// having the kernel write to the disk, and the writers get no fewer answers in the same time.
+//
+// That holds for writers who come back sooner than that. Those who take longer, over a network, would be waited for in vain and hold the
+// others up; so a wait that fewer than half of the missing have ended shortens the next ones to a third: one, then three, and so on up to 63
+// of them, until a long one is tried again.
 type pace struct {
 	size, waiting int
 	ended         time.Time
 	took          time.Duration
+
+	vain, short int // how many waits a long one that was in vain has shortened, and how many of those are to come
 }
+
+// vainMax is the most waits that are short after one in vain.
+const vainMax = 63
 
 // next says how many changes to wait for, and how long.
 func (p *pace) next() (expected int, patience time.Duration) {
-	patience = min(p.took/3, maxPatience) - time.Since(p.ended)
+	patience = p.took
+	if p.short > 0 {
+		patience /= 3
+	}
+	patience = min(patience, maxPatience) - time.Since(p.ended)
 	if patience <= 0 {
 		return 0, 0
 	}
 	return min(p.size+p.waiting, writeBatchMax), patience
+}
+
+// learn is told how many were waited for, and how many of them came.
+func (p *pace) learn(missing, came int) {
+	switch {
+	case p.short > 0:
+		p.short--
+	case 2*came >= missing:
+		p.vain = 0
+	default:
+		p.vain = min(2*p.vain+1, vainMax)
+		p.short = p.vain
+	}
 }
 
 // await adds to a batch what comes until it has the expected size or patience ends.

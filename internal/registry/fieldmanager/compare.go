@@ -387,21 +387,23 @@ func (c *comparison) maps(at int, p *plan, was, is reflect.Value) {
 		return
 	}
 	names := make([]string, 0, lenWas+lenIs)
+	key := reflect.New(p.t.Key()).Elem() // of one member after the other: reflect would make memory for each
 	if lenWas > 0 {
 		for iter := was.MapRange(); iter.Next(); {
-			names = append(names, iter.Key().String())
+			key.SetIterKey(iter)
+			names = append(names, key.String())
 		}
 	}
 	if lenIs > 0 {
 		for iter := is.MapRange(); iter.Next(); {
-			if key := iter.Key(); lenWas == 0 || !was.MapIndex(key).IsValid() {
+			if key.SetIterKey(iter); lenWas == 0 || !was.MapIndex(key).IsValid() {
 				names = append(names, key.String())
 			}
 		}
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		key := reflect.ValueOf(name).Convert(p.t.Key())
+		key.SetString(name)
 		var a, b reflect.Value
 		if lenWas > 0 {
 			a = was.MapIndex(key)

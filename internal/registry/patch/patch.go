@@ -23,6 +23,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -137,12 +138,46 @@ func (n *JsonNode) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Encode writes a value. Operations can put more levels into each other than one body has; the encoder calls itself for each of them.
+// Encode writes a value. Operations can put more levels into each other than one body has; append calls itself for each of them.
 func (n *JsonNode) Encode() ([]byte, error) {
 	if !n.within(scheme.DecoderDepth) {
 		return nil, scheme.ErrTooDeep
 	}
-	return json.Marshal(n)
+	room := 64
+	if n != nil {
+		room += len(n.Raw)
+	}
+	return n.append(make([]byte, 0, room)), nil
+}
+
+// append writes a value behind out. What nobody has parsed stays as it was sent. encoding/json would make each level apart, and copy it once
+// for every level above.
+func (n *JsonNode) append(out []byte) []byte {
+	switch {
+	case n == nil:
+		return append(out, "null"...)
+	case n.obj != nil:
+		out = append(out, '{')
+		for i, name := range slices.Sorted(maps.Keys(n.obj)) {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			quoted, _ := json.Marshal(name) // a string always can
+			out = append(append(out, quoted...), ':')
+			out = n.obj[name].append(out)
+		}
+		return append(out, '}')
+	case n.list != nil:
+		out = append(out, '[')
+		for i, element := range n.list {
+			if i > 0 {
+				out = append(out, ',')
+			}
+			out = element.append(out)
+		}
+		return append(out, ']')
+	}
+	return append(out, n.Raw...)
 }
 
 // within says that what has been parsed of a value has no more than so many levels.
@@ -161,16 +196,8 @@ func (n *JsonNode) within(levels int) bool {
 	return !slices.ContainsFunc(n.list, func(element *JsonNode) bool { return !element.within(levels - 1) })
 }
 
-// MarshalJSON is Encode, for the encoder.
-func (n *JsonNode) MarshalJSON() ([]byte, error) {
-	switch {
-	case n.obj != nil:
-		return json.Marshal(n.obj)
-	case n.list != nil:
-		return json.Marshal(n.list)
-	}
-	return n.Raw, nil
-}
+// MarshalJSON is append, for the encoder.
+func (n *JsonNode) MarshalJSON() ([]byte, error) { return n.append(nil), nil }
 
 var (
 	errNoPath    = errors.New("the path leads nowhere")

@@ -113,8 +113,8 @@ func ForObject(obj, old runtime.Object) []string {
 	if old == nil {
 		o.created(obj)
 	}
-	if path, template := templateOf(obj); template != nil && templateChanged(obj, old) {
-		o.podSpec(path, &template.Spec, &template.ObjectMeta)
+	if steps, template := templateOf(obj); template != nil && templateChanged(obj, old) {
+		o.podSpec(field.NewPath(steps[0], steps[1:]...), &template.Spec, &template.ObjectMeta)
 	}
 	o.job(obj, old)
 	o.network(obj, old)
@@ -170,29 +170,30 @@ func (o *texts) apiService(obj *apiregistrationv1.APIService, old runtime.Object
 }
 
 // templateOf returns the pod template of the kinds that have one, and where.
-func templateOf(obj runtime.Object) (*field.Path, *corev1.PodTemplateSpec) {
-	spec := field.NewPath("spec", "template")
+func templateOf(obj runtime.Object) (steps []string, template *corev1.PodTemplateSpec) {
 	switch obj := obj.(type) {
 	case *corev1.PodTemplate:
-		return field.NewPath("template"), &obj.Template
+		return []string{"template"}, &obj.Template
 	case *corev1.ReplicationController:
-		return spec, obj.Spec.Template
+		template = obj.Spec.Template
 	case *appsv1.Deployment:
-		return spec, &obj.Spec.Template
+		template = &obj.Spec.Template
 	case *appsv1.ReplicaSet:
-		return spec, &obj.Spec.Template
+		template = &obj.Spec.Template
 	case *appsv1.StatefulSet:
-		return spec, &obj.Spec.Template
+		template = &obj.Spec.Template
 	case *appsv1.DaemonSet:
-		return spec, &obj.Spec.Template
+		template = &obj.Spec.Template
 	case *batchv1.Job:
-		return spec, &obj.Spec.Template
+		template = &obj.Spec.Template
 	case *batchv1.CronJob:
-		return field.NewPath("spec", "jobTemplate", "spec", "template"), &obj.Spec.JobTemplate.Spec.Template
+		return []string{"spec", "jobTemplate", "spec", "template"}, &obj.Spec.JobTemplate.Spec.Template
 	case *batchv1beta1.CronJob:
-		return field.NewPath("spec", "jobTemplate", "spec", "template"), &obj.Spec.JobTemplate.Spec.Template
+		return []string{"spec", "jobTemplate", "spec", "template"}, &obj.Spec.JobTemplate.Spec.Template
+	default:
+		return nil, nil
 	}
-	return nil, nil
+	return []string{"spec", "template"}, template
 }
 
 func templateChanged(obj, old runtime.Object) bool {
@@ -278,12 +279,13 @@ func (o *texts) finalizers(obj metav1.Object, old runtime.Object) {
 
 // job looks at what Jobs and CronJobs have beside their pod template.
 func (o *texts) job(obj, old runtime.Object) {
-	spec, path := (*batchv1.JobSpec)(nil), field.NewPath("spec")
+	var spec *batchv1.JobSpec
+	var path *field.Path
 	switch obj := obj.(type) {
 	case *batchv1.Job:
-		spec = &obj.Spec
+		spec, path = &obj.Spec, field.NewPath("spec")
 	case *batchv1.CronJob:
-		spec, path = &obj.Spec.JobTemplate.Spec, path.Child("jobTemplate", "spec")
+		spec, path = &obj.Spec.JobTemplate.Spec, field.NewPath("spec", "jobTemplate", "spec")
 		if old != nil && strings.Contains(obj.Spec.Schedule, "TZ") { // a create with it is refused
 			o.say("cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, " + // sic
 				"see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details")
