@@ -28,7 +28,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/etcd"
-	"apilet/internal/etcd/layout"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -53,7 +52,7 @@ func (s *server) openStore() (err error) {
 		starting = context.Background()
 	}
 	if s.cluster, err = etcd.Open(starting, etcd.Config{Servers: c.Etcd.Servers, CAFile: c.Etcd.CAFile, CertFile: c.Etcd.CertFile, KeyFile: c.Etcd.KeyFile,
-		Layout: layout.New(c.Etcd.Prefix, s.reg), CompactionInterval: c.CompactionInterval, Log: s.log}); err != nil {
+		Layout: etcd.NewLayout(c.Etcd.Prefix, s.reg), CompactionInterval: c.CompactionInterval, Log: s.log}); err != nil {
 		return err
 	}
 	tell := options.Damaged

@@ -2,7 +2,7 @@
 
 // Package etcd makes an etcd cluster the log of a store: several servers then serve the same objects, each from its own replica.
 //
-//	cluster, err := etcd.Open(ctx, etcd.Config{Servers: []string{"http://10.0.0.1:2379"}, Layout: lay, Log: log})
+//	cluster, err := etcd.Open(ctx, etcd.Config{Servers: []string{"http://10.0.0.1:2379"}, Layout: etcd.NewLayout("/registry", reg), Log: log})
 //	st, err := store.Open("replica.db", store.Options{Replica: cluster.Replica()})
 //	err = cluster.Start(ctx, st)  // fills the replica, or goes on where it was left; returns once it has caught up
 //	...
@@ -54,6 +54,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/etcd/layout"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -72,10 +73,16 @@ const (
 type Config struct {
 	Servers                   []string
 	CAFile, CertFile, KeyFile string
-	Layout                    *layout.Layout
+	Layout                    *Layout
 	CompactionInterval        time.Duration // 0: etcd is not compacted
 	Log                       zerolog.Logger
 }
+
+// A Layout is where objects are in etcd and what their values are, as package layout tells.
+type Layout = layout.Layout
+
+// NewLayout makes one of the types in the registry, below a prefix such as /registry.
+func NewLayout(prefix string, reg *scheme.Registry) *Layout { return layout.New(prefix, reg) }
 
 // A Cluster is an etcd cluster that is in use.
 type Cluster struct {

@@ -30,7 +30,6 @@ import (
 	"apilet/internal/auth/rbac"
 	"apilet/internal/commandline"
 	"apilet/internal/etcd"
-	"apilet/internal/etcd/layout"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/options"
 	"apilet/internal/scheme"
@@ -186,7 +185,7 @@ func (c *command) runMigrate(call commandline.Call) error {
 	seen, reg := &store.Progress{}, scheme.NewRegistry()
 	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
 	cluster := etcd.Config{Servers: c.etcd.Servers, CAFile: c.etcd.CAFile, CertFile: c.etcd.CertFile, KeyFile: c.etcd.KeyFile,
-		Layout: layout.New(c.etcd.Prefix, reg), Log: c.logger(call.Errors)}
+		Layout: etcd.NewLayout(c.etcd.Prefix, reg), Log: c.logger(call.Errors)}
 	if c.toFile {
 		objects, leftOut, err := etcd.ToFile(ctx, cluster, c.data, seen)
 		if err == nil {
