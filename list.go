@@ -50,6 +50,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -73,6 +74,7 @@ type reads struct {
 	bookmarks    time.Duration // between two bookmarks of a watch
 	patience     time.Duration // with a watcher that takes nothing
 	shuttingDown <-chan struct{}
+	news         *notify.Notifier // wakes watches
 	lost         *unreadable.Unreadables
 
 	// readSlots bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a

@@ -74,6 +74,7 @@ import (
 	"apilet/internal/history"
 	"apilet/internal/history/logcmd"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/notify"
 	"apilet/internal/options"
 	"apilet/internal/registry"
 	"apilet/internal/registry/allocator"
@@ -321,6 +322,7 @@ func (s *server) start(listener net.Listener) error {
 		return err
 	}
 	s.startWorkers()
+	go s.rd.news.Run(s.stopping)
 	go s.accept(listener)
 	s.log.Info().Str("url", s.url).Str("data", s.st.Path).Int64("revision", s.st.Revision()).Msg("serving")
 	return nil
@@ -359,7 +361,7 @@ func (s *server) assemble() error {
 	}
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
 	s.rd = &reads{st: s.st, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
-		bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping,
+		bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
 		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := allocator.New(s.st, s.cfg.ServiceRange)
 	if err != nil {
@@ -576,6 +578,7 @@ func (s *server) stop() error {
 	err := s.http.Shutdown(ctx)
 	s.idle()
 	<-s.workers
+	s.rd.news.Close()
 	s.webhooks.Close()
 	err = errors.Join(err, s.closeStore())
 	if s.audit != nil {
@@ -850,13 +853,12 @@ func (s *server) watchHooks(r *http.Request, res *scheme.Resource) (hooks watchH
 	options, _ := rec.Info.ListOptions() // those that are wrong are refused further on
 	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural, Namespace: rec.Info.Namespace,
 		LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector, Base: res.KeyPrefix(""), Started: rec.Received}
-	shown.Sent(s.st.Revision())
 	s.watches.Begin(shown)
 	return watchHooks{
 		begun:  func() { watchBegun(r.Context()) },
 		listed: func() { s.metrics.watchListDone(labels, time.Since(rec.Received)) },
 		sent:   s.metrics.longRunning(labels).sent,
-		moved:  shown.Sent,
+		opened: shown.Follow,
 	}, func() { s.watches.End(shown) }
 }
 

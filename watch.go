@@ -36,9 +36,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/crd"
+	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/selector"
 	"apilet/internal/store"
 )
 
@@ -50,25 +52,27 @@ const (
 
 // watchHooks are told how a watch goes.
 type watchHooks struct {
-	begun  func()          // the initial events are out, or none will come; called at least once
-	listed func()          // the bookmark that ends them is out
-	sent   func(bytes int) // one event is
-	moved  func(rev int64) // everything up to rev is
+	opened func(at func() int64) // it runs; at tells up to which revision everything is out
+	begun  func()                // the initial events are out, or none will come; called at least once
+	listed func()                // the bookmark that ends them is out
+	sent   func(bytes int)       // one event is
 }
 
 // A stream is one watch in progress.
 type stream struct {
 	rd       *reads
 	hooks    watchHooks
+	sub      *notify.Subscription // rings when there is news
 	w        http.ResponseWriter
 	flush    func() error
 	stalled  *time.Timer // runs while the client is waited for, and cuts the connection
 	v        *response.View
 	q        *query
-	resource string // the store's name of the resource: the prefix of its keys
-	pos      int64  // everything up to this revision has been sent
-	buf      []byte // frames not written yet; nil while the watch sleeps
-	dirty    bool   // something was written since the last flush: net/http may keep the end of it
+	resource string      // the store's name of the resource: the prefix of its keys
+	pos      int64       // everything up to this revision has been sent
+	tell     atomic.Bool // a bookmark is due
+	buf      []byte      // frames not written yet; nil while the watch sleeps
+	dirty    bool        // something was written since the last flush: net/http may keep the end of it
 	events   []store.Event
 	logged   bool // what is sent comes out of the log, whose JSON is shared by all who read it and never changes
 }
@@ -125,8 +129,21 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	if err := s.flush(); err != nil {
 		return nil
 	}
+	s.sub = rd.news.Subscribe(interest(res, &q.match))
+	defer s.sub.Close()
+	hooks.opened(s.sub.At)
 	s.run(ctx)
 	return nil
+}
+
+// interest says which events may matter to a watch: those of its span, and of these, if a selector demands one value of a label or a field, those
+// that have it. What a webhook converts is not what is stored.
+func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
+	in := notify.Interest{Resource: res.KeyPrefix(""), Span: m.Span}
+	if m.Span == m.Prefix && !res.Converts() {
+		in.Label, in.Field, in.Value = m.Demands()
+	}
+	return in
 }
 
 // leaving tells that the server stops.
@@ -157,7 +174,6 @@ func (s *stream) run(ctx context.Context) {
 	defer s.rest()
 	err := s.begin(ctx)
 	s.hooks.begun()
-	s.hooks.moved(s.pos)
 	if err == nil {
 		err = s.follow(ctx)
 	}
@@ -234,54 +250,61 @@ func (s *stream) sendAll(ctx context.Context) error {
 	}
 }
 
-// follow sends what the log has behind pos and sleeps for more.
+// follow sends what the log has behind pos and sleeps for more. What others are told of meanwhile need not be looked through: it moves on by what
+// Quiet says.
 func (s *stream) follow(ctx context.Context) error {
-	tick, last := s.bookmarkTimers(ctx)
-	defer tick.Stop()
-	defer last.Stop()
+	reminder := s.remindOfBookmarks(ctx)
+	if reminder != nil {
+		defer reminder.Stop()
+	}
 	var over <-chan struct{} // a type that a definition made may change, or go
 	if s.v.Res.Custom != nil {
 		over = s.v.Res.Custom.Over
 	}
 	for {
-		wake := s.rd.st.Wake(s.resource) // before the log is read: a commit in between closes it
 		if err := s.drain(ctx); err != nil {
 			return err
 		}
+		if s.tell.Swap(false) {
+			if err := s.bookmark(nil); err != nil {
+				return err
+			}
+			reminder.Reset(s.untilBookmark(ctx))
+		}
+		if s.rd.leaving() {
+			return s.lastBookmark()
+		}
 		s.rest()
 		select {
-		case <-wake:
-		case <-tick.C:
-			if err := s.bookmarkNow(); err != nil {
-				return err
-			}
-		case <-last.C:
-			if err := s.bookmarkNow(); err != nil {
-				return err
-			}
+		case <-s.sub.C:
 		case <-ctx.Done():
 			return errStreamEnd
 		case <-over:
 			_ = s.drain(ctx) // the deletions that came before; the type may be too far gone for it
 			return errStreamEnd
-		case <-s.rd.shuttingDown:
-			return s.lastBookmark()
 		}
+		s.pos = max(s.pos, s.sub.Quiet())
 	}
 }
 
-// bookmarkTimers fire about once a minute, and shortly before the deadline; never for a client that wants no bookmarks.
-func (s *stream) bookmarkTimers(ctx context.Context) (tick *time.Ticker, last *time.Timer) {
-	tick, last = time.NewTicker(s.rd.bookmarks), time.NewTimer(time.Hour)
-	deadline, _ := ctx.Deadline()
-	if left := time.Until(deadline); left > lastCall {
-		last.Reset(left - lastCall)
-	}
+// remindOfBookmarks starts what wakes the stream when a bookmark is due; nil for a client that wants none.
+func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 	if !s.q.AllowWatchBookmarks {
-		tick.Stop()
-		last.Stop()
+		return nil
 	}
-	return tick, last
+	return time.AfterFunc(s.untilBookmark(ctx), func() {
+		s.tell.Store(true)
+		s.sub.Ring()
+	})
+}
+
+// untilBookmark is about a minute, or what is left until shortly before the deadline.
+func (s *stream) untilBookmark(ctx context.Context) time.Duration {
+	deadline, _ := ctx.Deadline()
+	if left := time.Until(deadline) - lastCall; left > 0 {
+		return min(left, s.rd.bookmarks)
+	}
+	return s.rd.bookmarks
 }
 
 // lastBookmark lets a client that wants bookmarks resume at "now" after the server's restart.
@@ -313,14 +336,10 @@ func (s *stream) drain(ctx context.Context) error {
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
-		s.hooks.moved(upTo)
+		s.sub.Saw(upTo)
 	}
 	s.logged = false
-	if err := s.write(); err != nil {
-		return err
-	}
-	s.hooks.moved(s.pos)
-	return nil
+	return s.write()
 }
 
 // convertAll has a webhook convert objects, if the type has one, before selectors look at them.
@@ -467,6 +486,7 @@ func (s *stream) rest() {
 		frames.Put(&buf)
 	}
 	s.buf, s.events = nil, nil
+	s.sub.Rest(s.pos)
 }
 
 // bookmarkNow tells how far the stream is, also across commits that concern other resources.

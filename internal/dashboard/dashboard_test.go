@@ -156,11 +156,11 @@ func TestWatchesSayHowFarTheyAre(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
 	behind := &Watch{User: long, Agent: long, Resource: "pods", Base: "//pods/", Started: now, LabelSelector: long}
 	p.Watches.Begin(behind)
-	behind.Sent(newest - 3)
+	behind.Follow(func() int64 { return newest - 3 })
 	for i := range 2 * shownWatches {
 		w := &Watch{User: "u", Resource: "pods", Base: "//pods/", Started: now.Add(time.Duration(i))}
 		p.Watches.Begin(w)
-		w.Sent(newest)
+		w.Follow(func() int64 { return newest })
 	}
 	s := p.Watches.state(p.Store, now)
 	if s.Total != 2*shownWatches+1 || s.Behind != 1 || len(s.Items) != shownWatches || s.Items[0].Lag != 3 || s.Items[1].Lag != 0 {
@@ -172,7 +172,7 @@ func TestWatchesSayHowFarTheyAre(t *testing.T) {
 	if s = p.Watches.state(p.Store, now.Add(4*time.Second)); s.Items[0].LagSeconds != 4 {
 		t.Errorf("behind for %v s", s.Items[0].LagSeconds)
 	}
-	behind.Sent(newest)
+	behind.Follow(func() int64 { return newest })
 	if s = p.Watches.state(p.Store, now.Add(5*time.Second)); s.Behind != 0 {
 		t.Errorf("%d behind", s.Behind)
 	}

@@ -1,7 +1,6 @@
 package dashboard
 
-// This file knows which watches there are and where each stands. A watch says how far it has come whenever it has sent something; nothing
-// else is done for it until somebody looks.
+// This file knows which watches there are and where each stands. Nothing is done for that until somebody looks.
 
 import (
 	"cmp"
@@ -28,7 +27,7 @@ type Watch struct {
 	LabelSelector, FieldSelector string
 	Base                         string // of the resource's keys
 	Started                      time.Time
-	at                           atomic.Int64
+	at                           atomic.Pointer[func() int64]
 	behindSince                  time.Time // when it was first seen to lag; zero while it does not
 }
 
@@ -51,8 +50,8 @@ func (ws *Watches) End(w *Watch) {
 	delete(ws.open, w)
 }
 
-// Sent says that everything up to a revision has been sent.
-func (w *Watch) Sent(rev int64) { w.at.Store(rev) }
+// Follow names a function that tells up to which revision everything has been sent.
+func (w *Watch) Follow(at func() int64) { w.at.Store(&at) }
 
 type watchesState struct {
 	Total  int          `json:"total"`
@@ -89,7 +88,10 @@ func (ws *Watches) state(st *store.Store, now time.Time) watchesState {
 // stateLocked is about a watch of a resource whose newest event has the revision newest.
 func (w *Watch) stateLocked(newest int64, now time.Time) watchState {
 	s := watchState{User: w.User, Agent: w.Agent, Group: w.Group, Resource: w.Resource, Namespace: w.Namespace,
-		LabelSelector: w.LabelSelector, FieldSelector: w.FieldSelector, Started: w.Started.UTC(), At: w.at.Load()}
+		LabelSelector: w.LabelSelector, FieldSelector: w.FieldSelector, Started: w.Started.UTC(), At: newest}
+	if at := w.at.Load(); at != nil {
+		s.At = (*at)()
+	}
 	switch s.Lag = max(0, newest-s.At); {
 	case s.Lag == 0:
 		w.behindSince = time.Time{}

@@ -89,6 +89,18 @@ func (m *Matcher) Matches(key string, json []byte) bool {
 	return len(m.labels.ByKey) == 0 || m.labels.Match(gjson.GetBytes(json, "metadata.labels"))
 }
 
+// Demands is one label, or one field by its path, with the value that all that is selected has in it: a key by which those who select can be
+// found. Both are "" where there is none.
+func (m *Matcher) Demands() (label, field, value string) {
+	for _, term := range m.fields {
+		if value, ok := term.exactly(); ok {
+			return "", term.Path, value
+		}
+	}
+	label, value = m.labels.exactly()
+	return label, "", value
+}
+
 // fieldTermFor finds how a field is read, or says that it is not selectable.
 func fieldTermFor(res *scheme.Resource, name string) (Field, error) {
 	id := res.StorageGroup + "/" + res.Plural

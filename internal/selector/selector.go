@@ -109,6 +109,23 @@ func inBoth(set map[string]bool, list []string) map[string]bool {
 	return both
 }
 
+// exactly is a label that must have one value, "" where there is none.
+func (t *Labels) exactly() (label, value string) {
+	for key, term := range t.ByKey {
+		if only, ok := single(term.in); ok && (label == "" || key < label) { // the same each time
+			label, value = key, only
+		}
+	}
+	return label, value
+}
+
+// single is the one member of a set that has one.
+func single(set map[string]bool) (member string, ok bool) {
+	for member = range set {
+	}
+	return member, len(set) == 1
+}
+
 // Match reads labels as they are stored.
 func (t *Labels) Match(stored gjson.Result) bool {
 	met, fits := 0, true
@@ -155,6 +172,14 @@ func (t *Field) Add(value string, operator selection.Operator) {
 		t.out = map[string]bool{}
 	}
 	t.out[value] = true
+}
+
+// exactly is the value that the field has to have; ok is false where several will do, or where it is not read at a path.
+func (t *Field) exactly() (value string, ok bool) {
+	if t.Path == "" {
+		return "", false
+	}
+	return single(t.in)
 }
 
 // Matches reads the field of a stored object, off its key or its JSON, and says whether the term holds.
