@@ -644,25 +644,12 @@ func (s *server) routes() http.Handler {
 	r.Handle(dashboard.DataPath, s.withAuthorization(page.ServeData))
 	r.Handle("/api", s.withAuthorization(s.serveDiscovery))
 	r.Handle("/apis", s.withAuthorization(s.serveDiscovery))
-	api := s.withAuthorization(s.serveAPI)
-	r.Handle("/api/*", api)
-	r.Handle("/apis/*", api)
+	r.Handle("/api/*", s.withAuthorization(s.serveAPI))
+	r.Handle("/apis/*", s.withAuthorization(s.serveAPI))
 	r.Handle("/", s.withAuthorization(routing.Index(r, s.reg, checked...)))
 	r.NotFound(s.withAuthorization(http.NotFound))
 	r.MethodNotAllowed(routing.WhateverMethod(r))
-	return straightToAPI(api, r)
-}
-
-// straightToAPI spares nearly all requests the router, which would copy each to write down what it found: two prefixes that no other route
-// has. An escaped path is the router's, which goes by what was sent.
-func straightToAPI(api http.HandlerFunc, others http.Handler) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if path := r.URL.Path; r.URL.RawPath == "" && (strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")) {
-			api(w, r)
-			return
-		}
-		others.ServeHTTP(w, r)
-	}
+	return r
 }
 
 // document serves bytes that do not change while the server runs.
