@@ -147,7 +147,7 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 	return merged, strictErrs, nil
 }
 
-// applyFast is apply for a new object, and for a manager that applies the fields that it has, to an object of a Go type whose entries
+// applyFast is apply for a new object, and for a manager that applies the fields that it has, or some more, to an object of a Go type whose entries
 // are all of this version (fastpath.go). live stays as it is. ok is false where the library has to look at it.
 func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructured, by Applier) (merged scheme.Object, ok bool) {
 	if o.GoType == nil || wanted.GroupVersionKind() != o.Kind {
@@ -165,19 +165,22 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 	merged = o.orNew(nil)
 	if isNil(live) {
 		ok = m.replace(reflect.ValueOf(merged).Elem(), body, nil)
-	} else if m.others, ok = o.othersOf(live.GetManagedFields(), by, fields); ok {
+	} else if ok = m.readEntries(o, live.GetManagedFields(), by, fields); ok {
 		merged = o.stamp(live.DeepCopyObject().(scheme.Object))
 		ok = m.merge(o.types.TypeRef, reflect.ValueOf(merged), body, nil)
 	}
 	if !ok || by.Manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
 		return nil, false
 	}
-	if !m.changed {
+	if !m.changed && !m.grown {
 		return merged, true
 	}
-	now := metav1.NewTime(time.Now().UTC())
+	since := m.since               // that of the fields before: who asks for what is there already changes nothing
+	if m.changed || since == nil { // a new object's has none
+		since = &metav1.Time{Time: time.Now().UTC()}
+	}
 	own := metav1.ManagedFieldsEntry{Manager: by.Manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: by.Subresource,
-		APIVersion: o.Kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields))}
+		APIVersion: o.Kind.GroupVersion().String(), Time: since, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields))}
 	merged.SetManagedFields(sortEntries(append(m.others, own)))
 	return merged, true
 }
@@ -185,19 +188,31 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 // lastApplied is an annotation that an apply by kubectl keeps up to date.
 const lastApplied = corev1.LastAppliedConfigAnnotation
 
-// othersOf returns all entries but the applier's own; ok only if that names just these fields, and all entries are of this version.
-func (o *Manager) othersOf(entries []metav1.ManagedFieldsEntry, by Applier, fields []byte) (others []metav1.ManagedFieldsEntry, ok bool) {
+// readEntries takes down the entries of others than the applier. ok only if its own names no fields but these, and all entries are of this
+// version.
+func (m *merger) readEntries(o *Manager, entries []metav1.ManagedFieldsEntry, by Applier, fields []byte) (ok bool) {
 	for _, entry := range entries {
 		own := entry.Manager == by.Manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == by.Subresource
 		if !own {
-			others = append(others, entry)
+			m.others = append(m.others, entry)
 			continue
 		}
-		if ok = entry.FieldsV1 != nil && bytes.Equal(entry.FieldsV1.GetRawBytes(), fields); !ok {
-			return nil, false
+		if ok = entry.FieldsV1 != nil && entry.Time != nil; !ok {
+			return false
+		}
+		if before := entry.FieldsV1.GetRawBytes(); !bytes.Equal(before, fields) {
+			if m.grown, m.since = true, entry.Time; !o.within(before, fields) {
+				return false
+			}
 		}
 	}
-	return others, ok && o.ofThisVersion(entries)
+	return ok && o.ofThisVersion(entries)
+}
+
+// within tells whether a set has no fields but those of another, so that both together are the other.
+func (o *Manager) within(set, other []byte) bool {
+	a, b := o.fieldsOf(set), o.fieldsOf(other)
+	return a != nil && b != nil && bytes.Equal(union(a, b).append(make([]byte, 0, len(other))), other)
 }
 
 // An Applier is who applies, and how.

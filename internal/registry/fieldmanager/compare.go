@@ -22,6 +22,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
@@ -657,10 +658,25 @@ func (c *comparison) count(v reflect.Value) {
 	}
 }
 
+// microTimeIn is the time with microseconds that a value is. Each renewal of a Lease has four of them to compare, and the library, which
+// knows how metav1.Time is written, makes JSON of these and reads it again.
+func microTimeIn(v reflect.Value) (t *metav1.MicroTime, ok bool) {
+	if v.CanAddr() {
+		t, ok = v.Addr().Interface().(*metav1.MicroTime)
+	}
+	return t, ok
+}
+
 // anyOf is the JSON form of a value that has one of its own.
 func (c *comparison) anyOf(p *plan, v reflect.Value) anyValue {
 	if !v.IsValid() || isNull(v) {
 		return anyValue{nil, v.IsValid()}
+	}
+	if t, ok := microTimeIn(v); ok {
+		if t.IsZero() {
+			return anyValue{nil, true}
+		}
+		return anyValue{t.UTC().Format(metav1.RFC3339Micro), true}
 	}
 	out, err := p.marshals.ToUnstructured(v)
 	if err != nil {

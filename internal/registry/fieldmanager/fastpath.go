@@ -1,13 +1,14 @@
 package fieldmanager
 
 // This file answers the two commonest applies: one that makes an object, and one that says again what its manager has said before, perhaps
-// with other values. Neither needs the general machine, which builds a tree of each manager's fields and walks all objects a dozen times.
+// with other values, or more fields. Neither needs the general machine, which builds a tree of each manager's fields and walks all objects a dozen times.
 //
 //
 //	apply   {"spec":{"replicas":3,"template":…}}     by "deploy", whose entry names just these fields
 //	live    {"spec":{"replicas":2,"template":…}}
 //
-//	1. write down the fields that the body names, in the form of managedFields: the same bytes as deploy's entry has, so nothing was withdrawn
+//	1. write down the fields that the body names, in the form of managedFields: the same bytes as deploy's entry has, or what that
+//	   names and some more, so nothing was withdrawn
 //	2. walk body and live object side by side and set what differs: spec.replicas
 //	3. look whether anybody else may own what is set; if so, it may be a conflict, and that is for the general machine
 //
@@ -310,6 +311,8 @@ type merger struct {
 	others   []metav1.ManagedFieldsEntry // of the other managers
 	replaced int                         // values so far
 	changed  bool                        // something was not as wanted
+	grown    bool                        // the applier's entry lacks some of the fields
+	since    *metav1.Time                // of that entry
 }
 
 // merge writes wanted into live, which is at path; t is live's type.

@@ -186,6 +186,52 @@ func TestShortWaysAnswerAsTheGeneralMachine(t *testing.T) {
 	}
 }
 
+// TestApplyOfMoreFieldsIsShort: what a manager adds to what it has applied needs no general machine, what it leaves out or puts into a list does.
+func TestApplyOfMoreFieldsIsShort(t *testing.T) {
+	t.Parallel()
+	o := &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
+	var live scheme.Object
+	for _, c := range []struct {
+		body  string
+		short bool
+	}{
+		{`{"data":{"a":"1"}}`, true},
+		{`{"data":{"a":"1","b":"2"}}`, true},
+		{`{"data":{"a":"1","b":"3","c":"4"},"immutable":true}`, true},
+		{`{"metadata":{"labels":{"x":"y"}},"data":{"a":"1","b":"3","c":"4"},"immutable":true}`, true},
+		{`{"metadata":{"labels":{"x":"y"}},"data":{"a":"1","b":"3"},"immutable":true}`, false},
+		{`{"metadata":{"labels":{"x":"y"}},"data":{"a":"1","b":"3","d":"5"},"immutable":true}`, true},
+		{`{"metadata":{"labels":{"x":"y"}},"data":{"a":"1","b":"3","e":"5"},"immutable":true}`, false},
+	} {
+		wanted := &unstructured.Unstructured{}
+		if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(c.body), &wanted.Object); err != nil {
+			t.Fatal(err)
+		}
+		wanted.SetGroupVersionKind(o.Kind)
+		wanted.SetName("c")
+		general, err := o.manager("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before scheme.Object
+		if live != nil {
+			before = live.DeepCopyObject().(scheme.Object)
+		}
+		short, ok := o.applyFast(live, wanted, Applier{Manager: "m"})
+		if ok != c.short {
+			t.Errorf("%s: the short way is taken: %v, want %v", c.body, ok, c.short)
+		}
+		result, err := general.Apply(o.orNew(before), wanted, "m", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := asWritten(t, result.(scheme.Object)); ok && asWritten(t, short) != want {
+			t.Errorf("%s: %s", c.body, whereDifferent(asWritten(t, short), want))
+		}
+		live = asStored(t, o, result.(scheme.Object))
+	}
+}
+
 // shortWays counts who took which way.
 type shortWays struct {
 	updates, updated, applies, applied, refused int

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -188,12 +189,14 @@ func FuzzUpdate(f *testing.F) {
 		`{"metadata":{"name":"d","labels":{"a":"b"}},"spec":{"replicas":2,"selector":{"matchLabels":{"a":"b"}},"template":{"spec":{"containers":[{"name":"a","ports":[{"containerPort":80}]}]}}}}`,
 		`{"metadata":{"name":"d","finalizers":["a/b"]},"spec":{"s":[1,"a",true],"m":[{"k":1},{"k":"x"}],"w":{"a":null},"free":[{"a":1.5}]},"status":{"replicas":1}}`,
 		`{"metadata":{"name":"d"},"spec":{"s":[],"m":null}}`,
+		`{"metadata":{"name":"l"},"spec":{"holderIdentity":"n","acquireTime":"2026-01-02T03:04:05.678901+02:00","renewTime":"0001-01-01T00:00:00Z"}}`,
 	} {
 		f.Add(o, o, `{"f:spec":{"f:replicas":{}}}`, "")
 		f.Add(`{"metadata":{"name":"d"}}`, o, `{"f:spec":{".":{},"f:m":{"k:{\"k\":1}":{".":{},"f:k":{}}},"f:s":{"v:1":{},"v:\"a\"":{}}}}`, "status")
 	}
 	kinds := []*Manager{
 		{Kind: appsv1.SchemeGroupVersion.WithKind("Deployment"), GoType: reflect.TypeFor[appsv1.Deployment](), Status: true},
+		{Kind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), GoType: reflect.TypeFor[coordinationv1.Lease]()},
 		{Kind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}, Status: true, Schema: map[string]any{"type": "object", "properties": map[string]any{
 			"spec": map[string]any{"type": "object", "properties": map[string]any{
 				"s": map[string]any{"type": "array", "x-kubernetes-list-type": "set", "items": map[string]any{"x-kubernetes-int-or-string": true}},
