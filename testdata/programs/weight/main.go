@@ -105,7 +105,11 @@ func show(out io.Writer, weights map[string]*weight, rest, total float64) error 
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "seconds\tMB\tpackages\t  ")
 	line := func(w weight, name string) {
-		fmt.Fprintf(table, "%.1f\t%.2f\t%d\t  %s\n", w.seconds, w.bytes/1e6, w.packages, name)
+		seconds := "-" // nobody asked
+		if *compile {
+			seconds = fmt.Sprintf("%.1f", w.seconds)
+		}
+		fmt.Fprintf(table, "%s\t%.2f\t%d\t  %s\n", seconds, w.bytes/1e6, w.packages, name)
 	}
 	var sum, others weight
 	for i, name := range names {
@@ -152,11 +156,16 @@ func compileSeconds(dir string) (map[string]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+	return secondsIn(data)
+}
+
+// secondsIn adds up what the go command's graph of actions says of each package. Its times are nanoseconds.
+func secondsIn(graph []byte) (map[string]float64, error) {
 	var actions []struct {
 		Mode, Package   string
 		CmdUser, CmdSys time.Duration
 	}
-	err = json.Unmarshal(data, &actions)
+	err := json.Unmarshal(graph, &actions)
 	seconds := map[string]float64{}
 	for _, a := range actions {
 		if a.Mode == "build" {

@@ -38,3 +38,14 @@ func TestSymbolBytes(t *testing.T) {
 		t.Errorf("got %v, stack maps %v, %v", linked, maps, err)
 	}
 }
+
+func TestSecondsIn(t *testing.T) {
+	const graph = `[
+	{"ID": 0, "Mode": "link-install", "Package": "a/b", "Deps": [1]},
+	{"ID": 1, "Mode": "build", "Package": "a/b", "CmdReal": 9000000000, "CmdUser": 1500000000, "CmdSys": 500000000},
+	{"ID": 2, "Mode": "link", "Package": "a/b", "CmdUser": 3000000000}]`
+	seconds, err := secondsIn([]byte(graph))
+	if err != nil || len(seconds) != 1 || seconds["a/b"] != 2 {
+		t.Errorf("got %v, %v, want 2 s for a/b alone", seconds, err)
+	}
+}
