@@ -60,24 +60,32 @@ type watchHooks struct {
 
 // A stream is one watch in progress.
 type stream struct {
-	rd       *reads
-	hooks    watchHooks
-	sub      *notify.Subscription // rings when there is news
-	w        http.ResponseWriter
-	flush    func() error
-	stalled  *time.Timer // runs while the client is waited for, and cuts the connection
-	v        *response.View
-	q        *query
-	resource string      // the store's name of the resource: the prefix of its keys
-	pos      int64       // everything up to this revision has been sent
-	tell     atomic.Bool // a bookmark is due
-	buf      []byte      // frames not written yet; nil while the watch sleeps
-	dirty    bool        // something was written since the last flush: net/http may keep the end of it
-	events   []store.Event
-	logged   bool // what is sent comes out of the log, whose JSON is shared by all who read it and never changes
+	rd         *reads
+	hooks      watchHooks
+	sub        *notify.Subscription // rings when there is news
+	w          http.ResponseWriter
+	flush      func() error
+	stalled    *time.Timer // runs while the client is waited for, and cuts the connection
+	v          *response.View
+	q          *query
+	resource   string      // the store's name of the resource: the prefix of its keys
+	pos        int64       // everything up to this revision has been sent
+	tell       atomic.Bool // a bookmark is due
+	*workspace             // nil while it sleeps
+	dirty      bool        // something was written since the last flush: net/http may keep the end of it
+	logged     bool        // what is sent comes out of the log, whose JSON is shared by all who read it and never changes
 }
 
-var frames = sync.Pool{New: func() any { b := make([]byte, 0, watchBuffer+4096); return &b }}
+// A workspace is what a stream needs while it is awake.
+type workspace struct {
+	buf    []byte        // frames not written yet
+	events []store.Event // out of the log
+}
+
+var (
+	workspaces = sync.Pool{New: func() any { return &workspace{buf: make([]byte, 0, watchBuffer+4096)} }}
+	errOver    = errors.New("the type has changed") // or has gone
+)
 
 // errStreamEnd ends a stream that has said all it has to say.
 var errStreamEnd = errors.New("end of stream")
@@ -115,7 +123,8 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second)) // in place of the server's, which is too short
 	stalled := time.AfterFunc(time.Hour, func() { _ = control.SetWriteDeadline(time.Now()) })
 	stalled.Stop()
-	s := &stream{rd: rd, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from}
+	s := &stream{rd: rd, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from,
+		workspace: workspaces.Get().(*workspace)}
 	if s.fresh() {
 		s.pos = rd.st.Revision() // before the client sees the head: what it writes then is news
 	}
@@ -274,16 +283,29 @@ func (s *stream) follow(ctx context.Context) error {
 		if s.rd.leaving() {
 			return s.lastBookmark()
 		}
-		s.rest()
-		select {
-		case <-s.sub.C:
-		case <-ctx.Done():
-			return errStreamEnd
-		case <-over:
+		switch err := s.sleep(ctx, over); err {
+		case nil:
+		case errOver:
 			_ = s.drain(ctx) // the deletions that came before; the type may be too far gone for it
 			return errStreamEnd
+		default:
+			return err
 		}
+	}
+}
+
+// sleep returns when there is news, and moves on by what it learns from not having been woken before.
+func (s *stream) sleep(ctx context.Context, over <-chan struct{}) error {
+	s.rest()
+	defer func() { s.workspace = workspaces.Get().(*workspace) }()
+	select {
+	case <-s.sub.C:
 		s.pos = max(s.pos, s.sub.Quiet())
+		return nil
+	case <-over:
+		return errOver
+	case <-ctx.Done():
+		return errStreamEnd
 	}
 }
 
@@ -324,6 +346,7 @@ func (s *stream) drain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.events = events
 		if err := s.convertEvents(ctx, events); err != nil {
 			return err
 		}
@@ -332,7 +355,8 @@ func (s *stream) drain(ctx context.Context) error {
 				return err
 			}
 		}
-		s.events, s.pos = events, upTo
+		clear(events) // of what the log may forget
+		s.pos = upTo
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
@@ -415,9 +439,6 @@ func withRevision(json []byte, rev int64) []byte {
 
 // send appends one frame and writes when enough of them have gathered.
 func (s *stream) send(kind string, rec *store.Record) (err error) {
-	if s.buf == nil {
-		s.buf = (*frames.Get().(*[]byte))[:0]
-	}
 	if s.rd.lost.Has(rec) {
 		return nil
 	}
@@ -434,6 +455,7 @@ func (s *stream) send(kind string, rec *store.Record) (err error) {
 	if len(s.buf) < watchBuffer {
 		return nil
 	}
+	defer s.stalled.Stop()
 	return s.push()
 }
 
@@ -452,25 +474,28 @@ func (s *stream) write() error {
 	if len(s.buf) == 0 && !s.dirty {
 		return nil
 	}
+	defer s.stalled.Stop()
 	if err := s.push(); err != nil {
 		return err
 	}
-	s.stalled.Reset(s.rd.patience)
-	defer s.stalled.Stop()
 	s.dirty = false
 	return s.flush()
 }
 
-// push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time. (A write
-// deadline for each piece would say the same, but HTTP/2 ends a stream at its deadline even when nothing is being written.)
+// push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time, for which it has
+// from here on until the caller stops the timer. (A write deadline for each piece would say the same, but HTTP/2 ends a stream at its deadline
+// even when nothing is being written.)
 func (s *stream) push() (err error) {
-	defer s.stalled.Stop()
 	s.dirty = true
-	for rest := s.buf; len(rest) > 0 && err == nil; {
-		piece := rest[:min(len(rest), watchBuffer)]
-		rest = rest[len(piece):]
+	for rest := s.buf; ; {
 		s.stalled.Reset(s.rd.patience)
-		_, err = s.w.Write(piece)
+		piece := rest[:min(len(rest), watchBuffer)]
+		if rest = rest[len(piece):]; len(piece) > 0 {
+			_, err = s.w.Write(piece)
+		}
+		if err != nil || len(rest) == 0 {
+			break
+		}
 	}
 	s.buf = s.buf[:0]
 	if err != nil {
@@ -479,13 +504,14 @@ func (s *stream) push() (err error) {
 	return nil
 }
 
-// rest gives the buffers back: a sleeping watch costs its connection and its goroutine, nothing more.
+// rest gives the workspace back: a sleeping watch costs its connection and its goroutine, nothing more.
 func (s *stream) rest() {
-	if s.buf != nil && cap(s.buf) <= 2*watchBuffer {
-		buf := s.buf
-		frames.Put(&buf)
+	clear(s.events)
+	s.buf, s.events = s.buf[:0], s.events[:0]
+	if cap(s.buf) <= 2*watchBuffer && cap(s.events) <= 2*watchBatch {
+		workspaces.Put(s.workspace)
 	}
-	s.buf, s.events = nil, nil
+	s.workspace = nil
 	s.sub.Rest(s.pos)
 }
 

@@ -189,7 +189,7 @@ func (s *Snapshot) at(key string, rev int64) (rec Record, err error) {
 
 // A Span names what Store.Chunk reads: keys with prefix, from start on (inclusive; "" is the first), as they were at rev
 // (0: at the newest revision, which is then in Chunk.Rev), at most Items objects and about bytes bytes
-// (0: 500 and 1 MiB).
+// (0: 500 and 256 KiB).
 type Span struct {
 	Prefix, Start string // of keys
 	Rev           int64  // 0: the newest
@@ -385,7 +385,7 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 // ---- The event log
 
 // Events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
-// max (and about 1 MiB when they come from disk), but never a part of a revision. upTo is the revision up to which dst is complete. ErrCompacted when after <
+// max (and about 256 KiB when they come from disk), but never a part of a revision. upTo is the revision up to which dst is complete. ErrCompacted when after <
 // CompactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
 // outlives compactions.
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {

@@ -133,11 +133,11 @@ const (
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
 
 	maxPatience   = 2 * time.Millisecond
-	writeBatchMax = 256     // changes in one commit
-	chunkItems    = 500     // one read transaction copies out no more than this
-	chunkBytes    = 1 << 20 // nor much more than this,
-	walkKeysMax   = 10_000  // and passes no more keys than this
-	replayScanMax = 1000    // records that one read of the log's older part passes
+	writeBatchMax = 256       // changes in one commit
+	chunkItems    = 500       // one read transaction copies out no more than this
+	chunkBytes    = 256 << 10 // nor much more than this,
+	walkKeysMax   = 10_000    // and passes no more keys than this
+	replayScanMax = 1000      // records that one read of the log's older part passes
 )
 
 // CommitBounds are the upper bounds in seconds of Stats.CommitBuckets, whose last bucket has none.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/url"
 	"strings"
@@ -38,6 +39,7 @@ var cases = []measurement{
 	{"LIST of 100, 16 clients", "1/s", "more", rate(16, few)},
 	{"LIST, gzip", "objects/s", "more", lists(zipped)},
 	{"watch, 100 watchers", "µs/event", "less", fanOut}, // from the first write to the last event at the last watcher, divided by all events
+	{"CPU of an event, alone", "µs", "less", eventCPU},
 	{"mixed, 16 clients", "1/s", "more", rate(16, mixed)},
 	{"CPU of a create, 16 clients", "µs", "less", processorTime(rate(16, create))}, // the server's own, as its processes were charged for it
 	{"CPU of an update, 16 clients", "µs", "less", processorTime(rate(16, update))},
@@ -192,43 +194,16 @@ func revisionOf(list []byte) (string, error) {
 
 // ---- Watches
 
+const watchers = 100
+
 // fanOut has a hundred watchers of one namespace hear of writes that four clients make.
 func fanOut(ctx context.Context, s *server, length time.Duration) (float64, error) {
-	const watchers, writers = 100, 4
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	text, err := s.do(ctx, "GET", s.maps(s.namespace)+"?limit=1", nil)
+	const writers = 4
+	a, err := s.gather(ctx)
 	if err != nil {
 		return 0, err
 	}
-	since, err := revisionOf(text)
-	if err != nil {
-		return 0, err
-	}
-	var heard atomic.Int64
-	news := make(chan struct{}, 1)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	for range watchers {
-		resp, err := s.open(ctx, "GET", s.maps(s.namespace)+"?watch=true&resourceVersion="+since, nil)
-		if err != nil {
-			return 0, err
-		}
-		wg.Go(func() {
-			defer resp.Body.Close()
-			for lines := bufio.NewReaderSize(resp.Body, 64<<10); ; {
-				if _, err := lines.ReadSlice('\n'); err != nil {
-					return
-				}
-				heard.Add(1)
-				select {
-				case news <- struct{}{}:
-				default:
-				}
-			}
-		})
-	}
+	defer a.leave()
 	var written atomic.Int64
 	start := time.Now()
 	if err := together(writers, func(client int) error {
@@ -242,14 +217,91 @@ func fanOut(ctx context.Context, s *server, length time.Duration) (float64, erro
 	}); err != nil {
 		return 0, err
 	}
-	for want := written.Load() * watchers; heard.Load() < want; {
+	err = a.wait(ctx, written.Load()*watchers)
+	return float64(time.Since(start).Microseconds()) / float64(a.heard.Load()), err
+}
+
+// eventCPU has one client write, and wait for the last watcher before it writes again: what an event costs the server when events come alone. What
+// the writes themselves cost is measured before, and taken off.
+func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, error) {
+	alone, err := processorTime(rate(1, update))(ctx, s, length/4)
+	if err != nil {
+		return 0, err
+	}
+	a, err := s.gather(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer a.leave()
+	once := func(ctx context.Context, s *server, client int, i int64) error {
+		if err := update(ctx, s, client, i); err != nil {
+			return err
+		}
+		return a.wait(ctx, (i+1)*watchers)
+	}
+	each, err := processorTime(rate(1, once))(ctx, s, length)
+	return (each - alone) / watchers, err
+}
+
+// An audience is a hundred watchers of one namespace.
+type audience struct {
+	heard atomic.Int64  // events
+	news  chan struct{} // has a token when there are more
+	leave func()
+}
+
+func (s *server) gather(ctx context.Context) (*audience, error) {
+	text, err := s.do(ctx, "GET", s.maps(s.namespace)+"?limit=1", nil)
+	if err != nil {
+		return nil, err
+	}
+	since, err := revisionOf(text)
+	if err != nil {
+		return nil, err
+	}
+	a := &audience{news: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	a.leave = func() {
+		cancel()
+		listening.Wait()
+	}
+	for range watchers {
+		resp, err := s.open(ctx, "GET", s.maps(s.namespace)+"?watch=true&resourceVersion="+since, nil)
+		if err != nil {
+			a.leave()
+			return nil, err
+		}
+		listening.Go(func() { a.listen(resp.Body) })
+	}
+	return a, nil
+}
+
+// listen counts a watcher's events, each a line.
+func (a *audience) listen(body io.ReadCloser) {
+	defer body.Close()
+	for lines := bufio.NewReaderSize(body, 64<<10); ; {
+		if _, err := lines.ReadSlice('\n'); err != nil {
+			return
+		}
+		a.heard.Add(1)
 		select {
-		case <-news:
-		case <-time.After(20 * time.Second):
-			return 0, fmt.Errorf("of %d events %d were heard", want, heard.Load())
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		case a.news <- struct{}{}:
+		default:
 		}
 	}
-	return float64(time.Since(start).Microseconds()) / float64(heard.Load()), nil
+}
+
+// wait returns when so many events have been heard.
+func (a *audience) wait(ctx context.Context, want int64) error {
+	for a.heard.Load() < want {
+		select {
+		case <-a.news:
+		case <-time.After(20 * time.Second):
+			return fmt.Errorf("of %d events %d were heard", want, a.heard.Load())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
