@@ -37,8 +37,8 @@ func TestServerThatFindsItsSeats(t *testing.T) {
 	if est := s.fc.estimate(&info); est.InitialSeats != 1 || est.Likely < delay {
 		t.Errorf("a create that took more than %v is estimated at %+v", delay, est)
 	}
-	if known := s.fc.auto.State(); known.Seats < 1 {
-		t.Errorf("%+v", known)
+	if seats := metricValue(s, "apilet_flowcontrol_auto_seats"); seats < 1 {
+		t.Errorf("%v seats", seats)
 	}
 	if page := string(s.want(200, "GET", "/debug/api_priority_and_fairness/dump_seats", "").body); !strings.HasPrefix(page, "Seats,") {
 		t.Errorf("the dump is %q", page)

@@ -61,7 +61,6 @@ func smallFlowControl(counts storedCounts) *flowControl {
 	level, schema := kubetest.LimitedLevel("small", 1000, 1, 1, 1), kubetest.SchemaFor("small", "*")
 	level.UID, schema.UID, schema.Spec.MatchingPrecedence = "level-uid", "schema-uid", 10
 	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
-	fc.dispatcher.Levels["small"].SetLimit(2, 2)
 	return fc
 }
 
@@ -154,9 +153,10 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 		if n := fc.watchers.interested(&request.Info{Resource: "pods", Namespace: "ns"}); n != 100 {
 			t.Errorf("%d watchers, want 100", n)
 		}
-		stats := fc.dispatcher.Levels["small"].Stats["small"]
-		if stats.RanWatch.Total() != 100 || stats.RanRegular.Total() != 0 || stats.Executing != 0 {
-			t.Errorf("%+v", stats)
+		told, of := flowMetrics(t, fc), "{flow_schema=small,priority_level=small"
+		watches, others, executing := told["request_execution_seconds"+of+",type=watch}"], told["request_execution_seconds"+of+",type=regular}"], told["current_executing_requests"+of+"}"]
+		if watches != 100 || others != 0 || executing != 0 {
+			t.Errorf("%v watches and %v others had seats, %v have one", watches, others, executing)
 		}
 		close(g.open)
 		synctest.Wait()
@@ -299,39 +299,43 @@ func TestDumps(t *testing.T) {
 }
 
 // Names, labels and sums; a registry refuses what is inconsistent.
+// flowMetrics are flow control's series: name and labels, without the prefix of the name, and the value or the number of observations.
+func flowMetrics(t *testing.T, fc *flowControl) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(fc.dispatcher); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, label := range m.GetLabel() {
+				labels = append(labels, label.GetName()+"="+label.GetValue())
+			}
+			key := strings.TrimPrefix(family.GetName(), "apiserver_flowcontrol_") + "{" + strings.Join(labels, ",") + "}"
+			got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return got
+}
+
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		fc := smallFlowControl(nothingStored)
-		registry := prometheus.NewPedanticRegistry()
-		if err := registry.Register(fc.dispatcher); err != nil {
-			t.Fatal(err)
-		}
 		handler := flowFront(fc.middleware(g))
 		for _, target := range []string{"/alice/get/pods/ns/a", "/admin/get/pods/ns/a", "/alice/list/pods/ns", "/bob/update/pods/ns/b", "/late/get/pods/ns/a"} {
 			go flowCall(handler, "GET", target)
 			synctest.Wait()
 			time.Sleep(time.Second)
 		}
-		values := func() map[string]float64 {
-			got := map[string]float64{}
-			families, err := registry.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, family := range families {
-				for _, m := range family.GetMetric() {
-					var labels []string
-					for _, label := range m.GetLabel() {
-						labels = append(labels, label.GetName()+"="+label.GetValue())
-					}
-					key := strings.TrimPrefix(family.GetName(), "apiserver_flowcontrol_") + "{" + strings.Join(labels, ",") + "}"
-					got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-				}
-			}
-			return got
-		}
+		values := func() map[string]float64 { return flowMetrics(t, fc) }
 		want := func(wanted map[string]float64) {
 			t.Helper()
 			got := values()
@@ -502,26 +506,27 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 		_, _ = fmt.Fprint(conn, "POST /alice/create/pods/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nhalf a body")
 		conns = append(conns, conn)
 	}
-	l := fc.dispatcher.Levels["small"]
-	await := func(what string, cond func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(apitest.Patience); ; time.Sleep(5 * time.Millisecond) {
-			l.Mu.Lock()
-			ok := cond()
-			l.Mu.Unlock()
-			if ok {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatal(what)
-			}
-		}
+	level := func() flowcontrol.LevelState {
+		levels := fc.dispatcher.State().Levels
+		return levels[slices.IndexFunc(levels, func(l flowcontrol.LevelState) bool { return l.Name == "small" })]
 	}
-	await("the requests did not arrive", func() bool { return l.Waiting == 1 && l.Executing == 2 })
+	apitest.WaitFor(t, "the requests", func() bool { l := level(); return l.Waiting == 1 && l.Executing == 2 })
 	for _, conn := range conns { // one of the three is the one that waits
 		_ = conn.Close()
 	}
-	await("the one whose client has gone still waits", func() bool { return l.Counts.Cancelled == 1 })
+	apitest.WaitFor(t, "the one whose client has gone to leave the queue", func() bool { return cancelled(fc, "small") == "1" })
+}
+
+// cancelled is how many requests of a level have left its queue with their clients, as the dump tells.
+func cancelled(fc *flowControl, level string) string {
+	var page strings.Builder
+	fc.dispatcher.Dump(&page, "dump_priority_levels", false)
+	for line := range strings.Lines(page.String()) {
+		if cells := strings.Split(line, ","); strings.TrimSpace(cells[0]) == level {
+			return strings.TrimSpace(cells[len(cells)-1])
+		}
+	}
+	return ""
 }
 
 // TestFlowsShareEvenlyOverHTTP: eight seats are busy for three seconds, and four users of 4 to 256 connections get a quarter each.
@@ -531,7 +536,6 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	level, schema := kubetest.LimitedLevel("level", 10000, 64, 6, 500), kubetest.SchemaFor("level", "*")
 	schema.Spec.MatchingPrecedence = 10
 	fc.configure(flowcontrol.Objects{Schemas: []*flowcontrolv1.FlowSchema{schema}, Levels: []*flowcontrolv1.PriorityLevelConfiguration{level}})
-	fc.dispatcher.Levels["level"].SetLimit(8, 8)
 	const flows, duration, exec = 4, 3 * time.Second, 100 * time.Millisecond
 	var served [flows]int32
 	handler := flowFront(fc.middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(exec) })))

@@ -10,6 +10,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +31,6 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/apitest"
-	"apilet/internal/store"
 )
 
 const benchPath = "/api/v1/namespaces/default/configmaps"
@@ -143,7 +143,7 @@ func rawCommits(b *testing.B, size, perCommit int) float64 {
 		err = errors.Join(err, db.Update(func(tx *bbolt.Tx) error {
 			bucket, err := tx.CreateBucketIfNotExists([]byte("rev"))
 			for i := range perCommit {
-				err = errors.Join(err, bucket.Put(store.RevKey(int64(n+i)), value))
+				err = errors.Join(err, bucket.Put(binary.BigEndian.AppendUint64(nil, uint64(n+i)), value))
 			}
 			return err
 		}))

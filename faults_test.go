@@ -54,11 +54,12 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a.db")
 		st := openTestStore(t, path)
 		mustWrite(t, st, store.OpCreate, "//pods/x/a", 0, "")
-		st.Db.Update(func(tx *bbolt.Tx) error { return store.PutMetaInt(tx, "format", format) })
 		st.Close()
+		setFormat(t, path, format)
 		b, _ := os.ReadFile(path)
 		return b
 	}
+	ours := currentFormat(t)
 	plain := filepath.Join(t.TempDir(), "plain.db")
 	db, err := bbolt.Open(plain, 0o600, nil)
 	if err != nil {
@@ -71,8 +72,8 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"a newer format":    {withFormat(store.StoreFormat + 1), fmt.Sprintf("has format %d and this version of apilet reads format %d", store.StoreFormat+1, store.StoreFormat)},
-		"no known format":   {withFormat(0), fmt.Sprintf("has format 0 and this version of apilet reads format %d", store.StoreFormat)},
+		"a newer format":    {withFormat(ours + 1), fmt.Sprintf("has format %d and this version of apilet reads format %d", ours+1, ours)},
+		"no known format":   {withFormat(0), fmt.Sprintf("has format 0 and this version of apilet reads format %d", ours)},
 		"etcd, or any bolt": {plainBytes, "is a bbolt file of another program"},
 		"SQLite":            {append([]byte("SQLite format 3\x00\x10\x00\x01\x01\x00\x40\x20\x20"), make([]byte, 8172)...), "not an apilet data file"},
 		"nothing":           {nil, "is empty (0 bytes)"},

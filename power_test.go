@@ -642,7 +642,7 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	p.play(p.chooseUpgrade(p.choose(images)), nil)
 	t.Logf("%d power cuts: %d data files and %d backups opened, checked clean, lost nothing (%d were not there yet); %d failed",
 		p.cuts, p.opened, p.backups, p.absent, p.failed)
-	if p.formats[1] == 0 || p.formats[store.StoreFormat] == 0 {
+	if p.formats[1] == 0 || p.formats[currentFormat(t)] == 0 {
 		t.Errorf("the upgrade was not cut on both sides: %v", p.formats)
 	}
 	t.Logf("%v data files by format, of those cut while one was upgraded", p.formats)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"apilet/internal/store"
-
 	"go.etcd.io/bbolt"
+
+	"apilet/internal/store"
 )
 
 // verifyAcked reads the log from compactRev on: no revision may be missing, and each has to be what was acknowledged under it.
@@ -84,4 +86,47 @@ func writeDataFile(t *testing.T, b []byte) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// formatOf is the format that a data file says it has.
+func formatOf(path string) (format int64, err error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
+	if err != nil {
+		return 0, err
+	}
+	err = db.View(func(tx *bbolt.Tx) error {
+		format = int64(binary.BigEndian.Uint64(tx.Bucket([]byte("meta")).Get([]byte("format"))))
+		return nil
+	})
+	return format, errors.Join(err, db.Close())
+}
+
+func setFormat(t *testing.T, path string, format int64) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		return tx.Bucket([]byte("meta")).Put([]byte("format"), binary.BigEndian.AppendUint64(nil, uint64(format)))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// currentFormat is the format of new data files.
+func currentFormat(t *testing.T) int64 {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "new.db")
+	st, err := store.Open(path, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Close()
+	format, err := formatOf(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return format
 }

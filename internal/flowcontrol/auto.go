@@ -66,8 +66,8 @@ func NewAuto(timeout time.Duration) (*Dispatcher, *Auto) {
 	return d, a
 }
 
-// State is what the controller knows.
-func (a *Auto) State() autoseats.State { return a.controller.State() }
+// state is what the controller knows.
+func (a *Auto) state() autoseats.State { return a.controller.State() }
 
 // Metrics has the controller's.
 func (a *Auto) Metrics() *autoseats.Controller { return a.controller }
@@ -151,7 +151,7 @@ func atQuantile[T int64 | uint64](q float64, counts []T, bounds []float64) time.
 
 func (a *Auto) tell(now time.Time, seats int) {
 	change := math.Abs(float64(seats-a.told)) / float64(a.told)
-	state := a.State()
+	state := a.state()
 	if change <= tellChange || now.Sub(a.toldAt) < tellPeriod || state.Probing || a.Changed == nil {
 		return
 	}
@@ -179,7 +179,7 @@ func (a *Auto) Learn(class uint64, list bool, est *Estimate) {
 
 // Dump is the page dump_seats of the debug pages.
 func (a *Auto) Dump(w io.Writer) {
-	s := a.State()
+	s := a.state()
 	table := dumpTable{tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)}
 	table.row("Seats", "InUse", "Goodput", "Efficiency", "Headroom", "RunDelay", "Commit", "CalmCommit", "Probing", "Probes", "Classes")
 	two := func(x float64) string { return fmt.Sprintf("%.2f", x) }
@@ -199,13 +199,13 @@ func (d *Dispatcher) SetSeats(seats int) {
 // divideLocked gives the levels their nominal seats.
 func (d *Dispatcher) divideLocked(specs map[string]*flowcontrolv1.PriorityLevelConfiguration) {
 	var shares float64
-	for _, l := range d.Levels {
+	for _, l := range d.levels {
 		shares += float64(l.allocation.shares)
 	}
 	if d.carried > 0 {
 		d.fitLocked(shares)
 	}
-	for name, l := range d.Levels {
+	for name, l := range d.levels {
 		l.allocation.divide(d.seats, shares)
 		if obj := specs[name]; obj != nil { // those that are leaving stay as they were
 			l.shape(&obj.Spec, l.allocation.nominal)
@@ -217,7 +217,7 @@ func (d *Dispatcher) divideLocked(specs map[string]*flowcontrolv1.PriorityLevelC
 // fitLocked chooses the seats that are divided so that the levels' sum to what the machine carries.
 func (d *Dispatcher) fitLocked(shares float64) {
 	sum := func() (sum int) {
-		for _, l := range d.Levels {
+		for _, l := range d.levels {
 			sum += int(math.Ceil(float64(d.seats) * float64(l.allocation.shares) / shares))
 		}
 		return sum

@@ -91,14 +91,14 @@ func TestSeatsFollowWhatRequestsTake(t *testing.T) {
 		running.Go(func() { d.Run(ctx) })
 		wait := crowd(ctx, d, a, 300, func() (ran, elsewhere time.Duration) { return time.Millisecond, 300 * time.Millisecond })
 		time.Sleep(8 * time.Second)
-		if sum, byName := d.nominals(); sum < 200 || a.State().Seats < 200 {
-			t.Errorf("levels have %d seats, %v, the controller wants %d", sum, byName, a.State().Seats)
+		if sum, byName := d.nominals(); sum < 200 || a.state().Seats < 200 {
+			t.Errorf("levels have %d seats, %v, the controller wants %d", sum, byName, a.state().Seats)
 		}
-		d.Levels["workload-low"].Mu.Lock()
-		if l := d.Levels["workload-low"]; l.limit < 150 || l.inUse < 150 {
+		d.levels["workload-low"].mu.Lock()
+		if l := d.levels["workload-low"]; l.limit < 150 || l.inUse < 150 {
 			t.Errorf("the level that is busy has %d seats, %d in use", l.limit, l.inUse)
 		}
-		d.Levels["workload-low"].Mu.Unlock()
+		d.levels["workload-low"].mu.Unlock()
 		time.Sleep(30 * time.Second)
 		if len(told) != 1 {
 			t.Errorf("the log was told %q in half a minute", told)
@@ -134,7 +134,7 @@ func TestSeatsStayFewWhereRequestsOnlyQueue(t *testing.T) {
 			return 0, 0
 		})
 		time.Sleep(40 * time.Second)
-		if s := a.State(); s.Seats > 8*2+2*7 {
+		if s := a.state(); s.Seats > 8*2+2*7 {
 			t.Errorf("%d seats for what does two requests at a time: %+v", s.Seats, s)
 		}
 		cancel()

@@ -51,8 +51,8 @@ func (d *Dispatcher) dumpLevels(table dumpTable) {
 				active++
 			}
 		}
-		table.row(l.Name, active, l.Waiting == 0 && l.running.n == 0, l.quiescing, l.Waiting, l.running.n,
-			l.Counts.dispatched, l.Counts.rejected, l.Counts.timedOut, l.Counts.Cancelled)
+		table.row(l.Name, active, l.waiting == 0 && l.running.n == 0, l.quiescing, l.waiting, l.running.n,
+			l.counts.dispatched, l.counts.rejected, l.counts.timedOut, l.counts.cancelled)
 	})
 }
 

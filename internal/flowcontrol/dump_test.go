@@ -9,7 +9,7 @@ import (
 // What waits costs no more than this beside its goroutine.
 func TestMemoryOfAWaitingRequest(t *testing.T) {
 	d := oneLevel(1, 64, 6, 1000)
-	l := d.Levels["level"]
+	l := d.levels["level"]
 	schema := (*d.schemas.Load())[0]
 	var before, after runtime.MemStats
 	runtime.GC()

@@ -81,7 +81,7 @@ func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 		}
 		a.release()
 		b.release()
-		d.Levels["level"].SetLimit(0, 2)
+		d.levels["level"].setLimit(0, 2)
 		synctest.Wait()
 		alone, second := holdSeat(t, d, "a", narrowRequest), holdSeat(t, d, "a", narrowRequest)
 		if !isClosed(alone.started) || reasonOf(second) != reasonConcurrencyLimit {
@@ -116,7 +116,7 @@ func TestQueueFull(t *testing.T) {
 func TestNothingOvertakesAWideRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 64, 1, 1)
-		d.Levels["level"].MaxSeats = 0
+		d.levels["level"].MaxSeats = 0
 		users := usersApart(3, 64)
 		two := holdSeat(t, d, users[0], wideRequest(2))
 		five := holdSeat(t, d, users[1], wideRequest(5))
@@ -126,7 +126,7 @@ func TestNothingOvertakesAWideRequest(t *testing.T) {
 		if isClosed(five.started) || isClosed(one.started) {
 			t.Fatal("a request started that does not fit or whose turn it is not")
 		}
-		if got := d.Levels["level"].Stats["level"].noAccommodation; got == 0 {
+		if got := d.levels["level"].stats["level"].noAccommodation; got == 0 {
 			t.Error("request_dispatch_no_accommodation_total stayed 0")
 		}
 		if more := holdSeat(t, d, users[2], narrowRequest); reasonOf(more) != "in progress" {
@@ -186,11 +186,11 @@ func TestWaitingEnds(t *testing.T) {
 		if reasonOf(gone) != reasonTimeout {
 			t.Error("a request whose client has gone still waits")
 		}
-		l := d.Levels["level"]
-		if l.Counts.timedOut != 3 || l.Counts.Cancelled != 1 || l.Counts.rejected != 4 || l.Waiting != 0 || len(l.flows) != 1 {
-			t.Errorf("counts %+v, %d waiting, %d flows", l.Counts, l.Waiting, len(l.flows))
+		l := d.levels["level"]
+		if l.counts.timedOut != 3 || l.counts.cancelled != 1 || l.counts.rejected != 4 || l.waiting != 0 || len(l.flows) != 1 {
+			t.Errorf("counts %+v, %d waiting, %d flows", l.counts, l.waiting, len(l.flows))
 		}
-		if n := l.Stats["level"].waitedInVain.counts; n[13] != 1 || n[11] != 1 || n[8] != 1 || n[0] != 1 {
+		if n := l.stats["level"].waitedInVain.counts; n[13] != 1 || n[11] != 1 || n[8] != 1 || n[0] != 1 {
 			t.Errorf("waits in vain: %v", n)
 		}
 		first.release()
@@ -201,12 +201,12 @@ func TestWaitingEnds(t *testing.T) {
 func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(4, 4, 1, 10)
-		d.Levels["level"].SetLimit(0, 4)
+		d.levels["level"].setLimit(0, 4)
 		jailed := holdSeat(t, d, "a", narrowRequest)
 		if isClosed(jailed.started) {
 			t.Fatal("it ran")
 		}
-		d.Levels["level"].SetLimit(1, 4)
+		d.levels["level"].setLimit(1, 4)
 		synctest.Wait()
 		if !isClosed(jailed.started) {
 			t.Error("it waits though there is a seat")
@@ -239,8 +239,8 @@ func TestRetryAfterFollowsTheDrops(t *testing.T) {
 }
 
 func inUse(l *Level) int {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.inUse
 }
 
@@ -248,7 +248,7 @@ func inUse(l *Level) int {
 func TestATailHoldsItsSeats(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(10, 4, 1, 10)
-		l := d.Levels["level"]
+		l := d.levels["level"]
 		l.MaxSeats = 0
 		tailed := Estimate{InitialSeats: 1, FinalSeats: 4, Tail: 5 * time.Millisecond, Mutating: true, Watchers: 40}
 		h := holdSeat(t, d, "a", tailed)
@@ -269,7 +269,7 @@ func TestATailHoldsItsSeats(t *testing.T) {
 		if l.inUse != 0 || len(l.flows) != 0 {
 			t.Errorf("after the tail: %d seats, %d flows", l.inUse, len(l.flows))
 		}
-		l.SetLimit(2, 10)
+		l.setLimit(2, 10)
 		h = holdSeat(t, d, "a", tailed)
 		if h.ticket.width != 2 || h.ticket.est.Tail != 10*time.Millisecond {
 			t.Errorf("at two seats: width %d, tail %v", h.ticket.width, h.ticket.est.Tail)
@@ -282,7 +282,7 @@ func TestATailHoldsItsSeats(t *testing.T) {
 func TestSeatsComeBack(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
-		l := d.Levels["level"]
+		l := d.levels["level"]
 		func() {
 			defer func() { _ = recover() }()
 			_ = d.Dispatch(t.Context(), &Digest{Received: time.Now()}, narrowRequest, func(*Ticket) { panic("handler") })
@@ -303,7 +303,7 @@ func TestSeatsComeBack(t *testing.T) {
 			w.release()
 		}
 		synctest.Wait()
-		if l.inUse != 0 || l.Stats["level"].Executing != 0 {
+		if l.inUse != 0 || l.stats["level"].executing != 0 {
 			t.Errorf("finishing twice counted twice: %d", l.inUse)
 		}
 	})
@@ -313,7 +313,7 @@ func TestSeatsComeBack(t *testing.T) {
 func TestLentSeatsServeOthers(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
-		l := d.Levels["level"]
+		l := d.levels["level"]
 		slow, mouse := holdSeat(t, d, "slow", narrowRequest), holdSeat(t, d, "mouse", narrowRequest)
 		slow.ticket.Yield()
 		synctest.Wait()
@@ -322,7 +322,7 @@ func TestLentSeatsServeOthers(t *testing.T) {
 		}
 		slow.ticket.Reclaim()
 		slow.ticket.Reclaim()
-		if l.inUse != 2 || l.Executing != 2 {
+		if l.inUse != 2 || l.executing != 2 {
 			t.Errorf("%d seats in use, want 2 of 1", l.inUse)
 		}
 		third := holdSeat(t, d, "mouse", narrowRequest)
@@ -339,8 +339,8 @@ func TestLentSeatsServeOthers(t *testing.T) {
 		slow.release()
 		third.release()
 		synctest.Wait()
-		if l.inUse != 0 || l.Executing != 0 || len(l.flows) != 0 {
-			t.Errorf("%d seats, %d executing, %d flows left", l.inUse, l.Executing, len(l.flows))
+		if l.inUse != 0 || l.executing != 0 || len(l.flows) != 0 {
+			t.Errorf("%d seats, %d executing, %d flows left", l.inUse, l.executing, len(l.flows))
 		}
 	})
 }
@@ -501,8 +501,8 @@ func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 				t.Errorf("seats %.3f, want 2 and 2", got)
 			}
 		}
-		if l.Counts.rewinds != 1 {
-			t.Errorf("%d rewinds", l.Counts.rewinds)
+		if l.counts.rewinds != 1 {
+			t.Errorf("%d rewinds", l.counts.rewinds)
 		}
 	})
 }
@@ -523,18 +523,18 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 			d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, deck, 1, 64)))
 			time.Sleep(300 * time.Millisecond)
 			synctest.Wait()
-			l.Mu.Lock() // a tail may end meanwhile
+			l.mu.Lock() // a tail may end meanwhile
 			for i, q := range l.queues {
 				if q != nil && q.index != i {
 					t.Errorf("queue %d says %d", i, q.index)
 				}
 			}
-			l.Mu.Unlock()
+			l.mu.Unlock()
 		}
 		left := func() (queues, waiting int) {
-			l.Mu.Lock()
-			defer l.Mu.Unlock()
-			return len(l.queues), l.Waiting
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.queues), l.waiting
 		}
 		drained := func(to int) bool { // within ten seconds; less when they go earlier, since each costs as many requests
 			for wait := time.Duration(0); wait < 10*time.Second; wait += 100 * time.Millisecond {
@@ -560,8 +560,8 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 			served += sc.served[fmt.Sprint("user", i)]
 			rejected += sc.rejected[fmt.Sprint("user", i)]
 		}
-		if l.Counts.dispatched != uint64(served) || l.Counts.rejected != uint64(rejected) {
-			t.Errorf("%d ran and %d were rejected, the level counts %d and %d", served, rejected, l.Counts.dispatched, l.Counts.rejected)
+		if l.counts.dispatched != uint64(served) || l.counts.rejected != uint64(rejected) {
+			t.Errorf("%d ran and %d were rejected, the level counts %d and %d", served, rejected, l.counts.dispatched, l.counts.rejected)
 		}
 	})
 }
@@ -570,7 +570,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(20, 4, 1, 10)
-		l := d.Levels["level"]
+		l := d.levels["level"]
 		users := usersApart(4, 4)
 		last := users[slices.IndexFunc(users, func(user string) bool { return deal(flowHash("level", user), 4, 1, nil)[0] == 3 })]
 		tailed := Estimate{InitialSeats: 1, FinalSeats: 2, Tail: time.Second}
@@ -581,8 +581,8 @@ func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 		synctest.Wait()
 		d.Configure(schemasOf(kubetest.SchemaFor("level", "*")), levelsOf(kubetest.LimitedLevel("level", 100, 1, 1, 10)))
 		queues := func() int {
-			l.Mu.Lock()
-			defer l.Mu.Unlock()
+			l.mu.Lock()
+			defer l.mu.Unlock()
 			return len(l.queues)
 		}
 		for wait, want := range []int{4, 4, 1} {
@@ -918,22 +918,22 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		l := d.levelOf("mouse")
-		l.Mu.Lock()
-		if total := l.seatUse.Total(); !apitest.Nearly(l.seatUse.sum/float64(total), 1, .05) {
+		l.mu.Lock()
+		if total := l.seatUse.total(); !apitest.Nearly(l.seatUse.sum/float64(total), 1, .05) {
 			t.Errorf("seat utilization %.3f, want 1", l.seatUse.sum/float64(total))
 		}
-		l.Mu.Unlock()
+		l.mu.Unlock()
 		stop()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		for _, l := range d.Levels {
-			for _, stats := range l.Stats {
-				if stats.waiting+stats.waitingSeats+stats.Executing+stats.executingSeats+l.inUse+l.Waiting+l.waitingSeats != 0 {
+		for _, l := range d.levels {
+			for _, stats := range l.stats {
+				if stats.waiting+stats.waitingSeats+stats.executing+stats.executingSeats+l.inUse+l.waiting+l.waitingSeats != 0 {
 					t.Errorf("%s: left over: %+v", l.Name, stats)
 				}
 			}
-			if l.Counts.dispatched != uint64(sc.served[l.Name]) {
-				t.Errorf("%s: %d dispatched, %d ran", l.Name, l.Counts.dispatched, sc.served[l.Name])
+			if l.counts.dispatched != uint64(sc.served[l.Name]) {
+				t.Errorf("%s: %d dispatched, %d ran", l.Name, l.counts.dispatched, sc.served[l.Name])
 			}
 		}
 	})
@@ -970,10 +970,10 @@ func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 		}
 		synctest.Wait()
 		l := d.levelOf("workload-low")
-		l.Mu.Lock()
-		defer l.Mu.Unlock()
-		if l.Waiting < 100 {
-			t.Errorf("%d requests wait: the level was not saturated", l.Waiting)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.waiting < 100 {
+			t.Errorf("%d requests wait: the level was not saturated", l.waiting)
 		}
 	})
 }
@@ -987,10 +987,10 @@ func TestTheExemptNeverWait(t *testing.T) {
 			in = append(in, holdSeat(t, d, "admin", wideRequest(3)))
 		}
 		l := d.levelOf("exempt")
-		if l.inUse != 3000 || l.Executing != 1000 {
-			t.Errorf("%d seats, %d executing", l.inUse, l.Executing)
+		if l.inUse != 3000 || l.executing != 1000 {
+			t.Errorf("%d seats, %d executing", l.inUse, l.executing)
 		}
-		if n := l.Stats["exempt"].waitedThenRan.Total(); n != 0 {
+		if n := l.stats["exempt"].waitedThenRan.total(); n != 0 {
 			t.Errorf("%d waits of exempt requests were recorded", n)
 		}
 		for _, h := range in {

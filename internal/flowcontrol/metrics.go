@@ -94,7 +94,7 @@ func (d *Dispatcher) Collect(metrics chan<- prometheus.Metric) {
 	list.number("seat_fair_frac", prometheus.GaugeValue, d.fairFraction())
 	d.each(func(l *Level) {
 		list.level(l)
-		for schema, stats := range l.Stats {
+		for schema, stats := range l.stats {
 			list.flow(stats, l.exempt, l.Name, schema)
 		}
 	})
@@ -132,14 +132,14 @@ func (list *metricList) level(l *Level) {
 	gauge("current_r", l.vtime.Seconds())
 	if l.exempt { // nobody ever waits
 		none := newHistogram(requestBounds)
-		none.add(0, l.seatUse.Total())
+		none.add(0, l.seatUse.total())
 		list.distribution("priority_level_request_utilization", &none, "waiting", l.Name)
 		return
 	}
 	list.distribution("priority_level_request_utilization", &l.waitingUse, "waiting", l.Name)
-	gauge("dispatch_r", l.Counts.startVtime.Seconds())
-	gauge("latest_s", l.Counts.startTag.Seconds())
-	list.number("epoch_advance_total", prometheus.CounterValue, float64(l.Counts.rewinds), l.Name, "true")
+	gauge("dispatch_r", l.counts.startVtime.Seconds())
+	gauge("latest_s", l.counts.startTag.Seconds())
+	list.number("epoch_advance_total", prometheus.CounterValue, float64(l.counts.rewinds), l.Name, "true")
 	if len(l.turns) == 0 {
 		return
 	}
@@ -158,18 +158,18 @@ func (list *metricList) level(l *Level) {
 
 // flow leaves out a schema that has seen no request.
 func (list *metricList) flow(stats *schemaStats, exempt bool, labels ...string) {
-	if stats.estimated.Total() == 0 {
+	if stats.estimated.total() == 0 {
 		return
 	}
 	with := func(label string) []string { return append(slices.Clip(labels), label) }
 	counter, gauge := prometheus.CounterValue, prometheus.GaugeValue
 	list.number("dispatched_requests_total", counter, float64(stats.dispatched), labels...)
-	list.number("current_executing_requests", gauge, float64(stats.Executing), labels...)
+	list.number("current_executing_requests", gauge, float64(stats.executing), labels...)
 	list.number("current_executing_seats", gauge, float64(stats.executingSeats), labels...)
 	list.distribution("work_estimated_seats", &stats.estimated, labels...)
 	list.distribution("watch_count_samples", &stats.watchers, labels...)
-	list.distribution("request_execution_seconds", &stats.RanRegular, with("regular")...)
-	list.distribution("request_execution_seconds", &stats.RanWatch, with("watch")...)
+	list.distribution("request_execution_seconds", &stats.ranRegular, with("regular")...)
+	list.distribution("request_execution_seconds", &stats.ranWatch, with("watch")...)
 	for reason, n := range stats.rejected {
 		list.number("rejected_requests_total", counter, float64(n), with(reason)...)
 	}

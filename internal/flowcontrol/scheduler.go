@@ -159,14 +159,14 @@ type Dispatcher struct {
 	seats    int               // the server's
 	carried  int               // with an Auto, what seats follows; else 0
 	period   time.Duration     // after which seats are lent anew
-	Levels   map[string]*Level // by name
+	levels   map[string]*Level // by name
 	fairFrac float64
 }
 
 // NewDispatcher divides seats among levels, once Configure has named them. timeout bounds the wait of requests whose context has no
 // deadline.
 func NewDispatcher(seats int, timeout time.Duration) *Dispatcher {
-	d := &Dispatcher{seats: seats, period: adjustPeriod, timeout: timeout, Levels: map[string]*Level{}, drained: make(chan struct{}, 1)}
+	d := &Dispatcher{seats: seats, period: adjustPeriod, timeout: timeout, levels: map[string]*Level{}, drained: make(chan struct{}, 1)}
 	for phase := range d.traffic.lanes {
 		for kind := range d.traffic.lanes[phase] {
 			d.traffic.lanes[phase][kind] = trafficLane{since: time.Now(), scale: 1, use: newHistogram(trafficBounds)}
@@ -266,7 +266,7 @@ type Level struct {
 	traffic    *traffic
 	allocation allocation // what lending knows of it, guarded by the dispatcher's mu
 
-	Mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
+	mu          sync.Mutex // guards what follows, and the tickets, queues, flows and stats of this level
 	exempt      bool       // every request starts at once
 	quiescing   bool       // no longer wanted, not yet empty
 	retired     bool       // no longer wanted and empty: nobody may enter
@@ -278,8 +278,8 @@ type Level struct {
 	nominal     float64
 
 	inUse        int // seats, those of lingering tails included
-	Executing    int // requests that hold seats and are not yet answered
-	Waiting      int // requests in queues
+	executing    int // requests that hold seats and are not yet answered
+	waiting      int // requests in queues
 	waitingSeats int
 	running      ticketList // in order of start, those that lent their seats included, without tails
 	queues       []*queue   // nil until used, for there may be ten million; those beyond deck drain
@@ -296,8 +296,8 @@ type Level struct {
 	closedTag time.Duration
 	usual     time.Duration // how long requests run
 
-	Stats                map[string]*schemaStats // by the schema's name
-	Counts               levelCounts             // what has happened here so far
+	stats                map[string]*schemaStats // by the schema's name
+	counts               levelCounts             // what has happened here so far
 	retry                retryAfter
 	demand               seatDemand
 	seatUse, seatDemand  histogram
@@ -307,7 +307,7 @@ type Level struct {
 
 // levelCounts only grow, but for the last two, which are those of the last start.
 type levelCounts struct {
-	dispatched, rejected, timedOut, Cancelled, rewinds uint64
+	dispatched, rejected, timedOut, cancelled, rewinds uint64
 	startVtime, startTag                               time.Duration
 }
 
@@ -454,7 +454,7 @@ func (h flowHeap) rise(f *flow, slot int) {
 // newLevel is a level without seats or queues, which its configuration gives it. It tells drained when it has become empty.
 func newLevel(name string, drained chan<- struct{}, all *traffic) *Level {
 	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
-		flows: map[uint64]*flow{}, Stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
+		flows: map[uint64]*flow{}, stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
 		seatUse: newHistogram(useBounds), seatDemand: newHistogram(demandBounds),
 		waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
 }
@@ -466,8 +466,8 @@ func (l *Level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, e
 		t.distinguisher = schema.distinguisher(dig)
 		t.hash = flowHash(schema.Name, t.distinguisher)
 	}
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.retired {
 		return nil, errRetired
 	}
@@ -504,8 +504,8 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	if started {
 		return nil
 	}
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if t.state != isWaiting { // started in between: then it runs, and its handler sees what became of ctx
 		return nil
 	}
@@ -516,9 +516,9 @@ func (t *Ticket) wait(ctx context.Context, patience time.Duration) error {
 	l.fillLocked(now) // it may have been a wide one that all others stood behind
 	rej := l.rejectLocked(t, reasonTimeout)
 	if cancelled {
-		l.Counts.Cancelled++
+		l.counts.cancelled++
 	} else {
-		l.Counts.timedOut++
+		l.counts.timedOut++
 	}
 	return rej
 }
@@ -557,7 +557,7 @@ func (l *Level) tickLocked(now time.Time) {
 	}
 	l.last = now
 	l.observeLocked(dt)
-	if l.Waiting == 0 {
+	if l.waiting == 0 {
 		return
 	}
 	l.contended += dt
@@ -580,9 +580,9 @@ func (l *Level) rewindLocked() {
 		f.key -= back
 	}
 	l.vtime, l.closedTag = 0, 0
-	l.Counts.startVtime -= back
-	l.Counts.startTag -= back
-	l.Counts.rewinds++
+	l.counts.startVtime -= back
+	l.counts.startTag -= back
+	l.counts.rewinds++
 }
 
 // settleLocked brings a flow's account up to now. An account from before the books were last closed starts at that point.
@@ -604,7 +604,7 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 	q.waiting++
 	q.work += t.est.work()
 	q.seats += t.width
-	l.Waiting++
+	l.waiting++
 	l.waitingSeats += t.width
 	l.demand.note(l.inUse + l.waitingSeats)
 	stats := t.Schema.stats
@@ -688,7 +688,7 @@ func (l *Level) leastLocked() *flow {
 
 func (l *Level) fitsLocked(width int) bool {
 	// A request wider than the level must run some time: alone.
-	return l.inUse+width <= l.limit || width > l.limit && l.Executing == 0
+	return l.inUse+width <= l.limit || width > l.limit && l.executing == 0
 }
 
 // fillLocked starts requests while there are seats. Nothing overtakes a wide request whose turn it is and that must wait until
@@ -703,7 +703,7 @@ func (l *Level) fillLocked(now time.Time) {
 		}
 		l.nextTurn = f.turn + 1
 		l.vtime = max(l.vtime, f.served)
-		l.Counts.startVtime, l.Counts.startTag = l.vtime, f.served
+		l.counts.startVtime, l.counts.startTag = l.vtime, f.served
 		l.unqueueLocked(t)
 		l.startLocked(t, now)
 	}
@@ -716,7 +716,7 @@ func (l *Level) unqueueLocked(t *Ticket) {
 	q.waiting--
 	q.work -= t.est.work()
 	q.seats -= t.width
-	l.Waiting--
+	l.waiting--
 	l.waitingSeats -= t.width
 	t.Schema.stats.waiting--
 	t.Schema.stats.waitingSeats -= t.width
@@ -727,7 +727,7 @@ func (l *Level) unqueueLocked(t *Ticket) {
 		l.rankLocked(f)
 		l.turns.fix(f)
 	}
-	if l.Waiting == 0 { // the books are closed
+	if l.waiting == 0 { // the books are closed
 		l.closedAt, l.closedTag = l.contended, l.vtime
 	}
 }
@@ -745,10 +745,10 @@ func (l *Level) startLocked(t *Ticket, now time.Time) {
 		t.queue.running++
 	}
 	l.seatLocked(t)
-	l.Counts.dispatched++
+	l.counts.dispatched++
 	stats := t.Schema.stats
 	stats.dispatched++
-	stats.Executing++
+	stats.executing++
 	if !l.exempt {
 		stats.waitedThenRan.add(now.Sub(t.Arrived).Seconds(), 1)
 	}
@@ -760,7 +760,7 @@ func (l *Level) startLocked(t *Ticket, now time.Time) {
 // seatLocked gives an executing request its seats, unseatLocked takes them back.
 func (l *Level) seatLocked(t *Ticket) {
 	l.inUse += t.width
-	l.Executing++
+	l.executing++
 	t.Schema.stats.executingSeats += t.width
 	l.demand.note(l.inUse + l.waitingSeats)
 	if t.flow == nil {
@@ -793,9 +793,9 @@ func (l *Level) unseatLocked(t *Ticket) {
 // its start. Calls after the first do nothing.
 func (t *Ticket) Finish() {
 	l := t.level
-	l.Mu.Lock()
+	l.mu.Lock()
 	if t.state != isExecuting {
-		l.Mu.Unlock()
+		l.mu.Unlock()
 		return
 	}
 	now := time.Now()
@@ -809,17 +809,17 @@ func (t *Ticket) Finish() {
 		t.queue.running--
 	}
 	if !t.lent {
-		l.Executing--
+		l.executing--
 	}
 	if !t.lent && t.est.FinalSeats > 0 && t.est.Tail > 0 {
 		t.state = isLingering
 		time.AfterFunc(t.est.Tail, func() {
-			l.Mu.Lock()
+			l.mu.Lock()
 			now := time.Now()
 			l.tickLocked(now)
 			l.unlockAfter(t, now)
 		})
-		l.Mu.Unlock()
+		l.mu.Unlock()
 		return
 	}
 	l.unlockAfter(t, now)
@@ -833,7 +833,7 @@ func (l *Level) unlockAfter(t *Ticket, now time.Time) {
 	l.forgetLocked(t)
 	l.fillLocked(now)
 	empty := l.quiescing && l.emptyLocked()
-	l.Mu.Unlock()
+	l.mu.Unlock()
 	if empty {
 		select {
 		case l.drained <- struct{}{}:
@@ -845,15 +845,15 @@ func (l *Level) unlockAfter(t *Ticket, now time.Time) {
 // Yield lets others have the seats while the request waits for its own client, as when that does not read the response.
 func (t *Ticket) Yield() {
 	l := t.level
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if t.state != isExecuting || t.lent {
 		return
 	}
 	now := time.Now()
 	l.tickLocked(now)
 	t.lent = true
-	l.Executing--
+	l.executing--
 	l.unseatLocked(t)
 	l.fillLocked(now)
 }
@@ -862,8 +862,8 @@ func (t *Ticket) Yield() {
 // response would punish a client for one slow packet.
 func (t *Ticket) Reclaim() {
 	l := t.level
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if t.state != isExecuting || !t.lent {
 		return
 	}
@@ -894,20 +894,20 @@ func (l *Level) trimLocked() {
 	}
 }
 
-func (l *Level) emptyLocked() bool { return l.Waiting == 0 && l.running.n == 0 && l.inUse == 0 }
+func (l *Level) emptyLocked() bool { return l.waiting == 0 && l.running.n == 0 && l.inUse == 0 }
 
 func (l *Level) rejectLocked(t *Ticket, reason string) *Rejection {
-	l.Counts.rejected++
+	l.counts.rejected++
 	stats := t.Schema.stats
 	stats.rejected[reason]++
 	stats.waitedInVain.add(l.last.Sub(t.Arrived).Seconds(), 1)
 	return &Rejection{reason: reason, RetryAfter: l.retry.drop(l.last.Unix()), Schema: t.Schema}
 }
 
-// SetLimit changes how many seats the level has; nobody loses one that is taken.
-func (l *Level) SetLimit(limit, serverSeats int) {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+// setLimit changes how many seats the level has; nobody loses one that is taken.
+func (l *Level) setLimit(limit, serverSeats int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := time.Now()
 	l.tickLocked(now)
 	l.limit, l.denominator = limit, float64(limit)
@@ -919,8 +919,8 @@ func (l *Level) SetLimit(limit, serverSeats int) {
 
 // shape sets up what a configuration object asks of the level. Requests that wait keep their places.
 func (l *Level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nominal int) {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.tickLocked(time.Now())
 	l.quiescing = false
 	l.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
@@ -938,8 +938,8 @@ func (l *Level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 
 // retire drops the level if it is empty.
 func (l *Level) retire() bool {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.quiescing = true
 	l.retired = l.emptyLocked()
 	return l.retired
@@ -1001,16 +1001,16 @@ func (d *Dispatcher) specsLocked() map[string]*flowcontrolv1.PriorityLevelConfig
 
 func (d *Dispatcher) rebuildLocked() {
 	specs := d.specsLocked()
-	for name, l := range d.Levels {
+	for name, l := range d.levels {
 		if specs[name] == nil && l.retire() {
-			delete(d.Levels, name)
+			delete(d.levels, name)
 		}
 	}
 	for name, obj := range specs {
-		l := d.Levels[name]
+		l := d.levels[name]
 		if l == nil {
 			l = newLevel(name, d.drained, &d.traffic)
-			d.Levels[name] = l
+			d.levels[name] = l
 		}
 		l.allocation.read(&obj.Spec)
 	}
@@ -1028,7 +1028,7 @@ func (d *Dispatcher) scaleTrafficLocked(specs map[string]*flowcontrolv1.Priority
 			places += float64(deck) * float64(obj.Spec.Limited.LimitResponse.Queuing.QueueLengthLimit)
 		}
 	}
-	for _, l := range d.Levels {
+	for _, l := range d.levels {
 		seats += float64(l.allocation.nominal)
 	}
 	d.traffic.scale(places, seats)
@@ -1039,7 +1039,7 @@ func (d *Dispatcher) compileLocked(specs map[string]*flowcontrolv1.PriorityLevel
 	var schemas []*FlowSchema
 	for _, obj := range d.wanted {
 		if spec := specs[obj.Spec.PriorityLevelConfiguration.Name]; spec != nil {
-			l := d.Levels[spec.Name]
+			l := d.levels[spec.Name]
 			schemas = append(schemas, &FlowSchema{rules: newFlowRules(obj), Level: l, stats: l.statsOf(obj.Name),
 				sharded: queuesOf(&spec.Spec) > 1, UIDHeader: []string{string(obj.UID)}, LevelUIDHeader: []string{string(spec.UID)}})
 		}
@@ -1060,7 +1060,7 @@ func (d *Dispatcher) adjust() {
 }
 
 func (d *Dispatcher) adjustLocked() {
-	for _, l := range d.Levels {
+	for _, l := range d.levels {
 		l.allocation.keep = d.keepLocked()
 		l.allocation.observe(l.takeDemand())
 	}
@@ -1070,18 +1070,18 @@ func (d *Dispatcher) adjustLocked() {
 // lendLocked puts in force what follows from the demand that was seen last.
 func (d *Dispatcher) lendLocked() {
 	var claims []*allocation
-	for _, l := range d.Levels {
+	for _, l := range d.levels {
 		claims = append(claims, &l.allocation)
 	}
 	d.fairFrac = lendSeats(claims)
-	for _, l := range d.Levels {
-		l.SetLimit(max(l.allocation.limit, min(1, l.allocation.nominal)), d.seats) // a level that lent everything still serves one at a time
+	for _, l := range d.levels {
+		l.setLimit(max(l.allocation.limit, min(1, l.allocation.nominal)), d.seats) // a level that lent everything still serves one at a time
 	}
 }
 
 func (l *Level) takeDemand() (high int, mean, sd float64, long bool) {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.tickLocked(time.Now())
 	return l.demand.take(l.inUse + l.waitingSeats)
 }
@@ -1119,12 +1119,12 @@ func (m *seatDemand) take(seats int) (high int, mean, sd float64, long bool) {
 func (d *Dispatcher) each(f func(l *Level)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(d.Levels)) {
-		l := d.Levels[name]
-		l.Mu.Lock()
+	for _, name := range slices.Sorted(maps.Keys(d.levels)) {
+		l := d.levels[name]
+		l.mu.Lock()
 		l.tickLocked(time.Now())
 		f(l)
-		l.Mu.Unlock()
+		l.mu.Unlock()
 	}
 }
 
@@ -1168,7 +1168,7 @@ func (h *histogram) add(value float64, weight uint64) {
 	h.sum += value * float64(weight)
 }
 
-func (h *histogram) Total() (n uint64) {
+func (h *histogram) total() (n uint64) {
 	for _, count := range h.counts {
 		n += count
 	}
@@ -1227,11 +1227,11 @@ func (tr *traffic) scale(places, seats float64) {
 
 // A schemaStats is what is known of a schema's requests at its level.
 type schemaStats struct {
-	waiting, waitingSeats, Executing, executingSeats int
+	waiting, waitingSeats, executing, executingSeats int
 	dispatched, noAccommodation                      uint64
 	rejected                                         map[string]uint64 // by reason
 	waitedThenRan, waitedInVain                      histogram         // seconds
-	RanRegular, RanWatch                             histogram         // seconds
+	ranRegular, ranWatch                             histogram         // seconds
 	queueLength, estimated, watchers                 histogram
 }
 
@@ -1243,41 +1243,41 @@ const (
 
 // statsOf outlives the schema: counters do not start anew because a schema was changed. Those that come late share one.
 func (l *Level) statsOf(schema string) *schemaStats {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	stats := l.Stats[schema]
-	if stats == nil && len(l.Stats) >= maxSchemaStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	stats := l.stats[schema]
+	if stats == nil && len(l.stats) >= maxSchemaStats {
 		schema = otherSchemas
-		stats = l.Stats[schema]
+		stats = l.stats[schema]
 	}
 	if stats == nil {
 		stats = &schemaStats{rejected: map[string]uint64{}, waitedThenRan: newHistogram(durationBounds),
-			waitedInVain: newHistogram(durationBounds), RanRegular: newHistogram(durationBounds),
-			RanWatch: newHistogram(durationBounds), queueLength: newHistogram(lengthBounds),
+			waitedInVain: newHistogram(durationBounds), ranRegular: newHistogram(durationBounds),
+			ranWatch: newHistogram(durationBounds), queueLength: newHistogram(lengthBounds),
 			estimated: newHistogram(seatBounds), watchers: newHistogram(watcherBounds)}
-		l.Stats[schema] = stats
+		l.stats[schema] = stats
 	}
 	return stats
 }
 
 func (stats *schemaStats) ended(watch bool, ran time.Duration) {
-	stats.Executing--
+	stats.executing--
 	if watch {
-		stats.RanWatch.add(ran.Seconds(), 1)
+		stats.ranWatch.add(ran.Seconds(), 1)
 	} else {
-		stats.RanRegular.add(ran.Seconds(), 1)
+		stats.ranRegular.add(ran.Seconds(), 1)
 	}
 }
 
 // observeLocked weighs the state that held for dt.
 func (l *Level) observeLocked(dt time.Duration) {
 	l.demand.pass(l.inUse+l.waitingSeats, dt.Seconds())
-	l.use.pass(l.inUse, l.Waiting > 0, dt)
+	l.use.pass(l.inUse, l.waiting > 0, dt)
 	weight := uint64(dt)
 	l.seatUse.add(float64(l.inUse)/l.denominator, weight)
 	l.seatDemand.add(float64(l.inUse+l.waitingSeats)/l.nominal, weight)
 	l.startUse.add(float64(l.running.n)/l.denominator, weight)
 	if !l.exempt {
-		l.waitingUse.add(float64(l.Waiting)/max(1, float64(l.deck)*float64(l.queueLength)), weight)
+		l.waitingUse.add(float64(l.waiting)/max(1, float64(l.deck)*float64(l.queueLength)), weight)
 	}
 }

@@ -41,7 +41,7 @@ func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
 	return d
 }
 
-func (d *Dispatcher) levelOf(name string) *Level { return d.Levels[name] }
+func (d *Dispatcher) levelOf(name string) *Level { return d.levels[name] }
 
 // usersApart returns n user names whose hands of one card differ.
 func usersApart(n, queues int) []string {

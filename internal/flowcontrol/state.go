@@ -73,8 +73,8 @@ func (d *Dispatcher) State() State {
 func (l *Level) stateLocked() LevelState {
 	c := &l.allocation
 	s := LevelState{Name: l.Name, Exempt: l.exempt, Quiescing: l.quiescing, Nominal: c.nominal, Least: c.min, Most: c.max, Limit: l.limit,
-		Demand: c.smoothed, InUse: l.inUse, Executing: l.Executing, Waiting: l.Waiting, WaitingSeats: l.waitingSeats,
-		Dispatched: l.Counts.dispatched, Rejected: l.Counts.rejected, QueueCount: l.deck, QueueLength: l.queueLength, Queues: []QueueState{}}
+		Demand: c.smoothed, InUse: l.inUse, Executing: l.executing, Waiting: l.waiting, WaitingSeats: l.waitingSeats,
+		Dispatched: l.counts.dispatched, Rejected: l.counts.rejected, QueueCount: l.deck, QueueLength: l.queueLength, Queues: []QueueState{}}
 	for _, q := range l.queues {
 		if q != nil && (q.waiting > 0 || q.running > 0) {
 			s.Queues = append(s.Queues, QueueState{Index: q.index, Waiting: q.waiting, Executing: q.running, Seats: q.held})

@@ -9,7 +9,7 @@ import (
 func TestStateSaysWhoseTurnItIs(t *testing.T) {
 	t.Parallel()
 	d := oneLevel(1, 64, 6, 50)
-	l, schema := d.Levels["level"], (*d.schemas.Load())[0]
+	l, schema := d.levels["level"], (*d.schemas.Load())[0]
 	enter := func(user string) *Ticket {
 		ticket, err := l.enter(schema, &Digest{User: user}, narrowRequest)
 		if err != nil {
@@ -59,7 +59,7 @@ func TestStateSaysWhoseTurnItIs(t *testing.T) {
 func TestStateHasABound(t *testing.T) {
 	t.Parallel()
 	d := oneLevel(1, 512, 6, 50)
-	l, schema := d.Levels["level"], (*d.schemas.Load())[0]
+	l, schema := d.levels["level"], (*d.schemas.Load())[0]
 	for i := range 3000 {
 		if _, err := l.enter(schema, &Digest{User: fmt.Sprint("user", i)}, narrowRequest); err != nil {
 			t.Fatal(err)

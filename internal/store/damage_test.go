@@ -93,7 +93,7 @@ func (d *liveDamage) prepare() {
 		d.truth[key] = string(rec.JSON)
 	}
 	st.Close()
-	used := int(st.Meta.Load().High) * livePage
+	used := int(st.meta.Load().high) * livePage
 	d.sound, _ = os.ReadFile(path)
 	d.sound = d.sound[:used]
 }
@@ -101,13 +101,13 @@ func (d *liveDamage) prepare() {
 // chart finds the pages on the way to each object, while all are sound.
 func (d *liveDamage) chart() {
 	d.under = map[string][]uint64{}
-	err := d.st.View(func(s *Snapshot) error {
+	err := d.st.readSnapshot(func(s *snapshot) error {
 		for key := range d.now {
 			state, err := decodeKeyState([]byte(key), s.keys.get([]byte(key)))
 			if err != nil {
 				return err
 			}
-			d.under[key] = slices.Concat(pathTo(s.keys, []byte(key)), pathTo(s.Revs, RevKey(state.rev)), []uint64{s.root})
+			d.under[key] = slices.Concat(pathTo(s.keys, []byte(key)), pathTo(s.revs, revKey(state.rev)), []uint64{s.root})
 		}
 		return nil
 	})

@@ -36,7 +36,7 @@ type dataFile struct {
 	file     os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
 	fatal    func(error)              // ends the process
 	Found    damageBook               // what reads and scrubs have met
-	Meta     atomic.Pointer[metaPage] // of the newest commit
+	meta     atomic.Pointer[metaPage] // of the newest commit
 	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
 	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed
 	lazyFree bool                     // commits leave the freelist out; the writer's
@@ -58,7 +58,7 @@ func (f *dataFile) open(noSync bool) (err error) {
 	f.lazyFree = true
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, err := mappedMeta(f.Db, uint64(tx.ID()))
-		f.Meta.Store(&m)
+		f.meta.Store(&m)
 		return err
 	})
 }
@@ -100,7 +100,7 @@ func (f *dataFile) view(fn func(*pages) error) error {
 }
 
 func (f *dataFile) look(fn func(*pages) error) error {
-	known := *f.Meta.Load()
+	known := *f.meta.Load()
 	if !f.hasMeta(known) {
 		// bbolt would panic with its locks held. Nobody writes any more either, so that nothing moves and no page is reused.
 		f.Found.note(damaged("pages 0 and 1, the meta pages, are lost"))
@@ -152,7 +152,7 @@ func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
 	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, each of the commit's syncs some hundred
 		return err
 	}
-	known := *f.Meta.Load()
+	known := *f.meta.Load()
 	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
 	txid, open, committing := 0, false, false
 	err := withoutFaults(func() error {
@@ -201,7 +201,7 @@ func (f *dataFile) committed(txid int) error {
 		f.stopWriting(err)
 		return f.explain(err)
 	}
-	f.Meta.Store(&m)
+	f.meta.Store(&m)
 	return nil
 }
 
@@ -237,9 +237,9 @@ func (f *dataFile) explain(err error) error {
 
 // cutShort tells whether the file ends before its last page.
 func (f *dataFile) cutShort() bool {
-	m := f.Meta.Load()
+	m := f.meta.Load()
 	info, err := f.handle.Stat()
-	return err == nil && info.Size() < int64(m.High)*int64(m.pageSize)
+	return err == nil && info.Size() < int64(m.high)*int64(m.pageSize)
 }
 
 // stopWriting leaves a transaction open, so that no other one can begin. Reads go on.

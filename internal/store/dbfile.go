@@ -203,11 +203,11 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 		return v, explainOpen(path, err)
 	}
 	v.clean, v.oneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
-	if need := int64(tree.High) * int64(tree.PageSize); info.Size() < need {
+	if need := int64(tree.high) * int64(tree.pageSize); info.Size() < need {
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
 	}
 	tree.progress = seen
-	seen.Begin("page", int64(tree.High))
+	seen.Begin("page", int64(tree.high))
 	if v.problems = tree.vet(thorough || !v.clean); len(v.problems) > 0 {
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.problems[0]})
 	}
@@ -225,10 +225,10 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 // A pageTree reads one file's pages, checking what bbolt takes for granted.
 type pageTree struct {
 	file         io.ReaderAt
-	PageSize     int
+	pageSize     int
 	root         uint64
 	freelist     uint64
-	High         uint64
+	high         uint64
 	invalidMetas int
 	progress     *Progress
 
@@ -254,7 +254,7 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 		}
 		valid++
 		if best == nil || m.txid > bestTxid {
-			best, bestTxid = &pageTree{file: file, PageSize: m.pageSize, root: m.root, freelist: m.freelist, High: m.High}, m.txid
+			best, bestTxid = &pageTree{file: file, pageSize: m.pageSize, root: m.root, freelist: m.freelist, high: m.high}, m.txid
 		}
 	}
 	if best == nil {
@@ -266,7 +266,7 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 
 // vet checks the freelist and, if asked to, every page of the tree.
 func (t *pageTree) vet(all bool) []string {
-	t.seen = make([]uint64, t.High/64+1)
+	t.seen = make([]uint64, t.high/64+1)
 	t.mark(0)
 	t.mark(1)
 	if t.freelist != noFreelist {
@@ -276,7 +276,7 @@ func (t *pageTree) vet(all bool) []string {
 		t.walk(t.root, keyRange{}, 0)
 	}
 	if all && t.freelist != noFreelist {
-		for id := range t.High {
+		for id := range t.high {
 			if t.seen[id/64]&(1<<(id%64)) == 0 {
 				t.problem("page %d is neither used nor free", id)
 			}
@@ -293,8 +293,8 @@ func (t *pageTree) problem(format string, args ...any) {
 
 // mark notes that something refers to a page; false when it may not.
 func (t *pageTree) mark(id uint64) bool {
-	if id >= t.High {
-		t.problem("page %d is beyond the file's %d pages", id, t.High)
+	if id >= t.high {
+		t.problem("page %d is beyond the file's %d pages", id, t.high)
 		return false
 	}
 	if t.seen[id/64]&(1<<(id%64)) != 0 {
@@ -312,15 +312,15 @@ func (t *pageTree) load(id uint64, level int) page {
 		return nil
 	}
 	for len(t.bufs) <= level {
-		t.bufs = append(t.bufs, make([]byte, t.PageSize))
+		t.bufs = append(t.bufs, make([]byte, t.pageSize))
 	}
-	buf := t.bufs[level][:t.PageSize]
-	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.PageSize)); err != nil {
+	buf := t.bufs[level][:t.pageSize]
+	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.pageSize)); err != nil {
 		t.problem("page %d cannot be read: %v", id, err)
 		return nil
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(buf[12:]))
-	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.High-id {
+	if own := binary.NativeEndian.Uint64(buf); own != id || overflow >= t.high-id {
 		t.problem("page %d has a damaged header", id)
 		return nil
 	}
@@ -332,8 +332,8 @@ func (t *pageTree) load(id uint64, level int) page {
 	if overflow == 0 {
 		return buf
 	}
-	buf = make([]byte, int(overflow+1)*t.PageSize)
-	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.PageSize)); err != nil {
+	buf = make([]byte, int(overflow+1)*t.pageSize)
+	if _, err := t.file.ReadAt(buf, int64(id)*int64(t.pageSize)); err != nil {
 		t.problem("page %d cannot be read: %v", id, err)
 		return nil
 	}
@@ -359,7 +359,7 @@ func (t *pageTree) vetFreelist(markFree bool) {
 	last := uint64(1)
 	for i := range count {
 		id := binary.NativeEndian.Uint64(ids[i*8:])
-		if id <= last || id >= t.High {
+		if id <= last || id >= t.high {
 			t.problem("the freelist on page %d holds page %d out of order", t.freelist, id)
 			return
 		}
@@ -384,7 +384,7 @@ func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 		return
 	}
 	what := t.walkElements(page, keys, level)
-	if what == "" && !page.fits(t.PageSize) {
+	if what == "" && !page.fits(t.pageSize) {
 		what = "claims pages that it does not need"
 	}
 	if what != "" {

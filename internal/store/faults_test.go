@@ -212,7 +212,7 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 	if err := st.Db.View(func(tx *bbolt.Tx) error { root = int64(tx.Bucket(bucketKeys).RootPage()); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	size := int64(st.Meta.Load().pageSize)
+	size := int64(st.meta.Load().pageSize)
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}

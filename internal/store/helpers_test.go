@@ -15,11 +15,11 @@ import (
 
 func TestMain(m *testing.M) { apitest.Main(m) }
 
-func pathTo(t Tree, key []byte) (ids []uint64) {
-	c := t.Cursor()
-	c.Seek(key)
-	for i := range c.Path {
-		ids = append(ids, c.Path[i].ID)
+func pathTo(t tree, key []byte) (ids []uint64) {
+	c := t.cursor()
+	c.seek(key)
+	for i := range c.path {
+		ids = append(ids, c.path[i].id)
 	}
 	return ids
 }
@@ -123,7 +123,7 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b[:tree.High*uint64(tree.PageSize)]
+	return b[:tree.high*uint64(tree.pageSize)]
 }
 
 func writeDataFile(t *testing.T, b []byte) string {

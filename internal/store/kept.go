@@ -14,7 +14,7 @@ import (
 
 // Known returns the value kept under name in meta; nil when there is none.
 func (st *Store) Known(name string) (value []byte, err error) {
-	err = st.View(func(s *Snapshot) error {
+	err = st.readSnapshot(func(s *snapshot) error {
 		value = bytes.Clone(s.meta().get([]byte("secret/" + name)))
 		return nil
 	})
@@ -24,8 +24,8 @@ func (st *Store) Known(name string) (value []byte, err error) {
 // AllKnown returns what is kept, by name.
 func (st *Store) AllKnown() (values map[string][]byte, err error) {
 	values = map[string][]byte{}
-	err = st.View(func(s *Snapshot) error {
-		c := s.meta().Cursor()
+	err = st.readSnapshot(func(s *snapshot) error {
+		c := s.meta().cursor()
 		for key, value := c.first(); key != nil; key, value = c.next() {
 			if name, ok := strings.CutPrefix(string(key), "secret/"); ok {
 				values[name] = bytes.Clone(value)
@@ -83,8 +83,8 @@ func (s *Stats) observeCommit(took time.Duration) {
 // Stats reads the counters; it costs a few locks and no transaction.
 func (st *Store) Stats() Stats {
 	var size int64
-	st.View(func(s *Snapshot) error {
-		size = int64(s.High) * int64(s.pageSize)
+	st.readSnapshot(func(s *snapshot) error {
+		size = int64(s.high) * int64(s.pageSize)
 		return nil
 	})
 	st.mu.RLock()

@@ -81,7 +81,7 @@ func appendStamp(b []byte, r *Record) []byte {
 }
 
 // cutStamp reads a stamp, and returns what stands behind it; ok is false where there is none.
-func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
+func cutStamp(b []byte) (time int64, author authorID, rest []byte, ok bool) {
 	if len(b) < 7 {
 		return 0, 0, nil, false
 	}
@@ -90,7 +90,7 @@ func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
 	if n <= 0 || id > math.MaxUint32 {
 		return 0, 0, nil, false
 	}
-	return time, AuthorID(id), b[6+n:], true
+	return time, authorID(id), b[6+n:], true
 }
 
 // flagsOf are what a key's entry has of a record's flags, too.
@@ -180,19 +180,19 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
 }
 
-// RevKey is the key of a revision's record in the bucket rev: 8 bytes, big endian.
-func RevKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
+// revKey is the key of a revision's record in the bucket rev: 8 bytes, big endian.
+func revKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
-func metaInt(meta Tree, name string) int64 {
+func metaInt(meta tree, name string) int64 {
 	if v := meta.get([]byte(name)); len(v) == 8 {
 		return int64(binary.BigEndian.Uint64(v))
 	}
 	return 0
 }
 
-// PutMetaInt writes a number of the bucket meta.
-func PutMetaInt(tx *bbolt.Tx, name string, n int64) error {
-	return tx.Bucket(bucketMeta).Put([]byte(name), RevKey(n))
+// putMetaInt writes a number of the bucket meta.
+func putMetaInt(tx *bbolt.Tx, name string, n int64) error {
+	return tx.Bucket(bucketMeta).Put([]byte(name), revKey(n))
 }
 
 var (

@@ -70,9 +70,9 @@ func (up *Maintenance) Oldest() (rev int64, since time.Time) {
 
 // recordFrom is the first record at or above a revision, without its key and JSON.
 func (st *Store) recordFrom(rev int64) (r Record, err error) {
-	err = st.View(func(s *Snapshot) error {
-		c := s.Revs.Cursor()
-		k, v := c.Seek(RevKey(rev))
+	err = st.readSnapshot(func(s *snapshot) error {
+		c := s.revs.cursor()
+		k, v := c.seek(revKey(rev))
 		if k == nil {
 			return ErrNotFound
 		}
@@ -86,7 +86,7 @@ func (st *Store) recordFrom(rev int64) (r Record, err error) {
 // GetAt is an object as it was at a revision; ErrNotFound where it was not there, ErrCompacted, or an error where that is in the future.
 func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 	current := st.Revision()
-	err = st.View(func(s *Snapshot) error {
+	err = st.readSnapshot(func(s *snapshot) error {
 		if err = s.reach(rev, current); err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ type metaPage struct {
 	txid     uint64
 	root     uint64 // of the tree of buckets
 	freelist uint64
-	High     uint64 // pages from here on are no part of the file
+	high     uint64 // pages from here on are no part of the file
 	pageSize int
 }
 
@@ -73,7 +73,7 @@ func decodeMeta(page []byte) (m metaPage, ok bool) {
 	if binary.NativeEndian.Uint32(b) != metaMagic || u64(56) != sum.Sum64() {
 		return m, false
 	}
-	return metaPage{txid: u64(48), root: u64(16), freelist: u64(32), High: u64(40), pageSize: int(binary.NativeEndian.Uint32(b[8:]))}, true
+	return metaPage{txid: u64(48), root: u64(16), freelist: u64(32), high: u64(40), pageSize: int(binary.NativeEndian.Uint32(b[8:]))}, true
 }
 
 // mapping is the first n bytes of bbolt's memory map. A transaction has to be open, or the caller be the only one who writes: else the
@@ -100,7 +100,7 @@ type pages struct {
 }
 
 func newPages(db *bbolt.DB, m metaPage) *pages {
-	return &pages{m, mapping(db, int(m.High)*m.pageSize)}
+	return &pages{m, mapping(db, int(m.high)*m.pageSize)}
 }
 
 // committedPages are the file as a write transaction found it.
@@ -114,13 +114,13 @@ func committedPages(tx *bbolt.Tx) (*pages, error) {
 
 // load returns a branch or leaf page with its overflow, once its header is likely.
 func (p *pages) load(id uint64) (page, error) {
-	if id < 2 || id >= p.High {
-		return nil, damaged("page %d is beyond the file's %d pages", id, p.High)
+	if id < 2 || id >= p.high {
+		return nil, damaged("page %d is beyond the file's %d pages", id, p.high)
 	}
 	at := int(id) * p.pageSize
 	b := page(p.mapped[at : at+p.pageSize])
 	overflow := uint64(binary.NativeEndian.Uint32(b[12:]))
-	if own := binary.NativeEndian.Uint64(b); own != id || overflow >= p.High-id {
+	if own := binary.NativeEndian.Uint64(b); own != id || overflow >= p.high-id {
 		return nil, damaged("page %d has a damaged header", id)
 	}
 	b = p.mapped[at : at+int(overflow+1)*p.pageSize]
@@ -221,8 +221,8 @@ func (b page) fits(pageSize int) bool {
 
 // ---- Reading
 
-// A Tree is one bucket, or the tree of all buckets.
-type Tree struct {
+// A tree is one bucket, or the tree of all buckets.
+type tree struct {
 	p        *pages
 	root     uint64
 	small    page // in place of root: a small bucket's page
@@ -230,15 +230,15 @@ type Tree struct {
 }
 
 // bucket finds a bucket; ok is false when there is none. Like all that reads a tree it panics with a *damage where it cannot go on.
-func (p *pages) bucket(name []byte) (t Tree, ok bool) {
-	e, ok := Tree{p: p, root: p.root}.find(name)
+func (p *pages) bucket(name []byte) (t tree, ok bool) {
+	e, ok := tree{p: p, root: p.root}.find(name)
 	if !ok {
 		return t, false
 	}
 	if !e.bucket || len(e.value) < 16 {
 		panicDamaged("the entry of bucket %s", name)
 	}
-	t = Tree{p: p, root: binary.NativeEndian.Uint64(e.value), sequence: binary.NativeEndian.Uint64(e.value[8:])}
+	t = tree{p: p, root: binary.NativeEndian.Uint64(e.value), sequence: binary.NativeEndian.Uint64(e.value[8:])}
 	if t.root != 0 {
 		return t, true
 	}
@@ -252,12 +252,12 @@ func (p *pages) bucket(name []byte) (t Tree, ok bool) {
 func panicDamaged(format string, args ...any) { panic(damaged(format, args...)) }
 
 // get returns a key's value, nil when there is none.
-func (t Tree) get(key []byte) []byte {
+func (t tree) get(key []byte) []byte {
 	e, _ := t.find(key)
 	return e.value
 }
 
-func (t Tree) find(key []byte) (e pageElement, ok bool) {
+func (t tree) find(key []byte) (e pageElement, ok bool) {
 	s := t.top()
 	for depth := 0; !s.leaf; depth++ {
 		s.goTo(s.page.branchTo(key))
@@ -282,14 +282,14 @@ func (t Tree) find(key []byte) (e pageElement, ok bool) {
 // A step is a page on the way from the root, and the element at which the way goes on.
 type step struct {
 	page  page
-	ID    uint64
+	id    uint64
 	at    int
 	count int
 	leaf  bool
 	below []byte // keys have to lie below; nil: no bound
 }
 
-func (s *step) outOfBounds() { panicDamaged("page %d has an element out of its bounds", s.ID) }
+func (s *step) outOfBounds() { panicDamaged("page %d has an element out of its bounds", s.id) }
 
 // goTo sets the element that a search in the page has found.
 func (s *step) goTo(i int) {
@@ -300,7 +300,7 @@ func (s *step) goTo(i int) {
 }
 
 // top is the step to the root.
-func (t Tree) top() step {
+func (t tree) top() step {
 	if t.small != nil {
 		return step{page: t.small, count: t.small.count(), leaf: true}
 	}
@@ -308,11 +308,11 @@ func (t Tree) top() step {
 	if err != nil {
 		panic(err)
 	}
-	return step{page: b, ID: t.root, count: b.count(), leaf: b.leaf()}
+	return step{page: b, id: t.root, count: b.count(), leaf: b.leaf()}
 }
 
 // child is the step to the child at which s stands, a branch.
-func (t Tree) child(s *step, depth int) step {
+func (t tree) child(s *step, depth int) step {
 	lowest, below := s.page.key(s.at), s.below
 	if s.at+1 < s.count {
 		if below = s.page.key(s.at + 1); below == nil {
@@ -330,7 +330,7 @@ func (t Tree) child(s *step, depth int) step {
 	if depth > treeDepthMax {
 		panicDamaged("page %d lies too deep", id)
 	}
-	c := step{page: b, ID: id, count: b.count(), leaf: b.leaf(), below: below}
+	c := step{page: b, id: id, count: b.count(), leaf: b.leaf(), below: below}
 	if c.count == 0 {
 		return c
 	}
@@ -344,32 +344,32 @@ func (t Tree) child(s *step, depth int) step {
 	return c
 }
 
-// A Cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
-type Cursor struct {
-	t    Tree
-	Path []step  // from the root down to where it stands
+// A cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
+type cursor struct {
+	t    tree
+	path []step  // from the root down to where it stands
 	last []byte  // the key that it stands on
 	room [4]step // of most paths
 }
 
-// Cursor is a new one before the first key.
-func (t Tree) Cursor() Cursor { return Cursor{t: t} }
+// cursor is a new one before the first key.
+func (t tree) cursor() cursor { return cursor{t: t} }
 
-func (c *Cursor) top() *step { return &c.Path[len(c.Path)-1] }
+func (c *cursor) top() *step { return &c.path[len(c.path)-1] }
 
 // start goes to the root.
-func (c *Cursor) start() {
-	if c.Path == nil {
-		c.Path = c.room[:0]
+func (c *cursor) start() {
+	if c.path == nil {
+		c.path = c.room[:0]
 	}
-	c.Path = append(c.Path[:0], c.t.top())
+	c.path = append(c.path[:0], c.t.top())
 }
 
 // descend goes to the child at which the topmost step stands.
-func (c *Cursor) descend() { c.Path = append(c.Path, c.t.child(c.top(), len(c.Path))) }
+func (c *cursor) descend() { c.path = append(c.path, c.t.child(c.top(), len(c.path))) }
 
 // Seek goes to the first key that is not below key.
-func (c *Cursor) Seek(key []byte) (k, v []byte) {
+func (c *cursor) seek(key []byte) (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 		c.top().goTo(c.top().page.branchTo(key))
 	}
@@ -380,15 +380,15 @@ func (c *Cursor) Seek(key []byte) (k, v []byte) {
 	return k, v
 }
 
-func (c *Cursor) first() (k, v []byte) {
+func (c *cursor) first() (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 	}
 	return c.settle()
 }
 
 // next goes on to the next key, after one of the three has returned a key.
-func (c *Cursor) next() (k, v []byte) {
-	if len(c.Path) == 0 {
+func (c *cursor) next() (k, v []byte) {
+	if len(c.path) == 0 {
 		return nil, nil
 	}
 	before := c.last
@@ -400,15 +400,15 @@ func (c *Cursor) next() (k, v []byte) {
 }
 
 // disorder stops who walks: nobody may come by a key twice, or go on at one for ever.
-func (c *Cursor) disorder() { panicDamaged("page %d has its keys out of order", c.top().ID) }
+func (c *cursor) disorder() { panicDamaged("page %d has its keys out of order", c.top().id) }
 
 // settle returns the element at which the cursor stands, or at the end of a leaf the first of the next one.
-func (c *Cursor) settle() (k, v []byte) {
+func (c *cursor) settle() (k, v []byte) {
 	for c.top().at >= c.top().count {
-		for len(c.Path) > 0 && c.top().at+1 >= c.top().count {
-			c.Path = c.Path[:len(c.Path)-1]
+		for len(c.path) > 0 && c.top().at+1 >= c.top().count {
+			c.path = c.path[:len(c.path)-1]
 		}
-		if len(c.Path) == 0 {
+		if len(c.path) == 0 {
 			return nil, nil
 		}
 		c.top().at++
@@ -425,10 +425,10 @@ func (c *Cursor) settle() (k, v []byte) {
 
 // past runs what walks with the cursor from a key on. When that meets damage, next is the first key that can lie behind the damaged
 // page; nil: none.
-func (c *Cursor) past(from []byte, walk func(from []byte)) (next []byte, err error) {
+func (c *cursor) past(from []byte, walk func(from []byte)) (next []byte, err error) {
 	err = withoutFaults(func() error { walk(from); return nil })
-	for i := len(c.Path) - 1; err != nil && i >= 0; i-- {
-		if s := &c.Path[i]; !s.leaf && s.at+1 < s.count {
+	for i := len(c.path) - 1; err != nil && i >= 0; i-- {
+		if s := &c.path[i]; !s.leaf && s.at+1 < s.count {
 			if next = bytes.Clone(s.page.key(s.at + 1)); bytes.Compare(next, from) > 0 {
 				return next, err
 			}
@@ -477,7 +477,7 @@ func (g *guard) child(v vettedPage, i int) (vettedPage, error) {
 }
 
 // root vets the first page of a bucket.
-func (g *guard) root(t Tree) (vettedPage, error) {
+func (g *guard) root(t tree) (vettedPage, error) {
 	if t.small == nil {
 		return g.load(t.root, keyRange{})
 	}
@@ -488,7 +488,7 @@ func (g *guard) root(t Tree) (vettedPage, error) {
 }
 
 // vetPath vets the pages from the root to a key.
-func (g *guard) vetPath(t Tree, key []byte) error {
+func (g *guard) vetPath(t tree, key []byte) error {
 	v, err := g.root(t)
 	for depth := 0; err == nil && !v.leaf(); depth++ {
 		if depth > treeDepthMax {
@@ -501,7 +501,7 @@ func (g *guard) vetPath(t Tree, key []byte) error {
 
 // vetAround vets the pages from the root to a key and on every level those beside them, also below another parent: by the time that
 // bbolt merges a page, its parent may have been merged, too.
-func (g *guard) vetAround(t Tree, key []byte) error {
+func (g *guard) vetAround(t tree, key []byte) error {
 	v, err := g.root(t)
 	var left, right *vettedPage // of v, on its level
 	for depth := 0; err == nil && !v.leaf(); depth++ {
@@ -537,7 +537,7 @@ func (g *guard) beside(v vettedPage, i int, neighbour *vettedPage, last bool) (*
 }
 
 // vetAll vets a whole bucket.
-func (g *guard) vetAll(t Tree) error {
+func (g *guard) vetAll(t tree) error {
 	v, err := g.root(t)
 	if err != nil {
 		return err
@@ -567,8 +567,8 @@ func (g *guard) vetFreelist() error {
 	if id == noFreelist {
 		return nil
 	}
-	if id < 2 || id >= g.p.High {
-		return damaged("page %d, the freelist, is beyond the file's %d pages", id, g.p.High)
+	if id < 2 || id >= g.p.high {
+		return damaged("page %d, the freelist, is beyond the file's %d pages", id, g.p.high)
 	}
 	b := g.p.mapped[int(id)*g.p.pageSize:]
 	count, overflow := uint64(binary.NativeEndian.Uint16(b[10:])), uint64(binary.NativeEndian.Uint32(b[12:]))
@@ -577,8 +577,8 @@ func (g *guard) vetFreelist() error {
 	}
 	// bbolt reckons its pages before it takes them from the list.
 	need := func(ids uint64) uint64 { return (pageHeaderSize + 8*(ids+1)) / uint64(g.p.pageSize) }
-	if binary.NativeEndian.Uint64(b) != id || binary.NativeEndian.Uint16(b[8:]) != pageFreelist || overflow >= g.p.High-id ||
-		count > g.p.High || overflow+1 < need(count) || overflow > need(count+overflow+1) {
+	if binary.NativeEndian.Uint64(b) != id || binary.NativeEndian.Uint16(b[8:]) != pageFreelist || overflow >= g.p.high-id ||
+		count > g.p.high || overflow+1 < need(count) || overflow > need(count+overflow+1) {
 		return damaged("page %d is no freelist", id)
 	}
 	return nil
@@ -588,7 +588,7 @@ func (g *guard) vetFreelist() error {
 type guardedBucket struct {
 	*bbolt.Bucket
 	guard *guard
-	tree  Tree
+	tree  tree
 }
 
 func (g *guard) bucket(tx *bbolt.Tx, name []byte) (b guardedBucket, err error) {

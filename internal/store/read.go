@@ -10,21 +10,21 @@ import (
 	"strings"
 )
 
-// A Snapshot is one short read transaction. Nothing of it may be kept: its bytes are the file's.
-type Snapshot struct {
+// A snapshot is one short read transaction. Nothing of it may be kept: its bytes are the file's.
+type snapshot struct {
 	*pages
-	keys    Tree
-	Revs    Tree // versions of objects by revision
+	keys    tree
+	revs    tree // versions of objects by revision
 	compact int64
 	shared  bool // what lies under a revision may be another key's, and sound
 	seek    [8]byte
 }
 
-func newSnapshot(p *pages, compact int64) *Snapshot {
-	s := &Snapshot{pages: p, compact: compact}
+func newSnapshot(p *pages, compact int64) *snapshot {
+	s := &snapshot{pages: p, compact: compact}
 	var ok, also bool
 	s.keys, ok = p.bucket(bucketKeys)
-	s.Revs, also = p.bucket(bucketRev)
+	s.revs, also = p.bucket(bucketRev)
 	if !ok || !also {
 		panicDamaged("a bucket is missing")
 	}
@@ -32,7 +32,7 @@ func newSnapshot(p *pages, compact int64) *Snapshot {
 }
 
 // meta is the bucket of that name.
-func (s *Snapshot) meta() Tree {
+func (s *snapshot) meta() tree {
 	meta, ok := s.bucket(bucketMeta)
 	if !ok {
 		panicDamaged("the bucket meta is missing")
@@ -41,13 +41,13 @@ func (s *Snapshot) meta() Tree {
 }
 
 // authors is the bucket of that name. A file of format 1 has none; check alone reads one as it is.
-func (s *Snapshot) authors() Tree {
+func (s *snapshot) authors() tree {
 	t, _ := s.bucket(bucketAuthors)
 	return t
 }
 
 // author is the entry of a number, nil where there is none.
-func (s *Snapshot) author(id AuthorID) []byte {
+func (s *snapshot) author(id authorID) []byte {
 	t, ok := s.bucket(bucketAuthors)
 	if !ok {
 		return nil
@@ -56,18 +56,18 @@ func (s *Snapshot) author(id AuthorID) []byte {
 }
 
 // newestTime is when the newest record was written, in milliseconds; 0 where that is unknown.
-func (s *Snapshot) newestTime() int64 {
-	if b := s.Revs.get(RevKey(int64(s.Revs.sequence))); b != nil {
-		if r, _, err := decodeRecord(int64(s.Revs.sequence), b); err == nil {
+func (s *snapshot) newestTime() int64 {
+	if b := s.revs.get(revKey(int64(s.revs.sequence))); b != nil {
+		if r, _, err := decodeRecord(int64(s.revs.sequence), b); err == nil {
 			return r.Time
 		}
 	}
 	return 0
 }
 
-// View runs fn in a read transaction. CompactRev is read after the transaction began: whatever the transaction finds deleted was
+// readSnapshot runs fn in a read transaction. CompactRev is read after the transaction began: whatever the transaction finds deleted was
 // deleted after CompactRev was raised, so what fn checks against it is never too low. Never call view within view.
-func (st *Store) View(fn func(*Snapshot) error) error {
+func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 	return st.dataFile.view(func(p *pages) error {
 		s := newSnapshot(p, st.compactRev.Load())
 		s.shared = st.shared.Load()
@@ -77,20 +77,20 @@ func (st *Store) View(fn func(*Snapshot) error) error {
 
 // record looks a key's record of a revision up; nil when there is none. What lies there of another key is damage for the caller to tell,
 // unless revisions are shared.
-func (s *Snapshot) record(rev int64, key []byte) []byte {
+func (s *snapshot) record(rev int64, key []byte) []byte {
 	binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
-	b := s.Revs.get(s.seek[:])
+	b := s.revs.get(s.seek[:])
 	if b != nil && bytes.Equal(recordKey(b), key) {
 		return b
 	}
-	if long := s.Revs.get(longKey(rev, key)); long != nil || s.shared {
+	if long := s.revs.get(longKey(rev, key)); long != nil || s.shared {
 		return long
 	}
 	return b
 }
 
 // version follows a key's chain to its newest version at or below rev. ok is false when the key did not exist then.
-func (s *Snapshot) version(key []byte, state keyState, rev int64) (r Record, ok bool, err error) {
+func (s *snapshot) version(key []byte, state keyState, rev int64) (r Record, ok bool, err error) {
 	if state.rev <= rev && !state.live() {
 		return r, false, nil
 	}
@@ -120,7 +120,7 @@ func (s *Snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 }
 
 // reach refuses revisions that cannot be read. current is a published revision that the transaction is sure to contain.
-func (s *Snapshot) reach(rev, current int64) error {
+func (s *snapshot) reach(rev, current int64) error {
 	if rev < s.compact {
 		return ErrCompacted
 	}
@@ -131,9 +131,9 @@ func (s *Snapshot) reach(rev, current int64) error {
 }
 
 // each calls visit for the keys with prefix, from start on, until it answers false. It returns the key to go on at, "" at the end.
-func (s *Snapshot) each(prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error) {
-	c := s.keys.Cursor()
-	k, v := c.Seek([]byte(max(prefix, start)))
+func (s *snapshot) each(prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error) {
+	c := s.keys.cursor()
+	k, v := c.seek([]byte(max(prefix, start)))
 	for n := 0; k != nil && strings.HasPrefix(string(k), prefix); n++ {
 		if n == walkKeysMax {
 			return string(k), nil
@@ -159,7 +159,7 @@ func (st *Store) Compacted() int64 { return st.compactRev.Load() } // CompactRev
 // Get returns the newest version of a live object, ErrNotFound otherwise.
 func (st *Store) Get(key string) (rec Record, err error) {
 	current := st.Revision()
-	err = st.View(func(s *Snapshot) error {
+	err = st.readSnapshot(func(s *snapshot) error {
 		rec, err = s.at(key, current)
 		return err
 	})
@@ -167,7 +167,7 @@ func (st *Store) Get(key string) (rec Record, err error) {
 }
 
 // at is a copy of an object as it was at a revision that can be read; ErrNotFound where it was not there.
-func (s *Snapshot) at(key string, rev int64) (rec Record, err error) {
+func (s *snapshot) at(key string, rev int64) (rec Record, err error) {
 	k := []byte(key)
 	v := s.keys.get(k)
 	if v == nil {
@@ -213,7 +213,7 @@ type Chunk struct {
 func (st *Store) Chunk(sp Span, c *Chunk) error {
 	current := st.Revision()
 	c.reset(&sp, current)
-	err := st.View(func(s *Snapshot) (err error) {
+	err := st.readSnapshot(func(s *snapshot) (err error) {
 		if err := s.reach(c.Rev, current); err != nil {
 			return err
 		}
@@ -329,7 +329,7 @@ func (st *Store) Objects() int64 {
 func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
 	current := st.Revision()
 	for {
-		err := st.View(func(s *Snapshot) (err error) {
+		err := st.readSnapshot(func(s *snapshot) (err error) {
 			if err := s.reach(rev, current); err != nil {
 				return err
 			}
@@ -347,7 +347,7 @@ func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
 }
 
 // countOne answers 1 for a key that was live at a revision. What has not changed since need not be looked up.
-func (s *Snapshot) countOne(key []byte, state keyState, rev int64) (int64, error) {
+func (s *snapshot) countOne(key []byte, state keyState, rev int64) (int64, error) {
 	live, err := state.live(), error(nil)
 	if state.rev > rev {
 		_, live, err = s.version(key, state, rev)
@@ -362,7 +362,7 @@ func (s *Snapshot) countOne(key []byte, state keyState, rev int64) (int64, error
 // short transaction finds. next is where to go on, "" at the end.
 func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (records []Record, next string, err error) {
 	size := 0
-	err = st.View(func(s *Snapshot) (err error) {
+	err = st.readSnapshot(func(s *snapshot) (err error) {
 		next, err = s.each(prefix, start, func(key []byte, state keyState) (bool, error) {
 			if !state.live() || state.rev > rev {
 				return true, nil
@@ -410,12 +410,12 @@ func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs
 func (st *Store) replay(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	current, found := st.Revision(), len(dst)
 	upTo = current
-	err = st.View(func(s *Snapshot) error {
+	err = st.readSnapshot(func(s *snapshot) error {
 		if after < s.compact {
 			return ErrCompacted
 		}
-		c, last, scanned, size := s.Revs.Cursor(), after, 0, 0
-		for k, v := c.Seek(RevKey(after + 1)); ; k, v = c.next() {
+		c, last, scanned, size := s.revs.cursor(), after, 0, 0
+		for k, v := c.seek(revKey(after + 1)); ; k, v = c.next() {
 			rev := revOf(k)
 			if rev > last+1 && last < current && st.Opts.Replica == nil {
 				return damaged("revision %d is missing", last+1)
@@ -448,7 +448,7 @@ func (st *Store) replay(resource string, after int64, max int, dst []Event) (evs
 }
 
 // event copies a record and the JSON that it replaced.
-func (s *Snapshot) event(r Record, key []byte) (ev Event, err error) {
+func (s *snapshot) event(r Record, key []byte) (ev Event, err error) {
 	ev.Record = r.public(string(key), bytes.Clone(r.JSON))
 	if ev.PrevRev == 0 {
 		return ev, nil

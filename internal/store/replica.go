@@ -318,7 +318,7 @@ func (s *stage) applyFeed(f *feed) error {
 	if err := s.vetMeta(); err != nil {
 		return err
 	}
-	return errors.Join(PutMetaInt(s.tx, "compact", f.compact), s.tx.Bucket(bucketMeta).Delete([]byte("filling")))
+	return errors.Join(putMetaInt(s.tx, "compact", f.compact), s.tx.Bucket(bucketMeta).Delete([]byte("filling")))
 }
 
 func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
@@ -368,11 +368,11 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 }
 
 // longKey is the key of a record whose revision has one of another key already.
-func longKey(rev int64, key []byte) []byte { return append(RevKey(rev), key...) }
+func longKey(rev int64, key []byte) []byte { return append(revKey(rev), key...) }
 
 // vacant finds where a key's record of a revision can lie, and notes when that is not under the revision itself.
 func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
-	short := RevKey(rev)
+	short := revKey(rev)
 	b, err := s.revs.get(short)
 	if err != nil || b == nil || bytes.Equal(recordKey(b), key) {
 		return short, err
@@ -383,12 +383,12 @@ func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
 	if err := s.vetMeta(); err != nil {
 		return nil, err
 	}
-	return longKey(rev, key), PutMetaInt(s.tx, "shared", 1)
+	return longKey(rev, key), putMetaInt(s.tx, "shared", 1)
 }
 
-// record looks a key's record of a revision up, as Snapshot.record.
+// record looks a key's record of a revision up, as snapshot.record.
 func (s *stage) record(rev int64, key string) ([]byte, error) {
-	b, err := s.revs.get(RevKey(rev))
+	b, err := s.revs.get(revKey(rev))
 	if err != nil || b != nil && string(recordKey(b)) == key {
 		return b, err
 	}
@@ -427,13 +427,13 @@ func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 
 // StartFill begins to fill the replica from a snapshot of the log. Readers go on where they are.
 func (st *Store) StartFill(ctx context.Context) error {
-	return st.maintain(ctx, func(tx *bbolt.Tx) error { return PutMetaInt(tx, "filling", 1) })
+	return st.maintain(ctx, func(tx *bbolt.Tx) error { return putMetaInt(tx, "filling", 1) })
 }
 
 // Filled tells whether the replica shows a state of its log: not before the first fill, and not after one that was broken off.
 func (st *Store) Filled() (filled bool, err error) {
-	err = st.View(func(s *Snapshot) error {
-		filled = s.Revs.sequence > 0 && metaInt(s.meta(), "filling") == 0
+	err = st.readSnapshot(func(s *snapshot) error {
+		filled = s.revs.sequence > 0 && metaInt(s.meta(), "filling") == 0
 		return nil
 	})
 	return filled, err
@@ -449,7 +449,7 @@ func (st *Store) Fill(ctx context.Context, changes []Replicated) error {
 
 // NextFillKeys returns live keys from one on, at most max, with what has been filled in; next is "" at the end.
 func (st *Store) NextFillKeys(from string, max int) (keys []string, next string, err error) {
-	err = st.View(func(s *Snapshot) (err error) {
+	err = st.readSnapshot(func(s *snapshot) (err error) {
 		keys = keys[:0]
 		next, err = s.each("", from, func(key []byte, state keyState) (bool, error) {
 			if !state.live() {
@@ -480,7 +480,7 @@ func (st *Store) publishFill(f *feed, wake []chan struct{}) []chan struct{} {
 	}
 	st.log = newEventLog(f.upTo)
 	st.tallies, st.total = map[string]*tally{}, tally{}
-	if err := st.View(st.countKeys); err != nil {
+	if err := st.readSnapshot(st.countKeys); err != nil {
 		st.explain(err)
 	}
 	return wake
@@ -572,7 +572,7 @@ func discard(path, why string, warn func(string)) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return explainOpen(path, err)
-	case isFormat(format, StoreFormat):
+	case isFormat(format, storeFormat):
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	}
 	if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {

@@ -127,7 +127,7 @@ var (
 )
 
 const (
-	StoreFormat   = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
+	storeFormat   = 2 // of the data file: one before it is brought to it when it is opened, any other is refused
 	replicaFormat = 102
 	formatBefore  = 1             // how much less the formats before are, without times and authors
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
@@ -268,7 +268,7 @@ func initBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return errors.Join(PutMetaInt(tx, "format", StoreFormat), putLineage(tx))
+	return errors.Join(putMetaInt(tx, "format", storeFormat), putLineage(tx))
 }
 
 // initBuckets makes a new file's, those of a replica with its log's lineage.
@@ -276,14 +276,14 @@ func (o *Options) initBuckets(tx *bbolt.Tx) error {
 	if err := initBuckets(tx); err != nil || o.Replica == nil {
 		return err
 	}
-	return errors.Join(PutMetaInt(tx, "format", replicaFormat), tx.Bucket(bucketMeta).Put([]byte("lineage"), o.Replica.Lineage[:]))
+	return errors.Join(putMetaInt(tx, "format", replicaFormat), tx.Bucket(bucketMeta).Put([]byte("lineage"), o.Replica.Lineage[:]))
 }
 
 func (o *Options) format() int64 {
 	if o.Replica != nil {
 		return replicaFormat
 	}
-	return StoreFormat
+	return storeFormat
 }
 
 func putLineage(tx *bbolt.Tx) error {
@@ -300,10 +300,10 @@ func checkFormat(p *pages, path string, want int64) error {
 		}
 	}
 	meta, _ := p.bucket(bucketMeta)
-	own, replica := isFormat(metaInt(meta, "format"), StoreFormat), isFormat(metaInt(meta, "format"), replicaFormat)
+	own, replica := isFormat(metaInt(meta, "format"), storeFormat), isFormat(metaInt(meta, "format"), replicaFormat)
 	switch format := metaInt(meta, "format"); {
-	case own && want != replicaFormat, replica && want != StoreFormat:
-		if _, ok := p.bucket(bucketAuthors); !ok && (format == StoreFormat || format == replicaFormat) {
+	case own && want != replicaFormat, replica && want != storeFormat:
+		if _, ok := p.bucket(bucketAuthors); !ok && (format == storeFormat || format == replicaFormat) {
 			return damaged("the bucket authors is missing")
 		}
 	case replica:
@@ -311,7 +311,7 @@ func checkFormat(p *pages, path string, want int64) error {
 	case own:
 		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
 	default:
-		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, StoreFormat)
+		return fmt.Errorf("%s has format %d and this version of apilet reads format %d: use the version that wrote it", path, format, storeFormat)
 	}
 	return nil
 }
@@ -346,7 +346,7 @@ func (st *Store) load() (err error) {
 		}
 	}
 	backup, format := false, int64(0)
-	err = st.View(func(s *Snapshot) error {
+	err = st.readSnapshot(func(s *snapshot) error {
 		backup, format = s.meta().get([]byte("backup")) != nil, metaInt(s.meta(), "format")
 		return st.countKeys(s)
 	})
@@ -362,9 +362,9 @@ func (st *Store) load() (err error) {
 	if st.Opts.Ephemeral && runtime.GOOS != "windows" { // where a file in use cannot be removed
 		os.RemoveAll(filepath.Dir(st.Path))
 	}
-	return st.View(func(s *Snapshot) error {
+	return st.readSnapshot(func(s *snapshot) error {
 		copy(st.id[:], s.meta().get([]byte("lineage")))
-		st.currentRev.Store(int64(s.Revs.sequence))
+		st.currentRev.Store(int64(s.revs.sequence))
 		st.compactRev.Store(metaInt(s.meta(), "compact"))
 		st.shared.Store(metaInt(s.meta(), "shared") != 0)
 		st.log = newEventLog(st.currentRev.Load())
@@ -384,15 +384,15 @@ func adoptBackup(tx *bbolt.Tx) error {
 		return err
 	}
 	rev := s.rev + backupRevBump
-	return errors.Join(tx.Bucket(bucketMeta).Delete([]byte("backup")), putLineage(tx), PutMetaInt(tx, "compact", rev),
-		PutMetaInt(tx, "swept", rev), s.revs.SetSequence(uint64(rev)))
+	return errors.Join(tx.Bucket(bucketMeta).Delete([]byte("backup")), putLineage(tx), putMetaInt(tx, "compact", rev),
+		putMetaInt(tx, "swept", rev), s.revs.SetSequence(uint64(rev)))
 }
 
 // countKeys fills the tallies. Keys come in order, so that those of a namespace follow each other and a look-up a namespace is
 // enough. A damaged entry counts for nothing; the scrub names it. A damaged page is refused: nobody could say what is missing.
-func (st *Store) countKeys(s *Snapshot) error {
+func (st *Store) countKeys(s *snapshot) error {
 	var resource, namespace *tally
-	c := s.keys.Cursor()
+	c := s.keys.cursor()
 	prefix := "/" // no key has it: a namespace's prefix has four slashes
 	for k, v := c.first(); k != nil; k, v = c.next() {
 		state, err := decodeKeyState(k, v)

@@ -813,7 +813,7 @@ func benchRaw(b *testing.B, writers int) {
 			revs.FillPercent = 0.95
 			for range max(1, writers/2) {
 				i++
-				revs.Put(RevKey(int64(i)), value)
+				revs.Put(revKey(int64(i)), value)
 				keys.Put([]byte(benchKey(i)), value[:keyStateSize])
 			}
 			return nil

@@ -41,7 +41,7 @@ type Maintenance struct {
 // NewMaintenance reads what compaction has noted in the file. There is to be one for a store.
 func NewMaintenance(st *Store) (*Maintenance, error) {
 	up := &Maintenance{st: st, history: make(chan struct{}, 1)}
-	err := up.st.View(func(s *Snapshot) error {
+	err := up.st.readSnapshot(func(s *snapshot) error {
 		up.swept = metaInt(s.meta(), "swept")
 		up.marks = decodeMarks(s.meta().get([]byte("marks")))
 		return nil
@@ -110,7 +110,7 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 func (up *Maintenance) findDead(ctx context.Context) (dead []deadRecord, upTo int64, err error) {
 	upTo = up.swept
 	for upTo < up.st.Compacted() && len(dead) < deadMax && err == nil {
-		err = up.st.View(func(s *Snapshot) error {
+		err = up.st.readSnapshot(func(s *snapshot) error {
 			dead, upTo = up.walkDead(s, dead, upTo)
 			return ctx.Err()
 		})
@@ -127,7 +127,7 @@ type deadRecord struct {
 
 // place is what the record lies under.
 func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
-	short := RevKey(d.rev)
+	short := revKey(d.rev)
 	b, err := s.revs.get(short)
 	if err != nil || d.key == "" || string(recordKey(b)) == d.key {
 		return short, b, err
@@ -139,10 +139,10 @@ func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
 
 // walkDead goes through 1,000 records after a revision, at most to CompactRev, and returns how far it came. It passes over damaged
 // pages: what they hold is lost, and nothing that they supersede is deleted.
-func (up *Maintenance) walkDead(s *Snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
-	c, end, shared, began := s.Revs.Cursor(), false, up.st.shared.Load(), after
-	next, err := c.past(RevKey(after+1), func(from []byte) {
-		k, v := c.Seek(from)
+func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
+	c, end, shared, began := s.revs.cursor(), false, up.st.shared.Load(), after
+	next, err := c.past(revKey(after+1), func(from []byte) {
+		k, v := c.seek(from)
 		for n := 0; ; n++ {
 			rev := revOf(k)
 			if end = rev > s.compact; end || n >= replayScanMax && rev != after {
@@ -199,7 +199,7 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 		}
 	}
 	return up.st.maintain(ctx, func(tx *bbolt.Tx) error {
-		return errors.Join(up.deleteRecords(tx, dead), PutMetaInt(tx, "swept", upTo))
+		return errors.Join(up.deleteRecords(tx, dead), putMetaInt(tx, "swept", upTo))
 	})
 }
 
@@ -391,11 +391,11 @@ func putRecords(tx *bbolt.Tx, records []Record) error {
 // copyAuthors copies all authors, those of records that are not copied too: there are few.
 func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
 	entries, last := map[string][]byte{}, uint64(0)
-	err := up.st.View(func(s *Snapshot) error {
+	err := up.st.readSnapshot(func(s *snapshot) error {
 		clear(entries)
 		authors := s.authors()
 		last = authors.sequence
-		c := authors.Cursor()
+		c := authors.cursor()
 		for k, v := c.first(); k != nil; k, v = c.next() {
 			entries[string(k)] = bytes.Clone(v)
 		}
@@ -417,8 +417,8 @@ func (up *Maintenance) copyAuthors(db *bbolt.DB) error {
 
 func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	meta := map[string][]byte{}
-	err := up.st.View(func(s *Snapshot) error {
-		c := s.meta().Cursor()
+	err := up.st.readSnapshot(func(s *snapshot) error {
+		c := s.meta().cursor()
 		for k, v := c.first(); k != nil; k, v = c.next() {
 			meta[string(k)] = bytes.Clone(v)
 		}
@@ -427,9 +427,9 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	if err != nil {
 		return err
 	}
-	meta["format"] = RevKey(StoreFormat)
+	meta["format"] = revKey(storeFormat)
 	delete(meta, "filling")
-	meta["backup"], meta["compact"], meta["swept"] = RevKey(rev), RevKey(rev), RevKey(rev)
+	meta["backup"], meta["compact"], meta["swept"] = revKey(rev), revKey(rev), revKey(rev)
 	return db.Update(func(tx *bbolt.Tx) error {
 		for name, value := range meta {
 			if err := tx.Bucket(bucketMeta).Put([]byte(name), value); err != nil {
@@ -473,7 +473,7 @@ func CheckObjects(path string, decodes func(key string, json []byte) error, seen
 		rep.gaps = isFormat(rep.Format, replicaFormat)
 		rep.inspectAuthors(s)
 		s.compact = metaInt(s.meta(), "compact")
-		rep.Revision, rep.Compacted = int64(s.Revs.sequence), s.compact
+		rep.Revision, rep.Compacted = int64(s.revs.sequence), s.compact
 		seen.Begin("revision", rep.Revision)
 		for next := int64(1); next != 0; seen.reach(next) {
 			next = rep.inspectRecords(s, next)
@@ -501,8 +501,8 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 	rep.gaps = up.st.Opts.Replica != nil
 	for done := false; !done && err == nil; {
 		start := time.Now()
-		err = up.st.View(func(s *Snapshot) error {
-			rep.Revision, rep.Compacted = int64(s.Revs.sequence), s.compact
+		err = up.st.readSnapshot(func(s *snapshot) error {
+			rep.Revision, rep.Compacted = int64(s.revs.sequence), s.compact
 			if rev == 1 {
 				rep.inspectAuthors(s)
 			}
@@ -524,13 +524,13 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 }
 
 // inspectAuthors looks at all authors: there are few.
-func (rep *Report) inspectAuthors(s *Snapshot) {
+func (rep *Report) inspectAuthors(s *snapshot) {
 	if _, ok := s.bucket(bucketAuthors); !ok {
 		return // format 1
 	}
 	err := withoutFaults(func() error {
 		authors := s.authors()
-		c := authors.Cursor()
+		c := authors.cursor()
 		for k, v := c.first(); k != nil; k, v = c.next() {
 			if _, _, err := decodeAuthor(k, v); err != nil {
 				rep.Problem("%s", placeOf(err))
@@ -544,11 +544,11 @@ func (rep *Report) inspectAuthors(s *Snapshot) {
 }
 
 // inspectRecords looks at 1,000 records from a revision on and returns where to go on, 0 at the end. It passes over damaged pages.
-func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
-	c, expected := s.Revs.Cursor(), max(from, s.compact+1)
+func (rep *Report) inspectRecords(s *snapshot, from int64) (next int64) {
+	c, expected := s.revs.cursor(), max(from, s.compact+1)
 	more, end := []byte(nil), false
-	behind, err := c.past(RevKey(from), func(from []byte) {
-		k, v := c.Seek(from)
+	behind, err := c.past(revKey(from), func(from []byte) {
+		k, v := c.seek(from)
 		for n, last := 0, int64(0); k != nil && (n < replayScanMax || revOf(k) == last); n++ {
 			expected, last = rep.inspectRevision(s, k, v, expected), revOf(k)
 			k, v = c.next()
@@ -560,7 +560,7 @@ func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
 		rep.Problem("%s", placeOf(err))
 		more = behind
 	case end:
-		rep.inspectEnd(int64(s.Revs.sequence), expected)
+		rep.inspectEnd(int64(s.revs.sequence), expected)
 	}
 	if len(more) < 8 || revOf(more) <= from { // what a damaged page leads to may be anything; never back
 		return 0
@@ -569,7 +569,7 @@ func (rep *Report) inspectRecords(s *Snapshot, from int64) (next int64) {
 }
 
 // inspectRevision looks at one key and record of the bucket rev, of which a revision was expected, and returns the next.
-func (rep *Report) inspectRevision(s *Snapshot, k, v []byte, expected int64) int64 {
+func (rep *Report) inspectRevision(s *snapshot, k, v []byte, expected int64) int64 {
 	if len(k) < 8 {
 		rep.Problem("bucket rev has a key of %d bytes", len(k))
 		return expected
@@ -596,7 +596,7 @@ func (rep *Report) inspectEnd(current, expected int64) {
 	}
 }
 
-func inspectRecord(s *Snapshot, rev int64, b []byte) error {
+func inspectRecord(s *snapshot, rev int64, b []byte) error {
 	r, key, err := decodeRecord(rev, b)
 	if err != nil {
 		return err
@@ -616,10 +616,10 @@ func inspectRecord(s *Snapshot, rev int64, b []byte) error {
 }
 
 // inspectKeys looks at 1,000 keys from one on and returns where to go on, "" at the end. It passes over damaged pages.
-func (rep *Report) inspectKeys(s *Snapshot, from string) (next string) {
-	c := s.keys.Cursor()
+func (rep *Report) inspectKeys(s *snapshot, from string) (next string) {
+	c := s.keys.cursor()
 	behind, err := c.past([]byte(from), func(from []byte) {
-		k, v := c.Seek(from)
+		k, v := c.seek(from)
 		for n := 0; k != nil && n < replayScanMax; n++ {
 			if err := withoutFaults(func() error { return rep.inspectKey(s, k, v) }); err != nil {
 				rep.Problem("%s", placeOf(err))
@@ -635,7 +635,7 @@ func (rep *Report) inspectKeys(s *Snapshot, from string) (next string) {
 	return next
 }
 
-func (rep *Report) inspectKey(s *Snapshot, k, v []byte) error {
+func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 	state, err := decodeKeyState(k, v)
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ func (st *Store) maintain(ctx context.Context, job func(*bbolt.Tx) error) error 
 
 // raiseCompact makes rev the CompactRev, on the disk first: a reader that finds something deleted has to find this too.
 func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
-	err := st.maintain(ctx, func(tx *bbolt.Tx) error { return PutMetaInt(tx, "compact", rev) })
+	err := st.maintain(ctx, func(tx *bbolt.Tx) error { return putMetaInt(tx, "compact", rev) })
 	if err == nil {
 		st.compactRev.Store(rev)
 	}
@@ -267,7 +267,7 @@ func (st *Store) usedBytes(tx *bbolt.Tx) int64 { return tx.Size() - st.freeBytes
 
 func (st *Store) freeBytes() int64 {
 	s := st.Db.Stats()
-	return int64(s.FreePageN+s.PendingPageN) * int64(st.Meta.Load().pageSize)
+	return int64(s.FreePageN+s.PendingPageN) * int64(st.meta.Load().pageSize)
 }
 
 // A stage is one write transaction's newest state. What it refuses as damaged it has not begun to change.
@@ -293,7 +293,7 @@ func newStage(tx *bbolt.Tx) (*stage, error) {
 		return nil, err
 	}
 	s := &stage{tx: tx, guard: &guard{p: p, sound: map[uint64]bool{}}}
-	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(Tree{p: p, root: p.root})); err != nil {
+	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(tree{p: p, root: p.root})); err != nil {
 		return nil, err
 	}
 	var missing error
@@ -428,7 +428,7 @@ func (s *stage) put(e *pendingWrite) error {
 	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: value[0] &^ flagStamped}
 	state := appendKeyState(value[len(value):], key, e.is)
 	e.rec.JSON = slices.Clip(e.rec.JSON)
-	place := RevKey(e.rec.Rev)
+	place := revKey(e.rec.Rev)
 	if e.elsewhere {
 		place = longKey(e.rec.Rev, key)
 	}
