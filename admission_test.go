@@ -362,10 +362,10 @@ func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
 		"untrusted": {fmt.Sprintf(`{"url":%q}`, h.URL), "certificate signed by unknown authority"},
 		"no bundle": {fmt.Sprintf(`{"url":%q,"caBundle":"eA=="}`, h.URL), "could not get REST client: unable to load root certificates: unable to parse bytes as PEM block"},
 		"bad TLS":   {fmt.Sprintf(`{"url":%q,"caBundle":%q}`, other.URL, h.bundle()), "tls: "},
-		"service":   {`{"service":{"namespace":"default","name":"nobody"}}`, `Post "https://nobody.default.svc:443/?timeout=10s": service "nobody" not found`},
+		"service":   {`{"service":{"namespace":"default","name":"nobody"}}`, `Post "https://nobody.default.svc:443/?timeout=30s": service "nobody" not found`},
 	}
 	for name, c := range cases {
-		s.mutating(h.hookAt("a", "", `"clientConfig":`+c.client))
+		s.mutating(h.hookAt("a", "", `"timeoutSeconds":30,"clientConfig":`+c.client))
 		if a := s.want(500, "POST", hookedMaps, hookedMap("x")); !strings.Contains(a.failure(), c.want) {
 			t.Errorf("%s: got %s, want %s in it", name, a.failure(), c.want)
 		}
