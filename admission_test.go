@@ -353,12 +353,7 @@ func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
 func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := closed.Addr().String()
-	closed.Close()
+	const address = "127.0.0.1:1" // nobody's; a port that was free a moment ago may be anybody's
 	h := startHook(t, allowing(""))
 	other := startHook(t, allowing(""))
 	other.TLS.Certificates[0].Certificate = nil // handshakes fail
@@ -367,10 +362,10 @@ func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
 		"untrusted": {fmt.Sprintf(`{"url":%q}`, h.URL), "certificate signed by unknown authority"},
 		"no bundle": {fmt.Sprintf(`{"url":%q,"caBundle":"eA=="}`, h.URL), "could not get REST client: unable to load root certificates: unable to parse bytes as PEM block"},
 		"bad TLS":   {fmt.Sprintf(`{"url":%q,"caBundle":%q}`, other.URL, h.bundle()), "tls: "},
-		"service":   {`{"service":{"namespace":"default","name":"nobody"}}`, `Post "https://nobody.default.svc:443/?timeout=10s": service "nobody" not found`},
+		"service":   {`{"service":{"namespace":"default","name":"nobody"}}`, `Post "https://nobody.default.svc:443/?timeout=30s": service "nobody" not found`},
 	}
 	for name, c := range cases {
-		s.mutating(h.hookAt("a", "", `"clientConfig":`+c.client))
+		s.mutating(h.hookAt("a", "", `"timeoutSeconds":30,"clientConfig":`+c.client))
 		if a := s.want(500, "POST", hookedMaps, hookedMap("x")); !strings.Contains(a.failure(), c.want) {
 			t.Errorf("%s: got %s, want %s in it", name, a.failure(), c.want)
 		}
@@ -390,7 +385,7 @@ func TestADrippingAnswerEndsAtTheTimeout(t *testing.T) {
 			}
 		}
 	})
-	s.mutating(h.hookAt("a", "", `"timeoutSeconds":1`))
+	s.mutating(h.hookAt("a", "", `"timeoutSeconds":4`)) // within which it begins to drip, however busy the machine
 	if a := s.want(500, "POST", hookedMaps, hookedMap("x")); !strings.Contains(a.failure(), "unexpected error when reading response body") {
 		t.Error(a.failure())
 	}

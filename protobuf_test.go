@@ -321,7 +321,7 @@ func TestWatchInProtobuf(t *testing.T) {
 	}
 	s.follow("resourceVersion=99999999", onlyProtobuf).want("ERROR 504 Timeout")
 	apitest.Expect(t, s.send("GET", s.p1+"?watch=1", "", onlyProtobuf+";as=Table;g=meta.k8s.io;v=v1").code, 406)
-	s.watch("/apis/events.k8s.io/v1/events?watch=1&allowWatchBookmarks=true&timeoutSeconds=1", onlyProtobuf).want("BOOKMARK end")
+	s.watch("/apis/events.k8s.io/v1/events?watch=1&allowWatchBookmarks=true&timeoutSeconds=60", onlyProtobuf).want("BOOKMARK end")
 }
 
 // Watchers share what was encoded for the first of them, and never what another view made of it.

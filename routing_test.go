@@ -277,6 +277,7 @@ func openDoors(t *testing.T) (*doorScene, []*tenant) {
 	apitest.WaitFor(t, "the APIService, which the server writes by itself", func() bool {
 		return s.try("root", "GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1.doors.io", "", "").code == 200
 	})
+	s.rest() // what changes from now on a request has changed
 	return s, users
 }
 

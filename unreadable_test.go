@@ -408,7 +408,7 @@ func checkSoundAreServed(t *testing.T, s *testServer) {
 	}
 	s.want(201, "POST", shop+"pods", kubetest.PodOf("p", ""))
 	s.want(201, "POST", shop+"services", `{"metadata":{"name":"more"},"spec":{"type":"NodePort","ports":[{"port":80}]}}`)
-	if f := s.watch(shop + "configmaps?watch=1&resourceVersion=1&timeoutSeconds=1"); f.next().kind != "ADDED" {
+	if f := s.watch(shop + "configmaps?watch=1&resourceVersion=1&timeoutSeconds=60"); f.next().kind != "ADDED" {
 		t.Error("the log is not told")
 	}
 }

@@ -437,6 +437,7 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	for i := range writes {
 		s.want(201, "POST", s.p1, configMap(fmt.Sprintf("big%03d", i), "k", payload))
 	}
+	conn.SetDeadline(time.Now().Add(apitest.Patience))
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

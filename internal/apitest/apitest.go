@@ -19,7 +19,7 @@ import (
 // leave the processors idle: four times as many run, unless -parallel says how many.
 //
 // They also make much that is garbage at once: the collector waits until the heap has grown fivefold, not twofold, which is a fifth of all
-// processor time. GOGC overrides that, and benchmarks run as the program does.
+// processor time, but not beyond two gigabytes, of which the race detector makes five. GOGC overrides that, and benchmarks run as the program does.
 //
 // A program built with -race sleeps for a second at its end, so that a race of its last moment is still told. That second is right for
 // the test's own binary, which has it; the hundred children of a test are given a fiftieth of it.
@@ -36,6 +36,9 @@ func Main(m *testing.M) {
 		_ = os.Setenv("GOGC", "100") // for children, who do not know that they are measured
 	default:
 		debug.SetGCPercent(400)
+		if os.Getenv("GOMEMLIMIT") == "" {
+			debug.SetMemoryLimit(2 << 30)
+		}
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=20 "+os.Getenv("GORACE"))
 	os.Exit(m.Run())

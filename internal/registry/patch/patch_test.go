@@ -322,7 +322,7 @@ func TestPatchWorkIsBounded(t *testing.T) {
 	} {
 		start := time.Now()
 		_, _, err := Apply(c.kind, []byte(c.doc), []byte(c.body), corev1.Pod{})
-		if took := time.Since(start); err == nil || took > 20*time.Second {
+		if took := time.Since(start); err == nil || took > 3*time.Minute { // it takes a second, and without a bound hours
 			t.Errorf("%s: took %v, err %v", c.name, took, err)
 		} else {
 			t.Logf("%s: %v, %.80s", c.name, took, err)
