@@ -20,15 +20,17 @@ import (
 
 const (
 	limitDefault = 500
-	limitMax     = 5000
+	limitMax     = 5000 // also of a tail
 )
 
 // A query is what is asked for.
 type query struct {
 	after, until int64           // revisions; until 0: no end
 	limit        int64           // lines; 0: none
+	tail         int64           // the last so many lines, in place of the first; 0: not asked for
 	prefix       string          // of the one resource that is asked for, or store.Everything
 	bases        map[string]bool // of the resources; empty: all
+	without      map[string]bool // of resources that are left out
 	namespace    string
 	name         string
 	labels       selector.Labels
@@ -45,7 +47,7 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	q := &query{namespace: values.Get("namespace"), name: values.Get("name"), by: values.Get("by"), bases: map[string]bool{}, prefix: store.Everything,
+	q := &query{namespace: values.Get("namespace"), name: values.Get("name"), by: values.Get("by"), bases: map[string]bool{}, without: map[string]bool{}, prefix: store.Everything,
 		sse: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
 	for name, to := range map[string]*bool{"follow": &q.follow, "objects": &q.objects} {
 		if text := values.Get(name); text != "" {
@@ -54,7 +56,7 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 			}
 		}
 	}
-	if err := errors.Join(q.parseLimit(values.Get("limit")), q.parseSelectors(values)); err != nil {
+	if err := errors.Join(q.parseLimit(values), q.parseSelectors(values)); err != nil {
 		return nil, err
 	}
 	for _, name := range values["resource"] {
@@ -63,10 +65,17 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 			q.bases[q.prefix] = true
 		}
 	}
+	for _, name := range values["without"] {
+		q.without[l.baseOf(name)] = true
+	}
 	if len(q.bases) > 1 {
 		q.prefix = store.Everything
 	}
-	return q, l.parseSpan(q, values, r.Header.Get("Last-Event-ID"))
+	resumed := r.Header.Get("Last-Event-ID")
+	if resumed != "" { // who goes on where a stream broke has the tail
+		q.tail = 0
+	}
+	return q, l.parseSpan(q, values, resumed)
 }
 
 // parseSpan finds where to begin and where to end. A time before all that is kept begins with the oldest, a revision is compacted.
@@ -121,18 +130,22 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 	return nil
 }
 
-func (q *query) parseLimit(text string) error {
-	if q.limit = limitDefault; q.follow {
+func (q *query) parseLimit(values url.Values) (err error) {
+	if q.limit = limitDefault; q.follow || values.Get("tail") != "" {
 		q.limit = 0
 	}
-	if text == "" {
-		return nil
+	if values.Get("limit") != "" && values.Get("tail") != "" {
+		return apierrors.NewBadRequest("limit is about the first lines and tail about the last: one of them")
 	}
-	limit, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || limit < 1 || limit > limitMax {
-		return apierrors.NewBadRequest("limit is no number between 1 and " + strconv.Itoa(limitMax))
+	for name, to := range map[string]*int64{"limit": &q.limit, "tail": &q.tail} {
+		text := values.Get(name)
+		if text == "" {
+			continue
+		}
+		if *to, err = strconv.ParseInt(text, 10, 64); err != nil || *to < 1 || *to > limitMax {
+			return apierrors.NewBadRequest(name + " is no number between 1 and " + strconv.Itoa(limitMax))
+		}
 	}
-	q.limit = limit
 	return nil
 }
 
@@ -181,17 +194,22 @@ func (l *Log) baseOf(name string) string {
 	return "/" + group + "/" + plural + "/"
 }
 
-// asked tells whether an event is among what is asked for, but for who may see it.
+// asked tells whether an event is among what is asked for, but for by whom and for who may see it.
 func (q *query) asked(ev *store.Event) bool {
-	base, namespace, name, ok := scheme.SplitKey(ev.Key)
-	if !ok || len(q.bases) > 0 && !q.bases[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
+	return q.asksFor(ev.Key) && (len(q.labels.ByKey) == 0 || q.labels.Match(gjson.GetBytes(ev.JSON, "metadata.labels")) ||
+		ev.Prev != nil && q.labels.Match(gjson.GetBytes(ev.Prev, "metadata.labels")))
+}
+
+// asksFor is what of asked a key decides.
+func (q *query) asksFor(key string) bool {
+	base, namespace, name, ok := scheme.SplitKey(key)
+	if !ok || len(q.bases) > 0 && !q.bases[base] || q.without[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
 		return false
 	}
 	for _, field := range q.fields {
-		if !field.Matches(ev.Key, nil) {
+		if !field.Matches(key, nil) {
 			return false
 		}
 	}
-	return len(q.labels.ByKey) == 0 || q.labels.Match(gjson.GetBytes(ev.JSON, "metadata.labels")) ||
-		ev.Prev != nil && q.labels.Match(gjson.GetBytes(ev.Prev, "metadata.labels"))
+	return true
 }

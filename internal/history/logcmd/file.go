@@ -3,6 +3,7 @@ package logcmd
 // This file reads a data file that no server has open: its log of changes as a server's /debug/history tells it, and the objects of a moment.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,7 +152,7 @@ func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func
 		if !wanted.matches(namespace, name, r.JSON) {
 			return nil
 		}
-		return each(object{namespace, name, strconv.FormatInt(r.Rev, 10), r.JSON})
+		return each(object{namespace, name, strconv.FormatInt(r.Rev, 10), bytes.Clone(r.JSON)}) // the chunk is filled again before it is looked at
 	})
 }
 
