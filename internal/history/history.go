@@ -7,7 +7,7 @@
 //	{"revision":812,"time":"2026-11-23T05:02:11.204Z","verb":"patch","type":"MODIFIED",...,"changes":[{"path":".spec.replicas","old":1,"new":2}]}
 //
 //	m, err := history.ParseMoment("-90s", now)        // a revision or a time
-//	rev, err := history.Moments{st, upkeep}.At(m)     // the revision that was current then; 410 when that is compacted
+//	rev, then, err := history.Moments{st, upkeep}.At(m, now) // the revision that was current then; 410 when that is compacted
 //
 // The log is the store's: whoever asks has a position in it, a revision, and reads on from there in batches, in short transactions, so that
 // a history of a million changes takes no more memory than one of a hundred. An answer ends at its limit, at the newest revision, or when

@@ -532,7 +532,7 @@ func TestMoments(t *testing.T) {
 		m, err := ParseMoment(text, now)
 		if err == nil {
 			var rev int64
-			if rev, err = moments.At(m, now); err == nil {
+			if rev, _, err = moments.At(m, now); err == nil {
 				return fmt.Sprint(rev)
 			}
 		}

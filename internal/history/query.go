@@ -123,7 +123,7 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 		if q.follow {
 			return apierrors.NewBadRequest("who follows does not end: until and follow contradict each other")
 		}
-		if q.until, err = moments.At(m, now); err != nil {
+		if q.until, _, err = moments.At(m, now); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,7 @@
 // The timeline: changes as they are made, the newest first, each with what it changed.
 
-const page = 300;  // changes that are asked for at once
-const most = 2000; // that are kept, and shown
+const rowsAtOnce = 300; // changes that are asked for at once
+const rowsMost = 2000;  // that are kept, and shown
 
 const noise = ['leases.coordination.k8s.io', 'events', 'endpointslices.discovery.k8s.io'];
 
@@ -49,7 +49,7 @@ function row(app, change) {
 }
 
 function timeline(app) {
-  let stop = new AbortController(), from = 0, newestSeen = 0, seen = new Set(), loaded = [], room = page;
+  let stop = new AbortController(), from = 0, newestSeen = 0, seen = new Set(), loaded = [], room = rowsAtOnce;
   const list = el('div', {class: 'timeline', 'aria-label': 'Changes, the newest first'});
   const state = el('p', {class: 'muted small', role: 'status'});
   const more = el('button', {type: 'button', onclick: () => earlier()}, 'Earlier');
@@ -83,9 +83,9 @@ function timeline(app) {
 
   // trim lets the oldest go when there are too many: they can be asked for again.
   function trim() {
-    if (loaded.length <= most) return;
+    if (loaded.length <= rowsMost) return;
     loaded.sort((a, b) => b.revision - a.revision);
-    for (const old of loaded.splice(most - page)) {
+    for (const old of loaded.splice(rowsMost - rowsAtOnce)) {
       seen.delete(id(old));
       from = Math.max(from, old.revision);
     }
@@ -113,7 +113,7 @@ function timeline(app) {
     const mine = stop;
     from = 0; // unless the server says that there is more
     try {
-      for await (const change of changes({...await query(), tail: page, until}, mine.signal)) if (!mine.signal.aborted) add(change);
+      for await (const change of changes({...await query(), tail: rowsAtOnce, until}, mine.signal)) if (!mine.signal.aborted) add(change);
     } catch (err) {
       if (!mine.signal.aborted) state.textContent = err.message;
     }
@@ -122,7 +122,7 @@ function timeline(app) {
   async function begin() {
     stop.abort();
     const mine = stop = new AbortController();
-    [loaded, seen, from, room] = [[], new Set(), 0, page];
+    [loaded, seen, from, room] = [[], new Set(), 0, rowsAtOnce];
     if (!app.data) return;
     draw();
     if (app.at) {
@@ -133,7 +133,7 @@ function timeline(app) {
     }
     const asked = await query();
     if (mine.signal.aborted) return;
-    follow({...asked, tail: page}, mine.signal, told, (text, code) => {
+    follow({...asked, tail: rowsAtOnce}, mine.signal, told, (text, code) => {
       if (mine.signal.aborted) return;
       state.textContent = text === 'live' ? 'live: a change is here as soon as it is made' : text;
       if (code === 410) setTimeout(begin, 1000);
@@ -151,9 +151,9 @@ function timeline(app) {
   // earlier shows a page more. From some number on it begins where it has come to instead, as the slider does.
   async function earlier() {
     const upTo = from, mine = stop;
-    if (room + page > most) return app.travel(upTo);
+    if (room + rowsAtOnce > rowsMost) return app.travel(upTo);
     more.disabled = true;
-    room += page;
+    room += rowsAtOnce;
     await load(upTo);
     more.disabled = false;
     if (!mine.signal.aborted) draw();

@@ -162,7 +162,7 @@ func (f *file) revisionOf(at moment) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	rev, err := history.Moments{Store: f.st, Upkeep: f.upkeep}.At(m, time.Now())
+	rev, _, err := history.Moments{Store: f.st, Upkeep: f.upkeep}.At(m, time.Now())
 	return max(rev, 1), err
 }
 
