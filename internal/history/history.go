@@ -61,6 +61,8 @@ type Config struct {
 	Upkeep *store.Maintenance
 	Types  *scheme.Registry
 
+	Selectable map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
+
 	May         func(request.User, request.Info) bool // the rules of now
 	MayAnything func(request.User) bool               // whether there is anything that a user may list
 	Begun       func(context.Context)                 // told when a follower has what was there; may be nil

@@ -34,7 +34,7 @@ type query struct {
 	namespace    string
 	name         string
 	labels       selector.Labels
-	fields       []*selector.Field
+	fields       map[string][]*selector.Field // by resource; under store.Everything those that all types have
 	by           string
 	follow       bool
 	objects      bool
@@ -56,7 +56,7 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 			}
 		}
 	}
-	if err := errors.Join(q.parseLimit(values), q.parseSelectors(values)); err != nil {
+	if err := errors.Join(q.parseLimit(values), q.parseLabels(values.Get("labelSelector"))); err != nil {
 		return nil, err
 	}
 	for _, name := range values["resource"] {
@@ -70,6 +70,9 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 	}
 	if len(q.bases) > 1 {
 		q.prefix = store.Everything
+	}
+	if q.fields, err = l.parseFields(values.Get("fieldSelector"), q.bases); err != nil {
+		return nil, err
 	}
 	resumed := r.Header.Get("Last-Event-ID")
 	if resumed != "" { // who goes on where a stream broke has the tail
@@ -149,38 +152,68 @@ func (q *query) parseLimit(values url.Values) (err error) {
 	return nil
 }
 
-func (q *query) parseSelectors(values url.Values) error {
-	if text := values.Get("labelSelector"); text != "" {
-		parsed, err := scheme.ParseLabels(text)
-		if err != nil {
-			return apierrors.NewBadRequest(err.Error())
-		}
-		requirements, _ := parsed.Requirements()
-		q.labels = selector.NewLabels(requirements)
-	}
-	text := values.Get("fieldSelector")
+func (q *query) parseLabels(text string) error {
 	if text == "" {
 		return nil
 	}
-	parsed, err := fields.ParseSelector(text)
+	parsed, err := scheme.ParseLabels(text)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	known := map[string]*selector.Field{
-		"metadata.name":      {Key: func(_, name string) string { return name }},
-		"metadata.namespace": {Key: func(namespace, _ string) string { return namespace }},
-	}
-	for _, term := range parsed.Requirements() {
-		field := known[term.Field]
-		if field == nil {
-			return apierrors.NewBadRequest("field label not supported: " + term.Field)
-		}
-		field.Add(term.Value, term.Operator)
-	}
-	for _, field := range known {
-		q.fields = append(q.fields, field)
-	}
+	requirements, _ := parsed.Requirements()
+	q.labels = selector.NewLabels(requirements)
 	return nil
+}
+
+// parseFields makes a field selector ready for each resource that is asked for. Without resources it can be about what all have.
+func (l *Log) parseFields(text string, bases map[string]bool) (map[string][]*selector.Field, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if len(bases) == 0 {
+		bases = map[string]bool{store.Everything: true}
+	}
+	all := map[string][]*selector.Field{}
+	for base := range bases {
+		list, err := l.Fields(base, text)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		all[base] = list
+	}
+	return all, nil
+}
+
+// Fields makes a field selector ready for the type whose keys have a beginning, by what its objects can be selected by.
+func (l *Log) Fields(base, text string) ([]*selector.Field, error) {
+	parsed, err := fields.ParseSelector(text)
+	if err != nil {
+		return nil, err
+	}
+	return l.fieldsOf(base, parsed.Requirements())
+}
+
+// fieldsOf takes the first version of a type that can be selected so.
+func (l *Log) fieldsOf(base string, terms fields.Requirements) (list []*selector.Field, err error) {
+	known := false
+	for _, res := range l.Types.All() {
+		if res.Base != base || res.Virtual {
+			continue
+		}
+		if list, err = selector.NewFields(res, terms); err == nil {
+			return list, nil
+		}
+		known = true
+	}
+	if known {
+		return nil, err
+	}
+	unknown := &scheme.Resource{Namespaced: true, Custom: &scheme.CustomStrategy{Selectable: l.Selectable[base]}} // gone, or in no table
+	list, err = selector.NewFields(unknown, terms)
+	if err != nil && base == store.Everything {
+		err = fmt.Errorf("%w: without a resource there are metadata.name and metadata.namespace", err)
+	}
+	return list, err
 }
 
 // baseOf is what keys of PLURAL.GROUP begin with. A resource that is not served any more has a history, too.
@@ -196,8 +229,7 @@ func (l *Log) baseOf(name string) string {
 
 // asked tells whether an event is among what is asked for, but for by whom and for who may see it.
 func (q *query) asked(ev *store.Event) bool {
-	return q.asksFor(ev.Key) && (len(q.labels.ByKey) == 0 || q.labels.Match(gjson.GetBytes(ev.JSON, "metadata.labels")) ||
-		ev.Prev != nil && q.labels.Match(gjson.GetBytes(ev.Prev, "metadata.labels")))
+	return q.asksFor(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
 }
 
 // asksFor is what of asked a key decides.
@@ -206,10 +238,30 @@ func (q *query) asksFor(key string) bool {
 	if !ok || len(q.bases) > 0 && !q.bases[base] || q.without[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
 		return false
 	}
-	for _, field := range q.fields {
-		if !field.Matches(key, nil) {
+	for _, field := range q.fieldsFor(base) {
+		if field.Key != nil && !field.Matches(key, nil) {
 			return false
 		}
 	}
 	return true
+}
+
+// matches says whether the selectors fit an object before or after a change.
+func (q *query) matches(key string, json []byte) bool {
+	if q.fields != nil {
+		base, _, _, _ := scheme.SplitKey(key)
+		for _, field := range q.fieldsFor(base) {
+			if !field.Matches(key, json) {
+				return false
+			}
+		}
+	}
+	return len(q.labels.ByKey) == 0 || q.labels.Match(gjson.GetBytes(json, "metadata.labels"))
+}
+
+func (q *query) fieldsFor(base string) []*selector.Field {
+	if list := q.fields[base]; list != nil {
+		return list
+	}
+	return q.fields[store.Everything]
 }

@@ -302,8 +302,12 @@ func TestFile(t *testing.T) {
 	}
 	commit(store.OpCreate, "/apps/deployments/shop/web", web(1))
 	commit(store.OpUpdate, "/apps/deployments/shop/web", web(2))
-	commit(store.OpCreate, "//secrets/shop/s", `{"metadata":{"name":"s","namespace":"shop","resourceVersion":"RV"},"data":{"p":"c2VjcmV0"}}`)
+	commit(store.OpCreate, "//secrets/shop/s", `{"metadata":{"name":"s","namespace":"shop","resourceVersion":"RV"},"data":{"p":"c2VjcmV0"},"type":"Opaque"}`)
 	commit(store.OpCreate, "/x.io/foos/shop/f", `{"metadata":{"name":"f","namespace":"shop","resourceVersion":"RV"}}`)
+	commit(store.OpCreate, "/apiextensions.k8s.io/customresourcedefinitions//kites.y.io", `{"metadata":{"name":"kites.y.io","resourceVersion":"RV"},"spec":{"group":"y.io","scope":"Namespaced",
+		"names":{"plural":"kites","kind":"Kite"},"versions":[{"name":"v1","storage":true,"selectableFields":[{"jsonPath":".spec.tail"}]}]}}`)
+	commit(store.OpCreate, "/y.io/kites/shop/k", `{"metadata":{"name":"k","namespace":"shop","resourceVersion":"RV"},"spec":{"tail":"short"}}`)
+	commit(store.OpUpdate, "/y.io/kites/shop/k", `{"metadata":{"name":"k","namespace":"shop","resourceVersion":"RV"},"spec":{"tail":"long"}}`)
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +322,7 @@ func TestFile(t *testing.T) {
 		return out
 	}
 	for args, want := range map[string][]string{
-		"log":                         {"Deployment shop/web  tool (alice)  created", ".spec.replicas 1 → 2", "Secret shop/s", "foos shop/f"},
+		"log":                         {"Deployment shop/web  tool (alice)  created", ".spec.replicas 1 → 2", "Secret shop/s", "foos shop/f", "kites.y.io", "Kite shop/k", `.spec.tail "short" → "long"`},
 		"log deploy -n shop":          {"created", ".spec.replicas 1 → 2"},
 		"log deploy/web -A --since 1": {".spec.replicas 1 → 2"},
 		"log deploy web -A --until 1": {"created"},
@@ -326,9 +330,15 @@ func TestFile(t *testing.T) {
 		"log foos.x.io -A":            {"foos shop/f"},
 		"log -l app=web --limit 1":    {"created"},
 		"log --by bob":                {},
-		"log --tail 1":                {"foos shop/f"},
+		"log --tail 1":                {"Kite shop/k"},
 		"log deploy -A --tail 5":      {"created", ".spec.replicas 1 → 2"},
-		"log -n shop --field-selector metadata.name=s -o json": {`"name":"s"`},
+		"log -n shop --field-selector metadata.name=s -o json":           {`"name":"s"`},
+		"log secrets -A --field-selector type=Opaque":                    {"Secret shop/s"},
+		"log secrets -A --field-selector type=other":                     {},
+		"log kites.y.io -A --field-selector spec.tail=long":              {".spec.tail"},
+		"log kites.y.io -A --field-selector spec.tail!=long":             {"Kite shop/k", ".spec.tail"},
+		"diff 4 now kites.y.io -A --field-selector spec.tail=long":       {"+  tail: long"},
+		"diff 4 now secrets,deploy -A --field-selector metadata.name=no": {},
 		"diff 1 2":                       {"--- deployments.apps shop/web at 1\n+++ deployments.apps shop/web at 2\n", "-  replicas: 1\n+  replicas: 2\n"},
 		"diff 2 1 deploy -A":             {"-  replicas: 2\n+  replicas: 1\n"},
 		"diff 1 now secrets -n shop":     {"+  p: \"***\"\n"},
@@ -359,6 +369,8 @@ func TestFile(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"log --since 99": "in the future", "diff 1 99": "in the future", "log -f": "needs a server", "log --findings": "a running server", "log nosuch": `no type "nosuch"`,
+		"log --field-selector type=x": "field label not supported: type", "log deploy -A --field-selector spec.replicas=1": "is not a known field selector",
+		"log kites.y.io -A --field-selector spec.x=1": "field label not supported", "diff 1 2 deploy -A --field-selector spec.replicas=1": "not a known field selector",
 		"log -l a=(": "", "log --field-selector x": "", "diff 1 2 -l a=(": "",
 	} {
 		out, errs, code := run(t, append(strings.Fields(args), "--data", path)...)
