@@ -110,6 +110,7 @@ type Request struct {
 	User         User           // who acts (after impersonation)
 	Impersonator *User          // who really asks, when that is somebody else
 	Agent        string         // the program that asks, as it calls itself
+	Remote       string         // the address that it came from
 	Manager      string         // of fields, where the request names one
 	At           string         // the moment that is asked about, as named; "": now
 	Then         time.Time      // that moment, as far as it is known: what ages count to; zero: now
