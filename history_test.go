@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,6 +234,39 @@ func TestTimeTravel(t *testing.T) {
 }
 
 // What cannot be asked is refused, by a Status that says why, and nothing is changed.
+// Ages in tables are those of then: of a time, of a revision, of built-in types, custom columns and scales.
+func TestAgesAreThoseOfThen(t *testing.T) {
+	t.Parallel()
+	var ahead atomic.Int64 // of the machine's clock
+	s := startTest(t)
+	s.st.Opts.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s.want(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fromFlow(t, `{metadata: {name: kites.example.com}, spec: {group: example.com, scope: Namespaced,
+		names: {plural: kites, kind: Kite}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}},
+		additionalPrinterColumns: [{name: Flown, type: date, jsonPath: .spec.flown}]}]}}`))
+	born := time.Now()
+	kites := "/apis/example.com/v1/namespaces/default/kites"
+	s.want(201, "POST", kites, fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Kite","metadata":{"name":"red"},"spec":{"flown":%q}}`, born.Add(-time.Hour).Format(time.RFC3339)))
+	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("c", "a", "b"))
+	ahead.Store(int64(3 * time.Hour))
+	rev := s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("later", "a", "b")).get("metadata.resourceVersion").String()
+	cell := func(at, path, want string) {
+		t.Helper()
+		rows := s.want(200, "GET", at+path, "", "Accept: application/json;as=Table;g=meta.k8s.io;v=v1").get("rows.0.cells")
+		cells := rows.Array()
+		if got := cells[len(cells)-1].String(); !strings.HasPrefix(got, want) {
+			t.Errorf("%s%s: %s, want %s", at, path, rows, want)
+		}
+	}
+	then := "/at/" + rev
+	cell(then, "/api/v1/namespaces/default/configmaps/c", "3h")
+	cell(then, "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name=c", "3h")
+	cell(then, kites, "4h")
+	cell("/at/"+time.Now().Add(time.Second).UTC().Format(time.RFC3339), kites, "60m")
+	if now := s.want(200, "GET", kites, "", "Accept: application/json;as=Table;g=meta.k8s.io;v=v1").get("rows.0.cells.1").String(); !strings.HasPrefix(now, "6") {
+		t.Errorf("now: %s", now)
+	}
+}
+
 func TestTimeTravelRefuses(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

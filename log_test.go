@@ -72,6 +72,52 @@ func TestLogTellsWhoChangedWhat(t *testing.T) {
 	}
 }
 
+// TestLogByFields: changes are selected by what kubectl can select the objects by, before them or after.
+func TestLogByFields(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	merge := "Content-Type: application/merge-patch+json"
+	s.want(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fromFlow(t, `{metadata: {name: kites.example.com}, spec: {group: example.com, scope: Namespaced,
+		names: {plural: kites, kind: Kite}, versions: [{name: v1, served: true, storage: true, selectableFields: [{jsonPath: .spec.tail}],
+		schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {tail: {type: string, default: none}}}}}}}]}}`))
+	kites, pods := "/apis/example.com/v1/namespaces/default/kites", "/api/v1/namespaces/default/pods"
+	s.want(201, "POST", kites, `{"apiVersion":"example.com/v1","kind":"Kite","metadata":{"name":"red"},"spec":{"tail":"short"}}`)
+	s.want(201, "POST", kites, `{"apiVersion":"example.com/v1","kind":"Kite","metadata":{"name":"blue"},"spec":{}}`)
+	s.want(200, "PATCH", kites+"/red", `{"spec":{"tail":"long"}}`, merge)
+	for _, name := range []string{"a", "b"} {
+		s.want(201, "POST", pods, fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"nodeName":"node-%[1]s","containers":[{"name":"c","image":"i"}]}}`, name))
+		s.want(200, "PATCH", pods+"/"+name+"/status", `{"status":{"phase":"Running"}}`, merge)
+	}
+	s.want(201, "POST", "/api/v1/namespaces/default/events", `{"metadata":{"name":"e"},"involvedObject":{"kind":"Pod","namespace":"default","name":"a"},"reason":"Killed"}`)
+	for args, want := range map[string]string{
+		"pods --field-selector spec.nodeName=node-a":                       "Pod default/a, Pod/status default/a",
+		"pods --field-selector status.phase=Running,spec.nodeName!=node-a": "Pod/status default/b",
+		"pods --field-selector status.phase=Pending,metadata.name=b":       "Pod default/b, Pod/status default/b",
+		"events --field-selector involvedObject.name=a,reason=Killed":      "Event default/e",
+		"events.events.k8s.io --field-selector regarding.name=a":           "Event default/e",
+		"kites --field-selector spec.tail=long":                            "Kite default/red",
+		"kites --field-selector spec.tail=short":                           "Kite default/red, Kite default/red",
+		"kites --field-selector spec.tail=none":                            "Kite default/blue",
+		"kites,pods -A --field-selector metadata.name=red --tail 1":        "Kite default/red",
+		"pods --tail 1 --field-selector spec.nodeName=node-a":              "Pod/status default/a",
+	} {
+		var got []string
+		for line := range strings.Lines(command(t, append(strings.Fields("log "+args), "--server", s.url)...)) {
+			got = append(got, strings.Join(strings.Fields(line)[3:5], " "))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+	for args, want := range map[string]string{"pods --field-selector spec.x=1": "field label not supported: spec.x", "kites,pods --field-selector spec.tail=x": "field label not supported: spec.tail",
+		"deploy --field-selector spec.x=1": "not a known field selector", "--field-selector spec.nodeName=x": "without a resource there are metadata.name and metadata.namespace"} {
+		var errs strings.Builder
+		if code := commandAs("apilet", append(strings.Fields("log "+args), "--server", s.url), io.Discard, &errs); code != 1 || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: %d %s", args, code, errs.String())
+		}
+	}
+}
+
 // TestDiffComparesMoments: of a type, of all types, of one that came or went meanwhile, and of what is in no list.
 func TestDiffComparesMoments(t *testing.T) {
 	t.Parallel()

@@ -532,7 +532,7 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 	} else {
 		rec.Info = request.Parse(r)
 	}
-	rec.Agent = r.UserAgent()
+	rec.Agent, rec.Remote = r.UserAgent(), r.RemoteAddr
 	rec.Follows = rec.Info.Verb == "watch" || history.Follows(r)
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()

@@ -3,6 +3,7 @@ package apitest
 import (
 	"runtime"
 	"testing"
+	"time"
 )
 
 // Allocated is how many bytes this process has ever allocated.
@@ -21,4 +22,10 @@ func ProcessorTime(b *testing.B) func() {
 			b.ReportMetric(float64(after-before)/float64(b.N), "cpu-ns/op")
 		}
 	}
+}
+
+// Processor is how much of the processors this process has used; 0 where it cannot be asked.
+func Processor() time.Duration {
+	used, _ := usedProcessor()
+	return used
 }

@@ -36,10 +36,10 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta/table"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	celcommon "k8s.io/apiserver/pkg/cel/common"
@@ -537,17 +537,17 @@ func (cr *customStrategy) columns() (definitions []metav1.TableColumnDefinition)
 	return definitions
 }
 
-func (cr *customStrategy) cells(obj scheme.Object) []any {
+func (cr *customStrategy) cells(obj scheme.Object, now time.Time) []any {
 	cells := []any{obj.GetName()}
 	columns := cr.schemas.printed(cr.version)
 	for i := range columns[1:] {
-		cells = append(cells, columns[1+i].cell(obj.(*unstructured.Unstructured)))
+		cells = append(cells, columns[1+i].cell(obj.(*unstructured.Unstructured), now))
 	}
 	return cells
 }
 
 // cell shows the first value that a column's path finds; nil when there is none, or one of another type.
-func (c *customColumn) cell(u *unstructured.Unstructured) any {
+func (c *customColumn) cell(u *unstructured.Unstructured, now time.Time) any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	results, err := c.path.FindResults(u.Object)
@@ -562,10 +562,10 @@ func (c *customColumn) cell(u *unstructured.Unstructured) any {
 		}
 		return text.String()
 	}
-	return typedCell(c.definition.Type, value)
+	return typedCell(c.definition.Type, value, now)
 }
 
-func typedCell(kind string, value any) any {
+func typedCell(kind string, value any, now time.Time) any {
 	switch v := value.(type) {
 	case int64:
 		if kind == "number" {
@@ -587,17 +587,20 @@ func typedCell(kind string, value any) any {
 		}
 	case string:
 		if kind == "date" {
-			return dateCell(v)
+			return dateCell(v, now)
 		}
 	}
 	return nil
 }
 
-// dateCell shows how long ago a time was.
-func dateCell(text string) string {
+// dateCell shows how long before now a time was.
+func dateCell(text string, now time.Time) string {
 	var stamp metav1.Time
-	if stamp.UnmarshalQueryParameter(text) != nil {
+	switch {
+	case stamp.UnmarshalQueryParameter(text) != nil:
 		return "<invalid>"
+	case stamp.IsZero():
+		return "<unknown>"
 	}
-	return table.ConvertToHumanReadableDateType(stamp)
+	return duration.HumanDuration(now.Sub(stamp.Time))
 }

@@ -4,6 +4,12 @@ package findings
 // its own part, and costs a look into a table here. Whoever has done so some times makes the object a suspect, and of suspects writes are
 // compared, path by path. A path that one sets to what the other has changed it from has flipped.
 //
+// Two that are one by their user, program and manager (the second replica without a leader, the process that was forgotten) are told apart by
+// where their requests come from. A program may have several connections, and is then no two: so each has to set its own value from its own
+// address, time after time, until it counts.
+//
+// Of large objects the parts that are the same are left out before the rest is compared (large.go).
+//
 // How many bytes are compared is bounded for all suspects together; a write that is not compared is one flip fewer and nothing else, because
 // no flip needs the write just before it.
 
@@ -16,12 +22,16 @@ import (
 )
 
 const (
-	switchesMin = 4         // turns that make a suspect
+	switchesMin = 4         // turns that make a suspect,
+	turnsMin    = 8         // or so many, of those who are told apart by their addresses alone
 	suspectsMax = 64        // objects
 	pathsMax    = 16        // of one
-	flipsMin    = 6         // of one path make a finding
+	flipsMin    = 6         // of one path make a finding,
+	alikeMin    = 20        // or so many
 	bytesPerSec = 32 << 10  // that are compared
-	bytesAtOnce = 256 << 10 // after a while without any; larger objects are never compared
+	bytesAtOnce = 256 << 10 // after a while without any
+	largeMin    = 64 << 10  // both versions of what is compared as a large object,
+	largeCost   = 32        // of whose bytes beyond that so many count as one
 )
 
 // A suspect is an object that two write in turns.
@@ -34,9 +44,13 @@ type suspect struct {
 // A path is what became of one place in the object.
 type path struct {
 	who      uint64
+	from     uint64 // who, and where from,
+	before   uint64 // and the same of the change before
+	address  string
 	old, new uint64 // hashes of the values
 	by       Who
 	flips    int64
+	alike    bool // the last two are one but for their addresses
 	revs     revisions
 	flipped  time.Time
 	since    time.Time
@@ -47,8 +61,12 @@ func (d *Detector) updated(r *Request, key, who uint64) {
 	if !d.suspicious(r, key, who) {
 		return
 	}
+	was, is := r.Was, r.Is
+	if len(was)+len(is) > largeMin {
+		was, is = d.narrow(was, is)
+	}
 	rules := changes.Rules{Secret: r.Group == "" && r.Resource == "secrets", Paths: pathsMax, Value: textMax, Seed: d.seed}
-	list, _, err := rules.Between(r.Was, r.Is)
+	list, _, err := rules.Between(was, is)
 	if err != nil {
 		return
 	}
@@ -67,17 +85,37 @@ func (d *Detector) suspicious(r *Request, key, who uint64) bool {
 	now := secondOf(r.At)
 	e := d.objects.at(key, now)
 	o := &e.value
-	if o.writer != uint32(who) {
+	from := uint32(d.from(r, who))
+	switch {
+	case o.writer != uint32(who):
 		if !soon(o.switched, now) {
 			o.switches = 0
 		}
 		o.writer, o.switches, o.switched = uint32(who), o.switches+1, now
 		e.credit = min(second(o.switches), 4) * credit
+	case o.from != from:
+		if !soon(o.turned, now) {
+			o.turns = 0
+		}
+		o.turns, o.turned = o.turns+1, now
 	}
-	if d.suspects[key] == nil && o.switches < switchesMin {
+	o.from = from
+	if d.suspects[key] == nil && o.switches < switchesMin && o.turns < turnsMin {
 		return false
 	}
-	return d.suspectLocked(r, key) && d.payLocked(r.At, len(r.Was)+len(r.Is))
+	kept := 0.0
+	if o.switches < switchesMin { // a controller with several connections, most likely
+		kept = bytesAtOnce / 2
+	}
+	return d.suspectLocked(r, key) && d.payLocked(r.At, len(r.Was)+len(r.Is), kept)
+}
+
+// from tells those apart who are one by all that they say.
+func (d *Detector) from(r *Request, who uint64) uint64 {
+	if r.From == "" {
+		return who
+	}
+	return who ^ d.hash(r.From)
 }
 
 func (d *Detector) suspectLocked(r *Request, key uint64) bool {
@@ -93,13 +131,16 @@ func (d *Detector) suspectLocked(r *Request, key uint64) bool {
 	return true
 }
 
-// payLocked takes bytes out of the allowance.
-func (d *Detector) payLocked(now time.Time, bytes int) bool {
+// payLocked takes bytes out of the allowance, unless less would be left than has to be kept for others.
+func (d *Detector) payLocked(now time.Time, bytes int, kept float64) bool {
+	if bytes > largeMin {
+		bytes = largeMin + (bytes-largeMin)/largeCost
+	}
 	if passed := now.Sub(d.refilled); passed > 0 {
 		d.allowed = min(bytesAtOnce, d.allowed+passed.Seconds()*bytesPerSec)
 		d.refilled = now
 	}
-	if float64(bytes) > d.allowed {
+	if float64(bytes) > d.allowed-kept {
 		return false
 	}
 	d.allowed -= float64(bytes)
@@ -115,24 +156,28 @@ func (d *Detector) flipLocked(r *Request, key, who uint64, list []changes.Change
 	var worst *path
 	var at *changes.Change
 	var other Who
-	by := keptWho(r.Who)
+	var addresses []string
+	by, from, address := keptWho(r.Who), d.from(r, who), kept(r.From)
 	for i := range list {
 		c := &list[i]
 		p := s.path(c.Path)
 		if p == nil {
 			continue
 		}
-		before := p.by
-		if p.flip(r, who, c) && (worst == nil || p.flips > worst.flips) {
+		before, there := p.by, p.address
+		if p.flip(r, who, from, c) && (worst == nil || p.flips > worst.flips) {
 			worst, at, other = p, c, before
+			if p.alike = p.who == who; p.alike {
+				addresses = []string{address, there}
+			}
 		}
-		p.who, p.by = who, by
+		p.who, p.by, p.before, p.from, p.address = who, by, p.from, from, address
 		p.old, p.new = c.Hashes()
 	}
 	if worst == nil {
 		return nil
 	}
-	return s.flipped(d, r, worst, at, other)
+	return s.flipped(d, r, worst, at, other, addresses)
 }
 
 // path is the record of a path, unless the object has too many already; those that never flipped give way.
@@ -156,10 +201,15 @@ func (s *suspect) path(text string) *path {
 	return p
 }
 
-// flip says whether a change undoes the one that another made.
-func (p *path) flip(r *Request, who uint64, c *changes.Change) bool {
+// flip says whether a change undoes the one that another made. Of two that are told apart by their addresses alone each has to do what it did
+// before, or all is forgotten.
+func (p *path) flip(r *Request, who, from uint64, c *changes.Change) bool {
 	old, new := c.Hashes()
-	if p.who == 0 || p.who == who || p.old != new || p.new != old {
+	if p.who == 0 || p.old != new || p.new != old {
+		return false
+	}
+	if p.who == who && (p.from == from || p.before != from) {
+		p.flips = 0
 		return false
 	}
 	if r.At.Sub(p.flipped) > calm {
@@ -171,20 +221,20 @@ func (p *path) flip(r *Request, who uint64, c *changes.Change) bool {
 }
 
 // flipped takes a flip into the finding, which begins with enough of them.
-func (s *suspect) flipped(d *Detector, r *Request, p *path, c *changes.Change, other Who) *Finding {
+func (s *suspect) flipped(d *Detector, r *Request, p *path, c *changes.Change, other Who, addresses []string) *Finding {
 	if s.found != nil && s.found.Ended == nil {
 		s.found.Times, s.found.Last = s.found.Times+1, r.At.UTC()
 		s.found.add(r)
 		return nil
 	}
-	if p.flips < flipsMin {
+	if p.flips < flipsMin || p.alike && p.flips < alikeMin {
 		return nil
 	}
 	if s.found = d.beginLocked(Fight, r, evidence{p.since, p.flips, p.revs}, other); s.found == nil {
 		return nil
 	}
 	f := s.found
-	f.Paths = []string{c.Path}
+	f.Paths, f.From = []string{c.Path}, addresses
 	for name, p := range s.paths {
 		if p.flips > 1 && name != c.Path && len(f.Paths) < examplesMax {
 			f.Paths = append(f.Paths, name)

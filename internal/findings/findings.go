@@ -7,7 +7,8 @@
 //
 //	kind      who       what                                              told from
 //	--------  --------  ------------------------------------------------  -----------------------------------------------------------
-//	fight     two       set the same path of an object back and forth     6 times, none more than a minute after the one before
+//	fight     two       set the same path of an object back and forth     6 times, none more than a minute after the one before;
+//	                                                                      20 if only their addresses tell them apart
 //	recreate  two       one creates what the other deletes                5 times, likewise
 //	no-op     one       writes what is there, to objects where it         10 in 10 seconds, three times in a row
 //	                    did so within the last minute
@@ -17,7 +18,7 @@
 //	watch     one       opens the same watch, which ends within 5         10 in 10 seconds, three times in a row
 //	                    seconds
 //
-// Who is a user, a user agent and a field manager together. What is counted lives in tables of a fixed size (table.go), where what happens
+// Who is a user, a user agent and a field manager together; in fights the address counts, too. What is counted lives in tables of a fixed size (table.go), where what happens
 // seldom gives way to what happens often; strings are kept of what is close to a finding, and of nothing else. Whether two writers set a path
 // back and forth (fight.go) takes a comparison of whole objects: it is made of those alone that two have written in turns, and of so many
 // bytes a second at most.
@@ -75,6 +76,7 @@ type Request struct {
 	At   time.Time
 	Took time.Duration
 	Who  Who
+	From string // the address that it came from; "": unknown
 
 	Verb                                          string // get list watch create update patch delete; others are not looked at
 	Group, Resource, Subresource, Namespace, Name string
@@ -95,6 +97,7 @@ type Finding struct {
 	Ended       *time.Time        `json:"ended,omitempty"`
 	Times       int64             `json:"times"`
 	Who         []Who             `json:"who"`
+	From        []string          `json:"from,omitempty"` // the addresses of two that are one but for these
 	Verb        string            `json:"verb"`
 	Group       string            `json:"group"`
 	Namespace   string            `json:"namespace,omitempty"` // "" for several, all or none
@@ -318,6 +321,6 @@ func (f *Finding) copy() Finding {
 	c := *f
 	c.Objects, c.Paths = slices.Clone(f.Objects), slices.Clone(f.Paths)
 	c.Revisions = slices.DeleteFunc(slices.Clone(f.revs[:]), func(rev int64) bool { return rev == 0 })
-	c.Values, c.Who = slices.Clone(f.Values), slices.Clone(f.Who)
+	c.Values, c.Who, c.From = slices.Clone(f.Values), slices.Clone(f.Who), slices.Clone(f.From)
 	return c
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"apilet/internal/apitest"
 )
 
 var (
@@ -69,6 +71,19 @@ func turns(i int) Request {
 	return update(bob, 2, 1, i+10)
 }
 
+// alike is turns by one, at so many addresses.
+func alike(i, address int) Request {
+	r := turns(i)
+	r.Who, r.From = alice, fmt.Sprintf("10.0.0.%d:4711", address)
+	return r
+}
+
+// large adds 700 KB to a document, of which a half is one text.
+func large(doc []byte, letter string) []byte {
+	list := strings.Repeat(`{"name":"x","value":"0123456789"},`, 10_000)
+	return append(fmt.Appendf(nil, `{"data":{"text":"%s","list":[%s1]},`, strings.Repeat(letter, 350_000), list), doc[1:]...)
+}
+
 func get(who Who, name string) Request {
 	return Request{Who: who, Verb: "get", Resource: "pods", Namespace: "shop", Name: name, Code: 200}
 }
@@ -83,6 +98,16 @@ func TestFindings(t *testing.T) {
 			return write("create", 0, int64(i+5), alice)
 		}
 		return write("delete", int64(i+4), 0, bob)
+	}
+	random := rand.New(rand.NewPCG(17, 17))
+	docs := [2][2][]byte{} // by replicas and text
+	for replicas := range docs {
+		docs[replicas] = [2][]byte{large(doc(replicas+1, 9), "x"), large(doc(replicas+1, 9), "y")}
+	}
+	larger := func(i int, text func(i int) int) Request {
+		r := turns(i)
+		r.Was, r.Is = docs[i%2][text(i)], docs[(i+1)%2][text(i+1)]
+		return r
 	}
 	for _, c := range []struct {
 		name            string
@@ -102,6 +127,19 @@ func TestFindings(t *testing.T) {
 			return update(bob, 1, 1, i+10)
 		}, "", nil},
 		{"one goes back and forth with itself", 100 * time.Millisecond, time.Minute, func(i int) Request { return update(alice, i%2, (i+1)%2, i+10) }, "", nil},
+		{"two of one program", 500 * time.Millisecond, 20 * time.Second, func(i int) Request { return alike(i, i%2) }, Fight, func(f Finding) bool {
+			return len(f.Who) == 2 && f.Who[0] == f.Who[1] && len(f.From) == 2 && f.From[0] != f.From[1] && strings.HasPrefix(f.String(), "two of alice (alice), at 10.0.0.")
+		}},
+		{"one with two connections, one after the other", 100 * time.Millisecond, time.Minute, func(i int) Request { return alike(i, i/2%2) }, "", nil},
+		{"one with three connections", 100 * time.Millisecond, time.Minute, func(i int) Request { return alike(i, i%3) }, "", nil},
+		{"one with another connection each time", 100 * time.Millisecond, time.Minute, func(i int) Request { return alike(i, i) }, "", nil},
+		{"one with connections by chance", 100 * time.Millisecond, 10 * time.Minute, func(i int) Request { return alike(i, random.IntN(2)) }, "", nil},
+		{"a fight over a large object", time.Second, 2 * time.Minute, func(i int) Request { return larger(i, func(int) int { return 0 }) }, Fight, func(f Finding) bool {
+			return slices.Equal(f.Paths, []string{".spec.replicas"}) && len(f.Values) == 2 && len(f.Values[0]) == 1
+		}},
+		{"a fight over a long text", time.Second, 2 * time.Minute, func(i int) Request { return larger(i, func(i int) int { return i % 2 }) }, Fight, func(f Finding) bool {
+			return slices.Contains(f.Paths, ".data.text")
+		}},
 		{"two count", 100 * time.Millisecond, time.Minute, func(i int) Request {
 			r := update(alice, i, i+1, i+10)
 			r.Who = []Who{alice, bob}[i%2]
@@ -249,6 +287,35 @@ func TestFindingsAreBounded(t *testing.T) { // not parallel: what it measures is
 	runtime.KeepAlive(w)
 }
 
+// TestLargeObjectsAreNarrowed: what is left of two versions has the same differences, as paths, and little else; nothing that is masked is shown.
+func TestLargeObjectsAreNarrowed(t *testing.T) {
+	t.Parallel()
+	d := New(nil)
+	pad := `"pad":{"long":"` + strings.Repeat("x", 10_000) + `"},`
+	for _, c := range []struct{ was, is, wantWas, wantIs string }{
+		{`{"a":1,` + pad + `"b":{"c":2,"d":3}}`, `{"a":1,` + pad + `"b":{"c":2,"d":4}}`, `{"b":{"d":3}}`, `{"b":{"d":4}}`},
+		{`{` + pad + `"a":1}`, `{` + pad + `"b":2}`, `{"a":1}`, `{"b":2}`},
+		{`{"metadata":{"managedFields":[1],"name":"x"},"a":{}}`, `{"metadata":{"managedFields":[2],"name":"x"},"a":[]}`, `{"metadata":{},"a":{}}`, `{"metadata":{},"a":[]}`},
+		{`{"l":[1,2]}`, `{"l":[1,3]}`, `{"l":[1,2]}`, `{"l":[1,3]}`},
+		{`{}`, `{"metadata":{"managedFields":[1]}}`, `{}`, `{"metadata":{"managedFields":[1]}}`},
+	} {
+		if was, is := d.narrow([]byte(c.was), []byte(c.is)); string(was) != c.wantWas || string(is) != c.wantIs {
+			t.Errorf("%.60s %.60s: %s %s", c.was, c.is, was, is)
+		}
+	}
+	long := `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"hidden` + strings.Repeat("x", 10_000) + `"}}}`
+	if was, is := d.narrow([]byte(long), []byte(`{"metadata":{}}`)); strings.Contains(string(was)+string(is), "hidden") || len(was) > 200 {
+		t.Errorf("%s %s", was, is)
+	}
+	var many strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&many, `"k%d":"v%d",`, i, i)
+	}
+	if was, is := d.narrow([]byte(`{`+many.String()+`"a":1}`), []byte(`{"a":1}`)); was != nil || is != nil {
+		t.Errorf("%d and %d bytes are left", len(was), len(is))
+	}
+}
+
 func FuzzObserve(f *testing.F) {
 	f.Add("update", "web", 200, int64(1), int64(2), `{"a":1}`, `{"a":2}`, uint8(3))
 	f.Add("delete", "", 409, int64(0), int64(0), ``, `[`, uint8(0))
@@ -275,6 +342,7 @@ func BenchmarkObserve(b *testing.B) {
 	}
 	b.Run("writes", func(b *testing.B) {
 		b.ReportAllocs()
+		defer apitest.ProcessorTime(b)()
 		w := newWorld()
 		r := turns(0)
 		for i := 0; b.Loop(); i++ {
@@ -284,12 +352,27 @@ func BenchmarkObserve(b *testing.B) {
 	})
 	b.Run("fights", func(b *testing.B) {
 		b.ReportAllocs()
+		defer apitest.ProcessorTime(b)()
 		w := newWorld()
 		both := []Request{turns(0), turns(1)}
 		pad := strings.Repeat(`,{"name":"x","value":"0123456789012345678901234567890123456789"}`, 30) // about 2 KB in all
 		for i := range both {
 			both[i].Was = append([]byte(`{"pad":[1`+pad+`],`), both[i].Was[1:]...)
 			both[i].Is = append([]byte(`{"pad":[1`+pad+`],`), both[i].Is[1:]...)
+		}
+		for i := 0; b.Loop(); i++ {
+			r := &both[i%2]
+			r.At, r.Name, r.New = w.now.Add(time.Duration(i)*time.Millisecond), names[i/2%16], int64(i+10)
+			w.Observe(r)
+		}
+	})
+	b.Run("fights over a megabyte", func(b *testing.B) { // whose bytes cost more than they count
+		b.ReportAllocs()
+		defer apitest.ProcessorTime(b)()
+		w := newWorld()
+		both := []Request{turns(0), turns(1)}
+		for i := range both {
+			both[i].Was, both[i].Is = large(both[i].Was, "x"), large(both[i].Is, "x")
 		}
 		for i := 0; b.Loop(); i++ {
 			r := &both[i%2]

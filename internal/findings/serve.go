@@ -31,7 +31,7 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 	if d == nil || !info.ResourceRequest {
 		return
 	}
-	q := Request{At: at, Took: at.Sub(rec.Received), Who: Who{rec.User.Name, rec.Agent, rec.Manager}, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
+	q := Request{At: at, Took: at.Sub(rec.Received), Who: Who{rec.User.Name, rec.Agent, rec.Manager}, From: rec.Remote, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
 		Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name, Code: code}
 	switch info.Verb {
 	case "list", "watch":
@@ -133,6 +133,9 @@ func (f Finding) String() string {
 	what := f.what()
 	switch f.Kind {
 	case Fight:
+		if len(f.From) == 2 {
+			return fmt.Sprintf("two of %s, at %s and %s, set %s of %s back and forth%s", first, printable(f.From[0]), printable(f.From[1]), printable(strings.Join(f.Paths, ", ")), what, f.values())
+		}
 		return fmt.Sprintf("%s and %s set %s of %s back and forth%s", first, second, printable(strings.Join(f.Paths, ", ")), what, f.values())
 	case Recreate:
 		return fmt.Sprintf("%s creates %s again, which %s deletes", first, what, second)

@@ -116,8 +116,10 @@ func (d *Detector) countLocked(r *Request, kind string, hot uint32, hash uint64)
 // An object is what is remembered of one that was written. Who is a hash, folded.
 type object struct {
 	writer, idler, deleter uint32 // who changed it last, wrote without changing it, deleted it
+	from, turns            uint32 // where that one was, and how often it was elsewhere than before
 	switches, returned     uint32 // how often it was another writer than before, and another who created it than had deleted it
-	switched, idled        second
+	switched, turned       second
+	idled                  second
 	gone, came             second
 	recreated              *pair // nil until it has come again
 }

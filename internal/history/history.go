@@ -7,7 +7,7 @@
 //	{"revision":812,"time":"2026-11-23T05:02:11.204Z","verb":"patch","type":"MODIFIED",...,"changes":[{"path":".spec.replicas","old":1,"new":2}]}
 //
 //	m, err := history.ParseMoment("-90s", now)        // a revision or a time
-//	rev, err := history.Moments{st, upkeep}.At(m)     // the revision that was current then; 410 when that is compacted
+//	rev, then, err := history.Moments{st, upkeep}.At(m, now) // the revision that was current then; 410 when that is compacted
 //
 // The log is the store's: whoever asks has a position in it, a revision, and reads on from there in batches, in short transactions, so that
 // a history of a million changes takes no more memory than one of a hundred. An answer ends at its limit, at the newest revision, or when
@@ -17,8 +17,8 @@
 // Each change is shown to those who may list its resource in its namespace, by the rules of now. What is told of it is what package
 // history/changes tells: never the values of a Secret.
 //
-// Read this file first (the request, and the walk through the log), then query.go (what is asked), line.go (what is told), moment.go and past.go
-// (the API as it was).
+// Read this file first (the request, and the walk through the log), then query.go (what is asked), tail.go (the last lines), line.go (what is
+// told), moment.go and past.go (the API as it was).
 package history
 
 import (
@@ -60,6 +60,8 @@ type Config struct {
 	Store  *store.Store
 	Upkeep *store.Maintenance
 	Types  *scheme.Registry
+
+	Selectable map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
 
 	May         func(request.User, request.Info) bool // the rules of now
 	MayAnything func(request.User) bool               // whether there is anything that a user may list
@@ -160,7 +162,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, pieceBytes+4096);
 var errEnd = errors.New("end of stream")
 
 func (s *stream) answer(ctx context.Context) {
-	s.pos, s.control = s.after, http.NewResponseController(s.w)
+	s.control = http.NewResponseController(s.w)
 	s.stalled = time.AfterFunc(time.Hour, func() { _ = s.control.SetWriteDeadline(time.Now()) })
 	s.stalled.Stop()
 	defer s.stalled.Stop()
@@ -180,6 +182,11 @@ func (s *stream) answer(ctx context.Context) {
 	header.Set("Cache-Control", "no-cache, private")
 	header.Set("X-Content-Type-Options", "nosniff")
 	s.w.WriteHeader(http.StatusOK)
+	if err := s.findTail(ctx); err != nil {
+		s.sayStatus(err)
+		_ = s.flush()
+		return
+	}
 	more, err := s.drain(ctx)
 	if s.log.Begun != nil {
 		s.log.Begun(ctx)
@@ -247,24 +254,15 @@ func (s *stream) drain(ctx context.Context) (more bool, err error) {
 
 // batch reads a part of the log, at a moment when not too many do, and tells of it. full says that the limit is reached.
 func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error) {
-	select {
-	case s.log.reading <- struct{}{}:
-	case <-ctx.Done():
+	release := s.log.begin(ctx)
+	if release == nil {
 		return true, nil
 	}
-	held := true
-	release := func() {
-		if held {
-			<-s.log.reading
-			held = false
-		}
-	}
 	defer release()
-	events, upTo, err := s.log.Store.Events(s.prefix, s.pos, batchEvents, s.events[:0])
+	events, upTo, err := s.read(s.pos)
 	if err != nil {
 		return false, err
 	}
-	s.events = events
 	for i := range events {
 		ev := &events[i]
 		if ev.Rev > newest {
@@ -275,7 +273,7 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 			s.pos = ev.Rev - 1
 			return true, nil
 		}
-		if !s.asked(ev) || !s.wanted(s.log.Store.Author(ev.Author)) || !s.may(ev) {
+		if !s.tells(ev) {
 			continue
 		}
 		whole := i+1 == len(events) || events[i+1].Rev != ev.Rev
@@ -298,6 +296,32 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	}
 	s.pos = max(s.pos, upTo)
 	return false, nil
+}
+
+// begin waits until not too many are at the store. It returns what ends the work there, and may be called twice; nil when ctx was over first.
+func (l *Log) begin(ctx context.Context) (release func()) {
+	select {
+	case l.reading <- struct{}{}:
+		return sync.OnceFunc(func() { <-l.reading })
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// read takes from the log what lies after a revision. What nobody asks for is mostly left in the file.
+func (s *stream) read(after int64) (events []store.Event, upTo int64, err error) {
+	s.events, upTo, err = s.log.Store.EventsOf(s.prefix, s.filter, after, batchEvents, s.events[:0])
+	return s.events, upTo, err
+}
+
+// filter is asked in the middle of a read, and so asks nothing of the store but who an author is.
+func (s *stream) filter(key []byte, by store.AuthorID) bool {
+	return s.asksFor(string(key)) && (s.by == "" || s.wanted(s.log.Store.Author(by)))
+}
+
+// tells says whether an event is asked for, and may be seen.
+func (s *stream) tells(ev *store.Event) bool {
+	return s.asked(ev) && s.wanted(s.log.Store.Author(ev.Author)) && s.may(ev)
 }
 
 // may tells whether who asks may list what an event is about.

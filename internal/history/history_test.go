@@ -9,11 +9,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
 	"apilet/internal/request"
@@ -193,6 +196,14 @@ func TestQueriesChoose(t *testing.T) {
 		"limit=2&after=4":                        "[5 6] 0",
 		"limit=2&resource=pods":                  "[1 2] 4",
 		"labelSelector=app":                      "[] 0",
+		"tail=2":                                 "[5 6] 0",
+		"tail=2&until=4":                         "[3 4] 0",
+		"tail=2&resource=pods":                   "[2 5] 0",
+		"tail=9&by=bob":                          "[2 3] 0",
+		"tail=2&after=5":                         "[6] 0",
+		"tail=1&name=nobody":                     "[] 0",
+		"without=pods&without=events":            "[3 4] 0",
+		"resource=pods&without=pods":             "[] 0",
 		"labelSelector=!app&limit=5000&resource=pods": "[1 2 5] 0",
 	} {
 		revs, next := b.revisions(query)
@@ -200,6 +211,84 @@ func TestQueriesChoose(t *testing.T) {
 			t.Errorf("%s: %s, want %s", query, got, want)
 		}
 	}
+}
+
+// The last lines of a long history are found from its end, however few of it is asked for, and are told where what is before them ends.
+func TestTails(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const all = 6000 // more than is in memory
+	rare := []int64{3, 1700, 1701, 5000, 5990}
+	for rev := int64(1); rev <= all; rev++ {
+		key, by := fmt.Sprintf("//pods/shop/p%d", rev), alice
+		if slices.Contains(rare, rev) {
+			key, by.User = fmt.Sprintf("//configmaps/shop/c%d", rev), "bob"
+		}
+		b.write(key, 0, `"x":1`, by)
+	}
+	for query, want := range map[string]string{
+		"tail=3":                                `5997 {"earlier":5997} [5998 5999 6000]`,
+		"tail=2&by=bob":                         `4999 {"earlier":4999} [5000 5990]`,
+		"tail=3&resource=configmaps":            `1700 {"earlier":1700} [1701 5000 5990]`,
+		"tail=2&until=1700&by=bob":              `2 {"earlier":2} [3 1700]`,
+		"tail=5&by=bob":                         `2 {"earlier":2} [3 1700 1701 5000 5990]`,
+		"tail=6&by=bob":                         `0  [3 1700 1701 5000 5990]`,
+		"tail=6&by=bob&after=1700":              `0  [1701 5000 5990]`,
+		"tail=2&name=p17":                       `0  [17]`,
+		"tail=1&name=nobody":                    `0  []`,
+		"tail=2&labelSelector=!a&by=bob":        `4999 {"earlier":4999} [5000 5990]`,
+		"tail=2&fieldSelector=metadata.name=c3": `0  [3]`,
+	} {
+		_, body := b.ask(query)
+		earlier, rest := "", body
+		if first, after, _ := strings.Cut(body, "\n"); strings.HasPrefix(first, `{"earlier"`) {
+			earlier, rest = first, after
+		}
+		revs := []int64{}
+		for line := range strings.Lines(rest) {
+			revs = append(revs, gjson.Get(line, "revision").Int())
+		}
+		if got := fmt.Sprintf("%d %s %v", gjson.Get(earlier, "earlier").Int(), earlier, revs); got != want {
+			t.Errorf("%s: %s, want %s", query, got, want)
+		}
+	}
+	if _, err := b.upkeep.Compact(t.Context(), 5000); err != nil {
+		t.Fatal(err)
+	}
+	if _, body := b.ask("tail=2&by=bob"); !strings.HasPrefix(body, `{"revision":5990,`) {
+		t.Errorf("after a compaction: %s", body)
+	}
+}
+
+// Who follows a tail has it first, and, when the stream broke, what came since and no tail again.
+func TestTailsAreFollowed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for i := range 10 {
+		b.write(fmt.Sprintf("//pods/shop/p%d", i), 0, `"x":1`, alice)
+	}
+	follow := func(query, lastEvent string, want ...string) {
+		t.Helper()
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", b.url+"?follow=true&"+query, nil)
+		r.Header.Set("Accept", "text/event-stream")
+		if lastEvent != "" {
+			r.Header.Set("Last-Event-ID", lastEvent)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		lines := bufio.NewScanner(answer.Body)
+		for _, beginning := range want {
+			if !lines.Scan() || !strings.HasPrefix(lines.Text(), beginning) {
+				t.Fatalf("%s: %q, want %q", query, lines.Text(), beginning)
+			}
+		}
+	}
+	follow("tail=2", "", "event: earlier", `data: {"earlier":8}`, "", "id: 9", `data: {"revision":9`, "", "id: 10")
+	follow("tail=2", "5", "id: 6")
+	follow("tail=20", "", "id: 1")
 }
 
 // All that is wrong with a request is a Status that says so.
@@ -218,6 +307,7 @@ func TestBadQueries(t *testing.T) {
 		"after=99999999999999999999": "400 after", "since=yesterday": "400 .*no moment", "since=3": "400 since is a time", "until=-5": "400 .*no moment",
 		"until=99": "400 revision 99 is in the future", "until=2099-01-01T00:00:00Z": "400 .*in the future", "follow=maybe": "400 follow", "objects=1e3": "400 objects",
 		"follow=true&until=4": "400 .*contradict", "labelSelector=a%20b%20c": "400", "fieldSelector=spec.x=1": "400 field label not supported",
+		"tail=0": "400 tail", "tail=5001": "400 tail", "tail=x": "400 tail", "tail=3&limit=3": "400 limit is about the first",
 		"fieldSelector=((": "400", "%zz": "400 invalid URL escape", "since=" + strings.Repeat("9", 5000): "400 ",
 		"since=2026-11-23T04:00:00": "400 .*no moment", "until=2026-11-23T03:00:00Z": "410 .*is compacted: the oldest moment that can be asked is revision 3 of 2026-11-23T04:00:00.002Z",
 	} {
@@ -442,7 +532,7 @@ func TestMoments(t *testing.T) {
 		m, err := ParseMoment(text, now)
 		if err == nil {
 			var rev int64
-			if rev, err = moments.At(m, now); err == nil {
+			if rev, _, err = moments.At(m, now); err == nil {
 				return fmt.Sprint(rev)
 			}
 		}

@@ -74,26 +74,26 @@ type Moments struct {
 	Upkeep *store.Maintenance
 }
 
-// At is the revision that was current at a moment: a Status 410 that names the oldest that can be asked when it is compacted, 400 when it
-// is in the future.
-func (ms Moments) At(m Moment, now time.Time) (int64, error) {
+// At is the revision that was current at a moment, and the moment as a time, where that is known: of a revision it is when it was written. A
+// Status 410 names the oldest that can be asked when it is compacted, a 400 says that it is in the future.
+func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err error) {
 	if m.Rev > 0 {
 		switch newest := ms.Store.Revision(); {
 		case m.Rev > newest:
-			return 0, apierrors.NewBadRequest(fmt.Sprintf("revision %d is in the future: the newest is %d", m.Rev, newest))
+			return 0, then, apierrors.NewBadRequest(fmt.Sprintf("revision %d is in the future: the newest is %d", m.Rev, newest))
 		case m.Rev < ms.Store.Compacted():
-			return 0, ms.compacted("revision " + m.text)
+			return 0, then, ms.compacted("revision " + m.text)
 		}
-		return m.Rev, nil
+		return m.Rev, ms.Store.TimeOf(m.Rev), nil
 	}
 	if m.Time.After(now.Add(time.Second)) { // of clocks that differ a little
-		return 0, apierrors.NewBadRequest(m.text + " is in the future")
+		return 0, then, apierrors.NewBadRequest(m.text + " is in the future")
 	}
-	rev, err := ms.Upkeep.RevisionAt(m.Time)
+	rev, err = ms.Upkeep.RevisionAt(m.Time)
 	if errors.Is(err, store.ErrCompacted) {
-		return 0, ms.compacted(m.text)
+		return 0, then, ms.compacted(m.text)
 	}
-	return rev, err
+	return rev, m.Time, err
 }
 
 // compacted is the 410 of what is too long ago.

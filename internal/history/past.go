@@ -30,8 +30,8 @@ func (p *Past) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.Fail(w, r, err)
 		return
 	}
-	types, rev, err := p.at(rec.At)
-	if err != nil {
+	types, rev, then, err := p.at(rec.At)
+	if rec.Then = then; err != nil {
 		if status, _ := response.ErrorStatus(err); !rec.Info.ResourceRequest { // of an error of discovery kubectl shows nothing but warnings
 			warning.AddWarning(r.Context(), "", status.Message)
 		}
@@ -54,19 +54,19 @@ func readsOnly(method string, info *request.Info) error {
 	return nil
 }
 
-func (p *Past) at(moment string) (*scheme.Registry, int64, error) {
+// at finds what was served at a moment, its revision, and when it was.
+func (p *Past) at(moment string) (types *scheme.Registry, rev int64, then time.Time, err error) {
 	now := time.Now()
 	m, err := ParseMoment(moment, now)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, then, err
 	}
-	rev, err := p.Moments.At(m, now)
-	if err != nil {
-		return nil, 0, err
+	if rev, then, err = p.Moments.At(m, now); err != nil {
+		return nil, 0, then, err
 	}
-	types, err := p.Types(rev)
+	types, err = p.Types(rev)
 	if errors.Is(err, store.ErrCompacted) { // while it was read
 		err = p.compacted(fmt.Sprintf("revision %d", rev))
 	}
-	return types, rev, err
+	return types, rev, then, err
 }

@@ -20,19 +20,21 @@ import (
 
 const (
 	limitDefault = 500
-	limitMax     = 5000
+	limitMax     = 5000 // also of a tail
 )
 
 // A query is what is asked for.
 type query struct {
 	after, until int64           // revisions; until 0: no end
 	limit        int64           // lines; 0: none
+	tail         int64           // the last so many lines, in place of the first; 0: not asked for
 	prefix       string          // of the one resource that is asked for, or store.Everything
 	bases        map[string]bool // of the resources; empty: all
+	without      map[string]bool // of resources that are left out
 	namespace    string
 	name         string
 	labels       selector.Labels
-	fields       []*selector.Field
+	fields       map[string][]*selector.Field // by resource; under store.Everything those that all types have
 	by           string
 	follow       bool
 	objects      bool
@@ -45,7 +47,7 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	q := &query{namespace: values.Get("namespace"), name: values.Get("name"), by: values.Get("by"), bases: map[string]bool{}, prefix: store.Everything,
+	q := &query{namespace: values.Get("namespace"), name: values.Get("name"), by: values.Get("by"), bases: map[string]bool{}, without: map[string]bool{}, prefix: store.Everything,
 		sse: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
 	for name, to := range map[string]*bool{"follow": &q.follow, "objects": &q.objects} {
 		if text := values.Get(name); text != "" {
@@ -54,7 +56,7 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 			}
 		}
 	}
-	if err := errors.Join(q.parseLimit(values.Get("limit")), q.parseSelectors(values)); err != nil {
+	if err := errors.Join(q.parseLimit(values), q.parseLabels(values.Get("labelSelector"))); err != nil {
 		return nil, err
 	}
 	for _, name := range values["resource"] {
@@ -63,10 +65,20 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 			q.bases[q.prefix] = true
 		}
 	}
+	for _, name := range values["without"] {
+		q.without[l.baseOf(name)] = true
+	}
 	if len(q.bases) > 1 {
 		q.prefix = store.Everything
 	}
-	return q, l.parseSpan(q, values, r.Header.Get("Last-Event-ID"))
+	if q.fields, err = l.parseFields(values.Get("fieldSelector"), q.bases); err != nil {
+		return nil, err
+	}
+	resumed := r.Header.Get("Last-Event-ID")
+	if resumed != "" { // who goes on where a stream broke has the tail
+		q.tail = 0
+	}
+	return q, l.parseSpan(q, values, resumed)
 }
 
 // parseSpan finds where to begin and where to end. A time before all that is kept begins with the oldest, a revision is compacted.
@@ -114,60 +126,94 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 		if q.follow {
 			return apierrors.NewBadRequest("who follows does not end: until and follow contradict each other")
 		}
-		if q.until, err = moments.At(m, now); err != nil {
+		if q.until, _, err = moments.At(m, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (q *query) parseLimit(text string) error {
-	if q.limit = limitDefault; q.follow {
+func (q *query) parseLimit(values url.Values) (err error) {
+	if q.limit = limitDefault; q.follow || values.Get("tail") != "" {
 		q.limit = 0
 	}
-	if text == "" {
-		return nil
+	if values.Get("limit") != "" && values.Get("tail") != "" {
+		return apierrors.NewBadRequest("limit is about the first lines and tail about the last: one of them")
 	}
-	limit, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || limit < 1 || limit > limitMax {
-		return apierrors.NewBadRequest("limit is no number between 1 and " + strconv.Itoa(limitMax))
+	for name, to := range map[string]*int64{"limit": &q.limit, "tail": &q.tail} {
+		text := values.Get(name)
+		if text == "" {
+			continue
+		}
+		if *to, err = strconv.ParseInt(text, 10, 64); err != nil || *to < 1 || *to > limitMax {
+			return apierrors.NewBadRequest(name + " is no number between 1 and " + strconv.Itoa(limitMax))
+		}
 	}
-	q.limit = limit
 	return nil
 }
 
-func (q *query) parseSelectors(values url.Values) error {
-	if text := values.Get("labelSelector"); text != "" {
-		parsed, err := scheme.ParseLabels(text)
-		if err != nil {
-			return apierrors.NewBadRequest(err.Error())
-		}
-		requirements, _ := parsed.Requirements()
-		q.labels = selector.NewLabels(requirements)
-	}
-	text := values.Get("fieldSelector")
+func (q *query) parseLabels(text string) error {
 	if text == "" {
 		return nil
 	}
-	parsed, err := fields.ParseSelector(text)
+	parsed, err := scheme.ParseLabels(text)
 	if err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
-	known := map[string]*selector.Field{
-		"metadata.name":      {Key: func(_, name string) string { return name }},
-		"metadata.namespace": {Key: func(namespace, _ string) string { return namespace }},
-	}
-	for _, term := range parsed.Requirements() {
-		field := known[term.Field]
-		if field == nil {
-			return apierrors.NewBadRequest("field label not supported: " + term.Field)
-		}
-		field.Add(term.Value, term.Operator)
-	}
-	for _, field := range known {
-		q.fields = append(q.fields, field)
-	}
+	requirements, _ := parsed.Requirements()
+	q.labels = selector.NewLabels(requirements)
 	return nil
+}
+
+// parseFields makes a field selector ready for each resource that is asked for. Without resources it can be about what all have.
+func (l *Log) parseFields(text string, bases map[string]bool) (map[string][]*selector.Field, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if len(bases) == 0 {
+		bases = map[string]bool{store.Everything: true}
+	}
+	all := map[string][]*selector.Field{}
+	for base := range bases {
+		list, err := l.Fields(base, text)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		all[base] = list
+	}
+	return all, nil
+}
+
+// Fields makes a field selector ready for the type whose keys have a beginning, by what its objects can be selected by.
+func (l *Log) Fields(base, text string) ([]*selector.Field, error) {
+	parsed, err := fields.ParseSelector(text)
+	if err != nil {
+		return nil, err
+	}
+	return l.fieldsOf(base, parsed.Requirements())
+}
+
+// fieldsOf takes the first version of a type that can be selected so.
+func (l *Log) fieldsOf(base string, terms fields.Requirements) (list []*selector.Field, err error) {
+	known := false
+	for _, res := range l.Types.All() {
+		if res.Base != base || res.Virtual {
+			continue
+		}
+		if list, err = selector.NewFields(res, terms); err == nil {
+			return list, nil
+		}
+		known = true
+	}
+	if known {
+		return nil, err
+	}
+	unknown := &scheme.Resource{Namespaced: true, Custom: &scheme.CustomStrategy{Selectable: l.Selectable[base]}} // gone, or in no table
+	list, err = selector.NewFields(unknown, terms)
+	if err != nil && base == store.Everything {
+		err = fmt.Errorf("%w: without a resource there are metadata.name and metadata.namespace", err)
+	}
+	return list, err
 }
 
 // baseOf is what keys of PLURAL.GROUP begin with. A resource that is not served any more has a history, too.
@@ -181,17 +227,41 @@ func (l *Log) baseOf(name string) string {
 	return "/" + group + "/" + plural + "/"
 }
 
-// asked tells whether an event is among what is asked for, but for who may see it.
+// asked tells whether an event is among what is asked for, but for by whom and for who may see it.
 func (q *query) asked(ev *store.Event) bool {
-	base, namespace, name, ok := scheme.SplitKey(ev.Key)
-	if !ok || len(q.bases) > 0 && !q.bases[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
+	return q.asksFor(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
+}
+
+// asksFor is what of asked a key decides.
+func (q *query) asksFor(key string) bool {
+	base, namespace, name, ok := scheme.SplitKey(key)
+	if !ok || len(q.bases) > 0 && !q.bases[base] || q.without[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
 		return false
 	}
-	for _, field := range q.fields {
-		if !field.Matches(ev.Key, nil) {
+	for _, field := range q.fieldsFor(base) {
+		if field.Key != nil && !field.Matches(key, nil) {
 			return false
 		}
 	}
-	return len(q.labels.ByKey) == 0 || q.labels.Match(gjson.GetBytes(ev.JSON, "metadata.labels")) ||
-		ev.Prev != nil && q.labels.Match(gjson.GetBytes(ev.Prev, "metadata.labels"))
+	return true
+}
+
+// matches says whether the selectors fit an object before or after a change.
+func (q *query) matches(key string, json []byte) bool {
+	if q.fields != nil {
+		base, _, _, _ := scheme.SplitKey(key)
+		for _, field := range q.fieldsFor(base) {
+			if !field.Matches(key, json) {
+				return false
+			}
+		}
+	}
+	return len(q.labels.ByKey) == 0 || q.labels.Match(gjson.GetBytes(json, "metadata.labels"))
+}
+
+func (q *query) fieldsFor(base string) []*selector.Field {
+	if list := q.fields[base]; list != nil {
+		return list
+	}
+	return q.fields[store.Everything]
 }

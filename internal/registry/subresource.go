@@ -134,7 +134,9 @@ func scaleRow(of *scheme.Resource) *scheme.Resource {
 	row := scheme.Row[autoscalingv1.Scale](scheme.Namespaced, "scales", "")
 	if of.GoType == nil {
 		row.Custom = &scheme.CustomStrategy{Columns: func() []metav1.TableColumnDefinition { return printers.CustomScaleColumns },
-			Cells: func(obj scheme.Object) []any { return printers.ScaleCells(obj.(*autoscalingv1.Scale), time.Now()) }}
+			Cells: func(obj scheme.Object, now time.Time) []any {
+				return printers.ScaleCells(obj.(*autoscalingv1.Scale), now)
+			}}
 	}
 	return scheme.GroupVersion(autoscalingv1.GroupName, "v1", row)[0]
 }

@@ -110,8 +110,10 @@ type Request struct {
 	User         User           // who acts (after impersonation)
 	Impersonator *User          // who really asks, when that is somebody else
 	Agent        string         // the program that asks, as it calls itself
+	Remote       string         // the address that it came from
 	Manager      string         // of fields, where the request names one
 	At           string         // the moment that is asked about, as named; "": now
+	Then         time.Time      // that moment, as far as it is known: what ages count to; zero: now
 	Follows      bool           // the answer goes on for as long as the client likes, or may: a watch is one
 	Applies      bool           // it is a patch that says what is wanted: an apply
 	Constraint   string         // the verb that allowed the impersonation, "" for plain "impersonate"; audit writes it

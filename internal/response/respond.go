@@ -396,8 +396,8 @@ type View struct {
 	Res     *scheme.Resource // the type of the objects
 	Media   MediaType        // as negotiated
 	include string           // includeObject of a Table: None, Metadata or Object
-	now     time.Time
-	Mute    bool // a Table watch has told its columns already
+	now     time.Time        // that ages of a Table count to
+	Mute    bool             // a Table watch has told its columns already
 }
 
 // ContentType is the header of an answer that is no stream.
@@ -634,13 +634,17 @@ func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 
 // NewView negotiates how a request's answer looks.
 func NewView(r *http.Request, res *scheme.Resource) (*View, error) {
-	media, err := offerOf(res, &request.From(r.Context()).Info).Negotiate(r.Header.Get("Accept"))
+	rec := request.From(r.Context())
+	media, err := offerOf(res, &rec.Info).Negotiate(r.Header.Get("Accept"))
 	if err != nil {
 		return nil, err
 	}
 	v := &View{Res: res, Media: media}
 	if media.As == "Table" {
-		v.now, v.include = time.Now(), "Metadata"
+		v.now, v.include = rec.Then, "Metadata"
+		if v.now.IsZero() {
+			v.now = time.Now()
+		}
 		if include := r.URL.Query().Get("includeObject"); include != "" {
 			v.include = include
 		}

@@ -39,6 +39,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -261,7 +262,7 @@ type CustomStrategy struct {
 	Complete   func(*unstructured.Unstructured) error                               // stored object, as of today's schema
 	ToStorage  func(*unstructured.Unstructured) (*unstructured.Unstructured, error) // nil: as it is
 	Columns    func() []metav1.TableColumnDefinition                                // nil: name and age
-	Cells      func(obj Object) []any                                               // one row of them
+	Cells      func(obj Object, now time.Time) []any                                // one row of them
 	Scale      func(u *unstructured.Unstructured, set *int32) (Scalable, error)     // set, when not nil, changes the count
 	Kept       func() *sync.Map                                                     // what is made of the schema, by its maker's key, as long as that is kept
 	Unmarked   string                                                               // version of the stored objects that do not name theirs

@@ -57,23 +57,33 @@ func NewMatcher(res *scheme.Resource, info *request.Info, labelText, fieldText s
 // Everything says that no selector narrows the collection.
 func (m *Matcher) Everything() bool { return len(m.labels.ByKey) == 0 && len(m.fields) == 0 }
 
-func (m *Matcher) addFields(res *scheme.Resource, terms fields.Requirements) error {
-	known := map[string]*Field{}
+func (m *Matcher) addFields(res *scheme.Resource, terms fields.Requirements) (err error) {
+	if m.fields, err = NewFields(res, terms); err != nil {
+		return err
+	}
 	for _, term := range terms {
-		if known[term.Field] == nil {
-			t, err := fieldTermFor(res, term.Field)
-			if err != nil {
-				return err
-			}
-			known[term.Field] = &t
-			m.fields = append(m.fields, &t)
-		}
-		known[term.Field].Add(term.Value, term.Operator)
 		if name := term.Field == "metadata.name"; name && term.Operator != selection.NotEquals && (m.namespace != "" || !res.Namespaced) && term.Value != "" {
 			m.Span = res.Key(m.namespace, term.Value)
 		}
 	}
 	return nil
+}
+
+// NewFields joins the requirements on each field of a type's objects into one term. An error names a field that they cannot be selected by.
+func NewFields(res *scheme.Resource, terms fields.Requirements) (list []*Field, err error) {
+	known := map[string]*Field{}
+	for _, term := range terms {
+		if known[term.Field] == nil {
+			t, err := fieldTermFor(res, term.Field)
+			if err != nil {
+				return nil, err
+			}
+			known[term.Field] = &t
+			list = append(list, &t)
+		}
+		known[term.Field].Add(term.Value, term.Operator)
+	}
+	return list, nil
 }
 
 // Matches says whether the object with this key and JSON is shown.

@@ -68,6 +68,14 @@ func (up *Maintenance) Oldest() (rev int64, since time.Time) {
 	return rev, time.Time{}
 }
 
+// TimeOf is when a revision was written, or, where it is gone or another's, the next one that is kept; the zero time where nobody knows.
+func (st *Store) TimeOf(rev int64) time.Time {
+	if r, err := st.recordFrom(rev); err == nil && r.Time != 0 {
+		return time.UnixMilli(r.Time)
+	}
+	return time.Time{}
+}
+
 // recordFrom is the first record at or above a revision, without its key and JSON.
 func (st *Store) recordFrom(rev int64) (r Record, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {

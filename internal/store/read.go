@@ -17,6 +17,9 @@ type snapshot struct {
 	revs    tree // versions of objects by revision
 	compact int64
 	shared  bool // what lies under a revision may be another key's, and sound
+	chains  *waypoints
+	steps   int     // versions passed on the way to others
+	passed  []int64 // some of them, of one key
 	seek    [8]byte
 }
 
@@ -70,7 +73,7 @@ func (s *snapshot) newestTime() int64 {
 func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 	return st.dataFile.view(func(p *pages) error {
 		s := newSnapshot(p, st.compactRev.Load())
-		s.shared = st.shared.Load()
+		s.shared, s.chains = st.shared.Load(), &st.chains
 		return fn(s)
 	})
 }
@@ -94,9 +97,23 @@ func (s *snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 	if state.rev <= rev && !state.live() {
 		return r, false, nil
 	}
-	for at := state.rev; at > 0; {
+	r, ok, err = s.follow(key, state.rev, rev)
+	if len(s.passed) > 0 {
+		s.chains.add(key, s.passed)
+		s.passed = s.passed[:0]
+	}
+	return r, ok, err
+}
+
+// follow is version from a revision of the key on.
+func (s *Snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err error) {
+	at := from
+	for steps := 0; at > 0; steps++ {
+		if steps > 0 && steps%waypointEvery == 0 {
+			at = s.shortcut(key, at, rev, steps)
+		}
 		b := s.record(at, key)
-		if b == nil && at <= s.compact && at != state.rev {
+		if b == nil && at <= s.compact && at != from {
 			return r, false, nil // a compacted tombstone
 		}
 		if b == nil {
@@ -112,11 +129,29 @@ func (s *snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 		if at <= rev {
 			return r, !r.Deleted, nil
 		}
+		s.steps++
 		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.record(r.CreateRev, key) != nil {
 			at = r.CreateRev // past all the updates of an object that did not exist yet; a replica may never have seen its creation
 		}
 	}
 	return r, false, nil
+}
+
+// shortcut is where a walk along a chain goes on: the place nearest to its end that is remembered, the first time that it is a long one, else
+// where it is, which is then remembered.
+func (s *Snapshot) shortcut(key []byte, at, rev int64, steps int) int64 {
+	if steps == waypointEvery {
+		if place := s.chains.above(key, rev); place != 0 && place < at {
+			if b := s.record(place, key); b != nil && bytes.Equal(recordKey(b), key) {
+				return place
+			}
+			s.chains.forget(key)
+		}
+	}
+	if at > rev {
+		s.passed = append(s.passed, at)
+	}
+	return at
 }
 
 // reach refuses revisions that cannot be read. current is a published revision that the transaction is sure to contain.
@@ -218,6 +253,9 @@ func (st *Store) Chunk(sp Span, c *Chunk) error {
 			return err
 		}
 		c.Next, err = s.each(sp.Prefix, sp.Start, func(key []byte, state keyState) (bool, error) {
+			if s.steps > chainStepsMax {
+				return false, nil
+			}
 			r, ok, err := s.version(key, state, c.Rev)
 			if err != nil || !ok {
 				return err == nil, err
@@ -334,6 +372,9 @@ func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
 				return err
 			}
 			start, err = s.each(prefix, start, func(key []byte, state keyState) (bool, error) {
+				if s.steps > chainStepsMax {
+					return false, nil
+				}
 				one, err := s.countOne(key, state, rev)
 				n += one
 				return err == nil, err
@@ -389,6 +430,14 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 // CompactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
 // outlives compactions.
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
+	return st.EventsOf(resource, nil, after, max, dst)
+}
+
+// A Filter says of a record's key and author whether anybody wants to have it read; nil wants all.
+type Filter func(key []byte, by AuthorID) bool
+
+// EventsOf is Events without those that a filter does not want, where that saves reading them: some of them may come all the same.
+func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	if max <= 0 {
 		max = chunkItems
 	}
@@ -403,11 +452,11 @@ func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs
 		return dst, upTo, nil
 	}
 	st.mu.RUnlock()
-	return st.replay(resource, after, max, dst)
+	return st.replay(resource, wanted, after, max, dst)
 }
 
 // replay reads what has left the ring from the file.
-func (st *Store) replay(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
+func (st *Store) replay(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	current, found := st.Revision(), len(dst)
 	upTo = current
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -433,7 +482,7 @@ func (st *Store) replay(resource string, after int64, max int, dst []Event) (evs
 			if err != nil {
 				return damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
 			}
-			if !strings.HasPrefix(string(key), resource) {
+			if !strings.HasPrefix(string(key), resource) || wanted != nil && !wanted(key, r.Author) {
 				continue
 			}
 			ev, err := s.event(r, key)

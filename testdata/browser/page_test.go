@@ -43,6 +43,7 @@ func TestPage(t *testing.T) {
 		{"dark where the user likes it", testDark},
 		{"the slider travels in time", testTravel},
 		{"owners and dependents are a tree", testTree},
+		{"what is long comes in pages", testLong},
 		{"a token typed in opens a server with an authenticator", testToken},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, b) })
@@ -207,6 +208,36 @@ func testTree(t *testing.T, b *browser) {
 	}
 	p.eval(`document.querySelector('.tree ul ul ul button').click()`)
 	p.wait("the pod", `document.querySelector('.detail h2').textContent.includes('web-1-a')`)
+	p.clean(s.url)
+}
+
+// testLong has more objects, dependents and changes than are shown at once.
+func testLong(t *testing.T, b *browser) {
+	s := startServer(t)
+	owner := s.create("kubectl", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"owner"}}`)
+	for i := range 700 {
+		s.write("kubectl", "POST", "/api/v1/namespaces/default/configmaps", fmt.Sprintf(
+			`{"metadata":{"name":"c%03d","labels":{"third":"%d"},"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q}]}}`, i, i%3, owner))
+	}
+	p := b.open(t, s.ui("timeline"), 1200, 800, false)
+	count := func(selector string) string { return fmt.Sprintf(`document.querySelectorAll('%s').length`, selector) }
+	click := func(panel, text string) {
+		p.eval(fmt.Sprintf(`[...document.querySelectorAll('#panel-%s button')].find(b => b.textContent === %q && !b.hidden).click()`, panel, text))
+	}
+	p.wait("the last changes", count("#panel-timeline .change-row")+` === 300 && `+shown("timeline", "c699"))
+	click("timeline", "Earlier")
+	p.wait("those before them", count("#panel-timeline .change-row")+` === 600`)
+	click("timeline", "Earlier")
+	p.wait("the first", shown("timeline", "c000")+` && `+shown("timeline", "c699"))
+	p.eval(`location.hash = '#/objects/-/configmaps/default/owner'`)
+	p.wait("the first objects, and how many more there are", count("#panel-objects tbody tr")+` === 500 && `+shown("objects", "201 more"))
+	p.wait("a part of the tree", count("#panel-objects .tree ul ul li")+` === 300 && `+shown("objects", "401 more"))
+	click("objects", "401 more")
+	p.wait("more of it", count("#panel-objects .tree ul ul li")+` === 400 && `+shown("objects", "301 more"))
+	click("objects", "More")
+	p.wait("all objects", count("#panel-objects tbody tr")+` === 701`)
+	p.eval(`(() => { const l = document.querySelector('#panel-objects input[name=labelSelector]'); l.value = 'third=1'; l.dispatchEvent(new Event('change')); })()`)
+	p.wait("those with a label", count("#panel-objects tbody tr")+` === 233`)
 	p.clean(s.url)
 }
 

@@ -132,7 +132,7 @@ async function tellTime() {
   const at = app.at;
   if (!at) return;
   try {
-    for await (const change of changes({after: at - 1, until: at}, null, 1)) {
+    for await (const change of changes({after: at - 1, until: at}, null)) {
       if (app.at === at && change.time) $('moment-text').textContent = 'Revision ' + number(at) + ' · ' + clock(change.time);
       return;
     }

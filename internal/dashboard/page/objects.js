@@ -2,9 +2,12 @@
 
 const asTable = 'application/json;as=Table;g=meta.k8s.io;v=v1';
 const asMetadata = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1';
-const most = 500;    // objects of one kind
-const atOnce = 4;    // requests for a tree
-const treeMost = 300; // objects that are drawn in it
+const chunkSize = 500;    // objects that are asked for at once
+const listMost = 5000;    // that are in a list
+const atOnce = 4;         // requests for a tree
+const lookedMost = 20000; // objects that are looked through for it, unless somebody asks to look on
+const treeMost = 300;     // that are drawn in it,
+const treeMore = 100;     // and so many more whenever somebody asks
 
 const first = ['deployments', 'statefulsets', 'daemonsets', 'jobs', 'cronjobs', 'pods', 'services', 'configmaps']; // what people look for
 
@@ -18,6 +21,7 @@ function objects(app) {
   let known = [], knownAt = -1, chosen = null, stop = new AbortController();
   const kind = el('select', {name: 'kind', 'aria-label': 'Kind', onchange: () => go(known[kind.value], null)});
   const namespace = el('input', {name: 'namespace', placeholder: 'namespace', 'aria-label': 'Namespace', autocomplete: 'off', spellcheck: 'false', onchange: () => list()});
+  const labels = el('input', {name: 'labelSelector', placeholder: 'labels: app=x', 'aria-label': 'Labels', autocomplete: 'off', spellcheck: 'false', onchange: () => list()});
   const listing = el('div', {class: 'scroll'}), detail = el('div', {class: 'detail'});
   let current = null;
 
@@ -62,22 +66,40 @@ function objects(app) {
   async function list() {
     stop.abort();
     const mine = stop = new AbortController();
-    try {
-      const scope = current.namespaced ? namespace.value.trim() : '';
-      const answer = await (await ask(at(app.at, collection(current, scope)) + '?limit=' + most, asTable, mine.signal)).json();
-      const columns = answer.columnDefinitions.map((c, i) => [c, i]).filter(([c]) => c.priority === 0 && c.name !== 'Created At');
-      const heads = columns.map(([c]) => ({text: c.name, num: c.type === 'integer'}));
-      if (current.namespaced && !scope) heads.unshift('Namespace');
-      const rows = (answer.rows || []).map(r => {
-        const meta = r.object.metadata, cells = columns.map(([, i]) => String(r.cells[i] ?? ''));
-        if (current.namespaced && !scope) cells.unshift(meta.namespace);
-        return {cells, open: () => inspect({...current, namespace: meta.namespace, name: meta.name})};
-      });
-      listing.replaceChildren(table(heads, rows, app.at ? 'There were none.' : 'There are none.'),
-        answer.metadata?.continue ? el('p', {class: 'muted small'}, 'The first ' + most + '.') : '');
-    } catch (err) {
-      if (!mine.signal.aborted) listing.replaceChildren(el('p', {class: 'empty'}, err.message));
+    const scope = current.namespaced ? namespace.value.trim() : '', query = {limit: chunkSize};
+    if (labels.value.trim()) query.labelSelector = labels.value.trim();
+    let columns, body, shown = 0;
+    const more = el('button', {type: 'button', onclick: () => chunk()}, 'More'), note = el('p', {class: 'row', role: 'status'});
+
+    // chunk shows the next objects below those that are there.
+    async function chunk() {
+      more.disabled = true;
+      try {
+        const answer = await (await ask(at(app.at, collection(current, scope)) + '?' + parameters(query), asTable, mine.signal)).json();
+        columns ||= (answer.columnDefinitions || []).map((c, i) => [c, i]).filter(([c]) => c.priority === 0 && c.name !== 'Created At');
+        const heads = columns.map(([c]) => ({text: c.name, num: c.type === 'integer'}));
+        if (current.namespaced && !scope) heads.unshift('Namespace');
+        const rows = (answer.rows || []).map(r => {
+          const meta = r.object.metadata, cells = columns.map(([, i]) => String(r.cells[i] ?? ''));
+          if (current.namespaced && !scope) cells.unshift(meta.namespace);
+          return {cells, open: () => inspect({...current, namespace: meta.namespace, name: meta.name})};
+        });
+        const made = table(heads, rows, app.at ? 'There were none.' : 'There are none.');
+        if (body) body.append(...made.querySelectorAll('tbody tr'));
+        else { listing.replaceChildren(made, note); body = made.querySelector('tbody'); }
+        shown += rows.length;
+        query.continue = answer.metadata?.continue;
+        const left = answer.metadata?.remainingItemCount;
+        note.replaceChildren(...(!query.continue ? [] : shown >= listMost ? ['The first ' + number(shown) + ': labels or a namespace show others.'] :
+          [more, el('span', {class: 'muted small'}, left === undefined ? 'there are more' : number(left) + ' more')]));
+      } catch (err) {
+        if (mine.signal.aborted) return;
+        if (body) note.replaceChildren(err.message);
+        else listing.replaceChildren(el('p', {class: 'empty'}, err.message));
+      }
+      more.disabled = false;
     }
+    await chunk();
   }
 
   async function inspect(target) {
@@ -106,30 +128,36 @@ function objects(app) {
   }
 
   async function history(res, target, past) {
-    const query = {resource: res.resource + (res.group ? '.' + res.group : ''), name: target.name, after: app.data?.store.compacted || 0};
+    const query = {resource: res.resource + (res.group ? '.' + res.group : ''), name: target.name, tail: 200};
     if (app.at) query.until = app.at;
     if (target.namespace) query.namespace = target.namespace;
     const found = [];
     try {
-      for await (const change of changes(query, null)) found.push(change);
+      for await (const change of changes(query, null)) if (change.revision) found.push(change);
     } catch (err) {
       return past.replaceChildren(el('p', {class: 'empty'}, err.message));
     }
-    past.replaceChildren(...(found.length ? found.reverse().slice(0, 200).map(change => row(app, change)) : [el('p', {class: 'empty'}, 'None that are kept.')]));
+    past.replaceChildren(...(found.length ? found.reverse().map(change => row(app, change)) : [el('p', {class: 'empty'}, 'None that are kept.')]));
   }
 
-  // family reads the metadata of all that may be related to an object: its namespace, and what of the cluster owns it.
-  async function family(res, meta, tree) {
+  // family reads the metadata of all that may be related to an object: its namespace, and what of the cluster owns it. Of what has no owner
+  // nothing is kept but what turns out to be one.
+  async function family(res, meta, tree, most = lookedMost) {
     const byUID = new Map(), from = app.at;
     const note = (r, m) => { if (!byUID.has(m.uid)) byUID.set(m.uid, {res: r, meta: m, below: []}); return byUID.get(m.uid); };
     const self = note(res, meta);
-    let cut = false;
+    let looked = 0, cut = false;
     const relevant = known.filter(r => (r.count > 0 || from) && !['events', 'leases', 'endpoints'].includes(r.resource) && (r.namespaced || !meta.namespace));
     await each(relevant, async r => {
+      const query = {limit: chunkSize};
       try {
-        const answer = await (await ask(at(from, collection(r, r.namespaced ? meta.namespace : '')) + '?limit=' + most, asMetadata)).json();
-        cut ||= !!answer.metadata?.continue;
-        for (const item of answer.items || []) note(r, item.metadata);
+        do {
+          const answer = await (await ask(at(from, collection(r, r.namespaced ? meta.namespace : '')) + '?' + parameters(query), asMetadata)).json();
+          query.continue = answer.metadata?.continue;
+          for (const item of answer.items || []) if (item.metadata.ownerReferences) note(r, item.metadata);
+          looked += (answer.items || []).length;
+        } while (query.continue && looked < most && chosen?.name === meta.name);
+        cut ||= !!query.continue;
       } catch { /* a kind that the user may not list is left out */ }
     });
     for (let todo = [self]; todo.length;) { // owners of the cluster
@@ -155,14 +183,26 @@ function objects(app) {
       if (owners.length === 0) roots.add(one);
       owners.forEach(climb);
     })(self);
-    const drawn = new Set();
-    tree.replaceChildren(el('ul', {}, [...(roots.size ? roots : [self])].map(one => branch(one, self, drawn))),
-      drawn.size === 1 ? el('p', {class: 'muted small'}, 'Nobody owns it, and it owns nothing.') : '',
-      cut || drawn.size >= treeMost ? el('p', {class: 'muted small'}, 'There is more than can be shown here.') : '');
+    const drawn = new Set(), on = () => { tree.replaceChildren(el('p', {class: 'muted'}, 'looking …')); family(res, meta, tree, 10 * most); };
+    tree.replaceChildren(el('ul', {}, twigs([...(roots.size ? roots : [self])], self, drawn, {left: treeMost})),
+      drawn.size === 1 ? el('p', {class: 'muted small'}, 'Nobody owns it, and it owns nothing' + (cut ? ' of what was looked at.' : '.')) : '',
+      cut ? el('p', {class: 'row'}, el('button', {type: 'button', onclick: on}, 'Look on'), el('span', {class: 'muted small'}, number(looked) + ' objects were looked at: there are more.')) : '');
   }
 
-  function branch(one, self, drawn) {
-    if (drawn.size >= treeMost) return '';
+  // twigs are branches side by side: as many as there is room for, and a button for the others.
+  function twigs(all, self, drawn, room) {
+    const shown = [];
+    while (shown.length < all.length && room.left > 0) {
+      room.left--;
+      shown.push(branch(all[shown.length], self, drawn, room));
+    }
+    const rest = all.slice(shown.length);
+    if (rest.length === 0) return shown;
+    const more = el('li', {}, el('button', {type: 'button', class: 'plain more', onclick: () => more.replaceWith(...twigs(rest, self, drawn, {left: treeMore}))}, number(rest.length) + ' more'));
+    return [...shown, more];
+  }
+
+  function branch(one, self, drawn, room) {
     const again = drawn.has(one);
     drawn.add(one);
     const {res, meta} = one, name = [el('span', {class: 'kind'}, res.kind), ' ', meta.name];
@@ -171,12 +211,12 @@ function objects(app) {
     const notes = [meta.deletionTimestamp && el('span', {class: 'tag removed'}, 'deleting'), ...(meta.finalizers || []).map(f => el('span', {class: 'tag'}, f)),
       meta.creationTimestamp && el('span', {class: 'muted small'}, ago(meta.creationTimestamp))];
     const below = again ? [] : one.below.sort((a, b) => a.res.kind.localeCompare(b.res.kind) || a.meta.name.localeCompare(b.meta.name));
-    return el('li', {}, label, ' ', notes, below.length ? el('ul', {}, below.map(child => branch(child, self, drawn))) : '');
+    return el('li', {}, label, ' ', notes, below.length ? el('ul', {}, twigs(below, self, drawn, room)) : '');
   }
 
   return {
     id: 'objects', name: 'Objects',
-    node: el('section', {class: 'panel'}, el('form', {class: 'filters', onsubmit: e => { e.preventDefault(); list(); }}, kind, namespace),
+    node: el('section', {class: 'panel'}, el('form', {class: 'filters', onsubmit: e => { e.preventDefault(); list(); }}, kind, namespace, labels),
       el('div', {class: 'columns'}, listing, detail)),
     show: begin, travelled: () => { knownAt = -1; begin(chosen); },
     hide: () => stop.abort(),

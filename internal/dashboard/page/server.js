@@ -46,34 +46,34 @@ async function* lines(answer) {
   }
 }
 
-// parameters are those of a query, whose values may be lists.
+// parameters are those of a query, whose values may be lists; what is undefined is not asked for.
 function parameters(query) {
-  return new URLSearchParams(Object.entries(query).flatMap(([name, value]) => [value].flat().map(one => [name, one])));
+  return new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined).flatMap(([name, value]) => [value].flat().map(one => [name, one])));
 }
 
-// changes reads /debug/history from after to until, at most so many.
-async function* changes(query, signal, most = 2000) {
-  let after = query.after, told = 0;
-  while (after !== undefined && told < most) {
-    const answer = await ask('debug/history?' + parameters({limit: 1000, ...query, after}), 'application/x-ndjson, application/json', signal);
-    after = undefined;
+// changes reads the last changes of /debug/history that a query asks for, as many as its tail says; before them {earlier: REV} where there are more.
+async function* changes(query, signal) {
+  let next = query;
+  while (next) {
+    const answer = await ask('debug/history?' + parameters(next), 'application/x-ndjson, application/json', signal);
+    next = undefined;
     for await (const line of lines(answer)) {
       if (!line.trim()) continue;
       const doc = JSON.parse(line);
       if (doc.message) throw new Refusal(doc.code, doc.message);
-      if (doc.continue) after = doc.continue;
-      if (doc.revision && told++ < most) yield doc;
+      if (doc.continue) next = {...query, tail: undefined, after: doc.continue};
+      if (doc.revision || doc.earlier) yield doc;
     }
   }
 }
 
 // follow reads server-sent events of /debug/history for as long as the signal lets it. told is called for each, state with "live" or why
-// it is not. (An EventSource would do the same, but cannot show a token.)
+// it is not. What comes first is the tail that the query asks for. (An EventSource would do the same, but cannot show a token.)
 async function follow(query, signal, told, state) {
-  let after = query.after, wait = 500;
+  let after, wait = 500;
   while (!signal.aborted) {
     try {
-      const answer = await ask('debug/history?' + parameters({...query, after, follow: 'true'}), 'text/event-stream', signal);
+      const answer = await ask('debug/history?' + parameters({...query, tail: after ? undefined : query.tail, after, follow: 'true'}), 'text/event-stream', signal);
       state('live');
       let data = '';
       for await (const raw of lines(answer)) {
@@ -83,7 +83,7 @@ async function follow(query, signal, told, state) {
         else if (line.startsWith('id:')) after = line.slice(3).trim() || after;
         else if (line === '' && data) {
           const doc = JSON.parse(data);
-          if (doc.revision) told(doc);
+          if (doc.revision || doc.earlier) told(doc);
           else if (doc.message) throw new Refusal(doc.code || 0, doc.message);
           data = '';
         }

@@ -1,9 +1,9 @@
 // The timeline: changes as they are made, the newest first, each with what it changed.
 
-const kept = 500;   // rows in the document
-const window0 = 300; // revisions that are asked for at first
+const rowsAtOnce = 300; // changes that are asked for at once
+const rowsMost = 2000;  // that are kept, and shown
 
-const noise = new Set(['leases', 'events', 'endpointslices']);
+const noise = ['leases.coordination.k8s.io', 'events', 'endpointslices.discovery.k8s.io'];
 
 function colour(change) { return {ADDED: 'added', DELETED: 'removed'}[change.type] || 'changed'; }
 
@@ -49,13 +49,13 @@ function row(app, change) {
 }
 
 function timeline(app) {
-  let stop = new AbortController(), from = 0, newestSeen = 0, seen = new Set(), loaded = [];
+  let stop = new AbortController(), from = 0, newestSeen = 0, seen = new Set(), loaded = [], room = rowsAtOnce;
   const list = el('div', {class: 'timeline', 'aria-label': 'Changes, the newest first'});
   const state = el('p', {class: 'muted small', role: 'status'});
   const more = el('button', {type: 'button', onclick: () => earlier()}, 'Earlier');
-  const quiet = el('input', {type: 'checkbox', checked: true, onchange: () => draw()});
+  const quiet = el('input', {type: 'checkbox', checked: true});
   const field = (name, placeholder) => el('input', {name, placeholder, 'aria-label': placeholder, autocomplete: 'off', spellcheck: 'false'});
-  const form = el('form', {class: 'filters', onsubmit: e => { e.preventDefault(); begin(); }, onchange: e => { if (e.target !== quiet) begin(); }},
+  const form = el('form', {class: 'filters', onsubmit: e => { e.preventDefault(); begin(); }, onchange: () => begin()},
     field('resource', 'kinds: deploy,pods'), field('namespace', 'namespace'), field('name', 'name'), field('by', 'user or manager'), field('labelSelector', 'labels: app=x'),
     el('label', {class: 'check'}, quiet, ' without leases and events'));
 
@@ -64,40 +64,56 @@ function timeline(app) {
     const q = {};
     for (const input of form.elements) if (input.name && input.value.trim()) q[input.name] = input.value.trim();
     if (q.resource) q.resource = await Promise.all(q.resource.split(',').map(app.resolve));
+    else if (quiet.checked) q.without = noise;
     return q;
   }
 
-  function shown(change) { return (app.at === 0 || change.revision <= app.at) && !(quiet.checked && noise.has(change.resource)); }
+  function shown(change) { return app.at === 0 || change.revision <= app.at; }
 
   function id(change) { return change.revision + '/' + change.resource + '/' + change.namespace + '/' + change.name; }
 
+  // add keeps a change, or where the first of them begins, and says whether it is one that was not there.
   function add(change) {
+    if (change.earlier !== undefined) { from = change.earlier; return false; }
     if (seen.has(id(change))) return false;
     seen.add(id(change));
     loaded.push(change);
     return true;
   }
 
+  // trim lets the oldest go when there are too many: they can be asked for again.
+  function trim() {
+    if (loaded.length <= rowsMost) return;
+    loaded.sort((a, b) => b.revision - a.revision);
+    for (const old of loaded.splice(rowsMost - rowsAtOnce)) {
+      seen.delete(id(old));
+      from = Math.max(from, old.revision);
+    }
+  }
+
   function told(change) {
-    if (!add(change)) return;
-    if (loaded.length > 4 * kept) { for (const old of loaded.splice(0, kept)) seen.delete(id(old)); }
+    const fresh = add(change);
+    more.hidden = from === 0;
+    if (!fresh) return;
+    trim();
     if (!shown(change)) return;
     list.querySelector(':scope > .empty')?.remove();
     list.prepend(row(app, change));
-    while (list.childElementCount > kept) list.lastElementChild.remove();
+    while (list.childElementCount > room) list.lastElementChild.remove();
   }
 
   function draw() {
-    const rows = loaded.filter(shown).sort((a, b) => b.revision - a.revision).slice(0, kept).map(change => row(app, change));
+    const rows = loaded.filter(shown).sort((a, b) => b.revision - a.revision).slice(0, room).map(change => row(app, change));
     list.replaceChildren(...(rows.length ? rows : [el('p', {class: 'empty'}, 'No change here yet.')]));
-    more.hidden = from <= (app.data?.store.compacted || 0);
+    more.hidden = from === 0;
   }
 
-  // load reads what lies above a revision and up to another, and says so where the server has none of it.
-  async function load(after, until) {
+  // load reads the last changes up to a revision, and says so where the server has none.
+  async function load(until) {
     const mine = stop;
+    from = 0; // unless the server says that there is more
     try {
-      for await (const change of changes({...await query(), after, until}, mine.signal)) if (!mine.signal.aborted) add(change);
+      for await (const change of changes({...await query(), tail: rowsAtOnce, until}, mine.signal)) if (!mine.signal.aborted) add(change);
     } catch (err) {
       if (!mine.signal.aborted) state.textContent = err.message;
     }
@@ -106,21 +122,18 @@ function timeline(app) {
   async function begin() {
     stop.abort();
     const mine = stop = new AbortController();
-    loaded = [];
-    seen = new Set();
+    [loaded, seen, from, room] = [[], new Set(), 0, rowsAtOnce];
     if (!app.data) return;
-    const newest = app.at || app.data.store.revision;
-    from = Math.max(app.data.store.compacted, newest - window0);
     draw();
     if (app.at) {
       state.textContent = 'up to revision ' + app.at;
-      await load(from, app.at);
+      await load(app.at);
       if (!mine.signal.aborted) draw();
       return;
     }
     const asked = await query();
     if (mine.signal.aborted) return;
-    follow({...asked, after: from}, mine.signal, told, (text, code) => {
+    follow({...asked, tail: rowsAtOnce}, mine.signal, told, (text, code) => {
       if (mine.signal.aborted) return;
       state.textContent = text === 'live' ? 'live: a change is here as soon as it is made' : text;
       if (code === 410) setTimeout(begin, 1000);
@@ -135,12 +148,15 @@ function timeline(app) {
     if (again && !stop.signal.aborted) begin();
   }
 
+  // earlier shows a page more. From some number on it begins where it has come to instead, as the slider does.
   async function earlier() {
-    const upTo = from;
-    if (upTo < 1) return;
-    from = Math.max(app.data.store.compacted, from - Math.max(1000, 3 * (app.data.store.revision - from)));
-    await load(from, upTo);
-    draw();
+    const upTo = from, mine = stop;
+    if (room + rowsAtOnce > rowsMost) return app.travel(upTo);
+    more.disabled = true;
+    room += rowsAtOnce;
+    await load(upTo);
+    more.disabled = false;
+    if (!mine.signal.aborted) draw();
   }
 
   return {

@@ -37,7 +37,10 @@ import (
 // PluginName is what the program is called as a plug-in of kubectl.
 const PluginName = "kubectl-apilet"
 
-const defaultServer = "http://127.0.0.1:8080"
+const (
+	defaultServer = "http://127.0.0.1:8080"
+	tailMax       = 5000 // a server's bound
+)
 
 // A command is what the flags say.
 type command struct {
@@ -50,7 +53,7 @@ type command struct {
 	everywhere              bool
 	labels, fields          string
 	since, until, by        string
-	limit                   int
+	limit, tail             int
 	follow, told, colorless bool
 	output                  string
 }
@@ -116,6 +119,7 @@ func (c *command) defineWhich(f *flag.FlagSet) {
 	f.BoolVar(&c.follow, "follow", false, "go on with what happens from now on")
 	f.BoolVar(&c.follow, "f", false, "short for --follow")
 	f.IntVar(&c.limit, "limit", 0, "print so many `changes` at most; 0 is no limit")
+	f.IntVar(&c.tail, "tail", 0, "print the last so many `changes`, of those that the other flags ask for; 0 is all")
 	f.BoolVar(&c.told, "findings", false, "instead of changes, print what the server has noticed: writers that fight, or go in circles")
 }
 
@@ -140,6 +144,7 @@ type query struct {
 	since, until   moment
 	by             string
 	limit          int
+	tail           int // the last so many; 0: all
 	follow         bool
 	objects        bool // whole objects, before and after
 }
@@ -163,12 +168,18 @@ func (c *command) runLog(call commandline.Call) (err error) {
 	if !slices.Contains([]string{"", "json", "yaml", "diff"}, c.output) {
 		return fmt.Errorf("-o %s: it is none of json, yaml and diff", c.output)
 	}
-	q := query{labels: c.labels, fields: c.fields, by: c.by, limit: c.limit, follow: c.follow, objects: c.output == "diff" || c.output == "yaml"}
+	q := query{labels: c.labels, fields: c.fields, by: c.by, limit: c.limit, tail: c.tail, follow: c.follow, objects: c.output == "diff" || c.output == "yaml"}
 	if q.since, err = parseMoment(c.since); err != nil {
 		return fmt.Errorf("--since: %w", err)
 	}
 	if q.until, err = parseMoment(c.until); err != nil {
 		return fmt.Errorf("--until: %w", err)
+	}
+	switch {
+	case c.tail < 0 || c.tail > tailMax:
+		return fmt.Errorf("--tail is no number between 0 and %d", tailMax)
+	case c.tail > 0 && c.limit > 0:
+		return errors.New("--tail is about the last changes and --limit about the first: one of them")
 	}
 	if c.follow && c.until != "" {
 		return errors.New("--follow has no --until")
@@ -184,6 +195,9 @@ func (c *command) runLog(call commandline.Call) (err error) {
 	}
 	if err := c.choose(ctx, src, &q, call.Args); err != nil {
 		return err
+	}
+	if q.tail > 0 && q.mixed() {
+		return errors.New("--tail: some of these types have namespaces and some have none, which are not counted together: name -A, or fewer types")
 	}
 	printed := 0
 	err = src.log(ctx, &q, func(ch *change) error {

@@ -3,6 +3,7 @@ package logcmd
 // This file reads a data file that no server has open: its log of changes as a server's /debug/history tells it, and the objects of a moment.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"apilet/internal/findings"
@@ -25,6 +25,7 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/selector"
 	"apilet/internal/store"
 )
 
@@ -36,6 +37,8 @@ type file struct {
 	answers sync.WaitGroup // of changes, on their way
 	all     []kind
 	base    map[string]*kind // by the beginning of their keys: /group/plural/
+
+	selectable map[string][]string // fields of custom resources, by the same
 }
 
 func openFile(path string) (*file, error) {
@@ -46,14 +49,14 @@ func openFile(path string) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &file{st: st}
+	f := &file{st: st, selectable: map[string][]string{}}
 	if f.upkeep, err = store.NewMaintenance(st); err == nil {
 		err = f.readKinds()
 	}
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	f.changes = history.New(history.Config{Store: st, Upkeep: f.upkeep, Types: scheme.NewRegistry(), Patience: time.Hour,
+	f.changes = history.New(history.Config{Store: st, Upkeep: f.upkeep, Types: scheme.NewRegistry(), Selectable: f.selectable, Patience: time.Hour,
 		May: func(request.User, request.Info) bool { return true }, MayAnything: func(request.User) bool { return true },
 		Fail: func(w http.ResponseWriter, r *http.Request, err error) { _ = response.Refuse(w, r, err) }})
 	return f, nil
@@ -86,6 +89,9 @@ func (f *file) readKinds() error {
 			version: spec.Get("versions.#(storage==true).name").String(), namespaced: spec.Get("scope").String() == "Namespaced", lists: true}
 		for _, name := range names.Get("shortNames").Array() {
 			k.short = append(k.short, name.String())
+		}
+		for _, field := range spec.Get("versions.#(storage==true).selectableFields.#.jsonPath").Array() {
+			f.selectable[k.base()] = append(f.selectable[k.base()], strings.TrimPrefix(field.String(), "."))
 		}
 		f.all = append(f.all, k)
 		return nil
@@ -131,7 +137,7 @@ func (f *file) explain(err error, rev int64) error {
 // ---- Objects at a moment
 
 func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func(object) error) error {
-	wanted, err := newFilter(q)
+	wanted, err := f.filter(k, q)
 	if err != nil {
 		return err
 	}
@@ -148,10 +154,10 @@ func (f *file) list(ctx context.Context, at moment, k *kind, q *query, each func
 			return err
 		}
 		_, namespace, name, _ := scheme.SplitKey(r.Key)
-		if !wanted.matches(namespace, name, r.JSON) {
+		if q.name != "" && name != q.name || !wanted.matches(r.Key, r.JSON) {
 			return nil
 		}
-		return each(object{namespace, name, strconv.FormatInt(r.Rev, 10), r.JSON})
+		return each(object{namespace, name, strconv.FormatInt(r.Rev, 10), bytes.Clone(r.JSON)}) // the chunk is filled again before it is looked at
 	})
 }
 
@@ -161,7 +167,7 @@ func (f *file) revisionOf(at moment) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	rev, err := history.Moments{Store: f.st, Upkeep: f.upkeep}.At(m, time.Now())
+	rev, _, err := history.Moments{Store: f.st, Upkeep: f.upkeep}.At(m, time.Now())
 	return max(rev, 1), err
 }
 
@@ -215,41 +221,36 @@ func (p *pipe) Write(b []byte) (int, error) {
 // Flush has nothing to do: a pipe holds nothing back.
 func (p *pipe) Flush() {}
 
-// A filter is what selectors and names ask for.
+// A filter is what selectors ask for.
 type filter struct {
-	q      *query
-	labels labels.Selector
-	fields fields.Selector
+	labels selector.Labels
+	fields []*selector.Field
 }
 
-func newFilter(q *query) (f *filter, err error) {
-	f = &filter{q: q}
-	if f.labels, err = labels.Parse(q.labels); err != nil {
-		return nil, err
+// filter is a query's, for objects of a type.
+func (f *file) filter(k *kind, q *query) (*filter, error) {
+	wanted := &filter{}
+	if q.labels != "" {
+		parsed, err := labels.Parse(q.labels)
+		if err != nil {
+			return nil, err
+		}
+		requirements, _ := parsed.Requirements()
+		wanted.labels = selector.NewLabels(requirements)
 	}
-	f.fields, err = fields.ParseSelector(q.fields)
-	return f, err
+	if q.fields == "" {
+		return wanted, nil
+	}
+	var err error
+	wanted.fields, err = f.changes.Fields(k.base(), q.fields)
+	return wanted, err
 }
 
-func (f *filter) matches(namespace, name string, json []byte) bool {
-	if f.q.name != "" && name != f.q.name {
-		return false
-	}
-	if !f.labels.Empty() {
-		set := labels.Set{}
-		gjson.GetBytes(json, "metadata.labels").ForEach(func(key, value gjson.Result) bool {
-			set[key.String()] = value.String()
-			return true
-		})
-		if !f.labels.Matches(set) {
+func (f *filter) matches(key string, json []byte) bool {
+	for _, field := range f.fields {
+		if !field.Matches(key, json) {
 			return false
 		}
 	}
-	for _, r := range f.fields.Requirements() {
-		value := gjson.GetBytes(json, strings.NewReplacer("*", `\*`, "?", `\?`, "#", `\#`, "|", `\|`, "@", `\@`).Replace(r.Field)).String()
-		if (value == r.Value) != (r.Operator == "=" || r.Operator == "==") {
-			return false
-		}
-	}
-	return true
+	return len(f.labels.ByKey) == 0 || f.labels.Match(gjson.GetBytes(json, "metadata.labels"))
 }

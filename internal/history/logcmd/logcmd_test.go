@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode"
@@ -167,6 +168,50 @@ func TestLogPagesThroughAServer(t *testing.T) {
 	}
 }
 
+// TestTail: the last changes are asked for once; a stream that breaks goes on without.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	url, asked := fake(t, `{"earlier":2}`+"\n"+changeLine(3)+changeLine(4), changeLine(7))
+	out, errs, _ := run(t, "log", "--server", url, "--tail", "2", "-f")
+	if strings.Count(out, "\n") != 3 || !strings.Contains((*asked)[0], "tail=2") || strings.Contains((*asked)[0], "limit") || !strings.Contains((*asked)[1], "after=4") || strings.Contains((*asked)[1], "tail") {
+		t.Errorf("%s %s asked %q", out, errs, *asked)
+	}
+}
+
+// TestDiffOfManyObjects: a file has more objects than are read at once.
+func TestDiffOfManyObjects(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	st, err := store.Open(path, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const objects = 1200
+	write := func(op store.ChangeOp, i, n int, expect int64) {
+		body := fmt.Sprintf(`{"metadata":{"name":"c%04d","namespace":"shop","resourceVersion":"RV"},"data":{"n":"%d-%d"}}`, i, n, i)
+		if _, err := st.Commit(context.Background(), store.Change{Op: op, Key: fmt.Sprintf("//configmaps/shop/c%04d", i), Expect: expect,
+			JSON: []byte(strings.Replace(body, "RV", "", 1)), RevAt: strings.Index(body, "RV")}); err != nil {
+			t.Error(err)
+		}
+	}
+	st.Db.NoSync = true
+	for i := range objects {
+		write(store.OpCreate, i, 1, 0)
+	}
+	for i := range objects {
+		write(store.OpUpdate, i, 2, int64(i+1))
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code := run(t, "diff", strconv.Itoa(objects), "now", "--data", path)
+	for i := range objects {
+		if want := fmt.Sprintf("-  \"n\": \"1-%[1]d\"\n+  \"n\": \"2-%[1]d\"\n", i); !strings.Contains(out, want) {
+			t.Fatalf("%d %s: %q is missing in\n%.1000s", code, errs, want, out)
+		}
+	}
+}
+
 // TestFollowersGoOn: a stream that breaks, even within a line, is asked for again behind the last whole line.
 func TestFollowersGoOn(t *testing.T) {
 	t.Parallel()
@@ -206,6 +251,9 @@ func TestMisuse(t *testing.T) {
 		"log --until 0":              `--until: "0" is no revision`,
 		"log -o xml":                 "-o xml: it is none of json, yaml and diff",
 		"log -f --until 5m":          "--follow has no --until",
+		"log --tail -1":              "--tail is no number between",
+		"log --tail 9999":            "--tail is no number between",
+		"log --tail 1 --limit 1":     "one of them",
 		"log -A -n x":                "--all-namespaces has no --namespace",
 		"log a b c":                  `unexpected argument "c"`,
 		"diff":                       "usage: apilet diff",
@@ -254,8 +302,12 @@ func TestFile(t *testing.T) {
 	}
 	commit(store.OpCreate, "/apps/deployments/shop/web", web(1))
 	commit(store.OpUpdate, "/apps/deployments/shop/web", web(2))
-	commit(store.OpCreate, "//secrets/shop/s", `{"metadata":{"name":"s","namespace":"shop","resourceVersion":"RV"},"data":{"p":"c2VjcmV0"}}`)
+	commit(store.OpCreate, "//secrets/shop/s", `{"metadata":{"name":"s","namespace":"shop","resourceVersion":"RV"},"data":{"p":"c2VjcmV0"},"type":"Opaque"}`)
 	commit(store.OpCreate, "/x.io/foos/shop/f", `{"metadata":{"name":"f","namespace":"shop","resourceVersion":"RV"}}`)
+	commit(store.OpCreate, "/apiextensions.k8s.io/customresourcedefinitions//kites.y.io", `{"metadata":{"name":"kites.y.io","resourceVersion":"RV"},"spec":{"group":"y.io","scope":"Namespaced",
+		"names":{"plural":"kites","kind":"Kite"},"versions":[{"name":"v1","storage":true,"selectableFields":[{"jsonPath":".spec.tail"}]}]}}`)
+	commit(store.OpCreate, "/y.io/kites/shop/k", `{"metadata":{"name":"k","namespace":"shop","resourceVersion":"RV"},"spec":{"tail":"short"}}`)
+	commit(store.OpUpdate, "/y.io/kites/shop/k", `{"metadata":{"name":"k","namespace":"shop","resourceVersion":"RV"},"spec":{"tail":"long"}}`)
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +322,7 @@ func TestFile(t *testing.T) {
 		return out
 	}
 	for args, want := range map[string][]string{
-		"log":                         {"Deployment shop/web  tool (alice)  created", ".spec.replicas 1 → 2", "Secret shop/s", "foos shop/f"},
+		"log":                         {"Deployment shop/web  tool (alice)  created", ".spec.replicas 1 → 2", "Secret shop/s", "foos shop/f", "kites.y.io", "Kite shop/k", `.spec.tail "short" → "long"`},
 		"log deploy -n shop":          {"created", ".spec.replicas 1 → 2"},
 		"log deploy/web -A --since 1": {".spec.replicas 1 → 2"},
 		"log deploy web -A --until 1": {"created"},
@@ -278,7 +330,15 @@ func TestFile(t *testing.T) {
 		"log foos.x.io -A":            {"foos shop/f"},
 		"log -l app=web --limit 1":    {"created"},
 		"log --by bob":                {},
-		"log -n shop --field-selector metadata.name=s -o json": {`"name":"s"`},
+		"log --tail 1":                {"Kite shop/k"},
+		"log deploy -A --tail 5":      {"created", ".spec.replicas 1 → 2"},
+		"log -n shop --field-selector metadata.name=s -o json":           {`"name":"s"`},
+		"log secrets -A --field-selector type=Opaque":                    {"Secret shop/s"},
+		"log secrets -A --field-selector type=other":                     {},
+		"log kites.y.io -A --field-selector spec.tail=long":              {".spec.tail"},
+		"log kites.y.io -A --field-selector spec.tail!=long":             {"Kite shop/k", ".spec.tail"},
+		"diff 4 now kites.y.io -A --field-selector spec.tail=long":       {"+  tail: long"},
+		"diff 4 now secrets,deploy -A --field-selector metadata.name=no": {},
 		"diff 1 2":                       {"--- deployments.apps shop/web at 1\n+++ deployments.apps shop/web at 2\n", "-  replicas: 1\n+  replicas: 2\n"},
 		"diff 2 1 deploy -A":             {"-  replicas: 2\n+  replicas: 1\n"},
 		"diff 1 now secrets -n shop":     {"+  p: \"***\"\n"},
@@ -309,6 +369,8 @@ func TestFile(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"log --since 99": "in the future", "diff 1 99": "in the future", "log -f": "needs a server", "log --findings": "a running server", "log nosuch": `no type "nosuch"`,
+		"log --field-selector type=x": "field label not supported: type", "log deploy -A --field-selector spec.replicas=1": "is not a known field selector",
+		"log kites.y.io -A --field-selector spec.x=1": "field label not supported", "diff 1 2 deploy -A --field-selector spec.replicas=1": "not a known field selector",
 		"log -l a=(": "", "log --field-selector x": "", "diff 1 2 -l a=(": "",
 	} {
 		out, errs, code := run(t, append(strings.Fields(args), "--data", path)...)

@@ -99,6 +99,7 @@ func (s *server) log(ctx context.Context, q *query, each func(*change) error) er
 		if last > 0 {
 			values.Set("after", strconv.FormatInt(last, 10))
 			values.Del("since")
+			values.Del("tail")
 		}
 	}
 }
@@ -108,6 +109,10 @@ func (q *query) values() url.Values {
 	v := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	if q.limit > 0 && q.limit < pageSize && !q.mixed() {
 		v.Set("limit", strconv.Itoa(q.limit))
+	}
+	if q.tail > 0 {
+		v.Del("limit")
+		v.Set("tail", strconv.Itoa(q.tail))
 	}
 	for _, k := range q.kinds {
 		v.Add("resource", k.name())
@@ -180,7 +185,7 @@ func (s *server) page(ctx context.Context, values url.Values, each func(*change)
 		if status := gjson.GetBytes(line, "status"); c.Kind == "Status" && status.String() == "Failure" {
 			return last, false, errors.New(plain(gjson.GetBytes(line, "message").String()))
 		}
-		if c.Revision == 0 { // a sign of life
+		if c.Revision == 0 { // a sign of life, or where the last lines begin
 			continue
 		}
 		c.raw = line

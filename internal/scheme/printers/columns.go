@@ -72,7 +72,7 @@ func ColumnsOf(res *scheme.Resource) []metav1.TableColumnDefinition {
 // CellsOf returns one row's cells for ColumnsOf(res). now is for ages.
 func CellsOf(res *scheme.Resource, obj scheme.Object, now time.Time) []any {
 	if c := res.Custom; c != nil && c.Cells != nil {
-		return c.Cells(obj)
+		return c.Cells(obj, now)
 	}
 	return printerOf(res).cells(obj, now)
 }
