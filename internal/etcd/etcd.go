@@ -97,6 +97,7 @@ type Cluster struct {
 	started    atomic.Bool  // st is set
 	newest     newestReads
 	own        ownWrites
+	parents    knownParents
 	wanted     atomic.Int64                // the revision that somebody waits for
 	written    atomic.Int64                // the newest revision of what was written here
 	behind     chan struct{}               // a token once somebody waits for more than the replica has

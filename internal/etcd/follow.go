@@ -22,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"apilet/internal/etcd/layout"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -151,6 +152,9 @@ func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
 		if replicated := c.st.Replicate(ctx, t.changes, t.upTo); replicated != nil {
 			return true, replicated
 		}
+		for _, told := range t.own {
+			c.own.remove(told.key, told.own)
+		}
 		if err != nil {
 			return true, err
 		}
@@ -166,11 +170,18 @@ type taken struct {
 	changes []store.Replicated
 	upTo    int64 // of the last message: the revision that the replica shows then
 	bytes   int
+	own     []toldWrite // this server's among them
+}
+
+type toldWrite struct {
+	key string // etcd's
+	own *ownWrite
 }
 
 func (t *taken) reset() {
 	clear(t.changes)
-	*t = taken{changes: t.changes[:0]}
+	clear(t.own)
+	*t = taken{changes: t.changes[:0], own: t.own[:0]}
 }
 
 // take adds one message of the watch. Its header may be ahead of its events, unless it has none.
@@ -194,32 +205,46 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 			gone := store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true}
 			if own := c.own.find(event.Kv, true); own != nil {
 				gone.Author = own.author
+				t.own = append(t.own, toldWrite{string(event.Kv.Key), own})
 			}
 			t.changes = append(t.changes, gone)
 		default:
-			t.changes = append(t.changes, c.replicated(key, event.Kv))
+			change, own := c.replicated(key, event.Kv)
+			t.changes = append(t.changes, change)
+			if own != nil {
+				t.own = append(t.own, toldWrite{string(event.Kv.Key), own})
+			}
 		}
 	}
 	return nil
 }
 
-// replicated is an object as etcd has it. One that cannot be read has a stand-in, which says so wherever it is read.
-func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) store.Replicated {
+// replicated is an object as etcd has it, and the write of this server's that made it so, nil if it was another's. An object that cannot be read
+// has a stand-in, which says so wherever it is read.
+func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite) {
+	change := store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision}
 	own := c.own.find(kv, false)
-	if own == nil {
-		var err error
-		own = &ownWrite{}
-		if own.stored, err = c.lay.Decode(key, kv.Value); err != nil {
-			switch n := c.unreadable.Add(1); {
-			case n < unreadableTold:
-				c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
-			case n == unreadableTold:
-				c.log.Error().Msg("more objects in etcd cannot be read: /readyz says how many, a GET why")
-			}
+	var stored layout.Stored
+	if own != nil {
+		stored, change.Author = own.stored, own.author
+	} else {
+		stored = c.decode(key, kv)
+	}
+	change.Deleting, change.JSON, change.RevAt = stored.Deleting, stored.JSON, stored.RevAt
+	return change, own
+}
+
+func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) layout.Stored {
+	stored, err := c.lay.Decode(key, kv.Value)
+	if err != nil {
+		switch n := c.unreadable.Add(1); {
+		case n < unreadableTold:
+			c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
+		case n == unreadableTold:
+			c.log.Error().Msg("more objects in etcd cannot be read: /readyz says how many, a GET why")
 		}
 	}
-	stored := own.stored
-	return store.Replicated{Key: key, Author: own.author, Rev: kv.ModRevision, CreateRev: kv.CreateRevision, Deleting: stored.Deleting, JSON: stored.JSON, RevAt: stored.RevAt}
+	return stored
 }
 
 // ---- Filling
@@ -269,7 +294,8 @@ func (c *Cluster) pageChanges(kvs []*mvccpb.KeyValue) (changes []store.Replicate
 	for _, kv := range kvs {
 		bytes += len(kv.Key) + len(kv.Value)
 		if key, ok := c.lay.StoreKey(string(kv.Key)); ok {
-			changes = append(changes, c.replicated(key, kv))
+			change, _ := c.replicated(key, kv)
+			changes = append(changes, change)
 		}
 	}
 	return changes, bytes

@@ -14,6 +14,7 @@ package etcd
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +67,7 @@ func (n *newestReads) get(ctx context.Context) (int64, error) {
 // run reads as long as somebody waits.
 func (n *newestReads) run() {
 	for {
+		runtime.Gosched() // whoever is about to ask, on a busy machine, asks first
 		n.mu.Lock()
 		round := n.next
 		n.next = nil

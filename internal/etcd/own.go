@@ -27,6 +27,7 @@ type ownWrite struct {
 	value  []byte // nil: a deletion
 	stored layout.Stored
 	author store.Author
+	told   int64 // the revision of the event that tells it; guarded by ownWrites.mu
 
 	once    sync.Once
 	settled chan struct{} // closed when rev is there
@@ -51,7 +52,7 @@ func (own *ownWrite) at(rev int64) (same, known bool) {
 	}
 }
 
-// ownWrites are those whose events have not come yet.
+// ownWrites are those that the replica does not have yet.
 type ownWrites struct {
 	mu    sync.Mutex             // guards byKey
 	byKey map[string][]*ownWrite // by etcd's keys
@@ -84,17 +85,23 @@ func (o *ownWrites) forget() {
 	clear(o.byKey)
 }
 
-// find returns the write that an event tells, and forgets it; nil: it was another server's.
+// find returns the write that an event tells; nil: it was another server's. The replica may not be able to take the event over, and hear it again:
+// so the write is removed by who has seen to that.
 func (o *ownWrites) find(kv *mvccpb.KeyValue, deleted bool) *ownWrite {
 	likely := o.likely(kv, deleted)
-	switch {
-	case len(likely) == 0:
+	if len(likely) == 0 {
 		return nil
-	case len(likely) > 1 || deleted:
-		return o.whose(kv, likely)
 	}
-	o.remove(string(kv.Key), likely[0])
-	return likely[0]
+	own := likely[0]
+	if len(likely) > 1 || deleted {
+		own = o.whose(kv, likely)
+	}
+	if own != nil {
+		o.mu.Lock()
+		own.told = kv.ModRevision
+		o.mu.Unlock()
+	}
+	return own
 }
 
 // whose waits for the Txns of writes that an event may tell. What has not been settled then counts as another's.
@@ -107,11 +114,12 @@ func (o *ownWrites) whose(kv *mvccpb.KeyValue, likely []*ownWrite) *ownWrite {
 		case <-late.C:
 			late.Reset(0)
 		}
-		if same, known := own.at(kv.ModRevision); same || !known {
+		same, known := own.at(kv.ModRevision)
+		if same {
+			return own
+		}
+		if !known {
 			o.remove(string(kv.Key), own)
-			if same {
-				return own
-			}
 		}
 	}
 	return nil
@@ -126,7 +134,7 @@ func (o *ownWrites) likely(kv *mvccpb.KeyValue, deleted bool) (found []*ownWrite
 		if same {
 			return []*ownWrite{own}
 		}
-		if !known && (own.value == nil) == deleted && bytes.Equal(own.value, kv.Value) {
+		if !known && (own.told == 0 || own.told == kv.ModRevision) && (own.value == nil) == deleted && bytes.Equal(own.value, kv.Value) {
 			found = append(found, own)
 		}
 	}

@@ -66,6 +66,12 @@ func TestWhoseAnEventIs(t *testing.T) {
 				time.AfterFunc(settledWithin/2, settle)
 			}
 			got := own.find(event(c.value, 7), c.value == "")
+			if again := own.find(event(c.value, 7), c.value == ""); again != got {
+				t.Errorf("%s: when the event comes again, another one is it", name)
+			}
+			if got != nil {
+				own.remove(key, got)
+			}
 			for i, w := range writes {
 				if (got == w) != (i == c.want) {
 					t.Errorf("%s: write %d is it: %v", name, i, got == w)

@@ -17,6 +17,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -25,7 +26,10 @@ import (
 	"apilet/internal/store"
 )
 
-const parentRounds = 16 // of a create whose namespace changes all the time
+const (
+	parentRounds = 16   // of a create whose namespace changes all the time
+	parentsKnown = 1024 // namespaces
+)
 
 // propose carries a change out and returns its revision.
 func (c *Cluster) propose(ctx context.Context, change store.Change) (int64, error) {
@@ -97,6 +101,7 @@ func (c *Cluster) create(ctx context.Context, change store.Change, key string, o
 		if at, err = c.liveParent(ctx, change.Parent, found(answer, 1), answer.Header.Revision); err != nil {
 			return 0, err
 		}
+		c.parents.put(change.Parent, at)
 		if found(answer, 0) != nil {
 			return 0, c.taken(ctx, change, answer, own)
 		}
@@ -119,9 +124,14 @@ func (c *Cluster) taken(ctx context.Context, change store.Change, answer *client
 	return store.ErrExists
 }
 
-// parentAt is the mod revision of a namespace that stays. The replica mostly knows it; etcd is asked before a create is refused.
+// parentAt is the mod revision of a namespace that stays, as far as is known here: if it is another one, the Txn says so. etcd is asked before
+// a create is refused.
 func (c *Cluster) parentAt(ctx context.Context, key, parent string) (int64, error) {
+	if at, ok := c.parents.get(key); ok {
+		return at, nil
+	}
 	if rec, err := c.st.Get(key); err == nil && !rec.Deleting {
+		c.parents.put(key, rec.Rev)
 		return rec.Rev, nil
 	}
 	answer, err := c.client.Get(ctx, parent)
@@ -189,4 +199,26 @@ func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
 		return kvs[0]
 	}
 	return nil
+}
+
+// knownParents are namespaces, each with a mod revision at which it was there and not going away. They may be old.
+type knownParents struct {
+	mu sync.Mutex // guards at
+	at map[string]int64
+}
+
+func (k *knownParents) get(key string) (at int64, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at, ok = k.at[key]
+	return at, ok
+}
+
+func (k *knownParents) put(key string, at int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.at == nil || len(k.at) == parentsKnown {
+		k.at = map[string]int64{}
+	}
+	k.at[key] = at
 }

@@ -106,4 +106,8 @@ func TestReplicasDiskIsFull(t *testing.T) {
 		}
 		return nil
 	})
+	written := change{"ADDED", "written-meanwhile", "Go-http-client/1.1"}
+	if all := small.changes(since); !slices.Contains(all, written) {
+		t.Errorf("who wrote %v is not told: %v", written, all)
+	}
 }

@@ -1,8 +1,10 @@
 package linear
 
 // This file plays the same rounds against three servers on three members of etcd, each request at a server of its own choice. Servers and
-// members are killed, one of each kind at a time, and the ways between them are cut, stall and are slow. (The machine is not: what a member
-// has written to its file is there after its death, whether the disk has it or not.)
+// members are killed, one of each kind at a time, and the ways between them are cut, stall and are slow: those from servers to members, and those
+// from member to member. A member dials another to hear from it, and to tell it what a broken stream did not; so what is spoilt before one of
+// them leaves the others with half of what they have to say to each other, and they elect another leader, or none until it is mended. (The
+// machine is not killed: what a member has written to its file is there after its death, whether the disk has it or not.)
 //
 // What was in flight at its server's death may yet happen: etcd has it. So a write without an answer has happened at some moment before the
 // round's end, or not at all. The same holds for one that was answered with a code of 500 or above.
@@ -24,7 +26,10 @@ import (
 	"apilet-proxy"
 )
 
-const members = 3
+const (
+	members        = 3
+	betweenMembers = 4 // each so many-th time the ways between members are spoilt
+)
 
 // etcdBinary is ETCD, or what ../etcd builds.
 func etcdBinary(t *testing.T) string {
@@ -57,7 +62,8 @@ func (m *member) kill() {
 	_ = m.proc.Wait()
 }
 
-func startMembers(t *testing.T) (all []*member, urls string) {
+// startMembers starts etcd. Each member is reached by the others through a proxy.
+func startMembers(t *testing.T) (all []*member, urls string, between []*proxy.Proxy) {
 	t.Helper()
 	binary := etcdBinary(t)
 	var ports []int
@@ -71,15 +77,19 @@ func startMembers(t *testing.T) (all []*member, urls string) {
 			ports = append(ports, port)
 		}
 	}
-	var peers, clients []string
+	var peers, clients, listening []string
 	for i := range members {
-		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[members+i]))
+		listening = append(listening, fmt.Sprintf("http://127.0.0.1:%d", ports[members+i]))
 		clients = append(clients, fmt.Sprintf("http://127.0.0.1:%d", ports[i]))
+	}
+	between, through := waysTo(t, strings.Join(listening, ","))
+	for i, url := range strings.Split(through, ",") {
+		peers = append(peers, fmt.Sprintf("m%d=%s", i, url))
 	}
 	for i := range members {
 		_, peer, _ := strings.Cut(peers[i], "=")
 		m := &member{args: []string{binary, "--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen-client-urls", clients[i],
-			"--advertise-client-urls", clients[i], "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster",
+			"--advertise-client-urls", clients[i], "--listen-peer-urls", listening[i], "--initial-advertise-peer-urls", peer, "--initial-cluster",
 			strings.Join(peers, ","), "--log-level", "error", "--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync"}}
 		if err := m.start(); err != nil {
 			t.Fatal(err)
@@ -87,7 +97,7 @@ func startMembers(t *testing.T) (all []*member, urls string) {
 		t.Cleanup(m.kill)
 		all = append(all, m)
 	}
-	return all, strings.Join(clients, ",")
+	return all, strings.Join(clients, ","), between
 }
 
 func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
@@ -98,7 +108,7 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 			t.Fatal("LINEAR:", err)
 		}
 	}
-	etcd, urls := startMembers(t)
+	etcd, urls, between := startMembers(t)
 	var servers []*server
 	var ways [][]*proxy.Proxy
 	for range 3 {
@@ -107,7 +117,7 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 	}
 	begin, disturbed := time.Now(), 0
 	for n := 1; n == 1 || time.Since(begin)+roundLength/2 < length; n++ {
-		r := &round{t: t, s: servers[0], more: servers[1:], members: etcd, ways: ways, name: fmt.Sprint("round-", n), begin: time.Now()}
+		r := &round{t: t, s: servers[0], more: servers[1:], members: etcd, ways: ways, between: between, name: fmt.Sprint("round-", n), begin: time.Now()}
 		disturbed += r.play()
 		if t.Failed() {
 			return
@@ -173,7 +183,7 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 	}
 }
 
-// spoil cuts, stalls and slows the ways of one server at a time, one of them or all, until the round is over.
+// spoil cuts, stalls and slows the ways of one server at a time, or those between the members: one of them or all, until the round is over.
 func (r *round) spoil(over <-chan struct{}) (n int) {
 	for {
 		select {
@@ -182,7 +192,10 @@ func (r *round) spoil(over <-chan struct{}) (n int) {
 		case <-time.After(time.Duration(100+rand.IntN(500)) * time.Millisecond):
 		}
 		n++
-		ways := r.ways[rand.IntN(len(r.ways))]
+		ways := r.between
+		if n%betweenMembers != 0 {
+			ways = r.ways[rand.IntN(len(r.ways))]
+		}
 		if at := rand.IntN(2 * members); at < members {
 			ways = ways[at : at+1]
 		}

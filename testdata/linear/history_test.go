@@ -62,6 +62,7 @@ type round struct {
 	more    []*server        // on the same members
 	members []*member        // nil: the server is alone
 	ways    [][]*proxy.Proxy // of each server, to each member
+	between []*proxy.Proxy   // before each member, for the others
 	name    string
 	begin   time.Time
 
