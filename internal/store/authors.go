@@ -51,25 +51,25 @@ type Author struct {
 	Manager                        string // of fields, where the request names one: else it is the first word of Agent
 }
 
-// An authorID is an author's number in the file; 0 is nobody known.
-type authorID uint32
+// An AuthorID is an author's number in the file; 0 is nobody known.
+type AuthorID uint32
 
 // authorTable is the bucket authors in memory.
 type authorTable struct {
 	mu    sync.RWMutex              // guards what follows
-	named map[authorID]*authorEntry // all
+	named map[AuthorID]*authorEntry // all
 	ids   map[Author]*authorEntry   // the same
-	last  authorID                  // given out
+	last  AuthorID                  // given out
 }
 
 type authorEntry struct {
 	Author
-	id   authorID
+	id   AuthorID
 	used int64 // the last revision that was written with it since the file was opened
 }
 
 // Author is what a record's number stands for.
-func (st *Store) Author(id authorID) Author {
+func (st *Store) Author(id AuthorID) Author {
 	if id == 0 {
 		return Author{}
 	}
@@ -85,9 +85,9 @@ func (st *Store) Author(id authorID) Author {
 func (t *authorTable) load(s *snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.named, t.ids, t.last = map[authorID]*authorEntry{}, map[Author]*authorEntry{}, 0
+	t.named, t.ids, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, 0
 	authors := s.authors()
-	t.last = authorID(authors.sequence)
+	t.last = AuthorID(authors.sequence)
 	c := authors.cursor()
 	for k, v := c.first(); k != nil; k, v = c.next() {
 		if id, a, err := decodeAuthor(k, v); err == nil {
@@ -112,7 +112,7 @@ func (t *authorTable) find(a Author) (*authorEntry, int) {
 // ---- Writing
 
 // author finds or makes the number of who asks for a change. The writer alone calls it.
-func (s *stage) author(a Author, op ChangeOp, rev int64) (authorID, error) {
+func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 	if a == (Author{}) || s.table == nil {
 		return 0, nil
 	}
@@ -158,7 +158,7 @@ func (s *stage) newAuthor(a Author) (*authorEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &authorEntry{Author: a, id: authorID(max(bucket.Sequence(), uint64(s.table.last)) + 1)}
+	e := &authorEntry{Author: a, id: AuthorID(max(bucket.Sequence(), uint64(s.table.last)) + 1)}
 	key := authorKey(e.id)
 	if err := errors.Join(bucket.put(key, encodeAuthor(key, a)), bucket.SetSequence(uint64(e.id))); err != nil {
 		return nil, err
@@ -254,8 +254,8 @@ func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 }
 
 // namedAuthors goes through all records, in short transactions. Damage ends it: nobody knows whom the rest names.
-func (up *Maintenance) namedAuthors(ctx context.Context) (named map[authorID]bool, err error) {
-	named = map[authorID]bool{}
+func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]bool, err error) {
+	named = map[AuthorID]bool{}
 	from := revKey(0)
 	for from != nil && err == nil {
 		err = up.st.readSnapshot(func(s *snapshot) error {
@@ -280,7 +280,7 @@ func (up *Maintenance) namedAuthors(ctx context.Context) (named map[authorID]boo
 }
 
 // dropAuthors is the writer's: what has been written since the walk began counts as named.
-func (st *Store) dropAuthors(tx *bbolt.Tx, named map[authorID]bool, begun int64) error {
+func (st *Store) dropAuthors(tx *bbolt.Tx, named map[AuthorID]bool, begun int64) error {
 	s, err := newStage(tx)
 	if err != nil {
 		return err
@@ -307,7 +307,7 @@ func (st *Store) dropAuthors(tx *bbolt.Tx, named map[authorID]bool, begun int64)
 
 // ---- Bytes
 
-func authorKey(id authorID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
+func authorKey(id AuthorID) []byte { return binary.BigEndian.AppendUint32(nil, uint32(id)) }
 
 func encodeAuthor(key []byte, a Author) []byte {
 	b := make([]byte, 4, 16+len(a.User)+len(a.Agent)+len(a.Verb)+len(a.Subresource)+len(a.Manager))
@@ -322,11 +322,11 @@ func authorCRC(key, b []byte) uint32 {
 	return crc32.Update(crc32.Update(0, castagnoli, key), castagnoli, b[4:])
 }
 
-func decodeAuthor(key, b []byte) (id authorID, a Author, err error) {
+func decodeAuthor(key, b []byte) (id AuthorID, a Author, err error) {
 	if len(key) != 4 || len(b) < 4 || binary.BigEndian.Uint32(b) != authorCRC(key, b) {
 		return 0, a, damaged("author %x is damaged: its checksum does not match", key)
 	}
-	id, b = authorID(binary.BigEndian.Uint32(key)), b[4:]
+	id, b = AuthorID(binary.BigEndian.Uint32(key)), b[4:]
 	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource, &a.Manager} {
 		size, n := binary.Uvarint(b)
 		if n <= 0 || size > uint64(len(b)-n) {

@@ -89,7 +89,7 @@ func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 
 // The stamp of a record takes 7 bytes, 8 from the 128th author on.
 func TestStampsAreSmall(t *testing.T) {
-	for id, want := range map[authorID]int{0: 7, 127: 7, 128: 8, authorsMax: 8} {
+	for id, want := range map[AuthorID]int{0: 7, 127: 7, 128: 8, authorsMax: 8} {
 		bare, stamped := Record{Key: "k", Rev: 9}, Record{Key: "k", Rev: 9, Time: 1_800_000_000_123, Author: id}
 		doc := []byte("{}")
 		b := encodeRecord(&stamped, doc, -1, 0)

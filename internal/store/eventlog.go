@@ -30,7 +30,7 @@ type Record struct {
 	Time      int64    // when it was written, in milliseconds since 1970; 0: unknown
 	Deleted   bool     // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
 	Deleting  bool     // the object carries a deletionTimestamp
-	Author    authorID // who wrote it; Store.Author tells
+	Author    AuthorID // who wrote it; Store.Author tells
 	JSON      []byte   // as stored
 }
 

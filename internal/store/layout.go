@@ -81,7 +81,7 @@ func appendStamp(b []byte, r *Record) []byte {
 }
 
 // cutStamp reads a stamp, and returns what stands behind it; ok is false where there is none.
-func cutStamp(b []byte) (time int64, author authorID, rest []byte, ok bool) {
+func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
 	if len(b) < 7 {
 		return 0, 0, nil, false
 	}
@@ -90,7 +90,7 @@ func cutStamp(b []byte) (time int64, author authorID, rest []byte, ok bool) {
 	if n <= 0 || id > math.MaxUint32 {
 		return 0, 0, nil, false
 	}
-	return time, authorID(id), b[6+n:], true
+	return time, AuthorID(id), b[6+n:], true
 }
 
 // flagsOf are what a key's entry has of a record's flags, too.

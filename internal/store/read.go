@@ -50,7 +50,7 @@ func (s *snapshot) authors() tree {
 }
 
 // author is the entry of a number, nil where there is none.
-func (s *snapshot) author(id authorID) []byte {
+func (s *snapshot) author(id AuthorID) []byte {
 	t, ok := s.bucket(bucketAuthors)
 	if !ok {
 		return nil
@@ -106,7 +106,7 @@ func (s *snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 }
 
 // follow is version from a revision of the key on.
-func (s *Snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err error) {
+func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err error) {
 	at := from
 	for steps := 0; at > 0; steps++ {
 		if steps > 0 && steps%waypointEvery == 0 {
@@ -139,7 +139,7 @@ func (s *Snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 
 // shortcut is where a walk along a chain goes on: the place nearest to its end that is remembered, the first time that it is a long one, else
 // where it is, which is then remembered.
-func (s *Snapshot) shortcut(key []byte, at, rev int64, steps int) int64 {
+func (s *snapshot) shortcut(key []byte, at, rev int64, steps int) int64 {
 	if steps == waypointEvery {
 		if place := s.chains.above(key, rev); place != 0 && place < at {
 			if b := s.record(place, key); b != nil && bytes.Equal(recordKey(b), key) {

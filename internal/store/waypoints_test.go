@@ -56,7 +56,7 @@ func TestLongChains(t *testing.T) {
 		t.Errorf("%d places are remembered", st.chains.n)
 	}
 	walk := func(rev int64) (steps int) {
-		err := st.View(func(s *Snapshot) error {
+		err := st.readSnapshot(func(s *snapshot) error {
 			_, err := s.at("//pods/x/a", rev)
 			steps = s.steps
 			return err
