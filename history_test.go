@@ -233,13 +233,11 @@ func TestTimeTravel(t *testing.T) {
 	}
 }
 
-// What cannot be asked is refused, by a Status that says why, and nothing is changed.
 // Ages in tables are those of then: of a time, of a revision, of built-in types, custom columns and scales.
 func TestAgesAreThoseOfThen(t *testing.T) {
 	t.Parallel()
 	var ahead atomic.Int64 // of the machine's clock
-	s := startTest(t)
-	s.st.Opts.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s := startTest(t, func(c *config) { c.clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
 	s.want(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fromFlow(t, `{metadata: {name: kites.example.com}, spec: {group: example.com, scope: Namespaced,
 		names: {plural: kites, kind: Kite}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}},
 		additionalPrinterColumns: [{name: Flown, type: date, jsonPath: .spec.flown}]}]}}`))
@@ -267,6 +265,7 @@ func TestAgesAreThoseOfThen(t *testing.T) {
 	}
 }
 
+// What cannot be asked is refused, by a Status that says why, and nothing is changed.
 func TestTimeTravelRefuses(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

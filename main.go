@@ -101,7 +101,8 @@ const (
 type config struct {
 	options.Options
 	namespaceGrace time.Duration
-	starting       context.Context // ends a start that waits for etcd; nil: nothing does
+	starting       context.Context  // ends a start that waits for etcd; nil: nothing does
+	clock          func() time.Time // says when a commit is made; nil: the machine does
 	log            zerolog.Logger
 }
 

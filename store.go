@@ -31,7 +31,7 @@ import (
 // openStore opens the data file, or the replica of what an etcd cluster holds. closeStore closes both.
 func (s *server) openStore() (err error) {
 	c := s.cfg
-	options := store.Options{Ephemeral: c.Ephemeral, Quota: c.Quota,
+	options := store.Options{Ephemeral: c.Ephemeral, Quota: c.Quota, Clock: c.clock,
 		Author:  registry.Author,
 		Outcome: s.troubles.TellWriting,
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
