@@ -64,6 +64,7 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 	}
 	s.want(200, "DELETE", maps+"/a", "")
 	expect("writing (quota)", 1, 0)
+	s.rest() // nobody commits while it changes
 	s.st.Opts.Quota = 0
 	s.want(201, "POST", maps, configMap("b"))
 	expect("writing (quota)", 1, 1)
