@@ -167,10 +167,10 @@ func TestRefusedFirstObjectsAreTriedAgain(t *testing.T) {
 // TestOlderNamespacesGetTheirFirstObjects: a file whose namespaces have none gets them at its next start.
 func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, onFile(filepath.Join(t.TempDir(), "apilet.db")))
-	s.wr.NamespaceCreated = nil // as an older server
+	s := startTest(t, onFile(filepath.Join(t.TempDir(), "apilet.db")), func(c *config) { c.NamespaceDefaults = false }) // as an older server
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
 	s.want(404, "GET", ownAccount, "")
+	s.conf.NamespaceDefaults = true
 	s.restart()
 	eventually(t, "the account is there", func() bool { return s.send("GET", ownAccount, "").code == 200 })
 	s.rest()
