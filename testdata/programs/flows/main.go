@@ -417,6 +417,7 @@ type outcome struct {
 	mu              sync.Mutex // guards what follows
 	latencies       []time.Duration
 	refused, failed int
+	failure         int    // the last code of those who failed
 	schema, level   string // UIDs, names once it is over
 }
 
@@ -505,7 +506,7 @@ func (o *outcome) note(got reply, latency time.Duration) {
 	case got.code == http.StatusTooManyRequests:
 		o.refused++
 	default:
-		o.failed++
+		o.failed, o.failure = o.failed+1, got.code
 	}
 	o.schema = cmp.Or(got.header.Get("X-Kubernetes-Pf-Flowschema-Uid"), o.schema)
 	o.level = cmp.Or(got.header.Get("X-Kubernetes-Pf-Prioritylevel-Uid"), o.level)
@@ -584,7 +585,7 @@ func (o *outcome) cells() string {
 	rate := func(n int) float64 { return float64(n) / length.Seconds() }
 	cells := fmt.Sprintf("\t%.0f\t%s\t%s\t%.0f", rate(len(o.latencies)), round(o.percentile(0.5)), round(o.percentile(0.99)), rate(o.refused))
 	if o.failed > 0 {
-		cells += fmt.Sprintf(" (+%d failed)", o.failed)
+		cells += fmt.Sprintf(" (+%d failed, %d)", o.failed, o.failure)
 	}
 	return cells
 }

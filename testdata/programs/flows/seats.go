@@ -88,7 +88,7 @@ func createAnew(namespace string) script {
 	path := "/api/v1/namespaces/" + namespace + "/configmaps"
 	var names sync.Map // by connection, of what it made last
 	return func(connection, step int, _ string) call {
-		name := fmt.Sprintf("made-%d", time.Now().UnixNano())
+		name := fmt.Sprintf("made-%d-%d", connection, time.Now().UnixNano()) // two may look at the clock at once
 		if old, made := names.LoadAndDelete(connection); made && step%2 == 1 {
 			return call{"DELETE", path + "/" + old.(string), ""}
 		}
@@ -224,7 +224,7 @@ func (st *stage) playSettled(ctx context.Context, sc scenario) ([]*outcome, erro
 
 func seatCells(outcomes []*outcome) string {
 	var renewals, probes time.Duration
-	served, failed := 0, 0
+	var served, failed, code int
 	for i, o := range outcomes {
 		switch {
 		case i < lights-1:
@@ -234,11 +234,11 @@ func seatCells(outcomes []*outcome) string {
 		default:
 			served += len(o.latencies)
 		}
-		failed += o.failed
+		failed, code = failed+o.failed, cmp.Or(o.failure, code)
 	}
 	cells := fmt.Sprintf("\t%.0f\t%.1f ms\t%.1f ms", float64(served)/length.Seconds(), renewals.Seconds()*1000, probes.Seconds()*1000)
 	if failed > 0 {
-		cells += fmt.Sprintf(" (%d failed)", failed)
+		cells += fmt.Sprintf(" (%d failed, %d)", failed, code)
 	}
 	return cells
 }
