@@ -367,7 +367,7 @@ func TestChunkingCanBeTurnedOff(t *testing.T) {
 // TestLargeListIsStreamed lists what no buffer of the server holds at once. (28)
 func TestLargeListIsStreamed(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, unhurried)
+	s := startTest(t)
 	const objects, size = 5000, 1000
 	s.fill(objects, size)
 	path := "/api/v1/namespaces/default/configmaps"

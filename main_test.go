@@ -60,6 +60,7 @@ func startTest(t testing.TB, edit ...func(*config)) *testServer {
 	c, _ := newConfig(io.Discard)
 	c.Listen, c.Ephemeral, c.CompactionInterval, c.namespaceGrace = "127.0.0.1:0", true, 0, 0
 	c.DisabledPlugins = []string{"ServiceAccount"} // whose tokens and accounts most tests would have to look past
+	c.RequestTimeout = 10 * time.Minute            // on a busy machine, with the race detector on it, a request may take more than the usual minute
 	s := &testServer{t: t, log: &apitest.Log{}}
 	c.log = zerolog.New(s.log).Level(zerolog.ErrorLevel)
 	for _, e := range edit {
@@ -88,9 +89,6 @@ func onEtcd(c *config) {
 func onFile(path string) func(*config) {
 	return func(c *config) { c.Ephemeral, c.Data = false, path }
 }
-
-// unhurried is an edit for requests that a busy machine, with the race detector on it, does not end within the usual minute.
-func unhurried(c *config) { c.RequestTimeout = 10 * time.Minute }
 
 func (s *testServer) start() {
 	s.t.Helper()

@@ -227,7 +227,7 @@ func TestCustomResourcesInProtobuf(t *testing.T) {
 
 func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, unhurried)
+	s := startTest(t)
 	s.rest()
 	const objects, path = 2500, "/api/v1/namespaces/default/configmaps"
 	s.fill(objects, 1000)

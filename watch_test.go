@@ -428,7 +428,7 @@ func TestCompactionOvertakesAWatch(t *testing.T) {
 // does not grow with them. (94)
 func TestSlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
-	s := startScene(t, unhurried) // a watcher that takes nothing for that long is let go
+	s := startScene(t)
 	conn := s.dial()
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET %s?watch=1&resourceVersion=%d HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", s.p1, s.rev["z"])
