@@ -484,7 +484,7 @@ func TestNamesBelongToTheFirst(t *testing.T) {
 	}
 	s.want(200, "DELETE", definitionsPath+"/gadgets.example.com", "")
 	eventually(t, "the rival gets its names", func() bool { return state() == `["True","True"] ["NoConflicts","InitialNamesAccepted"] Gadget` })
-	s.want(200, "GET", "/apis/example.com/v1/namespaces/default/rivals", "")
+	eventually(t, "the rival is served", func() bool { return s.send("GET", "/apis/example.com/v1/namespaces/default/rivals", "").code == 200 })
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {

@@ -215,9 +215,7 @@ func TestTimeTravel(t *testing.T) {
 	if a := s.want(200, "GET", history.PathThen+fmt.Sprint(between)+things, "", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"); a.get("columnDefinitions.1.name").String() != "New" {
 		t.Errorf("the definition in between: %s", a.body)
 	}
-	if a := s.send("GET", things, ""); a.code != 404 {
-		t.Errorf("now: %d", a.code)
-	}
+	eventually(t, "the type is gone now", func() bool { return s.send("GET", things, "").code == 404 })
 	if a := s.want(200, "GET", history.PathThen+"-0s"+maps+"/m1", ""); a.get("data.k").String() != "second" {
 		t.Errorf("now, through /at/: %s", a.body)
 	}
