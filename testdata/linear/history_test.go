@@ -395,6 +395,9 @@ func (r *round) watch(since int64) (story []event) {
 				break
 			}
 			ev, err := eventOf(line)
+			if errors.Is(err, errBehind) && r.members != nil {
+				break
+			}
 			if err != nil {
 				response.Body.Close()
 				r.t.Errorf("a watch at %d: %v", since, err)
@@ -412,12 +415,26 @@ func (r *round) watch(since int64) (story []event) {
 	return story
 }
 
+var (
+	errRefused = errors.New("the watch is refused")
+	errBehind  = errors.New("the revision has not come to this server yet") // of several, within the seconds that it waits
+)
+
 func eventOf(line []byte) (ev event, err error) {
 	var frame struct {
 		Type   string
-		Object object
+		Object struct {
+			object
+			Code int // of a Status
+		}
 	}
-	if err := json.Unmarshal(line, &frame); err != nil || frame.Type == "ERROR" {
+	err = json.Unmarshal(line, &frame)
+	if err == nil && frame.Type == "ERROR" {
+		if err = errRefused; frame.Object.Code == http.StatusGatewayTimeout {
+			err = errBehind
+		}
+	}
+	if err != nil {
 		return ev, fmt.Errorf("%s, %w", bytes.TrimSpace(line), err)
 	}
 	o := &frame.Object
