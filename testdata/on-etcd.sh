@@ -14,16 +14,21 @@ set -euo pipefail
 etcd=$(realpath "$1") apilet=$(realpath "$2")
 shift 2
 work=$(mktemp -d)
+# stop ends all etcds. What they leave is removed when they have ended, and what the command came to stays the last word.
 stop() {
 	local pid
 	for pid in "$work"/*/pid; do
-		if [ -f "$pid" ]; then kill -9 "$(cat "$pid")" 2>/dev/null || true; fi
+		if [ -s "$pid" ]; then kill -9 "$(cat "$pid")" 2>/dev/null || true; fi
 	done
-	rm -rf "$work"
+	for _ in $(seq 100); do
+		if rm -rf "$work" 2>/dev/null; then return 0; fi
+		sleep 0.1
+	done
 }
 trap stop EXIT
 
 # start DIR starts an etcd there, on two free ports that no other start has had, unless it runs; DIR/url tells its address, DIR/pid its process.
+# That it serves it says itself: at its port there might be somebody who was quicker, and then it ends.
 start() {
 	local dir=$1 port url peer
 	[ ! -s "$dir/url" ] || return 0
@@ -33,12 +38,12 @@ start() {
 		if ! mkdir "$work/port-$port" 2>/dev/null || (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then continue; fi
 		url=http://127.0.0.1:$port peer=http://127.0.0.1:$((port + 1))
 		"$etcd" --name on --data-dir "$dir/$port" --listen-client-urls "$url" --advertise-client-urls "$url" --listen-peer-urls "$peer" \
-			--initial-advertise-peer-urls "$peer" --initial-cluster "on=$peer" --log-level error --unsafe-no-fsync </dev/null >"$dir/log" 2>&1 &
+			--initial-advertise-peer-urls "$peer" --initial-cluster "on=$peer" --log-level info --unsafe-no-fsync </dev/null >"$dir/log" 2>&1 &
 		echo $! >"$dir/pid"
 		disown # it is killed without a word
 		for _ in $(seq 2000); do
 			if ! kill -0 "$(cat "$dir/pid")" 2>/dev/null; then break; fi
-			if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+			if grep -q '"serving client traffic insecurely' "$dir/log"; then
 				echo "$url" >"$dir/url"
 				return 0
 			fi

@@ -6,7 +6,7 @@
 #
 # APILET is built when none is given. The programs are kubectl, kube-controller-manager, kube-scheduler and kwok from PATH, or from the
 # variables KUBECTL, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER and KWOK. What cannot be run for want of one is left out, and that is said.
-# Each case has $PATIENCE seconds at most (90). The programs' logs are in $LOGS if that names a folder. Exit 1 if a case failed.
+# Each case has $PATIENCE seconds at most (240, for busy machines). The programs' logs are in $LOGS if that names a folder. Exit 1 if a case failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -39,35 +39,51 @@ end() {
 }
 end_all() { local name; for name in "${!running[@]}"; do end "$name" KILL; done; }
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-
-# begin_apilet FLAGS...: apilet on $port and the files of $data, and its kubeconfig.
+# begin_apilet FLAGS...: apilet on $port and the files of $data, and its kubeconfig. Another may have been quicker to take the port, and goes
+# in time, or at the first start, when there is none, the server is given one.
 begin_apilet() {
-	rm -f "$KUBECONFIG"
-	begin apilet "$apilet" --listen "127.0.0.1:$port" --data "$data/apilet.db" --cert-dir "$data/certs" --kubeconfig "$KUBECONFIG" \
-		--service-account-signing-key-file "$data/sa.key" --log-format json "$@"
-	until [ -s "$KUBECONFIG" ]; do kill -0 "${running[apilet]}" || exit; sleep 0.05; done
+	local tries
+	for tries in $(seq 100); do
+		rm -f "$KUBECONFIG"
+		begin apilet "$apilet" --listen "127.0.0.1:${port:-0}" --data "$data/apilet.db" --cert-dir "$data/certs" --kubeconfig "$KUBECONFIG" \
+			--service-account-signing-key-file "$data/sa.key" --log-format json "$@"
+		while kill -0 "${running[apilet]}" 2>/dev/null; do
+			if [ -s "$KUBECONFIG" ]; then
+				port=$(sed -n 's/.*"server": ".*:\([0-9]*\)".*/\1/p' "$KUBECONFIG")
+				return
+			fi
+			sleep 0.05
+		done
+		end apilet
+		tail -n 1 "$logs/apilet.log" | grep -q 'address already in use' || break
+		sleep 1
+	done
+	echo "FAIL: the server does not start: $(tail -n 3 "$logs/apilet.log")"
+	exit 1
 }
+
+# A stalled machine is no reason for another leader: who has lost its lease ends.
+patiently=(--leader-elect-lease-duration 300s --leader-elect-renew-deadline 240s)
 
 begin_manager() {
 	begin kube-controller-manager "$manager" --kubeconfig "$KUBECONFIG" --authentication-kubeconfig "$KUBECONFIG" --authorization-kubeconfig "$KUBECONFIG" \
-		--bind-address 127.0.0.1 --secure-port "$(free_port)" --cert-dir "$work/kcm" --use-service-account-credentials --root-ca-file "$data/certs/ca.crt" \
+		--secure-port 0 "${patiently[@]}" --use-service-account-credentials --root-ca-file "$data/certs/ca.crt" \
 		--service-account-private-key-file "$data/sa.key" --cluster-signing-cert-file "$data/certs/ca.crt" --cluster-signing-key-file "$data/certs/ca.key" \
 		--allocate-node-cidrs --cluster-cidr 10.244.0.0/16 --node-monitor-grace-period 20s
 }
 
 begin_scheduler() {
 	begin kube-scheduler "$scheduler" --kubeconfig "$KUBECONFIG" --authentication-kubeconfig "$KUBECONFIG" --authorization-kubeconfig "$KUBECONFIG" \
-		--bind-address 127.0.0.1 --secure-port "$(free_port)" --cert-dir "$work/scheduler"
+		--secure-port 0 "${patiently[@]}"
 }
 
 begin_kwok() {
 	begin kwok "$kwok" --kubeconfig "$KUBECONFIG" --manage-all-nodes --node-lease-duration-seconds 40 --config "$here/plane/kwok.yaml"
 }
 
-# fresh: an empty data file, on a free port.
+# fresh: an empty data file, on a port that the server is given.
 fresh() {
-	data=$work/data-$1 port=$(free_port)
+	data=$work/data-$1 port=
 	mkdir -p "$data"
 	openssl genrsa -out "$data/sa.key" 2048 2>/dev/null
 }
@@ -75,11 +91,11 @@ fresh() {
 # ---- Cases ----
 
 ns=default
-k() { timeout 30 "$kubectl" --cache-dir "$work/cache" -n "$ns" "$@"; }
+k() { timeout 60 "$kubectl" --cache-dir "$work/cache" -n "$ns" "$@"; }
 apply() { k apply -f "$@" >/dev/null || echo "FAIL: apply $*"; }
 field() { k get "${@:1:$#-1}" -o "jsonpath=${*: -1}"; } # KIND [NAME] PATH
 
-# await WHAT WANT COMMAND...: within 90 seconds the command prints what matches the regular expression WANT as a whole text (^ is
+# await WHAT WANT COMMAND...: within $PATIENCE seconds the command prints what matches the regular expression WANT as a whole text (^ is
 # its start), whether it fails or not.
 await() {
 	local what=$1 want=$2 out began=$SECONDS
@@ -91,7 +107,7 @@ await() {
 			printf 'ok   %s (%d s)\n' "$what" $((SECONDS - began))
 			return
 		fi
-		[ $((SECONDS - began)) -lt "${PATIENCE:-90}" ] || break
+		[ $((SECONDS - began)) -lt "${PATIENCE:-240}" ] || break
 		sleep 0.3
 	done
 	failed=$((failed + 1))
@@ -132,7 +148,7 @@ deployments() {
 	await 'pods mount a token of their account' '^\{"expirationSeconds":3607,"path":"token"\}' field pods '{.items[0].spec.volumes[0].projected.sources[0].serviceAccountToken}'
 	await 'the scheduler says what it did' 'Successfully assigned .*/web-' k get events --field-selector reason=Scheduled
 	k set image deployment/web c=registry.example/web:2 >/dev/null
-	await 'a rollout comes to its end' 'successfully rolled out' k rollout status deployment/web --timeout=25s
+	await 'a rollout comes to its end' 'successfully rolled out' k rollout status deployment/web --timeout=50s
 	await 'its history has two revisions' 'REVISION.*1 .*2 ' k rollout history deployment/web
 	await 'the first replica set is empty' '^0 3$|^3 0$' k get replicasets -l app=web -o 'jsonpath={.items[*].spec.replicas}'
 	k rollout undo deployment/web >/dev/null
@@ -151,7 +167,7 @@ disruptions() {
 	k patch pdb web --type=merge -p '{"spec":{"minAvailable":5}}' >/dev/null
 	await 'no other one may' "would violate the pod's disruption budget" evict "${pods[1]}"
 	k patch pdb web --type=merge -p '{"spec":{"minAvailable":2}}' >/dev/null
-	await 'a node is drained' 'node/node-0 drained' k drain node-0 --ignore-daemonsets --delete-emptydir-data --force --timeout=25s
+	await 'a node is drained' 'node/node-0 drained' k drain node-0 --ignore-daemonsets --delete-emptydir-data --force --timeout=50s
 	await 'its pods are elsewhere' '^(node-1 ){4}node-1$' k get pods -l app=web --field-selector status.phase=Running -o 'jsonpath={.items[*].spec.nodeName}'
 	k uncordon node-0 >/dev/null
 	k taint node node-1 out=of-order:NoExecute >/dev/null
@@ -161,7 +177,7 @@ disruptions() {
 
 evict() {
 	printf '{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"%s","namespace":"%s"}}' "$1" "$ns" >"$work/eviction"
-	timeout 30 "$kubectl" create --raw "/api/v1/namespaces/$ns/pods/$1/eviction" -f "$work/eviction"
+	timeout 60 "$kubectl" create --raw "/api/v1/namespaces/$ns/pods/$1/eviction" -f "$work/eviction"
 }
 
 volumes() {
@@ -287,7 +303,8 @@ mishaps() {
 # complaints: what the server, or anybody about it, has to say that no cluster says.
 complaints() {
 	jq -r 'select(.level == "error") | "apilet: " + .message + ": " + .error' "$logs/apilet.log"
-	grep -hE '^panic|Unhandled Error.*(failed to list|unable to (decode|sync))|no kind .* is registered|unable to decode' "$logs"/kube-*.log "$logs/kwok.log"
+	grep -hE '^panic|Unhandled Error.*(failed to list|unable to (decode|sync))|no kind .* is registered|unable to decode' "$logs"/kube-*.log "$logs/kwok.log" |
+		grep -vE 'connection refused|connection reset|EOF|connection lost|i/o timeout' # while the server was dead
 }
 
 alone() {
@@ -315,7 +332,8 @@ if [ -z "$apilet" ]; then
 fi
 apilet=$(cd "$(dirname "$apilet")" && pwd)/$(basename "$apilet")
 
-if have "$kubectl" "$manager" "$scheduler" "$kwok"; then
+tools=(openssl jq curl)
+if have "$kubectl" "$manager" "$scheduler" "$kwok" "${tools[@]}"; then
 	fresh plane
 	begin_apilet --controllers=false
 	begin_manager
@@ -325,7 +343,7 @@ if have "$kubectl" "$manager" "$scheduler" "$kwok"; then
 	await 'nobody complains' '^$' complaints
 	end_all
 fi
-if have "$kubectl" "$kwok"; then
+if have "$kubectl" "$kwok" "${tools[@]}"; then
 	fresh kwok
 	begin_apilet
 	begin_kwok

@@ -59,9 +59,11 @@ func startBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir := profile(t)
 	proc := exec.Command(binary, "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--no-default-browser-check", "--ignore-certificate-errors",
-		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--user-data-dir="+profile(t), "about:blank")
+		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--user-data-dir="+dir, "about:blank")
+	proc.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+placeForSockets())
 	proc.ExtraFiles = []*os.File{fromUs, toUs}
 	if err := proc.Start(); err != nil {
 		t.Fatal(err)
@@ -90,6 +92,14 @@ func profile(t *testing.T) string {
 		}
 	})
 	return dir
+}
+
+// placeForSockets is the folder for temporary files, or one whose name is short enough to be the beginning of a socket's, which has 107 bytes.
+func placeForSockets() string {
+	if dir := os.TempDir(); len(dir) < 60 {
+		return dir
+	}
+	return "/tmp"
 }
 
 func (b *browser) listen(from io.Reader) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/conversion"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -143,10 +144,10 @@ func TestManagerConvertsHubAndSpoke(t *testing.T) {
 	scheme.AddKnownTypeWithName(spoke.WithKind("RocketList"), &OldRocketList{})
 	metav1.AddToGroupVersion(scheme, hub)
 	metav1.AddToGroupVersion(scheme, spoke)
-	env := patient(&envtest.Environment{BinaryAssetsDirectory: assets(t), Scheme: scheme,
-		CRDInstallOptions: envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{rocketDefinition()}}})
-	config, err := env.Start()
-	check(t, "start", err)
+	env, config, _ := begin(t, func() *envtest.Environment {
+		return &envtest.Environment{BinaryAssetsDirectory: assets(t), Scheme: scheme,
+			CRDInstallOptions: envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{rocketDefinition()}}}
+	})
 	t.Cleanup(func() { check(t, "stop", env.Stop()) })
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -156,7 +157,8 @@ func TestManagerConvertsHubAndSpoke(t *testing.T) {
 	check(t, "new manager", err)
 	check(t, "webhook", ctrl.NewWebhookManagedBy(mgr, &Rocket{}).Complete()) // serves /convert, since there is a hub
 	seen := make(chan string, 100)
-	check(t, "controller", ctrl.NewControllerManagedBy(mgr).For(&OldRocket{}).Complete(
+	check(t, "controller", ctrl.NewControllerManagedBy(mgr).For(&OldRocket{}).
+		WithOptions(controller.Options{SkipNameValidation: new(true)}).Complete(
 		reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 			var old OldRocket
 			if err := mgr.GetClient().Get(ctx, r.NamespacedName, &old); err != nil {

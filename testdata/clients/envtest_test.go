@@ -33,22 +33,35 @@ func assets(t testing.TB) string {
 	return dir
 }
 
-// patient gives all that an environment waits for more time than a busy machine needs.
-func patient(env *envtest.Environment) *envtest.Environment {
-	env.ControlPlaneStartTimeout, env.ControlPlaneStopTimeout = patience, patience
-	env.CRDInstallOptions.MaxTime, env.WebhookInstallOptions.MaxTime = patience, patience
-	return env
+// begin starts an environment. All that it waits for gets more time than a busy machine needs. The ports that it finds free may be somebody's when
+// the programs come to them: then another one is begun.
+func begin(t testing.TB, with func() *envtest.Environment) (env *envtest.Environment, config *rest.Config, complaints *strings.Builder) {
+	t.Helper()
+	for try := 1; ; try++ {
+		env, complaints = with(), &strings.Builder{}
+		env.ControlPlaneStartTimeout, env.ControlPlaneStopTimeout = patience, patience
+		env.CRDInstallOptions.MaxTime, env.WebhookInstallOptions.MaxTime = patience, patience
+		env.ControlPlane.GetAPIServer().Err = complaints // to be read when it has ended
+		config, err := env.Start()
+		if err == nil {
+			return env, config, complaints
+		}
+		_ = env.Stop()
+		if try == 5 || !strings.Contains(complaints.String(), "address already in use") {
+			t.Fatalf("start: %v\n%s", err, complaints)
+		}
+	}
 }
 
 func TestEnvtestStartsAndStops(t *testing.T) {
 	t.Parallel()
-	env := patient(&envtest.Environment{BinaryAssetsDirectory: assets(t), CRDDirectoryPaths: []string{filepath.Join("..", "crds")}, ErrorIfCRDPathMissing: true})
-	env.ControlPlaneStopTimeout = 20 * time.Second // as it is by default: a watch that is open holds nothing up
-	env.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "SomeGate=true").Append("max-requests-inflight", "100").
-		Set("runtime-config", "batch/v2alpha1=true").Append("disable-admission-plugins", "ServiceAccount", "NamespaceLifecycle")
 	started := time.Now()
-	config, err := env.Start()
-	check(t, "start", err)
+	env, config, complaints := begin(t, func() *envtest.Environment {
+		env := &envtest.Environment{BinaryAssetsDirectory: assets(t), CRDDirectoryPaths: []string{filepath.Join("..", "crds")}, ErrorIfCRDPathMissing: true}
+		env.ControlPlane.GetAPIServer().Configure().Append("feature-gates", "SomeGate=true").Append("max-requests-inflight", "100").
+			Set("runtime-config", "batch/v2alpha1=true").Append("disable-admission-plugins", "ServiceAccount", "NamespaceLifecycle")
+		return env
+	})
 	took, stopped := time.Since(started), false
 	t.Cleanup(func() {
 		if !stopped {
@@ -66,6 +79,9 @@ func TestEnvtestStartsAndStops(t *testing.T) {
 	stopped = true
 	check(t, "stop", env.Stop())
 	t.Logf("started in %v with %d definitions, stopped in %v", took.Round(time.Millisecond), len(env.CRDs), time.Since(stopping).Round(time.Millisecond))
+	if text := complaints.String(); strings.Contains(text, "deadline exceeded") { // a watch that is open holds nothing up until the server gives up on it
+		t.Errorf("the server does not end in peace:\n%s", text)
+	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("%s is still there: %v", dir, err)
 	}
@@ -132,10 +148,10 @@ func useKubectl(t *testing.T, env *envtest.Environment) {
 func TestEnvtestUsesAnExistingServer(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)
-	env := patient(&envtest.Environment{UseExistingCluster: new(true), Config: s.config(""), CRDDirectoryPaths: []string{filepath.Join("..", "crds")},
-		CRDInstallOptions: envtest.CRDInstallOptions{CleanUpAfterUse: true}})
-	config, err := env.Start()
-	check(t, "start", err)
+	env, config, _ := begin(t, func() *envtest.Environment {
+		return &envtest.Environment{UseExistingCluster: new(true), Config: s.config(""), CRDDirectoryPaths: []string{filepath.Join("..", "crds")},
+			CRDInstallOptions: envtest.CRDInstallOptions{CleanUpAfterUse: true}}
+	})
 	useDefinition(t, config)
 	check(t, "stop", env.Stop())
 	if _, err := s.typed().CoreV1().Namespaces().Get(t.Context(), corev1.NamespaceDefault, metav1.GetOptions{}); err != nil {

@@ -75,7 +75,8 @@ type server struct {
 	args []string // the listen address is not among them
 	host string   // URL
 	proc *exec.Cmd
-	log  *bytes.Buffer
+	dead chan struct{} // closed when the process has ended
+	log  *bytes.Buffer // to be read when it has
 }
 
 // startEphemeral starts a server that keeps nothing.
@@ -109,23 +110,15 @@ func start(t testing.TB, args []string) *server {
 
 func (s *server) kubeconfig() string { return filepath.Join(s.dir, "kubeconfig") }
 
-// run starts the process and waits for its kubeconfig: from then on it serves.
+// run starts the process and waits for its kubeconfig: from then on it serves. Somebody else may just have the port: nobody keeps it, while the
+// server is away, from who asks for any.
 func (s *server) run(listen string, more ...string) {
 	s.t.Helper()
-	_ = os.Remove(s.kubeconfig())
-	s.proc = exec.Command(apilet, slices.Concat(s.args, []string{"--listen", listen, "--kubeconfig", s.kubeconfig()}, more)...)
-	s.proc.Stderr = s.log
-	if err := s.proc.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(s.kubeconfig()); err == nil {
-			break
+	for deadline := time.Now().Add(patience); !s.launch(deadline, listen, more); time.Sleep(100 * time.Millisecond) {
+		if said := s.log.String(); !strings.Contains(said, "address already in use") || time.Now().After(deadline) {
+			s.t.Fatalf("no kubeconfig after %v; the server says:\n%s", patience, said)
 		}
-		if time.Now().After(deadline) {
-			s.stop(syscall.SIGKILL)
-			s.t.Fatalf("no kubeconfig after %v; the server says:\n%s", patience, s.log)
-		}
+		s.log.Reset()
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig())
 	if err != nil {
@@ -134,9 +127,37 @@ func (s *server) run(listen string, more ...string) {
 	s.host = config.Host
 }
 
+// launch starts the process, and tells whether it has come to serve. If it has not it has ended.
+func (s *server) launch(deadline time.Time, listen string, more []string) bool {
+	s.t.Helper()
+	_ = os.Remove(s.kubeconfig())
+	proc, dead := exec.Command(apilet, slices.Concat(s.args, []string{"--listen", listen, "--kubeconfig", s.kubeconfig()}, more)...), make(chan struct{})
+	proc.Stderr = s.log
+	if err := proc.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	go func() {
+		_ = proc.Wait()
+		close(dead)
+	}()
+	s.proc, s.dead = proc, dead
+	for time.Now().Before(deadline) {
+		if _, err := os.Stat(s.kubeconfig()); err == nil {
+			return true
+		}
+		select {
+		case <-dead:
+			return false
+		case <-time.After(time.Millisecond):
+		}
+	}
+	s.stop(syscall.SIGKILL)
+	return false
+}
+
 func (s *server) stop(how syscall.Signal) {
 	_ = s.proc.Process.Signal(how)
-	_ = s.proc.Wait()
+	<-s.dead
 }
 
 // restart ends the process, SIGKILL being a crash, and starts it again on its file and its port, with more flags if there are.

@@ -66,9 +66,9 @@ func (h heard) HandleWarningHeader(_ int, _, text string) { h.texts <- text }
 
 func TestManagerServesWebhooks(t *testing.T) {
 	t.Parallel()
-	env := patient(&envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{markers}}})
-	config, err := env.Start()
-	check(t, "start", err)
+	env, config, _ := begin(t, func() *envtest.Environment {
+		return &envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{markers}}}
+	})
 	t.Cleanup(func() { check(t, "stop", env.Stop()) })
 	serveGuard(t, config, env.WebhookInstallOptions)
 
@@ -86,7 +86,7 @@ func TestManagerServesWebhooks(t *testing.T) {
 	}
 	bad := configMap("bad")
 	bad.Data["k"] = "forbidden"
-	err = c.Create(ctx, bad)
+	err := c.Create(ctx, bad)
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `admission webhook "vconfigmap-v1.kb.io" denied the request: k is forbidden`) {
 		t.Errorf("create: %v, want Forbidden by the webhook", err)
 	}
@@ -144,14 +144,15 @@ func TestWebhookServersReject(t *testing.T) {
 	t.Parallel()
 	fail, none, path := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, "/failing"
 	rule := admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}}
-	env := patient(&envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: envtest.WebhookInstallOptions{
+	installed := envtest.WebhookInstallOptions{
 		ValidatingWebhooks: []*admissionregistrationv1.ValidatingWebhookConfiguration{{ObjectMeta: named("deployment-validation-webhook-config"),
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "deployment-validation.kubebuilder.io", FailurePolicy: &fail, SideEffects: &none,
 				Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}, Rule: rule}},
 				ClientConfig: admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Name: "deployment-validation-service",
-					Namespace: "default", Path: &path}}, AdmissionReviewVersions: []string{"v1"}}}}}}})
-	config, err := env.Start()
-	check(t, "start", err)
+					Namespace: "default", Path: &path}}, AdmissionReviewVersions: []string{"v1"}}}}}}
+	env, config, _ := begin(t, func() *envtest.Environment {
+		return &envtest.Environment{BinaryAssetsDirectory: assets(t), WebhookInstallOptions: installed}
+	})
 	t.Cleanup(func() { check(t, "stop", env.Stop()) })
 	c := must(client.New(config, client.Options{}))
 	options := webhook.Options{Host: env.WebhookInstallOptions.LocalServingHost, Port: env.WebhookInstallOptions.LocalServingPort,

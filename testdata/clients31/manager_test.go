@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -38,7 +39,8 @@ func TestManagerUnderEnvtest(t *testing.T) {
 		LeaseDuration: new(2 * patience), RenewDeadline: new(patience)})
 	check(t, "manager", err)
 	c := mgr.GetClient()
-	check(t, "controller", ctrl.NewControllerManagedBy(mgr).For(&appsv1.Deployment{}).Owns(&corev1.ConfigMap{}).Complete(
+	check(t, "controller", ctrl.NewControllerManagedBy(mgr).For(&appsv1.Deployment{}).Owns(&corev1.ConfigMap{}).
+		WithOptions(controller.Options{SkipNameValidation: new(true)}).Complete(
 		reconcile.AsReconciler(c, reconcile.ObjectReconciler[*appsv1.Deployment](ownership{c}))))
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()

@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,13 +20,13 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"apilet-proxy"
 )
 
 const patience = 2 * time.Minute // for what takes no time on an idle machine
 
 var programs struct{ apilet, etcd string }
-
-var ports = portBook{given: map[int]bool{}}
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "apilet-etcd-")
@@ -105,30 +103,16 @@ func (p *process) signal(how syscall.Signal) {
 	}
 }
 
-// A portBook gives each port once: that of a member which is down while it starts, or was killed, is free for whoever tries it.
-type portBook struct {
-	mu    sync.Mutex // guards given
-	given map[int]bool
-}
-
-// free finds some that nobody has: below those that the system gives to whoever asks for any.
-func (b *portBook) free(t *testing.T, n int) (ports []int) {
+// held are ports for the time of the test, also while the member is down that listens there.
+func held(t *testing.T, n int) (ports []int) {
 	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for try := 0; len(ports) < n; try++ {
-		if try > 1000 {
-			t.Fatal("no free ports")
+	for range n {
+		port, err := proxy.HoldPort()
+		if err != nil {
+			t.Fatal(err)
 		}
-		port := 12000 + rand.IntN(18000)
-		if b.given[port] {
-			continue
-		}
-		if l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
-			l.Close()
-			b.given[port] = true
-			ports = append(ports, port)
-		}
+		t.Cleanup(func() { _ = port.Close() })
+		ports = append(ports, port.Number)
 	}
 	return ports
 }
@@ -144,7 +128,7 @@ type cluster struct {
 func startCluster(t *testing.T, n int, more ...string) *cluster {
 	t.Helper()
 	c := &cluster{t: t}
-	ports := ports.free(t, 2*n)
+	ports := held(t, 2*n)
 	var all []string
 	for i := range n {
 		all = append(all, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, ports[n+i]))
@@ -158,7 +142,7 @@ func startCluster(t *testing.T, n int, more ...string) *cluster {
 		dir := filepath.Join(t.TempDir(), "data")
 		member := &process{t: t, name: programs.etcd, log: &lockedBuffer{}, args: append([]string{"--name", fmt.Sprint("m", i), "--data-dir", dir,
 			"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-			"--initial-cluster", strings.Join(all, ","), "--initial-cluster-token", all[0], "--log-level", "error", "--unsafe-no-fsync"}, more...)}
+			"--initial-cluster", strings.Join(all, ","), "--initial-cluster-token", all[0], "--socket-reuse-port", "--log-level", "error", "--unsafe-no-fsync"}, more...)}
 		member.start()
 		c.members, c.urls, c.dirs = append(c.members, member), append(c.urls, client), append(c.dirs, dir)
 	}
@@ -280,14 +264,19 @@ func (s *server) try(method, path, body string, limit time.Duration) (int, strin
 	return answer.StatusCode, string(text), err
 }
 
-// do wants a code.
+// do wants a code. Who is told to come again does: on a busy machine a read may have no word from etcd within the seconds that it waits.
 func (s *server) do(want int, method, path, body string) string {
 	s.t.Helper()
-	code, text, err := s.try(method, path, body, patience)
-	if err != nil || code != want {
-		s.t.Fatalf("%s %s: got %d %s %v, want %d", method, path, code, text, err, want)
+	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		code, text, err := s.try(method, path, body, patience)
+		if err == nil && code == want {
+			return text
+		}
+		later := code == http.StatusTooManyRequests || code == http.StatusGatewayTimeout && method == "GET"
+		if !later || time.Since(begin) > patience {
+			s.t.Fatalf("%s %s: got %d %s %v, want %d", method, path, code, text, err, want)
+		}
 	}
-	return text
 }
 
 // An object is what all have.
@@ -320,7 +309,6 @@ func aMap(name, value, rev string) string {
 type watcher struct {
 	mu     sync.Mutex
 	events []event
-	ended  bool
 	cancel context.CancelFunc
 }
 
@@ -333,29 +321,42 @@ func (s *server) watch(t *testing.T, path, since string) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	w := &watcher{cancel: cancel}
-	request, _ := http.NewRequestWithContext(ctx, "GET", s.url+path+"?watch=1&resourceVersion="+since, nil)
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil || answer.StatusCode != 200 {
-		t.Fatal(answer, err)
+	w, url := &watcher{cancel: cancel}, s.url+path+"?watch=1&resourceVersion="+since
+	begin := func() (*http.Response, error) {
+		request, _ := http.NewRequestWithContext(ctx, "GET", url, nil)
+		answer, err := http.DefaultClient.Do(request)
+		if err == nil && answer.StatusCode != 200 {
+			_, err = answer.Body.Close(), fmt.Errorf("a watch is answered with %s", answer.Status)
+		}
+		return answer, err
+	}
+	answer, err := begin()
+	if err != nil {
+		t.Fatal(err)
 	}
 	go func() {
-		defer answer.Body.Close()
-		frames := json.NewDecoder(answer.Body)
-		for {
-			var ev event
-			err := frames.Decode(&ev)
-			w.mu.Lock()
-			if err != nil {
-				w.ended = true
-				w.mu.Unlock()
-				return
-			}
-			w.events = append(w.events, ev)
-			w.mu.Unlock()
+		for err == nil && w.take(answer) {
+			answer, err = begin()
 		}
 	}()
 	return w
+}
+
+// take notes what a stream tells. The revision may not have come to its server within the seconds that it waits for it: then it is to be asked again.
+func (w *watcher) take(answer *http.Response) (again bool) {
+	defer answer.Body.Close()
+	for frames := json.NewDecoder(answer.Body); ; {
+		var ev event
+		if frames.Decode(&ev) != nil {
+			return false
+		}
+		if ev.Type == "ERROR" && ev.Object.Code == http.StatusGatewayTimeout {
+			return true
+		}
+		w.mu.Lock()
+		w.events = append(w.events, ev)
+		w.mu.Unlock()
+	}
 }
 
 // story is what was told so far: "ADDED a", ...

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -183,6 +184,8 @@ func TestInterruptedMigration(t *testing.T) {
 	writers.Wait()
 	s.signal(syscall.SIGTERM)
 	client := c.client()
+	behind, proxies := c.through()
+	proxies[0].Slow(20 * time.Millisecond) // so that there is time to kill it
 	interrupted := 0
 	for try := 0; interrupted == 0 && try < 20; try++ {
 		prefix := fmt.Sprint("/try", try)
@@ -200,7 +203,7 @@ func TestInterruptedMigration(t *testing.T) {
 			}
 			return found.Count
 		}
-		p := &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"migrate", "--data", data, "--etcd-servers", c.urls[0], "--etcd-prefix", prefix}}
+		p := &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"migrate", "--data", data, "--etcd-servers", behind.urls[0], "--etcd-prefix", prefix}}
 		p.start()
 		for ended := false; !ended && copied() == 0; {
 			select {

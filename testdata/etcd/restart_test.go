@@ -81,11 +81,11 @@ func TestRestartListsNothing(t *testing.T) {
 			}
 		}
 		bytesThen, rangesThen := c.sent()
-		// What was missed comes by the watch; what asks how far the log is, is small; and b goes on beside it.
-		if got, most := bytesThen-bytes, 4*missed*len(padding); got > most {
+		// What was missed comes by the watch; what asks how far the log is, is small; and both servers go on beside it, however long it takes.
+		if got, most := bytesThen-bytes, objects*len(padding)/4; got > most {
 			t.Errorf("%v: etcd sent %d bytes, of which %d may be; all objects have %d", how, got, most, objects*len(padding))
 		}
-		if got := rangesThen - ranges; got > objects/4 {
+		if got := rangesThen - ranges; got > objects/2 {
 			t.Errorf("%v: etcd carried out %d reads", how, got)
 		}
 		if o := read(t, a.do(200, "GET", maps+"?limit=1", "")); o.Metadata.RemainingItemCount < objects-1 {

@@ -12,7 +12,6 @@ package linear
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,15 +66,13 @@ func startMembers(t *testing.T) (all []*member, urls string, between []*proxy.Pr
 	t.Helper()
 	binary := etcdBinary(t)
 	var ports []int
-	for len(ports) < 2*members { // below those that the system gives to whoever asks for any
-		port := 12000 + rand.IntN(18000)
-		if slices.Contains(ports, port) {
-			continue
+	for range 2 * members {
+		port, err := proxy.HoldPort()
+		if err != nil {
+			t.Fatal(err)
 		}
-		if l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err == nil {
-			l.Close()
-			ports = append(ports, port)
-		}
+		t.Cleanup(func() { _ = port.Close() })
+		ports = append(ports, port.Number)
 	}
 	var peers, clients, listening []string
 	for i := range members {
@@ -90,7 +87,7 @@ func startMembers(t *testing.T) (all []*member, urls string, between []*proxy.Pr
 		_, peer, _ := strings.Cut(peers[i], "=")
 		m := &member{args: []string{binary, "--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen-client-urls", clients[i],
 			"--advertise-client-urls", clients[i], "--listen-peer-urls", listening[i], "--initial-advertise-peer-urls", peer, "--initial-cluster",
-			strings.Join(peers, ","), "--log-level", "error", "--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync"}}
+			strings.Join(peers, ","), "--socket-reuse-port", "--log-level", "error", "--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync"}}
 		if err := m.start(); err != nil {
 			t.Fatal(err)
 		}
