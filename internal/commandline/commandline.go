@@ -36,7 +36,7 @@ type Command struct {
 	Args   string           // what follows the flags, as help shows it
 	Counts []int            // how many arguments that may be
 	What   string           // it does, in a few words
-	Words  []string         // what the argument may be, for completion; nil: a file
+	words  []string         // what the argument may be, for completion; nil: a file
 	Groups []FlagGroup      // its flags
 	Run    func(Call) error // does it; an error ends the program with status 1
 }
@@ -56,7 +56,7 @@ type Call struct {
 // commands is the whole table: the program's commands, and the three that every program has.
 func (p *Program) commands() []*Command {
 	own := []Command{
-		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print what makes a shell complete " + p.Name + "'s commands and flags", Words: shells,
+		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print what makes a shell complete " + p.Name + "'s commands and flags", words: shells,
 			Run: func(c Call) error { return p.printCompletion(c.Out, c.Args[0]) }},
 		{Name: "version", Counts: []int{0}, What: "print " + p.Name + "'s version and that of Kubernetes", Run: func(c Call) error { return p.Version(c.Out) }},
 		{Name: "help", Args: "[COMMAND]", Counts: []int{0, 1}, What: "print this, or a command's help", Run: p.printHelp},
@@ -287,7 +287,7 @@ func (p *Program) argumentWords(row *Command) string {
 	if row.Name == "help" {
 		return strings.Join(p.names(), " ")
 	}
-	return strings.Join(row.Words, " ")
+	return strings.Join(row.words, " ")
 }
 
 func (p *Program) bashCompletion() string {

@@ -57,15 +57,15 @@ type path struct {
 }
 
 // updated looks at a write that changed something.
-func (d *Detector) updated(r *Request, key, who uint64) {
+func (d *Detector) updated(r *outcome, key, who uint64) {
 	if !d.suspicious(r, key, who) {
 		return
 	}
-	was, is := r.Was, r.Is
+	was, is := r.was, r.is
 	if len(was)+len(is) > largeMin {
 		was, is = d.narrow(was, is)
 	}
-	rules := changes.Rules{Secret: r.Group == "" && r.Resource == "secrets", Paths: pathsMax, Value: textMax, Seed: d.seed}
+	rules := changes.Rules{Secret: r.group == "" && r.resource == "secrets", Paths: pathsMax, Value: textMax, Seed: d.seed}
 	list, _, err := rules.Between(was, is)
 	if err != nil {
 		return
@@ -79,10 +79,10 @@ func (d *Detector) updated(r *Request, key, who uint64) {
 }
 
 // suspicious says whether a write is worth a comparison, which is then paid for.
-func (d *Detector) suspicious(r *Request, key, who uint64) bool {
+func (d *Detector) suspicious(r *outcome, key, who uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := secondOf(r.At)
+	now := secondOf(r.at)
 	e := d.objects.at(key, now)
 	o := &e.value
 	from := uint32(d.from(r, who))
@@ -107,18 +107,18 @@ func (d *Detector) suspicious(r *Request, key, who uint64) bool {
 	if o.switches < switchesMin { // a controller with several connections, most likely
 		kept = bytesAtOnce / 2
 	}
-	return d.suspectLocked(r, key) && d.payLocked(r.At, len(r.Was)+len(r.Is), kept)
+	return d.suspectLocked(r, key) && d.payLocked(r.at, len(r.was)+len(r.is), kept)
 }
 
 // from tells those apart who are one by all that they say.
-func (d *Detector) from(r *Request, who uint64) uint64 {
-	if r.From == "" {
+func (d *Detector) from(r *outcome, who uint64) uint64 {
+	if r.from == "" {
 		return who
 	}
-	return who ^ d.hash(r.From)
+	return who ^ d.hash(r.from)
 }
 
-func (d *Detector) suspectLocked(r *Request, key uint64) bool {
+func (d *Detector) suspectLocked(r *outcome, key uint64) bool {
 	s := d.suspects[key]
 	if s == nil {
 		if len(d.suspects) >= suspectsMax {
@@ -127,7 +127,7 @@ func (d *Detector) suspectLocked(r *Request, key uint64) bool {
 		s = &suspect{paths: map[string]*path{}}
 		d.suspects[key] = s
 	}
-	s.last = r.At
+	s.last = r.at
 	return true
 }
 
@@ -148,7 +148,7 @@ func (d *Detector) payLocked(now time.Time, bytes int, kept float64) bool {
 }
 
 // flipLocked compares what a write changed with what another did before.
-func (d *Detector) flipLocked(r *Request, key, who uint64, list []changes.Change) *Finding {
+func (d *Detector) flipLocked(r *outcome, key, who uint64, list []changes.Change) *Finding {
 	s := d.suspects[key]
 	if s == nil { // swept meanwhile
 		return nil
@@ -157,7 +157,7 @@ func (d *Detector) flipLocked(r *Request, key, who uint64, list []changes.Change
 	var at *changes.Change
 	var other Who
 	var addresses []string
-	by, from, address := keptWho(r.Who), d.from(r, who), kept(r.From)
+	by, from, address := keptWho(r.who), d.from(r, who), kept(r.from)
 	for i := range list {
 		c := &list[i]
 		p := s.path(c.Path)
@@ -203,7 +203,7 @@ func (s *suspect) path(text string) *path {
 
 // flip says whether a change undoes the one that another made. Of two that are told apart by their addresses alone each has to do what it did
 // before, or all is forgotten.
-func (p *path) flip(r *Request, who, from uint64, c *changes.Change) bool {
+func (p *path) flip(r *outcome, who, from uint64, c *changes.Change) bool {
 	old, new := c.Hashes()
 	if p.who == 0 || p.old != new || p.new != old {
 		return false
@@ -212,18 +212,18 @@ func (p *path) flip(r *Request, who, from uint64, c *changes.Change) bool {
 		p.flips = 0
 		return false
 	}
-	if r.At.Sub(p.flipped) > calm {
-		p.flips, p.since = 0, r.At
+	if r.at.Sub(p.flipped) > calm {
+		p.flips, p.since = 0, r.at
 	}
-	p.flips, p.flipped = p.flips+1, r.At
+	p.flips, p.flipped = p.flips+1, r.at
 	p.revs.add(r)
 	return true
 }
 
 // flipped takes a flip into the finding, which begins with enough of them.
-func (s *suspect) flipped(d *Detector, r *Request, p *path, c *changes.Change, other Who, addresses []string) *Finding {
+func (s *suspect) flipped(d *Detector, r *outcome, p *path, c *changes.Change, other Who, addresses []string) *Finding {
 	if s.found != nil && s.found.Ended == nil {
-		s.found.Times, s.found.Last = s.found.Times+1, r.At.UTC()
+		s.found.Times, s.found.Last = s.found.Times+1, r.at.UTC()
 		s.found.add(r)
 		return nil
 	}

@@ -2,8 +2,8 @@
 // again and again.
 //
 //	d := findings.New(func(f findings.Finding) { log(f) }) // told when one begins, and when it is over
-//	d.Observe(&findings.Request{At: now, Who: who, Verb: "update", Resource: "deployments", ...}) // of each request, at its end
-//	d.Sweep(now) // now and then: what has not happened for a minute is over
+//	d.Notice(rec, code, now) // of each request, at its end
+//	go d.Run(ctx)            // sweeps now and then: what has not happened for a minute is over
 //
 //	kind      who       what                                              told from
 //	--------  --------  ------------------------------------------------  -----------------------------------------------------------
@@ -23,7 +23,7 @@
 // back and forth (fight.go) takes a comparison of whole objects: it is made of those alone that two have written in turns, and of so many
 // bytes a second at most.
 //
-// Invariants: memory and the time of each call are bounded, whatever comes; Observe is safe for concurrent use; there is no clock here but the
+// Invariants: memory and the time of each call are bounded, whatever comes; Notice is safe for concurrent use; there is no clock here but the
 // times of the requests and of Sweep.
 package findings
 
@@ -47,8 +47,8 @@ const (
 	Watch    = "watch"
 )
 
-// Kinds are all of them.
-var Kinds = []string{Fight, Recreate, NoOp, Conflict, Read, Watch}
+// kinds is all of them.
+var kinds = []string{Fight, Recreate, NoOp, Conflict, Read, Watch}
 
 const (
 	window     = 10 // seconds in which a loop is counted
@@ -71,22 +71,22 @@ type Who struct {
 	Manager string `json:"manager,omitempty"` // where a request says; else it follows from the agent
 }
 
-// A Request is what there is to know of one that is over.
-type Request struct {
-	At   time.Time
-	Took time.Duration
-	Who  Who
-	From string // the address that it came from; "": unknown
+// An outcome is what there is to know of one that is over.
+type outcome struct {
+	at   time.Time
+	took time.Duration
+	who  Who
+	from string // the address that it came from; "": unknown
 
-	Verb                                          string // get list watch create update patch delete; others are not looked at
-	Group, Resource, Subresource, Namespace, Name string
-	Selector                                      string // what tells a list or watch from others of the same resource
-	Code                                          int    // of the answer
-	Sent                                          int64  // the revision that a client believed to be the newest; 0 when it did not say
+	verb                                          string // get list watch create update patch delete; others are not looked at
+	group, resource, subresource, namespace, name string
+	selector                                      string // what tells a list or watch from others of the same resource
+	code                                          int    // of the answer
+	sent                                          int64  // the revision that a client believed to be the newest; 0 when it did not say
 
-	Wrote    bool   // it came as far as the store, and was no dry run
-	Old, New int64  // revisions before and after; equal when the write changed nothing; 0 before a create, and after a deletion
-	Was, Is  []byte // the stored object before and after an update; nobody changes them
+	wrote    bool   // it came as far as the store, and was no dry run
+	old, new int64  // revisions before and after; equal when the write changed nothing; 0 before a create, and after a deletion
+	was, is  []byte // the stored object before and after an update; nobody changes them
 }
 
 // A Finding is one circle, with its evidence.
@@ -132,39 +132,39 @@ func New(told func(Finding)) *Detector {
 	return &Detector{told: told, seed: maphash.MakeSeed(), loops: newTable[loop](loopSets), objects: newTable[object](objectSets), suspects: map[uint64]*suspect{}}
 }
 
-// Observe takes a request into account.
-func (d *Detector) Observe(r *Request) {
-	if d == nil || r.Who.User == "" || r.Resource == "" || r.Code == 429 || r.Code >= 500 {
+// observe takes a request into account.
+func (d *Detector) observe(r *outcome) {
+	if d == nil || r.who.User == "" || r.resource == "" || r.code == 429 || r.code >= 500 {
 		return
 	}
-	who := d.hash(r.Who.User, r.Who.Agent, r.Who.Manager)
-	switch r.Verb {
+	who := d.hash(r.who.User, r.who.Agent, r.who.Manager)
+	switch r.verb {
 	case "get":
-		d.count(r, Read, getsHot, d.hash(r.Verb, r.Group, r.Resource, r.Subresource, r.Namespace, r.Name)^who)
+		d.count(r, Read, getsHot, d.hash(r.verb, r.group, r.resource, r.subresource, r.namespace, r.name)^who)
 	case "list":
-		d.count(r, Read, listsHot, d.hash(r.Verb, r.Group, r.Resource, r.Namespace, r.Name, r.Selector)^who)
+		d.count(r, Read, listsHot, d.hash(r.verb, r.group, r.resource, r.namespace, r.name, r.selector)^who)
 	case "watch":
-		if r.Took < shortWatch {
-			d.count(r, Watch, watchesHot, d.hash(r.Verb, r.Group, r.Resource, r.Namespace, r.Name, r.Selector)^who)
+		if r.took < shortWatch {
+			d.count(r, Watch, watchesHot, d.hash(r.verb, r.group, r.resource, r.namespace, r.name, r.selector)^who)
 		}
 	case "create", "update", "patch", "delete":
 		d.observeWrite(r, who)
 	}
 }
 
-func (d *Detector) observeWrite(r *Request, who uint64) {
-	key := d.hash(r.Group, r.Resource, r.Namespace, r.Name)
+func (d *Detector) observeWrite(r *outcome, who uint64) {
+	key := d.hash(r.group, r.resource, r.namespace, r.name)
 	switch {
-	case r.Code == 409:
-		d.count(r, Conflict, conflictsHot, key^who^d.hash(r.Verb, r.Subresource))
-	case r.Code >= 300 || !r.Wrote:
-	case r.Old == r.New:
+	case r.code == 409:
+		d.count(r, Conflict, conflictsHot, key^who^d.hash(r.verb, r.subresource))
+	case r.code >= 300 || !r.wrote:
+	case r.old == r.new:
 		if d.again(r, key, who) {
-			d.count(r, NoOp, noOpsHot, d.hash(r.Group, r.Resource, r.Subresource)^who)
+			d.count(r, NoOp, noOpsHot, d.hash(r.group, r.resource, r.subresource)^who)
 		}
-	case r.Old == 0:
+	case r.old == 0:
 		d.created(r, key, who)
-	case r.New == 0 || r.Verb == "delete":
+	case r.new == 0 || r.verb == "delete":
 		d.deleted(r, key, who)
 	default:
 		d.updated(r, key, who)
@@ -195,10 +195,10 @@ type evidence struct {
 type revisions [examplesMax]int64
 
 // add adds the revision that a request wrote, or else spoke of.
-func (rs *revisions) add(r *Request) {
-	rev := max(r.New, r.Sent)
-	if r.New == 0 && r.Old != 0 {
-		rev = r.Old
+func (rs *revisions) add(r *outcome) {
+	rev := max(r.new, r.sent)
+	if r.new == 0 && r.old != 0 {
+		rev = r.old
 	}
 	if rev != 0 && rev != rs[examplesMax-1] {
 		copy(rs[:], rs[1:])
@@ -207,29 +207,29 @@ func (rs *revisions) add(r *Request) {
 }
 
 // beginLocked makes a finding of a request; nil when there are too many.
-func (d *Detector) beginLocked(kind string, r *Request, e evidence, others ...Who) *Finding {
+func (d *Detector) beginLocked(kind string, r *outcome, e evidence, others ...Who) *Finding {
 	if len(d.active) >= activeMax {
 		return nil
 	}
-	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.At.UTC(), Times: e.times, Who: append([]Who{keptWho(r.Who)}, others...), Verb: r.Verb, Group: kept(r.Group), Namespace: kept(r.Namespace),
-		Resource: kept(r.Resource), Subresource: kept(r.Subresource), Selector: kept(r.Selector), revs: e.revs}
+	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.at.UTC(), Times: e.times, Who: append([]Who{keptWho(r.who)}, others...), Verb: r.verb, Group: kept(r.group), Namespace: kept(r.namespace),
+		Resource: kept(r.resource), Subresource: kept(r.subresource), Selector: kept(r.selector), revs: e.revs}
 	f.add(r)
 	d.active = append(d.active, f)
 	return f
 }
 
 // add adds a request's evidence.
-func (f *Finding) add(r *Request) {
+func (f *Finding) add(r *outcome) {
 	f.revs.add(r)
-	if f.Namespace != "" && f.Namespace != r.Namespace {
+	if f.Namespace != "" && f.Namespace != r.namespace {
 		f.Namespace = ""
 	}
-	if len(f.Objects) == examplesMax || r.Name == "" {
+	if len(f.Objects) == examplesMax || r.name == "" {
 		return
 	}
-	name := r.Name
-	if r.Namespace != "" {
-		name = r.Namespace + "/" + r.Name
+	name := r.name
+	if r.namespace != "" {
+		name = r.namespace + "/" + r.name
 	}
 	if name = kept(name); !slices.Contains(f.Objects, name) {
 		f.Objects = append(f.Objects, name)
@@ -291,8 +291,8 @@ func (d *Detector) Run(ctx context.Context) {
 	}
 }
 
-// List is what is found now, and after it what is over, the latest first.
-func (d *Detector) List() []Finding {
+// list is what is found now, and after it what is over, the latest first.
+func (d *Detector) list() []Finding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	list := make([]Finding, 0, len(d.active)+len(d.past))
@@ -302,12 +302,12 @@ func (d *Detector) List() []Finding {
 	return append(list, d.past...)
 }
 
-// Active counts what is found now, by kind.
-func (d *Detector) Active() map[string]int {
+// counts counts what is found now, by kind.
+func (d *Detector) counts() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	counts := make(map[string]int, len(Kinds))
-	for _, kind := range Kinds {
+	counts := make(map[string]int, len(kinds))
+	for _, kind := range kinds {
 		counts[kind] = 0
 	}
 	for _, f := range d.active {

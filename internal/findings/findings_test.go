@@ -31,11 +31,11 @@ func newWorld() *world {
 }
 
 // every does something at equal distances for a while.
-func (w *world) every(distance, total time.Duration, do func(i int) Request) {
+func (w *world) every(distance, total time.Duration, do func(i int) outcome) {
 	for i := 0; i < int(total/distance); i++ {
 		r := do(i)
-		r.At = w.now
-		w.Observe(&r)
+		r.at = w.now
+		w.observe(&r)
 		if w.now = w.now.Add(distance); w.now.UnixMilli()%10_000 < distance.Milliseconds() {
 			w.Sweep(w.now)
 		}
@@ -58,13 +58,13 @@ func doc(replicas, rev int) []byte {
 	return fmt.Appendf(nil, `{"metadata":{"name":"web","resourceVersion":"%d","managedFields":[{"time":"%d"}]},"spec":{"replicas":%d,"other":true},"status":{"seen":%d}}`, rev, rev, replicas, rev)
 }
 
-func update(who Who, from, to, rev int) Request {
-	return Request{Who: who, Verb: "update", Group: "apps", Resource: "deployments", Namespace: "shop", Name: "web", Code: 200, Wrote: true,
-		Old: int64(rev - 1), New: int64(rev), Was: doc(from, rev-1), Is: doc(to, rev)}
+func update(who Who, from, to, rev int) outcome {
+	return outcome{who: who, verb: "update", group: "apps", resource: "deployments", namespace: "shop", name: "web", code: 200, wrote: true,
+		old: int64(rev - 1), new: int64(rev), was: doc(from, rev-1), is: doc(to, rev)}
 }
 
 // turns has two set replicas to 1 and to 2.
-func turns(i int) Request {
+func turns(i int) outcome {
 	if i%2 == 0 {
 		return update(alice, 1, 2, i+10)
 	}
@@ -72,9 +72,9 @@ func turns(i int) Request {
 }
 
 // alike is turns by one, at so many addresses.
-func alike(i, address int) Request {
+func alike(i, address int) outcome {
 	r := turns(i)
-	r.Who, r.From = alice, fmt.Sprintf("10.0.0.%d:4711", address)
+	r.who, r.from = alice, fmt.Sprintf("10.0.0.%d:4711", address)
 	return r
 }
 
@@ -84,16 +84,16 @@ func large(doc []byte, letter string) []byte {
 	return append(fmt.Appendf(nil, `{"data":{"text":"%s","list":[%s1]},`, strings.Repeat(letter, 350_000), list), doc[1:]...)
 }
 
-func get(who Who, name string) Request {
-	return Request{Who: who, Verb: "get", Resource: "pods", Namespace: "shop", Name: name, Code: 200}
+func get(who Who, name string) outcome {
+	return outcome{who: who, verb: "get", resource: "pods", namespace: "shop", name: name, code: 200}
 }
 
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	write := func(verb string, old, new int64, who Who) Request {
-		return Request{Who: who, Verb: verb, Resource: "configmaps", Namespace: "shop", Name: "c", Code: 200, Wrote: true, Old: old, New: new}
+	write := func(verb string, old, new int64, who Who) outcome {
+		return outcome{who: who, verb: verb, resource: "configmaps", namespace: "shop", name: "c", code: 200, wrote: true, old: old, new: new}
 	}
-	comesAndGoes := func(i int) Request {
+	comesAndGoes := func(i int) outcome {
 		if i%2 == 0 {
 			return write("create", 0, int64(i+5), alice)
 		}
@@ -104,15 +104,15 @@ func TestFindings(t *testing.T) {
 	for replicas := range docs {
 		docs[replicas] = [2][]byte{large(doc(replicas+1, 9), "x"), large(doc(replicas+1, 9), "y")}
 	}
-	larger := func(i int, text func(i int) int) Request {
+	larger := func(i int, text func(i int) int) outcome {
 		r := turns(i)
-		r.Was, r.Is = docs[i%2][text(i)], docs[(i+1)%2][text(i+1)]
+		r.was, r.is = docs[i%2][text(i)], docs[(i+1)%2][text(i+1)]
 		return r
 	}
 	for _, c := range []struct {
 		name            string
 		distance, total time.Duration
-		do              func(i int) Request
+		do              func(i int) outcome
 		want            string
 		finding         func(f Finding) bool
 	}{
@@ -120,68 +120,68 @@ func TestFindings(t *testing.T) {
 			return len(f.Who) == 2 && f.Who[0] != f.Who[1] && slices.Equal(f.Paths, []string{".spec.replicas"}) && len(f.Values) == 2 && len(f.Revisions) == 3 && f.Objects[0] == "shop/web"
 		}},
 		{"a slow fight", 10 * time.Second, 3 * time.Minute, turns, Fight, nil},
-		{"two write their own parts", 100 * time.Millisecond, time.Minute, func(i int) Request {
+		{"two write their own parts", 100 * time.Millisecond, time.Minute, func(i int) outcome {
 			if i%2 == 0 {
 				return update(alice, 1, 1, i+10)
 			}
 			return update(bob, 1, 1, i+10)
 		}, "", nil},
-		{"one goes back and forth with itself", 100 * time.Millisecond, time.Minute, func(i int) Request { return update(alice, i%2, (i+1)%2, i+10) }, "", nil},
-		{"two of one program", 500 * time.Millisecond, 20 * time.Second, func(i int) Request { return alike(i, i%2) }, Fight, func(f Finding) bool {
+		{"one goes back and forth with itself", 100 * time.Millisecond, time.Minute, func(i int) outcome { return update(alice, i%2, (i+1)%2, i+10) }, "", nil},
+		{"two of one program", 500 * time.Millisecond, 20 * time.Second, func(i int) outcome { return alike(i, i%2) }, Fight, func(f Finding) bool {
 			return len(f.Who) == 2 && f.Who[0] == f.Who[1] && len(f.From) == 2 && f.From[0] != f.From[1] && strings.HasPrefix(f.String(), "two of alice (alice), at 10.0.0.")
 		}},
-		{"one with two connections, one after the other", 100 * time.Millisecond, time.Minute, func(i int) Request { return alike(i, i/2%2) }, "", nil},
-		{"one with three connections", 100 * time.Millisecond, time.Minute, func(i int) Request { return alike(i, i%3) }, "", nil},
-		{"one with another connection each time", 100 * time.Millisecond, time.Minute, func(i int) Request { return alike(i, i) }, "", nil},
-		{"one with connections by chance", 100 * time.Millisecond, 10 * time.Minute, func(i int) Request { return alike(i, random.IntN(2)) }, "", nil},
-		{"a fight over a large object", time.Second, 2 * time.Minute, func(i int) Request { return larger(i, func(int) int { return 0 }) }, Fight, func(f Finding) bool {
+		{"one with two connections, one after the other", 100 * time.Millisecond, time.Minute, func(i int) outcome { return alike(i, i/2%2) }, "", nil},
+		{"one with three connections", 100 * time.Millisecond, time.Minute, func(i int) outcome { return alike(i, i%3) }, "", nil},
+		{"one with another connection each time", 100 * time.Millisecond, time.Minute, func(i int) outcome { return alike(i, i) }, "", nil},
+		{"one with connections by chance", 100 * time.Millisecond, 10 * time.Minute, func(i int) outcome { return alike(i, random.IntN(2)) }, "", nil},
+		{"a fight over a large object", time.Second, 2 * time.Minute, func(i int) outcome { return larger(i, func(int) int { return 0 }) }, Fight, func(f Finding) bool {
 			return slices.Equal(f.Paths, []string{".spec.replicas"}) && len(f.Values) == 2 && len(f.Values[0]) == 1
 		}},
-		{"a fight over a long text", time.Second, 2 * time.Minute, func(i int) Request { return larger(i, func(i int) int { return i % 2 }) }, Fight, func(f Finding) bool {
+		{"a fight over a long text", time.Second, 2 * time.Minute, func(i int) outcome { return larger(i, func(i int) int { return i % 2 }) }, Fight, func(f Finding) bool {
 			return slices.Contains(f.Paths, ".data.text")
 		}},
-		{"two count", 100 * time.Millisecond, time.Minute, func(i int) Request {
+		{"two count", 100 * time.Millisecond, time.Minute, func(i int) outcome {
 			r := update(alice, i, i+1, i+10)
-			r.Who = []Who{alice, bob}[i%2]
+			r.who = []Who{alice, bob}[i%2]
 			return r
 		}, "", nil},
-		{"nothing is changed", 500 * time.Millisecond, time.Minute, func(int) Request { return write("patch", 7, 7, alice) }, NoOp,
+		{"nothing is changed", 500 * time.Millisecond, time.Minute, func(int) outcome { return write("patch", 7, 7, alice) }, NoOp,
 			func(f Finding) bool { return f.Revisions[0] == 7 && f.Times >= 3*noOpsHot && f.Verb == "patch" }},
-		{"nothing is changed, of many", 100 * time.Millisecond, time.Minute, func(i int) Request {
+		{"nothing is changed, of many", 100 * time.Millisecond, time.Minute, func(i int) outcome {
 			r := write("patch", 7, 7, alice)
-			r.Name = fmt.Sprint(i % 100)
+			r.name = fmt.Sprint(i % 100)
 			return r
 		}, NoOp, func(f Finding) bool { return len(f.Objects) >= 1 }},
-		{"many are applied twice", 10 * time.Millisecond, 40 * time.Second, func(i int) Request {
+		{"many are applied twice", 10 * time.Millisecond, 40 * time.Second, func(i int) outcome {
 			r := write("patch", 7, 7, alice)
-			r.Name = fmt.Sprint(i)
+			r.name = fmt.Sprint(i)
 			return r
 		}, "", nil},
-		{"dry runs", 100 * time.Millisecond, time.Minute, func(int) Request { r := write("patch", 7, 7, alice); r.Wrote = false; return r }, "", nil},
-		{"conflicts", 500 * time.Millisecond, time.Minute, func(i int) Request {
-			return Request{Who: alice, Verb: "update", Resource: "configmaps", Namespace: "shop", Name: "c", Code: 409, Sent: int64(i/40 + 5)}
+		{"dry runs", 100 * time.Millisecond, time.Minute, func(int) outcome { r := write("patch", 7, 7, alice); r.wrote = false; return r }, "", nil},
+		{"conflicts", 500 * time.Millisecond, time.Minute, func(i int) outcome {
+			return outcome{who: alice, verb: "update", resource: "configmaps", namespace: "shop", name: "c", code: 409, sent: int64(i/40 + 5)}
 		}, Conflict, func(f Finding) bool { return f.Revisions[0] == 5 || f.Revisions[0] == 6 }},
-		{"some conflicts", 2 * time.Second, time.Minute, func(i int) Request {
-			return Request{Who: alice, Verb: "update", Resource: "configmaps", Namespace: "shop", Name: "c", Code: 409}
+		{"some conflicts", 2 * time.Second, time.Minute, func(i int) outcome {
+			return outcome{who: alice, verb: "update", resource: "configmaps", namespace: "shop", name: "c", code: 409}
 		}, "", nil},
-		{"reads", 100 * time.Millisecond, time.Minute, func(int) Request { return get(alice, "p") }, Read, func(f Finding) bool { return f.Times > 150 }},
-		{"reads for twenty seconds", 10 * time.Millisecond, 20 * time.Second, func(int) Request { return get(alice, "p") }, "", nil},
-		{"a leader election", 2 * time.Second, 5 * time.Minute, func(int) Request { return get(alice, "lease") }, "", nil},
-		{"reads of many", 10 * time.Millisecond, time.Minute, func(i int) Request { return get(alice, fmt.Sprint(i%1000)) }, "", nil},
-		{"lists", 400 * time.Millisecond, time.Minute, func(int) Request {
-			return Request{Who: bob, Verb: "list", Resource: "pods", Selector: "app=x", Code: 200}
+		{"reads", 100 * time.Millisecond, time.Minute, func(int) outcome { return get(alice, "p") }, Read, func(f Finding) bool { return f.Times > 150 }},
+		{"reads for twenty seconds", 10 * time.Millisecond, 20 * time.Second, func(int) outcome { return get(alice, "p") }, "", nil},
+		{"a leader election", 2 * time.Second, 5 * time.Minute, func(int) outcome { return get(alice, "lease") }, "", nil},
+		{"reads of many", 10 * time.Millisecond, time.Minute, func(i int) outcome { return get(alice, fmt.Sprint(i%1000)) }, "", nil},
+		{"lists", 400 * time.Millisecond, time.Minute, func(int) outcome {
+			return outcome{who: bob, verb: "list", resource: "pods", selector: "app=x", code: 200}
 		}, Read,
 			func(f Finding) bool { return f.Selector == "app=x" }},
-		{"watches", 500 * time.Millisecond, time.Minute, func(int) Request {
-			return Request{Who: bob, Verb: "watch", Resource: "pods", Code: 200, Took: time.Second}
+		{"watches", 500 * time.Millisecond, time.Minute, func(int) outcome {
+			return outcome{who: bob, verb: "watch", resource: "pods", code: 200, took: time.Second}
 		}, Watch, nil},
-		{"long watches", 500 * time.Millisecond, time.Minute, func(int) Request {
-			return Request{Who: bob, Verb: "watch", Resource: "pods", Code: 200, Took: time.Minute}
+		{"long watches", 500 * time.Millisecond, time.Minute, func(int) outcome {
+			return outcome{who: bob, verb: "watch", resource: "pods", code: 200, took: time.Minute}
 		}, "", nil},
 		{"what comes again", time.Second, time.Minute, comesAndGoes, Recreate, func(f Finding) bool { return f.Who[0] == alice && f.Who[1] == bob && len(f.Revisions) > 0 }},
-		{"a test that creates and deletes", time.Second, time.Minute, func(i int) Request { r := comesAndGoes(i); r.Who = alice; return r }, "", nil},
-		{"strangers", 10 * time.Millisecond, time.Minute, func(int) Request { return get(Who{Agent: "x"}, "p") }, "", nil},
-		{"too many requests", 10 * time.Millisecond, time.Minute, func(int) Request { r := get(alice, "p"); r.Code = 429; return r }, "", nil},
+		{"a test that creates and deletes", time.Second, time.Minute, func(i int) outcome { r := comesAndGoes(i); r.who = alice; return r }, "", nil},
+		{"strangers", 10 * time.Millisecond, time.Minute, func(int) outcome { return get(Who{Agent: "x"}, "p") }, "", nil},
+		{"too many requests", 10 * time.Millisecond, time.Minute, func(int) outcome { r := get(alice, "p"); r.code = 429; return r }, "", nil},
 	} {
 		w := newWorld()
 		w.every(c.distance, c.total, c.do)
@@ -195,17 +195,17 @@ func TestFindings(t *testing.T) {
 		if f := w.told[0]; c.finding != nil && !c.finding(f) || f.Since.After(f.Last) || len(f.Who) == 0 {
 			t.Errorf("%s: %+v", c.name, f)
 		}
-		if counts := w.Active(); counts[c.want] != 1 || len(counts) != len(Kinds) {
+		if counts := w.counts(); counts[c.want] != 1 || len(counts) != len(kinds) {
 			t.Errorf("%s: %v are active", c.name, counts)
 		}
-		if list := w.List(); len(list) != 1 || list[0].Times < w.told[0].Times || list[0].Ended != nil {
+		if list := w.list(); len(list) != 1 || list[0].Times < w.told[0].Times || list[0].Ended != nil {
 			t.Errorf("%s: %+v", c.name, list)
 		}
-		w.every(time.Second, 2*time.Minute, func(int) Request { return get(bob, "another") })
+		w.every(time.Second, 2*time.Minute, func(int) outcome { return get(bob, "another") })
 		if got := w.kinds(); got != c.want+", "+c.want+" over" {
 			t.Errorf("%s: told at the end: %q", c.name, got)
 		}
-		if list := w.List(); len(list) != 1 || list[0].Ended == nil || w.Active()[c.want] != 0 {
+		if list := w.list(); len(list) != 1 || list[0].Ended == nil || w.counts()[c.want] != 0 {
 			t.Errorf("%s: %+v", c.name, list)
 		}
 		w.every(c.distance, c.total, c.do)
@@ -219,13 +219,13 @@ func TestFindings(t *testing.T) {
 func TestFightOverASecret(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	w.every(time.Second, 30*time.Second, func(i int) Request {
+	w.every(time.Second, 30*time.Second, func(i int) outcome {
 		values := []string{"b2xk", "bmV3"}
 		body := func(i int) []byte {
 			return fmt.Appendf(nil, `{"metadata":{"name":"s"},"data":{"p":"%s"}}`, values[i%2])
 		}
-		return Request{Who: []Who{alice, bob}[i%2], Verb: "update", Resource: "secrets", Namespace: "shop", Name: "s", Code: 200, Wrote: true,
-			Old: int64(i + 1), New: int64(i + 2), Was: body(i), Is: body(i + 1)}
+		return outcome{who: []Who{alice, bob}[i%2], verb: "update", resource: "secrets", namespace: "shop", name: "s", code: 200, wrote: true,
+			old: int64(i + 1), new: int64(i + 2), was: body(i), is: body(i + 1)}
 	})
 	if w.kinds() != Fight || w.told[0].Paths[0] != ".data.p" || string(w.told[0].Values[0]) != `"***"` || string(w.told[0].Values[1]) != `"***"` {
 		t.Errorf("%+v", w.told)
@@ -237,12 +237,12 @@ func TestAFightInACrowd(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	random := rand.New(rand.NewPCG(1, 2))
-	w.every(time.Millisecond, 30*time.Second, func(i int) Request {
+	w.every(time.Millisecond, 30*time.Second, func(i int) outcome {
 		if i%1000 == 0 {
 			return turns(i / 1000)
 		}
 		r := update(alice, 1, i, i+10)
-		r.Name = fmt.Sprint(random.IntN(20_000))
+		r.name = fmt.Sprint(random.IntN(20_000))
 		return r
 	})
 	if w.kinds() != Fight {
@@ -269,17 +269,17 @@ func TestFindingsAreBounded(t *testing.T) { // not parallel: what it measures is
 		case 1:
 			r = get(alice, "p")
 		case 2:
-			r = Request{Who: bob, Verb: "watch", Resource: "pods", Code: 200}
+			r = outcome{who: bob, verb: "watch", resource: "pods", code: 200}
 		}
-		r.Name = fmt.Sprint(i/2%500, long)
-		r.Who.Agent += long
-		r.At = w.now
-		w.Observe(&r)
+		r.name = fmt.Sprint(i/2%500, long)
+		r.who.Agent += long
+		r.at = w.now
+		w.observe(&r)
 	}
 	if used := int64(heap()) - int64(before); used > 1<<20 {
 		t.Errorf("%d bytes are used", used)
 	} else {
-		t.Logf("%d bytes, %d findings", used, len(w.List()))
+		t.Logf("%d bytes, %d findings", used, len(w.list()))
 	}
 	if len(w.active) > activeMax || len(w.suspects) > suspectsMax {
 		t.Errorf("%d findings, %d suspects", len(w.active), len(w.suspects))
@@ -321,15 +321,15 @@ func FuzzObserve(f *testing.F) {
 	f.Add("delete", "", 409, int64(0), int64(0), ``, `[`, uint8(0))
 	f.Fuzz(func(t *testing.T, verb, name string, code int, old, new int64, was, is string, times uint8) {
 		w := newWorld()
-		w.every(time.Second, time.Duration(times)*time.Second, func(i int) Request {
-			r := Request{Who: []Who{alice, bob}[i%2], Verb: verb, Resource: "x", Name: name, Code: code, Wrote: true, Old: old, New: new, Was: []byte(was), Is: []byte(is)}
+		w.every(time.Second, time.Duration(times)*time.Second, func(i int) outcome {
+			r := outcome{who: []Who{alice, bob}[i%2], verb: verb, resource: "x", name: name, code: code, wrote: true, old: old, new: new, was: []byte(was), is: []byte(is)}
 			if i%2 == 0 {
-				r.Was, r.Is = r.Is, r.Was
+				r.was, r.is = r.is, r.was
 			}
 			return r
 		})
-		if len(w.List()) > 1 && w.Active()[Fight] > 1 {
-			t.Fatalf("%+v", w.List())
+		if len(w.list()) > 1 && w.counts()[Fight] > 1 {
+			t.Fatalf("%+v", w.list())
 		}
 	})
 }
@@ -346,38 +346,38 @@ func BenchmarkObserve(b *testing.B) {
 		w := newWorld()
 		r := turns(0)
 		for i := 0; b.Loop(); i++ {
-			r.At, r.Name, r.New = w.now.Add(time.Duration(i)*time.Millisecond), names[i%len(names)], int64(i+10)
-			w.Observe(&r)
+			r.at, r.name, r.new = w.now.Add(time.Duration(i)*time.Millisecond), names[i%len(names)], int64(i+10)
+			w.observe(&r)
 		}
 	})
 	b.Run("fights", func(b *testing.B) {
 		b.ReportAllocs()
 		defer apitest.ProcessorTime(b)()
 		w := newWorld()
-		both := []Request{turns(0), turns(1)}
+		both := []outcome{turns(0), turns(1)}
 		pad := strings.Repeat(`,{"name":"x","value":"0123456789012345678901234567890123456789"}`, 30) // about 2 KB in all
 		for i := range both {
-			both[i].Was = append([]byte(`{"pad":[1`+pad+`],`), both[i].Was[1:]...)
-			both[i].Is = append([]byte(`{"pad":[1`+pad+`],`), both[i].Is[1:]...)
+			both[i].was = append([]byte(`{"pad":[1`+pad+`],`), both[i].was[1:]...)
+			both[i].is = append([]byte(`{"pad":[1`+pad+`],`), both[i].is[1:]...)
 		}
 		for i := 0; b.Loop(); i++ {
 			r := &both[i%2]
-			r.At, r.Name, r.New = w.now.Add(time.Duration(i)*time.Millisecond), names[i/2%16], int64(i+10)
-			w.Observe(r)
+			r.at, r.name, r.new = w.now.Add(time.Duration(i)*time.Millisecond), names[i/2%16], int64(i+10)
+			w.observe(r)
 		}
 	})
 	b.Run("fights over a megabyte", func(b *testing.B) { // whose bytes cost more than they count
 		b.ReportAllocs()
 		defer apitest.ProcessorTime(b)()
 		w := newWorld()
-		both := []Request{turns(0), turns(1)}
+		both := []outcome{turns(0), turns(1)}
 		for i := range both {
-			both[i].Was, both[i].Is = large(both[i].Was, "x"), large(both[i].Is, "x")
+			both[i].was, both[i].is = large(both[i].was, "x"), large(both[i].is, "x")
 		}
 		for i := 0; b.Loop(); i++ {
 			r := &both[i%2]
-			r.At, r.Name, r.New = w.now.Add(time.Duration(i)*time.Millisecond), names[i/2%16], int64(i+10)
-			w.Observe(r)
+			r.at, r.name, r.new = w.now.Add(time.Duration(i)*time.Millisecond), names[i/2%16], int64(i+10)
+			w.observe(r)
 		}
 	})
 }

@@ -31,29 +31,29 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 	if d == nil || !info.ResourceRequest {
 		return
 	}
-	q := Request{At: at, Took: at.Sub(rec.Received), Who: Who{rec.User.Name, rec.Agent, rec.Manager}, From: rec.Remote, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
-		Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name, Code: code}
+	q := outcome{at: at, took: at.Sub(rec.Received), who: Who{rec.User.Name, rec.Agent, rec.Manager}, from: rec.Remote, verb: info.Verb, group: info.Group, resource: info.Resource,
+		subresource: info.Subresource, namespace: info.Namespace, name: info.Name, code: code}
 	switch info.Verb {
 	case "list", "watch":
 		options, _ := info.ListOptions()
 		if options.Continue != "" { // the rest of a list
 			return
 		}
-		if q.Selector = options.LabelSelector; options.FieldSelector != "" {
-			q.Selector += " " + options.FieldSelector
+		if q.selector = options.LabelSelector; options.FieldSelector != "" {
+			q.selector += " " + options.FieldSelector
 		}
 	case "create", "update", "patch", "delete":
 		if w := &rec.Written; w.Done {
-			q.Wrote, q.Old, q.New, q.Was, q.Is = true, w.Old, w.New, w.Was, w.Is
-			q.Name = w.Key[strings.LastIndexByte(w.Key, '/')+1:]
-		} else if q.Name == "" {
-			q.Name = rec.Sent.Name
+			q.wrote, q.old, q.new, q.was, q.is = true, w.Old, w.New, w.Was, w.Is
+			q.name = w.Key[strings.LastIndexByte(w.Key, '/')+1:]
+		} else if q.name == "" {
+			q.name = rec.Sent.Name
 		}
 		if code == http.StatusConflict {
-			q.Sent, _ = strconv.ParseInt(rec.Sent.ResourceVersion, 10, 64)
+			q.sent, _ = strconv.ParseInt(rec.Sent.ResourceVersion, 10, 64)
 		}
 	}
-	d.Observe(&q)
+	d.observe(&q)
 }
 
 // Rights are the rules of now.
@@ -79,7 +79,7 @@ func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) 
 		_ = response.Refuse(w, r, response.ErrMethodNotAllowed())
 		return
 	}
-	list := slices.DeleteFunc(d.List(), func(f Finding) bool {
+	list := slices.DeleteFunc(d.list(), func(f Finding) bool {
 		info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: "apis", Group: f.Group, Resource: f.Resource, Namespace: f.Namespace}
 		if f.Group == "" {
 			info.APIPrefix = "api"
@@ -103,7 +103,7 @@ func (d *Detector) Describe(ch chan<- *prometheus.Desc) { ch <- gauge }
 
 // Collect counts what is found now.
 func (d *Detector) Collect(ch chan<- prometheus.Metric) {
-	for kind, n := range d.Active() {
+	for kind, n := range d.counts() {
 		ch <- prometheus.MustNewConstMetric(gauge, prometheus.GaugeValue, float64(n), kind)
 	}
 }

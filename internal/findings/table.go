@@ -69,7 +69,7 @@ type loop struct {
 }
 
 // count counts one more of a loop, and finds it when it is hot for long enough.
-func (d *Detector) count(r *Request, kind string, hot uint32, hash uint64) {
+func (d *Detector) count(r *outcome, kind string, hot uint32, hash uint64) {
 	d.mu.Lock()
 	news := d.countLocked(r, kind, hot, hash)
 	d.mu.Unlock()
@@ -78,8 +78,8 @@ func (d *Detector) count(r *Request, kind string, hot uint32, hash uint64) {
 	}
 }
 
-func (d *Detector) countLocked(r *Request, kind string, hot uint32, hash uint64) (news *Finding) {
-	now := secondOf(r.At)
+func (d *Detector) countLocked(r *outcome, kind string, hot uint32, hash uint64) (news *Finding) {
+	now := secondOf(r.at)
 	e := d.loops.at(hash, now)
 	l := &e.value
 	if number := now / window; number != l.window {
@@ -100,7 +100,7 @@ func (d *Detector) countLocked(r *Request, kind string, hot uint32, hash uint64)
 	case l.found != nil:
 		l.found.Times++
 		if l.count >= hot {
-			l.found.Last = r.At.UTC()
+			l.found.Last = r.at.UTC()
 		}
 		l.found.add(r)
 	case l.streak >= hotWindows-1 && l.count >= hot:
@@ -133,10 +133,10 @@ type pair struct {
 }
 
 // again says whether somebody has written an object without changing it not long ago.
-func (d *Detector) again(r *Request, key, who uint64) bool {
+func (d *Detector) again(r *outcome, key, who uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := secondOf(r.At)
+	now := secondOf(r.at)
 	o := &d.objects.at(key, now).value
 	again := o.idler == uint32(who) && soon(o.idled, now)
 	o.idler, o.idled = uint32(who), now
@@ -144,22 +144,22 @@ func (d *Detector) again(r *Request, key, who uint64) bool {
 }
 
 // deleted remembers who deletes an object; who takes the last finalizer away later is somebody else.
-func (d *Detector) deleted(r *Request, key, who uint64) {
+func (d *Detector) deleted(r *outcome, key, who uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := secondOf(r.At)
+	now := secondOf(r.at)
 	o := &d.objects.at(key, now).value
-	if r.Verb == "delete" || o.deleter == 0 || !soon(o.gone, now) {
+	if r.verb == "delete" || o.deleter == 0 || !soon(o.gone, now) {
 		o.deleter = uint32(who)
 		if o.recreated != nil {
-			o.recreated.deleter = keptWho(r.Who)
+			o.recreated.deleter = keptWho(r.who)
 		}
 	}
 	o.gone, o.switches = now, 0
 }
 
 // created notices that what one has deleted is there again, by another.
-func (d *Detector) created(r *Request, key, who uint64) {
+func (d *Detector) created(r *outcome, key, who uint64) {
 	d.mu.Lock()
 	news := d.createdLocked(r, key, who)
 	d.mu.Unlock()
@@ -168,8 +168,8 @@ func (d *Detector) created(r *Request, key, who uint64) {
 	}
 }
 
-func (d *Detector) createdLocked(r *Request, key, who uint64) *Finding {
-	now := secondOf(r.At)
+func (d *Detector) createdLocked(r *outcome, key, who uint64) *Finding {
+	now := secondOf(r.at)
 	e := d.objects.at(key, now)
 	o := &e.value
 	o.writer, o.switches = uint32(who), 0
@@ -177,14 +177,14 @@ func (d *Detector) createdLocked(r *Request, key, who uint64) *Finding {
 		return nil
 	}
 	if o.recreated == nil || !soon(o.came, now) {
-		o.returned, o.recreated = 0, &pair{since: r.At}
+		o.returned, o.recreated = 0, &pair{since: r.at}
 	}
 	o.returned, o.came = o.returned+1, now
 	e.credit = min(second(o.returned), 4) * credit
 	p := o.recreated
 	p.revs.add(r)
 	if p.found != nil && p.found.Ended == nil {
-		p.found.Times, p.found.Last = p.found.Times+1, r.At.UTC()
+		p.found.Times, p.found.Last = p.found.Times+1, r.at.UTC()
 		p.found.add(r)
 		return nil
 	}

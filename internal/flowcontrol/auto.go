@@ -62,7 +62,7 @@ func NewAuto(timeout time.Duration) (*Dispatcher, *Auto) {
 	d.mu.Lock()
 	d.period = autoLending
 	d.mu.Unlock()
-	d.SetSeats(a.told)
+	d.setSeats(a.told)
 	return d, a
 }
 
@@ -84,7 +84,7 @@ func (a *Auto) Run(ctx context.Context) {
 		case now := <-tick.C:
 			if wanted := a.controller.Tick(a.sample(now, now.Sub(last))); wanted != seats {
 				seats = wanted
-				a.dispatcher.SetSeats(seats)
+				a.dispatcher.setSeats(seats)
 			}
 			last = now
 			a.tell(now, seats)
@@ -163,7 +163,7 @@ func (a *Auto) tell(now time.Time, seats int) {
 func (a *Auto) Done(t *Ticket, class uint64, ran, commit, elsewhere time.Duration) {
 	commit = min(commit, ran)
 	elsewhere = min(elsewhere, ran-commit)
-	a.controller.Done(autoseats.Outcome{Class: class, Seats: t.width, Estimated: t.est.Plain, Started: t.Started, Service: ran - commit - elsewhere, Commit: commit,
+	a.controller.Done(autoseats.Outcome{Class: class, Seats: t.width, Estimated: t.est.plain, Started: t.Started, Service: ran - commit - elsewhere, Commit: commit,
 		Elsewhere: elsewhere})
 }
 
@@ -172,7 +172,7 @@ func (a *Auto) Learn(class uint64, list bool, est *Estimate) {
 	seats, likely := a.controller.Learned(class, est.InitialSeats)
 	est.Likely = min(likely, longestWait)
 	if list {
-		est.Plain = est.InitialSeats
+		est.plain = est.InitialSeats
 		est.InitialSeats = seats
 	}
 }
@@ -187,8 +187,8 @@ func (a *Auto) Dump(w io.Writer) {
 	_ = table.Flush()
 }
 
-// SetSeats divides another number of seats among the levels, as nearly as shares that are rounded up allow. Nobody loses a seat that is taken.
-func (d *Dispatcher) SetSeats(seats int) {
+// setSeats divides another number of seats among the levels, as nearly as shares that are rounded up allow. Nobody loses a seat that is taken.
+func (d *Dispatcher) setSeats(seats int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.carried = seats
@@ -255,4 +255,4 @@ func (d *Dispatcher) keepLocked() float64 {
 }
 
 // Plain is how many seats the request was estimated to take before experience corrected it; 0 if it did not.
-func (t *Ticket) Plain() int { return t.est.Plain }
+func (t *Ticket) Plain() int { return t.est.plain }

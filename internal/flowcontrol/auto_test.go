@@ -29,7 +29,7 @@ func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 	d, _ := NewAuto(time.Minute)
 	d.Configure(objs.Schemas, objs.Levels)
 	for seats := 7; seats <= 600; seats++ {
-		d.SetSeats(seats)
+		d.setSeats(seats)
 		sum, byName := d.nominals()
 		if sum > seats || sum < seats-6 {
 			t.Fatalf("%d seats are wanted, levels have %d: %v", seats, sum, byName)
@@ -40,7 +40,7 @@ func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 			}
 		}
 	}
-	d.SetSeats(8)
+	d.setSeats(8)
 	d.Configure(objs.Schemas, objs.Levels)
 	if sum, byName := d.nominals(); sum != 8 {
 		t.Errorf("after a change of the configuration levels have %v", byName)

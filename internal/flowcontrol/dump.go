@@ -91,7 +91,7 @@ func waitingTickets(l *Level) []*Ticket {
 	var tickets []*Ticket
 	for _, f := range l.turns {
 		l.settleLocked(f)
-		for t := f.Waiting.First; t != nil; t = t.next {
+		for t := f.waiting.first; t != nil; t = t.next {
 			tickets = append(tickets, t)
 		}
 	}
@@ -112,7 +112,7 @@ func (d *Dispatcher) dumpRequests(table dumpTable, details bool) {
 			table.row(requestCells(t, t.queue.index, place[t.queue.index], details)...)
 			place[t.queue.index]++
 		}
-		for t := l.running.First; t != nil; t = t.next {
+		for t := l.running.first; t != nil; t = t.next {
 			index := -1
 			if t.queue != nil {
 				index = t.queue.index

@@ -116,7 +116,7 @@ func TestQueueFull(t *testing.T) {
 func TestNothingOvertakesAWideRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 64, 1, 1)
-		d.levels["level"].MaxSeats = 0
+		d.levels["level"].maxSeats = 0
 		users := usersApart(3, 64)
 		two := holdSeat(t, d, users[0], wideRequest(2))
 		five := holdSeat(t, d, users[1], wideRequest(5))
@@ -249,7 +249,7 @@ func TestATailHoldsItsSeats(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(10, 4, 1, 10)
 		l := d.levels["level"]
-		l.MaxSeats = 0
+		l.maxSeats = 0
 		tailed := Estimate{InitialSeats: 1, FinalSeats: 4, Tail: 5 * time.Millisecond, Mutating: true, Watchers: 40}
 		h := holdSeat(t, d, "a", tailed)
 		if inUse(l) != 4 {

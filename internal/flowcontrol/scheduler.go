@@ -119,7 +119,7 @@ type Estimate struct {
 	Tail                     time.Duration // how long FinalSeats are held
 	Mutating                 bool          // for the metrics' label request_kind
 	Watchers                 int           // who will be told of the change; -1 where nobody counted
-	Plain                    int           // of a LIST whose seats were corrected by experience, what they were; else 0
+	plain                    int           // of a LIST whose seats were corrected by experience, what they were; else 0
 	Likely                   time.Duration // how long such requests run, where that is known; 0: nobody knows
 }
 
@@ -236,7 +236,7 @@ type FlowSchema struct {
 	UIDHeader, LevelUIDHeader []string     // of its object and of its level's
 	Level                     *Level       // whose seats its requests take
 	sharded                   bool         // the level has queues to choose from; otherwise the schema is one flow
-	stats                     *schemaStats // guarded by level.Mu
+	stats                     *schemaStats // guarded by Level.mu
 }
 
 // classify returns the first schema that matches, or the catch-all if none does.
@@ -272,7 +272,7 @@ type Level struct {
 	retired     bool       // no longer wanted and empty: nobody may enter
 	deck, hand  int        // how many queues there shall be (0: who finds no seat is rejected), how many of them a flow may use
 	queueLength int
-	MaxSeats    int     // of one request; 0: no bound
+	maxSeats    int     // of one request; 0: no bound
 	limit       int     // how many seats there are now
 	denominator float64 // what the use of seats is measured by: limit, unless that is 0
 	nominal     float64
@@ -326,7 +326,7 @@ type queue struct {
 type flow struct {
 	hash     uint64
 	tickets  int           // waiting, executing or lingering
-	Waiting  ticketList    // in order of arrival, whatever queues they are in
+	waiting  ticketList    // in order of arrival, whatever queues they are in
 	seats    int           // held now
 	served   time.Duration // seat-time, up to when contended was at
 	at       time.Duration
@@ -368,14 +368,14 @@ type Ticket struct {
 }
 
 type ticketList struct {
-	First, last *Ticket
+	first, last *Ticket
 	n           int
 }
 
 func (list *ticketList) push(t *Ticket) {
 	t.prev, t.next = list.last, nil
 	if list.last == nil {
-		list.First = t
+		list.first = t
 	} else {
 		list.last.next = t
 	}
@@ -385,7 +385,7 @@ func (list *ticketList) push(t *Ticket) {
 
 func (list *ticketList) remove(t *Ticket) {
 	if t.prev == nil {
-		list.First = t.next
+		list.first = t.next
 	} else {
 		t.prev.next = t.next
 	}
@@ -473,7 +473,7 @@ func (l *Level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, e
 	}
 	t.Arrived = time.Now()
 	l.tickLocked(t.Arrived)
-	t.est = est.within(l.MaxSeats)
+	t.est = est.within(l.maxSeats)
 	t.width = t.est.seats()
 	schema.stats.estimated.add(float64(t.width), 1)
 	if est.Watchers >= 0 && est.Mutating {
@@ -615,8 +615,8 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 	f := l.flowLocked(t.hash)
 	t.queue, t.flow, t.number = q, f, l.arrivals
 	f.tickets++
-	f.Waiting.push(t)
-	if f.Waiting.n == 1 {
+	f.waiting.push(t)
+	if f.waiting.n == 1 {
 		l.settleLocked(f)
 		f.served = max(f.served, l.vtime) // it was content until now, so nothing is due to it
 		l.rankLocked(f)
@@ -663,14 +663,14 @@ func (l *Level) flowLocked(hash uint64) *flow {
 // keyLocked is the account that a flow would show if its first request were started now.
 func (l *Level) keyLocked(f *flow) time.Duration {
 	l.settleLocked(f)
-	return f.served + f.promised + f.Waiting.First.est.work()
+	return f.served + f.promised + f.waiting.first.est.work()
 }
 
 // rankLocked gives a flow its place among those that wait. Equal keys go around the ring of queues.
 func (l *Level) rankLocked(f *flow) {
 	f.key = l.keyLocked(f)
 	n := uint64(len(l.queues))
-	f.turn = l.nextTurn + (uint64(f.Waiting.First.queue.index)+n-l.nextTurn%n)%n
+	f.turn = l.nextTurn + (uint64(f.waiting.first.queue.index)+n-l.nextTurn%n)%n
 }
 
 // leastLocked returns the flow whose turn it is.
@@ -696,7 +696,7 @@ func (l *Level) fitsLocked(width int) bool {
 func (l *Level) fillLocked(now time.Time) {
 	for len(l.turns) > 0 && l.inUse < l.limit {
 		f := l.leastLocked()
-		t := f.Waiting.First
+		t := f.waiting.first
 		if !l.fitsLocked(t.width) {
 			t.Schema.stats.noAccommodation++
 			return
@@ -711,8 +711,8 @@ func (l *Level) fillLocked(now time.Time) {
 
 // unqueueLocked takes a request out of its queue: to start it, or because it leaves.
 func (l *Level) unqueueLocked(t *Ticket) {
-	q, f, wasFirst := t.queue, t.flow, t.flow.Waiting.First == t
-	f.Waiting.remove(t)
+	q, f, wasFirst := t.queue, t.flow, t.flow.waiting.first == t
+	f.waiting.remove(t)
 	q.waiting--
 	q.work -= t.est.work()
 	q.seats -= t.width
@@ -721,7 +721,7 @@ func (l *Level) unqueueLocked(t *Ticket) {
 	t.Schema.stats.waiting--
 	t.Schema.stats.waitingSeats -= t.width
 	switch {
-	case f.Waiting.n == 0:
+	case f.waiting.n == 0:
 		l.turns.remove(f)
 	case wasFirst:
 		l.rankLocked(f)
@@ -783,7 +783,7 @@ func (l *Level) unseatLocked(t *Ticket) {
 	t.flow.promised -= t.promise
 	t.flow.seats -= t.width
 	t.queue.held -= t.width
-	if t.flow.Waiting.n > 0 { // its key is too high now
+	if t.flow.waiting.n > 0 { // its key is too high now
 		l.rankLocked(t.flow)
 		l.turns.fix(t.flow)
 	}
@@ -924,11 +924,11 @@ func (l *Level) shape(spec *flowcontrolv1.PriorityLevelConfigurationSpec, nomina
 	l.tickLocked(time.Now())
 	l.quiescing = false
 	l.exempt = spec.Type == flowcontrolv1.PriorityLevelEnablementExempt
-	l.deck, l.MaxSeats, l.nominal = 0, 0, max(1, float64(nominal))
+	l.deck, l.maxSeats, l.nominal = 0, 0, max(1, float64(nominal))
 	if spec.Limited != nil && spec.Limited.LimitResponse.Queuing != nil {
 		queuing := spec.Limited.LimitResponse.Queuing
 		l.deck, l.hand, l.queueLength = int(queuing.Queues), int(queuing.HandSize), int(queuing.QueueLengthLimit)
-		l.MaxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
+		l.maxSeats = max(1, min(int(math.Ceil(maxLevelPart*float64(nominal))), nominal/max(1, l.hand)))
 	}
 	if more := l.deck - len(l.queues); more > 0 {
 		l.queues = append(l.queues, make([]*queue, more)...)

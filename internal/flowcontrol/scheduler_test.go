@@ -188,7 +188,7 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			seatBubble(t, func(t *testing.T, ctx context.Context) {
 				sc := newScene(oneLevel(c.seats, int32(c.queues), c.hand, 64))
-				sc.d.levelOf("level").MaxSeats = 0
+				sc.d.levelOf("level").maxSeats = 0
 				users := usersApart(len(c.clients), c.queues)
 				for i, cl := range c.clients {
 					sc.play(ctx, seatLoad{user: users[i], threads: cl.threads, exec: cl.exec, think: cl.think, est: Estimate{InitialSeats: cl.width}})
@@ -397,7 +397,7 @@ func BenchmarkBacklog(b *testing.B) {
 				b.ReportAllocs()
 				defer apitest.ProcessorTime(b)()
 				for b.Loop() {
-					done := l.running.First
+					done := l.running.first
 					done.Finish()
 					if _, err := l.enter(schema, &done.Digest, est); err != nil {
 						b.Fatal(err)
@@ -625,8 +625,8 @@ func TestOneRequestTakesAFewSeatsOfALevel(t *testing.T) {
 	for nominal, want := range map[[2]int]int{{5, 6}: 1, {10, 6}: 1, {15, 6}: 2, {20, 6}: 3, {35, 6}: 5, {100, 6}: 15, {200, 6}: 30, {10, 1}: 2, {100, 20}: 5} {
 		l := newLevel("level", nil, nil)
 		l.shape(&kubetest.LimitedLevel("level", 1, 64, int32(nominal[1]), 1).Spec, nominal[0])
-		if l.MaxSeats != want {
-			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.MaxSeats, want)
+		if l.maxSeats != want {
+			t.Errorf("nominal %d, hand %d: at most %d seats, want %d", nominal[0], nominal[1], l.maxSeats, want)
 		}
 	}
 }

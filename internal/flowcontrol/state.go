@@ -104,12 +104,12 @@ func (l *Level) flowStatesLocked() []FlowState {
 	}
 	slices.SortFunc(waiting, func(a, b place) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.flow.turn, b.flow.turn)) })
 	for i, p := range waiting {
-		first := p.flow.Waiting.First
+		first := p.flow.waiting.first
 		at[name{first.Schema.Name, first.distinguisher}] = len(states)
 		states = append(states, FlowState{Schema: first.Schema.Name, Distinguisher: first.distinguisher, Turn: i + 1,
-			Waiting: p.flow.Waiting.n, Behind: (l.vtime - p.key).Seconds()})
+			Waiting: p.flow.waiting.n, Behind: (l.vtime - p.key).Seconds()})
 	}
-	for t := l.running.First; t != nil; t = t.next {
+	for t := l.running.first; t != nil; t = t.next {
 		key := name{t.Schema.Name, t.distinguisher}
 		i, known := at[key]
 		if !known {

@@ -48,7 +48,7 @@ func TestStateSaysWhoseTurnItIs(t *testing.T) {
 	next := s.Flows[0].Distinguisher
 	running.Finish()
 	after := level()
-	if first := l.running.First; first == nil || first.distinguisher != next {
+	if first := l.running.first; first == nil || first.distinguisher != next {
 		t.Errorf("%s was next; %+v runs", next, first)
 	}
 	if after.Waiting != 5 || after.Dispatched != s.Dispatched+1 {

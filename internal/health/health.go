@@ -43,7 +43,6 @@ type Endpoint struct {
 	Name   string // livez, readyz or healthz
 	Checks []Check
 	Shows  func(r *http.Request, path string) bool // whether who asks may see the cause on a check's own page, and so here; nil: nobody
-	Failed func(endpoint, check string, err error) // told the cause of each failure, which a public page must not show; may be nil
 }
 
 func (h *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -108,9 +107,6 @@ func (h *Endpoint) run(excluded []string, shown func(check string) bool) (report
 			reason = strings.ReplaceAll(err.Error(), "\n", " ")
 		}
 		fmt.Fprintf(&out, "[-]%s failed: %s\n", c.Name, reason)
-		if h.Failed != nil {
-			h.Failed(h.Name, c.Name, err)
-		}
 	}
 	if len(unknown) > 0 {
 		names := make([]string, 0, len(unknown))

@@ -81,7 +81,7 @@ func NewFields(res *scheme.Resource, terms fields.Requirements) (list []*Field, 
 			known[term.Field] = &t
 			list = append(list, &t)
 		}
-		known[term.Field].Add(term.Value, term.Operator)
+		known[term.Field].add(term.Value, term.Operator)
 	}
 	return list, nil
 }
@@ -104,7 +104,7 @@ func (m *Matcher) Matches(key string, json []byte) bool {
 func (m *Matcher) Demands() (label, field, value string) {
 	for _, term := range m.fields {
 		if value, ok := term.exactly(); ok {
-			return "", term.Path, value
+			return "", term.path, value
 		}
 	}
 	label, value = m.labels.exactly()
@@ -153,7 +153,7 @@ func customTerm(res *scheme.Resource, name string) Field {
 		}
 		path.WriteString(gjson.Escape(step))
 	}
-	return Field{Fixed: func(obj gjson.Result) string {
+	return Field{fixed: func(obj gjson.Result) string {
 		members, err := res.Served([]byte(obj.Raw))
 		if err != nil {
 			return ""
@@ -165,7 +165,7 @@ func customTerm(res *scheme.Resource, name string) Field {
 func pathTerm(path, empty string) Field {
 	switch path {
 	case "source": // an Event's source is the component that sent it, by the old field or the new
-		return Field{Fixed: func(event gjson.Result) string {
+		return Field{fixed: func(event gjson.Result) string {
 			if source := event.Get("source.component").String(); source != "" {
 				return source
 			}
@@ -174,12 +174,12 @@ func pathTerm(path, empty string) Field {
 	case "status.podIP":
 		path = "status.podIPs.0.ip"
 	case "status.podIPs": // may be asked for, and is empty
-		return Field{Fixed: func(gjson.Result) string { return "" }}
+		return Field{fixed: func(gjson.Result) string { return "" }}
 	}
 	if empty == "" {
-		return Field{Path: path}
+		return Field{path: path}
 	}
-	return Field{Fixed: func(obj gjson.Result) string {
+	return Field{fixed: func(obj gjson.Result) string {
 		if text := obj.Get(path).String(); text != "" {
 			return text
 		}

@@ -157,15 +157,15 @@ func (t *LabelTerm) takes(value string) bool {
 
 // A Field is what a selector says about one field, and how that is read.
 type Field struct {
-	Path  string                              // of gjson; "" when the term reads the key
+	path  string                              // of gjson; "" when the term reads the key
 	Key   func(namespace, name string) string // reads the value off the key; nil: off the JSON
-	Fixed func(gjson.Result) string           // computes it from the whole object; nil: what is at Path
+	fixed func(gjson.Result) string           // computes it from the whole object; nil: what is at path
 	in    map[string]bool                     // nil: any value; never more than one
 	out   map[string]bool
 }
 
-// Add makes the field's term narrower by one requirement: = (or ==) and != are the operators there are.
-func (t *Field) Add(value string, operator selection.Operator) {
+// add makes the field's term narrower by one requirement: = (or ==) and != are the operators there are.
+func (t *Field) add(value string, operator selection.Operator) {
 	if operator != selection.NotEquals {
 		t.in = inBoth(t.in, []string{value})
 		return
@@ -178,7 +178,7 @@ func (t *Field) Add(value string, operator selection.Operator) {
 
 // exactly is the value that the field has to have; ok is false where several will do, or where it is not read at a path.
 func (t *Field) exactly() (value string, ok bool) {
-	if t.Path == "" {
+	if t.path == "" {
 		return "", false
 	}
 	return single(t.in)
@@ -191,10 +191,10 @@ func (t *Field) Matches(key string, json []byte) bool {
 	case t.Key != nil:
 		namespace, name := scheme.NamespacedName(key)
 		value = t.Key(namespace, name)
-	case t.Fixed != nil:
-		value = t.Fixed(gjson.ParseBytes(json))
+	case t.fixed != nil:
+		value = t.fixed(gjson.ParseBytes(json))
 	default:
-		value = gjson.GetBytes(json, t.Path).String()
+		value = gjson.GetBytes(json, t.path).String()
 	}
 	return (t.in == nil || t.in[value]) && !t.out[value]
 }

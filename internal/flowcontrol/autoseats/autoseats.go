@@ -84,8 +84,8 @@ type Bounds struct {
 	Least, Most int // seats
 }
 
-// First is how many seats there are before anything is known: few, since growing takes a second.
-func (b Bounds) First() int { return min(b.Most, max(b.Least, 2*b.Cores)) }
+// first is how many seats there are before anything is known: few, since growing takes a second.
+func (b Bounds) first() int { return min(b.Most, max(b.Least, 2*b.Cores)) }
 
 // An Outcome is a request that has been answered.
 type Outcome struct {
@@ -175,10 +175,10 @@ func (b *block) add(x float64) (mean float64, full bool) {
 	return mean, true
 }
 
-// New starts with Bounds.First seats.
+// New starts with Bounds.first seats.
 func New(b Bounds) *Controller {
-	c := &Controller{bounds: b, classes: map[uint64]*class{}, seats: float64(b.First()), headroom: 1, probeAt: firstProbe, commitRatio: 1}
-	c.state = State{Seats: b.First(), Headroom: 1, Efficiency: 1}
+	c := &Controller{bounds: b, classes: map[uint64]*class{}, seats: float64(b.first()), headroom: 1, probeAt: firstProbe, commitRatio: 1}
+	c.state = State{Seats: b.first(), Headroom: 1, Efficiency: 1}
 	return c
 }
 
@@ -315,7 +315,7 @@ func (c *Controller) rest(s Sample) {
 	}
 	if s.RunDelay > c.runTarget() && c.state.Efficiency < crowded {
 		c.set(c.seats * (1 - crowdLoss))
-	} else if kept := max(float64(c.bounds.First()), surplusKept*c.peak); c.seats > kept {
+	} else if kept := max(float64(c.bounds.first()), surplusKept*c.peak); c.seats > kept {
 		c.set(max(kept, c.seats*(1-surplusLost)))
 	}
 }

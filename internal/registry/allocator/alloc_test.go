@@ -322,15 +322,15 @@ func TestRepair(t *testing.T) {
 	want := fmt.Sprint(map[string]string{"10.96.0.11": "//services/ns/coming", "10.96.0.12": "//services/ns/somebody-elses",
 		"10.96.0.13": "//services/ns/right", "10.96.0.20": "//services/ns/bare"})
 	for round := range leakRounds {
-		if err := s.Repair(context.Background()); err != nil || fmt.Sprint(s.addresses()) != want || s.bits() != "101" {
+		if err := s.repair(context.Background()); err != nil || fmt.Sprint(s.addresses()) != want || s.bits() != "101" {
 			t.Fatalf("round %d, %v: %v, ports %s\nwant %s", round, err, s.addresses(), s.bits(), want)
 		}
 	}
-	if err := s.Repair(context.Background()); err != nil || s.bits() != "100" {
+	if err := s.repair(context.Background()); err != nil || s.bits() != "100" {
 		t.Errorf("%v: the port of nobody has been kept: %s", err, s.bits())
 	}
 	before := s.st.Revision()
-	if err := s.Repair(context.Background()); err != nil || s.st.Revision() != before {
+	if err := s.repair(context.Background()); err != nil || s.st.Revision() != before {
 		t.Errorf("%v: a repair with nothing to do has written", err)
 	}
 }
@@ -343,7 +343,7 @@ func TestAloneNeedsNoRange(t *testing.T) {
 	if err := s.create(svc, nil); err != nil || svc.Spec.Ports[0].NodePort == 0 {
 		t.Fatal(err)
 	}
-	if err := s.Repair(context.Background()); err != nil {
+	if err := s.repair(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.st.Get(portRange); !errors.Is(err, store.ErrNotFound) {

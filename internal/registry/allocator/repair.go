@@ -28,7 +28,7 @@ const (
 // Run repairs until ctx ends. One server does it for all.
 func (a *Allocator) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := a.Repair(ctx); err != nil && ctx.Err() == nil && a.Failed != nil {
+		if err := a.repair(ctx); err != nil && ctx.Err() == nil && a.Failed != nil {
 			a.Failed(err)
 		}
 		select {
@@ -38,8 +38,8 @@ func (a *Allocator) Run(ctx context.Context) {
 	}
 }
 
-// Repair is one round.
-func (a *Allocator) Repair(ctx context.Context) error {
+// repair is one round.
+func (a *Allocator) repair(ctx context.Context) error {
 	a.mu.Lock()
 	err := a.catchUp()
 	taken, claimed := maps.Clone(a.taken), maps.Clone(a.claimed)
