@@ -30,6 +30,7 @@ type result struct {
 	name, unit string
 	better     string // "more" or "less"
 	values     [][]float64
+	client     [][]float64 // microseconds of this program's processor time for one of what is counted
 }
 
 func main() {
@@ -80,19 +81,19 @@ func run(ctx context.Context, args []string, rounds int, length time.Duration, o
 	for _, s := range servers {
 		fmt.Printf("%16s", s.name)
 	}
-	fmt.Println("           ratio")
+	fmt.Printf("%16s%20s\n", "ratio", "this client's µs")
 	for _, c := range cases {
 		if !strings.Contains(c.name, only) {
 			continue
 		}
-		r := result{name: c.name, unit: c.unit, better: c.better, values: make([][]float64, len(servers))}
+		r := result{name: c.name, unit: c.unit, better: c.better, values: make([][]float64, len(servers)), client: make([][]float64, len(servers))}
 		for range rounds {
 			for i, s := range servers {
-				v, err := c.run(ctx, s, length)
+				v, own, err := c.watched(ctx, s, length)
 				if err != nil {
 					return nil, fmt.Errorf("%s on %s: %w", c.name, s.name, err)
 				}
-				r.values[i] = append(r.values[i], v)
+				r.values[i], r.client[i] = append(r.values[i], v), append(r.client[i], own)
 			}
 		}
 		fmt.Println(r)
@@ -127,6 +128,13 @@ func (r result) String() string {
 	}
 	if len(r.values) == 2 {
 		fmt.Fprintf(&line, "%16.2f", r.ratio())
+	} else {
+		fmt.Fprintf(&line, "%16s", "")
+	}
+	for _, own := range r.client {
+		if r.unit != "µs" && r.unit != "MiB" {
+			fmt.Fprintf(&line, "%10.3g", quantile(own, 0.5))
+		}
 	}
 	return line.String()
 }
