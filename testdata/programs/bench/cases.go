@@ -153,12 +153,11 @@ func repeat(n int, length time.Duration, do func(worker int, i int64) error) (co
 
 // note shows wrong answers. If there is no other, that is an error.
 func (s *server) note(c count) error {
-	if c.wrong == 0 {
-		return nil
-	}
-	fmt.Fprintf(os.Stderr, "%s: %d of %d answers were wrong, the first: %v\n", s.name, c.wrong, c.wrong+c.done, c.first)
 	if c.done == 0 {
 		return c.first
+	}
+	if c.wrong > 0 {
+		fmt.Fprintf(os.Stderr, "%s: %d of %d answers were wrong, the first: %v\n", s.name, c.wrong, c.wrong+c.done, c.first)
 	}
 	return nil
 }
@@ -180,13 +179,17 @@ func getCached(c *client, i int64) error { return c.get(i, "?resourceVersion=0")
 
 // get reads one of the objects that lists read.
 func (c *client) get(i int64, query string) error {
-	number := 1 + (int64(c.number)*7919+i)%int64(c.objects)
-	c.name = append(c.name[:0], "/item-"...)
-	for least := int64(100_000); least > number; least /= 10 { // as %06d
-		c.name = append(c.name, '0')
-	}
-	c.name = strconv.AppendInt(c.name, number, 10)
+	c.name = appendItem(c.name[:0], 1+(int64(c.number)*7919+i)%int64(c.objects))
 	return c.ask(request{path: c.listed, name: c.name, query: query, least: bodyBytes})
+}
+
+// appendItem writes /item-%06d, as make has named it.
+func appendItem(b []byte, number int64) []byte {
+	b = append(b, "/item-"...)
+	for least := int64(100_000); least > number; least /= 10 {
+		b = append(b, '0')
+	}
+	return strconv.AppendInt(b, number, 10)
 }
 
 // few lists what is in a namespace of a usual size.

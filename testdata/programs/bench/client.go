@@ -252,7 +252,8 @@ var (
 	contentLength    = []byte("Content-Length")
 	transferEncoding = []byte("Transfer-Encoding")
 	connection       = []byte("Connection")
-	colon, space     = []byte(":"), []byte(" ")
+
+	colon, semicolon, space, carriageReturn = []byte(":"), []byte(";"), []byte(" "), []byte("\r")
 )
 
 // readHead reads up to the body. The answer says how long that is, as those of Go's servers do, or is refused.
@@ -330,7 +331,8 @@ func (c *client) nextChunk() error {
 	if err != nil {
 		return err
 	}
-	if c.left = number(line, 16); c.left < 0 {
+	size, _, _ := bytes.Cut(line, semicolon) // extensions
+	if c.left = number(size, 16); c.left < 0 {
 		return fmt.Errorf("no chunk has the size %q", line)
 	}
 	if c.left > 0 {
@@ -351,7 +353,7 @@ func (c *client) line() ([]byte, error) {
 		if i := bytes.IndexByte(c.in[c.at+seen:c.end], '\n'); i >= 0 {
 			line := c.in[c.at : c.at+seen+i]
 			c.at += seen + i + 1
-			return bytes.TrimSuffix(line, []byte("\r")), nil
+			return bytes.TrimSuffix(line, carriageReturn), nil
 		}
 		seen = c.end - c.at
 		if err := c.more(); err != nil {
