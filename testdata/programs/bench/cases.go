@@ -251,20 +251,22 @@ func zipped(c *client) error {
 func chunked(c *client) error {
 	const chunk, head = 500, 2000
 	next := ""
-	for left := c.objects; left > 0; left -= chunk {
+	for left := c.objects; ; left -= chunk { // a server may have put some of its own beside them
 		query := fmt.Sprintf("?limit=%d&continue=%s", chunk, url.QueryEscape(next))
-		err := c.ask(request{path: c.listed, query: query, least: min(left, chunk) * bodyBytes, keep: head})
+		err := c.ask(request{path: c.listed, query: query, least: max(0, min(left, chunk)) * bodyBytes, keep: head})
 		if err != nil {
 			return err
 		}
 		if next, err = continueOf(c.kept); err != nil {
 			return err
 		}
-		if (next == "") != (left <= chunk) {
-			return fmt.Errorf("%d objects are left, and the token is %q", left-chunk, next)
+		if next == "" && left > chunk {
+			return fmt.Errorf("the chunks end %d objects early", left-chunk)
+		}
+		if next == "" {
+			return nil
 		}
 	}
-	return nil
 }
 
 // continueOf is the token in a list's head.
