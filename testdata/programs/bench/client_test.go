@@ -247,3 +247,27 @@ func TestRequestAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A list by chunks goes on as long as there are tokens, whatever else a server has put beside the objects, and has them all.
+func TestChunksGoOnToTheEnd(t *testing.T) {
+	chunk := func(token string, objects int) string {
+		body := fmt.Sprintf(`{"metadata":{"continue":%q},"items":[]}`, token) + strings.Repeat(" ", objects*bodyBytes)
+		return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}
+	for _, c := range []struct {
+		title   string
+		answers []string
+		good    bool
+	}{
+		{"as many as there are", []string{chunk("a&b", 500), chunk("", 100)}, true},
+		{"and one more chunk", []string{chunk("a", 500), chunk("b", 100), chunk("", 0)}, true},
+		{"an early end", []string{chunk("", 500)}, false},
+		{"too little", []string{chunk("a", 500), chunk("", 99)}, false},
+	} {
+		asker := scripted(t, 1<<20, c.answers...)
+		asker.objects = 600
+		if err := chunked(asker); (err == nil) != c.good {
+			t.Errorf("%s: %v", c.title, err)
+		}
+	}
+}
