@@ -28,19 +28,29 @@ type measurement struct {
 	run                func(ctx context.Context, s *server, length time.Duration) (float64, error)
 }
 
-// watched runs it, and says what that took of this program's processor time, for one of what is counted.
+// watched runs it, and says what that took of this program's processor time, in microseconds for one of what is counted.
 func (m measurement) watched(ctx context.Context, s *server, length time.Duration) (value, own float64, err error) {
+	s.spent = effort{}
+	value, err = m.run(ctx, s, length)
+	return value, float64(s.spent.cpu.Microseconds()) / m.count(value, s.spent.took), err
+}
+
+// An effort is this program's own: processor time, and the time in which it was spent.
+type effort struct{ cpu, took time.Duration }
+
+// clocked does what is measured, and adds the effort to the server's. Connections are opened before.
+func (s *server) clocked(do func() error) error {
 	before, err := cpu(os.Getpid())
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	begun := time.Now()
-	if value, err = m.run(ctx, s, length); err != nil {
-		return 0, 0, err
+	if err := do(); err != nil {
+		return err
 	}
-	count := m.count(value, time.Since(begun))
 	after, err := cpu(os.Getpid())
-	return value, float64((after - before).Microseconds()) / count, err
+	s.spent.cpu, s.spent.took = s.spent.cpu+after-before, s.spent.took+time.Since(begun)
+	return err
 }
 
 // count is of how many a value in this time is the rate, or the time of one.
@@ -116,7 +126,9 @@ func (l load) connected(ctx context.Context, s *server, use func(do func(worker 
 	if err := together(l.clients, func(i int) error { return clients[i].connect() }); err != nil {
 		return err
 	}
-	return use(func(worker int, i int64) error { return l.once(clients[worker], i) })
+	return s.clocked(func() error {
+		return use(func(worker int, i int64) error { return l.once(clients[worker], i) })
+	})
 }
 
 // A count is what workers have done.
@@ -214,20 +226,24 @@ func mixed(c *client, i int64) error {
 
 // lists has one client repeat a list, and counts objects.
 func lists(once func(c *client) error) func(context.Context, *server, time.Duration) (float64, error) {
-	return func(ctx context.Context, s *server, length time.Duration) (float64, error) {
+	return func(ctx context.Context, s *server, length time.Duration) (perSecond float64, err error) {
 		c := s.newClient(ctx, 0)
 		defer c.close()
 		if err := c.connect(); err != nil {
 			return 0, err
 		}
-		n, start := 0, time.Now()
-		for n == 0 || time.Since(start) < length {
-			if err := once(c); err != nil {
-				return 0, err
+		err = s.clocked(func() error {
+			n, start := 0, time.Now()
+			for n == 0 || time.Since(start) < length {
+				if err := once(c); err != nil {
+					return err
+				}
+				n++
 			}
-			n++
-		}
-		return float64(n*s.objects) / time.Since(start).Seconds(), nil
+			perSecond = float64(n*s.objects) / time.Since(start).Seconds()
+			return nil
+		})
+		return perSecond, err
 	}
 }
 

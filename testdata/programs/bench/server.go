@@ -32,6 +32,7 @@ type server struct {
 	prefix      string // of all paths
 	headers     string // of all requests
 	pids        []int
+	spent       effort // of this program, in the last measurement
 	namespace   string
 	own, listed string // paths: of the objects that are written, of those that are read
 	few         string // of those of a namespace of a usual size
