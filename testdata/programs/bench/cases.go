@@ -131,32 +131,33 @@ func (l load) connected(ctx context.Context, s *server, use func(do func(worker 
 	})
 }
 
-// A count is what workers have done.
-type count struct {
+// A tally is what workers have done.
+type tally struct {
 	done, wrong int64
 	first       error // of the wrong ones
 	took        time.Duration
 }
 
 // repeat has n workers do something for a while, again and again. A wrong answer is counted as such.
-func repeat(n int, length time.Duration, do func(worker int, i int64) error) (count, error) {
-	counts, start := make([]count, n), time.Now()
+func repeat(n int, length time.Duration, do func(worker int, i int64) error) (tally, error) {
+	counts, start := make([]tally, n), time.Now()
 	err := together(n, func(worker int) error {
-		var c count
+		var c tally
 		defer func() { counts[worker] = c }()
 		for i := int64(0); time.Since(start) < length; i++ {
 			err := do(worker, i)
-			if wrong := (*wrongAnswer)(nil); errors.As(err, &wrong) {
-				c.wrong, c.first = c.wrong+1, cmp.Or(c.first, err)
-			} else if err != nil {
-				return err
-			} else {
+			if err == nil {
 				c.done++
+				continue
 			}
+			if wrong := (*wrongAnswer)(nil); !errors.As(err, &wrong) {
+				return err
+			}
+			c.wrong, c.first = c.wrong+1, cmp.Or(c.first, err)
 		}
 		return nil
 	})
-	all := count{took: time.Since(start)}
+	all := tally{took: time.Since(start)}
 	for _, c := range counts {
 		all.done, all.wrong, all.first = all.done+c.done, all.wrong+c.wrong, cmp.Or(all.first, c.first)
 	}
@@ -164,7 +165,7 @@ func repeat(n int, length time.Duration, do func(worker int, i int64) error) (co
 }
 
 // note shows wrong answers. If there is no other, that is an error.
-func (s *server) note(c count) error {
+func (s *server) note(c tally) error {
 	if c.done == 0 {
 		return c.first
 	}

@@ -124,7 +124,7 @@ func TestWrongAnswersAreNotCounted(t *testing.T) {
 	if c.done != 50 || c.wrong != 49 || c.first.Error() != "answer 2" || err == nil {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if (&server{}).note(count{wrong: 1, first: io.EOF}) != io.EOF || (&server{}).note(count{done: 1}) != nil {
+	if (&server{}).note(tally{wrong: 1, first: io.EOF}) != io.EOF || (&server{}).note(tally{done: 1}) != nil {
 		t.Error("nothing but wrong answers is an error, and nothing else")
 	}
 }
