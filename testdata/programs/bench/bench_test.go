@@ -28,10 +28,10 @@ func TestRatioIsHowManyTimesBetterTheFirstIs(t *testing.T) {
 
 func TestServerIsReadFromItsArgument(t *testing.T) {
 	s, err := newServer("kube=https://127.0.0.1:6443/,token=abc,pid=1+2")
-	if err != nil || s.name != "kube" || s.url != "https://127.0.0.1:6443" || s.token != "abc" || len(s.pids) != 2 {
+	if err != nil || s.name != "kube" || s.address != "127.0.0.1:6443" || !s.secure || s.prefix != "" || s.token != "abc" || len(s.pids) != 2 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	for _, wrong := range []string{"http://x", "a=http://x,pid=z", "a=http://x,color=red"} {
+	for _, wrong := range []string{"http://x", "a=http://x,pid=z", "a=http://x,color=red", "a=x", "a=ftp://x"} {
 		if s, err := newServer(wrong); err == nil {
 			t.Errorf("%s: %+v", wrong, s)
 		}

@@ -3,13 +3,16 @@ package main
 // This file is what is measured. A case runs for about as long as it is told, and returns one number.
 
 import (
-	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/url"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,155 +28,267 @@ type measurement struct {
 	run                func(ctx context.Context, s *server, length time.Duration) (float64, error)
 }
 
+// watched runs it, and says what that took of this program's processor time, in microseconds for one of what is counted.
+func (m measurement) watched(ctx context.Context, s *server, length time.Duration) (value, own float64, err error) {
+	s.spent = effort{}
+	value, err = m.run(ctx, s, length)
+	return value, float64(s.spent.cpu.Microseconds()) / m.count(value, s.spent.took), err
+}
+
+// An effort is this program's own: processor time, and the time in which it was spent.
+type effort struct{ cpu, took time.Duration }
+
+// clocked does what is measured, and adds the effort to the server's. Connections are opened before.
+func (s *server) clocked(do func() error) error {
+	before, err := cpu(os.Getpid())
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := do(); err != nil {
+		return err
+	}
+	after, err := cpu(os.Getpid())
+	s.spent.cpu, s.spent.took = s.spent.cpu+after-before, s.spent.took+time.Since(begun)
+	return err
+}
+
+// count is of how many a value in this time is the rate, or the time of one.
+func (m measurement) count(value float64, took time.Duration) float64 {
+	if m.better == "less" {
+		return float64(took.Microseconds()) / value
+	}
+	return value * took.Seconds()
+}
+
 var cases = []measurement{
-	{"create, 1 client", "1/s", "more", rate(1, create)},
-	{"create, 16 clients", "1/s", "more", rate(16, create)},
-	{"create, 64 clients", "1/s", "more", rate(64, create)},
-	{"update, 1 client", "1/s", "more", rate(1, update)}, // unconditional, each client its own object
-	{"update, 16 clients", "1/s", "more", rate(16, update)},
-	{"get, 16 clients", "1/s", "more", rate(16, get)},
+	{"create, 1 client", "1/s", "more", load{1, create}.rate},
+	{"create, 16 clients", "1/s", "more", load{16, create}.rate},
+	{"create, 64 clients", "1/s", "more", load{64, create}.rate},
+	{"update, 1 client", "1/s", "more", load{1, update}.rate}, // unconditional, each client its own object
+	{"update, 16 clients", "1/s", "more", load{16, update}.rate},
+	{"get, 16 clients", "1/s", "more", load{16, get}.rate},
 	{"LIST, full", "objects/s", "more", lists(full)},
 	{"LIST, by 500", "objects/s", "more", lists(chunked)},
 	{"LIST, resourceVersion=0", "objects/s", "more", lists(cached)},
 	{"LIST, an old revision", "objects/s", "more", lists(old)},
-	{"LIST of 100, 16 clients", "1/s", "more", rate(16, few)},
+	{"LIST of 100, 16 clients", "1/s", "more", load{16, few}.rate},
 	{"LIST, gzip", "objects/s", "more", lists(zipped)},
 	{"watch, 100 watchers", "µs/event", "less", fanOut}, // from the first write to the last event at the last watcher, divided by all events
 	{"CPU of an event, alone", "µs", "less", eventCPU},
-	{"mixed, 16 clients", "1/s", "more", rate(16, mixed)},
-	{"CPU of a create, 16 clients", "µs", "less", processorTime(rate(16, create))}, // the server's own, as its processes were charged for it
-	{"CPU of an update, 16 clients", "µs", "less", processorTime(rate(16, update))},
+	{"mixed, 16 clients", "1/s", "more", load{16, mixed}.rate},
+	{"CPU of a create, 16 clients", "µs", "less", load{16, create}.processorTime}, // the server's own, as its processes were charged for it
+	{"CPU of an update, 16 clients", "µs", "less", load{16, update}.processorTime},
 	{"memory now", "MiB", "less", func(_ context.Context, s *server, _ time.Duration) (float64, error) { return s.memory() }},
 }
 
-// rate runs requests over n clients and counts those that were answered.
-func rate(n int, once func(ctx context.Context, s *server, client int, i int64) error) func(context.Context, *server, time.Duration) (float64, error) {
-	return func(ctx context.Context, s *server, length time.Duration) (float64, error) {
-		var done atomic.Int64
-		start := time.Now()
-		err := together(n, func(client int) error {
-			for i := int64(0); time.Since(start) < length; i++ {
-				if err := once(ctx, s, client, i); err != nil {
-					return err
-				}
-				done.Add(1)
+// A load is a number of clients, each of which repeats a request.
+type load struct {
+	clients int
+	once    func(c *client, i int64) error
+}
+
+// rate is how many requests of the load were answered in a second.
+func (l load) rate(ctx context.Context, s *server, length time.Duration) (perSecond float64, err error) {
+	err = l.connected(ctx, s, func(do func(worker int, i int64) error) error {
+		c, err := repeat(l.clients, length, do)
+		perSecond = float64(c.done) / c.took.Seconds()
+		return errors.Join(err, s.note(c))
+	})
+	return perSecond, err
+}
+
+// processorTime is what the server's processes spend on a request of the load, in microseconds.
+func (l load) processorTime(ctx context.Context, s *server, length time.Duration) (each float64, err error) {
+	err = l.connected(ctx, s, func(do func(worker int, i int64) error) error {
+		before, err := cpu(s.pids...)
+		if err != nil {
+			return err
+		}
+		c, err := repeat(l.clients, length, do)
+		if err != nil {
+			return err
+		}
+		after, err := cpu(s.pids...)
+		each = float64((after - before).Microseconds()) / float64(c.done)
+		return errors.Join(err, s.note(c))
+	})
+	return each, err
+}
+
+// connected opens the clients' connections, and closes them after what is to be done with them: no handshake is measured.
+func (l load) connected(ctx context.Context, s *server, use func(do func(worker int, i int64) error) error) error {
+	clients := make([]*client, l.clients)
+	for i := range clients {
+		clients[i] = s.newClient(ctx, i)
+		defer clients[i].close()
+	}
+	if err := together(l.clients, func(i int) error { return clients[i].connect() }); err != nil {
+		return err
+	}
+	return s.clocked(func() error {
+		return use(func(worker int, i int64) error { return l.once(clients[worker], i) })
+	})
+}
+
+// A tally is what workers have done.
+type tally struct {
+	done, wrong int64
+	first       error // of the wrong ones
+	took        time.Duration
+}
+
+// repeat has n workers do something for a while, again and again. A wrong answer is counted as such.
+func repeat(n int, length time.Duration, do func(worker int, i int64) error) (tally, error) {
+	counts, start := make([]tally, n), time.Now()
+	err := together(n, func(worker int) error {
+		var c tally
+		defer func() { counts[worker] = c }()
+		for i := int64(0); time.Since(start) < length; i++ {
+			err := do(worker, i)
+			if err == nil {
+				c.done++
+				continue
 			}
-			return nil
-		})
-		return float64(done.Load()) / time.Since(start).Seconds(), err
-	}
-}
-
-// processorTime turns a rate into the processor time of the server's processes for one request.
-func processorTime(rate func(context.Context, *server, time.Duration) (float64, error)) func(context.Context, *server, time.Duration) (float64, error) {
-	return func(ctx context.Context, s *server, length time.Duration) (float64, error) {
-		before, err := s.processorTime()
-		if err != nil {
-			return 0, err
+			if wrong := (*wrongAnswer)(nil); !errors.As(err, &wrong) {
+				return err
+			}
+			c.wrong, c.first = c.wrong+1, cmp.Or(c.first, err)
 		}
-		start := time.Now()
-		perSecond, err := rate(ctx, s, length)
-		if err != nil {
-			return 0, err
-		}
-		requests := perSecond * time.Since(start).Seconds()
-		after, err := s.processorTime()
-		return float64((after - before).Microseconds()) / requests, err
+		return nil
+	})
+	all := tally{took: time.Since(start)}
+	for _, c := range counts {
+		all.done, all.wrong, all.first = all.done+c.done, all.wrong+c.wrong, cmp.Or(all.first, c.first)
 	}
+	return all, err
 }
 
-func create(ctx context.Context, s *server, _ int, i int64) error {
-	_, err := s.do(ctx, "POST", s.maps(s.namespace), configMap("", i))
-	return err
+// note shows wrong answers. If there is no other, that is an error.
+func (s *server) note(c tally) error {
+	if c.done == 0 {
+		return c.first
+	}
+	if c.wrong > 0 {
+		fmt.Fprintf(os.Stderr, "%s: %d of %d answers were wrong, the first: %v\n", s.name, c.wrong, c.wrong+c.done, c.first)
+	}
+	return nil
 }
 
-func update(ctx context.Context, s *server, client int, _ int64) error {
-	name := fmt.Sprintf("own-%d", client)
-	_, err := s.do(ctx, "PUT", s.maps(s.namespace)+"/"+name, configMap(name, time.Now().UnixNano()))
-	return err
+func create(c *client, i int64) error {
+	c.body = appendConfigMap(c.body[:0], nil, i)
+	return c.ask(request{method: "POST", path: c.own, body: c.body, status: 201, least: bodyBytes})
 }
 
-func get(ctx context.Context, s *server, client int, i int64) error {
-	return s.read(ctx, s.item(client, i))
+func update(c *client, _ int64) error {
+	c.name = strconv.AppendInt(append(c.name[:0], "/own-"...), int64(c.number), 10)
+	c.body = appendConfigMap(c.body[:0], c.name[1:], time.Now().UnixNano())
+	return c.ask(request{method: "PUT", path: c.own, name: c.name, body: c.body, least: bodyBytes})
 }
 
-func getCached(ctx context.Context, s *server, client int, i int64) error {
-	return s.read(ctx, s.item(client, i)+"?resourceVersion=0")
+func get(c *client, i int64) error { return c.get(i, "") }
+
+func getCached(c *client, i int64) error { return c.get(i, "?resourceVersion=0") }
+
+// get reads one of the objects that lists read.
+func (c *client) get(i int64, query string) error {
+	c.name = appendItem(c.name[:0], 1+(int64(c.number)*7919+i)%int64(c.objects))
+	return c.ask(request{path: c.listed, name: c.name, query: query, least: bodyBytes})
 }
 
-// item is the path of one of the objects that lists read.
-func (s *server) item(client int, i int64) string {
-	return fmt.Sprintf("%s/item-%06d", s.maps(s.namespace+"-list"), 1+(int64(client)*7919+i)%int64(s.objects))
+// appendItem writes /item-%06d, as make has named it.
+func appendItem(b []byte, number int64) []byte {
+	b = append(b, "/item-"...)
+	for least := int64(100_000); least > number; least /= 10 {
+		b = append(b, '0')
+	}
+	return strconv.AppendInt(b, number, 10)
 }
 
 // few lists what is in a namespace of a usual size.
-func few(ctx context.Context, s *server, _ int, _ int64) error {
-	return s.read(ctx, s.maps(s.namespace+"-few"))
+func few(c *client, _ int64) error {
+	return c.ask(request{path: c.few, least: fewObjects * bodyBytes})
 }
 
 // mixed is what a cluster's clients do: mostly reading one, some lists, some writes.
-func mixed(ctx context.Context, s *server, client int, i int64) error {
+func mixed(c *client, i int64) error {
 	switch n := rand.IntN(100); {
 	case n < 70:
-		return get(ctx, s, client, i)
+		return get(c, i)
 	case n < 85:
-		return update(ctx, s, client, i)
+		return update(c, i)
 	case n < 95:
-		_, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?limit=100", nil)
-		return err
+		return c.ask(request{path: c.listed, query: "?limit=100", least: min(100, c.objects) * bodyBytes})
 	}
-	return create(ctx, s, client, i)
+	return create(c, i)
 }
 
 // ---- Lists
 
-// lists repeats a list and counts objects.
-func lists(once func(ctx context.Context, s *server) error) func(context.Context, *server, time.Duration) (float64, error) {
-	return func(ctx context.Context, s *server, length time.Duration) (float64, error) {
-		n, start := 0, time.Now()
-		for n == 0 || time.Since(start) < length {
-			if err := once(ctx, s); err != nil {
-				return 0, err
-			}
-			n++
+// lists has one client repeat a list, and counts objects.
+func lists(once func(c *client) error) func(context.Context, *server, time.Duration) (float64, error) {
+	return func(ctx context.Context, s *server, length time.Duration) (perSecond float64, err error) {
+		c := s.newClient(ctx, 0)
+		defer c.close()
+		if err := c.connect(); err != nil {
+			return 0, err
 		}
-		return float64(n*s.objects) / time.Since(start).Seconds(), nil
+		err = s.clocked(func() error {
+			n, start := 0, time.Now()
+			for n == 0 || time.Since(start) < length {
+				if err := once(c); err != nil {
+					return err
+				}
+				n++
+			}
+			perSecond = float64(n*s.objects) / time.Since(start).Seconds()
+			return nil
+		})
+		return perSecond, err
 	}
 }
 
-func full(ctx context.Context, s *server) error {
-	return s.read(ctx, s.maps(s.namespace+"-list"))
-}
+func full(c *client) error { return c.list("") }
 
-func cached(ctx context.Context, s *server) error {
-	return s.read(ctx, s.maps(s.namespace+"-list")+"?resourceVersion=0")
-}
+func cached(c *client) error { return c.list("?resourceVersion=0") }
 
 // old lists a revision at which other objects of the store have changed since.
-func old(ctx context.Context, s *server) error {
-	return s.read(ctx, s.maps(s.namespace+"-list")+"?resourceVersionMatch=Exact&resourceVersion="+s.filled)
+func old(c *client) error { return c.list("?resourceVersionMatch=Exact&resourceVersion=" + c.filled) }
+
+func (c *client) list(query string) error {
+	return c.ask(request{path: c.listed, query: query, least: c.objects * bodyBytes})
 }
 
-func zipped(ctx context.Context, s *server) error {
-	return s.read(ctx, s.maps(s.namespace+"-list"), "Accept-Encoding", "gzip")
+// zipped leaves the list as it comes: what is left of an object is at least its uid.
+func zipped(c *client) error {
+	return c.ask(request{path: c.listed, header: "Accept-Encoding: gzip\r\n", least: c.objects * 16})
 }
 
-func chunked(ctx context.Context, s *server) error {
+// chunked keeps of each chunk as much as has the token for the next: decoding all would measure this program.
+func chunked(c *client) error {
+	const chunk, head = 500, 2000
 	next := ""
-	for {
-		text, err := s.do(ctx, "GET", s.maps(s.namespace+"-list")+"?limit=500&continue="+url.QueryEscape(next), nil)
+	for left := c.objects; ; left -= chunk { // a server may have put some of its own beside them
+		query := fmt.Sprintf("?limit=%d&continue=%s", chunk, url.QueryEscape(next))
+		err := c.ask(request{path: c.listed, query: query, least: max(0, min(left, chunk)) * bodyBytes, keep: head})
 		if err != nil {
 			return err
 		}
-		// The token is looked for in the list's head or tail: decoding all would measure this program.
-		if next, err = continueOf(text); err != nil || next == "" {
+		if next, err = continueOf(c.kept); err != nil {
 			return err
+		}
+		if next == "" && left > chunk {
+			return fmt.Errorf("the chunks end %d objects early", left-chunk)
+		}
+		if next == "" {
+			return nil
 		}
 	}
 }
 
-func continueOf(list []byte) (string, error) {
-	text := string(list[:min(len(list), 2000)])
+// continueOf is the token in a list's head.
+func continueOf(head []byte) (string, error) {
+	text := string(head)
 	if !strings.Contains(text, `"continue"`) {
 		return "", nil
 	}
@@ -197,34 +312,28 @@ func revisionOf(list []byte) (string, error) {
 const watchers = 100
 
 // fanOut has a hundred watchers of one namespace hear of writes that four clients make.
-func fanOut(ctx context.Context, s *server, length time.Duration) (float64, error) {
-	const writers = 4
+func fanOut(ctx context.Context, s *server, length time.Duration) (perEvent float64, err error) {
 	a, err := s.gather(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer a.leave()
-	var written atomic.Int64
-	start := time.Now()
-	if err := together(writers, func(client int) error {
-		for time.Since(start) < length {
-			if err := update(ctx, s, client, 0); err != nil {
-				return err
-			}
-			written.Add(1)
+	err = load{4, update}.connected(ctx, s, func(do func(worker int, i int64) error) error {
+		start := time.Now()
+		written, err := repeat(4, length, do)
+		if err == nil {
+			err = a.wait(ctx, written.done*watchers)
 		}
-		return nil
-	}); err != nil {
-		return 0, err
-	}
-	err = a.wait(ctx, written.Load()*watchers)
-	return float64(time.Since(start).Microseconds()) / float64(a.heard.Load()), err
+		perEvent = float64(time.Since(start).Microseconds()) / float64(a.heard.Load())
+		return errors.Join(err, s.note(written))
+	})
+	return perEvent, err
 }
 
 // eventCPU has one client write, and wait for the last watcher before it writes again: what an event costs the server when events come alone. What
 // the writes themselves cost is measured before, and taken off.
 func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, error) {
-	alone, err := processorTime(rate(1, update))(ctx, s, length/4)
+	alone, err := load{1, update}.processorTime(ctx, s, length/4)
 	if err != nil {
 		return 0, err
 	}
@@ -233,13 +342,12 @@ func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, er
 		return 0, err
 	}
 	defer a.leave()
-	once := func(ctx context.Context, s *server, client int, i int64) error {
-		if err := update(ctx, s, client, i); err != nil {
+	each, err := load{1, func(c *client, i int64) error {
+		if err := update(c, i); err != nil {
 			return err
 		}
 		return a.wait(ctx, (i+1)*watchers)
-	}
-	each, err := processorTime(rate(1, once))(ctx, s, length)
+	}}.processorTime(ctx, s, length)
 	return (each - alone) / watchers, err
 }
 
@@ -251,7 +359,7 @@ type audience struct {
 }
 
 func (s *server) gather(ctx context.Context) (*audience, error) {
-	text, err := s.do(ctx, "GET", s.maps(s.namespace)+"?limit=1", nil)
+	text, err := s.do(ctx, "GET", s.own+"?limit=1", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -266,31 +374,36 @@ func (s *server) gather(ctx context.Context) (*audience, error) {
 		cancel()
 		listening.Wait()
 	}
-	for range watchers {
-		resp, err := s.open(ctx, "GET", s.maps(s.namespace)+"?watch=true&resourceVersion="+since, nil)
-		if err != nil {
+	for i := range watchers {
+		c := s.newClient(ctx, i)
+		if err := c.open(request{path: s.own, query: "?watch=true&resourceVersion=" + since}); err != nil {
 			a.leave()
 			return nil, err
 		}
-		listening.Go(func() { a.listen(resp.Body) })
+		listening.Go(func() { a.listen(c) })
 	}
 	return a, nil
 }
 
-// listen counts a watcher's events, each a line.
-func (a *audience) listen(body io.ReadCloser) {
-	defer body.Close()
-	for lines := bufio.NewReaderSize(body, 64<<10); ; {
-		if _, err := lines.ReadSlice('\n'); err != nil {
+// listen counts a watcher's events, each a line, where they lie in the buffer.
+func (a *audience) listen(c *client) {
+	defer c.close()
+	for {
+		piece, err := c.next()
+		if err != nil {
 			return
 		}
-		a.heard.Add(1)
-		select {
-		case a.news <- struct{}{}:
-		default:
+		if n := bytes.Count(piece, newline); n > 0 {
+			a.heard.Add(int64(n))
+			select {
+			case a.news <- struct{}{}:
+			default:
+			}
 		}
 	}
 }
+
+var newline = []byte("\n")
 
 // wait returns when so many events have been heard.
 func (a *audience) wait(ctx context.Context, want int64) error {

@@ -4,12 +4,11 @@ package main
 // neither hears of what the other writes. What is printed is what docs/scale.md quotes.
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -40,23 +39,23 @@ type aimed struct {
 }
 
 var onOneEtcd = []aimed{
-	{measurement{"create, 1 client", "1/s", "more", rate(1, create)}, 1.5},
-	{measurement{"create, 16 clients", "1/s", "more", rate(16, create)}, 1.5},
-	{measurement{"create, 64 clients", "1/s", "more", rate(64, create)}, 1.5},
-	{measurement{"update, 1 client", "1/s", "more", rate(1, update)}, 1.5},
-	{measurement{"update, 16 clients", "1/s", "more", rate(16, update)}, 1.5},
-	{measurement{"update, 64 clients", "1/s", "more", rate(64, update)}, 1.5},
-	{measurement{"get, 16 clients", "1/s", "more", rate(16, get)}, 0},
-	{measurement{"get at 0, 16 clients", "1/s", "more", rate(16, getCached)}, 0},
+	{measurement{"create, 1 client", "1/s", "more", load{1, create}.rate}, 1.5},
+	{measurement{"create, 16 clients", "1/s", "more", load{16, create}.rate}, 1.5},
+	{measurement{"create, 64 clients", "1/s", "more", load{64, create}.rate}, 1.5},
+	{measurement{"update, 1 client", "1/s", "more", load{1, update}.rate}, 1.5},
+	{measurement{"update, 16 clients", "1/s", "more", load{16, update}.rate}, 1.5},
+	{measurement{"update, 64 clients", "1/s", "more", load{64, update}.rate}, 1.5},
+	{measurement{"get, 16 clients", "1/s", "more", load{16, get}.rate}, 0},
+	{measurement{"get at 0, 16 clients", "1/s", "more", load{16, getCached}.rate}, 0},
 	{measurement{"LIST of 5,000", "objects/s", "more", lists(full)}, 4},
-	{measurement{"LIST of 100, 16 clients", "1/s", "more", rate(16, few)}, 4},
-	{measurement{"the same, and one writes", "1/s", "more", besideAWriter(rate(16, few))}, 4},
+	{measurement{"LIST of 100, 16 clients", "1/s", "more", load{16, few}.rate}, 4},
+	{measurement{"the same, and one writes", "1/s", "more", besideAWriter(load{16, few}.rate)}, 4},
 	{measurement{"LIST of 5,000 at 0", "objects/s", "more", lists(cached)}, 0},
 	{measurement{"watch, 100 watchers", "µs/event", "less", fanOut}, 0},
 }
 
 var besideAFile = []aimed{
-	{measurement{"get at 0, 16 clients", "1/s", "more", rate(16, getCached)}, 1},
+	{measurement{"get at 0, 16 clients", "1/s", "more", load{16, getCached}.rate}, 1},
 	{measurement{"LIST of 5,000 at 0", "objects/s", "more", lists(cached)}, 1},
 }
 
@@ -66,8 +65,10 @@ func besideAWriter(run func(context.Context, *server, time.Duration) (float64, e
 		writing, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() {
+			c := s.newClient(ctx, 0)
+			defer c.close()
 			for pause(writing, 5*time.Millisecond) {
-				if failed := update(ctx, s, 0, 0); failed != nil {
+				if failed := update(c, 0); failed != nil {
 					err = failed
 					return
 				}
@@ -169,10 +170,7 @@ func (s *stage) priced(ctx context.Context, p *program, c measurement, length ti
 	if value, err = c.run(ctx, p.server, length); err != nil {
 		return 0, paid, err
 	}
-	count := value * time.Since(begun).Seconds()
-	if c.better == "less" { // microseconds of one
-		count = float64(time.Since(begun).Microseconds()) / value
-	}
+	count := c.count(value, time.Since(begun))
 	after, err := s.clocks(p)
 	return value, spending{float64((after[0] - before[0]).Microseconds()) / count, float64((after[1] - before[1]).Microseconds()) / count}, err
 }
@@ -279,8 +277,7 @@ var writtenAt = regexp.MustCompile(`"version":"(\d+)"`)
 
 // crossing writes to one server at a pace, and returns how many milliseconds each write took from its sending until it was heard at another.
 func crossing(ctx context.Context, from, to *server, length time.Duration) (delays []float64, err error) {
-	to.namespace = from.namespace
-	text, err := to.do(ctx, "GET", to.maps(to.namespace)+"?limit=1", nil)
+	text, err := to.do(ctx, "GET", from.own+"?limit=1", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -290,26 +287,31 @@ func crossing(ctx context.Context, from, to *server, length time.Duration) (dela
 	}
 	ctx, cancel := context.WithTimeout(ctx, length+time.Minute)
 	defer cancel()
-	resp, err := to.open(ctx, "GET", to.maps(to.namespace)+"?watch=true&resourceVersion="+since, nil)
-	if err != nil {
+	watcher := to.newClient(ctx, 0)
+	defer watcher.close()
+	if err := watcher.open(request{path: from.own, query: "?watch=true&resourceVersion=" + since}); err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close()
 	writing := make(chan error, 1)
 	go func() { writing <- from.paced(ctx, length) }()
-	lines := bufio.NewReaderSize(resp.Body, 64<<10)
+	var event []byte // as much of it as has come
 	for len(delays) < pacedCount(length) {
-		line, err := lines.ReadSlice('\n')
+		piece, err := watcher.next()
 		if err != nil {
 			return nil, err
 		}
-		if at := writtenAt.FindSubmatch(line); at != nil {
-			sent, err := strconv.ParseInt(string(at[1]), 10, 64)
-			if err != nil {
-				return nil, err
+		for end := bytes.IndexByte(piece, '\n'); end >= 0; end = bytes.IndexByte(piece, '\n') {
+			event, piece = append(event, piece[:end]...), piece[end+1:]
+			if at := writtenAt.FindSubmatch(event); at != nil {
+				sent, err := strconv.ParseInt(string(at[1]), 10, 64)
+				if err != nil {
+					return nil, err
+				}
+				delays = append(delays, float64(time.Now().UnixNano()-sent)/1e6)
 			}
-			delays = append(delays, float64(time.Now().UnixNano()-sent)/1e6)
+			event = event[:0]
 		}
+		event = append(event, piece...)
 	}
 	return delays, <-writing
 }
@@ -317,12 +319,14 @@ func crossing(ctx context.Context, from, to *server, length time.Duration) (dela
 // paced updates objects at a pace, each client its own.
 func (s *server) paced(ctx context.Context, length time.Duration) error {
 	return together(pacedWriters, func(client int) error {
+		c := s.newClient(ctx, client)
+		defer c.close()
 		pause(ctx, time.Duration(client)*time.Second/pacedWrites)
 		ticks := time.NewTicker(time.Second * pacedWriters / pacedWrites)
 		defer ticks.Stop()
 		for range pacedCount(length) / pacedWriters {
 			<-ticks.C
-			if err := update(ctx, s, client, 0); err != nil {
+			if err := update(c, 0); err != nil {
 				return err
 			}
 		}
@@ -466,8 +470,10 @@ func storedMap(n int, protobuf bool) (string, error) {
 
 // sees waits until the server counts so many objects in the namespace default.
 func (p *program) sees(ctx context.Context, objects int) error {
+	c := p.newClient(ctx, 0)
+	defer c.close()
 	for {
-		text, err := p.do(ctx, "GET", "/api/v1/namespaces/default/configmaps?limit=1", nil)
+		text, err := c.do("GET", "/api/v1/namespaces/default/configmaps?limit=1", nil)
 		if err != nil {
 			return err
 		}
@@ -563,7 +569,7 @@ func (p *program) passedOver(ctx context.Context, length time.Duration) (float64
 	if err != nil {
 		return 0, err
 	}
-	end, err := p.watchers(ctx, p.maps(p.namespace), "&labelSelector=app%3Dother")
+	end, err := p.watchers(ctx, p.own, "&labelSelector=app%3Dother")
 	defer end()
 	if err != nil {
 		return 0, err
@@ -574,14 +580,13 @@ func (p *program) passedOver(ctx context.Context, length time.Duration) (float64
 
 // watchers opens many watches of a list, from now on, until end is called.
 func (p *program) watchers(ctx context.Context, path, query string) (end func(), err error) {
-	ctx, stop := context.WithCancel(ctx)
-	open := make([]*http.Response, manyWatchers)
+	open := make([]*client, manyWatchers)
+	for i := range open {
+		open[i] = p.newClient(ctx, i)
+	}
 	end = func() {
-		stop()
-		for _, resp := range open {
-			if resp != nil {
-				resp.Body.Close()
-			}
+		for _, c := range open {
+			c.close()
 		}
 	}
 	text, err := p.do(ctx, "GET", path+"?limit=1", nil)
@@ -595,7 +600,7 @@ func (p *program) watchers(ctx context.Context, path, query string) (end func(),
 	const atOnce = 20
 	return end, together(atOnce, func(first int) (err error) {
 		for i := first; i < manyWatchers && err == nil; i += atOnce {
-			open[i], err = p.open(ctx, "GET", path+"?watch=true&timeoutSeconds=600&resourceVersion="+since+query, nil)
+			err = open[i].open(request{path: path, query: "?watch=true&timeoutSeconds=600&resourceVersion=" + since + query})
 		}
 		return err
 	})

@@ -35,22 +35,21 @@ func (s *stage) alone(ctx context.Context, length time.Duration) error {
 			return err
 		}
 		prefix := fmt.Sprintf("/alone/%d-%d/", clients, time.Now().UnixNano())
-		once := func(ctx context.Context, _ *server, of int, i int64) error {
+		once := func(of int, i int64) error {
 			key := fmt.Sprint(prefix, of, "-", i)
 			_, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).Then(clientv3.OpPut(key, value)).Else(clientv3.OpGet(key)).Commit()
 			return err
 		}
-		begun := time.Now()
-		persecond, err := rate(clients, once)(ctx, nil, length)
+		written, err := repeat(clients, length, once)
 		if err != nil {
 			return err
 		}
-		count := persecond * time.Since(begun).Seconds()
 		after, err := cpu(s.etcd.cmd.Process.Pid)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%-38s%12.4g%33.3g\n", fmt.Sprint(clients, " clients"), persecond, float64((after-before).Microseconds())/count)
+		fmt.Printf("%-38s%12.4g%33.3g\n", fmt.Sprint(clients, " clients"), float64(written.done)/written.took.Seconds(),
+			float64((after-before).Microseconds())/float64(written.done))
 	}
 	return nil
 }

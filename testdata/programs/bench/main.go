@@ -7,8 +7,9 @@
 //	ETCD=etcd KUBE_APISERVER=kube-apiserver APILET=./apilet go run ./testdata/programs/bench -etcd
 //
 // A server is NAME=URL with token=, pid= (one, or several joined by +) behind commas. Certificates are not checked: it is for servers of one's own. Each
-// case runs for a while on one server, then on the next, and again for each round; the table has the medians, and the first server's ratio to
-// the second. It works in a namespace of its own, which it deletes. What is measured is documented with each case (cases.go).
+// case runs for a while on one server, then on the next, and again for each round; the table has the medians, the first server's ratio to
+// the second, and what this program itself spent of the processors' time for one of what is counted, which it shares with the servers (client.go). It
+// works in a namespace of its own, which it deletes. What is measured is documented with each case (cases.go). Wrong answers are told, and not counted.
 //
 // With -etcd it starts the servers itself, on an etcd that it starts, too, and prints several tables, which docs/scale.md explains (cluster.go). The three
 // programs are found in the environment.
@@ -16,6 +17,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"flag"
 	"fmt"
 	"os"
@@ -30,6 +32,7 @@ type result struct {
 	name, unit string
 	better     string // "more" or "less"
 	values     [][]float64
+	client     [][]float64 // microseconds of this program's processor time for one of what is counted
 }
 
 func main() {
@@ -76,29 +79,48 @@ func run(ctx context.Context, args []string, rounds int, length time.Duration, o
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
+	if err := tellTLS(ctx, servers); err != nil {
+		return nil, err
+	}
 	fmt.Printf("%-34s", "")
 	for _, s := range servers {
 		fmt.Printf("%16s", s.name)
 	}
-	fmt.Println("           ratio")
+	fmt.Printf("%16s%20s\n", "ratio", "this client's µs")
 	for _, c := range cases {
 		if !strings.Contains(c.name, only) {
 			continue
 		}
-		r := result{name: c.name, unit: c.unit, better: c.better, values: make([][]float64, len(servers))}
+		r := result{name: c.name, unit: c.unit, better: c.better, values: make([][]float64, len(servers)), client: make([][]float64, len(servers))}
 		for range rounds {
 			for i, s := range servers {
-				v, err := c.run(ctx, s, length)
+				v, own, err := c.watched(ctx, s, length)
 				if err != nil {
 					return nil, fmt.Errorf("%s on %s: %w", c.name, s.name, err)
 				}
-				r.values[i] = append(r.values[i], v)
+				r.values[i], r.client[i] = append(r.values[i], v), append(r.client[i], own)
 			}
 		}
 		fmt.Println(r)
 		results = append(results, r)
 	}
 	return results, nil
+}
+
+// tellTLS prints what servers speak over TLS: sealing and opening cost the client as much with one as with the other only if that is the same.
+func tellTLS(ctx context.Context, servers []*server) error {
+	for _, s := range servers {
+		c := s.newClient(ctx, 0)
+		if err := c.connect(); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if secured, ok := c.conn.(*tls.Conn); ok {
+			state := secured.ConnectionState()
+			fmt.Printf("%s: %s, %s\n", s.name, tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite))
+		}
+		c.close()
+	}
+	return nil
 }
 
 // median of what the server with this index gave.
@@ -127,6 +149,13 @@ func (r result) String() string {
 	}
 	if len(r.values) == 2 {
 		fmt.Fprintf(&line, "%16.2f", r.ratio())
+	} else {
+		fmt.Fprintf(&line, "%16s", "")
+	}
+	for _, own := range r.client {
+		if r.unit != "µs" && r.unit != "MiB" {
+			fmt.Fprintf(&line, "%10.3g", quantile(own, 0.5))
+		}
 	}
 	return line.String()
 }

@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,16 +56,12 @@ func (p *program) stop() {
 	hurry := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
 	_ = p.cmd.Wait()
 	hurry.Stop()
-	p.client.CloseIdleConnections()
 }
 
 func (p *program) kill() {
 	if p.cmd != nil && p.cmd.Process != nil {
 		_ = p.cmd.Process.Kill()
 		_ = p.cmd.Wait()
-	}
-	if p.server != nil {
-		p.client.CloseIdleConnections()
 	}
 }
 
@@ -89,8 +84,10 @@ func (p *program) serves(ctx context.Context) error {
 func (p *program) answers(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, startsWithin)
 	defer cancel()
+	c := p.newClient(ctx, 0)
+	defer c.close()
 	for {
-		err := p.read(ctx, path)
+		err := c.ask(request{path: path})
 		if err == nil {
 			return nil
 		}
@@ -227,7 +224,10 @@ func (s *stage) startApilet(ctx context.Context, onEtcd bool) (*program, error) 
 func (s *stage) etcdSays(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	etcd := server{url: s.etcdURL, client: http.DefaultClient}
+	etcd, err := newServer("etcd=" + s.etcdURL)
+	if err != nil {
+		return "", err
+	}
 	text, err := etcd.do(ctx, "GET", path, nil)
 	return string(text), err
 }

@@ -3,14 +3,11 @@ package main
 // This file is a server under test: how it is asked, and the objects that the cases work on.
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
+	"net"
+	"net/url"
 	"os"
 	"regexp"
 	"strconv"
@@ -25,14 +22,22 @@ const (
 	fewObjects = 100  // in the namespace NAMESPACE-few
 )
 
+var padding = strings.Repeat("x", bodyBytes)
+
 // A server is one that is measured.
 type server struct {
-	name, url, token string
-	pids             []int
-	client           *http.Client
-	namespace        string
-	objects          int    // in the namespace NAMESPACE-list, which only the first part of list-old changes
-	filled           string // a resourceVersion at which that was complete
+	name, token string
+	secure      bool   // TLS
+	address     string // to connect to
+	prefix      string // of all paths
+	headers     string // of all requests
+	pids        []int
+	spent       effort // of this program, in the last measurement
+	namespace   string
+	own, listed string // paths: of the objects that are written, of those that are read
+	few         string // of those of a namespace of a usual size
+	objects     int    // in the namespace NAMESPACE-list
+	filled      string // a resourceVersion at which that was complete
 }
 
 // newServer reads NAME=URL,token=...,pid=1+2.
@@ -42,7 +47,7 @@ func newServer(arg string) (*server, error) {
 		return nil, fmt.Errorf("%s: NAME=URL is what a server is", arg)
 	}
 	parts := strings.Split(rest, ",")
-	s := &server{name: name, url: strings.TrimSuffix(parts[0], "/"), namespace: fmt.Sprintf("bench-%x", time.Now().UnixNano())}
+	s := &server{name: name, namespace: fmt.Sprintf("bench-%x", time.Now().UnixNano())}
 	for _, part := range parts[1:] {
 		key, value, _ := strings.Cut(part, "=")
 		switch key {
@@ -60,73 +65,36 @@ func newServer(arg string) (*server, error) {
 			return nil, fmt.Errorf("%s: unknown", part)
 		}
 	}
-	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // HTTP/1.1: one connection a client on both
+	u, err := url.Parse(parts[0])
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("%s: no URL of a server", parts[0])
+	}
+	s.secure, s.prefix, s.address = u.Scheme == "https", strings.TrimSuffix(u.Path, "/"), u.Host
+	if u.Port() == "" {
+		s.address = net.JoinHostPort(u.Hostname(), u.Scheme)
+	}
+	s.headers = headers(u.Host, s.token)
+	s.own, s.listed, s.few = s.maps(s.namespace), s.maps(s.namespace+"-list"), s.maps(s.namespace+"-few")
 	return s, nil
-}
-
-// do sends a request and reads the whole answer.
-func (s *server) do(ctx context.Context, method, path string, body []byte, header ...string) ([]byte, error) {
-	resp, err := s.open(ctx, method, path, body, header...)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	return io.ReadAll(resp.Body)
-}
-
-// read is do for answers of which nothing is looked at.
-func (s *server) read(ctx context.Context, path string, header ...string) error {
-	resp, err := s.open(ctx, "GET", path, nil, header...)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err
-}
-
-// open sends a request, and leaves the answer to the caller. Anything but a success is an error.
-func (s *server) open(ctx context.Context, method, path string, body []byte, header ...string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if s.token != "" {
-		req.Header.Set("Authorization", "Bearer "+s.token)
-	}
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 500))
-		resp.Body.Close()
-		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
-	}
-	return resp, nil
 }
 
 func (s *server) maps(namespace string) string {
 	return "/api/v1/namespaces/" + namespace + "/configmaps"
 }
 
-// configMap is a body; version makes two of them differ.
-func configMap(name string, version int64) []byte {
-	meta := map[string]any{"name": name, "labels": map[string]string{"app": "bench"}}
-	if name == "" {
-		meta = map[string]any{"generateName": "made-", "labels": map[string]string{"app": "bench"}}
+// appendConfigMap writes a body; version makes two of them differ. Without a name, the server is to give one.
+func appendConfigMap(b, name []byte, version int64) []byte {
+	b = append(b, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"`...)
+	if len(name) > 0 {
+		b = append(append(b, `name":"`...), name...)
+	} else {
+		b = append(b, `generateName":"made-`...)
 	}
-	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta,
-		"data": map[string]string{"version": strconv.FormatInt(version, 10), "padding": strings.Repeat("x", bodyBytes)}})
-	if err != nil {
-		panic(err) // strings and maps of them are JSON
-	}
-	return body
+	b = append(b, `","labels":{"app":"bench"}},"data":{"version":"`...)
+	b = strconv.AppendInt(b, version, 10)
+	b = append(b, `","padding":"`...)
+	b = append(b, padding...)
+	return append(b, `"}}`...)
 }
 
 // namespaces are those in which the cases work.
@@ -162,9 +130,12 @@ func (s *server) prepare(ctx context.Context, objects int) error {
 // make creates config maps, numbered from one on.
 func (s *server) make(ctx context.Context, namespace, name string, first, count int) error {
 	var next atomic.Int64
-	return together(32, func(int) error {
+	return together(32, func(number int) error {
+		c := s.newClient(ctx, number)
+		defer c.close()
 		for i := next.Add(1); i <= int64(count); i = next.Add(1) {
-			if _, err := s.do(ctx, "POST", s.maps(namespace), configMap(fmt.Sprintf(name, int64(first)+i-1), 0)); err != nil {
+			body := appendConfigMap(nil, fmt.Appendf(nil, name, int64(first)+i-1), 0)
+			if _, err := c.do("POST", s.maps(namespace), body); err != nil {
 				return err
 			}
 		}
@@ -211,28 +182,6 @@ func (s *server) memory() (float64, error) {
 			return 0, err
 		}
 		total += kib / 1024
-	}
-	return total, nil
-}
-
-// processorTime is what the server's processes have used since they began (Linux, in steps of 10 ms).
-func (s *server) processorTime() (total time.Duration, err error) {
-	for _, pid := range s.pids {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			return 0, err
-		}
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // the name before may have spaces
-		if len(fields) < 13 {
-			return 0, fmt.Errorf("/proc/%d/stat is %q", pid, text)
-		}
-		for _, ticks := range fields[11:13] { // in user mode and in the kernel
-			n, err := strconv.ParseInt(ticks, 10, 64)
-			if err != nil {
-				return 0, err
-			}
-			total += time.Duration(n) * (time.Second / 100)
-		}
 	}
 	return total, nil
 }
