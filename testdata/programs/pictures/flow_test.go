@@ -116,15 +116,16 @@ const (
 	duration = 100 * time.Millisecond // of each request
 )
 
-// begins is when one of a flow's clients asks for the first time. From then on it asks as soon as it is answered.
+// begins is when one of a flow's clients asks for the first time. From then on it asks as soon as it is answered. No two do anything at one
+// moment, nor when the books are read: which of them came first would be up to Go.
 func begins(flow, client int) time.Duration {
 	switch {
 	case flow == 0 && client < seats-1:
-		return time.Duration(client) * 13 * time.Millisecond // not all at once, or they would end at once, too
+		return time.Duration(client) * 13 * time.Millisecond
 	case flow == 1 && client == 0:
-		return 0
+		return (seats - 1) * 13 * time.Millisecond
 	}
-	return uneven
+	return uneven + time.Millisecond + time.Duration(2*client+flow)*100*time.Microsecond
 }
 
 // wants is how many requests of a flow are in the house at a moment.
