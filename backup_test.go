@@ -1,6 +1,6 @@
 package main
 
-// These tests fetch backups from running servers: what is in them, who may have them, and what is left of those that went wrong.
+// These tests fetch backups from running servers: what is in them, and who may have them.
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,42 +172,6 @@ func TestBackupCommandLine(t *testing.T) {
 	}
 	if rep, err := store.Check(dest); err != nil || len(rep.Problems) > 0 || rep.Objects == 0 {
 		t.Errorf("check: %v, %+v", err, rep)
-	}
-}
-
-// What did not arrive whole does not get the name, nor is anything else left in the folder.
-func TestBrokenDownloadLeavesNothing(t *testing.T) {
-	t.Parallel()
-	whole := smallFile(t, 40, true)
-	damaged := bytes.ReplaceAll(whole, []byte("xxxx"), []byte("xxyx"))
-	for title, c := range map[string]struct {
-		answer func(w http.ResponseWriter)
-		want   string
-	}{
-		"cut off": {func(w http.ResponseWriter) {
-			w.Header().Set("Content-Length", fmt.Sprint(len(whole)))
-			w.Write(whole[:len(whole)/2])
-		}, "EOF"},
-		"aborted": {func(w http.ResponseWriter) {
-			w.Write(whole[:len(whole)/2])
-			w.(http.Flusher).Flush()
-			panic(http.ErrAbortHandler)
-		}, "EOF"},
-		"cut off where nobody sees it": {func(w http.ResponseWriter) { w.Write(whole[:len(whole)/2]) }, "no sound backup"},
-		"damaged":                      {func(w http.ResponseWriter) { w.Write(damaged) }, "no sound backup"},
-		"a proxy's page":               {func(w http.ResponseWriter) { w.Write([]byte("<html>")) }, "no sound backup"},
-		"an error":                     {func(w http.ResponseWriter) { w.WriteHeader(502) }, "502 Bad Gateway"},
-	} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w) }))
-		dir := t.TempDir()
-		err := runCommand("backup", "--server", server.URL, filepath.Join(dir, "copy.db"))
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want %s", title, err, c.want)
-		}
-		if left, _ := os.ReadDir(dir); len(left) > 0 {
-			t.Errorf("%s: left %v", title, left)
-		}
-		server.Close()
 	}
 }
 

@@ -3,10 +3,8 @@ package main
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -42,27 +40,6 @@ func verifyAcked(t *testing.T, path string, acked map[int64]string) {
 			t.Errorf("acknowledged revision %d is lost: revision is %d", rev, st.Revision())
 		}
 	}
-}
-
-// smallFile makes a closed store's file of a few pages' depth and returns its bytes.
-func smallFile(t *testing.T, objects int, clean bool) []byte {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "small.db")
-	st := openTestStore(t, path)
-	for i := range objects {
-		mustWrite(t, st, store.OpCreate, fmt.Sprintf("//pods/x/n%d", i), 0, strings.Repeat("x", 100))
-	}
-	for i := range objects / 2 {
-		mustWrite(t, st, store.OpUpdate, fmt.Sprintf("//pods/x/n%d", i), int64(i+1), "y")
-	}
-	if clean {
-		st.Close()
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b[:usedBytes(t, b)]
 }
 
 // usedBytes is how much of a data file has pages: the rest is room to grow.

@@ -56,13 +56,13 @@ var files embed.FS
 
 // A Page serves the page. Its fields up to once are set before.
 type Page struct {
-	Store        *store.Store
-	Types        *scheme.Registry
+	Store        *store.Store            // whose size and commits are shown
+	Types        *scheme.Registry        // what is listed and drawn as a tree
 	Flows        *flowcontrol.Dispatcher // nil without flow control
-	Watches      *Watches
-	Deprecations func(most int) any // uses of deprecated versions, the newest first
-	Version      string
-	Kept         time.Duration // how far back history reaches; 0: all of it is kept
+	Watches      *Watches                // that are open now
+	Deprecations func(most int) any      // uses of deprecated versions, the newest first
+	Version      string                  // of apilet
+	Kept         time.Duration           // how far back history reaches; 0: all of it is kept
 
 	once      sync.Once
 	assembled *assembled // from the first time on that somebody asks

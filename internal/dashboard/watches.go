@@ -21,12 +21,12 @@ type Watches struct {
 
 // A Watch is one of them. What says who watches what is set once.
 type Watch struct {
-	User, Agent                  string
-	Group, Resource              string
-	Namespace                    string // "" for all
-	LabelSelector, FieldSelector string
-	Base                         string // of the resource's keys
-	Started                      time.Time
+	User, Agent                  string    // who watches, and by which program
+	Group, Resource              string    // what
+	Namespace                    string    // "" for all
+	LabelSelector, FieldSelector string    // as they were asked; "" for none
+	Base                         string    // of the resource's keys
+	Started                      time.Time // when it was asked for
 	at                           atomic.Pointer[func() int64]
 	behindSince                  time.Time // when it was first seen to lag; zero while it does not
 }

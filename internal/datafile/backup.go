@@ -23,10 +23,10 @@ const (
 
 // Backups serves what `apilet backup --server` asks for.
 type Backups struct {
-	Store     *store.Store
-	Upkeep    *store.Maintenance
-	Ephemeral bool // the data file has no folder any more
-	Fail      func(http.ResponseWriter, *http.Request, error)
+	Store     *store.Store                                    // what is copied
+	Upkeep    *store.Maintenance                              // makes the copy
+	Ephemeral bool                                            // the data file has no folder any more
+	Fail      func(http.ResponseWriter, *http.Request, error) // answers with an error
 }
 
 // ServeHTTP streams a backup: made beside the data file first, so that a slow client holds up nothing but its own connection. It may

@@ -26,10 +26,9 @@ const (
 
 // A Scrub reads the whole file now and then, to find damage before it is needed.
 type Scrub struct {
-	Store  *store.Store
-	Upkeep *store.Maintenance
-	Log    zerolog.Logger
-
+	Store    *store.Store             // that is read
+	Upkeep   *store.Maintenance       // reads it
+	Log      zerolog.Logger           // is told what is found
 	problems atomic.Pointer[[]string] // what the last round found
 }
 

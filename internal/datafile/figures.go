@@ -13,11 +13,11 @@ import (
 
 // A Collector is what Prometheus reads of the store, at each scrape.
 type Collector struct {
-	Store      *store.Store
-	Types      *scheme.Registry
-	Scrub      *Scrub
-	Unreadable *unreadable.Unreadables
-	Tracked    *fieldmanager.Ways // which way the fields of writes went
+	Store      *store.Store            // whose figures they are
+	Types      *scheme.Registry        // by which objects are counted
+	Scrub      *Scrub                  // what it has found
+	Unreadable *unreadable.Unreadables // what could not be decoded
+	Tracked    *fieldmanager.Ways      // which way the fields of writes went
 }
 
 // figures are the store's state at one moment.

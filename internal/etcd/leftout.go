@@ -22,11 +22,11 @@ var ErrLost = errors.New("the replica cannot go on")
 
 // Config is what the flags say.
 type Config struct {
-	Servers                   []string
-	CAFile, CertFile, KeyFile string
-	Layout                    *Layout
-	CompactionInterval        time.Duration
-	Log                       zerolog.Logger
+	Servers                   []string       // URLs of the members
+	CAFile, CertFile, KeyFile string         // as the flags --etcd-cafile, --etcd-certfile and --etcd-keyfile name them
+	Layout                    *Layout        // none
+	CompactionInterval        time.Duration  // as the flag has it
+	Log                       zerolog.Logger // is told nothing
 }
 
 // A Layout is none: half a megabyte of types that only etcd's values have would stay in the program for it.

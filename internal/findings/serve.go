@@ -58,8 +58,8 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 
 // Rights are the rules of now.
 type Rights struct {
-	May         func(request.User, request.Info) bool
-	MayAnything func(request.User) bool // whether there is anything that a user may list
+	May         func(request.User, request.Info) bool // whether a user may do something
+	MayAnything func(request.User) bool               // whether there is anything that a user may list
 }
 
 // Serve answers GET /debug/findings: what is found now, then what is over, each the latest first, to those who may list what it is about.

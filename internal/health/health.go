@@ -19,7 +19,7 @@ import (
 
 // A Check is one condition of /livez, /readyz or /healthz; names may contain slashes.
 type Check struct {
-	Name string
+	Name string       // as in /readyz/NAME
 	Err  func() error // nil: well
 }
 
@@ -40,8 +40,8 @@ func Shutdown(stop <-chan struct{}) Check {
 
 // An Endpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
 type Endpoint struct {
-	Name   string // livez, readyz or healthz
-	Checks []Check
+	Name   string                                  // livez, readyz or healthz
+	Checks []Check                                 // in the order in which they are run and told
 	Shows  func(r *http.Request, path string) bool // whether who asks may see the cause on a check's own page, and so here; nil: nobody
 }
 

@@ -57,20 +57,18 @@ const (
 
 // Config is what a Log works with.
 type Config struct {
-	Store  *store.Store
-	Upkeep *store.Maintenance
-	Types  *scheme.Registry
-
+	Store      *store.Store        // where the changes are
+	Upkeep     *store.Maintenance  // knows which revision was current when
+	Types      *scheme.Registry    // of now
 	Selectable map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
 
-	May         func(request.User, request.Info) bool // the rules of now
-	MayAnything func(request.User) bool               // whether there is anything that a user may list
-	Begun       func(context.Context)                 // told when a follower has what was there; may be nil
-	Fail        func(http.ResponseWriter, *http.Request, error)
-
-	Patience     time.Duration   // with a client that takes nothing
-	Lifetime     time.Duration   // of a follower: between one and two of these
-	ShuttingDown <-chan struct{} // closed when followers have to end
+	May          func(request.User, request.Info) bool           // the rules of now
+	MayAnything  func(request.User) bool                         // whether there is anything that a user may list
+	Begun        func(context.Context)                           // told when a follower has what was there; may be nil
+	Fail         func(http.ResponseWriter, *http.Request, error) // answers with an error
+	Patience     time.Duration                                   // with a client that takes nothing
+	Lifetime     time.Duration                                   // of a follower: between one and two of these
+	ShuttingDown <-chan struct{}                                 // closed when followers have to end
 }
 
 // A Log answers what has happened.

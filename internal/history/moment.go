@@ -70,8 +70,8 @@ func Then(u *url.URL) (moment string, rest *url.URL, ok bool) {
 
 // Moments finds what was current at a moment.
 type Moments struct {
-	Store  *store.Store
-	Upkeep *store.Maintenance
+	Store  *store.Store       // whose history it is
+	Upkeep *store.Maintenance // knows when revisions were written
 }
 
 // At is the revision that was current at a moment, and the moment as a time, where that is known: of a revision it is when it was written. A

@@ -18,9 +18,9 @@ import (
 // A Past answers what is asked about a moment (/at/MOMENT/...), to whom the rules of now allow it. All that it has is for reading.
 type Past struct {
 	Moments
-	Types func(rev int64) (*scheme.Registry, error) // what was served at a revision
-	Show  func(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64)
-	Fail  func(http.ResponseWriter, *http.Request, error)
+	Types func(rev int64) (*scheme.Registry, error)                                       // what was served at a revision
+	Show  func(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) // answers the request as of a revision
+	Fail  func(http.ResponseWriter, *http.Request, error)                                 // answers with an error
 }
 
 // ServeHTTP finds the revision and the types of the moment that the request's record has, and shows them.

@@ -74,7 +74,7 @@ type Interest struct {
 	Span     string // the prefix of the keys in question: the resource's, one of its namespaces', or one whole key
 	Label    string // of those, what has this label with Value, before the event or after it; "" for all
 	Field    string // or this field, a path of gjson; "" for all
-	Value    string
+	Value    string // of the label or field
 }
 
 // A Subscription is one who follows. Its methods are for one goroutine, but for At and Ring.

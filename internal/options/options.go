@@ -26,7 +26,8 @@ import (
 	"apilet/internal/commandline"
 )
 
-// Options are what the flags say. Names, meanings and defaults are kube-apiserver's where it has the flag.
+// Options are what the flags say, each under the flag's name, which tells its meaning: apilet --help has a line for each. Names, meanings and
+// defaults are kube-apiserver's where it has the flag.
 type Options struct {
 	Data, Listen, Kubeconfig                string
 	Etcd                                    Etcd
@@ -153,8 +154,8 @@ func (o *Options) defineLogs(f *flag.FlagSet) {
 
 // Etcd says where the cluster is that holds the objects, if there is one; its flags are kube-apiserver's.
 type Etcd struct {
-	Servers                           []string
-	CAFile, CertFile, KeyFile, Prefix string
+	Servers                           []string // URLs; none: the objects are in a file
+	CAFile, CertFile, KeyFile, Prefix string   // as kube-apiserver's --etcd-... have them
 }
 
 // Define adds the flags to a set.

@@ -200,7 +200,7 @@ func (rec *Request) ActAs(u User, constraint string) {
 	rec.User, rec.Impersonator, rec.Constraint = u, &impersonator, constraint
 }
 
-// BodyID is what a body calls its object.
+// BodyID is what a body calls its object, in its metadata; what it leaves out is "".
 type BodyID struct{ Namespace, Name, UID, ResourceVersion string }
 
 // Key is the context key of a request's record.

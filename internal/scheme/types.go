@@ -288,10 +288,10 @@ type Scalable struct {
 	Path     string // as .spec.replicas
 }
 
-// A Subresource is /status, /scale, /binding, ...; kind is that of its body. group and version are empty when they are the parent's.
+// A Subresource is /status, /scale, /binding, ...; Group and version are empty when they are the parent's.
 type Subresource struct {
-	Name                 string // as in the path
-	Group, Version, Kind string
+	Name                 string   // as in the path
+	Group, Version, Kind string   // of its body
 	Verbs                []string // as discovery tells them
 }
 

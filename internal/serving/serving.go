@@ -36,11 +36,10 @@ const renewEvery = 6 * time.Hour // certificates are looked at
 // An Endpoint is one server's. Its methods are called one after the other, in the order above.
 type Endpoint struct {
 	*options.Options
-	Log zerolog.Logger
-
-	certs     *certs.Folder // nil without TLS, or with --tls-cert-file
-	url       string        // known to Secure
-	adminEnds time.Time     // of the certificate in the kubeconfig
+	Log       zerolog.Logger // is told of certificates that are renewed
+	certs     *certs.Folder  // nil without TLS, or with --tls-cert-file
+	url       string         // known to Secure
+	adminEnds time.Time      // of the certificate in the kubeconfig
 }
 
 // Listen takes the port.

@@ -47,7 +47,7 @@ var bucketAuthors = []byte("authors")
 
 // An Author is who made a change, with which program, by which verb. The zero Author is nobody known.
 type Author struct {
-	User, Agent, Verb, Subresource string
+	User, Agent, Verb, Subresource string // "" where that is not known, or is none
 	Manager                        string // of fields, where the request names one: else it is the first word of Agent
 }
 

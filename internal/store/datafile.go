@@ -283,6 +283,7 @@ func (d *damageBook) note(err error) {
 	}
 }
 
+// Count is how many places of the file are known to be damaged.
 func (d *damageBook) Count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -63,14 +63,14 @@ type Replica struct {
 	Last func(json []byte) (doc []byte, revAt int)
 }
 
-// Replicated is one entry of the log. JSON and RevAt are as in a Change; a deletion has none.
+// Replicated is one entry of the log. JSON and RevAt are as in a Change.
 type Replicated struct {
-	Key            string
-	Rev, CreateRev int64 // of the entry, and of the object's creation
-	Deleted        bool  // the entry is a deletion
-	Deleting       bool  // the object carries a deletionTimestamp
-	JSON           []byte
-	RevAt          int
+	Key            string // as in Change
+	Rev, CreateRev int64  // of the entry, and of the object's creation
+	Deleted        bool   // the entry is a deletion
+	Deleting       bool   // the object carries a deletionTimestamp
+	JSON           []byte // nil for a deletion
+	RevAt          int    // where its revision belongs
 	Author         Author // who has written it, where that is known
 }
 

@@ -10,11 +10,11 @@ import (
 
 // A Check is one evaluation of a validation, an audit annotation or a mutation.
 type Check struct {
-	Mutating        bool
-	Policy, Binding string
-	Error           string // no_error, compile_error, out_of_budget, invalid_error
-	Action          string // allow, deny, audit, warn; "" of a mutation
-	Took            time.Duration
+	Mutating        bool          // by a MutatingAdmissionPolicy
+	Policy, Binding string        // their names
+	Error           string        // no_error, compile_error, out_of_budget, invalid_error
+	Action          string        // allow, deny, audit, warn; "" of a mutation
+	Took            time.Duration // how long the evaluation was
 }
 
 // tell passes a check on.

@@ -32,9 +32,9 @@ import (
 
 // Stored is an object as store.Change has it: the decimal revision belongs at JSON[RevAt].
 type Stored struct {
-	JSON     []byte
-	RevAt    int
-	Deleting bool // it has a deletionTimestamp
+	JSON     []byte // without a revision
+	RevAt    int    // the offset at which it belongs
+	Deleting bool   // it has a deletionTimestamp
 }
 
 // ---- Writing

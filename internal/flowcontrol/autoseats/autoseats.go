@@ -80,7 +80,7 @@ const (
 
 // Bounds are what the controller never leaves, and the number of processors.
 type Bounds struct {
-	Cores       int
+	Cores       int // processors
 	Least, Most int // seats
 }
 
@@ -100,7 +100,7 @@ type Outcome struct {
 
 // A Sample is what happened between two ticks.
 type Sample struct {
-	Now      time.Time
+	Now      time.Time     // when it ends
 	InUse    float64       // seats, on average
 	Pressed  bool          // somebody waited for a seat, most of the time
 	RunDelay time.Duration // a tenth of the waits for a processor were at least so long
@@ -109,17 +109,17 @@ type Sample struct {
 
 // A State is what can be seen of the controller.
 type State struct {
-	Seats      int
-	InUse      float64 // lately
-	Goodput    float64 // seat-seconds a second
-	Efficiency float64 // 0 to 1
-	Headroom   float64 // f
-	RunDelay   time.Duration
-	Commit     time.Duration
+	Seats      int           // how many there are now
+	InUse      float64       // lately
+	Goodput    float64       // seat-seconds a second
+	Efficiency float64       // 0 to 1
+	Headroom   float64       // f
+	RunDelay   time.Duration // of the last sample
+	Commit     time.Duration // likewise
 	CalmCommit time.Duration // what a commit takes in calm
-	Probing    bool
-	Probes     int
-	Classes    int
+	Probing    bool          // another number of seats is being tried
+	Probes     int           // since the start
+	Classes    int           // of requests whose times are remembered
 }
 
 // A Controller decides upon the number of seats. Its methods may be called from many goroutines.

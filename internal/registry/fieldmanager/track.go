@@ -31,7 +31,7 @@ import (
 
 // Ways counts which way the writes went whose fields were tracked.
 type Ways struct {
-	Short, General atomic.Int64
+	Short, General atomic.Int64 // writes since the start: by the short way, and through structured-merge-diff
 }
 
 func (w *Ways) count(short bool) {

@@ -27,48 +27,48 @@ const (
 
 // A Kind is what requests of one sort do, in seconds. Processor and Elsewhere are means; times scatter around them.
 type Kind struct {
-	Name      string
+	Name      string  // as it is printed
 	Share     float64 // of the arrivals
-	Processor float64
+	Processor float64 // time that it computes
 	Scatter   float64 // 0: always the same; 1: exponential
-	Commits   bool
+	Commits   bool    // it waits for the disk
 	Elsewhere float64 // waits for a webhook or a reader, which do not load the machine
 	Door      bool    // only so many at a time
-	Seats     int
+	Seats     int     // that it takes
 }
 
 // A Change is a load or a machine from some second on.
 type Change struct {
-	At     float64
-	Rate   float64 // arrivals a second; less than 0: as before
-	Speed  float64 // of the processors; 0: as before
-	Stall  float64 // seconds in which the disk does nothing
-	Shares []float64
+	At     float64   // seconds from the start
+	Rate   float64   // arrivals a second; less than 0: as before
+	Speed  float64   // of the processors; 0: as before
+	Stall  float64   // seconds in which the disk does nothing
+	Shares []float64 // of the kinds in the arrivals; nil: as before
 }
 
 // A Setup is a machine and what comes to it.
 type Setup struct {
-	Cores            int
-	Doors            int
-	Commit, PerWrite float64 // seconds that a commit takes, and what each write in it adds
-	Crowding         float64 // by how much each request in execution slows all others, as a part
-	Kinds            []Kind
-	Changes          []Change
-	Seconds          float64
-	From             float64 // what is before is not measured
-	Static           int     // seats; 0: by the controller
-	Light            float64 // renewals a second, which have seats of their own
-	Seed             uint64
+	Cores            int                                     // processors
+	Doors            int                                     // how many requests pass a Door at a time
+	Commit, PerWrite float64                                 // seconds that a commit takes, and what each write in it adds
+	Crowding         float64                                 // by how much each request in execution slows all others, as a part
+	Kinds            []Kind                                  // what comes
+	Changes          []Change                                // by their time
+	Seconds          float64                                 // that it runs
+	From             float64                                 // what is before is not measured
+	Static           int                                     // seats; 0: by the controller
+	Light            float64                                 // renewals a second, which have seats of their own
+	Seed             uint64                                  // of what is left to chance
 	EveryTick        func(at float64, seats int, m *Machine) // may be nil
 }
 
 // A Result is what came of it, from the second From on.
 type Result struct {
-	Goodput  float64 // seconds of work done a second, as an empty machine takes for them
-	Served   float64 // requests a second
-	Refused  float64
-	LightP50 time.Duration
-	LightP99 time.Duration
+	Goodput  float64       // seconds of work done a second, as an empty machine takes for them
+	Served   float64       // requests a second
+	Refused  float64       // requests a second
+	LightP50 time.Duration // the median of the renewals, with their wait for a seat
+	LightP99 time.Duration // their 99th percentile
 	P50      time.Duration // of the others, with their wait for a seat
 	Seats    float64       // on average
 }
@@ -84,8 +84,8 @@ type Machine struct {
 	arrivals int // the number of the stream of arrivals that counts
 	speed    float64
 	seats    int
-	InUse    int
-	Waiting  []*job
+	InUse    int    // seats
+	Waiting  []*job // for a seat
 	ready    []*job // the run queue
 	free     int    // processors
 	doors    int

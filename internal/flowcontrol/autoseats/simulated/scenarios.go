@@ -4,10 +4,10 @@ import "slices"
 
 // A Workload is a mix of requests on a machine, and how many of them a second are all that it can do.
 type Workload struct {
-	Name     string
-	Setup    Setup
-	Capacity float64
-	Statics  []int // among which the best is searched for; nil: many
+	Name     string  // as it is printed
+	Setup    Setup   // the machine and its requests
+	Capacity float64 // requests a second
+	Statics  []int   // among which the best is searched for; nil: many
 }
 
 // Hooked is the workload whose creates wait for a webhook.
