@@ -478,7 +478,7 @@ func TestAWebhookThatCallsItselfEnds(t *testing.T) {
 		}
 		respondReview(w, q, true, "")
 	})
-	s.validatingBy(h.hookAt("a", "", ""))
+	s.validatingBy(h.hookAt("a", "", `"timeoutSeconds":30`)) // which the outermost has for all of them, also on a busy machine
 	s.want(201, "POST", hookedMaps, hookedMap("outer"))
 	s.want(200, "GET", hookedMaps+"/inner7", "")
 }
