@@ -103,7 +103,7 @@ func TestIdleConnectionsCostLittle(t *testing.T) {
 // TestPromisedBodiesCostLittle: the length of a body is a claim, and no reason to make room.
 func TestPromisedBodiesCostLittle(t *testing.T) {
 	const n = 300
-	s := startTest(t, unhurried)
+	s := startTest(t)
 	before := heldMemory()
 	s.crowd(n, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3145728\r\n\r\n{")
 	apitest.WaitFor(t, "the requests to begin", func() bool {
@@ -119,7 +119,7 @@ const trickling = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 
 // taken from another.
 func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 	t.Parallel() // with what else waits
-	s := startTest(t, unhurried, func(c *config) { c.MaxReadonly, c.MaxMutating = 4, 4 })
+	s := startTest(t, func(c *config) { c.MaxReadonly, c.MaxMutating = 4, 4 })
 	s.trickle(s.crowd(40, trickling))
 	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
@@ -195,7 +195,7 @@ func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
 }
 
 func TestListsThatNobodyReadHoldNothing(t *testing.T) {
-	s := startTest(t, unhurried)
+	s := startTest(t)
 	payload := strings.Repeat("x", 200_000)
 	for i := range 50 { // 10 MB: more than a socket takes
 		s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap(fmt.Sprint("big", i), "k", payload))
