@@ -127,7 +127,7 @@ const onConfigMaps = `"rules":[{"operations":["*"],"apiGroups":[""],"apiVersions
 // hookAt is one webhook. more are members beside the usual ones; rules for ConfigMaps unless more brings others.
 func (h *hookStub) hookAt(name, path, more string) string {
 	members := map[string]json.RawMessage{}
-	for _, text := range []string{fmt.Sprintf(`{"name":"%s.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","timeoutSeconds":10,
+	for _, text := range []string{fmt.Sprintf(`{"name":"%s.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","timeoutSeconds":30,
 		"clientConfig":{"url":"%s/%s","caBundle":%q},%s}`, name, h.URL, path, h.bundle(), onConfigMaps), "{" + more + "}"} {
 		if err := json.Unmarshal([]byte(text), &members); err != nil {
 			panic(err)
@@ -385,9 +385,13 @@ func TestADrippingAnswerEndsAtTheTimeout(t *testing.T) {
 			}
 		}
 	})
-	s.mutating(h.hookAt("a", "", `"timeoutSeconds":4`)) // within which it begins to drip, however busy the machine
-	if a := s.want(500, "POST", hookedMaps, hookedMap("x")); !strings.Contains(a.failure(), "unexpected error when reading response body") {
-		t.Error(a.failure())
+	var end string
+	for seconds := 2; seconds <= 30 && !strings.Contains(end, "unexpected error when reading response body"); seconds *= 2 { // until it begins to drip within them
+		s.mutating(h.hookAt("a", "", fmt.Sprintf(`"timeoutSeconds":%d`, seconds)))
+		end = s.want(500, "POST", hookedMaps, hookedMap("x")).failure()
+	}
+	if !strings.Contains(end, "unexpected error when reading response body") {
+		t.Error(end)
 	}
 }
 
@@ -444,24 +448,33 @@ func TestSlowWebhooksGiveSeatsBack(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, func(c *config) { c.FlowControl, c.MaxMutating, c.MaxReadonly = false, 2, 2 })
 	h := startHook(t, func(_ http.ResponseWriter, r *http.Request, _ gjson.Result) { <-r.Context().Done() })
-	s.validatingBy(h.hookAt("a", "", `"timeoutSeconds":1,"failurePolicy":"Fail"`))
-	var running sync.WaitGroup
-	var failed, refused atomic.Int32
-	for i := range 6 {
-		running.Go(func() {
-			switch a, err := s.try("POST", hookedMaps, hookedMap(fmt.Sprint("m", i))); {
-			case err == nil && a.code == 500:
-				failed.Add(1)
-			case err == nil && a.code == 429:
-				refused.Add(1)
-			}
+	called := false
+	for seconds := 1; !called && seconds <= 16; seconds *= 2 { // until one is called within them, however slow the machine
+		s.validatingBy(h.hookAt("a", "", fmt.Sprintf(`"timeoutSeconds":%d,"failurePolicy":"Fail"`, seconds)))
+		var running sync.WaitGroup
+		var failed, refused atomic.Int32
+		for i := range 6 {
+			running.Go(func() {
+				switch a, err := s.try("POST", hookedMaps, hookedMap(fmt.Sprint("m", i))); {
+				case err == nil && a.code == 500:
+					failed.Add(1)
+				case err == nil && a.code == 429:
+					refused.Add(1)
+				}
+			})
+		}
+		eventually(t, "the webhook is called", func() bool {
+			called = called || len(h.take()) > 0
+			return called || failed.Load()+refused.Load() == 6
 		})
+		s.want(200, "GET", hookedMaps, "")
+		running.Wait()
+		if failed.Load() < 2 || failed.Load()+refused.Load() != 6 {
+			t.Errorf("%d failed, %d refused", failed.Load(), refused.Load())
+		}
 	}
-	eventually(t, "the webhook is called", func() bool { return len(h.take()) > 0 })
-	s.want(200, "GET", hookedMaps, "")
-	running.Wait()
-	if failed.Load() < 2 || failed.Load()+refused.Load() != 6 {
-		t.Errorf("%d failed, %d refused", failed.Load(), refused.Load())
+	if !called {
+		t.Error("the webhook is not called")
 	}
 	s.validatingBy()
 	s.want(201, "POST", hookedMaps, hookedMap("later"))

@@ -181,7 +181,7 @@ func TestOpenAPIFollowsDefinitions(t *testing.T) {
 		t.Errorf("an open schema is %s", got)
 	}
 	s.want(200, "DELETE", crds+"/widgets."+group, "")
-	apitest.WaitFor(t, "the definition to go", func() bool { return s.send("GET", crds+"/widgets."+group, "").code == 404 })
+	apitest.WaitFor(t, "the type to go, with its definition or a moment later", func() bool { return s.send("GET", "/apis/"+group+"/v2/widgets", "").code == 404 })
 	says("deleted", map[string]bool{"com.example.follow.v2.Widget": false, "com.example.follow.v1.Gear": true})
 }
 

@@ -47,7 +47,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	s.expectServed("nobody")
 	const files = 64
 	limitFiles(t, pid, files)
-	crowd := s.crowd(2*files, "")
+	crowd := s.crowd(2*files, "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") // after which a connection may rest for minutes
 	full := func() bool {
 		open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		return len(open) >= files

@@ -113,22 +113,29 @@ func TestPromisedBodiesCostLittle(t *testing.T) {
 	expectMemory(t, before, n*128<<10)
 }
 
+const trickling = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nImpersonate-User: bob\r\nContent-Length: 999\r\n\r\n{"
+
 // TestTricklingBodiesHoldNoSeats: a user whose bodies trickle has more requests than the server has seats, and still none of them is
-// taken from another. They end with the time that a request has.
+// taken from another.
 func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 	t.Parallel() // with what else waits
-	s := startTest(t, func(c *config) { c.MaxReadonly, c.MaxMutating, c.RequestTimeout = 4, 4, 8*time.Second })
-	conns := s.crowd(40, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nImpersonate-User: bob\r\nContent-Length: 999\r\n\r\n{")
+	s := startTest(t, func(c *config) { c.MaxReadonly, c.MaxMutating = 4, 4 })
+	s.trickle(s.crowd(40, trickling))
 	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
 	})
-	begin := time.Now()
 	if a := s.send("GET", "/api/v1/namespaces/default/configmaps", "", "Impersonate-User: bob"); a.code != 200 {
 		t.Errorf("beside 40 bodies that trickle, a request gets %d", a.code) // 429, were their seats not lent
 	}
-	done := make(chan struct{})
-	defer close(done)
-	go trickle(conns, done)
+}
+
+// TestTricklingBodiesEnd with the time that a request has.
+func TestTricklingBodiesEnd(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.RequestTimeout = 3 * time.Second })
+	begin := time.Now()
+	conns := s.crowd(40, trickling)
+	s.trickle(conns)
 	for _, conn := range conns {
 		if _, err := io.ReadAll(conn); err != nil && !strings.Contains(err.Error(), "reset") {
 			t.Fatal(err)
@@ -139,18 +146,22 @@ func TestTricklingBodiesHoldNoSeats(t *testing.T) {
 	}
 }
 
-// trickle sends a byte on each connection now and then.
-func trickle(conns []net.Conn, done <-chan struct{}) {
-	for {
-		for _, conn := range conns {
-			_, _ = conn.Write([]byte(" ")) // it may have ended
+// trickle sends a byte on each connection now and then, until the test ends.
+func (s *testServer) trickle(conns []net.Conn) {
+	done := make(chan struct{})
+	s.t.Cleanup(func() { close(done) })
+	go func() {
+		for {
+			for _, conn := range conns {
+				_, _ = conn.Write([]byte(" ")) // it may have ended
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
 		}
-		select {
-		case <-done:
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	}()
 }
 
 // deaf is a connection that takes hardly anything from the network before it is read.
@@ -164,7 +175,8 @@ func (s *testServer) deaf(request string) net.Conn {
 }
 
 func TestWatchersThatNeverReadAreLetGo(t *testing.T) {
-	s := startTest(t, func(c *config) { c.RequestTimeout = 4 * time.Second })
+	s := startTest(t)
+	s.rd.patience = 4 * time.Second // as if that were the time of a request: those that write may take as long as they like
 	const watchers, writes = 15, 100
 	for range watchers {
 		s.deaf("GET /api/v1/configmaps?watch=1&resourceVersion=" + fmt.Sprint(s.st.Revision()) + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -56,7 +56,7 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	told("update", s.send("PATCH", maps+"/m10", `{"data":{"a":"b"}}`, "Content-Type: application/merge-patch+json"))
 	told("delete", s.send("DELETE", maps+"/m10", ""))
 	told("backup", s.send("GET", "/debug/backup", ""))
-	if w := s.watch(maps + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=5"); w.code != 200 {
+	if w := s.watch(maps + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=60"); w.code != 200 {
 		t.Errorf("watch: %d", w.code)
 	} else {
 		for f := range w.frames {

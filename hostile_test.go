@@ -259,6 +259,7 @@ func TestTricklingHeadersAreCutOff(t *testing.T) {
 	}
 	t.Parallel()
 	s := startTest(t)
+	begin := time.Now()
 	conn := s.dial()
 	defer conn.Close()
 	go func() { // until the connection is closed by either side
@@ -268,7 +269,6 @@ func TestTricklingHeadersAreCutOff(t *testing.T) {
 			}
 		}
 	}()
-	begin := time.Now()
 	io.ReadAll(conn)
 	if took := time.Since(begin); took < 5*time.Second || took > tooLong {
 		t.Errorf("the connection was open for %v", took)

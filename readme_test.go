@@ -316,7 +316,7 @@ func startSession(t *testing.T) *session {
 	}()
 	t.Cleanup(func() {
 		fmt.Fprintln(sh.in, `for job in $(jobs -p); do kill $job; done; wait; exit`)
-		deadline := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+		deadline := time.AfterFunc(apitest.Patience, func() { cmd.Process.Kill() })
 		for range sh.lines {
 		}
 		deadline.Stop()

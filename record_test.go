@@ -201,9 +201,7 @@ func TestMetricsAreFed(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
 	const root = "Authorization: Bearer root-token"
-	s.headers = []string{root}
-	s.want(200, "GET", "/api/v1/namespaces?watch=1&timeoutSeconds=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", "")
-	s.headers = nil
+	s.watch("/api/v1/namespaces?watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", root)
 	s.want(401, "GET", "/version", "", "Authorization: Bearer nope")
 	s.want(403, "GET", "/metrics", "")
 	s.headers = []string{root}

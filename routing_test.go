@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -201,7 +200,7 @@ func (w *reply) Write(b []byte) (int, error) {
 }
 
 func (s *doorScene) try(user, method, target, body, contentType string) *reply {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), apitest.Patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "https://127.0.0.1"+target, strings.NewReader(body))
 	if err != nil {
@@ -375,7 +374,7 @@ type knock struct {
 }
 
 func (d *door) knocks() (all []*knock) {
-	const first = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=9"
+	const first = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=100"
 	add := func(k knock) {
 		k.door = *d
 		k.judge()

@@ -306,10 +306,12 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 		if c.want != "" {
 			want = "[invalid bearer token, " + c.want + "]"
 		}
-		token := forge(t, key, good, c.edit)
-		for range 2 { // the second time the signature is remembered
-			if got := s.reviewOf(token); got != want {
-				t.Errorf("%s: %s, want %s", c.title, got, want)
+		for asked := false; !asked; { // until it is done before the token is another thirty seconds older
+			begin := time.Now()
+			token := forge(t, key, good, c.edit)
+			first, second := s.reviewOf(token), s.reviewOf(token) // the second time the signature is remembered
+			if asked = time.Since(begin) < 25*time.Second; asked && (first != want || second != want) {
+				t.Errorf("%s: %s, then %s, want %s", c.title, first, second, want)
 			}
 		}
 	}

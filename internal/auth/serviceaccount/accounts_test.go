@@ -18,16 +18,17 @@ import (
 
 // TestTokenOfADeletedPodLastsAMinute beyond the pod's time, when its finalizers keep it here.
 func TestTokenOfADeletedPodLastsAMinute(t *testing.T) {
+	now := time.Now()
 	for title, c := range map[string]struct {
 		object string
 		gone   bool
 	}{
 		"not deleted": {`{"metadata":{}}`, false},
-		"in grace":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(time.Minute).UTC().Format(time.RFC3339) + `"}}`, false},
-		"just now":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-30*time.Second).UTC().Format(time.RFC3339) + `"}}`, false},
-		"long ago":    {`{"metadata":{"deletionTimestamp":"` + time.Now().Add(-90*time.Second).UTC().Format(time.RFC3339) + `"}}`, true},
+		"in grace":    {`{"metadata":{"deletionTimestamp":"` + now.Add(time.Minute).UTC().Format(time.RFC3339) + `"}}`, false},
+		"just now":    {`{"metadata":{"deletionTimestamp":"` + now.Add(-30*time.Second).UTC().Format(time.RFC3339) + `"}}`, false},
+		"long ago":    {`{"metadata":{"deletionTimestamp":"` + now.Add(-90*time.Second).UTC().Format(time.RFC3339) + `"}}`, true},
 	} {
-		if got := deletedBy(gjson.Parse(c.object), time.Now().Add(-tokenLeeway)); got != c.gone {
+		if got := deletedBy(gjson.Parse(c.object), now.Add(-tokenLeeway)); got != c.gone {
 			t.Errorf("%s: %v", title, got)
 		}
 	}
