@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+	"sigs.k8s.io/yaml"
 
 	"apilet/internal/apitest"
-	"apilet/internal/kubeconfig"
 )
 
 // startFails starts a server that does not come up, and returns why.
@@ -89,8 +89,8 @@ func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config")
 	withConfig := func(c *config) { c.Kubeconfig = path }
 	startTest(t, withConfig).halt()
-	k, err := kubeconfig.Read(path)
-	if err != nil {
+	var k map[string]any
+	if err := yaml.Unmarshal(apitest.ReadFile(t, path), &k); err != nil {
 		t.Fatal(err)
 	}
 	contexts, clusters := k["contexts"].([]any), k["clusters"].([]any)

@@ -19,7 +19,6 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/audit"
-	"apilet/internal/auth"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -230,7 +229,7 @@ func TestWaitingIsNotServiceTime(t *testing.T) {
 	reg := scheme.NewRegistry()
 	instruments := &instrumentation{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
 	instruments.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request.From(r.Context()).User, request.From(r.Context()).Waited = auth.AnonymousUser(), time.Hour
+		request.From(r.Context()).User, request.From(r.Context()).Waited = request.User{Name: request.UserAnonymous}, time.Hour
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/api/v1/namespaces/default/pods/a", nil))
 	wantMetrics(t, scrapeMetrics(t, instruments.metrics),
 		`apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="0.05"} 1`)

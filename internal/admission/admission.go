@@ -90,14 +90,14 @@ type Webhooks struct {
 	Unreadable *unreadable.Unreadables                       // notes configurations that cannot be decoded
 	Stands     func(what string, err error)                  // is told how each webhook stands, nil when it answers
 
-	Current atomic.Pointer[hookSet] // nil: none are configured
+	current atomic.Pointer[hookSet] // nil: none are configured
 
 	mu      sync.Mutex                 // one reload at a time; guards what follows
-	Clients map[string]*webhook.Client // by kind, configuration, webhook and how to reach it: connections outlive a reload
+	clients map[string]*webhook.Client // by kind, configuration, webhook and how to reach it: connections outlive a reload
 }
 
 // A hookSet is what is in force: by name of the configuration, then as listed there. Immutable.
-type hookSet struct{ mutating, Validating []*Hook }
+type hookSet struct{ mutating, validating []*Hook }
 
 // A Hook is one webhook.
 type Hook struct {
@@ -106,12 +106,12 @@ type Hook struct {
 	configuration       string
 	namespaces, objects labels.Selector
 	conditions          *matchconditions.Set
-	Client              *webhook.Client // holds the connections to it
+	client              *webhook.Client // holds the connections to it
 	broken              error           // why it cannot be called
 }
 
 // active says that some webhook is configured.
-func (h *Webhooks) active() bool { return h != nil && h.Current.Load() != nil }
+func (h *Webhooks) active() bool { return h != nil && h.current.Load() != nil }
 
 // Committed brings what is in force up to date after a write to a resource.
 func (h *Webhooks) Committed(res *scheme.Resource) {
@@ -124,27 +124,27 @@ func (h *Webhooks) Committed(res *scheme.Resource) {
 func (h *Webhooks) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.Clients
-	h.Clients = map[string]*webhook.Client{}
+	before := h.clients
+	h.clients = map[string]*webhook.Client{}
 	set := &hookSet{}
 	err := errors.Join(h.eachLocked("mutatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.MutatingWebhookConfiguration)
 		set.mutating = append(set.mutating, h.hooksLocked(mutatingHook, config.Name, matchconditions.MutatingHooks(config), before)...)
 	}), h.eachLocked("validatingwebhookconfigurations", func(obj scheme.Object) {
 		config := obj.(*admissionv1.ValidatingWebhookConfiguration)
-		set.Validating = append(set.Validating, h.hooksLocked(validatingHook, config.Name, matchconditions.ValidatingHooks(config), before)...)
+		set.validating = append(set.validating, h.hooksLocked(validatingHook, config.Name, matchconditions.ValidatingHooks(config), before)...)
 	}))
 	if err != nil { // those that were in force stay so
-		h.Clients = before
+		h.clients = before
 		h.Log.Error().Err(err).Msg("reading the configurations of webhooks")
 		return
 	}
-	if len(set.mutating)+len(set.Validating) == 0 {
+	if len(set.mutating)+len(set.validating) == 0 {
 		set = nil
 	}
-	h.Current.Store(set)
+	h.current.Store(set)
 	for key, c := range before {
-		if h.Clients[key] != c {
+		if h.clients[key] != c {
 			c.Close()
 		}
 	}
@@ -176,11 +176,11 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 		k.objects, errs[1] = matching.Selector(asked[i].ObjectSelector)
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
-		if k.Client = before[key]; k.Client == nil {
-			k.Client, errs[2] = webhook.NewClient(&asked[i].ClientConfig, h.Services)
+		if k.client = before[key]; k.client == nil {
+			k.client, errs[2] = webhook.NewClient(&asked[i].ClientConfig, h.Services)
 		}
-		if k.Client != nil {
-			h.Clients[key] = k.Client
+		if k.client != nil {
+			h.clients[key] = k.client
 		}
 		if k.broken = errors.Join(errs[:]...); k.broken != nil {
 			k.broken = fmt.Errorf("could not get REST client: %w", k.broken)
@@ -194,7 +194,7 @@ func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matc
 func (h *Webhooks) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, c := range h.Clients {
+	for _, c := range h.clients {
 		c.Close()
 	}
 }
@@ -210,7 +210,7 @@ func (h *Webhooks) Idle() bool { return !h.active() }
 
 // Mutate is MutatingAdmissionWebhook: the webhooks may change what is written.
 func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
-	set := h.Current.Load()
+	set := h.current.Load()
 	if set == nil || len(set.mutating) == 0 || !a.shown() {
 		return nil
 	}
@@ -228,11 +228,11 @@ func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
 
 // Validate is ValidatingAdmissionWebhook: the webhooks say whether they let the write pass.
 func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
-	set := h.Current.Load()
-	if set == nil || len(set.Validating) == 0 || !a.shown() {
+	set := h.current.Load()
+	if set == nil || len(set.validating) == 0 || !a.shown() {
 		return nil
 	}
-	return newInvocation(h, a).all(ctx, set.Validating)
+	return newInvocation(h, a).all(ctx, set.validating)
 }
 
 // shown says that webhooks hear of a write: only of what a request itself asks for, and never of what configures admission.
@@ -512,7 +512,7 @@ func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.timeout())
 	defer cancel()
-	got, err := k.Client.Post(ctx, body, maxReviewAnswer)
+	got, err := k.client.Post(ctx, body, maxReviewAnswer)
 	if err != nil {
 		return failed(codeOf(err), fmt.Errorf("failed to call webhook: %w", err))
 	}

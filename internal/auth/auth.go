@@ -203,7 +203,7 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	if badCert || !a.cfg.Anonymous {
 		return request.User{}, unauthorizedIf(errBadToken)
 	}
-	return AnonymousUser(), nil
+	return anonymousUser(), nil
 }
 
 // unauthorizedIf keeps to itself what is wrong with a credential. A TokenReview tells it, to those who may ask.
@@ -244,8 +244,8 @@ func (a *Authenticator) ownAudiences(audiences []string) (own []string) {
 	return own
 }
 
-// AnonymousUser is system:anonymous in the group system:unauthenticated.
-func AnonymousUser() request.User {
+// anonymousUser is system:anonymous in the group system:unauthenticated.
+func anonymousUser() request.User {
 	return request.User{Name: request.UserAnonymous, Groups: []string{request.GroupUnauthenticated}}
 }
 
@@ -796,7 +796,7 @@ func (a *Authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
 	token, _ := bearerToken(http.Header{"Authorization": {"Bearer " + obj.Spec.Token}})
 	u, meantFor, err := a.tokenUser(token, audiences)
 	if token == "" && a.cfg.Anonymous && !a.cfg.Insecure {
-		u, meantFor, err = AnonymousUser(), a.ownAudiences(audiences), nil
+		u, meantFor, err = anonymousUser(), a.ownAudiences(audiences), nil
 	}
 	if err != nil || len(meantFor) == 0 {
 		obj.Status = authenticationv1.TokenReviewStatus{Error: cmp.Or(err, errBadToken).Error()}

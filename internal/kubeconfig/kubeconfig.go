@@ -1,9 +1,9 @@
 // Package kubeconfig writes and reads kubeconfigs: the one that says how to reach this server (--kubeconfig FILE), and the one that says
 // which server to copy from (backup --kubeconfig FILE). The form is k8s.io/client-go/tools/clientcmd/api/v1's.
 //
-//	err := kubeconfig.CheckOwn("apilet.kubeconfig") // before anything else: a file with somebody else's content is an error
-//	file, err := kubeconfig.Read("apilet.kubeconfig")
-//	err = kubeconfig.Clear("apilet.kubeconfig")     // at the end: nobody is told of a server that is gone
+//	err := kubeconfig.CheckOwn("apilet.kubeconfig")             // before anything else: a file with somebody else's content is an error
+//	err = kubeconfig.Write("apilet.kubeconfig", cluster, admin) // while it serves
+//	err = kubeconfig.Clear("apilet.kubeconfig")                 // at the end: nobody is told of a server that is gone
 //
 // Invariants: what is not known here survives a rewrite; the file appears whole or not at all, mode 0600 (package atomicfile); a context of
 // somebody else's is never removed, nor what it points to.
@@ -45,11 +45,11 @@ import (
 
 const ourContext = "apilet" // also the name of the cluster, the user and the extension
 
-// A File is a kubeconfig's content. What is not known here stays as it is.
-type File map[string]any
+// A config is a kubeconfig's content. What is not known here stays as it is.
+type config map[string]any
 
-// Read returns nil for a file that is not there, or empty.
-func Read(path string) (File, error) {
+// read returns nil for a file that is not there, or empty.
+func read(path string) (config, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -61,7 +61,7 @@ func Read(path string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	var k File
+	var k config
 	return k, yaml.Unmarshal(text, &k)
 }
 
@@ -73,7 +73,7 @@ func CheckOwn(path string) error {
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return fmt.Errorf("--kubeconfig: cannot write %s: its folder is not there: make that first", path)
 	}
-	k, err := Read(path)
+	k, err := read(path)
 	if err != nil || k != nil && !k.ours() {
 		return fmt.Errorf("--kubeconfig: %s was not written by apilet and is left as it is: name another file; KUBECONFIG=%s:FILE reads both", path, path)
 	}
@@ -82,7 +82,7 @@ func CheckOwn(path string) error {
 
 // ours tells a file that a server has written, whatever was added to it since: by the mark, or, before there was one, by holding nothing
 // but the three entries.
-func (k File) ours() bool {
+func (k config) ours() bool {
 	cluster := k.entry("clusters", "cluster")
 	for _, extension := range listOf(cluster["extensions"]) {
 		if nameOf(extension) == ourContext {
@@ -98,7 +98,7 @@ func (k File) ours() bool {
 }
 
 // cleared tells a file that Clear has left for what was added to it.
-func (k File) cleared() bool {
+func (k config) cleared() bool {
 	return slices.ContainsFunc(listOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
 }
 
@@ -115,9 +115,9 @@ func nameOf(entry any) string {
 }
 
 // entry returns what our entry of a list holds, nil without one.
-func (k File) entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
+func (k config) entry(list, kind string) map[string]any { return k.named(list, kind, ourContext) }
 
-func (k File) named(list, kind, name string) map[string]any {
+func (k config) named(list, kind, name string) map[string]any {
 	for _, item := range listOf(k[list]) {
 		if nameOf(item) == name {
 			held, _ := item.(map[string]any)[kind].(map[string]any)
@@ -128,17 +128,17 @@ func (k File) named(list, kind, name string) map[string]any {
 }
 
 // without takes our entry out of a list.
-func (k File) without(list string) []any {
+func (k config) without(list string) []any {
 	return slices.DeleteFunc(slices.Clone(listOf(k[list])), func(item any) bool { return nameOf(item) == ourContext })
 }
 
 // set replaces our entry in a list (clusters, users, contexts); held is what it has under kind.
-func (k File) set(list, kind string, held map[string]any) {
+func (k config) set(list, kind string, held map[string]any) {
 	k[list] = append(k.without(list), map[string]any{"name": ourContext, kind: held})
 }
 
 // save writes the file, whole or not at all, where a link at path leads.
-func (k File) save(path string) error {
+func (k config) save(path string) error {
 	text, err := json.MarshalIndent(k, "", "  ") // which is YAML, and for jq, too
 	if err != nil {
 		return err
@@ -154,12 +154,12 @@ func Write(path string, cluster, user map[string]any) error {
 	if err := CheckOwn(path); err != nil {
 		return err
 	}
-	k, err := Read(path)
+	k, err := read(path)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	if k == nil {
-		k = File{"apiVersion": "v1", "kind": "Config"}
+		k = config{"apiVersion": "v1", "kind": "Config"}
 	}
 	cluster["extensions"] = []any{map[string]any{"name": ourContext, "extension": map[string]any{"writer": ourContext}}}
 	context := map[string]any{"cluster": ourContext, "user": ourContext}
@@ -186,7 +186,7 @@ func Clear(path string) error {
 	if err := CheckOwn(path); err != nil {
 		return err
 	}
-	k, err := Read(path)
+	k, err := read(path)
 	if err != nil {
 		return err
 	}
@@ -203,14 +203,14 @@ func Clear(path string) error {
 
 // ---- Reading one ----
 
-// A Server is where a kubeconfig leads to, and as whom.
-type Server struct {
-	URL, Token string      // base address; the token is "" where a certificate speaks
-	TLS        *tls.Config // authority, client certificate and server name; never nil
+// A destination is where a kubeconfig leads to, and as whom.
+type destination struct {
+	url, token string      // base address; the token is "" where a certificate speaks
+	tls        *tls.Config // authority, client certificate and server name; never nil
 }
 
-// Server reads the current context of a file, whose folder relative names start from.
-func (k File) Server(path string) (*Server, error) {
+// destination reads the current context of a file, whose folder relative names start from.
+func (k config) destination(path string) (*destination, error) {
 	name, _ := k["current-context"].(string)
 	chosen := k.named("contexts", "context", name)
 	cluster, user := k.named("clusters", "cluster", text(chosen, "cluster")), k.named("users", "user", text(chosen, "user"))
@@ -224,18 +224,18 @@ func (k File) Server(path string) (*Server, error) {
 	}
 	parts := fileParts{dir: filepath.Dir(path)}
 	ca, cert, key := parts.read(cluster, "certificate-authority"), parts.read(user, "client-certificate"), parts.read(user, "client-key")
-	s := &Server{URL: text(cluster, "server"), Token: text(user, "token"), TLS: &tls.Config{ServerName: text(cluster, "tls-server-name")}}
-	if s.Token == "" && text(user, "tokenFile") != "" {
-		s.Token = strings.TrimSpace(string(parts.file(text(user, "tokenFile"))))
+	s := &destination{url: text(cluster, "server"), token: text(user, "token"), tls: &tls.Config{ServerName: text(cluster, "tls-server-name")}}
+	if s.token == "" && text(user, "tokenFile") != "" {
+		s.token = strings.TrimSpace(string(parts.file(text(user, "tokenFile"))))
 	}
-	s.TLS.InsecureSkipVerify, _ = cluster["insecure-skip-tls-verify"].(bool)
+	s.tls.InsecureSkipVerify, _ = cluster["insecure-skip-tls-verify"].(bool)
 	if ca != nil {
-		s.TLS.RootCAs = x509.NewCertPool()
-		s.TLS.RootCAs.AppendCertsFromPEM(ca)
+		s.tls.RootCAs = x509.NewCertPool()
+		s.tls.RootCAs.AppendCertsFromPEM(ca)
 	}
 	if cert != nil && parts.err == nil {
 		pair, err := tls.X509KeyPair(cert, key)
-		s.TLS.Certificates, parts.err = []tls.Certificate{pair}, err
+		s.tls.Certificates, parts.err = []tls.Certificate{pair}, err
 	}
 	return s, parts.err
 }

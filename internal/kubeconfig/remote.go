@@ -63,25 +63,25 @@ func (r Remote) Client() (*Client, error) {
 
 // fromFile asks as the user of a kubeconfig's context.
 func (r Remote) fromFile() (*Client, error) {
-	k, err := Read(r.Kubeconfig)
+	k, err := read(r.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
 	if k != nil && r.Context != "" {
 		k["current-context"] = r.Context
 	}
-	server, err := k.Server(r.Kubeconfig)
+	server, err := k.destination(r.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", r.Kubeconfig, err)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true
-	transport.TLSClientConfig = server.TLS
-	if server.Token != "" && !strings.HasPrefix(strings.ToLower(server.URL), "https:") {
-		return nil, fmt.Errorf("--kubeconfig %s: a token is not sent to %s for everybody to read", r.Kubeconfig, server.URL)
+	transport.TLSClientConfig = server.tls
+	if server.token != "" && !strings.HasPrefix(strings.ToLower(server.url), "https:") {
+		return nil, fmt.Errorf("--kubeconfig %s: a token is not sent to %s for everybody to read", r.Kubeconfig, server.url)
 	}
 	current, _ := k["current-context"].(string)
-	return &Client{http: &http.Client{Transport: transport}, url: strings.TrimSuffix(server.URL, "/"), token: server.Token, agent: r.Agent,
+	return &Client{http: &http.Client{Transport: transport}, url: strings.TrimSuffix(server.url, "/"), token: server.token, agent: r.Agent,
 		Namespace: text(k.named("contexts", "context", current), "namespace")}, nil
 }
 
