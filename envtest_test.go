@@ -31,7 +31,7 @@ func TestAPIServerArgumentsAreTranslated(t *testing.T) {
 		{"switches take no word", "--enable-priority-and-fairness --token-auth-file t", "--enable-priority-and-fairness=true --token-auth-file=t --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"underscores", "--client_ca_file=a_b", "--client-ca-file=a_b --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"seconds", "--min-request-timeout=300", "--min-request-timeout=300s --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
-		{"modes", "--authorization-mode=Node,RBAC", "--authorization-mode=RBAC --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"modes", "--authorization-mode=Node,RBAC", "--authorization-mode=Node,RBAC --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"dual stack", "--service-cluster-ip-range=fd00::/112,10.0.0.0/24", "--service-cluster-ip-range=10.0.0.0/24 --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"log format", "--logging-format=text", "--log-format=console --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"without effect", "--allow-privileged --etcd-servers http://x --watch-cache=false --etcd-servers=y", "--listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", "allow-privileged --etcd-servers --watch-cache\n"},
@@ -65,7 +65,7 @@ func TestUnknownAPIServerArgumentsAreRefused(t *testing.T) {
 		"--":                              `unexpected argument "--"`,
 		"":                                `unexpected argument ""`,
 		"--secure-port":                   "flag needs an argument: --secure-port",
-		"--authorization-mode=AlwaysDeny": "--authorization-mode=AlwaysDeny: apilet has RBAC and AlwaysAllow",
+		"--authorization-mode=AlwaysDeny": "--authorization-mode=AlwaysDeny: apilet has RBAC, Node and AlwaysAllow",
 	} {
 		_, own := newConfig(io.Discard)
 		if _, err := envtest.TranslateAPIServer([]string{args}, own, io.Discard); err == nil || err.Error() != want {

@@ -56,6 +56,7 @@ import (
 	"apilet/internal/audit"
 	"apilet/internal/auth"
 	"apilet/internal/auth/certs"
+	"apilet/internal/auth/node"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/bootstrap"
@@ -356,6 +357,9 @@ func (s *server) assemble() error {
 	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.Accounts); err != nil {
 		return err
 	}
+	if len(s.cfg.Auth.Modes) > 0 {
+		s.auth.Nodes = node.New(s.st, s.reg, func(err error) { s.troubles.Tell("reading what the pods of nodes refer to", err) })
+	}
 	keys, err := s.continueKeys()
 	if err != nil {
 		return err
@@ -435,8 +439,8 @@ func (s *server) admit() error {
 	s.policies.Reload()
 	mutating, validating := plugins.Policies(s.policies)
 	table := plugins.Table(plugins.Config{Store: s.st, Types: s.reg, May: s.auth.Decide, CreateNamespace: s.createNamespace, Webhooks: s.webhooks, MutatingPolicy: mutating, ValidatingPolicy: validating,
-		Configuration: *configuration, PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations})
-	on, err := plugins.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
+		Configuration: *configuration, PodChecked: s.metrics.podChecked, ControllerManager: !s.cfg.Controllers, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
+	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
 	if err != nil {
 		return err
 	}
@@ -488,6 +492,7 @@ func (s *server) startWorkers() {
 	if s.cluster != nil {
 		running.Go(func() { s.wr.FollowOthers(ctx) })
 	}
+	running.Go(func() { s.auth.Nodes.Run(ctx) })
 	running.Go(func() { s.types.Run(ctx) })
 	running.Go(func() { s.policies.Run(ctx) })
 	running.Go(func() { s.scrub.Run(ctx) })

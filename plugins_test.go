@@ -5,7 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"apilet/internal/apitest"
 )
 
 const privilegedPod = `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i","securityContext":{"privileged":true}}]}}`
@@ -113,9 +117,17 @@ func TestNodeGetsTokensThatItsPodsMount(t *testing.T) {
 
 func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 	t.Parallel()
+	const eventLimits = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: EventRateLimit\n" +
+		"  configuration:\n    apiVersion: eventratelimit.admission.k8s.io/v1alpha1\n    kind: Configuration\n    limits: "
 	for text, want := range map[string]string{
 		`kind: Other`: "is no AdmissionConfiguration",
-		"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: ImagePolicyWebhook\n  configuration: {a: b}\n":                                                                                                                 "plugin ImagePolicyWebhook: its configuration has no effect here",
+		"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: ImagePolicyWebhook\n  configuration: {a: b}\n": "plugin ImagePolicyWebhook: its configuration has no effect here",
+		eventLimits + `[]`: "limits: Invalid value: null: must not be empty",
+		eventLimits + `[{type: Server, qps: 1}, {type: Pod, qps: -1, burst: 1, cacheSize: -1}]`: `[limits[0].burst: Invalid value: 0: must be positive, ` +
+			`limits[1].type: Unsupported value: "Pod": supported values: "Namespace", "Server", "SourceAndObject", "User", limits[1].qps: Invalid value: -1`,
+		strings.Replace(eventLimits, "v1alpha1", "v1", 1) + `[]`: "Configuration of eventratelimit.admission.k8s.io/v1 is no Configuration of eventratelimit.admission.k8s.io/v1alpha1",
+		strings.NewReplacer("EventRateLimit", "PodTolerationRestriction", "eventratelimit", "podtolerationrestriction", "limits", "default").Replace(eventLimits) +
+			`[{operator: Equal}]`: "invalid config: [podtolerationrestriction.default[0].operator: Invalid value",
 		"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: PodSecurity\n  path: missing.yaml\n":                                                                                                                           "no such file",
 		"apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: PodSecurity\n  configuration:\n    apiVersion: pod-security.admission.config.k8s.io/v1\n    kind: PodSecurityConfiguration\n    defaults: {enforce: strict}\n": `defaults.enforce: Invalid value: "strict": must be one of privileged, baseline, restricted`,
 	} {
@@ -163,5 +175,101 @@ func TestPodSecurityIsCounted(t *testing.T) {
 		if got := metricValue(s, "pod_security_evaluations_total{"+series+"}"); got != want {
 			t.Errorf("%s: %v, want %v", series, got, want)
 		}
+	}
+}
+
+// TestEventsAreLimited has the answers that a kube-apiserver 1.36 gave under the same configuration, while no second passes.
+func TestEventsAreLimited(t *testing.T) {
+	t.Parallel()
+	file := apitest.TempFile(t, "admission.yaml", `
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: EventRateLimit
+  configuration:
+    apiVersion: eventratelimit.admission.k8s.io/v1alpha1
+    kind: Configuration
+    limits:
+    - {type: Namespace, qps: 1, burst: 3, cacheSize: 2}
+    - {type: User, qps: 1, burst: 8}
+    - {type: SourceAndObject, qps: 1, burst: 2}
+`)
+	var passed atomic.Int64 // seconds
+	s := startTest(t, func(c *config) {
+		c.AdmissionConfig, c.EnabledPlugins = file, []string{"EventRateLimit"}
+		c.clock = func() time.Time { return time.Unix(1_900_000_000+passed.Load(), 0) }
+	})
+	const events, one = "/api/v1/namespaces/default/events", "limit reached on type SourceAndObject for key khPoddefaultouv1"
+	n := 0
+	event := func(query, want string) {
+		t.Helper()
+		n++
+		a := s.send("POST", events+query, fmt.Sprintf(`{"metadata":{"name":"e%d","namespace":"default"},"source":{"component":"k","host":"h"},"reason":"r",
+			"involvedObject":{"kind":"Pod","namespace":"default","name":"o","uid":"u","apiVersion":"v1"}}`, n))
+		if got := a.get("message"); a.code != 201 && a.code != 429 || (a.code == 201) != (want == "") || want != "" && got.String() != "Too many requests: "+want {
+			t.Errorf("event %d: %d %s, want %q", n, a.code, a.body, want)
+		}
+		if want != "" && (a.get("reason").String() != "TooManyRequests" || a.header.Get("Retry-After") != "") {
+			t.Errorf("event %d: %s %s", n, a.header, a.body)
+		}
+	}
+	event("", "")
+	event("", "")
+	event("", one)
+	for range 5 {
+		event("", "[limit reached on type Namespace for key default, "+one+"]")
+	}
+	all := "[limit reached on type Namespace for key default, limit reached on type User for key system:unsecured, " + one + "]"
+	event("", all)
+	event("?dryRun=All", "")
+	s.want(429, "PATCH", events+"/e1", `{"count":2}`, asMergePatch)
+	for i := range 12 { // which are not limited there, either
+		s.want(201, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", fmt.Sprintf(`{"metadata":{"name":"n%d"},"eventTime":"2026-01-01T00:00:00.000000Z",
+			"reportingController":"a.b/c","reportingInstance":"i","action":"a","reason":"r","type":"Normal"}`, i))
+	}
+	passed.Add(1)
+	event("", "")
+	event("", all)
+}
+
+// TestAlwaysDenyDenies: everything but what the server itself writes, without which it would not start.
+func TestAlwaysDenyDenies(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.EnabledPlugins = []string{"AlwaysDeny"} })
+	const denied = ` is forbidden: admission control is denying all modifications`
+	for _, c := range []struct{ method, path, body, want string }{
+		{"POST", "/api/v1/namespaces", `{"metadata":{"name":"x"}}`, `namespaces "x"`},
+		{"POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"x"}}`, `configmaps "x"`},
+		{"POST", "/api/v1/namespaces/default/configmaps?dryRun=All", `{"metadata":{"generateName":"x"}}`, `configmaps "x`},
+		{"PATCH", "/api/v1/namespaces/default", `{"metadata":{"labels":{"a":"b"}}}`, `namespaces "default"`},
+		{"DELETE", "/api/v1/namespaces/default/services/kubernetes", "", `services "kubernetes"`},
+	} {
+		headers := []string{asMergePatch}
+		if c.method != "PATCH" {
+			headers = nil
+		}
+		a := s.want(403, c.method, c.path, c.body, headers...)
+		if got := a.get("message").String(); !strings.HasPrefix(got, c.want) || !strings.HasSuffix(got, denied) {
+			t.Errorf("%s %s: %s", c.method, c.path, got)
+		}
+	}
+	s.want(200, "GET", "/api/v1/namespaces/default", "")
+}
+
+// TestTolerationsThatAreComparedHaveABound: each is held against each.
+func TestTolerationsThatAreComparedHaveABound(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.EnabledPlugins = []string{"PodTolerationRestriction"} })
+	pod := func(n int) string {
+		var list []string
+		for i := range n {
+			list = append(list, fmt.Sprintf(`{"key":"k","operator":"Equal","value":"v%d"}`, i))
+		}
+		return `{"metadata":{"generateName":"p"},"spec":{"containers":[{"name":"c","image":"i"}],"tolerations":[` + strings.Join(list, ",") + `]}}`
+	}
+	s.want(201, "POST", "/api/v1/namespaces/default/pods", pod(900))
+	a := s.want(403, "POST", "/api/v1/namespaces/default/pods", pod(20_000))
+	if got := a.get("message").String(); !strings.Contains(got, "tolerations are more than the 1000 that are compared") {
+		t.Error(got)
 	}
 }

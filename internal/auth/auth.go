@@ -5,8 +5,8 @@
 //	err = a.Authorize(request.From(ctx))         // nil, or the 403 Status
 //	allowed, reason := a.Decide(user, info)      // the same question about somebody else, for reviews and webhooks' conditions
 //
-// Three packages do the work: auth/certs reads and keeps certificates, auth/serviceaccount checks tokens, auth/rbac decides by roles. What
-// is asked is request.Info, who asks is request.User. The rules come from k8s.io/apiserver/pkg/authentication and pkg/authorization (order
+// Four packages do the work: auth/certs reads and keeps certificates, auth/serviceaccount checks tokens, auth/rbac decides by roles, auth/node
+// by what the pods of a node refer to. What is asked is request.Info, who asks is request.User. The rules come from k8s.io/apiserver/pkg/authentication and pkg/authorization (order
 // of authenticators, a good token is needed once one is shown), pkg/endpoints/filters (impersonation, with KEP-5284's constrained kind),
 // and k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac.
 //
@@ -60,6 +60,7 @@ import (
 	"github.com/rs/zerolog"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,6 +71,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/auth/certs"
+	"apilet/internal/auth/node"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
@@ -86,9 +88,16 @@ type Config struct {
 	Anonymous               bool           // --anonymous-auth: who shows no credential is system:anonymous, not refused
 	Insecure                bool           // the plain loopback port: everyone is system:unsecured
 	AlwaysAllow             bool           // --authorization-mode=AlwaysAllow
+	Modes                   []string       // of --authorization-mode where Node is among them: ModeNode and ModeRBAC, in the order in which they are asked
 	CORSOrigins             []string       // --cors-allowed-origins: regular expressions
 	Log                     zerolog.Logger // is told of files that cannot be read again
 }
+
+// The modes that are asked in turn.
+const (
+	ModeNode = "Node"
+	ModeRBAC = "RBAC"
+)
 
 // CheckListen refuses an address that others could reach unless they would have to say who they are.
 func (cfg Config) CheckListen(addr string) error {
@@ -114,6 +123,7 @@ type Authenticator struct {
 	tokens    *certs.Followed[tokenTable]    // nil without --token-auth-file
 	ClientCAs *certs.Followed[x509.CertPool] // nil when no certificate is accepted; the TLS listener requests certificates of these, and verifies none
 	Accounts  *serviceaccount.Tokens         // service accounts' tokens: none are known before the store is open and this is set, once
+	Nodes     *node.Authorizer               // nil without ModeNode; set like Accounts
 	origins   []*regexp.Regexp               // of other sites' pages that may use this server
 	policy    atomic.Pointer[rbac.Index]     // nil with AlwaysAllow
 
@@ -658,13 +668,42 @@ func (a *Authenticator) Decide(u request.User, info request.Info) (allowed bool,
 	if a.cfg.AlwaysAllow || slices.Contains(u.Groups, request.GroupMasters) {
 		return true, ""
 	}
+	if a.Nodes != nil {
+		return a.inTurn(u, info)
+	}
 	q := question(info, u)
 	return a.policy.Load().Allows(&q)
 }
 
+// inTurn asks one authorizer after the other until one allows. A refusal has the reasons of all.
+func (a *Authenticator) inTurn(u request.User, info request.Info) (allowed bool, reason string) {
+	var reasons []string
+	for _, mode := range a.cfg.Modes {
+		if mode == ModeNode {
+			allowed, reason = a.Nodes.Decide(u, info)
+		} else {
+			q := question(info, u)
+			allowed, reason = a.policy.Load().Allows(&q)
+		}
+		if allowed {
+			return true, reason
+		}
+		if reason != "" {
+			reasons = append(reasons, reason)
+		}
+	}
+	return false, strings.Join(reasons, "\n")
+}
+
+// isNode says that the authorizer for nodes decides about a user.
+func (a *Authenticator) isNode(u request.User) bool {
+	_, ok := node.Identify(u)
+	return ok && a.Nodes != nil
+}
+
 // MayListAnything tells whether there is any resource that a user may list, in any namespace.
 func (a *Authenticator) MayListAnything(u request.User) bool {
-	return a.cfg.AlwaysAllow || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
+	return a.cfg.AlwaysAllow || a.isNode(u) || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
 }
 
 // SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
@@ -813,6 +852,7 @@ func (a *Authenticator) access(u request.User, spec authorizationv1.SubjectAcces
 	if at := spec.ResourceAttributes; at != nil {
 		info = request.Info{ResourceRequest: true, Verb: at.Verb, Group: at.Group, Version: at.Version, Namespace: at.Namespace,
 			Resource: at.Resource, Subresource: at.Subresource, Name: at.Name}
+		info = info.Selecting(fieldSelector(at))
 		unread = unreadSelectors(at)
 	} else {
 		info = request.Info{Verb: spec.NonResourceAttributes.Verb, Path: spec.NonResourceAttributes.Path}
@@ -833,9 +873,9 @@ func specUser(spec authorizationv1.SubjectAccessReviewSpec) request.User {
 func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.SubjectRulesReviewStatus {
 	rules, problem := rbac.FullAuthority, ""
 	if !a.cfg.AlwaysAllow {
-		rules, problem = a.policy.Load().RulesFor(&rbac.Access{User: u.Name, Groups: u.Groups, Namespace: namespace})
+		rules, problem = a.rolesIn(u, namespace)
 	}
-	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem,
+	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem, Incomplete: a.isNode(u),
 		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
 	for _, rule := range rules {
 		if len(rule.Resources) > 0 {
@@ -847,6 +887,23 @@ func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.
 		}
 	}
 	return status
+}
+
+// rolesIn are the rules that roles give u in a namespace, and why there may be others.
+func (a *Authenticator) rolesIn(u request.User, namespace string) (rules []rbacv1.PolicyRule, problem string) {
+	if a.Nodes == nil || slices.Contains(a.cfg.Modes, ModeRBAC) {
+		rules, problem = a.policy.Load().RulesFor(&rbac.Access{User: u.Name, Groups: u.Groups, Namespace: namespace})
+	}
+	switch {
+	case !a.isNode(u):
+	case problem == "":
+		problem = node.NoRules
+	case a.cfg.Modes[0] == ModeNode:
+		problem = "[" + node.NoRules + ", " + problem + "]"
+	default:
+		problem = "[" + problem + ", " + node.NoRules + "]"
+	}
+	return rules, problem
 }
 
 // question puts a request the way the roles are asked.

@@ -151,6 +151,28 @@ func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
 	return unread
 }
 
+// fieldSelector is what a review says of the fields of the objects that it asks about, as a selector. What cannot be read is left out: the
+// question is then about more.
+func fieldSelector(at *authorizationv1.ResourceAttributes) string {
+	if at.FieldSelector == nil {
+		return ""
+	}
+	if raw := at.FieldSelector.RawSelector; raw != "" {
+		return raw
+	}
+	var terms []fields.Selector
+	for _, req := range at.FieldSelector.Requirements {
+		switch {
+		case len(req.Values) != 1:
+		case req.Operator == metav1.FieldSelectorOpIn:
+			terms = append(terms, fields.OneTermEqualSelector(req.Key, req.Values[0]))
+		case req.Operator == metav1.FieldSelectorOpNotIn:
+			terms = append(terms, fields.OneTermNotEqualSelector(req.Key, req.Values[0]))
+		}
+	}
+	return fields.AndSelectors(terms...).String()
+}
+
 func count[T any](list []T, fits func(T) bool) (good, bad int) {
 	for _, item := range list {
 		if fits(item) {

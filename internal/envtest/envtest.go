@@ -309,17 +309,18 @@ func there(path string) bool {
 	return err == nil
 }
 
-// authorizationMode is the one of apilet's modes that a list of kube-apiserver's comes to. Node has nobody to restrict here; AlwaysAllow
-// anywhere in the list allows all that those before it do not.
+// authorizationMode is what of a list of kube-apiserver's modes is for apilet. AlwaysAllow anywhere in the list allows all that those
+// before it do not.
 func authorizationMode(list string) (string, error) {
 	modes := strings.Split(list, ",")
-	switch {
-	case slices.Contains(modes, "AlwaysAllow"):
+	if slices.Contains(modes, "AlwaysAllow") {
 		return "AlwaysAllow", nil
-	case slices.Contains(modes, "RBAC"):
-		return "RBAC", nil
 	}
-	return "", fmt.Errorf("--authorization-mode=%s: apilet has RBAC and AlwaysAllow", list)
+	known := slices.DeleteFunc(modes, func(mode string) bool { return mode != "RBAC" && mode != "Node" })
+	if len(known) == 0 {
+		return "", fmt.Errorf("--authorization-mode=%s: apilet has RBAC, Node and AlwaysAllow", list)
+	}
+	return strings.Join(known, ","), nil
 }
 
 // firstIPv4 is the range of a dual-stack pair that apilet hands out addresses from.

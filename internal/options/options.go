@@ -16,6 +16,7 @@ import (
 	"flag"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,7 +111,7 @@ func (o *Options) defineAccess(f *flag.FlagSet) {
 	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of authorities; a client certificate of theirs is its user (CN) and groups (O)")
 	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
 	f.BoolVar(&o.Auth.Anonymous, "anonymous-auth", true, "with an authenticator: requests without credentials are system:anonymous instead of refused")
-	f.StringVar(&o.Authorization, "authorization-mode", "", "RBAC or AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
+	f.StringVar(&o.Authorization, "authorization-mode", "", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to) and AlwaysAllow; by default RBAC with an authenticator and AlwaysAllow without")
 }
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
@@ -130,7 +131,7 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&o.DisabledPlugins))
 	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is not ready")
 	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "how many `seconds` a pod that does not say stays on a node that is lost")
-	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration; PodSecurity's defaults and exemptions are read from it")
+	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration: of PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 }
@@ -200,10 +201,10 @@ func (o *Options) Finish() error {
 	switch o.Authorization {
 	case "":
 		o.Auth.AlwaysAllow = o.Auth.Insecure
-	case "RBAC", "AlwaysAllow":
-		o.Auth.AlwaysAllow = o.Authorization == "AlwaysAllow"
 	default:
-		return fmt.Errorf("--authorization-mode: %q is neither RBAC nor AlwaysAllow", o.Authorization)
+		if err := o.finishModes(strings.Split(o.Authorization, ",")); err != nil {
+			return fmt.Errorf("--authorization-mode: %w", err)
+		}
 	}
 	o.Chunking = true
 	for _, gate := range strings.FieldsFunc(o.FeatureGates, func(r rune) bool { return r == ',' }) {
@@ -246,6 +247,23 @@ func (o *Options) finishTLS() error {
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
 		o.CertDir = strings.TrimSuffix(o.Data, filepath.Ext(o.Data)) + "-certs"
+	}
+	return nil
+}
+
+// finishModes decides who is asked whether somebody may do something. AlwaysAllow leaves nothing for the others to decide.
+func (o *Options) finishModes(modes []string) error {
+	o.Auth.AlwaysAllow, o.Auth.Modes = slices.Contains(modes, "AlwaysAllow"), nil
+	for i, mode := range modes {
+		switch {
+		case mode != auth.ModeNode && mode != auth.ModeRBAC && mode != "AlwaysAllow":
+			return fmt.Errorf("%q is none of Node, RBAC and AlwaysAllow", mode)
+		case slices.Contains(modes[:i], mode):
+			return fmt.Errorf("%s is there more than once", mode)
+		}
+	}
+	if !o.Auth.AlwaysAllow && slices.Contains(modes, auth.ModeNode) {
+		o.Auth.Modes = modes
 	}
 	return nil
 }

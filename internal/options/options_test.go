@@ -2,6 +2,7 @@ package options
 
 import (
 	"flag"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -48,6 +49,27 @@ func TestWhoAsksForTLS(t *testing.T) {
 		}
 		if err != nil || c.options.OwnCerts != c.own || c.options.Auth.Insecure != c.insecure || c.options.Auth.AlwaysAllow != c.insecure {
 			t.Errorf("%s: own certificate %v, insecure %v, %v", c.title, c.options.OwnCerts, c.options.Auth.Insecure, err)
+		}
+	}
+}
+
+// --authorization-mode is a list, which AlwaysAllow makes the others' answers idle in.
+func TestAuthorizationModes(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string]string{
+		"": "true []", "RBAC": "false []", "Node,RBAC": "false [Node RBAC]", "RBAC,Node": "false [RBAC Node]", "Node": "false [Node]",
+		"AlwaysAllow": "true []", "Node,AlwaysAllow": "true []",
+		"Node,Node": "Node is there more than once", "RBAC,Webhook": `"Webhook" is none of Node, RBAC and AlwaysAllow`, "Node,": `"" is none`,
+	} {
+		o := Options{Listen: "127.0.0.1:0", Authorization: list}
+		got := ""
+		if err := o.Finish(); err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprint(o.Auth.AlwaysAllow, " ", o.Auth.Modes)
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: %s, want %s", list, got, want)
 		}
 	}
 }

@@ -36,6 +36,14 @@ func (info *Info) ListOptions() (metav1.ListOptions, error) {
 	return info.query.options, info.query.err
 }
 
+// Selecting is info as if its query had this field selector: the way in which access reviews, and expressions, ask about a part of a collection.
+func (info Info) Selecting(fieldSelector string) Info {
+	if fieldSelector != "" {
+		info.query = &listQuery{options: metav1.ListOptions{FieldSelector: fieldSelector}}
+	}
+	return info
+}
+
 // readQuery reads the query of a request that is for more than one object, and finds its verb by it: a GET that names no object is a list
 // or a watch, a DELETE one of a collection. A list of a single name through the field selector is authorized, and counted by flow control,
 // as one for that name.

@@ -4,7 +4,9 @@ import (
 	"context"
 
 	"github.com/google/cel-go/common/types/ref"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/library"
@@ -32,13 +34,29 @@ func infoOf(u request.User) user.Info {
 
 func (may May) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := q.GetUser()
-	allowed, reason := may(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()},
-		request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
-			Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()})
+	info := request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
+		Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()}
+	if selected, err := q.GetFieldSelector(); err == nil {
+		info = info.Selecting(selectorOf(selected))
+	}
+	allowed, reason := may(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}, info)
 	if allowed {
 		return authorizer.DecisionAllow, reason, nil
 	}
 	return authorizer.DecisionNoOpinion, reason, nil
+}
+
+// selectorOf is the text of a field selector.
+func selectorOf(requirements fields.Requirements) string {
+	var terms []fields.Selector
+	for _, r := range requirements {
+		if r.Operator == selection.NotEquals {
+			terms = append(terms, fields.OneTermNotEqualSelector(r.Field, r.Value))
+		} else {
+			terms = append(terms, fields.OneTermEqualSelector(r.Field, r.Value))
+		}
+	}
+	return fields.AndSelectors(terms...).String()
 }
 
 // An authorizedResource is what authorizer.requestResource asks about.

@@ -1,7 +1,8 @@
 package plugins
 
 // This file reads --admission-control-config-file: an AdmissionConfiguration of apiserver.config.k8s.io, which has for some plug-ins a
-// configuration, or the name of the file where it is. Of the plug-ins here PodSecurity has one, and PodNodeSelector (nodeselector.go):
+// configuration, or the name of the file where it is. Of the plug-ins here PodSecurity has one, and PodNodeSelector
+// (nodeselector.go), PodTolerationRestriction (tolerations.go) and EventRateLimit (eventrate.go):
 //
 //	apiVersion: apiserver.config.k8s.io/v1
 //	kind: AdmissionConfiguration
@@ -34,6 +35,8 @@ import (
 type Configuration struct {
 	podSecurity   podSecurityConfig
 	nodeSelectors map[string]string // of PodNodeSelector
+	tolerations   podTolerations
+	eventLimits   []eventLimit
 }
 
 // podSecurityConfig is who is exempt from the Pod Security Standards, and what holds where a namespace has no labels.
@@ -119,6 +122,10 @@ func (c *Configuration) read(folder string, plugin *pluginConfiguration) error {
 		return nil
 	case plugin.Name == "PodNodeSelector":
 		return c.readNodeSelectors(text)
+	case plugin.Name == "PodTolerationRestriction":
+		return c.readTolerations(text)
+	case plugin.Name == "EventRateLimit":
+		return c.readEventLimits(text)
 	case plugin.Name != "PodSecurity":
 		return fmt.Errorf("its configuration has no effect here")
 	}

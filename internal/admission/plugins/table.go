@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"apilet/internal/admission"
 	"apilet/internal/request"
@@ -25,6 +26,7 @@ type Config struct {
 	Types    *scheme.Registry                                                      // what owners are looked up by
 	May      func(u request.User, info request.Info) (allowed bool, reason string) // the authorizer
 	Webhooks *admission.Webhooks                                                   // those of the two webhook plug-ins
+	Clock    func() time.Time                                                      // that rates go by; nil: the machine's
 
 	CreateNamespace func(ctx context.Context, name string) error // by the server itself
 
@@ -55,6 +57,7 @@ func Table(c Config) []admission.Plugin {
 	owners, provider := ownership{c.May, c.Types}, provider{c.Store, c.CreateNamespace}
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
 	selectors := nodeSelectors{c.Store, c.Configuration.nodeSelectors}
+	tolerated := tolerations{c.Store, c.Configuration.tolerations}
 	nodes, standards := nodes{c.Store}, newPodStandards(&c)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
@@ -78,8 +81,8 @@ func Table(c Config) []admission.Plugin {
 		{Name: "Priority", On: true, Of: pods, Operations: writes, Admit: classes.admitPriority},
 		{Name: "Priority", On: true, Of: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
 		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: c.Tolerations.admit},
-		{Name: "PodTolerationRestriction"},
-		{Name: "EventRateLimit"},
+		{Name: "PodTolerationRestriction", Of: pods, Operations: writes, Admit: tolerated.admit, Validate: tolerated.validate},
+		{Name: "EventRateLimit", Of: []string{"events"}, Operations: writes, Validate: newEventLimiter(&c).validate},
 		{Name: "ExtendedResourceToleration", Of: pods, Operations: writes, Admit: tolerateExtended},
 		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
 		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse}, // on in kube-apiserver
@@ -105,12 +108,22 @@ func Table(c Config) []admission.Plugin {
 		{Name: "ValidatingAdmissionPolicy", On: true, Validate: c.ValidatingPolicy.Validate, Idle: c.ValidatingPolicy.Idle},
 		{Name: "ValidatingAdmissionWebhook", On: true, Validate: c.Webhooks.Validate, Idle: c.Webhooks.Idle},
 		{Name: "ResourceQuota", On: true}, // right after the chain: what a write is charged with has to be given back when its commit fails
-		{Name: "AlwaysDeny"},
+		{Name: "AlwaysDeny", Admit: denyAll, Validate: denyAll},
 	}
 }
 
 // unbuilt are names of kube-apiserver whose rules are not here. All are off there unless asked for.
-var unbuilt = strings.Fields(`ImagePolicyWebhook PodTolerationRestriction EventRateLimit AlwaysDeny`)
+var unbuilt = strings.Fields(`ImagePolicyWebhook`)
+
+// Select is Select, and sees that those plug-ins have a configuration that cannot do without.
+func (c *Configuration) Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {
+	if on, err = Select(table, enable, disable); err == nil && on["EventRateLimit"] {
+		if err = c.validateEventLimits(); err != nil {
+			err = fmt.Errorf("couldn't init admission plugin %q: %w", "EventRateLimit", err)
+		}
+	}
+	return on, err
+}
 
 // Select computes which plug-ins are on: those that are by default, and what the two flags say. Its errors are kube-apiserver's.
 func Select(table []admission.Plugin, enable, disable []string) (on map[string]bool, err error) {

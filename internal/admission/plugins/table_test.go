@@ -43,7 +43,8 @@ func TestFlagsChoosePlugins(t *testing.T) {
 		{"", "limitranger", "", "", `disable-admission-plugins plugin "limitranger" is unknown`},
 		{"Nope", "Neither", "", "", `disable-admission-plugins plugin "Neither" is unknown`},
 		{"Priority,LimitRanger", "LimitRanger,Priority", "", "", `[LimitRanger Priority] in enable-admission-plugins and disable-admission-plugins overlapped`},
-		{"EventRateLimit", "", "", "", `enable-admission-plugins plugin "EventRateLimit" is one that apilet does not have`},
+		{"EventRateLimit,AlwaysDeny,PodTolerationRestriction", "", "EventRateLimit AlwaysDeny PodTolerationRestriction", "", ""},
+		{"ImagePolicyWebhook", "", "", "", `enable-admission-plugins plugin "ImagePolicyWebhook" is one that apilet does not have`},
 	} {
 		names := func(list string) []string { return strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) }
 		on, err := Select(table, names(c.enable), names(c.disable))

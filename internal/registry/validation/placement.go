@@ -182,6 +182,13 @@ func (c placementChecker) tolerations(p *field.Path, list []corev1.Toleration) {
 	}
 }
 
+// Tolerations says what is wrong with tolerations that stand elsewhere than in a pod.
+func Tolerations(name string, list []corev1.Toleration) field.ErrorList {
+	c := placementChecker{&Checker{}}
+	c.tolerations(field.NewPath(name), list)
+	return c.Errs
+}
+
 func (c placementChecker) nodeSelector(p *field.Path, selector *corev1.NodeSelector) {
 	c.Need(p, "nodeSelectorTerms", len(selector.NodeSelectorTerms) > 0, "must have at least one node selector term")
 	for i := range selector.NodeSelectorTerms {

@@ -1,0 +1,303 @@
+// Package node is the Node authorizer: a kubelet gets at what the pods on its node refer to, and at nothing else.
+//
+//	a := node.New(st, types, read)
+//	go a.Run(ctx)
+//	allowed, reason := a.Decide(user, info) // "no relationship found between node 'n1' and this object"
+//
+// A node is a user system:node:NAME in the group system:nodes. ClusterRole system:node says what nodes do at all; where that would be
+// everybody's Secrets, this package asks for a way from the object to the node (graph.go):
+//
+//	node ◀── pod ◀── secret, configmap, serviceaccount, resourceclaim, claim
+//	                                                                   ▲
+//	                                                    persistentvolume ◀── secret
+//	node ◀── volumeattachment, resourceslice
+//
+// A pod is on a node when it is bound to it; a mirror pod, which nodes create themselves, leads to nothing. Secrets and ConfigMaps may be
+// read, listed and watched by name alone, Pods and ResourceSlices listed and watched with a field selector for the node, and Node, Lease
+// and CSINode are those of the node's name. What a node writes is the admission plug-in NodeRestriction's to judge. Rules and words are
+// those of Kubernetes' plugin/pkg/auth/authorizer/node.
+//
+// Invariants: it allows, and never forbids: what it does not allow is for the next authorizer to decide. What a write has connected is
+// connected when the write is answered, since each question first reads the store's log to its end; on a cluster a refusal first waits for
+// what others have written. Memory is that of the pods that are bound, and of volumes and attachments.
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"apilet/internal/auth/rbac"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+// patience is how long a refusal waits for what other servers have written.
+const patience = 2 * time.Second
+
+// Authorizer decides what nodes may do. Safe for concurrent use.
+type Authorizer struct {
+	store *store.Store
+	rules *rbac.Index // what all nodes may do
+	graph *follower
+}
+
+// New makes an authorizer, which reads the store when it is first asked. read is told each time when it has read all of it, and why it could not.
+func New(st *store.Store, types *scheme.Registry, read func(error)) *Authorizer {
+	return &Authorizer{store: st, rules: nodeRules(), graph: newFollower(st, types, read)}
+}
+
+// Run keeps up with the log until ctx ends, so that no question has much to read. The nil Authorizer has nothing to do.
+func (a *Authorizer) Run(ctx context.Context) {
+	if a != nil {
+		a.graph.run(ctx)
+	}
+}
+
+// nodeRules is the policy in which every node has the default role of nodes.
+func nodeRules() *rbac.Index {
+	objects := []scheme.Object{&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, Name: request.GroupNodes}}}}
+	for _, obj := range rbac.BuiltinPolicy() {
+		if _, is := obj.(*rbacv1.ClusterRole); is && obj.GetName() == role {
+			objects = append(objects, obj)
+		}
+	}
+	return rbac.NewIndex(objects)
+}
+
+const role = "system:node"
+
+// NoRules is why nobody can list what a node may do.
+const NoRules = "node authorizer does not support user rule resolution"
+
+// Identify says that a user is a node, and which; the name is empty when nobody can tell.
+func Identify(u request.User) (name string, ok bool) {
+	name, ok = strings.CutPrefix(u.Name, request.NodePrefix)
+	return name, ok && slices.Contains(u.Groups, request.GroupNodes)
+}
+
+// Decide answers for nodes. About anybody else it has nothing to say.
+func (a *Authorizer) Decide(u request.User, info request.Info) (allowed bool, reason string) {
+	name, ok := Identify(u)
+	switch {
+	case !ok:
+		return false, ""
+	case name == "":
+		return false, fmt.Sprintf("unknown node for user %q", u.Name)
+	}
+	q := &question{Info: info, node: name, graph: a}
+	if info.ResourceRequest {
+		if decide := special[schema.GroupResource{Group: info.Group, Resource: info.Resource}]; decide != nil {
+			return decide(q)
+		}
+	}
+	allowed, _ = a.rules.Allows(&rbac.Access{Groups: []string{request.GroupNodes}, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Group: info.Group,
+		Resource: info.Resource, Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name, Path: info.Path})
+	return allowed, ""
+}
+
+// leads says whether there is a way from a stored object to a node.
+func (a *Authorizer) leads(key, node string) bool {
+	if a.graph.leads(key, node) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := a.store.Current(ctx); err != nil {
+		return false
+	}
+	return a.graph.leads(key, node)
+}
+
+// ---- What is asked about single objects ----
+
+// A question is a request of a node's.
+type question struct {
+	request.Info
+	node  string
+	graph *Authorizer
+}
+
+// special are the resources of which a node may not have all.
+var special = map[schema.GroupResource]func(*question) (bool, string){
+	{Resource: "secrets"}:                (*question).read,
+	{Resource: "configmaps"}:             (*question).read,
+	{Resource: "persistentvolumeclaims"}: (*question).claim,
+	{Resource: "persistentvolumes"}:      (*question).get,
+	{Resource: "serviceaccounts"}:        (*question).account,
+	{Resource: "nodes"}:                  (*question).itself,
+	{Resource: "pods"}:                   (*question).pod,
+
+	{Group: resourcev1.GroupName, Resource: "resourceclaims"}:   (*question).get,
+	{Group: resourcev1.GroupName, Resource: "resourceslices"}:   (*question).slice,
+	{Group: storagev1.GroupName, Resource: "volumeattachments"}: (*question).get,
+	{Group: storagev1.GroupName, Resource: "csinodes"}:          (*question).csiNode,
+	{Group: coordinationv1.GroupName, Resource: "leases"}:       (*question).lease,
+
+	{Group: "certificates.k8s.io", Resource: "podcertificaterequests"}: func(*question) (bool, string) { return false, "" }, // are not served
+}
+
+// related asks for a way from the object to the node.
+func (q *question) related() (bool, string) {
+	if q.Name == "" {
+		return false, "No Object name found"
+	}
+	if !q.graph.leads(keyOf(q.Group, q.Resource, q.Namespace, q.Name), q.node) {
+		return false, fmt.Sprintf("no relationship found between node '%s' and this object", q.node)
+	}
+	return true, ""
+}
+
+// read is for what may be read by name, also as a list or watch of one.
+func (q *question) read() (bool, string) {
+	switch {
+	case q.Verb != "get" && q.Verb != "list" && q.Verb != "watch":
+		return false, "can only read resources of this type"
+	case q.Subresource != "":
+		return false, "cannot read subresource"
+	case q.Namespace == "":
+		return false, "can only read namespaced object of this type"
+	}
+	return q.related()
+}
+
+// get is for what may be got by name.
+func (q *question) get() (bool, string) {
+	switch {
+	case q.Verb != "get":
+		return false, "can only get individual resources of this type"
+	case q.Subresource != "":
+		return false, "cannot get subresource"
+	}
+	return q.related()
+}
+
+func (q *question) claim() (bool, string) {
+	if q.Subresource != "status" {
+		return q.get()
+	}
+	if q.Verb != "update" && q.Verb != "patch" {
+		return false, "can only get/update/patch this type"
+	}
+	return q.related()
+}
+
+func (q *question) account() (bool, string) {
+	switch {
+	case q.Verb == "get" && q.Subresource == "":
+		return q.read()
+	case q.Verb != "create" || q.Name == "":
+		return false, "can only create tokens for individual service accounts"
+	case q.Subresource != "token":
+		return false, "can only create token subresource of serviceaccount"
+	}
+	return q.related()
+}
+
+// itself is about Nodes: a node may look for its own before it is there.
+func (q *question) itself() (bool, string) {
+	switch q.Subresource + "/" + q.Verb {
+	case "/create", "/update", "/patch", "status/update", "status/patch": // NodeRestriction says which
+		return true, ""
+	case "/get", "/list", "/watch":
+		switch q.Name {
+		case q.node:
+			return true, ""
+		case "":
+			return false, fmt.Sprintf("node '%s' cannot read all nodes, only its own Node object", q.node)
+		}
+		return false, fmt.Sprintf("node '%s' cannot read '%s', only its own Node object", q.node, q.Name)
+	}
+	return false, ""
+}
+
+func (q *question) pod() (bool, string) {
+	switch q.Subresource + "/" + q.Verb {
+	case "/get":
+		return q.get()
+	case "/list", "/watch":
+		switch {
+		case q.selects("spec.nodeName"):
+			return true, ""
+		case q.Name != "":
+			return q.related()
+		}
+		return false, "can only list/watch pods with spec.nodeName field selector"
+	case "/create", "/delete", "status/update", "status/patch", "eviction/create": // NodeRestriction says which
+		return true, ""
+	}
+	return false, ""
+}
+
+func (q *question) slice() (bool, string) {
+	if q.Subresource != "" {
+		return false, "cannot authorize ResourceSlice subresources"
+	}
+	switch q.Verb {
+	case "create": // NodeRestriction says which
+		return true, ""
+	case "get", "update", "patch", "delete":
+		return q.related()
+	case "watch", "list", "deletecollection":
+		if q.selects(resourcev1.ResourceSliceSelectorNodeName) {
+			return true, ""
+		}
+		return false, "can only list/watch/deletecollection resourceslices with nodeName field selector"
+	}
+	return false, "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"
+}
+
+func (q *question) lease() (bool, string) {
+	switch {
+	case !ownVerb(q.Verb):
+		return false, "can only get, create, update, patch, or delete a node lease"
+	case q.Namespace != corev1.NamespaceNodeLease:
+		return false, fmt.Sprintf("can only access leases in the %q system namespace", corev1.NamespaceNodeLease)
+	case q.Verb != "create" && q.Name != q.node: // the name of a new one is in its body, and NodeRestriction's to read
+		return false, "can only access node lease with the same name as the requesting node"
+	}
+	return true, ""
+}
+
+func (q *question) csiNode() (bool, string) {
+	switch {
+	case !ownVerb(q.Verb):
+		return false, "can only get, create, update, patch, or delete a CSINode"
+	case q.Subresource != "":
+		return false, "cannot authorize CSINode subresources"
+	case q.Verb != "create" && q.Name != q.node:
+		return false, "can only access CSINode with the same name as the requesting node"
+	}
+	return true, ""
+}
+
+// ownVerb is what a node may do to what has its name.
+func ownVerb(verb string) bool {
+	return slices.Contains([]string{"get", "create", "update", "patch", "delete"}, verb)
+}
+
+// selects says that a collection is asked for with a field selector that demands the node's name of a field.
+func (q *question) selects(field string) bool {
+	options, err := q.ListOptions()
+	if err != nil || !strings.Contains(options.FieldSelector, q.node) {
+		return false
+	}
+	parsed, err := fields.ParseSelector(options.FieldSelector)
+	return err == nil && slices.ContainsFunc(parsed.Requirements(), func(r fields.Requirement) bool {
+		return r.Field == field && r.Operator == selection.Equals && r.Value == q.node
+	})
+}
