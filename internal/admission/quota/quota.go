@@ -52,6 +52,7 @@ type Quotas struct {
 	store *store.Store
 	types *scheme.Registry
 
+	shared     bool          // with other servers: see shared.go
 	namespaces atomic.Int64  // that have a ledger
 	changed    chan struct{} // holds a token when there may be a status to write: one is enough to look at all
 
@@ -67,7 +68,7 @@ type Quotas struct {
 
 // New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
-	q := &Quotas{store: st, types: types, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
+	q := &Quotas{store: st, types: types, shared: st.Opts.Replica != nil, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -133,7 +134,7 @@ func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for {
+	for confirmed := !q.shared; ; {
 		l, err := q.open(ctx, w.Object.GetNamespace())
 		if l == nil || err != nil {
 			return nil, outOfTime(ctx, err)
@@ -141,15 +142,31 @@ func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
 		promise, err := l.weighLocked(q, w)
 		wait := l.endedLocked(errors.Is(err, errPromised))
 		q.mu.Unlock()
-		if wait == nil {
+		switch {
+		case wait == nil && (err == nil || confirmed):
 			return promise, err
+		case wait == nil: // another server may have made room
+			confirmed = true
+			if _, err := q.store.Current(ctx); err != nil {
+				return nil, outOfTime(ctx, err)
+			}
+			continue
 		}
 		select {
 		case <-wait:
+		case <-q.elsewhere():
 		case <-ctx.Done():
 			return nil, outOfTime(ctx, ctx.Err())
 		}
 	}
+}
+
+// elsewhere wakes who waits for what no promise of this server's announces. It never does where there is no other server.
+func (q *Quotas) elsewhere() <-chan time.Time {
+	if !q.shared {
+		return nil
+	}
+	return time.After(lookAgain)
 }
 
 // outOfTime words the end of patience.
@@ -165,8 +182,10 @@ func outOfTime(ctx context.Context, err error) error {
 // A Promise is what a write that is on its way will use.
 type Promise struct {
 	quotas *Quotas
-	ledger *ledger
+	ledger *ledger // nil once it is released
 	parts  []part
+	write  *Write
+	turn   bool // it is this one's, among the promises of the ledger
 }
 
 type part struct {
@@ -176,7 +195,7 @@ type part struct {
 
 // Release ends a promise: what has been committed is used, what has failed is free. The nil promise has no end.
 func (p *Promise) Release() {
-	if p == nil {
+	if p == nil || p.ledger == nil {
 		return
 	}
 	p.quotas.mu.Lock()
@@ -187,6 +206,10 @@ func (p *Promise) Release() {
 	}
 	p.ledger.promises--
 	p.ledger.announceLocked()
+	if p.turn {
+		<-p.ledger.turn
+	}
+	p.ledger, p.parts, p.turn = nil, nil, false
 }
 
 // ---- Which namespaces have quotas ----
@@ -198,6 +221,12 @@ func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.shared {
+		q.drainLocked() // in the log's order, which says what is reserved
+		if rec.Rev > q.store.Revision() {
+			return // and the log will tell of this
+		}
+	}
 	if !q.renewLocked(rec) {
 		namespace, _ := scheme.NamespacedName(rec.Key)
 		_ = q.reloadLocked(strings.Clone(namespace)) // the next charge tries again
@@ -226,6 +255,9 @@ func (q *Quotas) renewLocked(rec *store.Record) bool {
 	renewed := newLimit(obj.(*corev1.ResourceQuota), rec.Rev)
 	if !lim.counts(renewed) {
 		return false
+	}
+	if q.shared && l.counted {
+		lim.reserve(renewed, l.changedAt == rec.Rev, time.Now())
 	}
 	lim.renew(renewed)
 	l.announceLocked() // there may be more room
@@ -293,7 +325,7 @@ func (q *Quotas) reloadLocked(namespace string) error {
 		if len(q.ledgers) == 0 {
 			q.pos = q.store.Revision()
 		}
-		l = &ledger{namespace: namespace}
+		l = &ledger{namespace: namespace, turn: make(chan struct{}, 1)}
 		q.setLedgerLocked(namespace, l)
 	}
 	switch {
@@ -466,6 +498,9 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	}
 	count.settleLocked(l)
 	l.counted = true
+	if q.shared {
+		l.reserveLocked(time.Now())
+	}
 	err = q.readLocked(&at, q.pos, func(ev *store.Event) {
 		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace {
 			l.applyLocked(ev)
