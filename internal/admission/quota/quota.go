@@ -5,7 +5,7 @@
 //	rec, err := commit(pod)
 //
 // A namespace that has a quota has a ledger: for each quota what the stored objects use, and what is promised to writes that are on their
-// way. Nothing else knows what is used, neither the status of the quotas, which is written after it and never read, nor the disk: the
+// way. Nothing else knows what is used, neither the status of the quotas, which is written after it, nor the disk: the
 // ledger is counted from the namespace's objects when it is first needed, and from then on follows the store's log, where every change
 // stands with the object before and after it, whoever made it. So a pod that ends, an object that the collector deletes, a write that
 // fails and a server that was killed need no code of their own.
@@ -19,6 +19,9 @@
 // The promise ends after the commit, when the log has been read once more: what was written has become used. So of any number of writes
 // exactly those get through for whom there is room, and none is refused for the sake of one that failed. Example: 64 creates at once,
 // a quota of 50. 50 have a promise, 14 wait; the group commit ends, 50 are used, and the 14 are refused.
+//
+// Where several servers share the objects, a charged write takes the quotas' new status along (Promise.With): shared.go tells how that makes
+// them one.
 //
 // Who writes into a namespace without quota pays for looking that up. With the last quota of a namespace its ledger goes.
 package quota
