@@ -221,7 +221,7 @@ func (o *Options) Finish() error {
 	if addr, err := netip.ParseAddr(o.Advertised); o.Advertised != "" && (err != nil || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "") {
 		return fmt.Errorf("--advertise-address: %q is not an IP address of a server", o.Advertised)
 	}
-	if o.EndpointReconciler != "lease" && o.EndpointReconciler != "none" {
+	if o.EndpointReconciler != "" && o.EndpointReconciler != "lease" && o.EndpointReconciler != "none" {
 		return fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler)
 	}
 	if err := o.finishSeats(); err != nil {
