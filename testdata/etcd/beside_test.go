@@ -39,7 +39,7 @@ func (c *cluster) startKubernetes(more ...string) *server {
 	if program == "" {
 		t.Skip("KUBE_APISERVER names no kube-apiserver")
 	}
-	dir, port := t.TempDir(), ports.free(t, 1)[0]
+	dir, port := t.TempDir(), held(t, 1)[0]
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func (c *cluster) startKubernetes(more ...string) *server {
 	k.process = &process{t: t, name: program, log: &lockedBuffer{}, args: append([]string{"--etcd-servers", strings.Join(c.urls, ","), "--secure-port", fmt.Sprint(port),
 		"--bind-address", "127.0.0.1", "--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", file("tokens", []byte(kubeToken+`,admin,1,"system:masters"`)),
 		"--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://beside", "--service-account-key-file", keys,
-		"--service-account-signing-key-file", keys, "--disable-admission-plugins", "ServiceAccount", "--storage-media-type", "application/json"}, more...)}
+		"--service-account-signing-key-file", keys, "--permit-port-sharing", "--disable-admission-plugins", "ServiceAccount", "--storage-media-type", "application/json"}, more...)}
 	k.process.start()
 	t.Cleanup(func() { k.signal(syscall.SIGKILL) })
 	until(t, "kube-apiserver is ready", func() error {
