@@ -27,6 +27,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -63,7 +64,9 @@ func (p *Promise) With(ctx context.Context, save Save) ([]store.Change, error) {
 			confirmed = true
 			_, err = p.quotas.store.Current(ctx)
 		case bare != nil:
-			err = save(ctx, bare.namespace, bare.name, bare.write)
+			if err = save(ctx, bare.namespace, bare.name, bare.write); apierrors.IsNotFound(err) {
+				err, wait = nil, time.Millisecond // the log is about to tell that it is gone
+			}
 		case err == nil:
 			return changes, nil
 		}
