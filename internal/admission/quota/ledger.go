@@ -386,7 +386,7 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 	if err := t.checkLimits(w, now); err != nil {
 		return nil, err
 	}
-	p := &Promise{quotas: q, ledger: l, write: w}
+	p := &Promise{quotas: q, ledger: l}
 	for _, c := range t.limits {
 		if taken := t.grows(c, w, now); len(taken) > 0 {
 			p.parts = append(p.parts, part{c.limit, taken})

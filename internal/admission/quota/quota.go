@@ -127,8 +127,13 @@ func (q *Quotas) Charge(ctx context.Context, w Write) (*Promise, error) {
 	if q == nil || q.namespaces.Load() == 0 || !w.Resource.Namespaced || q.ledgerOf(w.Object.GetNamespace()) == nil {
 		return nil, nil
 	}
-	charged := w // on the heap: w must not be, for writes that no quota concerns
-	return q.charge(ctx, &charged)
+	charged := w
+	p, err := q.charge(ctx, &charged)
+	if p != nil && q.shared {
+		kept := w // on the heap: the others must not be
+		p.write = &kept
+	}
+	return p, err
 }
 
 func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
@@ -187,8 +192,8 @@ type Promise struct {
 	quotas *Quotas
 	ledger *ledger // nil once it is released
 	parts  []part
-	write  *Write
-	turn   bool // it is this one's, among the promises of the ledger
+	write  *Write // nil where no other server shares the objects
+	turn   bool   // it is this one's, among the promises of the ledger
 }
 
 type part struct {

@@ -118,6 +118,7 @@ func (p *Promise) renew(ctx context.Context) error {
 	fresh, err := p.quotas.charge(ctx, write)
 	if fresh != nil {
 		*p = *fresh
+		p.write = write
 	}
 	return err
 }
