@@ -179,6 +179,7 @@ type server struct {
 	wr          *registry.Writer
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
+	endpoints   *bootstrap.Endpoints
 	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults, or --controllers
 	types       *crd.Definitions
 	apiServices *bootstrap.APIServiceReconciler
@@ -302,7 +303,9 @@ func (s *server) start(listener net.Listener) error {
 		return err
 	}
 	s.url = url
-	if err := (bootstrap.Initializer{Writer: s.wr, Types: s.reg}).Cluster(context.Background(), s.wr.Allocator.Block, listener.Addr().(*net.TCPAddr).AddrPort()); err != nil {
+	founder, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
+	s.endpoints = &bootstrap.Endpoints{Initializer: founder, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
+	if err := errors.Join(founder.Cluster(context.Background(), s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(context.Background(), at)); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
 	if err := s.publishAuthorities(); err != nil {
@@ -332,16 +335,9 @@ func (s *server) start(listener net.Listener) error {
 
 // publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
 func (s *server) publishAuthorities() error {
-	pem := slices.Clone(s.cfg.Auth.OwnCA)
-	if s.cfg.Auth.ClientCAFile != "" {
-		given, err := os.ReadFile(s.cfg.Auth.ClientCAFile)
-		if err != nil {
-			return err
-		}
-		pem = append(pem, given...)
-	}
-	if len(pem) == 0 {
-		return nil
+	pem, err := s.cfg.Auth.Authorities()
+	if err != nil || len(pem) == 0 {
+		return err
 	}
 	return bootstrap.Initializer{Writer: s.wr, Types: s.reg}.ClientAuthorities(context.Background(), pem)
 }
@@ -508,6 +504,7 @@ func (s *server) startWorkers() {
 		})
 	}
 	running.Go(func() { s.endpoint.Run(ctx) })
+	running.Go(func() { s.endpoints.Run(ctx, s.stopping) })
 	running.Go(func() {
 		s.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})

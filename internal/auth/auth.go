@@ -50,6 +50,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -98,6 +99,16 @@ const (
 	ModeNode = "Node"
 	ModeRBAC = "RBAC"
 )
+
+// Authorities are, in PEM, those that vouch for clients here, as of now.
+func (cfg *Config) Authorities() ([]byte, error) {
+	own := slices.Clone(cfg.OwnCA)
+	if cfg.ClientCAFile == "" {
+		return own, nil
+	}
+	given, err := os.ReadFile(cfg.ClientCAFile)
+	return append(own, given...), err
+}
 
 // CheckListen refuses an address that others could reach unless they would have to say who they are.
 func (cfg Config) CheckListen(addr string) error {

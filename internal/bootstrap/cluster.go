@@ -21,22 +21,17 @@ package bootstrap
 //	PriorityClass   system-cluster-critical, system-node-critical
 //	ServiceCIDR     kubernetes                                            the range that Services have their addresses of
 //	Service         default/kubernetes                                    the range's first address, port 443, and the port that serves
-//	Endpoints, EndpointSlice    default/kubernetes                        where this server listens
 //
-// The last two are not only created but brought up to date at each start, since address and port belong to the server that runs. One
-// that listens on loopback says so: that is where it is, although no user may write such an address (kube-apiserver, under the same rule,
-// then has no endpoints at all).
+// Where the Service leads is in endpoints.go: that belongs to the servers that run.
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,17 +61,16 @@ func (f Initializer) Namespaces(ctx context.Context) (err error) {
 	return err
 }
 
-// Cluster creates the rest; services is the range of cluster IPs, at where this server listens. A failure (say, a Service of the user's
-// has the address) leaves out what failed.
-func (f Initializer) Cluster(ctx context.Context, services netip.Prefix, at netip.AddrPort) error {
+// Cluster creates the rest but the endpoints; services is the range of cluster IPs, port where this server listens. A failure (say, a Service of the
+// user's has the address) leaves out what failed.
+func (f Initializer) Cluster(ctx context.Context, services netip.Prefix, port int) error {
 	return errors.Join(
 		f.create(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemClusterCritical, 2000000000,
 			"Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.")),
 		f.create(ctx, schedulingv1.GroupName, "priorityclasses", systemClass(strategy.SystemNodeCritical, 2000001000,
 			"Used for system critical pods that must not be moved from their current node.")),
 		f.serviceRange(ctx, services),
-		f.create(ctx, "", "services", ownService(services.Masked().Addr().Next(), int(at.Port()))),
-		f.endpoints(ctx, reachable(at)))
+		f.create(ctx, "", "services", ownService(services.Masked().Addr().Next(), port)))
 }
 
 func (f Initializer) create(ctx context.Context, group, plural string, obj scheme.Object) error {
@@ -114,27 +108,6 @@ func (f Initializer) serviceRange(ctx context.Context, services netip.Prefix) er
 	return err
 }
 
-// endpoints says where the Service leads, in both forms.
-func (f Initializer) endpoints(ctx context.Context, at netip.AddrPort) error {
-	name, protocol, port, ready := "https", corev1.ProtocolTCP, int32(at.Port()), true
-	family := discoveryv1.AddressTypeIPv4
-	if at.Addr().Is6() {
-		family = discoveryv1.AddressTypeIPv6
-	}
-	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
-	return errors.Join(
-		f.createOrUpdate(ctx, "", "endpoints", old, func(obj scheme.Object) {
-			obj.(*corev1.Endpoints).Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: at.Addr().String()}},
-				Ports: []corev1.EndpointPort{{Name: name, Port: port, Protocol: protocol}}}}
-		}),
-		f.createOrUpdate(ctx, discoveryv1.GroupName, "endpointslices", slice, func(obj scheme.Object) {
-			slice := obj.(*discoveryv1.EndpointSlice)
-			slice.AddressType, slice.Ports = family, []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
-			slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{at.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
-		}))
-}
-
 // createOrUpdate creates the object called default/kubernetes, or brings the one that is there up to date.
 func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
 	t := registry.Target{Resource: f.Types.Lookup(group, "v1", plural), Namespace: fresh.GetNamespace(), Name: fresh.GetName(), Upsert: true}
@@ -164,24 +137,6 @@ func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte) error {
 		}
 		published.Data["client-ca-file"] = string(pem)
 	})
-}
-
-// reachable is the address that others have for one that is listened on: for all addresses, the first of this machine that leads to it
-// from elsewhere.
-func reachable(at netip.AddrPort) netip.AddrPort {
-	at = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
-	if !at.Addr().IsUnspecified() {
-		return at
-	}
-	found := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	addresses, _ := net.InterfaceAddrs() // none known: loopback always is
-	for _, address := range addresses {
-		prefix, err := netip.ParsePrefix(address.String())
-		if addr := prefix.Addr().Unmap(); err == nil && addr.IsGlobalUnicast() && (found.IsLoopback() || addr.Is4() && !found.Is4()) {
-			found = addr
-		}
-	}
-	return netip.AddrPortFrom(found, at.Port())
 }
 
 // ownService is by what pods reach the API server.

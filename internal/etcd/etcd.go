@@ -16,6 +16,7 @@
 //	newest.go    one linearizable read, shared by all who wait, tells how far the replica has to be for "most recent"
 //	own.go       which of the events are this server's own writes
 //	lead.go      a lease elects who does what only one may do, and who compacts etcd
+//	masters.go   which servers there are, for the endpoints of Service default/kubernetes
 //	probe.go     why etcd is not to be reached
 //
 // What is no object lies below PREFIX/.apilet/, where no path of an object leads: what Store.Secret keeps (keys of continue tokens and of
@@ -100,6 +101,7 @@ type Cluster struct {
 	parents    knownParents
 	wanted     atomic.Int64                // the revision that somebody waits for
 	written    atomic.Int64                // the newest revision of what was written here
+	masters    chan struct{}               // a token once a server has come or gone
 	behind     chan struct{}               // a token once somebody waits for more than the replica has
 	watching   atomic.Pointer[watchStream] // the last one that was opened, unless it has stalled
 	trouble    atomic.Pointer[string]      // what is wrong with the watch; nil: nothing
@@ -112,7 +114,7 @@ type Cluster struct {
 
 // Open reaches the cluster and learns which one it is.
 func Open(ctx context.Context, cfg Config) (*Cluster, error) {
-	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
+	c := &Cluster{cfg: cfg, log: cfg.Log, lay: cfg.Layout, masters: make(chan struct{}, 1), behind: make(chan struct{}, 1), lost: make(chan error, 1), stop: func() {}}
 	var err error
 	if c.client, err = cfg.connect(); err != nil {
 		return nil, err

@@ -201,6 +201,7 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 		key, ok := c.lay.StoreKey(string(event.Kv.Key))
 		switch {
 		case !ok:
+			c.noteMaster(event)
 		case event.Type == mvccpb.Event_DELETE:
 			gone := store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true}
 			if own := c.own.find(event.Kv, true); own != nil {

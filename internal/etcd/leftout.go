@@ -7,6 +7,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -52,7 +53,10 @@ func (*Cluster) Check() error                                      { return nil 
 func (*Cluster) Damaged(string)                                    {}
 func (*Cluster) Lost() <-chan error                                { return nil }
 func (*Cluster) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
-func (*Cluster) Close() error                                      { return nil }
+func (*Cluster) Masters(context.Context) ([]netip.Addr, error)     { return nil, nil }
+func (*Cluster) Announce(context.Context, netip.Addr, func(context.Context, []netip.Addr, bool) error) {
+}
+func (*Cluster) Close() error { return nil }
 
 // ToCluster refuses.
 func ToCluster(context.Context, Config, *store.Store, *store.Progress) (int, error) {

@@ -8,6 +8,9 @@ package etcd
 //	update   mod(key) = Change.Expect                                                                     put
 //	delete   mod(key) = Change.Expect                                                                     delete
 //
+// What a change takes along (Change.With) are more preconditions and puts of the same Txn: updates of other keys. If only one of those is in the way,
+// whoever asked for them is asked again, as long as patience lasts.
+//
 // What the Txn finds when its precondition does not hold is read in its other branch, so that the answer is right however far behind the
 // replica is; and the replica is awaited before the answer, so that whoever tries again, and reads it, tries with what was in the way.
 //
@@ -16,6 +19,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -31,94 +35,156 @@ const (
 	parentsKnown = 1024 // namespaces
 )
 
-// propose carries a change out and returns its revision.
-func (c *Cluster) propose(ctx context.Context, change store.Change) (int64, error) {
+// A proposal is a change on its way, and what goes with it.
+type proposal struct {
+	store.Change
+	key  string // etcd's
+	op   clientv3.Op
+	own  *ownWrite
+	with []*proposal // updates, in the same Txn
+}
+
+// errAlone says that a change could have been carried out, but not what goes with it.
+var errAlone = errors.New("what goes with the change has changed")
+
+// propose carries a change out and returns its revision. While only what goes with it is in its way it is tried again.
+func (c *Cluster) propose(ctx context.Context, change store.Change) (rev int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	key, err := c.lay.EtcdKey(change.Key)
+	for {
+		if rev, err = c.proposeOnce(ctx, change); err != errAlone {
+			return rev, err
+		}
+	}
+}
+
+func (c *Cluster) proposeOnce(ctx context.Context, change store.Change) (rev int64, err error) {
+	p, err := c.prepare(change)
 	if err != nil {
 		return 0, err
 	}
-	op, own := clientv3.OpDelete(key), &ownWrite{author: change.Author, settled: make(chan struct{})}
-	if change.Op != store.OpDelete {
-		value, err := c.lay.Encode(change.Key, change.JSON)
+	if change.With != nil {
+		with, err := change.With(ctx)
 		if err != nil {
 			return 0, err
 		}
-		own.value, own.stored = value, layout.Stored{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}
-		op = clientv3.OpPut(key, string(value))
+		for _, other := range with {
+			other.Author = change.Author
+			prepared, err := c.prepare(other)
+			if err != nil {
+				return 0, err
+			}
+			p.with = append(p.with, prepared)
+		}
 	}
-	c.own.add(key, own)
-	carryOut := c.change
+	all := append([]*proposal{p}, p.with...)
+	for _, p := range all {
+		c.own.add(p.key, p.own)
+	}
 	if change.Op == store.OpCreate {
-		carryOut = c.create
+		rev, err = c.create(ctx, p)
+	} else {
+		rev, err = c.change(ctx, p)
 	}
-	rev, err := carryOut(ctx, change, key, op, own)
-	own.settle(0)                             // if nothing came of it
+	p.settle(0)                               // if nothing came of it
 	if err != nil || rev <= c.st.Revision() { // its event has been here already
-		c.own.remove(key, own)
+		for _, p := range all {
+			c.own.remove(p.key, p.own)
+		}
 	}
 	return rev, err
 }
 
+func (c *Cluster) prepare(change store.Change) (*proposal, error) {
+	key, err := c.lay.EtcdKey(change.Key)
+	if err != nil {
+		return nil, err
+	}
+	p := &proposal{Change: change, key: key, op: clientv3.OpDelete(key), own: &ownWrite{author: change.Author, settled: make(chan struct{})}}
+	if change.Op != store.OpDelete {
+		value, err := c.lay.Encode(change.Key, change.JSON)
+		if err != nil {
+			return nil, err
+		}
+		p.own.value, p.own.stored = value, layout.Stored{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}
+		p.op = clientv3.OpPut(key, string(value))
+	}
+	return p, nil
+}
+
+// settle says under which revision the proposal is in the log; 0: it is not.
+func (p *proposal) settle(rev int64) {
+	p.own.settle(rev)
+	for _, other := range p.with {
+		other.own.settle(rev)
+	}
+}
+
 // change carries an update or a delete out.
-func (c *Cluster) change(ctx context.Context, change store.Change, key string, op clientv3.Op, own *ownWrite) (int64, error) {
-	answer, err := c.commit(ctx, own, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", change.Expect)}, op, clientv3.OpGet(key))
+func (c *Cluster) change(ctx context.Context, p *proposal) (int64, error) {
+	answer, err := c.commit(ctx, p, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.key), "=", p.Expect)}, clientv3.OpGet(p.key))
 	if err != nil || answer.Succeeded {
 		return revisionOf(answer), err
 	}
-	own.settle(0)
+	p.settle(0)
 	if err := c.reach(ctx, answer.Header.Revision); err != nil {
 		return 0, failed(err)
 	}
-	if found(answer, 0) == nil {
+	switch kv := found(answer, 0); {
+	case kv == nil:
 		return 0, store.ErrNotFound
+	case kv.ModRevision == p.Expect:
+		return 0, errAlone
 	}
 	return 0, store.ErrConflict
 }
 
 // create carries a create out. Its namespace may change while it lasts; only a namespace that goes is in its way.
-func (c *Cluster) create(ctx context.Context, change store.Change, key string, op clientv3.Op, own *ownWrite) (int64, error) {
-	free := clientv3.Compare(clientv3.ModRevision(key), "=", 0)
-	if change.Parent == "" {
-		answer, err := c.commit(ctx, own, []clientv3.Cmp{free}, op, clientv3.OpGet(key))
+func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
+	free := clientv3.Compare(clientv3.ModRevision(p.key), "=", 0)
+	if p.Parent == "" {
+		answer, err := c.commit(ctx, p, []clientv3.Cmp{free}, clientv3.OpGet(p.key))
 		if err != nil || answer.Succeeded {
 			return revisionOf(answer), err
 		}
-		return 0, c.taken(ctx, change, answer, own)
+		return 0, c.taken(ctx, p, answer)
 	}
-	parent, err := c.lay.EtcdKey(change.Parent)
+	parent, err := c.lay.EtcdKey(p.Parent)
 	if err != nil {
 		return 0, err
 	}
-	at, err := c.parentAt(ctx, change.Parent, parent)
+	at, err := c.parentAt(ctx, p.Parent, parent)
 	for round := 0; err == nil; round++ {
 		held := clientv3.Compare(clientv3.ModRevision(parent), "=", at)
-		answer, err := c.commit(ctx, own, []clientv3.Cmp{free, held}, op, clientv3.OpGet(key), clientv3.OpGet(parent))
+		answer, err := c.commit(ctx, p, []clientv3.Cmp{free, held}, clientv3.OpGet(p.key), clientv3.OpGet(parent))
 		if err != nil || answer.Succeeded {
 			return revisionOf(answer), err
 		}
-		if at, err = c.liveParent(ctx, change.Parent, found(answer, 1), answer.Header.Revision); err != nil {
+		before := at
+		if at, err = c.liveParent(ctx, p.Parent, found(answer, 1), answer.Header.Revision); err != nil {
 			return 0, err
 		}
-		c.parents.put(change.Parent, at)
-		if found(answer, 0) != nil {
-			return 0, c.taken(ctx, change, answer, own)
+		c.parents.put(p.Parent, at)
+		if found(answer, 0) != nil || at == before {
+			return 0, c.taken(ctx, p, answer)
 		}
 		if round == parentRounds {
-			return 0, fmt.Errorf("%s changes all the time", change.Parent)
+			return 0, fmt.Errorf("%s changes all the time", p.Parent)
 		}
 	}
 	return 0, err
 }
 
-// taken is the answer to a create of what is there already.
-func (c *Cluster) taken(ctx context.Context, change store.Change, answer *clientv3.TxnResponse, own *ownWrite) error {
-	own.settle(0)
+// taken is the answer to a create of what is there already, or that could not take along what goes with it.
+func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnResponse) error {
+	p.settle(0)
 	if err := c.reach(ctx, answer.Header.Revision); err != nil {
 		return failed(err)
 	}
-	if c.deleting(change.Key, found(answer, 0)) {
+	switch kv := found(answer, 0); {
+	case kv == nil:
+		return errAlone
+	case c.deleting(p.Key, kv):
 		return store.ErrDeleting
 	}
 	return store.ErrExists
@@ -165,9 +231,14 @@ func (c *Cluster) deleting(key string, kv *mvccpb.KeyValue) bool {
 	return err == nil && stored.Deleting
 }
 
-// commit is one Txn: op if the preconditions hold, the reads if not.
-func (c *Cluster) commit(ctx context.Context, own *ownWrite, holds []clientv3.Cmp, op clientv3.Op, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
-	answer, err := c.client.Txn(ctx).If(holds...).Then(op).Else(reads...).Commit()
+// commit is one Txn: the proposal's change and what goes with it if the preconditions of all hold, the reads if not.
+func (c *Cluster) commit(ctx context.Context, p *proposal, holds []clientv3.Cmp, reads ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	ops := []clientv3.Op{p.op} // the change first: whoever reads the events of the revision hears of it first
+	for _, other := range p.with {
+		holds = append(holds, clientv3.Compare(clientv3.ModRevision(other.key), "=", other.Expect))
+		ops = append(ops, other.op)
+	}
+	answer, err := c.client.Txn(ctx).If(holds...).Then(ops...).Else(reads...).Commit()
 	if err != nil {
 		return nil, inDoubt{failed(err)}
 	}
@@ -175,7 +246,7 @@ func (c *Cluster) commit(ctx context.Context, own *ownWrite, holds []clientv3.Cm
 		return nil, err
 	}
 	if answer.Succeeded {
-		own.settle(answer.Header.Revision)
+		p.settle(answer.Header.Revision)
 		c.expect(answer.Header.Revision)
 	}
 	return answer, nil

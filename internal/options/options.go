@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -33,6 +34,7 @@ type Options struct {
 	Data, Listen, Kubeconfig                string
 	Etcd                                    Etcd
 	Ephemeral                               bool
+	Advertised, EndpointReconciler          string
 	TLSCert, TLSKey, CertDir                string
 	OwnCerts                                bool // TLS with a certificate of the server's own making
 	Auth                                    auth.Config
@@ -100,6 +102,8 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 
 func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
+	f.StringVar(&o.Advertised, "advertise-address", "", "the `IP` at which others reach this server, for the endpoints of Service default/kubernetes (default: that of --listen)")
+	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "lease has the endpoints of Service default/kubernetes name this server, and on etcd all that are there, kube-apiservers among them; `none` leaves them alone")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
 	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
 	f.StringVar(&o.TLSKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
@@ -214,6 +218,12 @@ func (o *Options) Finish() error {
 		default:
 			return fmt.Errorf("--feature-gates: %q is not APIListChunking=true or APIListChunking=false", gate)
 		}
+	}
+	if addr, err := netip.ParseAddr(o.Advertised); o.Advertised != "" && (err != nil || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "") {
+		return fmt.Errorf("--advertise-address: %q is not an IP address of a server", o.Advertised)
+	}
+	if o.EndpointReconciler != "" && o.EndpointReconciler != "lease" && o.EndpointReconciler != "none" {
+		return fmt.Errorf("--endpoint-reconciler-type: %q is neither lease nor none", o.EndpointReconciler)
 	}
 	if err := o.finishSeats(); err != nil {
 		return err

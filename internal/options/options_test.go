@@ -134,3 +134,21 @@ func TestSeatsFlag(t *testing.T) {
 		}
 	}
 }
+
+// TestWhereAServerIs: what cannot be a server's address, or nobody knows how to do, is refused.
+func TestWhereAServerIs(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"--advertise-address=10.0.0.7": "", "--advertise-address=fd00::7": "", "--endpoint-reconciler-type=none": "", "--endpoint-reconciler-type=lease": "",
+		"--advertise-address=server.example.com": "--advertise-address", "--advertise-address=0.0.0.0": "--advertise-address",
+		"--advertise-address=fe80::1%eth0": "--advertise-address", "--endpoint-reconciler-type=master-count": "neither lease nor none",
+	} {
+		o, f := flags()
+		if err := f.Parse([]string{args}); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Finish(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}

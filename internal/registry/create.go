@@ -175,7 +175,7 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	if err != nil {
 		return store.Record{}, err
 	}
-	c := store.Change{Op: store.OpCreate, Key: res.Key(obj.GetNamespace(), obj.GetName()), JSON: json, RevAt: revAt}
+	c := store.Change{Op: store.OpCreate, Key: res.Key(obj.GetNamespace(), obj.GetName()), JSON: json, RevAt: revAt, With: wr.accompany(held)}
 	if res.Namespaced {
 		c.Parent = NamespaceKey(obj.GetNamespace())
 	}

@@ -1,13 +1,15 @@
 package registry
 
 // This file: quotas are told of themselves. What a namespace uses is charged in insertOnce and modifyOnce, as the last thing before the
-// commit; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write.
+// commit; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write. Where several servers share
+// their objects, a charged write takes the new status along.
 
 import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"apilet/internal/admission/quota"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -24,9 +26,17 @@ func (wr *Writer) WriteQuotas(ctx context.Context, report func(error)) {
 func (wr *Writer) saveQuota(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error {
 	t := Target{Resource: wr.Types.Lookup("", "v1", "resourcequotas"), Namespace: namespace, Name: name, Subresource: "status"}
 	_, _, err := wr.Modify(ctx, t, Options{Manager: quotaController, Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
-		quota := old.DeepCopyObject().(*corev1.ResourceQuota)
-		change(quota)
-		return quota, nil
+		next := old.DeepCopyObject().(*corev1.ResourceQuota)
+		change(next)
+		return next, nil
 	})
 	return err
+}
+
+// accompany is what a write that was charged has to take along; nil where this server alone writes.
+func (wr *Writer) accompany(held *quota.Promise) func(context.Context) ([]store.Change, error) {
+	if !held.Shared() {
+		return nil
+	}
+	return func(ctx context.Context) ([]store.Change, error) { return held.With(ctx, wr.saveQuota) }
 }

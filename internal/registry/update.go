@@ -350,7 +350,8 @@ func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options
 	} else if err != nil {
 		return rec, err
 	}
-	return wr.store(ctx, t.Resource, obj, rec, opts.dryRun)
+	opts.with = wr.accompany(held)
+	return wr.store(ctx, t.Resource, obj, rec, opts)
 }
 
 // validateChanged checks an update: metadata by its own rules and by those of what may change, then the type's rules.
@@ -382,22 +383,22 @@ func (wr *Writer) validateChanged(ctx context.Context, t *Target, opts Options, 
 func anyName(string, bool) []string { return nil }
 
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
-func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, dryRun bool) (store.Record, error) {
+func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, opts Options) (store.Record, error) {
 	json, revAt, err := encode(ctx, res, obj)
 	if err != nil {
 		return rec, err
 	}
 	if store.EqualAt(json, revAt, &rec) {
-		if !dryRun {
+		if !opts.dryRun {
 			request.From(ctx).NoteWrite(request.Write{Key: rec.Key, Old: rec.Rev, New: rec.Rev})
 		}
 		return rec, nil
 	}
 	if mayGo(obj) && rec.Deleting {
-		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: dryRun})
+		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: opts.dryRun})
 	}
-	c := store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: obj.GetDeletionTimestamp() != nil}
-	if dryRun {
+	c := store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: obj.GetDeletionTimestamp() != nil, With: opts.with}
+	if opts.dryRun {
 		return store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(json, revAt, rec.Rev)}, nil
 	}
 	written, err := wr.commit(ctx, res, c)

@@ -155,6 +155,19 @@ func (l *eventLog) find(rev int64) *logSlot {
 	return nil
 }
 
+// findKey is find for one of the keys that have changed in a revision.
+func (l *eventLog) findKey(rev int64, key string) *logSlot {
+	if at := l.find(rev); at == nil || at.Key == key {
+		return at
+	}
+	for number := l.after(rev - 1); number < l.next && l.slot(number).Rev == rev; number++ {
+		if at := l.slot(number); at.Key == key {
+			return at
+		}
+	}
+	return nil
+}
+
 // after is the number of the first event in the ring above a revision.
 func (l *eventLog) after(rev int64) int64 {
 	low, high := l.oldest, l.next

@@ -12,7 +12,7 @@ package store
 // Several keys may change in one revision. The first of them has its record under the revision, as ever, the others under a longer key:
 // the revision with the object's key behind it. Nobody is told of a part of a revision. Kubernetes' own servers write each object by itself,
 // but old Events go in groups of up to a thousand; what has many more (`etcdctl del --prefix`) counts as compacted, so that nobody has to
-// hold all of it: who stands before it begins anew.
+// hold all of it: who stands before it begins anew. A Change may ask for it, too (Change.With).
 //
 // A replica may have to be filled from a snapshot of the log's state, at its beginning or when the log has forgotten what it would have to
 // follow. That happens beside its readers: newer versions lie above currentRev, where nobody looks, behind them the older ones as ever,
@@ -249,8 +249,8 @@ func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
 	}
 	if st.reachInTime(ctx, rev) == nil {
 		st.mu.RLock()
-		at := st.log.find(rev)
-		if at != nil && at.Key == c.Key {
+		at := st.log.findKey(rev, c.Key)
+		if at != nil {
 			defer st.mu.RUnlock()
 			return at.Record, nil
 		}

@@ -177,6 +177,10 @@ type Change struct {
 	JSON     []byte // not changed while the write is pending
 	RevAt    int    // offset in JSON
 	Author   Author // who asks; a zero one is what Options.Author says
+
+	// With says which updates of other keys have to be written in the same revision, or else nothing is. A replica asks before each attempt, also
+	// of one after they have lost a race. A file with a log of its own does not ask. nil: none.
+	With func(ctx context.Context) ([]Change, error)
 }
 
 // ---- Opening and closing

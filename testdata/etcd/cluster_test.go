@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -170,6 +171,7 @@ func (c *cluster) client() *clientv3.Client {
 type server struct {
 	*process
 	url, data, kubeconfig string
+	client                *http.Client // nil: the usual one
 }
 
 func (c *cluster) startServer(more ...string) *server {
@@ -255,7 +257,7 @@ func (s *server) try(method, path, body string, limit time.Duration) (int, strin
 	if method == "PATCH" {
 		request.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := cmp.Or(s.client, http.DefaultClient).Do(request)
 	if err != nil {
 		return 0, "", err
 	}

@@ -32,6 +32,8 @@ type ledger struct {
 	counting  chan struct{}       // closed when somebody has counted; nil while nobody does
 	promises  int                 // that have not been released
 	ended     chan struct{}       // closed when one is; nil while nobody waits
+	turn      chan struct{}       // capacity 1: holds a token while a promise has its turn, where other servers write, too
+	changedAt int64               // the revision of the last change to an object that is counted
 
 	leaving map[string]time.Time // pods that are being deleted, by key, and when they cease to count
 	lapsed  map[string]bool      // pods that have ceased to
@@ -47,6 +49,11 @@ type limit struct {
 	requirements   []requirement
 	used, promised usage // of the names in spec.hard
 	unsaved        bool  // the stored status may say something else
+
+	reserved      usage     // by a kube-apiserver, for objects that are to come
+	reservedUntil time.Time // at most
+	landed        usage     // of what was reserved, by the last object that came
+	landedAt      int64     // its revision
 }
 
 // tracked is a type that quotas speak of.
@@ -65,7 +72,7 @@ type concern struct {
 }
 
 func newLimit(q *corev1.ResourceQuota, rev int64) *limit {
-	return &limit{name: q.Name, uid: q.UID, rev: rev, spec: q.Spec, status: q.Status, requirements: requirementsOf(&q.Spec), promised: usage{}, unsaved: true}
+	return &limit{name: q.Name, uid: q.UID, rev: rev, spec: q.Spec, status: q.Status, requirements: requirementsOf(&q.Spec), promised: usage{}, reserved: usage{}, unsaved: true}
 }
 
 // counts says that what is used by one limit is used by the other: they speak of the same, whatever they allow.
@@ -212,16 +219,18 @@ type state struct {
 	now   time.Time
 }
 
+// taken is what an object takes in a state.
+func (t *tracked) taken(c *concern, in state) usage {
+	if !in.there {
+		return nil
+	}
+	return t.takes(c, in.obj, in.now)
+}
+
 // changeLocked replaces what an object took by what it takes.
 func (t *tracked) changeLocked(before, after state) {
 	for _, c := range t.limits {
-		var was, is usage
-		if before.there {
-			was = t.takes(c, before.obj, before.now)
-		}
-		if after.there {
-			is = t.takes(c, after.obj, after.now)
-		}
+		was, is := t.taken(c, before), t.taken(c, after)
 		if !was.equal(is) {
 			c.used.subtract(was)
 			c.used.add(is)
@@ -255,6 +264,12 @@ func (l *ledger) applyLocked(ev *store.Event) {
 	}
 	after.now = l.leaves(ev.Key, after.obj, time.Now())
 	t.changeLocked(before, after)
+	l.changedAt = ev.Rev
+	for _, c := range t.limits {
+		if len(c.reserved) > 0 {
+			c.land(t.taken(c, after).growth(t.taken(c, before)), ev.Rev)
+		}
+	}
 }
 
 // leaves notes when a pod that is being deleted ceases to count, and returns the time at which it is counted.
@@ -277,8 +292,11 @@ func (l *ledger) leaves(key string, obj scheme.Object, now time.Time) time.Time 
 	return never
 }
 
-// lapseLocked ceases to count pods whose time is over.
+// lapseLocked ceases to count pods whose time is over, and what was reserved for too long.
 func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
+	for _, lim := range l.limits {
+		lim.expire(now)
+	}
 	for key, lapse := range l.leaving {
 		if !now.After(lapse) {
 			continue
@@ -295,14 +313,25 @@ func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
 	}
 }
 
-// nextLapseLocked is when the next pod ceases to count; zero when none will.
+// nextLapseLocked is when the next pod ceases to count, or what is reserved; zero when none will.
 func (l *ledger) nextLapseLocked() (next time.Time) {
 	for _, lapse := range l.leaving {
-		if next.IsZero() || lapse.Before(next) {
-			next = lapse
+		next = sooner(next, lapse)
+	}
+	for _, lim := range l.limits {
+		if len(lim.reserved) > 0 {
+			next = sooner(next, lim.reservedUntil)
 		}
 	}
 	return next
+}
+
+// sooner is the earlier of two times; the zero time is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // ---- Counting from nothing ----
@@ -363,11 +392,14 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 			p.parts = append(p.parts, part{c.limit, taken})
 		}
 	}
-	for _, promised := range []bool{false, true} { // a refusal that stays one comes before one that may not
-		for _, part := range p.parts {
-			if err := part.limit.refuse(w, part.taken, promised); err != nil {
-				return nil, err
-			}
+	for _, part := range p.parts { // a refusal that stays one comes before one that may not
+		if err := part.limit.refuse(w, part.taken); err != nil {
+			return nil, err
+		}
+	}
+	for _, part := range p.parts {
+		if err := part.limit.refuse(w, part.taken, part.limit.promised, part.limit.reserved); err != nil {
+			return nil, err
 		}
 	}
 	if len(p.parts) == 0 || w.DryRun {
@@ -414,15 +446,15 @@ func (t *tracked) grows(c *concern, w *Write, now time.Time) usage {
 	return after.growth(t.takes(c, w.Old, now))
 }
 
-// refuse says why a limit has no room. What is promised to others counts only if that is asked for.
-func (lim *limit) refuse(w *Write, taken usage, promised bool) error {
+// refuse says why a limit has no room. With what others are about to take, which they perhaps will not, it says errPromised.
+func (lim *limit) refuse(w *Write, taken usage, others ...usage) error {
 	var exceeded []corev1.ResourceName
 	for name, q := range taken {
 		sum := lim.used[name]
 		sum = sum.DeepCopy()
 		sum.Add(q)
-		if promised {
-			sum.Add(lim.promised[name])
+		for _, other := range others {
+			sum.Add(other[name])
 		}
 		if sum.Cmp(lim.spec.Hard[name]) > 0 {
 			exceeded = append(exceeded, name)
@@ -431,9 +463,9 @@ func (lim *limit) refuse(w *Write, taken usage, promised bool) error {
 	switch {
 	case len(exceeded) == 0:
 		return nil
-	case promised && w.DryRun:
+	case len(others) > 0 && w.DryRun:
 		return nil
-	case promised:
+	case len(others) > 0:
 		return errPromised
 	}
 	return w.forbidden("exceeded quota: %s, requested: %s, used: %s, limited: %s", lim.name, taken.of(exceeded), lim.used.of(exceeded),

@@ -5,7 +5,7 @@
 //	rec, err := commit(pod)
 //
 // A namespace that has a quota has a ledger: for each quota what the stored objects use, and what is promised to writes that are on their
-// way. Nothing else knows what is used, neither the status of the quotas, which is written after it and never read, nor the disk: the
+// way. Nothing else knows what is used, neither the status of the quotas, which is written after it, nor the disk: the
 // ledger is counted from the namespace's objects when it is first needed, and from then on follows the store's log, where every change
 // stands with the object before and after it, whoever made it. So a pod that ends, an object that the collector deletes, a write that
 // fails and a server that was killed need no code of their own.
@@ -19,6 +19,9 @@
 // The promise ends after the commit, when the log has been read once more: what was written has become used. So of any number of writes
 // exactly those get through for whom there is room, and none is refused for the sake of one that failed. Example: 64 creates at once,
 // a quota of 50. 50 have a promise, 14 wait; the group commit ends, 50 are used, and the 14 are refused.
+//
+// Where several servers share the objects, a charged write takes the quotas' new status along (Promise.With): shared.go tells how that makes
+// them one.
 //
 // Who writes into a namespace without quota pays for looking that up. With the last quota of a namespace its ledger goes.
 package quota
@@ -52,6 +55,7 @@ type Quotas struct {
 	store *store.Store
 	types *scheme.Registry
 
+	shared     bool          // with other servers: see shared.go
 	namespaces atomic.Int64  // that have a ledger
 	changed    chan struct{} // holds a token when there may be a status to write: one is enough to look at all
 
@@ -67,7 +71,7 @@ type Quotas struct {
 
 // New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
-	q := &Quotas{store: st, types: types, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
+	q := &Quotas{store: st, types: types, shared: st.Opts.Replica != nil, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -123,8 +127,13 @@ func (q *Quotas) Charge(ctx context.Context, w Write) (*Promise, error) {
 	if q == nil || q.namespaces.Load() == 0 || !w.Resource.Namespaced || q.ledgerOf(w.Object.GetNamespace()) == nil {
 		return nil, nil
 	}
-	charged := w // on the heap: w must not be, for writes that no quota concerns
-	return q.charge(ctx, &charged)
+	charged := w
+	p, err := q.charge(ctx, &charged)
+	if p != nil && q.shared {
+		kept := w // on the heap: the others must not be
+		p.write = &kept
+	}
+	return p, err
 }
 
 func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
@@ -133,7 +142,7 @@ func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for {
+	for confirmed := !q.shared; ; {
 		l, err := q.open(ctx, w.Object.GetNamespace())
 		if l == nil || err != nil {
 			return nil, outOfTime(ctx, err)
@@ -141,15 +150,31 @@ func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
 		promise, err := l.weighLocked(q, w)
 		wait := l.endedLocked(errors.Is(err, errPromised))
 		q.mu.Unlock()
-		if wait == nil {
+		switch {
+		case wait == nil && (err == nil || confirmed):
 			return promise, err
+		case wait == nil: // another server may have made room
+			confirmed = true
+			if _, err := q.store.Current(ctx); err != nil {
+				return nil, outOfTime(ctx, err)
+			}
+			continue
 		}
 		select {
 		case <-wait:
+		case <-q.elsewhere():
 		case <-ctx.Done():
 			return nil, outOfTime(ctx, ctx.Err())
 		}
 	}
+}
+
+// elsewhere wakes who waits for what no promise of this server's announces. It never does where there is no other server.
+func (q *Quotas) elsewhere() <-chan time.Time {
+	if !q.shared {
+		return nil
+	}
+	return time.After(lookAgain)
 }
 
 // outOfTime words the end of patience.
@@ -165,8 +190,10 @@ func outOfTime(ctx context.Context, err error) error {
 // A Promise is what a write that is on its way will use.
 type Promise struct {
 	quotas *Quotas
-	ledger *ledger
+	ledger *ledger // nil once it is released
 	parts  []part
+	write  *Write // nil where no other server shares the objects
+	turn   bool   // it is this one's, among the promises of the ledger
 }
 
 type part struct {
@@ -176,7 +203,7 @@ type part struct {
 
 // Release ends a promise: what has been committed is used, what has failed is free. The nil promise has no end.
 func (p *Promise) Release() {
-	if p == nil {
+	if p == nil || p.ledger == nil {
 		return
 	}
 	p.quotas.mu.Lock()
@@ -187,6 +214,10 @@ func (p *Promise) Release() {
 	}
 	p.ledger.promises--
 	p.ledger.announceLocked()
+	if p.turn {
+		<-p.ledger.turn
+	}
+	p.ledger, p.parts, p.turn = nil, nil, false
 }
 
 // ---- Which namespaces have quotas ----
@@ -198,6 +229,12 @@ func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.shared {
+		q.drainLocked() // in the log's order, which says what is reserved
+		if rec.Rev > q.store.Revision() {
+			return // and the log will tell of this
+		}
+	}
 	if !q.renewLocked(rec) {
 		namespace, _ := scheme.NamespacedName(rec.Key)
 		_ = q.reloadLocked(strings.Clone(namespace)) // the next charge tries again
@@ -226,6 +263,9 @@ func (q *Quotas) renewLocked(rec *store.Record) bool {
 	renewed := newLimit(obj.(*corev1.ResourceQuota), rec.Rev)
 	if !lim.counts(renewed) {
 		return false
+	}
+	if q.shared && l.counted {
+		lim.reserve(renewed, l.changedAt == rec.Rev, time.Now())
 	}
 	lim.renew(renewed)
 	l.announceLocked() // there may be more room
@@ -293,7 +333,7 @@ func (q *Quotas) reloadLocked(namespace string) error {
 		if len(q.ledgers) == 0 {
 			q.pos = q.store.Revision()
 		}
-		l = &ledger{namespace: namespace}
+		l = &ledger{namespace: namespace, turn: make(chan struct{}, 1)}
 		q.setLedgerLocked(namespace, l)
 	}
 	switch {
@@ -466,6 +506,9 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	}
 	count.settleLocked(l)
 	l.counted = true
+	if q.shared {
+		l.reserveLocked(time.Now())
+	}
 	err = q.readLocked(&at, q.pos, func(ev *store.Event) {
 		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace {
 			l.applyLocked(ev)

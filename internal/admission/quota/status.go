@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,7 +67,16 @@ func (q *Quotas) sleep(ctx context.Context, wake <-chan struct{}, next time.Time
 type account struct {
 	namespace, name string
 	uid             types.UID
+	rev             string // of the quota of which that is so, where another server may have charged a later one; "": of any
 	used            corev1.ResourceList
+}
+
+func (q *Quotas) accountLocked(l *ledger, lim *limit) account {
+	a := account{namespace: l.namespace, name: lim.name, uid: lim.uid, used: lim.told().list()}
+	if q.shared {
+		a.rev = strconv.FormatInt(lim.rev, 10)
+	}
+	return a
 }
 
 // round writes what has changed, and returns when the next pod ceases to count.
@@ -98,13 +108,11 @@ func (q *Quotas) unsaved(ctx context.Context) (accounts []account, next time.Tim
 		}
 		for _, lim := range l.limits {
 			if lim.unsaved && !lim.tells() {
-				accounts = append(accounts, account{namespace, lim.name, lim.uid, lim.used.list()})
+				accounts = append(accounts, q.accountLocked(l, lim))
 			}
 			lim.unsaved = false
 		}
-		if lapse := l.nextLapseLocked(); next.IsZero() || !lapse.IsZero() && lapse.Before(next) {
-			next = lapse
-		}
+		next = sooner(next, l.nextLapseLocked())
 		q.mu.Unlock()
 	}
 	return accounts, next, errors.Join(errs...)
@@ -129,7 +137,7 @@ func (l *ledger) concernsWriterLocked() bool {
 		return true
 	}
 	for _, lim := range l.limits {
-		if lim.unsaved {
+		if lim.unsaved || len(lim.reserved) > 0 {
 			return true
 		}
 	}
@@ -138,13 +146,13 @@ func (l *ledger) concernsWriterLocked() bool {
 
 // tells says that the stored status is right.
 func (lim *limit) tells() bool {
-	return usage(lim.status.Hard).equal(usage(lim.spec.Hard)) && usage(lim.status.Used).equal(lim.used)
+	return usage(lim.status.Hard).equal(usage(lim.spec.Hard)) && usage(lim.status.Used).equal(lim.told())
 }
 
 // write brings the status of the stored quota up to date. Quantities that are equal stay as they are written.
 func (a *account) write(stored *corev1.ResourceQuota) {
-	if stored.UID != a.uid {
-		return
+	if stored.UID != a.uid || a.rev != "" && a.rev != stored.ResourceVersion {
+		return // the log tells of the later one
 	}
 	if hard := usage(stored.Spec.Hard); !usage(stored.Status.Hard).equal(hard) {
 		stored.Status.Hard = hard.list()

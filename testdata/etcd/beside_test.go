@@ -1,0 +1,132 @@
+package etcd
+
+// This file: beside a kube-apiserver on the same etcd. It wants one, as a program: KUBE_APISERVER=kube-apiserver go test -run Beside .
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const kubeToken = "beside"
+
+// kubernetes speaks to a kube-apiserver: it has a certificate of its own, and asks for a token.
+type kubernetes struct{ http.RoundTripper }
+
+func (k kubernetes) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+kubeToken)
+	return k.RoundTripper.RoundTrip(r)
+}
+
+// startKubernetes starts a kube-apiserver, which writes JSON.
+func (c *cluster) startKubernetes(more ...string) *server {
+	t := c.t
+	t.Helper()
+	program := os.Getenv("KUBE_APISERVER")
+	if program == "" {
+		t.Skip("KUBE_APISERVER names no kube-apiserver")
+	}
+	dir, port := t.TempDir(), held(t, 1)[0]
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	keys := file("sa.key", pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))
+	k := &server{url: fmt.Sprint("https://127.0.0.1:", port)}
+	k.client = &http.Client{Transport: kubernetes{&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
+	k.process = &process{t: t, name: program, log: &lockedBuffer{}, args: append([]string{"--etcd-servers", strings.Join(c.urls, ","), "--secure-port", fmt.Sprint(port),
+		"--bind-address", "127.0.0.1", "--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", file("tokens", []byte(kubeToken+`,admin,1,"system:masters"`)),
+		"--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://beside", "--service-account-key-file", keys,
+		"--service-account-signing-key-file", keys, "--permit-port-sharing", "--disable-admission-plugins", "ServiceAccount", "--storage-media-type", "application/json"}, more...)}
+	k.process.start()
+	t.Cleanup(func() { k.signal(syscall.SIGKILL) })
+	until(t, "kube-apiserver is ready", func() error {
+		code, text, err := k.try("GET", "/readyz", "", 5*time.Second)
+		if code != 200 {
+			return fmt.Errorf("%d %s %v", code, text, err)
+		}
+		return nil
+	})
+	return k
+}
+
+// TestQuotaHoldsBesideKubernetes: kube-apiserver raises the status, then writes the object; two apilets write both at once.
+func TestQuotaHoldsBesideKubernetes(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	kube := c.startKubernetes("--advertise-address", "10.9.9.9")
+	client := c.client()
+	servers := []*server{c.startServer(), kube, c.startServer()}
+	q := limited(t, servers[0], "few", 50)
+	for _, s := range servers {
+		q.known(s)
+	}
+	q.settles(kube, 0)
+	since := q.revision(client)
+	for round := range 3 {
+		var through, refused atomic.Int64
+		var clients sync.WaitGroup
+		for n := range 64 {
+			clients.Go(func() {
+				for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+					s := servers[n%3]
+					code, text, err := s.try("POST", q.maps, aMap(fmt.Sprintf("b%d-%d", round, n), "1", ""), patience)
+					switch {
+					case code == http.StatusCreated:
+						through.Add(1)
+					case code == http.StatusForbidden && strings.Contains(text, "exceeded quota"):
+						refused.Add(1)
+					case code == http.StatusForbidden && strings.Contains(text, "status unknown for quota") || s == kube && code == http.StatusConflict:
+						continue // the quota has changed four times meanwhile
+					default:
+						t.Errorf("%d %s %v", code, text, err)
+					}
+					return
+				}
+				t.Error("no answer")
+			})
+		}
+		clients.Wait()
+		if through.Load() > 50 || through.Load()+refused.Load() != 64 {
+			t.Errorf("%d through, %d refused", through.Load(), refused.Load())
+		}
+		// kube-apiserver refuses by what the status says, and a create that came to nothing there is in it for a moment.
+		for n, s := 0, servers[0]; len(q.names(s)) < 50; n++ {
+			s.do(201, "POST", q.maps, aMap(fmt.Sprintf("rest%d-%d", round, n), "1", ""))
+		}
+		q.settles(kube, 50)
+		for n, name := range q.names(kube)[:40] {
+			servers[n%3].do(200, "DELETE", q.maps+"/"+name, "")
+		}
+		q.settles(servers[round], 10)
+		for n := range 30 {
+			servers[n%3].do(201, "POST", q.maps, aMap(fmt.Sprintf("free%d-%d", round, n), "1", ""))
+		}
+		q.settles(servers[round], 40)
+		for n, name := range q.names(kube) {
+			servers[n%3].do(200, "DELETE", q.maps+"/"+name, "")
+		}
+		q.settles(servers[0], 0)
+	}
+	q.never(client, since, 50)
+}

@@ -1,0 +1,169 @@
+package etcd
+
+// This file: the endpoints of Service default/kubernetes name the servers that are there.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	ownEndpoints = "/api/v1/namespaces/default/endpoints/kubernetes"
+	ownSlice     = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
+)
+
+// told is where a server says that Service default/kubernetes leads, in both forms.
+func told(s *server) (string, error) {
+	var endpoints struct {
+		Subsets []struct {
+			Addresses []struct{ IP string }
+			Ports     []struct{ Port int }
+		}
+	}
+	var slice struct {
+		Endpoints []struct{ Addresses []string }
+		Ports     []struct{ Port int }
+	}
+	for path, into := range map[string]any{ownEndpoints: &endpoints, ownSlice: &slice} {
+		code, text, err := s.try("GET", path, "", patience)
+		if err == nil && code != 200 {
+			err = fmt.Errorf("%d %s", code, text)
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(text), into)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	var first, second []string
+	for _, subset := range endpoints.Subsets {
+		for _, address := range subset.Addresses {
+			first = append(first, fmt.Sprint(address.IP, " ", subset.Ports))
+		}
+	}
+	for _, endpoint := range slice.Endpoints {
+		second = append(second, fmt.Sprint(endpoint.Addresses[0], " ", slice.Ports))
+	}
+	if !slices.Equal(first, second) {
+		return "", fmt.Errorf("Endpoints %v, EndpointSlice %v", first, second)
+	}
+	var addresses []string
+	for _, line := range first {
+		address, _, _ := strings.Cut(line, " ")
+		addresses = append(addresses, address)
+	}
+	return strings.Join(addresses, ","), nil
+}
+
+// leads waits until all these servers say that the Service leads there.
+func leads(t *testing.T, want string, servers ...*server) {
+	t.Helper()
+	for _, s := range servers {
+		until(t, "the endpoints are "+want, func() error {
+			got, err := told(s)
+			if err == nil && got != want {
+				err = fmt.Errorf("they are %q", got)
+			}
+			return err
+		})
+	}
+}
+
+func masters(t *testing.T, client *clientv3.Client) (addresses []string) {
+	t.Helper()
+	const prefix = "/registry/masterleases/"
+	answer, err := client.Get(context.Background(), prefix, clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range answer.Kvs {
+		addresses = append(addresses, strings.TrimPrefix(string(kv.Key), prefix))
+	}
+	return addresses
+}
+
+func TestEndpointsNameWhoIsThere(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	client := c.client()
+	alone := c.startServer() // on loopback, and nobody else: as with a file
+	if got, err := told(alone); got != "127.0.0.1" {
+		t.Errorf("%q %v", got, err)
+	}
+	a := c.startServer("--advertise-address", "10.1.0.1")
+	leads(t, "10.1.0.1", a, alone)
+	b := c.startServer("--advertise-address", "10.1.0.2")
+	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
+	c.startServer()
+	c.startServer("--advertise-address", "10.1.0.3", "--endpoint-reconciler-type", "none")
+	if got := masters(t, client); !slices.Equal(got, []string{"10.1.0.1", "10.1.0.2"}) {
+		t.Errorf("%v are there", got)
+	}
+	b.signal(syscall.SIGTERM) // who is told to stop takes itself out before it ends
+	if got := masters(t, client); !slices.Equal(got, []string{"10.1.0.1"}) && !strings.Contains(b.log.String(), "stays among the endpoints") {
+		t.Errorf("%v are there", got)
+	}
+	leads(t, "10.1.0.1", a, alone)
+	b.start()
+	b.ready()
+	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
+	a.do(200, "DELETE", ownSlice, "") // what a user does there is undone
+	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
+	b.signal(syscall.SIGKILL)
+	leads(t, "10.1.0.1", a, alone) // some time later
+	b.start()
+	b.ready()
+	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
+	a.signal(syscall.SIGTERM)
+	b.signal(syscall.SIGTERM)
+	leads(t, "", alone)
+}
+
+// TestEndpointsBesideKubernetes: servers of either kind name each other, and none of them writes what the other has written.
+func TestEndpointsBesideKubernetes(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	client := c.client()
+	a := c.startServer("--advertise-address", "10.1.0.1")
+	kube := c.startKubernetes("--advertise-address", "10.9.9.9", "--storage-media-type", "application/vnd.kubernetes.protobuf")
+	leads(t, "10.1.0.1,10.9.9.9", a, kube)
+	b := c.startServer("--advertise-address", "10.1.0.2")
+	leads(t, "10.1.0.1,10.1.0.2,10.9.9.9", a, b, kube)
+	versions := func() (all string) {
+		for _, path := range []string{ownEndpoints, ownSlice} {
+			all += read(t, a.do(200, "GET", path, "")).Metadata.ResourceVersion + " "
+		}
+		return all
+	}
+	before := versions()
+	for range 3 { // kube-apiserver looks after each time that it has written its lease
+		next := client.Watch(context.Background(), "/registry/masterleases/10.9.9.9")
+		if news := <-next; news.Err() != nil {
+			t.Fatal(news.Err())
+		}
+	}
+	if now := versions(); now != before {
+		t.Errorf("the endpoints were of %s, and are of %s", before, now)
+	}
+	b.signal(syscall.SIGTERM)
+	leads(t, "10.1.0.1,10.9.9.9", a, kube)
+	b.start()
+	b.ready()
+	leads(t, "10.1.0.1,10.1.0.2,10.9.9.9", a, b, kube)
+	b.signal(syscall.SIGKILL)
+	leads(t, "10.1.0.1,10.9.9.9", a, kube)
+	kube.signal(syscall.SIGTERM)
+	leads(t, "10.1.0.1", a)
+	kube.start()
+	leads(t, "10.1.0.1,10.9.9.9", a)
+	kube.signal(syscall.SIGKILL)
+	leads(t, "10.1.0.1", a)
+}
