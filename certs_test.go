@@ -63,7 +63,7 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeconfig := filepath.Join(t.TempDir(), "config")
-			s := startTest(t, func(c *config) { c.Kubeconfig = kubeconfig }, edit)
+			s := startTest(t, func(c *config) { c.Kubeconfig, c.Advertised = kubeconfig, "192.0.2.7" }, edit)
 			client, admin := kubeconfigClient(t, kubeconfig)
 			defer client.CloseIdleConnections()
 			answer, err := client.Get(s.url + "/api/v1/pods")
@@ -81,7 +81,7 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 				t.Errorf("the administrator is %v until %v", admin.Subject, admin.NotAfter)
 			}
 			for _, host := range []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
-				"kubernetes.default.svc.cluster.local", "10.96.0.1"} {
+				"kubernetes.default.svc.cluster.local", "10.96.0.1", "192.0.2.7"} {
 				if err := answer.TLS.PeerCertificates[0].VerifyHostname(host); err != nil {
 					t.Error(err)
 				}

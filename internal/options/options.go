@@ -102,7 +102,7 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 
 func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
-	f.StringVar(&o.Advertised, "advertise-address", "", "the `IP` at which others reach this server, for the endpoints of Service default/kubernetes (default: that of --listen)")
+	f.StringVar(&o.Advertised, "advertise-address", "", "the `IP` at which others reach this server, for the endpoints of Service default/kubernetes and the server's own certificate (default: that of --listen)")
 	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "lease has the endpoints of Service default/kubernetes name this server, and on etcd all that are there, kube-apiservers among them; `none` leaves them alone")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
 	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")

@@ -73,7 +73,7 @@ func (e *Endpoint) Open() error {
 	if err != nil {
 		return err
 	}
-	e.certs, err = certs.OpenCertFolder(e.CertDir, func() []string { return certs.OwnHosts(host, serviceIP) }, e.Log)
+	e.certs, err = certs.OpenCertFolder(e.CertDir, func() []string { return certs.OwnHosts(host, e.Advertised, serviceIP) }, e.Log)
 	if err == nil {
 		e.Auth.OwnCA = e.certs.Authority.CertPEM
 	}

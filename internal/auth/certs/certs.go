@@ -407,8 +407,9 @@ func (f *Folder) save(name string, pair *KeyPair) error {
 	return atomicfile.SaveFile(f.file(name+".crt"), pair.CertPEM)
 }
 
-// OwnHosts are the names and addresses of a server that listens on host, which may be "" or an address that stands for all.
-func OwnHosts(host string, serviceIP net.IP) []string {
+// OwnHosts are the names and addresses of a server that listens on host, which may be "" or an address that stands for all. advertised is the
+// address at which others reach it, if that is another one: "" is none.
+func OwnHosts(host, advertised string, serviceIP net.IP) []string {
 	hosts := []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local", serviceIP.String()}
 	if name, err := os.Hostname(); err == nil && len(utilvalidation.IsDNS1123Subdomain(strings.ToLower(name))) == 0 {
@@ -422,6 +423,9 @@ func OwnHosts(host string, serviceIP net.IP) []string {
 				hosts = append(hosts, n.IP.String())
 			}
 		}
+	}
+	if advertised != "" {
+		hosts = append(hosts, advertised)
 	}
 	slices.Sort(hosts)
 	return slices.Compact(hosts)
