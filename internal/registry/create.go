@@ -100,7 +100,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated {
 			strategy.NameNew(obj)
 		}
-		if err := wr.Auth.Accounts.FillSecret(obj); err != nil {
+		if err := wr.Auth.Accounts.FillSecret(ctx, obj); err != nil {
 			return store.Record{}, err
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
