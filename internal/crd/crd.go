@@ -628,10 +628,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.Deprecation = &scheme.Deprecation{Deprecated: [2]int{1, 0}}
 	}
 	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, Complete: cr.complete,
-		Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over}
-	if def.terminating {
-		res.Custom.Admit = cr.refuse
-	}
+		Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over, Definition: def.schemas.key, Terminating: def.terminating}
 	if len(v.AdditionalPrinterColumns) > 0 {
 		res.Custom.Columns, res.Custom.Cells = cr.columns, cr.cells
 	}

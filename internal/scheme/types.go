@@ -245,7 +245,6 @@ type Resource struct {
 // CustomStrategy is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
 // makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
 type CustomStrategy struct {
-	Admit     func() error                                                           // may objects be created?
 	Defaults  func(obj Object)                                                       // fills in what a client left out
 	Prepare   func(obj, old Object, sub string) Object                               // what is to be stored: without what this way may not change
 	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList // metadata included
@@ -254,6 +253,8 @@ type CustomStrategy struct {
 	Committed func(ctx context.Context) error                                        // after a write, before its answer
 
 	StorageVersion string          // of custom resources, as all that follows
+	Definition     string          // the key of what makes the type: without it nothing is created
+	Terminating    bool            // the definition is being deleted
 	Over           <-chan struct{} // closed when the definition was changed, or went: watches end
 	Deprecation    string          // the warning of a deprecated version
 	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
