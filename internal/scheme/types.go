@@ -75,7 +75,7 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// Builtins is the table, one group version after the other in discovery order (see GroupOrder). The words of a row: traits, then plural
+// Builtins is the table, one group version after the other in discovery order (see groupOrder). The words of a row: traits, then plural
 // and short names, then subresources.
 var Builtins = slices.Concat(
 	GroupVersion("", "v1",
@@ -182,8 +182,8 @@ var Builtins = slices.Concat(
 			storedIn("flowcontrol.apiserver.k8s.io", sameShape(levelFromV1beta3, levelToV1beta3))),
 )
 
-// GroupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
-var GroupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
+// groupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
+var groupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
 	"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
 	"flowcontrol.apiserver.k8s.io"}
@@ -564,7 +564,7 @@ func (reg *Registry) ReplaceCustom(rows []*Resource, unserved ...*Resource) {
 	}
 }
 
-// compareRows is discovery's order: groups as GroupOrder has them, then versions from the most stable and newest down, then names.
+// compareRows is discovery's order: groups as groupOrder has them, then versions from the most stable and newest down, then names.
 func compareRows(a, b *Resource) int {
 	return cmp.Or(
 		cmp.Compare(groupRank(a.Group), groupRank(b.Group)),
@@ -574,10 +574,10 @@ func compareRows(a, b *Resource) int {
 }
 
 func groupRank(group string) int {
-	if rank := slices.Index(GroupOrder, group); rank >= 0 {
+	if rank := slices.Index(groupOrder, group); rank >= 0 {
 		return rank
 	}
-	return len(GroupOrder)
+	return len(groupOrder)
 }
 
 // Lookup finds a resource by group, version and plural name; nil when it is not served.
