@@ -29,10 +29,8 @@ import (
 	"github.com/tidwall/gjson"
 	"sigs.k8s.io/yaml"
 
-	"apilet/internal/admission/matchconditions"
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
-	"apilet/internal/webhook"
 )
 
 // ---- A webhook under test
@@ -986,71 +984,6 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 	apitest.WaitFor(t, "the connection to be closed", func() bool { return h.closed.Load() == 1 })
 }
 
-func TestAServiceIsDialledWhereItsEndpointsAre(t *testing.T) {
-	t.Parallel()
-	s := startTest(t)
-	h := startHook(t, allowing(""))
-	_, port, _ := net.SplitHostPort(h.Listener.Addr().String())
-	services, endpoints := "/api/v1/namespaces/default/services", "/api/v1/namespaces/default/endpoints"
-	slices := "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-	book := s.webhooks.Services
-	resolve := func(name string) string {
-		address, err := book.Resolve("default", name, 443)
-		if err != nil {
-			return err.Error()
-		}
-		return address
-	}
-	check := func(name, want string) {
-		t.Helper()
-		if got := resolve(name); got != want {
-			t.Errorf("%s: got %s, want %s", name, got, want)
-		}
-	}
-	check("web", `service "web" not found`)
-	s.want(201, "POST", services, `{"metadata":{"name":"web"},"spec":{"ports":[{"name":"hook","port":443},{"name":"other","port":80}]}}`)
-	check("web", `no endpoints available for service "web"`)
-	s.want(201, "POST", endpoints, `{"metadata":{"name":"web"},"subsets":[{"addresses":[{"ip":"10.0.0.7"}],"ports":[{"name":"other","port":8080},{"name":"hook","port":8443}]}]}`)
-	check("web", "10.0.0.7:8443")
-	s.want(200, "DELETE", endpoints+"/web", "")
-	slice := `{"metadata":{"name":"web-%s","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4","endpoints":[{"addresses":["%s"],"conditions":{"ready":%v}}],"ports":[{"name":"hook","port":8443}]}`
-	s.want(201, "POST", slices, fmt.Sprintf(slice, "down", "10.0.0.8", false))
-	check("web", `no endpoints available for service "web"`)
-	s.want(201, "POST", slices, fmt.Sprintf(slice, "up", "10.0.0.9", true))
-	check("web", "10.0.0.9:8443")
-	s.want(201, "POST", services, `{"metadata":{"name":"elsewhere"},"spec":{"type":"ExternalName","externalName":"hooks.example.com"}}`)
-	check("elsewhere", "hooks.example.com:443")
-	if _, err := book.Resolve("default", "web", 444); err == nil || err.Error() != `no service port 444 found for service "web"` {
-		t.Error(err)
-	}
-
-	// The whole call, to the name that the certificate of the test server does not have.
-	s.want(201, "POST", services, `{"metadata":{"name":"hook"},"spec":{"ports":[{"port":443}]}}`)
-	s.want(201, "POST", endpoints, `{"metadata":{"name":"hook"},"subsets":[{"addresses":[{"ip":"198.51.100.1"}],"ports":[{"port":`+port+`}]}]}`)
-	c, err := webhook.NewClient(&s.hookTo("hook", h).ClientConfig, &webhook.ServiceResolver{Store: s.st, Types: s.reg})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.URL != "https://hook.default.svc:443/review" || c.Transport.TLSClientConfig.ServerName != "hook.default.svc" || c.Transport.Protocols.HTTP2() {
-		t.Errorf("%s as %s", c.URL, c.Transport.TLSClientConfig.ServerName)
-	}
-	c.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if got, err := book.Resolve("default", "hook", 443); got != "198.51.100.1:"+port || address != "hook.default.svc:443" {
-			t.Errorf("dials %s (%v) for %s", got, err, address)
-		}
-		return (&net.Dialer{}).DialContext(ctx, network, h.Listener.Addr().String())
-	}
-	_, err = c.Post(t.Context(), []byte(`{}`), 1<<20)
-	if err == nil || !strings.Contains(err.Error(), "not hook.default.svc") {
-		t.Errorf("a certificate for another name: %v", err)
-	}
-	c.Transport.TLSClientConfig.ServerName = "example.com" // which the test server's certificate is for
-	if _, err := c.Post(t.Context(), []byte(`{"apiVersion":"admission.k8s.io/v1"}`), 1<<20); err != nil {
-		t.Error(err)
-	}
-	c.Close()
-}
-
 // TestWebhooksAreCalledByTheCleanPath, be it part of a URL or of a Service's reference.
 func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
 	t.Parallel()
@@ -1073,17 +1006,6 @@ func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
 			t.Errorf("%q: asked %v, want once at %q", c.given, asked, c.want)
 		}
 	}
-}
-
-// hookTo reads a webhook that names a service.
-func (s *testServer) hookTo(service string, h *hookStub) *matchconditions.Webhook {
-	s.t.Helper()
-	hook := &matchconditions.Webhook{}
-	text := h.hookAt("a", "", `"clientConfig":{"caBundle":"`+h.bundle()+`","service":{"namespace":"default","name":"`+service+`","path":"/review"}}`)
-	if err := json.Unmarshal([]byte(text), &hook.ValidatingWebhook); err != nil {
-		s.t.Fatal(err)
-	}
-	return hook
 }
 
 func TestV1beta1Reviews(t *testing.T) {

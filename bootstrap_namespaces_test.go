@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 
 	"apilet/internal/apitest"
 	"apilet/internal/bootstrap"
 	"apilet/internal/store"
+	"apilet/internal/webhook"
 )
 
 const (
@@ -206,9 +208,14 @@ func TestOwnEndpointsFollowTheListener(t *testing.T) {
 		apitest.Expect(t, a.get("endpoints").Raw, `[{"addresses":["127.0.0.1"],"conditions":{"ready":true}}]`)
 		apitest.Expect(t, a.get("ports").Raw, `[{"name":"https","protocol":"TCP","port":`+port+`}]`)
 		apitest.Expect(t, a.get(`metadata.labels.kubernetes\.io/service-name`), "kubernetes")
-		if service, err := s.webhooks.Services.Resolve("default", "kubernetes", 443); service != "127.0.0.1:"+port {
-			t.Errorf("the service leads to %s (%v), want port %s", service, err, port)
+		c, err := webhook.NewClient(&admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "default", Name: "kubernetes"}}, s.webhooks.Services)
+		if err != nil {
+			t.Fatal(err)
 		}
+		if _, err := c.Post(t.Context(), []byte(`{}`), 1<<20); err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
+			t.Errorf("the service does not lead to this server, which speaks plain HTTP: %v", err)
+		}
+		c.Close()
 		s.restart()
 	}
 }

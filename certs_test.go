@@ -153,44 +153,42 @@ func servedBy(t *testing.T, s *testServer) []byte {
 // TestServingCertificateIsReloaded: new handshakes show the new certificate, and a connection that is open goes on.
 func TestServingCertificateIsReloaded(t *testing.T) {
 	t.Parallel()
-	f, _, err := openTestCerts(t, "", "127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair := func() (*certs.KeyPair, map[string][]byte) {
-		p, err := f.Issue(certs.ServingTemplate([]string{"127.0.0.1"}))
+	pair := func() (cert []byte, files map[string][]byte) { // what a folder of its own has made
+		dir := t.TempDir()
+		f, _, err := openTestCerts(t, dir, "127.0.0.1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p, map[string][]byte{"tls.crt": p.CertPEM, "tls.key": p.KeyPEM}
+		return f.Serving.Load().Certificate[0], map[string][]byte{
+			"tls.crt": apitest.ReadFile(t, filepath.Join(dir, "apiserver.crt")), "tls.key": apitest.ReadFile(t, filepath.Join(dir, "apiserver.key"))}
 	}
 	mount := &mountedPair{t: t, dir: t.TempDir()}
-	old, files := pair()
-	mount.swap(files)
+	old, oldFiles := pair()
+	mount.swap(oldFiles)
 	s, _ := startTLS(t, func(c *config) { c.TLSCert, c.TLSKey = mount.file("tls.crt"), mount.file("tls.key") })
 	s.client.Transport.(*http.Transport).TLSClientConfig.InsecureSkipVerify = true
 	s.want(200, "GET", "/version", "")
 	open := s.dialTLS()
 	defer open.Close()
-	if !bytes.Equal(servedBy(t, s), old.Cert.Raw) {
+	if !bytes.Equal(servedBy(t, s), old) {
 		t.Fatal("the server shows another certificate than its own")
 	}
-	next, files := pair()
-	mount.swap(files)
-	if !bytes.Equal(servedBy(t, s), next.Cert.Raw) {
+	next, nextFiles := pair()
+	mount.swap(nextFiles)
+	if !bytes.Equal(servedBy(t, s), next) {
 		t.Error("a new connection shows the old certificate")
 	}
 	if code := requestOver(t, open); code != 200 {
 		t.Errorf("the open connection answers %d", code)
 	}
 	for title, broken := range map[string]map[string][]byte{
-		"a key of another certificate": {"tls.crt": next.CertPEM, "tls.key": old.KeyPEM},
-		"half a certificate":           {"tls.crt": next.CertPEM[:100], "tls.key": next.KeyPEM},
+		"a key of another certificate": {"tls.crt": nextFiles["tls.crt"], "tls.key": oldFiles["tls.key"]},
+		"half a certificate":           {"tls.crt": nextFiles["tls.crt"][:100], "tls.key": nextFiles["tls.key"]},
 		"nothing":                      {},
 	} {
 		mount.swap(broken)
 		for range 3 {
-			if !bytes.Equal(servedBy(t, s), next.Cert.Raw) {
+			if !bytes.Equal(servedBy(t, s), next) {
 				t.Errorf("%s: the certificate before is not shown any more", title)
 			}
 		}
@@ -200,7 +198,7 @@ func TestServingCertificateIsReloaded(t *testing.T) {
 	}
 	again, files := pair()
 	mount.swap(files)
-	if !bytes.Equal(servedBy(t, s), again.Cert.Raw) {
+	if !bytes.Equal(servedBy(t, s), again) {
 		t.Error("the repaired files are not in use")
 	}
 }

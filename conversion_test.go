@@ -582,6 +582,41 @@ func TestWatchersShareConversions(t *testing.T) {
 	blue.want("ADDED a", "DELETED a")
 }
 
+// TestWatchersShareConversionsOverWritesOfTheDefinition: labels and status of a definition have nothing to do with how its objects are converted.
+func TestWatchersShareConversionsOverWritesOfTheDefinition(t *testing.T) {
+	t.Parallel()
+	s, h := startTest(t), startConverter(t)
+	s.want(201, "POST", definitionsPath, widgetDefinition(h, "good", "v2"))
+	rev := s.want(201, "POST", goodV2, widgetBody("good", "v2", "a", `"spec":{"extent":{"value":1}}`)).rev()
+	var watchers []*watcher
+	for i := range 20 {
+		path, change := "", fmt.Sprintf(`{"metadata":{"labels":{"n":"%d"}}}`, i)
+		if i%2 == 1 {
+			path, change = "/status", fmt.Sprintf(`{"status":{"storedVersions":["v2"],"observedGeneration":%d}}`, i)
+		}
+		s.want(200, "PATCH", definitionsPath+"/widgets.good.example.com"+path, change, asMergePatch)
+		watchers = append(watchers, s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", goodV1, rev)))
+	}
+	h.take()
+	s.want(200, "PATCH", goodV2+"/a", `{"spec":{"extent":{"value":2}}}`, asMergePatch)
+	for _, w := range watchers {
+		if f := w.next(); f.kind != "MODIFIED" || f.object.Get("spec.size").Int() != 2 {
+			t.Fatalf("%s %s", f.kind, f.object)
+		}
+	}
+	if got := h.asks(); !slices.Equal(got, []int{1}) {
+		t.Errorf("reviews of %v objects for one event", got)
+	}
+	s.want(200, "PATCH", definitionsPath+"/widgets.good.example.com", `{"metadata":{"labels":{"n":"last"}}}`, asMergePatch)
+	again := s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", goodV1, rev))
+	if f := again.next(); f.kind != "MODIFIED" || f.object.Get("spec.size").Int() != 2 {
+		t.Fatalf("%s %s", f.kind, f.object)
+	}
+	if got := h.asks(); got != nil {
+		t.Errorf("reviews of %v objects for an event that is known", got)
+	}
+}
+
 // TestStorageVersionMoves: objects stay in the version that they were written in, until they are written again.
 func TestStorageVersionMoves(t *testing.T) {
 	t.Parallel()

@@ -207,7 +207,7 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 		if err := a.checkHostAndOrigin(r); err != nil {
 			return request.User{}, err
 		}
-		u, _, err := a.tokenUser(token, a.Accounts.Audiences)
+		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
 		if token == "" || err == errBadToken {
 			return request.User{Name: request.UserUnsecured, Groups: []string{request.GroupMasters, request.GroupAuthenticated}}, nil
 		}
@@ -218,7 +218,7 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 		return u, nil
 	}
 	if token != "" {
-		u, _, err := a.tokenUser(token, a.Accounts.Audiences)
+		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
 		return u, unauthorizedIf(err)
 	}
 	if badCert || !a.cfg.Anonymous {
@@ -237,14 +237,14 @@ func unauthorizedIf(err error) error {
 
 // tokenUser returns whose a token is that is meant for one of the audiences, and those of them for which it is. A token of
 // --token-auth-file is meant for this server. The error is errBadToken unless a service account's issuer has issued the token.
-func (a *Authenticator) tokenUser(token string, audiences []string) (u request.User, meantFor []string, err error) {
+func (a *Authenticator) tokenUser(ctx context.Context, token string, audiences []string) (u request.User, meantFor []string, err error) {
 	if u, ok := a.fileUser(token); ok {
 		if meantFor = a.ownAudiences(audiences); len(meantFor) == 0 {
 			return request.User{}, nil, errBadToken
 		}
 		return u, meantFor, nil
 	}
-	id, err := a.Accounts.Check(token, audiences)
+	id, err := a.Accounts.Check(ctx, token, audiences)
 	switch {
 	case err == serviceaccount.ErrNotOurs:
 		return request.User{}, nil, errBadToken
@@ -799,7 +799,7 @@ func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 	rec := request.From(ctx)
 	switch obj := obj.(type) {
 	case *authenticationv1.TokenReview:
-		return a.reviewToken(obj)
+		return a.reviewToken(ctx, obj)
 	case *authenticationv1.SelfSubjectReview:
 		obj.ObjectMeta = metav1.ObjectMeta{CreationTimestamp: metav1.Now()}
 		obj.Status.UserInfo = rec.User.Wire()
@@ -835,7 +835,7 @@ func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 }
 
 // reviewToken treats the token as if it had come in a header, so that " x" is nobody's and answers for system:anonymous.
-func (a *Authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
+func (a *Authenticator) reviewToken(ctx context.Context, obj *authenticationv1.TokenReview) error {
 	if obj.Spec.Token == "" {
 		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
 	}
@@ -844,7 +844,7 @@ func (a *Authenticator) reviewToken(obj *authenticationv1.TokenReview) error {
 		audiences = a.Accounts.Audiences
 	}
 	token, _ := bearerToken(http.Header{"Authorization": {"Bearer " + obj.Spec.Token}})
-	u, meantFor, err := a.tokenUser(token, audiences)
+	u, meantFor, err := a.tokenUser(ctx, token, audiences)
 	if token == "" && a.cfg.Anonymous && !a.cfg.Insecure {
 		u, meantFor, err = anonymousUser(), a.ownAudiences(audiences), nil
 	}

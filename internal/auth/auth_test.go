@@ -362,6 +362,7 @@ func TestImpersonationHeaders(t *testing.T) {
 		{[][2]string{{"User", "system:serviceaccount:ns:sa"}, {"Group", "g"}}, 200, "system:serviceaccount:ns:sa  g,system:authenticated map[]"},
 		{[][2]string{{"User", "system:serviceaccount:NS:sa"}}, 200, "system:serviceaccount:NS:sa  system:authenticated map[]"},
 		{[][2]string{{"User", "system:node:n1"}}, 200, "system:node:n1  system:nodes,system:authenticated map[]"},
+		{[][2]string{{"User", "system:node:n1"}, {"Group", "g"}}, 200, "system:node:n1  g,system:authenticated map[]"},
 		{[][2]string{{"Group", "x"}, {"Uid", "7"}}, 400, `requested &user.DefaultInfo{Name:"", UID:"7", Groups:[]string{"x"}, Extra:map[string][]string(nil)} without impersonating a user name`},
 		{[][2]string{{"Extra-A", "x"}}, 400, `requested &user.DefaultInfo{Name:"", UID:"", Groups:[]string(nil), Extra:map[string][]string{"a":[]string{"x"}}} without impersonating a user name`},
 		{[][2]string{{"User", ""}, {"Group", "g"}}, 400, `requested &user.DefaultInfo{Name:"", UID:"", Groups:[]string{"g"}, Extra:map[string][]string(nil)} without impersonating a user name`},

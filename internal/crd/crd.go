@@ -98,8 +98,9 @@ type definition struct {
 	rows        []*scheme.Resource // the served versions
 	storage     *scheme.Resource   // the storage version, served or not
 	schemas     *schemas
-	converter   *converter    // nil: strategy None
-	over        chan struct{} // closed when a watch would show the type as it was: its client is to begin again
+	converter   *converter                // nil: strategy None
+	conversions map[string]*rowConversion // by version, where there is a converter
+	over        chan struct{}             // closed when a watch would show the type as it was: its client is to begin again
 }
 
 // NewDefinitions serves the type of definitions. Sync then brings in those that are stored.
@@ -500,7 +501,7 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 			if verbatim == nil {
 				verbatim = def.verbatim(res)
 			}
-			d.convertRow(def, res, verbatim)
+			d.convertRow(def, before, res, verbatim)
 		}
 		res.SchemaTag = def.schemas.spec
 		if v.Storage {
@@ -525,10 +526,20 @@ func (def *definition) convert(crd *apiextensionsv1.CustomResourceDefinition, be
 	}
 }
 
-// convertRow makes a version's row one whose objects a webhook converts.
-func (d *Definitions) convertRow(def *definition, res, verbatim *scheme.Resource) {
-	r := &rowConversion{converter: def.converter, res: res, events: d.events}
+// convertRow makes a version's row one whose objects a webhook converts. A write of the definition that leaves its spec as it is leaves the way
+// of conversion as it is, too: those who watched before it and after it go on sharing what the webhook answers.
+func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.Resource) {
 	c := res.Custom
+	r := &rowConversion{converter: def.converter, res: res, events: d.events}
+	if before != nil && before.converter == def.converter {
+		if same := before.conversions[res.Version]; same != nil && same.res.Custom.Unmarked == c.Unmarked {
+			r = same
+		}
+	}
+	if def.conversions == nil {
+		def.conversions = map[string]*rowConversion{}
+	}
+	def.conversions[res.Version] = r
 	c.Webhook = &scheme.WebhookConversion{Read: r.read, Watch: r.watch, To: r.to}
 	c.Settled, c.Complete, c.Verbatim, c.ToStorage = r.settled, r.complete, verbatim, nil
 	if res.Version != c.StorageVersion {
@@ -628,10 +639,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.Deprecation = &scheme.Deprecation{Deprecated: [2]int{1, 0}}
 	}
 	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, Complete: cr.complete,
-		Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over}
-	if def.terminating {
-		res.Custom.Admit = cr.refuse
-	}
+		Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over, Definition: def.schemas.key, Terminating: def.terminating}
 	if len(v.AdditionalPrinterColumns) > 0 {
 		res.Custom.Columns, res.Custom.Cells = cr.columns, cr.cells
 	}

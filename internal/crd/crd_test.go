@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -131,4 +132,60 @@ func FuzzCustomBodies(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNothingIsCreatedWithoutItsDefinition: a create that has been on its way since before its definition was deleted stores nothing, neither while
+// the last objects go nor once the definition has gone: nobody would ever delete it.
+func TestNothingIsCreatedWithoutItsDefinition(t *testing.T) {
+	t.Parallel()
+	d, began := defined(t)
+	ctx := t.Context()
+	insert := func(name, finalizer string) error {
+		obj, _, err := began.Decode([]byte(gadget(t, name, "size: 2")), "application/json", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if finalizer != "" {
+			obj.SetFinalizers([]string{finalizer})
+		}
+		_, err = d.wr.Insert(ctx, began, obj, registry.Options{})
+		return err
+	}
+	if err := insert("held", "example.com/wait"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.wr.Delete(ctx, d.row, "", "gadgets.example.com", &metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(when string) {
+		t.Helper()
+		const want = `gadgets.example.com "late" is forbidden: create not allowed while custom resource definition is terminating`
+		if err := insert("late", ""); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", when, err, want)
+		}
+	}
+	refused("marked")
+	if waiting, err := d.cleanUp(ctx); !waiting || err != nil {
+		t.Fatalf("the held object holds the definition: %t, %v", waiting, err)
+	}
+	refused("emptied")
+	now := d.reg.Lookup("example.com", "v1", "gadgets")
+	_, _, err := d.wr.Modify(ctx, registry.Target{Resource: now, Namespace: "default", Name: "held"}, registry.Options{}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+		obj := old.DeepCopyObject().(scheme.Object)
+		obj.SetFinalizers(nil)
+		return obj, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if waiting, err := d.cleanUp(ctx); waiting || err != nil {
+		t.Fatalf("nothing holds the definition: %t, %v", waiting, err)
+	}
+	if _, err := d.st.Get(d.row.Key("", "gadgets.example.com")); !errors.Is(err, store.ErrNotFound) {
+		t.Fatalf("the definition has not gone: %v", err)
+	}
+	refused("gone")
+	if left, _, _ := d.st.Count(began.Base); left != 0 {
+		t.Errorf("%d objects have no type", left)
+	}
 }

@@ -15,7 +15,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -35,7 +34,6 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
 	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -222,10 +220,6 @@ type customStrategy struct {
 }
 
 func (cr *customStrategy) compiled() (*compiled, error) { return cr.schemas.version(cr.version) }
-
-func (cr *customStrategy) refuse() error {
-	return apierrors.NewForbidden(cr.res.GroupResource(), "", errors.New("create not allowed while custom resource definition is terminating"))
-}
 
 // openAPI is the version's schema as the definition has it.
 func (cr *customStrategy) openAPI() (json.RawMessage, error) {

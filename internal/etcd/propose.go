@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	parentRounds = 16   // of a create whose namespace changes all the time
-	parentsKnown = 1024 // namespaces
+	besideRounds = 16   // of a create whose namespace, or definition, changes all the time
+	besideMax    = 1024 // namespaces and definitions
 )
 
 // A proposal is a change on its way, and what goes with it.
@@ -139,40 +139,60 @@ func (c *Cluster) change(ctx context.Context, p *proposal) (int64, error) {
 	return 0, store.ErrConflict
 }
 
-// create carries a create out. Its namespace may change while it lasts; only a namespace that goes is in its way.
+// create carries a create out. What has to be there beside it may change while it lasts; only what goes is in its way.
 func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
-	free := clientv3.Compare(clientv3.ModRevision(p.key), "=", 0)
-	if p.Parent == "" {
-		answer, err := c.commit(ctx, p, []clientv3.Cmp{free}, clientv3.OpGet(p.key))
-		if err != nil || answer.Succeeded {
-			return revisionOf(answer), err
-		}
-		return 0, c.taken(ctx, p, answer)
-	}
-	parent, err := c.lay.EtcdKey(p.Parent)
-	if err != nil {
-		return 0, err
-	}
-	at, err := c.parentAt(ctx, p.Parent, parent)
+	beside, err := c.besidesOf(ctx, p)
 	for round := 0; err == nil; round++ {
-		held := clientv3.Compare(clientv3.ModRevision(parent), "=", at)
-		answer, err := c.commit(ctx, p, []clientv3.Cmp{free, held}, clientv3.OpGet(p.key), clientv3.OpGet(parent))
+		holds := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.key), "=", 0)}
+		reads := []clientv3.Op{clientv3.OpGet(p.key)}
+		for _, b := range beside {
+			holds, reads = append(holds, clientv3.Compare(clientv3.ModRevision(b.etcdKey), "=", b.at)), append(reads, clientv3.OpGet(b.etcdKey))
+		}
+		answer, err := c.commit(ctx, p, holds, reads...)
 		if err != nil || answer.Succeeded {
 			return revisionOf(answer), err
 		}
-		before := at
-		if at, err = c.liveParent(ctx, p.Parent, found(answer, 1), answer.Header.Revision); err != nil {
-			return 0, err
+		moved := false
+		for i, b := range beside {
+			at, err := c.liveBeside(ctx, b, found(answer, 1+i), answer.Header.Revision)
+			if err != nil {
+				return 0, err
+			}
+			c.besides.put(b.key, at)
+			moved, b.at = moved || at != b.at, at
 		}
-		c.parents.put(p.Parent, at)
-		if found(answer, 0) != nil || at == before {
+		if found(answer, 0) != nil || !moved {
 			return 0, c.taken(ctx, p, answer)
 		}
-		if round == parentRounds {
-			return 0, fmt.Errorf("%s changes all the time", p.Parent)
+		if round == besideRounds {
+			return 0, fmt.Errorf("%s changes all the time", beside[len(beside)-1].key)
 		}
 	}
 	return 0, err
+}
+
+// A besides is an object that has to be there, and to stay, when another one is created: its namespace, the definition of its type.
+type besides struct {
+	key, etcdKey string
+	at           int64 // its mod revision
+	isParent     bool
+}
+
+// besidesOf are those of a create.
+func (c *Cluster) besidesOf(ctx context.Context, p *proposal) (all []*besides, err error) {
+	for _, b := range [...]*besides{{key: p.Parent, isParent: true}, {key: p.Type}} {
+		if b.key == "" {
+			continue
+		}
+		if b.etcdKey, err = c.lay.EtcdKey(b.key); err != nil {
+			return nil, err
+		}
+		if b.at, err = c.besideAt(ctx, b); err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return all, nil
 }
 
 // taken is the answer to a create of what is there already, or that could not take along what goes with it.
@@ -190,17 +210,17 @@ func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnRe
 	return store.ErrExists
 }
 
-// parentAt is the mod revision of a namespace that stays, as far as is known here: if it is another one, the Txn says so. etcd is asked before
-// a create is refused.
-func (c *Cluster) parentAt(ctx context.Context, key, parent string) (int64, error) {
-	if at, ok := c.parents.get(key); ok {
+// besideAt is the mod revision of what stays beside a create, as far as is known here: if it is another one, the Txn says so. etcd is asked
+// before a create is refused.
+func (c *Cluster) besideAt(ctx context.Context, b *besides) (int64, error) {
+	if at, ok := c.besides.get(b.key); ok {
 		return at, nil
 	}
-	if rec, err := c.st.Get(key); err == nil && !rec.Deleting {
-		c.parents.put(key, rec.Rev)
+	if rec, err := c.st.Get(b.key); err == nil && !rec.Deleting {
+		c.besides.put(b.key, rec.Rev)
 		return rec.Rev, nil
 	}
-	answer, err := c.client.Get(ctx, parent)
+	answer, err := c.client.Get(ctx, b.etcdKey)
 	if err != nil {
 		return 0, failed(err)
 	}
@@ -208,22 +228,24 @@ func (c *Cluster) parentAt(ctx context.Context, key, parent string) (int64, erro
 	if len(answer.Kvs) > 0 {
 		kv = answer.Kvs[0]
 	}
-	return c.liveParent(ctx, key, kv, answer.Header.Revision)
+	return c.liveBeside(ctx, b, kv, answer.Header.Revision)
 }
 
-// liveParent is the mod revision of a namespace as it was found at a revision.
-func (c *Cluster) liveParent(ctx context.Context, key string, kv *mvccpb.KeyValue, at int64) (int64, error) {
-	refusal := store.ErrParentMissing
-	switch {
-	case kv != nil && !c.deleting(key, kv):
+// liveBeside is the mod revision of what stays beside a create, as it was found at a revision.
+func (c *Cluster) liveBeside(ctx context.Context, b *besides, kv *mvccpb.KeyValue, at int64) (int64, error) {
+	if kv != nil && !c.deleting(b.key, kv) {
 		return kv.ModRevision, nil
-	case kv != nil:
-		refusal = store.ErrParentDeleting
 	}
 	if err := c.reach(ctx, at); err != nil {
 		return 0, failed(err)
 	}
-	return 0, refusal
+	switch {
+	case !b.isParent:
+		return 0, store.ErrTypeEnding
+	case kv == nil:
+		return 0, store.ErrParentMissing
+	}
+	return 0, store.ErrParentDeleting
 }
 
 func (c *Cluster) deleting(key string, kv *mvccpb.KeyValue) bool {
@@ -272,23 +294,23 @@ func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
 	return nil
 }
 
-// knownParents are namespaces, each with a mod revision at which it was there and not going away. They may be old.
-type knownParents struct {
+// knownBesides are namespaces and definitions, each with a mod revision at which it was there and not going away. They may be old.
+type knownBesides struct {
 	mu sync.Mutex // guards at
 	at map[string]int64
 }
 
-func (k *knownParents) get(key string) (at int64, ok bool) {
+func (k *knownBesides) get(key string) (at int64, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at, ok = k.at[key]
 	return at, ok
 }
 
-func (k *knownParents) put(key string, at int64) {
+func (k *knownBesides) put(key string, at int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.at == nil || len(k.at) == parentsKnown {
+	if k.at == nil || len(k.at) == besideMax {
 		k.at = map[string]int64{}
 	}
 	k.at[key] = at

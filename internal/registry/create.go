@@ -72,7 +72,7 @@ func (wr *Writer) answerReview(w http.ResponseWriter, r *http.Request, v *respon
 // Insert makes a new object of what a client sent.
 func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (store.Record, error) {
 	strategy.WipeSystemFields(obj)
-	if err := admit(res); err != nil {
+	if err := refuseEnding(res, obj); err != nil {
 		return store.Record{}, err
 	}
 	if err := wr.refuseEarly(ctx, res, obj); err != nil {
@@ -100,7 +100,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated {
 			strategy.NameNew(obj)
 		}
-		if err := wr.Auth.Accounts.FillSecret(obj); err != nil {
+		if err := wr.Auth.Accounts.FillSecret(ctx, obj); err != nil {
 			return store.Record{}, err
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
@@ -129,12 +129,17 @@ func (wr *Writer) admitted(ctx context.Context, res *scheme.Resource, obj scheme
 	return admitted, err
 }
 
-// admit asks a type whether objects of it may be created now.
-func admit(res *scheme.Resource) error {
-	if res.Custom == nil || res.Custom.Admit == nil {
+// refuseEnding refuses a new object of a type that is being deleted, as far as the row knows. The commit looks again, in its transaction: the
+// last objects go, then the definition, and nothing may come in between, however long a create has been on its way.
+func refuseEnding(res *scheme.Resource, obj scheme.Object) error {
+	if res.Custom == nil || !res.Custom.Terminating {
 		return nil
 	}
-	return res.Custom.Admit()
+	return typeEnding(res, obj)
+}
+
+func typeEnding(res *scheme.Resource, obj scheme.Object) error {
+	return apierrors.NewForbidden(res.GroupResource(), obj.GetName(), errors.New("create not allowed while custom resource definition is terminating"))
 }
 
 // prepareNew gives a new object its initial status, and what else the server decides.
@@ -178,6 +183,9 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	c := store.Change{Op: store.OpCreate, Key: res.Key(obj.GetNamespace(), obj.GetName()), JSON: json, RevAt: revAt, With: wr.accompany(held)}
 	if res.Namespaced {
 		c.Parent = NamespaceKey(obj.GetNamespace())
+	}
+	if res.Custom != nil {
+		c.Type = res.Custom.Definition
 	}
 	if opts.dryRun {
 		return wr.pretendCreate(ctx, res, obj, c)
@@ -284,6 +292,8 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, store.ErrTypeEnding):
+		return typeEnding(res, obj)
 	case errors.Is(err, store.ErrParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
 	case errors.Is(err, store.ErrParentDeleting):

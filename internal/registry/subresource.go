@@ -496,7 +496,7 @@ func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
 	status.Conditions = append(status.Conditions, condition)
 }
 
-// Evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first.
+// Evict answers POST of pods/NAME/eviction: a DELETE that asks the pod's disruption budget first. Pod and budgets are the newest.
 func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	sent, opts, err := decodeSub(w, r, res, "eviction")
 	if err != nil {
@@ -505,6 +505,9 @@ func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	eviction, t := sent.(*policyv1.Eviction), targetOf(r, res)
 	if eviction.Name != t.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	if _, err := wr.Store.Current(r.Context()); err != nil {
+		return err
 	}
 	if sent, err = wr.Admission.Decide(r.Context(), opts.creation(res, "eviction", eviction)); err != nil {
 		return err
@@ -608,10 +611,13 @@ func tooManyDisruptions(message, cause string, retryAfter int) error {
 	return err
 }
 
-// IssueToken answers POST /token of a service account.
+// IssueToken answers POST /token of a service account. The account, and what the token is bound to, are the newest.
 func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
 	obj, opts, err := decodeSub(w, r, res, "token")
 	if err != nil {
+		return err
+	}
+	if _, err := wr.Store.Current(r.Context()); err != nil {
 		return err
 	}
 	rec := request.From(r.Context())

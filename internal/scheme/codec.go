@@ -380,7 +380,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	}
 	shape := b.shape
 	if shape == nil {
-		shape = CoerceMetadata
+		shape = coerceMetadata
 	}
 	unknown, err := shape(u)
 	if err != nil {
@@ -404,8 +404,8 @@ func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.Gro
 	return nil
 }
 
-// CoerceMetadata replaces an unstructured object's metadata by what ObjectMeta knows of it. It returns the fields that were unknown.
-func CoerceMetadata(u *unstructured.Unstructured) ([]error, error) {
+// coerceMetadata replaces an unstructured object's metadata by what ObjectMeta knows of it. It returns the fields that were unknown.
+func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
 	content := u.Object
 	given, ok := content["metadata"]
 	if !ok || given == nil {
@@ -589,8 +589,8 @@ func InvalidWhole(kind schema.GroupKind, name string, err error) error {
 	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
 }
 
-// Vet says what keeps an encoded object from being stored: that it could not be read again.
-func (res *Resource) Vet(encoded []byte) *field.Error {
+// vet says what keeps an encoded object from being stored: that it could not be read again.
+func (res *Resource) vet(encoded []byte) *field.Error {
 	found := inspect(encoded)
 	if found.depth > storedDepth {
 		return field.Invalid(field.NewPath(placeIn(encoded, found.deepest)), field.OmitValueType{},
@@ -636,7 +636,7 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 	if err != nil {
 		return nil, 0, InvalidWhole(res.GroupKind(), obj.GetName(), err)
 	}
-	if problem := res.Vet(buf.Bytes()); problem != nil {
+	if problem := res.vet(buf.Bytes()); problem != nil {
 		return nil, 0, apierrors.NewInvalid(res.GroupKind(), obj.GetName(), field.ErrorList{problem})
 	}
 	encoded := buf.Bytes()

@@ -75,7 +75,7 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// Builtins is the table, one group version after the other in discovery order (see GroupOrder). The words of a row: traits, then plural
+// Builtins is the table, one group version after the other in discovery order (see groupOrder). The words of a row: traits, then plural
 // and short names, then subresources.
 var Builtins = slices.Concat(
 	GroupVersion("", "v1",
@@ -182,8 +182,8 @@ var Builtins = slices.Concat(
 			storedIn("flowcontrol.apiserver.k8s.io", sameShape(levelFromV1beta3, levelToV1beta3))),
 )
 
-// GroupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
-var GroupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
+// groupOrder is kube-apiserver's order of groups in discovery; groups that are not named come after it, by name.
+var groupOrder = []string{"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
 	"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io", "resource.k8s.io",
 	"flowcontrol.apiserver.k8s.io"}
@@ -245,7 +245,6 @@ type Resource struct {
 // CustomStrategy is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
 // makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
 type CustomStrategy struct {
-	Admit     func() error                                                           // may objects be created?
 	Defaults  func(obj Object)                                                       // fills in what a client left out
 	Prepare   func(obj, old Object, sub string) Object                               // what is to be stored: without what this way may not change
 	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList // metadata included
@@ -254,6 +253,8 @@ type CustomStrategy struct {
 	Committed func(ctx context.Context) error                                        // after a write, before its answer
 
 	StorageVersion string          // of custom resources, as all that follows
+	Definition     string          // the key of what makes the type: without it nothing is created
+	Terminating    bool            // the definition is being deleted
 	Over           <-chan struct{} // closed when the definition was changed, or went: watches end
 	Deprecation    string          // the warning of a deprecated version
 	// Objects are stored in the storage version, pruned and with its defaults, by the schema of their day.
@@ -563,7 +564,7 @@ func (reg *Registry) ReplaceCustom(rows []*Resource, unserved ...*Resource) {
 	}
 }
 
-// compareRows is discovery's order: groups as GroupOrder has them, then versions from the most stable and newest down, then names.
+// compareRows is discovery's order: groups as groupOrder has them, then versions from the most stable and newest down, then names.
 func compareRows(a, b *Resource) int {
 	return cmp.Or(
 		cmp.Compare(groupRank(a.Group), groupRank(b.Group)),
@@ -573,10 +574,10 @@ func compareRows(a, b *Resource) int {
 }
 
 func groupRank(group string) int {
-	if rank := slices.Index(GroupOrder, group); rank >= 0 {
+	if rank := slices.Index(groupOrder, group); rank >= 0 {
 		return rank
 	}
-	return len(GroupOrder)
+	return len(groupOrder)
 }
 
 // Lookup finds a resource by group, version and plural name; nil when it is not served.

@@ -112,6 +112,7 @@ var (
 	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent is no live object
 	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write of a replica's: it may have happened, or happen yet
 	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is marked as deleting
+	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type is no live object, or is marked as deleting
 	ErrCompacted      = errors.New("revision has been compacted")        // a read below CompactRev
 	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
 	ErrDiskFull       = errors.New("no space left on the disk")          // a write: nothing changed, writes work again once there is room
@@ -161,7 +162,7 @@ type Options struct {
 type ChangeOp int
 
 const (
-	OpCreate ChangeOp = iota // ErrExists, ErrDeleting, ErrParentMissing, ErrParentDeleting, ErrQuota
+	OpCreate ChangeOp = iota // ErrExists, ErrDeleting, ErrParentMissing, ErrParentDeleting, ErrTypeEnding, ErrQuota
 	OpUpdate                 // ErrNotFound, ErrConflict, ErrQuota unless the object is being deleted
 	OpDelete                 // ErrNotFound, ErrConflict; writes a tombstone
 )
@@ -173,6 +174,7 @@ type Change struct {
 	Key      string // a resource's base, namespace and name; see package scheme
 	Expect   int64  // OpUpdate, OpDelete: the newest revision of key must be this one
 	Parent   string // OpCreate: this key must be live and not deleting; "" for none
+	Type     string // OpCreate: so must this one, of what makes a type of the object; "" for none
 	Deleting bool   // the new state carries a deletionTimestamp
 	JSON     []byte // not changed while the write is pending
 	RevAt    int    // offset in JSON

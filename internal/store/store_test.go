@@ -369,6 +369,12 @@ func TestStorePreconditions(t *testing.T) {
 			t.Errorf("create %s under %q: got %v, want %v", c.key, c.parent, err, c.want)
 		}
 	}
+	for made, want := range map[string]error{"//namespaces//missing": ErrTypeEnding, "//namespaces//m": ErrTypeEnding, "//namespaces//n": nil} {
+		json, at := storeDoc("")
+		if _, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: "//pods/n/typed", Type: made, Parent: "//namespaces//n", JSON: json, RevAt: at}); err != want {
+			t.Errorf("create of a type made by %s: got %v, want %v", made, err, want)
+		}
+	}
 	for _, key := range []string{"", "/", "pods", "/a/b/c", "/a/b/c/", "/a//c/d", "/a/b/c/d/e", "a/b/c/d/e", "/a/b/c/" + strings.Repeat("x", keyLengthMax)} {
 		if err := create(key, "", false); err == nil {
 			t.Errorf("create of key %q went well", key)

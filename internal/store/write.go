@@ -372,6 +372,15 @@ func (s *stage) checkCreate(e *pendingWrite) error {
 			return ErrParentDeleting
 		}
 	}
+	if e.Type != "" {
+		made, err := s.state(e.Type)
+		switch {
+		case err != nil:
+			return err
+		case !made.live() || made.flags&flagDeleting != 0:
+			return ErrTypeEnding
+		}
+	}
 	switch {
 	case e.was.live() && e.was.flags&flagDeleting != 0:
 		return ErrDeleting

@@ -55,8 +55,8 @@ const (
 
 // A Client holds the connections to one webhook.
 type Client struct {
-	URL       string          // that it posts to
-	Transport *http.Transport // its connections; the dialler finds what stands behind a Service
+	url       string          // that it posts to
+	transport *http.Transport // its connections; the dialler finds what stands behind a Service
 	client    *http.Client
 }
 
@@ -69,34 +69,34 @@ func NewClient(config *admissionv1.WebhookClientConfig, services *ServiceResolve
 			return nil, errors.New("unable to load root certificates: unable to parse bytes as PEM block")
 		}
 	}
-	c := &Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
+	c := &Client{transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn}}
 	// Calls over one HTTP/2 connection all go to one instance of the webhook: that is for loopback, where there is only one.
 	local := false
 	switch s := config.Service; {
 	case s != nil:
-		c.URL = serviceURL(s)
+		c.url = serviceURL(s)
 		secured.ServerName = s.Name + "." + s.Namespace + ".svc"
-		c.Transport.Proxy, c.Transport.DialContext = nil, services.dialer(s)
+		c.transport.Proxy, c.transport.DialContext = nil, services.dialer(s)
 	case config.URL != nil:
 		u, err := url.Parse(*config.URL)
 		if err != nil {
 			return nil, fmt.Errorf("Unparsable URL: %w", err)
 		}
-		c.URL, local = u.Scheme+"://"+u.Host+cleanPath(u.Path), request.IsLoopback(u.Hostname())
+		c.url, local = u.Scheme+"://"+u.Host+cleanPath(u.Path), request.IsLoopback(u.Hostname())
 	default:
 		return nil, errors.New("webhook configuration must have either service or URL")
 	}
-	c.Transport.Protocols = new(http.Protocols)
-	c.Transport.Protocols.SetHTTP1(true)
-	c.Transport.Protocols.SetHTTP2(local)
-	c.client = &http.Client{Transport: c.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c.transport.Protocols = new(http.Protocols)
+	c.transport.Protocols.SetHTTP1(true)
+	c.transport.Protocols.SetHTTP2(local)
+	c.client = &http.Client{Transport: c.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
 // Post sends a review and returns the body of a good answer, which has at most so many bytes. ctx has a deadline, which the webhook is told.
 func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error) {
-	target := c.URL
+	target := c.url
 	if deadline, ok := ctx.Deadline(); ok {
 		left := max(time.Until(deadline), 0)
 		target += "?timeout=" + ((left + time.Second - 1).Truncate(time.Second)).String()
@@ -144,7 +144,7 @@ func refusedCall(response *http.Response, body []byte) error {
 // Close lets go of the connections that no call uses.
 func (c *Client) Close() {
 	if c != nil {
-		c.Transport.CloseIdleConnections()
+		c.transport.CloseIdleConnections()
 	}
 }
 
@@ -182,7 +182,7 @@ func cleanPath(called string) string {
 // dialer connects to whatever stands behind a Service at that moment.
 func (b *ServiceResolver) dialer(s *admissionv1.ServiceReference) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
-		address, err := b.Resolve(s.Namespace, s.Name, servicePort(s))
+		address, err := b.resolve(s.Namespace, s.Name, servicePort(s))
 		if err != nil {
 			return nil, err
 		}
@@ -190,8 +190,8 @@ func (b *ServiceResolver) dialer(s *admissionv1.ServiceReference) func(ctx conte
 	}
 }
 
-// Resolve returns an address of a Service's port: its externalName, or one of its endpoints.
-func (b *ServiceResolver) Resolve(namespace, name string, port int32) (string, error) {
+// resolve returns an address of a Service's port: its externalName, or one of its endpoints.
+func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, error) {
 	services := b.Types.Lookup("", "v1", "services")
 	rec, err := b.Store.Get(services.Key(namespace, name))
 	if err != nil {

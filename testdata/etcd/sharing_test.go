@@ -127,6 +127,52 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 	})
 }
 
+// A definition goes, again and again, while objects of it are created at both servers: none of them is left without a type.
+func TestNothingIsLeftOfADefinition(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	servers, client := []*server{c.startServer(), c.startServer()}, c.client()
+	const definitions, path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/b.example.com/v1/namespaces/default/things"
+	const definition = `{"metadata":{"name":"things.b.example.com"},"spec":{"group":"b.example.com","names":{"plural":"things","kind":"Thing"},
+		"scope":"Namespaced","versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
+	for round := range 10 {
+		servers[0].do(201, "POST", definitions, definition)
+		created, ending := make(chan struct{}, 100), make(chan struct{})
+		var creating sync.WaitGroup
+		for n, s := range servers {
+			creating.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-ending:
+						return
+					default:
+					}
+					code, _, _ := s.try("POST", path, fmt.Sprintf(`{"apiVersion":"b.example.com/v1","kind":"Thing","metadata":{"name":"t-%d-%d"}}`, n, i), patience)
+					if code == 201 {
+						select {
+						case created <- struct{}{}:
+						default:
+						}
+					}
+				}
+			})
+		}
+		<-created
+		servers[round%2].do(200, "DELETE", definitions+"/things.b.example.com", "")
+		until(t, "the definition is gone", func() error {
+			if code, text, err := servers[round%2].try("GET", definitions+"/things.b.example.com", "", patience); code != 404 {
+				return fmt.Errorf("%d %s %v", code, text, err)
+			}
+			return nil
+		})
+		close(ending)
+		creating.Wait()
+		if left, err := client.Get(context.Background(), "/registry/b.example.com/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || left.Count != 0 {
+			t.Fatalf("round %d: %d objects have no type, %v", round, left.Count, err)
+		}
+	}
+}
+
 // A list that was begun at one server goes on at another, at its revision; a client that watched one goes on at the other.
 func TestClientsMoveFromServerToServer(t *testing.T) {
 	t.Parallel()

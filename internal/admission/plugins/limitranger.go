@@ -184,73 +184,67 @@ type bound struct {
 	value resource.Quantity
 }
 
-// comparable are three quantities as numbers: in thousandths if none overflows, else rounded up.
-func (b *bound) comparable(request, limit resource.Quantity) (req, lim, value int64) {
-	if request.Value() <= resource.MaxMilliValue && limit.Value() <= resource.MaxMilliValue && b.value.Value() <= resource.MaxMilliValue {
-		return request.MilliValue(), limit.MilliValue(), b.value.MilliValue()
+// An amount is the request or the limit that is held against a bound.
+type amount struct {
+	what     string
+	quantity resource.Quantity
+	stated   bool
+	n        int64
+}
+
+// amounts are request and limit, and the bound, as numbers: in thousandths if none overflows, else rounded up.
+func (b *bound) amounts(have *corev1.ResourceRequirements) (request, limit amount, value int64) {
+	request.what, limit.what = "request", "limit"
+	request.quantity, request.stated = have.Requests[b.name]
+	limit.quantity, limit.stated = have.Limits[b.name]
+	request.n, limit.n, value = request.quantity.Value(), limit.quantity.Value(), b.value.Value()
+	if max(request.n, limit.n, value) <= resource.MaxMilliValue {
+		request.n, limit.n, value = request.quantity.MilliValue(), limit.quantity.MilliValue(), b.value.MilliValue()
 	}
-	return request.Value(), limit.Value(), b.value.Value()
+	return request, limit, value
+}
+
+// hold refuses what is beyond the bound, a minimum or maximum. The first amount has to be stated.
+func (b *bound) hold(which string, beyond func(n int64) bool, amounts ...amount) error {
+	usage := fmt.Sprintf("%s %s usage per %s is %s", which, b.name, b.of, b.value.String())
+	if !amounts[0].stated {
+		return refusef("%s.  No %s is specified", usage, amounts[0].what)
+	}
+	for i := range amounts {
+		if a := &amounts[i]; a.stated && beyond(a.n) {
+			return refusef("%s, but %s is %s", usage, a.what, a.quantity.String())
+		}
+	}
+	return nil
 }
 
 func (b *bound) atLeast(have *corev1.ResourceRequirements) error {
-	request, requested := have.Requests[b.name]
-	limit, limited := have.Limits[b.name]
-	req, lim, value := b.comparable(request, limit)
-	usage := fmt.Sprintf("minimum %s usage per %s is %s", b.name, b.of, b.value.String())
-	switch {
-	case !requested:
-		return refusal(usage + ".  No request is specified")
-	case req < value:
-		return refusal(usage + ", but request is " + request.String())
-	case limited && lim < value:
-		return refusal(usage + ", but limit is " + limit.String())
-	}
-	return nil
+	request, limit, value := b.amounts(have)
+	return b.hold("minimum", func(n int64) bool { return n < value }, request, limit)
 }
 
 func (b *bound) atMost(have *corev1.ResourceRequirements) error {
-	request, requested := have.Requests[b.name]
-	limit, limited := have.Limits[b.name]
-	req, lim, value := b.comparable(request, limit)
-	usage := fmt.Sprintf("maximum %s usage per %s is %s", b.name, b.of, b.value.String())
-	switch {
-	case !limited:
-		return refusal(usage + ".  No limit is specified")
-	case lim > value:
-		return refusal(usage + ", but limit is " + limit.String())
-	case requested && req > value:
-		return refusal(usage + ", but request is " + request.String())
-	}
-	return nil
+	request, limit, value := b.amounts(have)
+	return b.hold("maximum", func(n int64) bool { return n > value }, limit, request)
 }
 
 // requestAtMost is for what has no limits of its own.
 func (b *bound) requestAtMost(requests corev1.ResourceList) error {
-	request, requested := requests[b.name]
-	req, _, value := b.comparable(request, resource.Quantity{})
-	usage := fmt.Sprintf("maximum %s usage per %s is %s", b.name, b.of, b.value.String())
-	switch {
-	case !requested:
-		return refusal(usage + ".  No request is specified")
-	case req > value:
-		return refusal(usage + ", but request is " + request.String())
-	}
-	return nil
+	request, _, value := b.amounts(&corev1.ResourceRequirements{Requests: requests})
+	return b.hold("maximum", func(n int64) bool { return n > value }, request)
 }
 
 // ratio bounds how far a limit may be above its request.
 func (b *bound) ratio(have *corev1.ResourceRequirements) error {
-	request, requested := have.Requests[b.name]
-	limit, limited := have.Limits[b.name]
-	req, lim, _ := b.comparable(request, limit)
+	request, limit, _ := b.amounts(have)
 	usage := fmt.Sprintf("%s max limit to request ratio per %s is %s", b.name, b.of, b.value.String())
 	switch {
-	case !requested || req == 0:
+	case !request.stated || request.n == 0:
 		return refusal(usage + ", but no request is specified or request is 0")
-	case !limited || lim == 0:
+	case !limit.stated || limit.n == 0:
 		return refusal(usage + ", but no limit is specified or limit is 0")
 	}
-	observed, most := float64(lim)/float64(req), float64(b.value.Value())
+	observed, most := float64(limit.n)/float64(request.n), float64(b.value.Value())
 	scaled := observed
 	if b.value.Value() <= resource.MaxMilliValue {
 		scaled, most = observed*1000, float64(b.value.MilliValue())

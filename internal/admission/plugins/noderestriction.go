@@ -11,6 +11,9 @@ package plugins
 //	its Lease, its CSINode, its ResourceSlices
 //	requests for certificates with its own name
 //
+// What it asks about objects other than the one that is written is asked of what is newest: a replica first catches up with its log, so that a
+// pod that another server has just bound, moved or deleted neither costs its node anything nor gives a former one anything.
+//
 // The rules and words are those of kube-apiserver's plugin/pkg/admission/noderestriction. Drivers that stand in for volume plug-ins of
 // Kubernetes' own (CSI migration) are not looked for; podcertificaterequests are not served.
 
@@ -61,7 +64,7 @@ func (w *nodeWrite) forbid(format string, args ...any) error {
 	return w.Forbidden(fmt.Errorf(format, args...))
 }
 
-func (r restriction) admit(_ context.Context, a *admission.Attributes) error {
+func (r restriction) admit(ctx context.Context, a *admission.Attributes) error {
 	if a.Request == nil || !slices.Contains(a.Request.User.Groups, request.GroupNodes) {
 		return nil
 	}
@@ -75,13 +78,13 @@ func (r restriction) admit(_ context.Context, a *admission.Attributes) error {
 	}
 	switch a.Resource.Plural {
 	case "pods":
-		return w.pod()
+		return w.pod(ctx)
 	case "nodes":
 		return w.ownNode()
 	case "persistentvolumeclaims":
 		return w.claim()
 	case "serviceaccounts":
-		return w.token()
+		return w.token(ctx)
 	case "leases":
 		return w.lease()
 	case "csinodes":
@@ -98,12 +101,12 @@ func (r restriction) admit(_ context.Context, a *admission.Attributes) error {
 
 // ---- Pods ----
 
-func (w *nodeWrite) pod() error {
+func (w *nodeWrite) pod(ctx context.Context) error {
 	switch {
 	case w.Subresource == "status":
 		return w.podStatus()
 	case w.Subresource == "eviction":
-		pod, err := w.storedPod(w.Request.Info.Namespace, w.Request.Info.Name)
+		pod, err := w.storedPod(ctx, w.Request.Info.Namespace, w.Request.Info.Name)
 		if err == nil && pod.Spec.NodeName != w.node {
 			err = w.forbid("node %s can only evict pods with spec.nodeName set to itself", w.node)
 		}
@@ -111,7 +114,7 @@ func (w *nodeWrite) pod() error {
 	case w.Subresource != "":
 		return w.forbid("unexpected pod subresource %q, only 'status' and 'eviction' are allowed", w.Subresource)
 	case w.Operation == admission.OpCreate:
-		return w.mirrorPod()
+		return w.mirrorPod(ctx)
 	case w.Operation == admission.OpDelete:
 		if w.Old.(*corev1.Pod).Spec.NodeName != w.node {
 			return w.forbid("node %q can only delete pods with spec.nodeName set to itself", w.node)
@@ -137,7 +140,7 @@ func (w *nodeWrite) podStatus() error {
 }
 
 // mirrorPod lets a node tell of what it runs on its own account.
-func (w *nodeWrite) mirrorPod() error {
+func (w *nodeWrite) mirrorPod(ctx context.Context) error {
 	pod := w.Object.(*corev1.Pod)
 	switch {
 	case !isMirror(pod):
@@ -159,6 +162,9 @@ func (w *nodeWrite) mirrorPod() error {
 		return w.forbid("node %q must not set blockOwnerDeletion on an owner reference", w.node)
 	}
 	node := &corev1.Node{}
+	if err := w.catchUp(ctx); err != nil {
+		return err
+	}
 	if err := w.read("node", "//nodes//"+w.node, w.node, node); err != nil {
 		return err
 	}
@@ -375,7 +381,7 @@ func (w *nodeWrite) certificate() error {
 	return nil
 }
 
-func (w *nodeWrite) token() error {
+func (w *nodeWrite) token(ctx context.Context) error {
 	asked := w.Object.(*authenticationv1.TokenRequest)
 	ref := asked.Spec.BoundObjectRef
 	switch {
@@ -384,7 +390,7 @@ func (w *nodeWrite) token() error {
 	case ref.UID == "":
 		return w.forbid("node requested token with a pod binding without a uid")
 	}
-	pod, err := w.storedPod(w.Request.Info.Namespace, ref.Name)
+	pod, err := w.storedPod(ctx, w.Request.Info.Namespace, ref.Name)
 	switch {
 	case err != nil:
 		return err
@@ -464,8 +470,17 @@ func (w *nodeWrite) driverOf(pod *corev1.Pod, v *corev1.Volume) (string, error) 
 	return volume.Spec.CSI.Driver, nil
 }
 
-func (w *nodeWrite) storedPod(namespace, name string) (*corev1.Pod, error) {
+// catchUp comes before the reads of a question.
+func (w *nodeWrite) catchUp(ctx context.Context) error {
+	_, err := w.store.Current(ctx)
+	return err
+}
+
+func (w *nodeWrite) storedPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
+	if err := w.catchUp(ctx); err != nil {
+		return pod, err
+	}
 	return pod, w.read("pod", "//pods/"+namespace+"/"+name, name, pod)
 }
 

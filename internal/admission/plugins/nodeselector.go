@@ -36,12 +36,9 @@ type nodeSelectors struct {
 // admit adds what the namespace selects.
 func (n nodeSelectors) admit(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
-	wanted, err := n.of(a.Namespace())
+	wanted, err := n.wanted(a, pod)
 	if err != nil {
 		return err
-	}
-	if labels.Conflicts(wanted, pod.Spec.NodeSelector) {
-		return n.conflict(a, "pod node label selector conflicts with its namespace node label selector")
 	}
 	pod.Spec.NodeSelector = labels.Merge(wanted, pod.Spec.NodeSelector)
 	return n.validate(ctx, a)
@@ -50,12 +47,8 @@ func (n nodeSelectors) admit(ctx context.Context, a *admission.Attributes) error
 // validate refuses what the namespace, or the configuration, does not let a pod select.
 func (n nodeSelectors) validate(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
-	wanted, err := n.of(a.Namespace())
-	if err != nil {
+	if _, err := n.wanted(a, pod); err != nil {
 		return err
-	}
-	if labels.Conflicts(wanted, pod.Spec.NodeSelector) {
-		return n.conflict(a, "pod node label selector conflicts with its namespace node label selector")
 	}
 	allowed, err := parseSelector(n.config[a.Namespace()])
 	if err != nil {
@@ -67,6 +60,15 @@ func (n nodeSelectors) validate(_ context.Context, a *admission.Attributes) erro
 		}
 	}
 	return nil
+}
+
+// wanted is what the namespace selects, unless the pod selects otherwise.
+func (n nodeSelectors) wanted(a *admission.Attributes, pod *corev1.Pod) (labels.Set, error) {
+	wanted, err := n.of(a.Namespace())
+	if err == nil && labels.Conflicts(wanted, pod.Spec.NodeSelector) {
+		err = n.conflict(a, "pod node label selector conflicts with its namespace node label selector")
+	}
+	return wanted, err
 }
 
 // conflict names the pod as it is by now: with the name that the server has made, if it has.

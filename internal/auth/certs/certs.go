@@ -275,7 +275,7 @@ func (f *Folder) Renew() error {
 		if !errors.Is(err, fs.ErrNotExist) {
 			f.log.Warn().Str("reason", reason).Msg("making the serving certificate anew")
 		}
-		if pair, err = f.Issue(ServingTemplate(hosts)); err != nil {
+		if pair, err = f.issue(servingTemplate(hosts)); err != nil {
 			return err
 		}
 		if err := f.save("apiserver", pair); err != nil {
@@ -320,8 +320,8 @@ func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
 	return ""
 }
 
-// ServingTemplate is a certificate to be signed for a server that is reached under hosts, names or addresses.
-func ServingTemplate(hosts []string) *x509.Certificate {
+// servingTemplate is a certificate to be signed for a server that is reached under hosts, names or addresses.
+func servingTemplate(hosts []string) *x509.Certificate {
 	tmpl := &x509.Certificate{Subject: pkix.Name{CommonName: "kube-apiserver"}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	for _, host := range hosts {
@@ -336,12 +336,12 @@ func ServingTemplate(hosts []string) *x509.Certificate {
 
 // IssueAdmin makes a credential of a cluster administrator.
 func (f *Folder) IssueAdmin() (*KeyPair, error) {
-	return f.Issue(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-admin", Organization: []string{"system:masters"}},
+	return f.issue(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-admin", Organization: []string{"system:masters"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
-// Issue signs a certificate for a new key, no longer good than the authority itself.
-func (f *Folder) Issue(tmpl *x509.Certificate) (*KeyPair, error) {
+// issue signs a certificate for a new key, no longer good than the authority itself.
+func (f *Folder) issue(tmpl *x509.Certificate) (*KeyPair, error) {
 	tmpl.NotAfter = time.Now().Add(certificateLife)
 	if end := f.Authority.Cert.NotAfter; tmpl.NotAfter.After(end) {
 		tmpl.NotAfter = end

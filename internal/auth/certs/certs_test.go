@@ -52,7 +52,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	shortLived := func(f *Folder) *KeyPair {
-		tmpl := ServingTemplate([]string{"localhost"})
+		tmpl := servingTemplate([]string{"localhost"})
 		tmpl.NotAfter = time.Now().Add(RenewBefore - time.Hour)
 		pair, err := newPair(tmpl, f.Authority)
 		if err != nil {
@@ -64,7 +64,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 		"it does not name new.example": func(*Folder) {},
 		"it ends at":                   func(f *Folder) { f.save("apiserver", shortLived(f)) },
 		"another authority has signed it": func(f *Folder) {
-			p, _ := stranger.Issue(ServingTemplate([]string{"localhost"}))
+			p, _ := stranger.issue(servingTemplate([]string{"localhost"}))
 			f.save("apiserver", p)
 		},
 		"does not match": func(f *Folder) {

@@ -3,7 +3,7 @@
 //
 //	tokens, err := serviceaccount.New(st, serviceaccount.Config{...})  // keys of the flags, or one that the data file keeps
 //	_, err = tokens.Request(&tokenRequest, "shop", "app")         // POST serviceaccounts/app/token: fills the status in
-//	identity, err := tokens.Check(bearer, tokens.Audiences)       // whose it is: ErrNotOurs when another has issued it
+//	identity, err := tokens.Check(ctx, bearer, tokens.Audiences)  // whose it is: ErrNotOurs when another has issued it
 //	document := tokens.KeySet()                                    // /openid/v1/jwks, by which others verify them
 //
 // The claims are those of pkg/serviceaccount/claims.go of k8s.io/kubernetes (KEP-1205, bound tokens; KEP-1393, discovery of the issuer),
@@ -28,6 +28,7 @@ package serviceaccount
 // counts as long as the Secret with this very token is there.
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -409,12 +410,15 @@ func (t *Tokens) sign(claims *tokenClaims) (string, error) {
 
 // FillSecret gives a new Secret of type kubernetes.io/service-account-token what it is made for. In a cluster the token controller does
 // that a moment later. A Secret whose account is not there stays empty (the controller would delete it).
-func (t *Tokens) FillSecret(obj scheme.Object) error {
+func (t *Tokens) FillSecret(ctx context.Context, obj scheme.Object) error {
 	secret, ok := obj.(*corev1.Secret)
 	if t.leaves || !ok || secret.Type != corev1.SecretTypeServiceAccountToken || len(secret.Data[corev1.ServiceAccountTokenKey]) > 0 && secret.GenerateName == "" {
 		return nil
 	}
 	name, uid := secret.Annotations[corev1.ServiceAccountNameKey], secret.Annotations[corev1.ServiceAccountUIDKey]
+	if _, err := t.st.Current(ctx); err != nil {
+		return err
+	}
 	found, err := t.object("serviceaccounts", secret.Namespace, name)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -454,8 +458,9 @@ func (t *Tokens) object(resource, namespace, name string) (gjson.Result, error) 
 // ---- Checking
 
 // Check says whose a token is, if it is meant for one of the audiences: ErrNotOurs when it is none of these issuers' tokens at all, else
-// why it does not count. No error quotes a token.
-func (t *Tokens) Check(token string, audiences []string) (*Identity, error) {
+// why it does not count. No error quotes a token. A replica that finds nothing good about a token catches up with its log and looks again:
+// another server may have issued it a moment ago.
+func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*Identity, error) {
 	claims, err := t.verified(token)
 	if err != nil {
 		return nil, err
@@ -473,10 +478,19 @@ func (t *Tokens) Check(token string, audiences []string) (*Identity, error) {
 	if len(id.Audiences) == 0 {
 		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", meantFor, audiences)
 	}
+	counts := func() error { return t.checkBound(claims, id) }
 	if claims.Issuer == legacyIssuer {
-		return id, t.checkLegacy(claims, token, id)
+		counts = func() error { return t.checkLegacy(claims, token, id) }
+	} else if err := checkTimes(claims); err != nil {
+		return nil, err
 	}
-	return id, t.checkBound(claims, id)
+	if err = counts(); err == nil {
+		return id, nil
+	}
+	if _, unreached := t.st.Current(ctx); unreached != nil {
+		return nil, err
+	}
+	return id, counts()
 }
 
 // claimedIssuer reads the issuer of what may be a token, and believes nothing of it: it only decides whose business the token is.
@@ -545,8 +559,8 @@ func (t *Tokens) keysFor(token *jwt.Token) (any, error) {
 	return set, nil // an empty set verifies nothing
 }
 
-// checkBound looks whether a token still counts, and fills id.
-func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
+// checkTimes says whether it is the time of a token.
+func checkTimes(claims *tokenClaims) error {
 	now := time.Now()
 	switch {
 	case claims.ExpiresAt != nil && now.Add(-tokenLeeway).After(claims.ExpiresAt.Time):
@@ -556,6 +570,12 @@ func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
 	case claims.IssuedAt != nil && now.Add(tokenLeeway).Before(claims.IssuedAt.Time):
 		return errors.New("service account token is issued in the future")
 	}
+	return nil
+}
+
+// checkBound looks whether a token still counts, and fills id.
+func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
+	invalidBefore := time.Now().Add(-tokenLeeway)
 	b := claims.Bound
 	if b == nil {
 		b = &boundClaims{}
@@ -567,10 +587,10 @@ func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
 	if uid := account.Get("metadata.uid").String(); uid != b.Account.UID {
 		return fmt.Errorf("service account UID (%s) does not match claim (%s)", uid, b.Account.UID)
 	}
-	if deletedBy(account, now.Add(-tokenLeeway)) {
+	if deletedBy(account, invalidBefore) {
 		return fmt.Errorf("service account %s/%s has been deleted", b.Namespace, b.Account.Name)
 	}
-	if err := t.checkObjects(b, now.Add(-tokenLeeway)); err != nil {
+	if err := t.checkObjects(b, invalidBefore); err != nil {
 		return err
 	}
 	id.Namespace, id.Name, id.UID, id.Extra = b.Namespace, b.Account.Name, b.Account.UID, b.extra(claims.ID)

@@ -111,7 +111,7 @@ func BenchmarkAccountToken(b *testing.B) {
 				if forget {
 					clear(tokens.known)
 				}
-				if _, err := tokens.Check(asked.Status.Token, tokens.Audiences); err != nil {
+				if _, err := tokens.Check(b.Context(), asked.Status.Token, tokens.Audiences); err != nil {
 					b.Fatal(err)
 				}
 			}

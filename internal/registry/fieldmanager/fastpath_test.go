@@ -370,7 +370,7 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *Manager, live sc
 	one := o.orNew(nil)
 	if u, ok := one.(*unstructured.Unstructured); ok {
 		u.Object = doc.(map[string]any)
-		if _, err := scheme.CoerceMetadata(u); err != nil {
+		if err := coerceMetadata(u); err != nil {
 			return live
 		}
 	} else if kjson.UnmarshalCaseSensitivePreserveInts(mustJSON(t, doc), one) != nil {

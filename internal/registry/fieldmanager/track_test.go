@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -250,8 +251,17 @@ func fuzzed(o *Manager, text string) scheme.Object {
 	if kjson.UnmarshalCaseSensitivePreserveInts([]byte(text), &u.Object) != nil || u.Object == nil {
 		return nil
 	}
-	if _, err := scheme.CoerceMetadata(u); err != nil {
+	if err := coerceMetadata(u); err != nil {
 		return nil
 	}
 	return u
+}
+
+// coerceMetadata makes an object's metadata what a server that decodes it makes of it.
+func coerceMetadata(u *unstructured.Unstructured) error {
+	meta, found, _, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{})
+	if err != nil || !found {
+		return err
+	}
+	return objectmeta.SetObjectMeta(u.Object, meta)
 }

@@ -170,17 +170,29 @@ func (c volumeChecker) cloudSource(one *choice, p *field.Path, v *corev1.Volume)
 	if s := v.AzureFile; s != nil && one.first("azureFile") {
 		c.filled(p.Child("azureFile"), "secretName", s.SecretName, "shareName", s.ShareName)
 	}
-	if s := v.VsphereVolume; s != nil && one.first("vsphereVolume") {
-		c.filled(p.Child("vsphereVolume"), "volumePath", s.VolumePath)
+	c.cloudDisks(one, p, cloudDisks{v.VsphereVolume, v.PhotonPersistentDisk, v.PortworxVolume, v.AzureDisk})
+}
+
+// cloudDisks are the sources that a pod's volume and a PersistentVolume have in common.
+type cloudDisks struct {
+	vsphere  *corev1.VsphereVirtualDiskVolumeSource
+	photon   *corev1.PhotonPersistentDiskVolumeSource
+	portworx *corev1.PortworxVolumeSource
+	azure    *corev1.AzureDiskVolumeSource
+}
+
+func (c volumeChecker) cloudDisks(one *choice, p *field.Path, v cloudDisks) {
+	if v.vsphere != nil && one.first("vsphereVolume") {
+		c.filled(p.Child("vsphereVolume"), "volumePath", v.vsphere.VolumePath)
 	}
-	if s := v.PhotonPersistentDisk; s != nil && one.first("photonPersistentDisk") {
-		c.filled(p.Child("photonPersistentDisk"), "pdID", s.PdID)
+	if v.photon != nil && one.first("photonPersistentDisk") {
+		c.filled(p.Child("photonPersistentDisk"), "pdID", v.photon.PdID)
 	}
-	if s := v.PortworxVolume; s != nil && one.first("portworxVolume") {
-		c.filled(p.Child("portworxVolume"), "volumeID", s.VolumeID)
+	if v.portworx != nil && one.first("portworxVolume") {
+		c.filled(p.Child("portworxVolume"), "volumeID", v.portworx.VolumeID)
 	}
-	if v.AzureDisk != nil && one.first("azureDisk") {
-		c.azureDisk(p.Child("azureDisk"), v.AzureDisk)
+	if v.azure != nil && one.first("azureDisk") {
+		c.azureDisk(p.Child("azureDisk"), v.azure)
 	}
 }
 
@@ -835,18 +847,7 @@ func (c volumeChecker) persistentCloudSource(one *choice, p *field.Path, v *core
 		c.filled(p.Child("azureFile"), "secretName", s.SecretName, "shareName", s.ShareName)
 		c.Need(p, "azureFile.secretNamespace", s.SecretNamespace == nil || *s.SecretNamespace != "", "")
 	}
-	if s := v.VsphereVolume; s != nil && one.first("vsphereVolume") {
-		c.filled(p.Child("vsphereVolume"), "volumePath", s.VolumePath)
-	}
-	if s := v.PhotonPersistentDisk; s != nil && one.first("photonPersistentDisk") {
-		c.filled(p.Child("photonPersistentDisk"), "pdID", s.PdID)
-	}
-	if s := v.PortworxVolume; s != nil && one.first("portworxVolume") {
-		c.filled(p.Child("portworxVolume"), "volumeID", s.VolumeID)
-	}
-	if v.AzureDisk != nil && one.first("azureDisk") {
-		c.azureDisk(p.Child("azureDisk"), v.AzureDisk)
-	}
+	c.cloudDisks(one, p, cloudDisks{v.VsphereVolume, v.PhotonPersistentDisk, v.PortworxVolume, v.AzureDisk})
 	if s := v.ScaleIO; s != nil && one.first("scaleIO") {
 		c.filled(p.Child("scaleIO"), "gateway", s.Gateway, "system", s.System, "volumeName", s.VolumeName)
 	}

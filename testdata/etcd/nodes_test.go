@@ -1,0 +1,106 @@
+package etcd
+
+// This file: what one server knows of pods counts for the kubelets at another, at once.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+const pods = "/api/v1/namespaces/default/pods"
+
+// asNode sends a POST as the kubelet of node n1.
+func (s *server) asNode(path, body string) (int, string) {
+	s.t.Helper()
+	return s.post(path, body, http.Header{"Impersonate-User": {"system:node:n1"}, "Impersonate-Group": {"system:nodes"}})
+}
+
+// post sends a POST, and returns the answer's code and text.
+func (s *server) post(path, body string, header http.Header) (int, string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, "POST", s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	request.Header = header
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(text)
+}
+
+// Pods come, go, and come again on another node at one server; the kubelet of a node asks another server, at once, what it may have of them.
+func TestNodesAreJudgedByWhatIsNewest(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	a := c.startServer()
+	b := c.startServer("--enable-admission-plugins", "NodeRestriction")
+	put := func(node string) string {
+		return read(t, a.do(201, "POST", pods, fmt.Sprintf(`{"metadata":{"name":"p"},"spec":{"nodeName":%q,"terminationGracePeriodSeconds":0,"serviceAccountName":"default",
+			"containers":[{"name":"c","image":"i"}]}}`, node))).Metadata.UID
+	}
+	remove := func() { a.do(200, "DELETE", pods+"/p?gracePeriodSeconds=0", "") }
+	want := func(what string, code int, got int, text string) {
+		t.Helper()
+		if got != code {
+			t.Fatalf("%s: got %d, want %d: %s", what, got, code, text)
+		}
+	}
+	for range 30 {
+		uid := put("n1")
+		binding := fmt.Sprintf(`{"spec":{"boundObjectRef":{"apiVersion":"v1","kind":"Pod","name":"p","uid":%q}}}`, uid)
+		got, text := b.asNode("/api/v1/namespaces/default/serviceaccounts/default/token", binding)
+		want("a token for a new pod", 201, got, text)
+		remove()
+		got, text = b.asNode("/api/v1/namespaces/default/serviceaccounts/default/token", binding)
+		want("a token for a pod that has gone", 404, got, text)
+		put("n1")
+		got, text = b.asNode(pods+"/p/eviction", `{"metadata":{"name":"p"}}`)
+		want("a new pod is evicted", 201, got, text)
+		put("n1")
+		b.do(200, "GET", pods+"/p", "")
+		remove()
+		put("n2")
+		got, text = b.asNode(pods+"/p/eviction", `{"metadata":{"name":"p"}}`)
+		want("a pod that is another node's now", 403, got, text)
+		remove()
+	}
+}
+
+// Accounts come and go at one server; their tokens count at another, at once, and no longer than the accounts.
+func TestTokensCountEverywhere(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	a, b := c.startServer(), c.startServer()
+	const accounts = "/api/v1/namespaces/default/serviceaccounts"
+	for range 30 {
+		a.do(201, "POST", accounts, `{"metadata":{"name":"robot"}}`)
+		var issued struct{ Status struct{ Token string } }
+		if err := json.Unmarshal([]byte(a.do(201, "POST", accounts+"/robot/token", `{}`)), &issued); err != nil {
+			t.Fatal(err)
+		}
+		code, text := b.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", `{}`, http.Header{"Authorization": {"Bearer " + issued.Status.Token}})
+		if code != 201 || !strings.Contains(text, `"username":"system:serviceaccount:default:robot"`) {
+			t.Fatalf("at the other server the token has %d %s", code, text)
+		}
+		secret := `{"metadata":{"name":"s","annotations":{"kubernetes.io/service-account.name":"robot"}},"type":"kubernetes.io/service-account-token"}`
+		a.do(200, "DELETE", accounts+"/robot", "")
+		a.do(201, "POST", accounts, `{"metadata":{"name":"robot"}}`)
+		if text := b.do(201, "POST", "/api/v1/namespaces/default/secrets", secret); !strings.Contains(text, `"token":`) {
+			t.Fatalf("the other server has no token for the new account: %s", text)
+		}
+		a.do(200, "DELETE", "/api/v1/namespaces/default/secrets/s", "")
+		a.do(200, "DELETE", accounts+"/robot", "")
+	}
+}
