@@ -42,10 +42,10 @@ const (
 type classes struct{ store *store.Store }
 
 // admitPriority is Priority: a pod has the priority of its class.
-func (c classes) admitPriority(_ context.Context, a *admission.Attributes) error {
+func (c classes) admitPriority(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if a.Operation == admission.OpCreate {
-		return answer(a, c.prioritize(&pod.Spec))
+		return answer(a, c.prioritize(ctx, &pod.Spec))
 	}
 	before := &a.Old.(*corev1.Pod).Spec
 	if pod.Spec.Priority == nil {
@@ -63,8 +63,8 @@ func (c classes) validatePriority(_ context.Context, a *admission.Attributes) er
 }
 
 // admitRuntime is RuntimeClass: a pod costs what its runtime costs, and runs where it is found.
-func (c classes) admitRuntime(_ context.Context, a *admission.Attributes) error {
-	return answer(a, c.runWith(&a.Object.(*corev1.Pod).Spec))
+func (c classes) admitRuntime(ctx context.Context, a *admission.Attributes) error {
+	return answer(a, c.runWith(ctx, &a.Object.(*corev1.Pod).Spec))
 }
 
 // admitStorage is DefaultStorageClass.
@@ -101,9 +101,9 @@ func answer(a *admission.Attributes, err error) error {
 	return err
 }
 
-// find reads one class; false when there is none of that name.
-func (c classes) find(prefix, name string, into any) (bool, error) {
-	rec, err := c.store.Get(prefix + "/" + name)
+// find reads one class; false when there is none of that name, by what is newest: another server may have been given it a moment ago.
+func (c classes) find(ctx context.Context, prefix, name string, into any) (bool, error) {
+	rec, err := c.store.GetNewest(ctx, prefix + "/" + name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
@@ -129,8 +129,8 @@ func (c classes) each(prefix string, see func(class gjson.Result)) error {
 // ---- Priority ----
 
 // prioritize gives a pod the priority of its class. A pod may say what it would get, and nothing else.
-func (c classes) prioritize(spec *corev1.PodSpec) error {
-	class, err := c.priorityOf(spec.PriorityClassName)
+func (c classes) prioritize(ctx context.Context, spec *corev1.PodSpec) error {
+	class, err := c.priorityOf(ctx, spec.PriorityClassName)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (c classes) prioritize(spec *corev1.PodSpec) error {
 }
 
 // priorityOf finds a class by name, or the default one; without a default, or with one that cannot be read, pods have priority 0.
-func (c classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
+func (c classes) priorityOf(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 	asked := name != ""
 	if !asked {
 		var err error
@@ -164,7 +164,7 @@ func (c classes) priorityOf(name string) (*schedulingv1.PriorityClass, error) {
 	if name == "" {
 		return class, nil
 	}
-	found, err := c.find(strategy.PriorityClasses, name, class)
+	found, err := c.find(ctx, strategy.PriorityClasses, name, class)
 	switch {
 	case err != nil && !asked && errors.As(err, new(refusal)):
 		return noPriority(), nil
@@ -206,10 +206,10 @@ func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
 // ---- Runtime ----
 
 // runWith gives a pod what its runtime costs and where it is found.
-func (c classes) runWith(spec *corev1.PodSpec) error {
+func (c classes) runWith(ctx context.Context, spec *corev1.PodSpec) error {
 	var class nodev1.RuntimeClass
 	if spec.RuntimeClassName != nil {
-		switch found, err := c.find(runtimeClasses, *spec.RuntimeClassName, &class); {
+		switch found, err := c.find(ctx, runtimeClasses, *spec.RuntimeClassName, &class); {
 		case err != nil:
 			return err
 		case !found:

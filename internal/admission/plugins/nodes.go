@@ -21,9 +21,9 @@ import (
 // nodes reads the nodes that are stored.
 type nodes struct{ store *store.Store }
 
-// find reads a node; store.ErrNotFound when there is none.
-func (n nodes) find(name string) (*corev1.Node, error) {
-	rec, err := n.store.Get("//nodes//" + name)
+// find reads a node; store.ErrNotFound when there is none, by what is newest.
+func (n nodes) find(ctx context.Context, name string) (*corev1.Node, error) {
+	rec, err := n.store.GetNewest(ctx, "//nodes//"+name)
 	if err != nil {
 		return nil, err
 	}
@@ -32,8 +32,8 @@ func (n nodes) find(name string) (*corev1.Node, error) {
 }
 
 // topology is a node's place, in the labels that pods get of it.
-func (n nodes) topology(name string) (map[string]string, error) {
-	node, err := n.find(name)
+func (n nodes) topology(ctx context.Context, name string) (map[string]string, error) {
+	node, err := n.find(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
@@ -50,25 +50,25 @@ func (n nodes) topology(name string) (map[string]string, error) {
 }
 
 // labelPod is PodTopologyLabels for a pod that is made with its node.
-func (n nodes) labelPod(_ context.Context, a *admission.Attributes) error {
+func (n nodes) labelPod(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if pod.Spec.NodeName == "" {
 		return nil
 	}
-	return n.label(&pod.ObjectMeta, pod.Spec.NodeName)
+	return n.label(ctx, &pod.ObjectMeta, pod.Spec.NodeName)
 }
 
 // labelBinding is PodTopologyLabels for a pod that gets its node: it takes over the labels of the binding.
-func (n nodes) labelBinding(_ context.Context, a *admission.Attributes) error {
+func (n nodes) labelBinding(ctx context.Context, a *admission.Attributes) error {
 	binding := a.Object.(*corev1.Binding)
 	if binding.Target.Kind != "Node" {
 		return nil
 	}
-	return n.label(&binding.ObjectMeta, binding.Target.Name)
+	return n.label(ctx, &binding.ObjectMeta, binding.Target.Name)
 }
 
-func (n nodes) label(meta *metav1.ObjectMeta, node string) error {
-	place, err := n.topology(node)
+func (n nodes) label(ctx context.Context, meta *metav1.ObjectMeta, node string) error {
+	place, err := n.topology(ctx, node)
 	if len(place) > 0 && meta.Labels == nil {
 		meta.Labels = map[string]string{}
 	}
@@ -79,12 +79,12 @@ func (n nodes) label(meta *metav1.ObjectMeta, node string) error {
 }
 
 // validateResize is PodResizeValidator.
-func (n nodes) validateResize(_ context.Context, a *admission.Attributes) error {
+func (n nodes) validateResize(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if pod.Spec.NodeName == "" || pod.Generation == a.Old.GetGeneration() {
 		return nil
 	}
-	node, err := n.find(pod.Spec.NodeName)
+	node, err := n.find(ctx, pod.Spec.NodeName)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return a.Forbidden(refusef("node %q not found", pod.Spec.NodeName))

@@ -85,7 +85,7 @@ func protectInUse(_ context.Context, a *admission.Attributes) error {
 }
 
 // validateResize is PersistentVolumeClaimResize: a claim grows when it is bound, and its class lets it.
-func (c classes) validateResize(_ context.Context, a *admission.Attributes) error {
+func (c classes) validateResize(ctx context.Context, a *admission.Attributes) error {
 	claim, old := a.Object.(*corev1.PersistentVolumeClaim), a.Old.(*corev1.PersistentVolumeClaim)
 	wanted := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	if wanted.Cmp(old.Spec.Resources.Requests[corev1.ResourceStorage]) <= 0 {
@@ -96,7 +96,7 @@ func (c classes) validateResize(_ context.Context, a *admission.Attributes) erro
 	}
 	class := classOf(claim)
 	if class != "" && class == classOf(old) {
-		switch rec, err := c.store.Get(storageClasses + "/" + class); {
+		switch rec, err := c.store.GetNewest(ctx, storageClasses + "/" + class); {
 		case err == nil && gjson.GetBytes(rec.JSON, "allowVolumeExpansion").Bool():
 			return nil
 		case err != nil && !errors.Is(err, store.ErrNotFound):

@@ -323,7 +323,7 @@ func rowOfKind(types *scheme.Registry, gvk schema.GroupVersionKind) *scheme.Reso
 
 func (h *writeContext) find(ctx context.Context, row *scheme.Resource, namespace string, ref *admissionv1.ParamRef) (found []param, err error) {
 	if ref.Name != "" {
-		rec, err := h.p.Store.Get(row.Key(namespace, ref.Name))
+		rec, err := h.p.Store.GetNewest(ctx, row.Key(namespace, ref.Name))
 		if errors.Is(err, store.ErrNotFound) {
 			return nil, nil
 		}
