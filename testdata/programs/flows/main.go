@@ -43,6 +43,7 @@ var (
 	serverURL = flag.String("server", "", "`URL` of a server to play against; without it two are started")
 	only      = flag.String("only", "", "a `word` of the title of the scenarios to play")
 	seats     = flag.Bool("seats", false, "compare --max-requests-inflight=auto with the default of 600 seats, and with -server if that is given")
+	aside     = flag.Bool("light", false, "play the light ones of -seats alone, against -server, and print what became of them as JSON: so the program starts itself")
 	token     = flag.String("token", "", "an administrator's bearer `token` for -server")
 	length    = flag.Duration("length", 3*time.Second, "how long each scenario lasts")
 )
@@ -63,6 +64,9 @@ func main() {
 // run plays everything. ok is whether leases were renewed in time under flow control.
 func run(ctx context.Context) (ok bool, err error) {
 	program := ""
+	if *aside {
+		return true, playLight(ctx)
+	}
 	if *serverURL == "" || *seats {
 		dir, err := os.MkdirTemp("", "flows")
 		if err != nil {
