@@ -103,7 +103,7 @@ func answer(a *admission.Attributes, err error) error {
 
 // find reads one class; false when there is none of that name, by what is newest: another server may have been given it a moment ago.
 func (c classes) find(ctx context.Context, prefix, name string, into any) (bool, error) {
-	rec, err := c.store.GetNewest(ctx, prefix + "/" + name)
+	rec, err := c.store.GetNewest(ctx, prefix+"/"+name)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}

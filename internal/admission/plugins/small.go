@@ -96,7 +96,7 @@ func (c classes) validateResize(ctx context.Context, a *admission.Attributes) er
 	}
 	class := classOf(claim)
 	if class != "" && class == classOf(old) {
-		switch rec, err := c.store.GetNewest(ctx, storageClasses + "/" + class); {
+		switch rec, err := c.store.GetNewest(ctx, storageClasses+"/"+class); {
 		case err == nil && gjson.GetBytes(rec.JSON, "allowVolumeExpansion").Bool():
 			return nil
 		case err != nil && !errors.Is(err, store.ErrNotFound):
