@@ -241,6 +241,9 @@ func open(path string, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
 	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, opts.format()) })
+	if err == nil && verdict.torn {
+		err = takeBack(path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -333,6 +336,9 @@ func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 	}
 	if fresh && !st.Opts.Ephemeral {
 		warn("made a new, empty data file " + st.Path)
+	}
+	if verdict.torn {
+		warn(st.Path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
 	if !verdict.clean {
 		warn(st.Path + " was not closed in peace; its pages have been checked")
