@@ -200,7 +200,7 @@ func (m *placedMeta) counts(file io.ReaderAt, other *placedMeta) bool {
 	switch {
 	case m.mark>>32 != markOf(m.txid): // synced twice
 		return true
-	case other.note == m.mark:
+	case other.note == m.mark, other.mark == m.mark: // known to be on the disk, or copied by bbolt, with all pages and no seal
 		return true
 	case other.txid >= m.txid || other.txid == 0 || other.pageSize != m.pageSize: // there is nothing to go back to
 		return true
