@@ -55,6 +55,7 @@ type pageRun struct{ first, count uint64 }
 type sealer struct {
 	db       *bbolt.DB
 	file     io.WriterAt
+	sync     func() error
 	pageSize int
 
 	on   bool // the commit under way is to be sealed
@@ -68,7 +69,7 @@ type sealer struct {
 
 // newSealer comes between bbolt and its file, at the place that bbolt keeps for its tests; nil when there is no such place.
 func newSealer(db *bbolt.DB, file *os.File) *sealer {
-	s := &sealer{db: db, file: file, pageSize: db.Info().PageSize}
+	s := &sealer{db: db, file: file, sync: db.Sync, pageSize: db.Info().PageSize}
 	ops := reflect.ValueOf(db).Elem().FieldByName("ops")
 	if ops.Kind() != reflect.Struct {
 		return nil
@@ -89,7 +90,7 @@ func (s *sealer) commit(tx *bbolt.Tx) error {
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	return s.db.Sync()
+	return s.sync()
 }
 
 // settle notes that the commit is on the disk. That this is not so itself does no harm.
@@ -135,7 +136,7 @@ func (s *sealer) add(b []byte, off int64) {
 func (s *sealer) seal(b []byte, slot int64) error {
 	s.list = appendRuns(s.list[:0], s.runs)
 	if s.odd || len(b) != s.pageSize || len(s.list) > len(b)-runsAt {
-		return s.db.Sync()
+		return s.sync()
 	}
 	copy(b[runsAt:], s.list)
 	m, _ := decodeMeta(b)
@@ -200,7 +201,9 @@ func (m *placedMeta) counts(file io.ReaderAt, other *placedMeta) bool {
 	switch {
 	case m.mark>>32 != markOf(m.txid): // synced twice
 		return true
-	case other.note == m.mark, other.mark == m.mark: // known to be on the disk, or copied by bbolt, with all pages and no seal
+	case other.note == m.mark: // known to be on the disk
+		return true
+	case other.mark == m.mark: // one is a copy of the other, made by before or by bbolt, which copies all pages and no seal
 		return true
 	case other.txid >= m.txid || other.txid == 0 || other.pageSize != m.pageSize: // there is nothing to go back to
 		return true
@@ -229,14 +232,13 @@ func (m *placedMeta) fits(file io.ReaderAt) bool {
 	return ok && crc32.Update(sum, castagnoli, page[runsAt:runsAt+size]) == uint32(m.mark)
 }
 
-// before is a page that says what the meta page says, as an earlier transaction, and notes that the meta page counts.
+// before is a page that says what the meta page says, as an earlier transaction. By the same mark in both the meta page counts from now on.
 func (m *placedMeta) before(slot int64) []byte {
 	page := make([]byte, m.pageSize)
 	copy(page, m.raw[:])
 	binary.NativeEndian.PutUint64(page, uint64(slot))
 	binary.NativeEndian.PutUint64(page[pageHeaderSize+48:], m.txid-1)
 	sumMeta(page)
-	binary.NativeEndian.PutUint64(page[noteAt:], m.mark)
 	return page
 }
 

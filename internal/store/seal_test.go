@@ -18,11 +18,12 @@ import (
 const sealSector = 512
 
 // A tornDisk is the disk below a store: it knows what is durable and what is on its way, and looks at each commit at what a power cut could
-// have left of it. What it sees are the writes; a note, or bbolt's own order where there is none, says that a sync has ended.
+// have left of it.
 type tornDisk struct {
 	t        *testing.T
 	rnd      *rand.Rand
 	file     *os.File
+	sync     func() error
 	pageSize int
 	all      []byte     // with all that was written
 	durable  []byte     // what the last sync left
@@ -42,33 +43,24 @@ type tornPart struct {
 }
 
 func (d *tornDisk) WriteAt(b []byte, off int64) (int, error) {
-	n, err := d.file.WriteAt(b, off)
 	size := int64(d.pageSize)
-	switch {
-	case len(b) == 8 && off < 2*size: // a note
-		d.judge(d.pending, true)
-		d.settle()
-		d.put(b, off)
-		return n, err
-	case d.meta: // there was no note
-		d.settle()
+	for id := off / size; off >= 2*size && id < (off+int64(len(b)))/size; id++ {
+		d.written[uint64(id)] = true
 	}
-	if off >= 2*size {
-		for id := off / size; id < (off+int64(len(b)))/size; id++ {
-			d.written[uint64(id)] = true
-		}
-	} else if m, _ := decodeMeta(b); m.mark>>32 != markOf(m.txid) { // the pages have been synced
-		d.plain++
-		d.durable = bytes.Clone(d.all)
-		d.pending = nil
-		d.put(b, off)
-		d.meta = true
-		d.judge(d.pending, false)
-		return n, err
-	}
-	d.meta = off < 2*size
+	d.meta = d.meta || off < 2*size && len(b) == d.pageSize // and no note
 	d.put(b, off)
-	return n, err
+	return d.file.WriteAt(b, off)
+}
+
+// Sync is also that between pages and meta page, where there is no room for a seal.
+func (d *tornDisk) Sync() error {
+	if d.meta {
+		d.judge()
+	} else {
+		d.plain++
+	}
+	d.settle()
+	return d.sync()
 }
 
 func (d *tornDisk) put(b []byte, off int64) {
@@ -85,7 +77,10 @@ func (d *tornDisk) put(b []byte, off int64) {
 }
 
 func (d *tornDisk) settle() {
-	d.durable, d.pending, d.written, d.meta = bytes.Clone(d.all), nil, map[uint64]bool{}, false
+	if d.meta {
+		d.written = map[uint64]bool{}
+	}
+	d.durable, d.pending, d.meta = bytes.Clone(d.all), nil, false
 }
 
 // image shows the disk with some of what is on its way.
@@ -126,18 +121,19 @@ func has(seen []uint64, id uint64) bool {
 }
 
 // judge makes the images of one commit.
-func (d *tornDisk) judge(parts []tornPart, sealed bool) {
+func (d *tornDisk) judge() {
 	d.commits++
+	parts := d.pending
 	before, needed := d.reach(d.durable)
 	after, wanted := d.reach(d.all)
 	if after.meta.txid != before.meta.txid+1 {
 		d.t.Errorf("transaction %d comes after %d", after.meta.txid, before.meta.txid)
 	}
 	for id := range after.high {
-		if sealed && has(needed, id) && d.written[id] {
+		if has(needed, id) && d.written[id] {
 			d.t.Errorf("transaction %d has written page %d, which the one before needs", after.meta.txid, id)
 		}
-		if sealed && has(wanted, id) && !has(needed, id) && !d.written[id] {
+		if has(wanted, id) && !has(needed, id) && !d.written[id] {
 			d.t.Errorf("transaction %d needs page %d, which has not been written", after.meta.txid, id)
 		}
 	}
@@ -259,9 +255,8 @@ func onTornDisk(t *testing.T, pageSize int) (*Store, *tornDisk) {
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	d := &tornDisk{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), file: st.handle, pageSize: pageSize, all: b}
-	d.settle()
-	maintainTest(t, st, func(tx *bbolt.Tx) error { st.seals.file = d; return errRefused }) // in the writer; nothing is committed
+	d := &tornDisk{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), file: st.handle, pageSize: pageSize, all: b, durable: bytes.Clone(b), sync: st.seals.sync, written: map[uint64]bool{}}
+	maintainTest(t, st, func(tx *bbolt.Tx) error { st.seals.file, st.seals.sync = d, d.Sync; return errRefused }) // in the writer; nothing is committed
 	return st, d
 }
 
@@ -481,6 +476,40 @@ func TestDamageIsNotTakenForAPowerCut(t *testing.T) {
 		t.Log("opened beside the damage")
 	} else if after, _ := os.ReadFile(path); !bytes.Equal(after, b) {
 		t.Error("refused, and changed")
+	}
+}
+
+// A note is of one commit: one that is left of a commit which was lost does not stand for the commit that took its place.
+func TestNoteIsOfOneCommit(t *testing.T) {
+	t.Parallel()
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
+	mustWrite(t, st, OpCreate, "//pods/x/lost", 0, "a")
+	path := copyOpen(t, st)
+	b, _ := os.ReadFile(path)
+	tree, err := readMetas(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot, size := int(tree.meta.at), tree.pageSize
+	clear(b[slot : slot+size])
+	note := binary.NativeEndian.Uint64(b[size-slot+noteAt:])
+	if note != tree.meta.mark || note == 0 {
+		t.Fatalf("noted is %x, not %x", note, tree.meta.mark)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if st = openTestStore(t, path); st.Revision() != 1 {
+		t.Fatalf("revision %d", st.Revision())
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/other", 0, "b")
+	path = copyOpen(t, st)
+	tear(t, path, false)
+	b, _ = os.ReadFile(path)
+	binary.NativeEndian.PutUint64(b[size-slot+noteAt:], note)
+	if again, err := readMetas(bytes.NewReader(b)); err != nil || again.torn == nil || again.torn.txid != tree.meta.txid {
+		t.Errorf("%+v, %v", again, err)
 	}
 }
 
