@@ -61,7 +61,7 @@ type sealer struct {
 	on   bool // the commit under way is to be sealed
 	runs []pageRun
 	sum  uint32
-	list []byte // encoded; reused
+	list []byte // runs, encoded; reused
 	odd  bool   // a write was not what a list can name
 	mark uint64 // of the commit under way; 0: it is not sealed
 	slot int64  // where its meta page lies
@@ -96,7 +96,8 @@ func (s *sealer) commit(tx *bbolt.Tx) error {
 // settle notes that the commit is on the disk. That this is not so itself does no harm.
 func (s *sealer) settle() {
 	if s.mark != 0 {
-		s.file.WriteAt(binary.NativeEndian.AppendUint64(nil, s.mark), (1-s.slot)*int64(s.pageSize)+noteAt)
+		s.list = binary.NativeEndian.AppendUint64(s.list[:0], s.mark)
+		s.file.WriteAt(s.list, (1-s.slot)*int64(s.pageSize)+noteAt)
 	}
 }
 
