@@ -27,8 +27,15 @@ package store
 // named, and nothing is taken back (for half a minute after a commit, until the kernel writes the note, the two look the same).
 //
 // What is taken back was answered to nobody. takeBack replaces the meta page that does not count by a copy of the other one with a lower
-// transaction number, so that bbolt, too, finds the one that counts; open syncs the file before it is built upon, since what it has
-// judged may lie in the kernel's memory only.
+// transaction number, so that bbolt, too, finds the one that counts. What a start has judged may lie in the kernel's memory only, when
+// the process was killed in its sync, so that open syncs the file before anything is built upon it.
+//
+// Why N is whole whatever N+1 has written: bbolt gives to a transaction only pages that were free before it began, and keeps those that a
+// transaction frees until the next one begins, which is after the sync. Why N, once it is the newest, still fits its seal: each page that
+// it has written belongs to it, and what is begun and fails (a full disk) writes to free pages alone.
+//
+// Rejected: finding what was written by comparing the trees before and after, which passes by what the comparison does not expect; a word
+// that a meta page is ours behind its checksum, where another program's commit and half of ours look the same.
 
 import (
 	"encoding/binary"

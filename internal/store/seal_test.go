@@ -592,3 +592,21 @@ func TestCommitsOfOthersCount(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkSeal is what a seal costs beside the disk: commits with one and without one, and no sync in either.
+func BenchmarkSeal(b *testing.B) {
+	for _, writers := range []int{1, 16, 64} {
+		for _, sealed := range []bool{false, true} {
+			b.Run(fmt.Sprintf("writers=%d/sealed=%v", writers, sealed), func(b *testing.B) {
+				b.ReportAllocs()
+				st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
+				st.seals.sync = func() error { return nil }
+				st.Db.NoSync = !sealed
+				benchWriters(b, writers, func(i int) error {
+					_, err := st.Commit(context.Background(), Change{Op: OpCreate, Key: benchKey(i), JSON: benchRecord, RevAt: benchRevAt})
+					return err
+				})
+			})
+		}
+	}
+}
