@@ -261,8 +261,12 @@ func onTornDisk(t *testing.T, pageSize int) (*Store, *tornDisk) {
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	d := &tornDisk{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), file: st.handle, pageSize: pageSize, all: b, durable: bytes.Clone(b), sync: st.seals.sync, written: map[uint64]bool{}}
-	maintainTest(t, st, func(tx *bbolt.Tx) error { st.seals.file, st.seals.sync = d, d.Sync; return errRefused }) // in the writer; nothing is committed
+	d := &tornDisk{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), file: st.handle, sync: st.seals.sync, pageSize: pageSize,
+		all: b, durable: bytes.Clone(b), written: map[uint64]bool{}}
+	maintainTest(t, st, func(tx *bbolt.Tx) error { // in the writer; nothing is committed
+		st.seals.file, st.seals.sync = d, d.Sync
+		return errRefused
+	})
 	return st, d
 }
 
@@ -291,7 +295,8 @@ func TestCommitIsWholeOrTakenBack(t *testing.T) {
 				}
 			}
 			maintainTest(t, st, func(*bbolt.Tx) error { return errRefused }) // the writer is at rest
-			if onDisk, err := os.ReadFile(st.Path); err != nil || !bytes.Equal(onDisk[:len(d.all)], d.all) || len(bytes.Trim(onDisk[len(d.all):], "\x00")) > 0 {
+			onDisk, err := os.ReadFile(st.Path)
+			if err != nil || !bytes.Equal(onDisk[:len(d.all)], d.all) || len(bytes.Trim(onDisk[len(d.all):], "\x00")) > 0 {
 				t.Errorf("bbolt has written past the seal (%v)", err)
 			}
 			t.Logf("%d commits (%d with a freelist, %d without a seal), %d images: %d as before, %d as after",
@@ -577,7 +582,7 @@ func TestCommitsOfOthersCount(t *testing.T) {
 	ours()
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 1))
 	for range 60 {
-		// Others believe a torn commit: an apilet that knows of seals has to have opened the file before.
+		// Others believe a torn commit: an apilet that knows of seals has to open the file before they do.
 		turn := rnd.IntN(4)
 		[]func(){ours, others, copied, func() { torn(); ours() }}[turn]()
 		var found int64
