@@ -27,8 +27,8 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 		fails func(ev diskEvent) bool
 		after int // so many such calls go well
 	}{
-		{"sync of data", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 24},
-		{"sync of a meta page", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 25},
+		{"sync", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 24},
+		{"the sync behind it", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 25},
 		{"write", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off >= 2*powerPage }, 40},
 		{"write of a meta page", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off < 2*powerPage }, 15},
 	} {

@@ -37,6 +37,7 @@ type dataFile struct {
 	fatal    func(error)              // ends the process
 	Found    damageBook               // what reads and scrubs have met
 	meta     atomic.Pointer[metaPage] // of the newest commit
+	seals    *sealer                  // of commits; nil where bbolt has no place for it. The writer's
 	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
 	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed
 	lazyFree bool                     // commits leave the freelist out; the writer's
@@ -55,7 +56,12 @@ func (f *dataFile) open(noSync bool) (err error) {
 	if f.Db, err = bbolt.Open(f.Path, 0o600, options); err != nil {
 		return err
 	}
-	f.lazyFree = true
+	f.lazyFree, f.seals = true, newSealer(f.Db, f.handle)
+	if !noSync { // a process that was killed may have left its last commit in the kernel's memory alone
+		if err := f.Db.Sync(); err != nil {
+			return err
+		}
+	}
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, err := mappedMeta(f.Db, uint64(tx.ID()))
 		f.meta.Store(&m)
@@ -77,6 +83,9 @@ func (f *dataFile) close(last func(*bbolt.Tx) error) (err error) {
 	}
 	if f.failed.Load() {
 		return err
+	}
+	if f.changed && !f.Db.NoSync {
+		err = errors.Join(err, f.Db.Sync()) // the last note: from now on no damage is taken for a power cut
 	}
 	return errors.Join(err, f.Db.Close())
 }
@@ -149,7 +158,7 @@ func (f *dataFile) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 // commit itself, but for a full disk, ends the process. After a failed sync nobody knows what is on the disk, while the memory map may
 // show the new state already. There is one writer.
 func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
-	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, each of the commit's syncs some hundred
+	if err := f.Writable(); err != nil { // looking for the file takes a microsecond, the commit's sync some hundred
 		return err
 	}
 	known := *f.meta.Load()
@@ -175,7 +184,7 @@ func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
 			return err
 		}
 		committing = true
-		return tx.Commit()
+		return f.commit(tx)
 	})
 	switch {
 	case err == nil:
@@ -191,6 +200,18 @@ func (f *dataFile) update(fn func(*bbolt.Tx) error) error {
 		f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
 	}
 	return err
+}
+
+// commit returns when a transaction is on the disk, or when it is committed where nobody wants it on the disk.
+func (f *dataFile) commit(tx *bbolt.Tx) error {
+	if f.Db.NoSync || f.seals == nil {
+		return tx.Commit()
+	}
+	if err := f.seals.commit(tx); err != nil {
+		return err
+	}
+	f.seals.settle()
+	return nil
 }
 
 // committed notes the meta page of a commit. The writer alone moves the map.

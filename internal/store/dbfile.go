@@ -14,15 +14,16 @@ package store
 //	    12     4  overflow: how many following pages belong to this one
 //	    16    16  each element. branch: key offset 4, key size 4, child 8. leaf: flags 4 (1: a bucket), offset 4, key size 4, value size 4
 //
-// Pages 0 and 1 hold a meta each, the valid one with the higher transaction number counts:
+// Pages 0 and 1 hold a meta each, the valid one with the higher transaction number counts, unless its commit was cut short (seal.go):
 //
 //	    16     8  magic 0xED0CDAED, version 2
 //	    24     8  page size, flags
-//	    32    16  root page of the tree of buckets, unused
+//	    32     8  root page of the tree of buckets
+//	    40     8  the mark of a sealed commit
 //	    48     8  freelist page, or all ones: not written, so the file was not closed in peace
 //	    56     8  high-water mark: pages from here on are no part of the file
 //	    64     8  transaction number
-//	    72     8  FNV-1a of the 56 bytes from the magic on
+//	    72     8  FNV-1a of the 56 bytes from the magic on; seal.go draws what follows
 
 import (
 	"bytes"
@@ -172,7 +173,21 @@ func withoutFaults(fn func() error) (err error) {
 type fileVerdict struct {
 	clean    bool     // closed in peace
 	oneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
+	torn     bool     // the newest meta page does not count: its commit was cut short
 	problems []string // damaged pages
+}
+
+// openShared opens a file that no process writes for reading, with the handle that bbolt has. Nobody can write it until it is closed.
+func openShared(path string) (db *bbolt.DB, file *os.File, err error) {
+	o := &bbolt.Options{Timeout: time.Second, ReadOnly: true, OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		var err error
+		file, err = os.OpenFile(name, flag, mode)
+		return file, err
+	}}
+	if db, err = bbolt.Open(path, 0, o); err != nil {
+		return nil, nil, explainOpen(path, err)
+	}
+	return db, file, nil
 }
 
 // vetFile looks at the file without following anything unseen: kind, lock, size, and the pages if the file was not closed in
@@ -187,15 +202,9 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 	case info.Size() == 0:
 		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start anew", path)
 	}
-	var file *os.File
-	o := &bbolt.Options{Timeout: time.Second, ReadOnly: true, OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
-		var err error
-		file, err = os.OpenFile(name, flag, mode)
-		return file, err
-	}}
-	db, err := bbolt.Open(path, 0, o)
+	db, file, err := openShared(path)
 	if err != nil {
-		return v, explainOpen(path, err)
+		return v, err
 	}
 	defer db.Close()
 	tree, err := readMetas(file)
@@ -203,6 +212,8 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 		return v, explainOpen(path, err)
 	}
 	v.clean, v.oneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
+	v.torn = tree.torn != nil
+	v.clean = v.clean && !v.torn
 	if need := int64(tree.high) * int64(tree.pageSize); info.Size() < need {
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
 	}
@@ -211,15 +222,7 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 	if v.problems = tree.vet(thorough || !v.clean); len(v.problems) > 0 {
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.problems[0]})
 	}
-	return v, withoutFaults(func() error {
-		return db.View(func(tx *bbolt.Tx) error {
-			m, err := mappedMeta(db, uint64(tx.ID()))
-			if err != nil {
-				return err
-			}
-			return look(newPages(db, m))
-		})
-	})
+	return v, withoutFaults(func() error { return look(newPages(db, tree.meta.metaPage)) })
 }
 
 // A pageTree reads one file's pages, checking what bbolt takes for granted.
@@ -230,6 +233,8 @@ type pageTree struct {
 	freelist     uint64
 	high         uint64
 	invalidMetas int
+	meta         *placedMeta // that counts
+	torn         *placedMeta // a newer one that does not; nil mostly
 	progress     *Progress
 
 	seen     []uint64 // a bit for each page that something refers to
@@ -237,14 +242,12 @@ type pageTree struct {
 	problems []string
 }
 
-// readMetas finds the newest valid meta page. The first one may be damaged and with it the page size, so the second is looked for
+// readMetas finds the meta page that counts. The first one may be damaged and with it the page size, so the second is looked for
 // at every size.
 func readMetas(file io.ReaderAt) (*pageTree, error) {
-	var best *pageTree
-	var bestTxid uint64
-	valid := 0
-	buf := make([]byte, metaSize)
-	for at := int64(0); at <= 64<<10 && valid < 2; at = max(1024, at*2) {
+	var found []*placedMeta
+	buf := make([]byte, runsAt)
+	for at := int64(0); at <= 64<<10 && len(found) < 2; at = max(1024, at*2) {
 		if n, _ := file.ReadAt(buf, at); n < len(buf) {
 			break
 		}
@@ -252,16 +255,24 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 		if !ok || at != 0 && int64(m.pageSize) != at || m.pageSize < 1024 || m.pageSize > 64<<10 {
 			continue
 		}
-		valid++
-		if best == nil || m.txid > bestTxid {
-			best, bestTxid = &pageTree{file: file, pageSize: m.pageSize, root: m.root, freelist: m.freelist, high: m.high}, m.txid
-		}
+		found = append(found, &placedMeta{m, at, [metaSize]byte(buf), binary.NativeEndian.Uint64(buf[noteAt:])})
 	}
-	if best == nil {
+	if len(found) == 0 {
 		return nil, berrors.ErrInvalid
 	}
-	best.invalidMetas = 2 - valid
-	return best, nil
+	m := found[0]
+	t := &pageTree{file: file, invalidMetas: 2 - len(found)}
+	if len(found) == 2 {
+		other := found[1]
+		if other.txid > m.txid {
+			m, other = other, m
+		}
+		if !m.counts(file, other) {
+			m, t.torn = other, m
+		}
+	}
+	t.meta, t.pageSize, t.root, t.freelist, t.high = m, m.pageSize, m.root, m.freelist, m.high
+	return t, nil
 }
 
 // vet checks the freelist and, if asked to, every page of the tree.

@@ -60,6 +60,7 @@ type metaPage struct {
 	freelist uint64
 	high     uint64 // pages from here on are no part of the file
 	pageSize int
+	mark     uint64 // seal.go tells
 }
 
 const metaSize = pageHeaderSize + 64
@@ -73,7 +74,8 @@ func decodeMeta(page []byte) (m metaPage, ok bool) {
 	if binary.NativeEndian.Uint32(b) != metaMagic || u64(56) != sum.Sum64() {
 		return m, false
 	}
-	return metaPage{txid: u64(48), root: u64(16), freelist: u64(32), high: u64(40), pageSize: int(binary.NativeEndian.Uint32(b[8:]))}, true
+	return metaPage{txid: u64(48), root: u64(16), freelist: u64(32), high: u64(40), pageSize: int(binary.NativeEndian.Uint32(b[8:])),
+		mark: u64(24)}, true
 }
 
 // mapping is the first n bytes of bbolt's memory map. A transaction has to be open, or the caller be the only one who writes: else the

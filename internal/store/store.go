@@ -17,7 +17,8 @@
 //
 // Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), waypoints.go (reads of what was long ago),
 // eventlog.go (what watchers read), authors.go (who wrote what, and when) and layout.go (the bytes).
-// upkeep.go compacts, backs up and checks; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
+// upkeep.go compacts, backs up and checks; seal.go lets a commit wait for the disk once; dbfile.go, pages.go and datafile.go are about a file
+// that a disk has damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.
@@ -241,6 +242,9 @@ func open(path string, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
 	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, opts.format()) })
+	if err == nil && verdict.torn {
+		err = takeBack(path)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -333,6 +337,9 @@ func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 	}
 	if fresh && !st.Opts.Ephemeral {
 		warn("made a new, empty data file " + st.Path)
+	}
+	if verdict.torn {
+		warn(st.Path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
 	if !verdict.clean {
 		warn(st.Path + " was not closed in peace; its pages have been checked")

@@ -657,7 +657,11 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 
 // Defrag rewrites a stopped server's file without its free pages.
 func Defrag(path string, seen *Progress) error {
-	if _, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, 0) }); err != nil {
+	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, 0) })
+	if err == nil && verdict.torn {
+		err = takeBack(path)
+	}
+	if err != nil {
 		return err
 	}
 	return packFile(path, seen)
