@@ -50,34 +50,51 @@ func eachSuite(t *testing.T, test func(t *testing.T, server, client *tls.Config)
 	}
 }
 
-// What is written arrives, in order, whatever the lengths of the writes, and in fewer writes than there are records.
+// What is written arrives, in order, whatever the lengths of the writes, and in fewer writes than there are records. In the time of a bubble, where
+// the timer never comes between two of them.
 func TestWhatIsWrittenArrives(t *testing.T) {
 	t.Parallel()
 	eachSuite(t, func(t *testing.T, server, client *tls.Config) {
 		seed := mathrand.Uint64()
 		t.Log("seed", seed)
 		random := mathrand.New(mathrand.NewPCG(seed, 0))
-		ours, below, theirs := connected(t, server, client)
-		sent := make([]byte, 0, 4<<20)
-		for len(sent) < 3<<20 {
-			length := []int{1 + random.IntN(100), random.IntN(300_000), plaintext * (1 + random.IntN(9)), plaintext - 1, plaintext + 1}[random.IntN(5)]
-			at := len(sent)
-			for range length {
-				sent = append(sent, byte(random.Uint32()))
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			below := &counted{Conn: here}
+			records := &counted{Conn: &conn{Conn: below}}
+			var got []byte
+			var reading sync.WaitGroup
+			reading.Go(func() {
+				var err error
+				if got, err = io.ReadAll(tls.Client(there, client)); err != nil {
+					t.Error(err)
+				}
+			})
+			ours := tls.Server(records, server)
+			var sent []byte
+			for len(sent) < 3<<20 {
+				length := []int{1 + random.IntN(100), random.IntN(300_000), plaintext * (1 + random.IntN(9)), plaintext - 1, plaintext + 1}[random.IntN(5)]
+				piece := make([]byte, length)
+				for i := range piece {
+					piece[i] = byte(random.Uint32())
+				}
+				sent = append(sent, piece...)
+				if n, err := ours.Write(piece); n != length || err != nil {
+					t.Fatal(n, err)
+				}
 			}
-			if n, err := ours.Write(sent[at:]); n != length || err != nil {
-				t.Fatal(n, err)
+			if err := ours.Close(); err != nil {
+				t.Fatal(err)
 			}
-		}
-		if err := ours.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if got := theirs(); !bytes.Equal(got, sent) {
-			t.Errorf("%d bytes arrived, %d were sent", len(got), len(sent))
-		}
-		if writes, records := below.writes.Load(), int64(len(sent)/plaintext); writes > records*3/4 {
-			t.Errorf("%d writes for at least %d records", writes, records)
-		}
+			reading.Wait()
+			there.Close()
+			if !bytes.Equal(got, sent) {
+				t.Errorf("%d bytes arrived, %d were sent", len(got), len(sent))
+			}
+			if writes, records := below.writes.Load(), records.writes.Load(); writes > records*4/5 {
+				t.Errorf("%d writes for %d records", writes, records)
+			}
+		})
 	})
 }
 
@@ -86,7 +103,7 @@ func TestFullRecordsAreSentWithoutMore(t *testing.T) {
 	t.Parallel()
 	eachSuite(t, func(t *testing.T, server, client *tls.Config) {
 		server.DynamicRecordSizingDisabled = true
-		ours, _, peer := dialed(t, server, client)
+		ours, peer := dialed(t, server, client)
 		for n := 1; n < 7; n++ {
 			if _, err := ours.Write(make([]byte, n*plaintext)); err != nil {
 				t.Fatal(err)
@@ -109,7 +126,7 @@ func TestFullRecordsAreSentWithoutMore(t *testing.T) {
 func TestPeerThatLeavesEndsTheWriter(t *testing.T) {
 	t.Parallel()
 	eachSuite(t, func(t *testing.T, server, client *tls.Config) {
-		ours, _, peer := dialed(t, server, client)
+		ours, peer := dialed(t, server, client)
 		go func() {
 			io.ReadFull(peer, make([]byte, 1<<20))
 			peer.NetConn().Close()
@@ -412,21 +429,6 @@ func (c *counted) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// counting's connections are counted; the last is kept.
-type counting struct {
-	net.Listener
-	last *counted
-}
-
-func (l *counting) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	l.last = &counted{Conn: c}
-	return l.last, nil
-}
-
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -437,18 +439,18 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// dialed are the two ends of a connection, and what is below the server's.
-func dialed(t *testing.T, server, client *tls.Config) (ours *tls.Conn, below *counted, peer *tls.Conn) {
+// dialed are the two ends of a connection.
+func dialed(t *testing.T, server, client *tls.Config) (ours, peer *tls.Conn) {
 	t.Helper()
-	counts := &counting{Listener: listen(t)}
+	listener := Listener{listen(t)}
 	var shaken sync.WaitGroup
 	shaken.Go(func() {
 		var err error
-		if peer, err = tls.Dial("tcp", counts.Addr().String(), client); err != nil {
+		if peer, err = tls.Dial("tcp", listener.Addr().String(), client); err != nil {
 			t.Error(err)
 		}
 	})
-	plain, err := Listener{counts}.Accept()
+	plain, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,24 +463,7 @@ func dialed(t *testing.T, server, client *tls.Config) (ours *tls.Conn, below *co
 		t.FailNow()
 	}
 	t.Cleanup(func() { ours.NetConn().Close(); peer.NetConn().Close() })
-	return ours, counts.last, peer
-}
-
-// connected is dialed with a peer that reads all; theirs waits for its end.
-func connected(t *testing.T, server, client *tls.Config) (ours *tls.Conn, below *counted, theirs func() []byte) {
-	t.Helper()
-	ours, below, peer := dialed(t, server, client)
-	var got []byte
-	var err error
-	var reading sync.WaitGroup
-	reading.Go(func() { got, err = io.ReadAll(peer) })
-	return ours, below, func() []byte {
-		reading.Wait()
-		if err != nil {
-			t.Error(err)
-		}
-		return got
-	}
+	return ours, peer
 }
 
 func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
