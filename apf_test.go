@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -25,6 +26,8 @@ import (
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/flowcontrol"
 	"apilet/internal/request"
+	"apilet/internal/serving"
+	"apilet/internal/tlsbatch"
 )
 
 // flowFront makes the request record that the middleware before flow control makes: the user is the first path segment, the verb the
@@ -409,8 +412,9 @@ func TestMaxInFlight(t *testing.T) {
 
 // A pipeListener hands a server connections that are made in memory, so that the time of a bubble is theirs, too.
 type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
+	conns   chan net.Conn
+	closed  chan struct{}
+	secured bool // TLS
 }
 
 func (l *pipeListener) Accept() (net.Conn, error) {
@@ -428,21 +432,24 @@ func (l *pipeListener) Close() error   { close(l.closed); return nil }
 func (l *pipeListener) dial(context.Context, string, string) (net.Conn, error) {
 	here, there := net.Pipe()
 	l.conns <- there
+	if l.secured {
+		return tls.Client(here, &tls.Config{InsecureSkipVerify: true}), nil
+	}
 	return here, nil
 }
 
-// inBubble serves a handler in the time of a bubble, and gives test a way to connect and a client.
-func inBubble(t *testing.T, handler http.Handler, test func(t *testing.T, l *pipeListener, client *http.Client)) {
+// inBubble serves a handler in the time of a bubble, over TLS if there is a configuration, and gives test a way to connect and a client.
+func inBubble(t *testing.T, handler http.Handler, secured *tls.Config, test func(t *testing.T, l *pipeListener, client *http.Client)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-		server := &http.Server{Handler: handler}
-		var serving sync.WaitGroup
-		serving.Go(func() { _ = server.Serve(l) }) // until server.Close
+		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{}), secured: secured != nil}
+		server := &http.Server{Handler: handler, TLSConfig: secured}
+		var accepting sync.WaitGroup
+		accepting.Go(func() { _ = serving.Accept(server, l) }) // until server.Close
 		transport := &http.Transport{DialContext: l.dial, MaxIdleConnsPerHost: 1000}
 		test(t, l, &http.Client{Transport: transport})
 		transport.CloseIdleConnections()
 		_ = server.Close()
-		serving.Wait()
+		accepting.Wait()
 	})
 }
 
@@ -450,6 +457,17 @@ func inBubble(t *testing.T, handler http.Handler, test func(t *testing.T, l *pip
 // waited for one of them would wait until its time-out.
 func TestSlowReadersDoNotKeepSeats(t *testing.T) {
 	t.Parallel()
+	certFile, keyFile, _ := serverCertificate(t)
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, secured := range map[string]*tls.Config{"plain": nil, "tls": {Certificates: []tls.Certificate{pair}}} {
+		t.Run(name, func(t *testing.T) { testSlowReaders(t, secured) })
+	}
+}
+
+func testSlowReaders(t *testing.T, secured *tls.Config) {
 	fc := smallFlowControl(nothingStored)
 	page := make([]byte, 1<<20)
 	handler := flowFront(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -461,7 +479,7 @@ func TestSlowReadersDoNotKeepSeats(t *testing.T) {
 			}
 		}
 	})))
-	inBubble(t, handler, func(t *testing.T, l *pipeListener, client *http.Client) {
+	inBubble(t, handler, secured, func(t *testing.T, l *pipeListener, client *http.Client) {
 		for range 6 {
 			conn, _ := l.dial(t.Context(), "", "")
 			defer conn.Close()
@@ -490,15 +508,26 @@ func TestAWaitingPostLeavesWithItsClient(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells")
 	}
+	t.Run("plain", func(t *testing.T) { testWaitingPost(t, (*httptest.Server).Start, net.Dial) })
+	t.Run("tls", func(t *testing.T) {
+		testWaitingPost(t, (*httptest.Server).StartTLS, func(network, address string) (net.Conn, error) {
+			return tls.Dial(network, address, &tls.Config{InsecureSkipVerify: true})
+		})
+	})
+}
+
+func testWaitingPost(t *testing.T, start func(*httptest.Server), dial func(network, address string) (net.Conn, error)) {
+	t.Parallel()
 	fc, g := smallFlowControl(nothingStored), &seatGate{open: make(chan struct{})}
 	server := httptest.NewUnstartedServer(flowFront(fc.middleware(g)))
 	server.Config.ConnContext = withConn
-	server.Start()
+	server.Listener = tlsbatch.Listener{Listener: server.Listener}
+	start(server)
 	defer server.Close()
 	defer close(g.open)
 	var conns []net.Conn
 	for range 3 {
-		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		conn, err := dial("tcp", server.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -539,7 +568,7 @@ func TestFlowsShareEvenlyOverHTTP(t *testing.T) {
 	const flows, duration, exec = 4, 3 * time.Second, 100 * time.Millisecond
 	var served [flows]int32
 	handler := flowFront(fc.middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(exec) })))
-	inBubble(t, handler, func(t *testing.T, _ *pipeListener, client *http.Client) {
+	inBubble(t, handler, nil, func(t *testing.T, _ *pipeListener, client *http.Client) {
 		var wg sync.WaitGroup
 		stop := time.Now().Add(duration)
 		for i := range flows {

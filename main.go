@@ -561,13 +561,7 @@ func (s *server) auditHooks() audit.Hooks {
 
 // accept serves until the listener is closed.
 func (s *server) accept(listener net.Listener) {
-	var err error
-	if s.http.TLSConfig != nil {
-		err = s.http.ServeTLS(listener, "", "")
-	} else {
-		err = s.http.Serve(listener)
-	}
-	if !errors.Is(err, http.ErrServerClosed) {
+	if err := serving.Accept(s.http, listener); !errors.Is(err, http.ErrServerClosed) {
 		s.failed <- err
 	}
 }

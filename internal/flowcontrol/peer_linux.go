@@ -7,10 +7,13 @@ import (
 	"syscall"
 )
 
+// layered is a connection that lies upon another.
+type layered interface{ NetConn() net.Conn }
+
 // PeerClosed tells whether the client has closed the connection. net/http notices only when it reads to the end of the request, and a
 // request that waits for its seat has not been read. The kernel knows: the first byte of TCP_INFO is the connection's state.
 func PeerClosed(conn net.Conn) bool {
-	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS
+	for wrapped, ok := conn.(layered); ok; wrapped, ok = conn.(layered) { // TLS, and what batches its records
 		conn = wrapped.NetConn()
 	}
 	socket, ok := conn.(syscall.Conn)

@@ -6,6 +6,7 @@
 //	err = e.Open()                               // --cert-dir, where the server makes its own certificate
 //	url, secured, err := e.Secure(listener, cas) // cas: whose client certificates are taken
 //	err = e.WriteKubeconfig()                    // for those who shall come, once they can be answered
+//	err = serving.Accept(server, listener)       // with secured in it
 //	go e.Run(ctx)                                // what the server has made is renewed before it expires
 //
 // How certificates are made, kept and followed is package auth/certs.
@@ -18,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"syscall"
@@ -29,6 +31,7 @@ import (
 	"apilet/internal/kubeconfig"
 	"apilet/internal/options"
 	"apilet/internal/registry/allocator"
+	"apilet/internal/tlsbatch"
 )
 
 const renewEvery = 6 * time.Hour // certificates are looked at
@@ -107,6 +110,14 @@ func (e *Endpoint) Secure(listener net.Listener, clientCAs *certs.Followed[x509.
 		return e.url, certs.TLSConfig(certificate, nil), nil
 	}
 	return e.url, certs.TLSConfig(certificate, clientCAs.Now), nil
+}
+
+// Accept serves until the listener is closed, over TLS if the server has a configuration for it.
+func Accept(server *http.Server, listener net.Listener) error {
+	if server.TLSConfig == nil {
+		return server.Serve(listener)
+	}
+	return server.ServeTLS(tlsbatch.Listener{Listener: listener}, "", "")
 }
 
 // WriteKubeconfig writes how to reach this server, at once and whole, where that is asked for.
