@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
@@ -212,8 +213,13 @@ func TestOwnEndpointsFollowTheListener(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Post(t.Context(), []byte(`{}`), 1<<20); err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
+		dialled := ""
+		traced := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{ConnectStart: func(_, address string) { dialled = address }})
+		if _, err := c.Post(traced, []byte(`{}`), 1<<20); err == nil || !strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 			t.Errorf("the service does not lead to this server, which speaks plain HTTP: %v", err)
+		}
+		if dialled != "127.0.0.1:"+port {
+			t.Errorf("the service leads to %s, want port %s", dialled, port)
 		}
 		c.Close()
 		s.restart()

@@ -98,7 +98,7 @@ type Cluster struct {
 	started    atomic.Bool  // st is set
 	newest     newestReads
 	own        ownWrites
-	besides    knownBesides
+	needed     knownDependencies
 	wanted     atomic.Int64                // the revision that somebody waits for
 	written    atomic.Int64                // the newest revision of what was written here
 	masters    chan struct{}               // a token once a server has come or gone

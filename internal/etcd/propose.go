@@ -4,7 +4,8 @@ package etcd
 
 // This file writes. One change is one Txn: nothing else of etcd's is needed, and as many are in flight as there are writers.
 //
-//	create   mod(key) = 0, and mod(namespace) = the revision at which the replica saw it, not going away    put
+//	create   mod(key) = 0, and mod(namespace) = the revision at which the replica saw it, not going away;   put
+//	         of a custom resource also mod(definition)
 //	update   mod(key) = Change.Expect                                                                     put
 //	delete   mod(key) = Change.Expect                                                                     delete
 //
@@ -31,8 +32,8 @@ import (
 )
 
 const (
-	besideRounds = 16   // of a create whose namespace, or definition, changes all the time
-	besideMax    = 1024 // namespaces and definitions
+	dependencyRounds  = 16   // of a create whose namespace, or definition, changes all the time
+	dependenciesKnown = 1024 // namespaces and definitions
 )
 
 // A proposal is a change on its way, and what goes with it.
@@ -139,58 +140,58 @@ func (c *Cluster) change(ctx context.Context, p *proposal) (int64, error) {
 	return 0, store.ErrConflict
 }
 
-// create carries a create out. What has to be there beside it may change while it lasts; only what goes is in its way.
+// create carries a create out. What it depends on may change while it lasts; only what goes is in its way.
 func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
-	beside, err := c.besidesOf(ctx, p)
+	needed, err := c.dependenciesOf(ctx, p)
 	for round := 0; err == nil; round++ {
 		holds := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.key), "=", 0)}
 		reads := []clientv3.Op{clientv3.OpGet(p.key)}
-		for _, b := range beside {
-			holds, reads = append(holds, clientv3.Compare(clientv3.ModRevision(b.etcdKey), "=", b.at)), append(reads, clientv3.OpGet(b.etcdKey))
+		for _, d := range needed {
+			holds, reads = append(holds, clientv3.Compare(clientv3.ModRevision(d.etcdKey), "=", d.at)), append(reads, clientv3.OpGet(d.etcdKey))
 		}
 		answer, err := c.commit(ctx, p, holds, reads...)
 		if err != nil || answer.Succeeded {
 			return revisionOf(answer), err
 		}
 		moved := false
-		for i, b := range beside {
-			at, err := c.liveBeside(ctx, b, found(answer, 1+i), answer.Header.Revision)
+		for i, d := range needed {
+			at, err := c.liveDependency(ctx, d, found(answer, 1+i), answer.Header.Revision)
 			if err != nil {
 				return 0, err
 			}
-			c.besides.put(b.key, at)
-			moved, b.at = moved || at != b.at, at
+			c.needed.put(d.key, at)
+			moved, d.at = moved || at != d.at, at
 		}
 		if found(answer, 0) != nil || !moved {
 			return 0, c.taken(ctx, p, answer)
 		}
-		if round == besideRounds {
-			return 0, fmt.Errorf("%s changes all the time", beside[len(beside)-1].key)
+		if round == dependencyRounds {
+			return 0, fmt.Errorf("%s changes all the time", needed[len(needed)-1].key)
 		}
 	}
 	return 0, err
 }
 
-// A besides is an object that has to be there, and to stay, when another one is created: its namespace, the definition of its type.
-type besides struct {
+// A dependency is an object that has to be there, and to stay, when another one is created: its namespace, the definition of its type.
+type dependency struct {
 	key, etcdKey string
 	at           int64 // its mod revision
 	isParent     bool
 }
 
-// besidesOf are those of a create.
-func (c *Cluster) besidesOf(ctx context.Context, p *proposal) (all []*besides, err error) {
-	for _, b := range [...]*besides{{key: p.Parent, isParent: true}, {key: p.Type}} {
-		if b.key == "" {
+// dependenciesOf finds what a create depends on.
+func (c *Cluster) dependenciesOf(ctx context.Context, p *proposal) (all []*dependency, err error) {
+	for _, d := range [...]*dependency{{key: p.Parent, isParent: true}, {key: p.Type}} {
+		if d.key == "" {
 			continue
 		}
-		if b.etcdKey, err = c.lay.EtcdKey(b.key); err != nil {
+		if d.etcdKey, err = c.lay.EtcdKey(d.key); err != nil {
 			return nil, err
 		}
-		if b.at, err = c.besideAt(ctx, b); err != nil {
+		if d.at, err = c.dependencyAt(ctx, d); err != nil {
 			return nil, err
 		}
-		all = append(all, b)
+		all = append(all, d)
 	}
 	return all, nil
 }
@@ -210,17 +211,17 @@ func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnRe
 	return store.ErrExists
 }
 
-// besideAt is the mod revision of what stays beside a create, as far as is known here: if it is another one, the Txn says so. etcd is asked
+// dependencyAt is the mod revision of what a create depends on, as far as is known here: if it is another one, the Txn says so. etcd is asked
 // before a create is refused.
-func (c *Cluster) besideAt(ctx context.Context, b *besides) (int64, error) {
-	if at, ok := c.besides.get(b.key); ok {
+func (c *Cluster) dependencyAt(ctx context.Context, d *dependency) (int64, error) {
+	if at, ok := c.needed.get(d.key); ok {
 		return at, nil
 	}
-	if rec, err := c.st.Get(b.key); err == nil && !rec.Deleting {
-		c.besides.put(b.key, rec.Rev)
+	if rec, err := c.st.Get(d.key); err == nil && !rec.Deleting {
+		c.needed.put(d.key, rec.Rev)
 		return rec.Rev, nil
 	}
-	answer, err := c.client.Get(ctx, b.etcdKey)
+	answer, err := c.client.Get(ctx, d.etcdKey)
 	if err != nil {
 		return 0, failed(err)
 	}
@@ -228,19 +229,19 @@ func (c *Cluster) besideAt(ctx context.Context, b *besides) (int64, error) {
 	if len(answer.Kvs) > 0 {
 		kv = answer.Kvs[0]
 	}
-	return c.liveBeside(ctx, b, kv, answer.Header.Revision)
+	return c.liveDependency(ctx, d, kv, answer.Header.Revision)
 }
 
-// liveBeside is the mod revision of what stays beside a create, as it was found at a revision.
-func (c *Cluster) liveBeside(ctx context.Context, b *besides, kv *mvccpb.KeyValue, at int64) (int64, error) {
-	if kv != nil && !c.deleting(b.key, kv) {
+// liveDependency is the mod revision of what a create depends on, as it was found at a revision.
+func (c *Cluster) liveDependency(ctx context.Context, d *dependency, kv *mvccpb.KeyValue, at int64) (int64, error) {
+	if kv != nil && !c.deleting(d.key, kv) {
 		return kv.ModRevision, nil
 	}
 	if err := c.reach(ctx, at); err != nil {
 		return 0, failed(err)
 	}
 	switch {
-	case !b.isParent:
+	case !d.isParent:
 		return 0, store.ErrTypeEnding
 	case kv == nil:
 		return 0, store.ErrParentMissing
@@ -294,23 +295,23 @@ func found(answer *clientv3.TxnResponse, read int) *mvccpb.KeyValue {
 	return nil
 }
 
-// knownBesides are namespaces and definitions, each with a mod revision at which it was there and not going away. They may be old.
-type knownBesides struct {
+// knownDependencies are namespaces and definitions, each with a mod revision at which it was there and not going away. They may be old.
+type knownDependencies struct {
 	mu sync.Mutex // guards at
 	at map[string]int64
 }
 
-func (k *knownBesides) get(key string) (at int64, ok bool) {
+func (k *knownDependencies) get(key string) (at int64, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at, ok = k.at[key]
 	return at, ok
 }
 
-func (k *knownBesides) put(key string, at int64) {
+func (k *knownDependencies) put(key string, at int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.at == nil || len(k.at) == besideMax {
+	if k.at == nil || len(k.at) == dependenciesKnown {
 		k.at = map[string]int64{}
 	}
 	k.at[key] = at

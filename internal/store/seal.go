@@ -250,6 +250,15 @@ func (m *placedMeta) before(slot int64) []byte {
 	return page
 }
 
+// vetToWrite vets a file of ours for who is about to write it or to copy it: what a power cut has left of a commit is gone then. want is checkFormat's.
+func vetToWrite(path string, want int64) (fileVerdict, error) {
+	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, want) })
+	if err == nil && verdict.torn {
+		err = takeBack(path)
+	}
+	return verdict, err
+}
+
 // takeBack undoes in a file that no process writes what a power cut has left of a commit.
 func takeBack(path string) error {
 	db, file, err := openShared(path)

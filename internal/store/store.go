@@ -241,10 +241,7 @@ func open(path string, opts Options) (*Store, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) { // it may have come into being just now
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	}
-	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, opts.format()) })
-	if err == nil && verdict.torn {
-		err = takeBack(path)
-	}
+	verdict, err := vetToWrite(path, opts.format())
 	if err != nil {
 		return nil, err
 	}

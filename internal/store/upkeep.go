@@ -657,11 +657,7 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 
 // Defrag rewrites a stopped server's file without its free pages.
 func Defrag(path string, seen *Progress) error {
-	verdict, err := vetFile(path, false, nil, func(p *pages) error { return checkFormat(p, path, 0) })
-	if err == nil && verdict.torn {
-		err = takeBack(path)
-	}
-	if err != nil {
+	if _, err := vetToWrite(path, 0); err != nil {
 		return err
 	}
 	return packFile(path, seen)

@@ -484,10 +484,11 @@ func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*
 	} else if err := checkTimes(claims); err != nil {
 		return nil, err
 	}
+	seen := t.st.Revision()
 	if err = counts(); err == nil {
 		return id, nil
 	}
-	if _, unreached := t.st.Current(ctx); unreached != nil {
+	if now, unreached := t.st.Current(ctx); unreached != nil || now == seen {
 		return nil, err
 	}
 	return id, counts()

@@ -269,11 +269,12 @@ func playLight(ctx context.Context) error {
 func seatCells(outcomes []*outcome) string {
 	var renewals, probes time.Duration
 	var served, failed, code int
+	probe := len(light()) - 1 // the last of them
 	for i, o := range outcomes {
 		switch {
-		case i < len(light())-1:
+		case i < probe:
 			renewals = max(renewals, o.percentile(0.99))
-		case i == len(light())-1:
+		case i == probe:
 			probes = o.percentile(0.99)
 		default:
 			served += len(o.latencies)
