@@ -1,0 +1,180 @@
+package store
+
+// This file is a finger search over the tree of revisions. A LIST walks the keys in their order, and looks a record up for each. Objects that
+// were made one after the other have revisions one after the other: most often the next record lies on the leaf that the last one was found on,
+// and else below the same branch. A finger stays there, for as long as its snapshot lasts:
+//
+//	the leaf has 400 to 402        401 is looked for there,
+//	its branch 1 to 510            403 below it,
+//	                               900 from the root on
+//
+// Revisions are dense, too, so that where one stands on a page is guessed from the page's first and last.
+//
+// What takes longest is none of this but waiting for memory: a file is larger than a processor's caches, and the processor does not know
+// beforehand where the next record lies. So all lines of what will be read are asked for at once (touch), and arrive together.
+//
+// A finger only ever finds. Where something is not as it expects (a damaged page, no such revision) it does not know, and the search from the
+// root, tree.find, tells what is the matter.
+
+import "encoding/binary"
+
+const (
+	cacheLine = 64
+	touchMax  = 4096 // bytes; what is longer is fetched in time while it is read
+)
+
+// A finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
+type finger struct {
+	t      tree
+	branch place // the last one that a search came by
+	leaf   place
+	again  bool // the last search ended on the leaf where it began: so will the next ones
+	lines  byte // what touch returned
+}
+
+// A place is a page, and which revisions' records lie there or below, if anywhere.
+type place struct {
+	page        page // nil: none
+	first, last uint64
+}
+
+func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
+
+// get returns the value under a revision; nil when it does not know.
+func (f *finger) get(rev uint64) []byte {
+	here := f.leaf.holds(rev)
+	if !here && !f.moveTo(rev) {
+		return nil
+	}
+	f.again = here
+	b := f.leaf.page
+	i := b.findRev(rev)
+	if i < 0 || i >= b.count() {
+		return nil
+	}
+	e, ok := elementAt(b, i)
+	if !ok || len(e.key) != 8 || binary.BigEndian.Uint64(e.key) != rev {
+		return nil
+	}
+	if !here {
+		f.lines += touch(e.value)
+	}
+	return e.value
+}
+
+// touch reads a byte of each cache line. That the sum is kept sees to it that they are read.
+func touch(b []byte) (sum byte) {
+	for i := 0; i < min(len(b), touchMax); i += cacheLine {
+		sum += b[i]
+	}
+	return sum
+}
+
+// moveTo goes to the leaf where a revision belongs; false when it cannot.
+func (f *finger) moveTo(rev uint64) bool {
+	at := f.branch
+	if !at.holds(rev) {
+		at = place{page: f.t.small, last: 1<<64 - 1}
+		if at.page == nil {
+			at.page, _ = f.t.p.load(f.t.root)
+		}
+	}
+	for depth := 0; at.page != nil && !at.page.leaf() && depth < treeDepthMax; depth++ {
+		f.branch = at
+		at = f.below(&f.branch, rev)
+	}
+	f.leaf = at
+	return at.page != nil && at.page.leaf()
+}
+
+// below is the place below a branch where a revision belongs. It has no page when the page's keys are not those that the branch promises.
+func (f *finger) below(at *place, rev uint64) (child place) {
+	b, i := at.page, at.page.findRev(rev)
+	if next, long, ok := b.revAt(i); !ok || next != rev || long {
+		i--
+	}
+	lowest, long, ok := b.revAt(i)
+	if !ok {
+		return child
+	}
+	child.first, child.last = lowest, at.last
+	if long { // keys of a revision and more follow that of the revision alone
+		child.first++
+	}
+	if i+1 < b.count() {
+		if child.last, long, ok = b.revAt(i + 1); !ok {
+			return child
+		}
+		if !long {
+			child.last--
+		}
+	}
+	id := binary.NativeEndian.Uint64(b[pageHeaderSize+i*pageElementSize+8:])
+	if f.again && id < f.t.p.high { // all of it, before its header is waited for
+		f.lines += touch(f.t.p.mapped[int(id)*f.t.p.pageSize:][:f.t.p.pageSize])
+	}
+	page, err := f.t.p.load(id)
+	if err != nil {
+		return child
+	}
+	first, _, ok := page.revAt(0)
+	last, _, also := page.revAt(page.count() - 1)
+	if ok && also && first >= lowest && last <= child.last {
+		child.page = page
+	}
+	return child
+}
+
+// revAt returns the revision that the key of element i begins with, and whether it goes on; ok is false where there is none.
+func (b page) revAt(i int) (rev uint64, longer, ok bool) {
+	if i < 0 || i >= b.count() {
+		return 0, false, false
+	}
+	at := pageHeaderSize + i*pageElementSize
+	e := b[at : at+pageElementSize]
+	if b.leaf() {
+		e = e[4:]
+	}
+	size := int(binary.NativeEndian.Uint32(e[4:]))
+	at += int(binary.NativeEndian.Uint32(e))
+	if size < 8 || at < 0 || at > len(b)-size {
+		return 0, false, false
+	}
+	return binary.BigEndian.Uint64(b[at:]), size > 8, true
+}
+
+// findRev is find for the key of a revision, -1 also where a key is too short for one. It guesses first, and looks at no more than twice the
+// elements that a binary search would.
+func (b page) findRev(rev uint64) int {
+	low, high := 0, b.count()
+	at := b.guess(rev)
+	for step := 1; low < high; step *= 2 {
+		if at < low || at >= high {
+			at = int(uint(low+high) >> 1)
+		}
+		switch found, longer, ok := b.revAt(at); {
+		case !ok:
+			return -1
+		case found == rev && !longer:
+			return at
+		case found < rev:
+			low = at + 1
+			at += step
+		default:
+			high = at
+			at -= step
+		}
+	}
+	return low
+}
+
+// guess is where a revision would stand if all lay equally far apart.
+func (b page) guess(rev uint64) int {
+	n := uint64(b.count())
+	first, _, _ := b.revAt(0)
+	last, _, _ := b.revAt(int(n) - 1)
+	if rev < first || rev > last || last-first >= 1<<48 || last == first {
+		return 0
+	}
+	return int((rev - first) * (n - 1) / (last - first))
+}
