@@ -25,7 +25,6 @@ const (
 
 // A finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
 type finger struct {
-	t      tree
 	branch place // the last one that a search came by
 	leaf   place
 	again  bool // the last search ended on the leaf where it began: so will the next ones
@@ -40,10 +39,10 @@ type place struct {
 
 func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
 
-// get returns the value under a revision; nil when it does not know.
-func (f *finger) get(rev uint64) []byte {
+// get returns the value under a revision in its tree; nil when it does not know.
+func (f *finger) get(t *tree, rev uint64) []byte {
 	here := f.leaf.holds(rev)
-	if !here && !f.moveTo(rev) {
+	if !here && !f.moveTo(t, rev) {
 		return nil
 	}
 	f.again = here
@@ -71,24 +70,24 @@ func touch(b []byte) (sum byte) {
 }
 
 // moveTo goes to the leaf where a revision belongs; false when it cannot.
-func (f *finger) moveTo(rev uint64) bool {
+func (f *finger) moveTo(t *tree, rev uint64) bool {
 	at := f.branch
 	if !at.holds(rev) {
-		at = place{page: f.t.small, last: 1<<64 - 1}
+		at = place{page: t.small, last: 1<<64 - 1}
 		if at.page == nil {
-			at.page, _ = f.t.p.load(f.t.root)
+			at.page, _ = t.p.load(t.root)
 		}
 	}
 	for depth := 0; at.page != nil && !at.page.leaf() && depth < treeDepthMax; depth++ {
 		f.branch = at
-		at = f.below(&f.branch, rev)
+		at = f.below(t.p, &f.branch, rev)
 	}
 	f.leaf = at
 	return at.page != nil && at.page.leaf()
 }
 
 // below is the place below a branch where a revision belongs. It has no page when the page's keys are not those that the branch promises.
-func (f *finger) below(at *place, rev uint64) (child place) {
+func (f *finger) below(p *pages, at *place, rev uint64) (child place) {
 	b, i := at.page, at.page.findRev(rev)
 	if next, long, ok := b.revAt(i); !ok || next != rev || long {
 		i--
@@ -110,10 +109,10 @@ func (f *finger) below(at *place, rev uint64) (child place) {
 		}
 	}
 	id := binary.NativeEndian.Uint64(b[pageHeaderSize+i*pageElementSize+8:])
-	if f.again && id < f.t.p.high { // all of it, before its header is waited for
-		f.lines += touch(f.t.p.mapped[int(id)*f.t.p.pageSize:][:f.t.p.pageSize])
+	if f.again && id < p.high { // all of it, before its header is waited for
+		f.lines += touch(p.mapped[int(id)*p.pageSize:][:p.pageSize])
 	}
-	page, err := f.t.p.load(id)
+	page, err := p.load(id)
 	if err != nil {
 		return child
 	}

@@ -79,9 +79,9 @@ func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 		{9000, 600, 1, false}} {
 		keys, last := revisionKeys(rnd, c.n, c.gap, c.shared)
 		tr := revisionTree(t, keys, c.size)
-		f := finger{t: tr}
+		f := finger{}
 		ask := func(rev int64) {
-			if got, want := f.get(uint64(rev)), tr.get(revKey(rev)); !bytes.Equal(got, want) || (got == nil) != (want == nil) {
+			if got, want := f.get(&tr, uint64(rev)), tr.get(revKey(rev)); !bytes.Equal(got, want) || (got == nil) != (want == nil) {
 				t.Fatalf("%+v: revision %d: %.8x, want %.8x", c, rev, got, want)
 			}
 		}
@@ -104,11 +104,11 @@ func TestFingerStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	keys, _ := revisionKeys(rand.New(rand.NewPCG(1, 2)), 3000, 1, false)
 	tr := revisionTree(t, keys, 1100)
-	f := finger{t: tr}
+	f := finger{}
 	moved := 0
 	for i := range keys {
 		before := f.leaf.first
-		if f.get(uint64(i+1)) == nil {
+		if f.get(&tr, uint64(i+1)) == nil {
 			t.Fatalf("revision %d is missing", i+1)
 		}
 		if f.leaf.first != before {
@@ -118,11 +118,11 @@ func TestFingerStaysWhereItIs(t *testing.T) {
 	if moved > len(keys)/2 {
 		t.Errorf("%d of %d neighbours lie on another leaf", moved, len(keys))
 	}
-	f.get(1500)
+	f.get(&tr, 1500)
 	for _, above := range []uint64{tr.root, binary.NativeEndian.Uint64(f.branch.page)} {
 		clear(tr.p.mapped[int(above)*tr.p.pageSize:][:pageHeaderSize])
 	}
-	if first := f.leaf.first; f.get(first) == nil || f.get(f.leaf.last) == nil {
+	if first := f.leaf.first; f.get(&tr, first) == nil || f.get(&tr, f.leaf.last) == nil {
 		t.Error("what is on the leaf is not found without what is above")
 	}
 }
@@ -140,11 +140,11 @@ func TestFingerOnDamagedPages(t *testing.T) {
 		for range 1 + rnd.IntN(20) {
 			damagePage(rnd, tr.p)
 		}
-		f := finger{t: tr}
+		f := finger{}
 		for range 20 {
 			at := rnd.IntN(len(keys))
 			for i := at; i < min(at+4, len(keys)); i++ {
-				value := f.get(uint64(revOf(keys[i])))
+				value := f.get(&tr, uint64(revOf(keys[i])))
 				switch {
 				case value == nil && len(keys[i]) == 8:
 					unknown++

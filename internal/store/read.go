@@ -33,7 +33,6 @@ func newSnapshot(p *pages, compact int64) *snapshot {
 	if !ok || !also {
 		panicDamaged("a bucket is missing")
 	}
-	s.newest.t, s.older.t = s.revs, s.revs
 	return s
 }
 
@@ -87,7 +86,7 @@ func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordNear(&s
 
 // recordNear is record, beginning at a finger.
 func (s *snapshot) recordNear(f *finger, rev int64, key []byte) []byte {
-	b := f.get(uint64(rev))
+	b := f.get(&s.revs, uint64(rev))
 	if b == nil {
 		binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
 		b = s.revs.get(s.seek[:])
