@@ -10,8 +10,9 @@ package store
 //
 // Revisions are dense, too, so that where one stands on a page is guessed from the page's first and last.
 //
-// What takes longest is none of this but waiting for memory: a file is larger than a processor's caches, and the processor does not know
-// beforehand where the next record lies. So all lines of what will be read are asked for at once (touch), and arrive together.
+// What takes longest is none of this but waiting for memory: a file is larger than a processor's caches, and where the next record lies is
+// nothing that a processor foresees. So all lines of what will be read are asked for at once (touch), and come together: of the record, and where
+// revisions lie close to the ones before, of the whole leaf, whose other records will be wanted soon.
 //
 // A finger only ever finds. Where something is not as it expects (a damaged page, no such revision) it does not know, and the search from the
 // root, tree.find, tells what is the matter.
@@ -20,14 +21,14 @@ import "encoding/binary"
 
 const (
 	cacheLine = 64
-	touchMax  = 4096 // bytes; what is longer is fetched in time while it is read
+	touchMax  = 4096 // bytes; what is longer is foreseen while it is read
+	nearby    = 128  // revisions: more than a crowd of writers brings out of the order of names
 )
 
 // A finger is where the last record was found in a tree whose keys begin with revisions. It knows of keys that are a revision alone.
 type finger struct {
 	branch place // the last one that a search came by
 	leaf   place
-	again  bool // the last search ended on the leaf where it began: so will the next ones
 	lines  byte // what touch returned
 }
 
@@ -41,11 +42,10 @@ func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last 
 
 // get returns the value under a revision in its tree; nil when it does not know.
 func (f *finger) get(t *tree, rev uint64) []byte {
-	here := f.leaf.holds(rev)
-	if !here && !f.moveTo(t, rev) {
+	near := f.near(rev)
+	if !f.leaf.holds(rev) && !f.moveTo(t, rev, near) {
 		return nil
 	}
-	f.again = here
 	b := f.leaf.page
 	i := b.findRev(rev)
 	if i < 0 || i >= b.count() {
@@ -55,10 +55,15 @@ func (f *finger) get(t *tree, rev uint64) []byte {
 	if !ok || len(e.key) != 8 || binary.BigEndian.Uint64(e.key) != rev {
 		return nil
 	}
-	if !here {
+	if !near {
 		f.lines += touch(e.value)
 	}
 	return e.value
+}
+
+// near tells whether a revision lies close to the last one.
+func (f *finger) near(rev uint64) bool {
+	return f.leaf.page != nil && rev+nearby >= f.leaf.first && rev-min(rev, nearby) <= f.leaf.last
 }
 
 // touch reads a byte of each cache line. That the sum is kept sees to it that they are read.
@@ -69,8 +74,8 @@ func touch(b []byte) (sum byte) {
 	return sum
 }
 
-// moveTo goes to the leaf where a revision belongs; false when it cannot.
-func (f *finger) moveTo(t *tree, rev uint64) bool {
+// moveTo goes to the leaf where a revision belongs; false when it cannot. All of a leaf nearby is asked for.
+func (f *finger) moveTo(t *tree, rev uint64, near bool) bool {
 	at := f.branch
 	if !at.holds(rev) {
 		at = place{page: t.small, last: 1<<64 - 1}
@@ -80,14 +85,14 @@ func (f *finger) moveTo(t *tree, rev uint64) bool {
 	}
 	for depth := 0; at.page != nil && !at.page.leaf() && depth < treeDepthMax; depth++ {
 		f.branch = at
-		at = f.below(t.p, &f.branch, rev)
+		at = f.below(t.p, &f.branch, rev, near)
 	}
 	f.leaf = at
 	return at.page != nil && at.page.leaf()
 }
 
 // below is the place below a branch where a revision belongs. It has no page when the page's keys are not those that the branch promises.
-func (f *finger) below(p *pages, at *place, rev uint64) (child place) {
+func (f *finger) below(p *pages, at *place, rev uint64, near bool) (child place) {
 	b, i := at.page, at.page.findRev(rev)
 	if next, long, ok := b.revAt(i); !ok || next != rev || long {
 		i--
@@ -109,7 +114,7 @@ func (f *finger) below(p *pages, at *place, rev uint64) (child place) {
 		}
 	}
 	id := binary.NativeEndian.Uint64(b[pageHeaderSize+i*pageElementSize+8:])
-	if f.again && id < p.high { // all of it, before its header is waited for
+	if near && id < p.high { // before its header is waited for
 		f.lines += touch(p.mapped[int(id)*p.pageSize:][:p.pageSize])
 	}
 	page, err := p.load(id)
