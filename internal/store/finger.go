@@ -8,7 +8,7 @@ package store
 //	its branch 1 to 510            403 below it,
 //	                               900 from the root on
 //
-// Revisions are dense, too, so that where one stands on a page is guessed from the page's first and last.
+// Revisions are dense, too, so that where one stands on a page is guessed from the first and last that belong there.
 //
 // What takes longest is none of this but waiting for memory: a file is larger than a processor's caches, and where the next record lies is
 // nothing that a processor foresees. So all lines of what will be read are asked for at once (touch), and come together: of the record, and where
@@ -46,8 +46,7 @@ func (f *finger) get(t *tree, rev uint64) []byte {
 	if !f.leaf.holds(rev) && !f.moveTo(t, rev, near) {
 		return nil
 	}
-	b := f.leaf.page
-	i := b.findRev(rev)
+	b, i := f.leaf.page, f.leaf.find(rev)
 	if i < 0 || i >= b.count() {
 		return nil
 	}
@@ -74,6 +73,14 @@ func touch(b []byte) (sum byte) {
 	return sum
 }
 
+// touch asks for a page, before its header is waited for.
+func (p *pages) touch(id uint64) (sum byte) {
+	if id >= p.high {
+		return 0
+	}
+	return touch(p.mapped[int(id)*p.pageSize:][:p.pageSize])
+}
+
 // moveTo goes to the leaf where a revision belongs; false when it cannot. All of a leaf nearby is asked for.
 func (f *finger) moveTo(t *tree, rev uint64, near bool) bool {
 	at := f.branch
@@ -91,9 +98,10 @@ func (f *finger) moveTo(t *tree, rev uint64, near bool) bool {
 	return at.page != nil && at.page.leaf()
 }
 
-// below is the place below a branch where a revision belongs. It has no page when the page's keys are not those that the branch promises.
+// below is the place below a branch where a revision belongs; it has no page when that is damaged. Whether its keys are those that the branch
+// promises need not be asked: on a leaf of another place the revision is not found.
 func (f *finger) below(p *pages, at *place, rev uint64, near bool) (child place) {
-	b, i := at.page, at.page.findRev(rev)
+	b, i := at.page, at.find(rev)
 	if next, long, ok := b.revAt(i); !ok || next != rev || long {
 		i--
 	}
@@ -113,17 +121,11 @@ func (f *finger) below(p *pages, at *place, rev uint64, near bool) (child place)
 			child.last--
 		}
 	}
-	id := binary.NativeEndian.Uint64(b[pageHeaderSize+i*pageElementSize+8:])
-	if near && id < p.high { // before its header is waited for
-		f.lines += touch(p.mapped[int(id)*p.pageSize:][:p.pageSize])
+	id := b.childAt(i)
+	if near {
+		f.lines += p.touch(id)
 	}
-	page, err := p.load(id)
-	if err != nil {
-		return child
-	}
-	first, _, ok := page.revAt(0)
-	last, _, also := page.revAt(page.count() - 1)
-	if ok && also && first >= lowest && last <= child.last {
+	if page, err := p.load(id); err == nil {
 		child.page = page
 	}
 	return child
@@ -147,16 +149,16 @@ func (b page) revAt(i int) (rev uint64, longer, ok bool) {
 	return binary.BigEndian.Uint64(b[at:]), size > 8, true
 }
 
-// findRev is find for the key of a revision, -1 also where a key is too short for one. It guesses first, and looks at no more than twice the
+// find is page.find for the key of a revision, -1 also where a key is too short for one. It guesses first, and looks at no more than twice the
 // elements that a binary search would.
-func (b page) findRev(rev uint64) int {
-	low, high := 0, b.count()
-	at := b.guess(rev)
+func (p *place) find(rev uint64) int {
+	low, high := 0, p.page.count()
+	at := p.guess(rev)
 	for step := 1; low < high; step *= 2 {
 		if at < low || at >= high {
 			at = int(uint(low+high) >> 1)
 		}
-		switch found, longer, ok := b.revAt(at); {
+		switch found, longer, ok := p.page.revAt(at); {
 		case !ok:
 			return -1
 		case found == rev && !longer:
@@ -172,13 +174,15 @@ func (b page) findRev(rev uint64) int {
 	return low
 }
 
-// guess is where a revision would stand if all lay equally far apart.
-func (b page) guess(rev uint64) int {
-	n := uint64(b.count())
-	first, _, _ := b.revAt(0)
-	last, _, _ := b.revAt(int(n) - 1)
-	if rev < first || rev > last || last-first >= 1<<48 || last == first {
+// guess is where a revision would stand if all of the place lay equally far apart.
+func (p *place) guess(rev uint64) int {
+	n, first, last := uint64(p.page.count()), p.first, p.last
+	if last-first >= 1<<47 { // it has no end: the page's own then
+		first, _, _ = p.page.revAt(0)
+		last, _, _ = p.page.revAt(int(n) - 1)
+	}
+	if rev < first || rev > last || last-first >= 1<<47 {
 		return 0
 	}
-	return int((rev - first) * (n - 1) / (last - first))
+	return int((rev - first) * n / (last - first + 1))
 }
