@@ -164,6 +164,11 @@ func (b page) key(i int) []byte {
 	return cut(b, at+int(binary.NativeEndian.Uint32(e)), size)
 }
 
+// childAt returns the page below element i of a branch page.
+func (b page) childAt(i int) uint64 {
+	return binary.NativeEndian.Uint64(b[pageHeaderSize+i*pageElementSize+8:])
+}
+
 // find returns the first element whose key is not below key; the count when there is none, -1 when an element leaves the page.
 func (b page) find(key []byte) int {
 	low, high := 0, b.count()
@@ -324,7 +329,7 @@ func (t tree) child(s *step, depth int) step {
 	if lowest == nil {
 		s.outOfBounds()
 	}
-	id := binary.NativeEndian.Uint64(s.page[pageHeaderSize+s.at*pageElementSize+8:])
+	id := s.page.childAt(s.at)
 	b, err := t.p.load(id)
 	if err != nil {
 		panic(err)
@@ -348,10 +353,11 @@ func (t tree) child(s *step, depth int) step {
 
 // A cursor walks through a tree in the order of keys. What it returns is the file's, and nil at the end. Keep it where it was made.
 type cursor struct {
-	t    tree
-	path []step  // from the root down to where it stands
-	last []byte  // the key that it stands on
-	room [4]step // of most paths
+	t     tree
+	path  []step  // from the root down to where it stands
+	last  []byte  // the key that it stands on
+	room  [4]step // of most paths
+	lines byte    // what touch returned
 }
 
 // cursor is a new one before the first key.
@@ -414,6 +420,7 @@ func (c *cursor) settle() (k, v []byte) {
 			return nil, nil
 		}
 		c.top().at++
+		c.lines += c.t.p.touch(c.top().page.childAt(c.top().at)) // who goes on will read all of it
 		for c.descend(); !c.top().leaf; c.descend() {
 		}
 	}

@@ -14,7 +14,9 @@ import (
 type snapshot struct {
 	*pages
 	keys    tree
-	revs    tree // versions of objects by revision
+	revs    tree    // versions of objects by revision
+	newest  finger  // in revs: where keys' newest versions are looked for,
+	older   *finger // and earlier ones; nil until the first
 	compact int64
 	shared  bool // what lies under a revision may be another key's, and sound
 	chains  *waypoints
@@ -80,9 +82,15 @@ func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 
 // record looks a key's record of a revision up; nil when there is none. What lies there of another key is damage for the caller to tell,
 // unless revisions are shared.
-func (s *snapshot) record(rev int64, key []byte) []byte {
-	binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
-	b := s.revs.get(s.seek[:])
+func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordNear(&s.newest, rev, key) }
+
+// recordNear is record, beginning at a finger.
+func (s *snapshot) recordNear(f *finger, rev int64, key []byte) []byte {
+	b := f.get(&s.revs, uint64(rev))
+	if b == nil {
+		binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
+		b = s.revs.get(s.seek[:])
+	}
 	if b != nil && bytes.Equal(recordKey(b), key) {
 		return b
 	}
@@ -90,6 +98,14 @@ func (s *snapshot) record(rev int64, key []byte) []byte {
 		return long
 	}
 	return b
+}
+
+// olderFinger is the finger for versions that chains lead to.
+func (s *snapshot) olderFinger() *finger {
+	if s.older == nil {
+		s.older = new(finger)
+	}
+	return s.older
 }
 
 // version follows a key's chain to its newest version at or below rev. ok is false when the key did not exist then.
@@ -107,12 +123,12 @@ func (s *snapshot) version(key []byte, state keyState, rev int64) (r Record, ok 
 
 // follow is version from a revision of the key on.
 func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err error) {
-	at := from
+	at, f := from, &s.newest
 	for steps := 0; at > 0; steps++ {
 		if steps > 0 && steps%waypointEvery == 0 {
 			at = s.shortcut(key, at, rev, steps)
 		}
-		b := s.record(at, key)
+		b := s.recordNear(f, at, key)
 		if b == nil && at <= s.compact && at != from {
 			return r, false, nil // a compacted tombstone
 		}
@@ -130,7 +146,8 @@ func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 			return r, !r.Deleted, nil
 		}
 		s.steps++
-		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.record(r.CreateRev, key) != nil {
+		f = s.olderFinger()
+		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.recordNear(f, r.CreateRev, key) != nil {
 			at = r.CreateRev // past all the updates of an object that did not exist yet; a replica may never have seen its creation
 		}
 	}

@@ -15,8 +15,8 @@
 // Keys are /group/resource/namespace/name; values are JSON that the store never reads but for the place where the revision belongs. It knows
 // nothing of HTTP or of types, and imports atomicfile alone.
 //
-// Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), waypoints.go (reads of what was long ago),
-// eventlog.go (what watchers read), authors.go (who wrote what, and when) and layout.go (the bytes).
+// Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), finger.go (how the next record is found),
+// waypoints.go (reads of what was long ago), eventlog.go (what watchers read), authors.go (who wrote what, and when) and layout.go (the bytes).
 // upkeep.go compacts, backs up and checks; seal.go lets a commit wait for the disk once; dbfile.go, pages.go and datafile.go are about a file
 // that a disk has damaged.
 //
