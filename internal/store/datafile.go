@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,7 @@ type dataFile struct {
 	fatal    func(error)              // ends the process
 	Found    damageBook               // what reads and scrubs have met
 	meta     atomic.Pointer[metaPage] // of the newest commit
+	metas    []byte                   // the two meta pages, in memory; nil where they are not mapped
 	seals    *sealer                  // of commits; nil where bbolt has no place for it. The writer's
 	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
 	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed
@@ -62,6 +64,7 @@ func (f *dataFile) open(noSync bool) (err error) {
 			return err
 		}
 	}
+	f.mapMetas(f.handle, f.Db.Info().PageSize)
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, err := mappedMeta(f.Db, uint64(tx.ID()))
 		f.meta.Store(&m)
@@ -130,9 +133,17 @@ func (f *dataFile) look(fn func(*pages) error) error {
 	})
 }
 
-// hasMeta tells whether bbolt will find a meta page, given the newest one that we know.
+// hasMeta tells whether bbolt will find a meta page, given the newest one that we know. Every read asks, so it looks at memory first: that of the
+// same pages of the kernel as bbolt's map.
 func (f *dataFile) hasMeta(known metaPage) bool {
 	for _, n := range [...]uint64{known.txid % 2, (known.txid + 1) % 2} {
+		if f.metas != nil {
+			_, ok := decodeMeta(f.metas[int(n)*known.pageSize:][:metaSize])
+			runtime.KeepAlive(f) // whose end is that of the map
+			if ok {
+				return true
+			}
+		}
 		if _, err := f.metaAt(n, known.pageSize); !errors.Is(err, ErrDamaged) {
 			return true // also a closed file, of which bbolt says so
 		}
