@@ -308,8 +308,8 @@ func TestForbiddenIsKubernetesText(t *testing.T) {
 		if code, text := status(t, a.Authorize(rec)); code != 403 || strings.TrimPrefix(text, ` "pods" is `) != want {
 			t.Errorf("%s: %d %s\nwant %s", target, code, text, want)
 		}
-		if rec.Annotations["authorization.k8s.io/decision"] != "forbid" {
-			t.Errorf("%s: annotations %v", target, rec.Annotations)
+		if rec.Annotations()["authorization.k8s.io/decision"] != "forbid" {
+			t.Errorf("%s: annotations %v", target, rec.Annotations())
 		}
 	}
 }
@@ -581,8 +581,8 @@ func TestAlwaysAllowAllows(t *testing.T) {
 	}
 	alice := request.User{Name: "alice"}.Authenticated()
 	rec := &request.Request{User: alice, Info: request.Parse(httptest.NewRequest("DELETE", "/api/v1/nodes", nil))}
-	if err := a.Authorize(rec); err != nil || rec.Annotations["authorization.k8s.io/decision"] != "allow" {
-		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations)
+	if err := a.Authorize(rec); err != nil || rec.Annotations()["authorization.k8s.io/decision"] != "allow" {
+		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations())
 	}
 	if err := a.MayGrant(rec, kubetest.ClusterRoleBinding("b", "cluster-admin"), nil); err != nil {
 		t.Errorf("mayGrant: %v", err)
