@@ -66,6 +66,8 @@ var (
 	kindLabels     = []string{"group", "version", "resource"}
 )
 
+var notKept = []string{"no-cache, private"} // Cache-Control of nearly all answers; nobody writes into it
+
 // requestLabels says in which series a request counts. Each must come from a bounded set: resources only when they are served.
 // A path that is no resource has its route ("/livez") as subresource and an empty component.
 type requestLabels struct {
@@ -512,9 +514,8 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		if b.audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
 			out.begun = func() { b.audit.Begun(r, rec, out.code) }
 		}
-		ctx := context.WithValue(r.Context(), request.Key{}, rec)
-		ctx = warning.WithWarningRecorder(ctx, &x.warnings)
-		inner := r.WithContext(ctx)
+		ctx := warning.WithWarningRecorder(r.Context(), &x.warnings)
+		inner := r.WithContext(context.WithValue(ctx, request.Key{}, rec)) // the record last: everybody asks for it
 		inner.URL = asked
 		next.ServeHTTP(out, inner) // one copy of r for both: that is what a value costs most
 	})
@@ -538,8 +539,7 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 		rec.ID = uuid.NewString()
 	}
 	header := w.Header()
-	header.Set("Audit-Id", rec.ID)
-	header.Set("Cache-Control", "no-cache, private")
+	header["Audit-Id"], header["Cache-Control"] = []string{rec.ID}, notKept
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
 		// a part of this one, so there is none (RFC 9112, section 6.1).
@@ -646,7 +646,8 @@ func (b *instrumentation) deadline(next http.Handler) http.Handler {
 		}
 		ctx, cancel := request.WithDeadline(r.Context(), request.From(r.Context()).Received.Add(limit))
 		defer cancel()
-		next.ServeHTTP(w, r.WithContext(ctx))
+		*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
+		next.ServeHTTP(w, r)
 	})
 }
 

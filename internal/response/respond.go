@@ -295,8 +295,8 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 func (m MediaType) write(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	doc, newline, format := m.Encode(doc, WantsPretty(r))
 	header := w.Header()
-	header.Set("Content-Type", string(format))
-	header.Set("Content-Length", strconv.Itoa(len(doc)+len(newline)))
+	values := [...]string{string(format), strconv.Itoa(len(doc) + len(newline))} // one piece of memory for both
+	header["Content-Type"], header["Content-Length"] = values[0:1:1], values[1:2:2]
 	if header.Get("Cache-Control") == "" {
 		header.Set("Cache-Control", "no-cache, private")
 	}

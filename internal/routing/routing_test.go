@@ -24,7 +24,10 @@ func TestObjectsFirstChangesNoRoute(t *testing.T) {
 	router.Handle("/apis/*", says("objects"))
 	router.NotFound(says("nobody"))
 	router.MethodNotAllowed(says("odd"))
-	short := ObjectsFirst(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Who", "objects"); w.Header().Set("Short", "yes") }, router)
+	short := ObjectsFirst(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Who", "objects")
+		w.Header().Set("Short", "yes")
+	}, router)
 	for _, c := range []struct {
 		method, target, who, short string
 	}{
