@@ -35,7 +35,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,18 +93,13 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 	if err != nil {
 		return err
 	}
-	var query url.Values
-	if r.URL.RawQuery != "" {
-		query = r.URL.Query()
-	}
+	query := r.URL.Query()
 	if _, err := rd.lowerBound(r.Context(), query.Get("resourceVersion"), ""); err != nil {
 		return err
 	}
 	var export bool
-	if exports := query["export"]; exports != nil {
-		_ = runtime.Convert_Slice_string_To_bool(&exports, &export, nil)
-	}
-	if export {
+	exports := query["export"]
+	if _ = runtime.Convert_Slice_string_To_bool(&exports, &export, nil); export {
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	info := request.From(r.Context()).Info

@@ -64,9 +64,8 @@ var (
 	durationLabels = append(slices.Clone(sliLabels), "dry_run")
 	totalLabels    = append(slices.Clone(durationLabels), "code")
 	kindLabels     = []string{"group", "version", "resource"}
+	notKept        = []string{"no-cache, private"} // no label: the Cache-Control of nearly all answers. Nobody writes into it
 )
-
-var notKept = []string{"no-cache, private"} // Cache-Control of nearly all answers; nobody writes into it
 
 // requestLabels says in which series a request counts. Each must come from a bounded set: resources only when they are served.
 // A path that is no resource has its route ("/livez") as subresource and an empty component.
@@ -538,12 +537,11 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
 	}
-	header := w.Header()
-	header["Audit-Id"], header["Cache-Control"] = []string{rec.ID}, notKept
+	w.Header()["Audit-Id"], w.Header()["Cache-Control"] = []string{rec.ID}, notKept
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
 		// a part of this one, so there is none (RFC 9112, section 6.1).
-		header.Set("Connection", "close")
+		w.Header().Set("Connection", "close")
 	}
 	b.inflight(&rec.Info, +1, rec.Received)
 	return asked
@@ -570,10 +568,7 @@ func (b *instrumentation) done(r *http.Request, rec *request.Request, out *respo
 	if cause != nil && cause != http.ErrAbortHandler {
 		b.logPanic(r, cause)
 	}
-	code := out.code
-	if code == 0 {
-		code = http.StatusOK
-	}
+	code := cmp.Or(out.code, http.StatusOK)
 	elapsed := now.Sub(rec.Received)
 	if b.audit != nil {
 		b.audit.Done(r, rec, code, cause)

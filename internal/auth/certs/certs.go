@@ -16,9 +16,10 @@ package certs
 // This file keeps the files that credentials come from, and makes the ones that nobody gave.
 //
 // A file that somebody else keeps (--tls-cert-file, --client-ca-file, --token-auth-file) is followed: whoever needs what is in it looks
-// whether the file has changed, unless somebody has just looked, and reads it again if it has. There is no timer: a token that is taken out of
-// its file is refused by whatever request comes LookEvery later, and a handshake shows the certificate that is there now, also when a mounted
-// Secret changes by swapping a symlink. What cannot be read or understood is logged once and leaves in force what was there before. Connections that are open go on.
+// whether the file has changed, unless somebody has just looked, and reads it again if it has. There is no timer: a token that is taken out
+// of its file is refused by whatever request comes LookEvery later, and a handshake shows the certificate that is there now, also when a
+// mounted Secret changes by swapping a symlink. What cannot be read or understood is logged once and leaves in force what was there before.
+// Connections that are open go on.
 //
 // Where TLS is wanted and no certificate given, the folder --cert-dir gets four files and keeps them:
 //
