@@ -64,6 +64,7 @@ var (
 	durationLabels = append(slices.Clone(sliLabels), "dry_run")
 	totalLabels    = append(slices.Clone(durationLabels), "code")
 	kindLabels     = []string{"group", "version", "resource"}
+	notKept        = []string{"no-cache, private"} // no label: the Cache-Control of nearly all answers. Nobody writes into it
 )
 
 // requestLabels says in which series a request counts. Each must come from a bounded set: resources only when they are served.
@@ -512,9 +513,8 @@ func (b *instrumentation) record(next http.Handler) http.Handler {
 		if b.audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
 			out.begun = func() { b.audit.Begun(r, rec, out.code) }
 		}
-		ctx := context.WithValue(r.Context(), request.Key{}, rec)
-		ctx = warning.WithWarningRecorder(ctx, &x.warnings)
-		inner := r.WithContext(ctx)
+		ctx := warning.WithWarningRecorder(r.Context(), &x.warnings)
+		inner := r.WithContext(context.WithValue(ctx, request.Key{}, rec)) // the record last: everybody asks for it
 		inner.URL = asked
 		next.ServeHTTP(out, inner) // one copy of r for both: that is what a value costs most
 	})
@@ -537,20 +537,19 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
 	}
-	w.Header().Set("Audit-Id", rec.ID)
-	w.Header().Set("Cache-Control", "no-cache, private")
+	w.Header()["Audit-Id"], w.Header()["Cache-Control"] = []string{rec.ID}, notKept
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// net/http hides a Content-Length that stood beside it. A proxy may have gone by that, and taken what is the next request here for
 		// a part of this one, so there is none (RFC 9112, section 6.1).
 		w.Header().Set("Connection", "close")
 	}
-	b.inflight(&rec.Info, +1)
+	b.inflight(&rec.Info, +1, rec.Received)
 	return asked
 }
 
 // close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
 func (b *instrumentation) close(r *http.Request, rec *request.Request, out *responseWriter) {
-	cause := recover()
+	cause, now := recover(), time.Now()
 	defer func() {
 		if own := recover(); own != nil {
 			b.logPanic(r, own)
@@ -560,20 +559,16 @@ func (b *instrumentation) close(r *http.Request, rec *request.Request, out *resp
 			panic(http.ErrAbortHandler)
 		}
 	}()
-	defer b.inflight(&rec.Info, -1)
-	b.done(r, rec, out, cause)
+	defer b.inflight(&rec.Info, -1, now)
+	b.done(r, rec, out, now, cause)
 }
 
-// done is the end of a request. A panic is logged with its stack; the client's connection is closed, the server goes on.
-func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, cause any) {
+// done is the end of a request, which comes now. A panic is logged with its stack; the client's connection is closed, the server goes on.
+func (b *instrumentation) done(r *http.Request, rec *request.Request, out *responseWriter, now time.Time, cause any) {
 	if cause != nil && cause != http.ErrAbortHandler {
 		b.logPanic(r, cause)
 	}
-	code := out.code
-	if code == 0 {
-		code = http.StatusOK
-	}
-	now := time.Now()
+	code := cmp.Or(out.code, http.StatusOK)
 	elapsed := now.Sub(rec.Received)
 	if b.audit != nil {
 		b.audit.Done(r, rec, code, cause)
@@ -644,9 +639,10 @@ func (b *instrumentation) deadline(next http.Handler) http.Handler {
 				limit = min(limit, asked)
 			}
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		ctx, cancel := request.WithDeadline(r.Context(), request.From(r.Context()).Received.Add(limit))
 		defer cancel()
-		next.ServeHTTP(w, r.WithContext(ctx))
+		*r = *r.WithContext(ctx) // this request is the chain's own since it has a record
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -683,13 +679,13 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // inflight counts a request among those that run. Watches are counted apart, once they are known to be let in; see watching.
-func (b *instrumentation) inflight(info *request.Info, delta int) {
+func (b *instrumentation) inflight(info *request.Info, delta int, now time.Time) {
 	switch info.Verb {
 	case "watch":
 	case "get", "list":
-		b.metrics.readOnlyInflight.Add(delta, time.Now())
+		b.metrics.readOnlyInflight.Add(delta, now)
 	default:
-		b.metrics.mutatingInflight.Add(delta, time.Now())
+		b.metrics.mutatingInflight.Add(delta, now)
 	}
 }
 
@@ -717,10 +713,10 @@ func (b *instrumentation) countDecisions(r *http.Request, rec *request.Request, 
 	case code == http.StatusUnauthorized:
 		m.unauthenticated.Inc()
 	}
-	switch rec.Annotations["authorization.k8s.io/decision"] {
-	case "allow":
+	switch rec.Decision {
+	case request.Allowed:
 		m.allowed.Inc()
-	case "forbid":
+	case request.Forbidden:
 		m.forbidden.Inc()
 	}
 }
@@ -736,7 +732,7 @@ func (b *instrumentation) labels(r *http.Request, rec *request.Request) requestL
 		return l
 	}
 	res := b.reg.Lookup(info.Group, info.Version, info.Resource)
-	if res == nil || rec.User.Name == "" || rec.Annotations["authorization.k8s.io/decision"] == "forbid" {
+	if res == nil || rec.User.Name == "" || rec.Decision == request.Forbidden {
 		return l
 	}
 	l = requestLabels{verb: verbLabel(r.Method, info.Verb, info.Subresource, r.Header.Get("Content-Type")), group: info.Group, version: info.Version,

@@ -32,7 +32,7 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 
 // event writes an audit event; the caller says what the request has come to.
 func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
-	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations
+	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations()
 	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), sourceIPs(r)
 	ev.user = userOf(rec.User)
 	if rec.Impersonator != nil {

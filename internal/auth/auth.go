@@ -283,10 +283,21 @@ func bearerToken(h http.Header) (token string, padded bool) {
 
 // dropCredentials also drops what an authenticating proxy would add: a handler that trusted it would trust anybody.
 func dropCredentials(h http.Header) {
-	for _, key := range []string{"Authorization", "X-Remote-User", "X-Remote-Uid", "X-Remote-Group"} {
-		h.Del(key)
+	for key := range h {
+		switch {
+		case key == "Authorization", key == "X-Remote-User", key == "X-Remote-Uid", key == "X-Remote-Group", strings.HasPrefix(key, "X-Remote-Extra-"):
+			delete(h, key)
+		}
 	}
-	deletePrefixed(h, "X-Remote-Extra-")
+}
+
+func hasPrefixed(h http.Header, prefix string) bool {
+	for key := range h {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 func deletePrefixed(h http.Header, prefix string) {
@@ -503,6 +514,9 @@ func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 // wantedUser takes the Impersonate-* headers out and returns what they say, nil when they say nothing.
 func wantedUser(h http.Header) (*request.User, error) {
 	const extraPrefix = "Impersonate-Extra-"
+	if !hasPrefixed(h, "Impersonate-") {
+		return nil, nil
+	}
 	want := request.User{Name: h.Get("Impersonate-User"), UID: h.Get("Impersonate-Uid"), Groups: slices.Clone(h["Impersonate-Group"])}
 	for key, values := range h {
 		if name, ok := strings.CutPrefix(key, extraPrefix); ok && len(values) > 0 {
@@ -645,12 +659,11 @@ func unfitForMode(part request.Info) string {
 // Authorize returns nil or the 403 Status error for what the request record says.
 func (a *Authenticator) Authorize(rec *request.Request) error {
 	allowed, reason := a.Decide(rec.User, rec.Info)
-	rec.Annotate("authorization.k8s.io/reason", reason)
+	rec.Decision, rec.Reason = request.Allowed, reason
 	if allowed {
-		rec.Annotate("authorization.k8s.io/decision", "allow")
 		return nil
 	}
-	rec.Annotate("authorization.k8s.io/decision", "forbid")
+	rec.Decision = request.Forbidden
 	return forbidden(rec.User, rec.Info, reason)
 }
 

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -23,6 +24,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
+	"apilet/internal/auth/certs"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/request"
@@ -136,29 +138,35 @@ func TestTokenFileMistakesAreStartErrors(t *testing.T) {
 }
 
 func TestTokenFileIsFollowed(t *testing.T) {
-	a := testAuthenticator(t, nil)
-	replace := func(text string, age time.Duration) {
-		os.WriteFile(a.cfg.TokenFile, []byte(text), 0o600)
-		when := time.Now().Add(-age)
-		os.Chtimes(a.cfg.TokenFile, when, when)
-	}
-	known := func(token string) bool { _, ok := a.fileUser(token); return ok }
-	replace("new-token,bob,3\n", time.Hour)
-	if !known("new-token") || known("bob-token") {
-		t.Error("the new file is not in use")
-	}
-	replace("broken", 2*time.Hour)
-	if !known("new-token") {
-		t.Error("a broken file emptied the table")
-	}
-	os.Remove(a.cfg.TokenFile)
-	if !known("new-token") {
-		t.Error("a missing file emptied the table")
-	}
-	replace("again,bob,3\n", 3*time.Hour)
-	if !known("again") {
-		t.Error("the repaired file is not in use")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a := testAuthenticator(t, nil)
+		replace := func(text string, age time.Duration) {
+			os.WriteFile(a.cfg.TokenFile, []byte(text), 0o600)
+			when := time.Now().Add(-age)
+			os.Chtimes(a.cfg.TokenFile, when, when)
+		}
+		known := func(token string) bool {
+			time.Sleep(certs.LookEvery)
+			_, ok := a.fileUser(token)
+			return ok
+		}
+		replace("new-token,bob,3\n", time.Hour)
+		if !known("new-token") || known("bob-token") {
+			t.Error("the new file is not in use")
+		}
+		replace("broken", 2*time.Hour)
+		if !known("new-token") {
+			t.Error("a broken file emptied the table")
+		}
+		os.Remove(a.cfg.TokenFile)
+		if !known("new-token") {
+			t.Error("a missing file emptied the table")
+		}
+		replace("again,bob,3\n", 3*time.Hour)
+		if !known("again") {
+			t.Error("the repaired file is not in use")
+		}
+	})
 }
 
 func TestPlainPortKeepsForeignPagesOut(t *testing.T) {
@@ -300,8 +308,8 @@ func TestForbiddenIsKubernetesText(t *testing.T) {
 		if code, text := status(t, a.Authorize(rec)); code != 403 || strings.TrimPrefix(text, ` "pods" is `) != want {
 			t.Errorf("%s: %d %s\nwant %s", target, code, text, want)
 		}
-		if rec.Annotations["authorization.k8s.io/decision"] != "forbid" {
-			t.Errorf("%s: annotations %v", target, rec.Annotations)
+		if rec.Annotations()["authorization.k8s.io/decision"] != "forbid" {
+			t.Errorf("%s: annotations %v", target, rec.Annotations())
 		}
 	}
 }
@@ -573,8 +581,8 @@ func TestAlwaysAllowAllows(t *testing.T) {
 	}
 	alice := request.User{Name: "alice"}.Authenticated()
 	rec := &request.Request{User: alice, Info: request.Parse(httptest.NewRequest("DELETE", "/api/v1/nodes", nil))}
-	if err := a.Authorize(rec); err != nil || rec.Annotations["authorization.k8s.io/decision"] != "allow" {
-		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations)
+	if err := a.Authorize(rec); err != nil || rec.Annotations()["authorization.k8s.io/decision"] != "allow" {
+		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations())
 	}
 	if err := a.MayGrant(rec, kubetest.ClusterRoleBinding("b", "cluster-admin"), nil); err != nil {
 		t.Errorf("mayGrant: %v", err)

@@ -65,14 +65,13 @@ type Rights struct {
 // Serve answers GET /debug/findings: what is found now, then what is over, each the latest first, to those who may list what it is about.
 func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) {
 	rec := request.From(r.Context())
-	user, decision := rec.User, "allow"
+	user, decision := rec.User, request.Allowed
 	if !rights.MayAnything(user) {
-		decision = "forbid"
+		decision = request.Forbidden
 	}
-	rec.Annotate("authorization.k8s.io/decision", decision)
-	rec.Annotate("authorization.k8s.io/reason", "of each finding, whoever may list what it is about")
+	rec.Decision, rec.Reason = decision, "of each finding, whoever may list what it is about"
 	switch {
-	case decision == "forbid":
+	case decision == request.Forbidden:
 		_ = response.Refuse(w, r, apierrors.NewForbidden(schema.GroupResource{Resource: "findings"}, "", fmt.Errorf("User %q may not list anything", user.Name)))
 		return
 	case r.Method != http.MethodGet:

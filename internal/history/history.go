@@ -104,13 +104,12 @@ func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
 		return response.ErrMethodNotAllowed()
 	}
 	rec := request.From(r.Context())
-	decision := "allow"
+	decision := request.Allowed
 	if !l.MayAnything(rec.User) {
-		decision = "forbid"
+		decision = request.Forbidden
 	}
-	rec.Annotate("authorization.k8s.io/decision", decision)
-	rec.Annotate("authorization.k8s.io/reason", "of each object that is told of, whoever may list it")
-	if decision == "forbid" {
+	rec.Decision, rec.Reason = decision, "of each object that is told of, whoever may list it"
+	if decision == request.Forbidden {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: "history"}, "", fmt.Errorf("User %q may not list anything", rec.User.Name))
 	}
 	q, err := l.parseQuery(r)

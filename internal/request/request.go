@@ -16,6 +16,7 @@ package request
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -120,6 +121,8 @@ type Request struct {
 	FlowSchema   string         // that classified it; "" without flow control
 	Priority     string         // the level; "" without flow control
 	Waited       time.Duration  // in flow control's queue
+	Decision     string         // Allowed or Forbidden, by authorization; "" before it
+	Reason       string         // for the decision
 	Sent         BodyID         // what the body calls its object
 	Answered     *metav1.Status // the Status that was answered; nil when it was another object
 	Written      Write          // what became of the object; of a collection nothing is told
@@ -127,8 +130,14 @@ type Request struct {
 	CommitWait, HookWait Waits // for the store, and for webhooks: what flow control does not take for work
 
 	mu          sync.Mutex        // guards annotations: a collection's objects are deleted side by side
-	Annotations map[string]string // audit annotations
+	annotations map[string]string // audit annotations, without the decision, which every request has
 }
+
+// What authorization decides.
+const (
+	Allowed   = "allow"
+	Forbidden = "forbid"
+)
 
 // Waits is the time that a request has waited for something, by all goroutines that work for it.
 type Waits struct{ nanos atomic.Int64 }
@@ -154,22 +163,37 @@ func (rec *Request) NoteHook(began time.Time) {
 func (rec *Request) Annotate(key, value string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if rec.Annotations == nil {
-		rec.Annotations = map[string]string{}
+	if rec.annotations == nil {
+		rec.annotations = map[string]string{}
 	}
-	rec.Annotations[key] = value
+	rec.annotations[key] = value
 }
 
 // AnnotateOnce adds an audit annotation, unless there is one of that key.
 func (rec *Request) AnnotateOnce(key, value string) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if rec.Annotations == nil {
-		rec.Annotations = map[string]string{}
+	if rec.annotations == nil {
+		rec.annotations = map[string]string{}
 	}
-	if _, told := rec.Annotations[key]; !told {
-		rec.Annotations[key] = value
+	if _, told := rec.annotations[key]; !told {
+		rec.annotations[key] = value
 	}
+}
+
+// Annotations are the audit annotations, the caller's own copy: what was decided, and what else was added.
+func (rec *Request) Annotations() map[string]string {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	all := maps.Clone(rec.annotations)
+	if rec.Decision == "" {
+		return all
+	}
+	if all == nil {
+		all = map[string]string{}
+	}
+	all["authorization.k8s.io/decision"], all["authorization.k8s.io/reason"] = rec.Decision, rec.Reason
+	return all
 }
 
 // NoteBody keeps what the body of a create or an update calls its object: the path of a create does not say.

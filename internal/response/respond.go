@@ -62,7 +62,7 @@ type MediaType struct {
 type Offer struct {
 	Formats  []scheme.BodyFormat // the first is what */* gets
 	as       []string            // kinds of meta.k8s.io that the answer can be turned into
-	partial  bool                // protobuf has the metadata alone: a custom resource has no other form in it
+	stored   *scheme.Resource    // whose objects are answered; nil for what is no stored object
 	unrouted bool                // kube-apiserver has no router for it that looks at Accept first, and complains of its own
 	streams  bool                // a LIST or WATCH of a built-in type, whose 406 names the forms of a stream, too
 }
@@ -76,10 +76,13 @@ var (
 
 // offerOf is how objects of a resource are shown.
 func offerOf(res *scheme.Resource, info *request.Info) Offer {
-	o := Offer{Formats: Objects.Formats, as: formsOf(res, info), partial: !res.InProtobuf(), unrouted: res.GoType == nil}
+	o := Offer{Formats: Objects.Formats, as: formsOf(res, info), stored: res, unrouted: res.GoType == nil}
 	o.streams = !o.unrouted && (info.Verb == "list" || info.Verb == "watch")
 	return o
 }
+
+// wholeInProtobuf: of a custom resource protobuf has the metadata alone.
+func (o Offer) wholeInProtobuf() bool { return o.stored == nil || o.stored.InProtobuf() }
 
 // Negotiate picks the best form of a document in an Accept header. err is a 406 Status error.
 func Negotiate(accept string) (MediaType, error) { return documents.Negotiate(accept) }
@@ -166,7 +169,7 @@ func (c AcceptClause) Format(offered []scheme.BodyFormat) scheme.BodyFormat {
 func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType, ok bool) {
 	m.Format = format
 	if c.params == "" {
-		return m, format != scheme.ProtobufFormat || !o.partial
+		return m, format != scheme.ProtobufFormat || o.wholeInProtobuf()
 	}
 	pretty, _ := c.Param("pretty")
 	m.Pretty = pretty == "1"
@@ -178,7 +181,7 @@ func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType,
 		return m, false
 	}
 	if m.As == "" && m.Version == "" && group == "" {
-		return m, format != scheme.ProtobufFormat || !o.partial
+		return m, format != scheme.ProtobufFormat || o.wholeInProtobuf()
 	}
 	if format == scheme.ProtobufFormat && m.As == "Table" {
 		return m, false // its cells are anything
@@ -292,8 +295,8 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 func (m MediaType) write(w http.ResponseWriter, r *http.Request, code int, doc []byte) {
 	doc, newline, format := m.Encode(doc, WantsPretty(r))
 	header := w.Header()
-	header.Set("Content-Type", string(format))
-	header.Set("Content-Length", strconv.Itoa(len(doc)+len(newline)))
+	values := [...]string{string(format), strconv.Itoa(len(doc) + len(newline))} // one piece of memory for both
+	header["Content-Type"], header["Content-Length"] = values[0:1:1], values[1:2:2]
 	if header.Get("Cache-Control") == "" {
 		header.Set("Cache-Control", "no-cache, private")
 	}

@@ -37,6 +37,7 @@ type dataFile struct {
 	fatal    func(error)              // ends the process
 	Found    damageBook               // what reads and scrubs have met
 	meta     atomic.Pointer[metaPage] // of the newest commit
+	metas    metaMap                  // for reads, which look whether there is a meta page
 	seals    *sealer                  // of commits; nil where bbolt has no place for it. The writer's
 	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
 	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed
@@ -62,6 +63,7 @@ func (f *dataFile) open(noSync bool) (err error) {
 			return err
 		}
 	}
+	f.metas.open(f.handle, f.Db.Info().PageSize)
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, err := mappedMeta(f.Db, uint64(tx.ID()))
 		f.meta.Store(&m)
@@ -71,6 +73,7 @@ func (f *dataFile) open(noSync bool) (err error) {
 
 // close writes the freelist, so that the next opening need not scan the file. A file that was not changed stays as it is.
 func (f *dataFile) close(last func(*bbolt.Tx) error) (err error) {
+	f.metas.close() // reads that are still to come look into the file
 	if f.failed.Load() {
 		return nil // bbolt may wait for ever for the transaction that failed; the process is on its way out
 	}
@@ -130,8 +133,11 @@ func (f *dataFile) look(fn func(*pages) error) error {
 	})
 }
 
-// hasMeta tells whether bbolt will find a meta page, given the newest one that we know.
+// hasMeta tells whether bbolt will find a meta page, given the newest one that we know. Every read asks, so it looks at memory first.
 func (f *dataFile) hasMeta(known metaPage) bool {
+	if f.metas.sound(known.pageSize) {
+		return true
+	}
 	for _, n := range [...]uint64{known.txid % 2, (known.txid + 1) % 2} {
 		if _, err := f.metaAt(n, known.pageSize); !errors.Is(err, ErrDamaged) {
 			return true // also a closed file, of which bbolt says so

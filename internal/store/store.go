@@ -253,6 +253,7 @@ func open(path string, opts Options) (*Store, error) {
 	st.warnAbout(fresh, verdict)
 	if err := withoutFaults(st.load); err != nil {
 		if st.Db != nil {
+			st.metas.close()
 			st.Db.Close()
 		}
 		return nil, explainOpen(path, err)

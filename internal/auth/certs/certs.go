@@ -16,9 +16,10 @@ package certs
 // This file keeps the files that credentials come from, and makes the ones that nobody gave.
 //
 // A file that somebody else keeps (--tls-cert-file, --client-ca-file, --token-auth-file) is followed: whoever needs what is in it looks
-// whether the file has changed, and reads it again if it has. There is no timer: a token that is taken out of its file is refused by the
-// next request, and a handshake shows the certificate that is there now, also when a mounted Secret changes by swapping a symlink. What
-// cannot be read or understood is logged once and leaves in force what was there before. Connections that are open go on.
+// whether the file has changed, unless somebody has just looked, and reads it again if it has. There is no timer: a token that is taken out
+// of its file is refused by whatever request comes LookEvery later, and a handshake shows the certificate that is there now, also when a
+// mounted Secret changes by swapping a symlink. What cannot be read or understood is logged once and leaves in force what was there before.
+// Connections that are open go on.
 //
 // Where TLS is wanted and no certificate given, the folder --cert-dir gets four files and keeps them:
 //
@@ -62,16 +63,21 @@ const (
 	certificateLife = 365 * 24 * time.Hour
 	RenewBefore     = 30 * 24 * time.Hour // of a certificate's end: it is issued anew at the next look
 	clockSkew       = time.Hour           // certificates begin that much ago, for clients whose clock is behind
+
+	LookEvery = 20 * time.Millisecond // at most: between two looks at files that somebody else keeps
 )
 
 // ---- Files that somebody else keeps ----
 
-// Followed is a value that is read from files, and read again when one of them looks different. Safe for concurrent use.
+// Followed is a value that is read from files, and read again when one of them looks different. Safe for concurrent use. Whoever asks looks,
+// unless somebody has just done so: thousands of requests a second are not to cost as many system calls.
 type Followed[T any] struct {
-	paths []string
-	parse func(contents [][]byte) (*T, error)
-	log   zerolog.Logger
-	last  atomic.Pointer[reading[T]]
+	paths  []string
+	parse  func(contents [][]byte) (*T, error)
+	log    zerolog.Logger
+	began  time.Time
+	last   atomic.Pointer[reading[T]]
+	looked atomic.Int64 // nanoseconds from began to when the last look began
 }
 
 // reading is a value, and how the files looked just before they were read for it, or were read and found to be no good.
@@ -82,7 +88,7 @@ type reading[T any] struct {
 
 // Follow reads the files for the first time; here an error is the caller's.
 func Follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error), paths ...string) (*Followed[T], error) {
-	f := &Followed[T]{paths: paths, parse: parse, log: log}
+	f := &Followed[T]{paths: paths, parse: parse, log: log, began: time.Now()}
 	looks := f.look()
 	value, err := f.read()
 	if err != nil {
@@ -92,9 +98,12 @@ func Follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error)
 	return f, nil
 }
 
-// Now returns the value of the files as they are: the same pointer as long as they do not change.
+// Now returns the value of the files as they are, or were LookEvery ago: the same pointer as long as they do not change.
 func (f *Followed[T]) Now() *T {
-	last := f.last.Load()
+	last, looked, now := f.last.Load(), f.looked.Load(), int64(time.Since(f.began))
+	if now-looked < int64(LookEvery) || !f.looked.CompareAndSwap(looked, now) { // somebody else looks now
+		return last.value
+	}
 	looks := f.look()
 	if slices.EqualFunc(looks, last.looks, sameLook) {
 		return last.value

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -184,26 +185,37 @@ func TestCertFolderSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// TestFollowedFileIsReadOncePerChange: the same pointer as long as nothing changes, also from many goroutines.
+// TestFollowedFileIsReadOncePerChange: the same pointer as long as nothing changes. A change counts as soon as it is time to look again.
 func TestFollowedFileIsReadOncePerChange(t *testing.T) {
-	path := apitest.TempFile(t, "f", "1")
-	reads := 0
-	f, err := Follow(zerolog.Nop(), func(contents [][]byte) (*string, error) {
-		reads++
-		text := string(contents[0])
-		return &text, nil
-	}, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, b := f.Now(), f.Now(); a != b || *a != "1" || reads != 1 {
-		t.Errorf("%q, %q after %d reads", *a, *b, reads)
-	}
-	apitest.WriteFile(t, path, []byte("22"))
-	if got := *f.Now(); got != "22" || reads != 2 {
-		t.Errorf("%q after %d reads", got, reads)
-	}
-	if _, err := Follow(zerolog.Nop(), func([][]byte) (*string, error) { return nil, fs.ErrInvalid }, path); err == nil {
-		t.Error("the first reading's error was dropped")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		path := apitest.TempFile(t, "f", "1")
+		reads := 0
+		f, err := Follow(zerolog.Nop(), func(contents [][]byte) (*string, error) {
+			reads++
+			text := string(contents[0])
+			return &text, nil
+		}, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if a, b := f.Now(), f.Now(); a != b || *a != "1" || reads != 1 {
+				t.Errorf("%q, %q after %d reads", *a, *b, reads)
+			}
+			time.Sleep(LookEvery)
+		}
+		f.Now()
+		apitest.WriteFile(t, path, []byte("22"))
+		time.Sleep(LookEvery - time.Nanosecond)
+		if got := *f.Now(); got != "1" || reads != 1 {
+			t.Errorf("looked too soon: %q after %d reads", got, reads)
+		}
+		time.Sleep(time.Nanosecond)
+		if got := *f.Now(); got != "22" || reads != 2 {
+			t.Errorf("%q after %d reads", got, reads)
+		}
+		if _, err := Follow(zerolog.Nop(), func([][]byte) (*string, error) { return nil, fs.ErrInvalid }, path); err == nil {
+			t.Error("the first reading's error was dropped")
+		}
+	})
 }
