@@ -19,6 +19,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"apilet/internal/apitest"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 const asProtobuf = "Content-Type: application/vnd.kubernetes.protobuf"
@@ -189,6 +191,42 @@ func TestChunkedBodyIsBounded(t *testing.T) {
 	}
 	defer response.Body.Close()
 	apitest.Expect(t, response.StatusCode, 413)
+}
+
+// Bodies have a bound, and so has what many of them make of an object.
+func TestObjectsDoNotGrowForEver(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const templates = "/api/v1/namespaces/default/podtemplates"
+	s.want(201, "POST", templates, `{"metadata":{"name":"a"},"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)
+	rec, err := s.st.Get("//podtemplates/default/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	json, revAt := scheme.WithoutRevision(rec.JSON)
+	json = bytes.Replace(json, []byte(`"image":"i"`), []byte(`"image":"`+strings.Repeat("i", 9_300_000)+`"`), 1) // in place of many patches
+	if _, err := s.st.Commit(t.Context(), store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}); err != nil {
+		t.Fatal(err)
+	}
+	got := s.send("PATCH", templates+"/a", `{"metadata":{"annotations":{"a":"`+strings.Repeat("v", 200_000)+`"}}}`, jsonMerge).failure()
+	if !strings.HasPrefix(got, "413 RequestEntityTooLarge Request entity too large: the object would have 95") {
+		t.Error(got)
+	}
+}
+
+// A body of some kilobytes does not become an object of many megabytes by its type's defaults.
+func TestDefaultsDoNotMultiply(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	s.want(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"foos.x.io"},"spec":{"group":"x.io","scope":"Cluster",
+		"names":{"plural":"foos","kind":"Foo"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object",
+		"properties":{"spec":{"type":"array","items":{"type":"object","properties":{"a":{"type":"string","default":"`+strings.Repeat("d", 10_000)+`"}}}}}}}}]}}`)
+	apitest.WaitFor(t, "the type is served", func() bool { return s.send("GET", "/apis/x.io/v1/foos", "").code == 200 })
+	foo := func(items int) string {
+		return `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"a"},"spec":[{}` + strings.Repeat(",{}", items-1) + `]}`
+	}
+	s.want(413, "POST", "/apis/x.io/v1/foos", foo(1000))
+	s.want(201, "POST", "/apis/x.io/v1/foos", foo(10))
 }
 
 type endlessX struct{}

@@ -20,6 +20,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A Program is its table of commands.
@@ -99,7 +100,7 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(asked, flag.ErrHelp):
 		err = p.help(row, stdout)
 	case asked != nil:
-		fmt.Fprintf(stderr, "%s: %s: %s\n", p.Name, plainFlagError(asked), p.whereToLook(row))
+		fmt.Fprintf(stderr, "%s: %s: %s\n", p.Name, plainFlagError(flags, asked), p.whereToLook(row))
 		return 2
 	case *showVersion:
 		err = p.Version(c.Out)
@@ -155,10 +156,31 @@ func (p *Program) flagSet(row *Command) *flag.FlagSet {
 	return f
 }
 
-// plainFlagError says what package flag has to say with two dashes, as the flags are written everywhere else.
-func plainFlagError(err error) string {
+// plainFlagError says what package flag has to say with two dashes, as the flags are written everywhere else, and what it wanted to parse.
+func plainFlagError(flags *flag.FlagSet, err error) string {
 	text := strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag: --", 1)
+	if before, found := strings.CutSuffix(text, ": parse error"); found {
+		text = before + ": " + notParsed(flags.Lookup(before[strings.LastIndex(before, " -")+len(" -"):]))
+	}
 	return strings.NewReplacer("for flag -", "for flag --", "an argument: -", "an argument: --", " for -", " for --").Replace(text)
+}
+
+// notParsed says what the value of a flag is not.
+func notParsed(f *flag.Flag) string {
+	if f == nil {
+		return "parse error"
+	}
+	value, ok := f.Value.(flag.Getter)
+	if !ok {
+		return "parse error"
+	}
+	switch value.Get().(type) {
+	case time.Duration:
+		return "no time with its unit, such as 90s, 5m or 2h"
+	case int, int64:
+		return "no whole number"
+	}
+	return "parse error"
 }
 
 func (p *Program) title(row *Command) string { return strings.TrimSpace(p.Name + " " + row.Name) }

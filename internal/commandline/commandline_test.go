@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"apilet/internal/apitest"
 )
@@ -134,6 +135,25 @@ func TestFlagsAndArgumentsComeInAnyOrder(t *testing.T) {
 		p.Run(strings.Fields(args), &out, &out)
 		if got := out.String(); !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
+// A number where a time is wanted is what comes from other programs' flags.
+func TestWrongValuesAreToldWhatIsWanted(t *testing.T) {
+	t.Parallel()
+	f := flag.NewFlagSet("tool", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.Duration("min-request-timeout", time.Second, "")
+	f.Int64("quota", 0, "")
+	f.Func("odd", "", func(string) error { return errors.New("odd: parse error") })
+	for arg, want := range map[string]string{
+		"--min-request-timeout=1800": `invalid value "1800" for flag --min-request-timeout: no time with its unit, such as 90s, 5m or 2h`,
+		"--quota=1G -2":              `invalid value "1G -2" for flag --quota: no whole number`,
+		"--odd=1":                    `invalid value "1" for flag --odd: odd: parse error`,
+	} {
+		if got := plainFlagError(f, f.Parse([]string{arg})); got != want {
+			t.Errorf("%s: %s, want %s", arg, got, want)
 		}
 	}
 }

@@ -28,7 +28,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	celmodel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel/model"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
@@ -359,7 +358,7 @@ func (j *validator) create() {
 // follow says from which object an update starts.
 func (j *validator) follow(old *unstructured.Unstructured) {
 	j.old = old.Object
-	j.same = celcommon.NewCorrelatedObject(j.obj.Object, old.Object, &celmodel.Structural{Structural: j.schema})
+	j.same = correlate(old.Object, j.obj.Object, j.schema)
 	j.add(apivalidation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
 }
 

@@ -12,6 +12,7 @@
 package options
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -79,9 +80,11 @@ func (o *Options) Groups() []commandline.FlagGroup {
 	}
 }
 
+const defaultData = "apilet.db"
+
 // Data defines the flag that names the data file.
 func Data(f *flag.FlagSet, path *string) {
-	f.StringVar(path, "data", "apilet.db", "the `file` that holds everything")
+	f.StringVar(path, "data", defaultData, "the `file` that holds everything")
 }
 
 func (o *Options) defineStorage(f *flag.FlagSet) {
@@ -97,7 +100,7 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 		o.History = &d
 		return err
 	})
-	f.DurationVar(&o.EventTTL, "event-ttl", time.Hour, "Events older than this are deleted")
+	f.DurationVar(&o.EventTTL, "event-ttl", time.Hour, "Events older than this are deleted; 0 keeps all")
 }
 
 func (o *Options) defineAddress(f *flag.FlagSet) {
@@ -193,8 +196,14 @@ func inflight(limit *int, given *bool) func(string) error {
 
 // Finish checks what the flags say together and derives what follows from it.
 func (o *Options) Finish() error {
-	if err := o.finishTLS(); err != nil {
+	if err := cmp.Or(o.finishNumbers(), o.finishTLS()); err != nil {
 		return err
+	}
+	if o.Ephemeral && o.Data != "" && o.Data != defaultData {
+		return fmt.Errorf("--ephemeral keeps nothing: --data %s would be neither read nor written, so leave one of the two out", o.Data)
+	}
+	if o.LogFormat != "" && o.LogFormat != "console" && o.LogFormat != "json" {
+		return fmt.Errorf("--log-format: %q is neither console nor json", o.LogFormat)
 	}
 	if len(o.Accounts.Issuers) == 0 {
 		o.Accounts.Issuers = []string{serviceaccount.DefaultIssuer}
@@ -236,6 +245,23 @@ func (o *Options) Finish() error {
 	}
 	o.Accounts.TokenController = !o.Controllers
 	return o.Auth.CheckListen(o.Listen)
+}
+
+// finishNumbers refuses those that mean nothing. A watch of a negative time would be no watch, and with no time for a request all would be late.
+func (o *Options) finishNumbers() error {
+	switch {
+	case o.CompactionInterval < 0:
+		return fmt.Errorf("--compaction-interval: %s is negative (0 keeps all)", o.CompactionInterval)
+	case o.EventTTL < 0:
+		return fmt.Errorf("--event-ttl: %s is negative (0 keeps all)", o.EventTTL)
+	case o.Quota < 0:
+		return fmt.Errorf("--quota-backend-bytes: %d is negative (0 is no limit)", o.Quota)
+	case o.RequestTimeout <= 0:
+		return fmt.Errorf("--request-timeout: %s is not above 0", o.RequestTimeout)
+	case o.MinTimeout < 0:
+		return fmt.Errorf("--min-request-timeout: %s is negative", o.MinTimeout)
+	}
+	return nil
 }
 
 // Kept is how far back history reaches; 0: all of it is kept.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"apilet/internal/auth"
 )
@@ -40,6 +41,7 @@ func TestWhoAsksForTLS(t *testing.T) {
 		{"a certificate beyond loopback", Options{Listen: ":0", TLSCert: "x", TLSKey: "y"}, false, true, "without an authenticator"},
 		{"half a certificate", Options{Listen: ":0", TLSCert: "x"}, false, false, "belong together"},
 	} {
+		c.options.RequestTimeout = time.Minute
 		err := c.options.Finish()
 		if c.refused != "" {
 			if err == nil || !strings.Contains(err.Error(), c.refused) {
@@ -61,7 +63,7 @@ func TestAuthorizationModes(t *testing.T) {
 		"AlwaysAllow": "true []", "Node,AlwaysAllow": "true []",
 		"Node,Node": "Node is there more than once", "RBAC,Webhook": `"Webhook" is none of Node, RBAC and AlwaysAllow`, "Node,": `"" is none`,
 	} {
-		o := Options{Listen: "127.0.0.1:0", Authorization: list}
+		o := Options{Listen: "127.0.0.1:0", Authorization: list, RequestTimeout: time.Minute}
 		got := ""
 		if err := o.Finish(); err != nil {
 			got = err.Error()
@@ -145,6 +147,26 @@ func TestWhereAServerIs(t *testing.T) {
 	} {
 		o, f := flags()
 		if err := f.Parse([]string{args}); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Finish(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// What means nothing, or contradicts itself, does not start a server that then does something else.
+func TestFlagsThatMeanNothing(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"--log-format=json --compaction-interval=0 --event-ttl=0 --min-request-timeout=0 --quota-backend-bytes=0": "", "--ephemeral": "", "--data=x.db": "",
+		"--compaction-interval=-5s": "--compaction-interval: -5s is negative", "--event-ttl=-1h": "--event-ttl: -1h0m0s is negative",
+		"--min-request-timeout=-1s": "--min-request-timeout: -1s is negative", "--quota-backend-bytes=-1": "--quota-backend-bytes: -1 is negative",
+		"--request-timeout=0": "--request-timeout: 0s is not above 0", "--request-timeout=-1s": "--request-timeout: -1s is not above 0",
+		"--log-format=xml": `--log-format: "xml" is neither console nor json`, "--ephemeral --data=x.db": "--data x.db would be neither read nor written",
+	} {
+		o, f := flags()
+		if err := f.Parse(strings.Fields(args)); err != nil {
 			t.Fatal(err)
 		}
 		if err := o.Finish(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -180,6 +180,9 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	if err != nil {
 		return store.Record{}, err
 	}
+	if err := checkSize(json, nil); err != nil {
+		return store.Record{}, err
+	}
 	c := store.Change{Op: store.OpCreate, Key: res.Key(obj.GetNamespace(), obj.GetName()), JSON: json, RevAt: revAt, With: wr.accompany(held)}
 	if res.Namespaced {
 		c.Parent = NamespaceKey(obj.GetNamespace())
@@ -211,6 +214,19 @@ func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json 
 		}
 	}
 	return res.EncodeStored(obj)
+}
+
+// checkSize refuses what patches and defaults have made of bodies that were short enough. What an earlier server let grow may still shrink, and an
+// object that is being deleted has twice the room: who takes a finalizer off is noted in managedFields.
+func checkSize(json []byte, old *store.Record) error {
+	most := maxStored
+	if old != nil && old.Deleting {
+		most = 2 * maxStored
+	}
+	if len(json) <= most || old != nil && len(json) <= len(old.JSON) {
+		return nil
+	}
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object would have %d bytes, limit is %d", len(json), most))
 }
 
 // checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of

@@ -5,7 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 // The options in a DELETE's query are read as kube-apiserver reads them: what is there and empty is not the same as what is not there.
@@ -47,6 +50,32 @@ func TestDeleteOptionsInTheQuery(t *testing.T) {
 		}
 		if text := strings.Join(got, " "); !strings.Contains(text, want) || err == nil && text != want {
 			t.Errorf("%s: %s, want %s", query, text, want)
+		}
+	}
+}
+
+// What is too long may not be made. What is there already can shrink, and be deleted.
+func TestObjectsHaveABound(t *testing.T) {
+	t.Parallel()
+	long := func(length int, deleting bool) *store.Record {
+		return &store.Record{JSON: make([]byte, length), Deleting: deleting}
+	}
+	for _, c := range []struct {
+		title  string
+		length int
+		old    *store.Record
+		good   bool
+	}{
+		{"a new one of just that length", maxStored, nil, true},
+		{"a new one that is longer", maxStored + 1, nil, false},
+		{"one that grows beyond", maxStored + 1, long(maxStored, false), false},
+		{"one that is too long and stays so", maxStored + 2, long(maxStored+2, false), true},
+		{"one that is too long and grows", maxStored + 3, long(maxStored+2, false), false},
+		{"one that is deleted and gets an owner of its fields", maxStored + 300, long(maxStored, true), true},
+		{"one that is deleted and grows for ever", 2*maxStored + 1, long(2*maxStored, true), false},
+	} {
+		if err := checkSize(make([]byte, c.length), c.old); (err == nil) != c.good || err != nil && !apierrors.IsRequestEntityTooLargeError(err) {
+			t.Errorf("%s: %v", c.title, err)
 		}
 	}
 }

@@ -397,6 +397,9 @@ func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Ob
 	if mayGo(obj) && rec.Deleting {
 		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: opts.dryRun})
 	}
+	if err := checkSize(json, &rec); err != nil {
+		return rec, err
+	}
 	c := store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: obj.GetDeletionTimestamp() != nil, With: opts.with}
 	if opts.dryRun {
 		return store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(json, revAt, rec.Rev)}, nil

@@ -223,12 +223,15 @@ type Applier struct {
 }
 
 // Update writes into next.managedFields what manager changed since old (nil: next is created). It starts from the entries that next
-// carries, so that a client may edit them: none, or entries that make no sense, mean those of old; [] or [{}] drops all of them. An
+// carries, so that a client may edit them: none, too many, or entries that make no sense, mean those of old; [] or [{}] drops all of them. An
 // entry's time moves only when its fields do. Both objects' TypeMeta is set. Call it once defaults are in place, and before the server
 // fills in what belongs to nobody: cluster IPs, admission's finalizers, generation, and what a subresource resets.
 func (o *Manager) Update(old, next scheme.Object, manager, subresource string) error {
 	o.ready()
 	o.stamp(next)
+	if tooManyUpdates(next.GetManagedFields()) {
+		next.SetManagedFields(nil)
+	}
 	entries, ok := o.track(old, next, manager, subresource)
 	if o.Ways.count(ok); ok {
 		next.SetManagedFields(entries)

@@ -47,6 +47,23 @@ func (w *Ways) count(short bool) {
 // maxUpdateManagers is how many entries of updates are kept apart; the oldest are merged above that.
 const maxUpdateManagers = 10
 
+// maxSentUpdates is how many entries of updates a client may send. Merging all but ten of them takes as long as the square of their number: 30,000,
+// which a body has room for, half a minute.
+const maxSentUpdates = 1000
+
+func tooManyUpdates(entries []metav1.ManagedFieldsEntry) bool {
+	if len(entries) <= maxSentUpdates {
+		return false
+	}
+	updates := 0
+	for i := range entries {
+		if entries[i].Operation == metav1.ManagedFieldsOperationUpdate {
+			updates++
+		}
+	}
+	return updates > maxSentUpdates
+}
+
 // An owner is an entry of managedFields, and its fields.
 type owner struct {
 	entry  metav1.ManagedFieldsEntry

@@ -136,6 +136,35 @@ func TestManyUpdatersAreMerged(t *testing.T) {
 	}
 }
 
+// More entries than any object ever has, which would take half a minute to merge, mean those of the object as it is.
+func TestEntriesThatAClientSendsHaveABound(t *testing.T) {
+	t.Parallel()
+	o := &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Data: map[string]string{"a": "1"}}
+	if err := o.Update(nil, old, "first", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, count := range []int{maxSentUpdates, maxSentUpdates + 1} {
+		next := old.DeepCopy()
+		next.Data["b"], next.ManagedFields = "2", nil
+		for i := range count {
+			next.ManagedFields = append(next.ManagedFields, metav1.ManagedFieldsEntry{Manager: fmt.Sprint("m", i), Operation: metav1.ManagedFieldsOperationUpdate,
+				APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:data":{"f:a%d":{}}}`, i)}})
+		}
+		if err := o.Update(old, next, "second", ""); err != nil {
+			t.Fatal(err)
+		}
+		var managers []string
+		for _, e := range next.ManagedFields {
+			managers = append(managers, e.Manager)
+		}
+		slices.Sort(managers)
+		if taken := count <= maxSentUpdates; slices.Contains(managers, ancientChanges) != taken || !slices.Contains(managers, "second") || slices.Contains(managers, "first") == taken {
+			t.Errorf("%d entries became those of %v", count, managers)
+		}
+	}
+}
+
 func TestCustomResourcesAreTrackedTheShortWay(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "X"}
