@@ -648,7 +648,7 @@ func (s *server) routes() http.Handler {
 	r.Handle("/", s.withAuthorization(routing.Index(r, s.reg, checked...)))
 	r.NotFound(s.withAuthorization(http.NotFound))
 	r.MethodNotAllowed(routing.WhateverMethod(r))
-	return routing.ObjectsFirst(s.withAuthorization(s.serveAPI), r)
+	return r
 }
 
 // document serves bytes that do not change while the server runs.

@@ -22,7 +22,6 @@ package routing
 
 import (
 	"net/http"
-	"strings"
 
 	"github.com/go-chi/chi/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,21 +86,6 @@ func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 
 // ownsNamespace says that the request is for a Namespace object, which lies in the namespace that it is.
 func ownsNamespace(info *request.Info) bool { return info.Group == "" && info.Resource == "namespaces" }
-
-// ObjectsFirst spares requests for objects, which are nearly all, the router's work: there is one handler for whatever lies below /api/ and
-// /apis/. Odd methods, and paths that are not as plain as they look, are the router's to judge.
-func ObjectsFirst(objects http.HandlerFunc, router http.Handler) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		switch r.Method {
-		case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
-			if path := r.URL.Path; r.URL.RawPath == "" && (strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")) {
-				objects(w, r)
-				return
-			}
-		}
-		router.ServeHTTP(w, r)
-	}
-}
 
 // WhateverMethod hands requests of methods that the router does not know to its handlers: each says itself what it makes of a method,
 // after it has been authorized.
