@@ -618,7 +618,8 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		return nil
 	}
 	if l.done {
-		return sendWhole(w, r, head, l.items, tail)
+		l.items = append(l.items, tail...) // one write less than by itself
+		return sendWhole(w, r, head, l.items)
 	}
 	if l.v.Measured() && !response.Compresses(r, listBuffer) {
 		w.Header().Set("Content-Length", strconv.FormatInt(int64(len(head)+len(tail))+promised, 10))
@@ -630,12 +631,11 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	}
 	for {
 		l.setAside()
-		promised -= int64(len(l.items))
+		if promised -= int64(len(l.items)); l.done {
+			break
+		}
 		if _, err := out.Write(l.items); err != nil {
 			return response.ErrAborted
-		}
-		if l.done {
-			break
 		}
 		l.items = l.items[:0]
 		if err := l.collect(ctx, 1); err != nil {
@@ -645,7 +645,8 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	if l.v.Measured() && promised != 0 {
 		return response.ErrAborted // the length that stands in the head is not this list's
 	}
-	_, err = out.Write(tail)
+	l.items = append(l.items, tail...)
+	_, err = out.Write(l.items)
 	return err
 }
 

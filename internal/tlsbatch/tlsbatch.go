@@ -13,6 +13,9 @@
 // So nothing that is small ever waits: a head, an event of a watch, a handshake, the alert that ends a connection. Only a write whose length is a
 // multiple of 16 KiB ends with a record that is full, and is sent a millisecond later, by a timer.
 //
+// A record with 4 KiB is one with net/http's buffer when that was full: a head and what of the body fitted in behind it. The rest follows, and
+// it waits for that, too.
+//
 // How long a full record is depends on version and cipher, so it is learned from the records' headers: none was longer so far. A connection
 // takes a buffer when it holds something back, and gives it back when that is sent. One at rest has none.
 //
@@ -32,6 +35,7 @@ const (
 
 	header    = 5                        // bytes before a record's ciphertext: type, version, length
 	plaintext = 16 << 10                 // that a record holds at most
+	buffered  = 4 << 10                  // that net/http gathers before it writes
 	longest   = header + plaintext + 256 // a record that is held back: what ciphers add is less
 	room      = 4 * longest              // of a buffer; more brings nothing
 
@@ -94,13 +98,16 @@ func (c *conn) Write(record []byte) (int, error) {
 	return len(record), nil
 }
 
-// moreFollowsLocked tells whether b is one full record.
+// moreFollowsLocked tells whether b is one record, and full, or with a full buffer.
 func (c *conn) moreFollowsLocked(b []byte) bool {
-	if len(b) <= header+plaintext || len(b) > longest || b[0] != applicationData || int(b[3])<<8|int(b[4]) != len(b)-header || len(b) < c.full {
+	if len(b) < header || len(b) > longest || b[0] != applicationData || int(b[3])<<8|int(b[4]) != len(b)-header {
 		return false
 	}
-	c.full = len(b)
-	return true
+	if len(b) > header+plaintext && len(b) >= c.full {
+		c.full = len(b)
+		return true
+	}
+	return c.full > 0 && len(b) == c.full-plaintext+buffered // both are whole blocks of any cipher
 }
 
 func (c *conn) holdLocked(record []byte) {

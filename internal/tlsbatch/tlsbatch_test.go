@@ -73,7 +73,7 @@ func TestWhatIsWrittenArrives(t *testing.T) {
 			ours := tls.Server(records, server)
 			var sent []byte
 			for len(sent) < 3<<20 {
-				length := []int{1 + random.IntN(100), random.IntN(300_000), plaintext * (1 + random.IntN(9)), plaintext - 1, plaintext + 1}[random.IntN(5)]
+				length := []int{1 + random.IntN(100), random.IntN(300_000), plaintext * (1 + random.IntN(9)), plaintext - 1, plaintext + 1, buffered}[random.IntN(6)]
 				piece := make([]byte, length)
 				for i := range piece {
 					piece[i] = byte(random.Uint32())
@@ -122,6 +122,49 @@ func TestFullRecordsAreSentWithoutMore(t *testing.T) {
 	})
 }
 
+// So is one that ends with a full buffer of net/http's, and what follows such a one goes with it.
+func TestFullBuffersAreSentWithoutMore(t *testing.T) {
+	t.Parallel()
+	eachSuite(t, func(t *testing.T, server, client *tls.Config) {
+		server.DynamicRecordSizingDisabled = true
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			below := &counted{Conn: here}
+			ours, peer := tls.Server(&conn{Conn: below}, server), tls.Client(there, client)
+			exchange := func(writes int64, lengths ...int) {
+				t.Helper()
+				before, sum := below.writes.Load(), 0
+				for _, length := range lengths {
+					sum += length
+				}
+				read := make(chan error)
+				go func() {
+					_, err := io.ReadFull(peer, make([]byte, sum))
+					read <- err
+				}()
+				for _, length := range lengths {
+					if _, err := ours.Write(make([]byte, length)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := <-read; err != nil {
+					t.Fatal(err)
+				}
+				if got := below.writes.Load() - before; writes > 0 && got != writes {
+					t.Errorf("%v: %d writes, want %d", lengths, got, writes)
+				}
+			}
+			exchange(0, plaintext) // with the handshake
+			exchange(1, buffered)
+			exchange(1, buffered, 30_000)
+			exchange(1, buffered, 1)
+			exchange(2, buffered, 4*plaintext+1)
+			ours.Close()
+			peer.Close()
+		})
+	})
+}
+
 // A peer that leaves ends the writer.
 func TestPeerThatLeavesEndsTheWriter(t *testing.T) {
 	t.Parallel()
@@ -160,7 +203,7 @@ func TestAnswersOfHTTP(t *testing.T) {
 	for _, second := range []bool{false, true} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "here"}, ForceAttemptHTTP2: second}
 		t.Cleanup(transport.CloseIdleConnections)
-		for _, length := range []int{1, 1000, plaintext, 4 * plaintext, 300_000, 1 << 20} {
+		for _, length := range []int{1, 1000, buffered, plaintext, 4 * plaintext, 300_000, 1 << 20} {
 			answer, err := (&http.Client{Transport: transport}).Get(fmt.Sprintf("https://%s/?length=%d", listener.Addr(), length))
 			if err != nil {
 				t.Fatal(err)
@@ -212,6 +255,7 @@ func TestSmallRecordsPassAtOnce(t *testing.T) {
 		full := len(fullRecord())
 		expect([]byte{21, 3, 3, 0, 2, 1, 0}, 7)
 		expect(record(100), 122)
+		expect(record(buffered), buffered+22) // not known yet to be one
 		if c.timer != nil {
 			t.Error("a timer before anything was held back")
 		}
@@ -226,6 +270,14 @@ func TestSmallRecordsPassAtOnce(t *testing.T) {
 		expect(record(plaintext-1), 2*full-1)
 		expect(fullRecord())
 		expect(bytes.Repeat(record(100), 1000), full, 122_000) // not one record
+		expect(record(buffered))
+		expect(record(100), buffered+22+122)
+		expect(record(buffered))
+		expect(fullRecord())
+		expect(fullRecord())
+		expect(fullRecord(), 3*full+buffered+22) // a fourth finds no room
+		expect(record(buffered-1), buffered+21)
+		expect(record(buffered+1), buffered+23)
 		expect(append(fullRecord(), 0), full+1)
 		if c.buffer != nil {
 			t.Error("a buffer at rest")
