@@ -1,0 +1,65 @@
+package crd
+
+// This file bounds how many mistakes the library looks for in one object. It compares each that it finds with all that it has, as texts, so that a
+// list of a hundred thousand wrong items, a few hundred kilobytes, would take minutes, and a body has room for ten times as many.
+
+import (
+	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kube-openapi/pkg/validation/strfmt"
+	"k8s.io/kube-openapi/pkg/validation/validate"
+
+	"apilet/internal/scheme"
+)
+
+// mistakesMax is one more than an answer names.
+const mistakesMax = scheme.MaxErrors + 1
+
+// schemaValidator validates one object by a schema; without one, whatever it is.
+func schemaValidator(s *spec.Schema) schemavalidation.SchemaValidator {
+	if s == nil {
+		return nil
+	}
+	return schemavalidation.NewRatchetingSchemaValidator(s, nil, "", strfmt.Default, new(mistakes).bound)
+}
+
+// mistakes counts those of one object. What an update may keep, because it was so before, is none: when the library has decided so about a part,
+// what was counted within is taken back.
+type mistakes struct{ found int }
+
+// bound comes between a validator and those of its parts, and into theirs.
+func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
+	index, name := o.NewValidatorForIndex, o.NewValidatorForField
+	o.NewValidatorForIndex = func(i int, s *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
+		options = append(options, m.bound)
+		if index == nil {
+			return &counted{validate.NewSchemaValidator(s, root, path, formats, options...), m}
+		}
+		return &counted{index(i, s, root, path, formats, options...), m}
+	}
+	o.NewValidatorForField = func(n string, s *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
+		options = append(options, m.bound)
+		if name == nil {
+			return &counted{validate.NewSchemaValidator(s, root, path, formats, options...), m}
+		}
+		return &counted{name(n, s, root, path, formats, options...), m}
+	}
+}
+
+// A counted validator looks at nothing once there are mistakes enough.
+type counted struct {
+	validate.ValueValidator
+	all *mistakes
+}
+
+// Validate leaves out warnings, which nobody reads and which are compared with each other likewise.
+func (c *counted) Validate(value any) *validate.Result {
+	before := c.all.found
+	if before >= mistakesMax {
+		return new(validate.Result)
+	}
+	result := c.ValueValidator.Validate(value)
+	c.all.found = before + len(result.Errors)
+	result.Warnings = nil
+	return result
+}
