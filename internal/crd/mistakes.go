@@ -30,19 +30,21 @@ type mistakes struct{ found int }
 // bound comes between a validator and those of its parts, and into theirs.
 func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
 	index, name := o.NewValidatorForIndex, o.NewValidatorForField
-	o.NewValidatorForIndex = func(i int, s *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-		options = append(options, m.bound)
-		if index == nil {
-			return &counted{validate.NewSchemaValidator(s, root, path, formats, options...), m}
+	if index == nil {
+		index = func(_ int, s *spec.Schema, root any, at string, f strfmt.Registry, more ...validate.Option) validate.ValueValidator {
+			return validate.NewSchemaValidator(s, root, at, f, more...)
 		}
-		return &counted{index(i, s, root, path, formats, options...), m}
 	}
-	o.NewValidatorForField = func(n string, s *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-		options = append(options, m.bound)
-		if name == nil {
-			return &counted{validate.NewSchemaValidator(s, root, path, formats, options...), m}
+	if name == nil {
+		name = func(_ string, s *spec.Schema, root any, at string, f strfmt.Registry, more ...validate.Option) validate.ValueValidator {
+			return validate.NewSchemaValidator(s, root, at, f, more...)
 		}
-		return &counted{name(n, s, root, path, formats, options...), m}
+	}
+	o.NewValidatorForIndex = func(i int, s *spec.Schema, root any, at string, f strfmt.Registry, more ...validate.Option) validate.ValueValidator {
+		return &counted{index(i, s, root, at, f, append(more, m.bound)...), m}
+	}
+	o.NewValidatorForField = func(n string, s *spec.Schema, root any, at string, f strfmt.Registry, more ...validate.Option) validate.ValueValidator {
+		return &counted{name(n, s, root, at, f, append(more, m.bound)...), m}
 	}
 }
 
