@@ -41,6 +41,7 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	celcommon "k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/client-go/util/jsonpath"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/registry/strategy"
@@ -79,7 +80,7 @@ type compiled struct {
 
 // rules validate objects.
 type rules struct {
-	whole, status schemavalidation.SchemaValidator
+	whole, status *spec.Schema   // of an object; of its status, nil where there is no such field
 	cel           *cel.Validator // nil: no expressions
 }
 
@@ -154,14 +155,14 @@ func (c *compiled) validators() (*rules, error) {
 	if c.rules != nil {
 		return c.rules, nil
 	}
-	whole, _, err := schemavalidation.NewSchemaValidator(c.props)
+	_, whole, err := schemavalidation.NewSchemaValidator(c.props)
 	if err != nil {
 		return nil, err
 	}
 	r := &rules{whole: whole, cel: cel.NewValidator(c.schema, true, celconfig.PerCallLimit)}
 	if c.props != nil {
 		if status, ok := c.props.Properties["status"]; ok {
-			if r.status, _, err = schemavalidation.NewSchemaValidator(&status); err != nil {
+			if _, r.status, err = schemavalidation.NewSchemaValidator(&status); err != nil {
 				return nil, err
 			}
 		}
@@ -349,7 +350,7 @@ func (j *validator) add(errs field.ErrorList) { j.errs = append(j.errs, errs...)
 
 func (j *validator) create() {
 	j.add(apivalidation.ValidateObjectMetaAccessor(j.obj, j.cr.res.Namespaced, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata")))
-	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, j.rules.whole))
+	j.add(schemavalidation.ValidateCustomResource(nil, j.obj.Object, schemaValidator(j.rules.whole)))
 	j.scale()
 	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
 	j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
@@ -364,7 +365,7 @@ func (j *validator) follow(old *unstructured.Unstructured) {
 
 func (j *validator) change(old *unstructured.Unstructured) {
 	j.follow(old)
-	j.add(schemavalidation.ValidateCustomResourceUpdate(nil, j.obj.Object, old.Object, j.rules.whole, schemavalidation.WithRatcheting(j.same)))
+	j.add(schemavalidation.ValidateCustomResourceUpdate(nil, j.obj.Object, old.Object, schemaValidator(j.rules.whole), schemavalidation.WithRatcheting(j.same)))
 	j.scale()
 	j.add(objectmeta.Validate(nil, j.obj.Object, j.schema, false))
 	j.lists()
@@ -373,7 +374,7 @@ func (j *validator) change(old *unstructured.Unstructured) {
 func (j *validator) statusChange(old *unstructured.Unstructured) {
 	j.follow(old)
 	if status, ok := j.obj.Object["status"]; ok {
-		j.add(schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, old.Object["status"], j.rules.status,
+		j.add(schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, old.Object["status"], schemaValidator(j.rules.status),
 			schemavalidation.WithRatcheting(j.same.Key("status"))))
 	}
 	j.scaleStatus()

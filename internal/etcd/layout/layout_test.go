@@ -319,11 +319,15 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%v: %s", err, stored.JSON)
 		}
 		again, err := lay.Decode(key, written)
-		if err != nil || string(again.JSON) != string(stored.JSON) {
+		if err != nil || plain(again.JSON) != plain(stored.JSON) {
 			t.Errorf("%v: %s\nbecame %s", err, stored.JSON, again.JSON)
 		}
 	})
 }
+
+// plain is JSON with the replacement character spelt as itself: the encoder escapes the one that it puts for what is no UTF-8, and once that is read
+// it is a character like others.
+func plain(json []byte) string { return strings.ReplaceAll(string(json), `\ufffd`, "\ufffd") }
 
 func BenchmarkDecode(b *testing.B) {
 	lay := withCustom()

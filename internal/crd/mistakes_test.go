@@ -1,0 +1,64 @@
+package crd
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+)
+
+// However many mistakes an object has, so many are looked for. What an update may keep hides none that it brings.
+func TestMistakesOfAnObjectHaveABound(t *testing.T) {
+	t.Parallel()
+	word := apiextensions.JSONSchemaProps{Type: "string", Pattern: "^[a-z]+$"}
+	keyed, keys := "map", []string{"k"}
+	props := &apiextensions.JSONSchemaProps{Type: "object", Properties: map[string]apiextensions.JSONSchemaProps{
+		"list": {Type: "array", Items: &apiextensions.JSONSchemaPropsOrArray{Schema: &word}},
+		"map":  {Type: "object", AdditionalProperties: &apiextensions.JSONSchemaPropsOrBool{Allows: true, Schema: &word}},
+		"keyed": {Type: "array", XListType: &keyed, XListMapKeys: keys, Items: &apiextensions.JSONSchemaPropsOrArray{Schema: &apiextensions.JSONSchemaProps{
+			Type: "object", Required: keys, Properties: map[string]apiextensions.JSONSchemaProps{"k": {Type: "string"}, "word": word}}}},
+		"word": word,
+	}}
+	structural, err := structuralschema.NewStructural(props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, schema, err := schemavalidation.NewSchemaValidator(props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 2*mistakesMax + 1
+	list, items, members := make([]any, many), make([]any, many), map[string]any{}
+	for i := range many {
+		list[i], items[i] = fmt.Sprint(i), map[string]any{"k": fmt.Sprint(i), "word": fmt.Sprint(i)}
+		members[fmt.Sprint("m", i)] = fmt.Sprint(i)
+	}
+	for name, obj := range map[string]map[string]any{"list": {"list": list}, "map": {"map": members}, "keyed": {"keyed": items}, "all": {"list": list, "map": members, "keyed": items}} {
+		if errs := schemavalidation.ValidateCustomResource(nil, obj, schemaValidator(schema)); len(errs) != mistakesMax {
+			t.Errorf("%s: %d mistakes", name, len(errs))
+		}
+	}
+	update := func(obj, old map[string]any) int {
+		return len(schemavalidation.ValidateCustomResourceUpdate(nil, obj, old, schemaValidator(schema), schemavalidation.WithRatcheting(correlate(old, obj, structural))))
+	}
+	old := map[string]any{"list": list, "map": members, "keyed": items}
+	for _, c := range []struct {
+		title string
+		obj   map[string]any
+		want  int
+	}{
+		{"as before", map[string]any{"list": list, "map": members, "keyed": items}, 0},
+		{"one more", map[string]any{"list": list, "map": members, "keyed": items, "word": "1"}, 1},
+		{"one more item", map[string]any{"list": list, "map": members, "keyed": append(items[:many:many], map[string]any{"k": "x", "word": "1"})}, 1},
+		{"a longer list", map[string]any{"list": append(list[:many:many], "1"), "map": members, "keyed": items}, mistakesMax},
+	} {
+		if got := update(c.obj, old); got != c.want {
+			t.Errorf("%s: %d mistakes, want %d", c.title, got, c.want)
+		}
+	}
+	if errs := schemavalidation.ValidateCustomResource(nil, old, schemaValidator(nil)); errs != nil {
+		t.Errorf("without a schema: %v", errs)
+	}
+}
