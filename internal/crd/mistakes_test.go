@@ -30,7 +30,7 @@ func TestMistakesOfAnObjectHaveABound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const many = 2*mistakesMax + 1
+	const many = mistakesMax + 100
 	list, items, members := make([]any, many), make([]any, many), map[string]any{}
 	for i := range many {
 		list[i], items[i] = fmt.Sprint(i), map[string]any{"k": fmt.Sprint(i), "word": fmt.Sprint(i)}
