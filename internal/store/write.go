@@ -209,7 +209,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		if err != nil {
 			return err
 		}
-		s.table, s.ring, s.now = &st.authors, &st.log, st.now()
+		s.table, s.ring, s.now, s.guard.alone = &st.authors, &st.log, st.now(), true
 		if st.Opts.Replica != nil {
 			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
 		}
@@ -292,7 +292,7 @@ func newStage(tx *bbolt.Tx) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{tx: tx, guard: &guard{p: p, sound: map[uint64]bool{}}}
+	s := &stage{tx: tx, guard: newGuard(p)}
 	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(tree{p: p, root: p.root})); err != nil {
 		return nil, err
 	}
@@ -318,6 +318,7 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 		if err := s.vetMeta(); err != nil {
 			return err
 		}
+		s.guard.alone = false
 		return e.job(s.tx)
 	}
 	if e.feed != nil {
