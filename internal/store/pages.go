@@ -470,8 +470,6 @@ const (
 	markWritten                      // a leaf that bbolt has changed in its memory: what the file has of it is the past
 )
 
-func newGuard(p *pages) *guard { return &guard{p: p, marks: make(map[uint64]pageMark, 64)} }
-
 // A vettedPage is one that bbolt may have, and the bounds of its keys.
 type vettedPage struct {
 	page

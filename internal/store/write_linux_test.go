@@ -41,9 +41,11 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 		}
 		return e
 	}
-	commit := func(batch []*pendingWrite, which []int) {
-		st.commitBatch(batch)
-		for n, e := range batch {
+	var members []*pendingWrite
+	var which []int // the objects of the members
+	commit := func() {
+		st.commitBatch(members)
+		for n, e := range members {
 			if <-e.answer; e.err != nil {
 				b.Fatal(e.err)
 			}
@@ -51,11 +53,9 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 		}
 	}
 	mustWrite(b, st, OpCreate, "//namespaces//default", 0, "")
-	var batch []*pendingWrite
-	var which []int
 	fill := func(op ChangeOp, size int) {
-		batch, which = batch[:0], which[:0]
-		for chosen := map[int]bool{}; len(batch) < size; {
+		members, which = members[:0], which[:0]
+		for chosen := map[int]bool{}; len(members) < size; {
 			i := made
 			if op == OpCreate {
 				made++
@@ -63,12 +63,12 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 				continue
 			}
 			chosen[i] = true
-			batch, which = append(batch, change(op, i)), append(which, i)
+			members, which = append(members, change(op, i)), append(which, i)
 		}
 	}
 	for made < before {
 		fill(OpCreate, 50)
-		commit(batch, which)
+		commit()
 	}
 	if sync {
 		st.seals.sync = doSync
@@ -82,7 +82,7 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 		fill(op, size)
 		began := threadTime()
 		b.StartTimer()
-		commit(batch, which)
+		commit()
 		used += threadTime() - began
 	}
 	b.ReportMetric(float64(used.Nanoseconds())/1000/float64(b.N), "cpu-µs/commit")
