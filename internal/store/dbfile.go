@@ -26,7 +26,6 @@ package store
 //	    72     8  FNV-1a of the 56 bytes from the magic on; seal.go draws what follows
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -394,8 +393,8 @@ func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 	if page == nil {
 		return
 	}
-	what := t.walkElements(page, keys, level)
-	if what == "" && !page.fits(t.pageSize) {
+	used, what := t.walkElements(page, keys, level)
+	if what == "" && !page.fits(used, t.pageSize) {
 		what = "claims pages that it does not need"
 	}
 	if what != "" {
@@ -403,10 +402,10 @@ func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 	}
 }
 
-// walkElements checks a loaded page, or a small bucket that lies in a value of its parent's, and answers what is wrong.
-func (t *pageTree) walkElements(b page, keys keyRange, level int) (what string) {
-	if what := b.vet(keys); what != "" {
-		return what
+// walkElements checks a loaded page, or a small bucket that lies in a value of its parent's, and answers how much of it is used, and what is wrong.
+func (t *pageTree) walkElements(b page, keys keyRange, level int) (used int, what string) {
+	if used, what = b.vet(keys); what != "" {
+		return used, what
 	}
 	for i := range b.count() {
 		e, _ := elementAt(b, i)
@@ -421,19 +420,10 @@ func (t *pageTree) walkElements(b page, keys keyRange, level int) (what string) 
 			what = t.walkBucket(e.value, level)
 		}
 		if what != "" {
-			return what
+			return used, what
 		}
 	}
-	return ""
-}
-
-// admit tells whether a key may come next; only the first may equal the bound that the parent set.
-func (r keyRange) admit(key []byte, first bool) bool {
-	order := 1
-	if r.lowest != nil {
-		order = bytes.Compare(key, r.lowest)
-	}
-	return (order > 0 || first && order == 0) && (r.below == nil || bytes.Compare(key, r.below) < 0)
+	return used, ""
 }
 
 // walkBucket checks a bucket, which has a tree of its own or, when small, a page within its value.
@@ -448,7 +438,8 @@ func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 	if len(value) < 16+pageHeaderSize || binary.NativeEndian.Uint16(value[24:]) != pageLeaf {
 		return "has a damaged small bucket"
 	}
-	return t.walkElements(value[16:], keyRange{}, level+1)
+	_, what = t.walkElements(value[16:], keyRange{}, level+1)
+	return what
 }
 
 // A pageElement is one of a branch (key and child) or of a leaf (key and value).

@@ -135,6 +135,7 @@ func (p *pages) load(id uint64) (page, error) {
 // A page is a branch or leaf page with its overflow, or a small bucket's only page, which lies in its parent's value.
 type page []byte
 
+func (b page) id() uint64 { return binary.NativeEndian.Uint64(b) }
 func (b page) leaf() bool { return binary.NativeEndian.Uint16(b[8:]) == pageLeaf }
 func (b page) count() int { return int(binary.NativeEndian.Uint16(b[10:])) }
 
@@ -197,34 +198,40 @@ func (b page) branchTo(key []byte) int {
 }
 
 // vet says what is wrong with a page, "" when bbolt may have it: elements within the page, keys in order and within the bounds that the
-// parent sets.
-func (b page) vet(keys keyRange) (what string) {
+// parent sets. used is how many bytes of it are in use. Each commit looks so at all pages that it is about to change.
+func (b page) vet(keys keyRange) (used int, what string) {
 	if what := b.misshapen(); what != "" {
-		return what
+		return 0, what
 	}
-	for i := range b.count() {
-		e, ok := elementAt(b, i)
-		if !ok || len(e.key) == 0 {
-			return "has an element out of its bounds"
+	count, leaf, before := b.count(), b.leaf(), keys.lowest
+	used = pageHeaderSize + count*pageElementSize
+	for i := range count {
+		at := pageHeaderSize + i*pageElementSize
+		e := b[at : at+pageElementSize]
+		keySize, valueSize := uint64(binary.NativeEndian.Uint32(e[4:])), uint64(0)
+		from := uint64(at) + uint64(binary.NativeEndian.Uint32(e))
+		if leaf {
+			from, keySize, valueSize = uint64(at)+keySize, uint64(binary.NativeEndian.Uint32(e[8:])), uint64(binary.NativeEndian.Uint32(e[12:]))
 		}
-		if !keys.admit(e.key, i == 0) {
-			return "has its keys out of order"
+		if keySize == 0 || from+keySize+valueSize > uint64(len(b)) {
+			return 0, "has an element out of its bounds"
 		}
-		keys.lowest = e.key
+		key := b[from : from+keySize]
+		if order := bytes.Compare(key, before); order < 0 || order == 0 && i > 0 { // only the first may equal the bound
+			return 0, "has its keys out of order"
+		}
+		before = key
+		used += int(keySize + valueSize)
 	}
-	return ""
+	if count > 0 && keys.below != nil && bytes.Compare(before, keys.below) >= 0 {
+		return 0, "has its keys out of order"
+	}
+	return used, ""
 }
 
 // fits tells whether a vetted page takes as many pages as it needs, which is what bbolt gives it: freeing one that claims more would
 // free its neighbours'.
-func (b page) fits(pageSize int) bool {
-	used := pageHeaderSize + b.count()*pageElementSize
-	for i := range b.count() {
-		e, _ := elementAt(b, i)
-		used += len(e.key) + len(e.value)
-	}
-	return len(b) == (used+pageSize-1)/pageSize*pageSize
-}
+func (b page) fits(used, pageSize int) bool { return len(b) == (used+pageSize-1)/pageSize*pageSize }
 
 // ---- Reading
 
@@ -279,8 +286,8 @@ func (t tree) find(key []byte) (e pageElement, ok bool) {
 		}
 	}
 	// That there is no such key is believed only of pages that are sound: a search in disorder misses what is there.
-	g := guard{t.p, map[uint64]bool{}}
-	if err := g.vetPath(t, key); err != nil {
+	g := guard{p: t.p, marks: map[uint64]pageMark{}}
+	if _, err := g.vetPath(t, key); err != nil {
 		panic(err)
 	}
 	return pageElement{}, false
@@ -451,8 +458,17 @@ func (c *cursor) past(from []byte, walk func(from []byte)) (next []byte, err err
 // A guard vets what bbolt is going to load in one write transaction.
 type guard struct {
 	p     *pages
-	sound map[uint64]bool
+	marks map[uint64]pageMark
+	alone bool // all that this transaction has written to its buckets went through this guard
 }
+
+// A pageMark is what a guard knows of a page.
+type pageMark uint8
+
+const (
+	markSound   pageMark = 1 << iota // vetted
+	markWritten                      // a leaf that bbolt has changed in its memory: what the file has of it is the past
+)
 
 // A vettedPage is one that bbolt may have, and the bounds of its keys.
 type vettedPage struct {
@@ -462,17 +478,17 @@ type vettedPage struct {
 
 func (g *guard) load(id uint64, keys keyRange) (v vettedPage, err error) {
 	b, err := g.p.load(id)
-	if err != nil || g.sound[id] {
+	if err != nil || g.marks[id]&markSound != 0 {
 		return vettedPage{b, keys}, err
 	}
-	what := b.vet(keys)
-	if what == "" && !b.fits(g.p.pageSize) {
+	used, what := b.vet(keys)
+	if what == "" && !b.fits(used, g.p.pageSize) {
 		what = "claims pages that it does not need"
 	}
 	if what != "" {
 		return v, damaged("page %d %s", id, what)
 	}
-	g.sound[id] = true
+	g.marks[id] |= markSound
 	return vettedPage{b, keys}, nil
 }
 
@@ -490,22 +506,22 @@ func (g *guard) root(t tree) (vettedPage, error) {
 	if t.small == nil {
 		return g.load(t.root, keyRange{})
 	}
-	if what := t.small.vet(keyRange{}); what != "" {
+	if _, what := t.small.vet(keyRange{}); what != "" {
 		return vettedPage{}, damaged("a small bucket %s", what)
 	}
 	return vettedPage{page: t.small}, nil
 }
 
-// vetPath vets the pages from the root to a key.
-func (g *guard) vetPath(t tree, key []byte) error {
-	v, err := g.root(t)
+// vetPath vets the pages from the root to a key, and returns the leaf.
+func (g *guard) vetPath(t tree, key []byte) (v vettedPage, err error) {
+	v, err = g.root(t)
 	for depth := 0; err == nil && !v.leaf(); depth++ {
 		if depth > treeDepthMax {
-			return damaged("the path to a key has no end")
+			return v, damaged("the path to a key has no end")
 		}
 		v, err = g.child(v, v.branchTo(key))
 	}
-	return err
+	return v, err
 }
 
 // vetAround vets the pages from the root to a key and on every level those beside them, also below another parent: by the time that
@@ -598,6 +614,7 @@ type guardedBucket struct {
 	*bbolt.Bucket
 	guard *guard
 	tree  tree
+	leaf  vettedPage // of the key that was looked for last
 }
 
 func (g *guard) bucket(tx *bbolt.Tx, name []byte) (b guardedBucket, err error) {
@@ -605,20 +622,44 @@ func (g *guard) bucket(tx *bbolt.Tx, name []byte) (b guardedBucket, err error) {
 	if _, err = g.root(t); err != nil {
 		return b, err
 	}
-	return guardedBucket{tx.Bucket(name), g, t}, nil
+	return guardedBucket{Bucket: tx.Bucket(name), guard: g, tree: t}, nil
 }
 
+// goTo vets the way to a key, unless that is the way to the key before.
+func (b *guardedBucket) goTo(key []byte) (err error) {
+	if at := b.leaf.keys; b.leaf.page == nil || bytes.Compare(key, at.lowest) < 0 || at.below != nil && bytes.Compare(key, at.below) >= 0 {
+		b.leaf, err = b.guard.vetPath(b.tree, key)
+	}
+	if err != nil {
+		b.leaf.page = nil
+	}
+	return err
+}
+
+// get reads the vetted leaf itself, unless bbolt knows of something newer.
 func (b *guardedBucket) get(key []byte) ([]byte, error) {
-	if err := b.guard.vetPath(b.tree, key); err != nil {
+	if err := b.goTo(key); err != nil {
 		return nil, err
 	}
-	return b.Get(key), nil
+	leaf := b.leaf.page
+	if !b.guard.alone || b.tree.small != nil || b.guard.marks[leaf.id()]&markWritten != 0 {
+		return b.Get(key), nil
+	}
+	if i := leaf.find(key); i < leaf.count() && bytes.Equal(leaf.key(i), key) {
+		e, _ := elementAt(leaf, i)
+		if e.bucket {
+			return nil, damaged("page %d has a bucket in the place of a value", leaf.id())
+		}
+		return e.value, nil
+	}
+	return nil, nil
 }
 
 func (b *guardedBucket) put(key, value []byte) error {
-	if err := b.guard.vetPath(b.tree, key); err != nil {
+	if err := b.goTo(key); err != nil {
 		return err
 	}
+	b.guard.marks[b.leaf.id()] |= markWritten
 	return b.Put(key, value)
 }
 
@@ -626,5 +667,6 @@ func (b *guardedBucket) remove(key []byte) error {
 	if err := b.guard.vetAround(b.tree, key); err != nil {
 		return err
 	}
+	b.guard.alone = false
 	return b.Delete(key)
 }

@@ -72,7 +72,13 @@ type sealer struct {
 	odd  bool   // a write was not what a list can name
 	mark uint64 // of the commit under way; 0: it is not sealed
 	slot int64  // where its meta page lies
+
+	held   []byte // pages that lie one behind the other and have yet to be written: a call for each costs more than their bytes; reused
+	heldAt int64
 }
+
+// heldMax is how many bytes of pages become one call; what is longer is written as it is.
+const heldMax = 128 << 10
 
 // newSealer comes between bbolt and its file, at the place that bbolt keeps for its tests; nil when there is no such place.
 func newSealer(db *bbolt.DB, file *os.File) *sealer {
@@ -91,7 +97,7 @@ func newSealer(db *bbolt.DB, file *os.File) *sealer {
 
 // commit commits a transaction: it is on the disk when there is no error.
 func (s *sealer) commit(tx *bbolt.Tx) error {
-	s.on, s.runs, s.sum, s.odd, s.mark = true, s.runs[:0], 0, false, 0
+	s.on, s.runs, s.sum, s.odd, s.mark, s.held = true, s.runs[:0], 0, false, 0, s.held[:0]
 	s.db.NoSync = true
 	defer func() { s.on, s.db.NoSync = false, false }()
 	if err := tx.Commit(); err != nil {
@@ -108,18 +114,44 @@ func (s *sealer) settle() {
 	}
 }
 
+// writeAt is told of the pages in the order in which they lie, and of the meta page last. bbolt uses their memory again before that: held is
+// a copy. What could not be written is told by the next call, so by that for the meta page at the latest, which is not written then.
 func (s *sealer) writeAt(b []byte, off int64) (int, error) {
 	size := int64(s.pageSize)
-	switch {
-	case !s.on:
-	case off < 2*size:
+	if !s.on {
+		return s.file.WriteAt(b, off)
+	}
+	if off >= 2*size {
+		s.add(b, off)
+	}
+	if off != s.heldAt+int64(len(s.held)) || len(s.held)+len(b) > heldMax || off < 2*size {
+		if err := s.release(); err != nil {
+			return 0, err
+		}
+	}
+	if off < 2*size {
 		if err := s.seal(b, off/size); err != nil {
 			return 0, err
 		}
-	default:
-		s.add(b, off)
 	}
-	return s.file.WriteAt(b, off)
+	if off < 2*size || len(b) > heldMax {
+		return s.file.WriteAt(b, off)
+	}
+	if len(s.held) == 0 {
+		s.heldAt = off
+	}
+	s.held = append(s.held, b...)
+	return len(b), nil
+}
+
+// release writes the pages that are held.
+func (s *sealer) release() error {
+	if len(s.held) == 0 {
+		return nil
+	}
+	_, err := s.file.WriteAt(s.held, s.heldAt)
+	s.held = s.held[:0]
+	return err
 }
 
 // add takes pages into the list.

@@ -6,10 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.etcd.io/bbolt"
@@ -595,6 +599,70 @@ func TestCommitsOfOthersCount(t *testing.T) {
 		if err != nil || checked != nil || verdict.torn || len(rep.Problems) > 0 || rep.Objects != int64(objects) || found != note {
 			t.Fatalf("after turn %d: %v, %v, %+v; %d objects and note %d, want %d and %d", turn, err, checked, rep, rep.Objects, found, objects, note)
 		}
+	}
+}
+
+// A fullDisk has no room any more from one of the writes of a commit on.
+type fullDisk struct {
+	io.WriterAt
+	pages, metas []int64 // where was written, of a commit
+	room         int     // writes until it is full
+}
+
+func (d *fullDisk) WriteAt(b []byte, off int64) (int, error) {
+	if d.room--; d.room < 0 {
+		return 0, syscall.ENOSPC
+	}
+	switch {
+	case off >= 2*livePage:
+		d.pages = append(d.pages, off)
+	case len(b) == livePage: // and no note
+		d.metas = append(d.metas, off)
+	}
+	return d.WriterAt.WriteAt(b, off)
+}
+
+// TestNeighboursAreWrittenAtOnce: a commit writes pages that lie one behind the other with one call, and where one of the calls fails the
+// meta page is not written.
+func TestNeighboursAreWrittenAtOnce(t *testing.T) {
+	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
+	disk := &fullDisk{WriterAt: st.seals.file}
+	st.seals.file = disk
+	big := strings.Repeat("x", 3*heldMax/2) // more than is held
+	for turn, payloads := range [][]string{{"small"}, slices.Repeat([]string{strings.Repeat("x", livePage/3)}, 50), {big}} {
+		for room, err := 0, ErrDiskFull; err != nil; room++ {
+			before := st.Revision()
+			disk.pages, disk.metas, disk.room = nil, nil, room
+			var members []*pendingWrite
+			for i, payload := range payloads {
+				e := &pendingWrite{answer: make(chan struct{}, 1)}
+				e.Key = fmt.Sprintf("//pods/x/%d-%d", turn, i)
+				e.JSON, e.RevAt = storeDoc(payload)
+				members = append(members, e)
+			}
+			st.commitBatch(members)
+			err = members[0].err
+			if err != nil && (!errors.Is(err, ErrDiskFull) || len(disk.metas) > 0 || st.Revision() != before) {
+				t.Fatalf("room for %d writes: %v, %d meta pages, revision %d after %d", room, err, len(disk.metas), st.Revision(), before)
+			}
+		}
+		calls, runs, pages := len(disk.pages), len(st.seals.runs), uint64(0)
+		for _, run := range st.seals.runs {
+			pages += run.count
+		}
+		if len(disk.metas) != 1 || calls < runs || payloads[0] != big && calls != runs || turn == 1 && pages < 20 {
+			t.Errorf("%d calls and %d meta pages for %d pages in %d runs", calls, len(disk.metas), pages, runs)
+		}
+		if rec, err := st.Get(fmt.Sprintf("//pods/x/%d-0", turn)); err != nil || !bytes.Contains(rec.JSON, []byte(payloads[0])) {
+			t.Errorf("%v, %d bytes", err, len(rec.JSON))
+		}
+	}
+	disk.room = math.MaxInt
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if rep, err := Check(st.Path); err != nil || len(rep.Problems) > 0 || rep.Objects != 52 {
+		t.Errorf("%v, %+v", err, rep)
 	}
 }
 

@@ -85,7 +85,8 @@ package store
 // revision, even where the file already has more: whoever lists at R and then asks for the events after R misses none.
 //
 // Rejected: an index of keys in memory (etcd's; twice as fast at 64 writers, but 100 bytes a key and a scan at start), records
-// clustered by key (lists twice as fast, writes more), bbolt's Batch (waits 10 ms when alone).
+// clustered by key (lists twice as fast, writes more), bbolt's Batch (waits 10 ms when alone), applying each change that the writer waits for
+// as soon as it comes (the callers' work, which it waits for, takes longer by as much).
 
 import (
 	"context"
@@ -216,6 +217,8 @@ type Store struct {
 	authors  authorTable // has a lock of its own
 	chains   waypoints   // likewise
 	lastTime int64       // of a record; the writer's
+
+	marks map[uint64]pageMark // for commitBatch, who empties it each time; the writer's
 }
 
 type tally struct{ objects, bytes int64 }
@@ -247,6 +250,7 @@ func open(path string, opts Options) (*Store, error) {
 	}
 	st := &Store{
 		dataFile: dataFile{Path: path, fatal: opts.Fatal, Found: damageBook{report: opts.Damaged}}, Opts: opts, tallies: map[string]*tally{},
+		marks: map[uint64]pageMark{},
 		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }

@@ -405,10 +405,10 @@ func TestStoreOneOfManyCreatesWins(t *testing.T) {
 // A batch is put together by hand, so that its members surely are neighbours.
 func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	st := tempStore(t)
-	var batch []*pendingWrite
+	var members []*pendingWrite
 	add := func(op ChangeOp, key string, expect int64) {
 		json, at := storeDoc("p")
-		batch = append(batch, &pendingWrite{Change: Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: at}, answer: make(chan struct{}, 1)})
+		members = append(members, &pendingWrite{Change: Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: at}, answer: make(chan struct{}, 1)})
 	}
 	add(OpCreate, "//pods/x/a", 0) // 1
 	add(OpCreate, "//pods/x/a", 0) // exists
@@ -417,10 +417,10 @@ func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	add(OpDelete, "//pods/x/a", 2) // 3
 	add(OpDelete, "//pods/x/a", 3) // not found
 	add(OpCreate, "//pods/x/a", 0) // 4
-	st.commitBatch(batch)
+	st.commitBatch(members)
 	for i, want := range []error{nil, ErrExists, nil, ErrConflict, nil, ErrNotFound, nil} {
-		if batch[i].err != want {
-			t.Errorf("member %d: got %v, want %v", i, batch[i].err, want)
+		if members[i].err != want {
+			t.Errorf("member %d: got %v, want %v", i, members[i].err, want)
 		}
 	}
 	if s := st.Stats(); s.Commits != 1 || s.Writes != 4 || s.Revision != 4 || s.objects != 1 {
@@ -429,6 +429,67 @@ func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	evs, _, _ := st.Events("//pods/", 0, 10, nil)
 	if len(evs) != 4 || string(evs[1].Prev) != storeDocAt("p", 1) || string(evs[2].Prev) != storeDocAt("p", 2) || evs[3].Prev != nil {
 		t.Errorf("events %+v", evs)
+	}
+}
+
+// TestStoreBatchSeesWhatItHasChanged: what a batch remembers of parents, types and leaves is what its members have made of them.
+func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
+	st := tempStore(t)
+	up := mustUpkeep(t, st)
+	for i := range 300 { // so that what is looked for lies on several pages
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/%c/filler-%03d", 'w'+2*byte(i%2), i), 0, "")
+	}
+	base := st.Revision()
+	mustWrite(t, st, OpCreate, "//namespaces//x", 0, "")              // 1
+	mustWrite(t, st, OpCreate, "/ext/definitions//foos.ext", 0, "")   // 2
+	mustWrite(t, st, OpCreate, "//pods/x/gone", 0, "")                // 3
+	gone := mustWrite(t, st, OpDelete, "//pods/x/gone", base+3, "")   // 4
+	if err := up.st.raiseCompact(t.Context(), gone.Rev); err != nil { // what it deletes, nobody may read
+		t.Fatal(err)
+	}
+	var members []*pendingWrite
+	var wants []error
+	add := func(c Change, want error) {
+		c.JSON, c.RevAt = storeDoc("p")
+		members, wants = append(members, &pendingWrite{Change: c, answer: make(chan struct{}, 1)}), append(wants, want)
+	}
+	foo := func(name string) Change {
+		return Change{Op: OpCreate, Key: "/ext/foos/x/" + name, Parent: "//namespaces//x", Type: "/ext/definitions//foos.ext"}
+	}
+	add(foo("a"), nil)                                                                                  // 5
+	add(Change{Op: OpUpdate, Key: "/ext/definitions//foos.ext", Expect: base + 2, Deleting: true}, nil) // 6
+	add(foo("b"), ErrTypeEnding)
+	add(Change{Op: OpDelete, Key: "/ext/definitions//foos.ext", Expect: base + 6}, nil) // 7
+	add(foo("b"), ErrTypeEnding)
+	add(Change{Op: OpCreate, Key: "/ext/definitions//foos.ext"}, nil)                        // 8
+	add(foo("b"), nil)                                                                       // 9
+	add(Change{Op: OpUpdate, Key: "//namespaces//x", Expect: base + 1, Deleting: true}, nil) // 10
+	add(foo("c"), ErrParentDeleting)
+	add(Change{Op: OpDelete, Key: "//namespaces//x", Expect: base + 10}, nil) // 11
+	add(foo("c"), ErrParentMissing)
+	members, wants = append(members, &pendingWrite{answer: make(chan struct{}, 1), job: func(tx *bbolt.Tx) error {
+		return up.deleteRecords(tx, []deadRecord{{rev: base + 3}, {rev: gone.Rev}})
+	}}), append(wants, nil)
+	add(Change{Op: OpCreate, Key: "//pods/x/gone"}, nil)   // 12
+	add(Change{Op: OpCreate, Key: "//namespaces//x"}, nil) // 13
+	add(foo("c"), nil)                                     // 14
+	st.commitBatch(members)
+	for i, want := range wants {
+		if members[i].err != want {
+			t.Errorf("member %d: got %v, want %v", i, members[i].err, want)
+		}
+	}
+	err := st.readSnapshot(func(s *snapshot) error {
+		for rev, want := range map[int64]int64{5: 0, 9: 0, 12: 0, 13: 11, 14: 0} { // nothing was before 12: the job has deleted it
+			r, _, err := decodeRecord(base+rev, s.revs.get(revKey(base+rev)))
+			if err != nil || max(r.PrevRev-base, 0) != want {
+				t.Errorf("revision %d was before %d (%v), want %d", r.PrevRev-base, rev, err, want)
+			}
+		}
+		return nil
+	})
+	if err != nil || st.Revision() != base+14 {
+		t.Errorf("%v, revision %d", err, st.Revision()-base)
 	}
 }
 

@@ -6,6 +6,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -205,11 +206,12 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 	start, full, refused := time.Now(), false, false
 	var fresh []*authorEntry
 	err := st.update(func(tx *bbolt.Tx) error {
-		s, err := newStage(tx)
+		clear(st.marks)
+		s, err := newStageWith(tx, st.marks)
 		if err != nil {
 			return err
 		}
-		s.table, s.ring, s.now = &st.authors, &st.log, st.now()
+		s.table, s.ring, s.now, s.guard.alone = &st.authors, &st.log, st.now(), true
 		if st.Opts.Replica != nil {
 			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
 		}
@@ -275,9 +277,10 @@ type stage struct {
 	tx         *bbolt.Tx
 	guard      *guard
 	revs, keys guardedBucket
-	rev        int64 // the newest revision given out
-	full       bool  // above the quota
-	key        []byte
+	rev        int64          // the newest revision given out
+	full       bool           // above the quota
+	key, place []byte         // for bbolt, which copies them
+	depended   [2]dependency  // what the last create needed: its parent and its type
 	now        int64          // milliseconds; 0: records are not stamped
 	table      *authorTable   // nil where nobody has an author
 	fresh      []*authorEntry // made in this transaction
@@ -287,12 +290,15 @@ type stage struct {
 	onShared func()                          // told that a revision has several records; may be nil
 }
 
-func newStage(tx *bbolt.Tx) (*stage, error) {
+func newStage(tx *bbolt.Tx) (*stage, error) { return newStageWith(tx, map[uint64]pageMark{}) }
+
+// newStageWith is newStage with a map that its guard may use; nothing is in it.
+func newStageWith(tx *bbolt.Tx, marks map[uint64]pageMark) (*stage, error) {
 	p, err := committedPages(tx)
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{tx: tx, guard: &guard{p: p, sound: map[uint64]bool{}}}
+	s := &stage{tx: tx, guard: &guard{p: p, marks: marks}}
 	if err := errors.Join(s.guard.vetFreelist(), s.guard.vetAll(tree{p: p, root: p.root})); err != nil {
 		return nil, err
 	}
@@ -318,6 +324,7 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 		if err := s.vetMeta(); err != nil {
 			return err
 		}
+		s.guard.alone, s.depended = false, [2]dependency{}
 		return e.job(s.tx)
 	}
 	if e.feed != nil {
@@ -359,10 +366,27 @@ func (s *stage) state(key string) (keyState, error) {
 	return decodeKeyState(s.key, v)
 }
 
+// A dependency is a key that creates depend on, often one after the other on the same, and its state in the transaction.
+type dependency struct {
+	key string // "": none
+	is  keyState
+}
+
+func (d *dependency) state(s *stage, key string) (is keyState, err error) {
+	if d.key == key {
+		return d.is, nil
+	}
+	*d = dependency{}
+	if is, err = s.state(key); err == nil {
+		*d = dependency{key, is}
+	}
+	return is, err
+}
+
 // checkCreate asks for the parent first: Kubernetes' namespace admission comes before its storage.
 func (s *stage) checkCreate(e *pendingWrite) error {
 	if e.Parent != "" {
-		parent, err := s.state(e.Parent)
+		parent, err := s.depended[0].state(s, e.Parent)
 		switch {
 		case err != nil:
 			return err
@@ -373,7 +397,7 @@ func (s *stage) checkCreate(e *pendingWrite) error {
 		}
 	}
 	if e.Type != "" {
-		made, err := s.state(e.Type)
+		made, err := s.depended[1].state(s, e.Type)
 		switch {
 		case err != nil:
 			return err
@@ -437,15 +461,20 @@ func (s *stage) put(e *pendingWrite) error {
 	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: value[0] &^ flagStamped}
 	state := appendKeyState(value[len(value):], key, e.is)
 	e.rec.JSON = slices.Clip(e.rec.JSON)
-	place := revKey(e.rec.Rev)
+	s.place = binary.BigEndian.AppendUint64(s.place[:0], uint64(e.rec.Rev))
 	if e.elsewhere {
-		place = longKey(e.rec.Rev, key)
+		s.place = append(s.place, key...)
 	}
-	if err := s.revs.put(place, slices.Clip(value)); err != nil {
+	if err := s.revs.put(s.place, slices.Clip(value)); err != nil {
 		return err
 	}
 	if err := s.keys.put(key, state); err != nil { // not for damage: the way to the key was vetted when it was looked up
 		return err
+	}
+	for i := range s.depended {
+		if d := &s.depended[i]; d.key == e.Key {
+			d.is = e.is
+		}
 	}
 	s.rev = max(s.rev, e.rec.Rev)
 	if e.Op == OpCreate {

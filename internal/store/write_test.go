@@ -1,9 +1,14 @@
 package store
 
 import (
+	"fmt"
+	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.etcd.io/bbolt"
 )
 
 // TestWaitsInVainGetShort: the next commit waits as long as the last one took, but hardly ever while nobody comes for it.
@@ -39,6 +44,63 @@ func TestWaitsInVainGetShort(t *testing.T) {
 		time.Sleep(maxPatience) // in which nobody came
 		if expected, patience := p.next(); expected != 0 || patience != 0 {
 			t.Errorf("waits for %d changes for %v after all that", expected, patience)
+		}
+	})
+}
+
+// TestCommitWaitsForThoseWhoComeBack: who was answered by the last commit is waited for; the commit starts when the last one has come, or when
+// the time is over.
+func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st, err := Open(filepath.Join(t.TempDir(), "a.db"), Options{Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		const held, late = time.Millisecond, 300 * time.Microsecond // a bubble's clock stands still while the disk is written
+		create := func(name, parent string) error {
+			json, at := storeDoc(name)
+			_, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: "//pods/x/" + name, Parent: parent, JSON: json, RevAt: at})
+			return err
+		}
+		for turn, comes := range []bool{true, false} {
+			name := func(s string) string { return fmt.Sprint(s, turn) }
+			var wg sync.WaitGroup
+			wg.Go(func() { // one that takes long, so that the next is worth a wait, and two that come meanwhile
+				if err := st.maintain(t.Context(), func(*bbolt.Tx) error { time.Sleep(held); return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(held / 2)
+			before, took := st.Stats(), make([]time.Duration, 2)
+			for i, s := range []string{"a", "b"} {
+				wg.Go(func() {
+					began := time.Now()
+					if err := create(name(s), ""); err != nil {
+						t.Error(err)
+					}
+					took[i] = time.Since(began)
+				})
+			}
+			time.Sleep(held/2 + late)
+			gone := new(pendingWrite)
+			gone.state.Store(writeAbandoned) // nobody who is waited for
+			st.queue <- gone
+			want := held / 2
+			if comes {
+				if err := create(name("c"), "//pods/x/"+name("a")); err != nil { // in the same commit
+					t.Error(err)
+				}
+				want += late
+			} else {
+				want += held
+			}
+			wg.Wait()
+			if n := st.Stats().Commits - before.Commits; n != 2 || took[0] != want || took[1] != want {
+				t.Errorf("turn %d: %d commits, answers after %v, want %v", turn, n, took, want)
+			}
+			time.Sleep(time.Second)
 		}
 	})
 }
