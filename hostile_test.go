@@ -226,7 +226,11 @@ func TestDefaultsDoNotMultiply(t *testing.T) {
 		return `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"a"},"spec":[{}` + strings.Repeat(",{}", items-1) + `]}`
 	}
 	s.want(413, "POST", "/apis/x.io/v1/foos", foo(1000))
+	s.want(413, "PATCH", "/apis/x.io/v1/foos/a?fieldManager=m", foo(1000), "Content-Type: application/apply-patch+yaml")
 	s.want(201, "POST", "/apis/x.io/v1/foos", foo(10))
+	s.want(413, "PATCH", "/apis/x.io/v1/foos/a?fieldManager=m&force=true", foo(1000), "Content-Type: application/apply-patch+yaml")
+	s.want(413, "PATCH", "/apis/x.io/v1/foos/a", `{"spec":[{}`+strings.Repeat(",{}", 999)+`]}`, "Content-Type: application/merge-patch+json")
+	s.want(200, "PATCH", "/apis/x.io/v1/foos/a", `{"spec":[{},{}]}`, "Content-Type: application/merge-patch+json")
 }
 
 type endlessX struct{}

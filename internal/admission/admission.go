@@ -80,15 +80,15 @@ const defaultHookTimeout = 10 * time.Second
 
 // Webhooks are the configured webhooks of a server.
 type Webhooks struct {
-	Store      *store.Store                                  // where configurations and namespaces are read
-	Types      *scheme.Registry                              // what rules and reviews speak of
-	Services   *webhook.ServiceResolver                      // finds where a clientConfig.service leads
-	Called     func(Call)                                    // is told of each call
-	Log        zerolog.Logger                                // is told of configurations that cannot be read
-	May        matchconditions.May                           // for the variable authorizer of conditions
-	Defaults   func(res *scheme.Resource, obj scheme.Object) // fills in what a patch left out
-	Unreadable *unreadable.Unreadables                       // notes configurations that cannot be decoded
-	Stands     func(what string, err error)                  // is told how each webhook stands, nil when it answers
+	Store      *store.Store                                        // where configurations and namespaces are read
+	Types      *scheme.Registry                                    // what rules and reviews speak of
+	Services   *webhook.ServiceResolver                            // finds where a clientConfig.service leads
+	Called     func(Call)                                          // is told of each call
+	Log        zerolog.Logger                                      // is told of configurations that cannot be read
+	May        matchconditions.May                                 // for the variable authorizer of conditions
+	Defaults   func(res *scheme.Resource, obj scheme.Object) error // fills in what a patch left out
+	Unreadable *unreadable.Unreadables                             // notes configurations that cannot be decoded
+	Stands     func(what string, err error)                        // is told how each webhook stands, nil when it answers
 
 	current atomic.Pointer[hookSet] // nil: none are configured
 
@@ -702,7 +702,9 @@ func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 	}
 	changed = !apiequality.Semantic.DeepEqual(same, obj)
 	if row.BodyOf(v.a.Subresource).Kind == row.Kind {
-		v.h.Defaults(v.a.Resource, obj)
+		if err := v.h.Defaults(v.a.Resource, obj); err != nil {
+			return false, err
+		}
 	}
 	v.obj = obj
 	clear(v.shown)

@@ -27,7 +27,7 @@ func FuzzReviewAnswers(f *testing.F) {
 			_ = denied("a", answer.Result).Error()
 			a := Attributes{Resource: res, Operation: OpCreate, Request: &request.Request{},
 				Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
-			v := newInvocation(&Webhooks{Defaults: func(_ *scheme.Resource, obj scheme.Object) { defaults.Set(obj) }}, &a)
+			v := newInvocation(&Webhooks{Defaults: func(_ *scheme.Resource, obj scheme.Object) error { defaults.Set(obj); return nil }}, &a)
 			if _, err := v.documents(res); err != nil {
 				t.Fatal(err)
 			}

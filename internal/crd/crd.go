@@ -670,8 +670,9 @@ func deprecationText(crd *apiextensionsv1.CustomResourceDefinition, old *apiexte
 
 // ---- Writing a definition
 
-func defaultDefinition(obj scheme.Object) {
+func defaultDefinition(obj scheme.Object) error {
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(obj.(*apiextensionsv1.CustomResourceDefinition))
+	return nil
 }
 
 // prepareDefinition sees to it that the status is the server's, but on /status, where the spec is what it was.

@@ -253,7 +253,9 @@ func (cr *customStrategy) shape(u *unstructured.Unstructured) (unknown []error, 
 	} else if err := objectmeta.SetObjectMeta(u.Object, meta); err != nil {
 		return nil, err
 	}
-	defaulting.Default(u.Object, c.schema)
+	if err := fillDefaults(u.Object, c.schema); err != nil {
+		return nil, err
+	}
 	for _, path := range paths {
 		unknown = append(unknown, fmt.Errorf("unknown field %q", path))
 	}
@@ -279,10 +281,12 @@ func (cr *customStrategy) complete(u *unstructured.Unstructured) error {
 }
 
 // defaults fills in what an apply left out.
-func (cr *customStrategy) defaults(obj scheme.Object) {
-	if c, err := cr.compiled(); err == nil {
-		defaulting.Default(obj.(*unstructured.Unstructured).Object, c.schema)
+func (cr *customStrategy) defaults(obj scheme.Object) error {
+	c, err := cr.compiled()
+	if err != nil { // what is stored for a type that has just gone is refused later
+		return nil
 	}
+	return fillDefaults(obj.(*unstructured.Unstructured).Object, c.schema)
 }
 
 // kept is where others keep what they made of the schema; it goes with the schema.

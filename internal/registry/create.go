@@ -78,7 +78,9 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.refuseEarly(ctx, res, obj); err != nil {
 		return store.Record{}, wr.createError(err, res, obj)
 	}
-	FillDefaults(res, obj)
+	if err := FillDefaults(res, obj); err != nil {
+		return store.Record{}, err
+	}
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
 	}
@@ -219,9 +221,9 @@ func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json 
 // checkSize refuses what patches and defaults have made of bodies that were short enough. What an earlier server let grow may still shrink, and an
 // object that is being deleted has twice the room: who takes a finalizer off is noted in managedFields.
 func checkSize(json []byte, old *store.Record) error {
-	most := maxStored
+	most := scheme.MaxStored
 	if old != nil && old.Deleting {
-		most = 2 * maxStored
+		most = 2 * scheme.MaxStored
 	}
 	if len(json) <= most || old != nil && len(json) <= len(old.JSON) {
 		return nil

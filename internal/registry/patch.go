@@ -90,6 +90,9 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 		return nil, p.target.nameless()
 	}
 	obj, unknown, err := res.Decode(doc, "application/json", "")
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, patch.Invalid(p.kind, p.body, doc, err)
 	}
@@ -137,13 +140,15 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 func (p *patchRequest) completeMerged(merged scheme.Object) error {
 	res := p.target.Resource
 	if u, ok := merged.(*unstructured.Unstructured); ok && res.Custom != nil {
-		if _, err := res.Custom.Shape(u); err != nil {
+		if _, err := res.Custom.Shape(u); apierrors.IsRequestEntityTooLargeError(err) {
+			return err
+		} else if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
 		return nil
 	}
 	if res.Conversion != nil || p.target.Subresource == "status" {
-		FillDefaults(res, merged)
+		return FillDefaults(res, merged)
 	}
 	return nil
 }

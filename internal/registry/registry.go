@@ -49,7 +49,6 @@ import (
 
 const (
 	maxBody       = 3 << 20  // bytes of a request body, as kube-apiserver's
-	maxStored     = 9 << 20  // bytes of an object's JSON: six for each of the 1.5 MiB that etcd takes, as many as a character in JSON has at most
 	promisedMax   = 32 << 10 // bytes of room made for a body before it comes
 	generateTries = 8        // names tried for one generateName
 	maxName       = 1024     // bytes of a name
@@ -100,14 +99,16 @@ func (wr *Writer) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 	return obj, err
 }
 
-// FillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded.
-func FillDefaults(res *scheme.Resource, obj scheme.Object) {
+// FillDefaults fills in what a client left out. A custom resource has its defaults since it was decoded, unless it was applied. err is a 413: they
+// would make it too long.
+func FillDefaults(res *scheme.Resource, obj scheme.Object) error {
 	switch {
 	case res.Custom == nil:
 		defaults.Set(obj)
 	case res.Custom.Defaults != nil:
-		res.Custom.Defaults(obj)
+		return res.Custom.Defaults(obj)
 	}
+	return nil
 }
 
 // matchNamespace fills in the namespace of the URL, or refuses an object that names another one.

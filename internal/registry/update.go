@@ -209,7 +209,9 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 		return nil, err
 	}
 	if t.Subresource != "status" {
-		FillDefaults(t.Resource, obj)
+		if err := FillDefaults(t.Resource, obj); err != nil {
+			return nil, err
+		}
 	} else {
 		defaults.DefaultStatus(obj)
 	}

@@ -24,6 +24,7 @@ import (
 )
 
 const (
+	MaxStored    = 9 << 20 // bytes of an object's JSON: six for each of the 1.5 MiB that etcd takes, as many as a character in JSON has at most
 	MaxErrors    = 1000    // mistakes that one answer names
 	maxErrorText = 1 << 20 // bytes of their text; the first is named whatever its length
 	maxBadValues = 100     // of one set in a selector: the library joins them

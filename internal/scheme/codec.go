@@ -119,7 +119,8 @@ func StatusError(code int32, reason metav1.StatusReason, message string) *apierr
 }
 
 // Decode reads a request body (JSON, YAML or Kubernetes protobuf, by its Content-Type) into a new object of the storage version (or of
-// the subresource's kind sub). strictErrs are unknown and duplicate fields. err is a Status error: 400 or 415.
+// the subresource's kind sub). strictErrs are unknown and duplicate fields. err is a Status error: 400 or 415, 413 where
+// a custom resource would be too long with its defaults.
 func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, strictErrs []error, err error) {
 	format, err := formatOf(contentType)
 	if err != nil {
@@ -383,6 +384,9 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 		shape = coerceMetadata
 	}
 	unknown, err := shape(u)
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return nil, nil, err
+	}
 	if err != nil {
 		return nil, nil, b.unhandled(gvk, err)
 	}

@@ -245,7 +245,7 @@ type Resource struct {
 // CustomStrategy is where a type that a definition made, and the type of definitions itself, goes its own way on the walk of a request. Whoever
 // makes the row sets it; a nil function goes the common way. old is nil for a create; sub is "" or "status".
 type CustomStrategy struct {
-	Defaults  func(obj Object)                                                       // fills in what a client left out
+	Defaults  func(obj Object) error                                                 // fills in what a client left out
 	Prepare   func(obj, old Object, sub string) Object                               // what is to be stored: without what this way may not change
 	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList // metadata included
 	Warnings  func(obj, old Object) []string                                         // for the Warning header

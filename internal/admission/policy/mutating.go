@@ -277,7 +277,9 @@ func (m *mutator) replace(row *scheme.Resource, body []byte) error {
 		}
 	}
 	if row.BodyOf(m.w.Subresource).Kind == row.Kind {
-		m.p.Defaults(m.w.Resource, obj)
+		if err := m.p.Defaults(m.w.Resource, obj); err != nil {
+			return err
+		}
 	}
 	m.w.Object = obj
 	clear(m.documents)

@@ -49,7 +49,7 @@ type Policies struct {
 	Unreadable *unreadable.Unreadables                                              // notes policies and bindings that cannot be decoded
 	Log        zerolog.Logger                                                       // is told of a reload that failed
 	May        matchconditions.May                                                  // for the variable authorizer
-	Defaults   func(res *scheme.Resource, obj scheme.Object)                        // fills in what a mutation left out
+	Defaults   func(res *scheme.Resource, obj scheme.Object) error                  // fills in what a mutation left out
 	Fields     func(res *scheme.Resource) *fieldmanager.Manager                     // knows what an ApplyConfiguration's lists and maps mean
 	Checked    func(Check)                                                          // is told of evaluations; may be nil
 	Convert    func(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) // a custom resource as another version shows it

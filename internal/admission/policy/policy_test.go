@@ -23,7 +23,7 @@ import (
 // inForce is what is in force with these policies, each bound once, to all that it matches.
 func inForce(t testing.TB, validating, mutating []*policy) *Policies {
 	t.Helper()
-	p := &Policies{Types: scheme.NewRegistry(), Defaults: func(*scheme.Resource, scheme.Object) {},
+	p := &Policies{Types: scheme.NewRegistry(), Defaults: func(*scheme.Resource, scheme.Object) error { return nil },
 		May: func(request.User, request.Info) (bool, string) { return true, "" }}
 	p.Fields = func(res *scheme.Resource) *fieldmanager.Manager {
 		return &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.GoType}
