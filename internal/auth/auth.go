@@ -284,8 +284,7 @@ func bearerToken(h http.Header) (token string, padded bool) {
 // dropCredentials also drops what an authenticating proxy would add: a handler that trusted it would trust anybody.
 func dropCredentials(h http.Header) {
 	for key := range h {
-		switch {
-		case key == "Authorization", key == "X-Remote-User", key == "X-Remote-Uid", key == "X-Remote-Group", strings.HasPrefix(key, "X-Remote-Extra-"):
+		if key == "Authorization" || key == "X-Remote-User" || key == "X-Remote-Uid" || key == "X-Remote-Group" || strings.HasPrefix(key, "X-Remote-Extra-") {
 			delete(h, key)
 		}
 	}
