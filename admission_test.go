@@ -193,6 +193,19 @@ func TestWebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	}
 }
 
+// A code that HTTP does not have ended the request's connection, and wrote a stack to the log.
+func TestWebhookCodesAreHTTP(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	for said, want := range map[string]int{"1000": 500, "2147483647": 500, "600": 500, "599": 599, "99": 400, "-5": 400, "200": 400, "418": 418} {
+		h := startHook(t, func(w http.ResponseWriter, r *http.Request, q gjson.Result) {
+			respondReview(w, q, false, `"status":{"message":"pay","code":`+said+`}`)
+		})
+		s.validatingBy(h.hookAt("a", "", ""))
+		s.want(want, "POST", hookedMaps, hookedMap("x"))
+	}
+}
+
 func TestWebhookWarningsAreWholeOrLeftOut(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -10,8 +10,12 @@ package main
 //	write   1, then for every 10 watchers of the object one more for 5 ms, at most 10 at a time and so much longer
 //	other   1
 //
+// What asks about a moment (/at/MOMENT/...) is classified as the same request now, but by its whole path where it is for no resource: /at/5/readyz is
+// no probe. It never comes from a cache, and what is learned from it is told apart.
+//
 // Two things are better than there. Counts and bytes are the store's own, not a minute old. And a client that does not read its
-// response, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others.
+// response, be it a watch's beginning, or lets its body trickle, does not sit on a seat: while it is waited for, the seat is lent to others. What it
+// has in memory meanwhile is bounded elsewhere, by package shares, whose line is waited in without a seat, too.
 //
 // With --max-requests-inflight=auto estimates are corrected by what requests of the like took, and each that ends says what it took.
 //
@@ -35,6 +39,7 @@ import (
 
 	"apilet/internal/flowcontrol"
 	"apilet/internal/flowcontrol/autoseats"
+	"apilet/internal/history"
 	"apilet/internal/options"
 	"apilet/internal/request"
 	"apilet/internal/store"
@@ -124,7 +129,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 		if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok && r.ContentLength != 0 && r.ProtoMajor == 1 {
 			dig.PeerClosed = func() bool { return flowcontrol.PeerClosed(conn) }
 		}
-		err := fc.dispatcher.Dispatch(r.Context(), &dig, fc.estimate(&rec.Info), func(t *flowcontrol.Ticket) {
+		err := fc.dispatcher.Dispatch(r.Context(), &dig, fc.estimate(rec), func(t *flowcontrol.Ticket) {
 			announceFlow(w, rec, t.Schema)
 			rec.Waited = t.Started.Sub(t.Arrived)
 			fc.serve(w, r, t, next)
@@ -138,15 +143,16 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 }
 
 func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcontrol.Ticket, next http.Handler) {
+	seat := &loan{ticket: t}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &seatedBody{r.Body, seat}
+	}
+	w = &seatedWriter{ResponseWriter: w, seat: seat}
 	if t.Digest.Verb != "watch" && !request.From(r.Context()).Follows {
-		seat := &loan{ticket: t}
-		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = &seatedBody{r.Body, seat}
-		}
-		next.ServeHTTP(&seatedWriter{ResponseWriter: w, seat: seat}, r)
+		next.ServeHTTP(w, r)
 		if fc.auto != nil {
 			rec := request.From(r.Context())
-			fc.auto.Done(t, workClass(&rec.Info, t.Plain()), time.Since(t.Started), rec.CommitWait.Total(), rec.HookWait.Total()+seat.waited)
+			fc.auto.Done(t, workClass(rec, t.Plain()), time.Since(t.Started), rec.CommitWait.Total(), rec.HookWait.Total()+seat.waited)
 		}
 		return
 	}
@@ -154,7 +160,7 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, t *flowcont
 		options, _ := request.From(r.Context()).Info.ListOptions()
 		defer fc.watchers.register(&t.Digest, options.FieldSelector)()
 	}
-	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seatKey{}, t)))
+	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seatKey{}, seat)))
 }
 
 type connKey struct{}
@@ -169,8 +175,9 @@ type seatKey struct{}
 // watchBegun gives the seats back of the watch that ctx belongs to: what was there at its start has been sent. Calls after the
 // first, and for other requests, do nothing.
 func watchBegun(ctx context.Context) {
-	if t, ok := ctx.Value(seatKey{}).(*flowcontrol.Ticket); ok {
-		t.Finish()
+	if seat, ok := ctx.Value(seatKey{}).(*loan); ok {
+		seat.returned = true
+		seat.ticket.Finish()
 	}
 }
 
@@ -188,8 +195,11 @@ func refuseBusy(w http.ResponseWriter, retryAfter int) {
 }
 
 func digestOf(rec *request.Request) flowcontrol.Digest {
-	info := &rec.Info
-	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Path: info.Path,
+	info, path := &rec.Info, rec.Info.Path
+	if rec.At != "" {
+		path = history.PathThen + rec.At + path
+	}
+	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Path: path,
 		Group: info.Group, Version: info.Version, Namespace: info.Namespace, Resource: info.Resource, Subresource: info.Subresource,
 		Name: info.Name, Received: rec.Received}
 }
@@ -224,8 +234,9 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 
 // A loan lends a request's seats to others while its handler waits for the client.
 type loan struct {
-	ticket *flowcontrol.Ticket
-	waited time.Duration // all in all; the handler's goroutine alone touches it
+	ticket   *flowcontrol.Ticket
+	waited   time.Duration // all in all; the handler's goroutine alone touches it,
+	returned bool          // and this: there is nothing to lend any more
 
 	mu      sync.Mutex // guards what follows
 	waiting bool
@@ -236,6 +247,9 @@ type loan struct {
 
 // begin and end enclose what may take as long as the client likes.
 func (seat *loan) begin() {
+	if seat.returned {
+		return
+	}
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
 	seat.waiting, seat.began = true, time.Now()
@@ -257,6 +271,9 @@ func (seat *loan) lend() {
 }
 
 func (seat *loan) end() {
+	if seat.returned {
+		return
+	}
 	seat.timer.Stop()
 	seat.mu.Lock()
 	defer seat.mu.Unlock()
@@ -286,10 +303,18 @@ func (sw *seatedWriter) Write(p []byte) (int, error) {
 	return sw.ResponseWriter.Write(p)
 }
 
-func (sw *seatedWriter) Flush() {
+// WhileLent lends the seats while the request waits for anything else that clients hold.
+func (sw *seatedWriter) WhileLent(wait func()) {
 	sw.seat.begin()
 	defer sw.seat.end()
-	_ = http.NewResponseController(sw.ResponseWriter).Flush() // a writer that cannot flush has nothing to be flushed
+	wait()
+}
+
+// FlushError is what http.ResponseController calls.
+func (sw *seatedWriter) FlushError() error {
+	sw.seat.begin()
+	defer sw.seat.end()
+	return http.NewResponseController(sw.ResponseWriter).Flush()
 }
 
 // A seatedBody lends them whenever the client keeps its body waiting.
@@ -304,42 +329,43 @@ func (b *seatedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-func (fc *flowControl) estimate(info *request.Info) flowcontrol.Estimate {
+func (fc *flowControl) estimate(rec *request.Request) flowcontrol.Estimate {
+	info := &rec.Info
 	one := flowcontrol.Estimate{InitialSeats: 1, Watchers: -1, Mutating: request.IsMutating(info)}
 	if !info.ResourceRequest {
 		return one
 	}
 	switch info.Verb {
 	case "list", "watch":
-		seats, most := fc.listSeats(info)
+		seats, most := fc.listSeats(rec)
 		one.InitialSeats = seats
-		fc.learn(info, &one)
+		fc.learn(rec, &one)
 		one.InitialSeats = min(one.InitialSeats, most)
 	case "create", "update", "patch", "delete":
 		if info.Resource == "serviceaccounts" && info.Subresource == "token" { // nobody is told of a token
 			return one
 		}
 		one = mutatingWork(fc.watchers.interested(info))
-		fc.learn(info, &one)
+		fc.learn(rec, &one)
 	}
 	return one
 }
 
 // learn corrects an estimate by experience, where there is any.
-func (fc *flowControl) learn(info *request.Info, est *flowcontrol.Estimate) {
-	if fc.auto == nil || info.Verb == "watch" {
+func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
+	if fc.auto == nil || rec.Info.Verb == "watch" {
 		return
 	}
-	list, plain := info.Verb == "list", 0
+	list, plain := rec.Info.Verb == "list", 0
 	if list {
 		plain = est.InitialSeats
 	}
-	fc.auto.Learn(workClass(info, plain), list, est)
+	fc.auto.Learn(workClass(rec, plain), list, est)
 }
 
-// workClass is a number for requests that take alike: of a verb and a resource, in a namespace or all, and as wide to a power of two.
-func workClass(info *request.Info, seats int) uint64 {
-	h := uint64(14695981039346656037) // FNV-1a
+// workClass is a number for requests that take alike: of a verb and a resource, in a namespace or all, now or then, and as wide to a power of two.
+func workClass(rec *request.Request, seats int) uint64 {
+	info, h := &rec.Info, uint64(14695981039346656037) // FNV-1a
 	for _, word := range [...]string{info.Verb, info.Group, info.Resource, info.Subresource} {
 		for i := range len(word) {
 			h = (h ^ uint64(word[i])) * 1099511628211
@@ -349,11 +375,15 @@ func workClass(info *request.Info, seats int) uint64 {
 	if info.Namespace != "" {
 		h = (h ^ 1) * 1099511628211
 	}
+	if rec.At != "" {
+		h = (h ^ 2) * 1099511628211
+	}
 	return (h ^ uint64(bits.Len(uint(seats)))) * 1099511628211
 }
 
 // listSeats is the width of a LIST or WATCH and the most that it may be corrected to, by how many objects there are of its resource and of how many bytes in all.
-func (fc *flowControl) listSeats(info *request.Info) (seats, most int) {
+func (fc *flowControl) listSeats(rec *request.Request) (seats, most int) {
+	info, then := &rec.Info, rec.At != ""
 	options, err := info.ListOptions()
 	if err != nil { // it will be refused further on
 		return maxListSeats, maxListSeats
@@ -362,10 +392,13 @@ func (fc *flowControl) listSeats(info *request.Info) (seats, most int) {
 		return 1, 1
 	}
 	objects, size := fc.stored(info.Group, info.Resource, info.Namespace)
-	if objects < 0 {
+	switch {
+	case objects < 0 && then: // nobody has counted what was
+		return cachedBytes / bytesPerSeat, maxListSeats
+	case objects < 0:
 		return 1, 1
 	}
-	read, cached := objects, info.Verb == "watch" || listsFromCache(&options)
+	read, cached := objects, info.Verb == "watch" || !then && listsFromCache(&options)
 	if options.Limit > 0 {
 		read = min(read, options.Limit)
 	}

@@ -34,7 +34,7 @@ func TestServerThatFindsItsSeats(t *testing.T) {
 		s.want(200, "GET", hookedMaps, "", as...)
 	}
 	info := request.Parse(httptest.NewRequest("POST", hookedMaps, nil))
-	if est := s.fc.estimate(&info); est.InitialSeats != 1 || est.Likely < delay {
+	if est := s.fc.estimate(&request.Request{Info: info}); est.InitialSeats != 1 || est.Likely < delay {
 		t.Errorf("a create that took more than %v is estimated at %+v", delay, est)
 	}
 	if seats := metricValue(s, "apilet_flowcontrol_auto_seats"); seats < 1 {
@@ -64,14 +64,14 @@ func TestWorkClasses(t *testing.T) {
 		method, path, _ := strings.Cut(target, " ")
 		info := request.Parse(httptest.NewRequest(method, path, nil))
 		for _, seats := range []int{0, 1, 2, 8} {
-			class := workClass(&info, seats)
+			class := workClass(&request.Request{Info: info}, seats)
 			if old, twice := seen[class]; twice {
 				t.Errorf("%s with %d seats is as %s", target, seats, old)
 			}
 			seen[class] = target
 		}
 		other := request.Parse(httptest.NewRequest(method, strings.ReplaceAll(strings.ReplaceAll(path, "/a/", "/b/"), "/x", "/y"), nil))
-		if workClass(&info, 9) != workClass(&other, 15) {
+		if workClass(&request.Request{Info: info}, 9) != workClass(&request.Request{Info: other}, 15) {
 			t.Errorf("another object than that of %s is of another class", target)
 		}
 	}

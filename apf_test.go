@@ -219,7 +219,7 @@ func TestEstimates(t *testing.T) {
 			target += "&fieldSelector=metadata.name%3Dx"
 		}
 		info := request.Parse(httptest.NewRequest("GET", target, nil))
-		if got := fc.estimate(&info).InitialSeats; got != c.want {
+		if got := fc.estimate(&request.Request{Info: info}).InitialSeats; got != c.want {
 			t.Errorf("%s %q, %d of %d bytes: %d seats, want %d", info.Verb, c.query, c.count, c.avg, got, c.want)
 		}
 	}

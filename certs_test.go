@@ -27,7 +27,7 @@ import (
 func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.Folder, string, error) {
 	t.Helper()
 	log := &apitest.Log{}
-	f, err := certs.OpenCertFolder(dir, func() []string { return append(hosts, "localhost") }, zerolog.New(log))
+	f, err := certs.OpenCertFolder(certs.Config{Dir: dir, Hosts: func() []string { return append(hosts, "localhost") }, Now: time.Now, Log: zerolog.New(log)})
 	return f, log.String(), err
 }
 

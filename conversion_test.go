@@ -860,3 +860,56 @@ func BenchmarkConversion(b *testing.B) {
 		}
 	}
 }
+
+// TestThePastAsksNoWebhookThatTheServerDoesNot: objects of then are converted by what converts them now, and where nothing does they are told in the
+// version that they were stored in, and in no other.
+func TestThePastAsksNoWebhookThatTheServerDoesNot(t *testing.T) {
+	t.Parallel()
+	s, before, now := startTest(t), startConverter(t), startConverter(t)
+	definition := definitionsPath + "/widgets.good.example.com"
+	s.want(201, "POST", definitionsPath, widgetDefinition(before, "good", "v2"))
+	s.want(201, "POST", goodV2, widgetBody("good", "v2", "a", `"spec":{"extent":{"value":7}}`))
+	at := fmt.Sprintf("/at/%d", s.st.Revision())
+	conversion := func(h *hookStub) string {
+		return `{"spec":{"conversion":` + gjson.Get(widgetDefinition(h, "good", "v2"), "spec.conversion").Raw + `}}`
+	}
+	shown := func(when string, by *hookStub) {
+		t.Helper()
+		for _, path := range []string{at + goodV1 + "/a", at + goodV1} {
+			before.take()
+			now.take()
+			a := s.want(200, "GET", path, "")
+			if size := a.get("spec.size").Int() + a.get("items.0.spec.size").Int(); size != 7 || len(by.take()) != 1 || len(before.take())+len(now.take()) > 0 {
+				t.Errorf("%s: %s: %s", when, path, a.body)
+			}
+		}
+	}
+	hidden := func(when string) {
+		t.Helper()
+		for _, path := range []string{at + goodV1 + "/a", at + goodV1, at + goodV1 + "/a/scale"} {
+			if a := s.want(501, "GET", path, ""); !strings.Contains(a.failure(), "ask for it as good.example.com/v2") {
+				t.Errorf("%s: %s: %s", when, path, a.failure())
+			}
+		}
+		if a := s.want(200, "GET", at+goodV2+"/a", ""); a.get("spec.extent.value").Int() != 7 {
+			t.Errorf("%s: as it was stored: %s", when, a.body)
+		}
+		if asked := len(before.take()) + len(now.take()); asked > 0 {
+			t.Errorf("%s: %d webhooks were asked", when, asked)
+		}
+	}
+	shown("at first", before)
+	s.want(200, "PATCH", definition, `{"metadata":{"labels":{"a":"b"}}}`, asMergePatch)
+	shown("after a label", before)
+	s.want(200, "PATCH", definition, conversion(now), asMergePatch)
+	shown("after a move", now)
+	s.want(200, "PATCH", definition, `{"spec":{"conversion":{"strategy":"None","webhook":null}}}`, asMergePatch)
+	hidden("without a webhook")
+	s.want(200, "PATCH", definition, conversion(now), asMergePatch)
+	shown("with one again", now)
+	s.want(200, "DELETE", definition, "")
+	apitest.WaitFor(t, "the definition to go", func() bool { return s.send("GET", definition, "").code == 404 })
+	hidden("without a definition")
+	s.want(201, "POST", definitionsPath, widgetDefinition(now, "good", "v2"))
+	hidden("with another definition of that name")
+}

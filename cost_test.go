@@ -67,6 +67,9 @@ func attacks() []attack {
 		{"bad finalizers", 500, func(s *testServer, _ int) { s.send("POST", maps, object(`"labels":{}`)) }, func(s *testServer, n int) {
 			s.want(422, "PUT", fixedConfigMap, object(`"finalizers":[`+listed(n, `"x%d"`)+`]`))
 		}},
+		{"equal owners that control", 750, func(s *testServer, _ int) { s.send("POST", maps, object(`"labels":{}`)) }, func(s *testServer, n int) {
+			s.want(422, "PUT", fixedConfigMap, object(`"ownerReferences":[`+listed(n, `{"apiVersion":"v1","kind":"K","name":"o","uid":"u%d","controller":true}`)+`]`))
+		}},
 		posting("owners that control", 1000, "POST", maps, "422", func(n int) string {
 			return object(`"ownerReferences":[` + listed(n, `{"apiVersion":"v1","kind":"K","name":"o%[1]d","uid":"u%[1]d","controller":true}`) + `]`)
 		}),
@@ -90,6 +93,17 @@ func attacks() []attack {
 		posting("claims beside volumes that make some", 1500, "POST", "/api/v1/namespaces/default/pods", "422", func(n int) string {
 			return `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}],"volumes":[` +
 				listed(n, `{"name":"e%[1]d","ephemeral":{}},{"name":"v%[1]d","persistentVolumeClaim":{"claimName":"x"}}`) + `]}}`
+		}),
+		{"containers beyond a LimitRange", 4000, func(s *testServer, _ int) {
+			s.send("POST", "/api/v1/namespaces", `{"metadata":{"name":"limited"}}`)
+			s.send("POST", "/api/v1/namespaces/limited/limitranges", `{"metadata":{"name":"l"},"spec":{"limits":[{"type":"Container","max":{"cpu":"1"}}]}}`)
+		}, func(s *testServer, n int) {
+			s.want(403, "POST", "/api/v1/namespaces/limited/pods?dryRun=All", `{"metadata":{"name":"p"},"spec":{"serviceAccountName":"default","containers":[`+
+				listed(n, `{"name":"c%[1]d","image":"i","resources":{"limits":{"cpu":"1%[1]d"}}}`)+`]}}`)
+		}},
+		posting("mounts beside devices", 2000, "POST", "/api/v1/namespaces/default/pods", "422", func(n int) string {
+			return `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i","volumeMounts":[` + listed(n, `{"name":"v","mountPath":"/m%d"}`) +
+				`],"volumeDevices":[` + listed(n, `{"name":"v","devicePath":"/d%d"}`) + `]}]}}`
 		}),
 		posting("variables beside volumes", 1500, "POST", "/api/v1/namespaces/default/pods", "422", func(n int) string {
 			return `{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i","env":[` +

@@ -247,14 +247,23 @@ type h2Conn struct {
 	net.Conn
 	batch []byte
 	next  uint32 // stream
+	token string
 }
 
 const (
-	h2Headers, h2Reset, h2Settings, h2Ping, h2Continuation = 1, 3, 4, 6, 9
-	h2EndStream, h2EndHeaders                              = 1, 4
+	h2Headers, h2Reset, h2Settings, h2Ping, h2WindowUpdate, h2Continuation = 1, 3, 4, 6, 8, 9
+	h2EndStream, h2EndHeaders                                              = 1, 4
 )
 
 func dialH2(t *testing.T, s *testServer) *h2Conn {
+	t.Helper()
+	c := dialDeafH2(t, s)
+	go io.Copy(io.Discard, c.Conn) // until it is closed
+	return c
+}
+
+// dialDeafH2 is dialH2 without reading anything from the network.
+func dialDeafH2(t *testing.T, s *testServer) *h2Conn {
 	t.Helper()
 	config := s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos = []string{"h2"}
@@ -264,8 +273,7 @@ func dialH2(t *testing.T, s *testServer) *h2Conn {
 	}
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(apitest.Patience))
-	go io.Copy(io.Discard, conn) // until it is closed
-	c := &h2Conn{Conn: conn, next: 1, batch: []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}
+	c := &h2Conn{Conn: conn, next: 1, token: "root-token", batch: []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}
 	c.frame(h2Settings, 0, 0, nil)
 	return c
 }
@@ -278,7 +286,7 @@ func (c *h2Conn) frame(kind, flags byte, stream uint32, payload []byte) {
 // get begins a request on a new stream. The head is in HPACK's plainest form: two indexed fields, then literals under indexed names.
 func (c *h2Conn) get(path string, flags byte) (stream uint32) {
 	head := []byte{0x82, 0x87}
-	for _, field := range []struct{ name, value string }{{"\x04", path}, {"\x01", "127.0.0.1"}, {"\x0f\x08", "Bearer root-token"}} {
+	for _, field := range []struct{ name, value string }{{"\x04", path}, {"\x01", "127.0.0.1"}, {"\x0f\x08", "Bearer " + c.token}} {
 		head = append(append(append(head, field.name...), byte(len(field.value))), field.value...)
 	}
 	stream, c.next = c.next, c.next+2

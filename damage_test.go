@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -54,7 +55,6 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	}
 	told("list", s.send("GET", maps, ""))
 	told("update", s.send("PATCH", maps+"/m10", `{"data":{"a":"b"}}`, "Content-Type: application/merge-patch+json"))
-	told("delete", s.send("DELETE", maps+"/m10", ""))
 	told("backup", s.send("GET", "/debug/backup", ""))
 	if w := s.watch(maps + "?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=60"); w.code != 200 {
 		t.Errorf("watch: %d", w.code)
@@ -80,7 +80,7 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	if n := metricValue(s, "apilet_store_damaged_places"); n < 1 {
 		t.Errorf("the metric says %v", n)
 	}
-	if n := strings.Count(s.log.String(), "is damaged"); n < 1 || n != int(metricValue(s, "apilet_store_damaged_places")) {
+	if n := strings.Count(s.log.String(), `"message":"the data file is damaged"`); n < 1 || n != int(metricValue(s, "apilet_store_damaged_places")) {
 		t.Errorf("%d lines in the log:\n%s", n, s.log.String())
 	}
 	// Killed: since the damage is known commits write the freelist, so that the next start need not walk through the pages.
@@ -95,6 +95,43 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	s.restart()
 	told("get after a restart", s.send("GET", maps+"/m10", ""))
 	s.want(200, "GET", maps+"/after", "")
+	s.want(200, "DELETE", maps+"/m10", "")
+	s.want(404, "GET", maps+"/m10", "")
+	s.want(200, "DELETE", maps, "") // what else lies there
+	s.want(200, "GET", maps, "")
+	copied := writeDataFile(t, s.want(200, "GET", "/debug/backup", "").body)
+	if err := runCommandTo(io.Discard, "check", "--data", copied); err != nil {
+		t.Errorf("a backup without what is damaged: %v", err)
+	}
+}
+
+// A dependent that is damaged while its owner waits for it holds that back until it is deleted, whatever its finalizers say.
+func TestDamagedDependentHoldsNobodyBack(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a file in use cannot be written")
+	}
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a.db")
+	s := startTest(t, onFile(path))
+	maps := s.namespace("x")
+	owner := s.want(201, "POST", maps, configMap("owner"))
+	refs := fmt.Sprintf(`"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"owner","uid":%q,"blockOwnerDeletion":true}]`, owner.get("metadata.uid"))
+	for _, name := range []string{"held", "free"} {
+		s.want(201, "POST", maps, `{"metadata":{"name":"`+name+`","finalizers":["x.io/y"],`+refs+`},"data":{"pad":"`+strings.Repeat("x", 12_000)+"middle of "+name+strings.Repeat("x", 12_000)+`"}}`)
+	}
+	s.want(200, "DELETE", maps+"/owner?propagationPolicy=Foreground", "")
+	eventually(t, "the dependents are going", func() bool {
+		held, free := s.want(200, "GET", maps+"/held", ""), s.want(200, "GET", maps+"/free", "")
+		return held.get("metadata.deletionTimestamp").Exists() && free.get("metadata.deletionTimestamp").Exists()
+	})
+	zeroPages(t, path, "middle of held")
+	s.want(500, "GET", maps+"/held", "")
+	s.want(200, "PATCH", maps+"/free", `{"metadata":{"finalizers":null}}`, asMergePatch)
+	s.want(200, "DELETE", maps+"/held", "")
+	eventually(t, "the owner is gone", func() bool { return s.send("GET", maps+"/owner", "").code == 404 })
+	if n := strings.Count(s.log.String(), `"message":"the data file is damaged"`); n != int(metricValue(s, "apilet_store_damaged_places")) {
+		t.Errorf("%d such lines in the log:\n%s", n, s.log.String())
+	}
 }
 
 // zeroPages zeroes the pages of an open file that have a text in them: that of an object, and those where it lay before.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"apilet/internal/apitest"
 	"apilet/internal/store"
@@ -66,23 +67,30 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// fillTheDisk writes until a server's disk is full, tries everything that there is to try then, makes room, and looks whether anything
-// is lost. A server that ends the process ends the test.
+// fillTheDisk writes until a server takes nothing but deletes, makes room with these, fills the disk to the last byte, tries everything that there
+// is to try then, makes room, and looks whether anything is lost. A server that ends the process ends the test.
 func fillTheDisk(t *testing.T, dir string) {
-	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db"))), dir: dir, dest: filepath.Join(dir, "copy.db")}
+	var log apitest.Log
+	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db")), loud(&log), func(c *config) {
+		c.Quota, c.CompactionInterval = -1, 24*time.Hour // who is short of room does not wait for it
+	}), dir: dir, dest: filepath.Join(dir, "copy.db")}
 	f.maps = f.namespace("full")
-	for a := f.create(20_000); ; a = f.create(20_000) {
-		if a.code != 201 {
-			f.full("create", a)
-			break
-		}
-		f.made++
+	f.want(201, "POST", f.maps, `{"metadata":{"name":"held","finalizers":["example.com/hold"]}}`)
+	f.made++
+	f.fill(20_000)
+	f.fill(10)
+	f.reserved()
+	f.deletes()
+	if begun, over := strings.Count(log.String(), `"what":"writing (full disk)","message":"this fails`), strings.Count(log.String(), `"what":"writing (full disk)","message":"this works`); begun < 1 || begun != over || begun > 9 { // compaction makes room for some, and again
+		t.Errorf("the log says %d times that it begins and %d times that it ends:\n%s", begun, over, log.String())
 	}
+	f.fill(20_000)
+	f.toTheLastByte()
 	f.intact("when full")
 	f.attempts()
 	f.restart() // on the full disk
 	f.intact("after a restart")
-	f.full("create", f.create(200_000))
+	f.fill(200_000)
 	f.halt()
 	f.attemptsWhenStopped()
 	f.start()
@@ -99,11 +107,91 @@ func fillTheDisk(t *testing.T, dir string) {
 type fullDisk struct {
 	*testServer
 	dir, dest, maps string
-	made            int // objects that were acknowledged
+	made            int      // objects that were acknowledged
+	next            int      // the number of the newest that was tried
+	names           []string // of those that fill made
 }
 
 func (f *fullDisk) create(size int) answer {
-	return f.send("POST", f.maps, configMap(fmt.Sprintf("m%d", f.made), "pad", strings.Repeat("x", size)))
+	f.next++
+	return f.send("POST", f.maps, configMap(fmt.Sprintf("m%d", f.next), "pad", strings.Repeat("x", size)))
+}
+
+// fill creates objects until one is refused, also after what is superseded has been compacted.
+func (f *fullDisk) fill(size int) {
+	f.t.Helper()
+	for again := true; again; {
+		again = false
+		for a := f.create(size); ; a = f.create(size) {
+			if a.code != 201 {
+				f.full("create", a)
+				break
+			}
+			again = true
+			f.made++
+			f.names = append(f.names, a.get("metadata.name").String())
+		}
+		f.compactNow(f.st.Revision())
+	}
+}
+
+// reserved looks at a server that keeps what room there is for deletes: it says so wherever somebody may look, and is ready for them.
+func (f *fullDisk) reserved() {
+	f.t.Helper()
+	if room := f.st.Room(); room.DiskFree < room.Reserve/2 || room.Reserve == 0 || room.DiskBytes != 6<<20 {
+		f.t.Errorf("%+v", room)
+	}
+	f.full("update", f.send("PATCH", f.maps+"/m1", `{"data":{"more":"x"}}`, "Content-Type: application/merge-patch+json"))
+	f.want(200, "GET", "/readyz", "")
+	if text := string(f.want(200, "GET", "/readyz?verbose", "").body); !strings.Contains(text, "[!]disk warns: "+filepath.Join(f.dir, "a.db")+": no space left on the disk") {
+		f.t.Error(text)
+	}
+	if a := f.send("GET", "/readyz/disk", ""); a.code != 500 || !strings.Contains(string(a.body), "delete objects") {
+		f.t.Errorf("/readyz/disk: %d %s", a.code, a.body)
+	}
+	f.figures(map[string]float64{"apilet_disk_full": 1, `kubernetes_healthcheck{name="disk",type="readyz"}`: 0, "apilet_disk_bytes": 6 << 20})
+}
+
+func (f *fullDisk) figures(want map[string]float64) {
+	f.t.Helper()
+	for series, value := range want {
+		if got := metricValue(f.testServer, series); got != value {
+			f.t.Errorf("%s is %v, want %v", series, got, value)
+		}
+	}
+}
+
+// deletes takes back most of what there is, several times what the reserve could take the tombstones of, and goes on to write.
+func (f *fullDisk) deletes() {
+	f.t.Helper()
+	_, before, _ := f.st.Count("//configmaps/full/")
+	f.want(200, "DELETE", f.maps+"/held", "")
+	f.want(200, "PATCH", f.maps+"/held", `{"metadata":{"finalizers":null}}`, "Content-Type: application/merge-patch+json")
+	f.want(404, "GET", f.maps+"/held", "")
+	f.made--
+	for _, name := range f.names[:len(f.names)*3/4] {
+		f.want(200, "DELETE", f.maps+"/"+name, "")
+		f.made--
+	}
+	if _, after, _ := f.st.Count("//configmaps/full/"); before-after < 3*f.st.Room().Reserve {
+		f.t.Errorf("%d bytes were deleted, with a reserve of %d: that shows nothing", before-after, f.st.Room().Reserve)
+	}
+	apitest.WaitFor(f.t, "room for a create", func() bool { return f.create(200_000).code == 201 })
+	f.made++
+	f.want(200, "GET", "/readyz/disk", "")
+	f.figures(map[string]float64{"apilet_disk_full": 0, `kubernetes_healthcheck{name="disk",type="readyz"}`: 1})
+}
+
+// toTheLastByte has another program take the reserve.
+func (f *fullDisk) toTheLastByte() {
+	file, err := os.Create(filepath.Join(f.dir, "filler"))
+	for size := 1 << 16; err == nil && size > 0; size /= 2 {
+		for _, full := file.Write(make([]byte, size)); full == nil; _, full = file.Write(make([]byte, size)) {
+		}
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // full wants an answer that names the disk.
@@ -156,7 +244,7 @@ func (f *fullDisk) attemptsWhenStopped() {
 	if _, err := store.Open(filepath.Join(f.dir, "new.db"), store.Options{}); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("a new store: %v", err)
 	}
-	if left, _ := os.ReadDir(f.dir); len(left) != 1 {
+	if left, _ := os.ReadDir(f.dir); len(left) != 2 { // with the filler
 		f.t.Errorf("left: %v", left)
 	}
 }

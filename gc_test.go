@@ -25,6 +25,7 @@ import (
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/troubles"
 )
 
 // A cluster is a running server and its client.
@@ -310,6 +311,30 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 	c.awaitGone("cm/bystander")
 }
 
+// TestStrangersHoldNoOwnerBack: whoever knows an owner's uid and is in another namespace, or names another kind.
+func TestStrangersHoldNoOwnerBack(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, "")
+	c.create("ns/other", "")
+	a, hold := c.create("cm/a", ""), `,"finalizers":["test/hold"]`
+	foreign := blocking("cm/a", a)
+	c.create("cm/other/unserved", hold, strings.Replace(foreign, `"v1"`, `"v9"`, 1))
+	c.create("cm/other/served", hold, foreign)
+	c.create("cm/kind", hold, strings.Replace(foreign, `"ConfigMap"`, `"Nonsense"`, 1))
+	c.create("cm/both", hold, strings.Replace(foreign, `"ConfigMap"`, `"Nonsense"`, 1), ref("cm/a", a))
+	c.delete("cm/a", "Foreground")
+	c.awaitGone("cm/a")
+	c.stays("cm/other/unserved", "cm/kind")
+
+	node := c.create("node/n", "")
+	c.create("cm/other/of-node", hold, blocking("node/n", node))
+	c.delete("node/n", "Foreground")
+	c.await("the blocker to be deleting", func() bool { return gjson.Get(c.get("cm/other/of-node"), "metadata.deletionTimestamp").Exists() })
+	c.stays("node/n")
+	c.do("PATCH", pathAt("cm/other/of-node"), `{"metadata":{"finalizers":null}}`, 200)
+	c.awaitGone("cm/other/of-node", "node/n")
+}
+
 func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -544,21 +569,22 @@ func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
 func TestNamespaceIsLeftAloneAtFirst(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, func(c *config) { c.namespaceGrace = time.Hour })
-	const finalized = `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"resourceVersion":%q},"spec":{"finalizers":[]}}`
+	const finalized = `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"resourceVersion":%q%s},"spec":{"finalizers":[]}}`
+	const held = `,"finalizers":["test/hold"]`
 	deleted := map[string]string{} // resourceVersion by name
-	for name, finalizers := range map[string]string{"mine": "", "slow": "", "held": `,"finalizers":["test/hold"]`} {
+	for name, finalizers := range map[string]string{"mine": "", "slow": "", "held": held} {
 		s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"`+finalizers+`}}`)
 		s.want(201, "POST", "/api/v1/namespaces/"+name+"/configmaps", configMap("a"))
 		deleted[name] = s.want(200, "DELETE", "/api/v1/namespaces/"+name, "").get("metadata.resourceVersion").String()
 	}
-	s.want(200, "PUT", "/api/v1/namespaces/held/finalize", fmt.Sprintf(finalized, "held", deleted["held"]))
+	s.want(200, "PUT", "/api/v1/namespaces/held/finalize", fmt.Sprintf(finalized, "held", deleted["held"], held))
 	eventually(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
 	for _, name := range []string{"mine", "slow"} {
 		a := s.want(200, "GET", "/api/v1/namespaces/"+name, "")
 		apitest.Expect(t, a.get("metadata.resourceVersion"), deleted[name])
 		s.want(200, "GET", "/api/v1/namespaces/"+name+"/configmaps/a", "")
 	}
-	s.want(200, "PUT", "/api/v1/namespaces/mine/finalize", fmt.Sprintf(finalized, "mine", deleted["mine"]))
+	s.want(200, "PUT", "/api/v1/namespaces/mine/finalize", fmt.Sprintf(finalized, "mine", deleted["mine"], ""))
 	s.want(404, "GET", "/api/v1/namespaces/mine", "")
 }
 
@@ -618,7 +644,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
 	c.idle()
-	<-c.workers
+	_ = c.work.Wait(time.Minute)
 	a, b := c.create("cm/a", ""), c.create("cm/b", "")
 	c.create("cm/child", "", ref("cm/a", a))
 	c.create("cm/orphan", "", ref("cm/b", b))
@@ -630,11 +656,11 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 	full := store.ErrDiskFull
 	c.st.Refusal.Store(&full)
 	said := &lines{said: make(chan string, 100)}
-	gc := &gc.Collector{Store: c.st, Maintenance: c.upkeep, Types: c.reg, Writer: c.wr, Log: zerolog.New(said)}
+	gc := &gc.Collector{Store: c.st, Maintenance: c.upkeep, Types: c.reg, Writer: c.wr, Stands: troubles.New(zerolog.New(said)).Tell}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { gc.Run(ctx); close(done) }()
-	for missing := []string{"emptying a namespace", "collecting dependents"}; len(missing) > 0; {
+	for missing := []string{"emptying namespace n", "collecting dependents"}; len(missing) > 0; {
 		line := <-said.said
 		missing = slices.DeleteFunc(missing, func(text string) bool { return strings.Contains(line, text) })
 	}
@@ -1039,7 +1065,7 @@ func TestFollowingEverything(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
 	c.idle() // nobody else writes
-	<-c.workers
+	_ = c.work.Wait(time.Minute)
 	start := c.st.Revision()
 	c.seed(c.reg.Lookup("", "v1", "configmaps"), 4096, func(i int) scheme.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint(i)}}

@@ -76,6 +76,34 @@ func openGolden(t *testing.T, format int) {
 	serveGolden(t, file, string(want))
 }
 
+// Opening raises a file's format: who cannot go back is told, once.
+func TestUpgradeOfDataFileIsTold(t *testing.T) {
+	t.Parallel()
+	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
+		t.Skip("the golden files are little endian")
+	}
+	path := writeDataFile(t, unpackGolden(t, "testdata/golden/format-1.db.gz"))
+	told := func() (raised []string) {
+		st, err := store.Open(path, store.Options{Warn: func(what string) {
+			if strings.Contains(what, "format") {
+				raised = append(raised, what)
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.Close()
+		return raised
+	}
+	want := fmt.Sprintf("%s: format 1 is now %d; older versions of apilet refuse it: the way back is a backup that was made before", path, currentFormat(t))
+	if got := told(); len(got) != 1 || got[0] != want {
+		t.Errorf("the first start says %q, want %q", got, want)
+	}
+	if got := told(); len(got) != 0 {
+		t.Errorf("the second start says %q", got)
+	}
+}
+
 func unpackGolden(t *testing.T, name string) []byte {
 	packed, err := os.Open(name)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/history"
+	"apilet/internal/request"
 )
 
 // as are the headers of a request that an administrator makes as somebody else, with some program.
@@ -151,9 +152,8 @@ func TestTimeTravel(t *testing.T) {
 	time.Sleep(3 * time.Millisecond) // so that there is a moment between
 	moment := time.Now().UTC().Format(time.RFC3339Nano)
 	time.Sleep(3 * time.Millisecond)
-	newest := s.st.Revision() // of what the moment may show: the server writes at any time, too
-
-	s.want(200, "PUT", maps+"/m1", fromFlow(t, `{metadata: {name: m1}, data: {k: second}}`))
+	put := s.want(200, "PUT", maps+"/m1", fromFlow(t, `{metadata: {name: m1}, data: {k: second}}`))
+	newest := put.rev() - 1 // of what the moment may show: the server writes at any time, too, and its writes may take theirs to reach the disk
 	s.want(200, "DELETE", maps+"/m2", "")
 	s.want(201, "POST", maps, fromFlow(t, `{metadata: {name: m9}}`))
 	s.want(200, "PATCH", "/apis/apps/v1/namespaces/shop/deployments/web/scale", `{"spec":{"replicas":9}}`, "Content-Type: application/merge-patch+json")
@@ -367,5 +367,188 @@ func TestHistoryIsFollowed(t *testing.T) {
 	})
 	if f := w.next(); f.kind != "ADDED" {
 		t.Errorf("got %v", f)
+	}
+}
+
+// grant gives a user a role in a namespace; in "" everywhere.
+func (s *testServer) grant(user, namespace, rules string) {
+	s.t.Helper()
+	group, kind := "/apis/rbac.authorization.k8s.io/v1/", "Cluster"
+	path := group + "cluster"
+	if namespace != "" {
+		path, kind = group+"namespaces/"+namespace+"/", ""
+	}
+	name := fmt.Sprintf("%s-%d", user, s.st.Revision())
+	s.want(201, "POST", path+"roles", fromFlow(s.t, fmt.Sprintf(`{metadata: {name: %s}, rules: [%s]}`, name, rules)))
+	s.want(201, "POST", path+"rolebindings", fromFlow(s.t, fmt.Sprintf(
+		`{metadata: {name: %s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %sRole, name: %s}, subjects: [{kind: User, name: %s, apiGroup: rbac.authorization.k8s.io}]}`, name, kind, name, user)))
+}
+
+// Who is given a name that somebody else had before, of a namespace or of an object, is given nothing of what it stood for: not below /at/, not by a
+// LIST at a revision or one that is continued, not by a watch from then on, not in the history and not in findings.
+func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.Authorization, c.Controllers = "RBAC", true })
+	const secrets, maps = "/api/v1/namespaces/team/secrets", "/api/v1/namespaces/team/configmaps"
+	object := func(name, word string) string {
+		return fmt.Sprintf(`{"metadata":{"name":%q},"stringData":{"p":%q}}`, name, word)
+	}
+	s.namespace("team")
+	s.want(201, "POST", secrets, object("db", "former"))
+	s.want(201, "POST", secrets, object("late", "former"))
+	s.want(201, "POST", maps, configMap("m", "k", "former"))
+	now := time.Now().Add(-time.Minute)
+	for i := range 400 {
+		s.findings.Notice(recordOf("GET", maps+"/former"), 200, now.Add(time.Duration(i)*100*time.Millisecond))
+	}
+	then := s.st.Revision()
+	s.want(200, "DELETE", "/api/v1/namespaces/team", "")
+	apitest.WaitFor(t, "the namespace to go", func() bool { return s.send("GET", "/api/v1/namespaces/team", "").code == 404 })
+	gone := s.st.Revision()
+	s.namespace("team")
+	s.want(201, "POST", secrets, object("db", "mine"))
+	s.want(201, "POST", maps, configMap("m", "k", "mine"))
+	again := s.st.Revision()
+	s.grant("eve", "team", `{apiGroups: [""], resources: [secrets, configmaps], verbs: ["*"]}`)
+	s.grant("keeper", "", `{apiGroups: [""], resources: [secrets, configmaps], verbs: [get, list, watch]}`)
+	at := func(rev int64, path string) string { return fmt.Sprint(history.PathThen, rev, path) }
+
+	for _, rev := range []int64{then, gone} {
+		s.want(404, "GET", at(rev, secrets+"/db"), "", as("eve", "x")...)
+		a := s.want(200, "GET", at(rev, secrets), "", as("eve", "x")...)
+		if a.get("items.#").Int() != 0 || a.rev() != rev || !strings.Contains(a.header.Get("Warning"), "begins after revision") {
+			t.Errorf("eve sees of revision %d: %s, warning %q", rev, a.body, a.header.Get("Warning"))
+		}
+		exact := fmt.Sprintf("?resourceVersion=%d&resourceVersionMatch=Exact", rev)
+		if a := s.want(200, "GET", secrets+exact, "", as("eve", "x")...); a.get("items.#").Int() != 0 {
+			t.Errorf("eve sees by an exact list of revision %d: %s", rev, a.body)
+		}
+		if a := s.want(200, "GET", at(again, secrets)+exact, "", as("eve", "x")...); a.get("items.#").Int() != 0 {
+			t.Errorf("eve sees by an exact list in the past of revision %d: %s", rev, a.body)
+		}
+		a = s.want(410, "GET", fmt.Sprintf("%s?watch=1&resourceVersion=%d", secrets, rev-1), "", as("eve", "x")...)
+		if a.get("reason").String() != "Expired" {
+			t.Errorf("a watch from before: %s", a.failure())
+		}
+	}
+	a := s.want(200, "GET", at(then, secrets)+"?limit=1", "")
+	if a = s.want(200, "GET", secrets+"?limit=1&continue="+a.token(), "", as("eve", "x")...); a.get("items.#").Int() != 0 {
+		t.Errorf("eve goes on where another's list ended: %s", a.body)
+	}
+	if a := s.want(200, "GET", at(again, secrets+"/db"), "", as("eve", "x")...); a.get("data.p").String() != "bWluZQ==" {
+		t.Errorf("eve's own past: %s", a.body)
+	}
+	if a := s.want(200, "GET", at(again, secrets), "", as("eve", "x")...); a.get("items.#").Int() != 1 {
+		t.Errorf("eve's own past: %s", a.body)
+	}
+	for _, line := range s.lines("objects=true", as("eve", "x")...) {
+		if strings.Contains(line.Raw, "former") || line.Get("revision").Int() <= gone {
+			t.Errorf("eve is told %s", line.Raw)
+		}
+	}
+	if n := gjson.GetBytes(s.want(200, "GET", "/debug/findings", "", as("eve", "x")...).body, "items.#").Int(); n != 0 {
+		t.Errorf("eve is told of %d findings", n)
+	}
+	s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", secrets, again-2), as("eve", "x")...).want("ADDED db")
+
+	// Whose rights are about all namespaces sees the past of all.
+	if a := s.want(200, "GET", at(then, secrets+"/db"), "", as("keeper", "x")...); a.get("data.p").String() != "Zm9ybWVy" {
+		t.Errorf("the keeper sees %s", a.body)
+	}
+	if a := s.want(200, "GET", at(then, secrets), "", as("keeper", "x")...); a.get("items.#").Int() != 2 {
+		t.Errorf("the keeper sees %s", a.body)
+	}
+	if n := gjson.GetBytes(s.want(200, "GET", "/debug/findings", "", as("keeper", "x")...).body, "items.#").Int(); n != 1 {
+		t.Errorf("the keeper is told of %d findings", n)
+	}
+
+	// Whose right is about one name sees the past of the object that has it now, or had it last.
+	s.grant("nina", "team", `{apiGroups: [""], resources: [secrets, secrets/status], resourceNames: [db, late], verbs: [get, list, watch]}`)
+	before := s.st.Revision()
+	s.want(200, "GET", at(before, secrets+"/db"), "", as("nina", "x")...)
+	s.want(200, "DELETE", secrets+"/db", "")
+	deleted := s.st.Revision()
+	s.want(404, "GET", at(before, secrets+"/db"), "", as("nina", "x")...)
+	s.want(201, "POST", secrets, object("db", "next"))
+	for _, rev := range []int64{before, deleted} {
+		s.want(404, "GET", at(rev, secrets+"/db"), "", as("nina", "x")...)
+	}
+	one := secrets + "?fieldSelector=metadata.name%3Ddb"
+	if a := s.want(200, "GET", at(before, one), "", as("nina", "x")...); a.get("items.#").Int() != 0 {
+		t.Errorf("nina lists %s", a.body)
+	}
+	s.want(410, "GET", fmt.Sprintf("%s&watch=1&resourceVersion=%d", one, before), "", as("nina", "x")...)
+	s.watch(fmt.Sprintf("%s&watch=1&resourceVersion=%d", one, deleted), as("nina", "x")...).want("ADDED db")
+	s.want(200, "GET", at(s.st.Revision(), secrets+"/db"), "", as("nina", "x")...)
+	// A name that nobody had before keeps nobody from following it from any revision.
+	s.grant("nina", "team", `{apiGroups: [""], resources: [secrets], resourceNames: [first], verbs: [watch]}`)
+	s.want(201, "POST", secrets, object("first", "x"))
+	s.watch(fmt.Sprintf("%s?fieldSelector=metadata.name%%3Dfirst&watch=1&resourceVersion=%d", secrets, deleted), as("nina", "x")...).want("ADDED first")
+}
+
+// Strangers see what there is now, if anything: neither their roles nor what is for anybody lets them look back. What has no answer in the past is
+// refused before anything is read.
+func TestThePastIsNotForStrangers(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	root := "Authorization: Bearer root-token"
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"r"},"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["list","get"]}]}`, root)
+	s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		`{"metadata":{"name":"b"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"r"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"system:anonymous"}]}`, root)
+	rev := fmt.Sprint(s.st.Revision())
+	for _, path := range []string{"/version", "/readyz", "/api/v1/configmaps"} {
+		s.want(200, "GET", path, "")
+		for _, moment := range []string{rev, "999999", "nonsense", "-99h"} {
+			a := s.want(403, "GET", history.PathThen+moment+path, "")
+			if !strings.Contains(a.failure(), "what was is not for strangers") {
+				t.Errorf("%s: %s", path, a.failure())
+			}
+		}
+	}
+	s.want(403, "GET", history.Path, "")
+	s.want(403, "GET", "/debug/findings", "")
+	bob := "Authorization: Bearer bob-token"
+	s.want(200, "GET", history.PathThen+rev+"/version", "", bob)
+	if a := s.send("GET", history.PathThen+"nonsense/readyz", "", bob); a.code != 404 {
+		t.Errorf("what has no answer: %d %s", a.code, a.body)
+	}
+	if a := s.want(400, "GET", history.PathThen+"999999/version", "", bob); strings.Contains(a.failure(), rev) {
+		t.Errorf("whoever may ask nothing learns the newest revision: %s", a.failure())
+	}
+}
+
+// What asks about a moment is weighed as the same request now; no path of the past is a probe.
+func TestThePastIsClassifiedLikeThePresent(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	schemas := map[string]string{}
+	for _, item := range s.want(200, "GET", "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", "", "Authorization: Bearer root-token").get("items").Array() {
+		schemas[item.Get("metadata.uid").String()] = item.Get("metadata.name").String()
+	}
+	schema := func(path string, headers ...string) string {
+		return schemas[s.send("GET", path, "", headers...).header.Get("X-Kubernetes-Pf-Flowschema-Uid")]
+	}
+	bob := "Authorization: Bearer bob-token"
+	for _, c := range []struct{ path, now, then, who string }{
+		{"/readyz", "probes", "global-default", "X-Nobody: x"}, {"/version", "global-default", "global-default", "X-Nobody: x"}, {"/readyz", "probes", "global-default", bob},
+		{"/api/v1/configmaps", "global-default", "global-default", bob}, {"/apis/coordination.k8s.io/v1/leases", "global-default", "global-default", bob},
+	} {
+		if got := schema(c.path, c.who); got != c.now {
+			t.Errorf("%s: %s", c.path, got)
+		}
+		if got := schema(history.PathThen+"5"+c.path, c.who); got != c.then {
+			t.Errorf("%s in the past: %s, want %s", c.path, got, c.then)
+		}
+	}
+	fc := &flowControl{stored: func(_, resource, _ string) (int64, int64) {
+		if resource == "gone" {
+			return -1, 0
+		}
+		return 1000, 10_000_000
+	}}
+	for path, want := range map[string]int{"/api/v1/configmaps": 100, "/api/v1/configmaps?resourceVersion=0": 100, "/api/v1/configmaps?limit=20": 2, "/api/v1/gone": 10, "/api/v1/namespaces/x/configmaps/m": 1} {
+		if got := fc.estimate(&request.Request{At: "5", Info: recordOf("GET", path).Info}).InitialSeats; got != want {
+			t.Errorf("%s: %d seats, want %d", path, got, want)
+		}
 	}
 }

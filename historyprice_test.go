@@ -20,8 +20,9 @@ import (
 
 func BenchmarkHistoryPrice(b *testing.B) {
 	const perTurn, listed = 1000, 500
-	with, without := startTest(b), startTest(b, func(c *config) { c.clock = func() time.Time { return time.UnixMilli(0) } })
+	with, without := startTest(b), startTest(b)
 	without.st.Opts.Author, without.instruments.findings = nil, nil // nobody asks it anything yet
+	without.st.Opts.Clock = func() time.Time { return time.UnixMilli(0) }
 	for _, s := range []*testServer{with, without} {
 		s.fill(listed, 1024)
 		for i := range 100 {

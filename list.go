@@ -49,12 +49,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/history"
 	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
 )
@@ -81,8 +84,9 @@ type reads struct {
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
 	readSlots chan struct{}
 
-	at     int64     // all is read as it was at this revision; 0: as it is
-	sealed sealedLog // events as protobuf
+	at     int64         // all is read as it was at this revision; 0: as it is
+	past   history.Reach // who may see what of the past
+	sealed sealedLog     // events as protobuf
 }
 
 // ---- GET ----
@@ -103,7 +107,8 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, res *scheme.Resourc
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	info := request.From(r.Context()).Info
-	rec, err := rd.newest(res.Key(scheme.ScopeOf(res, &info), info.Name))
+	key := res.Key(scheme.ScopeOf(res, &info), info.Name)
+	rec, err := rd.whole(r.Context(), w, key, func(stored int) int { return v.Weight(r, stored) })
 	if err == nil {
 		if err = res.Readable(rec.JSON); err != nil {
 			rd.lost.Note(&rec, err)
@@ -123,6 +128,54 @@ func (rd *reads) newest(key string) (store.Record, error) {
 	return rd.st.Get(key)
 }
 
+// whole is newest for an answer that weighs what weigh makes of its size. What may be large is read when there is room for it.
+func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, weigh func(stored int) int) (store.Record, error) {
+	if rd.at == 0 {
+		rec, size, err := rd.st.GetUpTo(key, shares.Large/4)
+		if err != nil || size <= shares.Large/4 {
+			return rec, err
+		}
+		if err := shares.Hold(ctx, w, weigh(size)); err != nil {
+			return rec, err
+		}
+	}
+	rec, err := rd.newest(key)
+	if n := weigh(len(rec.JSON)); err == nil && !shares.Fits(ctx, w, n) { // of the past, or larger by now
+		rec = store.Record{} // who waits holds nothing
+		if err := shares.Hold(ctx, w, n); err != nil {
+			return rec, err
+		}
+		return rd.newest(key)
+	}
+	return rec, err
+}
+
+// hides tells whether what the request asks for is hidden, as it was at a revision, from who asks: see history.Reach.
+func (rd *reads) hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
+	rec := request.From(ctx)
+	since, err := rd.past.Since(rec.User, rec.Info, res.Key(scheme.ScopeOf(res, &rec.Info), rec.Info.Name))
+	return rev < since, err
+}
+
+// warnOfHidden tells apart what is hidden from what was not there.
+func warnOfHidden(ctx context.Context, rev int64) {
+	warning.AddWarning(ctx, "", fmt.Sprintf("what is asked for begins after revision %d: what had its name before, or its namespace's, is not shown", rev))
+}
+
+// begun answers 404 for one object of the past that is hidden.
+func (rd *reads) begun(ctx context.Context, res *scheme.Resource) error {
+	info := &request.From(ctx).Info
+	if rd.at == 0 || !info.Form.Named {
+		return nil
+	}
+	hidden, err := rd.hides(ctx, res, rd.at)
+	if err != nil || !hidden {
+		return err
+	}
+	warnOfHidden(ctx, rd.at)
+	return apierrors.NewNotFound(res.GroupResource(), info.Name)
+}
+
 // lowerBound parses a resourceVersion, and waits until the store shows it: for what is newest now if there is none, for nothing if it is 0. A
 // revision that does not come is refused. what names the failing part of a message.
 func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error) {
@@ -138,21 +191,26 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 		return 0, apierrors.NewBadRequest(what + field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error())
 	}
 	if rd.at != 0 && n > uint64(rd.at) {
-		return 0, tooLarge(rv, rd.at)
+		return 0, rd.tooLarge(rv)
 	}
 	if n <= uint64(rd.st.Revision()) {
 		return int64(n), nil
 	}
 	if err := rd.st.Upcoming(ctx, n, revisionPatience); err != nil {
-		return 0, tooLarge(rv, rd.st.Revision())
+		return 0, rd.tooLarge(rv)
 	}
 	return int64(n), nil
 }
 
-// tooLarge is the answer to a revision of the future. Like the real server a replica waits for it for three seconds. Where the file is all
-// that there is no other server can be ahead, so the answer comes at once; and without Retry-After, which would make client-go try ten times.
-func tooLarge(rv string, current int64) error {
-	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %d", rv, current), 0)
+// tooLarge is the answer to a revision of the future. As kube-apiserver a replica waits for it for three seconds and says when to ask again.
+// Where the file is all that there is no other server can be ahead, so the answer comes at once, and without Retry-After: client-go would ask ten
+// times before it lists anew.
+func (rd *reads) tooLarge(rv string) error {
+	current, retry := cmp.Or(rd.at, rd.st.Revision()), 0
+	if rd.at == 0 && rd.st.Opts.Replica != nil {
+		retry = 1
+	}
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %d", rv, current), retry)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
 }
@@ -166,8 +224,13 @@ func (rd *reads) virtual(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if err != nil {
 		return err
 	}
+	return sendNothing(w, r, v, cmp.Or(rd.at, rd.st.Revision()))
+}
+
+// sendNothing answers with an empty list.
+func sendNothing(w http.ResponseWriter, r *http.Request, v *response.View, rev int64) error {
 	l := &lister{v: v, done: true}
-	return l.send(r.Context(), w, r, response.ListMeta{Rev: cmp.Or(rd.at, rd.st.Revision())})
+	return l.send(r.Context(), w, r, response.ListMeta{Rev: rev})
 }
 
 // ---- LIST ----
@@ -261,7 +324,7 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 			return position{}, err
 		}
 	} else if token.lineage == lineageMark(rd.st) && rd.st.Upcoming(ctx, uint64(token.rev), revisionPatience) != nil { // another server was ahead
-		return position{}, tooLarge(strconv.FormatInt(token.rev, 10), rd.st.Revision())
+		return position{}, rd.tooLarge(strconv.FormatInt(token.rev, 10))
 	}
 	pos := position{rev: token.rev, start: q.match.Prefix + token.start, remaining: token.remaining, token: token}
 	if token.rev != 0 && (token.lineage != lineageMark(rd.st) || token.rev < rd.st.Compacted()) {
@@ -305,9 +368,24 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, res *scheme.Res
 	if err := v.Media.Check(res, true); err != nil {
 		return err
 	}
+	if pos.rev != 0 {
+		switch hidden, err := rd.hides(r.Context(), res, pos.rev); {
+		case err != nil:
+			return err
+		case hidden:
+			warnOfHidden(r.Context(), pos.rev)
+			return sendNothing(w, r, v, pos.rev)
+		}
+	}
 	l := newLister(rd, v, q, pos)
-	l.do = do
+	l.do, l.w = do, w
 	defer l.release()
+	_, stored, _ := rd.st.Count(q.match.Prefix)
+	if l.weight = int(min(stored, int64(l.room()+shares.Large))); l.weight > shares.Large {
+		if err := shares.Hold(r.Context(), w, l.weight); err != nil {
+			return err
+		}
+	}
 	if err := l.collect(r.Context(), l.room()); err != nil {
 		return rd.listError(err, q, pos, res)
 	}
@@ -376,8 +454,15 @@ type lister struct {
 	bare  bool   // nothing has been encoded yet: no separator before the next item
 	ahead int64  // bytes of the items that are still to be encoded, where that is measured
 
+	w      http.ResponseWriter // whose request holds what the list takes
+	weight int                 // that it takes, in bytes, without large objects
+	heavy  int                 // with those of the present chunk
+
 	uncounted bool // only where the page ends is of interest, not what its objects say
 }
+
+// errHeavy is for a chunk that has to be read again when there is room for it.
+var errHeavy = errors.New("no room for large objects")
 
 var (
 	itemsPool = sync.Pool{New: func() any { return new([]byte) }}
@@ -427,28 +512,44 @@ func (l *lister) collect(ctx context.Context, room int) error {
 
 // advance reads and encodes one chunk, in its turn. Who waits for commits, or for a conversion webhook, has nobody wait for it.
 func (l *lister) advance(ctx context.Context) error {
-	if l.do != nil || l.v.Res.Converts() {
+	return l.inTurn(ctx, func() error {
 		if err := l.step(ctx); err != nil {
 			return err
 		}
-		if l.do == nil {
-			return l.encode(ctx)
-		}
-		if err := l.do(ctx, l.found); err != nil {
-			return err
+		if l.do != nil {
+			if err := l.do(ctx, append(l.found, l.damaged()...)); err != nil {
+				return err
+			}
 		}
 		return l.encode(ctx)
+	})
+}
+
+// inTurn reads a chunk when it is its turn, and again if that has large objects for which there was no room.
+func (l *lister) inTurn(ctx context.Context, read func() error) error {
+	for {
+		err := l.oneTurn(ctx, read)
+		if !errors.Is(err, errHeavy) {
+			return err
+		}
+		l.setAside()
+		if err := shares.Hold(ctx, l.w, l.heavy); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *lister) oneTurn(ctx context.Context, read func() error) error {
+	if l.do != nil || l.v.Res.Converts() {
+		return read()
 	}
 	select {
 	case l.readSlots <- struct{}{}:
 		defer func() { <-l.readSlots }()
+		return read()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := l.step(ctx); err != nil {
-		return err
-	}
-	return l.encode(ctx)
 }
 
 // encode appends what was found. An object that cannot be read is left out, and the others are served.
@@ -488,12 +589,17 @@ func (l *lister) step(ctx context.Context) error {
 	if l.chunk == nil {
 		l.chunk = store.ChunkPool.Get().(*store.Chunk)
 	}
-	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev}
+	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev, Sound: l.do != nil}
 	if l.q.Limit > 0 && l.q.match.Everything() {
 		s.Items = int(min(l.q.Limit-l.taken+1, 500))
 	}
 	if err := l.st.Chunk(s, l.chunk); err != nil {
 		return err
+	}
+	if n := heavy(l.chunk.Records); n > 0 {
+		if l.heavy = l.weight + n; !shares.Fits(ctx, l.w, l.heavy) {
+			return errHeavy
+		}
 	}
 	l.rev, l.next = l.chunk.Rev, l.chunk.Next
 	l.done = l.next == ""
@@ -516,6 +622,28 @@ func (l *lister) step(ctx context.Context) error {
 		l.found = append(l.found, rec)
 	}
 	return nil
+}
+
+// damaged are the chunk's objects of which nothing but the key can be read, for a DELETE of all that there is: whether a selector matches them
+// nobody knows.
+func (l *lister) damaged() (records []*store.Record) {
+	if !l.q.match.Everything() || l.q.Limit > 0 {
+		return nil
+	}
+	for _, key := range l.chunk.Damaged {
+		records = append(records, &store.Record{Key: key})
+	}
+	return records
+}
+
+// heavy is what the large objects of a chunk take, here and in the answer; 0 where there are none.
+func heavy(records []store.Record) (n int) {
+	for i := range records {
+		if size := len(records[i].JSON); size > shares.Large {
+			n += 2 * size
+		}
+	}
+	return n
 }
 
 // convert has a webhook convert the chunk, if the type has one: all that may be shown at once, and before selectors look at it.
@@ -554,24 +682,14 @@ func (l *lister) findEnd(ctx context.Context) (*lister, error) {
 // survey reads a chunk, and measures it where the length comes first. That takes as long as encoding it does, and waits for its turn.
 func (l *lister) survey(ctx context.Context) error {
 	if !l.v.Measured() {
-		return l.step(ctx)
+		return l.inTurn(ctx, func() error { return l.step(ctx) })
 	}
-	if l.v.Res.Converts() {
+	return l.inTurn(ctx, func() error {
 		if err := l.step(ctx); err != nil {
 			return err
 		}
 		return l.measure()
-	}
-	select {
-	case l.readSlots <- struct{}{}:
-		defer func() { <-l.readSlots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := l.step(ctx); err != nil {
-		return err
-	}
-	return l.measure()
+	})
 }
 
 // measure adds up what the chunk's objects will take.
@@ -614,10 +732,12 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	w.Header().Set("Content-Type", l.v.ContentType())
 	w.Header().Set("Cache-Control", "no-cache, private")
 	if l.done && l.v.Media.Format == scheme.JSONFormat && (l.v.Media.Pretty || response.WantsPretty(r)) {
+		shares.Insist(ctx, w, l.v.Weight(r, len(l.items)))
 		response.WriteJSON(w, r, http.StatusOK, bytes.TrimSuffix(slices.Concat(head, l.items, tail), []byte("\n")))
 		return nil
 	}
 	if l.done {
+		l.slim()
 		l.items = append(l.items, tail...) // one write less than by itself
 		return sendWhole(w, r, head, l.items)
 	}
@@ -637,7 +757,9 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		if _, err := out.Write(l.items); err != nil {
 			return response.ErrAborted
 		}
-		l.items = l.items[:0]
+		if l.items = l.items[:0]; cap(l.items) > 2*listBuffer { // for a large object
+			l.items = nil
+		}
 		if err := l.collect(ctx, 1); err != nil {
 			return response.ErrAborted // the head is out, and a short list must not look whole
 		}
@@ -650,14 +772,24 @@ func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	return err
 }
 
+// slim changes a buffer that other lists have made wide for one that fits: nobody has asked for room for it.
+func (l *lister) slim() {
+	if cap(l.items) <= shares.Large || cap(l.items) <= 2*len(l.items) {
+		return
+	}
+	wide := l.items
+	l.items = append(make([]byte, 0, len(wide)+512), wide...)
+	itemsPool.Put(&wide)
+}
+
 // ends are what stands before and behind the items, of which there are so many bytes.
 func (l *lister) ends(meta response.ListMeta, items int64) (head, tail []byte, err error) {
 	if l.v.Measured() {
 		return l.v.SealedEnds(meta, items)
 	}
 	head, tail = l.v.ListHead(nil, meta), l.v.ListTail(meta)
-	if l.done && l.taken == 0 && l.v.Media.As == "PartialObjectMetadataList" {
-		head, tail = bytes.TrimSuffix(head, []byte("[")), []byte("null}\n") // what the real server's encoder makes of no items
+	if l.done && l.bare {
+		head, tail = l.v.WithoutItems(head, tail)
 	}
 	return head, tail, nil
 }

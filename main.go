@@ -42,9 +42,6 @@ import (
 	"github.com/rs/zerolog"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +58,7 @@ import (
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
 	"apilet/internal/bootstrap"
+	"apilet/internal/clock"
 	"apilet/internal/commandline"
 	"apilet/internal/crd"
 	"apilet/internal/dashboard"
@@ -71,6 +69,7 @@ import (
 	"apilet/internal/envtest"
 	"apilet/internal/etcd"
 	"apilet/internal/findings"
+	"apilet/internal/footprint"
 	"apilet/internal/gc"
 	"apilet/internal/health"
 	"apilet/internal/history"
@@ -86,7 +85,9 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/discovery"
 	"apilet/internal/serving"
+	"apilet/internal/shares"
 	"apilet/internal/store"
+	"apilet/internal/systemd"
 	"apilet/internal/troubles"
 	"apilet/internal/unreadable"
 	"apilet/internal/webhook"
@@ -96,16 +97,21 @@ const (
 	minorVersion  = "36"
 	gitVersion    = "v1.36.0+apilet"
 	bookmarkEvery = time.Minute
-	shutdownGrace = 20 * time.Second // for requests that run when the server is told to stop
+	stoppingGrace = 20 * time.Second // for requests that run when the server is told to stop; the work beside them has a fifth of it
+	closingGrace  = 4 * time.Second  // for the files and etcd, after that
+	lateAnswer    = 5 * time.Second  // for a refusal to be written once the time of its request is over
+	stopWithin    = 30 * time.Second // for the process, from the end of --shutdown-delay-duration on, whatever it is doing: as long as Kubernetes gives a pod
 )
 
 // config is how a server is to be: what the flags say, and what none says.
 type config struct {
 	options.Options
 	namespaceGrace time.Duration
-	starting       context.Context  // ends a start that waits for etcd; nil: nothing does
-	clock          func() time.Time // says when a commit is made; nil: the machine does
+	grace          time.Duration    // stoppingGrace
+	starting       context.Context  // ends a start; nil: nothing does
+	clock          func() time.Time // in place of the machine's clock; nil: that one
 	log            zerolog.Logger
+	manager        systemd.Manager // is told how it goes
 }
 
 func main() {
@@ -113,13 +119,24 @@ func main() {
 	os.Exit(commandAs(envtest.ProgramName(os.Args[0]), os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// serve runs the server until SIGTERM or SIGINT.
+// serve runs the server until SIGTERM or SIGINT. The second of these ends the process at once.
 func (c *config) serve(stderr io.Writer) error {
 	defer outliveHangups()()
 	c.log = newLogger(stderr, c.LogFormat)
-	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer cancel()
+	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
+		c.log.Error().Msg(why + ": the process ends now, and gives up what still runs. Every write that was answered is kept")
+		os.Exit(1)
+	}, syscall.SIGTERM, syscall.SIGINT)
+	defer forget()
 	c.starting = stop
+	c.manager = systemd.FromEnvironment(os.Getenv)
+	context.AfterFunc(stop, func() { c.toldManager(c.manager.Stopping()) })
+	var serving atomic.Pointer[server] // nil while one starts or stops
+	watched, unwatch := context.WithCancel(context.Background())
+	defer unwatch()
+	go c.manager.Watch(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
+		c.log.Error().Err(err).Msg("the server does not prove that it lives; the service manager's watchdog is not fed")
+	})
 	for again := false; ; {
 		own := *c // the start completes it
 		s, err := startServer(&own)
@@ -128,16 +145,23 @@ func (c *config) serve(stderr io.Writer) error {
 			again = true
 			continue
 		}
+		if err != nil && stop.Err() != nil {
+			c.log.Warn().Err(err).Msg("the server was told to stop before it served")
+			return nil
+		}
 		if err != nil {
 			return err
 		}
 		again = false
+		serving.Store(s)
 		select {
 		case <-stop.Done():
-			c.log.Info().Msg("stopping")
+			c.log.Info().Stringer("serves-for", c.ShutdownDelay).Msg("stopping")
+			s.sendAway(c.ShutdownDelay)
 		case err = <-s.failed:
 		case why := <-s.cluster.Lost():
 			c.log.Error().Err(why).Msg("starting anew")
+			serving.Store(nil)
 			c.Listen = s.listening // the port that it has now
 			if err := s.stop(); err != nil && !errors.Is(err, store.ErrDamaged) {
 				return err
@@ -145,6 +169,13 @@ func (c *config) serve(stderr io.Writer) error {
 			continue
 		}
 		return errors.Join(err, s.stop())
+	}
+}
+
+// toldManager is for what telling the service manager has come to.
+func (c *config) toldManager(err error) {
+	if err != nil {
+		c.log.Warn().Err(err).Msg("the service manager does not listen")
 	}
 }
 
@@ -170,6 +201,8 @@ func isTerminal(file *os.File) bool {
 type server struct {
 	cfg         *config
 	log         zerolog.Logger
+	clock       *clock.Clock
+	clockSet    chan struct{} // a token when the machine's clock has been set
 	endpoint    serving.Endpoint
 	url         string
 	st          *store.Store
@@ -190,6 +223,7 @@ type server struct {
 	usage       *deprecations.Tracker
 	watches     dashboard.Watches         // that are served
 	audit       *audit.Log                // nil without --audit-log-path
+	auditFails  atomic.Pointer[error]     // why the audit log cannot be written; nil: it can, or there is none
 	fc          *flowControl              // nil without flow control
 	flows       *bootstrap.FlowReconciler // its configuration's
 	scrub       *datafile.Scrub
@@ -199,10 +233,13 @@ type server struct {
 	listening   string
 	findings    *findings.Detector
 	instruments *instrumentation
+	probe       health.Probe // of itself
 	resting     drain.Conns
-	stopping    chan struct{}      // closed when the server is told to stop: watches end, /readyz fails
+	leaving     chan struct{}      // closed when the server is told to stop: /readyz fails, connections end with their next answer
+	leaveOnce   sync.Once          // closes it
+	stopping    chan struct{}      // closed when the server ends serving: watches end
 	idle        context.CancelFunc // ends the background work
-	workers     chan struct{}      // closed when the background work has ended
+	work        drain.Work         // in the background
 	failed      chan error         // what ended the server, if it was not told to stop
 }
 
@@ -211,9 +248,14 @@ func startServer(c *config) (*server, error) {
 	if err := c.Finish(); err != nil {
 		return nil, err
 	}
-	c.Auth.Log = c.log
-	s := &server{cfg: c, log: c.log, endpoint: serving.Endpoint{Options: &c.Options, Log: c.log}, reg: scheme.NewRegistry(), metrics: newMetrics(), usage: deprecations.NewTracker(), troubles: troubles.New(c.log),
-		stopping: make(chan struct{}), workers: make(chan struct{}), failed: make(chan error, 1)}
+	if c.starting == nil {
+		c.starting = context.Background()
+	}
+	now := clock.New(c.clock)
+	c.Auth.Log, c.Auth.Now = c.log, now.Now
+	s := &server{cfg: c, log: c.log, clock: now, clockSet: make(chan struct{}, 1), endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now},
+		reg: scheme.NewRegistry(), metrics: newMetrics(), usage: deprecations.NewTracker(), troubles: troubles.New(c.log),
+		leaving: make(chan struct{}), stopping: make(chan struct{}), failed: make(chan error, 1)}
 	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
 		return nil, err
 	}
@@ -222,16 +264,19 @@ func startServer(c *config) (*server, error) {
 		return nil, err
 	}
 	if err := s.open(listener); err != nil {
-		return nil, errors.Join(err, listener.Close())
+		return nil, errors.Join(s.giveUp(err), listener.Close())
 	}
 	return s, nil
 }
 
-// open opens all files, then the server on a listener, which stays the caller's when there is an error.
+// open opens all files, then the server on a listener. When there is an error, these are the caller's to close.
 func (s *server) open(listener net.Listener) error {
 	c := s.cfg
-	var err error
-	if err = s.endpoint.Open(); err != nil {
+	err := s.reachEtcd()
+	if err != nil {
+		return err
+	}
+	if err = s.endpoint.Open(s.authorityShared()); err != nil {
 		return fmt.Errorf("--cert-dir: %w", err)
 	}
 	if s.auth, err = auth.New(c.Auth); err != nil {
@@ -245,39 +290,21 @@ func (s *server) open(listener net.Listener) error {
 	if err := s.openStore(); err != nil {
 		return err
 	}
+	s.clock.Passed(s.st.TimeOf(s.st.Revision()))
 	datafile.RemoveLeftovers(s.st.Path)
 	if err := s.rehearse(); err != nil {
-		return s.giveUp(err)
+		return err
 	}
 	s.guardSecrets()
 	s.listening = listener.Addr().String()
-	if err := s.start(listener); err != nil {
-		return s.giveUp(err)
-	}
-	return nil
+	return s.start(listener)
 }
 
-// rehearse reads what the start cannot do without. The start writes, too (what every server has, keys), and a file that will be refused
-// has to stay as it is: so this comes before all of it.
+// rehearse reads what the start cannot do without, beside the keys, which opening has read. The start writes, too (what every server has, keys),
+// and a file that will be refused has to stay as it is: so this comes before all of it. Objects it can do without, whichever they are.
 func (s *server) rehearse() error {
-	if _, err := store.NewMaintenance(s.st); err != nil {
-		return err
-	}
-	needed := []string{"/" + apiextensions.GroupName + "/customresourcedefinitions/"}
-	if s.cfg.FlowControl {
-		needed = append(needed, "/"+flowcontrolv1.GroupName+"/flowschemas/", "/"+flowcontrolv1.GroupName+"/prioritylevelconfigurations/")
-	}
-	if s.auth.Enforcing() {
-		for _, plural := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
-			needed = append(needed, "/"+rbacv1.GroupName+"/"+plural+"/")
-		}
-	}
-	for _, prefix := range needed {
-		if err := s.st.Readable(prefix); err != nil {
-			return fmt.Errorf("the start needs all that lies under %s: %w", prefix, err)
-		}
-	}
-	return nil
+	_, err := store.NewMaintenance(s.st)
+	return err
 }
 
 // guardSecrets sees to who may read the files with secrets; package certs does for those that it makes.
@@ -297,7 +324,8 @@ func (s *server) start(listener net.Listener) error {
 	if err := s.assemble(); err != nil {
 		return err
 	}
-	if err := s.populate(context.Background()); err != nil {
+	ctx := s.cfg.starting
+	if err := s.populate(ctx); err != nil {
 		return err
 	}
 	url, secured, err := s.endpoint.Secure(listener, s.auth.ClientCAs)
@@ -307,10 +335,10 @@ func (s *server) start(listener net.Listener) error {
 	s.url = url
 	founder, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
 	s.endpoints = &bootstrap.Endpoints{Initializer: founder, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
-	if err := errors.Join(founder.Cluster(context.Background(), s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(context.Background(), at)); err != nil {
+	if err := errors.Join(founder.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); err != nil {
 		s.log.Error().Err(err).Msg("a part of the cluster is missing")
 	}
-	if err := s.publishAuthorities(); err != nil {
+	if err := s.publishAuthorities(ctx); err != nil {
 		s.log.Error().Err(err).Msg("who vouches for clients is not published")
 	}
 	s.http = &http.Server{
@@ -320,6 +348,7 @@ func (s *server) start(listener net.Listener) error {
 		ReadTimeout:       s.cfg.RequestTimeout + 5*time.Second,
 		WriteTimeout:      s.cfg.RequestTimeout + 10*time.Second,
 		IdleTimeout:       3 * time.Minute,
+		HTTP2:             &http.HTTP2Config{WriteByteTimeout: s.cfg.RequestTimeout}, // a stream's deadline is of no use on a connection that is stuck
 		MaxHeaderBytes:    64 << 10,
 		ConnContext:       withConn,
 		ConnState:         s.resting.Note,
@@ -328,20 +357,31 @@ func (s *server) start(listener net.Listener) error {
 	if err := s.endpoint.WriteKubeconfig(); err != nil {
 		return err
 	}
+	s.probe = health.NewProbe(at, secured != nil)
 	s.startWorkers()
 	go s.rd.news.Run(s.stopping)
 	go s.accept(listener)
 	s.log.Info().Str("url", s.url).Str("data", s.st.Path).Int64("revision", s.st.Revision()).Msg("serving")
+	s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.url))
 	return nil
 }
 
+// alive proves that the server lives, for a watchdog: it answers /livez at its own port, and the writer of its data file answers. What a restart would
+// not cure (a full disk, damage, an etcd that is away) is no lack of life. A proof that hangs lasts longer than ctx.
+func (s *server) alive(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	return errors.Join(s.probe.Ask(ctx, "/livez"), s.st.WriterAnswers(ctx))
+}
+
 // publishAuthorities tells programs beside this server whose client certificates it takes. They learn of a changed file at the next start.
-func (s *server) publishAuthorities() error {
+func (s *server) publishAuthorities(ctx context.Context) error {
 	pem, err := s.cfg.Auth.Authorities()
 	if err != nil || len(pem) == 0 {
 		return err
 	}
-	return bootstrap.Initializer{Writer: s.wr, Types: s.reg}.ClientAuthorities(context.Background(), pem)
+	return bootstrap.Initializer{Writer: s.wr, Types: s.reg}.ClientAuthorities(ctx, pem)
 }
 
 // assemble makes the parts that work on the store, and puts them together.
@@ -350,6 +390,7 @@ func (s *server) assemble() error {
 	if s.upkeep, err = store.NewMaintenance(s.st); err != nil {
 		return err
 	}
+	s.upkeep.Yields = s.cfg.History == nil // what was asked for is kept
 	s.scrub = &datafile.Scrub{Store: s.st, Upkeep: s.upkeep, Log: s.log}
 	s.cfg.Accounts.RootCA = s.cfg.Auth.OwnCA
 	if s.auth.Accounts, err = serviceaccount.New(s.st, s.cfg.Accounts); err != nil {
@@ -363,7 +404,7 @@ func (s *server) assemble() error {
 		return err
 	}
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
-	s.rd = &reads{st: s.st, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
+	s.rd = &reads{st: s.st, past: history.Reach{Store: s.st, May: s.may}, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
 		bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
 		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := allocator.New(s.st, s.cfg.ServiceRange)
@@ -371,7 +412,7 @@ func (s *server) assemble() error {
 		return err
 	}
 	alloc.Shared = s.cluster != nil
-	if alloc.Failed = func(err error) { s.log.Error().Err(err).Msg("cluster IPs and node ports") }; s.cfg.ManagedFields {
+	if alloc.Failed = s.stands("cluster IPs and node ports"); s.cfg.ManagedFields {
 		alloc.Manager = "apilet"
 	}
 	s.wr = &registry.Writer{Store: s.st, Types: s.reg, Auth: s.auth, Allocator: alloc, Unreadable: s.lost, Validating: s.cfg.Validate, ManagedFields: s.cfg.ManagedFields}
@@ -380,11 +421,17 @@ func (s *server) assemble() error {
 	}
 	s.findings = findings.New(findings.Logged(s.log))
 	s.metrics.registry.MustRegister(s.findings)
-	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.Verbosity, timeout: s.cfg.RequestTimeout}
+	s.instruments = &instrumentation{reg: s.reg, metrics: s.metrics, audit: s.audit, findings: s.findings, log: s.log, verbosity: s.cfg.Verbosity, timeout: s.cfg.RequestTimeout,
+		bytes: shares.NewBytes(s.cfg.RequestTimeout / 4)}
 	s.metrics.registry.MustRegister(&datafile.Collector{Store: s.st, Types: s.reg, Scrub: s.scrub, Unreadable: s.lost, Tracked: &s.wr.Tracked})
+	s.metrics.clockBehind(s.clock.Behind)
+	s.metrics.leader(s.leads.Load)
+	s.metrics.registry.MustRegister(certificateFigures(s.endpoint.Certificates))
+	s.metrics.registry.MustRegister(clusterFigures{s.cluster})
 	s.metrics.buildInfo(map[string]string{"major": "1", "minor": minorVersion, "git_version": gitVersion, "go_version": runtime.Version(),
 		"platform": runtime.GOOS + "/" + runtime.GOARCH})
 	s.types = crd.NewDefinitions(s.st, s.reg, s.wr, s.log)
+	s.types.Stands = s.stands("definitions of custom resources")
 	return nil
 }
 
@@ -463,7 +510,7 @@ func (s *server) createNamespace(ctx context.Context, name string) error {
 func (s *server) typeChecker() *policy.TypeChecker {
 	row := s.reg.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
 	return &policy.TypeChecker{Store: s.st, Types: s.reg, Schemas: discovery.KindSchemas,
-		Tell: func(err error) { s.log.Error().Err(err).Msg("checking the types of admission policies") },
+		Tell: s.stands("checking the types of admission policies"),
 		Write: func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error {
 			t := registry.Target{Resource: row, Name: name, Subresource: "status"}
 			_, _, err := s.wr.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
@@ -483,43 +530,74 @@ func (s *server) typeChecker() *policy.TypeChecker {
 func (s *server) startWorkers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.idle = cancel
-	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.EventTTL, Grace: s.cfg.namespaceGrace, Log: s.log,
+	gc := &gc.Collector{Store: s.st, Maintenance: s.upkeep, Types: s.reg, Writer: s.wr, EventTTL: s.cfg.EventTTL, Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell,
 		Begin: s.instruments.own}
-	var running sync.WaitGroup
-	running.Go(func() { s.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
+	work := &s.work
+	work.Go("the controllers", func() { s.lead(ctx, func(ctx context.Context) { s.workOff(ctx, gc) }) })
 	if s.cluster != nil {
-		running.Go(func() { s.wr.FollowOthers(ctx) })
+		work.Go("following what other servers write", func() { s.wr.FollowOthers(ctx) })
 	}
-	running.Go(func() { s.auth.Nodes.Run(ctx) })
-	running.Go(func() { s.types.Run(ctx) })
-	running.Go(func() { s.policies.Run(ctx) })
-	running.Go(func() { s.scrub.Run(ctx) })
-	running.Go(func() { s.findings.Run(ctx) })
-	running.Go(func() {
+	work.Go("following what pods refer to", func() { s.auth.Nodes.Run(ctx) })
+	work.Go("following definitions of types", func() { s.types.Run(ctx) })
+	work.Go("following admission policies", func() { s.policies.Run(ctx) })
+	work.Go("the scrub of the data file", func() { s.scrub.Run(ctx) })
+	work.Go("the findings", func() { s.findings.Run(ctx) })
+	work.Go("the search for objects that cannot be read", func() {
 		if err := s.lost.Survey(ctx, unreadable.NewDecodeCheck(s.reg)); err != nil && ctx.Err() == nil {
 			s.log.Error().Err(err).Msg("looking for objects that cannot be read")
 		}
 	})
-	if s.audit != nil {
-		running.Go(func() {
-			s.audit.ReopenAtHangups(ctx, func(err error) { s.log.Error().Err(err).Msg("reopening the audit log") })
-		})
-	}
-	running.Go(func() { s.endpoint.Run(ctx) })
-	running.Go(func() { s.endpoints.Run(ctx, s.stopping) })
-	running.Go(func() {
+	work.Go("giving pages back", func() { footprint.Run(ctx) })
+	work.Go("heeding hangups", func() { s.heedHangups(ctx) })
+	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.observed("readyz")}
+	work.Go("the checks of /readyz", func() { ready.Run(ctx, health.LookEvery) })
+	work.Go("watching the clock", func() { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) })
+	work.Go("renewing certificates", func() { s.endpoint.Run(ctx, s.clockSet) })
+	work.Go("telling where this server is", func() { s.endpoints.Run(ctx, s.leaving) })
+	work.Go("compaction", func() {
 		s.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(_ store.Compaction, err error) { s.afterCompaction(ctx, gc, err) })
 	})
 	if s.flows != nil {
-		running.Go(func() { s.fc.run(ctx) })
-		running.Go(func() {
-			s.flows.Run(ctx, s.flows.Apply, func(err error) { s.log.Error().Err(err).Msg("reading flow schemas and priority levels") })
+		work.Go("flow control", func() { s.fc.run(ctx) })
+		work.Go("following flow schemas", func() {
+			s.flows.Run(ctx, s.flows.Apply, s.stands("reading flow schemas and priority levels"))
 		})
 	}
-	go func() {
-		running.Wait()
-		close(s.workers)
-	}()
+}
+
+// heedHangups opens the audit log anew at each SIGHUP, until ctx ends. The service manager is told also where there is none: it may wait for that.
+func (s *server) heedHangups(ctx context.Context) {
+	hangup := make(chan os.Signal, 1) // one waiting signal stands for all that come before it is seen
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+		}
+		s.cfg.toldManager(s.cfg.manager.Reloading())
+		if s.audit != nil {
+			if err := s.audit.Reopen(); err != nil {
+				s.log.Error().Err(err).Msg("reopening the audit log")
+			}
+		}
+		s.cfg.toldManager(s.cfg.manager.Ready("serving " + s.url))
+	}
+}
+
+// stands is what somebody in the background is given to tell how it stands, after each round.
+func (s *server) stands(what string) func(error) {
+	return func(err error) { s.troubles.Tell(what, err) }
+}
+
+// noteClockSet has the certificates looked at: the clock says by itself whether it is believed.
+func (s *server) noteClockSet(step time.Duration) {
+	s.log.Warn().Str("by", step.Round(time.Second).String()).Time("now", s.clock.Now()).Msg("the machine's clock has been set")
+	select {
+	case s.clockSet <- struct{}{}:
+	default: // they will be looked at
+	}
 }
 
 // workOff does what follows from writes, later than they. Where several servers share their objects, one of them does.
@@ -529,6 +607,10 @@ func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 	if s.cfg.Controllers {
 		running.Go(func() { gc.Run(ctx) })
 		running.Go(func() { s.typeChecker().Run(ctx) })
+		tokens := bootstrap.NewTokenReconciler(s.st, s.reg, s.wr, s.log)
+		running.Go(func() {
+			gc.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error { return tokens.Run(ctx, gc) })
+		})
 	}
 	if s.namespaces != nil {
 		running.Go(func() {
@@ -537,10 +619,10 @@ func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 	}
 	running.Go(func() { s.wr.Allocator.Run(ctx) })
 	running.Go(func() {
-		s.wr.WriteQuotas(ctx, func(err error) { s.log.Error().Err(err).Msg("writing what is used into the status of ResourceQuotas") })
+		s.wr.WriteQuotas(ctx, s.stands("writing what is used into the status of ResourceQuotas"))
 	})
 	running.Go(func() {
-		s.apiServices.Run(ctx, func(err error) { s.log.Error().Err(err).Msg("keeping the APIServices of custom resources") })
+		s.apiServices.Run(ctx, s.stands("keeping the APIServices of custom resources"))
 	})
 }
 
@@ -551,10 +633,12 @@ func (s *server) auditHooks() audit.Hooks {
 		Dropped: func(n int) { s.metrics.auditErrors.Add(float64(n)) },
 		Failing: func(err error) {
 			if err != nil {
+				s.auditFails.Store(&err)
 				s.metrics.auditFailing.Set(1)
-				s.log.Error().Err(err).Msg("the audit log cannot be written; events wait in memory")
+				s.log.Error().Err(err).Msg("the audit log cannot be written; events wait in memory, the first mebibyte of them: make room for it, or see who may write there")
 				return
 			}
+			s.auditFails.Store(nil)
 			s.metrics.auditFailing.Set(0)
 			s.log.Info().Msg("the audit log is written again")
 		},
@@ -568,46 +652,130 @@ func (s *server) accept(listener net.Listener) {
 	}
 }
 
-// stop lets running requests end, ends watches, and closes the store.
+// sendAway goes on serving for a while, and has clients and load balancers go elsewhere meanwhile.
+func (s *server) sendAway(delay time.Duration) {
+	s.leaveOnce.Do(func() { close(s.leaving) })
+	if delay <= 0 {
+		return
+	}
+	select {
+	case <-time.After(delay):
+	case err := <-s.failed:
+		s.failed <- err
+	case <-s.cluster.Lost():
+	}
+}
+
+// closing ends connections with their answers once the server leaves: who asks again connects anew, and a load balancer knows where. In HTTP/2 the
+// header becomes a GOAWAY, after which what runs on the connection goes on.
+func (s *server) closing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-s.leaving:
+			w.Header().Set("Connection", "close")
+		default:
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// stop lets running requests end, ends watches, and closes the store. It waits for nothing without a bound, and says in the log what it has
+// given up. That loses nothing: a write is answered when it is in the file, or in etcd.
 func (s *server) stop() error {
+	s.sendAway(0)
 	s.http.RegisterOnShutdown(func() { close(s.stopping) }) // behind the closed door: whose watch ends comes back at once
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.grace)
 	defer cancel()
 	time.AfterFunc(drain.Delay, s.resting.Close)
 	err := s.http.Shutdown(ctx)
-	s.idle()
-	<-s.workers
-	s.rd.news.Close()
-	s.webhooks.Close()
-	err = errors.Join(err, s.closeStore())
-	if s.audit != nil {
-		err = errors.Join(err, s.audit.Close())
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn().Int("connections", s.resting.Busy()).Stringer("waited", s.cfg.grace).Msg("the server gives up requests that do not end: it cuts their connections")
+		err = s.http.Close()
 	}
-	return err
+	s.idle()
+	if unfinished := s.work.Wait(s.cfg.grace / 5); unfinished != nil {
+		s.log.Warn().Err(unfinished).Msg("the server gives up work in the background")
+	}
+	return errors.Join(err, s.close())
+}
+
+// close closes what a server has open, when nobody uses it any more, or is waited for.
+func (s *server) close() error {
+	var closing drain.Work
+	var stored, audited error
+	closing.Go("closing the data file", func() {
+		s.rd.news.Close()
+		s.webhooks.Close()
+		stored = s.closeStore()
+	})
+	if s.audit != nil {
+		closing.Go("closing the audit log", func() { audited = s.audit.Close() })
+	}
+	if err := closing.Wait(closingGrace); err != nil {
+		return err
+	}
+	return errors.Join(stored, audited)
 }
 
 // ---- The chain and the routes ----
 
 // handler is the way of every request: what is done for all of them, from the outside in, then the route.
 func (s *server) handler() http.Handler {
-	return s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.throughTime(s.routes()))))))
+	return s.closing(s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.throughTime(s.routes())))))))
+}
+
+// readiness lists what is looked at in /readyz. What fails makes the server unready: another one, or none, would answer better. What warns leaves it
+// ready, since it answers reads and deletes, and whoever is to help must get at it.
+func (s *server) readiness() []health.Check {
+	checks := []health.Check{health.Ping, health.Shutdown(s.leaving), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.scrub.Whole},
+		{Name: "scrub", Err: s.scrub.Intact}, {Name: "unreadable", Err: s.lost.Check}, {Name: "disk", Err: s.st.HasRoom, Warns: true},
+		{Name: "certificates", Err: s.endpoint.Valid, Warns: true}, {Name: "clock", Err: s.clockRight, Warns: true}}
+	if s.audit != nil {
+		checks = append(checks, health.Check{Name: "audit", Err: s.auditWorks, Warns: true})
+	}
+	if s.cluster != nil {
+		return append(checks, health.Check{Name: "quota", Err: s.cluster.WithinQuota, Warns: true}, health.Check{Name: "etcd", Err: s.cluster.Check})
+	}
+	return append(checks, health.Check{Name: "quota", Err: s.st.WithinQuota, Warns: true})
+}
+
+// clockRight is the check that shows whether the machine's clock is believed.
+func (s *server) clockRight() error {
+	if by := s.clock.Behind(); by > 0 {
+		return fmt.Errorf("the machine's clock is behind what is known to have passed, by %s: it is not believed until a time server or somebody sets it (timedatectl)",
+			by.Round(time.Second))
+	}
+	return nil
+}
+
+// auditWorks is the check that shows whether the audit log is written.
+func (s *server) auditWorks() error {
+	if err := s.auditFails.Load(); err != nil {
+		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
+	}
+	return nil
+}
+
+// observed counts how a check went, and has the log hear of those that nobody else tells it of.
+func (s *server) observed(endpoint string) func(check string, err error) {
+	return func(check string, err error) {
+		s.metrics.checked(endpoint, check, err == nil)
+		told := []string{"damage", "scrub", "unreadable", "certificates", "clock", "etcd"}
+		if endpoint == "readyz" && (slices.Contains(told, check) || check == "quota" && s.cluster != nil) {
+			s.troubles.Tell("/readyz/"+check, err)
+		}
+	}
 }
 
 // routes lists everything that is served.
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
-	ready := []health.Check{health.Ping, health.Shutdown(s.stopping), {Name: "store", Err: s.st.Writable}, {Name: "damage", Err: s.scrub.Whole},
-		{Name: "scrub", Err: s.scrub.Intact}, {Name: "unreadable", Err: s.lost.Check}}
-	if s.cluster != nil {
-		ready = append(ready, health.Check{Name: "etcd", Err: s.cluster.Check})
-	}
-	alive := []health.Check{health.Ping}
 	var checked []string
-	for name, checks := range map[string][]health.Check{"livez": alive, "healthz": alive, "readyz": ready} {
+	for name, checks := range map[string][]health.Check{"livez": {health.Ping}, "healthz": {health.Ping}, "readyz": s.readiness()} {
 		for _, check := range checks {
 			checked = append(checked, "/"+name+"/"+check.Name)
 		}
-		endpoint := &health.Endpoint{Name: name, Checks: checks, Shows: s.maySee}
+		endpoint := &health.Endpoint{Name: name, Checks: checks, Shows: s.maySee, Observed: s.observed(name)}
 		r.Handle("/"+name, s.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+name+"/*", s.withAuthorization(endpoint.ServeHTTP))
 	}
@@ -624,7 +792,7 @@ func (s *server) routes() http.Handler {
 	r.Handle("/debug/deprecations", s.withAuthorization(s.usage.ServeHTTP))
 	r.Handle(history.Path, s.history()) // which asks for each object that it tells of
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		s.findings.Serve(w, r, findings.Rights{May: s.may, MayAnything: s.auth.MayListAnything})
+		s.findings.Serve(w, r, findings.Rights{May: s.may, MayAnything: s.auth.MayListAnything, Since: s.timeSince})
 	})
 	if s.flows != nil {
 		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
@@ -668,7 +836,6 @@ func document(contentType string, body []byte) http.HandlerFunc {
 func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := s.auth.Authorize(request.From(r.Context())); err != nil {
-			w.Header().Set("X-Content-Type-Options", "nosniff")
 			s.fail(w, r, err)
 			return
 		}
@@ -678,7 +845,7 @@ func (s *server) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 
 // throughTime answers what asks about a moment (/at/MOMENT/...) as of then, and leaves the rest to now.
 func (s *server) throughTime(now http.Handler) http.Handler {
-	past := history.Past{Moments: history.Moments{Store: s.st, Upkeep: s.upkeep}, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
+	past := history.Past{Moments: history.Moments{Store: s.st, Upkeep: s.upkeep}, Has: hadAnswer, Types: s.types.At, Show: s.serveThen, Fail: s.fail}
 	then := s.withAuthorization(past.ServeHTTP) // by the rules of now
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).At == "" {
@@ -689,31 +856,52 @@ func (s *server) throughTime(now http.Handler) http.Handler {
 	})
 }
 
+// hadAnswer says which paths are shown as they were.
+func hadAnswer(path string) history.Answer {
+	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch {
+	case root == "api" || root == "apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
+		return history.Typed
+	case path == "/version" || path == "/version/":
+		return history.Timeless
+	}
+	return history.Nothing
+}
+
 // serveThen answers with what this server showed at a revision, by another that is enough of one to be read.
 func (s *server) serveThen(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) {
-	then := &server{cfg: s.cfg, log: s.log, st: s.st, reg: types, auth: s.auth, metrics: s.metrics, usage: s.usage, instruments: s.instruments,
-		rd: &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, at: rev}}
-	asked := request.From(r.Context()).Info.Path
-	root, _, _ := strings.Cut(strings.TrimPrefix(asked, "/"), "/")
-	switch {
-	case root == "api" || root == "apis":
-		then.serveAPI(w, r)
+	if types == nil {
+		s.serveVersion(w, r)
+		return
+	}
+	rd := &reads{st: s.st, tokens: s.rd.tokens, chunking: s.rd.chunking, patience: s.rd.patience, readSlots: s.rd.readSlots, past: s.rd.past, at: rev}
+	then := &server{cfg: s.cfg, log: s.log, st: s.st, reg: types, auth: s.auth, metrics: s.metrics, usage: s.usage, instruments: s.instruments, rd: rd}
+	switch asked := request.From(r.Context()).Info.Path; {
 	case asked == "/openapi/v2":
 		then.serveSwagger(w, r)
-	case asked == "/openapi/v3" || strings.HasPrefix(asked, "/openapi/v3/"):
+	case strings.HasPrefix(asked, "/openapi/"):
 		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r) // where it may be kept for a year
-	case root == "version":
-		s.serveVersion(w, r)
 	default:
-		http.NotFound(w, r)
+		then.serveAPI(w, r)
 	}
 }
 
 // history answers what has changed, to those who may list what it was.
 func (s *server) history() *history.Log {
 	return history.New(history.Config{Store: s.st, Upkeep: s.upkeep, Types: s.reg, MayAnything: s.auth.MayListAnything, Begun: watchBegun, Fail: s.fail,
-		May:      s.may,
+		Reach:    s.rd.past,
 		Patience: s.cfg.RequestTimeout, Lifetime: s.cfg.MinTimeout, ShuttingDown: s.stopping})
+}
+
+// timeSince is from when on somebody may know of what a request is about.
+func (s *server) timeSince(u request.User, info request.Info) time.Time {
+	switch rev, err := s.rd.past.Since(u, info, ""); {
+	case err != nil: // damage, of which a scrub tells
+		return time.Now()
+	case rev > 0:
+		return s.st.TimeOf(rev)
+	}
+	return time.Time{}
 }
 
 // may tells whether somebody may do something, by the rules of now.
@@ -771,6 +959,9 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 // fail answers with an error, and logs the ones that are nobody's fault but ours. A request that ran out
 // of time is not.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil { // a computation may have gone on for longer than the connection was to be written to
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lateAnswer))
+	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
@@ -793,6 +984,15 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
 	}
 	if err := s.noteDeprecation(r, res); err != nil {
+		return err
+	}
+	if info.Name != "" && request.IsMutating(info) && !res.Virtual { // before anything is done: afterwards nothing can be refused
+		_, size, _ := s.st.GetUpTo(res.Key(scheme.ScopeOf(res, info), info.Name), 0)
+		if err := shares.Hold(r.Context(), w, size); err != nil {
+			return err
+		}
+	}
+	if err := s.rd.begun(r.Context(), res); err != nil {
 		return err
 	}
 	if info.Subresource != "" {
@@ -904,7 +1104,9 @@ func (s *server) maySee(r *http.Request, path string) bool {
 // program is apilet with its table of commands.
 func program() *commandline.Program {
 	return &commandline.Program{Name: "apilet", About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
-		Commands: func() []commandline.Command { return (&config{namespaceGrace: gc.NamespaceGrace}).commands() }, Version: printVersion}
+		Commands: func() []commandline.Command {
+			return (&config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}).commands()
+		}, Version: printVersion}
 }
 
 // commands are apilet's; flags write into c.
@@ -926,6 +1128,7 @@ func commandAs(name string, args []string, stdout, stderr io.Writer) int {
 	case "etcd":
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer cancel()
+		context.AfterFunc(ctx, cancel) // the second signal ends the process
 		defer outliveHangups()()
 		err = envtest.ServeAsEtcd(ctx, args, stdout, stderr)
 	case "kube-apiserver":
@@ -968,7 +1171,7 @@ func printVersion(out io.Writer) error {
 
 // newConfig returns the flags for serving with their defaults.
 func newConfig(stderr io.Writer) (*config, *flag.FlagSet) {
-	c, f := &config{namespaceGrace: gc.NamespaceGrace}, flag.NewFlagSet("apilet", flag.ContinueOnError)
+	c, f := &config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}, flag.NewFlagSet("apilet", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	for _, group := range c.Groups() {
 		group.Define(f)

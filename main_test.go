@@ -125,7 +125,7 @@ func (s *testServer) restart() {
 // hold the store's revision against that.
 func (s *testServer) rest() {
 	s.idle()
-	<-s.workers
+	_ = s.work.Wait(time.Minute)
 }
 
 // compactNow forgets the history before rev.
@@ -603,6 +603,49 @@ func TestPlainPortRefusesOtherSites(t *testing.T) {
 	if a.code != 204 || a.header.Get("Access-Control-Allow-Origin") != "https://good.example" {
 		t.Errorf("a preflight got %d %v", a.code, a.header)
 	}
+}
+
+// A browser shows its user's certificate to whatever page asks, and reaches the plain port from any. What such a page can make it send does nothing:
+// a simple request without Content-Type is taken for JSON.
+func TestOtherSitesPagesDoNothing(t *testing.T) {
+	t.Parallel()
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	secured := startTest(t, func(c *config) {
+		c.CertDir, c.Kubeconfig, c.CORSOrigins = filepath.Join(t.TempDir(), "certs"), kubeconfig, `^https://good\.example$`
+	})
+	secured.client, _ = kubeconfigClient(t, kubeconfig)
+	t.Cleanup(secured.client.CloseIdleConnections)
+	plain := startTest(t)
+	binding := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"generateName":"csrf-"},
+		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"system:anonymous"}]}`
+	bindings := "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+	evil, cross, same := "Origin: https://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"
+	for _, s := range []*testServer{secured, plain} {
+		for _, headers := range [][]string{{evil, cross}, {evil}, {"Origin: null"}, {same}, {cross}} {
+			a := s.want(403, "POST", bindings, binding, headers...)
+			if a.header.Get("X-Content-Type-Options") != "nosniff" || a.header.Get("Cross-Origin-Resource-Policy") != "same-origin" {
+				t.Errorf("the answer's headers are %v", a.header)
+			}
+		}
+		for _, path := range []string{"/api/v1/secrets", "/debug/backup", "/debug/history?follow=true", "/api/v1/pods?watch=true", "/debug/ui/data", "/metrics", "/readyz"} {
+			s.want(403, "GET", path, "", cross)
+			s.want(403, "GET", path, "", same, "Sec-Fetch-Mode: navigate")
+			if a := s.send("HEAD", path, "", cross); a.code != 403 {
+				t.Errorf("HEAD %s: %d", path, a.code)
+			}
+		}
+		s.want(200, "GET", "/debug/ui/", "", cross, "Sec-Fetch-Mode: navigate") // a link
+		s.want(403, "GET", "/debug/ui/", "", cross, "Sec-Fetch-Mode: no-cors")
+		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: same-origin")
+		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate")
+		s.want(201, "POST", bindings, binding)
+	}
+	secured.want(201, "POST", bindings, binding, "Origin: https://good.example", cross)
+	secured.want(201, "POST", bindings, binding, "Origin: http://127.0.0.1:8001", "Sec-Fetch-Site: same-origin") // a page behind kubectl proxy
+
+	tokens, _ := startTLS(t)
+	tokens.want(201, "POST", bindings, binding, evil, cross, "Authorization: Bearer root-token") // which no browser adds by itself
+	tokens.want(403, "GET", "/version", "", cross)
 }
 
 func TestKubeconfigIsWritten(t *testing.T) {

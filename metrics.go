@@ -42,12 +42,15 @@ import (
 	"apilet/internal/admission/plugins"
 	"apilet/internal/admission/policy"
 	"apilet/internal/audit"
+	"apilet/internal/etcd"
 	"apilet/internal/exposition"
 	"apilet/internal/findings"
 	"apilet/internal/history"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/serving"
+	"apilet/internal/shares"
 )
 
 const (
@@ -95,6 +98,7 @@ type metrics struct {
 	auditEvents, auditErrors                   prometheus.Counter
 	auditFailing                               prometheus.Gauge // 1 while events wait in memory
 	tlsHandshakeErrors                         prometheus.Counter
+	health                                     *prometheus.GaugeVec
 
 	hookCalls, hookRejections, hookFailOpens *prometheus.CounterVec
 	hookDurations                            *prometheus.HistogramVec
@@ -199,6 +203,7 @@ func (m *metrics) addSecurityMetrics() {
 	m.auditErrors = m.registry.Counters("apiserver_audit_error_total",
 		alpha+"Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", []string{"plugin"}).WithLabelValues("log")
 	m.auditFailing = m.registry.Gauges("apilet_audit_failing", "1 while the audit log cannot be written and events wait in memory.", nil).WithLabelValues()
+	m.health = m.registry.Gauges("kubernetes_healthcheck", stable+"This metric records the result of a single healthcheck.", []string{"name", "type"})
 	m.tlsHandshakeErrors = m.registry.Counters("apiserver_tls_handshake_errors_total",
 		alpha+"Number of requests dropped with 'TLS handshake error from' error", nil).WithLabelValues()
 }
@@ -444,21 +449,41 @@ func (m *metrics) watchListDone(l requestLabels, elapsed time.Duration) {
 	m.watchListDuration.WithLabelValues(l.group, l.version, l.resource, l.scope).Observe(elapsed.Seconds())
 }
 
-// An errorCounter is the log of an http.Server, which tells of failed TLS handshakes there alone.
+// An errorCounter is the log of an http.Server, which tells of failed TLS handshakes there alone. It counts them all, and passes on a few a minute:
+// strangers make as many as they like.
 type errorCounter struct {
 	io.Writer
 	handshakes prometheus.Counter
+
+	mu    sync.Mutex // guards what follows
+	since time.Time  // when the minute began
+	told  int        // handshakes in it
 }
+
+const handshakesTold = 10 // in a minute
 
 func (m *metrics) countHandshakeErrors(log io.Writer) io.Writer {
-	return errorCounter{log, m.tlsHandshakeErrors}
+	return &errorCounter{Writer: log, handshakes: m.tlsHandshakeErrors}
 }
 
-func (c errorCounter) Write(line []byte) (int, error) {
+func (c *errorCounter) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte("TLS handshake error from")) {
 		c.handshakes.Inc()
+		if !c.tells(time.Now()) {
+			return len(line), nil
+		}
 	}
 	return c.Writer.Write(line)
+}
+
+func (c *errorCounter) tells(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.since) > time.Minute {
+		c.since, c.told = now, 0
+	}
+	c.told++
+	return c.told <= handshakesTold
 }
 
 // A levelWriter gives each line that a package of Go's own logs the level of a warning.
@@ -477,6 +502,78 @@ func (m *metrics) buildInfo(labels map[string]string) {
 	m.registry.MustRegister(g)
 }
 
+// clockBehind tells how far the machine's clock lies behind what is known to have passed.
+func (m *metrics) clockBehind(behind func() time.Duration) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_clock_behind_seconds",
+		Help: "How far the machine's clock lies behind the newest moment that is known to have passed. The server goes on from that moment."},
+		func() float64 { return behind().Seconds() }))
+}
+
+// leader tells whether this server works off what was written, for all on the cluster.
+func (m *metrics) leader(leads func() bool) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_leader",
+		Help: "1 while this server is the one that does what only one of several may do: garbage collection, tokens, statuses. A server on a file of its own always is."},
+		func() float64 { return oneIf(leads()) }))
+}
+
+// checked keeps how a check of /livez, /readyz or /healthz went, each time that it is asked. kube-apiserver shows it at /metrics/slis.
+func (m *metrics) checked(endpoint, check string, well bool) {
+	m.health.WithLabelValues(check, endpoint).Set(oneIf(well))
+}
+
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// certificateFigures tell when the certificates end that there are at a scrape.
+type certificateFigures func() []serving.Certificate
+
+var certificateEnds = prometheus.NewDesc("apilet_certificate_expiration_timestamp_seconds",
+	"When a certificate that the server or its administrator depends on ends: serving, authority or admin.", []string{"certificate"}, nil)
+
+// Describe is prometheus.Collector's.
+func (c certificateFigures) Describe(ch chan<- *prometheus.Desc) { ch <- certificateEnds }
+
+// Collect is prometheus.Collector's.
+func (c certificateFigures) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range c() {
+		ch <- prometheus.MustNewConstMetric(certificateEnds, prometheus.GaugeValue, float64(one.Cert.NotAfter.Unix()), one.Name)
+	}
+}
+
+// clusterFigures tell how the etcd cluster was when it was last looked at; without one there are none.
+type clusterFigures struct{ cluster *etcd.Cluster }
+
+var (
+	etcdReachable = prometheus.NewDesc("apilet_etcd_reachable", "1 if etcd answered a linearizable read when it was last asked, which is every ten seconds at least.", nil, nil)
+	etcdNoSpace   = prometheus.NewDesc("apilet_etcd_space_exceeded", "1 if etcd has refused the last write because its own quota is exceeded.", nil, nil)
+	lagRevisions  = prometheus.NewDesc("apilet_replica_lag_revisions", "Revisions that etcd was seen to have and that this server's replica does not show yet.", nil, nil)
+	lagSeconds    = prometheus.NewDesc("apilet_replica_lag_seconds", "Since when this server's replica lacks what etcd was seen to have; 0 while it lacks nothing.", nil, nil)
+)
+
+// Describe is prometheus.Collector's.
+func (c clusterFigures) Describe(ch chan<- *prometheus.Desc) {
+	ch <- etcdReachable
+	ch <- etcdNoSpace
+	ch <- lagRevisions
+	ch <- lagSeconds
+}
+
+// Collect is prometheus.Collector's.
+func (c clusterFigures) Collect(ch chan<- prometheus.Metric) {
+	if c.cluster == nil {
+		return
+	}
+	state := c.cluster.State()
+	for d, v := range map[*prometheus.Desc]float64{etcdReachable: oneIf(state.Reachable), etcdNoSpace: oneIf(state.NoSpace),
+		lagRevisions: float64(state.LagRevisions), lagSeconds: state.Lag.Seconds()} {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
+	}
+}
+
 // handler serves /metrics.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
@@ -493,6 +590,7 @@ type instrumentation struct {
 	log       zerolog.Logger
 	verbosity int           // from 3 on every request has a log line
 	timeout   time.Duration // for a request that is no watch
+	bytes     *shares.Bytes // for what is large; nil: without bound
 }
 
 // An exchange is what there is of one request, in one piece of memory: its record, its response, and what that warns of.
@@ -506,7 +604,7 @@ type exchange struct {
 // first: nothing is done for a request that it does not see.
 func (b *instrumentation) record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w}, warnings: warningRecorder{header: w.Header()}}
+		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w, claim: shares.Claim{Bytes: b.bytes}}, warnings: warningRecorder{header: w.Header()}}
 		rec, out := &x.request, &x.out
 		defer b.close(r, rec, out)
 		asked := b.open(w, r, rec)
@@ -550,6 +648,7 @@ func (b *instrumentation) open(w http.ResponseWriter, r *http.Request, rec *requ
 // close is to be deferred. A panic of its own is one of ours, too: the server goes on, and net/http has nothing to tell about.
 func (b *instrumentation) close(r *http.Request, rec *request.Request, out *responseWriter) {
 	cause, now := recover(), time.Now()
+	out.claim.Release()
 	defer func() {
 		if own := recover(); own != nil {
 			b.logPanic(r, own)
@@ -652,7 +751,11 @@ type responseWriter struct {
 	code  int
 	bytes int64
 	begun func() // called before the head goes out; may be nil
+	claim shares.Claim
 }
+
+// Claim is what the request holds of the memory for large answers.
+func (w *responseWriter) Claim() *shares.Claim { return &w.claim }
 
 func (w *responseWriter) WriteHeader(code int) {
 	w.begin(code)

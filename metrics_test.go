@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -181,5 +182,22 @@ func BenchmarkObserveRequest(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		m.observe(podList, requestResult{code: 200, bytes: 1500, elapsed: 30 * time.Millisecond})
+	}
+}
+
+// TestFailedHandshakesAreToldTenTimesAMinute, and all else that Go's server says is told always.
+func TestFailedHandshakesAreToldTenTimesAMinute(t *testing.T) {
+	var out bytes.Buffer
+	m := newMetrics()
+	log := m.countHandshakeErrors(&out)
+	for range 500 {
+		fmt.Fprintln(log, "http: TLS handshake error from 192.0.2.1:1234: EOF")
+	}
+	fmt.Fprintln(log, "http: something else")
+	if lines := strings.Count(out.String(), "\n"); lines != handshakesTold+1 || !strings.Contains(out.String(), "something else") {
+		t.Errorf("%d lines:\n%s", lines, out.String())
+	}
+	if c := log.(*errorCounter); !c.tells(time.Now().Add(2 * time.Minute)) {
+		t.Error("the next minute's are not told")
 	}
 }

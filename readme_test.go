@@ -40,7 +40,7 @@ import (
 //   - white space counts as one blank, so that long lines may be broken,
 //   - three dots stand for anything.
 //
-// A block that wants a program which this machine does not have (kubectl, curl, jq) is left out with a word, and so is the rest of its section.
+// A block that wants a program which this machine does not have (kubectl, curl, jq, openssl, unshare) is left out with a word, and so is the rest of its section.
 
 // TestCommandChild is no test but apilet for the sessions.
 func TestCommandChild(t *testing.T) {
@@ -220,12 +220,15 @@ func runSection(t *testing.T, part section) {
 }
 
 func missingTool(command string) string {
-	for _, tool := range []string{"kubectl", "curl", "jq", "git"} {
+	for _, tool := range []string{"kubectl", "curl", "jq", "git", "openssl", "unshare"} {
 		if !regexp.MustCompile(`(^|[\s|($])` + tool + ` `).MatchString(command) {
 			continue
 		}
 		if _, err := exec.LookPath(tool); err != nil {
 			return tool
+		}
+		if tool == "unshare" && exec.Command(tool, "--user", "--map-root-user", "--mount", "true").Run() != nil { // containers may forbid it
+			return "unshare that may be used"
 		}
 	}
 	return ""

@@ -407,52 +407,125 @@ func TestTokensOutliveARestart(t *testing.T) {
 
 // ---- Secrets that hold a token
 
+const (
+	shopSecrets = "/api/v1/namespaces/shop/secrets"
+	mergePatch  = "Content-Type: application/merge-patch+json"
+)
+
+// tokenSecret is a Secret that is to hold a token; metadata is what it has beside its annotation.
+func tokenSecret(account, metadata string) string {
+	return `{"type":"kubernetes.io/service-account-token","metadata":{"annotations":{"kubernetes.io/service-account.name":"` + account + `"},` + metadata + `}}`
+}
+
+// filled waits until a Secret has a token, and returns it with that.
+func (s *testServer) filled(name string) (secret answer, token string) {
+	s.t.Helper()
+	apitest.WaitFor(s.t, "the token of Secret "+name, func() bool {
+		secret = s.want(200, "GET", shopSecrets+"/"+name, "", masterToken)
+		return secret.get("data.token").Exists()
+	})
+	text, _ := base64.StdEncoding.DecodeString(secret.get("data.token").String())
+	return secret, string(text)
+}
+
 // TestTokenOfASecretIsFilledIn, counts without an end, and dies with its Secret, its account, or when another takes its place.
 func TestTokenOfASecretIsFilledIn(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
-	secret := func(metadata string) answer {
+	made := func(account, metadata string) (name, token string) {
 		t.Helper()
-		return s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"type":"kubernetes.io/service-account-token","metadata":{`+metadata+`}}`, masterToken)
+		name = s.want(201, "POST", shopSecrets, tokenSecret(account, metadata), masterToken).get("metadata.name").String()
+		_, token = s.filled(name)
+		return name, token
 	}
-	annotated := func(account string) string {
-		return `"annotations":{"kubernetes.io/service-account.name":"` + account + `"}`
-	}
-	tokenIn := func(a answer) string {
-		text, _ := base64.StdEncoding.DecodeString(a.get("data.token").String())
-		return string(text)
-	}
-	first, second := secret(`"name":"one",`+annotated("app")), secret(`"generateName":"two-",`+annotated("app"))
+	one, first := made("app", `"name":"one"`)
+	two, second := made("app", `"generateName":"two-"`)
 	uid := s.want(200, "GET", shopAccounts+"/app", "", masterToken).get("metadata.uid").String()
-	if got := first.get(`metadata.annotations.kubernetes\.io/service-account\.uid`).String(); got != uid || first.get("data.namespace").String() != "c2hvcA==" {
-		t.Errorf("the account %s is in %s", uid, first.body)
+	stored := s.want(200, "GET", shopSecrets+"/one", "", masterToken)
+	if got := stored.get(`metadata.annotations.kubernetes\.io/service-account\.uid`).String(); got != uid || stored.get("data.namespace").String() != "c2hvcA==" {
+		t.Errorf("the account %s is in %s", uid, stored.body)
 	}
 	alive := `system:serviceaccount:shop:app ["` + serviceaccount.DefaultIssuer + `"]`
-	for _, a := range []answer{first, second} {
-		if got := s.reviewOf(tokenIn(a)); got != alive {
-			t.Errorf("%s: %s", a.get("metadata.name"), got)
+	for name, token := range map[string]string{one: first, two: second} {
+		if got := s.reviewOf(token); got != alive {
+			t.Errorf("%s: %s", name, got)
 		}
-		if claims := claimsOf(t, tokenIn(a)); claims.Get("exp").Exists() || claims.Get(`kubernetes\.io/serviceaccount/secret\.name`).String() != a.get("metadata.name").String() {
+		if claims := claimsOf(t, token); claims.Get("exp").Exists() || claims.Get(`kubernetes\.io/serviceaccount/secret\.name`).String() != name {
 			t.Errorf("claims %s", claims.Raw)
 		}
 	}
-	for _, metadata := range []string{`"name":"nobody",` + annotated("nope"), `"name":"stale","annotations":{"kubernetes.io/service-account.name":"app","kubernetes.io/service-account.uid":"x"}`} {
-		if a := secret(metadata); a.get("data").Exists() {
-			t.Errorf("%s was filled", a.body)
-		}
-	}
-	s.want(200, "PATCH", "/api/v1/namespaces/shop/secrets/"+second.get("metadata.name").String(), `{"data":{"token":"eA=="}}`, masterToken, "Content-Type: application/merge-patch+json")
-	s.want(200, "DELETE", "/api/v1/namespaces/shop/secrets/one", "", masterToken)
-	for want, a := range map[string]answer{"Token has been invalidated": first, "Token does not match server's copy": second} {
-		if got := s.reviewOf(tokenIn(a)); got != "[invalid bearer token, "+want+"]" {
+	s.want(200, "PATCH", shopSecrets+"/"+two, `{"data":{"token":"eA=="}}`, masterToken, mergePatch)
+	s.want(200, "DELETE", shopSecrets+"/one", "", masterToken)
+	for want, token := range map[string]string{"Token has been invalidated": first, "Token does not match server's copy": second} {
+		if got := s.reviewOf(token); got != "[invalid bearer token, "+want+"]" {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	third := secret(`"name":"three",` + annotated("other"))
+	_, third := made("other", `"name":"three"`)
 	s.want(200, "DELETE", shopAccounts+"/other", "", masterToken)
-	if got := s.reviewOf(tokenIn(third)); got != `[invalid bearer token, serviceaccounts "other" not found]` {
+	if got := s.reviewOf(third); got != `[invalid bearer token, serviceaccounts "other" not found]` {
 		t.Error(got)
 	}
+}
+
+// TestSecretsGetTheirTokenLater: when it was taken out, when the account comes after the Secret, and what a server finds at its start. A Secret
+// for an account that had the name before stays empty.
+func TestSecretsGetTheirTokenLater(t *testing.T) {
+	t.Parallel()
+	s := startShop(t, onFile(filepath.Join(t.TempDir(), "a.db")), func(c *config) { c.Controllers = false })
+	s.want(201, "POST", shopSecrets, tokenSecret("app", `"name":"found"`), masterToken)
+	transport := s.client.Transport
+	s.conf.Controllers = true
+	s.restart()
+	s.client.Transport = transport
+	_, first := s.filled("found")
+
+	s.want(200, "PATCH", shopSecrets+"/found", `{"data":null}`, masterToken, mergePatch)
+	apitest.WaitFor(t, "another token", func() bool { _, again := s.filled("found"); return again != first })
+
+	s.want(201, "POST", shopSecrets, tokenSecret("late", `"name":"waits"`), masterToken)
+	s.want(201, "POST", shopSecrets, strings.Replace(tokenSecret("late", `"name":"stale"`), `"annotations":{`, `"annotations":{"kubernetes.io/service-account.uid":"x",`, 1), masterToken)
+	s.want(201, "POST", shopSecrets, tokenSecret("app", `"name":"now"`), masterToken)
+	s.filled("now") // and so the others were looked at
+	if a := s.want(200, "GET", shopSecrets+"/waits", "", masterToken); a.get("data").Exists() {
+		t.Errorf("filled without an account: %s", a.body)
+	}
+	s.want(201, "POST", shopAccounts, `{"metadata":{"name":"late"}}`, masterToken)
+	s.filled("waits")
+	s.want(201, "POST", shopSecrets, tokenSecret("late", `"name":"last"`), masterToken)
+	s.filled("last")
+	if a := s.want(200, "GET", shopSecrets+"/stale", "", masterToken); a.get("data").Exists() {
+		t.Errorf("%s was filled", a.body)
+	}
+}
+
+// TestWritesShowNoTokens: who may create Secrets, and may neither read them nor make tokens, comes by none.
+func TestWritesShowNoTokens(t *testing.T) {
+	t.Parallel()
+	s := startShop(t)
+	for _, verb := range []string{"create", "update"} {
+		s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/roles",
+			`{"metadata":{"name":"`+verb+`"},"rules":[{"apiGroups":[""],"resources":["secrets"],"verbs":["`+verb+`"]}]}`, masterToken)
+		s.want(201, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/shop/rolebindings", `{"metadata":{"name":"`+verb+`"},
+			"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"`+verb+`"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"eve"}]}`, masterToken)
+	}
+	eve := []string{masterToken, "Impersonate-User: eve"}
+	silent := func(a answer) {
+		t.Helper()
+		if a.get("data").Exists() || a.get(`metadata.annotations.kubernetes\.io/service-account\.uid`).Exists() {
+			t.Errorf("an answer tells %s", a.body)
+		}
+	}
+	for _, query := range []string{"?dryRun=All", ""} {
+		silent(s.want(201, "POST", shopSecrets+query, tokenSecret("app", `"name":"tok"`), eve...))
+		silent(s.want(201, "POST", shopSecrets+query, tokenSecret("app", `"generateName":"tok-"`), eve...))
+	}
+	s.filled("tok")
+	for _, query := range []string{"?dryRun=All", ""} {
+		silent(s.want(200, "PUT", shopSecrets+"/tok"+query, tokenSecret("app", `"name":"tok"`), eve...))
+	}
+	s.want(403, "GET", shopSecrets+"/tok", "", eve...)
+	s.want(403, "POST", shopAccounts+"/app/token", `{}`, eve...)
 }
 
 // ---- Discovery

@@ -22,31 +22,46 @@ import (
 	"os"
 	"strings"
 
+	"apilet/internal/auth/certs"
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
 	"apilet/internal/registry"
 	"apilet/internal/store"
 )
 
-// openStore opens the data file, or the replica of what an etcd cluster holds. closeStore closes both.
+// reachEtcd reaches the cluster that holds the objects, if one does. closeStore leaves it.
+func (s *server) reachEtcd() (err error) {
+	c := s.cfg
+	if len(c.Etcd.Servers) == 0 {
+		return nil
+	}
+	s.cluster, err = etcd.Open(c.starting, etcd.Config{Servers: c.Etcd.Servers, CAFile: c.Etcd.CAFile, CertFile: c.Etcd.CertFile, KeyFile: c.Etcd.KeyFile,
+		Layout: etcd.NewLayout(c.Etcd.Prefix, s.reg), CompactionInterval: c.CompactionInterval, Log: s.log})
+	return err
+}
+
+// authorityShared is where the servers on a cluster keep the authority of their certificates; nil without a cluster.
+func (s *server) authorityShared() certs.Share {
+	if s.cluster == nil {
+		return nil
+	}
+	return func(decide func(value []byte) (next []byte, err error)) error {
+		return s.cluster.Agree(s.cfg.starting, "authority", decide)
+	}
+}
+
+// openStore opens the data file, or the replica of what the cluster holds. closeStore closes it.
 func (s *server) openStore() (err error) {
 	c := s.cfg
-	options := store.Options{Ephemeral: c.Ephemeral, Quota: c.Quota, Clock: c.clock,
+	options := store.Options{Ephemeral: c.Ephemeral, Quota: c.Quota, Clock: s.clock.Now,
 		Author:  registry.Author,
 		Outcome: s.troubles.TellWriting,
+		Fatal:   s.diskLost,
 		Warn:    func(text string) { s.log.Warn().Msg(text) },
 		Damaged: func(place string) { s.log.Error().Str("place", place).Msg("the data file is damaged") },
 	}
-	if len(c.Etcd.Servers) == 0 {
+	if s.cluster == nil {
 		s.st, err = store.Open(c.Data, options)
-		return err
-	}
-	starting := c.starting
-	if starting == nil {
-		starting = context.Background()
-	}
-	if s.cluster, err = etcd.Open(starting, etcd.Config{Servers: c.Etcd.Servers, CAFile: c.Etcd.CAFile, CertFile: c.Etcd.CertFile, KeyFile: c.Etcd.KeyFile,
-		Layout: etcd.NewLayout(c.Etcd.Prefix, s.reg), CompactionInterval: c.CompactionInterval, Log: s.log}); err != nil {
 		return err
 	}
 	tell := options.Damaged
@@ -55,17 +70,20 @@ func (s *server) openStore() (err error) {
 		s.cluster.Damaged(place)
 	}
 	if s.st, err = store.Open(c.Data, options); err != nil {
-		return errors.Join(err, s.cluster.Close())
+		return err
 	}
-	if err := s.cluster.Start(starting, s.st); err != nil {
-		return s.giveUp(err)
-	}
-	return nil
+	return s.cluster.Start(c.starting, s.st)
 }
 
-// giveUp closes the store after a start that has failed. A replica that is damaged is not used again: etcd has everything that was in it.
+// diskLost ends the process after an error of the disk: after a failed sync nobody knows what is there, and the next start reads it.
+func (s *server) diskLost(err error) {
+	s.log.Error().Err(err).Msg("the server ends, since nobody knows what is on the disk after such an error; a start reads what there is. If it comes again, replace the disk and restore a backup")
+	os.Exit(1)
+}
+
+// giveUp closes what a start that has failed had opened. A replica that is damaged is not used again: etcd has everything that was in it.
 func (s *server) giveUp(err error) error {
-	if s.cluster != nil && errors.Is(err, store.ErrDamaged) {
+	if s.cluster != nil && s.st != nil && errors.Is(err, store.ErrDamaged) {
 		s.st.Distrust()
 	}
 	return errors.Join(err, s.closeStore())
@@ -80,7 +98,10 @@ func (s *server) closeStore() (err error) {
 	if s.cluster != nil {
 		err = s.cluster.Close()
 	}
-	return errors.Join(err, s.st.Close())
+	if s.st != nil {
+		err = errors.Join(err, s.st.Close())
+	}
+	return err
 }
 
 // lead runs work while this server is the one to do it: always, unless there are others on the same cluster.
@@ -102,8 +123,8 @@ func (s *server) afterCompaction(ctx context.Context, gc *gc.Collector, err erro
 	if err == nil && s.leads.Load() {
 		err = gc.ExpireEvents(ctx)
 	}
-	if err != nil && ctx.Err() == nil {
-		s.log.Error().Err(err).Msg("compaction")
+	if ctx.Err() == nil {
+		s.troubles.Tell("compaction", err)
 	}
 }
 

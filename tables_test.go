@@ -1,8 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/tidwall/gjson"
+	"sigs.k8s.io/yaml"
 )
 
 // kubectl get --subresource=scale shows what kube-apiserver has it show, also after a PUT, also of custom resources.
@@ -83,5 +87,36 @@ func TestAnswersWithoutColumnsAreRefusedAsTables(t *testing.T) {
 	whole := s.want(201, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{}`)
 	if whole.get("kind").String() != "SelfSubjectReview" || whole.get("status.userInfo.username").String() == "" {
 		t.Errorf("a review is %s", whole.body)
+	}
+}
+
+// A Table in YAML says what it says in JSON: of a list, also one without objects or cut into chunks, and of one object. No items are none, too.
+func TestTablesAreTheSameInYAML(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	const maps = "/api/v1/namespaces/default/configmaps"
+	s.want(201, "POST", maps, `{"metadata":{"name":"a"}}`)
+	s.want(201, "POST", maps, `{"metadata":{"name":"b"}}`)
+	for _, path := range []string{maps, maps + "?limit=1", maps + "/a", "/api/v1/namespaces/none/configmaps"} {
+		document, err := yaml.YAMLToJSON(s.want(200, "GET", path, "", strings.Replace(asTable, "json", "yaml", 1)).body)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		want := s.want(200, "GET", path, "", asTable)
+		for _, part := range []string{"kind", "apiVersion", "metadata.resourceVersion", "metadata.remainingItemCount", "columnDefinitions", "rows.#.cells", "rows.#.object.metadata.name"} {
+			if got := gjson.GetBytes(document, part); fmt.Sprint(got.Value()) != fmt.Sprint(want.get(part).Value()) {
+				t.Errorf("%s: %s is %s, and in JSON %s", path, part, got.Raw, want.get(part).Raw)
+			}
+		}
+		if gjson.GetBytes(document, "items").Exists() {
+			t.Errorf("%s: a Table has items", path)
+		}
+	}
+	for accept, items := range map[string]string{"": "[]", ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1": "null"} {
+		a := s.want(200, "GET", "/api/v1/namespaces/none/configmaps", "", "Accept: application/yaml"+accept)
+		document, err := yaml.YAMLToJSON(a.body)
+		if got := gjson.ParseBytes(document); err != nil || got.Get("items").Raw != items || got.Get("metadata.resourceVersion").String() == "" {
+			t.Errorf("%s of nothing is %s: %v", accept, a.body, err)
+		}
 	}
 }

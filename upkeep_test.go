@@ -56,7 +56,7 @@ func usedBytes(t *testing.T, b []byte) (size int64) {
 	return size
 }
 
-func writeDataFile(t *testing.T, b []byte) string {
+func writeDataFile(t testing.TB, b []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.db")
 	if err := os.WriteFile(path, b, 0o600); err != nil {

@@ -41,6 +41,7 @@ import (
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -116,6 +117,11 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	if err != nil && (!errors.As(err, &future) || future.ErrStatus.Code != http.StatusGatewayTimeout) {
 		return err
 	}
+	if err == nil {
+		if err := rd.mayResume(r.Context(), res, q, from); err != nil {
+			return err
+		}
+	}
 	lifetime := lifetimeOf(q, rd.minTimeout)
 	ctx, cancel := context.WithTimeout(r.Context(), lifetime)
 	defer cancel()
@@ -143,6 +149,23 @@ func serveWatch(rd *reads, w http.ResponseWriter, r *http.Request, res *scheme.R
 	hooks.opened(s.sub.At)
 	s.run(ctx)
 	return nil
+}
+
+// mayResume refuses a beginning after which the log has what is hidden from who asks: who lists anew has missed nothing.
+func (rd *reads) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
+	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
+		return nil
+	}
+	hidden, err := rd.hides(ctx, res, from+1)
+	if err == nil && hidden {
+		return errTooOld()
+	}
+	return err
+}
+
+// errTooOld is the 410 that sends a client to list anew.
+func errTooOld() *apierrors.StatusError {
+	return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
 }
 
 // interest says which events may matter to a watch: those of its span, and of these, if a selector demands one value of a label or a field, those
@@ -190,7 +213,7 @@ func (s *stream) run(ctx context.Context) {
 	switch {
 	case errors.Is(err, crd.ErrNoSuchVersion): // the type goes at this moment: the end says so, and to begin again says the rest
 	case errors.Is(err, store.ErrCompacted):
-		s.sendError(apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old."))
+		s.sendError(errTooOld())
 	case errors.As(err, &status):
 		s.sendError(status)
 	case errors.Is(err, store.ErrDamaged):
@@ -236,6 +259,15 @@ func (s *stream) sendAll(ctx context.Context) error {
 		if err := s.rd.st.Chunk(at, c); err != nil {
 			return err
 		}
+		large := heavy(c.Records)
+		if !shares.Fits(ctx, s.w, large) {
+			at.Rev = c.Rev
+			*c = store.Chunk{}
+			if err := s.hold(ctx, large); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := s.convertAll(ctx, c.Records); err != nil {
 			return err
 		}
@@ -249,6 +281,10 @@ func (s *stream) sendAll(ctx context.Context) error {
 			}
 		}
 		at.Rev, at.Start = c.Rev, c.Next
+		if large > 0 {
+			*c = store.Chunk{Rev: c.Rev, Next: c.Next}
+			s.lighten()
+		}
 		if c.Next == "" {
 			s.pos = c.Rev
 			return nil
@@ -347,6 +383,14 @@ func (s *stream) drain(ctx context.Context) error {
 			return err
 		}
 		s.events = events
+		large := heavyEvents(events)
+		if !shares.Fits(ctx, s.w, large) {
+			clear(events)
+			if err := s.hold(ctx, large); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := s.convertEvents(ctx, events); err != nil {
 			return err
 		}
@@ -357,6 +401,9 @@ func (s *stream) drain(ctx context.Context) error {
 		}
 		clear(events) // of what the log may forget
 		s.pos = upTo
+		if large > 0 {
+			s.lighten()
+		}
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
@@ -364,6 +411,37 @@ func (s *stream) drain(ctx context.Context) error {
 	}
 	s.logged = false
 	return s.write()
+}
+
+// hold waits for room for large objects, with nothing in hand.
+func (s *stream) hold(ctx context.Context, n int) error {
+	if err := s.write(); err != nil {
+		return err
+	}
+	err := shares.Hold(ctx, s.w, n)
+	if ctx.Err() != nil {
+		return errStreamEnd
+	}
+	return err
+}
+
+// lighten gives the room back once large objects are out; what gathers behind them is not large.
+func (s *stream) lighten() {
+	if cap(s.buf) > 2*watchBuffer {
+		s.buf = append(make([]byte, 0, watchBuffer+4096), s.buf...)
+	}
+	shares.Release(s.w)
+}
+
+// heavyEvents is what events of large objects take, with what they replaced and as frames; 0 where there are none. Those that the log has in memory
+// are there anyway, but who reads them slowly keeps them when it has forgotten them.
+func heavyEvents(events []store.Event) (n int) {
+	for i := range events {
+		if size := len(events[i].JSON); size > shares.Large {
+			n += 2*size + len(events[i].Prev)
+		}
+	}
+	return n
 }
 
 // convertAll has a webhook convert objects, if the type has one, before selectors look at them.
@@ -483,12 +561,15 @@ func (s *stream) write() error {
 }
 
 // push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time, for which it has
-// from here on until the caller stops the timer. (A write deadline for each piece would say the same, but HTTP/2 ends a stream at its deadline
-// even when nothing is being written.)
+// from here on until the caller stops the timer; of what is large, all of them. (A write deadline for each piece would say the same, but
+// HTTP/2 ends a stream at its deadline even when nothing is being written.)
 func (s *stream) push() (err error) {
 	s.dirty = true
+	s.stalled.Reset(s.rd.patience)
 	for rest := s.buf; ; {
-		s.stalled.Reset(s.rd.patience)
+		if len(s.buf) <= shares.Large {
+			s.stalled.Reset(s.rd.patience)
+		}
 		piece := rest[:min(len(rest), watchBuffer)]
 		if rest = rest[len(piece):]; len(piece) > 0 {
 			_, err = s.w.Write(piece)

@@ -435,6 +435,9 @@ func TestDryRun(t *testing.T) { // 136, 137
 	apitest.Expect(t, a.get("data.k"), "dry")
 	s.want(200, "PATCH", s.p1+"/a?dryRun=All", `{"data":{"k":"dry"}}`, jsonMerge)
 	s.want(200, "DELETE", s.p1+"/a?dryRun=All", "")
+	if a := s.want(200, "DELETE", s.p1+"?dryRun=All&fieldSelector=metadata.name=nobody", `{"gracePeriodSeconds":0}`); !strings.Contains(a.header.Get("Warning"), "dryRun does not count") {
+		t.Errorf("a body and a dry run in the query: warning %q", a.header.Get("Warning"))
+	}
 	s.want(200, "DELETE", s.p1+"/a", `{"dryRun":["All"]}`)
 	s.write(t, []writeCase{
 		{"136 duplicate", "POST", "?dryRun=All", configMap("a"), `409 AlreadyExists configmaps "a" already exists`, ""},

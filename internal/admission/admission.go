@@ -153,7 +153,7 @@ func (h *Webhooks) Reload() {
 // eachLocked visits the stored objects of a resource in the order of their names.
 func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 	res := h.Types.Lookup(admissionv1.GroupName, "v1", plural)
-	for rec, err := range h.Store.All(store.Span{Prefix: res.KeyPrefix("")}) {
+	for rec, err := range h.Store.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
 		if err != nil {
 			return err
 		}
@@ -467,7 +467,9 @@ func denied(name string, result *metav1.Status) *denial {
 	if result != nil {
 		status = *result
 	}
-	status.Code = max(status.Code, http.StatusBadRequest)
+	if status.Code = max(status.Code, http.StatusBadRequest); status.Code > 599 { // no status of HTTP
+		status.Code = http.StatusInternalServerError
+	}
 	if status.Status == "" || status.Status == metav1.StatusSuccess {
 		status.Status = metav1.StatusFailure
 	}
@@ -598,9 +600,21 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 	}
 	v.h.Called(outcome)
 	if !errors.Is(said.err, context.Canceled) {
-		v.h.Stands("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, orNil(failure))
+		v.tellStand(ctx, k, failure)
 	}
 	return err
+}
+
+// tellStand tells the log how a webhook stands. What it is known to lack the client is warned of, too.
+func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailure) {
+	stand := orNil(failure)
+	if failure != nil {
+		if hint := webhook.Hint(failure.cause, &k.ClientConfig); hint != "" {
+			warning.AddWarning(ctx, "", fmt.Sprintf("webhook %q: %s", k.Name, hint))
+			stand = fmt.Errorf("%w: %s", stand, hint)
+		}
+	}
+	v.h.Stands("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, stand)
 }
 
 // ---- Mutating webhooks

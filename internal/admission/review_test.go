@@ -24,7 +24,9 @@ func FuzzReviewAnswers(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			_ = denied("a", answer.Result).Error()
+			if no := denied("a", answer.Result); no.ErrStatus.Code < 400 || no.ErrStatus.Code > 599 || no.Error() == "" {
+				t.Errorf("a denial with the code %d, which HTTP does not have", no.ErrStatus.Code)
+			}
 			a := Attributes{Resource: res, Operation: OpCreate, Request: &request.Request{},
 				Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
 			v := newInvocation(&Webhooks{Defaults: func(_ *scheme.Resource, obj scheme.Object) error { defaults.Set(obj); return nil }}, &a)

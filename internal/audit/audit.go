@@ -34,18 +34,15 @@ package audit
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -180,25 +177,8 @@ func openAppend(path string) (*os.File, error) {
 	return f, nil
 }
 
-// ReopenAtHangups opens the path anew at each SIGHUP, until ctx ends: that is how logrotate, without copytruncate, tells that it has moved the
-// file. If that fails the old file stays in use.
-func (a *Log) ReopenAtHangups(ctx context.Context, failed func(error)) {
-	hangup := make(chan os.Signal, 1) // one waiting signal stands for all that come before it is seen
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangup:
-			if err := a.reopen(); err != nil {
-				failed(err)
-			}
-		}
-	}
-}
-
-func (a *Log) reopen() error {
+// Reopen opens the path anew: logrotate, without copytruncate, has moved the file. If that fails the old file stays in use.
+func (a *Log) Reopen() error {
 	if a.path == "-" {
 		return nil
 	}
@@ -355,12 +335,7 @@ func lineOf(ev *event) *auditLine {
 	return line
 }
 
-func auditAgent(agent string) string {
-	if len(agent) > maxAuditAgent {
-		return agent[:maxAuditAgent] + "...TRUNCATED"
-	}
-	return agent
-}
+func auditAgent(agent string) string { return cut(agent, maxAuditAgent) }
 
 // Parts of names of query parameters whose values are nobody's business. No Kubernetes API has such parameters; clients that mistake
 // this server for another one may.
@@ -405,6 +380,12 @@ func auditStatus(ev *event) *metav1.Status {
 		status.TypeMeta = metav1.TypeMeta{}
 	}
 	status.Code = cmp.Or(status.Code, int32(ev.code))
+	if len(status.Message) > messageMax { // and its causes are as many
+		status.Message = cut(status.Message, messageMax)
+		if status.Details != nil {
+			status.Details = &metav1.StatusDetails{Name: cut(status.Details.Name, nameMax), Group: status.Details.Group, Kind: status.Details.Kind}
+		}
+	}
 	// Parsers and validators quote what they refuse.
 	refused := ev.code == http.StatusBadRequest || ev.code == http.StatusUnprocessableEntity
 	if refused && status.Status == metav1.StatusFailure && holdsSecrets(ev.object) {
@@ -412,6 +393,19 @@ func auditStatus(ev *event) *metav1.Status {
 		status.Details = nil
 	}
 	return status
+}
+
+const (
+	nameMax    = 256  // bytes of a text of an object that a client chose: what may be stored is no longer
+	messageMax = 1024 // bytes of a Status' message
+)
+
+// cut shortens a text that is too long: a line about a request must not be many times as long as the request.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "...TRUNCATED"
 }
 
 func holdsSecrets(o *objectRef) bool {

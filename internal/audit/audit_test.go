@@ -18,10 +18,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/apitest"
+
+	"apilet/internal/request"
 )
 
 func auditExample(n int) event {
@@ -113,6 +116,26 @@ func TestAuditKeepsSecretsOut(t *testing.T) {
 	}
 }
 
+// A dry run may call its object by a name of a megabyte, which is refused in words that quote it.
+func TestAuditLinesHaveABound(t *testing.T) {
+	long := strings.Repeat("ä", 1<<20)
+	big := auditExample(1)
+	big.code = 422
+	big.status = &metav1.Status{Status: "Failure", Reason: "Invalid", Code: 422, Message: "bad name " + long,
+		Details: &metav1.StatusDetails{Name: long, Kind: "Pod", Causes: []metav1.StatusCause{{Message: long}}}}
+	rec := &request.Request{}
+	rec.Info.ResourceRequest, rec.Info.Resource = true, "pods"
+	rec.Sent = request.BodyID{Namespace: long, Name: long, UID: long, ResourceVersion: long}
+	big.object = reference(rec)
+	line := auditLines(t, big)[0]
+	if len(line) > 8<<10 || !strings.Contains(line, "bad name") || !strings.Contains(line, `...TRUNCATED"`) {
+		t.Errorf("a line of %d bytes: %.2000s", len(line), line)
+	}
+	if !utf8.ValidString(line) || big.status.Details.Name != long {
+		t.Error("the line is no text, or the answered Status was changed")
+	}
+}
+
 func TestAuditStatuses(t *testing.T) {
 	if s := panicStatus("boom"); s.Message != "APIServer panic'd: boom" || s.Code != 500 || s.Reason != "InternalError" {
 		t.Errorf("panic: %+v", s)
@@ -144,7 +167,7 @@ func TestAuditLosesAndTearsNoLine(t *testing.T) {
 		})
 	}
 	for i := range 5 {
-		if err := errors.Join(os.Rename(path, fmt.Sprintf("%s.%d", path, i)), a.reopen()); err != nil {
+		if err := errors.Join(os.Rename(path, fmt.Sprintf("%s.%d", path, i)), a.Reopen()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -328,7 +351,7 @@ func TestAuditPathMustBeWritable(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	a, err := Open("-", Hooks{})
-	if err != nil || a.out != io.Writer(os.Stdout) || a.reopen() != nil || a.Close() != nil {
+	if err != nil || a.out != io.Writer(os.Stdout) || a.Reopen() != nil || a.Close() != nil {
 		t.Errorf("standard output: %v", err)
 	}
 }

@@ -39,12 +39,19 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) {
 		acting := ev.user
 		ev.user, ev.impersonated, ev.constraint = userOf(*rec.Impersonator), &acting, rec.Constraint
 	}
-	if info := &rec.Info; info.ResourceRequest {
-		ev.object = &objectRef{Resource: info.Resource, Namespace: cmp.Or(info.Namespace, rec.Sent.Namespace),
-			Name: cmp.Or(info.Name, rec.Sent.Name), UID: rec.Sent.UID, APIGroup: info.Group, APIVersion: info.Version,
-			ResourceVersion: rec.Sent.ResourceVersion, Subresource: info.Subresource}
-	}
+	ev.object = reference(rec)
 	l.write(ev)
+}
+
+// reference is what a request is about; nil where that is no resource.
+func reference(rec *request.Request) *objectRef {
+	info := &rec.Info
+	if !info.ResourceRequest {
+		return nil
+	}
+	return &objectRef{Resource: info.Resource, Namespace: cut(cmp.Or(info.Namespace, rec.Sent.Namespace), nameMax),
+		Name: cut(cmp.Or(info.Name, rec.Sent.Name), nameMax), UID: cut(rec.Sent.UID, nameMax), APIGroup: info.Group, APIVersion: info.Version,
+		ResourceVersion: cut(rec.Sent.ResourceVersion, nameMax), Subresource: info.Subresource}
 }
 
 func userOf(u request.User) user {

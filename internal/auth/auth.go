@@ -84,14 +84,15 @@ import (
 
 // Config are the flags of identity.
 type Config struct {
-	TokenFile, ClientCAFile string         // paths of --token-auth-file and --client-ca-file; "" is none
-	OwnCA                   []byte         // the certificate of this server's own authority, if it has one: what that signs is accepted, too
-	Anonymous               bool           // --anonymous-auth: who shows no credential is system:anonymous, not refused
-	Insecure                bool           // the plain loopback port: everyone is system:unsecured
-	AlwaysAllow             bool           // --authorization-mode=AlwaysAllow
-	Modes                   []string       // of --authorization-mode where Node is among them: ModeNode and ModeRBAC, in the order in which they are asked
-	CORSOrigins             []string       // --cors-allowed-origins: regular expressions
-	Log                     zerolog.Logger // is told of files that cannot be read again
+	TokenFile, ClientCAFile string           // paths of --token-auth-file and --client-ca-file; "" is none
+	OwnCA                   []byte           // the certificate of this server's own authority, if it has one: what that signs is accepted, too
+	Anonymous               bool             // --anonymous-auth: who shows no credential is system:anonymous, not refused
+	Insecure                bool             // the plain loopback port: everyone is system:unsecured
+	AlwaysAllow             bool             // --authorization-mode=AlwaysAllow
+	Modes                   []string         // of --authorization-mode where Node is among them: ModeNode and ModeRBAC, in the order in which they are asked
+	CORSOrigins             []string         // --cors-allowed-origins: regular expressions
+	Log                     zerolog.Logger   // is told of files that cannot be read again
+	Now                     func() time.Time // by which client certificates are judged; nil: time.Now
 }
 
 // The modes that are asked in turn.
@@ -144,6 +145,9 @@ type Authenticator struct {
 
 // New reads the files that the flags name; a line of the token file that is not understood is an error.
 func New(cfg Config) (*Authenticator, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	a := &Authenticator{cfg: cfg, verified: map[[sha256.Size]byte]certUser{}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
@@ -172,6 +176,8 @@ func New(cfg Config) (*Authenticator, error) {
 // Authenticate fills request.user or answers 401 (on the plain port 403: the request comes from another site's page).
 func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header["X-Content-Type-Options"], header["Cross-Origin-Resource-Policy"] = noSniff, sameOrigin
 		if a.allowOrigin(w.Header(), r.Header.Get("Origin")) && r.Method == http.MethodOptions {
 			w.WriteHeader(http.StatusNoContent) // a preflight
 			return
@@ -193,10 +199,13 @@ func (a *Authenticator) Authenticate(next http.Handler) http.Handler {
 	})
 }
 
+// What every answer says to browsers: it is what its Content-Type says, and no other site's page may include it. Nobody appends to these.
+var noSniff, sameOrigin = []string{"nosniff"}[:1:1], []string{"same-origin"}[:1:1]
+
 // errBadToken is about a token that nobody here knows.
 var errBadToken = errors.New("invalid bearer token")
 
-// identify says who sends the request: 401 for a credential that is no good, 403 for a page of another site on the plain port.
+// identify says who sends the request: 401 for a credential that is no good, 403 for a page of another site, unless it shows a token.
 // A certificate goes before a token; a bad one does no harm beside a good token.
 //
 // On the plain port everybody is trusted who shows nothing else. A service account's token is somebody else there, too, and a bad one is
@@ -214,12 +223,15 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 		return u, unauthorizedIf(err)
 	}
 	u, ok, badCert := a.certificateUser(r)
-	if ok {
-		return u, nil
-	}
-	if token != "" {
+	if token != "" && !ok {
 		u, _, err := a.tokenUser(r.Context(), token, a.Accounts.Audiences)
 		return u, unauthorizedIf(err)
+	}
+	if err := a.checkSite(r); err != nil { // a browser shows the certificate to any page's requests
+		return request.User{}, err
+	}
+	if ok {
+		return u, nil
 	}
 	if badCert || !a.cfg.Anonymous {
 		return request.User{}, unauthorizedIf(errBadToken)
@@ -317,8 +329,24 @@ func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 	if !request.IsLoopback(strings.Trim(host, "[]")) {
 		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Host %q is no loopback name or address, and this port serves this machine alone", r.Host))
 	}
-	if origin := r.Header.Get("Origin"); origin != "" && !a.knowsOrigin(origin) {
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origin))
+	return a.checkSite(r)
+}
+
+// checkSite refuses what a page of another site has a browser send, with a certificate of its user's or from its user's machine: what it does would
+// be done, though the page may not read the answer. Browsers say by Sec-Fetch-Site whose page sends a request, which no page can change, and by
+// Origin, but for some GETs; no other client sends either. The pages behind kubectl proxy are of the proxy's origin, and the same as that. A link
+// to /debug/ui/ may be followed from anywhere: nothing of the server is in it.
+func (a *Authenticator) checkSite(r *http.Request) error {
+	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
+	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
+		return nil
+	}
+	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == rbac.PathUI
+	switch {
+	case len(origins) > 0 && (a.cfg.Insecure || site != "same-origin"):
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origins[0]))
+	case (site == "cross-site" || site == "same-site") && !follows:
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
 	}
 	return nil
 }
@@ -408,7 +436,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	if a.ClientCAs == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return request.User{}, false, false
 	}
-	leaf, now := r.TLS.PeerCertificates[0], time.Now()
+	leaf, now := r.TLS.PeerCertificates[0], a.cfg.Now()
 	fingerprint, roots := sha256.Sum256(leaf.Raw), a.ClientCAs.Now()
 	a.mu.Lock()
 	known, hit := a.verified[fingerprint]
@@ -416,7 +444,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 	if hit && known.roots == roots && now.Before(known.until) && !now.Before(leaf.NotBefore) {
 		return known.user, true, false
 	}
-	until, err := verifyChain(r.TLS.PeerCertificates, roots)
+	until, err := verifyChain(r.TLS.PeerCertificates, roots, now)
 	if err != nil {
 		return request.User{}, false, true
 	}
@@ -437,13 +465,13 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 }
 
 // verifyChain returns when the first certificate of the chain expires.
-func verifyChain(shown []*x509.Certificate, roots *x509.CertPool) (until time.Time, err error) {
+func verifyChain(shown []*x509.Certificate, roots *x509.CertPool, now time.Time) (until time.Time, err error) {
 	between := x509.NewCertPool()
 	for _, cert := range shown[1:] {
 		between.AddCert(cert)
 	}
 	chains, err := shown[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -502,7 +530,6 @@ func (a *Authenticator) Impersonate(next http.Handler) http.Handler {
 			err = a.impersonateAs(request.From(r.Context()), *want)
 		}
 		if err != nil {
-			w.Header().Set("X-Content-Type-Options", "nosniff")
 			response.Refuse(w, r, err)
 			return
 		}
@@ -658,6 +685,9 @@ func unfitForMode(part request.Info) string {
 // Authorize returns nil or the 403 Status error for what the request record says.
 func (a *Authenticator) Authorize(rec *request.Request) error {
 	allowed, reason := a.Decide(rec.User, rec.Info)
+	if rec.At != "" && a.isStranger(rec.User) {
+		allowed, reason = false, "what was is not for strangers"
+	}
 	rec.Decision, rec.Reason = request.Allowed, reason
 	if allowed {
 		return nil
@@ -724,16 +754,25 @@ func (a *Authenticator) isNode(u request.User) bool {
 	return ok && a.Nodes != nil
 }
 
-// MayListAnything tells whether there is any resource that a user may list, in any namespace.
+// isStranger says that nobody knows who a user is, where that matters. What strangers may see, by default or by a role, is what there is now.
+func (a *Authenticator) isStranger(u request.User) bool {
+	return !a.cfg.AlwaysAllow && slices.Contains(u.Groups, request.GroupUnauthenticated)
+}
+
+// MayListAnything tells whether there is any resource that a user may list, in any namespace, and look back at.
 func (a *Authenticator) MayListAnything(u request.User) bool {
+	if a.isStranger(u) {
+		return false
+	}
 	return a.cfg.AlwaysAllow || a.isNode(u) || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
 }
 
 // SetPolicy puts the stored Roles, ClusterRoles and bindings in force, all of them; to be called when one has changed. Until the first
 // call the default policy is in force.
-func (a *Authenticator) SetPolicy(objects []scheme.Object) {
-	a.policy.Store(rbac.NewIndex(objects))
-}
+func (a *Authenticator) SetPolicy(objects []scheme.Object) { a.SetIndex(rbac.NewIndex(objects)) }
+
+// SetIndex is SetPolicy for who has made an index of them.
+func (a *Authenticator) SetIndex(policy *rbac.Index) { a.policy.Store(policy) }
 
 // Enforcing says that requests are decided by the stored policy.
 func (a *Authenticator) Enforcing() bool { return !a.cfg.AlwaysAllow }

@@ -65,11 +65,12 @@ func NewAPIServiceReconciler(st *store.Store, reg *scheme.Registry, wr *registry
 	return &APIServiceReconciler{newReconciler(st, reg, wr, apiregistrationv1.GroupName, "apiservices"), reg}
 }
 
-// Run puts the APIServices right when a version comes or goes, or somebody wrote one, until ctx ends.
+// Run puts the APIServices right when a version comes or goes, or somebody wrote one, until ctx ends. report is
+// told what came of each round.
 func (k *APIServiceReconciler) Run(ctx context.Context, report func(error)) {
 	for ctx.Err() == nil {
 		changed, wake := k.reg.Current.Load().Replaced, k.st.Wake(k.kinds[0].KeyPrefix(""))
-		if err := k.Reconcile(ctx, false); err != nil && ctx.Err() == nil {
+		if err := k.Reconcile(ctx, false); ctx.Err() == nil {
 			report(err)
 		}
 		select {

@@ -108,8 +108,19 @@ func (f Initializer) serviceRange(ctx context.Context, services netip.Prefix) er
 	return err
 }
 
-// createOrUpdate creates the object called default/kubernetes, or brings the one that is there up to date.
+// createOrUpdate creates an object of the server's own, or brings the one that is there up to date. One that nobody can read is replaced.
 func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
+	err := f.upsert(ctx, group, plural, fresh, set)
+	if !registry.Hopeless(err) {
+		return err
+	}
+	if _, _, err := f.Writer.Delete(ctx, f.Types.Lookup(group, "v1", plural), fresh.GetNamespace(), fresh.GetName(), &metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return f.upsert(ctx, group, plural, fresh, set)
+}
+
+func (f Initializer) upsert(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
 	t := registry.Target{Resource: f.Types.Lookup(group, "v1", plural), Namespace: fresh.GetNamespace(), Name: fresh.GetName(), Upsert: true}
 	_, _, err := f.Writer.Modify(ctx, t, registry.Options{Manager: "apilet", Trusted: true}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
 		obj := fresh.DeepCopyObject().(scheme.Object)

@@ -9,8 +9,8 @@ package bootstrap
 // Both come back when they are deleted, and the ConfigMap when its data is changed, for as long as the namespace is not on its way out.
 // A server that finds namespaces without them (of an older file, or restored from another server) adds them after its start. So what is
 // created here is what is missing, whoever asks and however often: the request that makes a namespace and the loop that reads the log
-// may come to the same namespace at once, and the second finds nothing to do. What admission refuses (a quota without room) is tried again
-// after a second, then two, up to a minute; others do not wait for it.
+// may come to the same namespace at once, and the second finds nothing to do. What is refused (a quota without room, an immutable
+// ConfigMap), or cannot be read, is tried again after a second, then two, up to a minute; others do not wait for it.
 //
 // With --tls-cert-file there is no ConfigMap: the file says who the server is, and not who vouches for it.
 
@@ -103,7 +103,7 @@ func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) e
 	case apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it went meanwhile
 		s.forget(namespace)
 		return nil
-	case apierrors.IsForbidden(err): // a quota is somebody's will, and no reason to leave the other namespaces alone
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || registry.Hopeless(err): // no reason to leave the other namespaces alone
 		s.postpone(namespace, err)
 		return nil
 	case err == nil:
@@ -118,7 +118,7 @@ func (s *NamespaceReconciler) postpone(namespace string, err error) {
 	pause := min(max(2*s.refused[namespace].pause, refusedFirst), refusedLast)
 	s.refused[namespace] = refusal{pause, time.Now().Add(pause)}
 	s.mu.Unlock()
-	if pause == refusedFirst {
+	if pause == refusedFirst && !errors.Is(err, store.ErrDamaged) { // of damage the log knows
 		s.log.Warn().Err(err).Str("namespace", namespace).Msg("the first objects of a namespace; they are tried again, without a word")
 	}
 	select {

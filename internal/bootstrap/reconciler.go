@@ -12,6 +12,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,7 +57,7 @@ func (k *reconciler) load() (objects []scheme.Object, err error) {
 // each visits all stored objects of the kinds. A record is the visitor's for as long as the visit lasts.
 func (k *reconciler) each(visit func(*scheme.Resource, *store.Record)) error {
 	for _, res := range k.kinds {
-		for rec, err := range k.st.All(store.Span{Prefix: res.KeyPrefix("")}) {
+		for rec, err := range k.st.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
 			if err != nil {
 				return err
 			}
@@ -66,14 +67,14 @@ func (k *reconciler) each(visit func(*scheme.Resource, *store.Record)) error {
 	return nil
 }
 
-// Run calls apply at once and after each commit that touches one of the kinds, until ctx ends. report is told of failures.
+// Run calls apply at once and after each commit that touches one of the kinds, until ctx ends. report is told what came of each round.
 func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error, report func(error)) {
 	for ctx.Err() == nil {
 		cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
 		for _, res := range k.kinds {
 			cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(k.st.Wake(res.KeyPrefix("")))})
 		}
-		if err := apply(ctx); err != nil && ctx.Err() == nil {
+		if err := apply(ctx); ctx.Err() == nil {
 			report(err)
 		}
 		reflect.Select(cases)
@@ -128,15 +129,9 @@ type PolicyReconciler struct {
 	auth   *auth.Authenticator
 	report func(error) // told why a policy cannot be read
 
-	mu    sync.Mutex // guards what follows; held while the policy is read
-	rev   int64      // the policy in force has all up to this revision
-	known map[string]knownPolicy
-}
-
-// A knownPolicy is an object of the policy as it was decoded. Most writes change one of hundreds.
-type knownPolicy struct {
-	rev int64
-	obj scheme.Object
+	mu     sync.Mutex   // guards what follows; held while the policy is read
+	rev    int64        // the policy in force has all up to this revision
+	policy *rbac.Policy // nil until the stored one is read as a whole; later the log tells what has changed
 }
 
 // NewPolicyReconciler does nothing yet; report hears of the errors that no caller waits for.
@@ -181,28 +176,54 @@ func (k *PolicyReconciler) Committed(res *scheme.Resource, rev int64) {
 }
 
 func (k *PolicyReconciler) applyLocked() error {
-	rev, before := k.st.Revision(), k.known
-	var stored []scheme.Object
-	k.known = make(map[string]knownPolicy, len(before))
-	err := k.each(func(res *scheme.Resource, rec *store.Record) {
-		known, ok := before[rec.Key]
-		if !ok || known.rev != rec.Rev {
-			obj, err := k.wr.Read(res, rec)
-			if err != nil {
-				return
-			}
-			known = knownPolicy{rec.Rev, obj}
+	if k.policy != nil {
+		if err := k.followLocked(); !errors.Is(err, store.ErrCompacted) && !errors.Is(err, store.ErrDamaged) {
+			return err
 		}
-		k.known[rec.Key], stored = known, append(stored, known.obj)
+	}
+	rev, stored := k.st.Revision(), map[string]scheme.Object{}
+	err := k.each(func(res *scheme.Resource, rec *store.Record) {
+		if obj, err := k.wr.Read(res, rec); err == nil {
+			stored[strings.Clone(rec.Key)] = obj
+		}
 	})
 	if err != nil {
-		k.known = before
 		return err
 	}
-	k.auth.SetPolicy(stored)
+	k.policy = rbac.NewPolicy()
+	k.auth.SetIndex(k.policy.Change(stored))
 	k.rev = rev
 	return nil
 }
+
+// followLocked reads what has changed since. What it may read twice, at the end of one kind's log, is the same the second time.
+func (k *PolicyReconciler) followLocked() error {
+	newest, changed := k.st.Revision(), map[string]scheme.Object{}
+	var events []store.Event
+	for _, res := range k.kinds {
+		for pos := k.rev; pos < newest; {
+			var err error
+			if events, pos, err = k.st.Events(res.KeyPrefix(""), pos, policyEvents, events[:0]); err != nil {
+				return err
+			}
+			for i := range events {
+				key := strings.Clone(events[i].Key)
+				changed[key] = nil
+				if events[i].Deleted {
+					continue
+				}
+				if obj, err := k.wr.Read(res, &events[i].Record); err == nil {
+					changed[key] = obj
+				}
+			}
+		}
+	}
+	k.auth.SetIndex(k.policy.Change(changed))
+	k.rev = newest
+	return nil
+}
+
+const policyEvents = 256 // taken from the log at once
 
 // ---- Flow schemas and priority levels
 

@@ -253,8 +253,11 @@ func helpName(name string) string {
 
 func flagHelp(f *flag.Flag) string {
 	value, usage := flag.UnquoteUsage(f)
-	line := "  --" + f.Name
-	if value != "" {
+	line := "  " + dashed(f.Name)
+	switch {
+	case strings.Contains(value, "|"): // the words themselves
+		line += " " + value
+	case value != "":
 		line += " " + strings.ToUpper(value)
 	}
 	switch f.DefValue {
@@ -263,6 +266,14 @@ func flagHelp(f *flag.Flag) string {
 		usage += " (default " + f.DefValue + ")"
 	}
 	return line + "\n        " + usage + "\n"
+}
+
+// dashed is a flag as people write it: a letter with one dash, a word with two. Either is understood.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
 }
 
 // ---- Completion ----
@@ -292,7 +303,7 @@ func (p *Program) eachFlag(row *Command, visit func(name, usage string, takesVal
 
 func (p *Program) flagWords(row *Command) string {
 	var words []string
-	p.eachFlag(row, func(name, _ string, _ bool) { words = append(words, "--"+name) })
+	p.eachFlag(row, func(name, _ string, _ bool) { words = append(words, dashed(name)) })
 	return strings.Join(words, " ")
 }
 
@@ -342,7 +353,7 @@ func (p *Program) zshCompletion() string {
 		}
 		fmt.Fprintf(&text, "    %s)\n      flags=(\n", pattern)
 		p.eachFlag(row, func(name, usage string, _ bool) {
-			fmt.Fprintf(&text, "        %s\n", singleQuoted("--"+name+":"+strings.ReplaceAll(usage, ":", `\:`)))
+			fmt.Fprintf(&text, "        %s\n", singleQuoted(dashed(name)+":"+strings.ReplaceAll(usage, ":", `\:`)))
 		})
 		fmt.Fprintf(&text, "      )\n      choices=(%s) ;;\n", p.argumentWords(row))
 	}
@@ -369,11 +380,14 @@ func (p *Program) fishCompletion() string {
 			fmt.Fprintf(&text, "complete -c %s -n __fish_use_subcommand -f -a %s -d %s\n", p.Name, row.Name, singleQuoted(row.What))
 		}
 		p.eachFlag(row, func(name, usage string, takesValue bool) {
-			value := ""
+			kind, value := "-l", ""
+			if len(name) == 1 {
+				kind = "-s"
+			}
 			if takesValue {
 				value = " -r"
 			}
-			fmt.Fprintf(&text, "complete -c %s -n %s -l %s%s -d %s\n", p.Name, singleQuoted(seen), name, value, singleQuoted(usage))
+			fmt.Fprintf(&text, "complete -c %s -n %s %s %s%s -d %s\n", p.Name, singleQuoted(seen), kind, name, value, singleQuoted(usage))
 		})
 		if words := p.argumentWords(row); words != "" {
 			fmt.Fprintf(&text, "complete -c %s -n %s -f -a %s\n", p.Name, singleQuoted(seen), singleQuoted(words))

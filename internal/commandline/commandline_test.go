@@ -139,6 +139,33 @@ func TestFlagsAndArgumentsComeInAnyOrder(t *testing.T) {
 	}
 }
 
+// A letter has one dash and a word two, in the help and in completion. A choice of words is shown as it has to be written.
+func TestFlagsAreShownAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	p := Program{Name: "p", Commands: func() []Command {
+		return []Command{{}, {Name: "do", Groups: []FlagGroup{{Define: func(f *flag.FlagSet) {
+			f.Bool("A", false, "short for --all")
+			f.Bool("all", false, "all")
+			f.String("kind", "lease", "`lease|none`: who does it")
+			f.String("file", "", "a `file` of it")
+		}}}}}
+	}}
+	for command, wants := range map[string][]string{
+		"do --help":       {"\n  -A\n", "\n  --all\n", "\n  --kind lease|none\n", "\n  --file FILE\n"},
+		"completion bash": {`"-A --all --file --kind`},
+		"completion zsh":  {"'-A:short", "'--all:all'"},
+		"completion fish": {" -s A -d", " -l all -d"},
+	} {
+		var out strings.Builder
+		p.Run(strings.Fields(command), &out, &out)
+		for _, want := range wants {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: no %q in\n%s", command, want, out.String())
+			}
+		}
+	}
+}
+
 // A number where a time is wanted is what comes from other programs' flags.
 func TestWrongValuesAreToldWhatIsWanted(t *testing.T) {
 	t.Parallel()

@@ -64,10 +64,12 @@ type converter struct {
 	target  string          // how to reach it, as JSON
 	timeout time.Duration   // of one call
 	client  *webhook.Client
-	broken  error // why there is no client
+	broken  error             // why there is no client
+	now     func() *converter // of the past: what converts the objects now, nil where nothing does; nil for now
 }
 
-// newConverter makes a definition's converter; nil for strategy None. One that reaches its webhook as before's did uses its connections.
+// newConverter makes a definition's converter; nil for strategy None. One that reaches its webhook as before's did uses its connections. Without
+// services, in the past, it reaches none.
 func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, services *webhook.ServiceResolver, before *converter) *converter {
 	c := crd.Spec.Conversion
 	if c == nil || c.Strategy != apiextensionsv1.WebhookConverter || c.Webhook == nil || c.Webhook.ClientConfig == nil {
@@ -77,6 +79,9 @@ func newConverter(crd *apiextensionsv1.CustomResourceDefinition, s *schemas, ser
 		reviews: c.Webhook.ConversionReviewVersions, timeout: conversionTimeout}
 	for i := range crd.Spec.Versions {
 		cv.known[crd.Spec.Versions[i].Name] = true
+	}
+	if services == nil {
+		return cv
 	}
 	asked := c.Webhook.ClientConfig
 	config := &admissionv1.WebhookClientConfig{URL: asked.URL, CABundle: asked.CABundle, Service: (*admissionv1.ServiceReference)(asked.Service)}
@@ -268,7 +273,7 @@ func checkNotes(name string, old, members map[string]any) error {
 	default:
 		errs = apivalidation.ValidateAnnotations(notes, field.NewPath("metadata", "annotation")) // kube-apiserver's spelling
 	}
-	return errs.ToAggregate()
+	return scheme.Joined(errs)
 }
 
 // ---- One review
@@ -276,6 +281,10 @@ func checkNotes(name string, old, members map[string]any) error {
 // review asks the webhook and returns as many objects as it was asked about.
 func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstructured, apiVersion string) ([]runtime.RawExtension, error) {
 	from := objects[0].GroupVersionKind()
+	cv, err := cv.asked(from.Version, apiVersion)
+	if err != nil {
+		return nil, err
+	}
 	if cv.broken != nil {
 		return nil, conversionFailure("%s", cv.broken)
 	}
@@ -310,6 +319,18 @@ func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstruc
 		return nil, err
 	}
 	return nil, conversionFailure("conversion webhook for %v failed: %v", from, err)
+}
+
+// asked is whose webhook is asked. In the past it is that of now: where a webhook was withdrawn, it may be because of what it did with the objects.
+func (cv *converter) asked(from, apiVersion string) (*converter, error) {
+	if cv.now == nil {
+		return cv, nil
+	}
+	if now := cv.now(); now != nil && now.known[from] && now.known[strings.TrimPrefix(apiVersion, cv.kind.Group+"/")] {
+		return now, nil
+	}
+	return nil, scheme.StatusError(http.StatusNotImplemented, "", fmt.Sprintf("an object of then is stored as %s and was converted to %s by a webhook, which does not do so any more: "+
+		"ask for it as %s", cv.apiVersion(from), apiVersion, cv.apiVersion(from)))
 }
 
 // reviewOf is the question.

@@ -13,6 +13,8 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"apilet/internal/webhook"
 )
 
 // TestReviewEndsAfterItsTime: a webhook that never answers is waited for as long as in kube-apiserver, and then it is the webhook's failure, not
@@ -30,7 +32,7 @@ func TestReviewEndsAfterItsTime(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &crd); err != nil {
 		t.Fatal(err)
 	}
-	cv := newConverter(&crd, nil, nil, nil)
+	cv := newConverter(&crd, nil, &webhook.ServiceResolver{}, nil)
 	if cv.timeout != 30*time.Second {
 		t.Errorf("a review may take %v, want 30 s as in kube-apiserver", cv.timeout)
 	}

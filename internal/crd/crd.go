@@ -39,6 +39,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -73,13 +74,16 @@ type Definitions struct {
 	reg *scheme.Registry
 	wr  *registry.Writer // deletes the objects of a definition that goes
 	log zerolog.Logger
-	row *scheme.Resource // the type of definitions itself
+
+	Stands func(error)      // told what came of each round of Run; may be nil
+	row    *scheme.Resource // the type of definitions itself
 
 	reserved scheme.Reservations // what is not for definitions
 	services *webhook.ServiceResolver
 	events   *events
 	at       int64 // what it shows is of this revision; 0: of now
 	pasts    pasts
+	changed  atomic.Int64 // from this revision on the definitions were what they are now
 
 	mu    sync.Mutex             // guards what follows; held while the status of a definition is committed
 	rev   int64                  // what table shows
@@ -106,7 +110,8 @@ type definition struct {
 // NewDefinitions serves the type of definitions. Sync then brings in those that are stored.
 func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
 	d := &Definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{},
-		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents()}
+		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents(),
+		pasts: pasts{making: make(chan struct{}, 1), defined: map[written]*lately{}}}
 	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
 	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
@@ -123,8 +128,8 @@ func (d *Definitions) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		wake := d.st.Wake(d.row.Base)
 		waiting, err := d.cleanUp(ctx)
-		if err != nil && ctx.Err() == nil {
-			d.log.Error().Err(err).Msg("definitions of custom resources")
+		if ctx.Err() == nil && d.Stands != nil {
+			d.Stands(err)
 		}
 		var retry <-chan time.Time
 		if waiting || err != nil {
@@ -147,8 +152,6 @@ func (d *Definitions) forgetIdle(now time.Time) {
 	for _, def := range d.table {
 		def.schemas.forget(now)
 	}
-	d.pasts.mu.Lock()
-	defer d.pasts.mu.Unlock()
 	d.pasts.forget(now)
 }
 
@@ -165,7 +168,10 @@ func (d *Definitions) Sync(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		changed = changed || len(decide) > 0
+		if len(decide) > 0 {
+			changed = true
+			d.changed.Store(upTo)
+		}
 		for _, accept := range decide {
 			if err := accept(); err != nil {
 				return err
@@ -203,7 +209,7 @@ func (d *Definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err 
 		return d.reloadLocked(show)
 	}
 	events, upTo, err := d.st.Events(d.row.Base, d.rev, 0, nil)
-	if errors.Is(err, store.ErrCompacted) {
+	if errors.Is(err, store.ErrCompacted) || errors.Is(err, store.ErrDamaged) {
 		return d.reloadLocked(show)
 	}
 	for i := range events {
@@ -220,7 +226,7 @@ func (d *Definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err
 	}
 	clear(d.table)
 	c := &store.Chunk{}
-	for at := (store.Span{Prefix: d.row.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
+	for at := (store.Span{Prefix: d.row.Base, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := d.st.Chunk(at, c); err != nil {
 			return 0, err
 		}
@@ -228,6 +234,7 @@ func (d *Definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err
 			show(&c.Records[i])
 		}
 		if c.Next == "" {
+			d.changed.Store(c.Rev) // what was deleted before is in no table
 			return c.Rev, nil
 		}
 	}
@@ -277,7 +284,7 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 	slices.SortFunc(wanting, func(a, b *definition) int { return cmp.Compare(a.created, b.created) })
 	for _, def := range wanting {
 		rec, err := d.st.Get(d.row.Key("", def.name))
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged) {
 			continue // its deletion is in the log, too
 		}
 		if err != nil {
@@ -473,8 +480,9 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
 	def.wanting = !accepted
-	def.schemas = &schemas{st: d.st, key: rec.Key, at: d.at, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
+	def.schemas = &schemas{st: d.st, key: rec.Key, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
 	storage := storageVersion(crd)
+	def.schemas.at.Store(d.at)
 	def.schemas.stored = versionDigest(rec.JSON, storage)
 	if before != nil && before.created == def.created {
 		if before.schemas.spec == def.schemas.spec {
@@ -820,27 +828,28 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 		return fmt.Errorf("the objects of a built-in type were to be deleted with a definition: %s", res.Base)
 	}
 	background := metav1.DeletePropagationBackground
+	var failed error // one of them; the others go
 	c := &store.Chunk{}
-	for at := (store.Span{Prefix: res.Base}); ; at.Rev, at.Start = c.Rev, c.Next {
+	for at := (store.Span{Prefix: res.Base, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := d.st.Chunk(at, c); err != nil {
 			return err
 		}
-		var found []*store.Record
+		found := c.Damaged
 		for i := range c.Records {
 			if !c.Records[i].Deleting {
-				found = append(found, &c.Records[i])
+				found = append(found, c.Records[i].Key)
 			}
 		}
-		err := registry.Parallel(found, registry.DeleteWorkers, func(rec *store.Record) error {
-			namespace, name := scheme.NamespacedName(rec.Key)
+		err := registry.Parallel(found, registry.DeleteWorkers, func(key string) error {
+			namespace, name := scheme.NamespacedName(key)
 			_, _, err := d.wr.Delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
 			return err
 		})
-		if err != nil || c.Next == "" {
-			return err
+		if failed = cmp.Or(failed, err); c.Next == "" || ctx.Err() != nil {
+			return failed
 		}
 	}
 }
@@ -856,7 +865,7 @@ func (d *Definitions) setTerminating(ctx context.Context, def *definition, condi
 		}
 		return crd, nil
 	})
-	if errors.Is(err, scheme.ErrUnreadable) {
+	if registry.Hopeless(err) {
 		_, _, err = d.wr.Delete(ctx, d.row, "", def.name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {

@@ -44,6 +44,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	kjson "sigs.k8s.io/json"
 
+	"apilet/internal/celenv"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -57,7 +58,7 @@ const schemaIdle = 5 * time.Minute // compiled schemas that nobody has used for 
 type schemas struct {
 	st     *store.Store
 	key    string
-	at     int64        // the revision at which the definition is read; 0: the newest
+	at     atomic.Int64 // the revision at which the definition is read; 0: the newest
 	spec   string       // digest of the definition's spec
 	stored string       // digest of the storage version's schema
 	since  int64        // the revision of the definition that brought this schema; younger objects are as it wants them
@@ -88,10 +89,10 @@ type rules struct {
 var ErrNoSuchVersion = scheme.StatusError(404, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 
 func (s *schemas) definition() (store.Record, error) {
-	if s.at == 0 {
-		return s.st.Get(s.key)
+	if at := s.at.Load(); at != 0 {
+		return s.st.GetAt(s.key, at)
 	}
-	return s.st.GetAt(s.key, s.at)
+	return s.st.Get(s.key)
 }
 
 // load reads one version from the definition in the store; "" is the storage version.
@@ -159,6 +160,7 @@ func (c *compiled) validators() (*rules, error) {
 	if err != nil {
 		return nil, err
 	}
+	celenv.Base() // the validator takes it from the library
 	r := &rules{whole: whole, cel: cel.NewValidator(c.schema, true, celconfig.PerCallLimit)}
 	if c.props != nil {
 		if status, ok := c.props.Properties["status"]; ok {
@@ -169,6 +171,12 @@ func (c *compiled) validators() (*rules, error) {
 	}
 	c.rules = r
 	return r, nil
+}
+
+// readAt says that a definition of then was the same at another revision: the later of the two is kept longer.
+func (s *schemas) readAt(rev int64) {
+	for at := s.at.Load(); at < rev && !s.at.CompareAndSwap(at, rev); at = s.at.Load() {
+	}
 }
 
 // forget lets go of what was not used for a while.
@@ -490,7 +498,55 @@ func (cr *customStrategy) scaleOf(u *unstructured.Unstructured, set *int32) (sch
 type customColumn struct {
 	definition metav1.TableColumnDefinition
 	path       *jsonpath.JSONPath
+	descents   int         // ".." in the path: each visits all that is below all that was found so far
+	choices    int         // the unions in it multiply what was found: [0,0] by two
 	mu         *sync.Mutex // a JSONPath keeps state while it searches
+}
+
+// columnStepsMax bounds what a cell may take: a path with two descents would search an object of 900 levels for seconds.
+const columnStepsMax = 4 << 20
+
+// affordable tells whether a path may be searched for in an object. Most paths have neither descents nor unions.
+func (c *customColumn) affordable(object any) bool {
+	if c.descents == 0 && c.choices == 1 {
+		return true
+	}
+	nodes, depth := extent(object, 1)
+	steps := float64(nodes) * float64(c.choices)
+	for range c.descents {
+		steps *= float64(depth)
+	}
+	return steps <= columnStepsMax
+}
+
+// extent counts the values in a value, and its levels.
+func extent(value any, level int) (nodes, depth int) {
+	nodes, depth = 1, level
+	visit := func(inner any) {
+		n, d := extent(inner, level+1)
+		nodes, depth = nodes+n, max(depth, d)
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for _, member := range v {
+			visit(member)
+		}
+	case []any:
+		for _, element := range v {
+			visit(element)
+		}
+	}
+	return nodes, depth
+}
+
+// choicesIn multiplies the numbers of alternatives of a path's brackets, up to columnStepsMax.
+func choicesIn(path string) int {
+	product := 1
+	for _, bracket := range strings.Split(path, "[")[1:] {
+		inside, _, _ := strings.Cut(bracket, "]")
+		product = min(product*(1+strings.Count(inside, ",")), columnStepsMax+1)
+	}
+	return product
 }
 
 func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []customColumn {
@@ -502,7 +558,7 @@ func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []cu
 			break // as the real server does: no further columns
 		}
 		path.AllowMissingKeys(true)
-		columns = append(columns, customColumn{path: path, mu: new(sync.Mutex), definition: metav1.TableColumnDefinition{Name: c.Name, Type: c.Type,
+		columns = append(columns, customColumn{path: path, descents: strings.Count(c.JSONPath, ".."), choices: choicesIn(c.JSONPath), mu: new(sync.Mutex), definition: metav1.TableColumnDefinition{Name: c.Name, Type: c.Type,
 			Format: c.Format, Priority: c.Priority,
 			Description: cmp.Or(c.Description, "Custom resource definition column (in JSONPath format): "+c.JSONPath)}})
 	}
@@ -544,8 +600,11 @@ func (cr *customStrategy) cells(obj scheme.Object, now time.Time) []any {
 	return cells
 }
 
-// cell shows the first value that a column's path finds; nil when there is none, or one of another type.
+// cell shows the first value that a column's path finds; nil when there is none, or one of another type, or to look would take too long.
 func (c *customColumn) cell(u *unstructured.Unstructured, now time.Time) any {
+	if !c.affordable(u.Object) {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	results, err := c.path.FindResults(u.Object)

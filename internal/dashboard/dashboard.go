@@ -20,7 +20,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -31,8 +30,10 @@ import (
 
 	"apilet/internal/auth/rbac"
 	"apilet/internal/flowcontrol"
+	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -67,8 +68,9 @@ type Page struct {
 	once      sync.Once
 	assembled *assembled // from the first time on that somebody asks
 
-	mu    sync.Mutex // guards what follows
-	pages map[string]time.Time
+	mu     sync.Mutex // guards what follows
+	places *shares.Places
+	pages  map[string]openPage // by the words that they call themselves
 
 	making sync.Mutex // guards what follows; whoever needs the document while it is being made waits for it
 	made   time.Time
@@ -142,19 +144,23 @@ func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(p.assembled.html) // the client is gone otherwise
 }
 
-// ServeData answers with the document. Each page says who it is by ?page=, a word that it has made up; maxPages of them are served at once.
+// ServeData answers with the document. Each page says who it is by ?page=, a word that it has made up; maxPages of them are served at once, a quarter of them of one user.
 func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	var err error
+	var user request.User
+	if rec := request.From(r.Context()); rec != nil {
+		user = rec.User
+	}
 	switch {
 	case r.Method != http.MethodGet:
 		err = response.ErrMethodNotAllowed()
 	case r.Header.Get("Sec-Fetch-Site") == "cross-site": // which could not read the answer, but take the places of pages that can
 		err = apierrors.NewBadRequest("this is for the page of this server, not for those of other sites")
-	case !p.admit(r.URL.Query().Get("page"), time.Now()):
-		err = apierrors.NewTooManyRequests(fmt.Sprintf("%d pages are open; close one", maxPages), int(pageLease.Seconds()))
+	case !p.admit(user, r.URL.Query().Get("page"), time.Now()):
+		err = apierrors.NewTooManyRequests("as many pages are open as may be, of this user or of all; close one", int(pageLease.Seconds()))
 	}
 	if err != nil {
 		_ = response.Refuse(w, r, err)
@@ -164,26 +170,44 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(p.document())
 }
 
-// admit says whether a page is among those that are served, and keeps its place.
-func (p *Page) admit(id string, now time.Time) bool {
+// An openPage has a place until it has not asked for a while.
+type openPage struct {
+	asked   time.Time
+	release func()
+}
+
+// admit says whether a user's page is among those that are served, and keeps its place.
+func (p *Page) admit(u request.User, id string, now time.Time) bool {
 	id = strings.Clone(id[:min(len(id), pageIDMax)])
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pages == nil {
-		p.pages = map[string]time.Time{}
+		p.places, p.pages = shares.NewPlaces(maxPages), map[string]openPage{}
 	}
-	if _, known := p.pages[id]; !known && len(p.pages) >= maxPages {
-		for other, asked := range p.pages {
-			if now.Sub(asked) > pageLease {
-				delete(p.pages, other)
-			}
+	page, known := p.pages[id]
+	if !known {
+		var ok bool
+		if page.release, ok = p.places.Take(u); !ok {
+			p.closeLocked(now)
+			page.release, ok = p.places.Take(u)
 		}
-		if len(p.pages) >= maxPages {
+		if !ok {
 			return false
 		}
 	}
-	p.pages[id] = now
+	page.asked = now
+	p.pages[id] = page
 	return true
+}
+
+// closeLocked takes their places from pages that are closed, or hidden.
+func (p *Page) closeLocked(now time.Time) {
+	for id, page := range p.pages {
+		if now.Sub(page.asked) > pageLease {
+			page.release()
+			delete(p.pages, id)
+		}
+	}
 }
 
 // document returns what is not older than madeEvery.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"apilet/internal/flowcontrol"
+	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -96,7 +97,7 @@ func TestDocumentIsMadeOnceForAllWhoAsk(t *testing.T) {
 	p.made, p.body = time.Now().Add(time.Hour), []byte(`{}`)
 	p.making.Unlock()
 	var all sync.WaitGroup
-	for i := range 50 {
+	for i := range maxPages / 5 {
 		all.Go(func() {
 			if w := get(p.ServeData, fmt.Sprint(DataPath, "?page=", i)); w.Code != 200 || w.Body.String() != `{}` {
 				t.Errorf("%d %s", w.Code, w.Body)
@@ -120,20 +121,26 @@ func TestDocumentIsMadeOnceForAllWhoAsk(t *testing.T) {
 func TestPagesHaveABound(t *testing.T) {
 	t.Parallel()
 	p, now := newPage(t), time.Now()
+	user := func(i int) request.User { return request.User{Name: fmt.Sprint("user", i%7)} }
 	for i := range 100_000 {
-		if got, want := p.admit(fmt.Sprint("page", i), now), i < maxPages; got != want {
+		if got, want := p.admit(user(i), fmt.Sprint("page", i), now), i < maxPages; got != want {
 			t.Fatalf("page %d: %v", i, got)
 		}
 	}
-	if !p.admit("page7", now.Add(pageLease)) || len(p.pages) != maxPages {
+	if !p.admit(user(7), "page7", now.Add(pageLease)) || len(p.pages) != maxPages {
 		t.Errorf("a page that is open is turned away; %d are known", len(p.pages))
 	}
-	if !p.admit("late", now.Add(pageLease+time.Second)) || len(p.pages) != 2 {
+	if !p.admit(user(0), "late", now.Add(pageLease+time.Second)) || len(p.pages) != 2 {
 		t.Errorf("places of pages that are closed are not given to others: %d", len(p.pages))
 	}
-	p.pages = map[string]time.Time{}
+	later := time.Now().Add(2 * pageLease)
 	for i := range maxPages {
-		p.pages[fmt.Sprint(i)] = time.Now()
+		if got, want := p.admit(request.User{}, fmt.Sprint("mine", i), later), i < maxPages/4; got != want {
+			t.Fatalf("page %d of one user: %v", i, got)
+		}
+	}
+	if !p.admit(user(0), "other", later) || !p.admit(request.User{Groups: []string{request.GroupMasters}}, "admin", later) {
+		t.Error("one user has the places of all")
 	}
 	w := get(p.ServeData, DataPath+"?page="+strings.Repeat("x", 10_000))
 	if w.Code != 429 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), `"reason":"TooManyRequests"`) {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +33,8 @@ type Scrub struct {
 	problems atomic.Pointer[[]string] // what the last round found
 }
 
-// Run looks for damage a while after the start and then daily, until ctx ends. What it finds is logged, and kept for Intact.
+// Run looks for damage a while after the start and then daily, until ctx ends. What it finds is logged
+// once, and kept for Intact.
 func (s *Scrub) Run(ctx context.Context) {
 	for wait := scrubAfter; ; wait = scrubEvery {
 		select {
@@ -50,10 +52,12 @@ func (s *Scrub) Run(ctx context.Context) {
 		if len(report.Problems) == 0 {
 			s.Store.Found.Forget()
 		}
+		known := s.problems.Swap(&report.Problems)
 		for _, problem := range report.Problems {
-			s.Log.Error().Str("problem", problem).Msg("the data file is damaged")
+			if known == nil || !slices.Contains(*known, problem) {
+				s.Log.Error().Str("problem", problem).Msg("the data file is damaged")
+			}
 		}
-		s.problems.Store(&report.Problems)
 	}
 }
 

@@ -26,6 +26,10 @@ type figures struct {
 	fileBytes, freeBytes      int64 // the file's size, and how much of it are free pages
 	corrupt                   int64 // what the scrub found damaged
 	damaged                   int64 // what reads and writes found damaged
+	writable                  bool
+	format                    int64
+	formatRaised              bool
+	room                      store.Room
 	unreadable                int64 // live objects that cannot be decoded
 	commits, changes          int64
 	trackedShort              int64 // writes whose managedFields were kept, by way
@@ -49,6 +53,15 @@ var (
 	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records and pages that the last scrub found damaged.", nil, nil)
 	storeDamaged    = prometheus.NewDesc("apilet_store_damaged_places", "Places of the data file that reads and writes found damaged; at most 100 are counted, and a scrub that finds nothing resets it.", nil, nil)
 	storeUnreadable = prometheus.NewDesc("apilet_store_unreadable_objects", "Live objects that cannot be decoded and are left out.", nil, nil)
+	storeWritable   = prometheus.NewDesc("apilet_store_writable", "0 while nothing can be written, because the data file was removed or replaced, or a commit has met damage.", nil, nil)
+	storeFormat     = prometheus.NewDesc("apilet_store_format", "Format of the data file.", nil, nil)
+	storeRaised     = prometheus.NewDesc("apilet_store_format_raised", "1 if this start has raised the format of the data file, which older versions refuse now.", nil, nil)
+	storeUsed       = prometheus.NewDesc("apilet_store_used_bytes", "Size of the data file without its free pages: what --quota-backend-bytes limits.", nil, nil)
+	storeQuota      = prometheus.NewDesc("apilet_store_quota_bytes", "Used bytes above which writes other than deletes are refused; no series where there is no limit.", nil, nil)
+	diskBytes       = prometheus.NewDesc("apilet_disk_bytes", "Size of the data file's file system; no series where that is not known.", nil, nil)
+	diskFree        = prometheus.NewDesc("apilet_disk_free_bytes", "What the data file's file system has free for the server; no series where that is not known.", nil, nil)
+	diskReserve     = prometheus.NewDesc("apilet_disk_reserve_bytes", "Below so many bytes, those free on the file system and the free pages of the data file together, writes other than deletes are refused.", nil, nil)
+	diskFull        = prometheus.NewDesc("apilet_disk_full", "1 while writes other than deletes are refused for want of room on the disk.", nil, nil)
 	storeCommits    = prometheus.NewDesc("apilet_store_commit_duration_seconds", "How long commits took, fsync included.", nil, nil)
 	storeChanges    = prometheus.NewDesc("apilet_store_committed_changes_total", "Changes made durable; divided by the number of commits, how many share one fsync.", nil, nil)
 	storeTracked    = prometheus.NewDesc("apilet_managed_fields_writes_total", "Writes whose managedFields were kept, by way: short, or general for those that were left to structured-merge-diff.", []string{"way"}, nil)
@@ -60,7 +73,8 @@ var (
 
 // Describe is prometheus.Collector's.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges, storeTracked,
+	for _, d := range []*prometheus.Desc{storeRevision, storeCompacted, storeFileBytes, storeFreeBytes, storeCorrupt, storeDamaged, storeUnreadable, storeCommits, storeChanges,
+		storeWritable, storeFormat, storeRaised, storeUsed, storeQuota, diskBytes, diskFree, diskReserve, diskFull, storeTracked,
 		storageSize, storageObjects, resourceObjects, resourceBytes} {
 		ch <- d
 	}
@@ -83,6 +97,19 @@ func (s *figures) send(ch chan<- prometheus.Metric) {
 	gauge(storeCorrupt, s.corrupt)
 	gauge(storeDamaged, s.damaged)
 	gauge(storeUnreadable, s.unreadable)
+	gauge(storeWritable, oneIf(s.writable))
+	gauge(storeFormat, s.format)
+	gauge(storeRaised, oneIf(s.formatRaised))
+	gauge(storeUsed, s.room.Used)
+	if s.room.Quota > 0 {
+		gauge(storeQuota, s.room.Quota)
+	}
+	if s.room.DiskBytes > 0 {
+		gauge(diskBytes, s.room.DiskBytes)
+		gauge(diskFree, s.room.DiskFree)
+	}
+	gauge(diskReserve, s.room.Reserve)
+	gauge(diskFull, oneIf(s.room.Refusal == store.ErrDiskFull))
 	ch <- prometheus.MustNewConstHistogram(storeCommits, uint64(s.commits), s.commitSeconds, s.commitBuckets)
 	ch <- prometheus.MustNewConstMetric(storeChanges, prometheus.CounterValue, float64(s.changes))
 	ch <- prometheus.MustNewConstMetric(storeTracked, prometheus.CounterValue, float64(s.trackedShort), "short")
@@ -99,6 +126,13 @@ func (s *figures) send(ch chan<- prometheus.Metric) {
 	}
 }
 
+func oneIf(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 func (c *Collector) read() figures {
 	stats := c.Store.Stats()
 	gauges := figures{revision: stats.Revision, compactRevision: stats.CompactRev, fileBytes: stats.FileBytes, freeBytes: stats.FreeBytes}
@@ -109,6 +143,8 @@ func (c *Collector) read() figures {
 		gauges.commitBuckets[bound] = uint64(sum)
 	}
 	gauges.damaged = int64(c.Store.Found.Count())
+	gauges.writable, gauges.room = c.Store.Writable() == nil, c.Store.Room()
+	gauges.format, gauges.formatRaised = c.Store.Format()
 	gauges.trackedShort, gauges.trackedGeneral = c.Tracked.Short.Load(), c.Tracked.General.Load()
 	gauges.unreadable = int64(c.Unreadable.Count())
 	if problems := c.Scrub.problems.Load(); problems != nil {

@@ -1,9 +1,16 @@
-// Package drain closes the connections of a server that stops, as soon as they carry no request.
+// Package drain is how a server stops in bounded time, whatever is away or hangs: told hears that it is to stop, resting closes the connections
+// that carry no request, and work says of what goes on beside requests what has not ended in time.
 //
+//	told, forget := drain.Told(30*time.Second, end, syscall.SIGTERM)  // end ends the process, when the time is over or at a second signal
 //	var resting drain.Conns
 //	srv := &http.Server{ConnState: resting.Note}
+//	var work drain.Work
+//	work.Go("the scrub", scrub)
+//	...
+//	<-told.Done()
 //	time.AfterFunc(drain.Delay, resting.Close)
 //	err := srv.Shutdown(ctx)
+//	err = work.Wait(4*time.Second)                                    // the scrub did not end within 4s
 //
 // http.Server.Shutdown alone waits five seconds for the first request of a connection that was opened and not used yet, as clients that dial
 // ahead have them, and one for HTTP/2 clients to leave an idle one. Nobody who stops a server wants to wait for nothing.
@@ -23,6 +30,7 @@ const Delay = 50 * time.Millisecond
 type Conns struct {
 	mu       sync.Mutex // guards what follows
 	conns    map[net.Conn]bool
+	busy     map[net.Conn]bool // those with a request
 	stopping bool
 }
 
@@ -30,12 +38,15 @@ type Conns struct {
 func (c *Conns) Note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.conns == nil {
+		c.conns, c.busy = map[net.Conn]bool{}, map[net.Conn]bool{}
+	}
+	if delete(c.busy, conn); state == http.StateActive {
+		c.busy[conn] = true
+	}
 	if state != http.StateNew && state != http.StateIdle {
 		delete(c.conns, conn)
 		return
-	}
-	if c.conns == nil {
-		c.conns = map[net.Conn]bool{}
 	}
 	c.conns[conn] = true
 	if c.stopping {
@@ -52,4 +63,11 @@ func (c *Conns) Close() {
 		go conn.Close() // which waits for a client that reads nothing
 	}
 	clear(c.conns)
+}
+
+// Busy is how many connections have a request.
+func (c *Conns) Busy() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.busy)
 }

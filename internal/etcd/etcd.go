@@ -18,9 +18,11 @@
 //	lead.go      a lease elects who does what only one may do, and who compacts etcd
 //	masters.go   which servers there are, for the endpoints of Service default/kubernetes
 //	probe.go     why etcd is not to be reached
+//	health.go    how etcd was when it was last asked, and how far the replica was behind it
+//	migrate.go   a file's objects go into a cluster, and back; bridge.go: above the revisions of before
 //
 // What is no object lies below PREFIX/.apilet/, where no path of an object leads: what Store.Secret keeps (keys of continue tokens and of
-// service accounts, the lineage), and the lease's key.
+// service accounts, the lineage), the authority of the servers' certificates, and the lease's key.
 //
 // When etcd fails, in short: reads that ask for "most recent" and writes fail after some seconds; everything else goes on from the
 // replica. A write whose outcome is not known is answered so, and not tried again. Everything recovers by itself. A cluster that is not the
@@ -77,6 +79,7 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	Layout                    *Layout
 	CompactionInterval        time.Duration // 0: etcd is not compacted
+	RevisionsGoBack           bool          // of ToCluster: etcd's revision stays as it is, since no client goes on with one of the file's
 	Log                       zerolog.Logger
 }
 
@@ -106,6 +109,8 @@ type Cluster struct {
 	watching   atomic.Pointer[watchStream] // the last one that was opened, unless it has stalled
 	trouble    atomic.Pointer[string]      // what is wrong with the watch; nil: nothing
 	unreadable atomic.Int64                // objects that came and could not be decoded
+	seen       sighting                    // of etcd, by those who ask how it is
+	noSpace    atomic.Bool                 // etcd has refused the last write for want of space
 	lost       chan error                  // capacity 1
 	loseOnce   sync.Once
 	stop       context.CancelFunc
@@ -161,10 +166,10 @@ func (cfg *Config) tls() (*tls.Config, error) {
 }
 
 // identify finds the cluster's id and lineage. It waits for an etcd that is being started, too.
-func (c *Cluster) identify(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, contactWithin)
+func (c *Cluster) identify(starting context.Context) error {
+	ctx, cancel := context.WithTimeout(starting, contactWithin)
 	defer cancel()
-	fresh := make([]byte, 16)
+	fresh, begun := make([]byte, 16), time.Now()
 	rand.Read(fresh)
 	for told := ""; ; {
 		var kept []byte
@@ -183,6 +188,9 @@ func (c *Cluster) identify(ctx context.Context) error {
 		}
 		if errors.Is(err, errMisconfigured) {
 			return err
+		}
+		if starting.Err() != nil {
+			return fmt.Errorf("it did not answer in the %v until the wait was ended: %w", time.Since(begun).Round(time.Second), err)
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
@@ -222,6 +230,36 @@ func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, 
 	return found[0].Value, answer.Header, nil
 }
 
+// Agree changes what etcd has under a private key. decide gets that, nil for nothing, and returns what is to be there instead, nil to leave it. It is
+// called again when another server was faster.
+func (c *Cluster) Agree(ctx context.Context, name string, decide func(kept []byte) (next []byte, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	key := c.private(name)
+	for {
+		answer, err := c.client.Get(ctx, key)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, failed(err))
+		}
+		var kept []byte
+		var rev int64
+		if len(answer.Kvs) > 0 {
+			kept, rev = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
+		}
+		next, err := decide(kept)
+		if err != nil || next == nil {
+			return err
+		}
+		written, err := c.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", rev)).Then(clientv3.OpPut(key, string(next))).Commit()
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, failed(err))
+		}
+		if written.Succeeded {
+			return nil
+		}
+	}
+}
+
 // Replica is how a store reaches the log.
 func (c *Cluster) Replica() *store.Replica {
 	return &store.Replica{
@@ -251,23 +289,6 @@ func lastState(json []byte) (doc []byte, revAt int) {
 		return json, 0
 	}
 	return bytes.Join([][]byte{json[:at.Index+1], json[at.Index+len(at.Raw)-1:]}, nil), at.Index + 1
-}
-
-// Check tells why "most recent" cannot be read; nil while it can.
-func (c *Cluster) Check() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	_, err := c.st.Current(ctx)
-	if err == nil {
-		return nil
-	}
-	if why := c.cfg.probe(context.Background()); why != nil {
-		return fmt.Errorf("%w: %w", err, why)
-	}
-	if trouble := c.trouble.Load(); trouble != nil {
-		return fmt.Errorf("%w: %s", err, *trouble)
-	}
-	return err
 }
 
 // ErrLost is what Lost says, and Start: only a new beginning helps.
@@ -307,7 +328,8 @@ func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	case header.ClusterId != c.id:
 		err = fmt.Errorf("%w: the cluster's id was %016x and is %016x", errOtherHistory, c.id, header.ClusterId)
 	case header.Revision < known:
-		err = fmt.Errorf("%w: the revision has gone back from %d to %d", errOtherHistory, known, header.Revision)
+		err = fmt.Errorf("%w: the revision has gone back from %d to %d, so that clients that go on miss events: restart them, or restore etcd with "+
+			"`etcdutl snapshot restore --bump-revision N --mark-compacted`", errOtherHistory, known, header.Revision)
 	default:
 		return nil
 	}

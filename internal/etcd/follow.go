@@ -60,6 +60,7 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 		rev, err := c.newest.get(waiting)
 		if err == nil {
 			if err = c.reach(waiting, rev); err == nil {
+				c.seen.note(rev, nil, rev)
 				return nil
 			}
 		}

@@ -55,7 +55,7 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 	election := concurrency.NewElection(session, c.private("leader"))
 	campaign, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(session.Ctx(), cancel)
-	err = election.Campaign(campaign, "")
+	err = run(campaign, election)
 	stop()
 	cancel()
 	if err != nil {
@@ -67,6 +67,19 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 		c.log.Warn().Msg("the lease is lost; another server works off what was written")
 	}
 	return nil
+}
+
+// run campaigns until the election is won, or ctx ends. Who gives up takes back that he has run, and Campaign waits for etcd as long as that takes:
+// nobody waits for Campaign, then. It ends when etcd answers, or with the client; the lease takes the rest back.
+func run(ctx context.Context, election *concurrency.Election) error {
+	won := make(chan error, 1)
+	go func() { won <- election.Campaign(ctx, "") }()
+	select {
+	case err := <-won:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // workWhile runs work until ctx ends or over is closed.

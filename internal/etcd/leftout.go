@@ -27,6 +27,7 @@ type Config struct {
 	CAFile, CertFile, KeyFile string         // as the flags --etcd-cafile, --etcd-certfile and --etcd-keyfile name them
 	Layout                    *Layout        // none
 	CompactionInterval        time.Duration  // as the flag has it
+	RevisionsGoBack           bool           // nobody looks
 	Log                       zerolog.Logger // is told nothing
 }
 
@@ -42,6 +43,13 @@ func (*Layout) Prefix() string { return "" }
 // A Cluster is none.
 type Cluster struct{}
 
+// State is what is seen of a cluster.
+type State struct {
+	Reachable, NoSpace bool          // no
+	LagRevisions       int64         // 0
+	Lag                time.Duration // 0
+}
+
 // Open refuses.
 func Open(context.Context, Config) (*Cluster, error) {
 	return nil, errLeftOut
@@ -50,20 +58,30 @@ func Open(context.Context, Config) (*Cluster, error) {
 func (*Cluster) Replica() *store.Replica                           { return nil }
 func (*Cluster) Start(context.Context, *store.Store) error         { return nil }
 func (*Cluster) Check() error                                      { return nil }
+func (*Cluster) WithinQuota() error                                { return nil }
+func (*Cluster) State() State                                      { return State{} }
 func (*Cluster) Damaged(string)                                    {}
 func (*Cluster) Lost() <-chan error                                { return nil }
 func (*Cluster) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
 func (*Cluster) Masters(context.Context) ([]netip.Addr, error)     { return nil, nil }
 func (*Cluster) Announce(context.Context, netip.Addr, func(context.Context, []netip.Addr, bool) error) {
 }
-func (*Cluster) Close() error { return nil }
+func (*Cluster) Agree(context.Context, string, func([]byte) ([]byte, error)) error { return errLeftOut }
+func (*Cluster) Close() error                                                      { return nil }
 
 // ToCluster refuses.
 func ToCluster(context.Context, Config, *store.Store, *store.Progress) (int, error) {
 	return 0, errLeftOut
 }
 
+// Filled is nothing.
+type Filled struct {
+	Objects, LeftOut int
+	Revision         int64
+	Running          bool
+}
+
 // ToFile refuses.
-func ToFile(context.Context, Config, string, *store.Progress) (objects, leftOut int, err error) {
-	return 0, 0, errLeftOut
+func ToFile(context.Context, Config, string, *store.Progress) (Filled, error) {
+	return Filled{}, errLeftOut
 }

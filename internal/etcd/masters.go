@@ -24,9 +24,10 @@ import (
 )
 
 const (
+	mastersFolder = "masterleases/"
 	masterSeconds = 15 // kube-apiserver's
 	masterEvery   = 5 * time.Second
-	leaveWithin   = 5 * time.Second
+	leaveWithin   = 3 * time.Second // less than a server that stops waits for its work
 )
 
 // An announcement is what a server says of itself.
@@ -81,7 +82,7 @@ func (a *announcement) await(ctx context.Context, most time.Duration) {
 
 func (a *announcement) key() string { return a.mastersKey() + a.own.String() }
 
-func (c *Cluster) mastersKey() string { return c.lay.Prefix() + "masterleases/" }
+func (c *Cluster) mastersKey() string { return c.lay.Prefix() + mastersFolder }
 
 // keep sees to it that the key is there, under a lease that lasts.
 func (a *announcement) keep(ctx context.Context) error {

@@ -3,6 +3,8 @@
 package etcd
 
 // This file moves a file's objects into a cluster, and a cluster's into a file: each as it is now, with its uid and times, under new revisions.
+// These are above all that were given out before, and those are compacted: a client that goes on where it was is told 410 Gone, and lists anew.
+// Were they lower, it would be told what follows its old revision in the new count, and miss all before in silence (bridge.go raises etcd's).
 // What a server derives from objects, the claims of Services and the range of node ports among it, the next server derives.
 //
 //	PREFIX/.apilet/migration   {"from":"9f…","state":"under way"}   while objects come in; only the same file may go on, no server starts
@@ -84,11 +86,19 @@ func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Pro
 	}
 	defer client.Close()
 	mark := migration{From: hex.EncodeToString(idOf(st)), State: underWay}
+	if err := checkRaise(ctx, cfg, client, st.Revision()); err != nil {
+		return 0, err
+	}
 	if err := beginMigration(ctx, cfg, client, mark); err != nil {
 		return 0, err
 	}
 	if err := defineKinds(cfg, st); err != nil {
 		return 0, err
+	}
+	if !cfg.RevisionsGoBack {
+		if err := raiseRevision(ctx, cfg, client, st.Revision(), seen); err != nil {
+			return 0, err
+		}
 	}
 	seen.Begin("objects", st.Objects())
 	batches, written := make(chan []entry), make(chan error, batchesAtOnce)
@@ -117,6 +127,9 @@ func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Pro
 		return 0, cause
 	}
 	if err != nil {
+		return 0, err
+	}
+	if err := compactAll(ctx, cfg, client); err != nil {
 		return 0, err
 	}
 	return objects, finishMigration(ctx, cfg, client, mark)
@@ -314,11 +327,22 @@ func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clien
 
 // ---- Into a file
 
-// ToFile makes a file of what a cluster holds, as of one revision. leftOut are keys of what is not served here.
-func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (objects, leftOut int, err error) {
+// Filled says what has been put into a file.
+type Filled struct {
+	Objects, LeftOut int   // LeftOut are keys of what is not served here
+	Revision         int64 // the newest; all before it is compacted
+	Running          bool  // servers had the cluster in use, so that the file's revisions begin so much higher (forkBump)
+}
+
+// forkBump is how far the revisions of a file begin above those of a cluster that goes on: both give out revisions from then on. It is what a
+// restored backup adds, for the same reason.
+const forkBump = 1_000_000_000
+
+// ToFile makes a file of what a cluster holds, as of one revision.
+func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (filled Filled, err error) {
 	client, err := cfg.connect()
 	if err != nil {
-		return 0, 0, err
+		return filled, err
 	}
 	defer client.Close()
 	err = atomicfile.PlaceFile(path, func(temp string) error {
@@ -329,14 +353,21 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 		if err != nil {
 			return err
 		}
-		objects, leftOut, err = fillFile(ctx, cfg, client, st, seen)
+		if filled, err = fillFile(ctx, cfg, client, st, seen); err == nil {
+			err = st.BeginAt(ctx, st.Revision())
+			filled.Revision = st.Revision()
+		}
 		return errors.Join(err, st.Close())
 	})
-	return objects, leftOut, err
+	return filled, err
 }
 
-func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (objects, leftOut int, err error) {
+// fillFile places everything above all revisions that the cluster has given out, or may give out while the file is in use.
+func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (filled Filled, err error) {
 	prefix := cfg.Layout.Prefix()
+	if filled.Running, err = serversRun(ctx, cfg, client); err != nil {
+		return filled, err
+	}
 	from, end, at := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
 	for more := true; more; {
 		reading, cancel := context.WithTimeout(ctx, pageWithin)
@@ -344,24 +375,31 @@ func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *stor
 		cancel()
 		switch {
 		case err != nil:
-			return 0, 0, fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err)
+			return filled, fmt.Errorf("--etcd-servers %s: %w", strings.Join(cfg.Servers, ","), err)
 		case at == 0 && page.Count == 0:
-			return 0, 0, fmt.Errorf("there is nothing below %s", prefix)
+			return filled, fmt.Errorf("there is nothing below %s", prefix)
 		case at == 0:
 			at = page.Header.Revision
+			begin := at
+			if filled.Running {
+				begin += forkBump
+			}
+			if err := st.BeginAt(ctx, begin); err != nil {
+				return filled, err
+			}
 			seen.Begin("keys", page.Count)
 		}
 		placed, others, err := placeAll(ctx, cfg, st, page.Kvs)
 		if err != nil {
-			return 0, 0, err
+			return filled, err
 		}
-		objects, leftOut = objects+placed, leftOut+others
+		filled.Objects, filled.LeftOut = filled.Objects+placed, filled.LeftOut+others
 		seen.Add(int64(len(page.Kvs)))
 		if more = page.More; more {
 			from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
 		}
 	}
-	return objects, leftOut, nil
+	return filled, nil
 }
 
 // placeAll writes a page's objects, many at once. It returns how many they are, and how many keys are none.

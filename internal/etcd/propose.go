@@ -262,6 +262,7 @@ func (c *Cluster) commit(ctx context.Context, p *proposal, holds []clientv3.Cmp,
 		ops = append(ops, other.op)
 	}
 	answer, err := c.client.Txn(ctx).If(holds...).Then(ops...).Else(reads...).Commit()
+	c.noteSpace(p.Op, err)
 	if err != nil {
 		return nil, inDoubt{failed(err)}
 	}

@@ -240,7 +240,7 @@ func (s *suspect) flipped(d *Detector, r *outcome, p *path, c *changes.Change, o
 			f.Paths = append(f.Paths, name)
 		}
 	}
-	for _, value := range []json.RawMessage{c.Old, c.New} {
+	for _, value := range []json.RawMessage{c.New, c.Old} { // as Who and From: the first is whose write this is
 		if value == nil {
 			value = json.RawMessage("null")
 		}

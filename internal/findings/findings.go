@@ -106,7 +106,7 @@ type Finding struct {
 	Selector    string            `json:"selector,omitempty"`
 	Objects     []string          `json:"objects,omitempty"` // NAMESPACE/NAME, at most three
 	Paths       []string          `json:"paths,omitempty"`   // that are set back and forth
-	Values      []json.RawMessage `json:"values,omitempty"`  // the two values of the first of them
+	Values      []json.RawMessage `json:"values,omitempty"`  // the two values of the first of them, in the order of Who and From: each sets its own
 	Revisions   []int64           `json:"revisions,omitempty"`
 
 	revs revisions // what becomes Revisions

@@ -117,7 +117,8 @@ func TestFindings(t *testing.T) {
 		finding         func(f Finding) bool
 	}{
 		{"a fight", 500 * time.Millisecond, 20 * time.Second, turns, Fight, func(f Finding) bool {
-			return len(f.Who) == 2 && f.Who[0] != f.Who[1] && slices.Equal(f.Paths, []string{".spec.replicas"}) && len(f.Values) == 2 && len(f.Revisions) == 3 && f.Objects[0] == "shop/web"
+			return len(f.Who) == 2 && f.Who[0] != f.Who[1] && slices.Equal(f.Paths, []string{".spec.replicas"}) && len(f.Revisions) == 3 && f.Objects[0] == "shop/web" &&
+				len(f.Values) == 2 && string(f.Values[slices.Index(f.Who, alice)]) == "2" && string(f.Values[slices.Index(f.Who, bob)]) == "1" // as turns has them
 		}},
 		{"a slow fight", 10 * time.Second, 3 * time.Minute, turns, Fight, nil},
 		{"two write their own parts", 100 * time.Millisecond, time.Minute, func(i int) outcome {
@@ -128,7 +129,8 @@ func TestFindings(t *testing.T) {
 		}, "", nil},
 		{"one goes back and forth with itself", 100 * time.Millisecond, time.Minute, func(i int) outcome { return update(alice, i%2, (i+1)%2, i+10) }, "", nil},
 		{"two of one program", 500 * time.Millisecond, 20 * time.Second, func(i int) outcome { return alike(i, i%2) }, Fight, func(f Finding) bool {
-			return len(f.Who) == 2 && f.Who[0] == f.Who[1] && len(f.From) == 2 && f.From[0] != f.From[1] && strings.HasPrefix(f.String(), "two of alice (alice), at 10.0.0.")
+			return len(f.Who) == 2 && f.Who[0] == f.Who[1] && len(f.From) == 2 && strings.HasPrefix(f.String(), "two of alice (alice), at 10.0.0.") &&
+				string(f.Values[slices.Index(f.From, "10.0.0.0:4711")]) == "2" && string(f.Values[slices.Index(f.From, "10.0.0.1:4711")]) == "1"
 		}},
 		{"one with two connections, one after the other", 100 * time.Millisecond, time.Minute, func(i int) outcome { return alike(i, i/2%2) }, "", nil},
 		{"one with three connections", 100 * time.Millisecond, time.Minute, func(i int) outcome { return alike(i, i%3) }, "", nil},

@@ -60,6 +60,8 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 type Rights struct {
 	May         func(request.User, request.Info) bool // whether a user may do something
 	MayAnything func(request.User) bool               // whether there is anything that a user may list
+
+	Since func(request.User, request.Info) time.Time // from when on a user may know of what they may do something with
 }
 
 // Serve answers GET /debug/findings: what is found now, then what is over, each the latest first, to those who may list what it is about.
@@ -83,7 +85,7 @@ func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) 
 		if f.Group == "" {
 			info.APIPrefix = "api"
 		}
-		return !rights.May(user, info)
+		return !rights.May(user, info) || f.Since.Before(rights.Since(user, info))
 	})
 	body, err := json.MarshalIndent(map[string]any{"items": list}, "", "  ")
 	if err != nil {

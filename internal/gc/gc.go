@@ -10,7 +10,7 @@
 //	a namespace that is being deleted               after a second its pods are deleted, then all else in it, then it goes
 //	an Event older than --event-ttl                 it is deleted
 //
-//	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Log: log}
+//	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Stands: troubles.Tell}
 //	go col.Run(ctx)
 //
 // Two loops are readers of the store's event log like any watcher: the reaper follows owners, the emptier namespaces. Each finds out at its
@@ -25,6 +25,7 @@ package gc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -81,7 +81,9 @@ type Collector struct {
 	Writer      *registry.Writer   // deletes and updates, like a request
 	EventTTL    time.Duration      // --event-ttl: an Event not written for so long is deleted
 	Grace       time.Duration      // NamespaceGrace
-	Log         zerolog.Logger     // is told of what failed and is tried again
+
+	// Stands is told how something stands that is tried again when it has failed; nil: it is well (troubles.Log.Tell).
+	Stands func(what string, err error)
 
 	// Begin makes the record of a write that the collector makes by itself: by whom, and what is asked, as if it came over HTTP. The function
 	// that it returns is told how the write ended. Nil: nobody hears of such writes.
@@ -99,11 +101,15 @@ func (gc *Collector) Run(ctx context.Context) {
 // KeepUp starts a loop over when it has ended: it was so slow that its place in the log was compacted, or it could not read.
 func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(context.Context) error) {
 	for ctx.Err() == nil {
+		began := time.Now()
 		err := follow(ctx)
 		if ctx.Err() != nil || errors.Is(err, store.ErrCompacted) {
 			continue
 		}
-		gc.Log.Error().Err(err).Msg(what)
+		if time.Since(began) > retryLast { // it has worked meanwhile
+			gc.Stands(what, nil)
+		}
+		gc.Stands(what, err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryFirst):
@@ -112,18 +118,23 @@ func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(contex
 }
 
 // Walk calls do for all live objects of a range, as they were at the revision that it returns, chunk by chunk. The records are
-// do's until it returns.
+// do's until it returns. What is damaged is left out.
 func (gc *Collector) Walk(ctx context.Context, prefix string, do func([]store.Record) error) (rev int64, err error) {
+	return gc.chunks(ctx, prefix, func(c *store.Chunk) error { return do(c.Records) })
+}
+
+// chunks is Walk for who wants the keys of what is damaged, too.
+func (gc *Collector) chunks(ctx context.Context, prefix string, do func(*store.Chunk) error) (rev int64, err error) {
 	c := store.ChunkPool.Get().(*store.Chunk)
 	defer store.ChunkPool.Put(c)
-	for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
+	for at := (store.Span{Prefix: prefix, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
 		if err := gc.Store.Chunk(at, c); err != nil {
 			return 0, err
 		}
-		if err := do(c.Records); err != nil {
+		if err := do(c); err != nil {
 			return 0, err
 		}
 		if c.Next == "" {
@@ -154,43 +165,66 @@ func (gc *Collector) Drain(topic string, pos int64, see func(*store.Event)) (int
 
 // A graph knows the dependents of each owner's uid, be the owner there or not. Uids are kept as 64 bits of hash: who falls together
 // with another gets a needless look, or waits for it. Keys are most of what it costs, about 100 bytes for each reference.
+//
+// Who holds an owner's deletion in the foreground back is counted apart, by what the references say of the owner: its kind, and by their own
+// namespace where it is. Whoever knows a uid of another namespace, or puts it beside another kind, holds nothing back.
 type graph struct {
 	seed   maphash.Seed
-	owners map[ownerID]dependents
+	owners map[ownerID][]string // sorted keys of dependents
+	claims map[claimID]int      // how many references block, by what they mean
 }
+
+// A claimID is the hash of an owner's uid and kind, and of a namespace or anywhere.
+type claimID uint64
+
+// anywhere stands for all namespaces: no namespace is called so.
+const anywhere = "*"
 
 type ownerID uint64
 
-type dependents struct {
-	keys     []string // sorted
-	blocking int      // how many of them block the owner's deletion in the foreground
-}
-
 // An edge is a reference without the name, which only looking the owner up needs.
 type edge struct {
-	owner  ownerID
-	blocks bool
+	owner        ownerID
+	blocks       bool
+	claim, cited claimID // of the owner in the dependent's namespace, and anywhere
 }
 
 // newGraph is a graph without objects.
 func newGraph() graph {
-	return graph{seed: maphash.MakeSeed(), owners: map[ownerID]dependents{}}
+	return graph{seed: maphash.MakeSeed(), owners: map[ownerID][]string{}, claims: map[claimID]int{}}
+}
+
+// claim is what a reference in a namespace means, or what an owner there is to it.
+func (g *graph) claim(uid, group, kind, namespace string) claimID {
+	var h maphash.Hash
+	h.SetSeed(g.seed)
+	for _, part := range [...]string{uid, group, kind, namespace} {
+		_, _ = h.WriteString(part)
+		_ = h.WriteByte(0) // neither ever fails
+	}
+	return claimID(h.Sum64())
 }
 
 func (g *graph) id(uid string) ownerID { return ownerID(maphash.String(g.seed, uid)) }
 
-// edges reads references. A second reference to an owner adds nothing, and one to the object itself holds nothing back.
-func (g *graph) edges(self ownerID, references string) (edges []edge) {
+// edges reads the references of an object in a namespace. A second reference to an owner adds nothing, and one to the object itself holds
+// nothing back.
+func (g *graph) edges(self ownerID, namespace, references string) (edges []edge) {
 	list := gjson.Parse(references).Array()
-	var places map[ownerID]int // nil for a few, where a look at all is quicker
+	var places map[claimID]int // nil for a few, where a look at all is quicker
 	if len(list) > 8 {
-		places = make(map[ownerID]int, len(list))
+		places = make(map[claimID]int, len(list))
 	}
 	for _, ref := range list {
-		e := edge{g.id(ref.Get("uid").String()), ref.Get("blockOwnerDeletion").Bool()}
-		at, found := places[e.owner]
+		uid, kind := ref.Get("uid").String(), ref.Get("kind").String()
+		group, _, hasGroup := strings.Cut(ref.Get("apiVersion").String(), "/")
+		if !hasGroup {
+			group = ""
+		}
+		e := edge{g.id(uid), ref.Get("blockOwnerDeletion").Bool(), g.claim(uid, group, kind, namespace), g.claim(uid, group, kind, anywhere)}
+		at, found := places[e.cited]
 		if places == nil {
-			at = slices.IndexFunc(edges, func(other edge) bool { return other.owner == e.owner })
+			at = slices.IndexFunc(edges, func(other edge) bool { return other.cited == e.cited })
 			found = at >= 0
 		}
 		switch {
@@ -199,7 +233,7 @@ func (g *graph) edges(self ownerID, references string) (edges []edge) {
 			edges[at].blocks = edges[at].blocks || e.blocks
 		default:
 			if places != nil {
-				places[e.owner] = len(edges)
+				places[e.cited] = len(edges)
 			}
 			edges = append(edges, e)
 		}
@@ -208,33 +242,36 @@ func (g *graph) edges(self ownerID, references string) (edges []edge) {
 }
 
 func (g *graph) link(key string, e edge) {
-	d := g.owners[e.owner]
-	at, found := slices.BinarySearch(d.keys, key)
-	if found {
-		return
-	}
-	d.keys = slices.Insert(d.keys, at, key)
 	if e.blocks {
-		d.blocking++
+		g.claims[e.claim]++
+		g.claims[e.cited]++
 	}
-	g.owners[e.owner] = d
+	keys := g.owners[e.owner]
+	if at, found := slices.BinarySearch(keys, key); !found {
+		g.owners[e.owner] = slices.Insert(keys, at, key)
+	}
 }
 
 func (g *graph) unlink(key string, e edge) {
-	d := g.owners[e.owner]
-	at, found := slices.BinarySearch(d.keys, key)
-	if !found {
-		return
-	}
-	if len(d.keys) == 1 {
-		delete(g.owners, e.owner)
-		return
-	}
-	d.keys = slices.Delete(d.keys, at, at+1)
 	if e.blocks {
-		d.blocking--
+		g.release(e.claim)
+		g.release(e.cited)
 	}
-	g.owners[e.owner] = d
+	keys := g.owners[e.owner]
+	at, found := slices.BinarySearch(keys, key)
+	switch {
+	case !found:
+	case len(keys) == 1:
+		delete(g.owners, e.owner)
+	default:
+		g.owners[e.owner] = slices.Delete(keys, at, at+1)
+	}
+}
+
+func (g *graph) release(c claimID) {
+	if g.claims[c]--; g.claims[c] <= 0 {
+		delete(g.claims, c)
+	}
 }
 
 // referencesOf cuts metadata.ownerReferences out of an object's JSON, "" when there are none. Every write of the server comes by here,
@@ -305,6 +342,7 @@ type reaper struct {
 	parked map[string]struct{} // keys of objects that name a kind that is not served
 	failed map[string]struct{} // keys of objects to examine again later
 	err    error               // why one of them is
+	lost   bool                // an object of the graph has become unreadable: what it says of owners counts no longer
 	pause  time.Duration       // until then
 	due    time.Time           // when that is; zero when no time has been set
 }
@@ -326,6 +364,9 @@ func (rp *reaper) run(ctx context.Context) error {
 		}
 		if len(rp.dirty) > 0 {
 			rp.work(ctx)
+			if rp.lost {
+				return store.ErrCompacted // begin anew, without what cannot be read any more
+			}
 			continue
 		}
 		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
@@ -385,14 +426,17 @@ func (rp *reaper) apply(ev *store.Event) {
 
 func (rp *reaper) relink(ev *store.Event, before, after string) {
 	self := rp.graph.id(uidOf(ev.JSON))
-	for _, e := range rp.graph.edges(self, before) {
+	namespace, _ := scheme.NamespacedName(ev.Key)
+	were := rp.graph.edges(self, namespace, before)
+	for _, e := range were {
 		rp.graph.unlink(ev.Key, e)
 	}
-	for _, e := range rp.graph.edges(self, after) {
+	for _, e := range rp.graph.edges(self, namespace, after) {
 		rp.graph.link(ev.Key, e)
 	}
-	for _, e := range rp.graph.edges(self, before) {
-		if owner := rp.waiting[e.owner]; owner != "" && rp.graph.owners[e.owner].blocking == 0 {
+	for _, e := range were {
+		last := rp.graph.claims[e.claim] == 0 || rp.graph.claims[e.cited] == 0
+		if owner := rp.waiting[e.owner]; owner != "" && e.blocks && last {
 			rp.dirty[owner] = struct{}{}
 		}
 	}
@@ -433,7 +477,7 @@ func (rp *reaper) removed(ev *store.Event) {
 	clear(rp.sound)
 	delete(rp.waiting, id)
 	delete(rp.parked, ev.Key)
-	left := rp.graph.owners[id].keys
+	left := rp.graph.owners[id]
 	if len(left) == 0 {
 		return
 	}
@@ -450,7 +494,7 @@ func (rp *reaper) applyDeletion(ev *store.Event) {
 	if foreground && rp.waiting[id] == "" {
 		clear(rp.sound)
 		rp.waiting[id] = ev.Key
-		rp.markDirty(rp.graph.owners[id].keys)
+		rp.markDirty(rp.graph.owners[id])
 	}
 	if !foreground {
 		delete(rp.waiting, id)
@@ -500,11 +544,12 @@ func (rp *reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
 	var retry <-chan time.Time
 	if len(rp.failed) == 0 {
 		rp.pause = 0
+		rp.gc.Stands("collecting dependents", nil)
 	} else {
 		if rp.due.IsZero() {
 			rp.pause = min(max(2*rp.pause, retryFirst), retryLast)
 			rp.due = time.Now().Add(rp.pause)
-			rp.gc.Log.Error().Err(rp.err).Int("objects", len(rp.failed)).Msg("collecting dependents")
+			rp.gc.Stands("collecting dependents", rp.err)
 		}
 		retry = time.After(time.Until(rp.due))
 	}
@@ -536,6 +581,10 @@ func (rp *reaper) item(key string) (it item, err error) {
 	}
 	if it.rec, err = rp.gc.Store.Get(key); err == nil {
 		it.uid = types.UID(uidOf(it.rec.JSON))
+	} else if errors.Is(err, store.ErrDamaged) {
+		rp.mu.Lock()
+		defer rp.mu.Unlock()
+		rp.lost = true
 	}
 	return it, err
 }
@@ -547,7 +596,7 @@ func (rp *reaper) examine(ctx context.Context, key string) (err error) {
 			break
 		}
 	}
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, errReplaced) || errors.Is(err, scheme.ErrUnreadable) || apierrors.IsNotFound(err) {
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, errReplaced) || registry.Hopeless(err) || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
@@ -569,14 +618,23 @@ func (rp *reaper) examineOnce(ctx context.Context, key string) error {
 		return nil
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
 		return rp.orphan(ctx, &it)
-	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents) && rp.dependentsOf(it.uid).blocking == 0:
+	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents) && !rp.isBlocked(&it):
 		return rp.removeFinalizer(ctx, &it, metav1.FinalizerDeleteDependents)
 	}
 	return nil
 }
 
-func (rp *reaper) dependentsOf(uid types.UID) dependents {
+func (rp *reaper) dependentsOf(uid types.UID) []string {
 	return rp.graph.owners[rp.graph.id(string(uid))]
+}
+
+// isBlocked says that a dependent where one may be, in the owner's namespace or of an owner in none, holds its deletion back.
+func (rp *reaper) isBlocked(owner *item) bool {
+	namespace := anywhere
+	if owner.res.Namespaced {
+		namespace = owner.namespace
+	}
+	return rp.graph.claims[rp.graph.claim(string(owner.uid), owner.res.Group, owner.res.Kind, namespace)] > 0
 }
 
 // ownerState is what a reference leads to.
@@ -617,7 +675,7 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 		return nil
 	case solid:
 		return rp.dropReferences(ctx, it, drop)
-	case waiting && len(rp.dependentsOf(it.uid).keys) > 0:
+	case waiting && len(rp.dependentsOf(it.uid)) > 0:
 		return rp.deleteInForeground(ctx, it)
 	}
 	return rp.delete(ctx, it, propagationOf(finalizersOf(it.rec.JSON)))
@@ -687,7 +745,7 @@ func (rp *reaper) delete(ctx context.Context, it *item, policy metav1.DeletionPr
 // deleteInForeground hands an owner's deletion on to an object that is an owner itself. In a circle the two would wait for each other:
 // an object with a dependent that is already waiting stops to hold its owners back first.
 func (rp *reaper) deleteInForeground(ctx context.Context, it *item) error {
-	for _, key := range rp.dependentsOf(it.uid).keys {
+	for _, key := range rp.dependentsOf(it.uid) {
 		dependent, err := rp.item(key)
 		if err != nil || !dependent.rec.Deleting {
 			continue
@@ -770,12 +828,12 @@ func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) er
 
 // orphan frees an owner's dependents, then the owner.
 func (rp *reaper) orphan(ctx context.Context, it *item) error {
-	err := registry.Parallel(rp.dependentsOf(it.uid).keys, CollectorSeats, func(key string) error {
+	err := registry.Parallel(rp.dependentsOf(it.uid), CollectorSeats, func(key string) error {
 		dependent, err := rp.item(key)
 		if err == nil {
 			err = rp.dropReferences(ctx, &dependent, []types.UID{it.uid})
 		}
-		if errors.Is(err, store.ErrNotFound) || errors.Is(err, errUnserved) || errors.Is(err, errReplaced) || errors.Is(err, scheme.ErrUnreadable) || apierrors.IsNotFound(err) {
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, errUnserved) || errors.Is(err, errReplaced) || registry.Hopeless(err) || apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
@@ -927,9 +985,9 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 		err = e.release(ctx, name)
 		em.done = err == nil
 	}
-	if err = errors.Join(append(rest.errs, err)...); err != nil && ctx.Err() == nil {
-		e.gc.Log.Error().Err(err).Str("namespace", name).Msg("emptying a namespace")
-		em.changed = true
+	if err = errors.Join(append(rest.errs, err)...); ctx.Err() == nil {
+		e.gc.Stands("emptying namespace "+name, err)
+		em.changed = em.changed || err != nil
 	}
 	for res := range rest.objects {
 		em.waits = append(em.waits, res.KeyPrefix(name))
@@ -976,15 +1034,26 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 	if objects, _, _ := e.gc.Store.Count(res.KeyPrefix(namespace)); objects == 0 {
 		return
 	}
-	_, err := e.gc.Walk(ctx, res.KeyPrefix(namespace), func(records []store.Record) error {
-		return registry.Parallel(records, CollectorSeats, func(rec store.Record) error {
+	found, failed := 0, error(nil)
+	_, err := e.gc.chunks(ctx, res.KeyPrefix(namespace), func(c *store.Chunk) error {
+		records := slices.Clone(c.Records)
+		for _, key := range c.Damaged {
+			records = append(records, store.Record{Key: key})
+		}
+		found += len(records)
+		failed = cmp.Or(failed, registry.Parallel(records, CollectorSeats, func(rec store.Record) error {
 			gone, err := e.remove(ctx, res, &rec)
 			if err == nil && !gone {
 				rest.add(res, &rec)
 			}
 			return err
-		})
+		}))
+		return nil
 	})
+	err = cmp.Or(err, failed)
+	if objects, _, _ := e.gc.Store.Count(res.KeyPrefix(namespace)); err == nil && found == 0 && objects > 0 {
+		err = fmt.Errorf("%d %s lie on a page of the data file that is damaged", objects, res.Plural)
+	}
 	if err != nil {
 		rest.errs = append(rest.errs, err)
 	}
@@ -1039,7 +1108,7 @@ func (e *emptier) report(ctx context.Context, name string, rest *remains) error 
 		return ns, nil
 	})
 	done(err)
-	if apierrors.IsNotFound(err) || errors.Is(err, scheme.ErrUnreadable) {
+	if apierrors.IsNotFound(err) || registry.Hopeless(err) {
 		return nil
 	}
 	return err
@@ -1119,7 +1188,7 @@ func (e *emptier) release(ctx context.Context, name string) error {
 		return ns, nil
 	})
 	done(err)
-	if errors.Is(err, scheme.ErrUnreadable) {
+	if registry.Hopeless(err) {
 		_, _, err = e.gc.Writer.Delete(ctx, t.Resource, "", name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {
@@ -1135,20 +1204,19 @@ func (gc *Collector) ExpireEvents(ctx context.Context) error {
 	if gc.EventTTL <= 0 {
 		return nil
 	}
-	limit := gc.Maintenance.RevisionBefore(time.Now().Add(-gc.EventTTL))
-	for start := ""; limit > 0; {
+	limit := gc.Maintenance.RevisionBefore(gc.Store.Now().Add(-gc.EventTTL))
+	var failed error // one of them; the others are deleted
+	for start := ""; limit > 0 && ctx.Err() == nil; {
 		records, next, err := gc.Store.OlderThan(eventRange, limit, 500, start)
 		if err != nil {
 			return err
 		}
-		if err := registry.Parallel(records, registry.DeleteWorkers, func(rec store.Record) error { return gc.expire(ctx, &rec) }); err != nil {
-			return err
-		}
+		failed = cmp.Or(failed, registry.Parallel(records, registry.DeleteWorkers, func(rec store.Record) error { return gc.expire(ctx, &rec) }))
 		if start = next; next == "" {
-			return nil
+			break
 		}
 	}
-	return nil
+	return failed
 }
 
 // expire deletes one old Event, unless it has been written again or something holds it back.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/rs/zerolog"
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +41,7 @@ func startReaper(t testing.TB) *reaper {
 	if _, err := wr.Insert(t.Context(), reg.Lookup("", "v1", "namespaces"), namespace, registry.Options{Trusted: true}); err != nil {
 		t.Fatal(err)
 	}
-	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Log: zerolog.Nop()}}
+	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Stands: func(string, error) {}}}
 	if err := rp.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

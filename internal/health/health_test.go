@@ -1,19 +1,21 @@
 package health
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 )
 
 func TestHealthSpeaksKubernetesText(t *testing.T) {
 	t.Parallel()
 	stop := make(chan struct{})
-	sick := Check{"poststarthook/rbac", func() error { return errors.New("it hurts") }}
-	livez := &Endpoint{"livez", []Check{Ping, sick}, nil}
-	readyz := &Endpoint{"readyz", []Check{Ping, {"etcd", Ping.Err}, Shutdown(stop)}, nil}
+	sick := Check{Name: "poststarthook/rbac", Err: func() error { return errors.New("it hurts") }}
+	livez := &Endpoint{Name: "livez", Checks: []Check{Ping, sick}}
+	readyz := &Endpoint{Name: "readyz", Checks: []Check{Ping, {Name: "etcd", Err: Ping.Err}, Shutdown(stop)}}
 	ask := func(h http.Handler, url string) string {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", url, nil))
@@ -38,4 +40,47 @@ func TestHealthSpeaksKubernetesText(t *testing.T) {
 	check(livez, "/livez/poststarthook/rbac", "500"+text+"internal server error: it hurts\n")
 	close(stop)
 	check(readyz, "/readyz", "500"+text+"[+]ping ok\n[+]etcd ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n")
+}
+
+// What warns is told, and leaves the server ready; its own page says so to a monitor.
+func TestAWarningLeavesTheServerReady(t *testing.T) {
+	t.Parallel()
+	var full error
+	observed := make(chan string, 100)
+	readyz := &Endpoint{Name: "readyz", Checks: []Check{Ping, {Name: "disk", Err: func() error { return full }, Warns: true}},
+		Shows:    func(r *http.Request, path string) bool { return r.Header.Get("Root") != "" && path == "/readyz/disk" },
+		Observed: func(check string, err error) { observed <- fmt.Sprint(check, " ", err) }}
+	full = errors.New("no space left")
+	for _, c := range []struct{ url, root, want string }{
+		{"/readyz", "", "200 ok"},
+		{"/readyz?verbose", "", "200 [+]ping ok\n[!]disk warns: reason withheld\nreadyz check passed\n"},
+		{"/readyz?verbose", "yes", "200 [+]ping ok\n[!]disk warns: no space left\nreadyz check passed\n"},
+		{"/readyz/disk", "", "500 internal server error: no space left\n"},
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", c.url, nil)
+		r.Header.Set("Root", c.root)
+		readyz.ServeHTTP(w, r)
+		if got := fmt.Sprintf("%d %s", w.Code, w.Body); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.url, got, c.want)
+		}
+	}
+	for len(observed) > 0 {
+		<-observed
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { readyz.Run(ctx, time.Millisecond); close(ended) }()
+	for _, want := range []string{"ping <nil>", "disk no space left", "ping <nil>", "disk no space left"} {
+		if got := <-observed; got != want {
+			t.Errorf("observed %q, want %q", got, want)
+		}
+	}
+	cancel()
+	for open := true; open; {
+		select {
+		case <-observed:
+		case <-ended:
+			open = false
+		}
+	}
 }

@@ -1,6 +1,6 @@
 // Package history tells what has changed, when, by whom and how: each record of the log as one line.
 //
-//	l := history.New(history.Config{Store: st, Upkeep: upkeep, Types: types, May: may, ...})
+//	l := history.New(history.Config{Store: st, Upkeep: upkeep, Types: types, Reach: reach, ...})
 //	mux.Handle(history.Path, l)
 //
 //	GET /debug/history?since=-5m&resource=deployments.apps&namespace=shop&by=my-controller
@@ -14,11 +14,11 @@
 // its time is over, and says where to go on. One that follows goes on as a watch does: it sleeps until the next commit, and ends when its
 // client takes nothing.
 //
-// Each change is shown to those who may list its resource in its namespace, by the rules of now. What is told of it is what package
+// Each change is shown to those who may list its resource in its namespace, by the rules of now, and as far back as these reach (reach.go). What is told of it is what package
 // history/changes tells: never the values of a Secret.
 //
 // Read this file first (the request, and the walk through the log), then query.go (what is asked), tail.go (the last lines), line.go (what is
-// told), moment.go and past.go (the API as it was).
+// told), moment.go and past.go (the API as it was), reach.go (how far back somebody may look).
 package history
 
 import (
@@ -26,6 +26,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
@@ -40,6 +41,7 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -47,8 +49,8 @@ const (
 	// Path is where the history is asked for.
 	Path = "/debug/history"
 
-	followersMax = 256              // that follow at the same time
-	pagesMax     = 32               // that do not
+	followersMax = 256              // that follow at the same time, a quarter of them of one user
+	pagesMax     = 32               // that do not, likewise
 	batchEvents  = 256              // taken from the log at once
 	pieceBytes   = 32 << 10         // sent at once
 	beatEvery    = 30 * time.Second // of a stream in which nothing happens
@@ -62,7 +64,7 @@ type Config struct {
 	Types      *scheme.Registry    // of now
 	Selectable map[string][]string // fields by which objects can be selected whose types are not in Types, by what their keys begin with; may be nil
 
-	May          func(request.User, request.Info) bool           // the rules of now
+	Reach        Reach                                           // the rules of now, and how far back they go
 	MayAnything  func(request.User) bool                         // whether there is anything that a user may list
 	Begun        func(context.Context)                           // told when a follower has what was there; may be nil
 	Fail         func(http.ResponseWriter, *http.Request, error) // answers with an error
@@ -74,12 +76,13 @@ type Config struct {
 // A Log answers what has happened.
 type Log struct {
 	Config
-	followers, pages, reading chan struct{} // a token each for those who follow, who read a page, who are at the store now
+	followers, pages *shares.Places // of those who follow, and who read a page
+	reading          chan struct{}  // a token for each who is at the store now
 }
 
 // New makes a Log.
 func New(c Config) *Log {
-	return &Log{Config: c, followers: make(chan struct{}, followersMax), pages: make(chan struct{}, pagesMax),
+	return &Log{Config: c, followers: shares.NewPlaces(followersMax), pages: shares.NewPlaces(pagesMax),
 		reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
@@ -116,16 +119,15 @@ func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	slots := l.pages
+	places := l.pages
 	if q.follow {
-		slots = l.followers
+		places = l.followers
 	}
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	default:
-		return apierrors.NewTooManyRequests(fmt.Sprintf("%d requests read the history already", cap(slots)), 1)
+	release, ok := places.Take(rec.User)
+	if !ok {
+		return apierrors.NewTooManyRequests("as many requests read the history as may at once, of this user or of all", 1)
 	}
+	defer release()
 	s := &stream{log: l, query: q, user: rec.User, types: l.typesByBase(), w: w}
 	s.answer(r.Context())
 	return nil
@@ -144,7 +146,7 @@ type stream struct {
 	last    int64 // the revision of the last of them
 	buf     []byte
 	events  []store.Event
-	allowed map[scope]bool
+	since   map[scope]int64 // from which revision on who asks may be told; none where they may not list
 	judged  time.Time
 	control *http.ResponseController
 	stalled *time.Timer // runs while the client is waited for, and cuts the connection
@@ -260,6 +262,15 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	if err != nil {
 		return false, err
 	}
+	if large := heavy(events); !shares.Fits(ctx, s.w, large) {
+		release()
+		clear(events) // who waits holds nothing
+		err := shares.Hold(ctx, s.w, large)
+		if ctx.Err() != nil {
+			return true, nil
+		}
+		return false, err
+	}
 	for i := range events {
 		ev := &events[i]
 		if ev.Rev > newest {
@@ -295,6 +306,16 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	return false, nil
 }
 
+// heavy is what events of large objects take, with what they replaced and as lines; 0 where there are none.
+func heavy(events []store.Event) (n int) {
+	for i := range events {
+		if size := len(events[i].JSON) + len(events[i].Prev); size > shares.Large {
+			n += 2 * size
+		}
+	}
+	return n
+}
+
 // begin waits until not too many are at the store. It returns what ends the work there, and may be called twice; nil when ctx was over first.
 func (l *Log) begin(ctx context.Context) (release func()) {
 	select {
@@ -321,29 +342,49 @@ func (s *stream) tells(ev *store.Event) bool {
 	return s.asked(ev) && s.wanted(s.log.Store.Author(ev.Author)) && s.may(ev)
 }
 
-// may tells whether who asks may list what an event is about.
+// may tells whether who asks may list what an event is about, and as of then.
 func (s *stream) may(ev *store.Event) bool {
-	if s.allowed == nil || s.follow && time.Since(s.judged) > rulesEvery || len(s.allowed) > 100_000 {
-		s.allowed, s.judged = map[scope]bool{}, time.Now()
+	if s.since == nil || s.follow && time.Since(s.judged) > rulesEvery || len(s.since) > 100_000 {
+		s.since, s.judged = map[scope]int64{}, time.Now()
 	}
 	base, namespace, _, _ := scheme.SplitKey(ev.Key)
 	group, resource := groupResource(base)
-	at := scope{group, resource, namespace}
-	allowed, known := s.allowed[at]
+	return ev.Rev >= s.sinceOf(scope{group, resource, namespace}, base)
+}
+
+// never is the revision from which on somebody is told of what they may not list.
+const never = math.MaxInt64
+
+// sinceOf is the revision from which on who asks may be told of a scope.
+func (s *stream) sinceOf(at scope, base string) int64 {
+	since, known := s.since[at]
 	if !known {
-		version := ""
-		if res := s.types[base]; res != nil {
-			version = res.Version
-		}
-		prefix := "apis"
-		if group == "" {
-			prefix = "api"
-		}
-		info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: prefix, Group: group, Version: version, Resource: resource, Namespace: namespace}
-		allowed = s.log.May(s.user, info)
-		s.allowed[at] = allowed
+		since = s.judge(at, base)
+		s.since[at] = since
 	}
-	return allowed
+	return since
+}
+
+// judge finds it, by the rules of now.
+func (s *stream) judge(at scope, base string) int64 {
+	info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: "apis", Group: at.group, Resource: at.resource, Namespace: at.namespace}
+	if at.group == "" {
+		info.APIPrefix = "api"
+	}
+	if res := s.types[base]; res != nil {
+		info.Version = res.Version
+	}
+	switch {
+	case !s.log.Reach.May(s.user, info):
+		return never
+	case at.namespace == "" || s.sinceOf(scope{at.group, at.resource, ""}, base) == 0:
+		return 0
+	}
+	since, err := s.log.Reach.Since(s.user, info, "")
+	if err != nil { // damage, of which a scrub tells
+		return never
+	}
+	return since
 }
 
 // tell adds a line about an event. whole says that it is the last of its revision.
@@ -399,10 +440,13 @@ func (s *stream) sayStatus(err error) {
 // push hands what has gathered to the connection, in pieces: however slow the line is, a client that reads takes one in time.
 func (s *stream) push() error {
 	defer s.stalled.Stop()
+	s.stalled.Reset(s.log.Patience)
 	for rest := s.buf; len(rest) > 0; {
 		piece := rest[:min(len(rest), pieceBytes)]
 		rest = rest[len(piece):]
-		s.stalled.Reset(s.log.Patience)
+		if len(s.buf) <= shares.Large { // of what is large, all of it has to be taken in time
+			s.stalled.Reset(s.log.Patience)
+		}
 		if _, err := s.w.Write(piece); err != nil {
 			return errEnd
 		}
@@ -430,4 +474,5 @@ func (s *stream) rest() {
 		buffers.Put(&buf)
 	}
 	s.buf, s.events = nil, nil
+	shares.Release(s.w)
 }

@@ -2,6 +2,7 @@ package history
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -54,10 +56,10 @@ func newBench(t testing.TB) *bench {
 		t.Fatal(err)
 	}
 	b.log = New(Config{Store: b.st, Upkeep: b.upkeep, Types: scheme.NewRegistry(), MayAnything: func(request.User) bool { return b.may(request.Info{}) },
-		May:  func(_ request.User, info request.Info) bool { return b.may(info) },
-		Fail: func(w http.ResponseWriter, r *http.Request, err error) { response.Refuse(w, r, err) }, Patience: time.Minute, Lifetime: time.Hour, ShuttingDown: b.over})
+		Reach: Reach{Store: b.st, May: func(_ request.User, info request.Info) bool { return b.may(info) }},
+		Fail:  func(w http.ResponseWriter, r *http.Request, err error) { response.Refuse(w, r, err) }, Patience: time.Minute, Lifetime: time.Hour, ShuttingDown: b.over})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := &request.Request{User: request.User{Name: "reader"}}
+		rec := &request.Request{User: request.User{Name: cmp.Or(r.Header.Get("X-User"), "reader"), Groups: r.Header["X-Group"]}}
 		b.log.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.Key{}, rec)))
 	}))
 	t.Cleanup(server.Close)
@@ -352,7 +354,7 @@ func TestOnlyWhatMayBeListed(t *testing.T) {
 			t.Errorf("asked %d times about %+v", n, info)
 		}
 	}
-	if asked[request.Info{Verb: "list", APIPrefix: "apis", Group: "gone.example.com", Resource: "widgets", Namespace: "shop"}] != 1 || len(asked) != 5 {
+	if asked[request.Info{Verb: "list", APIPrefix: "apis", Group: "gone.example.com", Resource: "widgets", Namespace: "shop"}] != 1 || len(asked) != 7 { // of pods and widgets, in all namespaces, too
 		t.Errorf("asked about %v", asked)
 	}
 	b.may = func(request.Info) bool { return false }
@@ -411,9 +413,9 @@ func TestFollowers(t *testing.T) {
 func TestFollowersAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.log.followers, b.log.pages = make(chan struct{}, 2), make(chan struct{}, 1)
+	b.log.followers, b.log.pages = shares.NewPlaces(8), shares.NewPlaces(4)
 	var open []io.Closer
-	for range 2 {
+	for range 2 { // a quarter
 		answer, err := http.Get(b.url + "?follow=true")
 		if err != nil || answer.StatusCode != 200 {
 			t.Fatal(answer, err)
@@ -423,17 +425,41 @@ func TestFollowersAreBounded(t *testing.T) {
 	if code, body := b.ask("follow=true"); code != 429 || !strings.Contains(body, "TooManyRequests") {
 		t.Errorf("%d %s", code, body)
 	}
+	for _, header := range [][]string{{"X-User", "another"}, {"X-Group", request.GroupMasters}} {
+		if code := b.begin("follow=true", header...); code != 200 {
+			t.Errorf("%v: %d", header, code)
+		}
+	}
 	if code, _ := b.ask(""); code != 200 {
 		t.Errorf("a page beside them: %d", code)
 	}
-	b.log.pages <- struct{}{}
+	release, _ := b.log.pages.Take(request.User{Name: "reader"})
 	if code, _ := b.ask(""); code != 429 {
 		t.Errorf("a page too many: %d", code)
 	}
+	if code, _ := b.ask("", "X-User", "another"); code != 200 {
+		t.Errorf("another's page: %d", code)
+	}
+	release()
 	for _, body := range open {
 		body.Close()
 	}
-	apitest.WaitFor(t, "room for followers", func() bool { return len(b.log.followers) == 0 })
+	apitest.WaitFor(t, "room for followers", func() bool { return b.begin("follow=true") == 200 })
+}
+
+// begin asks, and goes away when the answer begins.
+func (b *bench) begin(query string, headers ...string) (code int) {
+	b.Helper()
+	r, _ := http.NewRequest("GET", b.url+"?"+query, nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		b.Fatal(err)
+	}
+	answer.Body.Close()
+	return answer.StatusCode
 }
 
 // A reader that never reads is cut off, and takes no more memory than its buffers until then.
@@ -452,6 +478,7 @@ func TestReaderThatNeverReads(t *testing.T) {
 	for i := range 200 {
 		rev = b.write("//configmaps/shop/big", rev, `"data":{"a":"`+strings.Repeat(string(rune('a'+i%26)), 60_000)+`"}`, alice)
 	}
+	b.log.followers = shares.NewPlaces(1)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(strings.TrimSuffix(b.url, Path), "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -459,10 +486,8 @@ func TestReaderThatNeverReads(t *testing.T) {
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET %s?follow=true&objects=true HTTP/1.1\r\nHost: x\r\n\r\n", Path)
 	apitest.WaitFor(t, "the reader to be answered", came.Load)
-	apitest.WaitFor(t, "it to be cut off", func() bool { return len(b.log.followers) == 0 })
-	if len(b.log.reading) != 0 {
-		t.Error("it still holds up others")
-	}
+	apitest.WaitFor(t, "it to be cut off", func() bool { return b.begin("follow=true") == 200 })
+	apitest.WaitFor(t, "nobody to be at the store", func() bool { return len(b.log.reading) == 0 }) // the second follower was, for a moment
 }
 
 // Pages put together are the history, whatever their size, also where the log lies on the disk.

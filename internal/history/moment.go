@@ -78,9 +78,9 @@ type Moments struct {
 // Status 410 names the oldest that can be asked when it is compacted, a 400 says that it is in the future.
 func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err error) {
 	if m.Rev > 0 {
-		switch newest := ms.Store.Revision(); {
-		case m.Rev > newest:
-			return 0, then, apierrors.NewBadRequest(fmt.Sprintf("revision %d is in the future: the newest is %d", m.Rev, newest))
+		switch {
+		case m.Rev > ms.Store.Revision():
+			return 0, then, apierrors.NewBadRequest(fmt.Sprintf("revision %d is in the future", m.Rev))
 		case m.Rev < ms.Store.Compacted():
 			return 0, then, ms.compacted("revision " + m.text)
 		}

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,20 +19,40 @@ import (
 // A Past answers what is asked about a moment (/at/MOMENT/...), to whom the rules of now allow it. All that it has is for reading.
 type Past struct {
 	Moments
-	Types func(rev int64) (*scheme.Registry, error)                                       // what was served at a revision
-	Show  func(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) // answers the request as of a revision
+	Has   func(path string) Answer                                                        // what a path had for an answer
+	Types func(ctx context.Context, rev int64) (*scheme.Registry, error)                  // what was served at a revision
+	Show  func(w http.ResponseWriter, r *http.Request, types *scheme.Registry, rev int64) // answers the request as of a revision; types is nil for Timeless
 	Fail  func(http.ResponseWriter, *http.Request, error)                                 // answers with an error
 }
 
-// ServeHTTP finds the revision and the types of the moment that the request's record has, and shows them.
+// An Answer is what a path had at a moment.
+type Answer int
+
+const (
+	Nothing  Answer = iota // the path is about now
+	Timeless               // the same at all times
+	Typed                  // what the types of then, and their objects, make it
+)
+
+// ServeHTTP finds the revision and the types of the moment that the request's record has, and shows them. What costs more than a look at the
+// path is done for what has an answer.
 func (p *Past) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := request.From(r.Context())
 	if err := readsOnly(r.Method, &rec.Info); err != nil {
 		p.Fail(w, r, err)
 		return
 	}
-	types, rev, then, err := p.at(rec.At)
-	if rec.Then = then; err != nil {
+	has := p.Has(rec.Info.Path)
+	if has == Nothing {
+		http.NotFound(w, r)
+		return
+	}
+	rev, then, err := p.at(rec.At)
+	var types *scheme.Registry
+	if rec.Then = then; err == nil && has == Typed {
+		types, err = p.typesAt(r.Context(), rev)
+	}
+	if err != nil {
 		if status, _ := response.ErrorStatus(err); !rec.Info.ResourceRequest { // of an error of discovery kubectl shows nothing but warnings
 			warning.AddWarning(r.Context(), "", status.Message)
 		}
@@ -54,19 +75,21 @@ func readsOnly(method string, info *request.Info) error {
 	return nil
 }
 
-// at finds what was served at a moment, its revision, and when it was.
-func (p *Past) at(moment string) (types *scheme.Registry, rev int64, then time.Time, err error) {
-	now := time.Now()
+// at finds the revision of a moment, and when it was.
+func (p *Past) at(moment string) (rev int64, then time.Time, err error) {
+	now := p.Moments.Store.Now()
 	m, err := ParseMoment(moment, now)
 	if err != nil {
-		return nil, 0, then, err
+		return 0, then, err
 	}
-	if rev, then, err = p.Moments.At(m, now); err != nil {
-		return nil, 0, then, err
-	}
-	types, err = p.Types(rev)
+	return p.Moments.At(m, now)
+}
+
+// typesAt is what was served at a revision.
+func (p *Past) typesAt(ctx context.Context, rev int64) (*scheme.Registry, error) {
+	types, err := p.Types(ctx, rev)
 	if errors.Is(err, store.ErrCompacted) { // while it was read
 		err = p.compacted(fmt.Sprintf("revision %d", rev))
 	}
-	return types, rev, then, err
+	return types, err
 }

@@ -83,7 +83,7 @@ func (l *Log) parseQuery(r *http.Request) (*query, error) {
 
 // parseSpan finds where to begin and where to end. A time before all that is kept begins with the oldest, a revision is compacted.
 func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
-	now, moments := time.Now(), Moments{l.Store, l.Upkeep}
+	now, moments := l.Store.Now(), Moments{l.Store, l.Upkeep}
 	oldest := l.Store.Compacted()
 	q.after = oldest
 	if text := values.Get("since"); text != "" {

@@ -23,6 +23,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"apilet/internal/admission/plugins"
 	"apilet/internal/auth"
 	"apilet/internal/auth/serviceaccount"
@@ -37,7 +39,8 @@ type Options struct {
 	Ephemeral                               bool
 	Advertised, EndpointReconciler          string
 	TLSCert, TLSKey, CertDir                string
-	OwnCerts                                bool // TLS with a certificate of the server's own making
+	Names                                   []string // --tls-san
+	OwnCerts                                bool     // TLS with a certificate of the server's own making
 	Auth                                    auth.Config
 	Accounts                                serviceaccount.Config
 	CORSOrigins, Authorization              string
@@ -47,6 +50,7 @@ type Options struct {
 	MaxReadonly, MaxMutating                int // AutoSeats: flow control's seats are as many as the machine carries
 	readonlyGiven, mutatingGiven            bool
 	RequestTimeout, MinTimeout              time.Duration
+	ShutdownDelay                           time.Duration // between a signal and the end of serving
 	CompactionInterval, EventTTL            time.Duration
 	History                                 *time.Duration // nil: --compaction-interval
 	Controllers, NamespaceDefaults          bool
@@ -90,9 +94,9 @@ func Data(f *flag.FlagSet, path *string) {
 func (o *Options) defineStorage(f *flag.FlagSet) {
 	Data(f, &o.Data)
 	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
-	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does; 0 is no limit")
+	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "above this many `bytes` in the data file writes other than deletes are refused; its free pages do not count, history that is not compacted yet does. 0 is 2 GiB, or half of the file system where that is less, and no limit with --ephemeral; -1 is no limit")
 	f.DurationVar(&o.CompactionInterval, "compaction-interval", 5*time.Minute, "how often history is compacted; 0 keeps all")
-	f.Func("history", "`how far back` one can ask what was, who changed it and when: what is older is compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
+	f.Func("history", "the `duration` for which one can ask what was, who changed it and when: what is older is compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
 		d, err := time.ParseDuration(text)
 		if err == nil && d < 0 {
 			err = errors.New("is negative")
@@ -106,11 +110,12 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
 	f.StringVar(&o.Advertised, "advertise-address", "", "the `IP` at which others reach this server, for the endpoints of Service default/kubernetes and the server's own certificate (default: that of --listen)")
-	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "lease has the endpoints of Service default/kubernetes name this server, and on etcd all that are there, kube-apiservers among them; `none` leaves them alone")
+	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "`lease|none`: lease has the endpoints of Service default/kubernetes name this server, and on etcd all that are there, kube-apiservers among them; none leaves them alone")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
 	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
 	f.StringVar(&o.TLSKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
 	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the authority and certificate that are made where TLS needs them; giving it switches TLS on (default: DATA-certs)")
+	f.Func("tls-san", "comma-separated `names` and addresses at which others reach this server, a load balancer's among them; may be repeated. They are in the certificate that it makes, the first is the kubeconfig's server, and giving it switches TLS on", o.addNames)
 	f.StringVar(&o.CORSOrigins, "cors-allowed-origins", "", "comma-separated `regexes` of web origins that may use this server")
 }
 
@@ -150,14 +155,15 @@ func (o *Options) defineRequests(f *flag.FlagSet) {
 	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "share the sum of the two limits out by flow; false enforces each limit alone")
 	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
+	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "how long to go on serving after SIGTERM, with /readyz failing and clients asked to connect anew, so that load balancers send nobody here any more")
 	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
 	f.StringVar(&o.FeatureGates, "feature-gates", "", "comma-separated `list`: APIListChunking=true|false")
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
 	f.StringVar(&o.AuditPath, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
-	f.StringVar(&o.LogFormat, "log-format", "console", "console or json")
-	f.IntVar(&o.Verbosity, "v", 0, "3 logs every request")
+	f.StringVar(&o.LogFormat, "log-format", "console", "`console|json`")
+	f.IntVar(&o.Verbosity, "v", 0, "the `level` of the log: 3 logs every request")
 }
 
 // Etcd says where the cluster is that holds the objects, if there is one; its flags are kube-apiserver's.
@@ -172,7 +178,27 @@ func (e *Etcd) Define(f *flag.FlagSet) {
 	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` of the authorities that may vouch for etcd")
 	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the certificate to show to etcd")
 	f.StringVar(&e.KeyFile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
-	f.StringVar(&e.Prefix, "etcd-prefix", "/registry", "what all keys in etcd begin with")
+	f.StringVar(&e.Prefix, "etcd-prefix", "/registry", "the `path` with which all keys in etcd begin")
+}
+
+// addNames is the value of --tls-san.
+func (o *Options) addNames(list string) error {
+	for name := range strings.SplitSeq(list, ",") {
+		if addr, err := netip.ParseAddr(name); err == nil {
+			if addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" {
+				return fmt.Errorf("%q is not an IP address of a server", name)
+			}
+			o.Names = append(o.Names, addr.Unmap().String())
+			continue
+		}
+		name := strings.ToLower(name)
+		_, err := strconv.Atoi(name[strings.LastIndex(name, ".")+1:]) // the last part of an address with a slip in it
+		if err == nil || len(validation.IsDNS1123Subdomain(name)) > 0 && len(validation.IsWildcardDNS1123Subdomain(name)) > 0 {
+			return fmt.Errorf("%q is neither a DNS name nor an IP address", name)
+		}
+		o.Names = append(o.Names, name)
+	}
+	return nil
 }
 
 // inflight is the value of a flag that limits requests: a number, or auto.
@@ -243,7 +269,6 @@ func (o *Options) Finish() error {
 	if o.Kept() > 0 && o.CompactionInterval <= 0 {
 		return errors.New("--history needs a --compaction-interval above 0: nothing is compacted without")
 	}
-	o.Accounts.TokenController = !o.Controllers
 	return o.Auth.CheckListen(o.Listen)
 }
 
@@ -254,10 +279,10 @@ func (o *Options) finishNumbers() error {
 		return fmt.Errorf("--compaction-interval: %s is negative (0 keeps all)", o.CompactionInterval)
 	case o.EventTTL < 0:
 		return fmt.Errorf("--event-ttl: %s is negative (0 keeps all)", o.EventTTL)
-	case o.Quota < 0:
-		return fmt.Errorf("--quota-backend-bytes: %d is negative (0 is no limit)", o.Quota)
 	case o.RequestTimeout <= 0:
 		return fmt.Errorf("--request-timeout: %s is not above 0", o.RequestTimeout)
+	case o.ShutdownDelay < 0:
+		return fmt.Errorf("--shutdown-delay-duration: %s is negative", o.ShutdownDelay)
 	case o.MinTimeout < 0:
 		return fmt.Errorf("--min-request-timeout: %s is negative", o.MinTimeout)
 	}
@@ -273,13 +298,13 @@ func (o *Options) Kept() time.Duration {
 }
 
 // finishTLS decides between plain HTTP and TLS, and with whose certificate. An authenticator, an address that others can reach, and
-// --cert-dir each ask for TLS. A certificate of the server's own making comes with an authority, whose client certificates authenticate.
+// --cert-dir and --tls-san each ask for TLS. A certificate of the server's own making comes with an authority, whose client certificates authenticate.
 func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
 	}
 	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != ""
-	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || !auth.StaysHere(o.Listen))
+	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
 		o.CertDir = strings.TrimSuffix(o.Data, filepath.Ext(o.Data)) + "-certs"

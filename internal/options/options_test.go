@@ -32,6 +32,8 @@ func TestWhoAsksForTLS(t *testing.T) {
 	}{
 		{"loopback", Options{Listen: "127.0.0.1:0"}, false, true, ""},
 		{"beyond loopback", Options{Listen: "0.0.0.0:0"}, true, false, ""},
+		{"a name", Options{Listen: "127.0.0.1:0", Names: []string{"api.example.com"}}, true, false, ""},
+		{"a name, and a certificate", Options{Listen: "127.0.0.1:0", Names: []string{"api.example.com"}, TLSCert: "x", TLSKey: "y"}, false, true, ""},
 		{"a folder", Options{Listen: "127.0.0.1:0", CertDir: "x"}, true, false, ""},
 		{"a token file", Options{Listen: "127.0.0.1:0", Auth: auth.Config{TokenFile: "x"}}, true, false, ""},
 		{"client certificates", Options{Listen: "127.0.0.1:0", Auth: auth.Config{ClientCAFile: "x"}}, true, false, ""},
@@ -161,7 +163,8 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 	for args, want := range map[string]string{
 		"--log-format=json --compaction-interval=0 --event-ttl=0 --min-request-timeout=0 --quota-backend-bytes=0": "", "--ephemeral": "", "--data=x.db": "",
 		"--compaction-interval=-5s": "--compaction-interval: -5s is negative", "--event-ttl=-1h": "--event-ttl: -1h0m0s is negative",
-		"--min-request-timeout=-1s": "--min-request-timeout: -1s is negative", "--quota-backend-bytes=-1": "--quota-backend-bytes: -1 is negative",
+		"--min-request-timeout=-1s": "--min-request-timeout: -1s is negative", "--quota-backend-bytes=-1": "",
+		"--shutdown-delay-duration=-1s": "--shutdown-delay-duration: -1s is negative", "--shutdown-delay-duration=0": "",
 		"--request-timeout=0": "--request-timeout: 0s is not above 0", "--request-timeout=-1s": "--request-timeout: -1s is not above 0",
 		"--log-format=xml": `--log-format: "xml" is neither console nor json`, "--ephemeral --data=x.db": "--data x.db would be neither read nor written",
 	} {
@@ -171,6 +174,28 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 		}
 		if err := o.Finish(); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// --tls-san takes names, patterns and addresses, in several ways to write them, and nothing else.
+func TestNamesOfAServer(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"--tls-san=api.example.com,10.0.0.7 --tls-san=API.example.org": "[api.example.com 10.0.0.7 api.example.org]", "--tls-san=fd00::7,::ffff:10.0.0.8": "[fd00::7 10.0.0.8]",
+		"--tls-san=*.example.com": "[*.example.com]", "--tls-san=localhost": "[localhost]", "--tls-san=": `"" is neither a DNS name nor an IP address`,
+		"--tls-san=a,,b": `"" is neither`, "--tls-san=a,": `"" is neither`, "--tls-san=https://a": "is neither", "--tls-san=a:6443": "is neither", "--tls-san=a_b": "is neither",
+		"--tls-san=a.*.b": "is neither", "--tls-san=10.0.0.300": "is neither", "--tls-san=10.0.0": "is neither", "--tls-san=0.0.0.0": "is not an IP address of a server",
+		"--tls-san=fe80::1%eth0": "is not an IP address of a server", "--tls-san=224.0.0.1": "is not an IP address of a server", "--tls-san=a.": "is neither",
+	} {
+		o, f := flags()
+		err := f.Parse(strings.Fields(args))
+		got := fmt.Sprint(o.Names)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", args, got, want)
 		}
 	}
 }

@@ -88,9 +88,12 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err != nil {
 		return store.Record{}, err
 	}
-	strategy.FillSystemFields(obj)
+	strategy.FillSystemFields(obj, wr.Store.Now())
 	if res.Generation {
 		obj.SetGeneration(1)
+	}
+	for _, text := range strategy.AppArmorTexts(obj) {
+		warning.AddWarning(ctx, "", text)
 	}
 	obj = prepareNew(res, obj)
 	if rec := request.From(ctx); rec != nil {
@@ -101,9 +104,6 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	for try := 1; ; try++ {
 		if generated {
 			strategy.NameNew(obj)
-		}
-		if err := wr.Auth.Accounts.FillSecret(ctx, obj); err != nil {
-			return store.Record{}, err
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
 		if errors.Is(err, allocator.ErrLost) && ctx.Err() == nil {
@@ -155,6 +155,9 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 
 // insertOnce validates, encodes and commits an object under its present name.
 func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (rec store.Record, err error) {
+	if err := ctx.Err(); err != nil {
+		return store.Record{}, err
+	}
 	given, err := wr.Allocator.Assign(obj, nil, opts.dryRun)
 	if err != nil {
 		return store.Record{}, err
@@ -179,7 +182,7 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 	}
 	defer held.Release()
 	json, revAt, err := encode(ctx, res, obj)
-	if err != nil {
+	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
 		return store.Record{}, err
 	}
 	if err := checkSize(json, nil); err != nil {

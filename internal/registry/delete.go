@@ -7,15 +7,17 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/tidwall/gjson"
+	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"apilet/internal/admission"
+	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -67,14 +69,18 @@ func respondDeleted(w http.ResponseWriter, r *http.Request, res *scheme.Resource
 // Delete removes an object, or marks it as deleting when something holds it back. gone says which.
 func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, name string, options *metav1.DeleteOptions) (rec store.Record, gone bool, err error) {
 	key := res.Key(namespace, name)
-	for {
+	for discards := 0; ; {
 		if err := ctx.Err(); err != nil {
 			return store.Record{}, false, apierrors.NewTimeoutError("request did not complete within the allotted time", 0)
 		}
 		rec, err = wr.Store.Get(key)
 		read := rec.Rev
-		if err == nil {
+		switch {
+		case err == nil:
 			rec, gone, err = wr.deleteOnce(ctx, res, rec, options)
+		case errors.Is(err, store.ErrDamaged) && discards < 3: // else pages contradict each other
+			discards++
+			rec, gone, err = wr.discard(ctx, res, store.Record{Key: key}, options)
 		}
 		if errors.Is(err, store.ErrConflict) {
 			continue
@@ -119,7 +125,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if begins := obj.GetDeletionTimestamp() == nil; begins && res.Custom != nil && res.Custom.Deleting != nil {
 		res.Custom.Deleting(obj)
 	} else {
-		markDeleting(res, obj, options, time.Now())
+		markDeleting(res, obj, options, wr.Store.Now())
 	}
 	if strategy.Graceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
@@ -176,14 +182,17 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 	}
 	inside := unreadable.ContentOf(wr.Types, res, name)
 	full := inside.Any(wr.Store)
+	mark, marks := unreadable.MarkedRaw(&rec, wr.Store.Now())
 	switch {
 	case dryRun:
 		return rec, !full, nil
 	case full && inside.Served && rec.Deleting:
 		return rec, false, nil
-	case full && inside.Served:
-		rec, err := wr.commit(ctx, res, unreadable.MarkedRaw(&rec, time.Now()))
+	case full && inside.Served && marks:
+		rec, err := wr.commit(ctx, res, mark)
 		return rec, false, err
+	case full && isNamespaces(res):
+		return wr.endNamespace(ctx, res, store.Change{Key: rec.Key, Expect: rec.Rev})
 	case full:
 		if err := wr.removeContent(ctx, res, inside.Prefixes); err != nil {
 			return rec, false, err
@@ -193,22 +202,72 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 	return rec, true, err
 }
 
+// discard deletes an object whose newest version is damaged, as clearAway does one that cannot be decoded. Nobody knows its uid, so that no
+// precondition holds; watchers begin anew (store.Change). A Namespace with something in it is written anew, as one that is being deleted.
+func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
+	_, name := scheme.NamespacedName(rec.Key)
+	if err := errors.Join(checkPreconditions(res, &rec, options), strategy.ValidateDelete(res, name)); err != nil {
+		return rec, false, err
+	}
+	inside := unreadable.ContentOf(wr.Types, res, name)
+	switch full := inside.Any(wr.Store); {
+	case len(options.DryRun) > 0: // of what would be left nothing can be shown
+		return rec, true, nil
+	case full && isNamespaces(res):
+		return wr.endNamespace(ctx, res, store.Change{Key: rec.Key, Damaged: true})
+	case full:
+		if err := wr.removeContent(ctx, res, inside.Prefixes); err != nil {
+			return rec, false, err
+		}
+	}
+	rec, err := wr.commit(ctx, res, store.Change{Op: store.OpDelete, Key: rec.Key, Damaged: true})
+	return rec, true, err
+}
+
+func isNamespaces(res *scheme.Resource) bool { return res.Group == "" && res.Plural == "namespaces" }
+
+// endNamespace writes a Namespace anew of which nothing but the name can be read, as one that is being deleted; the collector empties it.
+func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, bool, error) {
+	_, name := scheme.NamespacedName(c.Key)
+	began := metav1.NewTime(wr.Store.Now()).Rfc3339Copy()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: uuid.NewUUID(), CreationTimestamp: began, DeletionTimestamp: &began},
+		Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating}}
+	defaults.LabelNamespace(ns)
+	var err error
+	if c.JSON, c.RevAt, err = res.EncodeStored(ns); err != nil {
+		return store.Record{}, false, err
+	}
+	c.Op, c.Deleting = store.OpUpdate, true
+	rec, err := wr.commit(ctx, res, c)
+	return rec, false, err
+}
+
 // removeContent deletes all in some ranges: objects of a type that is not served, since its definition cannot be read.
 func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefixes []string) error {
 	c := &store.Chunk{}
 	for _, prefix := range prefixes {
-		for at := (store.Span{Prefix: prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
+		for at := (store.Span{Prefix: prefix, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
 			if err := wr.Store.Chunk(at, c); err != nil {
 				return err
 			}
-			if err := Parallel(c.Records, DeleteWorkers, func(rec store.Record) error {
-				_, err := wr.Store.Commit(ctx, Tombstone(&rec))
+			all := make([]store.Change, 0, len(c.Records)+len(c.Damaged))
+			for i := range c.Records {
+				all = append(all, Tombstone(&c.Records[i]))
+			}
+			for _, key := range c.Damaged {
+				all = append(all, store.Change{Op: store.OpDelete, Key: key, Damaged: true})
+			}
+			if err := Parallel(all, DeleteWorkers, func(change store.Change) error {
+				_, err := wr.Store.Commit(ctx, change)
 				if errors.Is(err, store.ErrNotFound) {
 					return nil
 				}
 				return err
-			}); err != nil || c.Next == "" {
+			}); err != nil {
 				return err
+			}
+			if c.Next == "" {
+				break
 			}
 		}
 	}

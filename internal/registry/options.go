@@ -25,6 +25,7 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -124,15 +125,42 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > 0 {
 		buf.Grow(promisedMax + bytes.MinRead)
 	}
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+	_, err := buf.ReadFrom(&weighedBody{from: http.MaxBytesReader(w, r.Body, maxBody), hold: func(n int) error { return shares.Hold(r.Context(), w, n) },
+		promised: int(r.ContentLength)})
+	shares.Settle(w)
 	var tooLarge *http.MaxBytesError
+	var busy *apierrors.StatusError
 	switch {
+	case errors.As(err, &busy), errors.Is(err, context.DeadlineExceeded):
+		return nil, err
 	case errors.As(err, &tooLarge):
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 	case err != nil:
 		return nil, unreadableBody(err)
 	}
 	return buf.Bytes(), nil
+}
+
+// A weighedBody holds what the whole body takes as soon as a part of it has come that is large.
+type weighedBody struct {
+	from     io.Reader
+	hold     func(bytes int) error
+	promised int // its length, -1 when that is unknown
+	read     int
+}
+
+func (b *weighedBody) Read(p []byte) (int, error) {
+	if b.read > shares.Large/2 {
+		if b.promised < 0 {
+			b.promised = maxBody
+		}
+		if err := b.hold(b.promised); err != nil {
+			return 0, err
+		}
+	}
+	n, err := b.from.Read(p)
+	b.read += n
+	return n, err
 }
 
 func unreadableBody(err error) error {
@@ -170,6 +198,9 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	}
 	if err != nil {
 		return nil, err
+	}
+	if len(body) > 0 && len(options.DryRun) == 0 && r.URL.Query().Has("dryRun") {
+		warning.AddWarning(r.Context(), "", "the query's dryRun does not count: the request has a body, whose options hold, and it deletes")
 	}
 	if strategy.OrphansByDefault(res) && res.Group == "batch" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
 		warning.AddWarning(r.Context(), "", warnings.JobDeletionWarning)

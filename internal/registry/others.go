@@ -39,7 +39,7 @@ func (wr *Writer) followKind(ctx context.Context, res *scheme.Resource) {
 		var err error
 		if events, pos, err = wr.Store.Events(res.Base, pos, 0, events[:0]); err != nil { // all that there is, instead
 			pos, events = newest, events[:0]
-			for rec, err := range wr.Store.All(store.Span{Prefix: res.Base}) {
+			for rec, err := range wr.Store.All(store.Span{Prefix: res.Base, Sound: true}) {
 				if err == nil {
 					events = append(events, store.Event{Record: *rec})
 				}

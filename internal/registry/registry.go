@@ -26,9 +26,11 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/tidwall/gjson"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -87,6 +89,12 @@ func (wr *Writer) Read(res *scheme.Resource, rec *store.Record) (scheme.Object, 
 		wr.Unreadable.Note(rec, err)
 	}
 	return obj, err
+}
+
+// Hopeless says that an object is damaged or cannot be decoded: to try again is of no use, and the log has been told. Who works in the background
+// leaves it alone, and goes on with the others.
+func Hopeless(err error) bool {
+	return errors.Is(err, scheme.ErrUnreadable) || errors.Is(err, store.ErrDamaged)
 }
 
 // mend is read for those who are about to write: an object of which nothing but its managedFields cannot be read goes on without them.
@@ -196,8 +204,13 @@ func splice(json []byte, revAt int, rev int64) []byte {
 	return store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, rev)
 }
 
-// Tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion.
+// Tombstone is the change that deletes a record: its last state stays, for watchers, under the revision of the deletion. Of a document that is none
+// it is the name.
 func Tombstone(rec *store.Record) store.Change {
+	if gjson.GetBytes(rec.JSON, "metadata.resourceVersion").Type != gjson.String {
+		namespace, name := scheme.NamespacedName(rec.Key)
+		rec = &store.Record{Key: rec.Key, Rev: rec.Rev, JSON: fmt.Appendf(nil, `{"metadata":{"name":%q,"namespace":%q,"resourceVersion":""}}`, name, namespace)}
+	}
 	json, revAt := scheme.WithoutRevision(rec.JSON)
 	return store.Change{Op: store.OpDelete, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}
 }

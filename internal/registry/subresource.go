@@ -7,6 +7,7 @@ package registry
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -489,6 +490,9 @@ func withEntries(to, more map[string]string) map[string]string {
 func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
 	for i := range status.Conditions {
 		if status.Conditions[i].Type == condition.Type {
+			if status.Conditions[i].Status == condition.Status {
+				condition.LastTransitionTime = status.Conditions[i].LastTransitionTime
+			}
 			status.Conditions[i] = condition
 			return
 		}
@@ -520,42 +524,118 @@ func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resou
 	if opts.dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	rec, err := wr.Store.Get(res.Key(t.Namespace, t.Name))
-	if err != nil {
-		return response.StoreError(err, res, t.Name)
+	for {
+		err := wr.evict(r.Context(), t, options)
+		if errors.Is(err, errMeanwhile) && r.Context().Err() == nil {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		return respondSuccess(w, r)
 	}
-	obj, err := wr.Read(res, &rec)
+}
+
+// errMeanwhile is about a pod that went without a disruption of its budget's, and may have come to need one.
+var errMeanwhile = errors.New("the pod has changed")
+
+// evict is one attempt: budget, condition, deletion. A pod that passes without taking from a budget has to be the one that was looked at.
+func (wr *Writer) evict(ctx context.Context, t Target, options *metav1.DeleteOptions) error {
+	rec, err := wr.Store.Get(t.Resource.Key(t.Namespace, t.Name))
 	if err != nil {
-		return response.StoreError(err, res, t.Name)
+		return response.StoreError(err, t.Resource, t.Name)
 	}
-	pod := obj.(*corev1.Pod)
-	if running := pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil; running {
-		if err := takeDisruption(r.Context(), wr, pod, len(options.DryRun) > 0); err != nil {
+	obj, err := wr.Read(t.Resource, &rec)
+	if err != nil {
+		return response.StoreError(err, t.Resource, t.Name)
+	}
+	pod, dryRun := obj.(*corev1.Pod), len(options.DryRun) > 0
+	guarded := pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil
+	if !goesAlone(pod) {
+		taken, err := takeDisruption(ctx, wr, pod, dryRun)
+		if err != nil {
+			return err
+		}
+		guarded = !taken
+	}
+	only := options.DeepCopy()
+	if only.Preconditions == nil {
+		only.Preconditions = &metav1.Preconditions{}
+	}
+	guarded = guarded && only.Preconditions.ResourceVersion == nil
+	if guarded {
+		only.Preconditions.ResourceVersion = revision(rec.Rev)
+	}
+	if !dryRun {
+		if err = wr.markEvicted(ctx, t, only.Preconditions); err != nil {
 			return err
 		}
 	}
-	if _, _, err := wr.Delete(r.Context(), res, t.Namespace, t.Name, options); err != nil {
-		return err
+	_, _, err = wr.Delete(ctx, t.Resource, t.Namespace, t.Name, only)
+	if guarded && apierrors.IsConflict(err) {
+		now, gone := wr.Store.Get(t.Resource.Key(t.Namespace, t.Name))
+		if gone == nil && now.Rev != rec.Rev {
+			return errMeanwhile
+		}
 	}
-	return respondSuccess(w, r)
+	return err
 }
 
-// takeDisruption takes one allowed disruption from the budget that covers a pod, or answers 429.
-func takeDisruption(ctx context.Context, wr *Writer, pod *corev1.Pod, dryRun bool) error {
+func revision(rev int64) *string {
+	text := strconv.FormatInt(rev, 10)
+	return &text
+}
+
+// goesAlone says that no budget is asked about a pod: it does not count as one that serves.
+func goesAlone(pod *corev1.Pod) bool {
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending:
+		return true
+	}
+	return pod.DeletionTimestamp != nil
+}
+
+// markEvicted writes the condition by which controllers know why a pod goes. Nobody is asked about it, nobody comes to own it. A precondition
+// that does not hold is left for the deletion to refuse; one of the pod's version goes over to the version with the condition.
+func (wr *Writer) markEvicted(ctx context.Context, t Target, only *metav1.Preconditions) error {
+	t.Subresource = "status"
+	asked := context.WithValue(ctx, request.Key{}, (*request.Request)(nil)) // who evicts need not have the right to write a status
+	held := false
+	rec, _, err := wr.Modify(asked, t, Options{applied: true, Trusted: true}, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
+		pod := old.DeepCopyObject().(*corev1.Pod)
+		held = (only.UID == nil || *only.UID == pod.UID) && (only.ResourceVersion == nil || *only.ResourceVersion == *revision(rec.Rev))
+		if held {
+			setPodCondition(&pod.Status, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
+				Message: "Eviction API: evicting", LastTransitionTime: metav1.NewTime(time.Now()).Rfc3339Copy()})
+		}
+		return pod, nil
+	})
+	if err == nil && held && only.ResourceVersion != nil {
+		only.ResourceVersion = revision(rec.Rev)
+	}
+	return err
+}
+
+// takeDisruption takes one allowed disruption from the budget that covers a pod, or answers 429. taken is false where a budget lets a pod that
+// is not healthy pass.
+func takeDisruption(ctx context.Context, wr *Writer, pod *corev1.Pod, dryRun bool) (taken bool, err error) {
 	budgets := wr.Types.Lookup("policy", "v1", "poddisruptionbudgets")
 	names, err := budgetsOf(wr, budgets, pod)
 	switch {
 	case err != nil || len(names) == 0:
-		return err
+		return true, err
 	case len(names) > 1:
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+		return false, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
 			Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}}
 	}
 	t := Target{Resource: budgets, Namespace: pod.Namespace, Name: names[0], Subresource: "status"}
 	_, _, err = wr.Modify(ctx, t, Options{dryRun: dryRun}, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
-		return disrupted(old.DeepCopyObject().(*policyv1.PodDisruptionBudget), pod)
+		budget := old.DeepCopyObject().(*policyv1.PodDisruptionBudget)
+		after, err := disrupted(budget, pod)
+		taken = err == nil && budget.Status.DisruptionsAllowed < old.(*policyv1.PodDisruptionBudget).Status.DisruptionsAllowed
+		return after, err
 	})
-	return err
+	return taken, err
 }
 
 // budgetsOf lists the disruption budgets whose selector matches a pod. One that cannot be read might: then nothing is evicted.

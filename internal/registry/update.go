@@ -193,7 +193,7 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 		return rec, err
 	}
 	obj, err := change(old, shown)
-	if err != nil {
+	if err := cmp.Or(err, ctx.Err()); err != nil { // a patch may have taken all of the time
 		return rec, err
 	}
 	if obj, err = wr.compute(ctx, &t, opts, obj, old, rec.Rev); err != nil {
@@ -323,6 +323,9 @@ func specOf(u *unstructured.Unstructured) map[string]any {
 // validateAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. rec is what
 // it was computed from: store.ErrConflict when somebody was faster.
 func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rec store.Record) (_ store.Record, err error) {
+	if err := ctx.Err(); err != nil {
+		return rec, err
+	}
 	var given *allocator.Allotment
 	if t.Subresource == "" {
 		if given, err = wr.Allocator.Assign(obj, old, opts.dryRun); err != nil {
@@ -387,7 +390,7 @@ func anyName(string, bool) []string { return nil }
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
 func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, opts Options) (store.Record, error) {
 	json, revAt, err := encode(ctx, res, obj)
-	if err != nil {
+	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
 		return rec, err
 	}
 	if store.EqualAt(json, revAt, &rec) {

@@ -47,6 +47,7 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/printers"
+	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/unreadable"
 )
@@ -306,11 +307,11 @@ func (m MediaType) write(w http.ResponseWriter, r *http.Request, code int, doc [
 }
 
 // Encode gives a JSON document the negotiated form, and names what belongs behind it: like kube-apiserver's, compact JSON ends in a newline
-// and indented JSON does not. What YAML cannot hold, such as a DEL character, stays JSON and says so in its format, and what is nested
-// deeply stays compact: indenting the 10,000 levels that a custom resource may have makes 100 MB of spaces.
+// and indented JSON does not. What YAML cannot hold, such as a DEL character, stays JSON and says so in its format, and so, and compact, does what
+// indentation would multiply: 3 MB of a list that is 480 levels deep would be 1.4 GB.
 func (m MediaType) Encode(doc []byte, forHumans bool) (encoded []byte, newline string, format scheme.BodyFormat) {
 	plain := m.Format != scheme.YAMLFormat && !m.Pretty && !forHumans
-	if plain || nestedDeeply(doc) {
+	if plain || indentationMultiplies(doc, m.Format == scheme.YAMLFormat) {
 		return doc, "\n", scheme.JSONFormat
 	}
 	if m.Format == scheme.YAMLFormat {
@@ -325,23 +326,33 @@ func (m MediaType) Encode(doc []byte, forHumans bool) (encoded []byte, newline s
 	return indented.Bytes(), "", scheme.JSONFormat
 }
 
-// nestedDeeply tells whether a JSON document has more levels than anyone reads.
-func nestedDeeply(doc []byte) bool {
-	const most = 500
-	depth, inString := 0, false
+// indentationMultiplies tells whether a JSON document with its lines indented would be more than four times as long, and a megabyte. What people
+// write is twice as long. YAML's indentation is JSON's, or less, but it breaks texts, too, at newlines and spaces.
+func indentationMultiplies(doc []byte, breaksTexts bool) bool {
+	depth, spaces, most := 0, 0, 3*len(doc)+1<<20
 	for i := 0; i < len(doc); i++ {
-		switch c := doc[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > most {
-				return true
+		switch doc[i] {
+		case '"':
+			for i++; i < len(doc) && doc[i] != '"'; i++ {
+				escaped := doc[i] == '\\'
+				if escaped {
+					i++
+				}
+				if breaksTexts && i < len(doc) && (doc[i] == ' ' || escaped && doc[i] == 'n') {
+					spaces += 1 + 2*depth
+				}
 			}
-		case c == '}' || c == ']':
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
 			depth--
+		case ',':
+		default:
+			continue
+		}
+		if spaces += 1 + 2*depth; spaces > most {
+			return true
 		}
 	}
 	return false
@@ -427,7 +438,15 @@ func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record
 	return nil
 }
 
-// Respond answers with one object.
+// Weight is about how many bytes an answer holds that shows so many bytes of stored JSON.
+func (v *View) Weight(r *http.Request, stored int) int {
+	if v.Media.Format == scheme.YAMLFormat || v.Media.Pretty || WantsPretty(r) {
+		return 4 * stored
+	}
+	return stored
+}
+
+// Respond answers with one object. Whoever may still refuse has held what it weighs before.
 func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *store.Record) error {
 	if err := v.Media.Check(v.Res, false); err != nil {
 		return err
@@ -438,6 +457,9 @@ func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *st
 		if err := Convert(r.Context(), v.Res, rec); err != nil {
 			return err
 		}
+	}
+	if len(rec.JSON) > shares.Large/4 {
+		shares.Insist(r.Context(), w, v.Weight(r, len(rec.JSON)))
 	}
 	if v.Media.Format == scheme.ProtobufFormat {
 		body, err := v.Sealed(nil, rec)
@@ -548,10 +570,15 @@ func (v *View) row(dst []byte, rec *store.Record) ([]byte, error) {
 
 // ListHead appends what stands before the items.
 func (v *View) ListHead(dst []byte, meta ListMeta) []byte {
-	if v.Media.Format == scheme.YAMLFormat {
-		return append(append(append(dst, "apiVersion: "...), v.listVersion()...), "\nitems:\n"...)
-	}
-	if v.Media.As == "Table" {
+	switch {
+	case v.Media.Format == scheme.YAMLFormat:
+		dst = append(append(dst, "apiVersion: "...), v.listVersion()...)
+		if v.Media.As != "Table" {
+			return append(dst, "\nitems:\n"...)
+		}
+		columns, _ := yaml.JSONToYAML(slices.Concat([]byte(`{"columnDefinitions":`), v.columns(), []byte("}")))
+		return append(append(append(dst, '\n'), columns...), "rows:\n"...)
+	case v.Media.As == "Table":
 		return v.tableHead(dst, meta)
 	}
 	dst = append(append(dst, `{"kind":"`...), v.listKind()...)
@@ -565,12 +592,16 @@ func (v *View) tableHead(dst []byte, meta ListMeta) []byte {
 	dst = append(append(dst, `{"kind":"Table","apiVersion":"meta.k8s.io/`...), v.Media.Version...)
 	dst = append(dst, `","metadata":`...)
 	dst = v.listMeta(dst, meta)
-	columns := []byte("null")
-	if !v.Mute {
-		columns, _ = json.Marshal(printers.ColumnsOf(v.Res))
-	}
-	dst = append(append(dst, `,"columnDefinitions":`...), columns...)
+	dst = append(append(dst, `,"columnDefinitions":`...), v.columns()...)
 	return append(dst, `,"rows":[`...)
+}
+
+func (v *View) columns() []byte {
+	if v.Mute {
+		return []byte("null")
+	}
+	columns, _ := json.Marshal(printers.ColumnsOf(v.Res)) // plain fields always can
+	return columns
 }
 
 func (v *View) listMeta(dst []byte, meta ListMeta) []byte {
@@ -595,6 +626,19 @@ func (v *View) ListTail(meta ListMeta) []byte {
 	}
 	tail, _ := yaml.JSONToYAML(append(append([]byte(`{"kind":"`+v.listKind()+`","metadata":`), v.listMeta(nil, meta)...), '}'))
 	return tail
+}
+
+// WithoutItems are the ends of a list that turns out to have none, as the real server's encoders write it.
+func (v *View) WithoutItems(head, tail []byte) ([]byte, []byte) {
+	switch none := v.Media.As == "PartialObjectMetadataList"; {
+	case v.Media.Format == scheme.YAMLFormat && none:
+		return append(bytes.TrimSuffix(head, []byte("\n")), " null\n"...), tail
+	case v.Media.Format == scheme.YAMLFormat:
+		return append(bytes.TrimSuffix(head, []byte("\n")), " []\n"...), tail
+	case none:
+		return bytes.TrimSuffix(head, []byte("[")), []byte("null}\n")
+	}
+	return head, tail
 }
 
 // Separator stands between the items of a list: a comma in JSON, nothing elsewhere.
@@ -627,9 +671,11 @@ func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	text, err := yaml.JSONToYAML(item)
-	if err != nil {
-		return dst, err
+	text := item // which is YAML, too
+	if !indentationMultiplies(item, true) {
+		if text, err = yaml.JSONToYAML(item); err != nil {
+			return dst, err
+		}
 	}
 	text = bytes.ReplaceAll(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"), []byte("\n  "))
 	return append(append(append(dst, "- "...), text...), '\n'), nil
@@ -684,11 +730,22 @@ func StoreError(err error, res *scheme.Resource, name string) error {
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, scheme.ErrUnreadable):
 		return unreadable.NamedUnreadable(err, res, name)
-	case errors.Is(err, store.ErrDiskFull), errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrFileLost), errors.Is(err, store.ErrDamaged):
+	case errors.Is(err, store.ErrDiskFull), errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrFileLost):
 		return apierrors.NewInternalError(err)
+	case errors.Is(err, store.ErrDamaged):
+		return &damagedError{apierrors.NewInternalError(err), err}
 	}
 	return err
 }
+
+// A damagedError is the 500 of what lies on damaged pages. Who works in the background has to tell it apart.
+type damagedError struct {
+	*apierrors.StatusError
+	cause error
+}
+
+// Unwrap leads to store.ErrDamaged.
+func (e *damagedError) Unwrap() error { return e.cause }
 
 // ErrAborted says that a response broke after its head was sent: the connection is closed, so that nobody takes the rest for whole.
 var ErrAborted = errors.New("response aborted")

@@ -15,6 +15,7 @@ import (
 
 	"apilet/internal/request"
 	"apilet/internal/scheme"
+	"apilet/internal/store"
 )
 
 func TestNegotiation(t *testing.T) {
@@ -219,5 +220,44 @@ func TestWhatHasNoGoodYAMLStaysJSON(t *testing.T) {
 				t.Errorf("got %d bytes of %s, want %s", w.Body.Len(), got, c.wantType)
 			}
 		})
+	}
+}
+
+// A list that is 480 levels deep would be five hundred times as long with its lines indented.
+func TestNoFormMultipliesADocument(t *testing.T) {
+	deepAndWide := func(depth, width int) []byte {
+		return []byte(`{"a":` + strings.Repeat("[", depth) + "1" + strings.Repeat(",1", width) + strings.Repeat("]", depth) + "}")
+	}
+	res := scheme.NewRegistry().Lookup("", "v1", "configmaps")
+	for name, doc := range map[string][]byte{"deep and wide": deepAndWide(480, 500_000), "shallower": deepAndWide(20, 500_000), "deep alone": deepAndWide(5_000, 1),
+		"lines of a text": []byte(`{"a":` + strings.Repeat("[", 400) + `"` + strings.Repeat(`a\n`, 400_000) + `"` + strings.Repeat("]", 400) + "}"),
+		"words of a text": []byte(`{"a":` + strings.Repeat("[", 400) + `"` + strings.Repeat("a ", 600_000) + `"` + strings.Repeat("]", 400) + "}"),
+		"braces in texts": []byte(`{"a":"` + strings.Repeat(`{[\"`, 400_000) + `"}`)} {
+		for _, m := range []MediaType{{Format: scheme.JSONFormat, Pretty: true}, {Format: scheme.YAMLFormat}} {
+			encoded, _, _ := m.Encode(doc, false)
+			if len(encoded) > 4*len(doc)+1<<20 {
+				t.Errorf("%s as %+v: %d bytes of %d", name, m, len(encoded), len(doc))
+			}
+		}
+		if name == "braces in texts" || len(doc) < 1<<20 {
+			continue
+		}
+		view := &View{Res: res, Media: MediaType{Format: scheme.YAMLFormat}}
+		stored := append([]byte(`{"metadata":{"name":"m","resourceVersion":"1"},"data":`), append(doc, '}')...)
+		item, err := view.yamlItem(nil, &store.Record{JSON: stored})
+		if err != nil || len(item) > 4*len(stored)+1<<20 {
+			t.Errorf("%s as an item of a list in YAML: %d bytes of %d, %v", name, len(item), len(doc), err)
+		}
+	}
+	script := []byte(`{"data":{"run.sh":"` + strings.Repeat(`if [ -f \"$1\" ]; then\n  echo \"there it is\"\nfi\n`, 5_000) + `"}}`)
+	if got, _, format := (MediaType{Format: scheme.YAMLFormat}).Encode(script, false); format != scheme.YAMLFormat {
+		t.Errorf("a long script is %s: %.100s", format, got)
+	}
+	ordinary := deepAndWide(8, 1000)
+	if got, _, format := (MediaType{Format: scheme.YAMLFormat}).Encode(ordinary, false); format != scheme.YAMLFormat {
+		t.Errorf("an ordinary document is %s: %.100s", format, got)
+	}
+	if got, _, _ := (MediaType{Format: scheme.JSONFormat, Pretty: true}).Encode(ordinary, false); !strings.Contains(string(got), "\n  \"a\"") {
+		t.Errorf("an ordinary document is not indented: %.100s", got)
 	}
 }

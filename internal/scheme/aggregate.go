@@ -24,10 +24,11 @@ import (
 )
 
 const (
-	MaxStored    = 9 << 20 // bytes of an object's JSON: six for each of the 1.5 MiB that etcd takes, as many as a character in JSON has at most
-	MaxErrors    = 1000    // mistakes that one answer names
-	maxErrorText = 1 << 20 // bytes of their text; the first is named whatever its length
-	maxBadValues = 100     // of one set in a selector: the library joins them
+	MaxStored    = 9 << 20   // bytes of an object's JSON: six for each of the 1.5 MiB that etcd takes, as many as a character in JSON has at most
+	MaxErrors    = 1000      // mistakes that one answer names
+	maxErrorText = 256 << 10 // bytes of their text, which stands in an answer twice
+	errorTail    = 1 << 10   // bytes at the end of a text that is cut: what is wrong stands behind the value
+	maxBadValues = 100       // of one set in a selector: the library joins them
 )
 
 // A Budget is what is left of an answer's room for mistakes.
@@ -56,6 +57,10 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 			break
 		}
 		body := err.ErrorBody()
+		if len(body) > maxErrorText { // a value of the client's, as Go prints it, may be many times as long as it is in JSON
+			head, tail := body[:maxErrorText-errorTail], body[len(body)-errorTail:]
+			body = strings.ToValidUTF8(head, "") + "..." + strings.ToValidUTF8(tail, "")
+		}
 		left.Take(body)
 		causes = append(causes, metav1.StatusCause{Type: metav1.CauseType(err.Type), Message: body, Field: err.Field})
 		message.Add(err.Field + ": " + body)
@@ -74,18 +79,21 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 func More(n int) string { return fmt.Sprintf("and %d more", n) }
 
 // Distinct drops repeated errors: two validators may find the same mistake. (kube-apiserver then names it twice.) Behind those that an
-// answer names, nobody sees them.
+// answer names, nobody sees them; and each error that is looked at in vain is formatted, too, so that these have a bound of their own.
 func Distinct(errs field.ErrorList) (out field.ErrorList) {
-	left, seen := NewBudget(), make(map[string]bool, min(len(errs), MaxErrors))
+	left, repeated, seen := NewBudget(), NewBudget(), make(map[string]bool, min(len(errs), MaxErrors))
 	for i, err := range errs {
-		if left.Spent() {
+		if left.Spent() || repeated.Spent() {
 			return append(out, errs[i:]...)
 		}
-		if text := err.Error(); !seen[text] {
-			seen[text] = true
-			left.Take(text)
-			out = append(out, err)
+		text := err.Error()
+		if seen[text] {
+			repeated.Take(text)
+			continue
 		}
+		seen[text] = true
+		left.Take(text)
+		out = append(out, err)
 	}
 	return out
 }
@@ -133,6 +141,27 @@ func Fewer(errs []error) []error {
 		left.Take(err.Error())
 	}
 	return errs
+}
+
+// Joined is one error of many, which may be nil, in the words of Kubernetes' aggregates; nil if all are.
+func Joined[E error](errs []E) error {
+	left, text := NewBudget(), NewErrorText()
+	for i, err := range errs {
+		switch {
+		case any(err) == nil:
+		case left.Spent():
+			text.More(len(errs) - i)
+			return errors.New(text.String())
+		default:
+			entry := err.Error()
+			left.Take(entry)
+			text.Add(entry)
+		}
+	}
+	if text.entries == 0 {
+		return nil
+	}
+	return errors.New(text.String())
 }
 
 // Shortened cuts an error of many lines: a small file can have half a million duplicate keys. (JSON's strict errors end at 100.)

@@ -295,27 +295,7 @@ func (shape *wireShape) walk(wire []byte, depth int) error {
 		return ErrTooDeep
 	}
 	for len(wire) > 0 {
-		tag, rest, ok := varint(wire)
-		if !ok {
-			return nil
-		}
-		var content []byte
-		switch tag & 7 {
-		case 0:
-			_, rest, ok = varint(rest)
-		case 1:
-			_, rest, ok = cutWire(rest, 8)
-		case 2:
-			var length uint64
-			if length, rest, ok = varint(rest); ok {
-				content, rest, ok = cutWire(rest, length)
-			}
-		case 5:
-			_, rest, ok = cutWire(rest, 4)
-		case 3, 4: // the ends of groups, which decoders pass over one by one
-		default:
-			return nil
-		}
+		tag, content, rest, ok := nextField(wire)
 		if !ok {
 			return nil
 		}
@@ -327,6 +307,30 @@ func (shape *wireShape) walk(wire []byte, depth int) error {
 		}
 	}
 	return nil
+}
+
+// nextField reads one field, with the content of one that has a length.
+func nextField(wire []byte) (tag uint64, content, rest []byte, ok bool) {
+	if tag, rest, ok = varint(wire); !ok {
+		return 0, nil, nil, false
+	}
+	switch tag & 7 {
+	case 0:
+		_, rest, ok = varint(rest)
+	case 1:
+		_, rest, ok = cutWire(rest, 8)
+	case 2:
+		var length uint64
+		if length, rest, ok = varint(rest); ok {
+			content, rest, ok = cutWire(rest, length)
+		}
+	case 5:
+		_, rest, ok = cutWire(rest, 4)
+	case 3, 4: // the ends of groups, which decoders pass over one by one
+	default:
+		ok = false
+	}
+	return tag, content, rest, ok
 }
 
 func varint(wire []byte) (n uint64, rest []byte, ok bool) {

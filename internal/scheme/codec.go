@@ -170,15 +170,18 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 		return b.decodeUnstructured(data, original)
 	}
 	obj := NewOf(b.Wire)
-	strictErrs, err := kjson.UnmarshalStrict(data, obj)
+	strictErrs, err := UnmarshalStrict(data, obj)
 	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
 	if err == nil && b.serves(typeMeta.APIVersion, typeMeta.Kind) {
 		*typeMeta = metav1.TypeMeta{}
 		return obj, strictErrs, nil
 	}
 	gvk, metaErr := InterpretKind(data)
-	if metaErr != nil {
+	switch {
+	case metaErr != nil:
 		return nil, nil, b.unrecognized(metaErr, original)
+	case TooHeavy(err):
+		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	return nil, nil, b.mismatch(gvk, err)
 }
@@ -290,7 +293,9 @@ func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
 		return nil, b.mismatch(gvk, nil)
 	}
 	obj := NewOf(b.Wire)
-	if err := unmarshalWire(obj.(wireMessage), envelope.Raw); err != nil {
+	if err := unmarshalWire(obj.(wireMessage), envelope.Raw); TooHeavy(err) {
+		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+	} else if err != nil {
 		return nil, b.mismatch(gvk, err)
 	}
 	return obj, nil
@@ -301,7 +306,11 @@ type wireMessage interface{ Unmarshal([]byte) error }
 
 // unmarshalWire is the way of all protobuf that a client sends.
 func unmarshalWire(message wireMessage, wire []byte) error {
-	if err := checkNesting(reflect.TypeOf(message).Elem(), wire); err != nil {
+	t := reflect.TypeOf(message).Elem()
+	if err := errors.Join(checkNesting(t, wire), checkWireQuantities(wire, t)); err != nil {
+		return err
+	}
+	if err := checkWireWeight(wire, t); err != nil {
 		return err
 	}
 	return message.Unmarshal(wire)
@@ -472,7 +481,7 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 	obj := res.NewObject()
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, obj); err != nil {
+		if err := Unmarshal(stored, obj); err != nil {
 			return nil, unreadableError(stored, err)
 		}
 		return obj, nil
@@ -572,12 +581,14 @@ func (res *Resource) Readable(stored []byte) error { return res.checkDecodes(sto
 
 func (res *Resource) checkDecodes(stored []byte, found inspection) error {
 	switch t := res.StoredType(); {
+	case len(stored) < 2 || stored[0] != '{' || stored[len(stored)-1] != '}': // the store's checksum is against the rest
+		return fmt.Errorf("%w: it is no JSON object", ErrUnreadable)
 	case found.depth > DecoderDepth:
 		return fmt.Errorf("%w: %w", ErrUnreadable, ErrTooDeep)
 	case found.oddTime == 0:
 		return nil
 	case t != nil:
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(stored, NewOf(t)); err != nil {
+		if err := Unmarshal(stored, NewOf(t)); err != nil {
 			return unreadableError(stored, err)
 		}
 	default:

@@ -179,7 +179,7 @@ func cpuMetric(utilization int32) autoscalingv2.MetricSpec {
 // mappedFrom reads a list that an annotation carries; what is not JSON is no list.
 func mappedFrom[A, B any](annotation string, convert func(A) B) (out []B) {
 	var in []A
-	if annotation == "" || json.Unmarshal([]byte(annotation), &in) != nil {
+	if annotation == "" || Unmarshal([]byte(annotation), &in) != nil {
 		return nil
 	}
 	for _, item := range in {

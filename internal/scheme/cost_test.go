@@ -1,10 +1,14 @@
 package scheme
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -44,5 +48,32 @@ func TestAnswersNameTheFirstMistakes(t *testing.T) {
 	}
 	if got, _ := status(long); !strings.HasSuffix(got, ", and 16 more]") {
 		t.Errorf("got ...%s", got[len(got)-60:])
+	}
+}
+
+func TestJoinedErrorsReadLikeAggregates(t *testing.T) {
+	if err := Joined([]error{nil, nil}); err != nil {
+		t.Errorf("nothing is wrong, and got %v", err)
+	}
+	a, b := errors.New("a"), errors.New("b")
+	for _, errs := range [][]error{{a}, {nil, a, a}, {a, b, nil, a}} {
+		if got, want := Joined(errs).Error(), utilerrors.NewAggregate(errs).Error(); got != want {
+			t.Errorf("%v: got %s, want %s", errs, got, want)
+		}
+	}
+	var many []error
+	for i := range MaxErrors + 7 {
+		many = append(many, fmt.Errorf("e%d", i))
+	}
+	if got := Joined(many).Error(); !strings.HasSuffix(got, ", e999, and 7 more]") {
+		t.Errorf("got ...%s", got[len(got)-60:])
+	}
+}
+
+// Go prints a rule of three characters with eighty: a list of them in one mistake made an answer of 26 MB.
+func TestOneMistakeHasABound(t *testing.T) {
+	err := Invalid(schema.GroupKind{Kind: "Job"}, "j", field.ErrorList{field.Invalid(field.NewPath("spec"), strings.Repeat("ä", 1<<20), "is long")})
+	if said := err.ErrStatus.Message; len(said) > maxErrorText+100 || !strings.Contains(said, "...") || !strings.HasSuffix(said, ": is long") || !utf8.ValidString(said) {
+		t.Errorf("%d bytes: %.100s", len(said), said)
 	}
 }

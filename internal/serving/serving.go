@@ -3,11 +3,12 @@
 //
 //	e := &serving.Endpoint{Options: &options, Log: log}
 //	listener, err := e.Listen()                  // before any file is made: a port in use leaves none behind
-//	err = e.Open()                               // --cert-dir, where the server makes its own certificate
+//	err = e.Open(share)                          // --cert-dir, where the server makes its own certificate; share: with which servers the authority is shared
 //	url, secured, err := e.Secure(listener, cas) // cas: whose client certificates are taken
 //	err = e.WriteKubeconfig()                    // for those who shall come, once they can be answered
 //	err = serving.Accept(server, listener)       // with secured in it
 //	go e.Run(ctx)                                // what the server has made is renewed before it expires
+//	err = e.Valid()                              // which of its certificates ends soon, or has expired, and what to do about it
 //
 // How certificates are made, kept and followed is package auth/certs.
 package serving
@@ -21,7 +22,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,10 +43,46 @@ const renewEvery = 6 * time.Hour // certificates are looked at
 // An Endpoint is one server's. Its methods are called one after the other, in the order above.
 type Endpoint struct {
 	*options.Options
-	Log       zerolog.Logger // is told of certificates that are renewed
-	certs     *certs.Folder  // nil without TLS, or with --tls-cert-file
-	url       string         // known to Secure
-	adminEnds time.Time      // of the certificate in the kubeconfig
+	Log     zerolog.Logger // is told of certificates that are renewed
+	Now     func() time.Time
+	certs   *certs.Folder                    // nil without TLS, or with --tls-cert-file
+	given   *certs.Followed[tls.Certificate] // of --tls-cert-file; nil without
+	url     string                           // known to Secure
+	nowhere bool                             // the URL is of use on this machine alone, although others reach the server
+	admin   atomic.Pointer[x509.Certificate] // in the kubeconfig; nil: none
+}
+
+// A Certificate is one that the server or its administrator depends on.
+type Certificate struct {
+	Name string            // serving, authority or admin
+	Cert *x509.Certificate // as it is now
+	help string            // what to do when it ends
+}
+
+// Certificates are those that there are: after Secure, and the administrator's after WriteKubeconfig.
+func (e *Endpoint) Certificates() (all []Certificate) {
+	switch {
+	case e.certs != nil:
+		all = append(all, Certificate{"serving", e.certs.Serving.Load().Leaf, "the server renews it every few hours in its last 30 days: its log says why it could not; a restart tries again"},
+			Certificate{"authority", e.certs.Authority.Cert, "restart the server, which makes it anew on the same key, and give the new ca.crt to clients"})
+	case e.given != nil:
+		all = append(all, Certificate{"serving", e.given.Now().Leaf, "put a new one into the files of --tls-cert-file and --tls-private-key-file: the server reads them by itself"})
+	}
+	if admin := e.admin.Load(); admin != nil {
+		all = append(all, Certificate{"admin", admin, "the server renews it in the file of --kubeconfig; a restart writes a new one"})
+	}
+	return all
+}
+
+// Valid says which certificates have expired or will soon, and what to do; nil: none.
+func (e *Endpoint) Valid() error {
+	var ending []error
+	for _, c := range e.Certificates() {
+		if err := certs.Ends(c.Cert, e.Now()); err != nil {
+			ending = append(ending, fmt.Errorf("the %s certificate %w: %s", c.Name, err, c.help))
+		}
+	}
+	return errors.Join(ending...)
 }
 
 // Listen takes the port.
@@ -66,8 +106,9 @@ func explainListen(address string, err error) error {
 	return fmt.Errorf("--listen %s: %w: %s", address, err, advice)
 }
 
-// Open opens --cert-dir where the server needs it. The authority there is one that may sign client certificates.
-func (e *Endpoint) Open() error {
+// Open opens --cert-dir where the server needs it. The authority there is one that may sign client certificates; servers that share it have one. share
+// may be nil.
+func (e *Endpoint) Open(share certs.Share) error {
 	if !e.OwnCerts {
 		return nil
 	}
@@ -76,7 +117,12 @@ func (e *Endpoint) Open() error {
 	if err != nil {
 		return err
 	}
-	e.certs, err = certs.OpenCertFolder(e.CertDir, func() []string { return certs.OwnHosts(host, e.Advertised, serviceIP) }, e.Log)
+	named := e.Names
+	if e.Advertised != "" {
+		named = append(slices.Clip(named), e.Advertised)
+	}
+	e.certs, err = certs.OpenCertFolder(certs.Config{Dir: e.CertDir, Hosts: func() []string { return certs.OwnHosts(host, serviceIP, named...) },
+		Now: e.Now, Share: share, Log: e.Log})
 	if err == nil {
 		e.Auth.OwnCA = e.certs.Authority.CertPEM
 	}
@@ -86,11 +132,7 @@ func (e *Endpoint) Open() error {
 // Secure says under which URL the listener is reached, and returns the TLS configuration if there is one. clientCAs may be nil: no client
 // shows a certificate then.
 func (e *Endpoint) Secure(listener net.Listener, clientCAs *certs.Followed[x509.CertPool]) (url string, secured *tls.Config, err error) {
-	addr := listener.Addr().(*net.TCPAddr)
-	host := addr.String()
-	if addr.IP.IsUnspecified() { // listens on all addresses, but it is none
-		host = net.JoinHostPort("127.0.0.1", strconv.Itoa(addr.Port))
-	}
+	host := e.reachedAt(listener.Addr().(*net.TCPAddr))
 	e.url = "http://" + host
 	var certificate func() *tls.Certificate
 	switch {
@@ -101,7 +143,7 @@ func (e *Endpoint) Secure(listener net.Listener, clientCAs *certs.Followed[x509.
 		if err != nil {
 			return "", nil, fmt.Errorf("--tls-cert-file: %w", err)
 		}
-		certificate = pair.Now
+		e.given, certificate = pair, pair.Now
 	default:
 		return e.url, nil, nil
 	}
@@ -110,6 +152,28 @@ func (e *Endpoint) Secure(listener net.Listener, clientCAs *certs.Followed[x509.
 		return e.url, certs.TLSConfig(certificate, nil), nil
 	}
 	return e.url, certs.TLSConfig(certificate, clientCAs.Now), nil
+}
+
+// reachedAt is the host and port of the server's URL: the first of its names that is no pattern, or the address where others reach it. A server that
+// listens on loopback is reached there alone.
+func (e *Endpoint) reachedAt(listening *net.TCPAddr) string {
+	port := strconv.Itoa(listening.Port)
+	if listening.IP.IsLoopback() {
+		return listening.String()
+	}
+	for _, name := range e.Names {
+		if !strings.HasPrefix(name, "*") {
+			return net.JoinHostPort(name, port)
+		}
+	}
+	switch {
+	case e.Advertised != "":
+		return net.JoinHostPort(e.Advertised, port)
+	case listening.IP.IsUnspecified(): // all addresses, but it is none
+		e.nowhere = true
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listening.String()
 }
 
 // Accept serves until the listener is closed, over TLS if the server has a configuration for it.
@@ -129,6 +193,9 @@ func (e *Endpoint) WriteKubeconfig() error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
+	if e.nowhere {
+		e.Log.Info().Msg("the kubeconfig leads to 127.0.0.1, which is of use on this machine alone: --tls-san NAME or --advertise-address IP says where others reach this server")
+	}
 	return kubeconfig.Write(e.Kubeconfig, cluster, admin)
 }
 
@@ -145,7 +212,7 @@ func (e *Endpoint) access() (cluster, admin map[string]any, err error) {
 			return nil, nil, err
 		}
 		admin["client-certificate-data"], admin["client-key-data"] = pair.CertPEM, pair.KeyPEM
-		e.adminEnds = pair.Cert.NotAfter
+		e.admin.Store(pair.Cert)
 	case e.TLSCert != "":
 		ca, err := os.ReadFile(e.TLSCert)
 		if err != nil {
@@ -158,8 +225,9 @@ func (e *Endpoint) access() (cluster, admin map[string]any, err error) {
 	return cluster, admin, nil
 }
 
-// Run keeps the certificates that the server makes from expiring under it, until ctx ends.
-func (e *Endpoint) Run(ctx context.Context) {
+// Run keeps the certificates that the server makes from expiring under it, until ctx ends. It looks at them now and then, and whenever the
+// clock has been set.
+func (e *Endpoint) Run(ctx context.Context, clockSet <-chan struct{}) {
 	if e.certs == nil {
 		return
 	}
@@ -168,9 +236,10 @@ func (e *Endpoint) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(renewEvery):
+		case <-clockSet:
 		}
 		err := e.certs.Renew()
-		if err == nil && e.Kubeconfig != "" && time.Now().Add(certs.RenewBefore).After(e.adminEnds) {
+		if admin := e.admin.Load(); err == nil && admin != nil && e.Now().Add(certs.RenewBefore).After(admin.NotAfter) {
 			err = e.WriteKubeconfig()
 		}
 		if err != nil {

@@ -9,10 +9,17 @@ package store
 //	             0     4  CRC of the key and of all the rest
 //	             4        user, agent, verb, subresource and manager, each behind its length (uvarint)
 //
-// Whoever may write chooses the user agent, and may choose another one for each request. So there is a bound to all of it: texts are cut,
-// and when the table has authorsFull entries a new agent is `other` (then "alice with another program" is all that a record says), when it
-// has authorsMax a new user is, too. A compaction that finds the table half full looks which authors the records that are left still name,
-// and lets the others go.
+// Whoever may write chooses the user agent, and may choose another one for each request. So there is a bound to all of it: texts are cut, and
+// the table has room for so many. What has no room is told less of, step by step:
+//
+//	alice with kubectl/v1.36        room for 1,408     nobody takes more of it than a quarter of what is left for all others
+//	alice with another program      room for 512       likewise
+//	an account of namespace b       room for 128       likewise
+//	somebody else
+//
+// So who fills the table hides nobody but himself: of 1,408 places the first who tries takes 281, the tenth 37, and a hundred and fifty are left.
+// All service accounts of a namespace are one in this, for who makes one can make a thousand. A compaction that finds the table half full looks
+// which authors the records that are left still name, and lets the others go.
 //
 // Times are the clock's when the commit began. They do not run back where the clock is put right by less than a minute; a clock that was
 // hours ahead is followed back. Records of format 1 have neither time nor author, nor have those that fill a replica, and what others on
@@ -35,12 +42,13 @@ const (
 	userBytesMax  = 256
 	agentBytesMax = 128
 	verbBytesMax  = 32
-	authorsMax    = 2048               // authors in the table,
-	authorsFull   = authorsMax * 3 / 4 // of which so many may have agents of their own
-	authorsSweep  = authorsMax / 2     // from here on compaction looks for those that nobody names
-	authorsEvery  = time.Hour          // at most so often
+	authorsMax    = 2048           // authors in the table
+	authorsSweep  = authorsMax / 2 // from here on compaction looks for those that nobody names
+	authorsEvery  = time.Hour      // at most so often
+	restShare     = 4              // who has a place leaves so many times as many
 	clockSlack    = time.Minute
 	otherAuthor   = "other"
+	accountPrefix = "system:serviceaccount:" // then NAMESPACE:NAME
 )
 
 var bucketAuthors = []byte("authors")
@@ -59,8 +67,18 @@ type authorTable struct {
 	mu    sync.RWMutex              // guards what follows
 	named map[AuthorID]*authorEntry // all
 	ids   map[Author]*authorEntry   // the same
+	taken map[share]int             // how many of them there are of each share, and of each room under the share of nobody
 	last  AuthorID                  // given out
 }
+
+// A share is what one party has of a room.
+type share struct {
+	room  int
+	party string // a user, or system:serviceaccount:NAMESPACE
+}
+
+// rooms are how many authors there may be: with their agents; users; namespaces of accounts.
+var rooms = [...]int{authorsMax - 640, 512, 128}
 
 type authorEntry struct {
 	Author
@@ -85,7 +103,7 @@ func (st *Store) Author(id AuthorID) Author {
 func (t *authorTable) load(s *snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.named, t.ids, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, 0
+	t.named, t.ids, t.taken, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, map[share]int{}, 0
 	authors := s.authors()
 	t.last = AuthorID(authors.sequence)
 	c := authors.cursor()
@@ -100,13 +118,59 @@ func (t *authorTable) load(s *snapshot) {
 // add is called with mu, or by who opens.
 func (t *authorTable) add(e *authorEntry) {
 	t.named[e.id], t.ids[e.Author] = e, e
+	t.count(e, +1)
 }
 
-// find returns an author's entry, and how many there are.
-func (t *authorTable) find(a Author) (*authorEntry, int) {
+// remove is called with mu.
+func (t *authorTable) remove(e *authorEntry) {
+	delete(t.named, e.id)
+	delete(t.ids, e.Author)
+	t.count(e, -1)
+}
+
+func (t *authorTable) count(e *authorEntry, n int) {
+	of := e.share()
+	for _, at := range [...]share{of, {room: of.room}} {
+		if t.taken[at] += n; t.taken[at] == 0 {
+			delete(t.taken, at)
+		}
+	}
+}
+
+// find returns an author's entry.
+func (t *authorTable) find(a Author) *authorEntry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.ids[a], len(t.ids)
+	return t.ids[a]
+}
+
+// share is whose place an author takes, and in which room.
+func (a *Author) share() share {
+	of := share{room: 0, party: a.User}
+	if a.Agent == otherAuthor {
+		of.room = 1
+	}
+	if namespaceAndName, ok := strings.CutPrefix(a.User, accountPrefix); ok {
+		namespace, name, _ := strings.Cut(namespaceAndName, ":")
+		if of.party = accountPrefix + namespace; name == otherAuthor && of.room == 1 {
+			of.room = 2
+		}
+	}
+	return of
+}
+
+// withLess is an author of whom less is told.
+func (a Author) withLess() Author {
+	of := a.share()
+	switch {
+	case of.room == 0:
+		a.Agent, a.Manager = otherAuthor, ""
+	case of.room == 1 && of.party != a.User:
+		a.User = of.party + ":" + otherAuthor
+	default:
+		a.User = otherAuthor
+	}
+	return a
 }
 
 // ---- Writing
@@ -119,18 +183,14 @@ func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 	if a.Verb == "" {
 		a.Verb = [...]string{OpCreate: "create", OpUpdate: "update", OpDelete: "delete"}[op]
 	}
-	e, n := s.known(a)
+	e := s.known(a)
 	if e == nil {
 		a = a.bounded()
-		e, n = s.known(a)
+		e = s.known(a)
 	}
-	if e == nil && n >= authorsFull {
-		a.Agent, a.Manager = otherAuthor, ""
-		e, n = s.known(a)
-	}
-	if e == nil && n >= authorsMax {
-		a.User = otherAuthor
-		e, _ = s.known(a)
+	for e == nil && a.User != otherAuthor && !s.hasRoom(a) {
+		a = a.withLess()
+		e = s.known(a)
 	}
 	if e == nil {
 		var err error
@@ -143,14 +203,30 @@ func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 }
 
 // known looks an author up, also among those that this transaction has made.
-func (s *stage) known(a Author) (*authorEntry, int) {
-	e, n := s.table.find(a)
+func (s *stage) known(a Author) *authorEntry {
 	for i := range s.fresh {
 		if s.fresh[i].Author == a {
-			return s.fresh[i], n
+			return s.fresh[i]
 		}
 	}
-	return e, n + len(s.fresh)
+	return s.table.find(a)
+}
+
+// hasRoom tells whether an author's party has taken less of a room than its share of what is left for all others.
+func (s *stage) hasRoom(a Author) bool {
+	of := a.share()
+	s.table.mu.RLock()
+	mine, all := s.table.taken[of], s.table.taken[share{room: of.room}]
+	s.table.mu.RUnlock()
+	for _, e := range s.fresh {
+		if at := e.share(); at.room == of.room {
+			all++
+			if at.party == of.party {
+				mine++
+			}
+		}
+	}
+	return mine < (rooms[of.room]-all+restShare-1)/restShare
 }
 
 func (s *stage) newAuthor(a Author) (*authorEntry, error) {
@@ -197,9 +273,9 @@ func boundedText(text string, most int) string {
 	return strings.Clone(strings.ToValidUTF8(text, "?"))
 }
 
-// now is the time of a commit that begins, in milliseconds. The writer alone calls it.
-func (st *Store) now() int64 {
-	now := st.clock().UnixMilli()
+// commitTime is when a commit begins, in milliseconds. The writer alone calls it.
+func (st *Store) commitTime() int64 {
+	now := st.Now().UnixMilli()
 	if now < st.lastTime && st.lastTime-now < clockSlack.Milliseconds() {
 		now = st.lastTime
 	}
@@ -207,7 +283,8 @@ func (st *Store) now() int64 {
 	return now
 }
 
-func (st *Store) clock() time.Time {
+// Now is the time by the clock that records are stamped with: what compares times with theirs asks it.
+func (st *Store) Now() time.Time {
 	if st.Opts.Clock != nil {
 		return st.Opts.Clock()
 	}
@@ -299,8 +376,7 @@ func (st *Store) dropAuthors(tx *bbolt.Tx, named map[AuthorID]bool, begun int64)
 		if err := bucket.remove(authorKey(id)); err != nil {
 			return err
 		}
-		delete(table.named, id)
-		delete(table.ids, e.Author)
+		table.remove(e)
 	}
 	return nil
 }

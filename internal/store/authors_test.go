@@ -118,6 +118,7 @@ func TestStampsAreReadWithoutTrust(t *testing.T) {
 // Who sends another user agent with each request fills neither the file nor memory, and hides nobody's name.
 func TestAuthorsAreBounded(t *testing.T) {
 	t.Parallel()
+	const washed = 400
 	path := filepath.Join(t.TempDir(), "a.db")
 	st, err := Open(path, Options{})
 	if err != nil {
@@ -129,25 +130,41 @@ func TestAuthorsAreBounded(t *testing.T) {
 		t.Errorf("bounded to %q", bounded)
 	}
 	st.Opts.Replica = nil
-	for i := range authorsFull + 20 {
-		rec := writeAs(t, st, fmt.Sprintf("//pods/x/n%d", i), Author{User: "mallory", Agent: fmt.Sprint("random ", i), Verb: "create"})
-		if a := st.Author(rec.Author); i >= authorsFull && a != (Author{User: "mallory", Agent: otherAuthor, Verb: "create"}) || i < authorsFull-1 && a.Agent == otherAuthor {
+	wash := func(user string, writes int) {
+		for i := range writes {
+			rec := writeAs(t, st, fmt.Sprintf("//pods/x/%s-%d", user, i), Author{User: user, Agent: fmt.Sprint("random ", i), Verb: "create"})
+			if a := st.Author(rec.Author); a.User != user || i < 10 && a.Agent == otherAuthor || i == writes-1 && a != (Author{User: user, Agent: otherAuthor, Verb: "create"}) {
+				t.Fatalf("%d: %+v", i, a)
+			}
+		}
+	}
+	wash("mallory", washed)
+	for i := range 3 {
+		wash(fmt.Sprint("marvin", i), washed)
+	}
+	for i := range washed { // an account of one namespace after the other
+		rec := writeAs(t, st, fmt.Sprintf("//pods/y/n%d", i), Author{User: fmt.Sprint(accountPrefix, "b:", i), Agent: fmt.Sprint("random ", i), Verb: "create"})
+		if a := st.Author(rec.Author); i == washed-1 && a != (Author{User: accountPrefix + "b:" + otherAuthor, Agent: otherAuthor, Verb: "create"}) {
 			t.Fatalf("%d: %+v", i, a)
 		}
 	}
-	for i := range authorsMax - authorsFull + 20 {
-		writeAs(t, st, fmt.Sprintf("//pods/y/n%d", i), Author{User: fmt.Sprint("user ", i), Agent: "a", Verb: "create"})
+	late := Author{User: "late", Agent: "a", Verb: "update"}
+	if a := st.Author(writeAs(t, st, "//pods/y/last", late).Author); a != late {
+		t.Errorf("who comes last, and has washed nothing: %+v", a)
 	}
-	if a := st.Author(writeAs(t, st, "//pods/y/last", Author{User: "late", Agent: "a", Verb: "update"}).Author); a != (Author{User: otherAuthor, Agent: otherAuthor, Verb: "update"}) {
-		t.Errorf("the last: %+v", a)
+	for i := range rooms[0] { // for 600 there is room
+		writeAs(t, st, fmt.Sprintf("//pods/z/n%d", i), Author{User: fmt.Sprint("user ", i), Agent: "a", Verb: "create"})
+	}
+	if a := st.Author(writeAs(t, st, "//pods/z/last", Author{User: "later", Agent: "a", Verb: "update"}).Author); a != (Author{User: otherAuthor, Agent: otherAuthor, Verb: "update"}) {
+		t.Errorf("after more users than there is room for: %+v", a)
 	}
 	if n := len(st.authors.named); n > authorsMax+4 {
 		t.Errorf("%d authors", n)
 	}
 	// Those whom nobody names any more go with a compaction; those who are named stay.
 	kept := writeAs(t, st, "//pods/x/kept", Author{User: "alice", Agent: "random 3", Verb: "create"})
-	for i := range authorsFull + 20 {
-		key := fmt.Sprintf("//pods/x/n%d", i)
+	for i := range washed {
+		key := fmt.Sprintf("//pods/x/mallory-%d", i)
 		rec, err := st.Get(key)
 		if err != nil {
 			t.Fatal(err)
@@ -161,7 +178,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := len(st.authors.named)
-	if left >= authorsSweep || left < authorsMax-authorsFull {
+	if left >= authorsMax-washed/2 || left < authorsMax/4 {
 		t.Errorf("%d authors are left", left)
 	}
 	if a := st.Author(kept.Author); a.User == "" {

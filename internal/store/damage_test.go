@@ -196,6 +196,9 @@ func (d *liveDamage) round(i int) {
 	d.watch()
 	found := len(rep.Problems) > 0 || st.Found.Count() > 0
 	d.list(found)
+	d.listSound()
+	d.discards()
+	d.listSound()
 	d.reopen(path, found)
 }
 
@@ -300,6 +303,59 @@ func (d *liveDamage) watch() {
 			break
 		}
 		at = upTo
+	}
+	for at := d.st.Compacted(); at < d.st.Revision(); {
+		_, upTo, err := d.st.EventsOf(Everything, nil, at, 100, nil)
+		if !d.mayFail("history", err) {
+			break
+		}
+		if upTo <= at {
+			d.t.Fatalf("%s: the history goes from %d to %d", d.what, at, upTo)
+		}
+		at = upTo
+	}
+}
+
+// listSound wants what is not damaged, each as it was written, and to come to an end.
+func (d *liveDamage) listSound() {
+	c, last := &Chunk{}, ""
+	for sp := (Span{Prefix: "//pods/", Sound: true}); ; sp.Rev, sp.Start = c.Rev, c.Next {
+		if !d.mayFail("list of what is sound", d.st.Chunk(sp, c)) {
+			return
+		}
+		for i := range c.Records {
+			rec := &c.Records[i]
+			if want := d.now[rec.Key]; string(rec.JSON) != want && !strings.Contains(d.what, "kind 2") {
+				d.t.Errorf("%s: %s is listed as %s, want %s", d.what, rec.Key, rec.JSON, want)
+			}
+			if rec.Key <= last {
+				d.t.Fatalf("%s: %s comes after %s", d.what, rec.Key, last)
+			}
+			last = rec.Key
+		}
+		if c.Next == "" {
+			return
+		}
+	}
+}
+
+// discards deletes what is damaged, which takes nothing else along.
+func (d *liveDamage) discards() {
+	c := &Chunk{}
+	if d.st.Chunk(Span{Prefix: "//pods/", Sound: true, Items: 1000}, c) != nil {
+		return
+	}
+	for _, key := range c.Damaged[:min(20, len(c.Damaged))] {
+		_, err := d.st.Commit(context.Background(), Change{Op: OpDelete, Key: key, Damaged: true})
+		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // a search through foreign pages finds something else than a walk
+			continue
+		}
+		if d.mayFail("discard", err) {
+			delete(d.now, key)
+			if _, err := d.st.Get(key); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrDamaged) {
+				d.t.Errorf("%s: %s was discarded: %v", d.what, key, err)
+			}
+		}
 	}
 }
 

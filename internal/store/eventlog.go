@@ -30,6 +30,7 @@ type Record struct {
 	Time      int64    // when it was written, in milliseconds since 1970; 0: unknown
 	Deleted   bool     // a tombstone; json is the last state, with the tombstone's revision as resourceVersion
 	Deleting  bool     // the object carries a deletionTimestamp
+	Lost      bool     // what it replaced was damaged, and nobody knows what that was; a tombstone has no JSON then
 	Author    AuthorID // who wrote it; Store.Author tells
 	JSON      []byte   // as stored
 }

@@ -23,6 +23,7 @@ const (
 	flagTombstone = 1
 	flagDeleting  = 2
 	flagStamped   = 4 // time and author stand behind the key
+	flagLost      = 8 // what the record replaced was damaged
 )
 
 var (
@@ -56,6 +57,9 @@ func encodeRecord(r *Record, json []byte, revAt, room int) []byte {
 	binary.BigEndian.PutUint64(b[9:], uint64(r.CreateRev))
 	binary.BigEndian.PutUint16(b[21:], uint16(len(r.Key)))
 	b = append(b, r.Key...)
+	if r.Lost {
+		b[0] |= flagLost
+	}
 	if r.Time != 0 || r.Author != 0 {
 		b[0] |= flagStamped
 		b = appendStamp(b, r)
@@ -124,6 +128,7 @@ func decodeRecord(rev int64, b []byte) (r Record, key []byte, err error) {
 		CreateRev: int64(binary.BigEndian.Uint64(b[9:])),
 		Deleted:   b[0]&flagTombstone != 0,
 		Deleting:  b[0]&flagDeleting != 0,
+		Lost:      b[0]&flagLost != 0,
 	}
 	rest := b[n:len(b):len(b)]
 	if b[0]&flagStamped != 0 {

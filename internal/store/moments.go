@@ -1,6 +1,7 @@
 package store
 
-// This file finds what was when: the revision that was current at a time, and one object as it was at a revision.
+// This file finds what was when: the revision that was current at a time, one object as it was at a revision, since when a key is that
+// object's and no other's, and whether a set of objects was the same at two revisions.
 //
 // Records of format 2 say when they were written, so that the newest of them that is not later than a moment is found by halving the
 // revisions that are kept. Records of before do not know, and are taken to be older than those that do; where one of them is the answer,
@@ -8,7 +9,10 @@ package store
 // is found.
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
+	"hash/fnv"
 	"time"
 )
 
@@ -102,4 +106,65 @@ func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 		return err
 	})
 	return rec, err
+}
+
+// Since is the first revision at which a key's object was the one that it is now; 0 where no other is known to have had the key. Of an object
+// that is not there it is the revision after its deletion.
+func (st *Store) Since(key string) (rev int64, err error) {
+	err = st.readSnapshot(func(s *snapshot) error {
+		k := []byte(key)
+		v := s.keys.get(k)
+		if v == nil {
+			return nil
+		}
+		state, err := decodeKeyState(k, v)
+		if err != nil || !state.live() {
+			rev = state.rev + 1
+			return err
+		}
+		newest, ok, err := s.version(k, state, state.rev)
+		if err != nil || !ok {
+			return err
+		}
+		rev = newest.CreateRev
+		if b := s.record(rev, k); b != nil {
+			first, found, err := decodeRecord(rev, b)
+			if err == nil && string(found) == key && first.PrevRev == 0 {
+				rev = 0
+			}
+			return err
+		}
+		return nil
+	})
+	return rev, err
+}
+
+// Digest tells sets of versions apart: those of the keys with a prefix that were there at a revision. rev 0 is now. It reads no object.
+// ErrCompacted, errFutureRev, or the context's error.
+func (st *Store) Digest(ctx context.Context, prefix string, rev int64) (uint64, error) {
+	current, sum := st.Revision(), fnv.New64a()
+	if rev == 0 {
+		rev = current
+	}
+	for start := prefix; ; {
+		err := st.readSnapshot(func(s *snapshot) (err error) {
+			if err := s.reach(rev, current); err != nil {
+				return err
+			}
+			start, err = s.each(prefix, start, func(key []byte, state keyState) (bool, error) {
+				if s.steps > chainStepsMax {
+					return false, nil
+				}
+				r, ok, err := s.version(key, state, rev)
+				if ok {
+					_, _ = sum.Write(binary.BigEndian.AppendUint64(append(key[:len(key):len(key)], 0), uint64(r.Rev)))
+				}
+				return err == nil, err
+			})
+			return err
+		})
+		if err = errors.Join(err, ctx.Err()); err != nil || start == "" {
+			return sum.Sum64(), err
+		}
+	}
 }

@@ -29,7 +29,7 @@ import (
 )
 
 // ErrDamaged is what every damage is.
-var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup")
+var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup, or DELETE what lies there")
 
 // A Damage is what is wrong at one place of the file.
 type Damage struct {

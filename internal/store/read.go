@@ -6,7 +6,9 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"iter"
+	"math"
 	"strings"
 )
 
@@ -185,21 +187,58 @@ func (s *snapshot) reach(rev, current int64) error {
 // each calls visit for the keys with prefix, from start on, until it answers false. It returns the key to go on at, "" at the end.
 func (s *snapshot) each(prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error) {
 	c := s.keys.cursor()
-	k, v := c.seek([]byte(max(prefix, start)))
+	return walkKeys(&c, prefix, []byte(max(prefix, start)), func(k, v []byte) (bool, error) {
+		state, err := decodeKeyState(k, v)
+		if err != nil {
+			return false, err
+		}
+		return visit(k, state)
+	})
+}
+
+func walkKeys(c *cursor, prefix string, from []byte, visit func(k, v []byte) (bool, error)) (next string, err error) {
+	k, v := c.seek(from)
 	for n := 0; k != nil && strings.HasPrefix(string(k), prefix); n++ {
 		if n == walkKeysMax {
 			return string(k), nil
 		}
-		state, err := decodeKeyState(k, v)
-		if err != nil {
-			return "", err
-		}
-		if more, err := visit(k, state); !more || err != nil {
+		if more, err := visit(k, v); !more || err != nil {
 			return string(k), err
 		}
 		k, v = c.next()
 	}
 	return "", nil
+}
+
+// eachSound is each for who passes over damage. damaged is told what is wrong, and with the object of which key; nil: a page hides which.
+func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) (bool, error), damaged func(key []byte, err error)) (next string) {
+	c, last := s.keys.cursor(), ""
+	behind, err := c.past([]byte(max(prefix, start)), func(from []byte) {
+		next, _ = walkKeys(&c, prefix, from, func(k, v []byte) (more bool, _ error) {
+			last = string(k) // few chunks come by here
+			err := withoutFaults(func() error {
+				state, err := decodeKeyState(k, v)
+				if err == nil {
+					more, err = visit(k, state)
+				}
+				return err
+			})
+			if err != nil {
+				damaged(k, err)
+			}
+			return more || err != nil, nil
+		})
+	})
+	if err != nil {
+		damaged(nil, err)
+		if next = string(behind); next != "" && next <= last { // pages in disorder: never back
+			next = last + "\x00"
+		}
+		if !strings.HasPrefix(next, prefix) {
+			next = ""
+		}
+	}
+	return next
 }
 
 // Revision is the newest revision that is durable.
@@ -218,25 +257,44 @@ func (st *Store) Get(key string) (rec Record, err error) {
 	return rec, err
 }
 
+// GetUpTo is Get for objects of at most so many bytes. Of a larger one it tells the size, and its record has no JSON.
+func (st *Store) GetUpTo(key string, most int) (rec Record, size int, err error) {
+	current := st.Revision()
+	err = st.readSnapshot(func(s *snapshot) error {
+		rec, size, err = s.upTo(key, current, most)
+		return err
+	})
+	return rec, size, err
+}
+
 // at is a copy of an object as it was at a revision that can be read; ErrNotFound where it was not there.
 func (s *snapshot) at(key string, rev int64) (rec Record, err error) {
+	rec, _, err = s.upTo(key, rev, math.MaxInt)
+	return rec, err
+}
+
+// upTo is at for objects of at most so many bytes.
+func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, err error) {
 	k := []byte(key)
 	v := s.keys.get(k)
 	if v == nil {
-		return rec, ErrNotFound
+		return rec, 0, ErrNotFound
 	}
 	state, err := decodeKeyState(k, v)
 	if err != nil {
-		return rec, err
+		return rec, 0, err
 	}
 	r, ok, err := s.version(k, state, rev)
 	if err != nil {
-		return rec, err
+		return rec, 0, err
 	}
 	if !ok {
-		return rec, ErrNotFound
+		return rec, 0, ErrNotFound
 	}
-	return r.public(key, bytes.Clone(r.JSON)), nil
+	if len(r.JSON) > most {
+		return r.public(key, nil), len(r.JSON), nil
+	}
+	return r.public(key, bytes.Clone(r.JSON)), len(r.JSON), nil
 }
 
 // A Span names what Store.Chunk reads: keys with prefix, from start on (inclusive; "" is the first), as they were at rev
@@ -246,6 +304,7 @@ type Span struct {
 	Prefix, Start string // of keys
 	Rev           int64  // 0: the newest
 	Items, bytes  int    // 0: as many as a chunk has by default
+	Sound         bool   // damaged objects are left out, and told to the log once; else they are an error
 }
 
 // A Chunk is what one short read transaction copied out; its records' JSON shares one buffer. Reusable. It may hold fewer
@@ -254,6 +313,7 @@ type Chunk struct {
 	Rev     int64    // that the objects are of
 	Records []Record // good until the chunk is filled again
 	Next    string   // where the next chunk starts, "" at the end
+	Damaged []string // keys of the objects that a span of what is sound leaves out, as far as they are known
 	buf     []byte
 
 	keys    []byte // the records' keys, one after the other
@@ -264,12 +324,27 @@ type Chunk struct {
 // Chunk fills c with live objects in key order. ErrCompacted, errFutureRev.
 func (st *Store) Chunk(sp Span, c *Chunk) error {
 	current := st.Revision()
-	c.reset(&sp, current)
-	err := st.readSnapshot(func(s *snapshot) (err error) {
+	err := st.fill(c, &sp, current, (*snapshot).each)
+	if sp.Sound && errors.Is(err, ErrDamaged) { // few need the care that this takes
+		err = st.fill(c, &sp, current, func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (string, error) {
+			return s.eachSound(prefix, start, visit, c.passOver(st)), nil
+		})
+	}
+	c.nameRecords()
+	return err
+}
+
+// A walk visits the keys with a prefix from one on; see each.
+type walk func(s *snapshot, prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error)
+
+// fill is one try to fill a chunk.
+func (st *Store) fill(c *Chunk, sp *Span, current int64, keys walk) error {
+	c.reset(sp, current)
+	return st.readSnapshot(func(s *snapshot) (err error) {
 		if err := s.reach(c.Rev, current); err != nil {
 			return err
 		}
-		c.Next, err = s.each(sp.Prefix, sp.Start, func(key []byte, state keyState) (bool, error) {
+		c.Next, err = keys(s, sp.Prefix, sp.Start, func(key []byte, state keyState) (bool, error) {
 			if s.steps > chainStepsMax {
 				return false, nil
 			}
@@ -281,8 +356,16 @@ func (st *Store) Chunk(sp Span, c *Chunk) error {
 		})
 		return err
 	})
-	c.nameRecords()
-	return err
+}
+
+// passOver notes damage, and in the chunk whose it is.
+func (c *Chunk) passOver(st *Store) func(key []byte, err error) {
+	return func(key []byte, err error) {
+		_ = st.explain(err)
+		if _, _, ok := keyPrefixes(string(key)); ok { // a damaged page may show anything as a key
+			c.Damaged = append(c.Damaged, string(key))
+		}
+	}
 }
 
 // All walks the live objects of a span in key order, all at one revision, with one short read transaction a chunk. A record is the
@@ -329,6 +412,10 @@ func (c *Chunk) reset(sp *Span, current int64) {
 	if c.Rev = sp.Rev; c.Rev == 0 {
 		c.Rev = current
 	}
+	if cap(c.buf) > 4*chunkBytes { // for a large object, which does not come again
+		c.buf = nil
+	}
+	c.Damaged = nil
 	clear(c.Records) // of what pointed into older buffers
 	c.Records, c.buf, c.keys, c.keyEnds = c.Records[:0], c.buf[:0], c.keys[:0], c.keyEnds[:0]
 	c.Next, c.left = "", sp.bytes
@@ -417,11 +504,11 @@ func (s *snapshot) countOne(key []byte, state keyState, rev int64) (int64, error
 }
 
 // OlderThan returns live objects with prefix, from start on, that nobody has written since revision rev: at most max, and what one
-// short transaction finds. next is where to go on, "" at the end.
+// short transaction finds. next is where to go on, "" at the end. What is damaged is left out.
 func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (records []Record, next string, err error) {
 	size := 0
-	err = st.readSnapshot(func(s *snapshot) (err error) {
-		next, err = s.each(prefix, start, func(key []byte, state keyState) (bool, error) {
+	err = st.readSnapshot(func(s *snapshot) error {
+		next = s.eachSound(prefix, start, func(key []byte, state keyState) (bool, error) {
 			if !state.live() || state.rev > rev {
 				return true, nil
 			}
@@ -434,8 +521,8 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 				size += len(r.JSON)
 			}
 			return err == nil, err
-		})
-		return err
+		}, func(_ []byte, err error) { _ = st.explain(err) })
+		return nil
 	})
 	return records, next, err
 }
@@ -445,16 +532,34 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 // Events returns, in revision order, the events of one resource (`/group/resource/`, or everything) after revision after: at most
 // max (and about 256 KiB when they come from disk), but never a part of a revision. upTo is the revision up to which dst is complete. ErrCompacted when after <
 // CompactRev, unless the log still knows that nothing of the resource has happened in between: a watcher of a quiet resource
-// outlives compactions.
+// outlives compactions. It is ErrCompacted, too, where the log does not tell enough any more: what a record has replaced was damaged (Record.Lost).
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
-	return st.EventsOf(resource, nil, after, max, dst)
+	known := len(dst)
+	evs, upTo, err = st.events(resource, nil, after, max, dst, func(rev int64, _ error) error {
+		return damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
+	})
+	for i := known; err == nil && i < len(evs); i++ {
+		if evs[i].Lost {
+			return evs[:known], after, ErrCompacted
+		}
+	}
+	return evs, upTo, err
 }
 
 // A Filter says of a record's key and author whether anybody wants to have it read; nil wants all.
 type Filter func(key []byte, by AuthorID) bool
 
-// EventsOf is Events without those that a filter does not want, where that saves reading them: some of them may come all the same.
+// EventsOf is Events for those who want to see as much as there is. It passes over what is damaged, and has events of which nobody knows what
+// they replaced. It leaves out those that a filter does not want, where that saves reading them: some of them may come all the same.
 func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
+	return st.events(resource, wanted, after, max, dst, func(_ int64, err error) error {
+		_ = st.explain(err)
+		return nil
+	})
+}
+
+// events is both: miss says what follows from damage at a revision.
+func (st *Store) events(resource string, wanted Filter, after int64, max int, dst []Event, miss missFunc) (evs []Event, upTo int64, err error) {
 	if max <= 0 {
 		max = chunkItems
 	}
@@ -469,66 +574,106 @@ func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, 
 		return dst, upTo, nil
 	}
 	st.mu.RUnlock()
-	return st.replay(resource, wanted, after, max, dst)
+	return st.replay(resource, wanted, after, max, dst, miss)
 }
 
+// A missFunc is told of damage in the log; nil: go on.
+type missFunc func(rev int64, err error) error
+
 // replay reads what has left the ring from the file.
-func (st *Store) replay(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
-	current, found := st.Revision(), len(dst)
-	upTo = current
-	err = st.readSnapshot(func(s *snapshot) error {
+func (st *Store) replay(resource string, wanted Filter, after int64, max int, dst []Event, miss missFunc) (evs []Event, upTo int64, err error) {
+	r := &replay{resource: resource, wanted: wanted, miss: miss, current: st.Revision(), full: len(dst) + max, gaps: st.Opts.Replica != nil, dst: dst}
+	r.upTo = r.current
+	err = st.readSnapshot(func(s *snapshot) (err error) {
 		if after < s.compact {
 			return ErrCompacted
 		}
-		c, last, scanned, size := s.revs.cursor(), after, 0, 0
-		for k, v := c.seek(revKey(after + 1)); ; k, v = c.next() {
-			rev := revOf(k)
-			if rev > last+1 && last < current && st.Opts.Replica == nil {
-				return damaged("revision %d is missing", last+1)
-			}
-			if rev > current {
-				return nil
-			}
-			if full := scanned >= replayScanMax || size > chunkBytes || len(dst)-found >= max; full && rev != last {
-				upTo = last
-				return nil
-			}
-			last = rev
-			scanned++
-			r, key, err := decodeRecord(rev, v) // of every resource: a damaged key might be one of ours
-			if err != nil {
-				return damaged("revision %d is damaged", rev) // without the key: it may be nobody's business who watches
-			}
-			if !strings.HasPrefix(string(key), resource) || wanted != nil && !wanted(key, r.Author) {
-				continue
-			}
-			ev, err := s.event(r, key)
-			if err != nil {
-				return err
-			}
-			size += ev.size()
-			dst = append(dst, ev)
+		c := s.revs.cursor()
+		behind, damage := c.past(revKey(after+1), func([]byte) { err = r.walk(s, &c, after) })
+		if damage == nil {
+			return err
 		}
+		next := min(revOf(behind), r.current+1)
+		if miss(next-1, damage) != nil {
+			return damage
+		}
+		r.upTo = next - 1
+		if r.upTo <= after { // never again the same
+			r.upTo = after + 1
+		}
+		return nil
 	})
-	return dst, upTo, err
+	return r.dst, r.upTo, err
 }
 
-// event copies a record and the JSON that it replaced.
-func (s *snapshot) event(r Record, key []byte) (ev Event, err error) {
-	ev.Record = r.public(string(key), bytes.Clone(r.JSON))
-	if ev.PrevRev == 0 {
-		return ev, nil
+// A replay is what one read of the log in the file wants, and has found.
+type replay struct {
+	resource string
+	wanted   Filter
+	miss     missFunc
+	current  int64
+	full     int // events are enough
+	gaps     bool
+	dst      []Event
+	upTo     int64
+}
+
+// walk goes through the records after a revision.
+func (r *replay) walk(s *snapshot, c *cursor, after int64) error {
+	last, scanned, size := after, 0, 0
+	for k, v := c.seek(revKey(after + 1)); ; k, v = c.next() {
+		rev := revOf(k)
+		if rev > last+1 && last < r.current && !r.gaps {
+			if err := r.miss(last+1, damaged("revision %d is missing", last+1)); err != nil {
+				return err
+			}
+		}
+		if rev > r.current {
+			return nil
+		}
+		if full := scanned >= replayScanMax || size > chunkBytes || len(r.dst) >= r.full; full && rev != last {
+			r.upTo = last
+			return nil
+		}
+		last = rev
+		scanned++
+		n, err := r.add(s, rev, v)
+		if err != nil {
+			return err
+		}
+		size += n
 	}
-	b := s.record(ev.PrevRev, key)
-	if b == nil {
-		return ev, damaged("revision %d is missing", ev.PrevRev)
-	}
-	old, _, err := decodeRecord(ev.PrevRev, b)
+}
+
+// add takes a record's event, if it is wanted, and returns its size.
+func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
+	rec, key, err := decodeRecord(rev, b) // of every resource: a damaged key might be one of ours
 	if err != nil {
-		return ev, damaged("revision %d is damaged", ev.PrevRev)
+		return 0, r.miss(rev, err)
 	}
-	ev.Prev = bytes.Clone(old.JSON)
-	return ev, nil
+	if !strings.HasPrefix(string(key), r.resource) || r.wanted != nil && !r.wanted(key, rec.Author) {
+		return 0, nil
+	}
+	ev := Event{Record: rec.public(string(key), bytes.Clone(rec.JSON))}
+	if ev.PrevRev != 0 && !ev.Lost {
+		if err := withoutFaults(func() (err error) { ev.Prev, err = s.replaced(ev.PrevRev, key); return err }); err != nil {
+			if err = r.miss(ev.PrevRev, err); err != nil {
+				return 0, err
+			}
+		}
+	}
+	r.dst = append(r.dst, ev)
+	return ev.size(), nil
+}
+
+// replaced copies the JSON that a key's record of a revision has.
+func (s *snapshot) replaced(rev int64, key []byte) (json []byte, err error) {
+	b := s.record(rev, key)
+	if b == nil {
+		return nil, damaged("revision %d is missing", rev)
+	}
+	old, _, err := decodeRecord(rev, b)
+	return bytes.Clone(old.JSON), err
 }
 
 // Wake returns a channel that is closed at the next commit that touches the resource (everything: at any). Take it before reading

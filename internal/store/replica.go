@@ -471,6 +471,10 @@ func (st *Store) FinishFill(ctx context.Context, rev int64) error {
 	return st.submit(ctx, &pendingWrite{feed: &feed{kind: feedFinish, upTo: rev}, answer: make(chan struct{}, 1)})
 }
 
+// BeginAt makes the present the beginning of a file's history: the next revision comes after rev, and all before counts as compacted. rev is not
+// below the store's revision.
+func (st *Store) BeginAt(ctx context.Context, rev int64) error { return st.FinishFill(ctx, rev) }
+
 // publishFill starts log and counts anew. The caller holds mu.
 func (st *Store) publishFill(f *feed, wake []chan struct{}) []chan struct{} {
 	for _, t := range st.log.topics {

@@ -16,16 +16,17 @@
 // nothing of HTTP or of types, and imports atomicfile alone.
 //
 // Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), finger.go (how the next record is found),
-// waypoints.go (reads of what was long ago), eventlog.go (what watchers read), authors.go (who wrote what, and when) and layout.go (the bytes).
-// upkeep.go compacts, backs up and checks; seal.go lets a commit wait for the disk once; dbfile.go, pages.go and datafile.go are about a file
-// that a disk has damaged.
+// waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), authors.go (who wrote what,
+// and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged; seal.go lets a commit wait
+// for the disk once; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.
 //
 // Invariants: each change has a revision of its own, above all before it, and is seen by readers only when it is durable; a read at a
 // revision shows what was current then, for ever or until it is compacted (ErrCompacted); there is one writer, whose commits carry all
-// changes that wait (group commit); damaged pages are errors of those who need them (ErrDamaged), and of nobody else.
+// changes that wait (group commit); damaged pages are errors of those who need them (ErrDamaged), and of nobody else: who works on all that
+// there is passes over them (Span.Sound).
 package store
 
 // This file keeps every version of every object in one bbolt file, each under the revision that wrote it: a store with
@@ -38,14 +39,15 @@ package store
 //	       "compact"      8  CompactRev: reads and watches below it are refused
 //	       "swept"        8  how far compaction has deleted; below CompactRev after a crash
 //	       "marks"      16n  (unix seconds 8, revision 8): what was current when, one a compaction round
-//	       "backup"       8  this file is a backup that nobody has opened yet
+//	       "backup"       8  this file is a backup that nobody has opened yet, made at this time (unix seconds)
 //	       "secret/..."      keys that other chapters made
 //	       "shared"       8  some revision has several records; see replica.go, as for
 //	       "filling"      8  a replica that was being filled when it was left
 //
 //	rev    key: revision, 8. Its sequence is currentRev. The last key is not: compacting a trailing tombstone would move it back
 //	       OFFSET  SIZE  MEANING
-//	            0     1  flags: 1 tombstone, 2 deleting (the object carries a deletionTimestamp), 4 stamped
+//	            0     1  flags: 1 tombstone, 2 deleting (the object carries a deletionTimestamp), 4 stamped, 8 lost (what it
+//	                     replaced was damaged: discard.go)
 //	            1     8  previous revision of the key, a tombstone's too; 0: none
 //	            9     8  CreateRev: the revision that created the object
 //	           17     4  CRC of all the rest, started from the revision: a record in another's place shows
@@ -117,8 +119,10 @@ var (
 	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type is no live object, or is marked as deleting
 	ErrCompacted      = errors.New("revision has been compacted")        // a read below CompactRev
 	errFutureRev      = errors.New("revision is in the future")          // a read above currentRev
-	ErrDiskFull       = errors.New("no space left on the disk")          // a write: nothing changed, writes work again once there is room
 	errClosed         = errors.New("store is closed")                    // a write after close
+
+	// A write on a full disk, or one other than a delete when what is left is kept for deletes (room.go). Nothing has changed.
+	ErrDiskFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still taken and makes room in the file once history is compacted (--compaction-interval)")
 
 	// A write above --quota-backend-bytes. Deletes are taken.
 	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room once history is compacted (--compaction-interval), or start with a higher --quota-backend-bytes")
@@ -134,6 +138,7 @@ const (
 	replicaFormat = 102
 	formatBefore  = 1             // how much less the formats before are, without times and authors
 	backupRevBump = 1_000_000_000 // what a restored backup adds, so that no client mistakes its past for the present
+	backupRevRate = 100_000       // and for each second since it was made, for what was begun from the same backup meanwhile: more than can be written
 
 	maxPatience   = 2 * time.Millisecond
 	writeBatchMax = 256       // changes in one commit
@@ -149,7 +154,7 @@ var CommitBounds = [...]float64{.0005, .001, .002, .004, .008, .016, .032, .064,
 // Options configure Open.
 type Options struct {
 	Ephemeral bool         // no fsync; the file is removed at close
-	Quota     int64        // bytes; 0 means none
+	Quota     int64        // bytes; 0 means 2 GiB or half of the file system, whichever is less, and none for an ephemeral file; below 0: none
 	Fatal     func(error)  // what ends the process when writing cannot go on; nil: one line on stderr and exit 1
 	Warn      func(string) // told at opening what deserves a line in the log; may be nil
 	Outcome   func(error)  // told after each batch what kept all or some of it from being written, nil when that was nothing; may be nil
@@ -182,6 +187,10 @@ type Change struct {
 	RevAt    int    // offset in JSON
 	Author   Author // who asks; a zero one is what Options.Author says
 
+	// The newest version is damaged: what Expect says does not count, and a tombstone has no JSON. OpUpdate and OpDelete: ErrConflict when it can be
+	// read. A replica, which is made anew when it is damaged, takes no such change (ErrDamaged).
+	Damaged bool
+
 	// With says which updates of other keys have to be written in the same revision, or else nothing is. A replica asks before each attempt, also
 	// of one after they have lost a race. A file with a log of its own does not ask. nil: none.
 	With func(ctx context.Context) ([]Change, error)
@@ -202,9 +211,14 @@ type Store struct {
 	stopped   chan struct{} // closed by the writer when it has ended
 
 	pendingWrites sync.Pool
+	rooms         roomMaker
 	waiting       revisionWaiters
 	shared        atomic.Bool  // some revision has several records
 	distrusted    atomic.Bool  // see Distrust
+	raised        bool         // the opening has raised the file's format
+	reserve       int64        // bytes of the disk that are kept for deletes; 0: none
+	diskFailed    atomic.Bool  // the last commit failed for want of room
+	low           atomic.Bool  // creates and updates are refused, as of the last commit
 	currentRev    atomic.Int64 // set under mu, together with what belongs to it
 	compactRev    atomic.Int64 // set after it is on the disk and before anything is deleted
 
@@ -252,6 +266,7 @@ func open(path string, opts Options) (*Store, error) {
 		dataFile: dataFile{Path: path, fatal: opts.Fatal, Found: damageBook{report: opts.Damaged}}, Opts: opts, tallies: map[string]*tally{},
 		marks: map[uint64]pageMark{},
 		queue: make(chan *pendingWrite, writeBatchMax), closing: make(chan struct{}), stopped: make(chan struct{}),
+		rooms: newRoomMaker(),
 	}
 	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
 	st.warnAbout(fresh, verdict)
@@ -262,6 +277,7 @@ func open(path string, opts Options) (*Store, error) {
 		}
 		return nil, explainOpen(path, err)
 	}
+	st.limit()
 	go st.write() // until close
 	return st, nil
 }
@@ -361,16 +377,23 @@ func (st *Store) load() (err error) {
 			return err
 		}
 	}
-	backup, format := false, int64(0)
+	backup, made, format := false, int64(0), int64(0)
 	err = st.readSnapshot(func(s *snapshot) error {
-		backup, format = s.meta().get([]byte("backup")) != nil, metaInt(s.meta(), "format")
+		backup, made, format = s.meta().get([]byte("backup")) != nil, metaInt(s.meta(), "backup"), metaInt(s.meta(), "format")
 		return st.countKeys(s)
 	})
 	if err == nil && format != st.Opts.format() {
-		err = st.update(upgrade(st.Opts.format()))
+		st.raised = true
+		if err = st.update(upgrade(st.Opts.format())); err == nil && st.Opts.Warn != nil {
+			st.Opts.Warn(fmt.Sprintf("%s: format %d is now %d; older versions of apilet refuse it: the way back is a backup that was made before", st.Path, format, st.Opts.format()))
+		}
 	}
 	if err == nil && backup {
-		err = st.update(adoptBackup)
+		bump := int64(backupRevBump)
+		if made > backupRevBump { // in backups of earlier versions it is the revision
+			bump += max(0, st.Now().Unix()-made) * backupRevRate
+		}
+		err = st.update(adoptBackup(bump))
 	}
 	if err != nil {
 		return err
@@ -391,28 +414,30 @@ func (st *Store) load() (err error) {
 }
 
 // adoptBackup makes a backup's file a history of its own at its first opening.
-func adoptBackup(tx *bbolt.Tx) error {
-	s, err := newStage(tx)
-	if err == nil {
-		err = s.vetMeta()
+func adoptBackup(bump int64) func(*bbolt.Tx) error {
+	return func(tx *bbolt.Tx) error {
+		s, err := newStage(tx)
+		if err == nil {
+			err = s.vetMeta()
+		}
+		if err != nil {
+			return err
+		}
+		rev := s.rev + bump
+		return errors.Join(tx.Bucket(bucketMeta).Delete([]byte("backup")), putLineage(tx), putMetaInt(tx, "compact", rev),
+			putMetaInt(tx, "swept", rev), s.revs.SetSequence(uint64(rev)))
 	}
-	if err != nil {
-		return err
-	}
-	rev := s.rev + backupRevBump
-	return errors.Join(tx.Bucket(bucketMeta).Delete([]byte("backup")), putLineage(tx), putMetaInt(tx, "compact", rev),
-		putMetaInt(tx, "swept", rev), s.revs.SetSequence(uint64(rev)))
 }
 
 // countKeys fills the tallies. Keys come in order, so that those of a namespace follow each other and a look-up a namespace is
-// enough. A damaged entry counts for nothing; the scrub names it. A damaged page is refused: nobody could say what is missing.
+// enough. A damaged entry counts as an object of no bytes; the scrub names it. A damaged page is refused: nobody could say what is missing.
 func (st *Store) countKeys(s *snapshot) error {
 	var resource, namespace *tally
 	c := s.keys.cursor()
 	prefix := "/" // no key has it: a namespace's prefix has four slashes
 	for k, v := c.first(); k != nil; k, v = c.next() {
 		state, err := decodeKeyState(k, v)
-		if err != nil || !state.live() {
+		if err == nil && !state.live() {
 			continue
 		}
 		if namespace == nil || len(k) < len(prefix) || string(k[:len(prefix)]) != prefix {
@@ -440,6 +465,9 @@ func (st *Store) tally(prefix string) *tally {
 	}
 	return t
 }
+
+// Format is the data file's, and whether this opening has raised it.
+func (st *Store) Format() (format int64, raised bool) { return st.Opts.format(), st.raised }
 
 // Close waits for the commit in progress. Changes that still wait are answered with errClosed. Closing twice does nothing.
 func (st *Store) Close() (err error) {

@@ -31,6 +31,7 @@ type Maintenance struct {
 	st      *Store
 	history chan struct{} // holds one token while somebody compacts or makes a backup: the one must not run beside the other
 	swept   int64         // how far compaction has deleted; the token's holder's
+	Yields  bool          // history gives way while deletes are short of room on the disk; to be set before Run
 
 	authorsSwept time.Time // when those whom nobody names were looked for; the token's holder's
 
@@ -148,7 +149,7 @@ func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]
 			if end = rev > s.compact; end || n >= replayScanMax && rev != after {
 				return
 			}
-			dead = appendDead(dead, rev, v, shared)
+			dead = appendDead(dead, s, rev, v, shared)
 			after = rev
 			k, v = c.next()
 		}
@@ -172,7 +173,7 @@ func revOf(k []byte) int64 {
 }
 
 // appendDead adds what a record at or below CompactRev makes superfluous. A damaged one cannot be believed, and stays.
-func appendDead(dead []deadRecord, rev int64, b []byte, shared bool) []deadRecord {
+func appendDead(dead []deadRecord, s *snapshot, rev int64, b []byte, shared bool) []deadRecord {
 	r, key, err := decodeRecord(rev, b)
 	if err != nil {
 		return dead
@@ -184,23 +185,42 @@ func appendDead(dead []deadRecord, rev int64, b []byte, shared bool) []deadRecor
 	if r.PrevRev != 0 {
 		dead = append(dead, deadRecord{r.PrevRev, name})
 	}
+	if r.Lost {
+		if older, ok := behindLost(s, r, key); ok {
+			dead = append(dead, deadRecord{older, name})
+		}
+	}
 	if r.Deleted {
 		dead = append(dead, deadRecord{rev, name})
 	}
 	return dead
 }
 
+// deleteDead deletes in slices, which get smaller where the disk has no room for what a transaction copies.
 func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo int64) error {
-	for len(dead) > deleteSliceMax {
-		slice := dead[:deleteSliceMax]
-		dead = dead[deleteSliceMax:]
-		if err := up.st.maintain(ctx, func(tx *bbolt.Tx) error { return up.deleteRecords(tx, slice) }); err != nil {
+	size := deleteSliceMax
+	if up.st.low.Load() {
+		size = sliceWhenLow
+	}
+	for {
+		slice := dead[:min(size, len(dead))]
+		last := len(slice) == len(dead)
+		err := up.st.maintain(ctx, func(tx *bbolt.Tx) error {
+			err := up.deleteRecords(tx, slice)
+			if last {
+				err = errors.Join(err, putMetaInt(tx, "swept", upTo))
+			}
 			return err
+		})
+		switch {
+		case errors.Is(err, ErrDiskFull) && size > 1:
+			size = max(1, size/8)
+		case err != nil || last:
+			return err
+		default:
+			dead = dead[len(slice):]
 		}
 	}
-	return up.st.maintain(ctx, func(tx *bbolt.Tx) error {
-		return errors.Join(up.deleteRecords(tx, dead), putMetaInt(tx, "swept", upTo))
-	})
 }
 
 // deleteRecords deletes records, and with a tombstone the key's entry while it still names that tombstone. What lies on a damaged page,
@@ -310,7 +330,7 @@ func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Du
 }
 
 // Run compacts at once and then every interval what is older than history, and reports each round, until ctx ends. With interval or
-// history 0 it only marks, with interval 0 every five minutes.
+// history 0 it only marks, with interval 0 every five minutes. Where history yields, all of it is compacted once the disk has no room.
 func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration, report func(Compaction, error)) {
 	tick := interval
 	if tick <= 0 {
@@ -318,14 +338,20 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 	}
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	for {
-		done, err := up.round(ctx, time.Now(), history)
-		if ctx.Err() != nil {
-			return
-		}
+	var short <-chan struct{}
+	if up.Yields && history > 0 {
+		short = up.st.rooms.short
+		defer up.st.rooms.begin()()
+	}
+	done, err := up.round(ctx, up.st.Now(), history)
+	for ctx.Err() == nil {
 		report(done, err)
 		select {
 		case <-ticker.C:
+			done, err = up.round(ctx, up.st.Now(), history)
+		case <-short:
+			done, err = up.Compact(ctx, up.st.Revision())
+			up.st.rooms.set(true)
 		case <-ctx.Done():
 			return
 		}
@@ -379,7 +405,7 @@ func putRecords(tx *bbolt.Tx, records []Record) error {
 		r.PrevRev = 0
 		value := encodeRecord(&r, r.JSON, -1, 0)
 		key := recordKey(value)
-		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), value[0] &^ flagStamped})
+		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), flagsOf(&r)})
 		place, err := s.vacant(r.Rev, key)
 		if err := errors.Join(err, s.revs.put(place, value), s.keys.put(key, state)); err != nil {
 			return err
@@ -429,7 +455,7 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 	}
 	meta["format"] = revKey(storeFormat)
 	delete(meta, "filling")
-	meta["backup"], meta["compact"], meta["swept"] = revKey(rev), revKey(rev), revKey(rev)
+	meta["backup"], meta["compact"], meta["swept"] = revKey(up.st.Now().Unix()), revKey(rev), revKey(rev)
 	return db.Update(func(tx *bbolt.Tx) error {
 		for name, value := range meta {
 			if err := tx.Bucket(bucketMeta).Put([]byte(name), value); err != nil {

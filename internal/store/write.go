@@ -45,9 +45,19 @@ func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
 	if c.Author == (Author{}) && st.Opts.Author != nil {
 		c.Author = st.Opts.Author(ctx)
 	}
+	if c.Damaged {
+		var err error
+		if c.Expect, err = st.findDamaged(ctx, c.Key); err != nil {
+			return Record{}, err
+		}
+	}
 	if st.Opts.Replica != nil {
 		return st.propose(ctx, c)
 	}
+	return st.commitInRoom(ctx, c)
+}
+
+func (st *Store) commitOnce(ctx context.Context, c Change) (Record, error) {
 	e := st.pendingWrites.Get().(*pendingWrite)
 	e.Change = c
 	err := st.submit(ctx, e)
@@ -62,6 +72,16 @@ func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
 // maintain runs job in the writer's next transaction.
 func (st *Store) maintain(ctx context.Context, job func(*bbolt.Tx) error) error {
 	return st.submit(ctx, &pendingWrite{job: job, answer: make(chan struct{}, 1)})
+}
+
+// WriterAnswers returns nil when the writer has taken a piece of work that changes nothing, and is done with it: for a proof of life. What hinders the
+// file from being written hinders no answer. While the writer is stuck in a commit it does not return, whatever ctx says.
+func (st *Store) WriterAnswers(ctx context.Context) error {
+	err := st.maintain(ctx, func(*bbolt.Tx) error { return errUnchanged })
+	if errors.Is(err, errClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return fmt.Errorf("the writer of the data file does not answer: %w", err)
+	}
+	return nil
 }
 
 // raiseCompact makes rev the CompactRev, on the disk first: a reader that finds something deleted has to find this too.
@@ -203,34 +223,45 @@ func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite 
 
 // commitBatch commits, publishes and answers. A member that fails its precondition fails alone.
 func (st *Store) commitBatch(batch []*pendingWrite) {
-	start, full, refused := time.Now(), false, false
+	start, full, refused := time.Now(), false, error(nil)
+	var s *stage
 	var fresh []*authorEntry
 	err := st.update(func(tx *bbolt.Tx) error {
 		clear(st.marks)
-		s, err := newStageWith(tx, st.marks)
-		if err != nil {
+		var err error
+		if s, err = newStageWith(tx, st.marks); err != nil {
 			return err
 		}
-		s.table, s.ring, s.now, s.guard.alone = &st.authors, &st.log, st.now(), true
+		s.table, s.ring, s.now, s.guard.alone = &st.authors, &st.log, st.commitTime(), true
 		if st.Opts.Replica != nil {
 			s.last, s.onShared = st.Opts.Replica.Last, func() { st.shared.Store(true) }
 		}
-		s.full = st.Opts.Quota > 0 && st.Opts.Replica == nil && st.usedBytes(tx) > st.Opts.Quota
+		st.measure(s, tx)
 		dirty := false
-		full = s.full
+		full = s.full || s.spare < 0
 		defer func() { fresh = s.fresh }()
 		for _, e := range batch {
 			if e.err = s.apply(e); errors.Is(e.err, ErrDamaged) {
 				e.err = st.explain(e.err)
 			}
-			dirty, refused = dirty || e.err == nil, refused || e.err == ErrQuota
+			dirty = dirty || e.err == nil
+			if e.err == ErrQuota || e.err == ErrDiskFull {
+				refused = e.err
+			}
 		}
 		if !dirty {
 			return errUnchanged
 		}
 		return s.revs.SetSequence(uint64(s.rev))
 	})
-	st.tellOutcome(err, full, refused)
+	if err == ErrDiskFull && len(batch) > 1 {
+		st.oneByOne(batch)
+		return
+	}
+	st.noteRoom(batch, s, err)
+	if slices.ContainsFunc(batch, asked) {
+		st.tellOutcome(err, full, refused)
+	}
 	switch {
 	case errors.Is(err, errUnchanged):
 		err = nil
@@ -253,12 +284,12 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 }
 
 // tellOutcome leaves out what says neither that writing works nor that it does not: a batch of which nothing was left, and one of deletes
-// above the quota.
-func (st *Store) tellOutcome(err error, full, refused bool) {
+// above the quota, or below the reserve.
+func (st *Store) tellOutcome(err error, full bool, refused error) {
 	switch {
 	case st.Opts.Outcome == nil:
-	case refused:
-		st.Opts.Outcome(ErrQuota)
+	case refused != nil:
+		st.Opts.Outcome(refused)
 	case err == nil && !full, errors.Is(err, ErrDiskFull), errors.Is(err, ErrFileLost):
 		st.Opts.Outcome(err)
 	}
@@ -279,6 +310,7 @@ type stage struct {
 	revs, keys guardedBucket
 	rev        int64          // the newest revision given out
 	full       bool           // above the quota
+	spare      int64          // how much of the disk's room creates and updates may still take
 	key, place []byte         // for bbolt, which copies them
 	depended   [2]dependency  // what the last create needed: its parent and its type
 	now        int64          // milliseconds; 0: records are not stamped
@@ -337,7 +369,13 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 	if e.RevAt < 0 || e.RevAt > len(e.JSON) || int64(len(e.JSON)) > math.MaxInt32-2*keyLengthMax {
 		return fmt.Errorf("key %q: no place %d in %d bytes of JSON", e.Key, e.RevAt, len(e.JSON))
 	}
+	if e.Damaged {
+		return s.authored(e, s.discard(e))
+	}
 	if e.was, err = s.state(e.Key); err != nil {
+		if v, _ := s.keys.get(s.key); v != nil && e.Op == OpCreate {
+			return ErrExists // whatever it is
+		}
 		return err
 	}
 	e.rec = Record{Key: e.Key, Rev: s.rev + 1, CreateRev: s.rev + 1, PrevRev: e.was.rev, Deleted: e.Op == OpDelete,
@@ -347,10 +385,15 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 	} else {
 		err = s.checkChange(e)
 	}
-	if err != nil {
-		return err
+	return s.authored(e, err)
+}
+
+// authored puts a change that nothing is against.
+func (s *stage) authored(e *pendingWrite, err error) error {
+	if err == nil {
+		e.rec.Author, err = s.author(e.Author, e.Op, e.rec.Rev)
 	}
-	if e.rec.Author, err = s.author(e.Author, e.Op, e.rec.Rev); err != nil {
+	if err != nil {
 		return err
 	}
 	return s.put(e)
@@ -410,10 +453,8 @@ func (s *stage) checkCreate(e *pendingWrite) error {
 		return ErrDeleting
 	case e.was.live():
 		return ErrExists
-	case s.full:
-		return ErrQuota
 	}
-	return nil
+	return s.refusal(e)
 }
 
 // checkChange fills what an update or delete inherits from the version that it replaces.
@@ -423,8 +464,9 @@ func (s *stage) checkChange(e *pendingWrite) error {
 		return ErrNotFound
 	case e.was.rev != e.Expect:
 		return ErrConflict
-	case s.full && e.Op != OpDelete && !e.Deleting: // what is on its way out makes room
-		return ErrQuota
+	}
+	if err := s.refusal(e); err != nil {
+		return err
 	}
 	if s.ring != nil { // what was written lately is in memory, for watchers: it need be neither read, checked nor copied
 		if at := s.ring.find(e.was.rev); at != nil && at.Key == e.Key {
@@ -458,7 +500,7 @@ func (s *stage) newest(e *pendingWrite) (old Record, err error) {
 func (s *stage) put(e *pendingWrite) error {
 	value := encodeRecord(&e.rec, e.JSON, e.RevAt, keyStateSize)
 	key := recordKey(value)
-	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: value[0] &^ flagStamped}
+	e.is = keyState{rev: e.rec.Rev, size: len(e.rec.JSON), flags: flagsOf(&e.rec)}
 	state := appendKeyState(value[len(value):], key, e.is)
 	e.rec.JSON = slices.Clip(e.rec.JSON)
 	s.place = binary.BigEndian.AppendUint64(s.place[:0], uint64(e.rec.Rev))

@@ -1,7 +1,11 @@
 package store
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -103,4 +107,53 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
+}
+
+// WriterAnswers changes nothing, answers also when nothing can be written, and does not return while the writer is stuck.
+func TestWriterAnswers(t *testing.T) {
+	t.Parallel()
+	st := openTestStore(t, filepath.Join(t.TempDir(), "x.db"))
+	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
+	before, err := os.ReadFile(st.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := st.WriterAnswers(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, err := os.ReadFile(st.Path); err != nil || !bytes.Equal(before, after) {
+		t.Error("asking has changed the file", err)
+	}
+	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "")
+
+	stuck, free := make(chan struct{}), make(chan struct{})
+	go st.maintain(context.Background(), func(*bbolt.Tx) error {
+		close(stuck)
+		<-free
+		return nil
+	})
+	<-stuck
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := st.WriterAnswers(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the writer is stuck, and the answer is %v", err)
+	}
+	close(free)
+	if err := st.WriterAnswers(t.Context()); err != nil {
+		t.Error(err)
+	}
+	refusal := ErrDiskFull
+	st.Refusal.Store(&refusal)
+	if err := st.WriterAnswers(t.Context()); err != nil {
+		t.Error("a file that cannot be written is no lack of life:", err)
+	}
+	st.Refusal.Store(nil)
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.WriterAnswers(t.Context()); err == nil {
+		t.Error("a closed store answers")
+	}
 }

@@ -30,6 +30,7 @@ package unreadable
 // read: when the object has another one, or none, the matter has settled itself.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -129,7 +130,7 @@ func (u *Unreadables) Check() error {
 // Survey looks at every live object, half of the time at rest.
 func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
 	c := &store.Chunk{}
-	for at := (store.Span{Prefix: "/"}); ; at.Rev, at.Start = c.Rev, c.Next {
+	for at := (store.Span{Prefix: "/", Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
 		begin := time.Now()
 		if err := u.st.Chunk(at, c); err != nil {
 			return err
@@ -223,13 +224,17 @@ func (c *Contents) Any(st *store.Store) bool {
 	})
 }
 
-// MarkedRaw is the change that marks an object as deleting without decoding it. Its metadata comes first (Resource.EncodeStored).
-func MarkedRaw(rec *store.Record, now time.Time) store.Change {
+// MarkedRaw is the change that marks an object as deleting without decoding it. Its metadata comes first (Resource.EncodeStored); ok is false
+// where they do not, of a document that is none.
+func MarkedRaw(rec *store.Record, now time.Time) (_ store.Change, ok bool) {
 	const head = `{"metadata":{`
 	at := gjson.GetBytes(rec.JSON, "metadata.resourceVersion")
+	if !bytes.HasPrefix(rec.JSON, []byte(head)) || at.Type != gjson.String || at.Index < len(head) {
+		return store.Change{}, false
+	}
 	mark := fmt.Sprintf(`%s"deletionTimestamp":%q,`, head, now.UTC().Format(time.RFC3339))
 	json := append([]byte(mark), rec.JSON[len(head):at.Index+1]...)
 	revAt := len(json)
 	json = append(json, rec.JSON[at.Index+len(at.Raw)-1:]...)
-	return store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: true}
+	return store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: true}, true
 }

@@ -195,7 +195,7 @@ func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, e
 	services := b.Types.Lookup("", "v1", "services")
 	rec, err := b.Store.Get(services.Key(namespace, name))
 	if err != nil {
-		return "", fmt.Errorf("service %q not found", name)
+		return "", &unreachable{fmt.Sprintf("service %q not found", name), fmt.Sprintf("there is no Service %s/%s", namespace, name)}
 	}
 	var svc corev1.Service
 	if err := json.Unmarshal(rec.JSON, &svc); err != nil {
@@ -210,7 +210,7 @@ func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, e
 		}
 		addresses, err := b.endpoints(namespace, name, p.Name)
 		if err == nil && len(addresses) == 0 {
-			err = fmt.Errorf("no endpoints available for service %q", name)
+			err = &unreachable{fmt.Sprintf("no endpoints available for service %q", name), fmt.Sprintf("Service %s/%s has no endpoints, and no pods run here that would give it some", namespace, name)}
 		}
 		if err != nil {
 			return "", err
@@ -223,7 +223,7 @@ func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, e
 // endpoints lists the addresses of a Service's named port, by its EndpointSlices and its Endpoints.
 func (b *ServiceResolver) endpoints(namespace, service, port string) (addresses []string, err error) {
 	slices := b.Types.Lookup("discovery.k8s.io", "v1", "endpointslices")
-	for rec, err := range b.Store.All(store.Span{Prefix: slices.KeyPrefix(namespace)}) {
+	for rec, err := range b.Store.All(store.Span{Prefix: slices.KeyPrefix(namespace), Sound: true}) {
 		if err != nil {
 			return nil, err
 		}

@@ -130,3 +130,41 @@ func TestQuotaHoldsBesideKubernetes(t *testing.T) {
 	}
 	q.never(client, since, 50)
 }
+
+// From apilet's file into etcd, where a kube-apiserver with its watch cache serves the objects, and back into a file: clients that were there before have
+// what there is. Another kube-apiserver, on another prefix of the same etcd, runs all the time: what the migration does to etcd cuts none of its clients.
+func TestClientsOfKubernetesMissNothingInMigrations(t *testing.T) {
+	t.Parallel()
+	c, dir := startCluster(t, 1), t.TempDir()
+	beside := c.startKubernetes("--etcd-prefix", "/beside", "--advertise-address", "10.9.9.8")
+	neighbour := beside.informer()
+	data := filepath.Join(dir, "data.db")
+	on := startOnFile(t, data)
+	client := on.informer()
+	client.resume(on, on.work("file", 60))
+	on.signal(syscall.SIGTERM)
+	if said, problem := c.migrate(data); problem != "" {
+		t.Fatalf("%s%s", said, problem)
+	}
+	neighbour.resume(beside, beside.work("beside", 3))
+	neighbour.wantSame(beside, "beside a migration into etcd", 0)
+
+	kube := c.startKubernetes("--advertise-address", "10.9.9.9")
+	kube.expired(client.rev)
+	client.resume(kube, kube.work("etcd", 150))
+	client.wantSame(kube, "in etcd", 410)
+	client.resume(kube, kube.work("etcd-more", 3))
+	client.wantSame(kube, "in etcd, later", 0)
+	kube.signal(syscall.SIGTERM)
+	back := filepath.Join(dir, "back.db")
+	if said, problem := c.migrate(back, "--to-file"); problem != "" {
+		t.Fatalf("%s%s", said, problem)
+	}
+	neighbour.resume(beside, beside.work("beside-more", 3))
+	neighbour.wantSame(beside, "beside a migration out of etcd", 0)
+
+	on = startOnFile(t, back)
+	on.expired(client.rev)
+	client.resume(on, on.work("file-again", 150))
+	client.wantSame(on, "in a file again", 410)
+}

@@ -195,6 +195,12 @@ func (s *server) run() {
 	s.t.Helper()
 	s.start()
 	s.ready()
+	s.tidy()
+}
+
+// tidy ends the server with the test, and looks at what it has said.
+func (s *server) tidy() {
+	s.t.Helper()
 	s.t.Cleanup(func() {
 		s.signal(syscall.SIGKILL)
 		if log := s.log.String(); strings.Contains(log, "panic") || strings.Contains(log, "DATA RACE") || s.t.Failed() {

@@ -69,6 +69,12 @@ func TestReplicasDiskIsFull(t *testing.T) {
 		}
 		return nil
 	})
+	until(t, "the figures say how far behind it is", func() error {
+		if now := small.figures(); now["apilet_replica_lag_revisions"] < 1 || now["apilet_replica_lag_seconds"] <= 0 || now["apilet_disk_full"] != 1 {
+			return fmt.Errorf("%v revisions, %v seconds, disk %v", now["apilet_replica_lag_revisions"], now["apilet_replica_lag_seconds"], now["apilet_disk_full"])
+		}
+		return nil
+	})
 	var asking sync.WaitGroup
 	consistent := func() (refused chan struct{}) {
 		refused = make(chan struct{})

@@ -5,6 +5,7 @@ package etcd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -97,9 +98,13 @@ func TestTokensCountEverywhere(t *testing.T) {
 		secret := `{"metadata":{"name":"s","annotations":{"kubernetes.io/service-account.name":"robot"}},"type":"kubernetes.io/service-account-token"}`
 		a.do(200, "DELETE", accounts+"/robot", "")
 		a.do(201, "POST", accounts, `{"metadata":{"name":"robot"}}`)
-		if text := b.do(201, "POST", "/api/v1/namespaces/default/secrets", secret); !strings.Contains(text, `"token":`) {
-			t.Fatalf("the other server has no token for the new account: %s", text)
-		}
+		b.do(201, "POST", "/api/v1/namespaces/default/secrets", secret)
+		until(t, "a token for the new account", func() error {
+			if text := b.do(200, "GET", "/api/v1/namespaces/default/secrets/s", ""); !strings.Contains(text, `"token":`) {
+				return errors.New(text)
+			}
+			return nil
+		})
 		a.do(200, "DELETE", "/api/v1/namespaces/default/secrets/s", "")
 		a.do(200, "DELETE", accounts+"/robot", "")
 	}

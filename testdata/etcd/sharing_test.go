@@ -227,7 +227,7 @@ func TestClientsMoveFromServerToServer(t *testing.T) {
 		}
 	}
 	code, text, err := a.try("GET", maps+"?resourceVersion=999999999", "", patience)
-	if code != 504 || !strings.Contains(text, "ResourceVersionTooLarge") {
+	if code != 504 || !strings.Contains(text, "ResourceVersionTooLarge") || !strings.Contains(text, `"retryAfterSeconds":1`) {
 		t.Errorf("the future: %d %s %v", code, text, err)
 	}
 }

@@ -34,6 +34,8 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
+
+	"apilet/internal/celenv"
 )
 
 // Members of request, by type; a * marks those that may be absent. object and oldObject are variables of their own.
@@ -54,7 +56,7 @@ var conditionEnvs = sync.OnceValues(func() (*environment.EnvSet, error) {
 	known["resource"] = declare("kubernetes.GroupVersionResource", resourceMembers, known)
 	known["user"] = declare("kubernetes.UserInfo", userMembers, known)
 	request := declare("kubernetes.AdmissionRequest", requestMembers, known)
-	base := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
+	base := celenv.Base()
 	return base.Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0),
 		DeclTypes:         []*apiservercel.DeclType{request},

@@ -117,7 +117,7 @@ func (c classes) find(ctx context.Context, prefix, name string, into any) (bool,
 
 // each shows all classes of a kind, by name.
 func (c classes) each(prefix string, see func(class gjson.Result)) error {
-	for rec, err := range c.store.All(store.Span{Prefix: prefix}) {
+	for rec, err := range c.store.All(store.Span{Prefix: prefix, Sound: true}) {
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,6 @@ package plugins
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,9 +19,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"apilet/internal/admission"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -41,7 +40,7 @@ func (l limitRanger) each(a *admission.Attributes, see func(limits []corev1.Limi
 			return err
 		}
 		var object corev1.LimitRange
-		if err := json.Unmarshal(rec.JSON, &object); err != nil {
+		if err := scheme.Unmarshal(rec.JSON, &object); err != nil {
 			return a.Forbidden(refusef("a LimitRange is stored and cannot be read: %v", err))
 		}
 		if err := see(object.Spec.Limits); err != nil {
@@ -154,7 +153,7 @@ func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) e
 
 // forbidden is the refusal for what is wrong; errors may be nil.
 func forbidden(a *admission.Attributes, errs []error) error {
-	if err := utilerrors.NewAggregate(errs); err != nil {
+	if err := scheme.Joined(errs); err != nil {
 		return a.Forbidden(err)
 	}
 	return nil

@@ -19,7 +19,6 @@ package plugins
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -34,11 +33,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"apilet/internal/admission"
 	"apilet/internal/registry/validation"
 	"apilet/internal/request"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -440,7 +439,7 @@ func (w *nodeWrite) mounts(pod *corev1.Pod, audience string) (bool, error) {
 			errs = append(errs, err)
 		}
 	}
-	return false, utilerrors.NewAggregate(errs)
+	return false, scheme.Joined(errs)
 }
 
 // driverOf is the CSI driver that serves a volume; "" when none does.
@@ -493,5 +492,5 @@ func (w *nodeWrite) read(kind, key, name string, into any) error {
 	if err != nil {
 		return w.Forbidden(err)
 	}
-	return json.Unmarshal(rec.JSON, into)
+	return scheme.Unmarshal(rec.JSON, into)
 }

@@ -15,7 +15,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -420,14 +419,14 @@ func (v *violation) String() string {
 func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
 	var others []*corev1.Pod
 	seen := map[types.UID]bool{}
-	for rec, err := range p.store.All(store.Span{Prefix: "//pods/" + namespace + "/"}) {
+	for rec, err := range p.store.All(store.Span{Prefix: "//pods/" + namespace + "/", Sound: true}) {
 		if err := cmp.Or(ctx.Err(), err); errors.Is(err, context.DeadlineExceeded) {
 			break
 		} else if err != nil {
 			return nil, 0, err
 		}
 		pod := &corev1.Pod{}
-		if json.Unmarshal(rec.JSON, pod) != nil {
+		if scheme.Unmarshal(rec.JSON, pod) != nil {
 			continue // nobody could write it again, either
 		}
 		if p.exemptClass(pod.Spec.RuntimeClassName) {

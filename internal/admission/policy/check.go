@@ -4,16 +4,20 @@ package policy
 // today, those that the stored policy has already against all that this server knows.
 
 import (
+	"errors"
 	"sync"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"apilet/internal/celenv"
+	"apilet/internal/scheme"
 )
 
 // statelessCompiler compiles what may not even speak of variables.
 var statelessCompiler = sync.OnceValue(func() plugincel.Compiler {
-	return plugincel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	return plugincel.NewCompiler(celenv.Base())
 })
 
 // A Checker compiles the expressions of one policy, one after the other: variables before those that use them.
@@ -23,7 +27,10 @@ type Checker struct {
 	scope    plugincel.Compiler            // of all else
 	composed *plugincel.CompositedCompiler // of variables; nil: there are none
 	stored   map[string]bool               // expressions that may stay as they are
+	left     scheme.Budget                 // of the answer's room for mistakes: a mistake in a long expression costs the compiler half a second
 }
+
+var errUnread = errors.New("was not compiled, for what stands before it has too many mistakes")
 
 // NewValidatingChecker returns one for a policy that is to replace old, or (old nil) is new. The error is the server's own.
 func NewValidatingChecker(policy, old *admissionv1.ValidatingAdmissionPolicy) (*Checker, error) {
@@ -40,7 +47,7 @@ func NewMutatingChecker(policy, old *admissionv1.MutatingAdmissionPolicy) (*Chec
 }
 
 func newChecker(params *admissionv1.ParamKind, variables []admissionv1.Variable, stored map[string]bool) (c *Checker, err error) {
-	c = &Checker{declared: plugincel.OptionalVariableDeclarations{HasParams: params != nil, HasAuthorizer: true}, plain: statelessCompiler(), stored: stored}
+	c = &Checker{declared: plugincel.OptionalVariableDeclarations{HasParams: params != nil, HasAuthorizer: true}, plain: statelessCompiler(), stored: stored, left: scheme.NewBudget()}
 	c.scope = c.plain
 	if len(variables) > 0 {
 		c.composed, err = newCompiler()
@@ -51,10 +58,20 @@ func newChecker(params *admissionv1.ParamKind, variables []admissionv1.Variable,
 
 // check returns what is wrong with an expression, in the compiler's words.
 func (c *Checker) check(scope plugincel.Compiler, e *expression, declared plugincel.OptionalVariableDeclarations) error {
-	if result := scope.CompileCELExpression(e, declared, c.language(e.text)); result.Error != nil {
-		return result.Error
+	return c.within(func() plugincel.CompilationResult { return scope.CompileCELExpression(e, declared, c.language(e.text)) })
+}
+
+// within compiles as long as an answer has room for what is wrong.
+func (c *Checker) within(compile func() plugincel.CompilationResult) error {
+	if c.left.Spent() {
+		return errUnread
 	}
-	return nil
+	result := compile()
+	if result.Error == nil {
+		return nil
+	}
+	c.left.Take(result.Error.Error())
+	return result.Error
 }
 
 func (c *Checker) language(text string) environment.Type {
@@ -71,11 +88,9 @@ func (c *Checker) Condition(text string) error {
 
 // Variable checks one of the policy's variables, and declares it for what follows.
 func (c *Checker) Variable(name, text string) error {
-	result := c.composed.CompileAndStoreVariable(&expression{name: name, text: text, types: variableTypes}, c.declared, c.language(text))
-	if result.Error != nil {
-		return result.Error
-	}
-	return nil
+	return c.within(func() plugincel.CompilationResult {
+		return c.composed.CompileAndStoreVariable(&expression{name: name, text: text, types: variableTypes}, c.declared, c.language(text))
+	})
 }
 
 // Validation checks the expression of a validation.

@@ -27,6 +27,8 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"apilet/internal/celenv"
 )
 
 // programsIdle is how long programs that nobody uses are kept.
@@ -62,7 +64,7 @@ var (
 var plainCompiler = sync.OnceValues(newCompiler)
 
 func newCompiler() (*plugincel.CompositedCompiler, error) {
-	return plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	return plugincel.NewCompositedCompiler(celenv.Base())
 }
 
 // compilerFor returns the compiler of a policy, which knows its variables.

@@ -195,7 +195,7 @@ func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *pr
 // each visits the stored objects of a resource in the order of their names; spec is the stored text of one's spec.
 func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string)) error {
 	res := p.Types.Lookup(admissionv1.GroupName, "v1", plural)
-	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix("")}) {
+	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
 		if err != nil {
 			return err
 		}

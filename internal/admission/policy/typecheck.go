@@ -35,6 +35,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/openapi"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"apilet/internal/celenv"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -58,7 +59,7 @@ func (c *TypeChecker) Run(ctx context.Context) {
 	row := c.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
 	for ctx.Err() == nil {
 		wake := c.Store.Wake(row.Base)
-		if err := c.pass(ctx, row); err != nil && ctx.Err() == nil {
+		if err := c.pass(ctx, row); ctx.Err() == nil {
 			c.Tell(err)
 		}
 		select {
@@ -72,7 +73,7 @@ func (c *TypeChecker) Run(ctx context.Context) {
 func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	var stale []*admissionv1.ValidatingAdmissionPolicy
 	var err error
-	for rec, failed := range c.Store.All(store.Span{Prefix: row.KeyPrefix("")}) {
+	for rec, failed := range c.Store.All(store.Span{Prefix: row.KeyPrefix(""), Sound: true}) {
 		if err = failed; err != nil {
 			break
 		}
@@ -278,7 +279,7 @@ func typedCompiler(object, params *apiservercel.DeclType, hasParams bool) (*plug
 		}
 		options = append(options, celgo.Variable(plugincel.ParamsVarName, kind))
 	}
-	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
+	env, err := celenv.Base().Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), EnvOptions: options, DeclTypes: types})
 	if err != nil {
 		return nil, err

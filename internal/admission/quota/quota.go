@@ -75,7 +75,7 @@ func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 	q.refreshLocked()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for rec, err := range st.All(store.Span{Prefix: quotaBase}) {
+	for rec, err := range st.All(store.Span{Prefix: quotaBase, Sound: true}) {
 		if err != nil {
 			return q, err
 		}
@@ -372,7 +372,7 @@ func (q *Quotas) announce() {
 // limitsOf reads the quotas of a namespace, by name. One that cannot be read limits nothing.
 func (q *Quotas) limitsOf(namespace string) (limits []*limit, err error) {
 	res := q.quotas()
-	err = q.each(context.Background(), store.Span{Prefix: res.KeyPrefix(namespace)}, func(rec *store.Record) {
+	err = q.each(context.Background(), store.Span{Prefix: res.KeyPrefix(namespace), Sound: true}, func(rec *store.Record) {
 		if obj, err := res.DecodeStored(rec.JSON); err == nil {
 			limits = append(limits, newLimit(obj.(*corev1.ResourceQuota), rec.Rev))
 		}
@@ -489,7 +489,7 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	count := newCount(limits, tracked)
 	var err error
 	for base := range tracked {
-		if err = q.each(ctx, store.Span{Prefix: base + l.namespace + "/", Rev: at}, count.see); err != nil {
+		if err = q.each(ctx, store.Span{Prefix: base + l.namespace + "/", Rev: at, Sound: true}, count.see); err != nil {
 			break
 		}
 	}

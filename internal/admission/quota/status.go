@@ -25,7 +25,7 @@ const (
 // Save changes a stored quota: it reads it, lets change have it, and writes it if it became another.
 type Save func(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error
 
-// Run keeps status.hard and status.used of all quotas what they are, until ctx ends. report is told of failures.
+// Run keeps status.hard and status.used of all quotas what they are, until ctx ends. report is told what came of each round.
 func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
 	for ctx.Err() == nil {
 		var wake <-chan struct{}
@@ -34,8 +34,10 @@ func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
 		}
 		pause := statusPause
 		next, err := q.round(ctx, save)
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() == nil {
 			report(err)
+		}
+		if err != nil {
 			wake, pause = nil, statusRetry
 			q.announce()
 		}

@@ -1,7 +1,8 @@
 // Package certs keeps the authority and the serving certificate that are made where none is given, renews them before they end, and follows
 // files of certificates so that a changed one holds at its next use.
 //
-//	folder, err := certs.OpenCertFolder("certs", hosts, log) // ca.crt, ca.key, apiserver.crt, apiserver.key: made, or read
+//	// ca.crt, ca.key, apiserver.crt, apiserver.key: made, or read
+//	folder, err := certs.OpenCertFolder(certs.Config{Dir: "certs", Hosts: hosts, Now: now, Log: log})
 //	err = folder.Renew()                                      // now and then: a serving certificate whose end is near is made anew
 //	pair, err := certs.FollowPair(log, "tls.crt", "tls.key")  // files of somebody else; pair.Now() is what they hold now
 //	listener = tls.NewListener(listener, certs.TLSConfig(pair.Now, authorities.Now))
@@ -23,8 +24,12 @@ package certs
 //
 // Where TLS is wanted and no certificate given, the folder --cert-dir gets four files and keeps them:
 //
-//	ca.key         ca.crt         an authority of this server's own, ten years
+//	ca.key         ca.crt         an authority, ten years; its certificate is made anew, on the same key, a year before its end (authority.go)
 //	apiserver.key  apiserver.crt  what it serves with, signed by that; a year, made anew 30 days before its end or for other names
+//
+// A certificate is good from clock.Earliest, or from its authority's first day, and not from now: a clock that is ahead or behind (package clock) so
+// makes none that others take for one of the future. An authority that has expired meanwhile, or was made in 1970, is as good as one that ends
+// soon: who trusts its key learns the new ca.crt, and nobody has to be given another credential.
 //
 // Each file appears whole or not at all, the key before its certificate. So a power cut leaves no ca.crt, and the authority is made anew,
 // which nobody has trusted yet; or an apiserver.crt that its key does not fit, and the pair is made anew. But a ca.crt that is there and
@@ -60,9 +65,11 @@ import (
 
 const (
 	authorityLife   = 10 * 365 * 24 * time.Hour
+	authorityRenew  = 365 * 24 * time.Hour // of an authority's end: a start makes its certificate anew
 	certificateLife = 365 * 24 * time.Hour
 	RenewBefore     = 30 * 24 * time.Hour // of a certificate's end: it is issued anew at the next look
-	clockSkew       = time.Hour           // certificates begin that much ago, for clients whose clock is behind
+	soonAtMost      = 14 * 24 * time.Hour // before its end a certificate ends soon
+	soonShare       = 10                  // and not before the last part of so many of its life
 
 	LookEvery = 20 * time.Millisecond // at most: between two looks at files that somebody else keeps
 )
@@ -199,11 +206,18 @@ func TLSConfig(certificate func() *tls.Certificate, authorities func() *x509.Cer
 
 // ---- Files that this server makes ----
 
+// Config says what a folder is to be like.
+type Config struct {
+	Dir   string          // "" keeps all in memory
+	Hosts func() []string // names and addresses that clients may call the server by
+	Now   func() time.Time
+	Share Share // with which servers the authority is shared; nil: with none
+	Log   zerolog.Logger
+}
+
 // Folder is --cert-dir: an authority and what it signs.
 type Folder struct {
-	dir       string          // "" keeps all in memory
-	hosts     func() []string // names and addresses that clients may call the server by
-	log       zerolog.Logger
+	Config
 	Authority *KeyPair                        // signs what the server issues
 	Serving   atomic.Pointer[tls.Certificate] // what handshakes show; replaced when it is renewed
 }
@@ -217,12 +231,13 @@ type KeyPair struct {
 }
 
 // OpenCertFolder reads the folder, and makes what is missing in it.
-func OpenCertFolder(dir string, hosts func() []string, log zerolog.Logger) (*Folder, error) {
-	f := &Folder{dir: dir, hosts: hosts, log: log}
-	if dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+func OpenCertFolder(c Config) (*Folder, error) {
+	f := &Folder{Config: c}
+	if f.Dir != "" {
+		if err := os.MkdirAll(f.Dir, 0o700); err != nil {
 			return nil, err
 		}
+		closeFolder(f.Log, f.Dir)
 	}
 	if err := f.openAuthority(); err != nil {
 		return nil, err
@@ -230,49 +245,11 @@ func OpenCertFolder(dir string, hosts func() []string, log zerolog.Logger) (*Fol
 	return f, f.Renew()
 }
 
-func (f *Folder) file(name string) string { return filepath.Join(f.dir, name) }
-
-func (f *Folder) openAuthority() (err error) {
-	if f.dir != "" {
-		if _, err = os.Stat(f.file("ca.crt")); err == nil {
-			f.Authority, err = f.readAuthority()
-			return err
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	f.Authority, err = newPair(&x509.Certificate{Subject: pkix.Name{CommonName: "apilet-ca"}, NotAfter: time.Now().Add(authorityLife), IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature}, nil)
-	if err == nil && f.dir != "" {
-		err = f.save("ca", f.Authority)
-		f.log.Info().Str("file", f.file("ca.crt")).Msg("made a certificate authority")
-	}
-	return err
-}
-
-func (f *Folder) readAuthority() (*KeyPair, error) {
-	if _, err := Hide(f.log, f.file("ca.key")); err != nil {
-		return nil, err
-	}
-	ca, err := f.load("ca")
-	switch {
-	case err != nil:
-	case !ca.Cert.IsCA:
-		err = errors.New("the certificate is not an authority's")
-	case time.Now().After(ca.Cert.NotAfter):
-		err = fmt.Errorf("the certificate has expired at %s", ca.Cert.NotAfter.Format(time.RFC3339))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the authority in %s and %s is no good: %w; restore both files, or remove both and give the new ca.crt to every client",
-			f.file("ca.crt"), f.file("ca.key"), err)
-	}
-	return ca, nil
-}
+func (f *Folder) file(name string) string { return filepath.Join(f.Dir, name) }
 
 // Renew makes the serving certificate anew if the one in use, or in the folder, does not fit (any more). It is to be called now and then.
 func (f *Folder) Renew() error {
-	hosts := f.hosts()
+	hosts := f.Hosts()
 	pair, err := f.current()
 	reason := ""
 	if err != nil {
@@ -282,7 +259,7 @@ func (f *Folder) Renew() error {
 	}
 	if reason != "" {
 		if !errors.Is(err, fs.ErrNotExist) {
-			f.log.Warn().Str("reason", reason).Msg("making the serving certificate anew")
+			f.Log.Warn().Str("reason", reason).Msg("making the serving certificate anew")
 		}
 		if pair, err = f.issue(servingTemplate(hosts)); err != nil {
 			return err
@@ -295,13 +272,25 @@ func (f *Folder) Renew() error {
 	return nil
 }
 
+// Ends says that a certificate has expired, or will soon: within two weeks, or in the last tenth of a life that is shorter than twenty. nil: neither.
+func Ends(cert *x509.Certificate, now time.Time) error {
+	left, life := cert.NotAfter.Sub(now), cert.NotAfter.Sub(cert.NotBefore)
+	switch {
+	case left <= 0:
+		return fmt.Errorf("has expired (at %s)", cert.NotAfter.UTC().Format(time.RFC3339))
+	case left < min(soonAtMost, life/soonShare):
+		return fmt.Errorf("ends soon (at %s)", cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
 // current is the pair of the folder, or the one in memory where there is no folder.
 func (f *Folder) current() (*KeyPair, error) {
-	if f.dir != "" {
+	if f.Dir != "" {
 		if _, err := os.Stat(f.file("apiserver.crt")); err != nil {
 			return nil, err
 		}
-		if exposed, err := Hide(f.log, f.file("apiserver.key")); exposed {
+		if exposed, err := Hide(f.Log, f.file("apiserver.key")); exposed {
 			return nil, cmp.Or(err, errors.New("others could read its key"))
 		}
 		return f.load("apiserver")
@@ -317,13 +306,22 @@ func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
 	if err := cert.CheckSignatureFrom(f.Authority.Cert); err != nil {
 		return "another authority has signed it"
 	}
-	if now := time.Now(); now.Add(RenewBefore).After(cert.NotAfter) || now.Before(cert.NotBefore) {
+	now := f.Now()
+	if now.Add(RenewBefore).After(cert.NotAfter) && cert.NotAfter.Before(f.Authority.Cert.NotAfter) {
 		return "it ends at " + cert.NotAfter.Format(time.RFC3339)
+	}
+	if now.Before(cert.NotBefore) && cert.NotBefore.After(f.Authority.Cert.NotBefore) {
+		return "it begins at " + cert.NotBefore.Format(time.RFC3339)
 	}
 	for _, host := range hosts {
 		ip := net.ParseIP(host)
 		if !slices.Contains(cert.DNSNames, host) && !slices.ContainsFunc(cert.IPAddresses, ip.Equal) {
 			return "it does not name " + host
+		}
+	}
+	for _, name := range cert.DNSNames { // addresses come and go with the network
+		if !slices.Contains(hosts, name) {
+			return "it names " + name
 		}
 	}
 	return ""
@@ -351,21 +349,25 @@ func (f *Folder) IssueAdmin() (*KeyPair, error) {
 
 // issue signs a certificate for a new key, no longer good than the authority itself.
 func (f *Folder) issue(tmpl *x509.Certificate) (*KeyPair, error) {
-	tmpl.NotAfter = time.Now().Add(certificateLife)
+	tmpl.NotBefore, tmpl.NotAfter = f.Authority.Cert.NotBefore, f.Now().Add(certificateLife)
 	if end := f.Authority.Cert.NotAfter; tmpl.NotAfter.After(end) {
 		tmpl.NotAfter = end
 	}
 	return newPair(tmpl, f.Authority)
 }
 
-// newPair makes a key and has by sign a certificate for it; nil is the key itself.
+// newPair makes a key and a certificate for it, see sign.
 func newPair(tmpl *x509.Certificate, by *KeyPair) (*KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	tmpl.NotBefore = time.Now().Add(-clockSkew)
-	parent, signer := tmpl, crypto.Signer(key)
+	return sign(tmpl, key, by)
+}
+
+// sign has by sign a certificate for a key; nil is the key itself.
+func sign(tmpl *x509.Certificate, key crypto.Signer, by *KeyPair) (*KeyPair, error) {
+	parent, signer := tmpl, key
 	if by != nil {
 		parent, signer = by.Cert, by.key
 	}
@@ -407,7 +409,7 @@ func (f *Folder) load(name string) (*KeyPair, error) {
 
 // save writes the key first: a certificate that is there has its key beside it.
 func (f *Folder) save(name string, pair *KeyPair) error {
-	if f.dir == "" {
+	if f.Dir == "" {
 		return nil
 	}
 	if err := atomicfile.SaveFile(f.file(name+".key"), pair.KeyPEM); err != nil {
@@ -416,9 +418,9 @@ func (f *Folder) save(name string, pair *KeyPair) error {
 	return atomicfile.SaveFile(f.file(name+".crt"), pair.CertPEM)
 }
 
-// OwnHosts are the names and addresses of a server that listens on host, which may be "" or an address that stands for all. advertised is the
-// address at which others reach it, if that is another one: "" is none.
-func OwnHosts(host, advertised string, serviceIP net.IP) []string {
+// OwnHosts are the names and addresses of a server that listens on host, which may be "" or an address that stands for all. More are those at which
+// others reach it.
+func OwnHosts(host string, serviceIP net.IP, more ...string) []string {
 	hosts := []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local", serviceIP.String()}
 	if name, err := os.Hostname(); err == nil && len(utilvalidation.IsDNS1123Subdomain(strings.ToLower(name))) == 0 {
@@ -433,9 +435,7 @@ func OwnHosts(host, advertised string, serviceIP net.IP) []string {
 			}
 		}
 	}
-	if advertised != "" {
-		hosts = append(hosts, advertised)
-	}
+	hosts = append(hosts, more...)
 	slices.Sort(hosts)
 	return slices.Compact(hosts)
 }

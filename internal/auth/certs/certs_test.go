@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"apilet/internal/apitest"
+	"apilet/internal/clock"
 )
 
 func TestCertFolderIsKept(t *testing.T) {
@@ -54,7 +54,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 	}
 	shortLived := func(f *Folder) *KeyPair {
 		tmpl := servingTemplate([]string{"localhost"})
-		tmpl.NotAfter = time.Now().Add(RenewBefore - time.Hour)
+		tmpl.NotBefore, tmpl.NotAfter = f.Authority.Cert.NotBefore, time.Now().Add(RenewBefore-time.Hour)
 		pair, err := newPair(tmpl, f.Authority)
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 func TestRunningServerRenews(t *testing.T) {
 	for _, dir := range []string{"", t.TempDir()} {
 		hosts := []string{"localhost"}
-		f, err := OpenCertFolder(dir, func() []string { return hosts }, zerolog.Nop())
+		f, err := OpenCertFolder(Config{Dir: dir, Hosts: func() []string { return hosts }, Now: time.Now, Log: zerolog.Nop()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,10 +120,6 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expired, err := newPair(&x509.Certificate{Subject: pkix.Name{CommonName: "old"}, NotAfter: time.Now().Add(-time.Minute), IsCA: true, BasicConstraintsValid: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, spoil := range map[string]func(f *Folder){
 		"half a certificate": func(f *Folder) {
 			c := apitest.ReadFile(t, f.file("ca.crt"))
@@ -133,7 +129,6 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 		"no key":               func(f *Folder) { os.Remove(f.file("ca.key")) },
 		"another's key":        func(f *Folder) { apitest.WriteFile(t, f.file("ca.key"), stranger.Authority.KeyPEM) },
 		"no authority":         func(f *Folder) { p, _ := f.IssueAdmin(); f.save("ca", p) },
-		"expired":              func(f *Folder) { f.save("ca", expired) },
 	} {
 		dir := t.TempDir()
 		f, _, err := openTestCerts(t, dir)
@@ -152,6 +147,95 @@ func TestDamagedAuthorityIsAnError(t *testing.T) {
 		if !bytes.Equal(spoilt, apitest.ReadFile(t, f.file("ca.crt"))) {
 			t.Errorf("%s: the file was replaced", name)
 		}
+	}
+}
+
+// TestClocksThatAreWrong make no certificate that others refuse, and none of an authority's life keeps a start back: for each folder that a wrong
+// clock made, what a start with the right one shows is good for those who trust the authority's key.
+func TestClocksThatAreWrong(t *testing.T) {
+	right := time.Now()
+	for name, wrong := range map[string]time.Time{
+		"in 1970":            clock.New(func() time.Time { return time.Unix(0, 0) }).Now(),
+		"a day behind":       right.AddDate(0, 0, -1),
+		"a day ahead":        right.AddDate(0, 0, 1),
+		"twelve years ahead": right.AddDate(12, 0, 0),
+	} {
+		at, log := wrong, &apitest.Log{}
+		open := func(dir string) *Folder {
+			f, err := OpenCertFolder(Config{Dir: dir, Hosts: func() []string { return []string{"localhost"} }, Now: func() time.Time { return at }, Log: zerolog.New(log)})
+			if err != nil {
+				t.Fatalf("made %s: %v", name, err)
+			}
+			return f
+		}
+		dir := t.TempDir()
+		first := open(dir)
+		good := func(what string, f *Folder, trusted *KeyPair, leaf *x509.Certificate, now time.Time) {
+			roots := x509.NewCertPool()
+			roots.AddCert(trusted.Cert)
+			if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+				t.Errorf("made %s: %s: %v", name, what, err)
+			}
+		}
+		admin, err := first.IssueAdmin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		good("the administrator's certificate, then", first, first.Authority, admin.Cert, wrong)
+
+		at = right
+		if err := first.Renew(); err != nil { // the clock is set while the server runs
+			t.Fatal(err)
+		}
+		if first.Authority.Cert.NotAfter.After(right) {
+			good("the server's certificate, once the clock was set", first, first.Authority, first.Serving.Load().Leaf, right)
+		}
+		again := open(dir)
+		good("the server's certificate after a restart", again, again.Authority, again.Serving.Load().Leaf, right)
+		if !bytes.Equal(first.Authority.KeyPEM, again.Authority.KeyPEM) {
+			t.Errorf("made %s: the authority has another key", name)
+		}
+		if until := admin.Cert.NotAfter; until.After(right) {
+			good("the administrator's certificate after a restart", again, again.Authority, admin.Cert, right)
+		}
+		at = wrong
+		back := open(dir)
+		if !bytes.Equal(back.Serving.Load().Certificate[0], again.Serving.Load().Certificate[0]) && wrong.Before(right) {
+			t.Errorf("made %s: a clock that is behind again made another certificate: %s", name, log.String())
+		}
+	}
+}
+
+// TestExpiredAuthorityGoesOnOnItsKey: a start makes its certificate anew, and what it has signed stays good for whoever gets that.
+func TestExpiredAuthorityGoesOnOnItsKey(t *testing.T) {
+	dir := t.TempDir()
+	f, _, err := openTestCerts(t, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := *f.Authority.Cert
+	tmpl.NotBefore, tmpl.NotAfter, tmpl.SerialNumber = time.Unix(0, 0), time.Unix(0, 0).AddDate(10, 0, 0), nil
+	expired, err := sign(&tmpl, f.Authority.key, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := f.IssueAdmin()
+	if err != nil || f.save("ca", expired) != nil {
+		t.Fatal(err)
+	}
+	f, log, err := openTestCerts(t, dir)
+	if err != nil || !strings.Contains(log, "give ca.crt to clients") {
+		t.Fatalf("%v, logged %s", err, log)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(apitest.ReadFile(t, f.file("ca.crt")))
+	for what, cert := range map[string]*x509.Certificate{"serving": f.Serving.Load().Leaf, "of before": admin.Cert} {
+		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, log, err := openTestCerts(t, dir); err != nil || log != "" {
+		t.Errorf("opened once more: %v, logged %s", err, log)
 	}
 }
 

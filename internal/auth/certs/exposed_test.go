@@ -43,3 +43,27 @@ func TestKeysThatOthersCanReadArePutRight(t *testing.T) {
 		}
 	}
 }
+
+// TestFolderThatOthersMayWriteIsPutRight, unless it is everybody's; it may be read as before, and what is in it stays.
+func TestFolderThatOthersMayWriteIsPutRight(t *testing.T) {
+	t.Parallel()
+	apitest.NeedsModes(t)
+	for mode, want := range map[os.FileMode]os.FileMode{0o777: 0o755, 0o770: 0o750, 0o702: 0o700, 0o755: 0o755, 0o777 | os.ModeSticky: 0o777} {
+		dir := filepath.Join(t.TempDir(), "certs")
+		first, _, err := openTestCerts(t, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		apitest.Chmod(t, dir, mode)
+		again, log, err := openTestCerts(t, dir)
+		if told := strings.Contains(log, "in this folder"); err != nil || told != (mode&othersWrite != 0) || told && !strings.Contains(log, dir) {
+			t.Errorf("a folder of mode %o: %v, logged %s", mode, err, log)
+		}
+		if got := modeOf(dir); got != want {
+			t.Errorf("a folder of mode %o has %o, want %o", mode, got, want)
+		}
+		if !bytes.Equal(again.Authority.KeyPEM, first.Authority.KeyPEM) {
+			t.Errorf("a folder of mode %o: another authority", mode)
+		}
+	}
+}

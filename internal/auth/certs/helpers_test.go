@@ -2,6 +2,7 @@ package certs
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -12,7 +13,7 @@ import (
 func openTestCerts(t *testing.T, dir string, hosts ...string) (*Folder, string, error) {
 	t.Helper()
 	log := &apitest.Log{}
-	f, err := OpenCertFolder(dir, func() []string { return append(hosts, "localhost") }, zerolog.New(log))
+	f, err := OpenCertFolder(Config{Dir: dir, Hosts: func() []string { return append(hosts, "localhost") }, Now: time.Now, Log: zerolog.New(log)})
 	return f, log.String(), err
 }
 

@@ -318,7 +318,7 @@ func (f *follower) readLocked() {
 	var failure error
 	for i, res := range f.kinds {
 		f.pos[i] = f.store.Revision()
-		for rec, err := range f.store.All(store.Span{Prefix: res.Base}) {
+		for rec, err := range f.store.All(store.Span{Prefix: res.Base, Sound: true}) {
 			if err != nil {
 				failure = err
 				break

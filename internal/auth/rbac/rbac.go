@@ -1,4 +1,4 @@
-// Package rbac decides by roles and bindings, held as an index that is built anew when one of them changes:
+// Package rbac decides by roles and bindings, held as an index, of which another is made when one of them changes:
 //
 //	x := rbac.NewIndex(objects) // Roles, ClusterRoles and their bindings, as they are stored
 //	allowed, reason := x.Allows(&rbac.Access{User: "bob", Groups: []string{"dev"}, ResourceRequest: true,
@@ -33,6 +33,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strconv"
@@ -60,8 +61,10 @@ type Access struct {
 
 // Index is a policy, ready to be asked. Immutable.
 type Index struct {
-	roles  map[roleName]*roleRules
-	grants map[subjectName]map[string][]*grant // by namespace; "" is everywhere
+	seed    maphash.Seed
+	roles   parts[roleName, *roleRules]
+	grants  parts[place, []*grant]  // by name
+	listers parts[subjectName, int] // how many grants of a subject list something
 }
 
 // roleName names a ClusterRole (namespace "") or a Role.
@@ -74,16 +77,17 @@ type subjectName struct{ kind, name string }
 type roleRules struct {
 	rules  []rbacv1.PolicyRule
 	sieves []sieve
+	lists  bool // the objects of some resource
 	all    bool // everything on every resource and every URL, as cluster-admin
 }
 
 // grant is one binding.
 type grant struct {
-	order    int // by namespace, then name: cluster bindings come first
-	role     *roleRules
-	dangling *danglingRef // the role does not exist: there are no rules, but a text for whoever is refused
-	subjects []subjectName
-	reasons  []string // of each subject
+	namespace, name string // of the binding; cluster bindings come first
+	role            *roleRules
+	dangling        *danglingRef // the role does not exist: there are no rules, but a text for whoever is refused
+	subjects        []subjectName
+	reasons         []string // of each subject
 }
 
 // danglingRef is a binding's reference to a role that does not exist.
@@ -96,31 +100,19 @@ func (d *danglingRef) text(resource string) string {
 
 // NewIndex takes Roles, ClusterRoles, RoleBindings and ClusterRoleBindings in any order; other objects are ignored.
 func NewIndex(objects []scheme.Object) *Index {
-	x := &Index{roles: map[roleName]*roleRules{}, grants: map[subjectName]map[string][]*grant{}}
-	var bindings []scheme.Object
-	for _, obj := range objects {
-		if rules := rulesOf(obj); rules != nil {
-			x.roles[roleName{obj.GetNamespace(), obj.GetName()}] = newRoleRules(*rules)
-		} else if ref, _ := BindingParts(obj); ref != nil {
-			bindings = append(bindings, obj)
-		}
+	changes := make(map[string]scheme.Object, len(objects))
+	for i, obj := range objects {
+		changes[strconv.Itoa(i)] = obj
 	}
-	for _, role := range aggregated(objects) {
-		x.roles[roleName{"", role.Name}] = newRoleRules(role.Rules)
-	}
-	slices.SortFunc(bindings, func(a, b scheme.Object) int {
-		return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
-	})
-	for i, binding := range bindings {
-		x.add(i, binding)
-	}
-	return x
+	return NewPolicy().Change(changes)
 }
 
-func (x *Index) add(order int, binding scheme.Object) {
+// newGrant is what a binding gives.
+func (x *Index) newGrant(binding scheme.Object) *grant {
 	ref, subjects := BindingParts(binding)
-	g, namespace := &grant{order: order}, binding.GetNamespace()
-	g.role, g.dangling = x.resolve(*ref, namespace)
+	namespace := binding.GetNamespace()
+	g := &grant{namespace: namespace, name: binding.GetName()}
+	g.role, g.dangling = x.resolve(ref, namespace)
 	seen := make(map[subjectName]bool, len(*subjects))
 	title := "RBAC: allowed by " + bindingTitle(binding) + " of " + ref.Kind + " " + strconv.Quote(ref.Name) + " to "
 	for _, subject := range *subjects {
@@ -130,20 +122,21 @@ func (x *Index) add(order int, binding scheme.Object) {
 		}
 		seen[key] = true
 		g.subjects, g.reasons = append(g.subjects, key), append(g.reasons, title+who)
-		if x.grants[key] == nil {
-			x.grants[key] = map[string][]*grant{}
-		}
-		x.grants[key][namespace] = append(x.grants[key][namespace], g)
 	}
+	return g
 }
 
-// resolve finds the rules of a role that a binding in namespace refers to; without that role they are none.
-func (x *Index) resolve(ref rbacv1.RoleRef, namespace string) (*roleRules, *danglingRef) {
-	name := roleName{"", ref.Name}
+// roleOf names the role that a binding in namespace refers to.
+func roleOf(ref *rbacv1.RoleRef, namespace string) roleName {
 	if ref.Kind == "Role" {
-		name.namespace = namespace
+		return roleName{namespace, ref.Name}
 	}
-	if role := x.roles[name]; role != nil {
+	return roleName{"", ref.Name}
+}
+
+// resolve finds the rules of the role that a binding in namespace refers to; without that role they are none.
+func (x *Index) resolve(ref *rbacv1.RoleRef, namespace string) (*roleRules, *danglingRef) {
+	if role := x.roles.get(x.seed, roleOf(ref, namespace)); role != nil {
 		return role, nil
 	}
 	return &roleRules{}, &danglingRef{strings.ToLower(ref.Kind), ref.Name}
@@ -183,6 +176,7 @@ func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
 	for i, rule := range rules {
 		role.sieves[i] = sieve{sieveBits(rule.Verbs), sieveBits(rule.Resources)}
 		every := slices.Contains(rule.Verbs, "*")
+		role.lists = role.lists || has(rule.Verbs, "list") && len(rule.Resources) > 0 && len(rule.ResourceNames) == 0
 		resources = resources || every && len(rule.ResourceNames) == 0 && slices.Contains(rule.APIGroups, "*") && slices.Contains(rule.Resources, "*")
 		urls = urls || every && slices.Contains(rule.NonResourceURLs, "*")
 	}
@@ -239,22 +233,10 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 
 // ListsAnything tells whether there is any resource that a user may list, anywhere.
 func (x *Index) ListsAnything(user string, groups []string) bool {
-	keys := []subjectName{{rbacv1.UserKind, user}}
-	for _, group := range groups {
-		keys = append(keys, subjectName{rbacv1.GroupKind, group})
+	if x.listers.get(x.seed, subjectName{rbacv1.UserKind, user}) > 0 {
+		return true
 	}
-	for _, key := range keys {
-		for _, grants := range x.grants[key] {
-			for _, g := range grants {
-				if slices.ContainsFunc(g.role.rules, func(rule rbacv1.PolicyRule) bool {
-					return has(rule.Verbs, "list") && len(rule.Resources) > 0 && len(rule.ResourceNames) == 0
-				}) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(groups, func(group string) bool { return x.listers.get(x.seed, subjectName{rbacv1.GroupKind, group}) > 0 })
 }
 
 // visit calls each for every grant that the user has where the question is about, until it returns false. A grant comes more than
@@ -265,8 +247,7 @@ func (x *Index) visit(q *Access, each func(*grant) bool) {
 		if i >= 0 {
 			key = subjectName{rbacv1.GroupKind, q.Groups[i]}
 		}
-		given := x.grants[key]
-		for _, g := range given[""] {
+		for _, g := range x.grants.get(x.seed, place{key, ""}) {
 			if !each(g) {
 				return
 			}
@@ -274,7 +255,7 @@ func (x *Index) visit(q *Access, each func(*grant) bool) {
 		if q.Namespace == "" {
 			continue
 		}
-		for _, g := range given[q.Namespace] {
+		for _, g := range x.grants.get(x.seed, place{key, q.Namespace}) {
 			if !each(g) {
 				return
 			}
@@ -354,7 +335,9 @@ func (x *Index) applicable(q *Access) []*grant {
 		grants = append(grants, g)
 		return true
 	})
-	slices.SortFunc(grants, func(a, b *grant) int { return a.order - b.order })
+	slices.SortFunc(grants, func(a, b *grant) int {
+		return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.name, b.name))
+	})
 	return slices.Compact(grants)
 }
 
@@ -402,7 +385,9 @@ func aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
 			all = append(all, role)
 		}
 	}
-	slices.SortFunc(all, func(a, b *rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
+	for _, list := range [...][]*rbacv1.ClusterRole{all, sums} { // where roles gather each other the order of their rules depends on both
+		slices.SortFunc(list, func(a, b *rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
+	}
 	for grown := true; grown; {
 		grown = false
 		for _, role := range sums {
@@ -491,7 +476,7 @@ func gathers(obj scheme.Object) bool {
 
 // MayBind is for a binding that is written: a 404 Status when there is no such role, else as mayGive.
 func (x *Index) MayBind(q *Access, ref rbacv1.RoleRef) error {
-	role, dangling := x.resolve(ref, q.Namespace)
+	role, dangling := x.resolve(&ref, q.Namespace)
 	if dangling != nil {
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: q.Resource}, ref.Name)
 	}

@@ -28,6 +28,7 @@ package serviceaccount
 // counts as long as the Secret with this very token is there.
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -92,8 +93,6 @@ type Config struct {
 	Issuers        []string // the first issues tokens, all are accepted
 	Audiences      []string // what a token for this server is meant for; by default the issuers
 	RootCA         []byte   // PEM, for the ca.crt of Secrets; nil: they have none
-
-	TokenController bool // another program gives Secrets their tokens
 }
 
 // Tokens issues and checks tokens. Safe for concurrent use.
@@ -104,7 +103,6 @@ type Tokens struct {
 	signer    accountKey   // the key of new tokens
 	keys      []accountKey // that are accepted
 	rootCA    []byte       // for the ca.crt of Secrets; nil without an authority of this server's own
-	leaves    bool         // Secrets as they come: a token controller fills them
 
 	mu    sync.Mutex                         // guards known
 	known map[[sha256.Size]byte]*tokenClaims // by the hash of a token: its claims, once its signature was verified
@@ -156,7 +154,7 @@ type Identity struct {
 
 // New reads the keys that the flags name. Without any, the data file keeps one, made now if there is none.
 func New(st *store.Store, cfg Config) (*Tokens, error) {
-	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, leaves: cfg.TokenController, known: map[[sha256.Size]byte]*tokenClaims{}}
+	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, known: map[[sha256.Size]byte]*tokenClaims{}}
 	if len(t.Audiences) == 0 {
 		t.Audiences = t.issuers
 	}
@@ -319,7 +317,7 @@ func (t *Tokens) Request(obj *authenticationv1.TokenRequest, namespace, name str
 	life := time.Duration(*obj.Spec.ExpirationSeconds) * time.Second
 	claims := &tokenClaims{Bound: bound, RegisteredClaims: jwt.RegisteredClaims{Issuer: t.issuers[0], Subject: serviceAccountName(namespace, name),
 		Audience: obj.Spec.Audiences, ID: uuid.NewString()}}
-	now := time.Now()
+	now := t.st.Now()
 	claims.IssuedAt, claims.NotBefore, claims.ExpiresAt = jwt.NewNumericDate(now), jwt.NewNumericDate(now), jwt.NewNumericDate(now.Add(life))
 	if obj.Status.Token, err = t.sign(claims); err != nil {
 		return "", err
@@ -337,7 +335,7 @@ func credentialID(jti string) string { return "JTI=" + jti }
 // fillRequest fills in what a TokenRequest leaves open.
 func (t *Tokens) fillRequest(obj *authenticationv1.TokenRequest, account objectID, namespace string) {
 	obj.Status = authenticationv1.TokenRequestStatus{}
-	obj.CreationTimestamp = metav1.Now()
+	obj.CreationTimestamp = metav1.NewTime(t.st.Now())
 	obj.Name, obj.Namespace = account.Name, namespace
 	if obj.UID == "" {
 		obj.UID = types.UID(account.UID)
@@ -408,16 +406,20 @@ func (t *Tokens) sign(claims *tokenClaims) (string, error) {
 	return token.SignedString(t.signer.private)
 }
 
-// FillSecret gives a new Secret of type kubernetes.io/service-account-token what it is made for. In a cluster the token controller does
-// that a moment later. A Secret whose account is not there stays empty (the controller would delete it).
-func (t *Tokens) FillSecret(ctx context.Context, obj scheme.Object) error {
-	secret, ok := obj.(*corev1.Secret)
-	if t.leaves || !ok || secret.Type != corev1.SecretTypeServiceAccountToken || len(secret.Data[corev1.ServiceAccountTokenKey]) > 0 && secret.GenerateName == "" {
+// AccountOf names the service account whose token a Secret is to hold; ok is false for a Secret of another type.
+func AccountOf(secret []byte) (name string, ok bool) {
+	found := gjson.GetManyBytes(secret, "type", `metadata.annotations.kubernetes\.io/service-account\.name`)
+	return found[1].Str, found[0].Str == string(corev1.SecretTypeServiceAccountToken)
+}
+
+// FillSecret gives a Secret of type kubernetes.io/service-account-token what it lacks of what it is made for, as the token controller does.
+// One whose account is not there, or has another uid, stays as it is (the controller would delete it).
+func (t *Tokens) FillSecret(secret *corev1.Secret) error {
+	data, name := secret.Data, secret.Annotations[corev1.ServiceAccountNameKey]
+	lacksToken, lacksNamespace := len(data[corev1.ServiceAccountTokenKey]) == 0, len(data[corev1.ServiceAccountNamespaceKey]) == 0
+	lacksRoot := t.rootCA != nil && !bytes.Equal(data[corev1.ServiceAccountRootCAKey], t.rootCA)
+	if secret.Type != corev1.SecretTypeServiceAccountToken || !lacksToken && !lacksNamespace && !lacksRoot {
 		return nil
-	}
-	name, uid := secret.Annotations[corev1.ServiceAccountNameKey], secret.Annotations[corev1.ServiceAccountUIDKey]
-	if _, err := t.st.Current(ctx); err != nil {
-		return err
 	}
 	found, err := t.object("serviceaccounts", secret.Namespace, name)
 	if apierrors.IsNotFound(err) {
@@ -427,23 +429,31 @@ func (t *Tokens) FillSecret(ctx context.Context, obj scheme.Object) error {
 		return err
 	}
 	account := objectID{name, found.Get("metadata.uid").String()}
-	if uid != "" && uid != account.UID {
+	if uid := secret.Annotations[corev1.ServiceAccountUIDKey]; uid != "" && uid != account.UID {
 		return nil
 	}
-	token, err := t.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: legacyIssuer, Subject: serviceAccountName(secret.Namespace, name)},
-		legacyClaims: legacyClaims{Namespace: secret.Namespace, SecretName: secret.Name, AccountName: name, AccountUID: account.UID}})
-	if err != nil {
-		return err
-	}
-	secret.Annotations[corev1.ServiceAccountUIDKey] = account.UID
 	if secret.Data == nil {
 		secret.Data = map[string][]byte{}
 	}
-	secret.Data[corev1.ServiceAccountTokenKey], secret.Data[corev1.ServiceAccountNamespaceKey] = []byte(token), []byte(secret.Namespace)
-	if t.rootCA != nil {
+	secret.Annotations[corev1.ServiceAccountUIDKey] = account.UID
+	if lacksRoot {
 		secret.Data[corev1.ServiceAccountRootCAKey] = t.rootCA
 	}
-	return nil
+	if lacksNamespace {
+		secret.Data[corev1.ServiceAccountNamespaceKey] = []byte(secret.Namespace)
+	}
+	if !lacksToken {
+		return nil
+	}
+	return t.signLegacy(secret, account)
+}
+
+// signLegacy puts a token of the older kind into a Secret.
+func (t *Tokens) signLegacy(secret *corev1.Secret, account objectID) error {
+	token, err := t.sign(&tokenClaims{RegisteredClaims: jwt.RegisteredClaims{Issuer: legacyIssuer, Subject: serviceAccountName(secret.Namespace, account.Name)},
+		legacyClaims: legacyClaims{Namespace: secret.Namespace, SecretName: secret.Name, AccountName: account.Name, AccountUID: account.UID}})
+	secret.Data[corev1.ServiceAccountTokenKey] = []byte(token)
+	return err
 }
 
 // object reads one object of the core group; 404 as Kubernetes words it.
@@ -481,7 +491,7 @@ func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*
 	counts := func() error { return t.checkBound(claims, id) }
 	if claims.Issuer == legacyIssuer {
 		counts = func() error { return t.checkLegacy(claims, token, id) }
-	} else if err := checkTimes(claims); err != nil {
+	} else if err := checkTimes(claims, t.st.Now()); err != nil {
 		return nil, err
 	}
 	seen := t.st.Revision()
@@ -560,9 +570,8 @@ func (t *Tokens) keysFor(token *jwt.Token) (any, error) {
 	return set, nil // an empty set verifies nothing
 }
 
-// checkTimes says whether it is the time of a token.
-func checkTimes(claims *tokenClaims) error {
-	now := time.Now()
+// checkTimes says whether now is the time of a token.
+func checkTimes(claims *tokenClaims, now time.Time) error {
 	switch {
 	case claims.ExpiresAt != nil && now.Add(-tokenLeeway).After(claims.ExpiresAt.Time):
 		return errors.New("service account token has expired")
@@ -576,7 +585,7 @@ func checkTimes(claims *tokenClaims) error {
 
 // checkBound looks whether a token still counts, and fills id.
 func (t *Tokens) checkBound(claims *tokenClaims, id *Identity) error {
-	invalidBefore := time.Now().Add(-tokenLeeway)
+	invalidBefore := t.st.Now().Add(-tokenLeeway)
 	b := claims.Bound
 	if b == nil {
 		b = &boundClaims{}

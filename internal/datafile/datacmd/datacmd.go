@@ -43,6 +43,7 @@ type command struct {
 	remote kubeconfig.Remote // where to fetch a backup from
 	etcd   options.Etcd
 	toFile bool // the way of migrate
+	goBack bool // migrate need not raise etcd's revision
 	logger func(io.Writer) zerolog.Logger
 }
 
@@ -172,6 +173,7 @@ func vetBackup(path string) error {
 // defineMigration is for migrate.
 func (c *command) defineMigration(f *flag.FlagSet) {
 	f.BoolVar(&c.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
+	f.BoolVar(&c.goBack, "revisions-go-back", false, "leave etcd's revision below the file's: for when all clients are started anew, since one that goes on would miss events in silence")
 	c.etcd.Define(f)
 }
 
@@ -182,14 +184,18 @@ func (c *command) runMigrate(call commandline.Call) error {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
+	context.AfterFunc(ctx, cancel) // the second signal ends the process
 	seen, reg := &store.Progress{}, scheme.NewRegistry()
 	defer seen.Show(call.Errors, "apilet migrate", time.Second)()
 	cluster := etcd.Config{Servers: c.etcd.Servers, CAFile: c.etcd.CAFile, CertFile: c.etcd.CertFile, KeyFile: c.etcd.KeyFile,
-		Layout: etcd.NewLayout(c.etcd.Prefix, reg), Log: c.logger(call.Errors)}
+		Layout: etcd.NewLayout(c.etcd.Prefix, reg), RevisionsGoBack: c.goBack, Log: c.logger(call.Errors)}
 	if c.toFile {
-		objects, leftOut, err := etcd.ToFile(ctx, cluster, c.data, seen)
+		filled, err := etcd.ToFile(ctx, cluster, c.data, seen)
 		if err == nil {
-			fmt.Fprintf(call.Out, "%s: %d objects; %d keys of etcd that are none were left out\n", c.data, objects, leftOut)
+			fmt.Fprintf(call.Out, "%s: %d objects; %d keys of etcd that are none were left out; the revision is %d\n", c.data, filled.Objects, filled.LeftOut, filled.Revision)
+		}
+		if filled.Running {
+			fmt.Fprintln(call.Out, "Servers have etcd in use: what they write from now on is not in the file, whose revisions begin a billion higher.")
 		}
 		return err
 	}

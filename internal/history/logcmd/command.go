@@ -102,7 +102,7 @@ func (c *command) defineWhere(f *flag.FlagSet) {
 func (c *command) defineObjects(f *flag.FlagSet) {
 	both := func(long, short, usage string, target *string) {
 		f.StringVar(target, long, "", usage)
-		f.StringVar(target, short, "", "short for --"+long)
+		f.StringVar(target, short, "", "a `"+long+"`: short for --"+long)
 	}
 	both("namespace", "n", "objects in this `namespace`; without it those of all, or, of a type that is named, those of the kubeconfig's (else default)", &c.namespace)
 	both("selector", "l", "objects that this label `selector` matches, before or after", &c.labels)
@@ -125,7 +125,7 @@ func (c *command) defineWhich(f *flag.FlagSet) {
 
 func (c *command) defineHow(f *flag.FlagSet) {
 	f.StringVar(&c.output, "output", "", "`format`: json (a line each), yaml or diff instead of lines")
-	f.StringVar(&c.output, "o", "", "short for --output")
+	f.StringVar(&c.output, "o", "", "a `format`: short for --output")
 	c.defineColor(f)
 }
 
@@ -165,6 +165,7 @@ var errEnough = errors.New("enough")
 func (c *command) runLog(call commandline.Call) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
+	context.AfterFunc(ctx, cancel) // the second signal ends the process
 	if !slices.Contains([]string{"", "json", "yaml", "diff"}, c.output) {
 		return fmt.Errorf("-o %s: it is none of json, yaml and diff", c.output)
 	}

@@ -20,6 +20,7 @@ import (
 func (c *command) runDiff(call commandline.Call) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
+	context.AfterFunc(ctx, cancel) // the second signal ends the process
 	q := query{labels: c.labels, fields: c.fields}
 	if q.since, err = parseMoment(call.Args[0]); err != nil {
 		return err

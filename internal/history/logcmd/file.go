@@ -57,7 +57,7 @@ func openFile(path string) (*file, error) {
 		return nil, errors.Join(err, st.Close())
 	}
 	f.changes = history.New(history.Config{Store: st, Upkeep: f.upkeep, Types: scheme.NewRegistry(), Selectable: f.selectable, Patience: time.Hour,
-		May: func(request.User, request.Info) bool { return true }, MayAnything: func(request.User) bool { return true },
+		Reach: history.Reach{Store: st, May: func(request.User, request.Info) bool { return true }}, MayAnything: func(request.User) bool { return true },
 		Fail: func(w http.ResponseWriter, r *http.Request, err error) { _ = response.Refuse(w, r, err) }})
 	return f, nil
 }

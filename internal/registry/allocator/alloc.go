@@ -68,7 +68,7 @@ type Allocator struct {
 	Block   netip.Prefix // --service-cluster-ip-range
 	Shared  bool         // other servers give out of the same node ports: they are claimed in the store
 	Manager string       // of the IPAddresses' fields; "" for none
-	Failed  func(error)  // told of claims that could not be given back; may be nil
+	Failed  func(error)  // told of claims that could not be given back, and how each repair went (nil: well); may be nil
 
 	leaks map[int32]int // ports that are claimed for no Service: rounds of the repair, which alone uses it, that found them so
 
@@ -169,7 +169,7 @@ func (f *follower) catchUp(st *store.Store) error {
 	}
 	for {
 		events, upTo, err := st.Events(f.prefix, f.pos, 500, nil)
-		if errors.Is(err, store.ErrCompacted) {
+		if errors.Is(err, store.ErrCompacted) || errors.Is(err, store.ErrDamaged) {
 			f.forget()
 			return f.readAll(st)
 		}
@@ -189,7 +189,7 @@ func (f *follower) catchUp(st *store.Store) error {
 
 func (f *follower) readAll(st *store.Store) error {
 	c := &store.Chunk{}
-	for at := (store.Span{Prefix: f.prefix}); ; at.Rev, at.Start = c.Rev, c.Next {
+	for at := (store.Span{Prefix: f.prefix, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
 		if err := st.Chunk(at, c); err != nil {
 			return err
 		}

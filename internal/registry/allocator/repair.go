@@ -28,7 +28,7 @@ const (
 // Run repairs until ctx ends. One server does it for all.
 func (a *Allocator) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := a.repair(ctx); err != nil && ctx.Err() == nil && a.Failed != nil {
+		if err := a.repair(ctx); ctx.Err() == nil && a.Failed != nil {
 			a.Failed(err)
 		}
 		select {

@@ -157,6 +157,8 @@ func defaultCluster(obj runtime.Object) {
 	case *corev1.Secret:
 		Or(&o.Type, corev1.SecretTypeOpaque)
 		mergeStringData(o)
+	case *corev1.ConfigMap:
+		fillNulls(o.BinaryData)
 	case *corev1.Namespace:
 		Or(&o.Status.Phase, corev1.NamespaceActive)
 		if o.Name != "" { // a generated name is labelled by prepareCreate
@@ -293,6 +295,7 @@ func defaultPod(pod *corev1.Pod) {
 func DefaultStatus(obj scheme.Object) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
+		dropInitAnnotations(&o.ObjectMeta)
 		defaultPodIPs(&o.Status)
 		for _, list := range [...][]corev1.ContainerStatus{o.Status.ContainerStatuses, o.Status.InitContainerStatuses, o.Status.EphemeralContainerStatuses} {
 			defaultContainerStatuses(list)
@@ -951,6 +954,16 @@ func mergeStringData(s *corev1.Secret) {
 		s.Data[key] = []byte(value)
 	}
 	s.StringData = nil
+	fillNulls(s.Data)
+}
+
+// fillNulls makes null values empty ones, which is what kube-apiserver shows: in protobuf, its form in etcd, the two are one.
+func fillNulls(data map[string][]byte) {
+	for key, value := range data {
+		if value == nil {
+			data[key] = []byte{}
+		}
+	}
 }
 
 // LabelNamespace gives a Namespace the label kubernetes.io/metadata.name, which is its name whatever it was.

@@ -229,7 +229,7 @@ type Applier struct {
 func (o *Manager) Update(old, next scheme.Object, manager, subresource string) error {
 	o.ready()
 	o.stamp(next)
-	if tooManyUpdates(next.GetManagedFields()) {
+	if tooCostly(next.GetManagedFields()) {
 		next.SetManagedFields(nil)
 	}
 	entries, ok := o.track(old, next, manager, subresource)
@@ -540,7 +540,7 @@ func (s *objectShape) ConvertToVersion(in runtime.Object, target runtime.GroupVe
 	}
 	if isMap && s.GoType != nil {
 		out := reflect.New(s.GoType).Interface().(runtime.Object)
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(members.Object, out); err != nil {
+		if err := scheme.FromUnstructured(members.Object, out, false); err != nil {
 			return nil, err
 		}
 		in = out

@@ -12,6 +12,7 @@ package fieldmanager
 // writes it, names a version or a schema that was before, or the walk of compare.go has failed.
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"reflect"
@@ -51,17 +52,19 @@ const maxUpdateManagers = 10
 // which a body has room for, half a minute.
 const maxSentUpdates = 1000
 
-func tooManyUpdates(entries []metav1.ManagedFieldsEntry) bool {
-	if len(entries) <= maxSentUpdates {
-		return false
-	}
-	updates := 0
+// tooCostly tells entries that no object has and that take the library the square of their number: too many of updates, or of fields. A set whose
+// names stand in a descending order is read by inserting each before all others: 200,000 of them, which a body has room for, in half a minute.
+func tooCostly(entries []metav1.ManagedFieldsEntry) bool {
+	updates, fields := 0, 0
 	for i := range entries {
 		if entries[i].Operation == metav1.ManagedFieldsOperationUpdate {
 			updates++
 		}
+		if set := entries[i].FieldsV1; set != nil {
+			fields += bytes.Count(set.GetRawBytes(), []byte("{"))
+		}
 	}
-	return updates > maxSentUpdates
+	return updates > maxSentUpdates || fields > maxFieldNodes
 }
 
 // An owner is an entry of managedFields, and its fields.

@@ -4,6 +4,7 @@ package fieldmanager
 // with and without schemas, by many managers, through several versions.
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -161,6 +162,30 @@ func TestEntriesThatAClientSendsHaveABound(t *testing.T) {
 		slices.Sort(managers)
 		if taken := count <= maxSentUpdates; slices.Contains(managers, ancientChanges) != taken || !slices.Contains(managers, "second") || slices.Contains(managers, "first") == taken {
 			t.Errorf("%d entries became those of %v", count, managers)
+		}
+	}
+}
+
+// Nor are more fields than a tracked object has. The library would insert each before all others, for half a minute.
+func TestFieldsThatAClientSendsHaveABound(t *testing.T) {
+	t.Parallel()
+	o := &Manager{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), GoType: reflect.TypeFor[corev1.ConfigMap]()}
+	for _, count := range []int{100, maxFieldNodes, 200_000} {
+		var set bytes.Buffer
+		set.WriteString(`{"f:data":{`)
+		for i := count; i > 0; i-- {
+			fmt.Fprintf(&set, `"f:k%06d":{},`, i)
+		}
+		set.Truncate(set.Len() - 1)
+		set.WriteString("}}")
+		next := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "sent", Operation: metav1.ManagedFieldsOperationUpdate,
+			APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: set.Bytes()}}}}, Data: map[string]string{"k000001": "1"}}
+		if err := o.Update(nil, next, "second", ""); err != nil {
+			t.Fatal(err)
+		}
+		taken := slices.ContainsFunc(next.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "sent" })
+		if taken != (count < maxFieldNodes) {
+			t.Errorf("%d fields were taken: %v", count, taken)
 		}
 	}
 }

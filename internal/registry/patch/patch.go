@@ -56,7 +56,7 @@ const (
 	maxPatchOperations = 10000    // of one JSON patch
 	maxPatchCopies     = 3 << 20  // bytes that the copy operations of one JSON patch may add
 	maxPatchWork       = 64 << 20 // bytes parsed and list elements moved for one patch: about a second
-	maxPatchLookups    = 16 << 20 // of list elements by key for one strategic merge: some seconds
+	maxPatchLookups    = 4 << 20  // of list elements by key for one strategic merge: about a second
 )
 
 // KindOf reads the Content-Type of a PATCH. strategic tells whether the resource has a Go type; custom resources have none.
@@ -650,9 +650,11 @@ func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
 	}
 	merged["kind"], merged["apiVersion"] = kind, apiVersion // a patch cannot change them
 	typed := reflect.New(reflect.TypeOf(schema)).Interface()
-	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(merged, typed, true)
+	err = scheme.FromUnstructured(merged, typed, true)
 	if unknown, ok := runtime.AsStrictDecodingError(err); ok {
 		strictErrs = append(strictErrs, unknown.Errors()...)
+	} else if scheme.TooHeavy(err) {
+		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	} else if err != nil {
 		return nil, nil, Invalid(strategicPatch, body, nil, err)
 	}

@@ -316,7 +316,7 @@ func TestPatchWorkIsBounded(t *testing.T) {
 		{"head inserts", JSONPatch, long, `[` + strings.Join(inserts, ",") + `]`},
 		{"copies", JSONPatch, long, `[` + strings.Join(copies, ",") + `]`},
 		{"tests", JSONPatch, long, `[` + strings.Join(tests, ",") + `]`},
-		{"key lookups", strategicPatch, `{"spec":{"containers":[` + items(`{"name":"a%d"}`, 50000) + `]}}`, `{"spec":{"containers":[` + items(`{"name":"b%d"}`, 50000) + `]}}`},
+		{"key lookups", strategicPatch, `{"spec":{"containers":[` + items(`{"name":"a%d"}`, 2500) + `]}}`, `{"spec":{"containers":[` + items(`{"name":"b%d"}`, 2500) + `]}}`},
 		{"too deep", mergePatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 		{"too deep for strategic", strategicPatch, `{}`, nested(`{"a":`, `1`, `}`, 20000)},
 	} {

@@ -21,10 +21,10 @@ func updateSigningRequestStatus(csr, old *certificatesv1.CertificateSigningReque
 	stampConditions(csr, old)
 }
 
-// approve takes the conditions alone.
+// approve takes the conditions, and what metadata an update may change.
 func approve(sent, csr *certificatesv1.CertificateSigningRequest) {
 	stampConditions(sent, csr)
-	csr.ResourceVersion, csr.Status.Conditions = sent.ResourceVersion, sent.Status.Conditions
+	csr.ObjectMeta, csr.Status.Conditions = sent.ObjectMeta, sent.Status.Conditions
 }
 
 // nameRequester writes into a request for a certificate who makes it, whatever the request says.

@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -176,10 +177,89 @@ func updatePodStatus(o, old *corev1.Pod) {
 	defaults.Or(&o.Status.QOSClass, old.Status.QOSClass)
 }
 
+// statusAlone is a type's whose metadata a write of the status leaves as it is, but for managedFields.
+func statusAlone(obj, old runtime.Object) {
+	o, was := obj.(metav1.Object), old.(metav1.Object)
+	o.SetLabels(was.GetLabels())
+	o.SetAnnotations(was.GetAnnotations())
+	o.SetFinalizers(was.GetFinalizers())
+	o.SetOwnerReferences(was.GetOwnerReferences())
+}
+
 func updateDeploymentStatus(o, old *appsv1.Deployment) { o.Labels = old.Labels }
+
+// AppArmorTexts are the warnings of a new pod whose annotations name AppArmor profiles, before these are copied into the fields of its
+// containers: about each that a field has to be derived from, and each that none can be derived from.
+func AppArmorTexts(obj runtime.Object) (texts []string) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	eachAnnotatedProfile(pod, func(c *corev1.Container, key string, profile *corev1.AppArmorProfile) {
+		if profile == nil || !ofPod(pod, profile) {
+			texts = append(texts, fmt.Sprintf(`metadata.annotations[%s]: deprecated since v1.30; use the "appArmorProfile" field instead`, key))
+		}
+	})
+	return texts
+}
+
+// copyProfiles has a new pod's fields say what its annotations of long ago say of AppArmor: kubelets and PodSecurity look at both.
+func copyProfiles(pod *corev1.Pod) {
+	eachAnnotatedProfile(pod, func(c *corev1.Container, _ string, profile *corev1.AppArmorProfile) {
+		if profile == nil || ofPod(pod, profile) {
+			return
+		}
+		if c.SecurityContext == nil {
+			c.SecurityContext = &corev1.SecurityContext{}
+		}
+		c.SecurityContext.AppArmorProfile = profile
+	})
+}
+
+// eachAnnotatedProfile visits the containers without a profile of their own that have an annotation; profile is nil for one that is not valid.
+func eachAnnotatedProfile(pod *corev1.Pod, visit func(c *corev1.Container, key string, profile *corev1.AppArmorProfile)) {
+	if len(pod.Annotations) == 0 || pod.Spec.OS != nil && pod.Spec.OS.Name == corev1.Windows {
+		return
+	}
+	one := func(c *corev1.Container) {
+		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
+		annotation, found := pod.Annotations[key]
+		if found && (c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil) {
+			visit(c, key, annotatedProfile(annotation))
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		one(&pod.Spec.InitContainers[i])
+	}
+	for i := range pod.Spec.Containers {
+		one(&pod.Spec.Containers[i])
+	}
+}
+
+// ofPod says that a profile is that of the pod, which a container need not repeat.
+func ofPod(pod *corev1.Pod, profile *corev1.AppArmorProfile) bool {
+	return pod.Spec.SecurityContext != nil && equality.Semantic.DeepEqual(pod.Spec.SecurityContext.AppArmorProfile, profile)
+}
+
+// annotatedProfile is what an annotation means as a field, nil for one that no field can say.
+func annotatedProfile(annotation string) *corev1.AppArmorProfile {
+	local, isLocal := strings.CutPrefix(annotation, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
+	switch {
+	case annotation == corev1.DeprecatedAppArmorBetaProfileNameUnconfined:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	case annotation == corev1.DeprecatedAppArmorBetaProfileRuntimeDefault:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}
+	case isLocal && local != "" && local == strings.TrimSpace(local) && len(local) <= maxProfileName:
+		return &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &local}
+	}
+	return nil
+}
+
+const maxProfileName = 4095 // letters of a file's name on Linux, without the zero
 
 // preparePod gives a new pod its first status.
 func preparePod(pod *corev1.Pod) {
+	copyProfiles(pod)
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: QosClass(&pod.Spec)}
 	if len(pod.Spec.SchedulingGates) > 0 {
 		pod.Status.Conditions = []corev1.PodCondition{{
@@ -471,10 +551,10 @@ func dropIfSame[T comparable](now, before *T) *T {
 // ---- Metadata ----
 
 // FillSystemFields sets what only the server decides about, whatever the client or a webhook sent.
-func FillSystemFields(obj scheme.Object) {
+func FillSystemFields(obj scheme.Object, now time.Time) {
 	WipeSystemFields(obj)
 	obj.SetUID(types.UID(uuid.NewString()))
-	obj.SetCreationTimestamp(metav1.Now().Rfc3339Copy())
+	obj.SetCreationTimestamp(metav1.NewTime(now).Rfc3339Copy())
 }
 
 // WipeSystemFields leaves the resourceVersion: whether a new object may name one is decided where it is stored.

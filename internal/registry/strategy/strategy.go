@@ -82,8 +82,9 @@ func addEphemeralContainers(sent, pod *corev1.Pod) {
 	pod.ResourceVersion, pod.Spec.EphemeralContainers = sent.ResourceVersion, sent.Spec.EphemeralContainers
 }
 
+// finalize takes what metadata an update may change, too.
 func finalize(sent, ns *corev1.Namespace) {
-	ns.ResourceVersion, ns.Spec.Finalizers = sent.ResourceVersion, sent.Spec.Finalizers
+	ns.ObjectMeta, ns.Spec.Finalizers = sent.ObjectMeta, sent.Spec.Finalizers
 }
 
 // resize lets pods/resize change the resources of containers. Containers that do not match are left for validation to refuse.

@@ -15,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -90,7 +91,7 @@ var table = map[string]*strategy{
 	"//services/": {allowCreateOnUpdate: true, returnsDeleted: true, goType: reflect.TypeFor[*corev1.Service](),
 		create: one(createService), update: two(updateService)},
 
-	"/apps/daemonsets/": {goType: reflect.TypeFor[*appsv1.DaemonSet](), create: one(createDaemonSet), update: two(countTemplate)},
+	"/apps/daemonsets/": {goType: reflect.TypeFor[*appsv1.DaemonSet](), create: one(createDaemonSet), update: two(countTemplate), status: two(countTemplate)},
 	"/apps/deployments/": {goType: reflect.TypeFor[*appsv1.Deployment](), status: two(updateDeploymentStatus),
 		counted: func(obj runtime.Object) map[string]string { return obj.(*appsv1.Deployment).Annotations }},
 	"/batch/jobs/": {orphansByDefault: true, goType: reflect.TypeFor[*batchv1.Job](), create: one(createJob), named: renameJob},
@@ -104,9 +105,11 @@ var table = map[string]*strategy{
 		create: one(createLease), update: two(updateLease)},
 	"/discovery.k8s.io/endpointslices/": {goType: reflect.TypeFor[*discoveryv1.EndpointSlice](),
 		counted: func(obj runtime.Object) map[string]string { return obj.(*discoveryv1.EndpointSlice).Labels }},
-	"/node.k8s.io/runtimeclasses/":  {allowCreateOnUpdate: true, conditionalUpdate: true},
-	"/policy/poddisruptionbudgets/": {conditionalUpdate: true},
-	PriorityClasses:                 {undeletable: []string{SystemNodeCritical, SystemClusterCritical}, whyNot: "this is a system priority class and cannot be deleted"},
+	"/flowcontrol.apiserver.k8s.io/flowschemas/":                 {goType: reflect.TypeFor[*flowcontrolv1.FlowSchema](), status: statusAlone},
+	"/flowcontrol.apiserver.k8s.io/prioritylevelconfigurations/": {goType: reflect.TypeFor[*flowcontrolv1.PriorityLevelConfiguration](), status: statusAlone},
+	"/node.k8s.io/runtimeclasses/":                               {allowCreateOnUpdate: true, conditionalUpdate: true},
+	"/policy/poddisruptionbudgets/":                              {conditionalUpdate: true},
+	PriorityClasses:                                              {undeletable: []string{SystemNodeCritical, SystemClusterCritical}, whyNot: "this is a system priority class and cannot be deleted"},
 
 	"/rbac.authorization.k8s.io/clusterrolebindings/": {allowCreateOnUpdate: true},
 	"/rbac.authorization.k8s.io/clusterroles/":        {allowCreateOnUpdate: true},

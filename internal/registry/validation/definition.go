@@ -48,6 +48,9 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"apilet/internal/celenv"
+	"apilet/internal/scheme"
 )
 
 const (
@@ -77,12 +80,13 @@ var (
 type definitionChecker struct {
 	*Checker
 	lenience
-	structural bool // schemas have to be
+	structural bool           // schemas have to be
+	left       *scheme.Budget // of an answer's room for mistakes in rules
 }
 
 // ValidateNewDefinition returns what is wrong with a new definition, metadata included. Defaults are checked by CEL rules until ctx ends.
 func ValidateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{Checker: &Checker{}, lenience: lenience{badCA: true}}
+	c := definitionChecker{Checker: &Checker{}, lenience: lenience{badCA: true}, left: new(scheme.NewBudget())}
 	c.add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
 		messages := metavalidation.NameIsDNSSubdomain(name, prefix)
 		if name != crd.Spec.Names.Plural+"."+crd.Spec.Group {
@@ -97,7 +101,7 @@ func ValidateNewDefinition(ctx context.Context, crd *apiextensions.CustomResourc
 
 // ValidateChangedDefinition returns what is wrong with a definition that is to follow old.
 func ValidateChangedDefinition(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := definitionChecker{Checker: &Checker{}, lenience: lenienceFor(crd, old)}
+	c := definitionChecker{Checker: &Checker{}, lenience: lenienceFor(crd, old), left: new(scheme.NewBudget())}
 	c.add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
 	p := field.NewPath("spec")
 	c.spec(ctx, p, &crd.Spec)
@@ -675,7 +679,7 @@ func (c definitionChecker) schema(ctx context.Context, p *field.Path, v versionS
 	if v.CustomResourceValidation == nil {
 		return
 	}
-	s := &schemaChecker{Checker: &Checker{}, lenience: &c.lenience, unlimited: c.sameSchema[v.version]}
+	s := &schemaChecker{Checker: &Checker{}, lenience: &c.lenience, left: c.left, unlimited: c.sameSchema[v.version]}
 	if root := v.OpenAPIV3Schema; root != nil {
 		at := place{path: p.Child("openAPIV3Schema"), root: true}
 		if v.hasStatus {
@@ -706,6 +710,7 @@ type schemaChecker struct {
 	*Checker
 	*lenience
 	ruleErrs  field.ErrorList // of CEL rules; reported last
+	left      *scheme.Budget  // of an answer's room for those, of all versions
 	unlimited bool            // a rule may cost what it likes
 	total     uint64          // cost of all rules
 	expensive []ruleCost      // at most namedExpensive, those that cost most first
@@ -1030,24 +1035,44 @@ func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchema
 
 // compile compiles the rules of a schema.
 func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps) {
+	if s.left.Spent() { // nobody would see what else is wrong, and a mistake in a long rule costs the compiler half a second
+		return
+	}
 	p := at.path.Child("x-kubernetes-validations")
 	typed, err := at.scope.types()
 	if err != nil {
 		s.refuse(field.InternalError(p, fmt.Errorf("internal error: failed to construct type information for x-kubernetes-validations rules: %w", err)))
 		return
 	}
-	envs := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
-	results, err := cel.Compile(typed.schema, typed.decl, celconfig.PerCallLimit, envs, s.storedExpressions)
-	if err != nil {
-		s.refuse(field.InternalError(p, err))
-		return
-	}
-	for i := range results {
-		s.rule(at, p.Index(i), &schema.XValidations[i], &results[i])
+	part := *typed.schema
+	for from := 0; from < len(typed.schema.XValidations) && !s.left.Spent(); from += len(part.XValidations) {
+		part.XValidations = together(typed.schema.XValidations[from:])
+		results, err := cel.Compile(&part, typed.decl, celconfig.PerCallLimit, celenv.Base(), s.storedExpressions)
+		if err != nil {
+			s.refuse(field.InternalError(p, err))
+			return
+		}
+		for i := range results {
+			s.rule(at, p.Index(from+i), &schema.XValidations[from+i], &results[i])
+		}
 	}
 }
 
-func (s *schemaChecker) refuse(err *field.Error) { s.ruleErrs = append(s.ruleErrs, err) }
+// together are the first rules, as many as are compiled at once: some tens of kilobytes.
+func together(rules apiextensionsv1.ValidationRules) apiextensionsv1.ValidationRules {
+	length := 0
+	for i := range rules {
+		if length += len(rules[i].Rule) + len(rules[i].MessageExpression); length > 32<<10 {
+			return rules[:i+1]
+		}
+	}
+	return rules
+}
+
+func (s *schemaChecker) refuse(err *field.Error) {
+	s.left.Take(err.Detail)
+	s.ruleErrs = append(s.ruleErrs, err)
+}
 
 // rule checks one that was compiled.
 func (s *schemaChecker) rule(at place, p *field.Path, rule *apiextensions.ValidationRule, result *cel.CompilationResult) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -101,6 +102,31 @@ func TestRulesOfDefinitions(t *testing.T) {
 			want = strings.Split(c.want, "\n")
 		}
 		wantErrors(t, c.schema, ValidateNewDefinition(context.Background(), parsedDefinition(t, oneVersion(c.schema, ""), "")), want...)
+	}
+}
+
+// A mistake in a long expression takes the compiler a square of its length to draw: eight KB make 100 MB. What an answer has no room for is not compiled.
+func TestMistakesOfExpressionsHaveABound(t *testing.T) {
+	const n = 40
+	expression := strings.Repeat("'", 14_000)
+	rules := strings.TrimPrefix(strings.Repeat(`, {rule: "`+expression+`"}`, n), ",")
+	crd := parsedDefinition(t, oneVersion(`{type: object, x-kubernetes-validations: [`+rules+`]}`, ""), "")
+	if errs := ValidateNewDefinition(t.Context(), crd); len(errs) < 2 || len(errs) >= n {
+		t.Errorf("%d of %d rules were compiled", len(errs), n)
+	}
+	policy := &admissionv1.ValidatingAdmissionPolicy{}
+	for range n {
+		policy.Spec.Validations = append(policy.Spec.Validations, admissionv1.Validation{Expression: expression})
+	}
+	errs := ValidateCreate(policy)
+	compiled := 0
+	for _, err := range errs {
+		if strings.HasPrefix(err.Detail, "compilation failed") {
+			compiled++
+		}
+	}
+	if compiled < 2 || compiled >= n || len(errs) < n {
+		t.Errorf("%d of %d validations were compiled, %d mistakes", compiled, n, len(errs))
 	}
 }
 

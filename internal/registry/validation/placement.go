@@ -235,8 +235,7 @@ func (c placementChecker) nodeSelectorTerm(p *field.Path, term *corev1.NodeSelec
 }
 
 // taints are reported below metadata, as in Kubernetes.
-func (c placementChecker) taints(taints []corev1.Taint) {
-	p := field.NewPath("metadata", "taints")
+func (c placementChecker) taints(p *field.Path, taints []corev1.Taint) {
 	type key struct {
 		name   string
 		effect corev1.TaintEffect

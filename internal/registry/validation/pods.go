@@ -8,6 +8,7 @@ package validation
 // wrong volume is reported where it is defined and where it is used, as in Kubernetes.
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"reflect"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
 )
 
 var (
@@ -46,6 +48,8 @@ var (
 	groupsPolicies     = []string{"Merge", "Strict"}
 	seLinuxPolicies    = []string{"MountOption", "Recursive"}
 	procMounts         = []string{"Default", "Unmasked"}
+	seccompAnnotated   = []string{"runtime/default", "docker/default", "unconfined"}
+	appArmorAnnotated  = []string{"", "runtime/default", "unconfined"}
 	podSystems         = []string{"linux", "windows"}
 	sysctlName         = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$`)
 	updatablePodFields = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
@@ -72,6 +76,7 @@ func podTemplate(c *Checker, p *field.Path, template *corev1.PodTemplateSpec) {
 	}
 	spec := p.Child("spec")
 	pc := podSpec(c, spec, &template.Spec, nil)
+	pc.seccompMatchesAnnotations(spec, template.Annotations)
 	pc.appArmorMatchesAnnotations(spec, template.Annotations)
 	c.Forbid(spec, "ephemeralContainers", len(template.Spec.EphemeralContainers) > 0, "ephemeral containers not allowed in pod template")
 }
@@ -99,6 +104,7 @@ func createPod(c *Checker, pod *corev1.Pod) {
 	pc := checkPod(c, pod)
 	c.Forbid(spec, "ephemeralContainers", len(pod.Spec.EphemeralContainers) > 0, "cannot be set on create")
 	c.Forbid(spec, "nodeName", pod.Spec.NodeName != "" && len(pod.Spec.SchedulingGates) > 0, "cannot be set until all schedulingGates have been cleared")
+	pc.seccompMatchesAnnotations(spec, pod.Annotations)
 	pc.appArmorMatchesAnnotations(spec, pod.Annotations)
 }
 
@@ -118,11 +124,105 @@ func podAnnotations(c *Checker, p *field.Path, annotations map[string]string, sp
 	if value, mirror := annotations[corev1.MirrorPodAnnotationKey]; mirror && spec.NodeName == "" {
 		c.Invalid(p.Key(corev1.MirrorPodAnnotationKey), "", value, "must set spec.nodeName if mirror pod annotation is set")
 	}
+	tolerationsAnnotation(c, p, annotations)
 	if cost, ok := annotations[corev1.PodDeletionCost]; ok {
 		if value, err := strconv.ParseInt(cost, 10, 32); err != nil || strconv.FormatInt(value, 10) != cost {
 			c.Invalid(p.Key(corev1.PodDeletionCost), "", cost, "must be a 32bit integer")
 		}
 	}
+	for _, key := range sortedKeys(annotations) {
+		isPod, ofContainer := key == corev1.SeccompPodAnnotationKey, strings.HasPrefix(key, corev1.SeccompContainerAnnotationKeyPrefix)
+		if isPod || ofContainer {
+			seccompAnnotation(c, p.Child(key), annotations[key])
+		}
+	}
+	appArmorAnnotations(c, p, annotations, spec)
+}
+
+// tolerationsAnnotation is where tolerations were before they had a field.
+func tolerationsAnnotation(c *Checker, p *field.Path, annotations map[string]string) {
+	text := annotations[corev1.TolerationsAnnotationKey]
+	if text == "" {
+		return
+	}
+	var list []corev1.Toleration
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		c.Invalid(p, "", corev1.TolerationsAnnotationKey, err.Error())
+		return
+	}
+	placementChecker{c}.tolerations(p.Child(corev1.TolerationsAnnotationKey), list)
+}
+
+func seccompAnnotation(c *Checker, p *field.Path, profile string) {
+	local, isLocal := strings.CutPrefix(profile, corev1.SeccompLocalhostProfileNamePrefix)
+	switch {
+	case slices.Contains(seccompAnnotated, profile):
+	case isLocal:
+		for _, message := range isDescending(local) {
+			c.Invalid(p, "", local, message)
+		}
+	default:
+		c.Invalid(p, "", profile, "must be a valid seccomp profile")
+	}
+}
+
+func appArmorAnnotations(c *Checker, p *field.Path, annotations map[string]string, spec *corev1.PodSpec) {
+	var names set
+	for _, key := range sortedKeys(annotations) {
+		container, found := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix)
+		if !found {
+			continue
+		}
+		if names == nil {
+			names = containerNames(spec)
+		}
+		if !names[container] {
+			c.Invalid(p.Key(key), "", container, "container not found")
+		}
+		profile := annotations[key]
+		if !slices.Contains(appArmorAnnotated, profile) && !strings.HasPrefix(profile, corev1.DeprecatedAppArmorBetaProfileNamePrefix) {
+			c.Invalid(p.Key(key), "", profile, fmt.Sprintf("invalid AppArmor profile name: %q", profile))
+		}
+	}
+}
+
+func containerNames(spec *corev1.PodSpec) set {
+	names := set{}
+	for i := range spec.InitContainers {
+		names[spec.InitContainers[i].Name] = true
+	}
+	for i := range spec.Containers {
+		names[spec.Containers[i].Name] = true
+	}
+	for i := range spec.EphemeralContainers {
+		names[spec.EphemeralContainers[i].Name] = true
+	}
+	return names
+}
+
+// keepPodAnnotations refuses to change what was checked when the pod was made, and is not looked at again: kubelets read it before the fields.
+func keepPodAnnotations(c *Checker, pod, old *corev1.Pod) {
+	p := field.NewPath("metadata", "annotations")
+	for _, key := range sortedKeys(old.Annotations) {
+		value, kept := pod.Annotations[key]
+		if kept && value == old.Annotations[key] {
+			continue
+		}
+		c.Forbid(p.Key(key), "", isAppArmorKey(key), "may not remove or update AppArmor annotations")
+		c.Forbid(p.Key(key), "", key == corev1.MirrorPodAnnotationKey, "may not remove or update mirror pod annotation")
+	}
+	for _, key := range sortedKeys(pod.Annotations) {
+		if _, was := old.Annotations[key]; was {
+			continue
+		}
+		c.Forbid(p.Key(key), "", isAppArmorKey(key), "may not add AppArmor annotations")
+		c.Forbid(p.Key(key), "", key == corev1.MirrorPodAnnotationKey, "may not add mirror pod annotation")
+	}
+	podAnnotations(c, p, pod.Annotations, &pod.Spec)
+}
+
+func isAppArmorKey(key string) bool {
+	return strings.HasPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix)
 }
 
 // podSpec checks the whole of a spec; meta is nil for a template.
@@ -530,6 +630,10 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 		return
 	}
 	p, paths := p.Child("volumeMounts"), set{}
+	devices, devicePaths := set{}, set{}
+	for _, device := range container.VolumeDevices {
+		devices[device.Name], devicePaths[device.DevicePath] = true, true
+	}
 	for i := range container.VolumeMounts {
 		mount, mp := &container.VolumeMounts[i], p.Index(i)
 		c.Need(mp, "name", mount.Name != "", "")
@@ -541,7 +645,12 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 			c.Invalid(mp, "mountPath", mount.MountPath, "must be unique")
 		}
 		paths[mount.MountPath] = true
-		c.mountIsNoDevice(mp, mount, container.VolumeDevices)
+		if devices[mount.Name] {
+			c.Invalid(mp, "name", mount.Name, "must not already exist in volumeDevices")
+		}
+		if devicePaths[mount.MountPath] {
+			c.Invalid(mp, "mountPath", mount.MountPath, "must not already exist as a path in volumeDevices")
+		}
 		if mount.SubPath != "" {
 			c.words(p, "subPath", mount.SubPath, isDescending)
 		}
@@ -558,19 +667,6 @@ func (c *podChecker) mounts(p *field.Path, container *corev1.Container) {
 			c.Forbid(p, "mountPropagation", !privileged, "Bidirectional mount propagation is available only to privileged containers")
 		}
 		c.recursiveReadOnly(p, mount)
-	}
-}
-
-func (c *podChecker) mountIsNoDevice(p *field.Path, mount *corev1.VolumeMount, devices []corev1.VolumeDevice) {
-	for _, device := range devices {
-		if device.Name == mount.Name {
-			c.Invalid(p, "name", mount.Name, "must not already exist in volumeDevices")
-		}
-	}
-	for _, device := range devices {
-		if device.DevicePath == mount.MountPath {
-			c.Invalid(p, "mountPath", mount.MountPath, "must not already exist as a path in volumeDevices")
-		}
 	}
 }
 
@@ -798,7 +894,11 @@ func (c *podChecker) amountOfResource(p *field.Path, resource string, value quan
 }
 
 func isMultipleOfPage(resource string, amount int64) bool {
-	page, err := quantities.ParseQuantity(strings.TrimPrefix(resource, corev1.ResourceHugePagesPrefix))
+	size := strings.TrimPrefix(resource, corev1.ResourceHugePagesPrefix)
+	if scheme.CheckQuantity(size) != nil {
+		return false
+	}
+	page, err := quantities.ParseQuantity(size)
 	return err == nil && page.Sign() > 0 && page.MilliValue()%1000 == 0 && amount%page.Value() == 0
 }
 
@@ -1009,6 +1109,40 @@ func (c *podChecker) appArmor(p *field.Path, profile *corev1.AppArmorProfile) {
 	case len(*local) > 4095:
 		c.add(field.TooLong(p.Child("localhostProfile"), "", 4095))
 	}
+}
+
+// seccompMatchesAnnotations: the annotations of long ago must say what the fields say.
+func (c *podChecker) seccompMatchesAnnotations(p *field.Path, annotations map[string]string) {
+	if len(annotations) == 0 {
+		return
+	}
+	match := func(p *field.Path, key string, profile *corev1.SeccompProfile) {
+		annotation, found := annotations[key]
+		if !found || profile == nil {
+			return
+		}
+		local, isLocal := strings.CutPrefix(annotation, corev1.SeccompLocalhostProfileNamePrefix)
+		wrongType := false
+		switch profile.Type {
+		case corev1.SeccompProfileTypeUnconfined:
+			wrongType = annotation != corev1.SeccompProfileNameUnconfined
+		case corev1.SeccompProfileTypeRuntimeDefault:
+			wrongType = annotation != corev1.SeccompProfileRuntimeDefault && annotation != corev1.DeprecatedSeccompProfileDockerDefault
+		case corev1.SeccompProfileTypeLocalhost:
+			wrongType = !isLocal
+			c.Forbid(p, "localhostProfile", isLocal && (profile.LocalhostProfile == nil || *profile.LocalhostProfile != local),
+				"seccomp profile in annotation and field must match")
+		}
+		c.Forbid(p, "type", wrongType, "seccomp type in annotation and field must match")
+	}
+	if s := c.spec.SecurityContext; s != nil {
+		match(p.Child("securityContext", "seccompProfile"), corev1.SeccompPodAnnotationKey, s.SeccompProfile)
+	}
+	c.eachContainer(p, func(cp *field.Path, container *corev1.Container) {
+		if s := container.SecurityContext; s != nil {
+			match(cp.Child("securityContext", "seccompProfile"), corev1.SeccompContainerAnnotationKeyPrefix+container.Name, s.SeccompProfile)
+		}
+	})
 }
 
 // appArmorMatchesAnnotations: the annotation of long ago must say what the field says.

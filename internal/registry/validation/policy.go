@@ -190,13 +190,15 @@ func (c policyChecker) matchConditions(p *field.Path, conditions []admissionv1.M
 
 // conditions: expressions have to compile.
 func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchCondition, compile func(text string) error) {
-	if len(conditions) > 64 {
-		c.add(field.TooMany(p, len(conditions), 64))
+	const most = 64
+	if len(conditions) > most {
+		c.add(field.TooMany(p, len(conditions), most))
 	}
 	names := set{}
 	for i, condition := range conditions {
 		if text := strings.TrimSpace(condition.Expression); text == "" {
 			c.required(p.Index(i), "expression", "")
+		} else if i >= most { // which is refused as it is
 		} else if err := compile(text); err != nil {
 			c.Invalid(p.Index(i), "expression", text, err.Error())
 		}

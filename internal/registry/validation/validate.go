@@ -163,6 +163,7 @@ func (k kindChecker) storage(obj, old runtime.Object) bool {
 		} else {
 			c.volumeSpec(field.NewPath("spec"), o.Name, &o.Spec)
 		}
+		c.mountOptions(o)
 	case *corev1.PersistentVolumeClaim:
 		if before := was[corev1.PersistentVolumeClaim](old); before != nil {
 			c.updateClaim(o, before)
@@ -255,6 +256,7 @@ func (k kindChecker) status(obj, old runtime.Object) {
 	c := statusChecker{k.Checker}
 	switch o := obj.(type) {
 	case *corev1.Pod:
+		keepPodAnnotations(k.Checker, o, was[corev1.Pod](old))
 		c.pod(o, was[corev1.Pod](old))
 	case *appsv1.Deployment:
 		c.deployment(&o.Status, &was[appsv1.Deployment](old).Status)
@@ -399,7 +401,8 @@ func (k kindChecker) standardFinalizer(p *field.Path, name string) {
 // node: an update is looked at as a new object first, as in Kubernetes.
 func (k kindChecker) node(node, old *corev1.Node) {
 	p := field.NewPath("spec")
-	placementChecker{k.Checker}.taints(node.Spec.Taints)
+	k.nodeAnnotations(node)
+	placementChecker{k.Checker}.taints(field.NewPath("metadata", "taints"), node.Spec.Taints)
 	k.nodeResources(node)
 	for i, cidr := range node.Spec.PodCIDRs {
 		k.cidr(p.Child("podCIDRs").Index(i), "", cidr, nil)
@@ -418,11 +421,43 @@ func (k kindChecker) node(node, old *corev1.Node) {
 	}
 }
 
+const (
+	taintsAnnotation    = "scheduler.alpha.kubernetes.io/taints" // where taints were before they had a field
+	avoidPodsAnnotation = corev1.PreferAvoidPodsAnnotationKey
+)
+
+func (k kindChecker) nodeAnnotations(node *corev1.Node) {
+	p := field.NewPath("metadata", "annotations")
+	if text := node.Annotations[taintsAnnotation]; text != "" {
+		var taints []corev1.Taint
+		if err := json.Unmarshal([]byte(text), &taints); err != nil {
+			k.Invalid(p, "", taintsAnnotation, err.Error())
+		} else {
+			placementChecker{k.Checker}.taints(p.Child(taintsAnnotation), taints)
+		}
+	}
+	if text := node.Annotations[avoidPodsAnnotation]; text != "" {
+		var avoid corev1.AvoidPods
+		if err := json.Unmarshal([]byte(text), &avoid); err != nil {
+			k.Invalid(p, "AvoidPods", avoidPodsAnnotation, err.Error())
+		}
+		for i, entry := range avoid.PreferAvoidPods {
+			signature, controller := p.Child(avoidPodsAnnotation).Index(i).Child("PodSignature"), entry.PodSignature.PodController
+			if controller == nil {
+				k.required(signature, "", "")
+			} else if controller.Controller == nil || !*controller.Controller {
+				k.Invalid(signature.Child("PodController"), "Controller", false, "must point to a controller")
+			}
+		}
+	}
+}
+
 // nodeUpdate is for updates of a node and of its status.
 func (k kindChecker) nodeUpdate(node, old *corev1.Node) {
+	k.nodeAnnotations(node)
 	k.nodeResources(node)
 	k.nodeKeeps(field.NewPath("spec"), node, old)
-	placementChecker{k.Checker}.taints(node.Spec.Taints)
+	placementChecker{k.Checker}.taints(field.NewPath("metadata", "taints"), node.Spec.Taints)
 }
 
 func (k kindChecker) nodeResources(node *corev1.Node) {

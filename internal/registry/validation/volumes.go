@@ -889,6 +889,30 @@ func (c volumeChecker) updateVolume(pv, old *corev1.PersistentVolume) {
 	c.Forbid(p, "volumeAttributesClassName", class != nil && pv.Spec.VolumeAttributesClassName == nil, "update from non-nil value to nil is forbidden")
 }
 
+// mountOptions: the annotation of long ago is for few kinds of volumes; the field that has taken its place is for more.
+func (c volumeChecker) mountOptions(pv *corev1.PersistentVolume) {
+	const key = "volume.beta.kubernetes.io/mount-options"
+	s := &pv.Spec.PersistentVolumeSource
+	takes := s.GCEPersistentDisk != nil || s.AWSElasticBlockStore != nil || s.Glusterfs != nil || s.NFS != nil || s.RBD != nil || s.Quobyte != nil ||
+		s.ISCSI != nil || s.Cinder != nil || s.CephFS != nil || s.AzureFile != nil || s.VsphereVolume != nil || s.AzureDisk != nil || s.PhotonPersistentDisk != nil
+	_, set := pv.Annotations[key]
+	c.Forbid(field.NewPath("metadata", "annotations", key), "", set && !takes, "may not specify mount options for this volume type")
+}
+
+// classMayMove says that an update gives a claim the class that it had by its annotation, or one where it had none. Else the annotation stays.
+func (c volumeChecker) classMayMove(claim, old *corev1.PersistentVolumeClaim) bool {
+	const key = corev1.BetaStorageClassAnnotation
+	was, had := old.Annotations[key]
+	is, has := claim.Annotations[key]
+	class := claim.Spec.StorageClassName
+	named := old.Spec.StorageClassName == nil && class != nil
+	if named && had && *class == was && (!has || is == was) {
+		return true
+	}
+	c.same(field.NewPath("metadata", "annotations", key), "", is, was)
+	return named && (!had || *class == was)
+}
+
 // updateClaim keeps a claim's spec but for its size and class once it is bound, and for the volume that it is bound to.
 func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 	p := field.NewPath("spec")
@@ -897,7 +921,7 @@ func (c volumeChecker) updateClaim(claim, old *corev1.PersistentVolumeClaim) {
 	if old.Spec.VolumeName == "" {
 		spec.VolumeName = ""
 	}
-	if old.Spec.StorageClassName == nil {
+	if c.classMayMove(claim, old) {
 		spec.StorageClassName = nil
 	}
 	if claim.Status.Phase == corev1.ClaimBound {

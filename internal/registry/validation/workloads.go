@@ -1023,6 +1023,7 @@ func (c workloadChecker) resourceTarget(p *field.Path, target *autoscalingv2.Met
 func updatePod(c *Checker, pod, old *corev1.Pod) {
 	p := field.NewPath("spec")
 	checkPod(c, pod)
+	keepPodAnnotations(c, pod, old)
 	if !imagesOnly(c, p.Child("containers"), pod.Spec.Containers, old.Spec.Containers) ||
 		!imagesOnly(c, p.Child("initContainers"), pod.Spec.InitContainers, old.Spec.InitContainers) ||
 		!deadlineShrinks(c, p, pod.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds) {

@@ -94,7 +94,9 @@ type texts []string
 
 // at adds a warning about a field.
 func (o *texts) at(p *field.Path, format string, args ...any) {
-	*o = append(*o, p.String()+": "+fmt.Sprintf(format, args...))
+	if len(*o) < scheme.MaxErrors {
+		o.say("%s: %s", p, fmt.Sprintf(format, args...))
+	}
 }
 
 // say adds one; what comes late enough fits into no header.
@@ -779,17 +781,23 @@ type portAt struct {
 	port corev1.ContainerPort
 }
 
+// portsCompared is with how many ports of its number and protocol a port is compared: thousands of equal ones would be millions of warnings, of
+// which an answer has room for a few dozen.
+const portsCompared = 16
+
 func (o *texts) port(table *portTable, p portAt) {
 	if p.port.HostIP != "" && p.port.HostPort == 0 {
 		o.at(p.path, "hostIP set without hostPort: %+v", p.port)
 	}
 	key := fmt.Sprintf("%d/%s", p.port.ContainerPort, p.port.Protocol)
-	for _, other := range table.seen[key] {
+	for _, other := range table.seen[key] { // few: who is in the way of all has been told of
 		if how := portClash(p.port, other.port); how != "" {
 			o.at(p.path, "%s port definition with %s", how, other.path)
 		}
 	}
-	table.seen[key] = append(table.seen[key], p)
+	if len(table.seen[key]) < portsCompared {
+		table.seen[key] = append(table.seen[key], p)
+	}
 	if p.port.Name == "" {
 		return
 	}
@@ -886,6 +894,11 @@ func downwardPaths(source string, items []corev1.DownwardAPIVolumeFile) []filePa
 	return paths
 }
 
+// within tells whether a path is a folder's, or lies in it.
+func within(path, folder string) bool {
+	return strings.HasPrefix(path, folder) && (len(path) == len(folder) || path[len(folder)] == '/')
+}
+
 // maxComparedPaths is how many of a volume's files are compared with each other.
 const maxComparedPaths = 1000
 
@@ -896,8 +909,7 @@ func (o *texts) overlapping(volume, kind string, paths []filePath) {
 			continue
 		}
 		for _, b := range paths[:i] {
-			within := strings.HasPrefix(a.path+"/", b.path+"/") || strings.HasPrefix(b.path+"/", a.path+"/")
-			if b.path != "" && within {
+			if b.path != "" && (within(a.path, b.path) || within(b.path, a.path)) {
 				o.say("volume %q (%s): overlapping paths: %s with %s", volume, kind, a, b)
 			}
 		}

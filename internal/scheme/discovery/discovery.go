@@ -40,6 +40,7 @@ import (
 
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 )
 
 const (
@@ -237,6 +238,9 @@ func serveAggregated(c *scheme.Catalog, root string, format scheme.BodyFormat, w
 	}
 	encoded, newline := doc, ""
 	if format == scheme.JSONFormat {
+		if response.WantsPretty(r) {
+			shares.Insist(r.Context(), w, 4*len(doc))
+		}
 		encoded, newline, _ = response.MediaType{}.Encode(doc, response.WantsPretty(r))
 	}
 	header.Set("Content-Type", string(format)+aggregatedParams)

@@ -1,11 +1,13 @@
 package discovery
 
 import (
+	"flag"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -13,13 +15,26 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"apilet/internal/scheme"
 )
+
+var update = flag.Bool("update", false, "write openapi_enums.txt anew")
 
 // A goEnum is a string type of Kubernetes' sources whose comment says that its constants are all its values.
 type goEnum struct {
 	declared bool
-	values   []string
+	values   map[string]string // and what their comments say
+}
+
+// add takes a constant. One value may have several: the longest comment is the value's.
+func (e *goEnum) add(name, value, comment string) {
+	comment = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(comment), name))
+	comment = strings.Join(strings.Fields(comment), " ")
+	if known, ok := e.values[value]; !ok || len(comment) > len(known) {
+		e.values[value] = comment
+	}
 }
 
 // sourceEnums reads them off the Go files of a package. known has the constants by name.
@@ -27,7 +42,7 @@ func sourceEnums(t *testing.T, dir string, known map[string]string) map[string]*
 	found := map[string]*goEnum{}
 	of := func(name string) *goEnum {
 		if found[name] == nil {
-			found[name] = &goEnum{}
+			found[name] = &goEnum{values: map[string]string{}}
 		}
 		return found[name]
 	}
@@ -51,7 +66,11 @@ func sourceEnums(t *testing.T, dir string, known map[string]string) map[string]*
 							}
 						}
 					case *ast.ValueSpec:
-						noteConstant(spec, of, known)
+						doc := spec.Doc
+						if doc == nil && !group.Lparen.IsValid() {
+							doc = group.Doc
+						}
+						noteConstant(spec, doc.Text(), of, known)
 					}
 				}
 			}
@@ -61,7 +80,7 @@ func sourceEnums(t *testing.T, dir string, known map[string]string) map[string]*
 }
 
 // noteConstant takes the three ways in which a constant has a type: X T = "a", X = T("a"), and X = T(other.Y), with a Y noted before.
-func noteConstant(spec *ast.ValueSpec, of func(string) *goEnum, known map[string]string) {
+func noteConstant(spec *ast.ValueSpec, comment string, of func(string) *goEnum, known map[string]string) {
 	if len(spec.Values) != 1 {
 		return
 	}
@@ -77,10 +96,10 @@ func noteConstant(spec *ast.ValueSpec, of func(string) *goEnum, known map[string
 	case *ast.BasicLit:
 		text, _ := strconv.Unquote(value.Value)
 		known[spec.Names[0].Name] = text
-		of(typeName.Name).values = append(of(typeName.Name).values, text)
+		of(typeName.Name).add(spec.Names[0].Name, text, comment)
 	case *ast.SelectorExpr:
 		if text, ok := known[value.Sel.Name]; ok {
-			of(typeName.Name).values = append(of(typeName.Name).values, text)
+			of(typeName.Name).add(spec.Names[0].Name, text, comment)
 		}
 	}
 }
@@ -108,21 +127,44 @@ func TestEnumerationsAreThoseOfTheSources(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(dirs)) { // core before discovery, which refers to it
 		for typeName, e := range sourceEnums(t, dirs[name], known) {
 			if e.declared && len(e.values) > 0 {
-				slices.Sort(e.values)
-				want[name+"."+typeName] = strings.Join(slices.Compact(e.values), "|")
+				var rows strings.Builder
+				for _, value := range slices.Sorted(maps.Keys(e.values)) {
+					rows.WriteString(strings.TrimRight("\t"+value+"\t"+e.values[value], "\t") + "\n")
+				}
+				want[name+"."+typeName] = rows.String()
 			}
 		}
 	}
-	for name, values := range readEnums() {
-		if got := strings.Join(values, "|"); got != want[name] {
-			t.Errorf("%s: %s, and in the sources %s", name, got, want[name])
+	if len(want) < 70 {
+		t.Errorf("only %d enumerations", len(want))
+	}
+	var table []string
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		table = append(table, name+":\n"+want[name])
+	}
+	whole := strings.Join(table, "\n")
+	if *update {
+		if err := os.WriteFile("openapi_enums.txt", []byte(whole), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		delete(want, name)
+		return
 	}
-	for name, values := range want {
-		t.Errorf("missing: %s: %s", name, values)
+	if openAPIEnums != whole {
+		t.Error("openapi_enums.txt is not what the sources say: go test -run Enumerations ./internal/scheme/discovery -update")
 	}
-	if len(readEnums()) < 70 {
-		t.Errorf("only %d enumerations", len(readEnums()))
+}
+
+// kubectl explain shows what the values of a field mean: kube-apiserver says so behind the field's description.
+func TestFieldsSayWhatTheirValuesMean(t *testing.T) {
+	t.Parallel()
+	reg := scheme.NewRegistry()
+	for path, schemas := range map[string]string{"/openapi/v3/apis/apps/v1": "components.schemas", "/openapi/v2": "definitions"} {
+		got := gjson.Get(askDiscovery(t, reg, path).Body.String(), schemas+`.io\.k8s\.api\.apps\.v1\.DeploymentStrategy.properties.type.description`).String()
+		want := "Type of deployment. Can be \"Recreate\" or \"RollingUpdate\". Default is RollingUpdate.\n\nPossible enum values:\n" +
+			" - `\"Recreate\"` Kill all existing pods before creating new ones.\n" +
+			" - `\"RollingUpdate\"` Replace the old ReplicaSets by new one using rolling update i.e gradually scale down the old ReplicaSets and scale up the new one."
+		if got != want {
+			t.Errorf("%s: %s", path, got)
+		}
 	}
 }

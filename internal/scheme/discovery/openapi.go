@@ -33,7 +33,10 @@ import (
 
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 )
+
+const openAPIBytes = 1 << 20 // that one document takes, about
 
 // ServeOpenAPI answers /openapi/v3 and /openapi/v3/{api/v1,apis/group/version}. before is what stands before these paths where the server is
 // asked for them.
@@ -79,7 +82,11 @@ func writeOpenAPI(w http.ResponseWriter, r *http.Request, etag string, makeDoc f
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	doc, err := makeDoc()
+	err := shares.Hold(r.Context(), w, openAPIBytes)
+	var doc []byte
+	if err == nil {
+		doc, err = makeDoc()
+	}
 	if err != nil {
 		response.Refuse(w, r, err)
 		return
@@ -192,7 +199,7 @@ type oaDocument struct {
 	schemas    map[string]any            // *oaSchema, or a custom resource's own schema
 	paths      map[string]map[string]any // by method; "parameters" are those of all methods
 	parameters map[string][]oaParameter  // the query parameters of a use, a verb in most cases
-	enums      map[string][]string       // the values of string types, by their enumName
+	enums      map[string]enumeration    // the values of string types, by their enumName
 }
 
 // openAPIDocument makes the document of one group version.
@@ -224,18 +231,35 @@ func newOADocument() *oaDocument {
 	return &oaDocument{schemas: map[string]any{}, paths: map[string]map[string]any{}, parameters: map[string][]oaParameter{}, enums: readEnums()}
 }
 
-// openAPIEnums are the string types whose constants are all that they may be. Reflection does not see constants, and a test compares
-// the table with the sources.
+// openAPIEnums are the string types whose constants are all that they may be, each with its values and what the constants' comments say of
+// them. Reflection sees neither; a test compares the table with the sources, and writes it anew (-update).
+//
+//	apps/v1.DeploymentStrategyType:
+//		Recreate	Kill all existing pods before creating new ones.
 //
 //go:embed openapi_enums.txt
 var openAPIEnums string
 
-func readEnums() map[string][]string {
-	enums := map[string][]string{}
-	for line := range strings.Lines(openAPIEnums) {
-		if name, values, ok := strings.Cut(strings.TrimRight(line, "\n"), ": "); ok {
-			enums[name] = strings.Split(values, "|")
+// An enumeration is the values of a string type, sorted, and the text about them that kube-apiserver puts behind a field's description.
+type enumeration struct {
+	values []string
+	text   string
+}
+
+func readEnums() map[string]enumeration {
+	enums := map[string]enumeration{}
+	for block := range strings.SplitSeq(strings.TrimSuffix(openAPIEnums, "\n"), "\n\n") {
+		name, rows, _ := strings.Cut(block, ":\n")
+		e := enumeration{text: "\n\nPossible enum values:"}
+		var texts []string
+		for row := range strings.SplitSeq(rows, "\n") {
+			value, about, _ := strings.Cut(strings.TrimPrefix(row, "\t"), "\t")
+			e.values = append(e.values, value)
+			texts = append(texts, strings.TrimRight(fmt.Sprintf("\n - `%q` %s", value, about), " "))
 		}
+		slices.Sort(texts) // by their quotes and all, as Kubernetes' generator does
+		e.text += strings.Join(texts, "")
+		enums[name] = e
 	}
 	return enums
 }
@@ -458,6 +482,7 @@ func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
 		} else if text != "" {
 			property.Description = text
 		}
+		property.Description += d.enums[enumName(indirect(f.Type))].text
 		property.PatchMergeKey, property.PatchStrategy = f.Tag.Get("patchMergeKey"), f.Tag.Get("patchStrategy")
 		property.relate(cmp.Or(scheme.Relations[scheme.Unversioned(t)+"."+name], scheme.RelationOfTags(f.Tag)))
 		s.Properties[name] = property
@@ -465,6 +490,14 @@ func (d *oaDocument) addFields(s *oaSchema, t reflect.Type) {
 			s.Required = append(s.Required, name)
 		}
 	}
+}
+
+// indirect is the type that a pointer leads to; others are themselves.
+func indirect(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
 }
 
 // relate says what server-side apply takes the elements of a field for, in the words of scheme.Relations.
@@ -535,7 +568,7 @@ func (d *oaDocument) describe(t reflect.Type) *oaSchema {
 	case reflect.Map:
 		return &oaSchema{Type: "object", AdditionalProperties: d.describe(t.Elem())}
 	case reflect.String:
-		return &oaSchema{Type: "string", Enum: d.enums[enumName(t)]}
+		return &oaSchema{Type: "string", Enum: d.enums[enumName(t)].values}
 	case reflect.Bool:
 		return &oaSchema{Type: "boolean"}
 	case reflect.Int32, reflect.Int64:

@@ -36,6 +36,7 @@ import (
 
 	"apilet/internal/response"
 	"apilet/internal/scheme"
+	"apilet/internal/shares"
 )
 
 // The media types of /openapi/v2. Clients ask for either of the protobuf ones, and are answered in the second.
@@ -67,6 +68,10 @@ func ServeSwagger(reg *scheme.Registry, w http.ResponseWriter, r *http.Request) 
 		return
 	}
 	const about = 2 << 20
+	if err := shares.Hold(r.Context(), w, about); err != nil { // for what it is made of
+		response.Refuse(w, r, err)
+		return
+	}
 	out, finish := response.Compress(w, r, about)
 	defer finish()
 	buffered := bufio.NewWriterSize(out, 32<<10)

@@ -1,15 +1,23 @@
-// Soak works two servers for an hour or a night, and says whether anything grew, was lost, was skipped or was told twice:
+// Soak works servers for an hour or a night while everything goes wrong that can, and says whether anything grew, was lost, was skipped or was
+// told twice:
 //
-//	go run ./testdata/programs/soak                            # an hour on a server built from here
-//	go run ./testdata/programs/soak -for 8h -binary ./apilet -dir /var/tmp/soak
+//	go run ./testdata/programs/soak                                    # an hour on servers built from here
+//	go run ./testdata/programs/soak -for 2h -etcd ./etcd               # and three servers on three members of etcd
+//	go run ./testdata/programs/soak -for 1m -only "full disk"          # one trouble
 //
-// One server is restarted every few minutes, by SIGTERM and SIGKILL in turn, in the midst of writes. The other is left alone, so that what
-// a restart would sweep away can pile up. Both get the same mix (work.go): writes of ConfigMaps, Pods and custom resources whose number
-// is bounded, lists of every sort, watches that read well, slowly, or hang up (watch.go), namespaces and definitions that come and go,
-// Events that expire, backups, and a compaction every few seconds. A row a minute tells what each server holds.
+// There are four subjects. All get the same mix (work.go): writes of ConfigMaps, Pods and custom resources whose number is bounded, lists
+// of every sort, watches that read well, slowly, or hang up (watch.go), namespaces and definitions that come and go, Events that expire,
+// backups, and a compaction every few seconds; and a bystander who wants one object, and takes the time for which there is no answer.
+//
+//	shaken   a file on a small disk, TLS: SIGTERM, SIGKILL, the disk full, an object damaged, the certificate lost, a backup restored (disk.go)
+//	calm     a file: nothing, so that what a restart would sweep away can pile up
+//	adrift   a file: its clock is set, by minutes and by decades (drift.go)
+//	spread   three servers on etcd, behind one address: etcd away or held, a member or a server killed, ... (cluster.go)
+//
+// Each trouble has a row: what was planted, and what clients saw of it (plan.go). A row a minute tells what each subject holds.
 //
 // It ends with 1 if memory, goroutines, descriptors or the file grew (the median of the last quarter against that of the second), if an
-// acknowledged write was missing, if a watch skipped or repeated, if an answer was not what it should be, or if `apilet check` complains.
+// acknowledged write was missing, if a watch skipped or repeated, if an answer was not one that is due then, or if `apilet check` complains.
 package main
 
 import (
@@ -18,6 +26,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -29,37 +38,71 @@ import (
 )
 
 var (
-	binary  = flag.String("binary", "", "the apilet `file` to work; without it one is built")
-	folder  = flag.String("dir", "", "`folder` for the data files; without it a temporary one")
-	length  = flag.Duration("for", time.Hour, "how long to go on")
-	row     = flag.Duration("row", time.Minute, "time between rows of the table")
-	restart = flag.Duration("restart", 3*time.Minute, "time between restarts of the one server")
-	rate    = flag.Int("rate", 15, "requests a second to each server, watches not counted")
-	compact = flag.Duration("compaction-interval", 15*time.Second, "the servers' --compaction-interval")
+	binary     = flag.String("binary", "", "the apilet `file` to work; without it one is built. That of the subject whose clock is set is built in any case")
+	etcdBinary = flag.String("etcd", "", "the etcd `file` that several servers share; without it there are none")
+	folder     = flag.String("dir", "", "`folder` for data files and logs; without it a temporary one")
+	length     = flag.Duration("for", time.Hour, "how long to go on")
+	row        = flag.Duration("row", time.Minute, "time between rows of the table")
+	every      = flag.Duration("every", 0, "time between the end of a trouble and the next one (default a fiftieth of -for, 1s to 2m)")
+	hold       = flag.Duration("hold", 0, "how long a trouble lasts, if it is one that lasts (default as -every, at most 15s)")
+	seed       = flag.Uint64("seed", 0, "decides the order of the troubles; 0 is another one each time")
+	only       = flag.String("only", "", "troubles whose `name` has this in it, and no others")
+	rate       = flag.Int("rate", 15, "requests a second to each subject, watches and the bystander not counted")
+	compact    = flag.Duration("compaction-interval", 15*time.Second, "the servers' --compaction-interval")
 )
 
 func main() {
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		os.Exit(1)
+	if *every == 0 {
+		*every = min(max(*length/50, time.Second), 2*time.Minute)
 	}
-	fmt.Println("nothing grew, nothing was lost")
+	if *hold == 0 {
+		*hold = min(*every, 15*time.Second)
+	}
+	os.Exit(inOwnFolder())
 }
 
-func run(ctx context.Context, out io.Writer) error {
+// inOwnFolder runs the soak in its folder; and where that can be had, as a process of its own, with a disk of its own there.
+func inOwnFolder() int {
 	dir := *folder
 	if dir == "" {
 		temp, err := os.MkdirTemp("", "soak")
 		if err != nil {
-			return err
+			fmt.Fprintln(os.Stderr, "soak:", err)
+			return 1
 		}
 		defer os.RemoveAll(temp)
 		dir = temp
 	}
+	dir, err := filepath.Abs(dir)
+	disk := filepath.Join(dir, "shaken", "disk")
+	if err = errors.Join(err, os.MkdirAll(disk, 0o700)); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		return 1
+	}
+	inside, code, err := withOwnDisk(disk, append([]string{"-dir", dir}, os.Args[1:]...))
+	if err != nil {
+		fmt.Println("no small disk:", err)
+	} else if !inside {
+		return code
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, dir, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		return 1
+	}
+	fmt.Println("nothing grew, nothing was lost")
+	return 0
+}
+
+// A course is a subject and what it is to go through.
+type course struct {
+	*subject
+	troubles []*trouble
+}
+
+func run(ctx context.Context, dir string, out io.Writer) error {
 	if *binary == "" {
 		*binary = filepath.Join(dir, "apilet")
 		build := exec.CommandContext(ctx, "go", "build", "-o", *binary, "apilet")
@@ -68,21 +111,63 @@ func run(ctx context.Context, out io.Writer) error {
 			return fmt.Errorf("building the server: %w", err)
 		}
 	}
+	table := &table{out: out}
+	courses, err := enroll(ctx, dir, table)
+	if err != nil {
+		return err
+	}
+	if *seed == 0 {
+		*seed = rand.Uint64()
+	}
+	fmt.Fprintf(out, "-seed %d\n", *seed)
+	table.began = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, *length)
 	defer cancel()
-	subjects := []*subject{newSubject("shaken", dir, *restart), newSubject("calm", dir, 0)}
-	table := &table{out: out, began: time.Now()}
-	errs := make([]error, len(subjects))
+	errs := make([]error, len(courses))
 	var all sync.WaitGroup
-	for i, s := range subjects {
-		all.Go(func() { errs[i] = s.live(ctx) })
+	for i, c := range courses {
+		all.Go(func() { errs[i] = c.live(ctx, table, c.troubles, rand.New(rand.NewPCG(*seed, uint64(i)))) })
 	}
-	all.Go(func() { table.fill(ctx, subjects) })
+	all.Go(func() { table.fill(ctx, courses) })
 	all.Wait()
-	for i, s := range subjects {
-		errs[i] = errors.Join(errs[i], s.verdict(out))
+	for i, c := range courses {
+		errs[i] = errors.Join(errs[i], c.verdict(out))
 	}
 	return errors.Join(errs...)
+}
+
+// enroll makes the subjects that have something to go through, and tells what cannot be had.
+func enroll(ctx context.Context, dir string, out *table) (courses []course, err error) {
+	add := func(s *subject, all []*trouble) {
+		if all = chosen(all, *only); len(all) > 0 || *only == "" {
+			courses = append(courses, course{s, all})
+		}
+	}
+	shaken := newSubject("shaken", dir, *binary).secure()
+	add(shaken, shaken.ofOneServer())
+	add(newSubject("calm", dir, *binary), nil)
+	adrift := newSubject("adrift", dir, filepath.Join(dir, "apilet-adrift")).secure()
+	adrift.adrift()
+	if all := chosen(adrift.ofTheClock(), *only); len(all) > 0 {
+		if err := buildDrifting(ctx, dir, adrift.program); err != nil {
+			fmt.Fprintln(out.out, "no clock can be set:", err)
+		} else {
+			add(adrift, all)
+		}
+	}
+	spread := newSubject("spread", dir, *binary)
+	all := chosen(spread.ofACluster(), *only)
+	switch {
+	case len(all) == 0:
+	case *etcdBinary == "":
+		fmt.Fprintln(out.out, "no -etcd: what goes wrong with etcd, and with several servers, is left out")
+	default:
+		if err := spread.spread(); err != nil {
+			return nil, err
+		}
+		add(spread, all)
+	}
+	return courses, nil
 }
 
 // ---- The table ----
@@ -96,33 +181,37 @@ type sample struct {
 	used       float64 // pages of it that are not free, bytes
 }
 
-// A table prints a row for each server, and keeps the samples for the verdict.
+// A table prints a row for each subject, and keeps the samples for the verdict.
 type table struct {
-	out   io.Writer
 	began time.Time
+
+	mu  sync.Mutex // guards out
+	out io.Writer
 }
 
 const samplesPerRow = 6
 
-// fill samples and prints until ctx ends.
-func (t *table) fill(ctx context.Context, subjects []*subject) {
+// line prints what became of a trouble, or another row.
+func (t *table) line(s *subject, format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprintf(t.out, "%8s %-7s %s\n", time.Since(t.began).Round(time.Second), s.name, fmt.Sprintf(format, args...))
+}
+
+// fill samples and prints until ctx ends. What is held while a trouble lasts is its own.
+func (t *table) fill(ctx context.Context, courses []course) {
+	t.mu.Lock()
 	fmt.Fprintf(t.out, "%8s %-7s %8s %11s %6s %8s %8s %9s %8s %7s %9s %8s %7s %7s %7s %6s\n", "time", "server", "anon MiB", "goroutines",
-		"files", "file MiB", "used MiB", "requests", "written", "listed", "events", "expired", "starts", "cut off", "errors", "cpu %")
-	ticker := time.NewTicker(*row / samplesPerRow)
-	defer ticker.Stop()
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		for _, s := range subjects {
+		"files", "file MiB", "used MiB", "requests", "written", "listed", "events", "expired", "refused", "cut off", "errors", "cpu %")
+	t.mu.Unlock()
+	for n := 1; pause(ctx, *row/samplesPerRow); n++ {
+		for _, c := range courses {
+			s := c.subject
 			now, ok := s.sample()
-			if !ok { // it is just being restarted
-				continue
+			if ok && s.leave.Load() == &s.standing {
+				s.samples = append(s.samples, now)
 			}
-			s.samples = append(s.samples, now)
-			if n%samplesPerRow == 0 {
+			if ok && n%samplesPerRow == 0 {
 				t.print(s, now)
 			}
 		}
@@ -131,10 +220,9 @@ func (t *table) fill(ctx context.Context, subjects []*subject) {
 
 func (t *table) print(s *subject, now sample) {
 	c := &s.counts
-	fmt.Fprintf(t.out, "%8s %-7s %8.1f %11.0f %6.0f %8.1f %8.2f %9d %8d %7d %9d %8d %7d %7d %7d %6.1f\n",
-		time.Since(t.began).Round(time.Second), s.name, now.memory/(1<<20), now.goroutines, now.files, now.size/(1<<20), now.used/(1<<20),
-		c.requests.Load(), c.written.Load(), c.listed.Load(), c.events.Load(), c.expired.Load(), c.starts.Load(), c.cutOff.Load(), s.faults(),
-		s.processor())
+	t.line(s, "%8.1f %11.0f %6.0f %8.1f %8.2f %9d %8d %7d %9d %8d %7d %7d %7d %6.1f",
+		now.memory/(1<<20), now.goroutines, now.files, now.size/(1<<20), now.used/(1<<20), c.requests.Load(), c.written.Load(), c.listed.Load(),
+		c.events.Load(), c.expired.Load(), c.refused.Load(), c.cutOff.Load(), s.faults(), s.processor())
 }
 
 // ---- The verdict ----

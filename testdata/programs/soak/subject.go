@@ -1,14 +1,15 @@
 package main
 
-// This file runs one server: it starts, restarts, samples and stops the process, and counts what is said about it.
+// This file is a subject: one server or several under one address, what works it, its samples, its requests, and what is said about it.
 
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,165 +24,232 @@ import (
 )
 
 const (
-	patience  = 60 * time.Second // for an answer, a start, or watches to catch up: far more than any needs
-	faultsMax = 50               // told in words; more are only counted
+	patience  = 2 * time.Minute // for an answer, a start, a condition, or watches to catch up: far more than any needs
+	endWithin = time.Minute     // of SIGTERM; a server promises half of it
+	blink     = 20 * time.Millisecond
+	faultsMax = 50 // told in words; more are only counted
+	token     = "soak"
 )
 
 // counts are the table's columns that only rise.
-type counts struct{ requests, written, listed, events, expired, starts, cutOff atomic.Int64 }
+type counts struct{ requests, written, listed, events, expired, refused, cutOff atomic.Int64 }
 
-// A subject is a server under work, and what is known of it.
+// tallies are counts of one moment.
+type tallies struct{ written, expired, refused, cutOff int64 }
+
+func (c *counts) now() tallies {
+	return tallies{c.written.Load(), c.expired.Load(), c.refused.Load(), c.cutOff.Load()}
+}
+
+func (t tallies) minus(was tallies) tallies {
+	return tallies{t.written - was.written, t.expired - was.expired, t.refused - was.refused, t.cutOff - was.cutOff}
+}
+
+// A subject is what is worked, and what is known of it.
 type subject struct {
 	name, dir string
-	restarts  time.Duration // between restarts; 0: none
+	program   string         // of its servers
+	front     *balancer      // nil: the one server is asked
+	etcd      *cluster       // nil: the server has a file
+	drift     *drift         // nil: the server has the machine's clock
+	authority string         // file of those who vouch for its certificates; "": it speaks no TLS
+	standing  leave          // what clients may see at any time
+	had       map[string]int // how often each trouble has come; the timetable's
+	late      bool           // the log may have errors of the last trouble yet; the timetable's
 	client    *http.Client
-	url       atomic.Pointer[string] // of the running process
-	pid       atomic.Int64           // 0: none serves
 	counts    counts
 	ledger    *ledger
 	samples   []sample // the table's
 	draining  chan struct{}
+	over      context.Context // ends when the subject cannot be worked any more, with the cause
+	fail      context.CancelCauseFunc
+
+	leave   atomic.Pointer[leave] // what clients may see now
+	lineage atomic.Int64          // how often the data have become others, whose revisions mean something else
+	rewound atomic.Int64          // how often older data have come back
+	slow    atomic.Int64          // answers outside of troubles that the standing leave excuses
+	silence atomic.Int64          // nanoseconds: how long the bystander has waited at most, since this was set to 0
 
 	usedBefore time.Duration // processor time at the row before; the table's
 	rowBefore  time.Time
 
-	mu    sync.Mutex // guards what follows
-	said  []string   // the first faults
-	count int        // of all faults
+	mu      sync.Mutex // guards what follows
+	servers []*server
+	said    []string // the first faults
+	count   int      // of all faults
 }
 
-func newSubject(name, dir string, restarts time.Duration) *subject {
-	return &subject{name: name, dir: filepath.Join(dir, name), restarts: restarts, ledger: newLedger(), draining: make(chan struct{}),
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
+// newSubject is a server on a file of its own.
+func newSubject(name, dir, program string) *subject {
+	over, fail := context.WithCancelCause(context.Background())
+	s := &subject{name: name, dir: filepath.Join(dir, name), program: program, ledger: newLedger(), draining: make(chan struct{}), had: map[string]int{},
+		over: over, fail: fail, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
+	s.leave.Store(&s.standing)
+	s.servers = []*server{s.newServer("apilet", func() []string { return []string{"--data", s.data()} })}
+	return s
 }
 
-// live runs the server and everything that works it until ctx ends, then lets the watches catch up, stops the server and checks its file.
-func (s *subject) live(ctx context.Context) error {
+// secure has the subject's servers speak TLS, with certificates of their own.
+func (s *subject) secure() *subject {
+	s.authority = filepath.Join(s.dir, "certs", "ca.crt")
+	return s
+}
+
+// spread has three servers on etcd in the place of the one.
+func (s *subject) spread() (err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.Remove(s.data()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if s.etcd, err = newCluster(s.dir, s.fail); err != nil {
 		return err
 	}
-	process, err := s.start()
-	if err != nil {
+	if s.front, err = newBalancer(); err != nil {
 		return err
 	}
-	defer func() { _ = process.Process.Kill() }() // nothing to a process that has ended
-	if err := s.furnish(); err != nil {
+	s.authority = filepath.Join(s.dir, "ca.crt")
+	s.standing = leave{refuses: slowly, latest: true}
+	s.servers = nil
+	for i := range members {
+		data := filepath.Join(s.dir, fmt.Sprintf("replica-%d.db", i))
+		s.servers = append(s.servers, s.newServer(fmt.Sprint("apilet-", i), func() []string { return append([]string{"--data", data}, s.etcd.flags()...) }))
+	}
+	return os.WriteFile(s.authority, s.etcd.signer.pem, 0o600)
+}
+
+// newServer is one that does not run. where are the flags that say where its objects are.
+func (s *subject) newServer(name string, where func() []string) *server {
+	one := &server{kubeconfig: filepath.Join(s.dir, name+".kubeconfig"), authority: func() []byte { pem, _ := os.ReadFile(s.authority); return pem }}
+	one.process = process{name: name, dir: s.dir, alarm: s.fail, args: func() []string {
+		args := []string{s.program, "--listen", "127.0.0.1:0", "--kubeconfig", one.kubeconfig, "--compaction-interval", compact.String(),
+			"--event-ttl", "1m", "--log-format", "json"}
+		switch {
+		case s.etcd != nil:
+			args = append(args, "--tls-cert-file", s.etcd.signer.file(), "--tls-private-key-file", s.etcd.signer.file(), "--token-auth-file", s.tokens())
+		case s.authority != "":
+			args = append(args, "--cert-dir", filepath.Dir(s.authority), "--token-auth-file", s.tokens())
+		}
+		return append(args, where()...)
+	}}
+	return one
+}
+
+func (s *subject) tokens() string { return filepath.Join(s.dir, "tokens.csv") }
+
+func (s *subject) data() string { return filepath.Join(s.dir, "disk", "apilet.db") }
+
+// running are the servers of now.
+func (s *subject) running() []*server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.servers
+}
+
+func (s *subject) become(servers ...*server) {
+	s.mu.Lock()
+	s.servers = servers
+	s.mu.Unlock()
+	s.front.serve(servers...)
+}
+
+// live runs the subject and everything that works it until ctx ends, then lets the watches catch up, stops the servers and checks their files.
+func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, order *rand.Rand) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	context.AfterFunc(s.over, stop)
+	defer s.killAll()
+	if err := s.begin(); err != nil {
 		return err
 	}
 	var workers, watchers sync.WaitGroup
 	s.startWatchers(&watchers)
 	s.startWorkers(ctx, &workers)
-	process, err = s.shake(ctx, process)
+	err := s.suffer(ctx, out, troubles, order)
+	stop()
+	if err != nil {
+		s.fail(err)
+	}
 	workers.Wait()
-	if err != nil {
-		return err
-	}
-	s.compareAll()
-	close(s.draining) // from here on watchers end when they know what the ledger knows
-	watchers.Wait()
-	err = errors.Join(s.end(process, syscall.SIGTERM), s.checkLog())
-	return errors.Join(err, s.checkFile())
-}
-
-func (s *subject) data() string { return filepath.Join(s.dir, "apilet.db") }
-
-// start runs the binary and waits until it serves.
-func (s *subject) start() (*exec.Cmd, error) {
-	kubeconfig := filepath.Join(s.dir, "kubeconfig")
-	if err := os.Remove(kubeconfig); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	process := exec.Command(*binary, "--data", s.data(), "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig,
-		"--compaction-interval", compact.String(), "--event-ttl", "1m", "--log-format", "json")
-	process.Stderr = log
-	if err := process.Start(); err != nil {
-		return nil, err
-	}
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if url := serverOf(kubeconfig); url != "" {
-			s.counts.starts.Add(1)
-			s.url.Store(&url)
-			s.pid.Store(int64(process.Process.Pid))
-			return process, nil
-		}
-	}
-	return nil, errors.Join(fmt.Errorf("%s: no kubeconfig after %v; see the log in %s", s.name, patience, s.dir), process.Process.Kill())
-}
-
-func serverOf(kubeconfig string) string {
-	text, _ := os.ReadFile(kubeconfig)
-	var config struct {
-		Clusters []struct{ Cluster struct{ Server string } }
-	}
-	if json.Unmarshal(text, &config) != nil || len(config.Clusters) == 0 {
-		return ""
-	}
-	return config.Clusters[0].Cluster.Server
-}
-
-// shake restarts the server in its rhythm until ctx ends, and holds the ledger against it each time. It returns the last process.
-func (s *subject) shake(ctx context.Context, process *exec.Cmd) (*exec.Cmd, error) {
-	if s.restarts == 0 {
-		<-ctx.Done()
-		return process, nil
-	}
-	for turn := 0; ; turn++ {
-		select {
-		case <-ctx.Done():
-			return process, nil
-		case <-time.After(s.restarts):
-		}
-		how := syscall.SIGTERM
-		if turn%2 == 1 {
-			how = syscall.SIGKILL
-		}
-		s.pid.Store(0)
-		if err := s.end(process, how); err != nil {
-			return process, err
-		}
-		next, err := s.start()
-		if err != nil {
-			return process, err
-		}
-		process = next
+	if s.over.Err() == nil {
 		s.compareAll()
 	}
+	close(s.draining) // from here on watchers end when they know what the ledger knows
+	watchers.Wait()
+	if s.over.Err() != nil {
+		return context.Cause(s.over)
+	}
+	return s.finish()
 }
 
-// end stops the server. A server that was asked politely says so with exit code 0.
-func (s *subject) end(process *exec.Cmd, how syscall.Signal) error {
-	if err := process.Process.Signal(how); err != nil {
+// begin starts the servers, and makes what the work needs.
+func (s *subject) begin() error {
+	if err := errors.Join(os.MkdirAll(s.dir, 0o700), os.MkdirAll(filepath.Dir(s.data()), 0o700),
+		os.WriteFile(s.tokens(), []byte(token+",soak,soak,system:masters\n"), 0o600)); err != nil {
 		return err
 	}
-	if err := process.Wait(); err != nil && how == syscall.SIGTERM {
-		s.fault("SIGTERM: the server ended with %v", err)
+	if err := os.Remove(s.data()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	return nil
-}
-
-// checkLog looks for what a server never says when it is well.
-func (s *subject) checkLog() error {
-	log, err := os.ReadFile(filepath.Join(s.dir, "log"))
-	for line := range bytes.Lines(log) {
-		if bytes.Contains(line, []byte(`"level":"error"`)) || bytes.Contains(line, []byte("panic")) {
-			s.fault("the log says %.300s", bytes.TrimSpace(line))
+	if s.drift != nil {
+		if err := s.drift.set(0); err != nil {
+			return err
 		}
 	}
-	return err
+	if s.etcd != nil {
+		if err := s.etcd.startAll(); err != nil {
+			return err
+		}
+	}
+	if err := each(s.servers, (*server).start); err != nil {
+		return err
+	}
+	if s.authority != "" {
+		s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: poolOf(s.servers[0].authority())}
+	}
+	if s.front != nil {
+		s.front.client = s.client
+		s.front.serve(s.servers...)
+		go s.front.run(s.over)
+	}
+	return s.furnish()
 }
 
-func (s *subject) checkFile() error {
-	out, err := exec.Command(*binary, "check", "--data", s.data()).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("apilet check: %w\n%s", err, out)
+// finish stops the servers, and looks at what they leave.
+func (s *subject) finish() error {
+	defer s.fail(nil)
+	stopped := each(s.servers, func(one *server) error { return one.end(syscall.SIGTERM) })
+	checked := each(s.servers, func(one *server) error {
+		args := one.args()
+		for i, arg := range args {
+			if arg == "--data" {
+				if out, err := exec.Command(s.program, "check", "--data", args[i+1]).CombinedOutput(); err != nil {
+					return fmt.Errorf("apilet check: %w\n%s", err, out)
+				}
+			}
+		}
+		return nil
+	})
+	return errors.Join(stopped, s.checkLogs(s.late), checked)
+}
+
+func (s *subject) killAll() {
+	for _, one := range s.running() {
+		_ = one.end(syscall.SIGKILL)
+	}
+	if s.etcd != nil {
+		_ = s.etcd.killAll()
+	}
+}
+
+// checkLogs looks at what has been logged since the last time, for what a server never says when it is well.
+func (s *subject) checkLogs(allowed bool) error {
+	for _, one := range s.running() {
+		text := one.said(one.seen)
+		one.seen += int64(len(text))
+		for line := range bytes.Lines(text) {
+			if bytes.Contains(line, []byte(`"level":"error"`)) && !allowed || bytes.Contains(line, []byte("panic")) || bytes.HasPrefix(line, []byte("fatal")) {
+				s.fault("the log says %.300s", bytes.TrimSpace(line))
+			}
+		}
 	}
 	return nil
 }
@@ -189,27 +257,44 @@ func (s *subject) checkFile() error {
 // ---- Samples ----
 
 var (
-	anonymous  = regexp.MustCompile(`RssAnon:\s+(\d+) kB`)
-	goroutines = regexp.MustCompile(`(?m)^go_goroutines (\S+)`)
-	fileBytes  = regexp.MustCompile(`(?m)^apilet_store_file_bytes (\S+)`)
-	freeBytes  = regexp.MustCompile(`(?m)^apilet_store_free_bytes (\S+)`)
+	anonymous   = regexp.MustCompile(`RssAnon:\s+(\d+) kB`)
+	goroutines  = regexp.MustCompile(`(?m)^go_goroutines (\S+)`)
+	fileBytes   = regexp.MustCompile(`(?m)^apilet_store_file_bytes (\S+)`)
+	freeBytes   = regexp.MustCompile(`(?m)^apilet_store_free_bytes (\S+)`)
+	clockBehind = regexp.MustCompile(`(?m)^apilet_clock_behind_seconds (\S+)`)
 )
 
-// sample reads what the server holds now, from the outside and from /metrics.
+// sample reads what the servers hold now, all together, from the outside and from /metrics.
 func (s *subject) sample() (now sample, ok bool) {
-	if s.pid.Load() == 0 {
+	all := s.running()
+	for _, one := range all {
+		part, ok := s.sampleOf(one)
+		if !ok {
+			return now, false
+		}
+		now.memory += part.memory
+		now.goroutines += part.goroutines
+		now.files += part.files
+		now.size += part.size
+		now.used += part.used
+	}
+	return now, len(all) > 0
+}
+
+func (s *subject) sampleOf(one *server) (now sample, ok bool) {
+	if one.pid.Load() == 0 || one.url.Load() == nil {
 		return now, false
 	}
-	process := fmt.Sprintf("/proc/%d/", s.pid.Load())
+	process := fmt.Sprintf("/proc/%d/", one.pid.Load())
 	status, err1 := os.ReadFile(process + "status")
 	files, err2 := os.ReadDir(process + "fd")
-	info, err3 := os.Stat(s.data())
-	a, err4 := s.call("GET", "/metrics", "", "")
-	if errors.Join(err1, err2, err3, err4) != nil {
+	a, err3 := s.askServer(one, "/metrics")
+	if errors.Join(err1, err2, err3) != nil || a.code != http.StatusOK {
 		return now, false
 	}
+	size := number(fileBytes, a.body)
 	return sample{memory: 1024 * number(anonymous, status), goroutines: number(goroutines, a.body), files: float64(len(files)),
-		size: float64(info.Size()), used: number(fileBytes, a.body) - number(freeBytes, a.body)}, true
+		size: size, used: size - number(freeBytes, a.body)}, true
 }
 
 func number(pattern *regexp.Regexp, text []byte) float64 {
@@ -221,17 +306,21 @@ func number(pattern *regexp.Regexp, text []byte) float64 {
 	return n
 }
 
-// processor is the share of one core that the server has used since the row before.
+// processor is the share of one core that the servers have used since the row before.
 func (s *subject) processor() float64 {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid.Load()))
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0
+	ticks := 0
+	for _, one := range s.running() {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.pid.Load()))
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest)
+		if len(fields) < 13 {
+			return 0
+		}
+		user, _ := strconv.Atoi(fields[11])
+		system, _ := strconv.Atoi(fields[12])
+		ticks += user + system
 	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	used, now := time.Duration(user+system)*10*time.Millisecond, time.Now() // in ticks of 1/100 s, on every Linux
+	used, now := time.Duration(ticks)*10*time.Millisecond, time.Now() // in ticks of 1/100 s, on every Linux
 	share := 100 * (used - s.usedBefore).Seconds() / now.Sub(s.rowBefore).Seconds()
 	if used < s.usedBefore || s.rowBefore.IsZero() { // another process than at the row before
 		share = 0
@@ -248,52 +337,108 @@ type answer struct {
 	body []byte
 }
 
-// call makes one request. An error means that nobody knows whether the server has done it.
-func (s *subject) call(method, path, body, contentType string) (answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, *s.url.Load()+path, strings.NewReader(body))
+// errDoubt: nobody knows whether the server has done what was asked, now or later.
+var errDoubt = errors.New("there was no answer")
+
+// A refusedError is an answer that may be seen while a trouble lasts. What was asked has not been done.
+type refusedError struct{ answer }
+
+func (e refusedError) Error() string { return fmt.Sprintf("%d %.200s", e.code, e.body) }
+
+// address is where clients go.
+func (s *subject) address() string {
+	if s.front != nil {
+		return s.front.url()
+	}
+	return *s.running()[0].url.Load()
+}
+
+func (s *subject) request(ctx context.Context, method, url, body, contentType string) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	if contentType != "" {
 		r.Header.Set("Content-Type", contentType)
 	}
-	s.counts.requests.Add(1)
+	if s.authority != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	return r, nil
+}
+
+func (s *subject) send(ctx context.Context, method, url, body, contentType string) (answer, error) {
+	r, err := s.request(ctx, method, url, body, contentType)
+	if err != nil {
+		return answer{}, err
+	}
 	response, err := s.client.Do(r)
 	if err != nil {
-		return answer{}, s.cut(ctx, method, path, err)
+		return answer{}, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, text}, err
+}
+
+// askServer makes a request at one of the servers, of which nothing is demanded.
+func (s *subject) askServer(one *server, path string) (answer, error) {
+	ctx, cancel := context.WithTimeout(s.over, 5*time.Second)
+	defer cancel()
+	return s.send(ctx, "GET", *one.url.Load()+path, "", "")
+}
+
+// call makes one request. It returns answers that are to be judged; others, which the trouble of now excuses, are errors.
+func (s *subject) call(method, path, body, contentType string) (answer, error) {
+	ctx, cancel := context.WithTimeout(s.over, patience)
+	defer cancel()
+	s.counts.requests.Add(1)
+	before := s.leave.Load()
+	a, err := s.send(ctx, method, s.address()+path, body, contentType)
+	if s.over.Err() != nil {
+		return answer{}, context.Cause(s.over)
+	}
+	for _, leave := range []*leave{before, s.leave.Load()} { // of when it was sent, or of when it was answered
+		switch {
+		case err != nil && leave.cut && ctx.Err() == nil:
+			s.counts.cutOff.Add(1)
+			return answer{}, errDoubt
+		case err == nil && leave.refuses != nil && leave.refuses(method, path, a):
+			s.counts.refused.Add(1)
+			if leave == &s.standing {
+				s.slow.Add(1)
+			}
+			if leave.nothing {
+				return answer{}, refusedError{a}
+			}
+			return answer{}, errDoubt
+		}
+	}
 	if err != nil {
-		return answer{}, s.cut(ctx, method, path, err)
-	}
-	return answer{response.StatusCode, text}, nil
-}
-
-// cut counts a request that was cut off. None is but by a restart.
-func (s *subject) cut(ctx context.Context, method, path string, err error) error {
-	s.counts.cutOff.Add(1)
-	if s.restarts == 0 || ctx.Err() != nil {
+		s.counts.cutOff.Add(1)
 		s.fault("%s %.200s: %v", method, path, err)
+		return answer{}, errDoubt
 	}
-	return err
+	return a, nil
 }
 
-// ask is call for requests that may be repeated: it goes on until the server answers.
+// ask is call for requests that may be repeated: it goes on until the server answers. It gives up when the subject does.
 func (s *subject) ask(path string) answer {
-	for {
+	for s.over.Err() == nil {
 		a, err := s.call("GET", path, "", "")
 		if err == nil {
 			return a
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(blink)
 	}
+	return answer{}
 }
 
-// fault notes that something is not as it should be.
+// fault notes that something is not as it should be. What comes after the end of the subject follows from that.
 func (s *subject) fault(format string, args ...any) {
+	if s.over.Err() != nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.count++; len(s.said) < faultsMax {
@@ -307,23 +452,27 @@ func (s *subject) faults() int {
 	return s.count
 }
 
-// verdict prints what became of the server, and returns an error if that is not well.
+// verdict prints what became of the subject, and returns an error if that is not well.
 func (s *subject) verdict(out io.Writer) error {
-	failed := false
-	for _, b := range bounds {
+	judged := bounds
+	if len(s.samples) < 4 {
+		judged = nil
+		fmt.Fprintf(out, "%-7s was hardly ever without a trouble: whether it grows is not known\n", s.name)
+	}
+	for _, b := range judged {
 		before, after, grown := growth(s.samples, b)
 		fmt.Fprintf(out, "%-7s %-17s %12.0f in the second quarter, %12.0f in the last (medians)\n", s.name, b.title, before, after)
 		if grown && *length >= settled {
-			s.fault("%s grew from %.0f to %.0f", b.title, before, after)
+			s.said, s.count = append(s.said, fmt.Sprintf("%s grew from %.0f to %.0f", b.title, before, after)), s.count+1
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if slow, all := s.slow.Load(), s.counts.requests.Load(); slow > all/20 {
+		s.said, s.count = append(s.said, fmt.Sprintf("%d of %d requests took too long outside of troubles", slow, all)), s.count+1
+	}
 	for _, text := range s.said {
 		fmt.Fprintln(out, s.name, "FAULT", text)
-		failed = true
 	}
-	if failed {
+	if s.count > 0 {
 		return fmt.Errorf("%s: %d faults", s.name, s.count)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -30,6 +31,9 @@ type watcher struct {
 	how   manner
 	known map[string]entry
 	rev   string // where it is; "" before a list
+
+	lineage, rewound int64 // the subject's, when it listed
+	stale            bool  // the request of now was made after the data had become others than were listed: it has to be refused
 }
 
 func (s *subject) startWatchers(running *sync.WaitGroup) {
@@ -44,7 +48,7 @@ func (s *subject) startWatchers(running *sync.WaitGroup) {
 // run watches until the ledger is drained and the watcher knows all of it.
 func (w *watcher) run() {
 	begin := time.Time{}
-	for {
+	for w.s.over.Err() == nil {
 		if w.rev == "" {
 			w.list()
 		}
@@ -69,7 +73,7 @@ func (w *watcher) run() {
 // complete compares what the watcher was told with what was acknowledged.
 func (w *watcher) complete() bool {
 	for name, e := range w.s.ledger.copy(w.k) {
-		if was := w.known[name]; was.there != e.there || was.there && was != e {
+		if was := w.known[name]; was.there != e.there || was.there && (was.n != e.n || e.rev != "" && was.rev != e.rev) {
 			return false
 		}
 	}
@@ -78,11 +82,19 @@ func (w *watcher) complete() bool {
 
 // list begins anew. Nothing may be older than what the watcher knows.
 func (w *watcher) list() {
+	lineage, rewound := w.s.lineage.Load(), w.s.rewound.Load()
 	items, rev, ok := w.s.listAll(w.k.path)
 	if !ok {
 		time.Sleep(time.Second)
 		return
 	}
+	if lineage != w.s.lineage.Load() || rewound != w.s.rewound.Load() { // it may be of before or after
+		return
+	}
+	if rewound != w.rewound {
+		w.known = nil // what it was told has never been
+	}
+	w.lineage, w.rewound = lineage, rewound
 	known := map[string]entry{}
 	for name, o := range items {
 		known[name] = entry{n: o.n(), there: true, rev: o.Metadata.ResourceVersion}
@@ -103,7 +115,7 @@ func (w *watcher) follow() {
 	if w.rev == "" {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(w.s.over)
 	defer cancel()
 	go func() { // ends with the request
 		select {
@@ -115,29 +127,41 @@ func (w *watcher) follow() {
 	if w.how == fickle {
 		time.AfterFunc(time.Duration(rand.IntN(20_000))*time.Millisecond, cancel)
 	}
-	r, err := http.NewRequestWithContext(ctx, "GET", *w.s.url.Load()+w.k.path+"?watch=1&allowWatchBookmarks=true&resourceVersion="+w.rev, nil)
+	w.stale = w.lineage != w.s.lineage.Load()
+	before := w.s.leave.Load()
+	r, err := w.s.request(ctx, "GET", w.s.address()+w.k.path+"?watch=1&allowWatchBookmarks=true&resourceVersion="+w.rev, "", "")
 	if err != nil {
 		w.s.fault("%v", err)
 		return
 	}
 	response, err := w.s.client.Do(r)
 	if err != nil {
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(blink)
 		return
 	}
 	defer response.Body.Close()
-	if response.StatusCode == http.StatusTooManyRequests && w.s.restarts > 0 { // the server is stopping
-		time.Sleep(50 * time.Millisecond)
-		return
-	}
 	if response.StatusCode != 200 {
-		w.s.fault("WATCH %s at %s: %d", w.k.path, w.rev, response.StatusCode)
-		time.Sleep(time.Second)
+		w.unanswered(before, response)
+		return
 	}
 	w.take(json.NewDecoder(bufio.NewReader(response.Body)))
 	if w.how == fickle {
 		w.sleep(time.Duration(rand.IntN(25_000)) * time.Millisecond)
 	}
+}
+
+// unanswered is a watch that did not begin.
+func (w *watcher) unanswered(before *leave, response *http.Response) {
+	text, _ := io.ReadAll(response.Body)
+	a, excused := answer{response.StatusCode, text}, false
+	for _, leave := range []*leave{before, w.s.leave.Load()} {
+		stopping := leave.cut && a.code == http.StatusTooManyRequests
+		excused = excused || stopping || leave.refuses != nil && leave.refuses("GET", w.k.path, a)
+	}
+	if !excused {
+		w.s.fault("WATCH %s at %s: %d %.200s", w.k.path, w.rev, a.code, a.body)
+	}
+	time.Sleep(blink)
 }
 
 // cancelLater gives a watch a moment to tell the last events.
@@ -204,6 +228,10 @@ func (w *watcher) sleep(pause time.Duration) {
 func (w *watcher) refused(status json.RawMessage) {
 	var doc struct{ Code int }
 	_ = json.Unmarshal(status, &doc)
+	if doc.Code == http.StatusGatewayTimeout && w.s.leave.Load().latest && !w.stale { // of a server that is behind
+		time.Sleep(blink)
+		return
+	}
 	if doc.Code != http.StatusGone {
 		w.s.fault("WATCH %s at %s: %.300s", w.k.path, w.rev, status)
 	}
@@ -214,11 +242,14 @@ func (w *watcher) refused(status json.RawMessage) {
 // event holds one event against what is known.
 func (w *watcher) event(kind string, o *object) {
 	rev := o.Metadata.ResourceVersion
+	if w.stale {
+		w.s.fault("WATCH %s at %s: the data are others than a moment ago, and it is told %s %s at %s", w.k.path, w.rev, kind, o.Metadata.Name, rev)
+	}
 	if revisionOf(rev) < revisionOf(w.rev) || revisionOf(rev) == revisionOf(w.rev) && kind != "BOOKMARK" {
 		w.s.fault("WATCH %s: %s %s at %s after %s", w.k.path, kind, o.Metadata.Name, rev, w.rev)
 	}
 	w.rev = rev
-	if kind == "BOOKMARK" {
+	if kind == "BOOKMARK" || o.Metadata.Name == serversOwn {
 		return
 	}
 	w.s.counts.events.Add(1)

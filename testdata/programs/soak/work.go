@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -20,6 +21,7 @@ const (
 	mergeBody    = "application/merge-patch+json"
 	pageSize     = 25
 	householdGap = 10 * time.Second
+	bystandGap   = 100 * time.Millisecond
 	definitions  = 8 // names that come and go: metrics keep a series for each that was used
 )
 
@@ -29,22 +31,18 @@ const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResour
 "properties":{"turns":{"type":"integer"},"speed":{"type":"integer","default":7}},
 "x-kubernetes-validations":[{"rule":"self.turns >= 0"}]}}}}}]}}`
 
-// furnish makes the namespace and the definition that the work needs.
+// furnish makes what the work needs: a namespace, a definition, and the marker.
 func (s *subject) furnish() error {
-	for path, body := range map[string]string{
-		"/api/v1/namespaces": `{"metadata":{"name":"soak"}}`,
-		"/apis/apiextensions.k8s.io/v1/customresourcedefinitions": fmt.Sprintf(definition, "gadget", "Gadget"),
+	for _, what := range [][2]string{
+		{"/api/v1/namespaces", `{"metadata":{"name":"soak"}}`},
+		{"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", fmt.Sprintf(definition, "gadget", "Gadget")},
+		{"/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"marker"},"data":{"says":"` + markerText + `"}}`},
 	} {
-		if a, err := s.call("POST", path, body, jsonBody); err != nil || a.code != 201 {
-			return fmt.Errorf("POST %s: %d %s %w", path, a.code, a.body, err)
+		if a := s.must("POST", what[0], what[1], 201, 409); a.code != 201 {
+			return fmt.Errorf("POST %s: %d %s", what[0], a.code, a.body)
 		}
 	}
-	for deadline := time.Now().Add(patience); s.ask(kinds[2].path).code != 200; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s is not served", kinds[2].path)
-		}
-	}
-	return nil
+	return await(kinds[2].path+" is served", func() bool { return s.ask(kinds[2].path).code == 200 })
 }
 
 // startWorkers starts what makes requests until ctx ends.
@@ -67,6 +65,22 @@ func (s *subject) startWorkers(ctx context.Context, running *sync.WaitGroup) {
 	}
 	running.Go(func() { s.read(turns) })
 	running.Go(func() { s.keepHouse(ctx) })
+	running.Go(func() { s.standBy(ctx) })
+}
+
+// standBy is a client who wants one object, again and again, and takes the time for which there is no answer.
+func (s *subject) standBy(ctx context.Context) {
+	for served := time.Now(); pause(ctx, bystandGap); {
+		asked := time.Now()
+		if a, err := s.call("GET", "/api/v1/namespaces/soak", "", ""); err == nil && a.code == 200 {
+			served = time.Now()
+		} else if err == nil {
+			s.fault("the bystander is answered %d %.200s", a.code, a.body)
+		}
+		if waited := max(time.Since(asked), time.Since(served)); int64(waited) > s.silence.Load() {
+			s.silence.Store(int64(waited))
+		}
+	}
 }
 
 // ---- Writers ----
@@ -97,7 +111,7 @@ func (s *subject) change(k *kind, name string, e entry) {
 	switch dice := rand.IntN(100); {
 	case dice < 35:
 		a := s.ask(path)
-		body := s.edited(k, name, e, a)
+		body := s.edited(k, name, a)
 		if body == "" {
 			return
 		}
@@ -114,16 +128,17 @@ func (s *subject) change(k *kind, name string, e entry) {
 		a, err := s.call("POST", k.path, k.body(name, "", e.n+1), jsonBody)
 		s.settle(k, name, attempt{before: e, after: e, code: 409}, a, err)
 	default:
-		body := fmt.Sprintf(`{"metadata":{"resourceVersion":"%d","annotations":{"soak/n":"0"}}}`, revisionOf(e.rev)-1)
+		body := fmt.Sprintf(`{"metadata":{"resourceVersion":"%d","annotations":{"soak/n":"0"}}}`, max(revisionOf(e.rev)-1, 1))
 		a, err := s.call("PATCH", path, body, mergeBody)
 		s.settle(k, name, attempt{before: e, after: e, code: 409}, a, err)
 	}
 }
 
 // edited is what a GET answered, as its next write. What the server has filled in stays.
-func (s *subject) edited(k *kind, name string, e entry, a answer) string {
+func (s *subject) edited(k *kind, name string, a answer) string {
+	e := s.ledger.get(k, name) // its revision may be another one since it was asked for
 	var read object
-	if err := json.Unmarshal(a.body, &read); err != nil || a.code != 200 || read.n() != e.n || read.Metadata.ResourceVersion != e.rev {
+	if err := json.Unmarshal(a.body, &read); err != nil || a.code != 200 || !e.fits(&read) {
 		s.fault("GET %s/%s: want write %d at %s, got %d %.200s", k.path, name, e.n, e.rev, a.code, a.body)
 		return ""
 	}
@@ -137,41 +152,92 @@ type attempt struct {
 	code          int // of the answer that is due
 }
 
-// settle notes what a write has become. If nobody knows, for the connection was cut, the server is asked: it did all of it or nothing.
+// settle notes what a write has become. If nobody knows, or it was refused, the server is asked.
 func (s *subject) settle(k *kind, name string, w attempt, a answer, err error) {
-	path := k.path + "/" + name
-	unknown := err != nil
 	switch {
-	case unknown:
-		if a = s.ask(path); a.code != 200 && a.code != 404 {
+	case err != nil:
+		s.resolve(k, name, w, errors.As(err, new(refusedError)))
+	case a.code != w.code:
+		s.fault("%s/%s: a write is answered %d, not %d: %.300s", k.path, name, a.code, w.code, a.body)
+	case w.code != 409:
+		s.note(k, name, w, a)
+	}
+}
+
+// note enters a write that was answered, or found.
+func (s *subject) note(k *kind, name string, w attempt, a answer) {
+	now := w.after
+	if w.after.there {
+		if now = entryOf(a); now.n != w.after.n {
+			s.fault("%s/%s: of write %d is there: %d %.300s", k.path, name, w.after.n, a.code, a.body)
+			return
+		}
+	}
+	s.counts.written.Add(1)
+	s.ledger.set(k, name, now)
+}
+
+// entryOf is what an answer shows of an object.
+func entryOf(a answer) entry {
+	var o object
+	if a.code == 404 || json.Unmarshal(a.body, &o) != nil {
+		return entry{}
+	}
+	return entry{n: o.n(), there: true, rev: o.Metadata.ResourceVersion}
+}
+
+// resolve finds out what became of a write that was not answered: all of it has happened, or nothing, or all of it will happen yet, as with a
+// request that waits in the memory of an etcd that is held. As long as there is what was there before, the write is made again, on the
+// condition that this is so: when that is answered, the first one cannot happen any more.
+func (s *subject) resolve(k *kind, name string, w attempt, refused bool) {
+	path := k.path + "/" + name
+	for first := true; s.over.Err() == nil; first = false {
+		a := s.ask(path)
+		if a.code != 200 && a.code != 404 {
 			s.fault("GET %s: %d %.200s", path, a.code, a.body)
 			return
 		}
-	case a.code != w.code:
-		s.fault("%s: a write is answered %d, not %d: %.300s", path, a.code, w.code, a.body)
-		return
-	case w.code == 409:
-		return
+		found := entryOf(a)
+		happened := found.there == w.after.there && (!found.there || found.n == w.after.n)
+		untouched := found.there == w.before.there && (!found.there || found.n == w.before.n)
+		switch {
+		case w.code == 409 && untouched: // it was to change nothing
+			return
+		case happened && refused && first:
+			s.fault("%s: write %d was refused, and has happened", path, w.after.n)
+			return
+		case happened:
+			s.note(k, name, w, a)
+			return
+		case !untouched:
+			s.fault("%s: after write %d without an answer is there: %d %.300s", path, w.after.n, a.code, a.body)
+			return
+		}
+		if s.repeated(k, name, w, found) {
+			return
+		}
+		time.Sleep(blink)
 	}
-	var now object
-	_ = json.Unmarshal(a.body, &now)
-	found := entry{n: now.n(), there: a.code != 404 && (unknown || w.after.there), rev: now.Metadata.ResourceVersion}
+}
+
+// repeated makes a write again, on the condition that what was found is still there. It is not done if that is not so, or nobody knows.
+func (s *subject) repeated(k *kind, name string, w attempt, found entry) (done bool) {
+	path := k.path + "/" + name
+	var a answer
+	var err error
 	switch {
-	case unknown && found.there && found.n == w.before.n && now.Metadata.Deleted != "" && !w.after.there:
-		a, err = s.call("DELETE", path+"?gracePeriodSeconds=0", "", "") // a Pod goes in two writes, and the server was stopped between them
-		s.settle(k, name, attempt{before: found, after: w.after, code: w.code}, a, err)
-		return
-	case unknown && found.there && found == w.before, unknown && !found.there && !w.before.there: // it was not done
-		return
-	case found.there != w.after.there || found.there && found.n != w.after.n:
-		s.fault("%s: of write %d (unknown: %t) is there: %d %.300s", path, w.after.n, unknown, a.code, a.body)
-		return
+	case !w.before.there:
+		a, err = s.call("POST", k.path, k.body(name, "", w.after.n), jsonBody)
+	case !w.after.there: // also a Pod that was marked, and is to go yet
+		a, err = s.call("DELETE", path, `{"gracePeriodSeconds":0,"preconditions":{"resourceVersion":"`+found.rev+`"}}`, jsonBody)
+	default:
+		a, err = s.call("PATCH", path, fmt.Sprintf(`{"metadata":{"resourceVersion":"%s","annotations":{"soak/n":"%d"}}}`, found.rev, w.after.n), mergeBody)
 	}
-	if !found.there {
-		found = w.after
+	if err != nil || a.code == 409 || a.code == 404 {
+		return false
 	}
-	s.counts.written.Add(1)
-	s.ledger.set(k, name, found)
+	s.settle(k, name, w, a, nil)
+	return true
 }
 
 // ---- Readers ----
@@ -187,6 +253,7 @@ func (s *subject) read(turns <-chan struct{}) {
 	var past *memory
 	for range turns {
 		k := kinds[rand.IntN(len(kinds))]
+		s.ledger.gate.RLock() // older data come back between reads
 		switch rand.IntN(5) {
 		case 0:
 			past = s.readNow(k)
@@ -204,6 +271,7 @@ func (s *subject) read(turns <-chan struct{}) {
 			name := fmt.Sprintf("o-%d-%02d", rand.IntN(writers), rand.IntN(perKind/writers))
 			s.readSome(k, "fieldSelector=metadata.name%3D"+name, func(o *object) bool { return o.Metadata.Name == name })
 		}
+		s.ledger.gate.RUnlock()
 	}
 }
 
@@ -295,17 +363,23 @@ func (s *subject) keepHouse(ctx context.Context) {
 			return
 		case <-time.After(householdGap):
 		}
-		s.passNamespace(fmt.Sprint("passing-", turn))
-		for i := range 5 {
-			s.must("POST", "/api/v1/namespaces/soak/events", fmt.Sprintf(
-				`{"metadata":{"name":"e-%d-%d"},"involvedObject":{"namespace":"soak"},"message":"%s"}`, turn, i, pads), 201, 409)
-		}
-		if turn%3 == 0 {
-			s.passDefinition(fmt.Sprintf("passing%c", 'a'+turn%definitions))
-		}
-		if turn%18 == 0 {
-			s.must("GET", "/debug/backup", "", 200)
-		}
+		s.keepHouseOnce(turn)
+	}
+}
+
+func (s *subject) keepHouseOnce(turn int) {
+	s.ledger.gate.RLock() // older data come back between turns
+	defer s.ledger.gate.RUnlock()
+	s.passNamespace(fmt.Sprint("passing-", turn))
+	for i := range 5 {
+		s.must("POST", "/api/v1/namespaces/soak/events", fmt.Sprintf(
+			`{"metadata":{"name":"e-%d-%d"},"involvedObject":{"namespace":"soak"},"message":"%s"}`, turn, i, pads), 201, 409)
+	}
+	if turn%3 == 0 {
+		s.passDefinition(fmt.Sprintf("passing%c", 'a'+turn%definitions))
+	}
+	if turn%18 == 0 {
+		s.must("GET", "/debug/backup", "", 200)
 	}
 }
 
@@ -338,10 +412,10 @@ func (s *subject) passDefinition(name string) {
 
 // must makes a request until it is answered, with one of some codes.
 func (s *subject) must(method, path, body string, codes ...int) answer {
-	for {
+	for s.over.Err() == nil {
 		a, err := s.call(method, path, body, jsonBody)
 		if err != nil {
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(blink)
 			continue
 		}
 		for _, code := range codes {
@@ -352,6 +426,7 @@ func (s *subject) must(method, path, body string, codes ...int) answer {
 		s.fault("%s %s: %d %.300s", method, path, a.code, a.body)
 		return a
 	}
+	return answer{}
 }
 
 func (s *subject) gone(path string) { s.until(path, 404) }
@@ -359,7 +434,7 @@ func (s *subject) gone(path string) { s.until(path, 404) }
 // until waits for a code.
 func (s *subject) until(path string, code int) {
 	begin := time.Now()
-	for s.ask(path).code != code {
+	for s.ask(path).code != code && s.over.Err() == nil {
 		if time.Since(begin) > patience {
 			s.fault("GET %s: not %d after %v", path, code, patience)
 			return

@@ -15,6 +15,9 @@
 //
 //	kubectl delete -f webhook.yaml
 //
+// With -certs it has its certificate from a folder, as a controller's manager has it (tls.crt and tls.key), and with -service NAMESPACE/NAME it prints the
+// configuration that controller-gen makes: by a Service, which somebody has to lead here. docs/webhooks.md does it.
+//
 // With -delay it answers late, which shows what timeoutSeconds and failurePolicy do; with -policy Ignore it can be killed and nothing
 // but a line in the server's log (and in its audit log) tells. It is a program for trying and for reading: a webhook for use would keep
 // its certificate, and check that of its caller.
@@ -37,6 +40,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -181,8 +185,7 @@ webhooks:
   failurePolicy: %s
   timeoutSeconds: 5
   clientConfig:
-    url: https://%s/%s
-    caBundle: %s
+%s
   rules:
   - operations: [CREATE, UPDATE, DELETE]
     apiGroups: [""]
@@ -193,12 +196,31 @@ webhooks:
     - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system]}
 `
 
+// byAddress leads to a program on this machine, byService where the Service leads.
+const (
+	byAddress = "    url: https://%s/%s\n    caBundle: %s"
+	byService = "    service: {namespace: %s, name: %s, path: /%s}"
+)
+
+// printConfigurations prints what makes a server call this program.
+func printConfigurations(policy string, where func(path string) string) error {
+	fmt.Printf(configuration, "Mutating", "mutate", policy, where("mutate"))
+	fmt.Print("---\n")
+	fmt.Printf(configuration, "Validating", "validate", policy, where("validate"))
+	return os.Stdout.Close() // kubectl apply -f - waits for it
+}
+
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "where to serve; port 0 picks a free one")
 	delay := flag.Duration("delay", 0, "how long to think about each question")
 	policy := flag.String("policy", "Fail", "the failurePolicy of the configuration: Fail or Ignore")
+	certs := flag.String("certs", "", "a folder with tls.crt and tls.key, instead of a certificate of its own")
+	service := flag.String("service", "", "NAMESPACE/NAME of the Service that the configuration names, instead of the address")
 	flag.Parse()
 	own, authority, err := certificate()
+	if *certs != "" {
+		own, err = tls.LoadX509KeyPair(filepath.Join(*certs, "tls.crt"), filepath.Join(*certs, "tls.key"))
+	}
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -206,11 +228,13 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	bundle := base64.StdEncoding.EncodeToString(authority)
-	fmt.Printf(configuration, "Mutating", "mutate", *policy, listener.Addr(), "mutate", bundle)
-	fmt.Print("---\n")
-	fmt.Printf(configuration, "Validating", "validate", *policy, listener.Addr(), "validate", bundle)
-	if err := os.Stdout.Close(); err != nil { // kubectl apply -f - waits for it
+	where := func(path string) string {
+		if namespace, name, ok := strings.Cut(*service, "/"); ok {
+			return fmt.Sprintf(byService, namespace, name, path)
+		}
+		return fmt.Sprintf(byAddress, listener.Addr(), path, base64.StdEncoding.EncodeToString(authority))
+	}
+	if err := printConfigurations(*policy, where); err != nil {
 		log.Fatal(err)
 	}
 	mux := http.NewServeMux()

@@ -1,0 +1,237 @@
+package rbac
+
+// This file makes an index of the one before it and of what has changed: a write of a role or a binding costs what it touches, however many
+// others there are. A Policy knows the objects and which bindings refer to which role; an index is made of 256 parts of each table, and a
+// new one shares with the old all parts that stay.
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+
+	"apilet/internal/scheme"
+)
+
+// A Policy is what indexes are made of. Its user sees to it that one changes it at a time; the indexes are anybody's.
+type Policy struct {
+	objects map[string]scheme.Object         // by their user's keys
+	cluster map[string]*rbacv1.ClusterRole   // by name
+	sums    map[string][]rbacv1.PolicyRule   // the rules of those that aggregate, by name
+	bound   map[roleName]map[string]struct{} // keys of the bindings that refer to a role, be it there or not
+	grants  map[string]*grant                // by the bindings' keys
+	index   *Index
+}
+
+// NewPolicy is one without objects.
+func NewPolicy() *Policy {
+	return &Policy{objects: map[string]scheme.Object{}, cluster: map[string]*rbacv1.ClusterRole{}, sums: map[string][]rbacv1.PolicyRule{},
+		bound: map[roleName]map[string]struct{}{}, grants: map[string]*grant{}, index: &Index{seed: maphash.MakeSeed()}}
+}
+
+// Change puts objects under keys of the caller's, nil for what is gone, and returns the index of what there is then.
+func (p *Policy) Change(objects map[string]scheme.Object) *Index {
+	next := *p.index
+	d := &draft{x: &next, roles: editor[roleName, *roleRules]{to: &next.roles, seed: next.seed}, grants: editor[place, []*grant]{to: &next.grants, seed: next.seed},
+		listers: editor[subjectName, int]{to: &next.listers, seed: next.seed}}
+	roles, bindings, aggregates := map[roleName]bool{}, map[string]bool{}, false
+	for key, obj := range objects {
+		for _, one := range [...]scheme.Object{p.objects[key], obj} {
+			if one == nil {
+				continue
+			}
+			if rulesOf(one) != nil {
+				roles[roleName{one.GetNamespace(), one.GetName()}] = true
+			} else if ref, _ := BindingParts(one); ref != nil {
+				bindings[key] = true
+			}
+		}
+		aggregates = p.put(d, key, obj) || aggregates
+	}
+	if aggregates {
+		p.aggregate(d, roles)
+	}
+	for role := range roles {
+		for key := range p.bound[role] {
+			bindings[key] = true
+		}
+	}
+	p.regrant(d, bindings)
+	p.index = &next
+	return p.index
+}
+
+// put enters one object, and its rules; it says whether cluster roles have changed, which others may gather.
+func (p *Policy) put(d *draft, key string, obj scheme.Object) (clusterRole bool) {
+	if old := p.objects[key]; old != nil {
+		if ref, _ := BindingParts(old); ref != nil {
+			name := roleOf(ref, old.GetNamespace())
+			delete(p.bound[name], key)
+			if len(p.bound[name]) == 0 {
+				delete(p.bound, name)
+			}
+		} else if rulesOf(old) != nil {
+			d.roles.remove(roleName{old.GetNamespace(), old.GetName()})
+		}
+		if role, is := old.(*rbacv1.ClusterRole); is {
+			clusterRole = true
+			delete(p.cluster, role.Name)
+			delete(p.sums, role.Name)
+		}
+		delete(p.objects, key)
+	}
+	if obj == nil {
+		return clusterRole
+	}
+	p.objects[key] = obj
+	if rules := rulesOf(obj); rules != nil {
+		d.roles.set(roleName{obj.GetNamespace(), obj.GetName()}, newRoleRules(*rules))
+	} else if ref, _ := BindingParts(obj); ref != nil {
+		name := roleOf(ref, obj.GetNamespace())
+		if p.bound[name] == nil {
+			p.bound[name] = map[string]struct{}{}
+		}
+		p.bound[name][key] = struct{}{}
+	}
+	if role, is := obj.(*rbacv1.ClusterRole); is {
+		clusterRole, p.cluster[role.Name] = true, role
+	}
+	return clusterRole
+}
+
+// aggregate gathers anew what cluster roles gather, and adds those that have changed to the roles.
+func (p *Policy) aggregate(d *draft, roles map[roleName]bool) {
+	all := make([]scheme.Object, 0, len(p.cluster))
+	for _, role := range p.cluster {
+		all = append(all, role)
+	}
+	for _, role := range aggregated(all) {
+		name := roleName{"", role.Name}
+		before, known := p.sums[role.Name]
+		if known && !roles[name] && apiequality.Semantic.DeepEqual(before, role.Rules) {
+			continue
+		}
+		p.sums[role.Name], roles[name] = role.Rules, true
+		d.roles.set(name, newRoleRules(role.Rules))
+	}
+}
+
+// regrant takes away what bindings gave, and gives what they give now.
+func (p *Policy) regrant(d *draft, bindings map[string]bool) {
+	gone, come := map[place][]*grant{}, map[place][]*grant{}
+	note := func(g *grant, to map[place][]*grant, listers int) {
+		for _, subject := range g.subjects {
+			at := place{subject, g.namespace}
+			to[at] = append(to[at], g)
+			if !g.role.lists {
+				continue
+			}
+			if n := d.x.listers.get(d.x.seed, subject) + listers; n > 0 {
+				d.listers.set(subject, n)
+			} else {
+				d.listers.remove(subject)
+			}
+		}
+	}
+	for key := range bindings {
+		if old := p.grants[key]; old != nil {
+			note(old, gone, -1)
+			delete(p.grants, key)
+		}
+		if obj := p.objects[key]; obj != nil {
+			p.grants[key] = d.x.newGrant(obj)
+			note(p.grants[key], come, 1)
+		}
+	}
+	for at, grants := range gone {
+		if len(come[at]) == 0 {
+			d.replace(at, grants, nil)
+		}
+	}
+	for at, grants := range come {
+		d.replace(at, gone[at], grants)
+	}
+}
+
+// ---- Tables in parts ----
+
+// place is where grants are found: a subject's, in a namespace; "" is everywhere.
+type place struct {
+	subject   subjectName
+	namespace string
+}
+
+const partCount = 256
+
+// parts is a table. Who has a copy of it may read it for ever.
+type parts[K comparable, V any] [partCount]map[K]V
+
+func (t *parts[K, V]) get(seed maphash.Seed, key K) V {
+	return t[maphash.Comparable(seed, key)%partCount][key]
+}
+
+// An editor changes a table that shares parts with others: it copies a part before it writes there.
+type editor[K comparable, V any] struct {
+	to    *parts[K, V]
+	seed  maphash.Seed
+	owned [partCount]bool
+}
+
+func (e *editor[K, V]) own(key K) map[K]V {
+	at := maphash.Comparable(e.seed, key) % partCount
+	if !e.owned[at] {
+		own := make(map[K]V, len(e.to[at])+1)
+		for k, v := range e.to[at] {
+			own[k] = v
+		}
+		e.to[at], e.owned[at] = own, true
+	}
+	return e.to[at]
+}
+
+func (e *editor[K, V]) set(key K, value V) { e.own(key)[key] = value }
+
+func (e *editor[K, V]) remove(key K) { delete(e.own(key), key) }
+
+// A draft is an index that nobody has seen yet.
+type draft struct {
+	x       *Index
+	roles   editor[roleName, *roleRules]
+	grants  editor[place, []*grant]
+	listers editor[subjectName, int]
+}
+
+const fewGrants = 16 // that are put into a list one by one
+
+// replace takes grants out of a list, and puts others in, by name.
+func (d *draft) replace(at place, gone, come []*grant) {
+	before := d.x.grants.get(d.x.seed, at)
+	list := make([]*grant, len(before), len(before)+len(come))
+	copy(list, before)
+	byName := func(g *grant, name string) int { return strings.Compare(g.name, name) }
+	if few := len(gone)+len(come) <= fewGrants; few {
+		for _, g := range gone {
+			if i, found := slices.BinarySearchFunc(list, g.name, byName); found {
+				list = slices.Delete(list, i, i+1)
+			}
+		}
+		for _, g := range come {
+			i, _ := slices.BinarySearchFunc(list, g.name, byName)
+			list = slices.Insert(list, i, g)
+		}
+	} else {
+		out := make(map[*grant]bool, len(gone))
+		for _, g := range gone {
+			out[g] = true
+		}
+		list = append(slices.DeleteFunc(list, func(g *grant) bool { return out[g] }), come...)
+		slices.SortFunc(list, func(a, b *grant) int { return strings.Compare(a.name, b.name) })
+	}
+	if len(list) == 0 {
+		d.grants.remove(at)
+		return
+	}
+	d.grants.set(at, list)
+}

@@ -1,0 +1,218 @@
+// Package celenv is the environment in which CEL expressions of tenants' objects are judged: Kubernetes' own, whose every function is bounded.
+//
+//	envs := celenv.Base() // in place of environment.MustBaseEnvSet
+//
+// CEL counts what an expression costs and stops it, and a comprehension looks at its request's deadline. But a call of one function is counted
+// when it is over, and nothing interrupts it. So one call must cost no more than its arguments are long:
+//
+//	function                            what it took                                      here
+//	quantity, isQuantity                hours, for "1e-2147483648"                        no quantity (scheme.CheckQuantity)
+//	indexOf, lastIndexOf                minutes: each place of the one text × the other   linear
+//	sets.contains, .equivalent,         hours: each element of the one list × the other   an error above 4 million comparisons
+//	.intersects; distinct
+//	lists.range                         34 GB, for an int32 of an object                  an error above a million elements
+//
+// What a function's name means stays: the overloads are Kubernetes' and CEL's (k8s.io/apiserver/pkg/cel/library, cel-go/ext), bound to functions that
+// look at their arguments first, which cel-go allows for signatures that are the same. They are bound in the environment that the library keeps
+// for the whole process, since validators of custom resources are made from it inside the library.
+package celenv
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/decls"
+	"github.com/google/cel-go/common/functions"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"apilet/internal/scheme"
+)
+
+const (
+	comparisonsMax = 4 << 20 // of elements of lists, in one call: some tenths of a second
+	rangeMax       = 1 << 20 // elements that one call makes; an expression may cost ten times as much in all
+)
+
+// Base is the environment that expressions are compiled in, for extension. It is made once.
+var Base = sync.OnceValue(func() *environment.EnvSet {
+	envs := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion())
+	for _, env := range []*cel.Env{envs.NewExpressionsEnv(), envs.StoredExpressionsEnv()} {
+		for _, b := range bounds {
+			if err := b.bind(env); err != nil {
+				panic(err) // the library has other functions than it had
+			}
+		}
+	}
+	return envs
+})
+
+// A bound stands before one overload of a function: instead answers in its place, or with nil has the library's own answer.
+type bound struct {
+	function, overload string
+	instead            func(args ...ref.Val) ref.Val
+}
+
+var bounds = []bound{
+	{"quantity", "string_to_quantity", func(args ...ref.Val) ref.Val {
+		if err := scheme.CheckQuantity(text(args[0])); err != nil {
+			return types.WrapErr(err)
+		}
+		return nil
+	}},
+	{"isQuantity", "is_quantity_string", func(args ...ref.Val) ref.Val {
+		if scheme.CheckQuantity(text(args[0])) != nil {
+			return types.False
+		}
+		return nil
+	}},
+	{"indexOf", "string_index_of_string", func(args ...ref.Val) ref.Val { return indexFrom(text(args[0]), text(args[1]), 0) }},
+	{"indexOf", "string_index_of_string_int", func(args ...ref.Val) ref.Val { return indexFrom(text(args[0]), text(args[1]), number(args[2])) }},
+	{"lastIndexOf", "string_last_index_of_string", func(args ...ref.Val) ref.Val { return lastIndex(text(args[0]), text(args[1])) }},
+	{"lastIndexOf", "string_last_index_of_string_int", func(args ...ref.Val) ref.Val {
+		return lastIndexFrom(text(args[0]), text(args[1]), number(args[2]))
+	}},
+	{"sets.contains", "list_sets_contains_list", compares},
+	{"sets.equivalent", "list_sets_equivalent_list", compares},
+	{"sets.intersects", "list_sets_intersects_list", compares},
+	{"distinct", "list_distinct", func(args ...ref.Val) ref.Val { return compares(args[0], args[0]) }},
+	{"lists.range", "lists_range", func(args ...ref.Val) ref.Val {
+		if n := number(args[0]); n > rangeMax {
+			return types.NewErr("lists.range: %d elements are too many: at most %d", n, rangeMax)
+		}
+		return nil
+	}},
+}
+
+// bind puts the bound before its overload in an environment.
+func (b bound) bind(env *cel.Env) error {
+	fn := env.Functions()[b.function]
+	bindings, err := fn.Bindings()
+	if err != nil {
+		return err
+	}
+	for _, o := range fn.OverloadDecls() {
+		if o.ID() != b.overload {
+			continue
+		}
+		for _, own := range bindings {
+			if own.Operator == b.overload {
+				return b.declare(env, o, own)
+			}
+		}
+	}
+	return fmt.Errorf("CEL has no overload %s of %s", b.overload, b.function)
+}
+
+// declare declares the overload once more, with the bound before its own function.
+func (b bound) declare(env *cel.Env, o *decls.OverloadDecl, own *functions.Overload) error {
+	overload := cel.Overload
+	if o.IsMemberFunction() {
+		overload = cel.MemberOverload
+	}
+	var binding cel.OverloadOpt
+	switch len(o.ArgTypes()) {
+	case 1:
+		binding = cel.UnaryBinding(func(arg ref.Val) ref.Val {
+			if answer := b.instead(arg); answer != nil {
+				return answer
+			}
+			return own.Unary(arg)
+		})
+	case 2:
+		binding = cel.BinaryBinding(func(a, z ref.Val) ref.Val {
+			if answer := b.instead(a, z); answer != nil {
+				return answer
+			}
+			return own.Binary(a, z)
+		})
+	default:
+		binding = cel.FunctionBinding(func(args ...ref.Val) ref.Val {
+			if answer := b.instead(args...); answer != nil {
+				return answer
+			}
+			return own.Function(args...)
+		})
+	}
+	_, err := cel.Function(b.function, overload(b.overload, o.ArgTypes(), o.ResultType(), binding))(env)
+	return err
+}
+
+func text(v ref.Val) string {
+	s, _ := v.Value().(string)
+	return s
+}
+
+func number(v ref.Val) int64 {
+	n, _ := v.Value().(int64)
+	return n
+}
+
+// compares refuses to compare each element of one list with each of another where these are too many.
+func compares(args ...ref.Val) ref.Val {
+	a, _ := args[0].(traits.Sizer)
+	z, _ := args[1].(traits.Sizer)
+	if a == nil || z == nil {
+		return nil
+	}
+	n, m := number(a.Size()), number(z.Size())
+	if n > 0 && m > comparisonsMax/n {
+		return types.NewErr("lists of %d and %d elements are too long to be compared", n, m)
+	}
+	return nil
+}
+
+// indexFrom is where in runes part first stands in whole, from the rune from on; -1 when it does not.
+func indexFrom(whole, part string, from int64) ref.Val {
+	switch {
+	case part == "":
+		return types.Int(from)
+	case from < 0:
+		return types.NewErr("index out of range: %d", from)
+	}
+	skipped := bytesOf(whole, from)
+	at := strings.Index(whole[skipped:], part)
+	if at < 0 {
+		return types.Int(-1)
+	}
+	return types.Int(from + int64(utf8.RuneCountInString(whole[skipped:skipped+at])))
+}
+
+func lastIndex(whole, part string) ref.Val {
+	if part == "" {
+		return types.Int(utf8.RuneCountInString(whole))
+	}
+	at := strings.LastIndex(whole, part)
+	if at < 0 {
+		return types.Int(-1)
+	}
+	return types.Int(utf8.RuneCountInString(whole[:at]))
+}
+
+// lastIndexFrom is lastIndex of what begins at the rune from or before it.
+func lastIndexFrom(whole, part string, from int64) ref.Val {
+	switch {
+	case part == "":
+		return types.Int(from)
+	case from < 0:
+		return types.NewErr("index out of range: %d", from)
+	case from >= int64(utf8.RuneCountInString(whole)):
+		return types.Int(-1)
+	}
+	return lastIndex(whole[:min(len(whole), bytesOf(whole, from)+len(part))], part)
+}
+
+// bytesOf is how many bytes the first n runes have.
+func bytesOf(text string, n int64) int {
+	for at := range text {
+		if n--; n < 0 {
+			return at
+		}
+	}
+	return len(text)
+}

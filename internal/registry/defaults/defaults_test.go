@@ -1,0 +1,36 @@
+package defaults
+
+import (
+	"encoding/json"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// A null in a Secret's data is an empty value by the time that anybody reads it.
+func TestNullsInDataAreEmptyValues(t *testing.T) {
+	for _, obj := range []runtime.Object{&corev1.Secret{}, &corev1.ConfigMap{}} {
+		sent := `{"data":{"k":null},"binaryData":{"k":null}}`
+		if err := json.Unmarshal([]byte(sent), obj); err != nil {
+			t.Fatal(err)
+		}
+		Set(obj)
+		var got struct{ Data, BinaryData map[string]*string }
+		text, err := json.Marshal(obj)
+		if err == nil {
+			err = json.Unmarshal(text, &got)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, data := range []map[string]*string{got.Data, got.BinaryData} {
+			if value, sent := data["k"]; sent && (value == nil || *value != "") {
+				t.Errorf("%T: %s", obj, text)
+			}
+		}
+		if got.Data == nil {
+			t.Errorf("%T has no data: %s", obj, text)
+		}
+	}
+}

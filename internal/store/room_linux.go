@@ -1,0 +1,16 @@
+package store
+
+import "syscall"
+
+// diskSpace asks for the bytes that a file system has free for those who are not root, and for its size.
+func diskSpace(fd uintptr) (free, size int64, known bool) {
+	var s syscall.Statfs_t
+	if err := syscall.Fstatfs(int(fd), &s); err != nil {
+		return 0, 0, false
+	}
+	block := int64(s.Frsize)
+	if block == 0 {
+		block = int64(s.Bsize)
+	}
+	return int64(s.Bavail) * block, int64(s.Blocks) * block, true
+}

@@ -1,0 +1,300 @@
+package etcd
+
+// This file: servers that speak TLS have one authority, through etcd or handed in.
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const sharedAuthority = "/registry/.apilet/authority"
+
+// aSecured is a server over TLS that has not been started.
+func (c *cluster) aSecured(more ...string) *server {
+	s := c.aServer(append([]string{"--cert-dir", filepath.Join(c.t.TempDir(), "certs")}, more...)...)
+	s.client = &http.Client{Transport: &http.Transport{}}
+	return s
+}
+
+// folder is its --cert-dir.
+func (s *server) folder() string {
+	for i, arg := range s.args {
+		if arg == "--cert-dir" {
+			return s.args[i+1]
+		}
+	}
+	return ""
+}
+
+// credentials are what a kubeconfig gives its reader: whom to trust, and a certificate.
+func (s *server) credentials() (*tls.Config, error) {
+	text, err := os.ReadFile(s.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		Clusters []struct {
+			Cluster struct {
+				Authority []byte `json:"certificate-authority-data"`
+			}
+		}
+		Users []struct {
+			User struct {
+				Certificate []byte `json:"client-certificate-data"`
+				Key         []byte `json:"client-key-data"`
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(config.Clusters[0].Cluster.Authority)
+	pair, err := tls.X509KeyPair(config.Users[0].User.Certificate, config.Users[0].User.Key)
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, err
+}
+
+// runSecured starts servers over TLS, all at once, each of which is asked with its own kubeconfig.
+func runSecured(t *testing.T, servers ...*server) {
+	t.Helper()
+	for _, s := range servers {
+		s.start()
+		s.tidy()
+	}
+	for _, s := range servers {
+		s.readySecured()
+	}
+}
+
+func (s *server) readySecured() {
+	s.t.Helper()
+	var credentials *tls.Config
+	until(s.t, "the server writes its kubeconfig", func() (err error) {
+		credentials, err = s.credentials()
+		return err
+	})
+	s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: credentials}}
+	s.ready()
+}
+
+// asked asks one server with what the kubeconfig of another gives.
+func (s *server) asked(with *server) error {
+	credentials, err := with.credentials()
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{TLSClientConfig: credentials}
+	defer transport.CloseIdleConnections()
+	other := &server{process: s.process, url: s.url, client: &http.Client{Transport: transport}}
+	code, text, err := other.try("GET", "/api/v1/namespaces/kube-system/secrets", "", patience)
+	if err == nil && code != 200 {
+		err = fmt.Errorf("%d %s", code, text)
+	}
+	return err
+}
+
+// root is what the server's namespaces say of whom to trust.
+func (s *server) root() string {
+	var o struct{ Data map[string]string }
+	if err := json.Unmarshal([]byte(s.do(200, "GET", maps+"/kube-root-ca.crt", "")), &o); err != nil {
+		s.t.Fatal(err)
+	}
+	return o.Data["ca.crt"]
+}
+
+func (c *cluster) shared() string {
+	c.t.Helper()
+	found, err := c.client().Get(c.t.Context(), sharedAuthority)
+	if err != nil || len(found.Kvs) != 1 {
+		c.t.Fatal(found, err)
+	}
+	return string(found.Kvs[0].Value)
+}
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Three servers that start at once on an empty etcd have one authority: the kubeconfig of each is good at each, and stays so when a folder is lost.
+func TestServersHaveOneAuthority(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	servers := []*server{c.aSecured(), c.aSecured(), c.aSecured("--tls-san", "api.example.com")}
+	runSecured(t, servers...)
+	everybody := func(when string) {
+		t.Helper()
+		for i, s := range servers {
+			for j, other := range servers {
+				if err := s.asked(other); err != nil {
+					t.Errorf("%s: server %d with the kubeconfig of %d: %v", when, i, j, err)
+				}
+			}
+			if got, want := s.root(), content(t, filepath.Join(s.folder(), "ca.crt")); got != want {
+				t.Errorf("%s: kube-root-ca.crt of server %d is not its authority", when, i)
+			}
+		}
+	}
+	everybody("at the start")
+	if text := c.shared(); !strings.Contains(text, "PRIVATE KEY") {
+		t.Errorf("the key is not shared: %s", text)
+	}
+	lost := servers[1]
+	lost.ends(t, 0, syscall.SIGTERM)
+	before := content(t, filepath.Join(lost.folder(), "ca.crt"))
+	if err := os.RemoveAll(lost.folder()); err != nil {
+		t.Fatal(err)
+	}
+	lost.start()
+	lost.readySecured()
+	everybody("with a new folder")
+	if content(t, filepath.Join(lost.folder(), "ca.crt")) != before {
+		t.Error("another authority")
+	}
+	if err := servers[2].named("api.example.com"); err != nil {
+		t.Error(err)
+	}
+
+	// What leads into etcd leads to no file: neither a backup nor a copy has the key.
+	back := filepath.Join(t.TempDir(), "back.db")
+	if said, problem := c.migrate(back, "--to-file"); problem != "" {
+		t.Errorf("%s%s", said, problem)
+	}
+	for _, file := range []string{back, servers[0].data} {
+		if text := content(t, file); strings.Contains(text, "-----BEGIN PRIVATE") {
+			t.Errorf("a private key is in %s", filepath.Base(file))
+		}
+	}
+}
+
+// named wants that the server's certificate is good for a name.
+func (s *server) named(name string) error {
+	credentials, err := s.credentials()
+	if err != nil {
+		return err
+	}
+	credentials.ServerName = name
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), credentials)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// Installations of before have an authority each. The first that starts shares its own; another keeps its own, since its clients trust that, says so,
+// and takes the shared one when its files are removed.
+func TestAuthoritiesOfBeforeSharing(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	first, second := c.aSecured(), c.aSecured()
+	for _, s := range []*server{first, second} { // as they were on a file each
+		alone := startOnFileSecured(t, s.folder())
+		alone.ends(t, 0, syscall.SIGTERM)
+	}
+	own := content(t, filepath.Join(second.folder(), "ca.crt"))
+	runSecured(t, first)
+	runSecured(t, second)
+	if text := c.shared(); !strings.Contains(text, "PRIVATE KEY") || strings.Contains(first.log.String(), "WRN this server's authority") {
+		t.Errorf("%s\n%s", text, first.log)
+	}
+	says(t, second.log.String(), "this server's authority is not the one that the servers on this etcd share, and stays in use", "remove ca.crt and ca.key here")
+	if content(t, filepath.Join(second.folder(), "ca.crt")) != own || second.asked(second) != nil {
+		t.Error("its clients are locked out")
+	}
+	if err := second.asked(first); err == nil {
+		t.Error("a client of the first trusts the second")
+	}
+	second.ends(t, 0, syscall.SIGTERM)
+	for _, name := range []string{"ca.crt", "ca.key"} {
+		if err := os.Remove(filepath.Join(second.folder(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second.start()
+	second.readySecured()
+	for _, asked := range []error{second.asked(first), first.asked(second)} {
+		if asked != nil {
+			t.Error(asked)
+		}
+	}
+}
+
+func startOnFileSecured(t *testing.T, folder string) *server {
+	t.Helper()
+	dir := t.TempDir()
+	s := &server{data: filepath.Join(dir, "data.db"), kubeconfig: filepath.Join(dir, "kubeconfig")}
+	s.process = &process{t: t, name: programs.apilet, log: &lockedBuffer{}, args: []string{"--data", s.data, "--listen", "127.0.0.1:0", "--kubeconfig", s.kubeconfig, "--cert-dir", folder}}
+	runSecured(t, s)
+	return s
+}
+
+// An authority that is handed in to each server is the one that they use, and its key never is in etcd. Who has not got it does not start.
+func TestAuthorityIsHandedIn(t *testing.T) {
+	t.Parallel()
+	c, acme := startCluster(t, 1), newAuthority(t, "acme")
+	handIn := func(s *server) {
+		if err := os.MkdirAll(s.folder(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for from, to := range map[string]string{"acme.crt": "ca.crt", "acme.key": "ca.key"} {
+			if err := os.WriteFile(filepath.Join(s.folder(), to), []byte(content(t, filepath.Join(acme.dir, from))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	servers := []*server{c.aSecured(), c.aSecured()}
+	for _, s := range servers {
+		handIn(s)
+	}
+	runSecured(t, servers...)
+	for _, s := range servers {
+		for _, other := range servers {
+			if err := s.asked(other); err != nil {
+				t.Error(err)
+			}
+		}
+		if s.root() != content(t, filepath.Join(servers[0].folder(), "ca.crt")) {
+			t.Error("kube-root-ca.crt is another")
+		}
+	}
+	if text := c.shared(); strings.Contains(text, "PRIVATE") || !strings.Contains(text, "CERTIFICATE") {
+		t.Errorf("shared is %s", text)
+	}
+	without := c.aSecured()
+	without.start()
+	says(t, without.exits(t, 1), "CN=acme", "put its ca.crt and ca.key here before the start")
+	handIn(without)
+	runSecured(t, without)
+	if err := without.asked(servers[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// exits wants a process to end by itself, with a code, and returns what it has said.
+func (p *process) exits(t *testing.T, code int) string {
+	t.Helper()
+	until(t, "it ends", func() error {
+		select {
+		case <-p.dead:
+			return nil
+		default:
+			return fmt.Errorf("it says %s", p.log)
+		}
+	})
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("it ends with %d, want %d", got, code)
+	}
+	return p.log.String()
+}

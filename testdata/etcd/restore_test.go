@@ -1,0 +1,134 @@
+package etcd
+
+// This file restores etcd from a snapshot, as docs/scale.md tells to, and an etcd that is lost from a backup of a server on it.
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// snapshot saves what etcd holds.
+func (c *cluster) snapshot() (file string) {
+	c.t.Helper()
+	content, err := c.client().Snapshot(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer content.Close()
+	file = filepath.Join(c.t.TempDir(), "snapshot.db")
+	out, err := os.Create(file)
+	if err == nil {
+		_, err = io.Copy(out, content)
+	}
+	if err != nil || out.Close() != nil {
+		c.t.Fatal(err)
+	}
+	return file
+}
+
+// setting is what a member was started with.
+func (c *cluster) setting(flag string) *string {
+	return &c.members[0].args[slices.Index(c.members[0].args, flag)+1]
+}
+
+// restore has the one member begin from a snapshot.
+func (c *cluster) restore(file string, more ...string) {
+	c.t.Helper()
+	c.members[0].signal(syscall.SIGKILL)
+	dir := filepath.Join(c.t.TempDir(), "restored")
+	args := append([]string{"tool", "etcdutl", "snapshot", "restore", file, "--data-dir", dir, "--name", "m0", "--initial-cluster", *c.setting("--initial-cluster"),
+		"--initial-advertise-peer-urls", *c.setting("--initial-advertise-peer-urls"), "--initial-cluster-token", *c.setting("--initial-cluster-token")}, more...)
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		c.t.Fatalf("etcdutl: %v\n%s", err, out)
+	}
+	*c.setting("--data-dir") = dir
+	c.members[0].start()
+}
+
+// Of an etcd that was restored with its revision raised, and that marked compacted, clients miss nothing: neither what came after the snapshot and is lost,
+// nor what came after the restoration. That holds for a server that goes on all the time, and one that was stopped; for the same cluster and another.
+func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
+	t.Parallel()
+	for _, token := range []string{"the same", "another"} {
+		t.Run(token, func(t *testing.T) {
+			t.Parallel()
+			c := startCluster(t, 1)
+			running, stopped := c.aSecured(), c.aSecured()
+			runSecured(t, running, stopped)
+			client := running.informer()
+			running.work("before", 20)
+			saved := c.snapshot()
+			lost := running.work("lost", 30)
+			client.resume(running, lost)
+			stopped.ends(t, 0, syscall.SIGTERM)
+			if token == "another" {
+				*c.setting("--initial-cluster-token") = "another"
+			}
+			c.restore(saved, "--bump-revision", "1000000", "--mark-compacted")
+			until(t, "what is lost is gone", func() error {
+				code, text, err := running.try("GET", maps+"/"+lost, "", patience)
+				if code != 404 {
+					return fmt.Errorf("%d %s %v", code, text, err)
+				}
+				return nil
+			})
+			running.ready()
+			running.do(200, "GET", maps+"/before-last", "")
+			running.expired(client.rev)
+			last := running.work("after", 60)
+			client.resume(running, last)
+			client.wantSame(running, "a server that ran on", 410)
+			stopped.start()
+			stopped.readySecured()
+			stopped.do(404, "GET", maps+"/"+lost, "")
+			client.resume(stopped, stopped.work("later", 3))
+			client.wantSame(stopped, "a server that was stopped", 0)
+			if err := stopped.asked(running); err != nil {
+				t.Errorf("the authority: %v", err)
+			}
+		})
+	}
+}
+
+// An etcd that is lost altogether: a backup of a server on it serves as a file, and goes into an etcd that is empty but for its raised revision.
+func TestBackupOfAServerOnEtcd(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	s := c.startServer()
+	last := s.work("kept", 20)
+	client := s.informer()
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	if out, err := exec.Command(programs.apilet, "backup", "--kubeconfig", s.kubeconfig, copied).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s.ends(t, 0, syscall.SIGTERM)
+	file := startOnFile(t, copied)
+	file.do(200, "GET", maps+"/"+last, "")
+	file.expired(client.rev)
+	client.resume(file, file.work("in-a-file", 3))
+	client.wantSame(file, "in a file", 410)
+	file.ends(t, 0, syscall.SIGTERM)
+
+	empty := startCluster(t, 1)
+	_, problem := empty.migrate(copied)
+	_, bump, refused := strings.Cut(problem, "--bump-revision ")
+	if bump, _, _ = strings.Cut(bump, " "); !refused {
+		t.Fatal(problem)
+	}
+	empty.restore(empty.snapshot(), "--bump-revision", bump, "--mark-compacted")
+	if said, problem := empty.migrate(copied); problem != "" {
+		t.Fatalf("%s%s", said, problem)
+	}
+	on := empty.startServer()
+	on.do(200, "GET", maps+"/"+last, "")
+	on.expired(client.rev)
+	client.resume(on, on.work("in-etcd", 3))
+	client.wantSame(on, "in another etcd", 410)
+}

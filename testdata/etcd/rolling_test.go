@@ -1,0 +1,267 @@
+package etcd
+
+// This file: three servers behind a TCP load balancer are restarted one after the other, and no client sees it. The balancer is HAProxy with the
+// configuration of docs/scale.md, where there is one: HAPROXY names it, or the PATH has it. It is one of the test's own otherwise, which knows who
+// is ready by /readyz as well.
+
+import (
+	"bufio"
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const leaveFor = 5 * time.Second // --shutdown-delay-duration: HAProxy looks each second
+
+// startAgain starts a server at the address that it had. For a moment somebody else may have the port.
+func (s *server) startAgain() {
+	s.t.Helper()
+	address := s.url[strings.Index(s.url, "//")+2:]
+	for i, arg := range s.args {
+		if arg == "--listen" {
+			s.args[i+1] = address
+		}
+	}
+	until(s.t, "the server has its port again", func() error {
+		s.start()
+		for s.answers("/readyz") != nil {
+			select {
+			case <-s.dead:
+				return fmt.Errorf("it says %s", s.log)
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		return nil
+	})
+}
+
+// balance starts a balancer and returns where it listens.
+func balance(t *testing.T, servers []*server) (address string) {
+	t.Helper()
+	program := cmp.Or(os.Getenv("HAPROXY"), "haproxy")
+	if _, err := exec.LookPath(program); err != nil {
+		t.Log("no HAProxy on this machine: a balancer of the test's own stands in")
+		return balanceByTest(t, servers)
+	}
+	document := content(t, "../../docs/scale.md")
+	_, config, found := strings.Cut(document, "```haproxy\n")
+	config, _, closed := strings.Cut(config, "```")
+	if !found || !closed {
+		t.Fatal("docs/scale.md has no configuration of HAProxy")
+	}
+	port := held(t, 1)[0] // HAProxy shares its ports
+	replace := func(what, by string) {
+		t.Helper()
+		if !strings.Contains(config, what) {
+			t.Fatalf("the configuration of docs/scale.md has no %q", what)
+		}
+		config = strings.Replace(config, what, by, 1)
+	}
+	replace("bind :6443", fmt.Sprint("bind 127.0.0.1:", port))
+	replace("/etc/haproxy/apilet-ca.crt", filepath.Join(servers[0].folder(), "ca.crt"))
+	for i, s := range servers {
+		replace(fmt.Sprintf("10.0.0.1%d:6443", i+1), strings.TrimPrefix(s.url, "https://"))
+	}
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, name: program, log: &lockedBuffer{}, args: []string{"-db", "-f", file}}
+	p.start()
+	t.Cleanup(func() {
+		p.signal(syscall.SIGKILL)
+		if t.Failed() {
+			t.Logf("HAProxy:\n%s", p.log)
+		}
+	})
+	return fmt.Sprint("127.0.0.1:", port)
+}
+
+// balanceByTest gives each connection to the next server that is ready.
+func balanceByTest(t *testing.T, servers []*server) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready, ending := make([]atomic.Bool, len(servers)), make(chan struct{})
+	t.Cleanup(func() {
+		close(ending)
+		listener.Close()
+	})
+	var addresses []string
+	for i, s := range servers {
+		addresses = append(addresses, strings.TrimPrefix(s.url, "https://"))
+		probe := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		url := s.url + "/readyz"
+		go func() {
+			for {
+				answer, err := probe.Get(url)
+				if err == nil {
+					answer.Body.Close()
+				}
+				ready[i].Store(err == nil && answer.StatusCode == 200)
+				select {
+				case <-ending:
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+		}()
+	}
+	go func() {
+		for next := 0; ; next++ {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			for range servers {
+				if i := next % len(servers); ready[i].Load() {
+					if to, err := net.Dial("tcp", addresses[i]); err == nil {
+						go join(from, to)
+						from = nil
+						break
+					}
+				}
+				next++
+			}
+			if from != nil {
+				from.Close()
+			}
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// join passes bytes on until both ends have closed.
+func join(a, b net.Conn) {
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		both.Go(func() {
+			_, _ = io.Copy(way[1], way[0])
+			_ = way[1].(*net.TCPConn).CloseWrite()
+		})
+	}
+	both.Wait()
+	a.Close()
+	b.Close()
+}
+
+// A plainClient keeps its connection and repeats nothing: what goes wrong once is an error.
+type plainClient struct {
+	address     string
+	credentials *tls.Config
+	conn        *tls.Conn
+	answers     *bufio.Reader
+	connections int
+}
+
+func (p *plainClient) ask(method, path, body string) (code int, err error) {
+	if p.conn == nil {
+		if p.conn, err = tls.Dial("tcp", p.address, p.credentials); err != nil {
+			return 0, err
+		}
+		p.answers = bufio.NewReader(p.conn)
+		p.connections++
+	}
+	request, err := http.NewRequest(method, "https://api.example.com"+path, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Content-Type", "application/merge-patch+json")
+	if err := request.Write(p.conn); err != nil {
+		return 0, err
+	}
+	answer, err := http.ReadResponse(p.answers, request)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	answer.Body.Close()
+	if answer.Close {
+		p.conn.Close()
+		p.conn = nil
+	}
+	return answer.StatusCode, err
+}
+
+// Three clients, each with the kubeconfig of another server, keep their connections, and each server is stopped and started in turn: all is answered,
+// and all that was acknowledged is there.
+func TestRollingRestartCutsNobody(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1)
+	var servers []*server
+	for range 3 {
+		servers = append(servers, c.aSecured("--tls-san", "api.example.com", "--shutdown-delay-duration", leaveFor.String()))
+	}
+	runSecured(t, servers...)
+	address := balance(t, servers)
+	var clients sync.WaitGroup
+	var asked, connections atomic.Int64
+	ending := make(chan struct{})
+	for i, s := range servers {
+		credentials, err := s.credentials()
+		if err != nil {
+			t.Fatal(err)
+		}
+		credentials.ServerName = "api.example.com"
+		name := fmt.Sprint("of-", i)
+		s.do(201, "POST", maps, aMap(name, "", ""))
+		p := &plainClient{address: address, credentials: credentials}
+		until(t, "the balancer serves", func() error {
+			code, err := p.ask("GET", "/readyz", "")
+			if err != nil {
+				p.conn = nil
+			} else if code != 200 {
+				err = fmt.Errorf("%d", code)
+			}
+			return err
+		})
+		clients.Go(func() {
+			n := 0
+			defer func() { connections.Add(int64(p.connections)) }()
+			for over := false; !over; n++ {
+				select {
+				case <-ending:
+					over = true
+				default:
+				}
+				method, body := "PATCH", fmt.Sprintf(`{"data":{"v":"%d"}}`, n)
+				if n%2 == 1 {
+					method, body = "GET", ""
+				}
+				code, err := p.ask(method, maps+"/"+name, body)
+				if err != nil || code != 200 {
+					t.Errorf("client %d, request %d: %d %v", i, n, code, err)
+					return
+				}
+				asked.Add(1)
+			}
+			if last := read(t, servers[0].do(200, "GET", maps+"/"+name, "")).Data["v"]; last != fmt.Sprint((n-1)/2*2) {
+				t.Errorf("client %d wrote %d last, and there is %s", i, (n-1)/2*2, last)
+			}
+		})
+	}
+	for _, s := range servers {
+		s.ends(t, 0, syscall.SIGTERM)
+		s.startAgain()
+	}
+	close(ending)
+	clients.Wait()
+	t.Logf("%d requests over %d connections", asked.Load(), connections.Load())
+	if connections.Load() < 6 { // each client was at some server that left, and went to another
+		t.Errorf("%d connections", connections.Load())
+	}
+}

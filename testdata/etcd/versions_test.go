@@ -1,0 +1,65 @@
+package etcd
+
+// This file: servers of two versions on one etcd, as during an upgrade. APILET_BEFORE names the older program: without it there is nothing to compare.
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Each version serves what the other writes, tells watches of it, and knows the other's tokens; servers are replaced one by one, each on its own
+// replica's file, while a client goes on.
+func TestVersionsShareAnEtcd(t *testing.T) {
+	t.Parallel()
+	before := os.Getenv("APILET_BEFORE")
+	if before == "" {
+		t.Skip("APILET_BEFORE names no older apilet")
+	}
+	c := startCluster(t, 1)
+	servers := []*server{c.aServer(), c.aServer(), c.aServer()}
+	for _, s := range servers {
+		s.name = before
+		s.run()
+	}
+	client := servers[0].informer()
+	token := func(s *server) string {
+		text := s.do(201, "POST", "/api/v1/namespaces/default/serviceaccounts/default/token", `{"spec":{}}`)
+		_, text, _ = strings.Cut(text, `"token":"`)
+		text, _, _ = strings.Cut(strings.ReplaceAll(text, " ", ""), `"`)
+		return text
+	}
+	for round, s := range servers {
+		s.ends(t, 0, syscall.SIGTERM)
+		s.name = programs.apilet
+		s.start()
+		s.ready()
+		for i, writes := range servers {
+			last := writes.work(fmt.Sprintf("r%d-%d", round, i), 5)
+			for j, reads := range servers {
+				reads.do(200, "GET", maps+"/"+last, "")
+				client.resume(reads, last)
+				client.wantSame(reads, fmt.Sprintf("round %d, from %d at %d", round, i, j), 0)
+				review := reads.do(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", fmt.Sprintf(`{"spec":{"token":%q}}`, token(writes)))
+				if !strings.Contains(strings.ReplaceAll(review, " ", ""), `"authenticated":true`) {
+					t.Errorf("a token of %d at %d: %s", i, j, review)
+				}
+			}
+		}
+	}
+	back := servers[0] // and the way back
+	back.ends(t, 0, syscall.SIGTERM)
+	back.name = before
+	back.start()
+	until(t, "the older version starts on its replica's file, or says why not", func() error {
+		select {
+		case <-back.dead:
+			return nil
+		default:
+		}
+		return back.answers("/readyz")
+	})
+	t.Logf("the older version again: %s", back.log.String()[strings.LastIndex(back.log.String(), "stopping"):])
+}

@@ -1,0 +1,109 @@
+package main
+
+// This file is a hostile request as data: what shrinks, is printed as a command, and is read again by -replay.
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// A request is what is sent, what has to be stored before, and by how many connections of which manners.
+type request struct {
+	As          string      `json:"as"` // one of personas
+	Method      string      `json:"method"`
+	Path        string      `json:"path"`
+	Query       [][2]string `json:"query,omitempty"`
+	Accept      string      `json:"accept,omitempty"`
+	ContentType string      `json:"contentType,omitempty"`
+	Body        *node       `json:"body,omitempty"`
+	Before      []*request  `json:"before,omitempty"`
+	Connections int         `json:"connections,omitempty"` // 0: one request, which is read to its end
+	Manner      string      `json:"manner,omitempty"`      // of the connections: never reads, trickles, leaves
+	Tags        []string    `json:"tags,omitempty"`
+}
+
+// The personas, those with the least rights first, and the tokens they show.
+var personas = []string{"stranger", "node", "tenant", "administrator"}
+
+const tokenPrefix = "siege-token-of-"
+
+func (q *request) target() string {
+	if len(q.Query) == 0 {
+		return q.Path
+	}
+	var query []string
+	for _, p := range q.Query {
+		query = append(query, url.QueryEscape(p[0])+"="+url.QueryEscape(p[1]))
+	}
+	return q.Path + "?" + strings.Join(query, "&")
+}
+
+// http is the request to the server at base.
+func (q *request) http(base string, body []byte) (*http.Request, error) {
+	r, err := http.NewRequest(q.Method, base+q.target(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{"Accept": q.Accept, "Content-Type": q.ContentType} {
+		if value != "" {
+			r.Header.Set(name, value)
+		}
+	}
+	if q.As != "stranger" {
+		r.Header.Set("Authorization", "Bearer "+tokenPrefix+q.As)
+	}
+	return r, nil
+}
+
+// endless is whether the answer may go on for ever by its nature.
+func (q *request) endless() bool {
+	return slices.ContainsFunc(q.Query, func(p [2]string) bool { return p[0] == "watch" || p[0] == "follow" }) || strings.Contains(q.Path, "/watch/")
+}
+
+// features are all tags: those of the request, its options and whatever is in the body.
+func (q *request) features() []string {
+	all := slices.Clone(q.Tags)
+	for _, p := range q.Query {
+		all = append(all, "?"+p[0])
+	}
+	if q.Accept != "" {
+		all = append(all, "Accept "+q.Accept)
+	}
+	if q.Manner != "" {
+		all = append(all, q.Manner)
+	}
+	for _, n := range q.Body.nodes() {
+		all = append(all, n.Tags...)
+	}
+	for _, b := range q.Before {
+		all = append(all, b.features()...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// curl is the command that sends the request, its body from a file.
+func (q *request) curl(file string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "curl -sk -o /dev/null -w '%%{http_code} %%{size_download} bytes\\n' -X %s", q.Method)
+	if q.As != "stranger" {
+		fmt.Fprintf(&b, " -H 'Authorization: Bearer %s%s'", tokenPrefix, q.As)
+	}
+	for _, h := range [][2]string{{"Accept", q.Accept}, {"Content-Type", q.ContentType}} {
+		if h[1] != "" {
+			fmt.Fprintf(&b, " -H '%s: %s'", h[0], h[1])
+		}
+	}
+	if q.Body != nil {
+		fmt.Fprintf(&b, " --data-binary @%s", file)
+	}
+	fmt.Fprintf(&b, ` "$U%.2000s"`, q.target())
+	if q.Connections > 0 {
+		fmt.Fprintf(&b, "   # %d connections, each %s", q.Connections, q.Manner)
+	}
+	return b.String()
+}
