@@ -45,6 +45,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/registry/defaults"
+	"apilet/internal/scheme"
 )
 
 // A format says what is wrong with a string; nothing when it is well formed.
@@ -69,7 +70,19 @@ func at(p *field.Path, name string) *field.Path {
 	return p.Child(name)
 }
 
-func (c *Checker) add(errs ...*field.Error) { c.Errs = append(c.Errs, errs...) }
+// mistakesKept is how many mistakes of one object are kept: ten times as many as an answer names, since some of these are said twice.
+const mistakesKept = 10 * scheme.MaxErrors
+
+// add notes mistakes. Those beyond mistakesKept are counted only: each stands for the last one that is kept, and takes eight bytes instead of the
+// two hundred of its text and its path.
+func (c *Checker) add(errs ...*field.Error) {
+	for _, err := range errs {
+		if len(c.Errs) >= mistakesKept {
+			err = c.Errs[mistakesKept-1]
+		}
+		c.Errs = append(c.Errs, err)
+	}
+}
 
 // Invalid notes a value that may not be: detail says what it must be.
 func (c *Checker) Invalid(p *field.Path, name string, value any, detail string) {
