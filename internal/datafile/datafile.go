@@ -22,6 +22,7 @@ import (
 
 const (
 	scrubAfter = time.Minute
+	scrubAgain = 10 * time.Minute // after one that has found something: an administrator who has mended it is to see that
 	scrubEvery = 24 * time.Hour
 )
 
@@ -33,32 +34,40 @@ type Scrub struct {
 	problems atomic.Pointer[[]string] // what the last round found
 }
 
-// Run looks for damage a while after the start and then daily, until ctx ends. What it finds is logged
-// once, and kept for Intact.
+// Run looks for damage a while after the start and then daily, or soon again while there is some, until ctx ends.
 func (s *Scrub) Run(ctx context.Context) {
-	for wait := scrubAfter; ; wait = scrubEvery {
+	for wait := scrubAfter; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
-		report, err := s.Upkeep.Scrub(ctx)
-		if err != nil {
-			report.Problem("%v", err)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if len(report.Problems) == 0 {
-			s.Store.Found.Forget()
-		}
-		known := s.problems.Swap(&report.Problems)
-		for _, problem := range report.Problems {
-			if known == nil || !slices.Contains(*known, problem) {
-				s.Log.Error().Str("problem", problem).Msg("the data file is damaged")
-			}
+		if wait = scrubEvery; !s.round(ctx) {
+			wait = scrubAgain
 		}
 	}
+}
+
+// round looks once. What it finds is logged, unless the last round found it, too, and kept for Intact.
+func (s *Scrub) round(ctx context.Context) (sound bool) {
+	report, err := s.Upkeep.Scrub(ctx)
+	if err != nil {
+		report.Problem("%v", err)
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	sound = len(report.Problems) == 0
+	if sound {
+		s.Store.Found.Forget()
+	}
+	known := s.problems.Swap(&report.Problems)
+	for _, problem := range report.Problems {
+		if known == nil || !slices.Contains(*known, problem) {
+			s.Log.Error().Str("problem", problem).Msg("the data file is damaged")
+		}
+	}
+	return sound
 }
 
 // Intact is the health check that shows what the scrub found.

@@ -101,13 +101,16 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	}
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
-	for try := 1; ; try++ {
+	for try, lost := 1, 0; ; try++ {
 		if generated {
 			strategy.NameNew(obj)
 		}
 		rec, err := wr.insertOnce(ctx, res, obj, opts)
 		if errors.Is(err, allocator.ErrLost) && ctx.Err() == nil {
-			continue
+			if lost++; lost < allocator.Rounds {
+				continue
+			}
+			err = apierrors.NewServerTimeout(res.GroupResource(), "allocate an address for", 0)
 		}
 		if !errors.Is(err, store.ErrExists) {
 			return rec, wr.createError(err, res, obj)

@@ -53,12 +53,14 @@ const (
 	nodePortCount             = 2768
 	nodePorts                 = "30000-32767"
 	maxProbes                 = 1 << 16          // addresses tried before the range counts as full
-	claimRounds               = 16               // of an allocation that other servers were faster with
 	giveBackWithin            = 10 * time.Second // what is not given back by then is left to the repair
 	errTaken       allocation = "provided %s is already allocated"
 	errFull        allocation = "range is full"
 	errOutOfRange  allocation = "the provided IP (%s) is not in the valid range. The range of valid IPs is %s"
 )
+
+// Rounds is how often a create begins again after ErrLost, before it is told that the servers are too busy.
+const Rounds = 16
 
 type allocation string
 

@@ -1,7 +1,9 @@
 package allocator
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/bbolt"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -351,5 +354,61 @@ func TestAloneNeedsNoRange(t *testing.T) {
 	}
 	if p := (ports{bits: big.NewInt(1)}); p.has(29999) || p.has(0) || !p.has(30000) {
 		t.Error("ports out of the range")
+	}
+}
+
+// Of a claim that is damaged nobody knows whose it is. A Service that asks for the address gets it, since no other Service has it.
+func TestADamagedClaimIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data.db")
+	st, err := store.Open(path, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := newServer(t, st, false).claimAddress(context.Background(), "10.96.0.7", serviceRange+"ns/web"); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := st.Get(addressType.Key("", "10.96.0.7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	damageRecord(t, path, rec.Rev)
+	if st, err = store.Open(path, store.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	s := newServer(t, st, false)
+	svc := service("web", corev1.ServiceTypeClusterIP, 1)
+	svc.Spec.ClusterIP, svc.Spec.ClusterIPs = "10.96.0.7", []string{"10.96.0.7"}
+	given, err := s.Assign(svc, nil, false)
+	if err == nil {
+		err = given.Claim(context.Background())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	given.Done(context.Background(), s.write(svc, store.OpCreate, 0))
+	if rec, err = st.Get(addressType.Key("", "10.96.0.7")); err != nil || claimOf(rec.JSON).owner != serviceRange+"ns/web" {
+		t.Errorf("the claim is %s, %v", rec.JSON, err)
+	}
+}
+
+// damageRecord flips a bit of a record in a closed file.
+func damageRecord(t *testing.T, path string, rev int64) {
+	t.Helper()
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.Update(func(tx *bbolt.Tx) error {
+		b, key := tx.Bucket([]byte("rev")), binary.BigEndian.AppendUint64(nil, uint64(rev))
+		value := bytes.Clone(b.Get(key))
+		value[len(value)/2] ^= 4
+		return b.Put(key, value)
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
