@@ -41,8 +41,8 @@ func startReaper(t testing.TB) *reaper {
 	if _, err := wr.Insert(t.Context(), reg.Lookup("", "v1", "namespaces"), namespace, registry.Options{Trusted: true}); err != nil {
 		t.Fatal(err)
 	}
-	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Stands: func(string, error) {}}}
-	if err := rp.start(t.Context()); err != nil {
+	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Stands: func(string, error) {}}, log: st.Follow(store.Everything)}
+	if err := rp.catchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return rp
@@ -70,7 +70,7 @@ func (rp *reaper) stored(name string) string {
 func (rp *reaper) rest(t *testing.T) {
 	t.Helper()
 	for {
-		if err := rp.catchUp(); err != nil {
+		if err := rp.catchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if len(rp.dirty) == 0 {
@@ -101,14 +101,14 @@ func TestForegroundWaitsForWhatTheGraphDoesNotKnowYet(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	events, pos, err := rp.gc.Store.Events(store.Everything, rp.pos, int(upTo-rp.pos), nil)
+	events, pos, err := rp.gc.Store.Events(store.Everything, rp.log.Rev(), int(upTo-rp.log.Rev()), nil)
 	if err != nil || pos != upTo {
 		t.Fatalf("read up to %d, want %d: %v", pos, upTo, err)
 	}
 	for i := range events {
 		rp.apply(&events[i])
 	}
-	rp.pos = pos
+	rp.log.From(pos)
 	if _, dirty := rp.dirty[configMaps.Key("default", "c1")]; !dirty {
 		t.Fatal("c1 is not looked at while the graph lags: the test proves nothing")
 	}

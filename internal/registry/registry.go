@@ -191,11 +191,16 @@ func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Chan
 func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
 	wr.namespaces.forget(rec.Key)
 	wr.Quotas.Committed(res, rec)
+	wr.bringIntoForce(res, rec.Rev)
+}
+
+// bringIntoForce brings what is read from a resource's objects up to date.
+func (wr *Writer) bringIntoForce(res *scheme.Resource, rev int64) {
 	for _, follow := range wr.Committed {
 		follow(res)
 	}
 	if wr.Policy != nil {
-		wr.Policy(res, rec.Rev)
+		wr.Policy(res, rev)
 	}
 }
 

@@ -289,7 +289,7 @@ func TestGraphOutlivesCompaction(t *testing.T) {
 	if !b.may("n1", "", "secrets", "a", "before") {
 		t.Fatal("a pod leads nowhere")
 	}
-	stood := b.auth.graph.pos[0]
+	stood := b.auth.graph.log.Rev()
 	b.remove(podOn("", "old", ""))
 	b.put(podOn("n1", "new", "", "after"))
 	for round := 0; ; round++ { // until the log's memory is full of other things
