@@ -799,7 +799,7 @@ type emptying struct {
 
 // run reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
 func (e *emptier) run(ctx context.Context) error {
-	e.log, e.rest, e.open = e.gc.Store.Follow(NamespaceRange), e.gc.Store.Follow(store.Everything), map[string]*emptying{}
+	e.begin()
 	for ctx.Err() == nil {
 		if err := e.catchUp(ctx); err != nil {
 			return err
@@ -814,6 +814,10 @@ func (e *emptier) run(ctx context.Context) error {
 		log.Wait(ctx, e.refresh(), nil)
 	}
 	return ctx.Err()
+}
+
+func (e *emptier) begin() {
+	e.log, e.rest, e.open = e.gc.Store.Follow(NamespaceRange), e.gc.Store.Follow(store.Everything), map[string]*emptying{}
 }
 
 func (e *emptier) catchUp(ctx context.Context) error {
