@@ -170,7 +170,7 @@ func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before sc
 	if apiequality.Semantic.DeepEqual(obj, before) {
 		return rec, nil
 	}
-	return wr.store(ctx, res, obj, rec, Options{dryRun: dryRun})
+	return wr.store(ctx, &plan{Target: Target{Resource: res}, opts: Options{dryRun: dryRun}, obj: obj, old: before, rec: rec})
 }
 
 // clearAway deletes an object that cannot be read, and asks neither finalizers nor webhooks, which would have to be shown what nobody can

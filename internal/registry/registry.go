@@ -28,7 +28,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/tidwall/gjson"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -166,42 +165,6 @@ func Author(ctx context.Context) store.Author {
 		a.Verb = "apply"
 	}
 	return a
-}
-
-// commit stores one change of an object, and waits for what follows from it before anybody hears of it.
-func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
-	began := time.Now()
-	rec, err := wr.Store.Commit(ctx, c)
-	request.From(ctx).NoteCommit(began)
-	if err == nil {
-		note := request.Write{Key: c.Key, Old: c.Expect, New: rec.Rev}
-		if c.Op == store.OpDelete {
-			note.New = 0
-			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
-		}
-		request.From(ctx).NoteWrite(note)
-		wr.follow(res, &rec)
-	}
-	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
-		err = res.Custom.Committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
-	}
-	return rec, err
-}
-
-func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
-	wr.namespaces.forget(rec.Key)
-	wr.Quotas.Committed(res, rec)
-	wr.bringIntoForce(res, rec.Rev)
-}
-
-// bringIntoForce brings what is read from a resource's objects up to date.
-func (wr *Writer) bringIntoForce(res *scheme.Resource, rev int64) {
-	for _, follow := range wr.Committed {
-		follow(res)
-	}
-	if wr.Policy != nil {
-		wr.Policy(res, rev)
-	}
 }
 
 // splice puts a revision where encodeStored left room for it.
