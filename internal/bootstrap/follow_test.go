@@ -62,7 +62,8 @@ func TestPolicyOutlivesCompaction(t *testing.T) {
 	policy := NewPolicyReconciler(b.st, b.reg, b.wr, b.wr.Auth, func(err error) { t.Error(err) })
 	bind := func(user string) {
 		b.insert(rbacv1.GroupName, "rolebindings", &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: user},
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reads"}, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}})
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reads"},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}})
 	}
 	expect := func(want ...string) {
 		t.Helper()
@@ -127,8 +128,8 @@ func TestTokensOutliveCompaction(t *testing.T) {
 	f := &filler{TokenReconciler: NewTokenReconciler(b.st, b.reg, b.wr, zerolog.Nop()), lacking: map[string]struct{}{}, waiting: map[string]map[string]struct{}{}}
 	log := b.st.Follow(secretRange, accountRange)
 	insert := func(name string) {
-		b.insert("", "secrets", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Annotations: map[string]string{corev1.ServiceAccountNameKey: "none"}},
-			Type: corev1.SecretTypeServiceAccountToken})
+		b.insert("", "secrets", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name,
+			Annotations: map[string]string{corev1.ServiceAccountNameKey: "none"}}, Type: corev1.SecretTypeServiceAccountToken})
 	}
 	expect := func(want ...string) {
 		t.Helper()

@@ -175,7 +175,8 @@ func TestReaperOutlivesCompaction(t *testing.T) {
 	remove := func(name string) {
 		t.Helper()
 		background := metav1.DeletePropagationBackground
-		if _, _, err := rp.gc.Writer.Delete(t.Context(), rp.gc.Types.Lookup("", "v1", "configmaps"), "default", name, &metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+		options := &metav1.DeleteOptions{PropagationPolicy: &background}
+		if _, _, err := rp.gc.Writer.Delete(t.Context(), rp.gc.Types.Lookup("", "v1", "configmaps"), "default", name, options); err != nil {
 			t.Fatal(err)
 		}
 	}

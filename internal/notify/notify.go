@@ -89,7 +89,8 @@ type Subscription struct {
 
 // New is a notifier that knows nothing of what happened before.
 func New(st *store.Store) *Notifier {
-	n := &Notifier{st: st, log: st.Follow(store.Everything), over: make(chan struct{}), ended: make(chan struct{}), spans: map[string]group{}, facets: map[string]*facets{}}
+	n := &Notifier{st: st, log: st.Follow(store.Everything), over: make(chan struct{}), ended: make(chan struct{}),
+		spans: map[string]group{}, facets: map[string]*facets{}}
 	n.upTo.Store(st.Revision())
 	n.log.From(n.upTo.Load())
 	return n

@@ -229,7 +229,7 @@ func TestTableOfStepsNamesTheirFiles(t *testing.T) {
 // TestWalksOfAChild makes one write of each verb, for record.
 func TestWalksOfAChild(t *testing.T) {
 	if os.Getenv("APILET_WALKS") == "" {
-		t.Skip("the child of TestWritesGoByTheTable")
+		t.Skip("for other tests")
 	}
 	st, err := store.Open("", store.Options{Ephemeral: true})
 	if err != nil {
@@ -253,7 +253,8 @@ func TestWalksOfAChild(t *testing.T) {
 		println("verb " + verb)
 		r := httptest.NewRequest(method, "/?fieldManager=m", strings.NewReader(body))
 		r.Header.Set("Content-Type", contentType)
-		info := request.Info{ResourceRequest: true, Verb: verb, Group: res.Group, Version: res.Version, Resource: res.Plural, Namespace: "default", Name: name, Subresource: sub}
+		info := request.Info{ResourceRequest: true, Verb: verb, Group: res.Group, Version: res.Version, Resource: res.Plural,
+			Namespace: "default", Name: name, Subresource: sub}
 		r = r.WithContext(context.WithValue(r.Context(), request.Key{}, &request.Request{Info: info}))
 		w := httptest.NewRecorder()
 		answer := map[string]func() error{

@@ -67,7 +67,8 @@ type Quotas struct {
 
 // New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
-	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Opts.Replica != nil, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
+	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Opts.Replica != nil,
+		changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -391,7 +392,7 @@ func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Reco
 
 // drainLocked reads the log to its end. What cannot be read any more is counted anew.
 func (q *Quotas) drainLocked() {
-	if len(q.ledgers) == 0 {
+	if len(q.ledgers) == 0 || !q.log.Behind() {
 		return
 	}
 	var touched []string // namespaces whose quotas have changed
