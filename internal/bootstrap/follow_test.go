@@ -62,7 +62,7 @@ func TestPolicyOutlivesCompaction(t *testing.T) {
 	policy := NewPolicyReconciler(b.st, b.reg, b.wr, b.wr.Auth, func(err error) { t.Error(err) })
 	bind := func(user string) {
 		b.insert(rbacv1.GroupName, "rolebindings", &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: user},
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reads"},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "reads"},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}}})
 	}
 	expect := func(want ...string) {
