@@ -959,19 +959,16 @@ func (g *graphTest) compare() {
 // state lists who is there and with which owners, in the ownerModel's words.
 func (g *graphTest) state() string {
 	have := ownerModel{}
-	_, err := (&gc.Collector{Store: g.st}).Walk(context.Background(), "//configmaps/", func(records []store.Record) error {
-		for i := range records {
-			_, name := scheme.NamespacedName(records[i].Key)
-			owners := []string(nil)
-			for _, owner := range gjson.GetBytes(records[i].JSON, "metadata.ownerReferences.#.name").Array() {
-				owners = append(owners, owner.String())
-			}
-			have[strings.Clone(name)] = owners
+	for rec, err := range g.st.All(store.Span{Prefix: "//configmaps/"}) {
+		if err != nil {
+			g.Fatal(err)
 		}
-		return nil
-	})
-	if err != nil {
-		g.Fatal(err)
+		_, name := scheme.NamespacedName(rec.Key)
+		owners := []string(nil)
+		for _, owner := range gjson.GetBytes(rec.JSON, "metadata.ownerReferences.#.name").Array() {
+			owners = append(owners, owner.String())
+		}
+		have[strings.Clone(name)] = owners
 	}
 	return fmt.Sprint(have)
 }
@@ -1025,17 +1022,14 @@ func TestClientsAtOnce(t *testing.T) {
 // dangling finds an object that names an owner that is not there.
 func (c *cluster) dangling() (found string) {
 	uids, owned := map[string]bool{}, map[string]string{}
-	_, err := (&gc.Collector{Store: c.st}).Walk(context.Background(), "//configmaps/", func(records []store.Record) error {
-		for i := range records {
-			uids[gjson.GetBytes(records[i].JSON, "metadata.uid").String()] = true
-			for _, uid := range gjson.GetBytes(records[i].JSON, "metadata.ownerReferences.#.uid").Array() {
-				owned[uid.String()] = strings.Clone(records[i].Key)
-			}
+	for rec, err := range c.st.All(store.Span{Prefix: "//configmaps/"}) {
+		if err != nil {
+			c.Fatal(err)
 		}
-		return nil
-	})
-	if err != nil {
-		c.Fatal(err)
+		uids[gjson.GetBytes(rec.JSON, "metadata.uid").String()] = true
+		for _, uid := range gjson.GetBytes(rec.JSON, "metadata.ownerReferences.#.uid").Array() {
+			owned[uid.String()] = strings.Clone(rec.Key)
+		}
 	}
 	for uid, key := range owned {
 		if !uids[uid] {
@@ -1073,18 +1067,16 @@ func TestFollowingEverything(t *testing.T) {
 	c.create("node/n", "")
 	c.create("cm/last", "")
 	seen := start
-	pos, err := (&gc.Collector{Store: c.st}).Drain(store.Everything, start, func(ev *store.Event) {
+	log := c.st.Follow(store.Everything)
+	log.From(start)
+	err := log.CatchUp(t.Context(), func() { t.Error("what the file has is read anew") }, func(ev *store.Event) {
 		if seen++; ev.Rev != seen {
 			t.Fatalf("revision %d comes after %d", ev.Rev, seen-1)
 		}
 	})
-	if err != nil || pos != c.st.Revision() || seen != pos {
-		t.Errorf("drained up to %d, saw up to %d of %d: %v", pos, seen, c.st.Revision(), err)
-	}
-	wake := c.st.Wake(store.Everything)
-	if evs, upTo, err := c.st.Events(store.Everything, pos, 0, nil); len(evs) != 0 || upTo != pos || err != nil {
-		t.Errorf("after all: %d events up to %d, %v", len(evs), upTo, err)
+	if pos := log.Rev(); err != nil || pos != c.st.Revision() || seen != pos || log.Behind() {
+		t.Errorf("read up to %d, saw up to %d of %d: %v", pos, seen, c.st.Revision(), err)
 	}
 	c.create("node/m", "")
-	<-wake
+	log.Wait(t.Context(), time.Time{}, nil)
 }

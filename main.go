@@ -609,12 +609,12 @@ func (s *server) workOff(ctx context.Context, gc *gc.Collector) {
 		running.Go(func() { s.typeChecker().Run(ctx) })
 		tokens := bootstrap.NewTokenReconciler(s.st, s.reg, s.wr, s.log)
 		running.Go(func() {
-			gc.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error { return tokens.Run(ctx, gc) })
+			gc.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error { return tokens.Run(ctx, s.stands("tokens for Secrets")) })
 		})
 	}
 	if s.namespaces != nil {
 		running.Go(func() {
-			gc.KeepUp(ctx, "reconciling namespaces", func(ctx context.Context) error { return s.namespaces.Run(ctx, gc) })
+			gc.KeepUp(ctx, "reconciling namespaces", s.namespaces.Run)
 		})
 	}
 	running.Go(func() { s.wr.Allocator.Run(ctx) })

@@ -68,16 +68,13 @@ func NewAPIServiceReconciler(st *store.Store, reg *scheme.Registry, wr *registry
 // Run puts the APIServices right when a version comes or goes, or somebody wrote one, until ctx ends. report is
 // told what came of each round.
 func (k *APIServiceReconciler) Run(ctx context.Context, report func(error)) {
-	for ctx.Err() == nil {
-		changed, wake := k.reg.Current.Load().Replaced, k.st.Wake(k.kinds[0].KeyPrefix(""))
+	for log := k.follow(); ctx.Err() == nil; {
+		changed := k.reg.Current.Load().Replaced
+		log.From(k.st.Revision())
 		if err := k.Reconcile(ctx, false); ctx.Err() == nil {
 			report(err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-wake:
-		}
+		log.Wait(ctx, time.Time{}, changed)
 		select {
 		case <-ctx.Done():
 		case <-time.After(registrationPause):

@@ -4,7 +4,7 @@
 //	err := bootstrap.Initializer{Writer: wr, Types: reg}.Namespaces(ctx) // default, kube-system, ...: before anything else
 //	policy := bootstrap.NewPolicyReconciler(st, reg, wr, authenticator, report)
 //	err = policy.Reconcile(ctx)    // at the start; policy.Committed(res, rev) after each write to a role
-//	go namespaces.Run(ctx, collector)
+//	go namespaces.Run(ctx)
 //
 // In a cluster these are parts of kube-apiserver's own start (pkg/controlplane, its systemnamespaces and kubernetesservice controllers, the
 // post-start hooks of rbac and flowcontrol, kube-aggregator's autoregister controller) and two controllers of kube-controller-manager

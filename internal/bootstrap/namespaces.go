@@ -15,6 +15,7 @@ package bootstrap
 // With --tls-cert-file there is no ConfigMap: the file says who the server is, and not who vouches for it.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -133,11 +134,10 @@ func (s *NamespaceReconciler) forget(namespace string) {
 	delete(s.refused, namespace)
 }
 
-// due are the namespaces whose time has come, and a channel that is sent to when the next one's comes; nil where there is none.
-func (s *NamespaceReconciler) due() (namespaces []string, next <-chan time.Time) {
+// due are the namespaces whose time has come, and when the next one's comes; zero where there is none.
+func (s *NamespaceReconciler) due() (namespaces []string, first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var first time.Time
 	for namespace, r := range s.refused {
 		switch {
 		case !time.Now().Before(r.due):
@@ -146,10 +146,7 @@ func (s *NamespaceReconciler) due() (namespaces []string, next <-chan time.Time)
 			first = r.due
 		}
 	}
-	if first.IsZero() {
-		return namespaces, nil
-	}
-	return namespaces, time.After(time.Until(first))
+	return namespaces, first
 }
 
 func (s *NamespaceReconciler) addAccount(ctx context.Context, namespace string) error {
@@ -202,59 +199,47 @@ func (s *NamespaceReconciler) isPublished(configMap []byte) bool {
 
 // ---- The loop
 
-// Run reconciles all namespaces, then those whose first objects somebody deletes or changes. The collector lends its ways of reading the store.
-func (s *NamespaceReconciler) Run(ctx context.Context, col *gc.Collector) error {
-	var unsettled []string
-	pos, err := col.Walk(ctx, gc.NamespaceRange, func(records []store.Record) error {
-		for i := range records {
-			_, name := scheme.NamespacedName(records[i].Key)
-			unsettled = append(unsettled, strings.Clone(name)) // not all the keys of the chunk with it
-		}
-		return nil
-	})
-	if err == nil {
-		err = s.ReconcileAll(ctx, unsettled)
-	}
-	positions := map[string]int64{accountRange: pos, configMapRange: pos}
-	for err == nil && ctx.Err() == nil {
-		accounts, configMaps := s.st.Wake(accountRange), s.st.Wake(configMapRange)
+// Run reconciles all namespaces, then those whose first objects somebody deletes or changes.
+func (s *NamespaceReconciler) Run(ctx context.Context) error {
+	for log := s.st.Follow(accountRange, configMapRange); ctx.Err() == nil; {
+		lacking, err := s.lacking(ctx, log)
 		again, next := s.due()
-		if err = errors.Join(s.catchUp(ctx, col, positions), s.ReconcileAll(ctx, again)); err != nil {
-			break
-		}
-		if len(again) > 0 { // refused once more, they are due later
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-next:
-		case <-s.postponed:
-		case <-accounts:
-		case <-configMaps:
-		}
-	}
-	return err
-}
-
-// catchUp reads the log from where it was left, and mends what it tells of.
-func (s *NamespaceReconciler) catchUp(ctx context.Context, gc *gc.Collector, positions map[string]int64) (err error) {
-	lacking := map[string]bool{}
-	for topic, pos := range positions {
-		if positions[topic], err = gc.Drain(topic, pos, func(ev *store.Event) {
-			if namespace, name := scheme.NamespacedName(ev.Key); s.concerns(topic, name, ev) {
-				lacking[namespace] = true
-			}
-		}); err != nil {
+		if err = errors.Join(err, s.ReconcileAll(ctx, lacking), s.ReconcileAll(ctx, again)); err != nil {
 			return err
 		}
+		if len(again) == 0 { // refused once more, they would be due later
+			log.Wait(ctx, next, s.postponed)
+		}
 	}
-	return s.ReconcileAll(ctx, slices.Collect(maps.Keys(lacking)))
+	return nil
+}
+
+// lacking are the namespaces that the log tells something of: all of them, where it does not tell what has happened.
+func (s *NamespaceReconciler) lacking(ctx context.Context, log *store.Follower) ([]string, error) {
+	var unread error
+	lacking := map[string]bool{}
+	err := log.CatchUp(ctx, func() {
+		log.From(s.st.Revision())
+		for rec, err := range s.st.All(store.Span{Prefix: gc.NamespaceRange, Sound: true}) {
+			if err != nil {
+				unread = err
+				return
+			}
+			_, name := scheme.NamespacedName(rec.Key)
+			lacking[strings.Clone(name)] = true // not all the keys of the chunk with it
+		}
+	}, func(ev *store.Event) {
+		if namespace, name := scheme.NamespacedName(ev.Key); s.concerns(name, ev) {
+			lacking[namespace] = true
+		}
+	})
+	return slices.Collect(maps.Keys(lacking)), cmp.Or(err, unread)
 }
 
 // concerns says that after an event something may have to be made or mended.
-func (s *NamespaceReconciler) concerns(topic, name string, ev *store.Event) bool {
+func (s *NamespaceReconciler) concerns(name string, ev *store.Event) bool {
 	switch {
-	case topic == accountRange:
+	case strings.HasPrefix(ev.Key, accountRange):
 		return name == defaultAccount && ev.Deleted
 	case name != rootCAMap || s.rootCA == nil:
 		return false

@@ -44,40 +44,38 @@ func newReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, g
 	return k
 }
 
-// load reads all objects of the kinds. One that cannot be read is left out: the others, and what was deleted, have to take effect.
-func (k *reconciler) load() (objects []scheme.Object, err error) {
-	err = k.each(func(res *scheme.Resource, rec *store.Record) {
-		if obj, err := k.wr.Read(res, rec); err == nil {
-			objects = append(objects, obj)
-		}
-	})
-	return objects, err
+// follow follows all kinds.
+func (k *reconciler) follow() *store.Follower {
+	var bases []string
+	for _, res := range k.kinds {
+		bases = append(bases, res.Base)
+	}
+	return k.st.Follow(bases...)
 }
 
-// each visits all stored objects of the kinds. A record is the visitor's for as long as the visit lasts.
-func (k *reconciler) each(visit func(*scheme.Resource, *store.Record)) error {
+// load reads all objects of the kinds. One that cannot be read is left out: the others, and what was deleted, have to take effect.
+func (k *reconciler) load() (objects []scheme.Object, err error) {
 	for _, res := range k.kinds {
-		for rec, err := range k.st.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
+		for rec, err := range k.st.All(store.Span{Prefix: res.Base, Sound: true}) {
 			if err != nil {
-				return err
+				return nil, err
 			}
-			visit(res, rec)
+			if obj, err := k.wr.Read(res, rec); err == nil {
+				objects = append(objects, obj)
+			}
 		}
 	}
-	return nil
+	return objects, nil
 }
 
 // Run calls apply at once and after each commit that touches one of the kinds, until ctx ends. report is told what came of each round.
 func (k *reconciler) Run(ctx context.Context, apply func(context.Context) error, report func(error)) {
-	for ctx.Err() == nil {
-		cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
-		for _, res := range k.kinds {
-			cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(k.st.Wake(res.KeyPrefix("")))})
-		}
+	for log := k.follow(); ctx.Err() == nil; {
+		log.From(k.st.Revision())
 		if err := apply(ctx); ctx.Err() == nil {
 			report(err)
 		}
-		reflect.Select(cases)
+		log.Wait(ctx, time.Time{}, nil)
 	}
 }
 
@@ -119,6 +117,11 @@ func (k *reconciler) kindOf(obj scheme.Object) *scheme.Resource {
 	panic(fmt.Sprintf("%T is not kept here", obj))
 }
 
+// kindAt is the kind of a key.
+func (k *reconciler) kindAt(key string) *scheme.Resource {
+	return k.kinds[slices.IndexFunc(k.kinds, func(res *scheme.Resource) bool { return strings.HasPrefix(key, res.Base) })]
+}
+
 // ---- Roles and bindings
 
 // A PolicyReconciler keeps an authenticator's policy that of the store. It does not follow the log as a watcher would: whoever is answered
@@ -129,15 +132,15 @@ type PolicyReconciler struct {
 	auth   *auth.Authenticator
 	report func(error) // told why a policy cannot be read
 
-	mu     sync.Mutex   // guards what follows; held while the policy is read
-	rev    int64        // the policy in force has all up to this revision
-	policy *rbac.Policy // nil until the stored one is read as a whole; later the log tells what has changed
+	mu     sync.Mutex      // guards what follows; held while the policy is read
+	log    *store.Follower // the policy in force has all that it has shown
+	policy *rbac.Policy
 }
 
 // NewPolicyReconciler does nothing yet; report hears of the errors that no caller waits for.
 func NewPolicyReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, auth *auth.Authenticator, report func(error)) *PolicyReconciler {
 	kinds := newReconciler(st, reg, wr, rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings")
-	return &PolicyReconciler{reconciler: kinds, auth: auth, report: report}
+	return &PolicyReconciler{reconciler: kinds, log: kinds.follow(), auth: auth, report: report}
 }
 
 // Reconcile writes what the stored policy lacks of the default one, and puts the result in force.
@@ -167,7 +170,7 @@ func (k *PolicyReconciler) Committed(res *scheme.Resource, rev int64) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.rev >= rev {
+	if k.log.Rev() >= rev {
 		return
 	}
 	if err := k.applyLocked(); err != nil {
@@ -176,54 +179,21 @@ func (k *PolicyReconciler) Committed(res *scheme.Resource, rev int64) {
 }
 
 func (k *PolicyReconciler) applyLocked() error {
-	if k.policy != nil {
-		if err := k.followLocked(); !errors.Is(err, store.ErrCompacted) && !errors.Is(err, store.ErrDamaged) {
-			return err
+	policy, changed := k.policy, map[string]scheme.Object{}
+	forget := func() { policy = rbac.NewPolicy(); clear(changed) }
+	if err := k.log.CatchUp(context.Background(), forget, func(ev *store.Event) {
+		changed[ev.Key] = nil
+		if obj, err := k.wr.Read(k.kindAt(ev.Key), &ev.Record); err == nil && !ev.Deleted {
+			changed[ev.Key] = obj
 		}
-	}
-	rev, stored := k.st.Revision(), map[string]scheme.Object{}
-	err := k.each(func(res *scheme.Resource, rec *store.Record) {
-		if obj, err := k.wr.Read(res, rec); err == nil {
-			stored[strings.Clone(rec.Key)] = obj
-		}
-	})
-	if err != nil {
+	}); err != nil {
+		k.log.From(-1)
 		return err
 	}
-	k.policy = rbac.NewPolicy()
-	k.auth.SetIndex(k.policy.Change(stored))
-	k.rev = rev
+	k.policy = policy
+	k.auth.SetIndex(policy.Change(changed))
 	return nil
 }
-
-// followLocked reads what has changed since. What it may read twice, at the end of one kind's log, is the same the second time.
-func (k *PolicyReconciler) followLocked() error {
-	newest, changed := k.st.Revision(), map[string]scheme.Object{}
-	var events []store.Event
-	for _, res := range k.kinds {
-		for pos := k.rev; pos < newest; {
-			var err error
-			if events, pos, err = k.st.Events(res.KeyPrefix(""), pos, policyEvents, events[:0]); err != nil {
-				return err
-			}
-			for i := range events {
-				key := strings.Clone(events[i].Key)
-				changed[key] = nil
-				if events[i].Deleted {
-					continue
-				}
-				if obj, err := k.wr.Read(res, &events[i].Record); err == nil {
-					changed[key] = obj
-				}
-			}
-		}
-	}
-	k.auth.SetIndex(k.policy.Change(changed))
-	k.rev = newest
-	return nil
-}
-
-const policyEvents = 256 // taken from the log at once
 
 // ---- Flow schemas and priority levels
 

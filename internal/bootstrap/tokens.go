@@ -44,39 +44,24 @@ func NewTokenReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writ
 	return &TokenReconciler{st: st, wr: wr, log: log, secrets: reg.Lookup("", "v1", "secrets"), accounts: reg.Lookup("", "v1", "serviceaccounts")}
 }
 
-// Run fills in what there is, then what is written, until ctx ends. The collector lends its ways of reading the store.
-func (s *TokenReconciler) Run(ctx context.Context, col *gc.Collector) error {
+// Run fills in what there is, then what is written, until ctx ends. report is told what came of each round.
+func (s *TokenReconciler) Run(ctx context.Context, report func(error)) error {
 	f := &filler{TokenReconciler: s, lacking: map[string]struct{}{}, waiting: map[string]map[string]struct{}{}}
-	pos, err := col.Walk(ctx, secretRange, func(records []store.Record) error {
-		for i := range records {
-			f.see(&store.Event{Record: records[i]})
+	pause := refusedFirst
+	for log := s.st.Follow(secretRange, accountRange); ctx.Err() == nil; {
+		if err := log.CatchUp(ctx, f.forget, f.see); err != nil {
+			return err
 		}
-		return nil
-	})
-	accountPos := pos
-	for pause := refusedFirst; err == nil && ctx.Err() == nil; {
-		secrets, accounts := s.st.Wake(secretRange), s.st.Wake(accountRange)
-		var failed, unread error
-		pos, err = col.Drain(secretRange, pos, f.see)
-		accountPos, unread = col.Drain(accountRange, accountPos, f.seeAccount)
-		if err = errors.Join(err, unread); err != nil {
-			break
-		}
-		var again <-chan time.Time
-		failed = f.work(ctx)
-		if col.Stands("tokens for Secrets", failed); failed != nil {
-			again, pause = time.After(pause), min(2*pause, refusedLast)
+		var again time.Time
+		failed := f.work(ctx)
+		if report(failed); failed != nil {
+			again, pause = time.Now().Add(pause), min(2*pause, refusedLast)
 		} else {
 			pause = refusedFirst
 		}
-		select {
-		case <-ctx.Done():
-		case <-again:
-		case <-secrets:
-		case <-accounts:
-		}
+		log.Wait(ctx, again, nil)
 	}
-	return err
+	return nil
 }
 
 // A filler is one run of it. One goroutine has it.
@@ -91,13 +76,22 @@ type filler struct {
 // tokenMark is in the JSON of each Secret that concerns a filler.
 var tokenMark = []byte(corev1.SecretTypeServiceAccountToken)
 
-// see notes a Secret that was written.
+func (f *filler) forget() {
+	clear(f.lacking)
+	clear(f.waiting)
+}
+
+// see notes a Secret that was written, and has those looked at that wait for an account.
 func (f *filler) see(ev *store.Event) {
+	if strings.HasPrefix(ev.Key, accountRange) {
+		f.seeAccount(ev)
+		return
+	}
 	if bytes.Contains(ev.Prev, tokenMark) || ev.Deleted {
 		f.unwait(ev)
 	}
 	if !ev.Deleted && bytes.Contains(ev.JSON, tokenMark) {
-		f.lacking[strings.Clone(ev.Key)] = struct{}{} // not all the keys of a chunk with it
+		f.lacking[ev.Key] = struct{}{}
 	}
 }
 
@@ -112,7 +106,6 @@ func (f *filler) unwait(ev *store.Event) {
 	}
 }
 
-// seeAccount has those looked at that wait for an account.
 func (f *filler) seeAccount(ev *store.Event) {
 	if !ev.Deleted {
 		maps.Copy(f.lacking, f.waiting[ev.Key])

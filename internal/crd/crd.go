@@ -86,7 +86,7 @@ type Definitions struct {
 	changed  atomic.Int64 // from this revision on the definitions were what they are now
 
 	mu    sync.Mutex             // guards what follows; held while the status of a definition is committed
-	rev   int64                  // what table shows
+	news  *store.Follower        // of definitions; table shows what it has shown
 	table map[string]*definition // by the definition's name
 	ended []chan struct{}        // of definitions that are no more as they were; to be closed when the registry has forgotten them
 }
@@ -114,6 +114,7 @@ func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, 
 		pasts: pasts{making: make(chan struct{}, 1), defined: map[written]*lately{}}}
 	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
+	d.news = st.Follow(d.row.Base)
 	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
 		Deleting: markTerminating, Committed: d.Sync}
 	d.reserved = scheme.Reserve(append(slices.Clip(scheme.Builtins), d.row))
@@ -123,24 +124,21 @@ func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, 
 
 // Run follows the definitions until ctx ends: it empties those that are deleted, and lets go of what is compiled and idle.
 func (d *Definitions) Run(ctx context.Context) {
-	idle := time.NewTicker(schemaIdle / 5)
-	defer idle.Stop()
-	for ctx.Err() == nil {
-		wake := d.st.Wake(d.row.Base)
+	idle := time.Now().Add(schemaIdle / 5)
+	for log := d.st.Follow(d.row.Base); ctx.Err() == nil; {
+		log.From(d.st.Revision())
 		waiting, err := d.cleanUp(ctx)
 		if ctx.Err() == nil && d.Stands != nil {
 			d.Stands(err)
 		}
-		var retry <-chan time.Time
-		if waiting || err != nil {
-			retry = time.After(retryCleanup)
+		until := idle
+		if retry := time.Now().Add(retryCleanup); (waiting || err != nil) && retry.Before(idle) {
+			until = retry
 		}
-		select {
-		case <-ctx.Done():
-		case <-wake:
-		case <-retry:
-		case now := <-idle.C:
+		log.Wait(ctx, until, nil)
+		if now := time.Now(); !now.Before(idle) {
 			d.forgetIdle(now)
+			idle = now.Add(schemaIdle / 5)
 		}
 	}
 }
@@ -162,24 +160,19 @@ func (d *Definitions) Sync(ctx context.Context) error {
 	defer d.mu.Unlock()
 	changed := false
 	for {
-		current := d.st.Revision()
-		var decide []func() error // when all are known: names of the last may be taken by the first
-		upTo, err := d.newsLocked(func(rec *store.Record) { decide = append(decide, d.takeLocked(ctx, rec)) })
+		from := d.news.Rev()
+		decide, err := d.newsLocked(ctx)
+		for i := 0; i < len(decide) && err == nil; i++ {
+			err = decide[i]()
+		}
 		if err != nil {
+			d.news.From(from) // the next one tries again
 			return err
 		}
-		if len(decide) > 0 {
-			changed = true
-			d.changed.Store(upTo)
-		}
-		for _, accept := range decide {
-			if err := accept(); err != nil {
-				return err
-			}
-		}
-		if d.rev = upTo; len(decide) == 0 && upTo >= current {
+		if len(decide) == 0 {
 			break
 		}
+		changed = true
 	}
 	if changed {
 		d.serveLocked()
@@ -203,41 +196,21 @@ func (d *Definitions) serveLocked() {
 	d.ended = nil
 }
 
-// newsLocked shows what was written to definitions since table was brought up to date, and returns up to which revision.
-func (d *Definitions) newsLocked(show func(rec *store.Record)) (upTo int64, err error) {
-	if d.rev == 0 {
-		return d.reloadLocked(show)
-	}
-	events, upTo, err := d.st.Events(d.row.Base, d.rev, 0, nil)
-	if errors.Is(err, store.ErrCompacted) || errors.Is(err, store.ErrDamaged) {
-		return d.reloadLocked(show)
-	}
-	for i := range events {
-		show(&events[i].Record)
-	}
-	return upTo, err
-}
-
-// reloadLocked shows all definitions as if each had just been written. A record is good until show returns: five hundred definitions are
-// more to hold than this server needs otherwise.
-func (d *Definitions) reloadLocked(show func(rec *store.Record)) (rev int64, err error) {
-	for _, def := range d.table {
-		d.ended = append(d.ended, def.over)
-	}
-	clear(d.table)
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: d.row.Base, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := d.st.Chunk(at, c); err != nil {
-			return 0, err
+// newsLocked enters what was written to definitions since into the table. What it returns decides about names, when all are known: those of the
+// last may be taken by the first.
+func (d *Definitions) newsLocked(ctx context.Context) (decide []func() error, err error) {
+	anew := false
+	err = d.news.CatchUp(context.WithoutCancel(ctx), func() {
+		for _, def := range d.table {
+			d.ended = append(d.ended, def.over)
 		}
-		for i := range c.Records {
-			show(&c.Records[i])
-		}
-		if c.Next == "" {
-			d.changed.Store(c.Rev) // what was deleted before is in no table
-			return c.Rev, nil
-		}
+		clear(d.table)
+		decide, anew = nil, true
+	}, func(ev *store.Event) { decide = append(decide, d.takeLocked(ctx, &ev.Record)) })
+	if err == nil && (anew || len(decide) > 0) {
+		d.changed.Store(d.news.Rev()) // what was deleted before is in no table
 	}
+	return decide, err
 }
 
 // takeLocked enters one written definition into the table. It returns what decides about the names that it wants or frees.
@@ -829,10 +802,9 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 	}
 	background := metav1.DeletePropagationBackground
 	var failed error // one of them; the others go
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: res.Base, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := d.st.Chunk(at, c); err != nil {
-			return err
+	for c, err := range d.st.Chunks(store.Span{Prefix: res.Base, Sound: true}) {
+		if err := cmp.Or(err, ctx.Err()); err != nil {
+			return cmp.Or(failed, err)
 		}
 		found := c.Damaged
 		for i := range c.Records {
@@ -840,18 +812,16 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 				found = append(found, c.Records[i].Key)
 			}
 		}
-		err := registry.Parallel(found, registry.DeleteWorkers, func(key string) error {
+		failed = cmp.Or(failed, registry.Parallel(found, registry.DeleteWorkers, func(key string) error {
 			namespace, name := scheme.NamespacedName(key)
 			_, _, err := d.wr.Delete(ctx, res, namespace, name, &metav1.DeleteOptions{PropagationPolicy: &background})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
 			return err
-		})
-		if failed = cmp.Or(failed, err); c.Next == "" || ctx.Err() != nil {
-			return failed
-		}
+		}))
 	}
+	return failed
 }
 
 // setTerminating tells how far the deletion of a definition is; once it is no longer going on, nothing holds the definition back.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 func TestOutlineIsADefinitionWithoutSchemas(t *testing.T) {
@@ -187,5 +189,46 @@ func TestNothingIsCreatedWithoutItsDefinition(t *testing.T) {
 	refused("gone")
 	if left, _, _ := d.st.Count(began.Base); left != 0 {
 		t.Errorf("%d objects have no type", left)
+	}
+}
+
+// TestDefinitionsOutliveCompaction: a type whose definition went while the log was compacted is served no more, and one that came is.
+func TestDefinitionsOutliveCompaction(t *testing.T) {
+	t.Parallel()
+	d, _ := defined(t)
+	over := d.table["gadgets.example.com"].over
+	rec, err := d.st.Get(d.row.Key("", "gadgets.example.com"))
+	if err == nil {
+		_, err = d.st.Commit(t.Context(), registry.Tombstone(&rec))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("gadgets", "alphas", "gadget", "alpha", "Gadget", "Alpha", `"gd"`, `"al"`).Replace(definitionFile(t, "gadgets"))
+	obj, _, err := d.row.Decode([]byte(text), "application/json", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, revAt, err := d.row.EncodeStored(obj)
+	if err == nil {
+		_, err = d.st.Commit(t.Context(), store.Change{Op: store.OpCreate, Key: d.row.Key("", "alphas.example.com"), JSON: doc, RevAt: revAt})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	storetest.Forget(t, d.st)
+	if err := d.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d.reg.Lookup("example.com", "v1", "gadgets") != nil || d.reg.Lookup("example.com", "v1", "alphas") == nil {
+		t.Error("the wrong types are served")
+	}
+	select {
+	case <-over:
+	default:
+		t.Error("watches of the type that has gone go on")
+	}
+	if d.changed.Load() != d.st.Revision() {
+		t.Errorf("the definitions are what they are since %d, of %d", d.changed.Load(), d.st.Revision())
 	}
 }

@@ -70,7 +70,6 @@ const (
 	// a row take half a second. kube-controller-manager waits five seconds, which is long for whoever waits behind kubectl delete; a shorter
 	// time for namespaces with nothing in them would be wrong just for the suites, whose namespaces are mostly that.
 	NamespaceGrace = time.Second
-	eventsAtOnce   = 256 // taken from the log
 )
 
 // A Collector deletes what nobody asks for by name.
@@ -98,7 +97,7 @@ func (gc *Collector) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// KeepUp starts a loop over when it has ended: it was so slow that its place in the log was compacted, or it could not read.
+// KeepUp starts a loop over when it has ended: it could not read, or what it knows is not to be trusted (ErrCompacted).
 func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -113,50 +112,6 @@ func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(contex
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryFirst):
-		}
-	}
-}
-
-// Walk calls do for all live objects of a range, as they were at the revision that it returns, chunk by chunk. The records are
-// do's until it returns. What is damaged is left out.
-func (gc *Collector) Walk(ctx context.Context, prefix string, do func([]store.Record) error) (rev int64, err error) {
-	return gc.chunks(ctx, prefix, func(c *store.Chunk) error { return do(c.Records) })
-}
-
-// chunks is Walk for who wants the keys of what is damaged, too.
-func (gc *Collector) chunks(ctx context.Context, prefix string, do func(*store.Chunk) error) (rev int64, err error) {
-	c := store.ChunkPool.Get().(*store.Chunk)
-	defer store.ChunkPool.Put(c)
-	for at := (store.Span{Prefix: prefix, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		if err := gc.Store.Chunk(at, c); err != nil {
-			return 0, err
-		}
-		if err := do(c); err != nil {
-			return 0, err
-		}
-		if c.Next == "" {
-			return c.Rev, nil
-		}
-	}
-}
-
-// Drain calls see for the events of a topic after pos and returns the new position.
-func (gc *Collector) Drain(topic string, pos int64, see func(*store.Event)) (int64, error) {
-	var events []store.Event
-	for {
-		newest := gc.Store.Revision()
-		var err error
-		if events, pos, err = gc.Store.Events(topic, pos, eventsAtOnce, events[:0]); err != nil {
-			return 0, err
-		}
-		for i := range events {
-			see(&events[i])
-		}
-		if pos >= newest {
-			return pos, nil
 		}
 	}
 }
@@ -332,7 +287,7 @@ type reaper struct {
 	gc      *Collector
 	kinds   *kinds
 	graph   graph
-	pos     int64               // the graph shows the store at this revision
+	log     *store.Follower     // of everything: the graph shows what it has shown
 	waiting map[ownerID]string  // keys of owners that are being deleted in the foreground
 	sound   map[string]struct{} // namespaces and references whose owners are there; forgotten whenever anything goes
 	gone    map[string]struct{} // uids of owners whose dependents are still among the dirty
@@ -354,12 +309,9 @@ var (
 
 // run reads what there is, then the log.
 func (rp *reaper) run(ctx context.Context) error {
-	if err := rp.start(ctx); err != nil {
-		return err
-	}
+	rp.log = rp.gc.Store.Follow(store.Everything)
 	for ctx.Err() == nil {
-		wake := rp.gc.Store.Wake(store.Everything)
-		if err := rp.catchUp(); err != nil {
+		if err := rp.catchUp(ctx); err != nil {
 			return err
 		}
 		if len(rp.dirty) > 0 {
@@ -370,38 +322,25 @@ func (rp *reaper) run(ctx context.Context) error {
 			continue
 		}
 		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{} // a map never shrinks
-		rp.waitForWork(ctx, wake)
+		rp.waitForWork(ctx)
 	}
 	return ctx.Err()
 }
 
-// start makes the graph of what the store holds, and looks all owners up: one may have gone unseen. Whatever happens to them after the
-// revision of the walk, the log will tell.
-func (rp *reaper) start(ctx context.Context) (err error) {
-	*rp = reaper{gc: rp.gc, kinds: newKinds(rp.gc.Types.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
+// forget begins a graph anew, and looks all owners up: one may have gone unseen.
+func (rp *reaper) forget() {
+	*rp = reaper{gc: rp.gc, log: rp.log, kinds: newKinds(rp.gc.Types.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
 		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{}}
-	rp.pos, err = rp.gc.Walk(ctx, "/", func(records []store.Record) error {
-		for i := range records {
-			ev := store.Event{Record: records[i]}
-			if ev.Deleting || referencesOf(ev.JSON) != "" {
-				ev.Key = strings.Clone(ev.Key) // not all the keys of the chunk with it
-				rp.apply(&ev)
-			}
-		}
-		return nil
-	})
-	return err
 }
 
 // catchUp brings the graph up to date.
-func (rp *reaper) catchUp() (err error) {
-	if c := rp.gc.Types.Current.Load(); c != rp.kinds.catalog {
+func (rp *reaper) catchUp(ctx context.Context) error {
+	if c := rp.gc.Types.Current.Load(); rp.kinds != nil && c != rp.kinds.catalog {
 		rp.kinds = newKinds(c)
 		maps.Copy(rp.dirty, rp.parked)
 		clear(rp.parked)
 	}
-	rp.pos, err = rp.gc.Drain(store.Everything, rp.pos, rp.apply)
-	return err
+	return rp.log.CatchUp(ctx, rp.forget, rp.apply)
 }
 
 // apply draws one event into the graph and notes whom it concerns. Events of kind Event have owners in name only.
@@ -540,8 +479,7 @@ func (rp *reaper) postpone(key string, err error) {
 }
 
 // waitForWork sleeps until the next commit, or until what failed is due.
-func (rp *reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
-	var retry <-chan time.Time
+func (rp *reaper) waitForWork(ctx context.Context) {
 	if len(rp.failed) == 0 {
 		rp.pause = 0
 		rp.gc.Stands("collecting dependents", nil)
@@ -551,12 +489,8 @@ func (rp *reaper) waitForWork(ctx context.Context, wake <-chan struct{}) {
 			rp.due = time.Now().Add(rp.pause)
 			rp.gc.Stands("collecting dependents", rp.err)
 		}
-		retry = time.After(time.Until(rp.due))
 	}
-	select {
-	case <-ctx.Done():
-	case <-wake:
-	case <-retry:
+	if rp.log.Wait(ctx, rp.due, nil); !rp.due.IsZero() && !time.Now().Before(rp.due) {
 		maps.Copy(rp.dirty, rp.failed)
 		clear(rp.failed)
 		rp.due = time.Time{}
@@ -614,7 +548,7 @@ func (rp *reaper) examineOnce(ctx context.Context, key string) error {
 	}
 	finalizers := finalizersOf(it.rec.JSON)
 	switch {
-	case it.rec.Rev > rp.pos:
+	case it.rec.Rev > rp.log.Rev():
 		return nil
 	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
 		return rp.orphan(ctx, &it)
@@ -849,7 +783,8 @@ func (rp *reaper) orphan(ctx context.Context, it *item) error {
 // An emptier deletes what is in namespaces that are being deleted, and then lets them go. One goroutine runs it.
 type emptier struct {
 	gc   *Collector
-	pos  int64
+	log  *store.Follower      // of namespaces
+	rest *store.Follower      // of everything, while some are being deleted
 	open map[string]*emptying // by name: namespaces that are being deleted
 }
 
@@ -864,51 +799,56 @@ type emptying struct {
 
 // run reads which namespaces are being deleted, then the log: all of it while there are some, since everything in them matters.
 func (e *emptier) run(ctx context.Context) error {
-	if err := e.start(ctx); err != nil {
-		return err
-	}
+	e.begin()
 	for ctx.Err() == nil {
-		topic := store.Everything
-		if len(e.open) == 0 {
-			topic = NamespaceRange
-		}
-		wake := e.gc.Store.Wake(topic)
-		var err error
-		if e.pos, err = e.gc.Drain(topic, e.pos, e.apply); err != nil {
+		if err := e.catchUp(ctx); err != nil {
 			return err
 		}
 		if e.work(ctx) {
 			continue
 		}
-		select {
-		case <-ctx.Done():
-		case <-wake:
-		case <-e.refresh():
+		log := e.rest
+		if len(e.open) == 0 {
+			log = e.log
 		}
+		log.Wait(ctx, e.refresh(), nil)
 	}
 	return ctx.Err()
 }
 
-func (e *emptier) start(ctx context.Context) (err error) {
-	e.open = map[string]*emptying{}
-	e.pos, err = e.gc.Walk(ctx, NamespaceRange, func(records []store.Record) error {
-		for i := range records {
-			e.apply(&store.Event{Record: records[i]})
-		}
-		return nil
-	})
-	return err
+func (e *emptier) begin() {
+	e.log, e.rest, e.open = e.gc.Store.Follow(NamespaceRange), e.gc.Store.Follow(store.Everything), map[string]*emptying{}
 }
 
-// apply notes a namespace's deletion, its end, and what happens in it in between.
-func (e *emptier) apply(ev *store.Event) {
-	namespace, name := scheme.NamespacedName(ev.Key)
-	if !strings.HasPrefix(ev.Key, NamespaceRange) {
-		if em := e.open[namespace]; em != nil {
+func (e *emptier) catchUp(ctx context.Context) error {
+	now := e.gc.Store.Revision()
+	if err := e.log.CatchUp(ctx, func() { clear(e.open) }, e.apply); err != nil {
+		return err
+	}
+	skip := func() {
+		e.rest.From(now)
+		for _, em := range e.open {
 			em.changed = true
 		}
-		return
 	}
+	if len(e.open) == 0 {
+		skip()
+		return nil
+	}
+	return e.rest.CatchUp(ctx, skip, e.note)
+}
+
+// note has a namespace looked through in which something happened.
+func (e *emptier) note(ev *store.Event) {
+	namespace, _ := scheme.NamespacedName(ev.Key)
+	if em := e.open[namespace]; em != nil {
+		em.changed = true
+	}
+}
+
+// apply notes a namespace's deletion, and its end.
+func (e *emptier) apply(ev *store.Event) {
+	_, name := scheme.NamespacedName(ev.Key)
 	switch {
 	case ev.Deleted:
 		delete(e.open, name)
@@ -961,18 +901,14 @@ func (e *emptier) settled(em *emptying) bool {
 	return len(em.waits) > 0
 }
 
-// refresh comes when the next namespace is due, and never if nothing has happened in any.
-func (e *emptier) refresh() <-chan time.Time {
-	var first time.Time
+// refresh is when the next namespace is due, and zero if nothing has happened in any.
+func (e *emptier) refresh() (first time.Time) {
 	for _, em := range e.open {
 		if em.changed && !em.done && (first.IsZero() || em.due().Before(first)) {
 			first = em.due()
 		}
 	}
-	if first.IsZero() {
-		return nil
-	}
-	return time.After(time.Until(first))
+	return first
 }
 
 // empty deletes what is in a namespace, tells what remains, and lets the namespace go if that is nothing.
@@ -1035,7 +971,11 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 		return
 	}
 	found, failed := 0, error(nil)
-	_, err := e.gc.chunks(ctx, res.KeyPrefix(namespace), func(c *store.Chunk) error {
+	var err error
+	for c, unread := range e.gc.Store.Chunks(store.Span{Prefix: res.KeyPrefix(namespace), Sound: true}) {
+		if err = cmp.Or(unread, ctx.Err()); err != nil {
+			break
+		}
 		records := slices.Clone(c.Records)
 		for _, key := range c.Damaged {
 			records = append(records, store.Record{Key: key})
@@ -1048,8 +988,7 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 			}
 			return err
 		}))
-		return nil
-	})
+	}
 	err = cmp.Or(err, failed)
 	if objects, _, _ := e.gc.Store.Count(res.KeyPrefix(namespace)); err == nil && found == 0 && objects > 0 {
 		err = fmt.Errorf("%d %s lie on a page of the data file that is damaged", objects, res.Plural)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // startReaper has a reaper that has read a store with one namespace, and reads on when it is told to.
@@ -41,8 +44,8 @@ func startReaper(t testing.TB) *reaper {
 	if _, err := wr.Insert(t.Context(), reg.Lookup("", "v1", "namespaces"), namespace, registry.Options{Trusted: true}); err != nil {
 		t.Fatal(err)
 	}
-	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Stands: func(string, error) {}}}
-	if err := rp.start(t.Context()); err != nil {
+	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Stands: func(string, error) {}}, log: st.Follow(store.Everything)}
+	if err := rp.catchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return rp
@@ -70,7 +73,7 @@ func (rp *reaper) stored(name string) string {
 func (rp *reaper) rest(t *testing.T) {
 	t.Helper()
 	for {
-		if err := rp.catchUp(); err != nil {
+		if err := rp.catchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if len(rp.dirty) == 0 {
@@ -101,14 +104,14 @@ func TestForegroundWaitsForWhatTheGraphDoesNotKnowYet(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	events, pos, err := rp.gc.Store.Events(store.Everything, rp.pos, int(upTo-rp.pos), nil)
+	events, pos, err := rp.gc.Store.Events(store.Everything, rp.log.Rev(), int(upTo-rp.log.Rev()), nil)
 	if err != nil || pos != upTo {
 		t.Fatalf("read up to %d, want %d: %v", pos, upTo, err)
 	}
 	for i := range events {
 		rp.apply(&events[i])
 	}
-	rp.pos = pos
+	rp.log.From(pos)
 	if _, dirty := rp.dirty[configMaps.Key("default", "c1")]; !dirty {
 		t.Fatal("c1 is not looked at while the graph lags: the test proves nothing")
 	}
@@ -163,4 +166,90 @@ func BenchmarkGraph(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestReaperOutlivesCompaction: dependents go whose owner went while the log was compacted, and the graph has nothing that is not there.
+func TestReaperOutlivesCompaction(t *testing.T) {
+	t.Parallel()
+	rp := startReaper(t)
+	remove := func(name string) {
+		t.Helper()
+		background := metav1.DeletePropagationBackground
+		options := &metav1.DeleteOptions{PropagationPolicy: &background}
+		if _, _, err := rp.gc.Writer.Delete(t.Context(), rp.gc.Types.Lookup("", "v1", "configmaps"), "default", name, options); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owner, kept := rp.configMap(t, "owner", nil), rp.configMap(t, "kept", nil)
+	rp.configMap(t, "child", nil, owner)
+	rp.configMap(t, "gone", nil, kept)
+	rp.configMap(t, "stays", nil, kept)
+	rp.rest(t)
+	remove("owner")
+	remove("gone")
+	storetest.Forget(t, rp.gc.Store)
+	rp.rest(t)
+	if rp.stored("child") != "" || rp.stored("stays") == "" {
+		t.Error("the wrong dependents are there")
+	}
+	keys := rp.gc.Types.Lookup("", "v1", "configmaps").Key
+	if got := rp.dependentsOf(kept.UID); !slices.Equal(got, []string{keys("default", "stays")}) {
+		t.Errorf("dependents are %q", got)
+	}
+	if got := rp.dependentsOf(owner.UID); len(got) > 0 {
+		t.Errorf("an owner that has gone has dependents %q", got)
+	}
+}
+
+// TestEmptierOutlivesCompaction: it knows which namespaces are being deleted, and looks through all of them.
+func TestEmptierOutlivesCompaction(t *testing.T) {
+	t.Parallel()
+	rp := startReaper(t)
+	namespaces := rp.gc.Types.Lookup("", "v1", "namespaces")
+	for _, name := range []string{"old", "new"} {
+		obj := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := rp.gc.Writer.Insert(t.Context(), namespaces, obj, registry.Options{Trusted: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := func(name string) {
+		t.Helper()
+		if _, _, err := rp.gc.Writer.Delete(t.Context(), namespaces, "", name, &metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := &emptier{gc: rp.gc}
+	e.begin()
+	expect := func(want string) {
+		t.Helper()
+		if err := e.catchUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, name := range slices.Sorted(maps.Keys(e.open)) {
+			got += fmt.Sprintf("%s %v ", name, e.open[name].changed)
+			e.open[name].changed = false
+		}
+		if got != want {
+			t.Errorf("open are %q, want %q", got, want)
+		}
+	}
+	expect("")
+	end("old")
+	expect("old true ")
+	expect("old false ")
+	rp.configMap(t, "elsewhere", nil)
+	expect("old false ")
+	storetest.Forget(t, rp.gc.Store)
+	expect("old true ") // something may have happened in it
+	rec, err := rp.gc.Store.Get(NamespaceRange + "/old")
+	if err == nil {
+		_, err = rp.gc.Store.Commit(t.Context(), registry.Tombstone(&rec))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	end("new")
+	storetest.Forget(t, rp.gc.Store)
+	expect("new true ")
 }

@@ -36,6 +36,7 @@
 package notify
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,14 +46,13 @@ import (
 	"apilet/internal/store"
 )
 
-const batch = 256 // events taken from the log at once
-
 // A Notifier follows the log for all who have subscribed.
 type Notifier struct {
 	st    *store.Store
-	upTo  atomic.Int64  // everybody has been rung for every event up to this revision
-	over  chan struct{} // closed when it is to end,
-	ended chan struct{} // and when Run has
+	log   *store.Follower // Run's
+	upTo  atomic.Int64    // everybody has been rung for every event up to this revision
+	over  chan struct{}   // closed when it is to end,
+	ended chan struct{}   // and when Run has
 
 	mu     sync.Mutex // guards what follows, and is never held while somebody is waited for
 	spans  map[string]group
@@ -89,8 +89,10 @@ type Subscription struct {
 
 // New is a notifier that knows nothing of what happened before.
 func New(st *store.Store) *Notifier {
-	n := &Notifier{st: st, over: make(chan struct{}), ended: make(chan struct{}), spans: map[string]group{}, facets: map[string]*facets{}}
+	n := &Notifier{st: st, log: st.Follow(store.Everything), over: make(chan struct{}), ended: make(chan struct{}),
+		spans: map[string]group{}, facets: map[string]*facets{}}
 	n.upTo.Store(st.Revision())
+	n.log.From(n.upTo.Load())
 	return n
 }
 
@@ -99,10 +101,9 @@ func New(st *store.Store) *Notifier {
 // Run follows the log until Close. When stopping is closed everybody is woken.
 func (n *Notifier) Run(stopping <-chan struct{}) {
 	defer close(n.ended)
-	var events []store.Event
 	for {
 		wake := n.st.Wake(store.Everything) // before the log is read: a commit in between closes it
-		events = n.catchUp(events)
+		n.catchUp()
 		select {
 		case <-wake:
 		case <-stopping:
@@ -121,25 +122,28 @@ func (n *Notifier) Close() {
 }
 
 // catchUp rings for everything that is new. Where the log cannot be read everybody has to look.
-func (n *Notifier) catchUp(events []store.Event) []store.Event {
+func (n *Notifier) catchUp() {
 	for {
 		newest := n.st.Revision()
-		found, upTo, err := n.st.Events(store.Everything, n.upTo.Load(), batch, events[:0])
-		if err != nil {
+		events, reset, err := n.log.Next(context.Background())
+		if reset || err != nil {
 			n.each((*Subscription).lookAnyway)
-			n.upTo.Store(newest)
-			return events
+			n.log.From(newest)
 		}
-		n.mu.Lock()
-		for i := range found {
-			n.tellLocked(&found[i])
+		if len(events) > 0 {
+			n.tell(events)
 		}
-		n.mu.Unlock()
-		n.upTo.Store(upTo)
-		clear(found) // of what the log may forget
-		if events = found; upTo >= newest {
-			return events
+		if n.upTo.Store(n.log.Rev()); len(events) == 0 && !reset {
+			return
 		}
+	}
+}
+
+func (n *Notifier) tell(events []store.Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range events {
+		n.tellLocked(&events[i])
 	}
 }
 

@@ -257,7 +257,7 @@ func TestLostPlaceWakesEverybody(t *testing.T) {
 	if _, err := upkeep.Compact(context.Background(), rev); err != nil {
 		t.Fatal(err)
 	}
-	n.catchUp(nil)
+	n.catchUp()
 	for _, sub := range subs {
 		if len(sub.C) != 1 || sub.Quiet() != 0 {
 			t.Errorf("%+v is not rung, or thinks it knows", sub.want)

@@ -3,29 +3,20 @@ package registry
 // This file is the way of a new object: POST, and a PUT or an apply to a name that nobody has.
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
-	"apilet/internal/admission/quota"
 	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/strategy"
-	"apilet/internal/registry/validation"
 	"apilet/internal/registry/warnings"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -105,7 +96,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated {
 			strategy.NameNew(obj)
 		}
-		rec, err := wr.insertOnce(ctx, res, obj, opts)
+		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, obj: obj})
 		if errors.Is(err, allocator.ErrLost) && ctx.Err() == nil {
 			if lost++; lost < allocator.Rounds {
 				continue
@@ -154,157 +145,6 @@ func prepareNew(res *scheme.Resource, obj scheme.Object) scheme.Object {
 	}
 	strategy.PrepareForCreate(obj)
 	return obj
-}
-
-// insertOnce validates, encodes and commits an object under its present name.
-func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) (rec store.Record, err error) {
-	if err := ctx.Err(); err != nil {
-		return store.Record{}, err
-	}
-	given, err := wr.Allocator.Assign(obj, nil, opts.dryRun)
-	if err != nil {
-		return store.Record{}, err
-	}
-	defer func() { given.Done(ctx, err) }()
-	if errs := wr.validateNew(ctx, res, obj, opts); len(errs) > 0 {
-		if err := wr.checkNamespace(ctx, res, obj); err != nil {
-			return store.Record{}, err
-		}
-		return store.Record{}, scheme.Invalid(res.GroupKind(), obj.GetName(), errs)
-	}
-	if err := cmp.Or(wr.checkGrant(ctx, res, obj, nil), wr.checkParams(ctx, res, obj, nil)); err != nil {
-		return store.Record{}, err
-	}
-	warnAbout(ctx, res, obj, nil)
-	if err := wr.Admission.Validate(ctx, opts.creation(res, "", obj)); err != nil {
-		return store.Record{}, err
-	}
-	held, err := wr.Quotas.Charge(ctx, quota.Write{Resource: res, Object: obj, DryRun: opts.dryRun})
-	if err != nil {
-		return store.Record{}, err
-	}
-	defer held.Release()
-	json, revAt, err := encode(ctx, res, obj)
-	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
-		return store.Record{}, err
-	}
-	if err := checkSize(json, nil); err != nil {
-		return store.Record{}, err
-	}
-	c := store.Change{Op: store.OpCreate, Key: res.Key(obj.GetNamespace(), obj.GetName()), JSON: json, RevAt: revAt, With: wr.accompany(held)}
-	if res.Namespaced {
-		c.Parent = NamespaceKey(obj.GetNamespace())
-	}
-	if res.Custom != nil {
-		c.Type = res.Custom.Definition
-	}
-	if opts.dryRun {
-		return wr.pretendCreate(ctx, res, obj, c)
-	}
-	if err := wr.checkUnwritten(ctx, res, obj); err != nil {
-		return store.Record{}, err
-	}
-	if err := given.Claim(ctx); err != nil {
-		return store.Record{}, err
-	}
-	rec, err = wr.commit(ctx, res, c)
-	if name, founds := strings.CutPrefix(c.Key, NamespaceKey("")); founds && err == nil && wr.NamespaceCreated != nil {
-		wr.NamespaceCreated(name)
-	}
-	return rec, err
-}
-
-// encode is what the store keeps of an object.
-func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json []byte, revAt int, err error) {
-	if res.Converts() {
-		if obj, err = res.Custom.Webhook.To(ctx, obj.(*unstructured.Unstructured), res.Custom.StorageVersion); err != nil {
-			return nil, 0, err
-		}
-	}
-	return res.EncodeStored(obj)
-}
-
-// checkSize refuses what patches and defaults have made of bodies that were short enough. What an earlier server let grow may still shrink, and an
-// object that is being deleted has twice the room: who takes a finalizer off is noted in managedFields.
-func checkSize(json []byte, old *store.Record) error {
-	most := scheme.MaxStored
-	if old != nil && old.Deleting {
-		most = 2 * scheme.MaxStored
-	}
-	if len(json) <= most || old != nil && len(json) <= len(old.JSON) {
-		return nil
-	}
-	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object would have %d bytes, limit is %d", len(json), most))
-}
-
-// checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
-// the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
-func (wr *Writer) checkUnwritten(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
-	named := obj.GetResourceVersion()
-	if named == "" {
-		return nil
-	}
-	if n, err := strconv.ParseUint(named, 10, 64); err != nil || n == 0 {
-		return nil
-	}
-	if err := wr.checkNamespace(ctx, res, obj); err != nil {
-		return err
-	}
-	return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
-}
-
-// validateNew checks a create.
-func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) field.ErrorList {
-	switch {
-	case res.Custom != nil:
-		return res.Custom.Validate(ctx, obj, nil, "")
-	case !wr.Validating || opts.Trusted:
-		return validateMeta(res, obj)
-	}
-	return append(validateMeta(res, obj), validation.ValidateCreate(obj)...)
-}
-
-// validateMeta checks the metadata of a new object.
-func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
-	at := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, validation.NameRule(res.StoredType()), at)
-	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
-		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
-	}
-	if res.GoType != nil {
-		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
-	}
-	return errs
-}
-
-// pretendCreate answers a create's dry run.
-func (wr *Writer) pretendCreate(ctx context.Context, res *scheme.Resource, obj scheme.Object, c store.Change) (store.Record, error) {
-	if err := wr.checkNamespace(ctx, res, obj); err != nil {
-		return store.Record{}, err
-	}
-	switch rec, err := wr.Store.Get(c.Key); {
-	case err == nil && rec.Deleting:
-		return store.Record{}, store.ErrDeleting
-	case err == nil:
-		return store.Record{}, store.ErrExists
-	case !errors.Is(err, store.ErrNotFound):
-		return store.Record{}, err
-	}
-	return store.Record{Key: c.Key, JSON: withRevisionSent(c, obj.GetResourceVersion())}, nil
-}
-
-// withRevisionSent is an object that was never stored with the resourceVersion that its client gave it.
-func withRevisionSent(c store.Change, rv string) []byte {
-	if rv == "" {
-		return withoutRevision(c.JSON)
-	}
-	quoted, _ := json.Marshal(rv) // a string always can
-	return slices.Concat(c.JSON[:c.RevAt], quoted[1:len(quoted)-1], c.JSON[c.RevAt:])
-}
-
-// withoutRevision drops the empty resourceVersion of an object that was never stored.
-func withoutRevision(json []byte) []byte {
-	return bytes.Replace(json, []byte(`"resourceVersion":"",`), nil, 1)
 }
 
 // createError words the store's refusals of a create.

@@ -170,7 +170,7 @@ func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before sc
 	if apiequality.Semantic.DeepEqual(obj, before) {
 		return rec, nil
 	}
-	return wr.store(ctx, res, obj, rec, Options{dryRun: dryRun})
+	return wr.store(ctx, &plan{Target: Target{Resource: res}, opts: Options{dryRun: dryRun}, obj: obj, old: before, rec: rec})
 }
 
 // clearAway deletes an object that cannot be read, and asks neither finalizers nor webhooks, which would have to be shown what nobody can
@@ -244,10 +244,9 @@ func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c stor
 
 // removeContent deletes all in some ranges: objects of a type that is not served, since its definition cannot be read.
 func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefixes []string) error {
-	c := &store.Chunk{}
 	for _, prefix := range prefixes {
-		for at := (store.Span{Prefix: prefix, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
-			if err := wr.Store.Chunk(at, c); err != nil {
+		for c, err := range wr.Store.Chunks(store.Span{Prefix: prefix, Sound: true}) {
+			if err != nil {
 				return err
 			}
 			all := make([]store.Change, 0, len(c.Records)+len(c.Damaged))
@@ -265,9 +264,6 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 				return err
 			}); err != nil {
 				return err
-			}
-			if c.Next == "" {
-				break
 			}
 		}
 	}

@@ -26,7 +26,6 @@ import (
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/shares"
-	"apilet/internal/store"
 )
 
 // receive reads the object that a POST or PUT brings, and how its sender wants to be answered. kind is that of the write's options.
@@ -59,9 +58,8 @@ type Options struct {
 	asked      string // fieldManager as sent
 	validation string // FieldValidation: Ignore, Warn (also ""), Strict
 	force      bool
-	applied    bool                                          // the object comes out of an apply: its managedFields are written already
-	Trusted    bool                                          // the server writes what no user may: of the rules, only those of metadata are asked
-	with       func(context.Context) ([]store.Change, error) // see store.Change
+	applied    bool // the object comes out of an apply: its managedFields are written already
+	Trusted    bool // the server writes what no user may: of the rules, only those of metadata are asked
 }
 
 // parseWriteOptions reads and checks them; kind is CreateOptions, UpdateOptions or PatchOptions.

@@ -3,13 +3,13 @@ package registry
 import (
 	"context"
 	"sync"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/scheme"
-	"apilet/internal/store"
 )
 
 // FollowOthers brings into force, until ctx ends, what other servers have written into the same log: a write of this server's own is followed
@@ -32,37 +32,19 @@ func (wr *Writer) FollowOthers(ctx context.Context) {
 }
 
 func (wr *Writer) followKind(ctx context.Context, res *scheme.Resource) {
-	var events []store.Event
-	for pos := int64(0); ctx.Err() == nil; {
-		wake := wr.Store.Wake(res.Base)
-		newest := wr.Store.Revision()
-		var err error
-		if events, pos, err = wr.Store.Events(res.Base, pos, 0, events[:0]); err != nil { // all that there is, instead
-			pos, events = newest, events[:0]
-			for rec, err := range wr.Store.All(store.Span{Prefix: res.Base, Sound: true}) {
-				if err == nil {
-					events = append(events, store.Event{Record: *rec})
-				}
-			}
+	for log := wr.Store.Follow(res.Base); ctx.Err() == nil; {
+		events, reset, err := log.Next(ctx)
+		if err != nil { // no reason to miss what comes
+			log.From(wr.Store.Revision())
 		}
-		wr.followAll(res, events)
-		if pos < newest {
+		for i := range events {
+			wr.namespaces.forget(events[i].Key)
+			wr.Quotas.Committed(res, &events[i].Record)
+		}
+		if reset || len(events) > 0 {
+			wr.bringIntoForce(res, wr.Store.Revision())
 			continue
 		}
-		select {
-		case <-wake:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// followAll brings into force what others have written of a resource.
-func (wr *Writer) followAll(res *scheme.Resource, events []store.Event) {
-	for i := range events {
-		wr.namespaces.forget(events[i].Key)
-		wr.Quotas.Committed(res, &events[i].Record)
-	}
-	if len(events) > 0 {
-		wr.follow(res, &events[len(events)-1].Record)
+		log.Wait(ctx, time.Time{}, nil)
 	}
 }

@@ -1,7 +1,7 @@
 package registry
 
-// This file: quotas are told of themselves. What a namespace uses is charged in insertOnce and modifyOnce, as the last thing before the
-// commit; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write. Where several servers share
+// This file: quotas are told of themselves. What a namespace uses is charged in checkAndCommit, as the last thing before the object is
+// encoded; the status of its ResourceQuotas is written here, afterwards, as what kube-controller-manager would write. Where several servers share
 // their objects, a charged write takes the new status along.
 
 import (

@@ -1,10 +1,72 @@
 // Package registry answers the writes: create, update, patch, delete, delete of a collection, and the subresources that are small programs
-// of their own. Each is the same walk: read the body, decode it into its type, prepare it (what the server alone decides about: uid, times,
-// generation, status), validate it, and hand the store one change with a precondition.
+// of their own. Each is the same walk, or a part of it:
 //
-//	body ──▶ decode ──▶ prepare ──▶ default ──▶ validate ──▶ encode ──▶ commit ──▶ 2xx, durable
-//	                       ▲                                              │
-//	                       └───────────────── newer version ◀─────────────┘
+//	what is asked ──▶ read ──▶ change ──▶ complete ──▶ check ──▶ encode ──▶ commit ──▶ 2xx, durable
+//	                   ▲                                           │
+//	                   └───────────── newer version ◀──────────────┘
+//
+// All its steps, in their order; a test records the calls and compares them with this table. The verbs are c create, u update, p patch, a apply,
+// s a PUT of the status, x a PUT of the scale, d delete. Files are of this package, of one below, or of one beside it.
+//
+//	STEP                           WRITTEN IN               VERBS           MAY REFUSE
+//	receive                        options.go               c u . . s . .
+//	response.NewView               response/respond.go      c u p a s x d   406 400: not in that form
+//	readPatch                      patch.go                 . . p a . . .   415: not such a patch
+//	readScale                      subresource.go           . . . . . x .   415: not such a patch
+//	readDeleteOptions              options.go               . . . . . . d   400 422
+//	readBody                       options.go               c u p a s x d   413 400: too long, or cut off
+//	parseWriteOptions              options.go               c u p a s x .   400 422
+//	res.Decode(body)               scheme/codec.go          c u . . s . .   415 400: not such an object
+//	strategy.WipeSystemFields      strategy/prepare.go      c . . . . . .
+//	refuseEnding                   create.go                c . . . . . .   403: the type is being deleted
+//	refuseEarly                    namespaces.go            c . . . . . .   404 403: no namespace, or one that is being deleted
+//	Store.Get(key)                 store/read.go            . u p a s x d   404
+//	checkPreconditions             deleting.go              . . . . . . d   409: another uid or resourceVersion
+//	response.Convert               response/respond.go      . u p a s x d   500: a conversion webhook
+//	mend                           registry.go              . u p a s x d   500: it cannot be decoded
+//	change                         update.go                . u p a s x .   as the next seven, which are inside
+//	replaced                       update.go                . u . . s . .   409: another uid
+//	patched                        patch.go                 . . p . . . .   400 422: the patch does not fit
+//	applied                        patch.go                 . . . a . . .   409: fields of others
+//	req.after                      subresource.go           . . . . . x .   as the three before
+//	req.admitted                   subresource.go           . . . . . x .   as Admission.Admit, of the Scale
+//	applyScale                     subresource.go           . . . . . x .   422: a negative count
+//	req.validated                  subresource.go           . . . . . x .   as Admission.Validate, of the Scale
+//	checkRevision                  update.go                . u p a s x .   409: a newer version; 422: none is named
+//	FillDefaults                   registry.go              c u p a . x .   413: defaults of a custom resource
+//	defaults.DefaultStatus         defaults/defaults.go     . . . . s . .
+//	recordOwners                   fields.go                c u p a s x .
+//	Admission.Admit                admission/chain.go       c u p a s x .   403 and what webhooks say; 500: they do not answer
+//	strategy.ValidateDelete        strategy/strategy.go     . . . . . . d   403: what has to stay
+//	Admission.Decide               admission/chain.go       . . . . . . d   as Admission.Admit and Admission.Validate
+//	strategy.FillSystemFields      strategy/prepare.go      c . . . . . .
+//	prepareNew                     create.go                c . . . . . .
+//	prepare                        update.go                . u p a s x .
+//	markDeleting                   deleting.go              . . . . . . d
+//	warnings.DropDuplicateOwners   warnings/warnings.go     c u p a s x .
+//	strategy.NameNew               strategy/prepare.go      c . . . . . .
+//	checkAndCommit                 commit.go                c u p a s x .   504: the time is over
+//	Allocator.Assign               allocator/alloc.go       c u p a . x .   422: an address or a port of another Service
+//	validate                       commit.go                c u p a s x .   422: the rules of the type
+//	checkGrant                     registry.go              c u p a s x .   403: more rights than the writer has
+//	checkParams                    params.go                c u p a s x .   422: params that the writer may not read
+//	warnAbout                      registry.go              c u p a . x .
+//	Admission.Validate             admission/chain.go       c u p a s x .   403 422 and what webhooks say
+//	Quotas.Charge                  admission/quota/quota.go c u p a s x .   403: a quota is full
+//	encode                         commit.go                c u p a s x .   500: a conversion webhook
+//	checkSize                      commit.go                c u p a s x .   413
+//	checkUnwritten                 commit.go                c u p a s x .   400: a create that names a resourceVersion
+//	given.Claim                    allocator/alloc.go       c u p a s x .   409: another server was faster
+//	commit                         commit.go                c u p a s x d
+//	Store.Commit                   store/write.go           c u p a s x d   409 404 403: the store's preconditions; 500: no room
+//	follow                         commit.go                c u p a s x d
+//	Respond                        response/respond.go      c u p a s x .
+//	respondDeleted                 delete.go                . . . . . . d
+//
+// A create whose name is generated, or whose address another server claims, goes back to strategy.NameNew; the others, when somebody was
+// faster, to Store.Get. Of a dry run nothing comes behind checkSize; of a write that changes nothing, nothing behind encode. An update or an
+// apply of what is not there is a create from strategy.WipeSystemFields on. A deletion that something holds back writes its marks by encode,
+// checkSize and commit; what else a deletion may do, and a binding and an eviction, stand in delete.go and subresource.go.
 //
 //	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
 //	err := wr.Create(w, r, res)                                   // a handler: POST to res's collection
@@ -19,16 +81,15 @@
 // cannot be read back; a write that fails has changed nothing.
 package registry
 
-// This file is what all writes have in common: the Writer, what is read before a change, and the commit behind it. The verbs stand in
-// files of their own: options.go (what a write asks for), create.go, update.go, patch.go, fields.go (whose fields they are), delete.go with
-// deleting.go, and subresource.go.
+// This file is what all writes have in common: the Writer, and what is read before a change. The verbs stand in files of their own: options.go
+// (what a write asks for), create.go, update.go, patch.go, fields.go (whose fields they are), commit.go (the second half of all of them),
+// delete.go with deleting.go, and subresource.go.
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/tidwall/gjson"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -166,37 +227,6 @@ func Author(ctx context.Context) store.Author {
 		a.Verb = "apply"
 	}
 	return a
-}
-
-// commit stores one change of an object, and waits for what follows from it before anybody hears of it.
-func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
-	began := time.Now()
-	rec, err := wr.Store.Commit(ctx, c)
-	request.From(ctx).NoteCommit(began)
-	if err == nil {
-		note := request.Write{Key: c.Key, Old: c.Expect, New: rec.Rev}
-		if c.Op == store.OpDelete {
-			note.New = 0
-			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
-		}
-		request.From(ctx).NoteWrite(note)
-		wr.follow(res, &rec)
-	}
-	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
-		err = res.Custom.Committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
-	}
-	return rec, err
-}
-
-func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
-	wr.namespaces.forget(rec.Key)
-	wr.Quotas.Committed(res, rec)
-	for _, follow := range wr.Committed {
-		follow(res)
-	}
-	if wr.Policy != nil {
-		wr.Policy(res, rec.Rev)
-	}
 }
 
 // splice puts a revision where encodeStored left room for it.

@@ -14,18 +14,14 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
-	"apilet/internal/admission/quota"
-	"apilet/internal/registry/allocator"
 	"apilet/internal/registry/defaults"
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/strategy"
-	"apilet/internal/registry/validation"
 	"apilet/internal/registry/warnings"
 	"apilet/internal/request"
 	"apilet/internal/response"
@@ -101,9 +97,9 @@ type ChangeFunc func(old scheme.Object, rec *store.Record) (scheme.Object, error
 // Modify changes an object: read, compute, validate and commit if nobody was faster, else again. A PUT that names a resourceVersion fails
 // in the second round by itself. Rounds after the first wait in a queue of the key, so that many patches of one object take turns.
 //
-//	read ──▶ compute: change, default, own, admit, prepare ──▶ validateAndCommit: allocate, validate, admit, encode, commit
-//	  ▲                                                                                 │
-//	  └──────────────────────────────────── newer version ◀─────────────────────────────┘
+//	read ──▶ change ──▶ compute ──▶ checkAndCommit
+//	  ▲                                   │
+//	  └────────── newer version ◀─────────┘
 func (wr *Writer) Modify(ctx context.Context, t Target, opts Options, change ChangeFunc) (rec store.Record, created bool, err error) {
 	key := t.Resource.Key(t.Namespace, t.Name)
 	for round := 0; ; round++ {
@@ -199,7 +195,7 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if obj, err = wr.compute(ctx, &t, opts, obj, old, rec.Rev); err != nil {
 		return rec, err
 	}
-	return wr.validateAndCommit(ctx, &t, opts, obj, old, rec)
+	return wr.checkAndCommit(ctx, &plan{Target: t, opts: opts, obj: obj, old: old, rec: rec})
 }
 
 // compute makes of what a change wants what is to be stored: its defaults, who owns its fields, what plug-ins and webhooks make of it,
@@ -318,125 +314,4 @@ func specOf(u *unstructured.Unstructured) map[string]any {
 		rest[k] = v
 	}
 	return rest
-}
-
-// validateAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. rec is what
-// it was computed from: store.ErrConflict when somebody was faster.
-func (wr *Writer) validateAndCommit(ctx context.Context, t *Target, opts Options, obj, old scheme.Object, rec store.Record) (_ store.Record, err error) {
-	if err := ctx.Err(); err != nil {
-		return rec, err
-	}
-	var given *allocator.Allotment
-	if t.Subresource == "" {
-		if given, err = wr.Allocator.Assign(obj, old, opts.dryRun); err != nil {
-			return rec, err
-		}
-		defer func() { given.Done(ctx, err) }()
-	}
-	if errs := wr.validateChanged(ctx, t, opts, obj, old); len(errs) > 0 {
-		return rec, scheme.Invalid(t.Resource.GroupKind(), t.Name, errs)
-	}
-	if err := cmp.Or(wr.checkGrant(ctx, t.Resource, obj, old), wr.checkParams(ctx, t.Resource, obj, old)); err != nil {
-		return rec, err
-	}
-	if t.Subresource == "" {
-		warnAbout(ctx, t.Resource, obj, old)
-	}
-	if err := wr.Admission.Validate(ctx, opts.change(t.Resource, t.Subresource, obj, old)); err != nil {
-		return rec, err
-	}
-	held, err := wr.Quotas.Charge(ctx, quota.Write{Resource: t.Resource, Subresource: t.Subresource, Object: obj, Old: old, DryRun: opts.dryRun})
-	if err != nil {
-		return rec, err
-	}
-	defer held.Release()
-	if err := given.Claim(ctx); errors.Is(err, allocator.ErrLost) {
-		return rec, store.ErrConflict
-	} else if err != nil {
-		return rec, err
-	}
-	opts.with = wr.accompany(held)
-	return wr.store(ctx, t.Resource, obj, rec, opts)
-}
-
-// validateChanged checks an update: metadata by its own rules and by those of what may change, then the type's rules.
-func (wr *Writer) validateChanged(ctx context.Context, t *Target, opts Options, obj, old scheme.Object) field.ErrorList {
-	at := field.NewPath("metadata")
-	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)
-	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.Resource.Namespaced, anyName, at)...)
-	if t.Resource.GoType != nil && t.Resource.Custom == nil {
-		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
-	}
-	switch {
-	case t.Resource.Custom != nil:
-		errs = append(errs, t.Resource.Custom.Validate(ctx, obj, old, t.Subresource)...)
-	case !wr.Validating || opts.Trusted:
-	case t.Subresource == "":
-		errs = append(errs, validation.ValidateUpdate(obj, old)...)
-	case t.Subresource == "status":
-		errs = append(errs, validation.ValidateStatusUpdate(obj, old)...)
-		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
-	case t.Subresource == "finalize":
-		errs = append(errs, validation.ValidateFinalizers(strategy.NamespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
-	default:
-		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
-	}
-	return scheme.Distinct(errs)
-}
-
-// anyName accepts the name of an object that exists: its name was checked when it was created.
-func anyName(string, bool) []string { return nil }
-
-// store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
-func (wr *Writer) store(ctx context.Context, res *scheme.Resource, obj scheme.Object, rec store.Record, opts Options) (store.Record, error) {
-	json, revAt, err := encode(ctx, res, obj)
-	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
-		return rec, err
-	}
-	if store.EqualAt(json, revAt, &rec) {
-		if !opts.dryRun {
-			request.From(ctx).NoteWrite(request.Write{Key: rec.Key, Old: rec.Rev, New: rec.Rev})
-		}
-		return rec, nil
-	}
-	if mayGo(obj) && rec.Deleting {
-		return wr.finish(ctx, res, rec, finished{json: json, revAt: revAt, dryRun: opts.dryRun})
-	}
-	if err := checkSize(json, &rec); err != nil {
-		return rec, err
-	}
-	c := store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: obj.GetDeletionTimestamp() != nil, With: opts.with}
-	if opts.dryRun {
-		return store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(json, revAt, rec.Rev)}, nil
-	}
-	written, err := wr.commit(ctx, res, c)
-	if err == nil {
-		request.From(ctx).NoteWrite(request.Write{Key: rec.Key, Old: rec.Rev, New: written.Rev, Was: rec.JSON, Is: written.JSON})
-		wr.Allocator.Freed(ctx, rec.Key, rec.JSON, json)
-	}
-	return written, err
-}
-
-// mayGo says that nothing holds an object back that is being deleted: no finalizer, and no grace period that runs.
-func mayGo(obj scheme.Object) bool {
-	grace := obj.GetDeletionGracePeriodSeconds()
-	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HoldsContent(obj)
-}
-
-// finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
-func (wr *Writer) finish(ctx context.Context, res *scheme.Resource, rec store.Record, f finished) (store.Record, error) {
-	last := store.Record{Key: rec.Key, Rev: rec.Rev, JSON: splice(f.json, f.revAt, rec.Rev)}
-	if f.dryRun {
-		return last, nil
-	}
-	_, err := wr.commit(ctx, res, Tombstone(&rec))
-	last.Deleted = err == nil
-	return last, err
-}
-
-// finished is an object that nothing holds back any more, as encodeStored wrote it.
-type finished struct {
-	json   []byte
-	revAt  int
-	dryRun bool
 }

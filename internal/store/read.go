@@ -370,13 +370,11 @@ func (c *Chunk) passOver(st *Store) func(key []byte, err error) {
 
 // All walks the live objects of a span in key order, all at one revision, with one short read transaction a chunk. A record is the
 // caller's until the next one is asked for. An error ends the walk: ErrCompacted, errFutureRev, with a nil record. Who works on whole
-// chunks, or asks for the revision that they are of, calls Chunk.
+// chunks, or asks for what is damaged, calls Chunks.
 func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		c := ChunkPool.Get().(*Chunk)
-		defer ChunkPool.Put(c)
-		for at := sp; ; at.Rev, at.Start = c.Rev, c.Next {
-			if err := st.Chunk(at, c); err != nil {
+		for c, err := range st.Chunks(sp) {
+			if err != nil {
 				yield(nil, err)
 				return
 			}
@@ -385,7 +383,21 @@ func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
 					return
 				}
 			}
-			if c.Next == "" {
+		}
+	}
+}
+
+// Chunks is All by chunks. A chunk is the caller's until the next one is asked for.
+func (st *Store) Chunks(sp Span) iter.Seq2[*Chunk, error] {
+	return func(yield func(*Chunk, error) bool) {
+		c := ChunkPool.Get().(*Chunk)
+		defer ChunkPool.Put(c)
+		for at := sp; ; at.Rev, at.Start = c.Rev, c.Next {
+			if err := st.Chunk(at, c); err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(c, nil) || c.Next == "" {
 				return
 			}
 		}
@@ -394,12 +406,12 @@ func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
 
 // Readable tells whether everything with a prefix can be read.
 func (st *Store) Readable(prefix string) error {
-	c := &Chunk{}
-	for sp := (Span{Prefix: prefix}); ; sp.Start = c.Next {
-		if err := st.Chunk(sp, c); err != nil || c.Next == "" {
+	for _, err := range st.Chunks(Span{Prefix: prefix}) {
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 func (c *Chunk) reset(sp *Span, current int64) {

@@ -8,17 +8,17 @@
 //	var chunk store.Chunk // of a key range, at a revision
 //	err = st.Chunk(store.Span{Prefix: "//pods/", Rev: rec.Rev, Items: 500}, &chunk)
 //
-//	wake := st.Wake("//pods/") // first the channel, then the log: no commit falls between
-//	events, upTo, err := st.Events("//pods/", rec.Rev, 100, nil)
-//	<-wake // closed at the next commit that touches pods
+//	log := st.Follow("//pods/") // what there is, then what happens
+//	err = log.CatchUp(ctx, func() { clear(pods) }, func(ev *store.Event) { pods[ev.Key] = ev.Rev })
+//	log.Wait(ctx, time.Time{}, nil) // for the next commit that touches pods
 //
 // Keys are /group/resource/namespace/name; values are JSON that the store never reads but for the place where the revision belongs. It knows
 // nothing of HTTP or of types, and imports atomicfile alone.
 //
 // Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), finger.go (how the next record is found),
-// waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), authors.go (who wrote what,
-// and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged; seal.go lets a commit wait
-// for the disk once; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
+// waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), follow.go (how to keep up with it),
+// authors.go (who wrote what, and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged;
+// seal.go lets a commit wait for the disk once; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.

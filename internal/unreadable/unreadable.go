@@ -129,10 +129,9 @@ func (u *Unreadables) Check() error {
 
 // Survey looks at every live object, half of the time at rest.
 func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: "/", Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
-		begin := time.Now()
-		if err := u.st.Chunk(at, c); err != nil {
+	begin := time.Now()
+	for c, err := range u.st.Chunks(store.Span{Prefix: "/", Sound: true}) {
+		if err != nil {
 			return err
 		}
 		for i := range c.Records {
@@ -148,7 +147,9 @@ func (u *Unreadables) Survey(ctx context.Context, decodes DecodeCheck) error {
 			return ctx.Err()
 		case <-time.After(time.Since(begin)):
 		}
+		begin = time.Now()
 	}
+	return nil
 }
 
 // A DecodeCheck says why a stored object cannot be decoded; nil: it can.

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	celgo "github.com/google/cel-go/cel"
 	"github.com/tidwall/gjson"
@@ -57,15 +58,12 @@ type TypeChecker struct {
 // Run checks policies as they come, until ctx is done.
 func (c *TypeChecker) Run(ctx context.Context) {
 	row := c.Types.Lookup(admissionv1.GroupName, "v1", "validatingadmissionpolicies")
-	for ctx.Err() == nil {
-		wake := c.Store.Wake(row.Base)
+	for log := c.Store.Follow(row.Base); ctx.Err() == nil; {
+		log.From(c.Store.Revision())
 		if err := c.pass(ctx, row); ctx.Err() == nil {
 			c.Tell(err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-wake:
-		}
+		log.Wait(ctx, time.Time{}, nil)
 	}
 }
 

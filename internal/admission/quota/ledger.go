@@ -28,7 +28,7 @@ type ledger struct {
 	limits    []*limit            // by name; replaced as a whole
 	tracked   map[string]*tracked // the types that they speak of, by what the keys start with
 	stale     bool                // limits are not those that are stored
-	counted   bool                // what is used is known, as of Quotas.pos
+	counted   bool                // what is used is known, as of where Quotas.log is
 	counting  chan struct{}       // closed when somebody has counted; nil while nobody does
 	promises  int                 // that have not been released
 	ended     chan struct{}       // closed when one is; nil while nobody waits
@@ -303,7 +303,7 @@ func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
 		}
 		rec, err := q.store.Get(key)
 		t := l.tracked[podBase]
-		if err != nil || rec.Rev > q.pos || t == nil {
+		if err != nil || rec.Rev > q.log.Rev() || t == nil {
 			continue // the log will tell
 		}
 		obj := t.decode(rec.JSON)

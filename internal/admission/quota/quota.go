@@ -45,10 +45,7 @@ import (
 	"apilet/internal/store"
 )
 
-const (
-	patience     = 10 * time.Second // that a write waits for others: kube-apiserver's
-	eventsAtOnce = 256              // taken from the log
-)
+const patience = 10 * time.Second // that a write waits for others: kube-apiserver's
 
 // Quotas are the ResourceQuotas of a server. The nil Quotas limit nothing.
 type Quotas struct {
@@ -62,16 +59,16 @@ type Quotas struct {
 	index   sync.RWMutex // guards ledgers, for those who only look; they are changed under both locks
 	ledgers map[string]*ledger
 
-	mu        sync.Mutex // guards what follows, and all that is in the ledgers
-	pos       int64      // the log has been read up to this revision; without a ledger it means nothing
-	events    []store.Event
+	mu        sync.Mutex                               // guards what follows, and all that is in the ledgers
+	log       *store.Follower                          // where it is means nothing without a ledger
 	catalog   *scheme.Catalog                          // the types as the ledgers know them
 	countable map[corev1.ResourceName]*scheme.Resource // the types that are counted by a name
 }
 
 // New reads which namespaces have quotas. What is used there is counted later. An error says that not all could be read; those that were hold.
 func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
-	q := &Quotas{store: st, types: types, shared: st.Opts.Replica != nil, changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
+	q := &Quotas{store: st, log: st.Follow(store.Everything), types: types, shared: st.Opts.Replica != nil,
+		changed: make(chan struct{}, 1), ledgers: map[string]*ledger{}}
 	q.refreshLocked()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -331,7 +328,7 @@ func (q *Quotas) reloadLocked(namespace string) error {
 	l := q.ledgers[namespace]
 	if l == nil && (err != nil || len(limits) > 0) {
 		if len(q.ledgers) == 0 {
-			q.pos = q.store.Revision()
+			q.log.From(q.store.Revision())
 		}
 		l = &ledger{namespace: namespace, turn: make(chan struct{}, 1)}
 		q.setLedgerLocked(namespace, l)
@@ -395,11 +392,17 @@ func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Reco
 
 // drainLocked reads the log to its end. What cannot be read any more is counted anew.
 func (q *Quotas) drainLocked() {
-	if len(q.ledgers) == 0 || q.pos >= q.store.Revision() {
+	if len(q.ledgers) == 0 || !q.log.Behind() {
 		return
 	}
 	var touched []string // namespaces whose quotas have changed
-	err := q.readLocked(&q.pos, q.store.Revision(), func(ev *store.Event) {
+	recount := func() {
+		q.log.From(q.store.Revision())
+		for _, l := range q.ledgers {
+			l.stale, l.counted = true, false
+		}
+	}
+	if err := q.log.CatchUp(context.Background(), recount, func(ev *store.Event) {
 		namespace, _ := scheme.NamespacedName(ev.Key)
 		l := q.ledgers[namespace]
 		if strings.HasPrefix(ev.Key, quotaBase) && !slices.Contains(touched, namespace) && !q.renewLocked(&ev.Record) {
@@ -408,34 +411,12 @@ func (q *Quotas) drainLocked() {
 		if l != nil && l.counted {
 			l.applyLocked(ev)
 		}
-	})
-	if err != nil {
-		q.pos = q.store.Revision()
-		for _, l := range q.ledgers {
-			l.stale, l.counted = true, false
-		}
+	}); err != nil {
+		recount()
 	}
 	for _, namespace := range touched {
 		_ = q.reloadLocked(namespace) // the next charge tries again
 	}
-}
-
-// readLocked shows the events after a position, up to one that the log has reached, and moves the position.
-func (q *Quotas) readLocked(pos *int64, end int64, see func(*store.Event)) (err error) {
-	defer func() { clear(q.events); q.events = q.events[:0] }() // they hold on to documents
-	for *pos < end {
-		var upTo int64
-		if q.events, upTo, err = q.store.Events(store.Everything, *pos, eventsAtOnce, q.events[:0]); err != nil {
-			return err
-		}
-		for i := range q.events {
-			if q.events[i].Rev <= end {
-				see(&q.events[i])
-			}
-		}
-		*pos = min(upTo, end)
-	}
-	return nil
 }
 
 // open returns the ledger of a namespace, counted and up to date, with q.mu held; or nil, without it, when there is no quota.
@@ -481,7 +462,7 @@ func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
 
 // countLocked counts what a namespace uses. It is called with q.mu held, and returns without it, having counted in between.
 func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
-	counting, at := make(chan struct{}), q.pos
+	counting, at := make(chan struct{}), q.log.Rev()
 	l.counting = counting
 	tracked, limits := l.tracked, l.limits
 	q.mu.Unlock()
@@ -509,13 +490,15 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	if q.shared {
 		l.reserveLocked(time.Now())
 	}
-	err = q.readLocked(&at, q.pos, func(ev *store.Event) {
-		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace {
+	since := q.store.Follow(store.Everything)
+	since.From(at)
+	recount := func() { since.From(q.log.Rev()); l.counted = false }
+	if err := since.CatchUp(context.Background(), recount, func(ev *store.Event) {
+		if namespace, _ := scheme.NamespacedName(ev.Key); namespace == l.namespace && ev.Rev <= q.log.Rev() {
 			l.applyLocked(ev)
 		}
-	})
-	if err != nil {
-		l.counted = false
+	}); err != nil {
+		recount()
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // A bench is a store with quotas, and what a registry does with them.
@@ -462,5 +463,44 @@ func BenchmarkCharge(b *testing.B) {
 				held.Release()
 			}
 		})
+	}
+}
+
+// TestLedgerOutlivesCompaction: what the log no longer tells is counted anew.
+func TestLedgerOutlivesCompaction(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.limit("q", map[corev1.ResourceName]string{"configmaps": "9"})
+	expect := func(want string) {
+		t.Helper()
+		if got := fmt.Sprint(b.used(b.quotas)); got != want {
+			t.Errorf("used is %s, want %s", got, want)
+		}
+	}
+	write := func(name string) {
+		if _, err := b.write(configMap(name), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("x")
+	write("y")
+	expect("map[q:configmaps=2]")
+	b.remove(configMap("x"))
+	storetest.Forget(t, b.st)
+	expect("map[q:configmaps=1]")
+	write("z")
+	expect("map[q:configmaps=2]")
+
+	quota, err := b.st.Get(quotaBase + "a/q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, revAt := scheme.WithoutRevision(quota.JSON)
+	if _, err := b.st.Commit(context.Background(), store.Change{Op: store.OpDelete, Key: quota.Key, Expect: quota.Rev, JSON: doc, RevAt: revAt}); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Forget(t, b.st)
+	if l, err := b.quotas.open(context.Background(), "a"); l != nil || err != nil {
+		t.Errorf("a quota that has gone holds: %v", err)
 	}
 }

@@ -249,144 +249,84 @@ func same(before, after []byte) bool {
 
 // ---- Following the log ----
 
-const (
-	eventsAtOnce = 256         // taken from the log
-	retryAfter   = time.Minute // what could not be read is read anew
-)
+const retryAfter = time.Minute // what could not be read is read anew
 
-// A follower is a graph that keeps up with the store.
-type follower struct {
+// A liveGraph keeps up with the store.
+type liveGraph struct {
 	store *store.Store
 	read  func(error) // is told what came of reading everything
 	kinds [4]*scheme.Resource
 
-	mu     sync.RWMutex // guards what follows, and is held while the graph is read anew
-	graph  *graph       // nil before it is first needed
-	pos    [4]int64     // of each kind the log has been read up to here
-	retry  time.Time    // a part could not be read: it is tried again then; zero when all is there
-	events []store.Event
+	mu    sync.RWMutex // guards what follows, and is held while the graph is read anew
+	log   *store.Follower
+	graph *graph    // nil before it is first needed
+	retry time.Time // something could not be read: it is tried again then; zero when all is there
 }
 
-func newFollower(st *store.Store, types *scheme.Registry, read func(error)) *follower {
-	return &follower{store: st, read: read, kinds: [4]*scheme.Resource{types.Lookup("", "v1", "pods"), types.Lookup("", "v1", "persistentvolumes"),
+func newLiveGraph(st *store.Store, types *scheme.Registry, read func(error)) *liveGraph {
+	l := &liveGraph{store: st, read: read, kinds: [4]*scheme.Resource{types.Lookup("", "v1", "pods"), types.Lookup("", "v1", "persistentvolumes"),
 		types.Lookup(storagev1.GroupName, "v1", "volumeattachments"), types.Lookup(resourcev1.GroupName, "v1", "resourceslices")}}
+	l.log = l.follow()
+	return l
+}
+
+func (l *liveGraph) follow() *store.Follower {
+	return l.store.Follow(l.kinds[0].Base, l.kinds[1].Base, l.kinds[2].Base, l.kinds[3].Base)
 }
 
 // leads answers by what is stored now.
-func (f *follower) leads(key, node string) bool {
-	f.mu.RLock()
-	if f.upToDate() {
-		defer f.mu.RUnlock()
-		return f.graph.leads(key, node)
+func (l *liveGraph) leads(key, node string) bool {
+	l.mu.RLock()
+	if l.upToDate() {
+		defer l.mu.RUnlock()
+		return l.graph.leads(key, node)
 	}
-	f.mu.RUnlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.catchUpLocked()
-	return f.graph.leads(key, node)
+	l.mu.RUnlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.catchUpLocked()
+	return l.graph.leads(key, node)
 }
 
-// upToDate says that nothing has happened since the log was read. f.mu is held, in either way.
-func (f *follower) upToDate() bool {
-	if f.graph == nil || !f.retry.IsZero() && time.Now().After(f.retry) {
-		return false
-	}
-	for i, res := range f.kinds {
-		if f.pos[i] < f.store.Newest(res.Base) {
-			return false
-		}
-	}
-	return true
-}
+// upToDate says that nothing has happened since the log was read. l.mu is held, in either way.
+func (l *liveGraph) upToDate() bool { return l.graph != nil && l.retry.IsZero() && !l.log.Behind() }
 
-// catchUpLocked reads the log to its end, or everything where the log no longer tells.
-func (f *follower) catchUpLocked() {
-	if f.graph == nil || !f.retry.IsZero() && time.Now().After(f.retry) {
-		f.readLocked()
+// catchUpLocked reads the log to its end, or everything where the log no longer tells. Where something cannot be read the rest holds.
+func (l *liveGraph) catchUpLocked() {
+	anew := !l.retry.IsZero()
+	err := l.log.CatchUp(context.Background(), func() { l.graph, anew = newGraph(), true }, l.apply)
+	l.retry = time.Time{}
+	if err != nil {
+		l.retry = time.Now().Add(retryAfter)
 	}
-	for i := range f.kinds {
-		if err := f.drainLocked(i); err != nil {
-			f.readLocked()
-			return
-		}
+	if anew || err != nil {
+		l.read(err)
 	}
 }
 
-// readLocked builds the graph from what is stored. Where something cannot be read the rest holds.
-func (f *follower) readLocked() {
-	f.graph, f.retry = newGraph(), time.Time{}
-	var failure error
-	for i, res := range f.kinds {
-		f.pos[i] = f.store.Revision()
-		for rec, err := range f.store.All(store.Span{Prefix: res.Base, Sound: true}) {
-			if err != nil {
-				failure = err
-				break
-			}
-			f.graph.put(res, rec.Key, rec.JSON)
-		}
-	}
-	if failure != nil {
-		f.retry = time.Now().Add(retryAfter)
-	}
-	f.read(failure)
-}
-
-// drainLocked takes in what has happened to one kind.
-func (f *follower) drainLocked(i int) error {
-	defer func() { clear(f.events); f.events = f.events[:0] }() // they hold on to documents
-	res := f.kinds[i]
-	for f.pos[i] < f.store.Newest(res.Base) {
-		events, upTo, err := f.store.Events(res.Base, f.pos[i], eventsAtOnce, f.events[:0])
-		if err != nil {
-			return err
-		}
-		f.events = events
-		for j := range events {
-			f.apply(res, &events[j])
-		}
-		f.pos[i] = upTo
-	}
-	return nil
-}
-
-func (f *follower) apply(res *scheme.Resource, ev *store.Event) {
+func (l *liveGraph) apply(ev *store.Event) {
+	res := l.kinds[slices.IndexFunc(l.kinds[:], func(res *scheme.Resource) bool { return strings.HasPrefix(ev.Key, res.Base) })]
 	switch {
 	case ev.Deleted:
-		f.graph.drop(res, ev.Key)
-	case ev.PrevRev != 0 && res.Plural == "pods" && same(ev.Prev, ev.JSON):
+		l.graph.drop(res, ev.Key)
+	case ev.Prev != nil && res.Plural == "pods" && same(ev.Prev, ev.JSON):
 	default:
-		f.graph.put(res, ev.Key, ev.JSON)
+		l.graph.put(res, ev.Key, ev.JSON)
 	}
 }
 
 // run keeps the graph up to date until ctx ends.
-func (f *follower) run(ctx context.Context) {
-	for {
-		var wake [len(f.kinds)]<-chan struct{}
-		for i, res := range f.kinds {
-			wake[i] = f.store.Wake(res.Base)
-		}
-		again := f.step()
-		select {
-		case <-ctx.Done():
-			return
-		case <-wake[0]:
-		case <-wake[1]:
-		case <-wake[2]:
-		case <-wake[3]:
-		case <-again:
-		}
+func (l *liveGraph) run(ctx context.Context) {
+	for news := l.follow(); ctx.Err() == nil; { // since l.log is for who holds l.mu
+		news.From(l.store.Revision())
+		news.Wait(ctx, l.step(), nil)
 	}
 }
 
-// step reads on. What it returns tells when there is something to try again; nil: never.
-func (f *follower) step() <-chan time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.catchUpLocked()
-	if f.retry.IsZero() {
-		return nil
-	}
-	return time.After(time.Until(f.retry) + time.Millisecond)
+// step reads on. What it returns is when there is something to try again; zero: never.
+func (l *liveGraph) step() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.catchUpLocked()
+	return l.retry
 }

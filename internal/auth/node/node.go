@@ -52,12 +52,12 @@ const patience = 2 * time.Second
 type Authorizer struct {
 	store *store.Store
 	rules *rbac.Index // what all nodes may do
-	graph *follower
+	graph *liveGraph
 }
 
 // New makes an authorizer, which reads the store when it is first asked. read is told each time when it has read all of it, and why it could not.
 func New(st *store.Store, types *scheme.Registry, read func(error)) *Authorizer {
-	return &Authorizer{store: st, rules: nodeRules(), graph: newFollower(st, types, read)}
+	return &Authorizer{store: st, rules: nodeRules(), graph: newLiveGraph(st, types, read)}
 }
 
 // Run keeps up with the log until ctx ends, so that no question has much to read. The nil Authorizer has nothing to do.

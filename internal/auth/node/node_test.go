@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // A bench is a store, and an authorizer that follows it.
@@ -281,33 +281,13 @@ func TestWaysAreOpenWhenTheWriteIsAnswered(t *testing.T) {
 func TestGraphOutlivesCompaction(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	up, err := store.NewMaintenance(b.st)
-	if err != nil {
-		t.Fatal(err)
-	}
 	b.put(podOn("n1", "old", "", "before"))
 	if !b.may("n1", "", "secrets", "a", "before") {
 		t.Fatal("a pod leads nowhere")
 	}
-	stood := b.auth.graph.pos[0]
 	b.remove(podOn("", "old", ""))
 	b.put(podOn("n1", "new", "", "after"))
-	for round := 0; ; round++ { // until the log's memory is full of other things
-		for range 200 {
-			pod := podOn("n2", "busy", "", "other")
-			pod.Annotations = map[string]string{"size": strings.Repeat("x", 100_000)}
-			b.put(pod)
-		}
-		if _, err := up.Compact(t.Context(), b.st.Revision()); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := b.st.Events("//pods/", stood, 1, nil); errors.Is(err, store.ErrCompacted) {
-			break
-		}
-		if round > 20 {
-			t.Fatal("the log forgets nothing")
-		}
-	}
+	storetest.Forget(t, b.st)
 	if b.may("n1", "", "secrets", "a", "before") || !b.may("n1", "", "secrets", "a", "after") {
 		t.Error("the graph is not what is stored")
 	}

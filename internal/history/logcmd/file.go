@@ -107,21 +107,15 @@ func (k *kind) base() string { return "/" + k.group + "/" + k.plural + "/" }
 
 // each visits live objects, at a revision.
 func (f *file) each(span store.Span, visit func(*store.Record) error) error {
-	c := &store.Chunk{}
-	for {
-		if err := f.st.Chunk(span, c); err != nil {
+	for rec, err := range f.st.All(span) {
+		if err != nil {
 			return f.explain(err, span.Rev)
 		}
-		for i := range c.Records {
-			if err := visit(&c.Records[i]); err != nil {
-				return err
-			}
+		if err := visit(rec); err != nil {
+			return err
 		}
-		if c.Next == "" {
-			return nil
-		}
-		span.Rev, span.Start = c.Rev, c.Next
 	}
+	return nil
 }
 
 func (f *file) explain(err error, rev int64) error {

@@ -31,7 +31,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -77,19 +76,11 @@ type Allocator struct {
 	portLock sync.Mutex // held while the range of node ports is changed: one request of this server competes with other servers
 
 	mu       sync.Mutex        // guards what follows
-	services follower          // of taken
-	claims   follower          // of claimed
+	services *store.Follower   // of taken
+	claims   *store.Follower   // of claimed
 	taken    map[string]string // address or port, as text, to the key of the Service that has it
 	claimed  map[string]claim  // address, as text, to its IPAddress
 	held     map[string]bool   // given to a request that is not committed yet
-}
-
-// A follower knows what lies in a range of keys, as of a revision.
-type follower struct {
-	prefix string
-	pos    int64 // 0 before the first use
-	forget func()
-	note   func(key string, json []byte, has bool)
 }
 
 // New parses --service-cluster-ip-range.
@@ -98,10 +89,8 @@ func New(st *store.Store, cidr string) (*Allocator, error) {
 	if err != nil || !block.Addr().Is4() || block.Bits() > 30 {
 		return nil, fmt.Errorf("--service-cluster-ip-range: %q is no IPv4 range of four addresses or more", cidr)
 	}
-	a := &Allocator{st: st, Block: block.Masked(), taken: map[string]string{}, claimed: map[string]claim{}, held: map[string]bool{}, leaks: map[int32]int{}}
-	a.services = follower{prefix: serviceRange, forget: func() { clear(a.taken) }, note: a.note}
-	a.claims = follower{prefix: addressRange, forget: func() { clear(a.claimed) }, note: a.noteClaim}
-	return a, nil
+	return &Allocator{st: st, Block: block.Masked(), services: st.Follow(serviceRange), claims: st.Follow(addressRange),
+		taken: map[string]string{}, claimed: map[string]claim{}, held: map[string]bool{}, leaks: map[int32]int{}}, nil
 }
 
 // FirstServiceIP is the address that Kubernetes gives the API server's own Service.
@@ -162,54 +151,19 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, err
 
 // catchUp reads the Services and IPAddresses at first, and what the log has of them later.
 func (a *Allocator) catchUp() error {
-	return cmp.Or(a.claims.catchUp(a.st), a.services.catchUp(a.st))
-}
-
-func (f *follower) catchUp(st *store.Store) error {
-	if f.pos == 0 {
-		return f.readAll(st)
-	}
-	for {
-		events, upTo, err := st.Events(f.prefix, f.pos, 500, nil)
-		if errors.Is(err, store.ErrCompacted) || errors.Is(err, store.ErrDamaged) {
-			f.forget()
-			return f.readAll(st)
-		}
-		if err != nil {
-			return err
-		}
-		for i := range events {
-			ev := &events[i]
-			f.note(ev.Key, ev.Prev, false)
-			f.note(ev.Key, ev.JSON, !ev.Deleted)
-		}
-		if f.pos = upTo; upTo >= st.Revision() {
-			return nil
-		}
-	}
-}
-
-func (f *follower) readAll(st *store.Store) error {
-	c := &store.Chunk{}
-	for at := (store.Span{Prefix: f.prefix, Sound: true}); ; at.Rev, at.Start = c.Rev, c.Next {
-		if err := st.Chunk(at, c); err != nil {
-			return err
-		}
-		for i := range c.Records {
-			f.note(c.Records[i].Key, c.Records[i].JSON, true)
-		}
-		if c.Next == "" {
-			f.pos = max(c.Rev, 1)
-			return nil
-		}
-	}
+	ctx := context.Background()
+	err := a.claims.CatchUp(ctx, func() { clear(a.claimed) }, func(ev *store.Event) { a.noteClaim(ev.Key, ev.JSON, !ev.Deleted) })
+	return cmp.Or(err, a.services.CatchUp(ctx, func() { clear(a.taken) }, func(ev *store.Event) {
+		a.note(ev.Key, ev.Prev, false)
+		a.note(ev.Key, ev.JSON, !ev.Deleted)
+	}))
 }
 
 // noteClaim remembers an IPAddress, or forgets it.
 func (a *Allocator) noteClaim(key string, json []byte, has bool) {
 	_, address := scheme.NamespacedName(key)
 	if has {
-		a.claimed[strings.Clone(address)] = claimOf(json)
+		a.claimed[address] = claimOf(json)
 	} else {
 		delete(a.claimed, address)
 	}

@@ -23,6 +23,7 @@ import (
 	"apilet/internal/registry/defaults"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 var serviceType = scheme.GroupVersion("", "v1", scheme.Row[corev1.Service](scheme.Namespaced, "services", ""))[0]
@@ -410,5 +411,29 @@ func damageRecord(t *testing.T, path string, rev int64) {
 		return b.Put(key, value)
 	}); err != nil {
 		t.Fatal(err)
+
+// TestAllocatorOutlivesCompaction: what was freed while the log was compacted is free, and what was taken is taken.
+func TestAllocatorOutlivesCompaction(t *testing.T) {
+	t.Parallel()
+	st := openStore(t)
+	here, other := newServer(t, st, false), newServer(t, st, false)
+	fixed := func(name, address string) *corev1.Service {
+		svc := service(name, corev1.ServiceTypeClusterIP, 1)
+		svc.Spec.ClusterIP, svc.Spec.ClusterIPs = address, []string{address}
+		return svc
+	}
+	if err := here.create(fixed("old", "10.96.0.77"), nil); err != nil {
+		t.Fatal(err)
+	}
+	other.delete("old")
+	if err := other.create(fixed("new", "10.96.0.78"), nil); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Forget(t, st)
+	if err := here.create(fixed("next", "10.96.0.78"), nil); !apierrors.IsInvalid(err) {
+		t.Errorf("an address is given twice: %v", err)
+	}
+	if err := here.create(fixed("next", "10.96.0.77"), nil); err != nil {
+		t.Errorf("an address is not free: %v", err)
 	}
 }

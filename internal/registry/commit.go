@@ -1,0 +1,340 @@
+package registry
+
+// This file is the second half of a create and of an update: an object is computed, and is checked, encoded and committed. What makes it what it
+// is stands in create.go and update.go. A deletion comes by here where it leaves something behind.
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"apilet/internal/admission"
+	"apilet/internal/admission/quota"
+	"apilet/internal/registry/allocator"
+	"apilet/internal/registry/strategy"
+	"apilet/internal/registry/validation"
+	"apilet/internal/request"
+	"apilet/internal/scheme"
+	"apilet/internal/store"
+)
+
+// A plan is an object that is to be stored.
+type plan struct {
+	Target
+	opts  Options
+	obj   scheme.Object
+	old   scheme.Object        // nil for a create
+	rec   store.Record         // what old was read from
+	given *allocator.Allotment // nil for what needs none
+	held  *quota.Promise       // likewise
+}
+
+// attributes are the write as plug-ins are told of it.
+func (p *plan) attributes() admission.Attributes {
+	if p.old == nil {
+		return p.opts.creation(p.Resource, "", p.obj)
+	}
+	return p.opts.change(p.Resource, p.Subresource, p.obj, p.old)
+}
+
+// checkAndCommit stores a computed object, if its type's rules, plug-ins and validating webhooks have nothing against it. An error of one that
+// was faster is store.ErrConflict, or for a create store.ErrExists, or allocator.ErrLost.
+func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, err error) {
+	if err := ctx.Err(); err != nil {
+		return p.rec, err
+	}
+	if p.Subresource == "" {
+		if p.given, err = wr.Allocator.Assign(p.obj, p.old, p.opts.dryRun); err != nil {
+			return p.rec, err
+		}
+		defer func() { p.given.Done(ctx, err) }()
+	}
+	if err := wr.validate(ctx, p); err != nil {
+		return p.rec, err
+	}
+	if err := cmp.Or(wr.checkGrant(ctx, p.Resource, p.obj, p.old), wr.checkParams(ctx, p.Resource, p.obj, p.old)); err != nil {
+		return p.rec, err
+	}
+	if p.Subresource == "" {
+		warnAbout(ctx, p.Resource, p.obj, p.old)
+	}
+	if err := wr.Admission.Validate(ctx, p.attributes()); err != nil {
+		return p.rec, err
+	}
+	p.held, err = wr.Quotas.Charge(ctx, quota.Write{Resource: p.Resource, Subresource: p.Subresource, Object: p.obj, Old: p.old, DryRun: p.opts.dryRun})
+	if err != nil {
+		return p.rec, err
+	}
+	defer p.held.Release()
+	return wr.store(ctx, p)
+}
+
+// validate asks a type's rules. Of a create in a namespace that is not there that is the better error.
+func (wr *Writer) validate(ctx context.Context, p *plan) error {
+	if p.old != nil {
+		if errs := wr.validateChanged(ctx, p); len(errs) > 0 {
+			return scheme.Invalid(p.Resource.GroupKind(), p.Name, errs)
+		}
+		return nil
+	}
+	errs := wr.validateNew(ctx, p.Resource, p.obj, p.opts)
+	if len(errs) == 0 {
+		return nil
+	}
+	return cmp.Or(wr.checkNamespace(ctx, p.Resource, p.obj), error(scheme.Invalid(p.Resource.GroupKind(), p.Name, errs)))
+}
+
+// validateNew checks a create.
+func (wr *Writer) validateNew(ctx context.Context, res *scheme.Resource, obj scheme.Object, opts Options) field.ErrorList {
+	switch {
+	case res.Custom != nil:
+		return res.Custom.Validate(ctx, obj, nil, "")
+	case !wr.Validating || opts.Trusted:
+		return validateMeta(res, obj)
+	}
+	return append(validateMeta(res, obj), validation.ValidateCreate(obj)...)
+}
+
+// validateMeta checks the metadata of a new object.
+func validateMeta(res *scheme.Resource, obj scheme.Object) field.ErrorList {
+	at := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMetaAccessor(obj, res.Namespaced, validation.NameRule(res.StoredType()), at)
+	if len(obj.GetName()) > maxName { // of a kind whose names have no rule: it still has to fit into a key
+		errs = append(errs, field.TooLong(at.Child("name"), "", maxName))
+	}
+	if res.GoType != nil {
+		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+	}
+	return errs
+}
+
+// validateChanged checks an update: metadata by its own rules and by those of what may change, then the type's rules.
+func (wr *Writer) validateChanged(ctx context.Context, p *plan) field.ErrorList {
+	t, obj, old := &p.Target, p.obj, p.old
+	at := field.NewPath("metadata")
+	errs := apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, at)
+	errs = append(errs, apivalidation.ValidateObjectMetaAccessor(obj, t.Resource.Namespaced, anyName, at)...)
+	if t.Resource.GoType != nil && t.Resource.Custom == nil {
+		errs = append(errs, validation.ValidateFinalizers(obj.GetFinalizers(), at.Child("finalizers"))...)
+	}
+	switch {
+	case t.Resource.Custom != nil:
+		errs = append(errs, t.Resource.Custom.Validate(ctx, obj, old, t.Subresource)...)
+	case !wr.Validating || p.opts.Trusted:
+	case t.Subresource == "":
+		errs = append(errs, validation.ValidateUpdate(obj, old)...)
+	case t.Subresource == "status":
+		errs = append(errs, validation.ValidateStatusUpdate(obj, old)...)
+		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
+	case t.Subresource == "finalize":
+		errs = append(errs, validation.ValidateFinalizers(strategy.NamespaceFinalizers(obj), field.NewPath("spec", "finalizers"))...)
+	default:
+		errs = append(errs, validation.ValidatePart(t.Subresource, obj, old)...)
+	}
+	return scheme.Distinct(errs)
+}
+
+// anyName accepts the name of an object that exists: its name was checked when it was created.
+func anyName(string, bool) []string { return nil }
+
+// ---- Into the store ----
+
+// store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
+func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
+	json, revAt, err := encode(ctx, p.Resource, p.obj)
+	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
+		return p.rec, err
+	}
+	if p.old != nil && store.EqualAt(json, revAt, &p.rec) {
+		if !p.opts.dryRun {
+			request.From(ctx).NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: p.rec.Rev})
+		}
+		return p.rec, nil
+	}
+	if p.rec.Deleting && mayGo(p.obj) {
+		return wr.finish(ctx, p, splice(json, revAt, p.rec.Rev))
+	}
+	if err := checkSize(json, &p.rec); err != nil {
+		return p.rec, err
+	}
+	c := wr.changeOf(p, json, revAt)
+	if p.opts.dryRun {
+		return wr.pretend(ctx, p, c)
+	}
+	if err := wr.checkUnwritten(ctx, p); err != nil {
+		return p.rec, err
+	}
+	if err := p.given.Claim(ctx); p.old != nil && errors.Is(err, allocator.ErrLost) {
+		return p.rec, store.ErrConflict
+	} else if err != nil {
+		return p.rec, err
+	}
+	written, err := wr.commit(ctx, p.Resource, c)
+	if err == nil {
+		wr.noteStored(ctx, p, &c, &written)
+	}
+	return written, err
+}
+
+// changeOf is what the store is asked for.
+func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
+	c := store.Change{Op: store.OpUpdate, Key: p.rec.Key, Expect: p.rec.Rev, JSON: json, RevAt: revAt, With: wr.accompany(p.held)}
+	if p.old != nil {
+		c.Deleting = p.obj.GetDeletionTimestamp() != nil
+		return c
+	}
+	c.Op, c.Key = store.OpCreate, p.Resource.Key(p.Namespace, p.Name)
+	if p.Resource.Namespaced {
+		c.Parent = NamespaceKey(p.Namespace)
+	}
+	if p.Resource.Custom != nil {
+		c.Type = p.Resource.Custom.Definition
+	}
+	return c
+}
+
+// noteStored tells those who are to know what a write has made, or replaced.
+func (wr *Writer) noteStored(ctx context.Context, p *plan, c *store.Change, written *store.Record) {
+	if p.old != nil {
+		request.From(ctx).NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: written.Rev, Was: p.rec.JSON, Is: written.JSON})
+		wr.Allocator.Freed(ctx, p.rec.Key, p.rec.JSON, c.JSON)
+	} else if isNamespaces(p.Resource) && wr.NamespaceCreated != nil {
+		wr.NamespaceCreated(p.Name)
+	}
+}
+
+// encode is what the store keeps of an object.
+func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json []byte, revAt int, err error) {
+	if res.Converts() {
+		if obj, err = res.Custom.Webhook.To(ctx, obj.(*unstructured.Unstructured), res.Custom.StorageVersion); err != nil {
+			return nil, 0, err
+		}
+	}
+	return res.EncodeStored(obj)
+}
+
+// checkSize refuses what patches and defaults have made of bodies that were short enough. What an earlier server let grow may still shrink, and an
+// object that is being deleted has twice the room: who takes a finalizer off is noted in managedFields.
+func checkSize(json []byte, old *store.Record) error {
+	most := scheme.MaxStored
+	if old != nil && old.Deleting {
+		most = 2 * scheme.MaxStored
+	}
+	if len(json) <= most || old != nil && len(json) <= len(old.JSON) {
+		return nil
+	}
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object would have %d bytes, limit is %d", len(json), most))
+}
+
+// checkUnwritten refuses a new object that names the revision of an old one. It comes as late as that of kube-apiserver, at the edge of
+// the store, so that a dry run, which ends before, takes every resourceVersion. What is no number is none.
+func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
+	named := p.obj.GetResourceVersion()
+	if p.old != nil || named == "" {
+		return nil
+	}
+	if n, err := strconv.ParseUint(named, 10, 64); err != nil || n == 0 {
+		return nil
+	}
+	if err := wr.checkNamespace(ctx, p.Resource, p.obj); err != nil {
+		return err
+	}
+	return apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+}
+
+// pretend answers a dry run.
+func (wr *Writer) pretend(ctx context.Context, p *plan, c store.Change) (store.Record, error) {
+	if p.old != nil {
+		return store.Record{Key: c.Key, Rev: c.Expect, JSON: splice(c.JSON, c.RevAt, c.Expect)}, nil
+	}
+	if err := wr.checkNamespace(ctx, p.Resource, p.obj); err != nil {
+		return store.Record{}, err
+	}
+	switch rec, err := wr.Store.Get(c.Key); {
+	case err == nil && rec.Deleting:
+		return store.Record{}, store.ErrDeleting
+	case err == nil:
+		return store.Record{}, store.ErrExists
+	case !errors.Is(err, store.ErrNotFound):
+		return store.Record{}, err
+	}
+	return store.Record{Key: c.Key, JSON: withRevisionSent(c, p.obj.GetResourceVersion())}, nil
+}
+
+// withRevisionSent is an object that was never stored with the resourceVersion that its client gave it.
+func withRevisionSent(c store.Change, rv string) []byte {
+	if rv == "" {
+		return withoutRevision(c.JSON)
+	}
+	quoted, _ := json.Marshal(rv) // a string always can
+	return slices.Concat(c.JSON[:c.RevAt], quoted[1:len(quoted)-1], c.JSON[c.RevAt:])
+}
+
+// withoutRevision drops the empty resourceVersion of an object that was never stored.
+func withoutRevision(json []byte) []byte {
+	return bytes.Replace(json, []byte(`"resourceVersion":"",`), nil, 1)
+}
+
+// mayGo says that nothing holds an object back that is being deleted: no finalizer, and no grace period that runs.
+func mayGo(obj scheme.Object) bool {
+	grace := obj.GetDeletionGracePeriodSeconds()
+	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HoldsContent(obj)
+}
+
+// finish deletes an object whose last finalizer was removed. The answer shows it once more, without it and at its old revision.
+func (wr *Writer) finish(ctx context.Context, p *plan, shown []byte) (store.Record, error) {
+	last := store.Record{Key: p.rec.Key, Rev: p.rec.Rev, JSON: shown}
+	if p.opts.dryRun {
+		return last, nil
+	}
+	_, err := wr.commit(ctx, p.Resource, Tombstone(&p.rec))
+	last.Deleted = err == nil
+	return last, err
+}
+
+// commit stores one change of an object, and waits for what follows from it before anybody hears of it.
+func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
+	began := time.Now()
+	rec, err := wr.Store.Commit(ctx, c)
+	request.From(ctx).NoteCommit(began)
+	if err == nil {
+		note := request.Write{Key: c.Key, Old: c.Expect, New: rec.Rev}
+		if c.Op == store.OpDelete {
+			note.New = 0
+			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
+		}
+		request.From(ctx).NoteWrite(note)
+		wr.follow(res, &rec)
+	}
+	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
+		err = res.Custom.Committed(context.WithoutCancel(ctx)) // what is stored has to be followed, whoever waits
+	}
+	return rec, err
+}
+
+func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
+	wr.namespaces.forget(rec.Key)
+	wr.Quotas.Committed(res, rec)
+	wr.bringIntoForce(res, rec.Rev)
+}
+
+// bringIntoForce brings what is read from a resource's objects up to date.
+func (wr *Writer) bringIntoForce(res *scheme.Resource, rev int64) {
+	for _, follow := range wr.Committed {
+		follow(res)
+	}
+	if wr.Policy != nil {
+		wr.Policy(res, rev)
+	}
+}

@@ -1,0 +1,234 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"apilet/internal/apitest"
+)
+
+func openFollowed(t testing.TB) *Store {
+	t.Helper()
+	st, err := Open("", Options{Ephemeral: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	return st
+}
+
+// A followed is what a reader of some resources knows: the revision of each key.
+type followed struct {
+	*Follower
+	known  map[string]int64
+	resets int
+	last   map[string]int64 // of what was shown of each resource, since the reset
+}
+
+func newFollowed(st *Store, resources ...string) *followed {
+	return &followed{Follower: st.Follow(resources...), known: map[string]int64{}, last: map[string]int64{}}
+}
+
+func (f *followed) catchUp(t testing.TB) {
+	t.Helper()
+	for {
+		log := f.walking == len(f.resources)
+		events, reset, err := f.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reset {
+			f.resets++
+			clear(f.known)
+			clear(f.last)
+		} else if len(events) == 0 {
+			return
+		}
+		for i := range events {
+			f.see(t, &events[i], log)
+		}
+	}
+}
+
+// see takes note of an event of the log, or of an object.
+func (f *followed) see(t testing.TB, ev *Event, log bool) {
+	t.Helper()
+	resource, _, _ := keyPrefixes(ev.Key)
+	if log && ev.Rev < f.last[resource] {
+		t.Fatalf("%s of revision %d is shown after revision %d", ev.Key, ev.Rev, f.last[resource])
+	}
+	if f.last[resource] = max(ev.Rev, f.last[resource]); log && !ev.Deleted && f.known[ev.Key] != ev.PrevRev {
+		t.Fatalf("%s of revision %d follows %d, and %d was shown", ev.Key, ev.Rev, ev.PrevRev, f.known[ev.Key])
+	}
+	if f.known[ev.Key] = ev.Rev; ev.Deleted {
+		delete(f.known, ev.Key)
+	}
+}
+
+// expect compares what is known with what is stored.
+func (f *followed) expect(t testing.TB) {
+	t.Helper()
+	stored := map[string]int64{}
+	for _, resource := range f.resources {
+		for rec, err := range f.st.All(Span{Prefix: max(resource, "/")}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			stored[strings.Clone(rec.Key)] = rec.Rev
+		}
+	}
+	if !maps.Equal(stored, f.known) {
+		t.Fatalf("%q: knows %d objects, stored are %d", f.resources, len(f.known), len(stored))
+	}
+	if f.Rev() != f.st.Revision() || f.Behind() {
+		t.Fatalf("%q: has come to %d of %d", f.resources, f.Rev(), f.st.Revision())
+	}
+}
+
+// TestFollowersKnowWhatIsStored writes and compacts at random. Followers that look now and then know what is stored, though the log is often
+// compacted under the slower ones.
+func TestFollowersKnowWhatIsStored(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 1))
+	t.Logf("seed %d", seed)
+	st := openFollowed(t)
+	up := mustUpkeep(t, st)
+	quick, slow, few := newFollowed(st, "//pods/"), newFollowed(st, "//nodes/", "//pods/"), newFollowed(st, Everything)
+	revs := map[string]int64{}
+	write := func() {
+		key, payload := fmt.Sprintf("//%s/a/%d", []string{"pods", "nodes", "leases"}[random.IntN(3)], random.IntN(400)), strings.Repeat("x", random.IntN(6000))
+		switch rev := revs[key]; {
+		case rev == 0:
+			revs[key] = mustWrite(t, st, OpCreate, key, 0, payload).Rev
+		case random.IntN(3) == 0:
+			mustWrite(t, st, OpDelete, key, rev, "")
+			delete(revs, key)
+		default:
+			revs[key] = mustWrite(t, st, OpUpdate, key, rev, payload).Rev
+		}
+	}
+	for round := range 60 {
+		for range 200 {
+			write()
+		}
+		quick.catchUp(t)
+		quick.expect(t)
+		if round%9 == 8 {
+			if _, err := up.Compact(context.Background(), st.Revision()-int64(random.IntN(100))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, f := range []*followed{slow, few} {
+			if round%(10+10*i) == 9 {
+				f.catchUp(t)
+				f.expect(t)
+			}
+		}
+	}
+	if quick.resets != 1 || slow.resets < 3 || few.resets < 2 {
+		t.Errorf("%d, %d and %d resets", quick.resets, slow.resets, few.resets)
+	}
+}
+
+// TestFollowerIsCompactedWhileItReadsObjects: it begins anew.
+func TestFollowerIsCompactedWhileItReadsObjects(t *testing.T) {
+	t.Parallel()
+	st := openFollowed(t)
+	for i := range 2 * chunkItems {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/a/%04d", i), 0, "")
+	}
+	f := newFollowed(st, "//pods/")
+	for range 2 { // the reset, and a chunk
+		if _, _, err := f.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.Rev() != -1 || !f.Behind() {
+		t.Errorf("it has seen half, and says that it is at %d", f.Rev())
+	}
+	mustWrite(t, st, OpDelete, "//pods/a/0000", 1, "")
+	if _, err := mustUpkeep(t, st).Compact(context.Background(), st.Revision()); err != nil {
+		t.Fatal(err)
+	}
+	f.catchUp(t)
+	f.expect(t)
+	if f.resets != 1 {
+		t.Errorf("%d resets", f.resets)
+	}
+}
+
+// TestFollowerGoesOnFromARevision: it is shown what comes after that, and nothing else.
+func TestFollowerGoesOnFromARevision(t *testing.T) {
+	t.Parallel()
+	st := openFollowed(t)
+	for i := range 10 {
+		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/a/%d", i), 0, "")
+	}
+	f := newFollowed(st, "//pods/")
+	if f.Rev() != -1 {
+		t.Errorf("a new one is at %d", f.Rev())
+	}
+	f.From(7)
+	f.catchUp(t)
+	apitest.Expect(t, fmt.Sprint(f.known), "map[//pods/a/7:8 //pods/a/8:9 //pods/a/9:10]")
+	f.From(-1)
+	f.catchUp(t)
+	f.expect(t)
+	if f.resets != 1 {
+		t.Errorf("%d resets", f.resets)
+	}
+}
+
+// TestFollowerGoesOnAfterAnError: what could not be read is read when it can be.
+func TestFollowerGoesOnAfterAnError(t *testing.T) {
+	t.Parallel()
+	st := openFollowed(t)
+	mustWrite(t, st, OpCreate, "//pods/a/x", 0, "")
+	f := newFollowed(st, "//pods/")
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.CatchUp(over, func() {}, func(*Event) { t.Error("it reads, though nobody waits for it") }); !errors.Is(err, context.Canceled) {
+		t.Errorf("its context is over: %v", err)
+	}
+	f.catchUp(t)
+	f.expect(t)
+}
+
+// TestFollowerWaits until something is written, or something else happens.
+func TestFollowerWaits(t *testing.T) {
+	t.Parallel()
+	st := openFollowed(t)
+	f := newFollowed(st, "//pods/", "//nodes/", "//leases/", "//secrets/")
+	never, far := context.Background(), time.Now().Add(time.Hour)
+	f.Wait(never, far, nil) // nothing has been read yet
+	for i, resource := range f.resources {
+		f.catchUp(t)
+		done := make(chan struct{})
+		go func() { f.Wait(never, far, nil); close(done) }()
+		mustWrite(t, st, OpCreate, "//configmaps/a/"+fmt.Sprint(i), 0, "")
+		select {
+		case <-done:
+			t.Error("it is woken by what it does not follow")
+		default:
+		}
+		mustWrite(t, st, OpCreate, resource+"a/x", 0, "")
+		<-done
+		f.Wait(never, far, nil) // what is written before it waits counts
+	}
+	f.catchUp(t)
+	f.expect(t)
+	f.Wait(never, time.Now().Add(time.Millisecond), nil)
+	closed := make(chan struct{})
+	close(closed)
+	f.Wait(never, far, closed)
+	over, cancel := context.WithCancel(never)
+	cancel()
+	f.Wait(over, time.Time{}, nil)
+}
