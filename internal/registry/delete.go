@@ -224,8 +224,6 @@ func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.R
 	return rec, true, err
 }
 
-func isNamespaces(res *scheme.Resource) bool { return res.Group == "" && res.Plural == "namespaces" }
-
 // endNamespace writes a Namespace anew of which nothing but the name can be read, as one that is being deleted; the collector empties it.
 func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(c.Key)

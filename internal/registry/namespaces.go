@@ -76,3 +76,5 @@ func (wr *Writer) checkNamespace(ctx context.Context, res *scheme.Resource, obj 
 	}
 	return err
 }
+
+func isNamespaces(res *scheme.Resource) bool { return res.Group == "" && res.Plural == "namespaces" }

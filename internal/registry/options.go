@@ -106,6 +106,34 @@ func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Objec
 		DryRun: o.dryRun, Object: obj, Old: old}
 }
 
+// A Target is one object, or one part of it, that a request changes.
+type Target struct {
+	Resource        *scheme.Resource // the type, at the version of the request
+	Namespace, Name string           // "" for a type without namespaces
+	Subresource     string           // "", status, ephemeralcontainers, resize, approval, finalize
+	Upsert          bool             // an object that does not exist is created
+}
+
+func targetOf(r *http.Request, res *scheme.Resource) Target {
+	info := &request.From(r.Context()).Info
+	return Target{Resource: res, Namespace: scheme.ScopeOf(res, info), Name: info.Name, Subresource: info.Subresource}
+}
+
+// check compares an object's name and namespace with the URL's.
+func (t *Target) check(obj scheme.Object) error {
+	switch name := obj.GetName(); {
+	case name == "":
+		return t.nameless()
+	case name != t.Name:
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.Name))
+	}
+	return matchNamespace(obj, t.Namespace)
+}
+
+func (t *Target) nameless() error {
+	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
+}
+
 // readBody reads a request body of at most maxBody bytes. What a client says of its length is not believed before it comes: a thousand
 // clients that promise three megabytes each, and send nothing, are to cost nothing.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {

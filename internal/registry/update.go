@@ -23,7 +23,6 @@ import (
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/strategy"
 	"apilet/internal/registry/warnings"
-	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -40,28 +39,15 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 		return err
 	}
 	t.Upsert = strategy.AllowCreateOnUpdate(res) && t.Subresource == ""
-	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return t.replaced(sent, old) })
+	rec, created, err := wr.Modify(ctx, t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) { return replaced(&t, sent, old) })
 	if err != nil {
 		return err
 	}
 	return v.Respond(w, r, statusFor(created), &rec)
 }
 
-// A Target is one object, or one part of it, that a request changes.
-type Target struct {
-	Resource        *scheme.Resource // the type, at the version of the request
-	Namespace, Name string           // "" for a type without namespaces
-	Subresource     string           // "", status, ephemeralcontainers, resize, approval, finalize
-	Upsert          bool             // an object that does not exist is created
-}
-
-func targetOf(r *http.Request, res *scheme.Resource) Target {
-	info := &request.From(r.Context()).Info
-	return Target{Resource: res, Namespace: scheme.ScopeOf(res, info), Name: info.Name, Subresource: info.Subresource}
-}
-
 // replaced is what a PUT wants: the object that was sent, unless it means another one of the same name.
-func (t *Target) replaced(sent, old scheme.Object) (scheme.Object, error) {
+func replaced(t *Target, sent, old scheme.Object) (scheme.Object, error) {
 	if uid := sent.GetUID(); old != nil && uid != "" && uid != old.GetUID() {
 		return nil, apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf(
 			"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
@@ -74,21 +60,6 @@ func statusFor(created bool) int {
 		return http.StatusCreated
 	}
 	return http.StatusOK
-}
-
-// check compares an object's name and namespace with the URL's.
-func (t *Target) check(obj scheme.Object) error {
-	switch name := obj.GetName(); {
-	case name == "":
-		return t.nameless()
-	case name != t.Name:
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, t.Name))
-	}
-	return matchNamespace(obj, t.Namespace)
-}
-
-func (t *Target) nameless() error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
 }
 
 // A ChangeFunc is a revision-to-be: given the object as it is (nil: it does not exist), it returns what it shall become.
@@ -218,7 +189,7 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, obj, old
 	if err != nil {
 		return nil, err
 	}
-	obj = t.prepare(obj, old)
+	obj = prepare(t, obj, old)
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
 	return obj, nil
 }
@@ -253,7 +224,7 @@ func namedRevision(obj scheme.Object) (uint64, error) {
 }
 
 // prepare takes from obj what the request may write and the rest from old.
-func (t *Target) prepare(obj, old scheme.Object) scheme.Object {
+func prepare(t *Target, obj, old scheme.Object) scheme.Object {
 	switch {
 	case t.Resource.Custom != nil:
 		obj = t.Resource.Custom.Prepare(obj, old, t.Subresource)
