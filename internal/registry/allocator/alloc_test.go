@@ -411,6 +411,8 @@ func damageRecord(t *testing.T, path string, rev int64) {
 		return b.Put(key, value)
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
 
 // TestAllocatorOutlivesCompaction: what was freed while the log was compacted is free, and what was taken is taken.
 func TestAllocatorOutlivesCompaction(t *testing.T) {
