@@ -170,6 +170,9 @@ func Author(ctx context.Context) store.Author {
 
 // commit stores one change of an object, and waits for what follows from it before anybody hears of it.
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
+	if err := takeTurn(ctx, &c); err != nil {
+		return store.Record{}, err
+	}
 	began := time.Now()
 	rec, err := wr.Store.Commit(ctx, c)
 	request.From(ctx).NoteCommit(began)
