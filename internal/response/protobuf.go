@@ -31,7 +31,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -60,7 +59,7 @@ func SealObject(obj runtime.Object) ([]byte, error) {
 func (v *View) message(rec *store.Record) (protobuf.Message, error) {
 	if v.Media.As != "" {
 		partial := &metav1.PartialObjectMetadata{}
-		if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(rec.JSON, "metadata").Raw), &partial.ObjectMeta); err != nil {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(v.metadataIn(rec.JSON)), &partial.ObjectMeta); err != nil {
 			return nil, fmt.Errorf("%w: %w", scheme.ErrUnreadable, err)
 		}
 		return partial, nil
