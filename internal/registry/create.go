@@ -181,6 +181,7 @@ func (wr *Writer) insertOnce(ctx context.Context, res *scheme.Resource, obj sche
 		return store.Record{}, err
 	}
 	defer held.Release()
+	strategy.Canonicalize(obj)
 	json, revAt, err := encode(ctx, res, obj)
 	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
 		return store.Record{}, err
