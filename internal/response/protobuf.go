@@ -159,7 +159,10 @@ func (v *View) SealedItem(dst []byte, rec *store.Record) ([]byte, error) {
 
 // SealedEnds are what stands before and behind items of so many bytes altogether.
 func (v *View) SealedEnds(meta ListMeta, items int64) (head, tail []byte, err error) {
-	metadata := &metav1.ListMeta{ResourceVersion: strconv.FormatInt(meta.Rev, 10), Continue: meta.Cont, RemainingItemCount: meta.Remaining}
+	metadata := &metav1.ListMeta{Continue: meta.Cont, RemainingItemCount: meta.Remaining}
+	if meta.Rev != 0 {
+		metadata.ResourceVersion = strconv.FormatInt(meta.Rev, 10)
+	}
 	tag := byte(protobuf.Field1)
 	if v.old() {
 		tag = protobuf.Field2
