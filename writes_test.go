@@ -460,6 +460,21 @@ func TestCollectionsGoInOrder(t *testing.T) {
 	}
 }
 
+// A Pod that is marked already goes as it is when nothing holds it back any more: the policy of its last deletion is not written before.
+func TestLastDeletionOfAPodIsOneStep(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.Controllers = false })
+	s.rest()
+	pod := "/api/v1/namespaces/default/pods/o"
+	s.want(201, "POST", "/api/v1/namespaces/default/pods", `{"metadata":{"name":"o"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	s.want(200, "DELETE", pod+"?propagationPolicy=Foreground", "")
+	marked := s.want(200, "DELETE", pod+"?propagationPolicy=Orphan", "")
+	gone := s.want(200, "DELETE", pod+"?propagationPolicy=Background", "")
+	apitest.Expect(t, gone.get("metadata.finalizers"), `["orphan"]`)
+	apitest.Expect(t, s.st.Revision(), marked.rev()+1)
+	s.want(404, "GET", pod, "")
+}
+
 // ---- Dry run, forms of errors, paths ----
 
 func TestDryRun(t *testing.T) { // 136, 137

@@ -127,7 +127,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	} else {
 		markDeleting(res, obj, options, wr.Store.Now())
 	}
-	if strategy.Graceful(obj) {
+	if waits := before.GetDeletionTimestamp() == nil || runningGrace(before) > 0; waits && strategy.Graceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
 	}
 	if !mayGo(obj) {
