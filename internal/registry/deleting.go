@@ -29,7 +29,8 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 	_, name := scheme.NamespacedName(rec.Key)
 	conflict := func(what string, want, have any, hint string) error {
 		if isNamespaces(res) {
-			return apierrors.NewConflict(res.GroupResource(), name, fmt.Errorf("Precondition failed: %s in precondition: %v, %s in object meta: %v", what, want, what, have))
+			return apierrors.NewConflict(res.GroupResource(), name,
+				fmt.Errorf("Precondition failed: %s in precondition: %v, %s in object meta: %v", what, want, what, have))
 		}
 		return apierrors.NewConflict(schema.GroupResource{Group: res.Group, Resource: res.Kind}, name, fmt.Errorf(
 			"the %s in the precondition (%v) does not match the %s in record (%v). The object might have been %s", what, want, what, have, hint))

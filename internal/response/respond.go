@@ -606,7 +606,8 @@ func (v *View) ListHead(dst []byte, meta ListMeta) []byte {
 		if v.Media.As != "Table" {
 			return append(dst, "\nitems:\n"...)
 		}
-		columns, _ := yaml.JSONToYAML(slices.Concat([]byte(`{"columnDefinitions":`), v.columns(), []byte(`,"kind":"Table","metadata":`), v.listMeta(nil, meta), []byte("}")))
+		columns, _ := yaml.JSONToYAML(slices.Concat([]byte(`{"columnDefinitions":`), v.columns(),
+			[]byte(`,"kind":"Table","metadata":`), v.listMeta(nil, meta), []byte("}")))
 		return append(append(append(dst, '\n'), columns...), "rows:\n"...)
 	case v.Media.As == "Table":
 		return v.tableHead(dst, meta)

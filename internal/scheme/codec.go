@@ -235,7 +235,8 @@ func (e *BodyError) Unwrap() error { return e.StatusError }
 
 // unrecognized is the 400 for a body without as much as a kind.
 func (b WantedBody) unrecognized(err error, data []byte) error {
-	return &BodyError{apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data))), err}
+	text := fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data))
+	return &BodyError{apierrors.NewBadRequest(text), err}
 }
 
 // bodySummary shows the first bytes of a body, in hexadecimal unless it looks like JSON.

@@ -338,7 +338,8 @@ func (d *oaDocument) addKind(res *scheme.Resource) error {
 	list := &oaSchema{Description: res.ListKind + " is a list of " + res.Kind, Type: "object", Required: []string{"items"},
 		Properties: d.typeMeta(), Kinds: kindOf(res, res.ListKind)}
 	list.Properties["items"] = &oaSchema{Description: "List of " + res.Plural + ". More info: " + conventions, Type: "array", Items: schemaRef(name)}
-	list.Properties["metadata"] = &oaSchema{Description: metadataText(metav1.PartialObjectMetadataList{}), AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ListMeta]())}}
+	list.Properties["metadata"] = &oaSchema{Description: metadataText(metav1.PartialObjectMetadataList{}),
+		AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ListMeta]())}}
 	d.schemas[listName(res)] = list
 	return nil
 }
@@ -401,7 +402,8 @@ func (d *oaDocument) addObjectMembers(schema map[string]any) {
 	for name, property := range d.typeMeta() {
 		properties[name] = property
 	}
-	properties["metadata"] = &oaSchema{Description: metadataText(metav1.PartialObjectMetadata{}), AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ObjectMeta]())}}
+	properties["metadata"] = &oaSchema{Description: metadataText(metav1.PartialObjectMetadata{}),
+		AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ObjectMeta]())}}
 	schema["properties"] = properties
 }
 
