@@ -104,6 +104,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 		t.Fatal(err)
 	}
 	strategy.PrepareForCreate(obj)
+	strategy.Canonicalize(obj)
 	out, err := json.Marshal(obj)
 	if err != nil {
 		t.Fatal(err)

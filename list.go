@@ -32,6 +32,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -41,11 +42,11 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	listvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -83,6 +84,8 @@ type reads struct {
 	// readSlots bounds how many lists read and encode at the same moment, to half of the processors: the others wait, off the run queue, for a
 	// chunk's time, and a write never has to stand behind all of them. Sending is not bounded.
 	readSlots chan struct{}
+
+	storage func() error // why what holds the objects does not answer, nil while it does; nil of the past
 
 	at     int64         // all is read as it was at this revision; 0: as it is
 	past   history.Reach // who may see what of the past
@@ -215,16 +218,59 @@ func (rd *reads) tooLarge(rv string) error {
 	return err
 }
 
-// virtual answers for a resource of which nothing is stored: an empty list, and no object by any name.
-func (rd *reads) virtual(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
-	if info := &request.From(r.Context()).Info; info.Form.Named {
-		return apierrors.NewNotFound(res.GroupResource(), info.Name)
-	}
+// storageComponent is what kube-apiserver calls its etcd among the components that it watches over.
+const storageComponent = "etcd-0"
+
+// components answers GET and LIST of componentstatuses, of which nothing is stored. What holds the objects is the one component that a server knows
+// of; kube-apiserver also asks for a scheduler and a controller manager on its own machine.
+func (rd *reads) components(w http.ResponseWriter, r *http.Request, res *scheme.Resource) error {
+	info := &request.From(r.Context()).Info
 	v, err := response.NewView(r, res)
 	if err != nil {
 		return err
 	}
-	return sendNothing(w, r, v, cmp.Or(rd.at, rd.st.Revision()))
+	if rd.storage == nil && !info.Form.Named {
+		return sendNothing(w, r, v, rd.at)
+	}
+	if info.Form.Named {
+		if info.Name != storageComponent || rd.storage == nil {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "componentstatus"}, info.Name)
+		}
+		rec, err := rd.storageStatus(res)
+		if err != nil {
+			return err
+		}
+		return v.Respond(w, r, http.StatusOK, rec)
+	}
+	q, err := parseQuery(res, info)
+	if err != nil {
+		return err
+	}
+	if err := v.Media.Check(res, true); err != nil {
+		return err
+	}
+	rec, err := rd.storageStatus(res)
+	if err != nil {
+		return err
+	}
+	l := &lister{v: v, done: true, bare: true}
+	if q.match.Matches(rec.Key, rec.JSON) {
+		if l.items, err = v.Item(nil, rec); err != nil {
+			return err
+		}
+		l.bare = false
+	}
+	return l.send(r.Context(), w, r, response.ListMeta{})
+}
+
+// storageStatus says how what holds the objects is.
+func (rd *reads) storageStatus(res *scheme.Resource) (*store.Record, error) {
+	condition := corev1.ComponentCondition{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}
+	if err := rd.storage(); err != nil {
+		condition.Status, condition.Message, condition.Error = corev1.ConditionFalse, "", err.Error()
+	}
+	body, err := json.Marshal(&corev1.ComponentStatus{ObjectMeta: metav1.ObjectMeta{Name: storageComponent}, Conditions: []corev1.ComponentCondition{condition}})
+	return &store.Record{Key: res.Key("", storageComponent), JSON: body}, err
 }
 
 // sendNothing answers with an empty list.
@@ -250,36 +296,17 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	q := &query{ListOptions: internalversion.ListOptions{Watch: info.Verb == "watch", AllowWatchBookmarks: options.AllowWatchBookmarks,
 		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch, TimeoutSeconds: options.TimeoutSeconds,
 		Limit: max(options.Limit, 0), Continue: options.Continue, SendInitialEvents: options.SendInitialEvents}}
-	ofName, err := fieldsOfName(info.Name, options.FieldSelector)
+	terms, err := selector.Read(options.LabelSelector, options.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
-	if q.match, err = selector.NewMatcher(res, info, options.LabelSelector, ofName); err != nil {
-		return nil, err
-	}
-	if errs := listvalidation.ValidateListOptions(&q.ListOptions, true); len(errs) > 0 {
+	checked := q.ListOptions
+	internalversion.SetListOptionsDefaults(&checked, true)
+	if errs := listvalidation.ValidateListOptions(&checked, true); len(errs) > 0 {
 		return nil, scheme.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
-	return q, nil
-}
-
-// fieldsOfName is the field selector of a LIST or WATCH of one name, for which it is authorized: a watch may have it in its path. A
-// selector that was sent has to demand the same name.
-func fieldsOfName(name, selector string) (string, error) {
-	if name == "" {
-		return selector, nil
-	}
-	parsed, err := fields.ParseSelector(selector)
-	if err != nil {
-		return "", apierrors.NewBadRequest(err.Error())
-	}
-	if parsed.Empty() {
-		return fields.OneTermEqualSelector("metadata.name", name).String(), nil
-	}
-	if demanded, ok := parsed.RequiresExactMatch("metadata.name"); !ok || demanded != name {
-		return "", apierrors.NewBadRequest("fieldSelector metadata.name doesn't match requested name")
-	}
-	return selector, nil
+	q.match, err = terms.For(res, info)
+	return q, err
 }
 
 // A position is where a LIST reads next.
@@ -309,12 +336,12 @@ func (rd *reads) locate(ctx context.Context, q *query) (position, error) {
 
 // resume continues a list where its token says.
 func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
-	if q.ResourceVersion != "" && q.ResourceVersion != "0" {
-		return position{}, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
-	}
 	token, err := rd.tokens.open(q.Continue, &q.match)
 	if err != nil {
 		return position{}, err
+	}
+	if q.ResourceVersion != "" && q.ResourceVersion != "0" {
+		return position{}, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
 	if token.rev == 0 && rd.at != 0 {
 		token.rev, token.lineage = rd.at, lineageMark(rd.st)

@@ -234,6 +234,7 @@ type server struct {
 	findings    *findings.Detector
 	instruments *instrumentation
 	probe       health.Probe // of itself
+	founded     error        // why a part of what every cluster has is missing; nil: it is there
 	resting     drain.Conns
 	leaving     chan struct{}      // closed when the server is told to stop: /readyz fails, connections end with their next answer
 	leaveOnce   sync.Once          // closes it
@@ -335,8 +336,8 @@ func (s *server) start(listener net.Listener) error {
 	s.url = url
 	founder, at := bootstrap.Initializer{Writer: s.wr, Types: s.reg}, listener.Addr().(*net.TCPAddr).AddrPort()
 	s.endpoints = &bootstrap.Endpoints{Initializer: founder, Etcd: s.cluster, Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised}
-	if err := errors.Join(founder.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); err != nil {
-		s.log.Error().Err(err).Msg("a part of the cluster is missing")
+	if s.founded = errors.Join(founder.Cluster(ctx, s.wr.Allocator.Block, int(at.Port())), s.endpoints.Start(ctx, at)); s.founded != nil {
+		s.log.Error().Err(s.founded).Msg("a part of the cluster is missing")
 	}
 	if err := s.publishAuthorities(ctx); err != nil {
 		s.log.Error().Err(err).Msg("who vouches for clients is not published")
@@ -405,7 +406,7 @@ func (s *server) assemble() error {
 	}
 	s.lost = unreadable.NewUnreadables(s.st, s.log)
 	s.rd = &reads{st: s.st, past: history.Reach{Store: s.st, May: s.may}, lost: s.lost, tokens: newTokenCodec(keys), chunking: s.cfg.Chunking, minTimeout: s.cfg.MinTimeout,
-		bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
+		storage: s.storage, bookmarks: bookmarkEvery, patience: s.cfg.RequestTimeout, shuttingDown: s.stopping, news: notify.New(s.st),
 		readSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	alloc, err := allocator.New(s.st, s.cfg.ServiceRange)
 	if err != nil {
@@ -724,6 +725,49 @@ func (s *server) handler() http.Handler {
 	return s.closing(s.instruments.record(s.instruments.deadline(s.auth.Authenticate(s.auth.Impersonate(s.withPriorityAndFairness(s.throughTime(s.routes())))))))
 }
 
+// liveness lists what is looked at in /livez and /healthz. Storage that is away is told, but a restart would not bring it back.
+func (s *server) liveness() []health.Check {
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storageSeen, Warns: true}}, s.started()...)
+}
+
+// storageSeen is storage for those who may not wait for it: how an etcd was when /readyz last looked at it.
+func (s *server) storageSeen() error {
+	if s.cluster == nil {
+		return s.storage()
+	}
+	if !s.cluster.State().Reachable {
+		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
+	}
+	return nil
+}
+
+// storage is the check that asks for what holds the objects, under the name that kube-apiserver's has.
+func (s *server) storage() error {
+	if s.cluster != nil {
+		return s.cluster.Check()
+	}
+	return s.st.Writable()
+}
+
+// started lists what is done when the server listens, by the names of kube-apiserver's hooks. What kube-apiserver does and this server does not, such
+// as aggregation, is not there.
+func (s *server) started() []health.Check {
+	const hook = "poststarthook/"
+	checks := health.Done(hook+"start-apiserver-admission-initializer", hook+"generic-apiserver-start-informers", hook+"start-apiextensions-informers",
+		hook+"start-apiextensions-controllers", hook+"crd-informer-synced", hook+"start-system-namespaces-controller", hook+"storage-readiness",
+		hook+"apiservice-registration-controller", hook+"kube-apiserver-autoregistration", "autoregister-completion")
+	if s.auth.Enforcing() {
+		checks = append(checks, health.Done(hook+"rbac/bootstrap-roles")...)
+	}
+	if s.flows != nil {
+		checks = append(checks, health.Done(hook+"priority-and-fairness-config-consumer", hook+"priority-and-fairness-config-producer", hook+"priority-and-fairness-filter")...)
+	}
+	for _, name := range []string{"scheduling/bootstrap-system-priority-classes", "bootstrap-controller", "start-kubernetes-service-cidr-controller"} {
+		checks = append(checks, health.Check{Name: hook + name, Err: func() error { return s.founded }, Warns: true})
+	}
+	return checks
+}
+
 // readiness lists what is looked at in /readyz. What fails makes the server unready: another one, or none, would answer better. What warns leaves it
 // ready, since it answers reads and deletes, and whoever is to help must get at it.
 func (s *server) readiness() []health.Check {
@@ -733,10 +777,13 @@ func (s *server) readiness() []health.Check {
 	if s.audit != nil {
 		checks = append(checks, health.Check{Name: "audit", Err: s.auditWorks, Warns: true})
 	}
+	quota := s.st.WithinQuota
 	if s.cluster != nil {
-		return append(checks, health.Check{Name: "quota", Err: s.cluster.WithinQuota, Warns: true}, health.Check{Name: "etcd", Err: s.cluster.Check})
+		quota = s.cluster.WithinQuota
 	}
-	return append(checks, health.Check{Name: "quota", Err: s.st.WithinQuota, Warns: true})
+	checks = append(checks, health.Check{Name: "quota", Err: quota, Warns: true}, health.Check{Name: "etcd", Err: s.storage},
+		health.Check{Name: "etcd-readiness", Err: s.storageSeen})
+	return slices.Concat(checks, health.Done("informer-sync"), s.started())
 }
 
 // clockRight is the check that shows whether the machine's clock is believed.
@@ -760,8 +807,8 @@ func (s *server) auditWorks() error {
 func (s *server) observed(endpoint string) func(check string, err error) {
 	return func(check string, err error) {
 		s.metrics.checked(endpoint, check, err == nil)
-		told := []string{"damage", "scrub", "unreadable", "certificates", "clock", "etcd"}
-		if endpoint == "readyz" && (slices.Contains(told, check) || check == "quota" && s.cluster != nil) {
+		told := []string{"damage", "scrub", "unreadable", "certificates", "clock"}
+		if endpoint == "readyz" && (slices.Contains(told, check) || s.cluster != nil && (check == "quota" || check == "etcd")) {
 			s.troubles.Tell("/readyz/"+check, err)
 		}
 	}
@@ -771,7 +818,7 @@ func (s *server) observed(endpoint string) func(check string, err error) {
 func (s *server) routes() http.Handler {
 	r := chi.NewRouter()
 	var checked []string
-	for name, checks := range map[string][]health.Check{"livez": {health.Ping}, "healthz": {health.Ping}, "readyz": s.readiness()} {
+	for name, checks := range map[string][]health.Check{"livez": s.liveness(), "healthz": s.liveness(), "readyz": s.readiness()} {
 		for _, check := range checks {
 			checked = append(checked, "/"+name+"/"+check.Name)
 		}
@@ -977,13 +1024,14 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 		http.NotFound(w, r)
 		return nil
 	}
-	if err := routing.Routed(res, info, r.Method); err != nil {
-		return err
+	routed := routing.Routed(res, info, r.Method)
+	if routed != nil && res.Custom == nil {
+		return routed
 	}
 	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
 		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
 	}
-	if err := s.noteDeprecation(r, res); err != nil {
+	if err := cmp.Or(s.noteDeprecation(r, res), routed); err != nil { // of a custom resource's version also where it has no such part
 		return err
 	}
 	if info.Name != "" && request.IsMutating(info) && !res.Virtual { // before anything is done: afterwards nothing can be refused
@@ -999,7 +1047,7 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 		return s.serveSubresource(w, r, res)
 	}
 	if res.Virtual && info.Verb != "create" {
-		return s.rd.virtual(w, r, res)
+		return s.rd.components(w, r, res)
 	}
 	switch info.Verb {
 	case "get":
@@ -1023,6 +1071,9 @@ func (s *server) serveResource(w http.ResponseWriter, r *http.Request, res *sche
 	case "delete":
 		return s.wr.Remove(w, r, res)
 	case "deletecollection":
+		if _, err := parseQuery(res, info); err != nil { // told before what is wrong with the body
+			return err
+		}
 		removeEach, err := s.wr.RemoveEach(w, r, res)
 		if err != nil {
 			return err

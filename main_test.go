@@ -670,7 +670,8 @@ func TestKubeconfigIsWritten(t *testing.T) {
 func TestHealthVersionMetrics(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	for _, path := range []string{"/healthz", "/livez", "/readyz", "/readyz/ping"} {
+	for _, path := range []string{"/healthz", "/livez", "/readyz", "/readyz/ping", "/livez/etcd", "/healthz/etcd", "/readyz/etcd-readiness", "/readyz/informer-sync",
+		"/readyz/poststarthook/crd-informer-synced", "/livez/poststarthook/scheduling/bootstrap-system-priority-classes", "/healthz/autoregister-completion"} {
 		if a := s.send("GET", path, ""); a.code != 200 || string(a.body) != "ok" {
 			t.Errorf("%s: %d %s", path, a.code, a.body)
 		}
@@ -680,6 +681,14 @@ func TestHealthVersionMetrics(t *testing.T) {
 	}
 	if a := s.send("GET", "/readyz?verbose", ""); !strings.Contains(string(a.body), "[+]store ok") {
 		t.Errorf("readyz?verbose does not name the store: %s", a.body)
+	}
+	const roles = "/readyz/poststarthook/rbac/bootstrap-roles" // there are roles where they count
+	if a := s.send("GET", roles, ""); a.code != 404 {
+		t.Errorf("roles where none count: %d %s", a.code, a.body)
+	}
+	ruled, _ := startTLS(t, func(c *config) { c.Authorization = "RBAC" })
+	if a := ruled.send("GET", roles, "", "Authorization: Bearer root-token"); a.code != 200 {
+		t.Errorf("roles where they count: %d %s", a.code, a.body)
 	}
 	if a := s.want(200, "GET", "/version", ""); a.get("gitVersion").String() != gitVersion || a.get("minor").String() != minorVersion {
 		t.Errorf("version: %s", a.body)

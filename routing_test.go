@@ -630,14 +630,16 @@ func TestNothingGoneComesBack(t *testing.T) {
 		if res.Group == "" {
 			path = "/api/v1"
 		}
+		key := "/registry/" + res.EtcdFolder()
 		if res.Namespaced {
-			path += "/namespaces/p1"
+			path, key = path+"/namespaces/p1", key+"/p1"
 		}
 		path += "/" + res.Plural + "/gone"
+		other := "StorageError: invalid object, Code: 4, Key: " + key + "/gone, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u1, "
 		conflict := fmt.Sprintf("409 Conflict Operation cannot be fulfilled on %s %q: ", res.GroupResource(), "gone")
 		s.write(t, []writeCase{
-			{res.Plural + " uid", "PUT", path, `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + "Precondition failed: UID in precondition: u1, UID in object meta: ", ""},
-			{res.Plural + " uid, dry run", "PUT", path + "?dryRun=All", `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + "Precondition failed: ...", ""},
+			{res.Plural + " uid", "PUT", path, `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + other + "UID in object meta: ", ""},
+			{res.Plural + " uid, dry run", "PUT", path + "?dryRun=All", `{"metadata":{"name":"gone","uid":"u1"}}`, conflict + other + "...", ""},
 			{res.Plural + " revision", "PUT", path, `{"metadata":{"name":"gone","resourceVersion":"r(a)"}}`, conflict + "the object has been modified; ...", ""},
 			{res.Plural + " no number", "PUT", path, `{"metadata":{"name":"gone","resourceVersion":"x"}}`, "400 BadRequest metadata.resourceVersion: ...", ""},
 		})
@@ -688,16 +690,24 @@ func TestWatchPathOfANameIsASelector(t *testing.T) {
 	s.want(201, "POST", foos, `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"c"}}`)
 	watched := func(path string) string { return strings.Replace(path, "/v1/", "/v1/watch/", 1) }
 	for path, name := range map[string]string{watched(s.p1) + "/b": "b", watched(foos) + "/b": "b", "/api/v1/watch/namespaces/p1": "p1"} {
+		const another = "400 BadRequest fieldSelector metadata.name doesn't match requested name"
+		unknown, namespace := "400 BadRequest field label not supported: a", another // what there is to select by is told first
+		switch {
+		case name == "p1":
+			namespace = "400 BadRequest field label not supported: metadata.namespace"
+		case strings.Contains(path, "/configmaps/"):
+			unknown = `400 BadRequest "a" is not a known field selector: only "metadata.name", "metadata.namespace"`
+		}
 		for query, want := range map[string]string{
 			"":                                       "",
 			"&fieldSelector=,":                       "",
-			"&fieldSelector=a%3Db":                   "400 BadRequest fieldSelector metadata.name doesn't match requested name",
+			"&fieldSelector=a%3Db":                   unknown,
 			"&fieldSelector=nonsense":                "400 BadRequest invalid selector: 'nonsense'; can't understand 'nonsense'",
 			"&labelSelector=absent":                  "",
 			"&fieldSelector=metadata.name%3D" + name: "",
-			"&fieldSelector=metadata.name%3Dother":   "400 BadRequest fieldSelector metadata.name doesn't match requested name",
-			"&fieldSelector=metadata.name!%3Dother":  "400 BadRequest fieldSelector metadata.name doesn't match requested name",
-			"&fieldSelector=metadata.namespace%3Dp1": "400 BadRequest fieldSelector metadata.name doesn't match requested name",
+			"&fieldSelector=metadata.name%3Dother":   another,
+			"&fieldSelector=metadata.name!%3Dother":  another,
+			"&fieldSelector=metadata.namespace%3Dp1": namespace,
 		} {
 			a := s.send("GET", path+"?timeoutSeconds=-1"+query, "")
 			if got := a.failure(); want == "" && a.code != 200 || want != "" && got != want {

@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -419,6 +420,59 @@ func TestDeleteCollection(t *testing.T) { // 132, 133
 	})
 	s.want(422, "DELETE", s.p1, `{"propagationPolicy":"Zap"}`)
 	s.want(400, "DELETE", s.p1+"?labelSelector=!!x", "")
+}
+
+// Watchers see the objects of a collection go in the order of their keys, although many are deleted at once: those that go at once, those whose
+// deletion is a mark, and of Pods, which are marked and then removed, the marks and the removals.
+func TestCollectionsGoInOrder(t *testing.T) {
+	t.Parallel()
+	s := startTest(t)
+	s.rest()
+	p := "/api/v1/namespaces/default/"
+	for _, c := range []struct{ plural, body string }{
+		{"configmaps", `{"metadata":{"name":"NAME"}}`},
+		{"secrets", `{"metadata":{"name":"NAME","finalizers":["x.io/f"]}}`},
+		{"pods", `{"metadata":{"name":"NAME"},"spec":{"containers":[{"name":"c","image":"i"}]}}`},
+	} {
+		t.Run(c.plural, func(t *testing.T) {
+			var names []string
+			for i := range 60 {
+				names = append(names, fmt.Sprintf("n%02d", i))
+				s.want(201, "POST", p+c.plural, strings.ReplaceAll(c.body, "NAME", names[i]))
+			}
+			from := s.st.Revision()
+			s.want(200, "DELETE", p+c.plural+"?labelSelector=!kept", "")
+			events := 60
+			if c.plural == "pods" {
+				events = 120
+			}
+			w, seen := s.watch(fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", p, c.plural, from)), map[string][]string{}
+			for range events {
+				f := w.next()
+				seen[f.kind] = append(seen[f.kind], f.object.Get("metadata.name").String())
+			}
+			for kind, got := range seen {
+				if !slices.Equal(got, names) {
+					t.Errorf("%s: %v", kind, got)
+				}
+			}
+		})
+	}
+}
+
+// A Pod that is marked already goes as it is when nothing holds it back any more: the policy of its last deletion is not written before.
+func TestLastDeletionOfAPodIsOneStep(t *testing.T) {
+	t.Parallel()
+	s := startTest(t, func(c *config) { c.Controllers = false })
+	s.rest()
+	pod := "/api/v1/namespaces/default/pods/o"
+	s.want(201, "POST", "/api/v1/namespaces/default/pods", `{"metadata":{"name":"o"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	s.want(200, "DELETE", pod+"?propagationPolicy=Foreground", "")
+	marked := s.want(200, "DELETE", pod+"?propagationPolicy=Orphan", "")
+	gone := s.want(200, "DELETE", pod+"?propagationPolicy=Background", "")
+	apitest.Expect(t, gone.get("metadata.finalizers"), `["orphan"]`)
+	apitest.Expect(t, s.st.Revision(), marked.rev()+1)
+	s.want(404, "GET", pod, "")
 }
 
 // ---- Dry run, forms of errors, paths ----

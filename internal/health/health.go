@@ -49,6 +49,14 @@ func Shutdown(stop <-chan struct{}) Check {
 	}}
 }
 
+// Done are checks of what was done before the first request is answered, under the names of kube-apiserver's hooks: scripts wait for single ones.
+func Done(names ...string) (checks []Check) {
+	for _, name := range names {
+		checks = append(checks, Check{Name: name, Err: Ping.Err})
+	}
+	return checks
+}
+
 // An Endpoint serves /NAME (all checks) and /NAME/CHECK (one of them).
 type Endpoint struct {
 	Name     string                                  // livez, readyz or healthz

@@ -152,6 +152,9 @@ func anyName(string, bool) []string { return nil }
 
 // store commits what an object became: nothing when that is what it was, a deletion when its last finalizer went.
 func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
+	if p.old == nil {
+		strategy.Canonicalize(p.obj)
+	}
 	json, revAt, err := encode(ctx, p.Resource, p.obj)
 	if err := cmp.Or(err, ctx.Err()); err != nil { // nothing is stored for a client that has been told, or has left
 		return p.rec, err
@@ -305,6 +308,9 @@ func (wr *Writer) finish(ctx context.Context, p *plan, shown []byte) (store.Reco
 
 // commit stores one change of an object, and waits for what follows from it before anybody hears of it.
 func (wr *Writer) commit(ctx context.Context, res *scheme.Resource, c store.Change) (store.Record, error) {
+	if err := takeTurn(ctx, &c); err != nil {
+		return store.Record{}, err
+	}
 	began := time.Now()
 	rec, err := wr.Store.Commit(ctx, c)
 	request.From(ctx).NoteCommit(began)

@@ -127,7 +127,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	} else {
 		markDeleting(res, obj, options, wr.Store.Now())
 	}
-	if strategy.Graceful(obj) {
+	if waits := before.GetDeletionTimestamp() == nil || runningGrace(before) > 0; waits && strategy.Graceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
 	}
 	if !mayGo(obj) {
@@ -269,14 +269,14 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 }
 
 // RemoveEach reads a DELETE of a collection, and returns what is to be done to each chunk of the LIST that finds its objects. It is not
-// atomic, as the real one is not: what was deleted before an error stays deleted.
+// atomic, as the real one is not: what was deleted before an error stays deleted. Watchers see the objects go in the order of their keys.
 func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
 	options, err := readDeleteOptions(w, r, res)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, found []*store.Record) error {
-		return Parallel(found, DeleteWorkers, func(rec *store.Record) error {
+		return inOrder(ctx, found, DeleteWorkers, func(ctx context.Context, rec *store.Record) error {
 			namespace, name := scheme.NamespacedName(rec.Key)
 			_, _, err := wr.Delete(ctx, res, namespace, name, options)
 			if apierrors.IsNotFound(err) {

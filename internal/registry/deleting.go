@@ -28,6 +28,10 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 	}
 	_, name := scheme.NamespacedName(rec.Key)
 	conflict := func(what string, want, have any, hint string) error {
+		if isNamespaces(res) {
+			return apierrors.NewConflict(res.GroupResource(), name,
+				fmt.Errorf("Precondition failed: %s in precondition: %v, %s in object meta: %v", what, want, what, have))
+		}
 		return apierrors.NewConflict(schema.GroupResource{Group: res.Group, Resource: res.Kind}, name, fmt.Errorf(
 			"the %s in the precondition (%v) does not match the %s in record (%v). The object might have been %s", what, want, what, have, hint))
 	}
@@ -40,17 +44,28 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 	return nil
 }
 
-// markDeleting writes on an object what its deletion asks for: the finalizers of the propagation policy, the time, the grace period.
+// markDeleting writes on an object what its deletion asks for: the finalizers of the propagation policy, the time, the grace period. What is on its
+// way already may be hurried, and is else left as it is: a policy that comes later does not count.
 func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.DeleteOptions, now time.Time) {
-	obj.SetFinalizers(policyFinalizers(obj.GetFinalizers(), options, strategy.OrphansByDefault(res)))
-	grace := strategy.GracePeriod(obj, options)
-	if obj.GetDeletionTimestamp() != nil {
-		shortenGrace(obj, grace, now)
+	deleting := obj.GetDeletionTimestamp() != nil
+	if deleting && strategy.HoldsContent(obj) {
+		return
+	}
+	if running := runningGrace(obj); running > 0 {
+		wanted := options.GracePeriodSeconds
+		if wanted == nil || graceOf(*wanted) >= running {
+			return
+		}
+		shortenGrace(obj, running, graceOf(*wanted), now)
+	}
+	obj.SetFinalizers(policyFinalizers(res, obj.GetFinalizers(), options))
+	if deleting {
 		return
 	}
 	if obj.GetGeneration() > 0 {
 		obj.SetGeneration(obj.GetGeneration() + 1)
 	}
+	grace := strategy.GracePeriod(obj, options)
 	at := metav1.NewTime(now.Add(time.Duration(grace) * time.Second)).Rfc3339Copy()
 	obj.SetDeletionTimestamp(&at)
 	if strategy.SetTerminating(obj) {
@@ -59,13 +74,26 @@ func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.Delet
 	obj.SetDeletionGracePeriodSeconds(&grace)
 }
 
-// shortenGrace moves the end of a running grace period forward, never back.
-func shortenGrace(obj scheme.Object, grace int64, now time.Time) {
-	running := obj.GetDeletionGracePeriodSeconds()
-	if running == nil || grace >= *running {
-		return
+// runningGrace is the grace period of an object that is being deleted and waits for somebody who stops it; 0 where none runs.
+func runningGrace(obj scheme.Object) int64 {
+	grace := obj.GetDeletionGracePeriodSeconds()
+	if obj.GetDeletionTimestamp() == nil || grace == nil || !strategy.Graceful(obj) {
+		return 0
 	}
-	at := obj.GetDeletionTimestamp().Add(time.Duration(grace-*running) * time.Second)
+	return *grace
+}
+
+// graceOf makes a second of a grace period that is less than none.
+func graceOf(grace int64) int64 {
+	if grace < 0 {
+		return 1
+	}
+	return grace
+}
+
+// shortenGrace moves the end of a running grace period forward, but not before now.
+func shortenGrace(obj scheme.Object, running, grace int64, now time.Time) {
+	at := obj.GetDeletionTimestamp().Add(time.Duration(grace-running) * time.Second)
 	if at.Before(now) {
 		at = now
 		if grace != 0 {
@@ -78,16 +106,16 @@ func shortenGrace(obj scheme.Object, grace int64, now time.Time) {
 }
 
 // policyFinalizers adds or removes the two finalizers that the garbage collector works off.
-func policyFinalizers(have []string, options *metav1.DeleteOptions, orphanByDefault bool) []string {
+func policyFinalizers(res *scheme.Resource, have []string, options *metav1.DeleteOptions) []string {
 	orphan, foreground := slices.Contains(have, metav1.FinalizerOrphanDependents), slices.Contains(have, metav1.FinalizerDeleteDependents)
 	switch {
 	case options.OrphanDependents != nil:
-		orphan, foreground = *options.OrphanDependents, foreground && !*options.OrphanDependents
+		orphan, foreground = *options.OrphanDependents, isNamespaces(res) && !*options.OrphanDependents
 	case options.PropagationPolicy != nil:
 		orphan = *options.PropagationPolicy == metav1.DeletePropagationOrphan
 		foreground = *options.PropagationPolicy == metav1.DeletePropagationForeground
 	case !orphan && !foreground:
-		orphan = orphanByDefault
+		orphan = strategy.OrphansByDefault(res)
 	}
 	var out []string
 	for _, name := range have {

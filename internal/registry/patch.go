@@ -5,14 +5,15 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
-	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/registry/fieldmanager"
 	"apilet/internal/registry/patch"
@@ -86,23 +87,67 @@ func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.O
 	if err != nil {
 		return nil, err
 	}
-	if !gjson.GetBytes(doc, "apiVersion").Exists() {
-		return nil, p.target.nameless()
-	}
-	obj, unknown, err := res.Decode(doc, "application/json", "")
-	if apierrors.IsRequestEntityTooLargeError(err) {
+	obj, unknown, err := decodePatched(res, doc)
+	var other *scheme.OtherKindError
+	switch {
+	case errors.As(err, &other):
+		obj, unknown = other.Object, other.Strict
+	case apierrors.IsRequestEntityTooLargeError(err):
 		return nil, err
-	}
-	if err != nil {
+	case err != nil:
 		return nil, patch.Invalid(p.kind, p.body, doc, err)
 	}
-	if strict = append(strict, unknown...); len(strict) > 0 && p.opts.validation == metav1.FieldValidationStrict {
-		return nil, patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
-	}
-	if err := checkStrictness(ctx, res, p.opts.validation, strict); err != nil {
+	if err := p.checkStrictness(ctx, doc, append(strict, unknown...)); err != nil {
 		return nil, err
 	}
-	return obj, p.target.check(obj)
+	if obj == nil {
+		return nil, p.target.nameless()
+	}
+	if err := p.target.check(obj); err != nil || other == nil {
+		return obj, err
+	}
+	return p.renamed(other.Object, doc, rec)
+}
+
+// decodePatched decodes what a patch has made of a document. Where that names no version, kube-apiserver takes it for its internal form, whose members
+// have other names: all are unknown, and obj is nil.
+func decodePatched(res *scheme.Resource, doc []byte) (obj scheme.Object, unknown []error, err error) {
+	gvk, err := scheme.InterpretKind(doc)
+	if err != nil || !gvk.GroupVersion().Empty() || res.GoType == nil {
+		return res.Decode(doc, "application/json", "")
+	}
+	return nil, scheme.UnknownInside(doc), nil
+}
+
+// checkStrictness makes of unknown and duplicate fields what the request asks for.
+func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict []error) error {
+	if len(strict) > 0 && p.opts.validation == metav1.FieldValidationStrict {
+		return patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(scheme.Fewer(strict)))
+	}
+	return checkStrictness(ctx, p.target.Resource, p.opts.validation, strict)
+}
+
+// renamed is what comes of a patch that gives a custom resource another kind or apiVersion: on the way to its status these are put back, else
+// they are immutable, and told in the name of the new kind. One without any is a 500, as in the real server.
+func (p *patchRequest) renamed(u *unstructured.Unstructured, doc []byte, rec *store.Record) (scheme.Object, error) {
+	res, gvk := p.target.Resource, u.GroupVersionKind()
+	u.SetGroupVersionKind(res.GroupVersionKind())
+	switch err := checkRevision(res, u, rec.Rev); {
+	case err != nil:
+		return nil, err
+	case gvk.GroupVersion().Empty():
+		return nil, apierrors.NewInternalError(runtime.NewMissingVersionErr(string(doc)))
+	case p.target.Subresource == "status":
+		return u, nil
+	}
+	var errs field.ErrorList
+	if gvk.Kind != res.Kind {
+		errs = append(errs, field.Invalid(field.NewPath("kind"), gvk.Kind, "must be "+res.Kind))
+	}
+	if version := gvk.GroupVersion().String(); version != res.APIVersion() {
+		errs = append(errs, field.Invalid(field.NewPath("apiVersion"), version, "must be "+res.APIVersion()))
+	}
+	return nil, scheme.Invalid(gvk.GroupKind(), u.GetName(), errs)
 }
 
 // applied merges what a server-side apply wants into the object; old is nil when there is none. All of it happens in the version of the

@@ -53,11 +53,13 @@
 //	warnAbout                      registry.go              c u p a . x .
 //	Admission.Validate             admission/chain.go       c u p a s x .   403 422 and what webhooks say
 //	Quotas.Charge                  admission/quota/quota.go c u p a s x .   403: a quota is full
+//	strategy.Canonicalize          strategy/prepare.go      c . . . . . .
 //	encode                         commit.go                c u p a s x .   500: a conversion webhook
 //	checkSize                      commit.go                c u p a s x .   413
 //	checkUnwritten                 commit.go                c u p a s x .   400: a create that names a resourceVersion
 //	given.Claim                    allocator/alloc.go       c u p a s x .   409: another server was faster
 //	commit                         commit.go                c u p a s x d
+//	takeTurn                       order.go                 c u p a s x d   504: the time is over
 //	Store.Commit                   store/write.go           c u p a s x d   409 404 403: the store's preconditions; 500: no room
 //	follow                         commit.go                c u p a s x d
 //	Respond                        response/respond.go      c u p a s x .

@@ -206,7 +206,7 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}
-	after, err := req.after(before)
+	after, err := req.after(ctx, before)
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +289,7 @@ func countPath(res *scheme.Resource, obj scheme.Object) []string {
 }
 
 // after is the Scale that is to be, its managedFields written.
-func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+func (req *scaleRequest) after(ctx context.Context, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 	if req.kind == patch.ApplyPatch {
 		merged, _, err := req.fieldManager().Apply(before, req.body, fieldmanager.Applier{Manager: req.opts.Manager, Subresource: "scale", Force: req.opts.force})
 		if err != nil {
@@ -297,32 +297,65 @@ func (req *scaleRequest) after(before *autoscalingv1.Scale) (*autoscalingv1.Scal
 		}
 		return merged.(*autoscalingv1.Scale), nil
 	}
-	document, contentType := req.body, req.contentType
+	t := Target{Name: before.Name, Namespace: before.Namespace}
+	decode := req.sent
 	if req.kind != "" {
-		current, err := json.Marshal(before)
-		if err != nil {
-			return nil, err
-		}
-		contentType = "application/json"
-		if document, _, err = patch.Apply(req.kind, current, req.body, autoscalingv1.Scale{}); err != nil {
-			return nil, err
-		}
+		decode = func(ctx context.Context) (*autoscalingv1.Scale, error) { return req.patched(ctx, before, &t) }
 	}
-	sent, _, err := req.res.Decode(document, contentType, "scale")
+	after, err := decode(ctx)
 	if err != nil {
-		if req.kind != "" {
-			err = patch.Invalid(req.kind, req.body, document, err)
-		}
 		return nil, err
 	}
-	after := sent.(*autoscalingv1.Scale)
-	if req.kind == "" {
-		t := Target{Name: before.Name, Namespace: before.Namespace}
-		if err := t.check(after); err != nil {
-			return nil, err
-		}
+	if err := t.check(after); err != nil && req.kind == "" {
+		return nil, err
 	}
 	return after, req.fieldManager().Update(before.DeepCopy(), after, req.opts.Manager, "scale")
+}
+
+// sent is the Scale that a PUT brings. Of a custom resource's kube-apiserver does not say what is wrong with it.
+func (req *scaleRequest) sent(ctx context.Context) (*autoscalingv1.Scale, error) {
+	obj, strict, err := req.res.Decode(req.body, req.contentType, "scale")
+	if err != nil && req.res.Custom != nil && apierrors.IsBadRequest(err) {
+		return nil, apierrors.NewBadRequest(`no kind is registered for the type v1.Scale in scheme "pkg/runtime/scheme.go:111"`)
+	}
+	if err == nil {
+		err = checkStrictness(ctx, scaleRow(req.res), req.opts.validation, strict)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return obj.(*autoscalingv1.Scale), nil
+}
+
+// patched is the Scale that a patch makes of the present one.
+func (req *scaleRequest) patched(ctx context.Context, before *autoscalingv1.Scale, t *Target) (*autoscalingv1.Scale, error) {
+	current, err := json.Marshal(before)
+	if err != nil {
+		return nil, err
+	}
+	document, strict, err := patch.Apply(req.kind, current, req.body, autoscalingv1.Scale{})
+	if err != nil {
+		return nil, err
+	}
+	row := scaleRow(req.res)
+	decode := decodePatched
+	if req.res.Custom != nil { // which need not name a version, even to kube-apiserver
+		decode = func(row *scheme.Resource, document []byte) (scheme.Object, []error, error) {
+			return row.Decode(document, "application/json", "")
+		}
+	}
+	obj, unknown, err := decode(row, document)
+	if err != nil {
+		return nil, patch.Invalid(req.kind, req.body, document, err)
+	}
+	p := patchRequest{target: Target{Resource: row}, opts: req.opts, kind: req.kind, body: req.body}
+	if err := p.checkStrictness(ctx, document, append(strict, unknown...)); err != nil {
+		return nil, err
+	}
+	if obj == nil {
+		return nil, t.nameless()
+	}
+	return obj.(*autoscalingv1.Scale), nil
 }
 
 // fieldManager keeps the owners of a Scale's fields, whatever it scales.
@@ -351,23 +384,11 @@ func applyScale(res *scheme.Resource, old scheme.Object, scale *autoscalingv1.Sc
 		obj.SetResourceVersion(scale.ResourceVersion)
 	}
 	if scale.UID != "" && scale.UID != old.GetUID() {
-		return nil, errOtherUID(res.GroupResource(), old, scale.UID)
+		t := Target{Resource: res, Namespace: old.GetNamespace(), Name: old.GetName()}
+		return nil, t.otherUID(scale.UID, old.GetUID())
 	}
 	_, err := scaleOf(res, obj, &scale.Spec.Replicas)
 	return obj, err
-}
-
-// errOtherUID is the conflict of a part with another object of the same name, in the words of kube-apiserver's store.
-func errOtherUID(gr schema.GroupResource, old scheme.Object, uid types.UID) error {
-	folder := gr.Resource
-	if gr == (schema.GroupResource{Resource: "replicationcontrollers"}) {
-		folder = "controllers"
-	} else if strings.Contains(gr.Group, ".") {
-		folder = gr.Group + "/" + folder
-	}
-	return apierrors.NewConflict(gr, old.GetName(), fmt.Errorf("StorageError: invalid object, Code: 4, Key: /registry/%s/%s/%s, "+
-		"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
-		folder, old.GetNamespace(), old.GetName(), uid, old.GetUID()))
 }
 
 // ---- pods/binding and pods/eviction ----
@@ -398,6 +419,9 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, res *scheme.Resour
 	}
 	t.Subresource, opts.applied = "binding", true // a binding owns no fields
 	_, _, err = wr.Modify(r.Context(), t, opts, func(old scheme.Object, _ *store.Record) (scheme.Object, error) {
+		if binding.UID != "" && binding.UID != old.GetUID() {
+			return nil, t.otherUID(binding.UID, old.GetUID())
+		}
 		return bound(old.DeepCopyObject().(*corev1.Pod), binding)
 	})
 	if err != nil {
@@ -461,8 +485,6 @@ func bound(pod *corev1.Pod, binding *corev1.Binding) (scheme.Object, error) {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, pod.Name, fmt.Errorf(format, args...))
 	}
 	switch {
-	case binding.UID != "" && binding.UID != pod.UID:
-		return nil, errOtherUID(schema.GroupResource{Resource: "pods"}, pod, binding.UID)
 	case pod.DeletionTimestamp != nil:
 		return nil, conflict("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 	case pod.Spec.NodeName != "":

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"reflect"
 	"strconv"
 
@@ -16,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
@@ -49,10 +51,16 @@ func (wr *Writer) Update(w http.ResponseWriter, r *http.Request, res *scheme.Res
 // replaced is what a PUT wants: the object that was sent, unless it means another one of the same name.
 func replaced(t *Target, sent, old scheme.Object) (scheme.Object, error) {
 	if uid := sent.GetUID(); old != nil && uid != "" && uid != old.GetUID() {
-		return nil, apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf(
-			"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID()))
+		return nil, t.otherUID(uid, old.GetUID())
 	}
 	return sent.DeepCopyObject().(scheme.Object), nil
+}
+
+// otherUID is the conflict with another object of the same name, or with none, in the words of kube-apiserver's store.
+func (t *Target) otherUID(wanted, have types.UID) error {
+	return apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf("StorageError: invalid object, Code: 4, Key: /registry/%s, "+
+		"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: %v, UID in object meta: %v",
+		path.Join(t.Resource.EtcdFolder(), t.Namespace, t.Name), wanted, have))
 }
 
 func statusFor(created bool) int {
@@ -123,16 +131,14 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change Cha
 	if err != nil {
 		return store.Record{}, err
 	}
-	conflict := func(format string) error {
-		return apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf(format, obj.GetUID()))
-	}
 	switch named, err := namedRevision(obj); {
 	case err != nil && !opts.dryRun:
 		return store.Record{}, err
 	case obj.GetUID() != "" && opts.applied:
-		return store.Record{}, conflict("uid mismatch: the provided object specified uid %s, and no existing object was found")
+		return store.Record{}, apierrors.NewConflict(t.Resource.GroupResource(), t.Name, fmt.Errorf(
+			"uid mismatch: the provided object specified uid %s, and no existing object was found", obj.GetUID()))
 	case obj.GetUID() != "":
-		return store.Record{}, conflict("Precondition failed: UID in precondition: %v, UID in object meta: ")
+		return store.Record{}, t.otherUID(obj.GetUID(), "")
 	case named != 0 && !opts.dryRun:
 		return store.Record{}, response.StoreError(store.ErrConflict, t.Resource, t.Name)
 	}

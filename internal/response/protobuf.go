@@ -31,7 +31,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/tidwall/gjson"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -60,7 +59,7 @@ func SealObject(obj runtime.Object) ([]byte, error) {
 func (v *View) message(rec *store.Record) (protobuf.Message, error) {
 	if v.Media.As != "" {
 		partial := &metav1.PartialObjectMetadata{}
-		if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(rec.JSON, "metadata").Raw), &partial.ObjectMeta); err != nil {
+		if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(v.metadataIn(rec.JSON)), &partial.ObjectMeta); err != nil {
 			return nil, fmt.Errorf("%w: %w", scheme.ErrUnreadable, err)
 		}
 		return partial, nil
@@ -160,7 +159,10 @@ func (v *View) SealedItem(dst []byte, rec *store.Record) ([]byte, error) {
 
 // SealedEnds are what stands before and behind items of so many bytes altogether.
 func (v *View) SealedEnds(meta ListMeta, items int64) (head, tail []byte, err error) {
-	metadata := &metav1.ListMeta{ResourceVersion: strconv.FormatInt(meta.Rev, 10), Continue: meta.Cont, RemainingItemCount: meta.Remaining}
+	metadata := &metav1.ListMeta{Continue: meta.Cont, RemainingItemCount: meta.Remaining}
+	if meta.Rev != 0 {
+		metadata.ResourceVersion = strconv.FormatInt(meta.Rev, 10)
+	}
 	tag := byte(protobuf.Field1)
 	if v.old() {
 		tag = protobuf.Field2

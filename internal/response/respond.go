@@ -39,6 +39,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/tidwall/gjson"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -196,6 +197,9 @@ func (m MediaType) Check(res *scheme.Resource, isList bool) error {
 	switch {
 	case m.As == "PartialObjectMetadata" && isList:
 		shape = "is a list (*" + scheme.InternalName(res.Group, res.ListKind) + ")"
+		if res.GoType == nil {
+			shape = "is a list (*unstructured.UnstructuredList)"
+		}
 	case m.As == "PartialObjectMetadataList" && !isList:
 		shape = "is not a list (*" + scheme.InternalName(res.Group, res.Kind) + ")"
 	default:
@@ -269,7 +273,11 @@ func routerError(code int32, reason metav1.StatusReason, message string) error {
 // WriteObject answers with an object that is not stored, in the form that the request's Accept prefers. obj carries its kind. An Accept
 // that cannot be met gets JSON: the handler has refused it before, and errors have to go out somehow.
 func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.Object) error {
-	if m, err := Objects.Negotiate(r.Header.Get("Accept")); err == nil && m.Format == scheme.ProtobufFormat {
+	m, err := Objects.Negotiate(r.Header.Get("Accept"))
+	if err != nil { // such as a form that only what is stored has
+		m = MediaType{Format: scheme.JSONFormat}
+	}
+	if m.Format == scheme.ProtobufFormat {
 		sealed, err := SealObject(obj)
 		if err == nil {
 			writeSealed(w, code, sealed)
@@ -278,7 +286,7 @@ func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.O
 	}
 	doc, err := json.Marshal(obj)
 	if err == nil {
-		WriteJSON(w, r, code, doc)
+		m.write(w, r, code, doc)
 	}
 	return err
 }
@@ -532,10 +540,32 @@ func (v *View) Item(dst []byte, rec *store.Record) ([]byte, error) {
 }
 
 // metadata appends a PartialObjectMetadata.
-func (v *View) metadata(dst, json []byte) []byte {
+func (v *View) metadata(dst, stored []byte) []byte {
 	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/`...)
 	dst = append(append(dst, v.Media.Version...), `","metadata":`...)
-	return append(append(dst, gjson.GetBytes(json, "metadata").Raw...), '}')
+	return append(append(dst, v.metadataIn(stored)...), '}')
+}
+
+// foldedAnnotations are those that kube-apiserver reads into fields of its internal types, by what the keys of a type start with: it makes tables and
+// metadata of these, so that they lack them.
+var foldedAnnotations = map[string]string{
+	"/apps/daemonsets/":  appsv1.DeprecatedTemplateGeneration,
+	"/apps/deployments/": appsv1.DeprecatedRollbackTo,
+}
+
+// metadataIn is the metadata of a stored object as it is shown by itself.
+func (v *View) metadataIn(stored []byte) string {
+	whole := gjson.GetBytes(stored, "metadata").Raw
+	folded, meta := foldedAnnotations[v.Res.Base], metav1.ObjectMeta{}
+	if folded == "" || !strings.Contains(whole, folded) || json.Unmarshal([]byte(whole), &meta) != nil {
+		return whole
+	}
+	delete(meta.Annotations, folded)
+	without, err := json.Marshal(&meta)
+	if err != nil {
+		return whole
+	}
+	return string(without)
 }
 
 // row appends one row of a Table.
@@ -576,7 +606,8 @@ func (v *View) ListHead(dst []byte, meta ListMeta) []byte {
 		if v.Media.As != "Table" {
 			return append(dst, "\nitems:\n"...)
 		}
-		columns, _ := yaml.JSONToYAML(slices.Concat([]byte(`{"columnDefinitions":`), v.columns(), []byte("}")))
+		columns, _ := yaml.JSONToYAML(slices.Concat([]byte(`{"columnDefinitions":`), v.columns(),
+			[]byte(`,"kind":"Table","metadata":`), v.listMeta(nil, meta), []byte("}")))
 		return append(append(append(dst, '\n'), columns...), "rows:\n"...)
 	case v.Media.As == "Table":
 		return v.tableHead(dst, meta)
@@ -621,8 +652,11 @@ func (v *View) listMeta(dst []byte, meta ListMeta) []byte {
 
 // ListTail is what stands behind the items.
 func (v *View) ListTail(meta ListMeta) []byte {
-	if v.Media.Format != scheme.YAMLFormat {
+	switch {
+	case v.Media.Format != scheme.YAMLFormat:
 		return []byte("]}\n")
+	case v.Media.As == "Table":
+		return nil
 	}
 	tail, _ := yaml.JSONToYAML(append(append([]byte(`{"kind":"`+v.listKind()+`","metadata":`), v.listMeta(nil, meta)...), '}'))
 	return tail

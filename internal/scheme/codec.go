@@ -183,7 +183,32 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	case TooHeavy(err):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
+	if gvk = b.filledIn(gvk); gvk.Kind != b.Kind {
+		err = undecodable(gvk, data)
+	}
 	return nil, nil, b.mismatch(gvk, err)
+}
+
+// filledIn is what a body names, with what it leaves out.
+func (b WantedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKind {
+	if gvk.Kind == "" {
+		gvk.Kind = b.Kind
+	}
+	if gvk.Version == "" {
+		gvk.Group, gvk.Version = b.Group, b.Version
+	}
+	return gvk
+}
+
+// undecodable is why a document is no object of the built-in kind that it names. kube-apiserver decodes it as that before it asks for the wanted one.
+func undecodable(gvk schema.GroupVersionKind, data []byte) error {
+	for _, res := range Builtins {
+		if res.GoType != nil && res.GroupVersionKind() == gvk {
+			_, err := UnmarshalStrict(data, NewOf(res.BodyOf("").Wire))
+			return err
+		}
+	}
+	return nil
 }
 
 // InterpretKind reads kind and APIVersion as Kubernetes does, with the standard library and thus its error texts.
@@ -199,9 +224,19 @@ func InterpretKind(data []byte) (gvk schema.GroupVersionKind, err error) {
 	return gv.WithKind(meta.Kind), err
 }
 
+// A BodyError is the 400 for a body that cannot be decoded. What a patch has made of an object is refused in the words of the cause alone.
+type BodyError struct {
+	*apierrors.StatusError
+	Cause error
+}
+
+// Unwrap leads to the Status.
+func (e *BodyError) Unwrap() error { return e.StatusError }
+
 // unrecognized is the 400 for a body without as much as a kind.
 func (b WantedBody) unrecognized(err error, data []byte) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data)))
+	text := fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data))
+	return &BodyError{apierrors.NewBadRequest(text), err}
 }
 
 // bodySummary shows the first bytes of a body, in hexadecimal unless it looks like JSON.
@@ -222,18 +257,14 @@ func bodySummary(data []byte) string {
 
 // mismatch is the 400 for a body of another kind or version, or one of the right kind that cause kept from being decoded.
 func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
-	if gvk.Kind == "" {
-		gvk.Kind = b.Kind
-	}
-	if gvk.Version == "" {
-		gvk.Group, gvk.Version = b.Group, b.Version
-	}
+	gvk = b.filledIn(gvk)
 	apiVersion := gvk.GroupVersion().String()
 	known := goName(gvk)
 	switch {
 	case b.serves(apiVersion, gvk.Kind):
 	case known == "":
 		cause = NotRegistered(gvk)
+	case gvk.Kind != b.Kind && cause != nil:
 	case gvk.Kind != b.Kind:
 		cause = fmt.Errorf("converting (%s) to (%s): unknown conversion", known, InternalName(b.Group, b.Kind))
 	default:
@@ -249,7 +280,7 @@ func NotRegistered(gvk schema.GroupVersionKind) error {
 }
 
 func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.Kind, cause))
+	return &BodyError{apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.Kind, cause)), cause}
 }
 
 // goName is how Kubernetes' messages call the Go type of a built-in kind, v1.Secret; "" for others.
@@ -267,11 +298,43 @@ func goName(gvk schema.GroupVersionKind) string {
 
 // unservedKinds are known to kube-apiserver and served by nobody: the answers of every server, and what older ones have served.
 var unservedKinds = map[string]string{
-	"v1":                           "Status APIVersions APIGroup APIGroupList APIResourceList",
-	"apiextensions.k8s.io/v1beta1": "CustomResourceDefinition",
-	"apps/v1beta1":                 "ControllerRevision Deployment Scale StatefulSet",
-	"apps/v1beta2":                 "ControllerRevision DaemonSet Deployment ReplicaSet Scale StatefulSet",
-	"extensions/v1beta1":           "DaemonSet Deployment Ingress NetworkPolicy ReplicaSet Scale",
+	"admission.k8s.io/v1":                   "AdmissionReview",
+	"admission.k8s.io/v1beta1":              "AdmissionReview",
+	"admissionregistration.k8s.io/v1alpha1": "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
+	"admissionregistration.k8s.io/v1beta1": "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding MutatingWebhookConfiguration " +
+		"ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration",
+	"apiextensions.k8s.io/v1beta1":         "CustomResourceDefinition",
+	"apiregistration.k8s.io/v1beta1":       "APIService",
+	"apps/v1beta1":                         "ControllerRevision Deployment DeploymentRollback Scale StatefulSet",
+	"apps/v1beta2":                         "ControllerRevision DaemonSet Deployment ReplicaSet Scale StatefulSet",
+	"authentication.k8s.io/v1alpha1":       "SelfSubjectReview",
+	"authentication.k8s.io/v1beta1":        "SelfSubjectReview TokenReview",
+	"authorization.k8s.io/v1beta1":         "LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview",
+	"certificates.k8s.io/v1alpha1":         "ClusterTrustBundle",
+	"certificates.k8s.io/v1beta1":          "CertificateSigningRequest ClusterTrustBundle PodCertificateRequest",
+	"coordination.k8s.io/v1alpha2":         "LeaseCandidate",
+	"coordination.k8s.io/v1beta1":          "Lease LeaseCandidate",
+	"discovery.k8s.io/v1beta1":             "EndpointSlice",
+	"events.k8s.io/v1beta1":                "Event",
+	"extensions/v1beta1":                   "DaemonSet Deployment DeploymentRollback Ingress NetworkPolicy ReplicaSet Scale",
+	"flowcontrol.apiserver.k8s.io/v1beta1": "FlowSchema PriorityLevelConfiguration",
+	"flowcontrol.apiserver.k8s.io/v1beta2": "FlowSchema PriorityLevelConfiguration",
+	"imagepolicy.k8s.io/v1alpha1":          "ImageReview",
+	"internal.apiserver.k8s.io/v1alpha1":   "StorageVersion",
+	"networking.k8s.io/v1beta1":            "IPAddress Ingress IngressClass ServiceCIDR",
+	"node.k8s.io/v1alpha1":                 "RuntimeClass",
+	"node.k8s.io/v1beta1":                  "RuntimeClass",
+	"rbac.authorization.k8s.io/v1alpha1":   "ClusterRole ClusterRoleBinding Role RoleBinding",
+	"rbac.authorization.k8s.io/v1beta1":    "ClusterRole ClusterRoleBinding Role RoleBinding",
+	"resource.k8s.io/v1alpha3":             "DeviceTaintRule ResourcePoolStatusRequest",
+	"resource.k8s.io/v1beta1":              "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice",
+	"resource.k8s.io/v1beta2":              "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourceSlice",
+	"scheduling.k8s.io/v1alpha2":           "PodGroup Workload",
+	"scheduling.k8s.io/v1beta1":            "PriorityClass",
+	"storage.k8s.io/v1alpha1":              "CSIStorageCapacity VolumeAttachment VolumeAttributesClass",
+	"storage.k8s.io/v1beta1":               "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
+	"storagemigration.k8s.io/v1beta1":      "StorageVersionMigration",
+	"v1":                                   "Status APIVersions APIGroup APIGroupList APIResourceList",
 }
 
 // InternalName is how kube-apiserver's messages call a kind: core.ConfigMap, rbac.Role.
@@ -353,8 +416,11 @@ func DecodeDeleteOptions(data []byte, contentType string) (*metav1.DeleteOptions
 	default:
 		err = unmarshalOptions(data, options)
 	}
-	if kind := options.Kind; err == nil && kind != "" && kind != "DeleteOptions" {
-		err = NotRegistered(options.GroupVersionKind())
+	if gvk := options.GroupVersionKind(); err == nil && gvk.Kind != "" && gvk.Kind != "DeleteOptions" {
+		err = NotRegistered(gvk)
+		if gvk == metav1.Unversioned.WithKind("Status") { // which is in the scheme of options, too
+			err = errors.New("converting (v1.Status) to (v1.DeleteOptions): unknown conversion")
+		}
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -381,7 +447,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	switch {
 	case err != nil:
 		return nil, nil, b.unhandled(gvk, err)
-	case gvk.Kind == "":
+	case gvk.Kind == "", content["kind"] == nil: // what was found is a Kind, or KIND
 		return nil, nil, b.unrecognized(runtime.NewMissingKindErr(string(original)), original)
 	}
 	u := &unstructured.Unstructured{Object: content}
@@ -399,13 +465,24 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	if err != nil {
 		return nil, nil, b.unhandled(gvk, err)
 	}
+	strictErrs = append(strictErrs, unknown...)
 	if err := b.checkCustomKind(u, gvk); err != nil {
-		return nil, nil, err
+		return nil, nil, &OtherKindError{err, u, strictErrs}
 	}
-	return u, append(strictErrs, unknown...), nil
+	return u, strictErrs, nil
 }
 
-func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) error {
+// An OtherKindError refuses a custom resource that is well but for its kind and apiVersion, which are not the wanted ones.
+type OtherKindError struct {
+	*apierrors.StatusError
+	Object *unstructured.Unstructured
+	Strict []error // what strict field checking has to say of it
+}
+
+// Unwrap leads to the Status.
+func (e *OtherKindError) Unwrap() error { return e.StatusError }
+
+func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) *apierrors.StatusError {
 	if apiVersion := gvk.GroupVersion().String(); apiVersion != b.APIVersion() {
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
 			apiVersion, b.APIVersion()))
@@ -441,6 +518,20 @@ func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
 	}
 	content["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&meta)
 	return strictErrs, err
+}
+
+// UnknownInside are the members of a document that Kubernetes' internal form of an object does not know: those of metadata lie beside each other
+// there, and all else has other names.
+func UnknownInside(doc []byte) (unknown []error) {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(doc, &members) // it has been read
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		_, ofMeta := reflect.TypeFor[metav1.ObjectMeta]().FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
+		if !ofMeta && name != "kind" && name != "apiVersion" {
+			unknown = append(unknown, fmt.Errorf("unknown field %q", name))
+		}
+	}
+	return unknown
 }
 
 // StrictError is the 400 for unknown and duplicate fields when the client asked for strictness.

@@ -508,6 +508,29 @@ func (res *Resource) KeyPrefix(namespace string) string {
 	return res.Base + namespace + "/"
 }
 
+// etcdFolders are those of the built-in types that do not lie under their plural names.
+var etcdFolders = map[string]string{
+	"//endpoints/":                         "services/endpoints",
+	"//nodes/":                             "minions",
+	"//rangeallocations/":                  "ranges",
+	"//replicationcontrollers/":            "controllers",
+	"//services/":                          "services/specs",
+	"/networking.k8s.io/ingresses/":        "ingress",
+	"/apiregistration.k8s.io/apiservices/": "apiregistration.k8s.io/apiservices",
+	"/apiextensions.k8s.io/customresourcedefinitions/": "apiextensions.k8s.io/customresourcedefinitions",
+}
+
+// EtcdFolder is where kube-apiserver keeps a type's objects in etcd, below its prefix.
+func (res *Resource) EtcdFolder() string {
+	switch folder := etcdFolders[res.Base]; {
+	case folder != "":
+		return folder
+	case res.GoType == nil:
+		return res.Group + "/" + res.Plural
+	}
+	return res.Plural
+}
+
 // SplitKey takes a key apart: base + namespace + "/" + name is the key again. ok is false for what key never returns.
 func SplitKey(key string) (base, namespace, name string, ok bool) {
 	parts := strings.Split(key, "/")

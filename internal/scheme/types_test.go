@@ -239,6 +239,8 @@ var badBodies = []struct{ name, plural, contentType, body, want string }{
 	{"custom: empty", "foos", asJSONType, ``, `the object provided is unrecognized (must be of type Foo): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
 	{"custom: no kind", "foos", asJSONType, `{"metadata":{"name":"x"}}`,
 		`the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in '{"metadata":{"name":"x"}}' ({"metadata":{"name":"x"}})`},
+	{"custom: Kind", "foos", asJSONType, `{"Kind":"Foo"}`,
+		`the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in '{"Kind":"Foo"}' ({"Kind":"Foo"})`},
 	{"custom: null", "foos", asJSONType, `null`, `the object provided is unrecognized (must be of type Foo): Object 'Kind' is missing in 'null' (6e756c6c)`},
 	{"custom: no version", "foos", asJSONType, `{"kind":"Foo","metadata":{"name":"x"}}`,
 		`the API version in the data () does not match the expected API version (x.io/v1)`},

@@ -26,32 +26,65 @@ type Matcher struct {
 	fields    []*Field
 }
 
-// NewMatcher reads a label selector and a field selector for the objects of a resource that a request is about; a 400 says what is wrong with them.
-func NewMatcher(res *scheme.Resource, info *request.Info, labelText, fieldText string) (Matcher, error) {
-	m := Matcher{namespace: scheme.ScopeOf(res, info)}
-	m.Prefix = res.KeyPrefix(m.namespace)
-	m.Span = m.Prefix
+// Terms are a label selector and a field selector as they were sent, read and not yet held against a type: what else a request may have got wrong is
+// told before what a type cannot be selected by.
+type Terms struct {
+	labels               Labels
+	fields               fields.Selector
+	labelText, fieldText string
+}
+
+// Read reads the selectors of a request; a 400 says what is wrong with them.
+func Read(labelText, fieldText string) (t Terms, err error) {
+	t.labelText, t.fieldText = labelText, fieldText
 	if labelText != "" {
 		parsed, err := scheme.ParseLabels(labelText)
 		if err != nil {
-			return m, apierrors.NewBadRequest(err.Error())
+			return t, apierrors.NewBadRequest(err.Error())
 		}
 		requirements, _ := parsed.Requirements()
-		m.labels = NewLabels(requirements)
+		t.labels = NewLabels(requirements)
 	}
-	if fieldText != "" {
-		parsed, err := fields.ParseSelector(fieldText)
-		if err != nil {
-			return m, apierrors.NewBadRequest(err.Error())
+	if t.fields, err = fields.ParseSelector(fieldText); err != nil {
+		return t, apierrors.NewBadRequest(err.Error())
+	}
+	return t, nil
+}
+
+// For makes the terms ready for the objects of a resource that a request is about; a 400 says what they cannot be selected by.
+func (t Terms) For(res *scheme.Resource, info *request.Info) (Matcher, error) {
+	m := Matcher{namespace: scheme.ScopeOf(res, info), labels: t.labels}
+	m.Prefix = res.KeyPrefix(m.namespace)
+	m.Span = m.Prefix
+	if err := m.addFields(res, t.fields.Requirements()); err != nil {
+		return m, apierrors.NewBadRequest(err.Error())
+	}
+	if info.Name != "" {
+		if err := t.narrowTo(info.Name); err != nil {
+			return m, err
 		}
-		if err := m.addFields(res, parsed.Requirements()); err != nil {
-			return m, apierrors.NewBadRequest(err.Error())
+		if err := m.addFields(res, t.fields.Requirements()); err != nil {
+			return m, err
 		}
 	}
-	if labelText != "" || fieldText != "" {
-		m.Selectors = labelText + "\x00" + fieldText
+	if t.labelText != "" || t.fieldText != "" {
+		m.Selectors = t.labelText + "\x00" + t.fieldText
 	}
 	return m, nil
+}
+
+// narrowTo makes the terms those of a LIST or WATCH of one name, for which it is authorized: a watch may have it in its path. A field selector that
+// was sent has to demand the same name.
+func (t *Terms) narrowTo(name string) error {
+	if t.fields.Empty() {
+		t.fields = fields.OneTermEqualSelector("metadata.name", name)
+		t.fieldText = t.fields.String()
+		return nil
+	}
+	if demanded, ok := t.fields.RequiresExactMatch("metadata.name"); !ok || demanded != name {
+		return apierrors.NewBadRequest("fieldSelector metadata.name doesn't match requested name")
+	}
+	return nil
 }
 
 // Everything says that no selector narrows the collection.

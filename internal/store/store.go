@@ -194,6 +194,10 @@ type Change struct {
 	// With says which updates of other keys have to be written in the same revision, or else nothing is. A replica asks before each attempt, also
 	// of one after they have lost a race. A file with a log of its own does not ask. nil: none.
 	With func(ctx context.Context) ([]Change, error)
+
+	// Queued is told that the change has its place: of two changes, the second given to Commit after this, the first has the lower revision. A
+	// change may get a place several times, and in a replica that is its place on the way to etcd alone. nil: nobody wants to know.
+	Queued func()
 }
 
 // ---- Opening and closing

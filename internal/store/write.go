@@ -52,6 +52,9 @@ func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
 		}
 	}
 	if st.Opts.Replica != nil {
+		if c.Queued != nil {
+			c.Queued()
+		}
 		return st.propose(ctx, c)
 	}
 	return st.commitInRoom(ctx, c)
@@ -96,6 +99,9 @@ func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
 func (st *Store) submit(ctx context.Context, e *pendingWrite) error {
 	select {
 	case st.queue <- e:
+		if e.Queued != nil {
+			e.Queued()
+		}
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-st.closing:

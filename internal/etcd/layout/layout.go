@@ -72,18 +72,6 @@ type customRows struct {
 	rows    map[string]*scheme.Resource
 }
 
-// paths are those of the built-in types that are not their plural names.
-var paths = map[string]string{
-	"//endpoints/":                         "services/endpoints",
-	"//nodes/":                             "minions",
-	"//replicationcontrollers/":            "controllers",
-	"//services/":                          "services/specs",
-	"/networking.k8s.io/ingresses/":        "ingress",
-	rangeBase:                              "ranges",
-	"/apiregistration.k8s.io/apiservices/": "apiregistration.k8s.io/apiservices",
-	"/apiextensions.k8s.io/customresourcedefinitions/": "apiextensions.k8s.io/customresourcedefinitions",
-}
-
 const (
 	admissionGroup = admissionregistrationv1.GroupName
 	definitionBase = "/" + apiextensionsv1.GroupName + "/customresourcedefinitions/"
@@ -125,10 +113,7 @@ func (l *Layout) enter(row *scheme.Resource) {
 	}
 	t := l.byBase[row.Base]
 	if t == nil {
-		t = &storedType{path: paths[row.Base], namespaced: row.Namespaced, versions: map[string]*scheme.Resource{}}
-		if t.path == "" {
-			t.path = row.Plural
-		}
+		t = &storedType{path: row.EtcdFolder(), namespaced: row.Namespaced, versions: map[string]*scheme.Resource{}}
 		l.byBase[row.Base], l.byPath[t.path] = t, t
 	}
 	t.versions[row.APIVersion()] = row

@@ -254,6 +254,9 @@ func (g *Allotment) address() {
 	if spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone {
 		return
 	}
+	if len(spec.IPFamilies) > 0 && spec.IPFamilies[0] != corev1.IPv4Protocol {
+		return // validation refuses it: there are no addresses of another family
+	}
 	if spec.ClusterIP == "" {
 		spec.ClusterIP = g.anyAddress()
 		spec.ClusterIPs = []string{spec.ClusterIP}
@@ -263,6 +266,9 @@ func (g *Allotment) address() {
 	at := field.NewPath("spec", "clusterIPs")
 	switch {
 	case err != nil: // validation says it better
+	case addr.Is6() && len(spec.IPFamilies) == 0:
+		g.errs = append(g.errs, field.Invalid(at.Index(0), spec.ClusterIPs, "IPv6 is not configured on this cluster"))
+	case addr.Is6(): // and this, too: the family that is named is another one
 	case !g.a.Block.Contains(addr):
 		g.refuse(at, spec.ClusterIPs, "IP "+spec.ClusterIP, fmt.Sprintf(string(errOutOfRange), addr, g.a.Block))
 	case !g.takeAddress(addr.String()):

@@ -104,13 +104,11 @@ func Invalid(kind Kind, body, result []byte, cause error) error {
 		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &members) // patch has read it before
 		quoted = fmt.Sprintf("%+v", members)
 	}
-	text := cause.Error()
-	if _, inner, found := strings.Cut(text, " cannot be handled as a "); found { // what decoding a body says around its cause
-		if _, inner, found = strings.Cut(inner, ": "); found {
-			text = inner
-		}
+	var undecodable *scheme.BodyError
+	if errors.As(cause, &undecodable) {
+		cause = undecodable.Cause
 	}
-	return scheme.Invalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, text)})
+	return scheme.Invalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), quoted, cause.Error())})
 }
 
 // patchFailed is the one answer to a JSON patch that does not apply: its cause is lost in the real server too.
@@ -648,7 +646,12 @@ func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
 	if err != nil {
 		return nil, nil, strategicError(err)
 	}
-	merged["kind"], merged["apiVersion"] = kind, apiVersion // a patch cannot change them
+	for name, own := range map[string]any{"kind": kind, "apiVersion": apiVersion} { // a patch cannot change them
+		if err := noText(merged[name]); err != nil {
+			return nil, nil, Invalid(strategicPatch, body, nil, err)
+		}
+		merged[name] = own
+	}
 	typed := reflect.New(reflect.TypeOf(schema)).Interface()
 	err = scheme.FromUnstructured(merged, typed, true)
 	if unknown, ok := runtime.AsStrictDecodingError(err); ok {
@@ -660,6 +663,17 @@ func patchStrategic(current, body []byte, schema any) ([]byte, []error, error) {
 	}
 	result, err := json.Marshal(typed)
 	return result, strictErrs, err
+}
+
+// noText is what the library's converter says of a value where a string has to be.
+func noText(value any) error {
+	switch value.(type) {
+	case nil, string:
+		return nil
+	case map[string]any, []any:
+		return errors.New("unrecognized type: string")
+	}
+	return fmt.Errorf("cannot convert %T to string", value)
 }
 
 // mergeByTags keeps the library's panics in: it compares merge keys with ==, and a key may be a list.

@@ -226,7 +226,7 @@ func TestInvalidPatchQuotesTheResult(t *testing.T) {
 	}{
 		{mergePatch, strict, ` "" is invalid: patch: Invalid value: "{\"a\":1}": strict decoding error: unknown field "a"`},
 		{strategicPatch, strict, ` "" is invalid: patch: Invalid value: "map[b:2]": strict decoding error: unknown field "a"`},
-		{JSONPatch, apierrors.NewBadRequest(`ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`),
+		{JSONPatch, &scheme.BodyError{StatusError: apierrors.NewBadRequest("not told"), Cause: errors.New("json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string")},
 			` "" is invalid: patch: Invalid value: "{\"a\":1}": json: cannot unmarshal string into Go struct field ConfigMap.data of type map[string]string`},
 	} {
 		err := Invalid(c.kind, []byte(`{"b":2}`), []byte(`{"a":1}`), c.cause)

@@ -46,6 +46,13 @@ func PrepareForCreate(obj runtime.Object) {
 	}
 }
 
+// Canonicalize completes a new object that validation has nothing against.
+func Canonicalize(obj runtime.Object) {
+	if complete := of(obj).canonicalize; complete != nil {
+		complete(obj)
+	}
+}
+
 // PrepareForUpdate makes a defaulted object the successor of old: status, and what else an update may not touch, stays. It may change
 // old where kube-apiserver does (a claim's two data sources).
 func PrepareForUpdate(obj, old runtime.Object) {
@@ -411,15 +418,20 @@ func generateSelector(job *batchv1.Job) {
 			job.Spec.Template.Labels[label[0]] = label[1]
 		}
 	}
-	if len(job.Labels) == 0 {
-		job.Labels = job.Spec.Template.Labels
-	}
 	defaults.OrNew(&job.Spec.Selector, metav1.LabelSelector{})
 	if job.Spec.Selector.MatchLabels == nil {
 		job.Spec.Selector.MatchLabels = map[string]string{}
 	}
 	if _, taken := job.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel]; !taken {
 		job.Spec.Selector.MatchLabels[batchv1.ControllerUidLabel] = string(job.UID)
+	}
+}
+
+// labelJob gives a Job without labels those of its pods. Kubernetes' decoder does that as it reads what was stored: what is wrong with a
+// generated label is told of the template alone.
+func labelJob(job *batchv1.Job) {
+	if len(job.Labels) == 0 {
+		job.Labels = job.Spec.Template.Labels
 	}
 }
 
@@ -439,7 +451,7 @@ func prepareService(svc *corev1.Service) {
 		defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicyRequireDualStack)
 	}
 	defaults.OrNew(&spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
-	if len(spec.IPFamilies) == 0 {
+	if len(spec.IPFamilies) == 0 && !strings.Contains(spec.ClusterIP, ":") { // whose address is of the other family has to say so
 		spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
 	}
 	if openEnded && len(spec.IPFamilies) == 1 && *spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack {

@@ -2,6 +2,7 @@
 // may not touch, who may be created by a PUT, which fields the rarer subresources write, whose deletion waits.
 //
 //	strategy.PrepareForCreate(obj)              // a Job's selector, a Pod's QoS class, the initial status
+//	strategy.Canonicalize(obj)                  // completes what validation has nothing against
 //	strategy.PrepareForUpdate(obj, old)         // status stays, and what else is not the client's
 //	err := strategy.ValidateDelete(res, "kube-system")
 //

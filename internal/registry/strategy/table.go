@@ -40,6 +40,7 @@ type strategy struct {
 	status       func(obj, old runtime.Object)
 	subresources map[string]func(sent, out runtime.Object) // writes into out, a copy of what is stored, what may be written
 	requested    func(obj runtime.Object, by *request.User)
+	canonicalize func(obj runtime.Object)                                      // completes what validation has seen without it
 	named        func(obj runtime.Object, before string)                       // follows a generated name; before is the name until then
 	counted      func(obj runtime.Object) map[string]string                    // metadata that a generation counts
 	grace        func(obj runtime.Object, options *metav1.DeleteOptions) int64 // seconds; the deletion is marked first
@@ -94,7 +95,8 @@ var table = map[string]*strategy{
 	"/apps/daemonsets/": {goType: reflect.TypeFor[*appsv1.DaemonSet](), create: one(createDaemonSet), update: two(countTemplate), status: two(countTemplate)},
 	"/apps/deployments/": {goType: reflect.TypeFor[*appsv1.Deployment](), status: two(updateDeploymentStatus),
 		counted: func(obj runtime.Object) map[string]string { return obj.(*appsv1.Deployment).Annotations }},
-	"/batch/jobs/": {orphansByDefault: true, goType: reflect.TypeFor[*batchv1.Job](), create: one(createJob), named: renameJob},
+	"/batch/jobs/": {orphansByDefault: true, goType: reflect.TypeFor[*batchv1.Job](), create: one(createJob), named: renameJob,
+		canonicalize: one(labelJob)},
 	"/certificates.k8s.io/certificatesigningrequests/": {goType: reflect.TypeFor[*certificatesv1.CertificateSigningRequest](),
 		create: one(createSigningRequest), update: two(updateSigningRequest), status: two(updateSigningRequestStatus),
 		subresources: map[string]func(sent, out runtime.Object){"approval": two(approve)},

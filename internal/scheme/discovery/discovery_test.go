@@ -191,6 +191,21 @@ func TestOpenAPIDocumentsHoldTogether(t *testing.T) {
 			t.Errorf("the custom resource's document lacks %s", part)
 		}
 	}
+	for _, link := range []string{`Standard object's metadata. More info: https://git.k8s.io/`, `Standard list metadata. More info: https://git.k8s.io/`,
+		`List of foos. More info: https://git.k8s.io/`} {
+		if !bytes.Contains(fooDoc, []byte(link)) {
+			t.Errorf("the custom resource's document does not say %s", link)
+		}
+	}
+	for path, operation := range map[string]string{"version": "getCodeVersion", "api": "getCoreAPIVersions", "apis": "getAPIVersions",
+		"apis/rbac.authorization.k8s.io": "getRbacAuthorizationAPIGroup", "apis/apps/v1": "getAppsV1APIResources", "api/v1": "getCoreV1APIResources"} {
+		if text, _ := json.Marshal(docs[path]["paths"]); !bytes.Contains(text, []byte(`"operationId":"`+operation+`"`)) {
+			t.Errorf("%s has no operation %s", path, operation)
+		}
+	}
+	if docs["apis/x.io"] != nil {
+		t.Error("a group of custom resources alone has a document")
+	}
 	if bytes.Contains(fooDoc, []byte("strategic-merge-patch")) {
 		t.Error("custom resources take no strategic merge patches")
 	}

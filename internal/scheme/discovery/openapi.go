@@ -53,12 +53,12 @@ func ServeOpenAPI(reg *scheme.Registry, before string, w http.ResponseWriter, r 
 		writeOpenAPI(w, r, etagOf(doc), func() ([]byte, error) { return doc, nil })
 		return
 	}
-	rows := rowsAtPath(c, path)
-	if rows == nil {
-		http.NotFound(w, r)
+	hash, makeDoc := documentAt(c, path)
+	if makeDoc == nil {
+		w.Header().Set("Cache-Control", "no-cache, private")
+		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	hash := openAPIHash(rows)
 	if asked := r.URL.Query().Get("hash"); asked != "" {
 		if asked != hash {
 			http.Redirect(w, r, before+openAPIPath(path, hash), http.StatusMovedPermanently)
@@ -68,7 +68,18 @@ func ServeOpenAPI(reg *scheme.Registry, before string, w http.ResponseWriter, r 
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).UTC().Format(http.TimeFormat))
 	}
-	writeOpenAPI(w, r, strconv.Quote(hash), func() ([]byte, error) { return openAPIDocument(rows) })
+	writeOpenAPI(w, r, strconv.Quote(hash), makeDoc)
+}
+
+// documentAt is the document under a path of the index: its hash, and what makes it; nil where there is none.
+func documentAt(c *scheme.Catalog, path string) (hash string, makeDoc func() ([]byte, error)) {
+	if rows := rowsAtPath(c, path); rows != nil {
+		return openAPIHash(rows), func() ([]byte, error) { return openAPIDocument(rows) }
+	}
+	if r, ok := rootAt(c, path); ok {
+		return openAPIHash(nil), func() ([]byte, error) { return rootDocument(r) }
+	}
+	return "", nil
 }
 
 // writeOpenAPI spares a client that has the document both making and sending it.
@@ -106,6 +117,9 @@ func openAPIIndex(c *scheme.Catalog, before string) map[string]map[string]openAP
 	for _, rows := range c.GroupVersions() {
 		path := strings.TrimPrefix(groupVersionPath(rows[0]), "/")
 		paths[path] = openAPIPathItem{before + openAPIPath(path, openAPIHash(rows))}
+	}
+	for _, r := range roots(c) {
+		paths[r.document] = openAPIPathItem{before + openAPIPath(r.document, openAPIHash(nil))}
 	}
 	return map[string]map[string]openAPIPathItem{"paths": paths}
 }
@@ -211,10 +225,18 @@ func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
 		}
 		d.addAllPaths(res)
 	}
-	return json.Marshal(map[string]any{
+	if rows[0].GoType != nil {
+		d.addRoot(listing(rows[0]))
+	}
+	return json.Marshal(d.whole())
+}
+
+// whole is the document with what each has.
+func (d *oaDocument) whole() map[string]any {
+	return map[string]any{
 		"openapi": "3.0.0", "info": openAPIInfo, "paths": d.paths,
 		"components": map[string]any{"schemas": d.schemas, "securitySchemes": openAPISecurity},
-	})
+	}
 }
 
 // KindSchemas returns the schema of a resource's kind and of all that it refers to: a JSON object by name, and the kind's name.
@@ -307,18 +329,32 @@ func (d *oaDocument) addKind(res *scheme.Resource) error {
 	} else {
 		d.define(res.GoType)
 		if schema, ok := d.schemas[name].(*oaSchema); ok {
-			schema.Kinds = []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.Kind}}
+			schema.Kinds = kindOf(res, res.Kind)
 		}
 	}
-	if !res.Allows("list") {
+	if !res.Allows("list") || d.addListOf(res) {
 		return nil
 	}
 	list := &oaSchema{Description: res.ListKind + " is a list of " + res.Kind, Type: "object", Required: []string{"items"},
-		Properties: d.typeMeta(), Kinds: []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: res.ListKind}}}
-	list.Properties["items"] = &oaSchema{Description: "List of " + res.Plural + ".", Type: "array", Items: schemaRef(name)}
-	list.Properties["metadata"] = &oaSchema{Description: "Standard list metadata.", AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ListMeta]())}}
+		Properties: d.typeMeta(), Kinds: kindOf(res, res.ListKind)}
+	list.Properties["items"] = &oaSchema{Description: "List of " + res.Plural + ". More info: " + conventions, Type: "array", Items: schemaRef(name)}
+	list.Properties["metadata"] = &oaSchema{Description: metadataText(metav1.PartialObjectMetadataList{}),
+		AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ListMeta]())}}
 	d.schemas[listName(res)] = list
 	return nil
+}
+
+// kindOf is a kind of a resource's version: its own, or that of a list.
+func kindOf(res *scheme.Resource, kind string) []metav1.GroupVersionKind {
+	return []metav1.GroupVersionKind{{Group: res.Group, Version: res.Version, Kind: kind}}
+}
+
+// conventions is where Kubernetes' descriptions lead for more.
+const conventions = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
+
+// metadataText describes the metadata of a custom resource, or of a list of them: in the words of the types that have nothing else.
+func metadataText(of interface{ SwaggerDoc() map[string]string }) string {
+	return of.SwaggerDoc()["metadata"]
 }
 
 func listName(res *scheme.Resource) string {
@@ -366,7 +402,8 @@ func (d *oaDocument) addObjectMembers(schema map[string]any) {
 	for name, property := range d.typeMeta() {
 		properties[name] = property
 	}
-	properties["metadata"] = &oaSchema{Description: "Standard object's metadata.", AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ObjectMeta]())}}
+	properties["metadata"] = &oaSchema{Description: metadataText(metav1.PartialObjectMetadata{}),
+		AllOf: []*oaSchema{d.reference(reflect.TypeFor[metav1.ObjectMeta]())}}
 	schema["properties"] = properties
 }
 
@@ -387,6 +424,11 @@ func (d *oaDocument) addEmbedded(schema map[string]any) {
 		return
 	}
 	d.addObjectMembers(schema)
+	members := schema["properties"].(map[string]any)
+	members["apiVersion"] = &oaSchema{Type: "string",
+		Description: "apiVersion defines the versioned schema of this representation of an object. More info: " + conventions + "#resources"}
+	members["kind"] = &oaSchema{Type: "string",
+		Description: "kind is a string value representing the type of this object. In CamelCase. More info: " + conventions + "#types-kinds"}
 	required, _ := schema["required"].([]any)
 	for _, name := range []string{"kind", "apiVersion"} {
 		if !slices.Contains(required, any(name)) {
@@ -682,7 +724,7 @@ func (d *oaDocument) addOperation(res *scheme.Resource, target oaTarget, verb st
 		id += "Collection"
 	}
 	op := &oaOperation{
-		Tags:        []string{strings.ToLower(groupTitle(res.Group)[:1]) + groupTitle(res.Group)[1:] + "_" + res.Version},
+		Tags:        []string{lowerTitle(res.Group) + "_" + res.Version},
 		Description: fmt.Sprintf(v.text, target.kind.Kind), OperationID: id + target.id,
 		Parameters: d.query(verb, v.options...), RequestBody: d.requestBody(target, verb), Responses: map[string]oaBody{"401": {Description: "Unauthorized"}},
 		Action: v.action, Kind: target.kind,

@@ -144,7 +144,13 @@ func (s *swagger) paths(c *scheme.Catalog) error {
 	if err := s.sink.section("paths"); err != nil {
 		return err
 	}
+	for _, r := range roots(c) {
+		s.d.addRoot(r)
+	}
 	for _, rows := range c.GroupVersions() {
+		if rows[0].GoType != nil {
+			s.d.addRoot(listing(rows[0]))
+		}
 		for _, res := range rows {
 			s.d.addAllPaths(res)
 		}
