@@ -190,7 +190,7 @@ func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 }
 
 // asked tells a write that somebody has asked for from maintenance.
-func asked(e *pendingWrite) bool { return e.job == nil }
+func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }
 
 // oneByOne commits the members of a batch for which, together, the disk had no room: one of them alone may fit.
 func (st *Store) oneByOne(batch []*pendingWrite) {

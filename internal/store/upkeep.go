@@ -205,10 +205,10 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 	for {
 		slice := dead[:min(size, len(dead))]
 		last := len(slice) == len(dead)
-		err := up.st.maintain(ctx, func(tx *bbolt.Tx) error {
-			err := up.deleteRecords(tx, slice)
+		err := up.st.maintain(ctx, func(l *ledger) error {
+			err := up.deleteRecords(l, slice)
 			if last {
-				err = errors.Join(err, putMetaInt(tx, "swept", upTo))
+				err = errors.Join(err, putMetaInt(l, "swept", upTo))
 			}
 			return err
 		})
@@ -225,8 +225,8 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 
 // deleteRecords deletes records, and with a tombstone the key's entry while it still names that tombstone. What lies on a damaged page,
 // or beside one, stays.
-func (up *Maintenance) deleteRecords(tx *bbolt.Tx, dead []deadRecord) error {
-	s, err := newStage(tx)
+func (up *Maintenance) deleteRecords(l *ledger, dead []deadRecord) error {
+	s, err := newStage(l)
 	for i := 0; err == nil && i < len(dead); i++ {
 		if err = s.deleteRecord(dead[i]); errors.Is(err, ErrDamaged) {
 			up.st.explain(err)
@@ -290,7 +290,7 @@ func (up *Maintenance) addMark(ctx context.Context, now time.Time) error {
 	if len(marks) > marksMax {
 		marks = thinMarks(marks)
 	}
-	err := up.st.maintain(ctx, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put([]byte("marks"), encodeMarks(marks)) })
+	err := up.st.maintain(ctx, func(l *ledger) error { return l.put(inMeta, []byte("marks"), encodeMarks(marks)) })
 	if err != nil {
 		return err
 	}
@@ -397,7 +397,7 @@ func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64,
 
 // putRecords puts records as they are. What they replaced is no part of a backup.
 func putRecords(tx *bbolt.Tx, records []Record) error {
-	s, err := newStage(tx)
+	s, err := newStage(&ledger{tx: tx})
 	if err != nil {
 		return err
 	}
