@@ -222,7 +222,7 @@ func vetFile(path string, thorough bool, seen *Progress, look func(*pages) error
 	}
 	v.clean, v.oneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	v.torn = tree.torn != nil
-	v.clean = v.clean && !v.torn && !v.log.used()
+	v.clean = v.clean && !v.torn
 	if need := int64(tree.high) * int64(tree.pageSize); info.Size() < need {
 		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
 	}

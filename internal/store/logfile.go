@@ -164,6 +164,19 @@ func (l *leftLog) count() int {
 	return len(l.records)
 }
 
+// revision is the newest that the records have made, 0 where none has.
+func (l *leftLog) revision() (rev int64) {
+	for n := l.count() - 1; n >= 0 && rev == 0; n-- {
+		_ = eachNoted(l.records[n].body, func(what byte, _, _ []byte, n uint64) error {
+			if what == inRev|notedSequence {
+				rev = int64(n)
+			}
+			return nil
+		})
+	}
+	return rev
+}
+
 // readLog reads the log of a data file; nil when it has none. It tells a torn tail, which was answered to nobody, from damage.
 func readLog(path string) (*leftLog, error) {
 	file, err := os.Open(path + logSuffix)

@@ -141,6 +141,9 @@ func (st *Store) measure(s *stage, tx *bbolt.Tx) {
 	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
 	s.spare = st.spare()
 	scarce := st.scarce(s.spare)
+	if st.wal != nil {
+		st.wal.short = scarce
+	}
 	if st.low.Store(scarce); scarce {
 		s.spare = min(s.spare, -1)
 	}

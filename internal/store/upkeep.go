@@ -470,6 +470,7 @@ func (up *Maintenance) copyMeta(db *bbolt.DB, rev int64) error {
 type Report struct {
 	Objects, Records    int64                               // live objects, and all versions with their tombstones
 	Revision, Compacted int64                               // the newest one, and the one up to which history is gone
+	Logged              int                                 // commits in the log that a start will take over: the rest is as before them, but for Revision
 	Format              int64                               // of the file; 0 where a scrub looked
 	Problems            []string                            // the first 100
 	decodes             func(key string, json []byte) error // of a live object's JSON; nil: none
@@ -512,6 +513,8 @@ func CheckObjects(path string, decodes func(key string, json []byte) error, seen
 		return nil
 	})
 	rep.Problems = append(verdict.problems, rep.Problems...)
+	rep.Logged = verdict.log.count()
+	rep.Revision = max(rep.Revision, verdict.log.revision())
 	if verdict.oneMeta {
 		rep.Problem("one of the two meta pages is damaged: if it was the newer one, the last commit is gone")
 	}
@@ -683,8 +686,18 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 
 // Defrag rewrites a stopped server's file without its free pages.
 func Defrag(path string, seen *Progress) error {
-	if _, err := vetToWrite(path, 0); err != nil {
+	verdict, err := vetToWrite(path, 0)
+	if err != nil {
 		return err
+	}
+	if verdict.log != nil { // a close takes over what it has
+		st, err := Open(path, Options{})
+		if err == nil {
+			err = st.Close()
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return packFile(path, seen)
 }

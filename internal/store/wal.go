@@ -92,6 +92,7 @@ type wal struct {
 	began  time.Time  // when the epoch did
 	making chan error // answers when the checkpoint under way is there; nil: none is
 	mapped int64      // bbolt's mapping has at least so many bytes
+	short  bool       // the disk has no room: pages that wait for a checkpoint are room
 	turns  int        // checkpoints that were begun
 }
 
@@ -158,20 +159,24 @@ func (w *wal) commit(l *ledger) error {
 		return lostLog(err)
 	}
 	size := int64(logRecordHead + len(l.notes))
-	if w.remaps(l) || size > w.head.half {
+	if w.remaps(l) || size > w.head.half || w.needsFreelist() {
 		return w.commitWhole(l)
 	}
 	at := w.place(size)
 	if at+size > w.head.half || w.due(l.tx.Size()) {
 		if err := w.turn(); err != nil {
-			return lostLog(errors.Join(err, l.tx.Rollback()))
+			_ = l.tx.Rollback()
+			return lostLog(err)
 		}
 		at = w.place(size)
 	}
 	if begun, err := w.append(at, l.notes); err != nil {
-		err = errors.Join(err, l.tx.Rollback())
-		if begun {
-			err = errors.Join(err, w.takeBack(at))
+		_ = l.tx.Rollback()
+		if !begun {
+			return err
+		}
+		if failed := w.takeBack(at); failed != nil {
+			return fmt.Errorf("%w; %w", err, failed)
 		}
 		return err
 	}
@@ -179,10 +184,16 @@ func (w *wal) commit(l *ledger) error {
 	go func() { synced <- w.sync() }() // it ends with the sync
 	err := l.tx.Commit()
 	if failed := <-synced; failed != nil {
-		return lostLog(errors.Join(failed, err))
+		return lostLog(failed)
 	}
 	if err != nil {
-		return errors.Join(err, w.takeBack(at))
+		if failed := w.takeBack(at); failed != nil {
+			return lostLog(fmt.Errorf("%w; %w", failed, err))
+		}
+		if failed := w.release(); failed != nil {
+			return lostLog(failed)
+		}
+		return err
 	}
 	w.pos, w.number = (at+size+7)&^7, w.number+1
 	return nil
@@ -236,15 +247,22 @@ func (w *wal) remaps(l *ledger) bool {
 	return high+int64(2*len(l.notes))+size*(16*int64(l.changes)+64)+high/size*16 >= w.mapped
 }
 
+// needsFreelist tells whether damage has become known, so that commits write the freelist: a start wants it in the checkpoint.
+func (w *wal) needsFreelist() bool {
+	m, _ := decodeMeta(w.head.meta[:])
+	return !w.db.NoFreelistSync && m.freelist == noFreelist
+}
+
 // commitWhole commits what is not for the log, and waits for the data file instead.
 func (w *wal) commitWhole(l *ledger) error {
 	if err := w.reap(true); err != nil {
-		return lostLog(errors.Join(err, l.tx.Rollback()))
+		_ = l.tx.Rollback()
+		return lostLog(err)
 	}
 	w.unpin()
 	err := l.tx.Commit()
-	if failed := errors.Join(w.turn(), w.reap(true)); failed != nil {
-		return lostLog(errors.Join(failed, err))
+	if failed := w.checkpointNow(); failed != nil {
+		return lostLog(failed)
 	}
 	return err
 }
@@ -258,15 +276,32 @@ func (w *wal) unpin() {
 
 // ---- Checkpoints
 
+// checkpointNow makes a checkpoint, and waits for it.
+func (w *wal) checkpointNow() error {
+	if err := w.turn(); err != nil {
+		return err
+	}
+	return w.reap(true)
+}
+
+// release makes a checkpoint when pages wait for one to be free, for a file that cannot grow.
+func (w *wal) release() error {
+	if w.db.Stats().PendingPageN == 0 {
+		return nil
+	}
+	return w.checkpointNow()
+}
+
 // due tells whether it is time for a checkpoint, and none is under way.
 func (w *wal) due(fileSize int64) bool {
 	if w.making != nil || w.pos == 0 {
 		return false
 	}
-	if time.Since(w.began) > checkpointAge {
+	pending := w.db.Stats().PendingPageN
+	if time.Since(w.began) > checkpointAge || w.short && pending > 0 {
 		return true
 	}
-	return int64(w.db.Stats().PendingPageN)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
+	return int64(pending)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
 }
 
 // turn goes on in the other half, once that is free, and has a checkpoint made of what is committed.
@@ -406,7 +441,7 @@ func (f *dataFile) startLog() (err error) {
 
 // useLog makes a checkpoint of the file, and has the log do what bbolt's syncs did.
 func (f *dataFile) useLog(w *wal) error {
-	if err := errors.Join(w.turn(), w.reap(true)); err != nil {
+	if err := w.checkpointNow(); err != nil {
 		return errors.Join(lostLog(err), w.close())
 	}
 	f.wal, f.Db.NoSync, f.Db.NoGrowSync = w, true, true
@@ -460,7 +495,7 @@ func (l *leftLog) txid() uint64 {
 func (f *dataFile) endLog(last func(*ledger) error) error {
 	w := f.wal
 	f.wal = nil
-	err := errors.Join(w.reap(true), w.turn(), w.reap(true))
+	err := w.checkpointNow()
 	if err == nil {
 		h := w.head
 		h.phase, h.generation = logIdle, h.generation+1
