@@ -17,8 +17,8 @@
 //
 // Read store.go first (the buckets, a worked history), then write.go (Commit), read.go (Chunk), finger.go (how the next record is found),
 // waypoints.go (reads of what was long ago), room.go (a full disk), eventlog.go (what watchers read), authors.go (who wrote what,
-// and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged; seal.go lets a commit wait
-// for the disk once; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
+// and when) and layout.go (the bytes). upkeep.go compacts, backs up and checks; discard.go deletes what is damaged; wal.go is the log that makes a
+// commit durable; dbfile.go, pages.go and datafile.go are about a file that a disk has damaged.
 //
 // A store may be a replica of a log that is kept elsewhere (Options.Replica, replica.go): what Commit is asked for is proposed there, and
 // what comes of it arrives through Replicate, under revisions that the log has given.

@@ -62,7 +62,7 @@ const (
 	logBytesMin   = 256 << 10
 	logStepMax    = 1 << 20 // bytes by which it is made longer
 	checkpointAge = 5 * time.Minute
-	pendingMin    = 1 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
+	pendingMin    = 4 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
 	pendingShare  = 8       // one part in so many of the file, call for one
 )
 
