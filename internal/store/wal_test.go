@@ -61,7 +61,8 @@ func (c *cutFile) image(rnd *rand.Rand) []byte {
 // A cutDisk is the disk below a store that has a log.
 type cutDisk struct {
 	t         *testing.T
-	rnd       *rand.Rand
+	rnd       *rand.Rand // of cuts; under mu
+	steps     *rand.Rand // of what is written
 	st        *Store
 	mu        sync.Mutex // guards what follows: a commit syncs beside bbolt, a checkpoint beside both
 	data, log cutFile
@@ -179,7 +180,7 @@ func (d *cutDisk) step(live map[string]int64, i int) {
 	key := fmt.Sprintf("//pods/x/n%d", i)
 	op, expect := OpCreate, int64(0)
 	for old, rev := range live { // any one
-		switch d.rnd.IntN(4) {
+		switch d.steps.IntN(4) {
 		case 0:
 			op, key, expect = OpUpdate, old, rev
 		case 1:
@@ -187,7 +188,7 @@ func (d *cutDisk) step(live map[string]int64, i int) {
 		}
 		break
 	}
-	pad := strings.Repeat(string(rune('a'+i%26)), d.rnd.IntN(1+[...]int{100, 900, 9000, 100, 60_000}[i%5]))
+	pad := strings.Repeat(string(rune('a'+i%26)), d.steps.IntN(1+[...]int{100, 900, 9000, 100, 60_000}[i%5]))
 	d.mu.Lock()
 	d.asked = maps.Clone(d.acked)
 	if d.asked[key] = fmt.Sprintf("%q}", pad); op == OpDelete {
@@ -215,7 +216,7 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	d := &cutDisk{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), rate: 4, acked: map[string]string{}}
+	d := &cutDisk{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), steps: rand.New(rand.NewPCG(seed, 2)), rate: 4, acked: map[string]string{}}
 	d.st = openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, d.st, OpCreate, "//pods/x/first", 0, "")
 	d.acked["//pods/x/first"], d.revision = `""}`, 1
