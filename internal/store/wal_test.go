@@ -175,6 +175,13 @@ func (d *cutDisk) attach() {
 	})
 }
 
+// made is how many images there were.
+func (d *cutDisk) made() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.images
+}
+
 // step is one write.
 func (d *cutDisk) step(live map[string]int64, i int) {
 	key := fmt.Sprintf("//pods/x/n%d", i)
@@ -223,7 +230,7 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 	d.asked = d.acked
 	d.attach()
 	up, live := mustUpkeep(t, d.st), map[string]int64{}
-	for i := 0; d.images < images && !t.Failed(); i++ {
+	for i := 0; d.made() < images && !t.Failed(); i++ {
 		d.step(live, i)
 		if i%15 == 14 && d.st.Revision() > 20 {
 			if _, err := up.Compact(context.Background(), d.st.Revision()-10); err != nil {
@@ -231,13 +238,14 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 			}
 		}
 	}
+	maintainTest(t, d.st, func(*ledger) error { return d.st.wal.reap(true) }) // nobody else looks any more
+	d.mu.Lock()
+	d.rate = 0
+	d.mu.Unlock()
 	t.Logf("%d images, %d with something to replay, %d checkpoints, revision %d", d.images, d.replayed, d.st.wal.turns, d.st.Revision())
 	if d.replayed < images/4 || d.st.wal.turns < 10 {
 		t.Error("not everything has come up")
 	}
-	d.mu.Lock()
-	d.rate = 0
-	d.mu.Unlock()
 }
 
 func openLogged(t testing.TB, path string) *Store {
