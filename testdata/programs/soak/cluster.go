@@ -24,7 +24,10 @@ import (
 	"time"
 )
 
-const members = 3 // of etcd, and as many servers
+const (
+	members    = 3  // of etcd, and as many servers
+	leaseTries = 60 // seconds until the lease of a server that was killed is over for certain
+)
 
 // A cluster is etcd, and what its servers share.
 type cluster struct {
@@ -210,7 +213,7 @@ func (s *subject) migrated() *trouble {
 				return "", err
 			}
 			file := filepath.Join(s.dir, fmt.Sprintf("moved-%d.db", s.etcd.moves))
-			said, err := migrate("--to-file", file, s.etcd.flags())
+			said, err := s.toFile(file)
 			if err != nil {
 				return "", err
 			}
@@ -233,13 +236,28 @@ func (s *subject) migrated() *trouble {
 		}}
 }
 
+// toFile makes a file of what etcd holds, once the leases of servers that were killed are over: until then etcd counts as in use, and the file's revisions
+// would begin so much higher that they could not go back.
+func (s *subject) toFile(file string) (said string, err error) {
+	for range leaseTries {
+		if said, err = migrate("--to-file", file, s.etcd.flags()); err != nil || !strings.Contains(said, "a billion higher") {
+			return said[strings.LastIndex(said, "\n")+1:], err
+		}
+		if err = os.Remove(file); err != nil {
+			return said, err
+		}
+		time.Sleep(time.Second)
+	}
+	return said, errors.New("after all servers have ended etcd is still in use")
+}
+
 // renumbered: the same objects have other revisions from now on. No server runs.
 func (s *subject) renumbered() {
 	s.lineage.Add(1)
 	s.ledger.forgetRevisions()
 }
 
-// migrate runs the command.
+// migrate runs the command, and returns what it says.
 func migrate(direction, file string, flags []string) (string, error) {
 	args := append([]string{"migrate", "--data", file}, flags...)
 	if direction != "" {
@@ -249,8 +267,7 @@ func migrate(direction, file string, flags []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("apilet migrate: %w: %s", err, out)
 	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return lines[len(lines)-1], nil
+	return strings.TrimSpace(string(out)), nil
 }
 
 // ---- Certificates of the soak's own ----
