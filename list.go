@@ -537,7 +537,7 @@ func (l *lister) collect(ctx context.Context, room int) error {
 	return nil
 }
 
-// advance reads and encodes one chunk, in its turn. Who waits for commits, or for a conversion webhook, has nobody wait for it.
+// advance reads and encodes one chunk, in its turn. A list that waits for commits or for a conversion webhook holds no slot meanwhile.
 func (l *lister) advance(ctx context.Context) error {
 	return l.inTurn(ctx, func() error {
 		if err := l.step(ctx); err != nil {

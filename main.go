@@ -207,7 +207,7 @@ type server struct {
 	url         string
 	st          *store.Store
 	cluster     *etcd.Cluster // nil without --etcd-servers
-	leads       atomic.Bool   // this server works off what was written, for all on the cluster
+	leads       atomic.Bool   // this server is the leader of those on the cluster
 	upkeep      *store.Maintenance
 	reg         *scheme.Registry
 	rd          *reads

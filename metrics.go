@@ -509,7 +509,7 @@ func (m *metrics) clockBehind(behind func() time.Duration) {
 		func() float64 { return behind().Seconds() }))
 }
 
-// leader tells whether this server works off what was written, for all on the cluster.
+// leader registers the gauge that says whether this server is the leader of those on the cluster.
 func (m *metrics) leader(leads func() bool) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_leader",
 		Help: "1 while this server is the one that does what only one of several may do: garbage collection, tokens, statuses. A server on a file of its own always is."},

@@ -29,7 +29,7 @@ const (
 func (c *Cluster) Lead(ctx context.Context, work func(context.Context)) {
 	for ctx.Err() == nil {
 		if err := c.leadOnce(ctx, work); err != nil && ctx.Err() == nil {
-			c.log.Warn().Err(err).Msg("the lease of the one server that works off what was written is not to be had")
+			c.log.Warn().Err(err).Msg("cannot get the leader's lease")
 			rest(ctx, retryAfter)
 		}
 	}
@@ -61,10 +61,10 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 	if err != nil {
 		return err
 	}
-	c.log.Info().Msg("this server works off what was written, for all servers")
+	c.log.Info().Msg("this server is the leader: garbage collection, tokens and statuses for all servers are its work")
 	c.workWhile(ctx, session.Done(), work)
 	if ctx.Err() == nil {
-		c.log.Warn().Msg("the lease is lost; another server works off what was written")
+		c.log.Warn().Msg("the leader's lease is lost; another server becomes the leader")
 	}
 	return nil
 }

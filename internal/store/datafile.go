@@ -102,7 +102,7 @@ func (f *dataFile) view(fn func(*pages) error) error {
 	}
 	switch {
 	case err == errMetaMoved:
-		return f.explain(damaged("a meta page is not to be had"))
+		return f.explain(damaged("a meta page cannot be read"))
 	case errors.Is(err, berrors.ErrDatabaseNotOpen):
 		return errClosed
 	case errors.Is(err, ErrDamaged):

@@ -20,7 +20,7 @@ package store
 //	    24     8  page size, flags
 //	    32     8  root page of the tree of buckets
 //	    40     8  the mark of a sealed commit
-//	    48     8  freelist page, or all ones: not written, so the file was not closed in peace
+//	    48     8  freelist page, or all ones: not written, so the file was not closed cleanly
 //	    56     8  high-water mark: pages from here on are no part of the file
 //	    64     8  transaction number
 //	    72     8  FNV-1a of the 56 bytes from the magic on; seal.go draws what follows
@@ -59,7 +59,7 @@ const (
 )
 
 // dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit
-// costs more than all else); closing in peace writes it once.
+// costs more than all else); a clean close writes it once.
 func dbOptions() *bbolt.Options {
 	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
 	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
@@ -170,7 +170,7 @@ func withoutFaults(fn func() error) (err error) {
 
 // A fileVerdict is what vetFile found.
 type fileVerdict struct {
-	clean    bool     // closed in peace
+	clean    bool     // closed cleanly
 	oneMeta  bool     // one of the two meta pages is invalid: when it was the newer, the last commit is lost
 	torn     bool     // the newest meta page does not count: its commit was cut short
 	problems []string // damaged pages

@@ -364,7 +364,7 @@ func (st *Store) warnAbout(fresh bool, verdict fileVerdict) {
 		warn(st.Path + ": a commit was under way when the power went; it had been answered to nobody, and is taken back")
 	}
 	if !verdict.clean {
-		warn(st.Path + " was not closed in peace; its pages have been checked")
+		warn(st.Path + " was not shut down cleanly; its pages have been checked")
 	}
 	if verdict.oneMeta {
 		warn(st.Path + " has lost one of its two meta pages: if it was the newer one, the last commit is gone")

@@ -645,7 +645,7 @@ func TestStoreWarnsAtOpening(t *testing.T) {
 		t.Errorf("clean file: %q", said)
 	}
 	open(writeDataFile(t, b))
-	if len(said) != 1 || !strings.Contains(said[0], "not closed in peace") {
+	if len(said) != 1 || !strings.Contains(said[0], "not shut down cleanly") {
 		t.Errorf("unclean file: %q", said)
 	}
 }

@@ -256,7 +256,7 @@ func TestAnotherServerTakesOver(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	servers := []*server{c.startServer(), c.startServer()}
-	leads := func(s *server) bool { return strings.Contains(s.log.String(), "this server works off") }
+	leads := func(s *server) bool { return strings.Contains(s.log.String(), "this server is the leader") }
 	until(t, "somebody leads", func() error {
 		if !leads(servers[0]) && !leads(servers[1]) {
 			return fmt.Errorf("nobody")

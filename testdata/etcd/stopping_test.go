@@ -50,7 +50,7 @@ func says(t *testing.T, text string, want ...string) {
 	}
 }
 
-const hasTheLease = "this server works off what was written, for all servers"
+const hasTheLease = "this server is the leader"
 
 // With etcd away, each of two servers can be stopped: the one that leads, and the one that waits for the lease; and one that waits for etcd to begin.
 // Afterwards all that was answered is there.

@@ -192,7 +192,7 @@ func (c *command) runMigrate(call commandline.Call) error {
 	if c.toFile {
 		filled, err := etcd.ToFile(ctx, cluster, c.data, seen)
 		if err == nil {
-			fmt.Fprintf(call.Out, "%s: %d objects; %d keys of etcd that are none were left out; the revision is %d\n", c.data, filled.Objects, filled.LeftOut, filled.Revision)
+			fmt.Fprintf(call.Out, "%s: %d objects; %d other keys of etcd were left out; the revision is %d\n", c.data, filled.Objects, filled.LeftOut, filled.Revision)
 		}
 		if filled.Running {
 			fmt.Fprintln(call.Out, "Servers have etcd in use: what they write from now on is not in the file, whose revisions begin a billion higher.")
