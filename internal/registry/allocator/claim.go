@@ -93,8 +93,10 @@ func (a *Allocator) claimAddress(ctx context.Context, address, service string) e
 	}
 	key := addressType.Key("", obj.Name)
 	_, err = a.st.Commit(ctx, store.Change{Op: store.OpCreate, Key: key, JSON: json, RevAt: revAt})
-	if _, found := a.st.Get(key); errors.Is(err, store.ErrExists) && errors.Is(found, store.ErrDamaged) { // nobody knows whose it is, nor can wait for it to go
-		_, err = a.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, JSON: json, RevAt: revAt, Damaged: true})
+	if errors.Is(err, store.ErrExists) {
+		if _, found := a.st.Get(key); errors.Is(found, store.ErrDamaged) { // nobody knows whose it is, nor can wait for it to go
+			_, err = a.st.Commit(ctx, store.Change{Op: store.OpUpdate, Key: key, JSON: json, RevAt: revAt, Damaged: true})
+		}
 	}
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrDeleting) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 		return ErrLost
