@@ -8,8 +8,7 @@ package main
 // write, and new names may be missing too. From each such image a store has to open that checks clean, goes on writing, and holds for
 // every object a state between the last one that was acknowledged and the last one that anybody had asked for.
 //
-// Would the test notice? It also replays the recording with syncs left out, as if the program had not made them, and without the seals by
-// which a start tells a commit that came to the disk in part, as if it believed every meta page; each time it has to find loss.
+// Would the test notice? It also replays the recording with syncs left out, as if the program had not made them; each time it has to find loss.
 //
 //	go test -run TestPowerCut -v .                               # 500 images (100 with -short or -race), and what they gave
 //	APILET_POWER_IMAGES=20000 go test -run TestPowerCut -v .     # more of them
@@ -17,11 +16,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -516,7 +513,6 @@ type powerCampaign struct {
 	events []diskEvent
 	rnd    *rand.Rand
 	images string // folder for them
-	blind  bool   // the images have no seals
 
 	cuts, opened, backups, absent int
 	formats                       map[int64]int // how many data files had which, when the power was cut while one was upgraded
@@ -555,11 +551,18 @@ func (p *powerCampaign) cut(n int, disk *powerDisk, claims *powerClaims) {
 
 func (p *powerCampaign) look(names map[string]int, files map[int]*powerFile, name string, claims *powerClaims) []string {
 	path := filepath.Join(p.images, name)
-	os.Remove(path)
-	defer os.Remove(path)
+	for _, path := range []string{path, path + "-wal"} {
+		os.Remove(path)
+		defer os.Remove(path)
+	}
+	if id := names[filepath.Join(p.dir, name+"-wal")]; id != 0 {
+		if err := files[id].save(path + "-wal"); err != nil {
+			return []string{err.Error()}
+		}
+	}
 	if id := names[filepath.Join(p.dir, name)]; id == 0 {
 		p.absent++
-	} else if err := p.save(files[id], path); err != nil {
+	} else if err := files[id].save(path); err != nil {
 		return []string{err.Error()}
 	} else if name == "a.db" {
 		p.opened++
@@ -577,25 +580,15 @@ func (p *powerCampaign) look(names map[string]int, files map[int]*powerFile, nam
 	return wrong
 }
 
-func (p *powerCampaign) save(f *powerFile, path string) error {
-	if p.blind {
-		f.unseal()
-	}
-	return f.save(path)
-}
-
-// unseal takes from both meta pages the mark that says that there is a seal: what is left is a commit as bbolt makes it, with two syncs.
-func (f *powerFile) unseal() {
-	for n := range int64(2) {
-		page := bytes.Clone(f.pages[n])
-		sum := func() uint64 { h := fnv.New64a(); h.Write(page[16:72]); return h.Sum64() }
-		if len(page) < powerPage || binary.NativeEndian.Uint64(page[72:]) != sum() {
-			continue
+// logs are the files that were made as the log of the data file.
+func (p *powerCampaign) logs() map[int]bool {
+	logs := map[int]bool{}
+	for _, ev := range p.events {
+		if ev.op == diskCreate && strings.Contains(ev.name, "a.db-wal") {
+			logs[ev.file] = true
 		}
-		clear(page[40:48])
-		binary.NativeEndian.PutUint64(page[72:], sum())
-		f.pages[n] = page
 	}
+	return logs
 }
 
 // choose spreads n cuts over the recording up to where the file gets large. A tenth lies where files grow or get and lose names,
@@ -679,21 +672,23 @@ func TestPowerCutLosesNothing(t *testing.T) {
 
 // missingSyncs plays the recording as of programs that leave syncs out, each of which has to be found out.
 func missingSyncs(t *testing.T, p *powerCampaign) {
-	const unread = "data and meta in one, and the seals unread"
-	afterMeta := func(n int) bool { // the sync that follows the write of a meta page
-		ev := p.events[n-1]
-		for i := n - 1; ev.op != diskWrite && ev.op != diskTruncate && i > 0; i-- {
-			ev = p.events[i]
+	logs := p.logs()
+	afterHead := func(n int) bool { // the sync that follows the write of the log's head
+		for i := n - 1; i > 0; i-- {
+			if ev := p.events[i]; ev.op == diskWrite && ev.file == p.events[n].file {
+				return ev.off < 2*powerPage
+			}
 		}
-		return ev.op == diskWrite && ev.off < 2*powerPage
+		return false
 	}
 	for name, skip := range map[string]func(n int, ev diskEvent) bool{
-		"no sync at all":            func(int, diskEvent) bool { return true },
-		unread:                      nil,
-		"meta not before answering": func(n int, ev diskEvent) bool { return ev.file != 0 && afterMeta(n) },
-		"names left to chance":      func(_ int, ev diskEvent) bool { return ev.file == 0 },
+		"no sync at all":             func(int, diskEvent) bool { return true },
+		"those of the data file":     func(n int, ev diskEvent) bool { return ev.file != 0 && !logs[ev.file] },
+		"those of the log's records": func(n int, ev diskEvent) bool { return logs[ev.file] && !afterHead(n) },
+		"those of the log's heads":   func(n int, ev diskEvent) bool { return logs[ev.file] && afterHead(n) },
+		"names left to chance":       func(_ int, ev diskEvent) bool { return ev.file == 0 },
 	} {
-		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images, blind: name == unread, formats: map[int64]int{}}
+		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images, formats: map[int64]int{}}
 		for m.cuts < 800 && m.failed == 0 { // some show in every tenth image only
 			m.play(m.choose(40), skip)
 		}

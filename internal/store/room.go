@@ -141,6 +141,9 @@ func (st *Store) measure(s *stage, tx *bbolt.Tx) {
 	s.full = st.Opts.Quota > 0 && st.usedBytes(tx) > st.Opts.Quota
 	s.spare = st.spare()
 	scarce := st.scarce(s.spare)
+	if st.wal != nil {
+		st.wal.short = scarce
+	}
 	if st.low.Store(scarce); scarce {
 		s.spare = min(s.spare, -1)
 	}
@@ -190,7 +193,7 @@ func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 }
 
 // asked tells a write that somebody has asked for from maintenance.
-func asked(e *pendingWrite) bool { return e.job == nil }
+func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }
 
 // oneByOne commits the members of a batch for which, together, the disk had no room: one of them alone may fit.
 func (st *Store) oneByOne(batch []*pendingWrite) {

@@ -28,8 +28,9 @@ func BenchmarkWriter(b *testing.B) {
 func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	const before = 20_000
 	st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
-	doSync := st.seals.sync
-	st.seals.sync = func() error { return nil }
+	mustWrite(b, st, OpCreate, "//namespaces//first", 0, "") // the log is there from now on
+	doSync := st.wal.sync
+	st.wal.sync = func() error { return nil }
 	random := rand.New(rand.NewPCG(1, 2))
 	author := Author{User: "admin", Agent: "benchmark/v1", Verb: "create"}
 	revs, made := map[int]int64{}, 0
@@ -71,7 +72,7 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 		commit()
 	}
 	if sync {
-		st.seals.sync = doSync
+		st.wal.sync = doSync
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

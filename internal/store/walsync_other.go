@@ -1,0 +1,8 @@
+//go:build !linux
+
+package store
+
+import "os"
+
+// syncFile waits until what was written to a file is on the disk.
+func syncFile(file *os.File) error { return file.Sync() }
