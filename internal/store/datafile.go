@@ -186,6 +186,13 @@ func (f *dataFile) update(fn func(*ledger) error) error {
 			return err
 		}
 	}
+	if f.wal != nil {
+		if n := f.wal.ahead(f.meta.Load().high); n > 0 {
+			if err := f.growAhead(n); err != nil && f.Refusal.Load() != nil {
+				return err
+			}
+		}
+	}
 	return f.transact(fn)
 }
 
@@ -241,7 +248,7 @@ func (f *dataFile) transact(fn func(*ledger) error) error {
 
 // commit returns when a transaction is on the disk, or when it is committed where nobody wants it on the disk.
 func (f *dataFile) commit(l *ledger) error {
-	if f.wal == nil {
+	if f.wal == nil || l.unlogged {
 		return l.tx.Commit()
 	}
 	return f.wal.commit(l)

@@ -61,7 +61,7 @@ const (
 // dbOptions opens a file for reading and writing. Its freelist stays in memory (writing 8 bytes for each free page at each commit
 // costs more than all else); a clean close writes it once.
 func dbOptions() *bbolt.Options {
-	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
+	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
 	if strconv.IntSize == 64 && runtime.GOOS != "windows" {
 		o.InitialMmapSize = 1 << 30 // address space alone; growing the mapping waits for every reader. Windows would size the file
 	}

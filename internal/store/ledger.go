@@ -36,6 +36,8 @@ type ledger struct {
 	tx      *bbolt.Tx
 	notes   []byte
 	changes int
+
+	unlogged bool // it changes nothing that a start would miss
 }
 
 // put is bbolt's Put, noted.

@@ -57,13 +57,14 @@ import (
 )
 
 const (
-	logBytesMax   = 16 << 20
-	logDiskShare  = 64 // of the disk, the log takes at most one part in so many
-	logBytesMin   = 256 << 10
-	logStepMax    = 1 << 20 // bytes by which it is made longer
-	checkpointAge = 5 * time.Minute
-	pendingMin    = 4 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
-	pendingShare  = 8       // one part in so many of the file, call for one
+	logBytesMax     = 16 << 20
+	logDiskShare    = 64 // of the disk, the log takes at most one part in so many
+	logBytesMin     = 256 << 10
+	logStepMax      = 1 << 20 // bytes by which it is made longer
+	checkpointAge   = 5 * time.Minute
+	checkpointBytes = 2 << 20 // of records: what has no room in so much is why a half is longer
+	pendingMin      = 4 << 20 // bytes of pages that wait for a checkpoint to be used again: as many, or
+	pendingShare    = 8       // one part in so many of the file, call for one
 )
 
 // errLogLost ends the process: log and pages may differ, or nobody knows what is on the disk.
@@ -79,7 +80,7 @@ type wal struct {
 	heads       *os.File                              // the same file, for its heads
 	writeAtHead func(b []byte, at int64) (int, error) // writes a head through it
 	syncHead    func() error
-	syncData    func() error // of the data file
+	syncData    func(high uint64, but pageRun) error // of the data file's pages, but for some
 
 	head   logHead    // the newest that was asked for
 	epoch  uint64     // that is written
@@ -94,6 +95,10 @@ type wal struct {
 	mapped int64      // bbolt's mapping has at least so many bytes
 	short  bool       // the disk has no room: pages that wait for a checkpoint are room
 	turns  int        // checkpoints that were begun
+
+	grown    pageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
+	grownFor int     // the checkpoint after which that was done last
+	settled  int     // commits since the last checkpoint was there
 }
 
 // logHalf is how long a half is to be, given the bytes of the log and of the disk; 0: not known.
@@ -122,7 +127,7 @@ func createLog(path string, h logHead) error {
 
 // openLog opens the log at path for writing.
 func openLog(db *bbolt.DB, path string, h logHead) (w *wal, err error) {
-	w = &wal{db: db, path: path, syncData: db.Sync, head: h, epoch: h.epoch, half: h.at, number: h.number}
+	w = &wal{db: db, path: path, head: h, epoch: h.epoch, half: h.at, number: h.number}
 	if w.file, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		return nil, err
 	}
@@ -130,6 +135,7 @@ func openLog(db *bbolt.DB, path string, h logHead) (w *wal, err error) {
 		return nil, errors.Join(err, w.file.Close())
 	}
 	w.write, w.sync = w.file.WriteAt, func() error { return syncFile(w.file) }
+	w.syncData = w.syncPages
 	w.writeAtHead, w.syncHead = w.heads.WriteAt, func() error { return syncFile(w.heads) }
 	return w, nil
 }
@@ -195,7 +201,7 @@ func (w *wal) commit(l *ledger) error {
 		}
 		return err
 	}
-	w.pos, w.number = (at+size+7)&^7, w.number+1
+	w.pos, w.number, w.settled = (at+size+7)&^7, w.number+1, w.settled+1
 	return nil
 }
 
@@ -216,7 +222,7 @@ func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 	if w.made[w.half] < end {
 		from := max(w.made[w.half], at)
 		to := min(w.head.half, end+min(logStepMax, w.head.half/8))
-		if _, err := w.write(make([]byte, to-from), w.head.start(w.half)+from); err != nil {
+		if err := w.lengthen(from, to); err != nil {
 			return false, err
 		}
 		w.made[w.half] = to
@@ -226,6 +232,18 @@ func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 		w.buf = nil
 	}
 	return true, err
+}
+
+// lengthen writes zeros into the half, a block at a time: of what was written at once Linux makes one folio of its cache, and counts all of it as written anew
+// when a block of it is.
+func (w *wal) lengthen(from, to int64) error {
+	zeros := make([]byte, logBlock)
+	for at := from; at < to; at += logBlock - at%logBlock {
+		if _, err := w.write(zeros[:min(logBlock-at%logBlock, to-at)], w.head.start(w.half)+at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // takeBack makes sure that a record which was not committed is never replayed.
@@ -294,11 +312,11 @@ func (w *wal) release() error {
 
 // due tells whether it is time for a checkpoint, and none is under way.
 func (w *wal) due(fileSize int64) bool {
-	if w.making != nil || w.pos == 0 {
+	if w.making != nil || w.pos == 0 && w.grown.count == 0 {
 		return false
 	}
 	pending := w.db.Stats().PendingPageN
-	if time.Since(w.began) > checkpointAge || w.short && pending > 0 {
+	if w.grown.count > 0 || w.pos > checkpointBytes || time.Since(w.began) > checkpointAge || w.short && pending > 0 {
 		return true
 	}
 	return int64(pending)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
@@ -317,12 +335,13 @@ func (w *wal) turn() error {
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
-	before := w.pin
+	before, grown := w.pin, w.grown
 	w.head, w.epoch, w.half, w.pos, w.pin, w.began = h, h.epoch, h.at, 0, tx, time.Now()
 	w.turns++
+	w.grown = pageRun{}
 	making := make(chan error, 1)
 	w.making = making
-	go func() { making <- w.checkpoint(h, before) }() // it ends with the disk
+	go func() { making <- w.checkpoint(h, before, grown) }() // it ends with the disk
 	return nil
 }
 
@@ -344,9 +363,10 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	return h, err
 }
 
-// checkpoint syncs the pages, then says so in the head, then lets go the checkpoint before.
-func (w *wal) checkpoint(h logHead, before *bbolt.Tx) error {
-	if err := w.syncData(); err != nil {
+// checkpoint syncs the pages, then says so in the head, then lets go the checkpoint before. grown are free pages, of which no byte counts.
+func (w *wal) checkpoint(h logHead, before *bbolt.Tx, grown pageRun) error {
+	m, _ := decodeMeta(h.meta[:])
+	if err := w.syncData(m.high, grown); err != nil {
 		return err
 	}
 	if err := w.writeHead(h); err != nil {
@@ -386,8 +406,68 @@ func (w *wal) reap(wait bool) (err error) {
 			return nil
 		}
 	}
-	w.making = nil
+	w.making, w.settled = nil, 0
 	return err
+}
+
+// ---- Pages ahead
+
+const (
+	aheadMin    = 256 // pages by which the file is made longer
+	aheadMax    = 512
+	aheadShare  = 8 // of the file's pages
+	aheadLeft   = 4 // one part in so many of them is left when it is time for more
+	aheadSettle = 2 // commits after a checkpoint, until what it has set free is counted
+)
+
+// ahead tells by how many pages the file is to be made longer now; 0: there are enough, or it is not the time.
+func (w *wal) ahead(high uint64) int {
+	n := min(max(int(high/aheadShare), aheadMin), aheadMax, int(w.head.half/logBlock))
+	end := (int64(high) + 2*int64(n)) * int64(w.db.Info().PageSize)
+	switch {
+	case w.making != nil, w.settled < aheadSettle, w.grownFor == w.turns, w.short, end >= w.mapped:
+		return 0
+	case w.db.Stats().FreePageN >= n/aheadLeft:
+		return 0
+	}
+	return n
+}
+
+// growAhead makes the file longer by some pages that are free. While a checkpoint is pinned bbolt gives a page away again as soon as it is free if the
+// page was taken after the checkpoint, which it knows of pages that were free before, and not of those at the end of the file: they would lie idle until the next
+// checkpoint, and each commit would make the kernel write other pages. So a bucket of as many pages is filled and deleted. Another transaction comes
+// after these, since a checkpoint keeps what the transaction before it has set free. None of them is in the log: they change nothing that a start would miss.
+// The checkpoint does not wait for the pages of the first one, all of which are free then: they are written again before long.
+func (f *dataFile) growAhead(pages int) error {
+	f.wal.grownFor = f.wal.turns
+	grown := pageRun{first: f.meta.Load().high}
+	name, page := []byte("ahead"), f.Db.Info().PageSize
+	value := make([]byte, page/2-64) // two of them have room in a page, and bbolt wants two
+	for _, change := range []func(*bbolt.Tx) error{
+		func(tx *bbolt.Tx) error {
+			b, err := tx.CreateBucketIfNotExists(name)
+			for n := 0; n < 2*pages && err == nil; n++ {
+				b.FillPercent = 1
+				err = b.Put(revKey(int64(n)), value)
+			}
+			return err
+		},
+		func(tx *bbolt.Tx) error { return tx.DeleteBucket(name) },
+		func(*bbolt.Tx) error { return nil },
+	} {
+		if err := f.transact(func(l *ledger) error {
+			l.unlogged = true
+			_, err := newStage(l)
+			return errors.Join(err, change(l.tx))
+		}); err != nil {
+			return err
+		}
+		if grown.count == 0 {
+			grown.count = f.meta.Load().high - grown.first
+		}
+	}
+	f.wal.grown = grown
+	return nil
 }
 
 // ---- From the first write to the close
