@@ -30,21 +30,22 @@ var errMetaMoved = errors.New("the meta page was replaced")
 
 // A dataFile is an open bbolt file.
 type dataFile struct {
-	Path     string                   // of the file
-	Db       *bbolt.DB                // for the writer; reads go past it, page by page
-	handle   *os.File                 // bbolt's own
-	file     os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
-	fatal    func(error)              // ends the process
-	Found    damageBook               // what reads and scrubs have met
-	meta     atomic.Pointer[metaPage] // of the newest commit
-	metas    metaMap                  // for reads, which look whether there is a meta page
-	logHalf  int64                    // bytes of half a log; 0: there is to be none
-	wal      *wal                     // from the first write on; the writer's
-	Refusal  atomic.Pointer[error]    // why nothing can be written now; nil while it can
-	failed   atomic.Bool              // a transaction was left open: bbolt can no longer be closed
-	lazyFree bool                     // commits leave the freelist out; the writer's
-	changed  bool                     // something was committed; the writer's
-	notes    []byte                   // of ledgers, used again; the writer's
+	Path      string                   // of the file
+	Db        *bbolt.DB                // for the writer; reads go past it, page by page
+	handle    *os.File                 // bbolt's own
+	file      os.FileInfo              // what lies at path; nil when nothing does, being ephemeral
+	fatal     func(error)              // ends the process
+	Found     damageBook               // what reads and scrubs have met
+	meta      atomic.Pointer[metaPage] // of the newest commit
+	metas     metaMap                  // for reads, which look whether there is a meta page
+	logHalf   int64                    // bytes of half a log; 0: there is to be none
+	wal       *wal                     // from the first write on; the writer's
+	logGrowth atomic.Int64             // bytes that the log may take of the disk beside those that it has
+	Refusal   atomic.Pointer[error]    // why nothing can be written now; nil while it can
+	failed    atomic.Bool              // a transaction was left open: bbolt can no longer be closed
+	lazyFree  bool                     // commits leave the freelist out; the writer's
+	changed   bool                     // something was committed; the writer's
+	notes     []byte                   // of ledgers, used again; the writer's
 }
 
 // notesKept is how long a list of changes may be to be used again.
@@ -180,20 +181,34 @@ func (f *dataFile) update(fn func(*ledger) error) error {
 		case errors.Is(err, errLogLost):
 			f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
 			return err
-		case err != nil && IsDiskFull(err):
-			return ErrDiskFull
+		case err != nil && IsDiskFull(err): // the file may have pages: bbolt's own two syncs will do
 		case err != nil:
 			return err
 		}
 	}
 	if f.wal != nil {
-		if n := f.wal.ahead(f.meta.Load().high); n > 0 {
-			if err := f.growAhead(n); err != nil && f.Refusal.Load() != nil {
-				return err
-			}
+		if err := f.makePages(); err != nil {
+			return err
 		}
 	}
 	return f.transact(fn)
+}
+
+// makePages sees to it that the next transaction finds free pages: those that wait for a checkpoint when the disk has no others.
+func (f *dataFile) makePages() error {
+	if f.wal.short {
+		if err := f.wal.release(); err != nil {
+			err = lostLog(err)
+			f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
+			return err
+		}
+	}
+	if n := f.wal.ahead(f.meta.Load().high); n > 0 {
+		if err := f.growAhead(n); err != nil && f.Refusal.Load() != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // transact is update of a file that may be lost, and without a log while there is none.

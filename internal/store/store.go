@@ -395,6 +395,7 @@ func (st *Store) load(left *leftLog) (err error) {
 	if !unlogged {
 		_, disk, _ := st.askDisk()
 		st.logHalf = logHalf(st.Opts.LogBytes, disk)
+		st.logGrowth.Store(2 * st.logHalf)
 	}
 	if left.used() {
 		if err = st.resume(left); err != nil {

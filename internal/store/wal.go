@@ -49,6 +49,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -82,19 +83,22 @@ type wal struct {
 	syncHead    func() error
 	syncData    func(high uint64, but pageRun) error // of the data file's pages, but for some
 
-	head   logHead    // the newest that was asked for
-	epoch  uint64     // that is written
-	half   int        // in which
-	pos    int64      // where the next record goes, from the half's start
-	made   [2]int64   // how far each half is known to be long enough
-	number uint64     // of the next record
-	buf    []byte     // of records; reused
-	pin    *bbolt.Tx  // on the checkpoint, or on the one that is being made
-	began  time.Time  // when the epoch did
-	making chan error // answers when the checkpoint under way is there; nil: none is
-	mapped int64      // bbolt's mapping has at least so many bytes
-	short  bool       // the disk has no room: pages that wait for a checkpoint are room
-	turns  int        // checkpoints that were begun
+	head   logHead       // the newest that was asked for
+	epoch  uint64        // that is written
+	half   int           // in which
+	pos    int64         // where the next record goes, from the half's start
+	made   [2]int64      // how far each half is known to be long enough
+	number uint64        // of the next record
+	buf    []byte        // of records; reused
+	pin    *bbolt.Tx     // on the checkpoint, or on the one that is being made
+	began  time.Time     // when the epoch did
+	making chan error    // answers when the checkpoint under way is there; nil: none is
+	mapped int64         // bbolt's mapping has at least so many bytes
+	had    int64         // bytes that the log had of the disk when it was opened
+	growth *atomic.Int64 // bytes of the disk that it may take beside those that it has
+	short  bool          // the disk has no room: pages that wait for a checkpoint are room
+	spare  int64         // how much room there is for what can wait
+	turns  int           // checkpoints that were begun
 
 	grown    pageRun // the pages by which the file was made longer: the next commit is to make a checkpoint
 	grownFor int     // the checkpoint after which that was done last
@@ -126,8 +130,8 @@ func createLog(path string, h logHead) error {
 }
 
 // openLog opens the log at path for writing.
-func openLog(db *bbolt.DB, path string, h logHead) (w *wal, err error) {
-	w = &wal{db: db, path: path, head: h, epoch: h.epoch, half: h.at, number: h.number}
+func (f *dataFile) openLog(path string, h logHead) (w *wal, err error) {
+	w = &wal{db: f.Db, path: path, growth: &f.logGrowth, head: h, epoch: h.epoch, half: h.at, number: h.number}
 	if w.file, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		return nil, err
 	}
@@ -136,6 +140,10 @@ func openLog(db *bbolt.DB, path string, h logHead) (w *wal, err error) {
 	}
 	w.write, w.sync = w.file.WriteAt, func() error { return syncFile(w.file) }
 	w.syncData = w.syncPages
+	if info, err := w.file.Stat(); err == nil {
+		w.had = diskUse(info) - logHeadsSize
+	}
+	w.tellGrowth()
 	w.writeAtHead, w.syncHead = w.heads.WriteAt, func() error { return syncFile(w.heads) }
 	return w, nil
 }
@@ -176,7 +184,10 @@ func (w *wal) commit(l *ledger) error {
 		}
 		at = w.place(size)
 	}
-	if begun, err := w.append(at, l.notes); err != nil {
+	switch begun, err := w.append(at, l.notes); {
+	case err != nil && !begun && IsDiskFull(err): // the file may have pages
+		return w.commitWhole(l)
+	case err != nil:
 		_ = l.tx.Rollback()
 		if !begun {
 			return err
@@ -226,6 +237,7 @@ func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 			return false, err
 		}
 		w.made[w.half] = to
+		w.tellGrowth()
 	}
 	_, err = w.write(w.buf, w.head.start(w.half)+at)
 	if cap(w.buf) > logStepMax {
@@ -245,6 +257,9 @@ func (w *wal) lengthen(from, to int64) error {
 	}
 	return nil
 }
+
+// tellGrowth notes how much of the disk the log may take beside what it has.
+func (w *wal) tellGrowth() { w.growth.Store(max(0, 2*w.head.half-max(w.had, w.made[0]+w.made[1]))) }
 
 // takeBack makes sure that a record which was not committed is never replayed.
 func (w *wal) takeBack(at int64) error {
@@ -316,7 +331,7 @@ func (w *wal) due(fileSize int64) bool {
 		return false
 	}
 	pending := w.db.Stats().PendingPageN
-	if w.grown.count > 0 || w.pos > checkpointBytes || time.Since(w.began) > checkpointAge || w.short && pending > 0 {
+	if w.grown.count > 0 || w.pos > checkpointBytes || time.Since(w.began) > checkpointAge {
 		return true
 	}
 	return int64(pending)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
@@ -425,7 +440,7 @@ func (w *wal) ahead(high uint64) int {
 	n := min(max(int(high/aheadShare), aheadMin), aheadMax, int(w.head.half/logBlock))
 	end := (int64(high) + 2*int64(n)) * int64(w.db.Info().PageSize)
 	switch {
-	case w.making != nil, w.settled < aheadSettle, w.grownFor == w.turns, w.short, end >= w.mapped:
+	case w.making != nil, w.settled < aheadSettle, w.grownFor == w.turns, w.spare < 2*int64(n*w.db.Info().PageSize), end >= w.mapped:
 		return 0
 	case w.db.Stats().FreePageN >= n/aheadLeft:
 		return 0
@@ -502,7 +517,7 @@ func (f *dataFile) startLog() (err error) {
 	if err != nil {
 		return err
 	}
-	w, err := openLog(f.Db, path, h)
+	w, err := f.openLog(path, h)
 	if err != nil {
 		return err
 	}
@@ -558,11 +573,10 @@ func (f *dataFile) resume(left *leftLog) error {
 	}
 	h := left.head
 	h.epoch, h.number = h.epoch+1, h.number+uint64(len(left.records)) // the next one is above all that a half may have
-	w, err := openLog(f.Db, left.path, h)
+	w, err := f.openLog(left.path, h)
 	if err != nil {
 		return err
 	}
-	w.made = [2]int64{h.half, h.half}
 	return f.useLog(w)
 }
 
