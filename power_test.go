@@ -270,11 +270,33 @@ func (d *powerDisk) step(ev diskEvent) {
 	case diskWrite, diskTruncate:
 		d.pending[ev.file] = append(d.pending[ev.file], ev)
 	case diskSync:
+		var left []diskEvent
 		for _, old := range d.pending[ev.file] {
-			d.settle(ev.file, old)
+			before, synced, after := old.cut(ev)
+			d.settle(ev.file, synced)
+			for _, part := range []diskEvent{before, after} {
+				if len(part.data) > 0 {
+					left = append(left, part)
+				}
+			}
 		}
-		delete(d.pending, ev.file)
+		d.pending[ev.file] = left
 	}
+}
+
+// cut cuts a write into what lies before the bytes that a sync is for, in them, and behind them. All else is synced, too.
+func (ev diskEvent) cut(sync diskEvent) (before, within, after diskEvent) {
+	within = ev
+	if ev.op != diskWrite || sync.until == 0 {
+		return before, within, after
+	}
+	end := ev.off + int64(len(ev.data))
+	from, to := min(max(sync.off, ev.off), end), min(max(sync.until, ev.off), end)
+	before, after = ev, ev
+	before.data = ev.data[:from-ev.off]
+	within.off, within.data = from, ev.data[from-ev.off:to-ev.off]
+	after.off, after.data = to, ev.data[to-ev.off:]
+	return before, within, after
 }
 
 func (d *powerDisk) settle(file int, ev diskEvent) {
@@ -580,12 +602,16 @@ func (p *powerCampaign) look(names map[string]int, files map[int]*powerFile, nam
 	return wrong
 }
 
-// logs are the files that were made as the log of the data file.
+// logs are the files that have had the name of the data file's log.
 func (p *powerCampaign) logs() map[int]bool {
-	logs := map[int]bool{}
+	logs, names := map[int]bool{}, map[string]int{}
 	for _, ev := range p.events {
-		if ev.op == diskCreate && strings.Contains(ev.name, "a.db-wal") {
-			logs[ev.file] = true
+		switch ev.op {
+		case diskCreate, diskLink, diskRename, diskRemove:
+			rename(names, ev)
+			if id := names[filepath.Join(p.dir, "a.db-wal")]; id != 0 {
+				logs[id] = true
+			}
 		}
 	}
 	return logs
@@ -607,12 +633,15 @@ func (p *powerCampaign) choose(n int) map[int]int {
 		}
 	}
 	chosen := map[int]int{}
-	for i := range n {
+	for i := 0; i < n; {
+		at := p.rnd.IntN(large)
 		if i%10 == 0 {
-			chosen[rare[p.rnd.IntN(len(rare))]]++
-		} else {
-			chosen[p.rnd.IntN(large)]++
+			at = rare[p.rnd.IntN(len(rare))]
+		} else if ev := p.events[at]; ev.op == diskWrite && !bytes.ContainsFunc(ev.data, func(r rune) bool { return r != 0 }) {
+			continue // one of many zeros, by which a log becomes longer
 		}
+		chosen[at]++
+		i++
 	}
 	return chosen
 }
