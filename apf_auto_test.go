@@ -1,6 +1,10 @@
 package main
 
 import (
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -21,19 +25,16 @@ func TestServerThatFindsItsSeats(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, autoFlow)
 	const delay = 50 * time.Millisecond
-	h := startHook(t, func(w http.ResponseWriter, _ *http.Request, q gjson.Result) {
-		time.Sleep(delay)
-		respondReview(w, q, true, "")
-	})
-	s.validatingBy(h.hookAt("a", "", ""))
+	s.validateSlowly(delay)
+	const maps = "/api/v1/namespaces/default/configmaps"
 	as := []string{"Impersonate-User", "alice"}
 	for _, name := range []string{"a", "b", "c"} {
-		s.want(201, "POST", hookedMaps, hookedMap(name), as...)
+		s.want(201, "POST", maps, configMap(name), as...)
 	}
 	for range 3 {
-		s.want(200, "GET", hookedMaps, "", as...)
+		s.want(200, "GET", maps, "", as...)
 	}
-	info := request.Parse(httptest.NewRequest("POST", hookedMaps, nil))
+	info := request.Parse(httptest.NewRequest("POST", maps, nil))
 	if est := s.fc.estimate(&request.Request{Info: info}); est.InitialSeats != 1 || est.Likely < delay {
 		t.Errorf("a create that took more than %v is estimated at %+v", delay, est)
 	}
@@ -53,6 +54,22 @@ func TestServerThatFindsItsSeats(t *testing.T) {
 	if code := flowCall(http.HandlerFunc(given.serveDump), "GET", "/debug/api_priority_and_fairness/dump_seats").Code; code != 404 {
 		t.Errorf("the dump of a given number of seats: %d", code)
 	}
+}
+
+// validateSlowly has a webhook allow all ConfigMaps after a while.
+func (s *testServer) validateSlowly(delay time.Duration) {
+	s.t.Helper()
+	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		time.Sleep(delay)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true}}`, gjson.GetBytes(body, "request.uid"))
+	}))
+	s.t.Cleanup(hook.Close)
+	bundle, _ := json.Marshal(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw}))
+	s.want(201, "POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", fmt.Sprintf(`{"metadata":{"name":"slow"},"webhooks":[{
+		"name":"slow.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","clientConfig":{"url":"%s/","caBundle":%s},
+		"rules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]}]}`, hook.URL, bundle))
 }
 
 // Requests of a verb, a resource, a scope and a width are a class.

@@ -25,6 +25,7 @@ import (
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/flowcontrol"
+	"apilet/internal/history"
 	"apilet/internal/request"
 	"apilet/internal/serving"
 	"apilet/internal/tlsbatch"
@@ -635,4 +636,46 @@ func BenchmarkMiddleware(b *testing.B) {
 			}
 		})
 	}
+}
+
+// What asks about a moment is weighed as the same request now; no path of the past is a probe.
+func TestThePastIsClassifiedLikeThePresent(t *testing.T) {
+	t.Parallel()
+	s, _ := startTLS(t)
+	schemas := map[string]string{}
+	for _, item := range s.want(200, "GET", "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", "", "Authorization: Bearer root-token").get("items").Array() {
+		schemas[item.Get("metadata.uid").String()] = item.Get("metadata.name").String()
+	}
+	schema := func(path string, headers ...string) string {
+		return schemas[s.send("GET", path, "", headers...).header.Get("X-Kubernetes-Pf-Flowschema-Uid")]
+	}
+	bob := "Authorization: Bearer bob-token"
+	for _, c := range []struct{ path, now, then, who string }{
+		{"/readyz", "probes", "global-default", "X-Nobody: x"}, {"/version", "global-default", "global-default", "X-Nobody: x"}, {"/readyz", "probes", "global-default", bob},
+		{"/api/v1/configmaps", "global-default", "global-default", bob}, {"/apis/coordination.k8s.io/v1/leases", "global-default", "global-default", bob},
+	} {
+		if got := schema(c.path, c.who); got != c.now {
+			t.Errorf("%s: %s", c.path, got)
+		}
+		if got := schema(history.PathThen+"5"+c.path, c.who); got != c.then {
+			t.Errorf("%s in the past: %s, want %s", c.path, got, c.then)
+		}
+	}
+	fc := &flowControl{stored: func(_, resource, _ string) (int64, int64) {
+		if resource == "gone" {
+			return -1, 0
+		}
+		return 1000, 10_000_000
+	}}
+	for path, want := range map[string]int{"/api/v1/configmaps": 100, "/api/v1/configmaps?resourceVersion=0": 100, "/api/v1/configmaps?limit=20": 2, "/api/v1/gone": 10, "/api/v1/namespaces/x/configmaps/m": 1} {
+		if got := fc.estimate(&request.Request{At: "5", Info: recordOf("GET", path).Info}).InitialSeats; got != want {
+			t.Errorf("%s: %d seats, want %d", path, got, want)
+		}
+	}
+}
+
+// recordOf is the record of somebody's request.
+func recordOf(method, path string) *request.Request {
+	r := httptest.NewRequest(method, path, nil)
+	return &request.Request{Info: request.Parse(r), User: request.User{Name: "carol"}, Agent: "looper/1"}
 }

@@ -11,6 +11,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
@@ -18,7 +20,7 @@ import (
 // intruder is a definition of a cluster-scoped type in a group of Kubernetes' own; names are the inside of spec.names.
 func intruder(t testing.TB, plural, group, names string) string {
 	t.Helper()
-	return fromFlow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.%s, annotations:
+	return kubetest.FromFlow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.%s, annotations:
 		{api-approved.kubernetes.io: "unapproved, a test"}}, spec: {group: %s, scope: Cluster, names: {plural: %s, %s}, versions: [{name: v9,
 		served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}`,
 		plural, group, group, plural, names))
@@ -67,7 +69,7 @@ func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 			}
 		}
 		s.want(200, "DELETE", definitionsPath+"/"+name, "")
-		eventually(t, name+" goes", func() bool { return s.send("GET", definitionsPath+"/"+name, "").code == 404 })
+		apitest.WaitFor(t, name+" goes", func() bool { return s.send("GET", definitionsPath+"/"+name, "").code == 404 })
 		s.wantNoneTouched(t, res, before, s.reg.Lookup(apiextensions.GroupName, "v1", "customresourcedefinitions").Key("", name))
 	}
 	if len(tried) < 40 || !tried["clusterrolebindings.rbac.authorization.k8s.io"] || !tried["customresourcedefinitions.apiextensions.k8s.io"] {
@@ -109,7 +111,7 @@ func TestNamesOfBuiltInTypesAreTaken(t *testing.T) {
 			s.want(201, "POST", "/apis/networking.k8s.io/v9/things", `{"apiVersion":"networking.k8s.io/v9","kind":"Deployment","metadata":{"name":"x"}}`)
 		}
 		s.want(200, "DELETE", definitionsPath+"/things.networking.k8s.io", "")
-		eventually(t, "the definition goes", func() bool { return s.send("GET", definitionsPath+"/things.networking.k8s.io", "").code == 404 })
+		apitest.WaitFor(t, "the definition goes", func() bool { return s.send("GET", definitionsPath+"/things.networking.k8s.io", "").code == 404 })
 	}
 }
 
@@ -156,7 +158,7 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 				}
 				s.want(200, "DELETE", definitionsPath+"/"+definition, "")
 			}
-			eventually(t, "the definition goes", func() bool { return s.send("GET", definitionsPath+"/"+definition, "").code == 404 })
+			apitest.WaitFor(t, "the definition goes", func() bool { return s.send("GET", definitionsPath+"/"+definition, "").code == 404 })
 			s.want(200, "GET", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin", "")
 			if after := s.storedUnder(base); after != before || strings.HasPrefix(before, "0 ") {
 				t.Errorf("%s before, %s after", before, after)
@@ -206,9 +208,9 @@ func TestStatusCannotPointADefinitionAtOthersObjects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	for _, body := range []string{
-		simpleDefinition(t, "Bar", "example.com", "{type: object}", ""),
-		strings.Replace(simpleDefinition(t, "Other", "example.com", "{type: object}", ""), `"kind":"Other"`, `"kind":"Other","shortNames":["foos"]`, 1),
-		simpleDefinition(t, "Foo", "example.com", "{type: object}", ""), // its plural is the short name of the one before
+		kubetest.SimpleDefinition(t, "Bar", "example.com", "{type: object}", ""),
+		strings.Replace(kubetest.SimpleDefinition(t, "Other", "example.com", "{type: object}", ""), `"kind":"Other"`, `"kind":"Other","shortNames":["foos"]`, 1),
+		kubetest.SimpleDefinition(t, "Foo", "example.com", "{type: object}", ""), // its plural is the short name of the one before
 	} {
 		s.want(201, "POST", definitionsPath, body)
 	}
@@ -217,6 +219,6 @@ func TestStatusCannotPointADefinitionAtOthersObjects(t *testing.T) {
 	s.want(200, "PATCH", definitionsPath+"/foos.example.com/status", `{"status":{"acceptedNames":{"plural":"bars","singular":"bar","kind":"Bar"},
 		"conditions":[{"type":"Established","status":"True","reason":"x","message":"x","lastTransitionTime":null}]}}`, asMergePatch)
 	s.want(200, "DELETE", definitionsPath+"/foos.example.com", "")
-	eventually(t, "the definition goes", func() bool { return s.send("GET", definitionsPath+"/foos.example.com", "").code == 404 })
+	apitest.WaitFor(t, "the definition goes", func() bool { return s.send("GET", definitionsPath+"/foos.example.com", "").code == 404 })
 	s.want(200, "GET", bars+"/x", "")
 }

@@ -120,7 +120,7 @@ func TestDamagedDependentHoldsNobodyBack(t *testing.T) {
 		s.want(201, "POST", maps, `{"metadata":{"name":"`+name+`","finalizers":["x.io/y"],`+refs+`},"data":{"pad":"`+strings.Repeat("x", 12_000)+"middle of "+name+strings.Repeat("x", 12_000)+`"}}`)
 	}
 	s.want(200, "DELETE", maps+"/owner?propagationPolicy=Foreground", "")
-	eventually(t, "the dependents are going", func() bool {
+	apitest.WaitFor(t, "the dependents are going", func() bool {
 		held, free := s.want(200, "GET", maps+"/held", ""), s.want(200, "GET", maps+"/free", "")
 		return held.get("metadata.deletionTimestamp").Exists() && free.get("metadata.deletionTimestamp").Exists()
 	})
@@ -128,7 +128,7 @@ func TestDamagedDependentHoldsNobodyBack(t *testing.T) {
 	s.want(500, "GET", maps+"/held", "")
 	s.want(200, "PATCH", maps+"/free", `{"metadata":{"finalizers":null}}`, asMergePatch)
 	s.want(200, "DELETE", maps+"/held", "")
-	eventually(t, "the owner is gone", func() bool { return s.send("GET", maps+"/owner", "").code == 404 })
+	apitest.WaitFor(t, "the owner is gone", func() bool { return s.send("GET", maps+"/owner", "").code == 404 })
 	if n := strings.Count(s.log.String(), `"message":"the data file is damaged"`); n != int(metricValue(s, "apilet_store_damaged_places")) {
 		t.Errorf("%d such lines in the log:\n%s", n, s.log.String())
 	}

@@ -578,7 +578,7 @@ func TestNamespaceIsLeftAloneAtFirst(t *testing.T) {
 		deleted[name] = s.want(200, "DELETE", "/api/v1/namespaces/"+name, "").get("metadata.resourceVersion").String()
 	}
 	s.want(200, "PUT", "/api/v1/namespaces/held/finalize", fmt.Sprintf(finalized, "held", deleted["held"], held))
-	eventually(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
+	apitest.WaitFor(t, "the finalized one is emptied", func() bool { return s.send("GET", "/api/v1/namespaces/held/configmaps/a", "").code == 404 })
 	for _, name := range []string{"mine", "slow"} {
 		a := s.want(200, "GET", "/api/v1/namespaces/"+name, "")
 		apitest.Expect(t, a.get("metadata.resourceVersion"), deleted[name])
@@ -597,7 +597,7 @@ func TestNamespaceGoesAfterItsGrace(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/n/configmaps", configMap("a"))
 	before := time.Now()
 	s.want(200, "DELETE", "/api/v1/namespaces/n", "")
-	eventually(t, "the namespace goes", func() bool { return s.send("GET", "/api/v1/namespaces/n", "").code == 404 })
+	apitest.WaitFor(t, "the namespace goes", func() bool { return s.send("GET", "/api/v1/namespaces/n", "").code == 404 })
 	if took := time.Since(before); took < grace {
 		t.Errorf("gone after %v, want %v at least", took, grace)
 	}

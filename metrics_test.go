@@ -148,8 +148,8 @@ func TestOrdinaryWritesAreTrackedTheShortWay(t *testing.T) {
 	s.want(201, "POST", benchPath, `{"metadata":{"name":"a","labels":{"x":"y"}},"data":{"k":"v"}}`)
 	s.want(200, "PUT", benchPath+"/a?fieldManager=other", `{"metadata":{"name":"a"},"data":{"k":"w","l":"<&>"}}`)
 	s.want(201, "POST", deployments, strings.NewReplacer(`"uid":"1",`, ``, `"resourceVersion":"7",`, ``).Replace(kubetest.DeploymentJSON(2)))
-	s.want(200, "PATCH", deployments+"/d/status?fieldManager=controller", `{"status":{"replicas":1}}`, jsonMerge)
-	s.want(200, "PATCH", deployments+"/d?fieldManager=scaler", `{"spec":{"replicas":5}}`, jsonMerge)
+	s.want(200, "PATCH", deployments+"/d/status?fieldManager=controller", `{"status":{"replicas":1}}`, asMergePatch)
+	s.want(200, "PATCH", deployments+"/d?fieldManager=scaler", `{"spec":{"replicas":5}}`, asMergePatch)
 	s.want(200, "PATCH", deployments+"/d?fieldManager=image", `{"spec":{"template":{"spec":{"containers":[{"name":"c1","image":"next"}]}}}}`,
 		"Content-Type: application/strategic-merge-patch+json")
 	if short := s.wr.Tracked.Short.Load(); short < 6 {

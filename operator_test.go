@@ -21,6 +21,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/apitest/kubetest"
 	"apilet/internal/store"
 )
 
@@ -197,7 +198,7 @@ func TestOperatorSeesTheServersOwnCertificates(t *testing.T) {
 		c.CertDir, c.Kubeconfig = filepath.Join(dir, "certs"), filepath.Join(dir, "kubeconfig")
 		c.clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	})
-	admin, _ := kubeconfigClient(t, o.conf.Kubeconfig)
+	admin, _ := kubetest.KubeconfigClient(t, o.conf.Kubeconfig)
 	o.client = admin
 	o.says("certificates", "ok", "")
 	year := float64(time.Now().Add(364 * 24 * time.Hour).Unix())

@@ -234,3 +234,47 @@ func TestWaitingIsNotServiceTime(t *testing.T) {
 	wantMetrics(t, scrapeMetrics(t, instruments.metrics),
 		`apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="0.05"} 1`)
 }
+
+// TestFightIsFound: two controllers that set a path back and forth are found, told to the log once, counted, and shown to who may see it.
+func TestFightIsFound(t *testing.T) {
+	t.Parallel()
+	log := &apitest.Log{}
+	s := startTest(t, func(c *config) { c.log = zerolog.New(log) })
+	deployments := "/apis/apps/v1/namespaces/default/deployments"
+	s.want(201, "POST", deployments, `{"metadata":{"name":"web"},"spec":{"replicas":1,"selector":{"matchLabels":{"app":"web"}},
+		"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"nginx"}]}}}}`)
+	for i := range 20 {
+		s.want(200, "PATCH", deployments+"/web", fmt.Sprintf(`{"spec":{"replicas":%d}}`, 2-i%2), "Content-Type: application/merge-patch+json",
+			"User-Agent: "+[]string{"planner/v1", "saver/v1"}[i%2])
+	}
+	found := gjson.GetBytes(s.want(200, "GET", "/debug/findings", "").body, "items")
+	if found.Get("#").Int() != 1 || found.Get("0.kind").String() != "fight" || found.Get("0.paths.0").String() != ".spec.replicas" || found.Get("0.revisions.#").Int() != 3 ||
+		found.Get("0.objects.0").String() != "default/web" || found.Get("0.who.#").Int() != 2 {
+		t.Errorf("found %s", found)
+	}
+	if !strings.Contains(string(s.want(200, "GET", "/metrics", "").body), `apilet_findings{kind="fight"} 1`) {
+		t.Error("the fight is not in /metrics")
+	}
+	if n := strings.Count(log.String(), "back and forth"); n != 1 {
+		t.Errorf("the log tells of it %d times:\n%s", n, log.String())
+	}
+	out := command(t, "log", "--findings", "--server", s.url)
+	if !strings.Contains(out, "now   fight") || !strings.Contains(out, "set .spec.replicas of deployments.apps default/web back and forth") {
+		t.Error(out)
+	}
+	s.want(405, "POST", "/debug/findings", "{}")
+	s.findings.Sweep(time.Now().Add(2 * time.Minute))
+	if !strings.Contains(command(t, "log", "--findings", "--server", s.url), "over  fight") || strings.Count(log.String(), "it is over: ") != 1 {
+		t.Error("the end is not told")
+	}
+}
+
+// command runs a command as from a shell.
+func command(t *testing.T, args ...string) string {
+	t.Helper()
+	var out strings.Builder
+	if err := runCommandTo(&out, args...); err != nil {
+		t.Errorf("apilet %q: %v", args, err)
+	}
+	return out.String()
+}

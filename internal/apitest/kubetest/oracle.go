@@ -1,14 +1,19 @@
 package kubetest
 
 import (
+	"apilet/internal/apitest"
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
 	"flag"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -41,6 +46,18 @@ func AskOracle(t testing.TB, method, path string, body []byte, headers ...string
 		t.Fatal(err)
 	}
 	return resp.StatusCode, answer
+}
+
+// FixedUID stands for the uids that servers give.
+const FixedUID = "11111111-2222-3333-4444-555555555555"
+
+// AnyUID is what they look like.
+var AnyUID = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+
+// RecordedWords are what is kept of a message: neither the end of a long one nor the diff for people that follows a line's end.
+func RecordedWords(message string) string {
+	message, _, _ = strings.Cut(message, "\n")
+	return strings.TrimSpace(strings.ToValidUTF8(message[:min(len(message), 240)], ""))
 }
 
 // SetHeaders gives a request headers, written as "Key: value".
@@ -79,4 +96,25 @@ func CollectionPath(gvk schema.GroupVersionKind) string {
 		return root + "/" + gvk.Version + "/" + resource
 	}
 	return root + "/" + gvk.Version + "/namespaces/default/" + resource
+}
+
+// KubeconfigClient returns a client with the authority and the certificate of a kubeconfig.
+func KubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificate) {
+	t.Helper()
+	text := apitest.ReadFile(t, path)
+	decoded := func(at string) []byte {
+		var content []byte
+		if err := json.Unmarshal([]byte(gjson.GetBytes(text, at).Raw), &content); err != nil {
+			t.Fatalf("%s: %v", at, err)
+		}
+		return content
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(decoded("clusters.0.cluster.certificate-authority-data"))
+	pair, err := tls.X509KeyPair(decoded("users.0.user.client-certificate-data"), decoded("users.0.user.client-key-data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}}}, pair.Leaf
 }
