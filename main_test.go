@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -434,4 +435,15 @@ func serveAborting(t *testing.T, handler http.Handler, w http.ResponseWriter, r 
 // loud lets a server log all that it does.
 func loud(log io.Writer) func(*config) {
 	return func(c *config) { c.log = zerolog.New(log) }
+}
+
+// runCommand runs apilet as the command line does; its error is what it says on standard error.
+func runCommand(args ...string) error { return runCommandTo(io.Discard, args...) }
+
+func runCommandTo(out io.Writer, args ...string) error {
+	var told bytes.Buffer
+	if code := program().Run(args, out, &told); code != 0 {
+		return fmt.Errorf("exit code %d: %s", code, &told)
+	}
+	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"apilet/internal/history"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // A victim is an object that becomes a bad one.
@@ -435,7 +436,7 @@ func (s *poisoned) removeBad() {
 	if a := s.want(200, "GET", history.Path+"?resource=configmaps", ""); s.what == "damaged" && !strings.Contains(string(a.body), "bad-missing") {
 		s.t.Errorf("the history tells no deletion of what was damaged: %.900s", a.body)
 	}
-	copied := writeDataFile(s.t, s.want(200, "GET", "/debug/backup", "").body)
+	copied := storetest.WriteFile(s.t, s.want(200, "GET", "/debug/backup", "").body)
 	if err := runCommandTo(io.Discard, "check", "--data", copied); err != nil {
 		s.t.Errorf("the backup: %v", err)
 	}

@@ -169,6 +169,14 @@ func onSomeFile(t testing.TB) string { return onFile(filepath.Join(t.TempDir(), 
 // start starts a process, and returns when it serves.
 func (s *testServer) start() {
 	s.t.Helper()
+	if why, ok := s.tryStart(); !ok {
+		s.t.Fatalf("the server did not start: %s", why)
+	}
+}
+
+// tryStart is start for a server that may refuse to.
+func (s *testServer) tryStart() (why string, ok bool) {
+	s.t.Helper()
 	begun := make(chan string, 1)
 	s.log = &serverLog{serving: begun}
 	cmd := exec.Command(builtProgram(s.t), s.flags...)
@@ -183,7 +191,7 @@ func (s *testServer) start() {
 	case s.url = <-begun:
 	case err := <-s.ended:
 		s.stopped = true
-		s.t.Fatalf("the server did not start: %v\n%s", err, s.log)
+		return fmt.Sprintf("%v\n%s", err, s.log), false
 	case <-time.After(apitest.Patience):
 		s.t.Fatalf("the server did not serve in %v\n%s", apitest.Patience, s.log)
 	}
@@ -192,6 +200,7 @@ func (s *testServer) start() {
 		transport.TLSClientConfig = s.client.Transport.(*http.Transport).TLSClientConfig
 	}
 	s.client = &http.Client{Transport: transport}
+	return "", true
 }
 
 // halt stops the server as a service manager does, and looks at how it went.

@@ -7,9 +7,13 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -117,4 +121,47 @@ func KubeconfigClient(t *testing.T, path string) (*http.Client, *x509.Certificat
 	}
 	return &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
 		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}}}, pair.Leaf
+}
+
+// AuditedAs shows the audit events with an id in short: stage, verb, who [as whom], object, status, annotations.
+func AuditedAs(t *testing.T, path, id string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	for line := range strings.Lines(string(data)) {
+		ev := gjson.Parse(line)
+		if ev.Get("auditID").String() != id {
+			continue
+		}
+		who := ev.Get("user.username").String()
+		if as := ev.Get("impersonatedUser.username"); as.Exists() {
+			who += " as " + as.String() + " by " + ev.Get("authenticationMetadata.impersonationConstraint").String()
+		}
+		var object []string
+		ev.Get("objectRef").ForEach(func(key, value gjson.Result) bool {
+			object = append(object, key.String()+"="+value.String())
+			return true
+		})
+		status := map[string]any{}
+		_ = json.Unmarshal([]byte(ev.Get("responseStatus").Raw), &status)
+		var told []string
+		for _, key := range []string{"status", "reason", "code", "message"} {
+			if status[key] != nil {
+				told = append(told, fmt.Sprint(status[key]))
+			}
+		}
+		var notes []string
+		annotations := ev.Get("annotations").Map()
+		for _, key := range slices.Sorted(maps.Keys(annotations)) {
+			if key != "authorization.k8s.io/reason" {
+				notes = append(notes, key[strings.LastIndex(key, "/")+1:]+"="+annotations[key].String())
+			}
+		}
+		events = append(events, strings.Join([]string{ev.Get("stage").String(), ev.Get("verb").String(), who, strings.Join(object, " "),
+			strings.Join(told, " "), strings.Join(notes, " ")}, "; "))
+	}
+	return strings.Join(events, "\n")
 }

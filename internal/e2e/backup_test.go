@@ -1,13 +1,10 @@
-package main
+package e2e
 
 // These tests fetch backups from running servers: what is in them, and who may have them.
 
 import (
-	"bytes"
 	"context"
-	"encoding/pem"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,7 +45,7 @@ func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 			before[w] = made[w].Load()
 		}
 		copied := filepath.Join(t.TempDir(), "copy.db")
-		if err := runCommand("backup", "--server", s.url, copied); err != nil {
+		if err := tryCommand(t, "backup", "--server", s.url, copied); err != nil {
 			t.Fatal(err)
 		}
 		checkChains(t, copied, before)
@@ -82,13 +79,11 @@ func checkChains(t *testing.T, path string, before [4]int64) {
 	s.want(201, "POST", "/api/v1/namespaces/chains/configmaps", configMap("new"))
 }
 
-// runCommand runs apilet as the command line does; its error is what it says on standard error.
-func runCommand(args ...string) error { return runCommandTo(io.Discard, args...) }
-
-func runCommandTo(out io.Writer, args ...string) error {
-	var told bytes.Buffer
-	if code := program().Run(args, out, &told); code != 0 {
-		return fmt.Errorf("exit code %d: %s", code, &told)
+// tryCommand runs a command; its error is what it says on standard error.
+func tryCommand(t testing.TB, args ...string) error {
+	t.Helper()
+	if r := runAs(t, "apilet", args...); r.code != 0 {
+		return fmt.Errorf("exit code %d: %s", r.code, r.errs)
 	}
 	return nil
 }
@@ -96,20 +91,14 @@ func runCommandTo(out io.Writer, args ...string) error {
 // tlsFiles are a file with a token, and one with the authority of a server of startTLS.
 func tlsFiles(t *testing.T, s *testServer, token string) (tokenFile, caFile string) {
 	t.Helper()
-	cert, err := s.http.TLSConfig.GetCertificate(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	chain := cert.Certificate
-	return apitest.TempFile(t, "token", token+"\n"),
-		apitest.TempFile(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1]})))
+	return apitest.TempFile(t, "token", token+"\n"), apitest.TempFile(t, "ca.pem", string(s.servedAuthority()))
 }
 
 // backUpTLS makes a backup of a server of startTLS.
 func backUpTLS(t *testing.T, s *testServer, token, dest string) error {
 	t.Helper()
 	tokenFile, caFile := tlsFiles(t, s, token)
-	return runCommand("backup", "--server", s.url+"/", "--token-file", tokenFile, "--certificate-authority", caFile, dest)
+	return tryCommand(t, "backup", "--server", s.url+"/", "--token-file", tokenFile, "--certificate-authority", caFile, dest)
 }
 
 func TestBackupIsForAdministrators(t *testing.T) {
@@ -164,10 +153,8 @@ func TestBackupCommandLine(t *testing.T) {
 		{"all", []string{"--server", s.url, "--token-file", tokenFile, "--certificate-authority", caFile, dest}, 0, ""},
 		{"there already", []string{"--server", s.url, "--token-file", tokenFile, "--certificate-authority", caFile, dest}, 1, "file already exists"},
 	} {
-		var out, errs bytes.Buffer
-		code := program().Run(append([]string{"backup"}, c.args...), &out, &errs)
-		if code != c.code || !strings.Contains(errs.String(), c.want) {
-			t.Errorf("%s: exit code %d, %s", c.title, code, errs.String())
+		if r := runAs(t, "apilet", append([]string{"backup"}, c.args...)...); r.code != c.code || !strings.Contains(r.errs, c.want) {
+			t.Errorf("%s: exit code %d, %s", c.title, r.code, r.errs)
 		}
 	}
 	if rep, err := store.Check(dest); err != nil || len(rep.Problems) > 0 || rep.Objects == 0 {

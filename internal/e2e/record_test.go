@@ -1,76 +1,22 @@
-package main
+package e2e
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/rs/zerolog"
-	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
-	"apilet/internal/audit"
-	"apilet/internal/request"
-	"apilet/internal/scheme"
+	"apilet/internal/apitest/kubetest"
 )
-
-// auditedAs shows the audit events with an id in short: stage, verb, who [as whom], object, status, annotations.
-func auditedAs(t *testing.T, path, id string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var events []string
-	for line := range strings.Lines(string(data)) {
-		ev := gjson.Parse(line)
-		if ev.Get("auditID").String() != id {
-			continue
-		}
-		who := ev.Get("user.username").String()
-		if as := ev.Get("impersonatedUser.username"); as.Exists() {
-			who += " as " + as.String() + " by " + ev.Get("authenticationMetadata.impersonationConstraint").String()
-		}
-		var object []string
-		ev.Get("objectRef").ForEach(func(key, value gjson.Result) bool {
-			object = append(object, key.String()+"="+value.String())
-			return true
-		})
-		status := map[string]any{}
-		_ = json.Unmarshal([]byte(ev.Get("responseStatus").Raw), &status)
-		var told []string
-		for _, key := range []string{"status", "reason", "code", "message"} {
-			if status[key] != nil {
-				told = append(told, fmt.Sprint(status[key]))
-			}
-		}
-		var notes []string
-		annotations := ev.Get("annotations").Map()
-		for _, key := range slices.Sorted(maps.Keys(annotations)) {
-			if key != "authorization.k8s.io/reason" {
-				notes = append(notes, key[strings.LastIndex(key, "/")+1:]+"="+annotations[key].String())
-			}
-		}
-		events = append(events, strings.Join([]string{ev.Get("stage").String(), ev.Get("verb").String(), who, strings.Join(object, " "),
-			strings.Join(told, " "), strings.Join(notes, " ")}, "; "))
-	}
-	return strings.Join(events, "\n")
-}
 
 // The events are those of kube-apiserver 1.36 for the same requests, level Metadata without RequestReceived.
 func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	s, _ := startTLS(t, func(c *config) { c.AuditPath = path })
+	s, _ := startTLS(t, "--audit-log-path="+path)
 	const root, bob, nobody = "Authorization: Bearer root-token", "Authorization: Bearer bob-token", "X-No: credentials"
 	const maps, merge = "/api/v1/namespaces/default/configmaps", "Content-Type: application/merge-patch+json"
 	s.headers = []string{root}
@@ -137,46 +83,12 @@ func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 		s.send(c.method, c.path, c.body, append(c.headers, "Audit-Id: "+id)...)
 		var got string
 		apitest.WaitFor(t, "the event of "+c.method+" "+c.path, func() bool { // a line is written when the answer is out
-			got = auditedAs(t, path, id)
+			got = kubetest.AuditedAs(t, path, id)
 			return strings.Count(got, "\n") == strings.Count(c.want, "\n") && got != ""
 		})
 		if head, tail, _ := strings.Cut(c.want, "*"); !strings.HasPrefix(got, head) || !strings.HasSuffix(got, tail) {
 			t.Errorf("%s %s is audited as\n%s\nwant\n%s", c.method, c.path, got, c.want)
 		}
-	}
-}
-
-func TestPanicIsAudited(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "audit.log")
-	log, err := audit.Open(path, audit.Hooks{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	instruments := &instrumentation{reg: scheme.NewRegistry(), metrics: newMetrics(), audit: log, log: zerolog.Nop()}
-	for id, cause := range map[string]any{"bug": "boom", "broken": http.ErrAbortHandler} {
-		r := httptest.NewRequest("GET", "/api/v1/pods?watch=1", nil)
-		r.Header.Set("Audit-Id", id)
-		func() {
-			defer func() {
-				if recover() != http.ErrAbortHandler {
-					t.Error("the connection was not closed")
-				}
-			}()
-			instruments.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				request.From(r.Context()).User = request.User{Name: "bob"}
-				w.WriteHeader(200)
-				panic(cause)
-			})).ServeHTTP(httptest.NewRecorder(), r)
-		}()
-	}
-	const started = "ResponseStarted; watch; bob; resource=pods apiVersion=v1; 200; \n"
-	if got, want := auditedAs(t, path, "bug"), started+"Panic; watch; bob; resource=pods apiVersion=v1; Failure InternalError 500 APIServer panic'd: boom; "; got != want {
-		t.Errorf("a bug is audited as\n%s\nwant\n%s", got, want)
-	}
-	if got, want := auditedAs(t, path, "broken"), started+"ResponseComplete; watch; bob; resource=pods apiVersion=v1; 200; "; got != want {
-		t.Errorf("a response that broke off is audited as\n%s\nwant\n%s", got, want)
 	}
 }
 
@@ -186,7 +98,7 @@ func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has /dev/full")
 	}
-	s := startTest(t, func(c *config) { c.AuditPath = "/dev/full" })
+	s := startTest(t, "--audit-log-path=/dev/full")
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("a"))
 	apitest.WaitFor(t, "a word about it", func() bool { return metricValue(s, "apilet_audit_failing") == 1 })
 	if log := s.log.String(); strings.Count(log, "the audit log cannot be written; events wait in memory") != 1 || !strings.Contains(log, "no space left") {
@@ -223,58 +135,19 @@ func TestMetricsAreFed(t *testing.T) {
 	}
 }
 
-// A request that waited for its seat does not hold that against the server.
-func TestWaitingIsNotServiceTime(t *testing.T) {
+// TestPathThatIsNoTextIsAnsweredAndAudited: metric labels have to be UTF-8, and paths need not be.
+func TestPathThatIsNoTextIsAnsweredAndAudited(t *testing.T) {
 	t.Parallel()
-	reg := scheme.NewRegistry()
-	instruments := &instrumentation{reg: reg, metrics: newMetrics(), log: zerolog.Nop()}
-	instruments.record(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request.From(r.Context()).User, request.From(r.Context()).Waited = request.User{Name: request.UserAnonymous}, time.Hour
-	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/api/v1/namespaces/default/pods/a", nil))
-	wantMetrics(t, scrapeMetrics(t, instruments.metrics),
-		`apiserver_request_sli_duration_seconds_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="0.05"} 1`)
-}
-
-// TestFightIsFound: two controllers that set a path back and forth are found, told to the log once, counted, and shown to who may see it.
-func TestFightIsFound(t *testing.T) {
-	t.Parallel()
-	log := &apitest.Log{}
-	s := startTest(t, func(c *config) { c.log = zerolog.New(log) })
-	deployments := "/apis/apps/v1/namespaces/default/deployments"
-	s.want(201, "POST", deployments, `{"metadata":{"name":"web"},"spec":{"replicas":1,"selector":{"matchLabels":{"app":"web"}},
-		"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"nginx"}]}}}}`)
-	for i := range 20 {
-		s.want(200, "PATCH", deployments+"/web", fmt.Sprintf(`{"spec":{"replicas":%d}}`, 2-i%2), "Content-Type: application/merge-patch+json",
-			"User-Agent: "+[]string{"planner/v1", "saver/v1"}[i%2])
+	path := filepath.Join(t.TempDir(), "audit.log")
+	s := startTest(t, "--audit-log-path="+path)
+	for i, target := range []string{"/apis/%ff%fe/v1/x?watch=1", "/apis/apps/v1/%ff?watch=1", "/api/v1/namespaces/%ff/pods/%fe", "/%ff%fe", "/api/v1/pods/p/%ff"} {
+		id := fmt.Sprint("no-text-", i)
+		if a := s.send("GET", target, "", "Audit-Id: "+id); a.code < 400 || a.code >= 500 {
+			t.Errorf("%s: %d %s", target, a.code, a.body)
+		}
+		apitest.WaitFor(t, "the event of "+target, func() bool { return strings.Contains(kubetest.AuditedAs(t, path, id), "ResponseComplete") })
 	}
-	found := gjson.GetBytes(s.want(200, "GET", "/debug/findings", "").body, "items")
-	if found.Get("#").Int() != 1 || found.Get("0.kind").String() != "fight" || found.Get("0.paths.0").String() != ".spec.replicas" || found.Get("0.revisions.#").Int() != 3 ||
-		found.Get("0.objects.0").String() != "default/web" || found.Get("0.who.#").Int() != 2 {
-		t.Errorf("found %s", found)
+	if log := s.log.errors(); log != "" {
+		t.Errorf("logged: %s", log)
 	}
-	if !strings.Contains(string(s.want(200, "GET", "/metrics", "").body), `apilet_findings{kind="fight"} 1`) {
-		t.Error("the fight is not in /metrics")
-	}
-	if n := strings.Count(log.String(), "back and forth"); n != 1 {
-		t.Errorf("the log tells of it %d times:\n%s", n, log.String())
-	}
-	out := command(t, "log", "--findings", "--server", s.url)
-	if !strings.Contains(out, "now   fight") || !strings.Contains(out, "set .spec.replicas of deployments.apps default/web back and forth") {
-		t.Error(out)
-	}
-	s.want(405, "POST", "/debug/findings", "{}")
-	s.findings.Sweep(time.Now().Add(2 * time.Minute))
-	if !strings.Contains(command(t, "log", "--findings", "--server", s.url), "over  fight") || strings.Count(log.String(), "it is over: ") != 1 {
-		t.Error("the end is not told")
-	}
-}
-
-// command runs a command as from a shell.
-func command(t *testing.T, args ...string) string {
-	t.Helper()
-	var out strings.Builder
-	if err := runCommandTo(&out, args...); err != nil {
-		t.Errorf("apilet %q: %v", args, err)
-	}
-	return out.String()
 }

@@ -1,14 +1,14 @@
 //go:build unix
 
-package main
+package apitest
 
 import (
 	"syscall"
 	"testing"
 )
 
-// descriptors raises the limit of open files to what the test needs, or leaves the test out.
-func descriptors(t *testing.T, n uint64) {
+// Descriptors raises the limit of open files to what the test needs, or leaves the test out.
+func Descriptors(t testing.TB, n uint64) {
 	t.Helper()
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

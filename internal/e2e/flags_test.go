@@ -1,9 +1,8 @@
-package main
+package e2e
 
 // This file compares docs/differences.md with the flags: each of kube-apiserver's stands in its table, once, and under the same name where apilet has it.
 
 import (
-	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,12 +13,12 @@ import (
 
 func TestEachOfKubeAPIServersFlagsIsInTheTable(t *testing.T) {
 	t.Parallel()
-	_, own := newConfig(io.Discard)
+	own := ownFlags()
 	var help strings.Builder
 	envtest.PrintAPIServerHelp(&help, own)
-	_, table, ok := strings.Cut(string(apitest.ReadFile(t, "docs/differences.md")), "\n## kube-apiserver's flags\n")
+	_, table, ok := strings.Cut(string(apitest.ReadFile(t, "../../docs/differences.md")), "\n## kube-apiserver's flags\n")
 	if !ok {
-		t.Fatal("docs/differences.md has no such section")
+		t.Fatal("../../docs/differences.md has no such section")
 	}
 	table, _, _ = strings.Cut(table, "\n## ")
 	same, others, ok := strings.Cut(table, "| **Another name** |")

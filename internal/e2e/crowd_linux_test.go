@@ -1,10 +1,10 @@
-package main
+package e2e
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,13 +41,18 @@ func usedProcessor(t *testing.T, pid int) time.Duration {
 // TestNoDescriptorsLeft takes all files that a server may open: those who are connected are served, the processor rests, and once there
 // are files again, so are the others.
 func TestNoDescriptorsLeft(t *testing.T) {
-	child := startChild(t, filepath.Join(t.TempDir(), "a.db"))
-	pid := child.cmd.Process.Pid
-	s := &testServer{t: t, server: &server{url: child.url}, client: &http.Client{Timeout: apitest.Patience, Transport: &http.Transport{MaxConnsPerHost: 1}}}
+	s := startTest(t, onSomeFile(t))
+	pid := s.process.Process.Pid
+	s.client = &http.Client{Timeout: apitest.Patience, Transport: &http.Transport{MaxConnsPerHost: 1}}
 	s.expectServed("nobody")
 	const files = 64
 	limitFiles(t, pid, files)
-	crowd := s.crowd(2*files, "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") // after which a connection may rest for minutes
+	crowd := make([]net.Conn, 2*files)
+	for i := range crowd {
+		crowd[i] = s.dial()
+		defer crowd[i].Close()
+		fmt.Fprint(crowd[i], "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") // after which a connection may rest for minutes
+	}
 	full := func() bool {
 		open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		return len(open) >= files
@@ -67,7 +72,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	for _, conn := range crowd {
 		conn.Close()
 	}
-	stranger := &testServer{t: t, server: s.server, client: &http.Client{Timeout: tooLong}}
+	stranger := &testServer{t: t, url: s.url, client: &http.Client{Timeout: tooLong}}
 	apitest.WaitFor(t, "a new connection to be served", func() bool {
 		a, err := stranger.try("GET", "/readyz", "")
 		return err == nil && a.code == 200

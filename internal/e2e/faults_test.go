@@ -1,4 +1,4 @@
-package main
+package e2e
 
 // These tests take the data file away from a server, and give it others.
 
@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // ---- Lost files
@@ -37,7 +38,7 @@ func TestClientsAreToldOfALostFile(t *testing.T) {
 	}
 	s.want(200, "GET", maps+"/kept", "")
 	saved := filepath.Join(t.TempDir(), "saved.db")
-	if err := runCommand("backup", "--server", s.url, saved); err != nil {
+	if err := tryCommand(t, "backup", "--server", s.url, saved); err != nil {
 		t.Error(err)
 	}
 	startTest(t, onFile(saved)).want(200, "GET", maps+"/kept", "")
@@ -52,14 +53,14 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	withFormat := func(format int64) []byte {
 		path := filepath.Join(t.TempDir(), "a.db")
-		st := openTestStore(t, path)
-		mustWrite(t, st, store.OpCreate, "//pods/x/a", 0, "")
+		st := storetest.Open(t, path)
+		storetest.MustWrite(t, st, store.OpCreate, "//pods/x/a", 0, "")
 		st.Close()
-		setFormat(t, path, format)
+		storetest.SetFormat(t, path, format)
 		b, _ := os.ReadFile(path)
 		return b
 	}
-	ours := currentFormat(t)
+	ours := storetest.CurrentFormat(t)
 	plain := filepath.Join(t.TempDir(), "plain.db")
 	db, err := bbolt.Open(plain, 0o600, nil)
 	if err != nil {
@@ -79,13 +80,13 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 		"nothing":           {nil, "is empty (0 bytes)"},
 		"noise":             {bytes.Repeat([]byte("\x9d\x01kube"), 9000), "not an apilet data file"},
 	} {
-		path := writeDataFile(t, c.content)
+		path := storetest.WriteFile(t, c.content)
 		for command, do := range map[string]func() error{
 			"serve":  func() error { _, err := store.Open(path, store.Options{}); return err },
 			"check":  func() error { _, err := store.Check(path); return err },
 			"defrag": func() error { return store.Defrag(path, nil) },
 			"backup": func() error {
-				return runCommand("backup", "--data", path, path+".copy")
+				return tryCommand(t, "backup", "--data", path, path+".copy")
 			},
 		} {
 			if err := do(); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {

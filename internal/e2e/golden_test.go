@@ -1,4 +1,4 @@
-package main
+package e2e
 
 // These tests open data files of every format that was ever released, as they were written then. testdata/golden has for each format
 // the file, packed with gzip, and one line of JSON for each thing in it: the live objects, and the history that was not compacted.
@@ -11,7 +11,6 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"unsafe"
 
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // A goldenLine is one live object ("object") or one event ("event", "gone" for a tombstone).
@@ -39,34 +39,34 @@ func TestGoldenFiles(t *testing.T) {
 	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
 		t.Skip("bbolt's files have the byte order of the machine that wrote them, and these are little endian")
 	}
-	for format := 1; format <= int(currentFormat(t)); format++ {
+	for format := 1; format <= int(storetest.CurrentFormat(t)); format++ {
 		t.Run(fmt.Sprintf("format %d", format), func(t *testing.T) { openGolden(t, format) })
 	}
 }
 
 func openGolden(t *testing.T, format int) {
-	name := fmt.Sprintf("testdata/golden/format-%d", format)
-	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && int64(format) == currentFormat(t) {
+	name := fmt.Sprintf("../../testdata/golden/format-%d", format)
+	if _, err := os.Stat(name + ".db.gz"); err != nil && *update && int64(format) == storetest.CurrentFormat(t) {
 		makeGolden(t, name)
 	}
-	file := unpackGolden(t, name+".db.gz")
+	file := storetest.Unpack(t, name+".db.gz")
 	want, err := os.ReadFile(name + ".jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := writeDataFile(t, file)
+	path := storetest.WriteFile(t, file)
 	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 {
 		t.Errorf("check: %v, %v", err, rep.Problems)
 	}
-	st := openTestStore(t, path)
+	st := storetest.Open(t, path)
 	if got := goldenLines(t, st); got != string(want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	next := st.Revision() + 1
-	if rec := mustWrite(t, st, store.OpCreate, "//configmaps/later/a", 0, ""); rec.Rev != next {
+	if rec := storetest.MustWrite(t, st, store.OpCreate, "//configmaps/later/a", 0, ""); rec.Rev != next {
 		t.Errorf("the next write has revision %d, want %d", rec.Rev, next)
 	}
-	if _, err := mustUpkeep(t, st).Compact(t.Context(), next); err != nil {
+	if _, err := storetest.Maintain(t, st).Compact(t.Context(), next); err != nil {
 		t.Error(err)
 	}
 	st.Close()
@@ -82,7 +82,7 @@ func TestUpgradeOfDataFileIsTold(t *testing.T) {
 	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
 		t.Skip("the golden files are little endian")
 	}
-	path := writeDataFile(t, unpackGolden(t, "testdata/golden/format-1.db.gz"))
+	path := storetest.WriteFile(t, storetest.Unpack(t, "../../testdata/golden/format-1.db.gz"))
 	told := func() (raised []string) {
 		st, err := store.Open(path, store.Options{Warn: func(what string) {
 			if strings.Contains(what, "format") {
@@ -95,7 +95,7 @@ func TestUpgradeOfDataFileIsTold(t *testing.T) {
 		st.Close()
 		return raised
 	}
-	want := fmt.Sprintf("%s: format 1 is now %d; older versions of apilet refuse it: the way back is a backup that was made before", path, currentFormat(t))
+	want := fmt.Sprintf("%s: format 1 is now %d; older versions of apilet refuse it: the way back is a backup that was made before", path, storetest.CurrentFormat(t))
 	if got := told(); len(got) != 1 || got[0] != want {
 		t.Errorf("the first start says %q, want %q", got, want)
 	}
@@ -104,26 +104,9 @@ func TestUpgradeOfDataFileIsTold(t *testing.T) {
 	}
 }
 
-func unpackGolden(t *testing.T, name string) []byte {
-	packed, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer packed.Close()
-	unpacked, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := io.ReadAll(unpacked)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
 // serveGolden starts a server on the file and lists over HTTP.
 func serveGolden(t *testing.T, file []byte, lines string) {
-	s := startTest(t, onFile(writeDataFile(t, file)))
+	s := startTest(t, onFile(storetest.WriteFile(t, file)))
 	served := map[string]bool{}
 	for _, item := range s.want(200, "GET", "/api/v1/configmaps", "").get("items").Array() {
 		served[item.Get("metadata.namespace").String()+"/"+item.Get("metadata.name").String()+"@"+item.Get("metadata.resourceVersion").String()] = true
@@ -185,14 +168,14 @@ func goldenLines(t *testing.T, st *store.Store) string {
 // a part of the history compacted.
 func makeGolden(t *testing.T, name string) {
 	path := filepath.Join(t.TempDir(), "golden.db")
-	s := startTest(t, onFile(path), func(c *config) { c.FlowControl = false })
+	s := startTest(t, onFile(path), "--enable-priority-and-fairness=false")
 	maps := s.namespace("golden")
 	for i := range 6 {
 		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%d", i), "k", strings.Repeat("v", i*i*60)))
 	}
 	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "second"))
 	s.want(200, "DELETE", maps+"/m2", "")
-	s.compactNow(s.st.Revision())
+	s.compactNow(s.revision())
 	s.want(200, "PUT", maps+"/m1", configMap("m1", "k", "third"))
 	s.want(200, "DELETE", maps+"/m3", "")
 	s.want(201, "POST", maps, configMap("m3", "k", "again"))
@@ -200,14 +183,14 @@ func makeGolden(t *testing.T, name string) {
 	s.want(200, "DELETE", maps+"/held", "")
 	s.want(200, "DELETE", maps+"/m4", "")
 	s.halt()
-	lines := goldenLines(t, openTestStore(t, path))
+	lines := goldenLines(t, storetest.Open(t, path))
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	z.Write(b[:usedBytes(t, b)])
+	z.Write(b[:storetest.UsedBytes(t, b)])
 	z.Close()
 	os.MkdirAll(filepath.Dir(name), 0o755)
 	if err := os.WriteFile(name+".db.gz", packed.Bytes(), 0o644); err != nil {

@@ -1,4 +1,4 @@
-package main
+package e2e
 
 // These tests damage the file under a server that has it open. What lies on damaged pages is refused by name; everything else goes on being
 // read and written, nothing is shown that is not so, and nothing ends or waits for ever.
@@ -10,7 +10,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 const livePage = 4096
@@ -34,15 +34,14 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	}
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
-	s := startTest(t, onFile(path))
+	s := startTest(t, onFile(path), "--controllers=false") // of whose writes one could come between a page's reading and its end
 	maps := s.namespace("broken")
 	for i := range 30 {
 		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%02d", i), "pad", strings.Repeat("x", 900)))
 	}
 	other := s.namespace("whole")
 	s.want(201, "POST", other, configMap("before"))
-	s.rest() // of whose writes one could come between a page's reading and its end
-	zeroPages(t, path, `"name":"m10"`)
+	storetest.ZeroPages(t, path, `"name":"m10"`)
 	told := func(what string, a answer) {
 		t.Helper()
 		message := a.get("message").String()
@@ -85,7 +84,7 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	}
 	// Killed: since the damage is known commits write the freelist, so that the next start need not walk through the pages.
 	killed, _ := os.ReadFile(path)
-	st := openTestStore(t, writeDataFile(t, killed))
+	st := storetest.Open(t, storetest.WriteFile(t, killed))
 	if _, err := st.Get("//configmaps/whole/after"); err != nil {
 		t.Errorf("after a kill: %v", err)
 	}
@@ -99,8 +98,8 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	s.want(404, "GET", maps+"/m10", "")
 	s.want(200, "DELETE", maps, "") // what else lies there
 	s.want(200, "GET", maps, "")
-	copied := writeDataFile(t, s.want(200, "GET", "/debug/backup", "").body)
-	if err := runCommandTo(io.Discard, "check", "--data", copied); err != nil {
+	copied := storetest.WriteFile(t, s.want(200, "GET", "/debug/backup", "").body)
+	if err := tryCommand(t, "check", "--data", copied); err != nil {
 		t.Errorf("a backup without what is damaged: %v", err)
 	}
 }
@@ -124,7 +123,7 @@ func TestDamagedDependentHoldsNobodyBack(t *testing.T) {
 		held, free := s.want(200, "GET", maps+"/held", ""), s.want(200, "GET", maps+"/free", "")
 		return held.get("metadata.deletionTimestamp").Exists() && free.get("metadata.deletionTimestamp").Exists()
 	})
-	zeroPages(t, path, "middle of held")
+	storetest.ZeroPages(t, path, "middle of held")
 	s.want(500, "GET", maps+"/held", "")
 	s.want(200, "PATCH", maps+"/free", `{"metadata":{"finalizers":null}}`, asMergePatch)
 	s.want(200, "DELETE", maps+"/held", "")
@@ -134,43 +133,19 @@ func TestDamagedDependentHoldsNobodyBack(t *testing.T) {
 	}
 }
 
-// zeroPages zeroes the pages of an open file that have a text in them: that of an object, and those where it lay before.
-func zeroPages(t *testing.T, path, text string) {
-	t.Helper()
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	content, zeroed := apitest.ReadFile(t, path), 0
-	for at := 0; at+livePage <= len(content); at += livePage {
-		if !bytes.Contains(content[at:at+livePage], []byte(text)) {
-			continue
-		}
-		if _, err := file.WriteAt(make([]byte, livePage), int64(at)); err != nil {
-			t.Fatal(err)
-		}
-		zeroed++
-	}
-	if zeroed == 0 {
-		t.Fatalf("no page has %s", text)
-	}
-}
-
 // A server that does not start on a damaged file leaves every byte of it as it was.
 func TestRefusedFilesAreLeftAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, clean := range []bool{true, false} {
 		path := filepath.Join(t.TempDir(), "a.db")
-		s := startTest(t, onFile(path))
+		s := startTest(t, onFile(path), "--controllers=false") // nobody writes while the file is copied
 		s.want(201, "POST", s.namespace("x"), configMap("m", "pad", strings.Repeat("x", 9000)))
-		s.rest() // nobody writes while the file is copied
 		copied, _ := os.ReadFile(path)
 		s.halt()
 		if clean {
 			copied, _ = os.ReadFile(path)
 		}
-		high := int(usedBytes(t, copied) / livePage)
+		high := int(storetest.UsedBytes(t, copied) / livePage)
 		flips, _ := strconv.Atoi(cmp.Or(os.Getenv("APILET_DAMAGES"), "10"))
 		refused := 0
 		for round := range high + flips {
@@ -184,15 +159,14 @@ func TestRefusedFilesAreLeftAsTheyAre(t *testing.T) {
 				what = fmt.Sprintf("byte %d, was %x, is %x", at, copied[at], b[at])
 			}
 			os.WriteFile(path, b, 0o600)
-			conf := s.conf
-			server, err := startServer(&conf)
-			if err == nil {
-				server.stop()
+			why, ok := s.tryStart()
+			if ok {
+				s.halt()
 				continue
 			}
 			refused++
 			if after, _ := os.ReadFile(path); !bytes.Equal(after, b) {
-				t.Errorf("clean %v: %s: refused, and changed: %v", clean, what, err)
+				t.Errorf("clean %v: %s: refused, and changed: %s", clean, what, why)
 			}
 		}
 		t.Logf("clean %v: %d of %d starts refused", clean, refused, high+flips)

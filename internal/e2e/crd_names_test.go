@@ -1,4 +1,4 @@
-package main
+package e2e
 
 import (
 	"context"
@@ -7,14 +7,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
+	"apilet/internal/crd"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
+	"apilet/internal/store/storetest"
 )
 
 // intruder is a definition of a cluster-scoped type in a group of Kubernetes' own; names are the inside of spec.names.
@@ -35,32 +38,32 @@ func (s *testServer) conditions(name string) (line string) {
 	return line
 }
 
-// storedUnder counts live objects and their bytes below a prefix.
+// storedUnder counts live objects and their bytes below a prefix, in the file of a server that has ended.
 func (s *testServer) storedUnder(base string) string {
-	objects, bytes, _ := s.st.Count(base)
-	return fmt.Sprintf("%d objects, %d bytes", objects, bytes)
+	s.t.Helper()
+	return openTestStore(s.t, s.flag("data"), func(st *store.Store) string {
+		objects, bytes, _ := st.Count(base)
+		return fmt.Sprintf("%d objects, %d bytes", objects, bytes)
+	})
 }
 
 // TestDefinitionsShareNoKeysWithBuiltInTypes: each group and plural that is served is tried. kube-apiserver keeps such objects apart, and
 // serves none of them.
 func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, func(c *config) { c.Authorization = "RBAC" })
+	s := startTest(t, onSomeFile(t), "--authorization-mode=RBAC")
 	s.want(201, "POST", "/apis/node.k8s.io/v1/runtimeclasses", `{"metadata":{"name":"mine"},"handler":"h"}`)
-	tried := map[string]bool{}
-	for _, res := range s.reg.All() {
+	tried, bases := map[string]bool{}, map[string]bool{} // by name, and by the key of a type
+	before := s.revision()
+	for _, res := range testRows() {
 		name := res.Plural + "." + res.Group
 		if tried[name] || !strings.Contains(res.Group, ".") {
 			continue
 		}
 		tried[name] = true
-		before := s.st.Revision()
 		s.want(201, "POST", definitionsPath, intruder(t, res.Plural, res.Group, "singular: intruder, kind: Intruder"))
 		if got := s.conditions(name); !strings.Contains(got, "NamesAccepted=False PluralConflict; Established=False NotAccepted") {
 			t.Errorf("%s: %s", name, got)
-		}
-		if s.reg.Lookup(res.Group, "v9", res.Plural) != nil {
-			t.Errorf("%s is served", name)
 		}
 		path := "/apis/" + res.Group + "/v9/" + res.Plural
 		for _, method := range []string{"GET", "POST", "DELETE"} {
@@ -70,23 +73,28 @@ func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 		}
 		s.want(200, "DELETE", definitionsPath+"/"+name, "")
 		apitest.WaitFor(t, name+" goes", func() bool { return s.send("GET", definitionsPath+"/"+name, "").code == 404 })
-		s.wantNoneTouched(t, res, before, s.reg.Lookup(apiextensions.GroupName, "v1", "customresourcedefinitions").Key("", name))
+		bases[res.Base] = true
 	}
 	if len(tried) < 40 || !tried["clusterrolebindings.rbac.authorization.k8s.io"] || !tried["customresourcedefinitions.apiextensions.k8s.io"] {
 		t.Errorf("tried %d types alone", len(tried))
 	}
 	s.want(200, "GET", "/apis/node.k8s.io/v1/runtimeclasses/mine", "")
+	s.halt()
+	st := storetest.Open(t, s.flag("data"))
+	for base := range bases {
+		wantNoneTouched(t, st, base, before)
+	}
 }
 
-// wantNoneTouched: since a revision no object of a type has gone, and none is called x, whatever the server itself writes of that type.
-func (s *testServer) wantNoneTouched(t *testing.T, res *scheme.Resource, after int64, except string) {
+// wantNoneTouched: since a revision no object of a type has gone but definitions, and none is called x, whatever the server itself writes of that type.
+func wantNoneTouched(t *testing.T, st *store.Store, base string, after int64) {
 	t.Helper()
-	events, _, err := s.st.Events(res.Base, after, 1<<20, nil)
+	events, _, err := st.Events(base, after, 1<<20, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, ev := range events {
-		if ev.Key != except && (ev.Deleted || strings.HasSuffix(ev.Key, "/x")) {
+		if ours := strings.HasPrefix(ev.Key, "/apiextensions.k8s.io/customresourcedefinitions/"); !ours && (ev.Deleted || strings.HasSuffix(ev.Key, "/x")) {
 			t.Errorf("%s is written at %d, deleted: %t", ev.Key, ev.Rev, ev.Deleted)
 		}
 	}
@@ -143,12 +151,12 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "db")
-			s := startTest(t, onFile(path), func(c *config) { c.Authorization = "RBAC" })
+			s := startTest(t, onFile(path), "--authorization-mode=RBAC")
 			const base, definition = "/rbac.authorization.k8s.io/clusterrolebindings/", "clusterrolebindings.rbac.authorization.k8s.io"
 			s.want(201, "POST", definitionsPath, intruder(t, "clusterrolebindings", "rbac.authorization.k8s.io", "kind: ClusterRoleBinding"))
 			s.asEarlierServersLeftIt(definition, terminating)
 			before := s.storedUnder(base)
-			s.restart()
+			s.start()
 			if !terminating {
 				if got := s.conditions(definition); !strings.Contains(got, "NamesAccepted=False") || !strings.Contains(got, "Established=False") {
 					t.Errorf("after the start: %s", got)
@@ -160,6 +168,7 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 			}
 			apitest.WaitFor(t, "the definition goes", func() bool { return s.send("GET", definitionsPath+"/"+definition, "").code == 404 })
 			s.want(200, "GET", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin", "")
+			s.halt()
 			if after := s.storedUnder(base); after != before || strings.HasPrefix(before, "0 ") {
 				t.Errorf("%s before, %s after", before, after)
 			}
@@ -170,8 +179,12 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 // asEarlierServersLeftIt stores a definition with all its names accepted.
 func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	s.t.Helper()
-	row := s.reg.Lookup(apiextensions.GroupName, "v1", "customresourcedefinitions")
-	rec, err := s.st.Get(row.Key("", name))
+	s.halt() // so that no running server takes note
+	reg := scheme.NewRegistry()
+	crd.NewDefinitions(nil, reg, nil, zerolog.Nop())
+	row, st := reg.Lookup(apiextensions.GroupName, "v1", "customresourcedefinitions"), storetest.Open(s.t, s.flag("data"))
+	defer st.Close()
+	rec, err := st.Get(row.Key("", name))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -192,12 +205,6 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.halt() // so that no running server takes note
-	st, err := store.Open(s.conf.Data, store.Options{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer st.Close()
 	if _, err := st.Commit(context.Background(), store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt, Deleting: terminating}); err != nil {
 		s.t.Fatal(err)
 	}
